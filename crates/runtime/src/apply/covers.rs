@@ -1,0 +1,132 @@
+//! Whether an object already has everything that an apply would set.
+//!
+//! Pure. It may say "no" too often, which costs one request; it must not say "yes" when a field that we set differs.
+
+use serde_json::{Map, Value};
+
+/// True if every field of `desired` stands in `seen` with the same meaning; what `seen` has besides does not count.
+pub(super) fn covers(seen: &Value, desired: &Value) -> bool {
+    covered(seen, desired, false)
+}
+
+fn covered(seen: &Value, desired: &Value, quantities: bool) -> bool {
+    match (seen, desired) {
+        (Value::Object(seen), Value::Object(desired)) => covers_object(seen, desired, quantities),
+        (Value::Array(seen), Value::Array(desired)) => covers_array(seen, desired, quantities),
+        // The server rewrites quantities: 1024Mi comes back as 1Gi.
+        (Value::String(seen), Value::String(desired)) if quantities => {
+            seen == desired || quantity(seen).is_some_and(|value| quantity(desired) == Some(value))
+        }
+        (seen, desired) => seen == desired,
+    }
+}
+
+fn covers_object(seen: &Map<String, Value>, desired: &Map<String, Value>, quantities: bool) -> bool {
+    desired.iter().all(|(name, wanted)| match seen.get(name) {
+        Some(value) => covered(value, wanted, quantities || holds_quantities(name)),
+        None => wanted.is_null(),
+    })
+}
+
+fn holds_quantities(field: &str) -> bool {
+    matches!(field, "limits" | "requests" | "sizeLimit")
+}
+
+/// Lists whose items have names are merged by name, so others may add items of theirs; any other list is ours alone.
+fn covers_array(seen: &[Value], desired: &[Value], quantities: bool) -> bool {
+    let Some(key) = merge_key(desired) else {
+        return seen.len() == desired.len()
+            && seen.iter().zip(desired).all(|(seen, desired)| covered(seen, desired, quantities));
+    };
+    desired.iter().all(|wanted| {
+        let same = seen.iter().find(|item| item.get(key) == wanted.get(key));
+        same.is_some_and(|item| covered(item, wanted, quantities))
+    })
+}
+
+fn merge_key(items: &[Value]) -> Option<&'static str> {
+    let has_all = |key: &&str| !items.is_empty() && items.iter().all(|item| item.get(*key).is_some());
+    ["uid", "name", "mountPath"].into_iter().find(has_all)
+}
+
+/// A quantity in thousandths, as far as that is exact enough to compare.
+fn quantity(text: &str) -> Option<i128> {
+    const SUFFIXES: [(&str, i128); 12] = [
+        ("Ki", 1 << 10),
+        ("Mi", 1 << 20),
+        ("Gi", 1 << 30),
+        ("Ti", 1 << 40),
+        ("Pi", 1 << 50),
+        ("Ei", 1 << 60),
+        ("k", 1_000),
+        ("M", 1_000_000),
+        ("G", 1_000_000_000),
+        ("T", 1_000_000_000_000),
+        ("P", 1_000_000_000_000_000),
+        ("E", 1_000_000_000_000_000_000),
+    ];
+    let thousandths = |number: &str, factor: i128| -> Option<i128> {
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if fraction.len() > 9 || whole.is_empty() {
+            return None;
+        }
+        let scale = 10_i128.pow(u32::try_from(fraction.len()).ok()?);
+        let digits: i128 = format!("{whole}{fraction}").parse().ok()?;
+        digits.checked_mul(factor)?.checked_mul(1_000)?.checked_div(scale)
+    };
+    if let Some(number) = text.strip_suffix('m') {
+        return number.parse().ok();
+    }
+    match SUFFIXES
+        .iter()
+        .find_map(|(suffix, factor)| text.strip_suffix(suffix).map(|number| (number, *factor)))
+    {
+        Some((number, factor)) => thousandths(number, factor),
+        None => thousandths(text, 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn defaults_and_other_peoples_fields_are_left_alone() {
+        let desired =
+            json!({"spec": {"replicas": 2, "template": {"containers": [{"name": "engine", "image": "a"}]}}});
+        let seen = json!({
+            "metadata": {"labels": {"theirs": "x"}},
+            "spec": {"replicas": 2, "progressDeadlineSeconds": 600, "template": {"containers": [
+                {"name": "injected", "image": "mesh"},
+                {"name": "engine", "image": "a", "imagePullPolicy": "IfNotPresent"}]}},
+        });
+        assert!(covers(&seen, &desired));
+    }
+
+    #[test]
+    fn a_field_of_ours_that_was_changed_or_dropped_is_noticed() {
+        let desired = json!({"a": {"b": 1}, "args": ["x", "y"], "env": [{"name": "A", "value": "1"}]});
+        for seen in [
+            json!({"a": {"b": 2}, "args": ["x", "y"], "env": [{"name": "A", "value": "1"}]}),
+            json!({"a": {}, "args": ["x", "y"], "env": [{"name": "A", "value": "1"}]}),
+            json!({"a": {"b": 1}, "args": ["x", "y", "z"], "env": [{"name": "A", "value": "1"}]}),
+            json!({"a": {"b": 1}, "args": ["y", "x"], "env": [{"name": "A", "value": "1"}]}),
+            json!({"a": {"b": 1}, "args": ["x", "y"], "env": [{"name": "A", "value": "2"}]}),
+            json!({"a": {"b": 1}, "args": ["x", "y"], "env": []}),
+        ] {
+            assert!(!covers(&seen, &desired), "{seen}");
+        }
+    }
+
+    #[test]
+    fn quantities_compare_by_value_and_other_strings_by_letter() {
+        let limits = |text: &str| json!({"limits": {"memory": text}});
+        assert!(covers(&limits("1Gi"), &limits("1024Mi")));
+        assert!(covers(&limits("500m"), &limits("0.5")));
+        assert!(covers(&limits("2"), &limits("2000m")));
+        assert!(!covers(&limits("1G"), &limits("1Gi")));
+        assert!(!covers(&json!({"value": "1Gi"}), &json!({"value": "1024Mi"})));
+    }
+}

@@ -1,0 +1,29 @@
+//! How a controller process lives: caches fed by watches, a keyed work queue, workers, leader election, an admin
+//! server, telemetry, and writes by server-side apply.
+//!
+//! ```text
+//!  watch task A ─┐ decode guard, prune         ┌ worker 1 ┐
+//!  watch task B ─┤→ Cache<K> ─ subscribers ─→ Queue ─ …    ├→ deadline + catch_unwind → reconcile(Arc<K>)
+//!  watch task C ─┘ (shared, owner index)       └ worker 32┘        │
+//!     own backoff, own health     keyed, two lanes  ←──────────────┘ Done | After(d) | Err
+//!  every HTTP call: deadline on headers and body, leader guard on writes, no hidden retries
+//! ```
+//!
+//! It knows no kind of ours: a controller names its kinds, their relations and one function. Why it does not use
+//! kube's own watcher, reflector and `Controller` is said in ARCHITECTURE.md.
+
+#![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod apply;
+pub mod args;
+pub mod cache;
+pub mod client;
+pub mod controller;
+pub mod events;
+pub mod lease;
+pub mod metrics;
+pub mod process;
+pub mod queue;
+pub mod telemetry;
+pub mod watch;

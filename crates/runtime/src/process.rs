@@ -1,0 +1,323 @@
+//! The life of a controller process: start, caches, election, work, drain. Written once; a controller names its kinds
+//! and one function.
+
+use std::{error::Error, future::Future, pin::Pin, process::ExitCode, sync::Arc};
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Client, Config, Resource, config::KubeConfigOptions, config::Kubeconfig};
+use serde::de::DeserializeOwned;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+use crate::{
+    admin,
+    apply::Writer,
+    args::RuntimeArgs,
+    cache::Cache,
+    client::{self, Deadlines, LeaderGuard, WriteGuard},
+    controller::{Controller, Next, Options, ReconcileError},
+    events::Recorder,
+    lease::{Elector, Timings},
+    metrics::Metrics,
+    telemetry,
+    watch::{Plane, Scope},
+};
+
+/// Who a controller is.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity {
+    /// Field manager, name of the Lease, `managed-by` label and metric label.
+    pub name: &'static str,
+    pub version: &'static str,
+    /// See `Writer::new`.
+    pub hash_annotation: &'static str,
+}
+
+/// What a controller gets to set itself up.
+pub struct Process {
+    identity: Identity,
+    namespace: Option<String>,
+    replica: String,
+    options: Options,
+    client: Client,
+    plane: Plane,
+    metrics: Arc<Metrics>,
+}
+
+/// A controller that is ready to run.
+pub struct Started(Work);
+
+type Work = Box<dyn FnOnce(CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
+
+impl Process {
+    /// All objects of a kind, in all namespaces or in the one given by `--namespace`.
+    pub fn watch<K>(&mut self, kind: &'static str) -> Cache<K>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Send + Sync + 'static,
+    {
+        self.plane.watch(kind, Scope { namespace: self.namespace.clone(), ..Scope::default() })
+    }
+
+    /// Those with these labels.
+    pub fn watch_labelled<K>(&mut self, kind: &'static str, labels: &str) -> Cache<K>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Send + Sync + 'static,
+    {
+        let labels = Some(labels.to_owned());
+        self.plane.watch(kind, Scope { namespace: self.namespace.clone(), labels, ..Scope::default() })
+    }
+
+    /// A cluster-scoped kind; a controller that is bound to one namespace may not be allowed to see it.
+    pub fn watch_cluster<K>(&mut self, kind: &'static str) -> Cache<K>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Send + Sync + 'static,
+    {
+        self.plane.watch(kind, Scope::default())
+    }
+
+    pub fn writer(&self) -> Writer {
+        Writer::new(self.client.clone(), self.identity.name, self.identity.hash_annotation)
+    }
+
+    pub fn recorder(&self) -> Recorder {
+        Recorder::new(
+            self.client.clone(),
+            self.identity.name,
+            self.replica.clone(),
+            Arc::clone(&self.metrics),
+        )
+    }
+
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    pub fn controller<K>(&self, root: &Cache<K>) -> Controller<K>
+    where
+        K: Resource<DynamicType = ()> + Send + Sync + 'static,
+    {
+        Controller::new(root, self.options, Arc::clone(&self.metrics))
+    }
+
+    /// The last step of a set-up.
+    pub fn control<K, F, Fut, E>(&self, controller: Controller<K>, reconcile: F) -> Started
+    where
+        K: Resource<DynamicType = ()> + Send + Sync + 'static,
+        F: Fn(Arc<K>, Timestamp) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Next, E>> + Send + 'static,
+        E: ReconcileError,
+    {
+        Started(Box::new(move |stop| Box::pin(controller.run(stop, reconcile))))
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum RunError {
+    #[error("failed to start the async runtime")]
+    Runtime(#[source] std::io::Error),
+    #[error("failed to set up logs and traces")]
+    Telemetry(#[from] telemetry::TelemetryError),
+    #[error("failed to read the kubeconfig; set KUBECONFIG, or run in a pod with a service account")]
+    Config(#[source] Box<dyn Error + Send + Sync>),
+    #[error("failed to build the API client")]
+    Client(#[source] Box<kube::Error>),
+    #[error("failed to listen on {address} (--admin-address)")]
+    Listen {
+        address: std::net::SocketAddr,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("failed to set up the lease")]
+    Lease(#[from] crate::lease::BadTimings),
+    #[error("failed to listen for signals")]
+    Signal(#[source] std::io::Error),
+    #[error("the admin server ended")]
+    Admin,
+    #[error("a watch task died")]
+    Plane,
+    #[error("the lease was lost; another replica leads")]
+    Lost,
+}
+
+/// Runs until SIGTERM or SIGINT (exit 0), or until a fault that only a new process mends (exit 1).
+pub fn run(identity: &Identity, args: &RuntimeArgs, start: impl FnOnce(&mut Process) -> Started) -> ExitCode {
+    // The one TLS provider; a second install would only say that there is one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let ran =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(RunError::Runtime).and_then(
+            |runtime| {
+                let ran = runtime.block_on(live(identity, args, start));
+                // Nothing of value runs any more; a hanging lookup must not hold up the exit.
+                runtime.shutdown_background();
+                ran
+            },
+        );
+    match ran {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            let mut text = failure.to_string();
+            let mut cause = failure.source();
+            while let Some(next) = cause {
+                text = format!("{text}: {next}");
+                cause = next.source();
+            }
+            if tracing::dispatcher::has_been_set() {
+                error!(error = text, "exiting");
+            } else {
+                eprintln!("{}: {text}", identity.name);
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn live(
+    identity: &Identity,
+    args: &RuntimeArgs,
+    start: impl FnOnce(&mut Process) -> Started,
+) -> Result<(), RunError> {
+    let _telemetry = telemetry::install(identity.name, args)?;
+    let timings = Timings {
+        duration: args.lease_duration,
+        renew_deadline: args.lease_renew_deadline,
+        retry: args.lease_retry_period,
+    }
+    .check()?;
+    let metrics = Arc::new(Metrics::new(identity.name));
+    let config = config(args).await?;
+    let guard = LeaderGuard::default();
+    let build = |write_guard| {
+        client::build(config.clone(), Deadlines::default(), write_guard, Arc::clone(&metrics))
+            .map_err(|error| RunError::Client(Box::new(error)))
+    };
+    let client = build(WriteGuard::WhileLeading(guard.clone()))?;
+    // Connections of its own: renewals never queue behind other calls.
+    let lease_client = build(WriteGuard::Always)?;
+    let replica = args.identity.clone().unwrap_or_else(default_replica);
+
+    let mut plane = Plane::new(client.clone(), crate::watch::Timings::default(), Arc::clone(&metrics));
+    let lease = plane.watch::<Lease>(
+        "Lease",
+        Scope {
+            namespace: Some(args.lease_namespace.clone()),
+            fields: Some(format!("metadata.name={}", identity.name)),
+            labels: None,
+        },
+    );
+    let mut process = Process {
+        identity: *identity,
+        namespace: args.namespace.clone(),
+        replica: replica.clone(),
+        options: Options { workers: usize::from(args.workers), ..Options::default() },
+        client,
+        plane,
+        metrics: Arc::clone(&metrics),
+    };
+    let Started(controller) = start(&mut process);
+    let mut plane = process.plane;
+
+    let stop = stop_on_signal()?;
+    let admin_stop = CancellationToken::new();
+    let listener = admin::listen(args.admin_address)
+        .await
+        .map_err(|source| RunError::Listen { address: args.admin_address, source })?;
+    let mut admin =
+        tokio::spawn(admin::serve(listener, Arc::clone(&metrics), plane.health(), admin_stop.clone()));
+    let plane_stop = CancellationToken::new();
+    plane.start(&plane_stop);
+    info!(version = identity.version, replica, admin = %args.admin_address, "started");
+
+    let mut elector = Elector::new(
+        lease_client,
+        &args.lease_namespace,
+        identity.name,
+        // The same name in two starts of a process would be one candidate twice.
+        format!("{replica}_{:016x}", fastrand::u64(..)),
+        timings,
+        guard,
+    );
+    metrics.leads(false);
+    let mut ended = tokio::select! {
+        ended = lead(&mut elector, &lease, &metrics, controller, &stop) => ended,
+        () = plane.finished(&plane_stop) => Err(RunError::Plane),
+        _ = &mut admin => return Err(RunError::Admin),
+    };
+    metrics.leads(false);
+    if let Ok(Leadership::Held) = ended {
+        elector.release().await;
+        ended = Ok(Leadership::Never);
+    }
+    plane_stop.cancel();
+    plane.finished(&plane_stop).await;
+    admin_stop.cancel();
+    // An open scrape may keep the server for a moment; nothing depends on its end.
+    let _ = tokio::time::timeout(std::time::Duration::from_millis(500), admin).await;
+    info!("stopped");
+    ended.map(drop)
+}
+
+enum Leadership {
+    Never,
+    /// And all work has ended: it may be given away.
+    Held,
+}
+
+/// Waits to lead, then works until told to stop.
+async fn lead(
+    elector: &mut Elector,
+    lease: &Cache<Lease>,
+    metrics: &Metrics,
+    controller: Work,
+    stop: &CancellationToken,
+) -> Result<Leadership, RunError> {
+    if stop.run_until_cancelled(elector.lead(lease)).await.is_none() {
+        return Ok(Leadership::Never);
+    }
+    metrics.leads(true);
+    let mut work = tokio::spawn(controller(stop.clone()));
+    tokio::select! {
+        // Renewed until the last reconcile has ended, so that the drain may still write.
+        () = elector.hold() => {
+            work.abort();
+            Err(RunError::Lost)
+        }
+        _ = &mut work => Ok(Leadership::Held),
+    }
+}
+
+fn stop_on_signal() -> Result<CancellationToken, RunError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signal)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(RunError::Signal)?;
+    let stop = CancellationToken::new();
+    let stopping = stop.clone();
+    // Lives as long as the process: it ends with the runtime.
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        info!("stopping");
+        stopping.cancel();
+    });
+    Ok(stop)
+}
+
+async fn config(args: &RuntimeArgs) -> Result<Config, RunError> {
+    match &args.kubeconfig {
+        Some(path) => {
+            let kubeconfig = Kubeconfig::read_from(path).map_err(|error| RunError::Config(error.into()))?;
+            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+                .await
+                .map_err(|error| RunError::Config(error.into()))
+        }
+        None => Config::incluster().map_err(|error| RunError::Config(error.into())),
+    }
+}
+
+fn default_replica() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim();
+    format!("{}-{}", if host.is_empty() { "replica" } else { host }, std::process::id())
+}

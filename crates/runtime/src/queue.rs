@@ -1,0 +1,544 @@
+//! The keyed work queue: which object is reconciled next, and when a failed one is tried again.
+//!
+//! Deduplicated, one run per key at a time, changes before resyncs, per-key exponential back-off that child events
+//! neither bypass nor inflate and that a spec change may jump. It knows keys and times, no objects; it makes no
+//! decision about an object and starts no task.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+
+use crate::cache::Key;
+
+/// Why a key is queued; a later reason is the stronger one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// The initial list, a requeue or a retry: nothing has changed.
+    Resync,
+    /// A child changed, or something of the object itself that is not its spec.
+    Event,
+    /// The spec changed, the object is being deleted, or it is gone.
+    Spec,
+}
+
+/// What became of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Done,
+    After(Duration),
+    /// `retry_after` is the server's wish, a floor for the next try.
+    Failed {
+        retry_after: Option<Duration>,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Backoff {
+    pub first: Duration,
+    pub longest: Duration,
+    /// Each wait is drawn from [wait, wait × (1 + jitter)], so that a thousand failed objects do not retry as one.
+    pub jitter: f64,
+    /// How often a spec change may jump the back-off of one key.
+    pub jump_gap: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self {
+            first: Duration::from_millis(5),
+            longest: Duration::from_secs(60),
+            jitter: 0.1,
+            jump_gap: Duration::from_secs(1),
+        }
+    }
+}
+
+/// One in this many picks is taken from the resync lane although changes wait, so that a storm starves nobody.
+const RESYNC_SHARE: u32 = 17;
+
+/// See the file's head. Shared by reference between the caches' subscribers and the workers.
+#[derive(Debug)]
+pub struct Queue {
+    backoff: Backoff,
+    state: Mutex<State>,
+    wake: Notify,
+}
+
+/// Figures for the metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Depth {
+    /// Ready to run now.
+    pub waiting: usize,
+    /// Being run.
+    pub running: usize,
+    /// In back-off after a failure.
+    pub failing: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Changes, then resyncs.
+    lanes: [VecDeque<Key>; 2],
+    keys: HashMap<Key, Entry>,
+    timers: BTreeMap<(Instant, u64), Key>,
+    serial: u64,
+    picks: u32,
+    closed: bool,
+}
+
+/// Only keys with something to remember have one: quiet keys keep no memory.
+#[derive(Debug, Default)]
+struct Entry {
+    queued: Option<Reason>,
+    running: Option<Running>,
+    failures: u32,
+    timer: Option<(Instant, u64)>,
+    last_jump: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Running {
+    /// The strongest reason that came while it ran.
+    again: Option<Reason>,
+    /// A run that jumped the back-off does not count as one more failure.
+    jumped: bool,
+}
+
+impl Entry {
+    fn is_backing_off(&self) -> bool {
+        self.failures > 0 && self.timer.is_some()
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.queued.is_none() && self.running.is_none() && self.failures == 0 && self.timer.is_none()
+    }
+}
+
+impl Queue {
+    pub fn new(backoff: Backoff) -> Self {
+        Self { backoff, state: Mutex::default(), wake: Notify::new() }
+    }
+
+    /// Something happened to this key.
+    pub fn add(&self, key: &Key, reason: Reason) {
+        let mut state = self.lock();
+        if state.closed {
+            return;
+        }
+        state.add(key, reason, Instant::now(), &self.backoff);
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    /// The next key to run; `None` once the queue is closed. Each key taken must be given back with `done`.
+    pub async fn take(&self) -> Option<Key> {
+        loop {
+            // Before the look at the state, so that an `add` in between is not missed.
+            let woken = self.wake.notified();
+            let next_timer = {
+                let mut state = self.lock();
+                if state.closed {
+                    self.wake.notify_waiters();
+                    self.wake.notify_one();
+                    return None;
+                }
+                state.fire_timers(Instant::now());
+                if let Some(key) = state.pick() {
+                    if state.lanes.iter().any(|lane| !lane.is_empty()) {
+                        self.wake.notify_one();
+                    }
+                    return Some(key);
+                }
+                state.timers.keys().next().map(|(at, _)| *at)
+            };
+            match next_timer {
+                Some(at) => {
+                    tokio::select! {
+                        () = woken => {}
+                        () = tokio::time::sleep_until(at) => {}
+                    }
+                }
+                None => woken.await,
+            }
+        }
+    }
+
+    pub fn done(&self, key: &Key, outcome: Outcome) {
+        let mut state = self.lock();
+        state.done(key, outcome, Instant::now(), &self.backoff);
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    /// No key is given out any more; what runs may end.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.wake.notify_waiters();
+        self.wake.notify_one();
+    }
+
+    pub fn depth(&self) -> Depth {
+        let state = self.lock();
+        Depth {
+            waiting: state.lanes.iter().map(VecDeque::len).sum(),
+            running: state.keys.values().filter(|entry| entry.running.is_some()).count(),
+            failing: state.keys.values().filter(|entry| entry.failures > 0).count(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn add(&mut self, key: &Key, reason: Reason, now: Instant, backoff: &Backoff) {
+        let entry = self.keys.entry(key.clone()).or_default();
+        if let Some(running) = &mut entry.running {
+            running.again = running.again.max(Some(reason));
+            return;
+        }
+        if entry.is_backing_off() {
+            match reason {
+                // The timer covers it.
+                Reason::Resync | Reason::Event => return,
+                Reason::Spec => return self.jump(key, now, backoff),
+            }
+        }
+        if reason == Reason::Resync && entry.queued.is_some() {
+            return;
+        }
+        // The run that comes now decides anew when to come again.
+        if let Some(timer) = entry.timer.take() {
+            self.timers.remove(&timer);
+        }
+        self.enqueue(key, reason);
+    }
+
+    /// A changed spec runs now although the key is in back-off, but not more often than the gap allows.
+    fn jump(&mut self, key: &Key, now: Instant, backoff: &Backoff) {
+        let Some(entry) = self.keys.get_mut(key) else { return };
+        let allowed = entry.last_jump.map_or(now, |last| last + backoff.jump_gap);
+        if allowed <= now {
+            entry.last_jump = Some(now);
+            self.enqueue(key, Reason::Spec);
+        } else if entry.timer.is_none_or(|(at, _)| allowed < at) {
+            self.set_timer(key, allowed);
+        }
+    }
+
+    fn enqueue(&mut self, key: &Key, reason: Reason) {
+        let Some(entry) = self.keys.get_mut(key) else { return };
+        let lane = usize::from(reason == Reason::Resync);
+        match entry.queued {
+            None => self.lanes[lane].push_back(key.clone()),
+            // A change overtakes the resync that waits; its old place is skipped when it comes up.
+            Some(Reason::Resync) if lane == 0 => self.lanes[0].push_back(key.clone()),
+            Some(_) => {}
+        }
+        entry.queued = entry.queued.max(Some(reason));
+    }
+
+    fn set_timer(&mut self, key: &Key, at: Instant) {
+        let Some(entry) = self.keys.get_mut(key) else { return };
+        if let Some(old) = entry.timer.take() {
+            self.timers.remove(&old);
+        }
+        self.serial += 1;
+        entry.timer = Some((at, self.serial));
+        self.timers.insert((at, self.serial), key.clone());
+    }
+
+    fn fire_timers(&mut self, now: Instant) {
+        while let Some(first) = self.timers.first_entry() {
+            if first.key().0 > now {
+                return;
+            }
+            let key = first.remove();
+            let Some(entry) = self.keys.get_mut(&key) else { continue };
+            entry.timer = None;
+            match &mut entry.running {
+                // It jumped its back-off and still runs when the wait is over.
+                Some(running) => running.again = running.again.max(Some(Reason::Resync)),
+                None => self.enqueue(&key, Reason::Resync),
+            }
+        }
+    }
+
+    fn pick(&mut self) -> Option<Key> {
+        loop {
+            self.picks = self.picks.wrapping_add(1);
+            let low_first = self.picks.is_multiple_of(RESYNC_SHARE);
+            let [high, low] = &mut self.lanes;
+            let (first, second) = if low_first { (low, high) } else { (high, low) };
+            let key = first.pop_front().or_else(|| second.pop_front())?;
+            let Some(entry) = self.keys.get_mut(&key) else { continue };
+            // Left behind in the slow lane by a change that has overtaken it, and run since.
+            if entry.queued.take().is_none() {
+                continue;
+            }
+            let jumped = entry.is_backing_off();
+            entry.running = Some(Running { again: None, jumped });
+            return Some(key);
+        }
+    }
+
+    fn done(&mut self, key: &Key, outcome: Outcome, now: Instant, backoff: &Backoff) {
+        let Some(entry) = self.keys.get_mut(key) else { return };
+        let Some(Running { again, jumped }) = entry.running.take() else { return };
+        match outcome {
+            Outcome::Done | Outcome::After(_) => {
+                entry.failures = 0;
+                entry.last_jump = None;
+                if let Some(timer) = entry.timer.take() {
+                    self.timers.remove(&timer);
+                }
+                match (again, outcome) {
+                    (Some(reason), _) => self.enqueue(key, reason),
+                    (None, Outcome::After(wait)) => self.set_timer(key, now + wait),
+                    (None, Outcome::Done | Outcome::Failed { .. }) => {}
+                }
+            }
+            Outcome::Failed { retry_after } => {
+                if !jumped {
+                    entry.failures = entry.failures.saturating_add(1);
+                }
+                let wait = wait_after(entry.failures, backoff).max(retry_after.unwrap_or_default());
+                let at =
+                    entry.timer.map_or(now + wait, |(at, _)| at.max(now + retry_after.unwrap_or_default()));
+                self.set_timer(key, at);
+                if again == Some(Reason::Spec) {
+                    self.jump(key, now, backoff);
+                }
+            }
+        }
+        if self.keys.get(key).is_some_and(Entry::is_quiet) {
+            self.keys.remove(key);
+        }
+    }
+}
+
+fn wait_after(failures: u32, backoff: &Backoff) -> Duration {
+    let doublings = failures.saturating_sub(1).min(31);
+    let wait = backoff.first.saturating_mul(1 << doublings).min(backoff.longest);
+    wait.mul_f64(1.0 + backoff.jitter * fastrand::f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key::new("demo", name)
+    }
+
+    fn queue() -> Queue {
+        Queue::new(Backoff { jitter: 0.0, ..Backoff::default() })
+    }
+
+    async fn taken_within(queue: &Queue, wait: Duration) -> Option<Key> {
+        tokio::time::timeout(wait, queue.take()).await.ok().flatten()
+    }
+
+    const SOON: Duration = Duration::from_millis(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_added_many_times_runs_once() {
+        let queue = queue();
+        for _ in 0..5 {
+            queue.add(&key("a"), Reason::Event);
+        }
+        assert_eq!(taken_within(&queue, SOON).await, Some(key("a")));
+        queue.done(&key("a"), Outcome::Done);
+        assert_eq!(taken_within(&queue, SOON).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_during_a_run_runs_again_and_never_in_parallel() {
+        let queue = queue();
+        queue.add(&key("a"), Reason::Event);
+        assert!(taken_within(&queue, SOON).await.is_some());
+        queue.add(&key("a"), Reason::Event);
+        assert_eq!(taken_within(&queue, SOON).await, None, "still running");
+        queue.done(&key("a"), Outcome::Done);
+        assert_eq!(taken_within(&queue, SOON).await, Some(key("a")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_overtake_resyncs_but_do_not_starve_them() {
+        let queue = queue();
+        queue.add(&key("resync"), Reason::Resync);
+        for number in 0..40 {
+            queue.add(&key(&format!("change-{number:02}")), Reason::Event);
+        }
+        let mut place = None;
+        for pick in 1..=41 {
+            let taken = taken_within(&queue, SOON).await.unwrap();
+            if taken == key("resync") {
+                place = Some(pick);
+            }
+            queue.done(&taken, Outcome::Done);
+        }
+        assert_eq!(place, Some(17));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_waiting_resync_that_becomes_a_change_runs_once() {
+        let queue = queue();
+        queue.add(&key("a"), Reason::Resync);
+        queue.add(&key("a"), Reason::Spec);
+        assert_eq!(taken_within(&queue, SOON).await, Some(key("a")));
+        queue.done(&key("a"), Outcome::Done);
+        assert_eq!(taken_within(&queue, SOON).await, None);
+        assert!(queue.lock().keys.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_neither_bypass_nor_inflate_the_backoff() {
+        let queue = queue();
+        let start = Instant::now();
+        let mut runs = Vec::new();
+        queue.add(&key("a"), Reason::Event);
+        // An event every 200 ms for 20 s beside a key that always fails.
+        let mut next_event = start + Duration::from_millis(200);
+        while start.elapsed() < Duration::from_secs(20) {
+            let until_event = next_event.saturating_duration_since(Instant::now());
+            if let Some(taken) = taken_within(&queue, until_event).await {
+                runs.push(start.elapsed());
+                queue.done(&taken, Outcome::Failed { retry_after: None });
+            } else {
+                queue.add(&key("a"), Reason::Event);
+                next_event += Duration::from_millis(200);
+            }
+        }
+        // 0, then 5, 10, 20 … ms after each other: 12 doublings of 5 ms fit into 20 s, whatever the events.
+        assert_eq!(runs.len(), 12, "{runs:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_spec_change_jumps_the_backoff_once_a_second_and_its_failure_does_not_count() {
+        let queue = queue();
+        queue.add(&key("a"), Reason::Event);
+        for _ in 0..14 {
+            let taken = queue.take().await.unwrap();
+            queue.done(&taken, Outcome::Failed { retry_after: None });
+        }
+        let failures = queue.lock().keys[&key("a")].failures;
+        queue.add(&key("a"), Reason::Spec);
+        assert_eq!(taken_within(&queue, SOON).await, Some(key("a")), "the first jump is at once");
+        queue.done(&key("a"), Outcome::Failed { retry_after: None });
+        assert_eq!(queue.lock().keys[&key("a")].failures, failures);
+        queue.add(&key("a"), Reason::Spec);
+        assert_eq!(taken_within(&queue, SOON).await, None, "the second one waits for the gap");
+        assert_eq!(taken_within(&queue, Duration::from_secs(1)).await, Some(key("a")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_retry_after_is_a_floor() {
+        let queue = queue();
+        queue.add(&key("a"), Reason::Event);
+        queue.take().await.unwrap();
+        queue.done(&key("a"), Outcome::Failed { retry_after: Some(Duration::from_secs(7)) });
+        assert_eq!(taken_within(&queue, Duration::from_millis(6_990)).await, None);
+        assert_eq!(taken_within(&queue, Duration::from_millis(20)).await, Some(key("a")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_requeue_comes_at_its_time_and_a_change_replaces_it() {
+        let queue = queue();
+        queue.add(&key("a"), Reason::Event);
+        queue.take().await.unwrap();
+        queue.done(&key("a"), Outcome::After(Duration::from_secs(30)));
+        queue.add(&key("a"), Reason::Event);
+        assert!(taken_within(&queue, SOON).await.is_some());
+        queue.done(&key("a"), Outcome::Done);
+        assert_eq!(taken_within(&queue, Duration::from_secs(60)).await, None, "the old timer is gone");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_closed_queue_gives_nothing_out() {
+        let queue = Arc::new(queue());
+        let waiting = tokio::spawn({
+            let queue = Arc::clone(&queue);
+            async move { queue.take().await }
+        });
+        tokio::task::yield_now().await;
+        queue.add(&key("late"), Reason::Resync);
+        queue.close();
+        queue.add(&key("later"), Reason::Spec);
+        assert!(waiting.await.unwrap().is_none_or(|taken| taken == key("late")));
+        assert_eq!(queue.take().await, None);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn no_wake_up_is_lost_and_no_key_overlaps_under_random_load() {
+        const KEYS: usize = 50;
+        let queue =
+            Arc::new(Queue::new(Backoff { longest: Duration::from_millis(20), ..Backoff::default() }));
+        let busy: Arc<Vec<AtomicUsize>> = Arc::new((0..KEYS).map(|_| AtomicUsize::new(0)).collect());
+        // `wanted` is raised before each add, `seen` is what the last run of the key has read.
+        let wanted: Arc<Vec<AtomicUsize>> = Arc::new((0..KEYS).map(|_| AtomicUsize::new(0)).collect());
+        let seen: Arc<Vec<AtomicUsize>> = Arc::new((0..KEYS).map(|_| AtomicUsize::new(0)).collect());
+        let workers: Vec<_> = (0..16)
+            .map(|_| {
+                let (queue, busy, wanted, seen) =
+                    (Arc::clone(&queue), Arc::clone(&busy), Arc::clone(&wanted), Arc::clone(&seen));
+                tokio::spawn(async move {
+                    while let Some(taken) = queue.take().await {
+                        let index: usize = taken.name.parse().unwrap();
+                        assert_eq!(busy[index].fetch_add(1, Ordering::SeqCst), 0, "two runs of one key");
+                        let read = wanted[index].load(Ordering::SeqCst);
+                        tokio::task::yield_now().await;
+                        busy[index].fetch_sub(1, Ordering::SeqCst);
+                        if fastrand::u8(0..10) == 0 {
+                            queue.done(&taken, Outcome::Failed { retry_after: None });
+                        } else {
+                            seen[index].store(read, Ordering::SeqCst);
+                            queue.done(&taken, Outcome::Done);
+                        }
+                    }
+                })
+            })
+            .collect();
+        let adders: Vec<_> = (0..8)
+            .map(|_| {
+                let (queue, wanted) = (Arc::clone(&queue), Arc::clone(&wanted));
+                tokio::spawn(async move {
+                    for _ in 0..2_500 {
+                        let index = fastrand::usize(0..KEYS);
+                        wanted[index].fetch_add(1, Ordering::SeqCst);
+                        let reason = [Reason::Resync, Reason::Event, Reason::Spec][fastrand::usize(0..3)];
+                        queue.add(&key(&index.to_string()), reason);
+                        tokio::task::yield_now().await;
+                    }
+                })
+            })
+            .collect();
+        for adder in adders {
+            adder.await.unwrap();
+        }
+        let all_seen = async {
+            while !(0..KEYS)
+                .all(|index| seen[index].load(Ordering::SeqCst) == wanted[index].load(Ordering::SeqCst))
+            {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), all_seen)
+            .await
+            .expect("every add was followed by a run");
+        queue.close();
+        for worker in workers {
+            worker.await.unwrap();
+        }
+    }
+}

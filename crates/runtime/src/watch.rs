@@ -1,0 +1,549 @@
+//! One task per watched kind: LIST, then WATCH, for ever, into a `Cache`.
+//!
+//! Each task has its own back-off and its own, true health: a kind that cannot be watched delays no other. Expired
+//! versions in all their forms, silence, hangs and instant closes lead to a new connection or a new list; an object
+//! that cannot be decoded is skipped and named, never fatal. It decides nothing about the objects.
+
+use std::{
+    collections::HashSet,
+    future::Future,
+    pin::{Pin, pin},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
+use kube::{
+    Client, Resource,
+    api::{ListParams, WatchParams},
+    core::{Request, Status, WatchEvent},
+};
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, Error as _},
+};
+use serde_json::value::RawValue;
+use tokio::{task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use crate::{
+    cache::{Cache, Key},
+    metrics::Metrics,
+};
+
+/// Which objects of a kind are watched.
+#[derive(Clone, Debug, Default)]
+pub struct Scope {
+    /// `None`: all namespaces.
+    pub namespace: Option<String>,
+    pub labels: Option<String>,
+    pub fields: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Timings {
+    /// The server ends a watch after this long, so that a dead connection is found soon.
+    pub server_timeout: Duration,
+    /// Not a byte for so long: the connection is dead. Longer than the server's own limit.
+    pub silence: Duration,
+    pub first_backoff: Duration,
+    pub longest_backoff: Duration,
+    /// A connection that ends sooner than this has failed, however politely.
+    pub instant: Duration,
+    /// Only a connection that lived so long resets the back-off; a successful LIST never does.
+    pub steady: Duration,
+}
+
+impl Default for Timings {
+    fn default() -> Self {
+        Self {
+            server_timeout: Duration::from_secs(60),
+            silence: Duration::from_secs(65),
+            first_backoff: Duration::from_millis(500),
+            longest_backoff: Duration::from_secs(30),
+            instant: Duration::from_secs(1),
+            steady: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A cluster of 10 000 objects is 20 requests; a page of 500 bounds the server's and our peak memory.
+const PAGE: u32 = 500;
+/// Each wait is drawn from [wait, wait × 1.25].
+const JITTER: f64 = 0.25;
+/// A re-list may lose this many objects without a second look, or half of all.
+const DOUBTFUL_LOSS: usize = 10;
+
+/// Owns all watch tasks of a process.
+pub struct Plane {
+    client: Client,
+    timings: Timings,
+    metrics: Arc<Metrics>,
+    waiting: Vec<Task>,
+    running: JoinSet<()>,
+    health: Vec<(&'static str, Arc<Health>)>,
+}
+
+type Task = Box<dyn FnOnce(CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
+
+impl Plane {
+    pub fn new(client: Client, timings: Timings, metrics: Arc<Metrics>) -> Self {
+        Self { client, timings, metrics, waiting: Vec::new(), running: JoinSet::new(), health: Vec::new() }
+    }
+
+    /// A cache that fills once the plane has started.
+    pub fn watch<K>(&mut self, kind: &'static str, scope: Scope) -> Cache<K>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Send + Sync + 'static,
+    {
+        let cache = Cache::default();
+        let health = Arc::new(Health::default());
+        let watch = Watch {
+            kind,
+            client: self.client.clone(),
+            scope,
+            timings: self.timings,
+            cache: cache.clone(),
+            health: Arc::clone(&health),
+            metrics: Arc::clone(&self.metrics),
+            undecodable: HashSet::new(),
+        };
+        self.health.push((kind, health));
+        self.metrics.observe_cache(kind, {
+            let cache = cache.clone();
+            move || cache.len()
+        });
+        self.waiting.push(Box::new(move |stop| Box::pin(watch.run(stop))));
+        cache
+    }
+
+    pub fn start(&mut self, stop: &CancellationToken) {
+        for task in self.waiting.drain(..) {
+            self.running.spawn(task(stop.clone()));
+        }
+    }
+
+    /// Ends when the stop token is cancelled and all tasks have ended; earlier only if a task dies, which is a fault
+    /// of this program.
+    pub async fn finished(&mut self, stop: &CancellationToken) {
+        while self.running.join_next().await.is_some() {
+            if !stop.is_cancelled() {
+                return;
+            }
+        }
+    }
+
+    pub fn health(&self) -> PlaneHealth {
+        PlaneHealth { kinds: self.health.clone() }
+    }
+}
+
+/// What `/readyz` asks.
+#[derive(Clone)]
+pub struct PlaneHealth {
+    kinds: Vec<(&'static str, Arc<Health>)>,
+}
+
+impl PlaneHealth {
+    /// One line per kind that is not healthy; empty if all are. `grace`: how long a watch may fail before it counts.
+    pub fn complaints(&self, grace: Duration) -> Vec<String> {
+        let now = Instant::now();
+        self.kinds
+            .iter()
+            .filter_map(|(kind, health)| health.complaint(now, grace).map(|why| format!("{kind}: {why}")))
+            .collect()
+    }
+}
+
+#[derive(Default)]
+struct Health(Mutex<Signs>);
+
+#[derive(Default)]
+struct Signs {
+    synced: bool,
+    failing_since: Option<(Instant, String)>,
+}
+
+impl Health {
+    /// Only a watch that is open, or that delivers, is a sign of life: a LIST that works says nothing about it.
+    fn alive(&self) {
+        self.lock().failing_since = None;
+    }
+
+    fn synced(&self) {
+        self.lock().synced = true;
+    }
+
+    fn failed(&self, why: &str) {
+        let mut signs = self.lock();
+        let since = signs.failing_since.as_ref().map_or_else(Instant::now, |(since, _)| *since);
+        signs.failing_since = Some((since, why.to_owned()));
+    }
+
+    fn complaint(&self, now: Instant, grace: Duration) -> Option<String> {
+        let signs = self.lock();
+        match &signs.failing_since {
+            Some((since, why)) if !signs.synced || now - *since > grace => {
+                Some(format!("failing for {} s: {why}", (now - *since).as_secs()))
+            }
+            Some(_) => None,
+            None if signs.synced => None,
+            None => Some("not listed yet".to_owned()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Signs> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Watch<K> {
+    kind: &'static str,
+    client: Client,
+    scope: Scope,
+    timings: Timings,
+    cache: Cache<K>,
+    health: Arc<Health>,
+    metrics: Arc<Metrics>,
+    /// Each undecodable version is reported once.
+    undecodable: HashSet<(Key, String)>,
+}
+
+/// How one watch connection ended.
+enum End {
+    /// The server closed it: resume.
+    Closed,
+    /// The version is too old, or the stream cannot be trusted: list again.
+    Stale(String),
+    /// Resume after a wait.
+    Failed(String),
+}
+
+impl<K> Watch<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Send + Sync + 'static,
+{
+    async fn run(mut self, stop: CancellationToken) {
+        stop.run_until_cancelled(self.forever()).await;
+    }
+
+    async fn forever(&mut self) {
+        let mut version: Option<String> = None;
+        let mut failures = 0_u32;
+        loop {
+            let opened = Instant::now();
+            let end = match version.take() {
+                None => match self.list_into_cache().await {
+                    Ok(listed) => {
+                        let (end, reached) = self.watch_from(listed).await;
+                        version = Some(reached);
+                        end
+                    }
+                    Err(error) => End::Stale(format!("LIST: {}", describe(&error))),
+                },
+                Some(from) => {
+                    let (end, reached) = self.watch_from(from).await;
+                    version = Some(reached);
+                    end
+                }
+            };
+            let lived = opened.elapsed();
+            if lived >= self.timings.steady {
+                failures = 0;
+            }
+            let why = match end {
+                End::Closed if lived >= self.timings.instant => continue,
+                End::Closed => "the server closed the watch at once".to_owned(),
+                End::Stale(why) => {
+                    version = None;
+                    why
+                }
+                End::Failed(why) => why,
+            };
+            failures = failures.saturating_add(1);
+            self.health.failed(&why);
+            self.metrics.watch_failed(self.kind);
+            let wait = self.backoff(failures);
+            warn!(kind = self.kind, failures, wait_ms = wait.as_millis(), %why, "watch failed");
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    fn backoff(&self, failures: u32) -> Duration {
+        let doublings = failures.saturating_sub(1).min(16);
+        let wait =
+            self.timings.first_backoff.saturating_mul(1 << doublings).min(self.timings.longest_backoff);
+        wait.mul_f64(1.0 + JITTER * fastrand::f64())
+    }
+
+    async fn list_into_cache(&mut self) -> Result<String, kube::Error> {
+        let (mut objects, mut version) = self.list().await?;
+        let before = self.cache.len();
+        let lost = before.saturating_sub(objects.len());
+        if lost > DOUBTFUL_LOSS && lost > before / 2 {
+            // An emptied or half-restored store must not lead to mass action: ask once more before it is believed.
+            warn!(kind = self.kind, before, now = objects.len(), "a list lost most objects; asking again");
+            (objects, version) = self.list().await?;
+        }
+        self.cache.replace(objects, &version);
+        self.health.synced();
+        Ok(version)
+    }
+
+    /// All pages of a consistent (quorum) read.
+    async fn list(&mut self) -> Result<(Vec<Arc<K>>, String), kube::Error> {
+        self.metrics.listed(self.kind);
+        let mut objects = Vec::new();
+        let mut params = ListParams {
+            label_selector: self.scope.labels.clone(),
+            field_selector: self.scope.fields.clone(),
+            limit: Some(PAGE),
+            ..ListParams::default()
+        };
+        loop {
+            let mut request = self.request().list(&params).map_err(kube::Error::BuildRequest)?;
+            request.extensions_mut().insert("list");
+            let page: Page<K> = self.client.request(request).await?;
+            for item in page.items.unwrap_or_default() {
+                match item {
+                    Guard::Decoded(object) => objects.push(Arc::new(prune(*object))),
+                    Guard::Undecodable { meta, error } => objects.extend(self.undecodable(&meta, &error)),
+                }
+            }
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params.continue_token = Some(token),
+                None => return Ok((objects, page.metadata.resource_version.unwrap_or_default())),
+            }
+        }
+    }
+
+    /// Follows one connection to its end; the version is that of the last event seen.
+    async fn watch_from(&mut self, mut version: String) -> (End, String) {
+        let params = WatchParams {
+            label_selector: self.scope.labels.clone(),
+            field_selector: self.scope.fields.clone(),
+            timeout: Some(u32::try_from(self.timings.server_timeout.as_secs()).unwrap_or(u32::MAX).max(1)),
+            bookmarks: true,
+            send_initial_events: false,
+        };
+        let mut request = match self.request().watch(&params, &version) {
+            Ok(request) => request,
+            Err(error) => return (End::Failed(error.to_string()), version),
+        };
+        request.extensions_mut().insert("watch");
+        let events = match self.client.request_events::<Guard<K>>(request).await {
+            Ok(events) => events,
+            Err(error) => return (ended_by("WATCH", &error), version),
+        };
+        let mut events = pin!(events);
+        let mut open = pin!(tokio::time::sleep(self.timings.instant));
+        let mut proven = false;
+        loop {
+            let next = tokio::select! {
+                next = tokio::time::timeout(self.timings.silence, events.next()) => next,
+                () = &mut open, if !proven => {
+                    // Open and quiet is healthy; open and closed at once is not.
+                    proven = true;
+                    self.health.alive();
+                    continue;
+                }
+            };
+            let event = match next {
+                Err(_) => return (End::Failed("the watch was silent for too long".to_owned()), version),
+                Ok(None) => return (End::Closed, version),
+                Ok(Some(Ok(event))) => event,
+                // The line would come again at the same version for ever.
+                Ok(Some(Err(kube::Error::SerdeError(error)))) => {
+                    return (End::Stale(format!("unreadable event: {error}")), version);
+                }
+                Ok(Some(Err(error))) => return (ended_by("WATCH", &error), version),
+            };
+            match event {
+                WatchEvent::Added(item) | WatchEvent::Modified(item) => match item {
+                    Guard::Decoded(object) => {
+                        note_version(&mut version, object.meta());
+                        self.cache.upsert(prune(*object));
+                    }
+                    Guard::Undecodable { meta, error } => {
+                        note_version(&mut version, &meta);
+                        self.undecodable(&meta, &error);
+                    }
+                },
+                WatchEvent::Deleted(item) => {
+                    let meta = match &item {
+                        Guard::Decoded(object) => object.meta(),
+                        Guard::Undecodable { meta, .. } => meta,
+                    };
+                    note_version(&mut version, meta);
+                    self.cache.remove(meta);
+                }
+                WatchEvent::Bookmark(bookmark) => version = bookmark.metadata.resource_version,
+                WatchEvent::Error(status) => return (ended_by_status("WATCH event", &status), version),
+            }
+            self.health.alive();
+            proven = true;
+        }
+    }
+
+    fn request(&self) -> Request {
+        Request::new(K::url_path(&(), self.scope.namespace.as_deref()))
+    }
+
+    /// What the cache knew of it is kept: an object that cannot be read any more is not an object that is gone.
+    fn undecodable(&mut self, meta: &ObjectMeta, error: &str) -> Option<Arc<K>> {
+        let key = Key::named_in(meta);
+        let version = meta.resource_version.clone().unwrap_or_default();
+        if self.undecodable.len() > 1_000 {
+            self.undecodable.clear();
+        }
+        if self.undecodable.insert((key.clone(), version)) {
+            self.metrics.undecodable(self.kind);
+            warn!(kind = self.kind, object = %key, error, "object cannot be decoded and is skipped; fix or delete it");
+        }
+        self.cache.get(&key).filter(|known| known.meta().uid == meta.uid)
+    }
+}
+
+fn note_version(version: &mut String, meta: &ObjectMeta) {
+    if let Some(seen) = &meta.resource_version {
+        version.clone_from(seen);
+    }
+}
+
+/// Half of an object's bytes are managedFields, which nobody here reads.
+fn prune<K: Resource>(mut object: K) -> K {
+    let meta = object.meta_mut();
+    meta.managed_fields = None;
+    if let Some(annotations) = &mut meta.annotations {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        if annotations.is_empty() {
+            meta.annotations = None;
+        }
+    }
+    object
+}
+
+fn ended_by(step: &str, error: &kube::Error) -> End {
+    match error {
+        kube::Error::Api(status) => ended_by_status(step, status),
+        other => End::Failed(format!("{step}: {}", describe(other))),
+    }
+}
+
+fn ended_by_status(step: &str, status: &Status) -> End {
+    let why = format!("{step}: {} {}: {}", status.code, status.reason, status.message);
+    if is_gone(status) { End::Stale(why) } else { End::Failed(why) }
+}
+
+/// All the forms in which a server says that a version cannot be continued: too old, or (after a restore) too new.
+fn is_gone(status: &Status) -> bool {
+    status.code == 410
+        || matches!(status.reason.as_str(), "Expired" | "Gone")
+        || (status.code == 504 && status.message.contains("Too large resource version"))
+}
+
+/// The error with its causes on one line.
+fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let next_text = next.to_string();
+        if !text.contains(&next_text) {
+            text = format!("{text}: {next_text}");
+        }
+        cause = next.source();
+    }
+    debug!(error = text, "watch error");
+    text
+}
+
+#[derive(Deserialize)]
+#[serde(bound = "K: DeserializeOwned")]
+struct Page<K> {
+    #[serde(default)]
+    metadata: ListMeta,
+    items: Option<Vec<Guard<K>>>,
+}
+
+/// An object, or what could be read of one that does not fit its type.
+#[derive(Clone)]
+enum Guard<K> {
+    Decoded(Box<K>),
+    Undecodable { meta: Box<ObjectMeta>, error: String },
+}
+
+impl<'de, K: DeserializeOwned> Deserialize<'de> for Guard<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct OnlyMeta {
+            #[serde(default)]
+            metadata: ObjectMeta,
+        }
+        let raw = Box::<RawValue>::deserialize(deserializer)?;
+        match serde_json::from_str::<K>(raw.get()) {
+            Ok(object) => Ok(Self::Decoded(Box::new(object))),
+            Err(error) => {
+                let only: OnlyMeta = serde_json::from_str(raw.get()).map_err(D::Error::custom)?;
+                Ok(Self::Undecodable { meta: Box::new(only.metadata), error: error.to_string() })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    use super::*;
+
+    fn status(code: u16, reason: &str, message: &str) -> Status {
+        Status { code, reason: reason.into(), message: message.into(), ..Status::default() }
+    }
+
+    #[test]
+    fn every_form_of_an_expired_version_is_gone() {
+        assert!(is_gone(&status(410, "Expired", "too old resource version")));
+        assert!(is_gone(&status(200, "Expired", "")));
+        assert!(is_gone(&status(410, "", "")));
+        assert!(is_gone(&status(504, "Timeout", "Too large resource version: 9, current: 3")));
+        assert!(!is_gone(&status(504, "Timeout", "the server was slow")));
+        assert!(!is_gone(&status(500, "InternalError", "")));
+    }
+
+    #[test]
+    fn one_undecodable_object_does_not_hide_the_others() {
+        let text = r#"{"metadata":{"resourceVersion":"7"},"items":[
+            {"metadata":{"name":"good"},"data":{"a":"b"}},
+            {"metadata":{"name":"bad","resourceVersion":"3"},"data":"not a map"}]}"#;
+        let page: Page<ConfigMap> = serde_json::from_str(text).unwrap();
+        let items = page.items.unwrap();
+        assert!(
+            matches!(&items[0], Guard::Decoded(object) if object.metadata.name.as_deref() == Some("good"))
+        );
+        assert!(matches!(&items[1], Guard::Undecodable { meta, .. } if meta.name.as_deref() == Some("bad")));
+    }
+
+    #[test]
+    fn a_watch_line_with_an_undecodable_object_is_still_an_event() {
+        let line =
+            r#"{"type":"MODIFIED","object":{"metadata":{"name":"bad","resourceVersion":"3"},"data":"no"}}"#;
+        let event: WatchEvent<Guard<ConfigMap>> = serde_json::from_str(line).unwrap();
+        assert!(matches!(event, WatchEvent::Modified(Guard::Undecodable { .. })));
+    }
+
+    #[test]
+    fn health_forgives_a_short_failure_but_not_before_the_first_list() {
+        let health = Health::default();
+        let grace = Duration::from_secs(30);
+        assert!(health.complaint(Instant::now(), grace).is_some(), "nothing listed yet");
+        health.failed("403");
+        assert!(health.complaint(Instant::now(), grace).is_some_and(|why| why.contains("403")));
+        health.synced();
+        assert!(health.complaint(Instant::now(), grace).is_none());
+        assert!(health.complaint(Instant::now() + Duration::from_secs(31), grace).is_some());
+        health.alive();
+        assert!(health.complaint(Instant::now() + Duration::from_secs(31), grace).is_none());
+    }
+}
