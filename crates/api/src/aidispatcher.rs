@@ -1,0 +1,342 @@
+//! AIDispatcher: a pool of agent workers of one role.
+//!
+//! The type, its bounds and its rules. What a worker must do is the contract of the monitor beside it.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    pods::{EnvVar, PodOptions, Resources},
+    rules, schema,
+};
+
+/// Which workers to run, how many, and what they need.
+#[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[kube(
+    group = "southwest.ai",
+    version = "v1alpha1",
+    kind = "AIDispatcher",
+    plural = "aidispatchers",
+    shortname = "ad",
+    category = "ai",
+    namespaced,
+    doc = "A pool of agent workers of one role: their memory is preloaded before they start, their number follows the \
+           queue, and their state outlives them.",
+    status = "AIDispatcherStatus",
+    derive = "PartialEq",
+    validation = rules::name_fits_a_label(),
+    scale(
+        spec_replicas_path = ".spec.replicas",
+        status_replicas_path = ".status.replicas",
+        label_selector_path = ".status.selector"
+    ),
+    printcolumn(name = "Role", type_ = "string", json_path = ".spec.role"),
+    printcolumn(name = "Replicas", type_ = "integer", json_path = ".status.desiredReplicas"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.currentPhase"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Active", type_ = "integer", json_path = ".status.activeWorkers", priority = 1),
+    printcolumn(name = "Queue", type_ = "integer", json_path = ".status.queueDepth", priority = 1),
+    printcolumn(name = "Tokens", type_ = "integer", json_path = ".status.tokenUsage", priority = 1),
+    printcolumn(name = "Model", type_ = "string", json_path = ".spec.modelRef", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+pub struct AIDispatcherSpec {
+    /// What the workers do; decides their image and AGENT_ROLE. Required. Changing it restarts pods.
+    pub role: Role,
+
+    /// Model that the workers call, given to them as MODEL_REF. Default: none. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 256))]
+    pub model_ref: Option<String>,
+
+    /// URL of the model's server, http or https, given to the workers as MODEL_ENDPOINT. Default: none. Changing it
+    /// restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048))]
+    #[x_kube(validation = rules::http_url())]
+    pub model_endpoint: Option<String>,
+
+    /// Workers. Ignored while autoscaling is set. Default: 1. Changing it restarts no pod that stays.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub replicas: i32,
+
+    /// Vector collection that is preloaded before a worker starts. Default: none. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_config: Option<MemoryConfig>,
+
+    /// Lets the number of workers follow the queue. Default: off, replicas decides. Restarts nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub autoscaling: Option<Autoscaling>,
+
+    /// Where a worker's state goes before it ends, so that a new worker can go on with it. Default: it is lost. Changing
+    /// it restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Checkpoint>,
+
+    /// Image of the worker. Default: by role, resolved once per spec change and shown in status.resolved. Changing it
+    /// restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    #[x_kube(validation = rules::image())]
+    pub image: Option<String>,
+
+    /// Environment variables of the worker, at most 64. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub env: Vec<EnvVar>,
+
+    /// Requests and limits of the worker. Default: none. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Resources>,
+
+    /// Access to the model. Default: none. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<Credentials>,
+
+    #[serde(flatten)]
+    pub pods: PodOptions,
+}
+
+/// What the workers do.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    Coder,
+    Reviewer,
+    Planner,
+}
+
+/// A vector collection.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!has(self.collection) || has(self.dim)")
+        .message("dim is required with collection").field_path(".dim").reason(Reason::FieldValueRequired),
+    validation = Rule::new("!has(self.dim) || has(self.collection)")
+        .message("collection is required with dim").field_path(".collection").reason(Reason::FieldValueRequired)
+)]
+pub struct MemoryConfig {
+    /// Name of the collection. Together with dim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 255))]
+    pub collection: Option<String>,
+
+    /// Dimension of its vectors. A collection with another dimension is a failure of this object, not of its workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65536))]
+    pub dim: Option<i32>,
+
+    /// URL of the vector store, http or https. Default: the controller's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048))]
+    #[x_kube(validation = rules::http_url())]
+    pub endpoint: Option<String>,
+
+    /// Secret with the credentials of the vector store. Default: the controller's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub secret_name: Option<String>,
+}
+
+/// How the number of workers follows the queue: ceil(queued / tasksPerWorker) + busy workers, within the bounds.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.minReplicas <= self.maxReplicas")
+        .message("must not be above maxReplicas").field_path(".minReplicas")
+)]
+pub struct Autoscaling {
+    /// Fewest workers. Default: 1.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub min_replicas: i32,
+
+    /// Most workers. Default: 100.
+    #[serde(default = "hundred")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub max_replicas: i32,
+
+    /// Queued tasks that one worker is expected to take. Default: 5.
+    #[serde(default = "five")]
+    #[schemars(range(min = 1, max = 10000))]
+    pub tasks_per_worker: i32,
+
+    /// Tokens per minute that one worker can use; more workers are added when the pool uses more. Default: tokens are
+    /// not looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000000000000_i64))]
+    pub tokens_per_minute_per_worker: Option<i64>,
+}
+
+/// Where a worker's state goes before it ends.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("has(self.claimName) != has(self.uri)")
+        .message("must have exactly one of claimName and uri"),
+    validation = Rule::new("has(self.uri) || !has(self.endpoint)")
+        .message("must not be set without uri").field_path(".endpoint"),
+    validation = Rule::new("has(self.uri) || !has(self.secretName)")
+        .message("must not be set without uri").field_path(".secretName")
+)]
+pub struct Checkpoint {
+    /// Claim that all workers can write to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub claim_name: Option<String>,
+
+    /// Bucket and prefix, `s3://bucket[/prefix]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    #[x_kube(validation = rules::s3_uri())]
+    pub uri: Option<String>,
+
+    /// URL of the store, http or https. Default: AWS S3.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048))]
+    #[x_kube(validation = rules::http_url())]
+    pub endpoint: Option<String>,
+
+    /// Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and optionally AWS_SESSION_TOKEN. Default: none, the
+    /// identity of serviceAccountName is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub secret_name: Option<String>,
+
+    /// Seconds that a worker has to write its state after SIGTERM. Its pod gets 30 more for the upload. Default: 60.
+    #[serde(default = "a_minute")]
+    #[schemars(range(min = 0, max = 3600))]
+    pub grace_seconds: i32,
+}
+
+/// Access to the model.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Credentials {
+    /// Secret whose key `api-key` the workers get as MODEL_API_KEY.
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub secret_name: String,
+}
+
+/// What the controller has observed.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct AIDispatcherStatus {
+    /// Workers that are ready.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub available_replicas: i32,
+
+    /// Initializing, Processing, Ready or Failed.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "schema::known")]
+    #[schemars(with = "String", length(max = 64))]
+    pub current_phase: Option<Phase>,
+
+    /// Workers with a task in hand.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub active_workers: i32,
+
+    /// Tokens used since creation. Never falls and never counts twice; may miss the last second of a killed worker.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub token_usage: i64,
+
+    /// Idle, Working or Saturated.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "schema::known")]
+    #[schemars(with = "String", length(max = 64))]
+    pub state: Option<State>,
+
+    /// Workers of any revision.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub replicas: i32,
+
+    /// Workers that are wanted, by replicas or by the queue.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub desired_replicas: i32,
+
+    /// Tasks that wait for a worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub queue_depth: Option<i64>,
+
+    /// Tokens used in the last minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub tokens_per_minute: Option<i64>,
+
+    /// When a worker last saved its state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_checkpoint_time: Option<Time>,
+
+    /// Selector of the pods, for autoscalers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048))]
+    pub selector: Option<String>,
+
+    /// Defaults of the release that were resolved when this spec was first rendered. They stay until the spec changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolved: Option<Resolved>,
+
+    /// Generation of the spec that this status speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub observed_generation: Option<i64>,
+
+    /// Accepted, MemoryReady, Available, Progressing, ScalingActive and Ready.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Derived summary of the conditions.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    Initializing,
+    Processing,
+    Ready,
+    Failed,
+}
+
+/// How busy the workers are.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    Idle,
+    Working,
+    Saturated,
+}
+
+/// Defaults of a release, as they were when a spec was first rendered.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Resolved {
+    /// Image of the worker.
+    #[serde(default)]
+    #[schemars(length(max = 1024))]
+    pub image: String,
+}
+
+fn one() -> i32 {
+    1
+}
+
+fn five() -> i32 {
+    5
+}
+
+fn hundred() -> i32 {
+    100
+}
+
+fn a_minute() -> i32 {
+    60
+}

@@ -1,0 +1,466 @@
+//! AIInference: a model, served by an engine on GPUs.
+//!
+//! The type, its bounds and its rules, and the flags of each engine that only the controller may set.
+
+use k8s_openapi::apimachinery::pkg::{
+    api::resource::Quantity,
+    apis::meta::v1::{Condition, Time},
+};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    pods::{EnvVar, PodOptions, Resources},
+    rules, schema,
+};
+
+/// What to serve, with which engine, on which GPUs.
+#[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[kube(
+    group = "ai.infra.example.com",
+    version = "v1alpha1",
+    kind = "AIInference",
+    plural = "aiinferences",
+    shortname = "aii",
+    category = "ai",
+    namespaced,
+    doc = "A model, served by an inference engine on GPUs: the weights are in place before the engine starts, the \
+           pods run on nodes with the right GPU, and they move when a node dies.",
+    status = "AIInferenceStatus",
+    derive = "PartialEq",
+    validation = rules::name_fits_a_label(),
+    scale(
+        spec_replicas_path = ".spec.replicas",
+        status_replicas_path = ".status.replicas",
+        label_selector_path = ".status.selector"
+    ),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyReplicas"),
+    printcolumn(name = "Replicas", type_ = "integer", json_path = ".spec.replicas"),
+    printcolumn(name = "Engine", type_ = "string", json_path = ".spec.engine"),
+    printcolumn(name = "GPU", type_ = "string", json_path = ".spec.gpu.productLabel"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Model", type_ = "string", json_path = ".spec.modelSource", priority = 1),
+    printcolumn(name = "URL", type_ = "string", json_path = ".status.url", priority = 1),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].reason"#,
+        priority = 1
+    )
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.gpu.count > 0 || has(self.image) || self.engine == 'triton'")
+        .message("image is required when gpu.count is 0, because the default image of this engine needs a GPU")
+        .field_path(".image").reason(Reason::FieldValueRequired),
+    validation = Rule::new(
+        "!has(self.resources) || !((has(self.resources.limits) && self.gpu.resourceName in self.resources.limits) || \
+         (has(self.resources.requests) && self.gpu.resourceName in self.resources.requests))"
+    ).message("must not name gpu.resourceName: gpu.count sets it").field_path(".resources"),
+    validation = Engine::Vllm.owned_flags_rule(),
+    validation = Engine::Triton.owned_flags_rule(),
+    validation = Engine::Tgi.owned_flags_rule()
+)]
+pub struct AIInferenceSpec {
+    /// Where the weights are: `s3://bucket[/prefix]` in any S3-compatible store, copied into the pod's model volume
+    /// before the engine starts; or `pvc://claim[/path]`, mounted read-only, nothing is copied. Required. Changing it
+    /// restarts pods.
+    #[schemars(length(max = 1024))]
+    #[x_kube(
+        validation = Rule::new(
+            r"self.matches(r'^(s3://[A-Za-z0-9][A-Za-z0-9._-]*|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?)(/|$)')"
+        ).message("must be s3://bucket, s3://bucket/prefix, pvc://claim or pvc://claim/path"),
+        validation = Rule::new(r"!self.contains('..') && !self.matches(r'[\s\pZ\pC]')")
+            .message("must not contain '..', whitespace or control characters")
+    )]
+    pub model_source: String,
+
+    /// Which server runs; decides image, arguments, probes and metric names. Required. Changing it restarts pods.
+    pub engine: Engine,
+
+    /// GPUs of each pod. Required. Changing it restarts pods.
+    pub gpu: Gpu,
+
+    /// Pods that serve. 0 stops the service. Default: 1. When an autoscaler takes over, it must own this field first.
+    /// Changing it restarts no pod that stays.
+    #[serde(default = "one")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub replicas: i32,
+
+    /// Seconds from the start of the engine to its first ready probe; past it the revision has failed with reason
+    /// WarmupTimeout. Default: 300. Changing it restarts pods.
+    #[serde(default = "five_minutes")]
+    #[schemars(range(min = 10, max = 86400))]
+    pub warmup_timeout_seconds: i32,
+
+    /// Image of the engine. Default: the engine's, resolved once per spec change and shown in status.resolved.
+    /// Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    #[x_kube(validation = rules::image())]
+    pub image: Option<String>,
+
+    /// Arguments added to the engine's, at most 64, never split and never read by a shell. Flags that the controller sets
+    /// (port, model path, number of GPUs …) are refused. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(max = 1024)))]
+    pub args: Vec<String>,
+
+    /// Environment variables of the engine, at most 64. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub env: Vec<EnvVar>,
+
+    /// Requests and limits of the engine, beside its GPUs. Default: none. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Resources>,
+
+    /// Name under which clients ask for the model. Default: the name of this object. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new(r"self.matches(r'^[A-Za-z0-9]([-A-Za-z0-9._:@/]*[A-Za-z0-9])?$')")
+        .message("must consist of letters, digits and - . _ : @ /, and start and end with a letter or digit"))]
+    pub served_model_name: Option<String>,
+
+    /// How to reach the object store of an s3:// source. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_store: Option<ModelStore>,
+
+    /// Where a copied model lives. Default: on the node's disk. Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_volume: Option<ModelVolume>,
+
+    /// How a change is rolled out. Surge: the new pod is ready before an old one goes. Replace: for full GPUs, one old
+    /// pod goes first. Auto: Surge, and Replace once a surge pod has been unschedulable for 60 s. Default: Auto.
+    /// Restarts nothing.
+    #[serde(default)]
+    pub rollout: Rollout,
+
+    /// Seconds after the node's Ready condition left True (itself about 40 s after the node died, on a default
+    /// cluster) until its pods are replaced elsewhere. Default: 30. Restarts nothing.
+    #[serde(default = "half_a_minute")]
+    #[schemars(range(min = 0, max = 3600))]
+    pub node_failure_seconds: i32,
+
+    #[serde(flatten)]
+    pub pods: PodOptions,
+}
+
+/// Which server runs.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    Vllm,
+    Triton,
+    Tgi,
+}
+
+impl Engine {
+    pub const ALL: [Engine; 3] = [Engine::Vllm, Engine::Triton, Engine::Tgi];
+
+    /// As users write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Engine::Vllm => "vllm",
+            Engine::Triton => "triton",
+            Engine::Tgi => "tgi",
+        }
+    }
+
+    /// Flags that only the controller may set, in every spelling that the engine documents: they decide where the
+    /// model is, which ports are probed and scraped, and how many GPUs are used.
+    ///
+    /// The one source for the CEL rule and for the controller's own validation of undocumented spellings.
+    pub fn owned_flags(self) -> &'static [&'static str] {
+        match self {
+            Engine::Vllm => &[
+                "--model",
+                "--served-model-name",
+                "--host",
+                "--port",
+                "--uds",
+                "--tensor-parallel-size",
+                "-tp",
+                "--pipeline-parallel-size",
+                "-pp",
+                "--data-parallel-size",
+                "-dp",
+            ],
+            Engine::Triton => &[
+                "--model-repository",
+                "--model-store",
+                "--http-address",
+                "--http-port",
+                "--grpc-address",
+                "--grpc-port",
+                "--metrics-address",
+                "--metrics-port",
+                "--allow-http",
+                "--allow-grpc",
+                "--allow-metrics",
+            ],
+            Engine::Tgi => {
+                &["--model-id", "--hostname", "--port", "-p", "--prometheus-port", "--sharded", "--num-shard"]
+            }
+        }
+    }
+
+    fn owned_flags_rule(self) -> kube::core::Rule {
+        rules::owned_flags("args", &format!("self.engine == '{}'", self.as_str()), self.owned_flags())
+    }
+}
+
+/// GPUs of each pod.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("!(has(self.productLabel) && has(self.productLabels))")
+        .message("must not be set together with productLabel").field_path(".productLabels"),
+    validation = Rule::new("self.count > 0 || !has(self.productLabel)")
+        .message("must not be set when count is 0").field_path(".productLabel"),
+    validation = Rule::new("self.count > 0 || !has(self.productLabels)")
+        .message("must not be set when count is 0").field_path(".productLabels")
+)]
+pub struct Gpu {
+    /// GPU product that a node must have: `A100` means the node label nvidia.com/gpu.product=A100, `label.key=value`
+    /// any node label. Default: any product.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 381))]
+    #[x_kube(validation = rules::product_label())]
+    pub product_label: Option<String>,
+
+    /// Any of these products will do, at most 8, each written as productLabel. Not together with productLabel.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 8), inner(length(max = 381)))]
+    #[x_kube(validation = Rule::new(format!("self.all(label, label.matches(r'{}'))", rules::PRODUCT_LABEL))
+        .message("must be GPU products such as A100, or node labels such as nvidia.com/gpu.product=A100"))]
+    pub product_labels: Vec<String>,
+
+    /// GPUs per pod, 0 to 16. Required. 0 serves on the CPU: no GPU is asked for, productLabel is refused, and image
+    /// is required unless the engine is triton.
+    #[schemars(range(min = 0, max = 16))]
+    pub count: i32,
+
+    /// Resource that the device plugin offers, for MIG slices and other vendors. Default: nvidia.com/gpu.
+    #[serde(default = "nvidia_gpu")]
+    #[schemars(length(max = 317))]
+    #[x_kube(validation = rules::extended_resource())]
+    pub resource_name: String,
+}
+
+/// How to reach an S3-compatible store.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelStore {
+    /// URL of the store, http or https. Default: AWS S3 in the region.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048))]
+    #[x_kube(validation = rules::http_url())]
+    pub endpoint: Option<String>,
+
+    /// Region of the bucket. Default: us-east-1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    #[x_kube(validation = rules::region())]
+    pub region: Option<String>,
+
+    /// Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and optionally AWS_SESSION_TOKEN. Default: none, the
+    /// store is read anonymously or with the identity of serviceAccountName.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub secret_name: Option<String>,
+
+    /// Seconds that one copy of the model may take. Default: 3600.
+    #[serde(default = "an_hour")]
+    #[schemars(range(min = 60, max = 86400))]
+    pub timeout_seconds: i32,
+}
+
+/// Where a copied model lives.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.medium == 'Disk' || has(self.size)")
+        .message("size is required with medium Memory and with medium Volume")
+        .field_path(".size").reason(Reason::FieldValueRequired),
+    validation = Rule::new("self.medium == 'Volume' || !has(self.storageClassName)")
+        .message("must not be set unless medium is Volume").field_path(".storageClassName")
+)]
+pub struct ModelVolume {
+    /// Disk: an emptyDir on the node. Memory: an emptyDir in memory. Volume: a claim of each pod's own, which goes with
+    /// the pod. Default: Disk.
+    #[serde(default)]
+    pub medium: Medium,
+
+    /// Size of the volume, such as 50Gi. Disk: limit and ephemeral-storage request, optional. Memory: required, and
+    /// added to the memory limits of loader and engine. Volume: required, size of the claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::positive_quantity")]
+    pub size: Option<Quantity>,
+
+    /// StorageClass of the claim, with medium Volume. Default: the cluster's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub storage_class_name: Option<String>,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Medium {
+    #[default]
+    Disk,
+    Memory,
+    Volume,
+}
+
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rollout {
+    #[default]
+    Auto,
+    Surge,
+    Replace,
+}
+
+/// What the controller has observed.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct AIInferenceStatus {
+    /// Pending: nothing of the current revision runs yet, or replicas is 0. Loading: its pods pull or warm up. Ready:
+    /// all wanted replicas of it are ready. Failed: a condition says that it will not get there without a change.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "schema::known")]
+    #[schemars(with = "String", length(max = 64))]
+    pub phase: Option<Phase>,
+
+    /// Ready pods of any revision.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub ready_replicas: i32,
+
+    /// At least one pod of the current revision is ready.
+    #[serde(default)]
+    pub model_loaded: bool,
+
+    /// When phase last changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<Time>,
+
+    /// Accepted, ModelLoaded, Scheduled, Available, Progressing and Ready.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "schema::conditions")]
+    pub conditions: Vec<Condition>,
+
+    /// Pods of any revision.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub replicas: i32,
+
+    /// Pods of the current revision.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub updated_replicas: i32,
+
+    /// Ready pods of the current revision.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub updated_ready_replicas: i32,
+
+    /// Where clients inside the cluster reach the engine: `http://service.namespace.svc:8000`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048))]
+    pub url: Option<String>,
+
+    /// Selector of the pods, for autoscalers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048))]
+    pub selector: Option<String>,
+
+    /// Defaults of the release that were resolved when this spec was first rendered. They stay until the spec changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolved: Option<Resolved>,
+
+    /// Generation of the spec that this status speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub observed_generation: Option<i64>,
+
+    /// The last 10 pods that were moved away from a node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
+    pub migrations: Vec<Migration>,
+}
+
+/// Derived summary of the conditions.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    Pending,
+    Loading,
+    Ready,
+    Failed,
+}
+
+/// Defaults of a release, as they were when a spec was first rendered.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Resolved {
+    /// Image that the engine runs.
+    #[serde(default)]
+    #[schemars(length(max = 1024))]
+    pub image: String,
+
+    /// Engine profile: arguments, probes and metric names of an engine, by version.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub profile: String,
+}
+
+/// A pod that was moved away from a node.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Migration {
+    /// Pod that was replaced.
+    #[serde(default)]
+    #[schemars(length(max = 253))]
+    pub pod: String,
+
+    /// Node that it ran on.
+    #[serde(default)]
+    #[schemars(length(max = 253))]
+    pub from_node: String,
+
+    /// Node that its replacement runs on, once it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub to_node: Option<String>,
+
+    /// NodeNotReady, NodeUnreachable, NodeDeleted or GPUFault.
+    #[serde(default)]
+    #[schemars(length(max = 1024))]
+    pub reason: String,
+
+    /// When it was moved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Time>,
+}
+
+fn one() -> i32 {
+    1
+}
+
+fn half_a_minute() -> i32 {
+    30
+}
+
+fn five_minutes() -> i32 {
+    300
+}
+
+fn an_hour() -> i32 {
+    3600
+}
+
+fn nvidia_gpu() -> String {
+    "nvidia.com/gpu".to_owned()
+}

@@ -1,0 +1,154 @@
+//! What must hold for every generated definition, whatever the kinds say.
+
+use std::{fs, path::Path};
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
+
+use super::{crds, manifests};
+
+/// Client-side apply keeps a copy of the object in an annotation, and annotations end here.
+const MAX_ANNOTATION_BYTES: usize = 262_144;
+
+#[test]
+fn the_committed_files_are_a_fresh_generation() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/crds");
+    for manifest in manifests().unwrap() {
+        let committed = fs::read_to_string(folder.join(&manifest.file_name)).unwrap_or_default();
+        assert!(committed == manifest.text, "{} is stale: run `cargo xtask codegen`", manifest.file_name);
+    }
+}
+
+#[test]
+fn the_text_of_a_manifest_means_the_definition_it_was_written_from() {
+    for (manifest, crd) in manifests().unwrap().iter().zip(crds()) {
+        let read: CustomResourceDefinition = serde_saphyr::from_str(&manifest.text).unwrap();
+        assert_eq!(read, crd, "{}", manifest.file_name);
+    }
+}
+
+#[test]
+fn every_definition_is_small_enough_for_client_side_apply() {
+    for crd in crds() {
+        let bytes = serde_json::to_string(&crd).unwrap().len();
+        assert!(bytes < MAX_ANNOTATION_BYTES, "{:?} has {bytes} bytes", crd.metadata.name);
+    }
+}
+
+#[test]
+fn no_field_is_nullable() {
+    let takes_null = |_: &str, schema: &JSONSchemaProps| {
+        let in_enum = schema.enum_.iter().flatten().any(|word| word.0.is_null());
+        (schema.nullable.is_some() || in_enum).then(|| "takes null".to_owned())
+    };
+    assert_eq!(complaints(takes_null), [""; 0]);
+}
+
+#[test]
+fn every_format_is_one_that_the_api_server_knows() {
+    let known = ["int32", "int64", "double", "date-time"];
+    let unknown =
+        |_: &str, schema: &JSONSchemaProps| schema.format.clone().filter(|f| !known.contains(&f.as_str()));
+    assert_eq!(complaints(unknown), [""; 0]);
+}
+
+#[test]
+fn every_string_list_map_and_integer_of_a_spec_is_bounded() {
+    let unbounded = |path: &str, schema: &JSONSchemaProps| {
+        // A status has one writer, which truncates; its figures are only kept from being negative.
+        let of_spec = path.contains(".spec");
+        let bounded = match schema.type_.as_deref() {
+            Some("string") => {
+                schema.max_length.is_some() || schema.enum_.is_some() || schema.format.is_some()
+            }
+            Some("array") => schema.max_items.is_some(),
+            Some("object") => schema.additional_properties.is_none() || schema.max_properties.is_some(),
+            Some("integer" | "number") => !of_spec || (schema.minimum.is_some() && schema.maximum.is_some()),
+            Some("boolean") => true,
+            Some(_) => false,
+            None => schema.x_kubernetes_int_or_string == Some(true) && schema.max_length.is_some(),
+        };
+        (!bounded).then(|| "unbounded".to_owned())
+    };
+    assert_eq!(complaints(unbounded), [""; 0]);
+}
+
+#[test]
+fn no_field_lets_anything_unknown_through() {
+    let open = |_: &str, schema: &JSONSchemaProps| {
+        schema.x_kubernetes_preserve_unknown_fields.map(|_| "open".to_owned())
+    };
+    assert_eq!(complaints(open), [""; 0]);
+}
+
+#[test]
+fn every_field_is_described() {
+    for crd in crds() {
+        let kind = crd.spec.names.kind.clone();
+        for (path, schema) in schemas(&crd) {
+            for (field, property) in schema.properties.iter().flatten() {
+                let described = property.description.as_deref().is_some_and(|text| text.ends_with('.'));
+                let given = path.is_empty() && ["spec", "status"].contains(&field.as_str());
+                assert!(described || given, "{kind}{path}.{field} has no description that is a sentence");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_status_has_no_enums_so_that_an_older_api_server_takes_a_newer_controllers_word() {
+    let closed = |path: &str, schema: &JSONSchemaProps| {
+        (path.contains(".status") && schema.enum_.is_some()).then(|| "closed".to_owned())
+    };
+    assert_eq!(complaints(closed), [""; 0]);
+}
+
+#[test]
+fn every_kind_is_in_the_category_ai_and_has_its_short_name() {
+    let names: Vec<_> = crds()
+        .into_iter()
+        .map(|crd| {
+            assert_eq!(crd.spec.names.categories, Some(vec!["ai".to_owned()]));
+            (crd.spec.names.plural, crd.spec.names.short_names.unwrap_or_default().join(","))
+        })
+        .collect();
+    let expected =
+        [("aiinferences", "aii"), ("aiscalers", "ais"), ("trainingjobs", "tj"), ("aidispatchers", "ad")];
+    assert_eq!(names, expected.map(|(plural, short)| (plural.to_owned(), short.to_owned())));
+}
+
+/// Where a claim about schemas fails, over all kinds.
+fn complaints(complaint: impl Fn(&str, &JSONSchemaProps) -> Option<String>) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for crd in crds() {
+        for (path, schema) in schemas(&crd) {
+            if let Some(complaint) = complaint(&path, schema) {
+                complaints.push(format!("{}{path}: {complaint}", crd.spec.names.kind));
+            }
+        }
+    }
+    complaints
+}
+
+/// Every schema of a definition with its path, such as `.spec.env[].name`.
+fn schemas(crd: &CustomResourceDefinition) -> Vec<(String, &JSONSchemaProps)> {
+    let version = crd.spec.versions.first().unwrap();
+    let root = version.schema.as_ref().unwrap().open_api_v3_schema.as_ref().unwrap();
+    let mut found = Vec::new();
+    collect(String::new(), root, &mut found);
+    found
+}
+
+fn collect<'a>(path: String, schema: &'a JSONSchemaProps, found: &mut Vec<(String, &'a JSONSchemaProps)>) {
+    for (field, property) in schema.properties.iter().flatten() {
+        collect(format!("{path}.{field}"), property, found);
+    }
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &schema.items {
+        collect(format!("{path}[]"), items, found);
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &schema.additional_properties {
+        collect(format!("{path}.*"), values, found);
+    }
+    found.push((path, schema));
+}

@@ -1,0 +1,117 @@
+//! Reasons of conditions, events and failures, for every kind.
+//!
+//! CamelCase and never free text: alerts and scripts match on them. A reason that several conditions or kinds use
+//! stands once, under the first of them.
+
+// Accepted.
+pub const VALID: &str = "Valid";
+pub const INVALID_SPEC: &str = "InvalidSpec";
+pub const AMBIGUOUS_DEPENDENCY: &str = "AmbiguousDependency";
+pub const OUTPUT_NOT_EMPTY: &str = "OutputNotEmpty";
+
+// Ready, beyond the reason of the first condition that fails.
+pub const READY: &str = "Ready";
+pub const STOPPED: &str = "Stopped";
+pub const PAUSED: &str = "Paused";
+pub const OWNERSHIP_CONFLICT: &str = "OwnershipConflict";
+
+// ModelLoaded of AIInference.
+pub const LOADED: &str = "Loaded";
+pub const LOADING: &str = "Loading";
+pub const SOURCE_UNAUTHORIZED: &str = "SourceUnauthorized";
+pub const SOURCE_NOT_FOUND: &str = "SourceNotFound";
+pub const SOURCE_UNREACHABLE: &str = "SourceUnreachable";
+pub const CHECKSUM_MISMATCH: &str = "ChecksumMismatch";
+pub const OUT_OF_SPACE: &str = "OutOfSpace";
+pub const CLAIM_NOT_FOUND: &str = "ClaimNotFound";
+pub const CLAIM_NOT_SHAREABLE: &str = "ClaimNotShareable";
+
+// Scheduled.
+pub const SCHEDULED: &str = "Scheduled";
+pub const INSUFFICIENT_GPU: &str = "InsufficientGPU";
+pub const NO_SUCH_PRODUCT: &str = "NoSuchProduct";
+pub const UNSCHEDULABLE: &str = "Unschedulable";
+pub const QUOTA_PENDING: &str = "QuotaPending";
+
+// Available.
+pub const MINIMUM_REPLICAS: &str = "MinimumReplicas";
+pub const NO_READY_REPLICAS: &str = "NoReadyReplicas";
+
+// Progressing.
+pub const ROLLING: &str = "Rolling";
+pub const SCALING: &str = "Scaling";
+pub const MIGRATING: &str = "Migrating";
+pub const COMPLETE: &str = "Complete";
+pub const WARMUP_TIMEOUT: &str = "WarmupTimeout";
+pub const CRASH_LOOP: &str = "CrashLoop";
+pub const OUT_OF_MEMORY: &str = "OutOfMemory";
+pub const IMAGE_PULL_FAILED: &str = "ImagePullFailed";
+
+// Migrations of AIInference.
+pub const NODE_NOT_READY: &str = "NodeNotReady";
+pub const NODE_UNREACHABLE: &str = "NodeUnreachable";
+pub const NODE_DELETED: &str = "NodeDeleted";
+pub const GPU_FAULT: &str = "GPUFault";
+
+// DependenciesReady of TrainingJob.
+pub const ALL_SUCCEEDED: &str = "AllSucceeded";
+pub const WAITING: &str = "Waiting";
+pub const DEPENDENCY_FAILED: &str = "DependencyFailed";
+pub const DEPENDENCY_NOT_FOUND: &str = "DependencyNotFound";
+pub const CYCLE: &str = "Cycle";
+
+// Running of TrainingJob.
+pub const STARTING: &str = "Starting";
+pub const PREPARING: &str = "Preparing";
+pub const TRAINING: &str = "Training";
+pub const RETRYING: &str = "Retrying";
+pub const NOT_RUNNING: &str = "NotRunning";
+
+// Uploaded of TrainingJob.
+pub const UPLOADED: &str = "Uploaded";
+pub const UPLOADING: &str = "Uploading";
+pub const UPLOAD_FAILED: &str = "UploadFailed";
+
+// Complete and Failed of TrainingJob, with DependencyFailed, ImagePullFailed and UploadFailed from above.
+pub const SUCCEEDED: &str = "Succeeded";
+pub const CUDA_OUT_OF_MEMORY: &str = "CudaOutOfMemory";
+pub const HOST_OUT_OF_MEMORY: &str = "HostOutOfMemory";
+pub const INVALID_ARGUMENTS: &str = "InvalidArguments";
+pub const USER_ERROR: &str = "UserError";
+pub const PREEMPTED: &str = "Preempted";
+pub const NODE_LOST: &str = "NodeLost";
+pub const NO_PROGRESS: &str = "NoProgress";
+pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+pub const RETRIES_EXHAUSTED: &str = "RetriesExhausted";
+pub const STOPPED_EARLY: &str = "StoppedEarly";
+
+// MemoryReady of AIDispatcher, with Loaded and Loading from above.
+pub const COLLECTION_NOT_FOUND: &str = "CollectionNotFound";
+pub const DIM_MISMATCH: &str = "DimMismatch";
+pub const STORE_UNREACHABLE: &str = "StoreUnreachable";
+
+// AbleToScale, as the HorizontalPodAutoscaler has them.
+pub const READY_FOR_NEW_SCALE: &str = "ReadyForNewScale";
+pub const SUCCEEDED_GET_SCALE: &str = "SucceededGetScale";
+pub const SUCCEEDED_RESCALE: &str = "SucceededRescale";
+pub const SCALE_DOWN_STABILIZED: &str = "ScaleDownStabilized";
+pub const SCALE_UP_STABILIZED: &str = "ScaleUpStabilized";
+pub const FAILED_GET_SCALE: &str = "FailedGetScale";
+pub const FAILED_UPDATE_SCALE: &str = "FailedUpdateScale";
+
+// ScalingActive: as the HorizontalPodAutoscaler has them, then ours.
+pub const VALID_METRIC_FOUND: &str = "ValidMetricFound";
+pub const SCALING_DISABLED: &str = "ScalingDisabled";
+pub const INVALID_SELECTOR: &str = "InvalidSelector";
+pub const AMBIGUOUS_SELECTOR: &str = "AmbiguousSelector";
+pub const METRIC_MISSING: &str = "MetricMissing";
+pub const METRIC_STALE: &str = "MetricStale";
+pub const METRIC_NOT_LOAD_SENSITIVE: &str = "MetricNotLoadSensitive";
+pub const TARGET_MANAGED_BY_OTHER: &str = "TargetManagedByOther";
+
+// ScalingLimited, as the HorizontalPodAutoscaler has them.
+pub const DESIRED_WITHIN_RANGE: &str = "DesiredWithinRange";
+pub const TOO_FEW_REPLICAS: &str = "TooFewReplicas";
+pub const TOO_MANY_REPLICAS: &str = "TooManyReplicas";
+pub const SCALE_UP_LIMIT: &str = "ScaleUpLimit";
+pub const SCALE_DOWN_LIMIT: &str = "ScaleDownLimit";

@@ -1,0 +1,244 @@
+//! The types and the published schema say the same: what one of them can hold survives the other.
+//!
+//! Objects are made up from the schema, so that a new field is covered the day it is added.
+
+use std::{fs, path::Path};
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
+use proptest::{prelude::*, test_runner::TestRunner};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    aidispatcher::AIDispatcher, aiinference::AIInference, aiscaler::AIScaler, crds::crds,
+    trainingjob::TrainingJob,
+};
+
+#[test]
+fn any_aiinference_survives_reading_and_writing() {
+    survives_reading_and_writing::<AIInference>("AIInference");
+}
+
+#[test]
+fn any_trainingjob_survives_reading_and_writing() {
+    survives_reading_and_writing::<TrainingJob>("TrainingJob");
+}
+
+#[test]
+fn any_aidispatcher_survives_reading_and_writing() {
+    survives_reading_and_writing::<AIDispatcher>("AIDispatcher");
+}
+
+#[test]
+fn any_aiscaler_survives_reading_and_writing() {
+    survives_reading_and_writing::<AIScaler>("AIScaler");
+}
+
+#[test]
+fn what_a_minimal_manifest_leaves_out_is_the_same_for_the_types_and_for_the_api_server() {
+    let gpu = json!({"count": 1});
+    says_the_same::<AIInference>(
+        "AIInference",
+        json!({"modelSource": "s3://models", "engine": "vllm", "gpu": gpu, "modelStore": {}, "modelVolume": {}}),
+    );
+    says_the_same::<TrainingJob>(
+        "TrainingJob",
+        json!({"model": "a/b", "dataset": "c", "method": "lora", "output": {}}),
+    );
+    says_the_same::<AIDispatcher>(
+        "AIDispatcher",
+        json!({"role": "coder", "autoscaling": {}, "checkpoint": {"claimName": "state"}}),
+    );
+    says_the_same::<AIScaler>(
+        "AIScaler",
+        json!({"deploymentName": "web", "metricType": "latency", "targetValue": 200, "maxReplicas": 3,
+               "behavior": {"scaleUp": {}}}),
+    );
+}
+
+#[test]
+fn a_status_word_of_another_release_does_not_make_an_object_undecodable() {
+    let object = object(
+        "AIInference",
+        json!({"modelSource": "s3://models", "engine": "vllm", "gpu": {"count": 1}}),
+        Some(json!({"phase": "Canarying", "readyReplicas": 2})),
+    );
+    let inference: AIInference = serde_json::from_value(object).unwrap();
+    let status = inference.status.unwrap();
+    assert_eq!((status.phase, status.ready_replicas), (None, 2));
+}
+
+#[test]
+fn a_quantity_may_be_written_as_a_number() {
+    let spec = json!({"modelSource": "s3://models", "engine": "triton", "gpu": {"count": 0},
+                      "resources": {"requests": {"cpu": 4}}});
+    let inference: AIInference = serde_json::from_value(object("AIInference", spec, None)).unwrap();
+    assert_eq!(inference.spec.resources.unwrap().requests["cpu"].0, "4");
+}
+
+#[test]
+fn every_fixture_reads_as_its_kind_unless_its_comment_says_otherwise() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures");
+    let mut read = 0;
+    for file in fs::read_dir(folder).unwrap() {
+        let text = fs::read_to_string(file.unwrap().path()).unwrap();
+        for document in serde_saphyr::from_multiple::<Value>(&text).unwrap() {
+            let outcome = match document["kind"].as_str().unwrap() {
+                "AIInference" => serde_json::from_value::<AIInference>(document).map(|_| ()),
+                "TrainingJob" => serde_json::from_value::<TrainingJob>(document).map(|_| ()),
+                "AIDispatcher" => serde_json::from_value::<AIDispatcher>(document).map(|_| ()),
+                "AIScaler" => serde_json::from_value::<AIScaler>(document).map(|_| ()),
+                later => {
+                    assert!(text.starts_with("# Later"), "{later} is not a kind of ours");
+                    continue;
+                }
+            };
+            assert_eq!(outcome.is_err(), text.contains("must refuse"), "{outcome:?} for\n{text}");
+            read += 1;
+        }
+    }
+    assert!(read >= 9, "only {read} documents were found");
+}
+
+fn survives_reading_and_writing<K: DeserializeOwned + Serialize>(kind: &str) {
+    let root = schema(kind);
+    let empty = object(kind, Value::Null, None);
+    let part = |field: &str| root.properties.as_ref().unwrap()[field].clone();
+    let objects = (valid(&part("spec")), proptest::option::of(valid(&part("status"))))
+        .prop_map(move |(spec, status)| filled(empty.clone(), spec, status));
+    // Few cases suffice: each fills in half of all fields. Failures print the whole object, so no seeds are kept.
+    let config = ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() };
+    let checked = TestRunner::new(config).run(&objects, |written| {
+        let read: K = serde_json::from_value(written.clone())
+            .map_err(|error| TestCaseError::fail(format!("{error} in {written}")))?;
+        let again = serde_json::to_value(&read).map_err(|error| TestCaseError::fail(error.to_string()))?;
+        prop_assert_eq!(again, defaulted(&root, written));
+        Ok(())
+    });
+    if let Err(failure) = checked {
+        panic!("{failure}");
+    }
+}
+
+fn says_the_same<K: DeserializeOwned + Serialize>(kind: &str, spec: Value) {
+    let written = object(kind, spec, None);
+    let read: K = serde_json::from_value(written.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&read).unwrap(), defaulted(&schema(kind), written));
+}
+
+fn object(kind: &str, spec: Value, status: Option<Value>) -> Value {
+    let crd = crds().into_iter().find(|crd| crd.spec.names.kind == kind).unwrap();
+    let api_version = format!("{}/{}", crd.spec.group, crd.spec.versions[0].name);
+    let head = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "made-up"}});
+    filled(head, spec, status)
+}
+
+fn filled(mut object: Value, spec: Value, status: Option<Value>) -> Value {
+    object["spec"] = spec;
+    if let Some(status) = status {
+        object["status"] = status;
+    }
+    object
+}
+
+fn schema(kind: &str) -> JSONSchemaProps {
+    let crd = crds().into_iter().find(|crd| crd.spec.names.kind == kind).unwrap();
+    crd.spec.versions[0].schema.clone().unwrap().open_api_v3_schema.unwrap()
+}
+
+/// Fills in defaults as the API server does.
+fn defaulted(schema: &JSONSchemaProps, mut value: Value) -> Value {
+    match &mut value {
+        Value::Object(fields) => {
+            for (name, property) in schema.properties.iter().flatten() {
+                if let (false, Some(default)) = (fields.contains_key(name), &property.default) {
+                    fields.insert(name.clone(), default.0.clone());
+                }
+                if let Some(field) = fields.get_mut(name) {
+                    *field = defaulted(property, field.take());
+                }
+            }
+        }
+        Value::Array(items) => {
+            if let Some(JSONSchemaPropsOrArray::Schema(schema)) = &schema.items {
+                items.iter_mut().for_each(|item| *item = defaulted(schema, item.take()));
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+    value
+}
+
+/// Values that the structural schema allows. Empty lists and maps are left out: they mean the same as absence, and are
+/// written as absence. CEL rules are not looked at: an object must survive whether or not a newer server would take it.
+fn valid(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
+    if schema.x_kubernetes_int_or_string == Some(true) {
+        return "[1-9][0-9]{0,3}(m|k|Mi|Gi)?".prop_map(Value::String).boxed();
+    }
+    if let Some(words) = &schema.enum_ {
+        let words: Vec<Value> = words.iter().map(|word| word.0.clone()).collect();
+        return proptest::sample::select(words).boxed();
+    }
+    match schema.type_.as_deref() {
+        Some("boolean") => any::<bool>().prop_map(Value::Bool).boxed(),
+        Some("integer") => {
+            let floor = schema.minimum.unwrap_or(f64::from(i32::MIN)) as i64;
+            let ceiling = schema.maximum.unwrap_or(f64::from(i32::MAX)) as i64;
+            (floor..=ceiling).prop_map(Value::from).boxed()
+        }
+        Some("number") => (0..=1000_u16).prop_map(|hundredths| json!(f64::from(hundredths) / 100.0)).boxed(),
+        Some("string") if schema.format.as_deref() == Some("date-time") => (0..4_102_444_800_i64)
+            .prop_map(|seconds| json!(jiff::Timestamp::from_second(seconds).unwrap().to_string()))
+            .boxed(),
+        Some("string") => {
+            let shortest = schema.min_length.unwrap_or(0);
+            let longest = schema.max_length.map_or(shortest + 8, |longest| longest.min(shortest + 8));
+            proptest::string::string_regex(&format!("[ -~ä…]{{{shortest},{longest}}}"))
+                .unwrap()
+                .prop_map(Value::String)
+                .boxed()
+        }
+        Some("array") => {
+            let Some(JSONSchemaPropsOrArray::Schema(items)) = &schema.items else { panic!("{schema:?}") };
+            proptest::collection::vec(valid(items), 1..4).prop_map(Value::Array).boxed()
+        }
+        Some("object") => valid_object(schema),
+        _ => panic!("no value can be made up for {schema:?}"),
+    }
+}
+
+fn valid_object(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &schema.additional_properties {
+        let entries = proptest::collection::btree_map("[a-z]{1,8}", valid(values), 1..4);
+        return entries.prop_map(|entries| Value::Object(entries.into_iter().collect())).boxed();
+    }
+    let required = schema.required.clone().unwrap_or_default();
+    let fields: Vec<BoxedStrategy<Option<(String, Value)>>> = schema
+        .properties
+        .iter()
+        .flatten()
+        .map(|(name, property)| {
+            let field = (Just(name.clone()), known_word(name).unwrap_or_else(|| valid(property)));
+            if required.contains(name) {
+                field.prop_map(Some).boxed()
+            } else {
+                proptest::option::of(field).boxed()
+            }
+        })
+        .collect();
+    fields.prop_map(|fields| Value::Object(fields.into_iter().flatten().collect::<Map<_, _>>())).boxed()
+}
+
+/// Words of a status that are an enum in the types and, on purpose, not in the schema.
+fn known_word(field: &str) -> Option<BoxedStrategy<Value>> {
+    match field {
+        "phase" | "currentPhase" => Some(proptest::sample::select(vec![json!("Failed")]).boxed()),
+        "state" => {
+            let words = ["Idle", "Working", "Saturated"].map(Value::from);
+            Some(proptest::sample::select(words.to_vec()).boxed())
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,115 @@
+//! CEL rules that several fields share, each with the message that a refused user reads.
+//!
+//! The API server puts the field's path before a message, so messages start with "must" or name what is
+//! required. Every string that a rule matches needs a `maxLength` beside it: the API server refuses a rule whose worst
+//! case it estimates as too dear.
+
+use kube::core::{Reason, Rule};
+
+/// `metadata.name` becomes a label value and part of child names.
+pub(crate) fn name_fits_a_label() -> Rule {
+    Rule::new("size(self.metadata.name) <= 63")
+        .message("metadata.name must not be longer than 63 characters, because pods carry it as a label")
+}
+
+/// Name of a Secret, claim, class or ServiceAccount.
+pub(crate) fn object_name() -> Rule {
+    pattern(
+        r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$",
+        "must be the name of an object: lower case letters, digits, '-' and '.'",
+    )
+}
+
+pub(crate) fn env_name() -> Rule {
+    pattern(
+        r"^[-._a-zA-Z][-._a-zA-Z0-9]*$",
+        "must be the name of a variable: letters, digits, '_', '-' and '.', not starting with a digit",
+    )
+}
+
+/// A directory of a pod that a volume can be mounted on, in its one spelling, so that two paths can be compared as
+/// strings. Folders that belong to the image or to the kernel are refused, whole.
+pub(crate) fn mountable_path() -> Rule {
+    Rule::new(concat!(
+        r"self.matches(r'^(/[^/:\s\pC]+)+$') && !self.contains('..') && !self.matches(r'/\.(/|$)') && ",
+        r"!self.matches(r'^/(bin|boot|dev|etc|lib|lib32|lib64|libx32|proc|root|run|sbin|sys|tmp|usr|var)(/|$)')"
+    ))
+    .message(
+        "must be an absolute path such as /output, without '..', ':', spaces and a slash at the end, and outside the \
+         folders of the system (/etc, /usr, /tmp …)",
+    )
+}
+
+/// User information is refused, because a URL is printed in logs and statuses.
+pub(crate) fn http_url() -> Rule {
+    pattern(
+        r"^https?://[^\s/?#@]+([/?#]\S*)?$",
+        "must be an http:// or https:// URL without user name, password and spaces",
+    )
+}
+
+pub(crate) fn s3_uri() -> Rule {
+    pattern(
+        r"^s3://[A-Za-z0-9][A-Za-z0-9._-]*(/[^\s\pC]*)?$",
+        "must be s3://bucket or s3://bucket/prefix, without spaces and control characters",
+    )
+}
+
+/// Region of an object store.
+pub(crate) fn region() -> Rule {
+    pattern(r"^[A-Za-z0-9][-A-Za-z0-9_.]*$", "must be a region such as us-east-1")
+}
+
+pub(crate) fn image() -> Rule {
+    pattern(
+        r"^[A-Za-z0-9]\S*$",
+        "must be an image reference without spaces, such as registry.example/engine:1.2",
+    )
+}
+
+/// What kubelets and device plugins call an accelerator; unlike `cpu` and `memory` it has a domain.
+pub(crate) fn extended_resource() -> Rule {
+    pattern(
+        r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
+        "must be the name of an extended resource with its domain, such as nvidia.com/gpu",
+    )
+}
+
+/// A product (`A100`) or a node label (`label.key=value`).
+pub(crate) const PRODUCT_LABEL: &str = concat!(
+    r"^(([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?=)?",
+    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+);
+
+pub(crate) fn product_label() -> Rule {
+    pattern(
+        PRODUCT_LABEL,
+        "must be a GPU product such as A100, or a node label such as nvidia.com/gpu.product=A100",
+    )
+}
+
+/// Flags of a program that only the controller may set, in both spellings of a value: `--x v` and `--x=v`. Between the
+/// words of a flag `-` and `_` mean the same: the Python engines take either.
+///
+/// The rule sits on the object that holds `field` (a list of arguments), and holds only where `applies` does.
+pub(crate) fn owned_flags(field: &str, applies: &str, flags: &[&str]) -> Rule {
+    let alternatives = flags.iter().map(|flag| either_separator(flag)).collect::<Vec<_>>().join("|");
+    Rule::new(format!(
+        "!({applies}) || !has(self.{field}) || !self.{field}.exists(a, a.matches(r'^({alternatives})(=|$)'))"
+    ))
+    .message(format!("must not set a flag that the controller sets: {}", flags.join(", ")).as_str())
+    .field_path(format!(".{field}"))
+    .reason(Reason::FieldValueForbidden)
+}
+
+/// `--http-port` as a regular expression that also matches `--http_port`.
+fn either_separator(flag: &str) -> String {
+    let words = flag.trim_start_matches('-');
+    let dashes = &flag[..flag.len() - words.len()];
+    format!("{dashes}{}", words.replace(['-', '_'], "[-_]"))
+}
+
+/// `regex` is RE2 and must not contain a single quote.
+fn pattern(regex: &str, message: &str) -> Rule {
+    Rule::new(format!("self.matches(r'{regex}')")).message(message)
+}

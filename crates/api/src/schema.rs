@@ -1,0 +1,144 @@
+//! Schemas of fields that a derive cannot describe: quantities, bounded maps, conditions.
+//!
+//! Bounds only. What a field means is in its doc comment, next to the field.
+
+use kube::core::{Rule, validate};
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+
+/// Longest quantity that anybody needs to write; `quantity()` in CEL is priced by it.
+const MAX_QUANTITY: u32 = 48;
+
+/// A quantity, written as a string (`50Gi`) or as a number (`4`).
+pub(crate) fn quantity(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "x-kubernetes-int-or-string": true,
+        "maxLength": MAX_QUANTITY,
+        "x-kubernetes-validations": [Rule::new(
+            "isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('0')) >= 0",
+        )
+        .message("must be a quantity that is not negative, such as 50Gi")],
+    })
+}
+
+/// A quantity above zero.
+pub(crate) fn positive_quantity(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "x-kubernetes-int-or-string": true,
+        "maxLength": MAX_QUANTITY,
+        "x-kubernetes-validations": [Rule::new(
+            "isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('0')) > 0",
+        )
+        .message("must be a quantity above zero, such as 50Gi")],
+    })
+}
+
+/// Quantities by resource name.
+pub(crate) fn resource_list(generator: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": 16,
+        "additionalProperties": quantity(generator),
+    })
+}
+
+/// A node selector. The keys of a map cannot be bounded in a schema; a wrong one simply matches no node.
+pub(crate) fn node_selector(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": 16,
+        "additionalProperties": { "type": "string", "maxLength": 63 },
+    })
+}
+
+/// Labels that users add to pods; those that we set and select by are refused.
+pub(crate) fn pod_labels(_: &mut SchemaGenerator) -> Schema {
+    let mut schema = json_schema!({
+        "type": "object",
+        "maxProperties": 32,
+        "additionalProperties": { "type": "string", "maxLength": 63 },
+    });
+    own_keys_are_refused(
+        &mut schema,
+        "!('app' in self) && self.all(k, !k.startsWith('ai.infra.example.com/') && \
+         !(k in ['app.kubernetes.io/name', 'app.kubernetes.io/instance', 'app.kubernetes.io/managed-by']))",
+        "must not set app, app.kubernetes.io/name, app.kubernetes.io/instance, app.kubernetes.io/managed-by \
+         or a key below ai.infra.example.com/: the controller sets them",
+    );
+    schema
+}
+
+/// Annotations that users add to pods; those that we set are refused.
+pub(crate) fn pod_annotations(_: &mut SchemaGenerator) -> Schema {
+    let mut schema = json_schema!({
+        "type": "object",
+        "maxProperties": 32,
+        "additionalProperties": { "type": "string", "maxLength": 16384 },
+    });
+    own_keys_are_refused(
+        &mut schema,
+        "self.all(k, !k.startsWith('ai.infra.example.com/'))",
+        "must not set a key below ai.infra.example.com/: the controller sets them",
+    );
+    schema
+}
+
+/// Conditions as `metav1.Condition`, a list-map by type.
+///
+/// Only the writer's bounds, no enum: an older API server must not refuse the status of a newer controller.
+pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": 32,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+        "items": {
+            "type": "object",
+            "required": ["type", "status", "reason", "message", "lastTransitionTime"],
+            "properties": {
+                "type": { "type": "string", "maxLength": 316, "description": "What the condition is about, in CamelCase." },
+                "status": { "type": "string", "maxLength": 32, "description": "True, False or Unknown." },
+                "reason": { "type": "string", "maxLength": 1024, "description": "Why, as one CamelCase word that scripts may match on." },
+                "message": { "type": "string", "maxLength": 32768, "description": "Why, for a reader: names the object and the fix." },
+                "lastTransitionTime": { "type": "string", "format": "date-time", "description": "When status last changed." },
+                "observedGeneration": { "type": "integer", "format": "int64", "minimum": 0, "description": "Generation of the spec that the condition speaks of." },
+            },
+        },
+    })
+}
+
+/// Reads a value that a newer or older controller may have written: what we do not know is none.
+///
+/// Statuses are rewritten by the controller anyway, and one unknown word must not make an object undecodable.
+pub(crate) fn known<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: DeserializeOwned,
+{
+    let written = Option::<String>::deserialize(deserializer)?;
+    Ok(written.and_then(|word| serde_json::from_value(serde_json::Value::String(word)).ok()))
+}
+
+fn own_keys_are_refused(schema: &mut Schema, rule: &str, message: &str) {
+    // A rule is a struct of strings: writing it as JSON cannot fail.
+    let _ = validate(schema, Rule::new(rule).message(message));
+}
+
+/// Refuses every change of a property that is not in `mutable`, also adding and dropping it, each by its own name.
+pub(crate) fn immutable_except(schema: &mut Schema, mutable: &[&str]) {
+    let fields: Vec<String> = schema
+        .get("properties")
+        .and_then(|properties| properties.as_object())
+        .map(|properties| {
+            properties.keys().filter(|field| !mutable.contains(&field.as_str())).cloned().collect()
+        })
+        .unwrap_or_default();
+    for f in fields {
+        let rule = Rule::new(format!(
+            "has(self.{f}) == has(oldSelf.{f}) && (!has(self.{f}) || self.{f} == oldSelf.{f})"
+        ))
+        .message("must not be changed after creation")
+        .field_path(format!(".{f}"));
+        let _ = validate(schema, rule);
+    }
+}

@@ -1,0 +1,364 @@
+//! AIInference: every refusal of the contract, and the defaults.
+
+use api::aiinference::{AIInference, Engine};
+use serde_json::{Value, json};
+
+use crate::table::{attempt, case, check};
+
+fn base() -> Value {
+    json!({"modelSource": "s3://models/qwen", "engine": "vllm", "gpu": {"count": 1}})
+}
+
+#[tokio::test]
+async fn the_source_of_the_model_is_a_bucket_or_a_claim() {
+    let source = |source: &str| json!({"modelSource": source});
+    let scheme = "must be s3://bucket";
+    let characters = "must not contain '..', whitespace or control characters";
+    check::<AIInference>(
+        base(),
+        vec![
+            case("modelSource", "Required value", json!({"modelSource": null}), source("s3://models")),
+            case("modelSource", scheme, source("gs://models"), source("s3://models/a/b")),
+            case("modelSource", scheme, source("s3://"), source("s3://m")),
+            case("modelSource", scheme, source("s3:///prefix"), source("s3://models/prefix/")),
+            case("modelSource", scheme, source("pvc://"), source("pvc://claim")),
+            case("modelSource", scheme, source("pvc://Claim/path"), source("pvc://claim/Path")),
+            case("modelSource", scheme, source("models/qwen"), source("pvc://my-claim.v2/qwen")),
+            case("modelSource", characters, source("s3://models/my model"), source("s3://models/my-model")),
+            case("modelSource", characters, source("s3://models/a\tb"), source("s3://models/a_b")),
+            case("modelSource", characters, source("s3://models/a\u{2028}b"), source("s3://models/ä")),
+            case("modelSource", characters, source("pvc://claim/../other"), source("pvc://claim/./other.d")),
+            case("modelSource", characters, source("s3://models/a\u{7}"), source("s3://models/a7")),
+            case(
+                "modelSource",
+                "may not be more than 1024",
+                source(&format!("s3://m/{}", "x".repeat(1018))),
+                source(&format!("s3://m/{}", "x".repeat(1017))),
+            ),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn the_engine_and_its_gpus_are_possible() {
+    let gpu = |gpu: Value| json!({"gpu": gpu});
+    let product = |label: &str| json!({"gpu": {"productLabel": label}});
+    let long_key = format!("{}/{}", "d".repeat(253), "n".repeat(63));
+    let syntax = "must be a GPU product such as A100";
+    check::<AIInference>(
+        base(),
+        vec![
+            case("engine", "Required value", json!({"engine": null}), json!({"engine": "tgi"})),
+            case("engine", "Unsupported value", json!({"engine": "sglang"}), json!({"engine": "triton"})),
+            case("gpu", "Required value", json!({"gpu": null}), gpu(json!({"count": 16}))),
+            case("gpu.count", "Required value", gpu(json!({"count": null})), gpu(json!({"count": 2}))),
+            case(
+                "gpu.count",
+                "less than or equal to 16",
+                gpu(json!({"count": 17})),
+                gpu(json!({"count": 16})),
+            ),
+            case(
+                "gpu.count",
+                "greater than or equal to 0",
+                gpu(json!({"count": -1})),
+                json!({"engine": "triton", "gpu": {"count": 0}}),
+            ),
+            case("gpu.productLabel", syntax, product("A 100"), product("A100")),
+            case("gpu.productLabel", syntax, product("=A100"), product("gpu=A100")),
+            case("gpu.productLabel", syntax, product("a=b=c"), product("nvidia.com/gpu.product=A100")),
+            case("gpu.productLabel", syntax, product("-A100"), product("NVIDIA-A100-SXM4-80GB")),
+            case("gpu.productLabel", syntax, product(&"x".repeat(64)), product(&"x".repeat(63))),
+            case(
+                "gpu.productLabel",
+                "may not be more than 381",
+                product(&format!("{long_key}={}", "v".repeat(64))),
+                product(&format!("{long_key}={}", "v".repeat(63))),
+            ),
+            case(
+                "gpu.productLabels",
+                "must not be set together with productLabel",
+                gpu(json!({"productLabel": "A100", "productLabels": ["H100"]})),
+                gpu(json!({"productLabels": ["A100", "gpu.example/model=H100"]})),
+            ),
+            case(
+                "gpu.productLabels",
+                "must be GPU products",
+                gpu(json!({"productLabels": ["A100", "H 100"]})),
+                gpu(json!({"productLabels": ["A100"]})),
+            ),
+            case(
+                "gpu.productLabels",
+                "at most 8 items",
+                gpu(json!({"productLabels": vec!["A100"; 9]})),
+                gpu(json!({"productLabels": vec!["A100"; 8]})),
+            ),
+            case(
+                "gpu.productLabel",
+                "must not be set when count is 0",
+                json!({"engine": "triton", "gpu": {"count": 0, "productLabel": "A100"}}),
+                json!({"engine": "triton", "gpu": {"count": 1, "productLabel": "A100"}}),
+            ),
+            case(
+                "gpu.productLabels",
+                "must not be set when count is 0",
+                json!({"engine": "triton", "gpu": {"count": 0, "productLabels": ["A100"]}}),
+                json!({"engine": "triton", "gpu": {"count": 0}}),
+            ),
+            case(
+                "image",
+                "image is required when gpu.count is 0",
+                gpu(json!({"count": 0})),
+                json!({"gpu": {"count": 0}, "image": "vllm/vllm-openai-cpu:v1"}),
+            ),
+            case(
+                "image",
+                "image is required when gpu.count is 0",
+                json!({"engine": "tgi", "gpu": {"count": 0}}),
+                json!({"engine": "triton", "gpu": {"count": 0}}),
+            ),
+            case(
+                "gpu.resourceName",
+                "must be the name of an extended resource",
+                gpu(json!({"resourceName": "cpu"})),
+                gpu(json!({"resourceName": "nvidia.com/mig-1g.10gb"})),
+            ),
+            case(
+                "resources",
+                "must not name gpu.resourceName",
+                json!({"resources": {"limits": {"nvidia.com/gpu": 1}}}),
+                json!({"resources": {"limits": {"memory": "16Gi"}}}),
+            ),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn numbers_stay_within_their_bounds() {
+    check::<AIInference>(
+        base(),
+        vec![
+            case(
+                "replicas",
+                "less than or equal to 1000",
+                json!({"replicas": 1001}),
+                json!({"replicas": 1000}),
+            ),
+            case("replicas", "greater than or equal to 0", json!({"replicas": -1}), json!({"replicas": 0})),
+            case("replicas", "must be of type integer", json!({"replicas": "2"}), json!({"replicas": 2})),
+            case(
+                "warmupTimeoutSeconds",
+                "greater than or equal to 10",
+                json!({"warmupTimeoutSeconds": 9}),
+                json!({"warmupTimeoutSeconds": 10}),
+            ),
+            case(
+                "warmupTimeoutSeconds",
+                "less than or equal to 86400",
+                json!({"warmupTimeoutSeconds": 86401}),
+                json!({"warmupTimeoutSeconds": 86400}),
+            ),
+            case(
+                "nodeFailureSeconds",
+                "less than or equal to 3600",
+                json!({"nodeFailureSeconds": 3601}),
+                json!({"nodeFailureSeconds": 3600}),
+            ),
+            case(
+                "nodeFailureSeconds",
+                "greater than or equal to 0",
+                json!({"nodeFailureSeconds": -1}),
+                json!({"nodeFailureSeconds": 0}),
+            ),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn flags_that_the_controller_sets_are_refused_in_both_spellings_of_a_value() {
+    let mut cases = Vec::new();
+    for engine in Engine::ALL {
+        let args = |args: &[&str]| json!({"engine": engine.as_str(), "args": args});
+        let neighbour = args(&["--seed", "1", "--models", "--porter=2", "-px"]);
+        for flag in engine.owned_flags() {
+            for refused in [args(&["--seed=1", flag, "8000"]), args(&[&format!("{flag}=8000")])] {
+                cases.push(case(
+                    "args",
+                    "must not set a flag that the controller sets",
+                    refused,
+                    neighbour.clone(),
+                ));
+            }
+        }
+    }
+    let of = |engine: &str, flag: &str| json!({"engine": engine, "args": [flag]});
+    let says = "must not set a flag that the controller sets";
+    // The other separator is the same flag; a flag of one engine means nothing to another.
+    cases.push(case("args", says, of("vllm", "--served_model_name=x"), of("vllm", "--max_model_len=1")));
+    cases.push(case("args", says, of("tgi", "--model-id=x"), of("vllm", "--model-id=x")));
+    cases.push(case("args", says, of("triton", "--http-port=1"), of("tgi", "--http-port=1")));
+    check::<AIInference>(base(), cases).await;
+}
+
+#[tokio::test]
+async fn what_overrides_the_engine_profile_is_well_formed() {
+    let env = |env: Value| json!({"env": env});
+    let reference = json!({"name": "secret", "key": "token"});
+    check::<AIInference>(
+        base(),
+        vec![
+            case("image", "must be an image reference", json!({"image": "a b"}), json!({"image": "a/b:c"})),
+            case("image", "may not be more than 512", json!({"image": "i".repeat(513)}), json!({"image": "i".repeat(512)})),
+            case("args", "at most 64 items", json!({"args": vec!["-v"; 65]}), json!({"args": vec!["-v"; 64]})),
+            case(
+                "args[0]",
+                "may not be more than 1024",
+                json!({"args": ["x".repeat(1025)]}),
+                json!({"args": ["x".repeat(1024)]}),
+            ),
+            case(
+                "servedModelName",
+                "must consist of letters, digits",
+                json!({"servedModelName": "--port"}),
+                json!({"servedModelName": "Qwen/Qwen-7B-Chat"}),
+            ),
+            case(
+                "env[1]",
+                "Duplicate value",
+                env(json!([{"name": "A", "value": "1"}, {"name": "A", "value": "2"}])),
+                env(json!([{"name": "A", "value": "1"}, {"name": "B", "value": "1"}])),
+            ),
+            case(
+                "env[0].name",
+                "must be the name of a variable",
+                env(json!([{"name": "1A"}])),
+                env(json!([{"name": "A1"}])),
+            ),
+            case(
+                "env[0].valueFrom",
+                "must not be set together with value",
+                env(json!([{"name": "A", "value": "1", "valueFrom": {"secretKeyRef": reference}}])),
+                env(json!([{"name": "A", "valueFrom": {"secretKeyRef": reference}}])),
+            ),
+            case(
+                "env[0].valueFrom",
+                "exactly one of secretKeyRef and configMapKeyRef",
+                env(json!([{"name": "A", "valueFrom": {"secretKeyRef": reference, "configMapKeyRef": reference}}])),
+                env(json!([{"name": "A", "valueFrom": {"configMapKeyRef": reference}}])),
+            ),
+            case(
+                "env[0].valueFrom",
+                "exactly one of secretKeyRef and configMapKeyRef",
+                env(json!([{"name": "A", "valueFrom": {}}])),
+                env(json!([{"name": "A", "value": ""}])),
+            ),
+            case("rollout", "Unsupported value", json!({"rollout": "Recreate"}), json!({"rollout": "Replace"})),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn store_and_volume_of_the_model_are_possible() {
+    let store = |store: Value| json!({"modelStore": store});
+    let volume = |volume: Value| json!({"modelVolume": volume});
+    let url = "must be an http:// or https:// URL";
+    check::<AIInference>(
+        base(),
+        vec![
+            case(
+                "modelStore.endpoint",
+                url,
+                store(json!({"endpoint": "minio:9000"})),
+                store(json!({"endpoint": "http://minio:9000"})),
+            ),
+            case(
+                "modelStore.endpoint",
+                url,
+                store(json!({"endpoint": "https://user:secret@minio"})),
+                store(json!({"endpoint": "https://minio.example/base"})),
+            ),
+            case(
+                "modelStore.secretName",
+                "must be the name of an object",
+                store(json!({"secretName": "My Secret"})),
+                store(json!({"secretName": "my-secret"})),
+            ),
+            case(
+                "modelStore.timeoutSeconds",
+                "greater than or equal to 60",
+                store(json!({"timeoutSeconds": 59})),
+                store(json!({"timeoutSeconds": 60})),
+            ),
+            case(
+                "modelStore.timeoutSeconds",
+                "less than or equal to 86400",
+                store(json!({"timeoutSeconds": 86401})),
+                store(json!({"timeoutSeconds": 86400})),
+            ),
+            case(
+                "modelVolume.medium",
+                "Unsupported value",
+                volume(json!({"medium": "Tape"})),
+                volume(json!({"medium": "Disk"})),
+            ),
+            case(
+                "modelVolume.size",
+                "size is required with medium Memory",
+                volume(json!({"medium": "Memory"})),
+                volume(json!({"medium": "Memory", "size": "20Gi"})),
+            ),
+            case(
+                "modelVolume.size",
+                "size is required with medium Memory and with medium Volume",
+                volume(json!({"medium": "Volume"})),
+                volume(json!({"medium": "Volume", "size": "20Gi", "storageClassName": "fast"})),
+            ),
+            case(
+                "modelVolume.size",
+                "must be a quantity",
+                volume(json!({"size": "20 GB"})),
+                volume(json!({"size": "20G"})),
+            ),
+            case(
+                "modelVolume.size",
+                "must be a quantity",
+                volume(json!({"size": 0})),
+                volume(json!({"size": 1000})),
+            ),
+            case(
+                "modelVolume.storageClassName",
+                "must not be set unless medium is Volume",
+                volume(json!({"storageClassName": "fast"})),
+                volume(json!({"medium": "Volume", "size": "1Gi", "storageClassName": "fast"})),
+            ),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_left_out_is_filled_in() {
+    let scene = tests::api_server().await;
+    let stored =
+        attempt::<AIInference>(&scene, &base(), &json!({"modelStore": {}, "modelVolume": {}})).await.unwrap();
+    assert_eq!(
+        stored.data["spec"],
+        json!({
+            "modelSource": "s3://models/qwen",
+            "engine": "vllm",
+            "gpu": {"count": 1, "resourceName": "nvidia.com/gpu"},
+            "replicas": 1,
+            "warmupTimeoutSeconds": 300,
+            "modelStore": {"timeoutSeconds": 3600},
+            "modelVolume": {"medium": "Disk"},
+            "rollout": "Auto",
+            "nodeFailureSeconds": 30,
+            "securityContext": {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000},
+            "paused": false,
+        })
+    );
+}

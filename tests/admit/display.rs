@@ -1,0 +1,265 @@
+//! What kubectl shows and can do: columns, explanations, categories, waits, scale.
+
+use api::{
+    aidispatcher::AIDispatcher, aiinference::AIInference, aiscaler::AIScaler, crds::crds,
+    trainingjob::TrainingJob,
+};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    JSONSchemaProps, JSONSchemaPropsOrArray,
+};
+use kube::{
+    Resource,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use tests::Scene;
+
+use crate::table::{api, create};
+
+#[tokio::test]
+async fn aiinference_shows_its_columns() {
+    let scene = tests::api_server().await;
+    let spec = json!({"modelSource": "s3://models/qwen", "engine": "vllm", "replicas": 2,
+                      "gpu": {"productLabel": "A100", "count": 1}});
+    let status = json!({"phase": "Loading", "readyReplicas": 1, "url": "http://chat.demo.svc:8000",
+                        "conditions": [condition("Ready", "False", "WarmupTimeout")]});
+    shown::<AIInference>(
+        &scene,
+        spec,
+        status,
+        &[
+            ("PHASE", "Loading"),
+            ("READY", "1"),
+            ("REPLICAS", "2"),
+            ("ENGINE", "vllm"),
+            ("GPU", "A100"),
+            ("AGE", ""),
+        ],
+        &[("MODEL", "s3://models/qwen"), ("URL", "http://chat.demo.svc:8000"), ("REASON", "WarmupTimeout")],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn trainingjob_shows_its_columns() {
+    let scene = tests::api_server().await;
+    let spec = json!({"model": "qwen/Qwen-7B", "dataset": "a", "method": "qlora", "gpus": 2});
+    let status = json!({"phase": "Running", "reason": "Training", "retries": 1,
+                        "progress": {"percent": 42, "loss": "1.234", "eta": "1h32m"},
+                        "checkpoint": {"path": "/output/checkpoint-100", "step": 100}});
+    shown::<TrainingJob>(
+        &scene,
+        spec,
+        status,
+        &[
+            ("PHASE", "Running"),
+            ("PROGRESS", "42"),
+            ("LOSS", "1.234"),
+            ("ETA", "1h32m"),
+            ("RETRIES", "1"),
+            ("AGE", ""),
+        ],
+        &[
+            ("METHOD", "qlora"),
+            ("MODEL", "qwen/Qwen-7B"),
+            ("GPUS", "2"),
+            ("DEVICE", "nvidia"),
+            ("REASON", "Training"),
+            ("CHECKPOINT", "/output/checkpoint-100"),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn aidispatcher_shows_its_columns() {
+    let scene = tests::api_server().await;
+    let spec = json!({"role": "planner", "modelRef": "gpt-4", "replicas": 2});
+    let status = json!({"desiredReplicas": 5, "currentPhase": "Processing", "activeWorkers": 3, "queueDepth": 12,
+                        "tokenUsage": 90000});
+    shown::<AIDispatcher>(
+        &scene,
+        spec,
+        status,
+        &[("ROLE", "planner"), ("REPLICAS", "5"), ("PHASE", "Processing"), ("AGE", "")],
+        &[("ACTIVE", "3"), ("QUEUE", "12"), ("TOKENS", "90000"), ("MODEL", "gpt-4")],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn aiscaler_shows_its_columns_for_both_ways_to_name_a_target() {
+    let status = json!({"currentReplicas": 3, "metric": {"value": "12", "target": "5", "display": "12/5"}});
+    let reference = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web"});
+    for (field, target) in [("deploymentName", json!("web")), ("targetRef", reference)] {
+        let scene = tests::api_server().await;
+        let spec = json!({field: target, "metricType": "queue_depth", "targetValue": 5, "minReplicas": 2, "maxReplicas": 10});
+        shown::<AIScaler>(
+            &scene,
+            spec,
+            status.clone(),
+            &[
+                ("TARGET", "web"),
+                ("METRIC", "queue_depth"),
+                ("VALUE", "12/5"),
+                ("MIN", "2"),
+                ("MAX", "10"),
+                ("REPLICAS", "3"),
+                ("AGE", ""),
+            ],
+            &[],
+        )
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn one_word_lists_every_kind_and_each_has_its_short_name() {
+    let scene = tests::api_server().await;
+    create::<AIInference>(
+        &scene,
+        "a",
+        json!({"modelSource": "s3://m", "engine": "vllm", "gpu": {"count": 1}}),
+    )
+    .await;
+    create::<TrainingJob>(&scene, "b", json!({"model": "m", "dataset": "d", "method": "lora"})).await;
+    create::<AIDispatcher>(&scene, "c", json!({"role": "coder"})).await;
+    let spec = json!({"deploymentName": "web", "metricType": "latency", "targetValue": 1, "maxReplicas": 2});
+    create::<AIScaler>(&scene, "d", spec).await;
+
+    let mut listed: Vec<_> = scene.kubectl(&["get", "ai", "-o", "name"]).lines().map(str::to_owned).collect();
+    listed.sort();
+    let expected = [
+        "aidispatcher.southwest.ai/c",
+        "aiinference.ai.infra.example.com/a",
+        "aiscaler.ai.infra.example.com/d",
+        "trainingjob.aistudio.modelscope.cn/b",
+    ];
+    assert_eq!(listed, expected);
+    for (short, name) in ["aii", "tj", "ad", "ais"].into_iter().zip(["a", "b", "c", "d"]) {
+        scene.kubectl(&["get", short, name]);
+    }
+}
+
+#[tokio::test]
+async fn kubectl_explains_every_field() {
+    let scene = tests::api_server().await;
+    for crd in crds() {
+        let root = crd.spec.versions[0].schema.clone().unwrap().open_api_v3_schema.unwrap();
+        let mut paths = vec![crd.spec.names.plural.clone()];
+        collect_objects(&crd.spec.names.plural, &root, &mut paths);
+        for path in paths {
+            let text = scene.kubectl(&["explain", &path]);
+            assert!(!text.contains("<no description>") && !text.contains("<empty>"), "{path}:\n{text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn kubectl_waits_for_a_condition() {
+    let scene = tests::api_server().await;
+    create::<AIDispatcher>(&scene, "pool", json!({"role": "coder"})).await;
+    let status = json!({"conditions": [condition("Ready", "True", "Ready")]});
+    write_status::<AIDispatcher>(&scene, "pool", status).await;
+    scene.kubectl(&["wait", "--for=condition=Ready", "ad/pool", "--timeout=20s"]);
+}
+
+#[tokio::test]
+async fn what_has_replicas_can_be_scaled_within_its_bounds() {
+    let scene = tests::api_server().await;
+    create::<AIInference>(
+        &scene,
+        "chat",
+        json!({"modelSource": "s3://m", "engine": "vllm", "gpu": {"count": 1}}),
+    )
+    .await;
+    create::<AIDispatcher>(&scene, "chat", json!({"role": "coder"})).await;
+    let status = json!({"replicas": 2, "selector": "app.kubernetes.io/instance=chat"});
+    write_status::<AIInference>(&scene, "chat", status.clone()).await;
+    write_status::<AIDispatcher>(&scene, "chat", status).await;
+
+    for (kind, plural) in [("aii", "aiinferences"), ("ad", "aidispatchers")] {
+        scene.kubectl(&["scale", kind, "chat", "--replicas=3"]);
+        let objects = if kind == "aii" {
+            api::<AIInference>(scene.client(), scene.namespace())
+        } else {
+            api::<AIDispatcher>(scene.client(), scene.namespace())
+        };
+        let scale = objects.get_scale("chat").await.unwrap();
+        let (spec, status) = (scale.spec.unwrap(), scale.status.unwrap());
+        assert_eq!((spec.replicas, status.replicas), (Some(3), 2), "{plural}");
+        assert_eq!(status.selector.as_deref(), Some("app.kubernetes.io/instance=chat"), "{plural}");
+
+        let refused = scene.kubectl_with_input(&["scale", kind, "chat", "--replicas=1001"], "");
+        let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && message.contains("spec.replicas"), "{plural}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn a_status_takes_words_that_this_release_does_not_know() {
+    let scene = tests::api_server().await;
+    create::<AIDispatcher>(&scene, "pool", json!({"role": "coder"})).await;
+    let status = json!({"currentPhase": "Draining", "state": "Overloaded",
+                        "conditions": [condition("BrandNew", "Unknown", "AnyReason")]});
+    write_status::<AIDispatcher>(&scene, "pool", status).await;
+    assert!(scene.kubectl(&["get", "ad", "pool"]).contains("Draining"));
+}
+
+/// Compares what `kubectl get` prints, normal and wide, with the columns and cells; an empty cell is not compared.
+async fn shown<K: Resource<DynamicType = ()>>(
+    scene: &Scene<'_>,
+    spec: Value,
+    status: Value,
+    normal: &[(&str, &str)],
+    wide: &[(&str, &str)],
+) {
+    create::<K>(scene, "shown", spec).await;
+    write_status::<K>(scene, "shown", status).await;
+    let plural = K::plural(&()).into_owned();
+    for (args, columns) in [
+        (vec!["get", &plural], normal.to_vec()),
+        (vec!["get", &plural, "-o", "wide"], [normal, wide].concat()),
+    ] {
+        let text = scene.kubectl(&args);
+        let mut lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let (header, row) = (lines.next().unwrap(), lines.next().unwrap());
+        let names: Vec<_> = std::iter::once("NAME").chain(columns.iter().map(|(name, _)| *name)).collect();
+        assert_eq!(header, names, "{text}");
+        let cells = std::iter::once(("NAME", "shown")).chain(columns);
+        for ((name, expected), cell) in cells.zip(row) {
+            assert!(
+                expected.is_empty() || cell == expected,
+                "{name} is {cell} instead of {expected}:\n{text}"
+            );
+        }
+    }
+}
+
+async fn write_status<K: Resource<DynamicType = ()>>(scene: &Scene<'_>, name: &str, status: Value) {
+    let patch = Patch::Merge(json!({"status": status}));
+    let written =
+        api::<K>(scene.client(), scene.namespace()).patch_status(name, &PatchParams::default(), &patch).await;
+    if let Err(error) = written {
+        panic!("the status of {} {name} was refused: {error}", K::kind(&()));
+    }
+}
+
+fn condition(kind: &str, status: &str, reason: &str) -> Value {
+    json!({"type": kind, "status": status, "reason": reason, "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z"})
+}
+
+/// The paths of all fields that have fields.
+fn collect_objects(path: &str, schema: &JSONSchemaProps, paths: &mut Vec<String>) {
+    for (field, property) in schema.properties.iter().flatten() {
+        let items = match &property.items {
+            Some(JSONSchemaPropsOrArray::Schema(items)) => items,
+            Some(JSONSchemaPropsOrArray::Schemas(_)) | None => property,
+        };
+        let path = format!("{path}.{field}");
+        if items.properties.is_some() {
+            collect_objects(&path, items, paths);
+            paths.push(path);
+        }
+    }
+}
