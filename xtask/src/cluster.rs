@@ -1,0 +1,58 @@
+//! `cargo xtask up | down | status | kubeconfig`: a Kubernetes with our controllers on this machine.
+//!
+//! What a cluster is and how it is started is in `local-cluster`; here is what a person sees of it.
+#![expect(clippy::print_stdout, reason = "what these commands print is what they are for")]
+
+mod status;
+mod table;
+mod up;
+
+use anyhow::Context as _;
+use clap::Subcommand;
+
+/// The cluster that these commands are about; tests use other names.
+const NAME: &str = "dev";
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Starts a Kubernetes with simulated GPU nodes, the controllers and the samples, and returns when all is Ready
+    Up(up::UpArgs),
+    /// Stops what `up` started and removes everything, also after a crash
+    Down,
+    /// Shows each process of the running cluster, and where its logs are
+    Status,
+    /// Prints the path of the running cluster's kubeconfig
+    Kubeconfig,
+}
+
+pub(crate) fn run(command: Command) -> anyhow::Result<()> {
+    local_cluster::install_crypto_provider();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the runtime")?;
+    match command {
+        Command::Up(args) => up::run(&args, &runtime),
+        Command::Down => runtime.block_on(down()),
+        Command::Status => runtime.block_on(status::run()),
+        Command::Kubeconfig => kubeconfig(),
+    }
+}
+
+async fn down() -> anyhow::Result<()> {
+    let there = local_cluster::remove(NAME).await?;
+    local_cluster::sweep()?;
+    println!("{}", if there { "stopped and removed" } else { "nothing was running" });
+    Ok(())
+}
+
+fn kubeconfig() -> anyhow::Result<()> {
+    println!("{}", running()?.folder().kubeconfig().display());
+    Ok(())
+}
+
+/// The running cluster, or the error that says how to start it.
+fn running() -> anyhow::Result<local_cluster::Cluster> {
+    let cluster = local_cluster::running(NAME)?;
+    Ok(cluster.ok_or_else(|| local_cluster::Error::NotRunning { name: NAME.to_owned() })?)
+}

@@ -1,0 +1,143 @@
+//! The custom resources as `kubectl get` shows them, refreshed until all are Ready.
+//!
+//! The API server makes the columns, so this file knows no kind.
+
+use std::{
+    io::{IsTerminal as _, stdout},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use kube::{Client, api::DynamicObject, core::ApiResource};
+use serde::Deserialize;
+
+/// Fast enough to look alive.
+const REFRESH: Duration = Duration::from_millis(250);
+
+/// Shows the objects of these kinds and returns when every one is Ready; it may never.
+pub(super) async fn until_all_ready(client: &Client, kinds: &[ApiResource]) -> anyhow::Result<()> {
+    let mut screen = Screen { in_place: stdout().is_terminal(), shown: Vec::new() };
+    loop {
+        let mut lines = Vec::new();
+        let mut all_ready = true;
+        for kind in kinds {
+            let table = fetch(client, kind).await?;
+            all_ready &= table.rows.iter().all(|row| is_ready(&row.object));
+            lines.extend(table.lines());
+        }
+        screen.show(lines);
+        if all_ready {
+            return Ok(());
+        }
+        tokio::time::sleep(REFRESH).await;
+    }
+}
+
+/// What the API server prints for `kubectl get`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Table {
+    column_definitions: Vec<Column>,
+    #[serde(default)]
+    rows: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+struct Column {
+    name: String,
+    /// Columns above 0 are for `-o wide`.
+    #[serde(default)]
+    priority: i32,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    cells: Vec<serde_json::Value>,
+    object: DynamicObject,
+}
+
+async fn fetch(client: &Client, kind: &ApiResource) -> anyhow::Result<Table> {
+    let request =
+        http::Request::get(format!("/apis/{}/{}?includeObject=Object", kind.api_version, kind.plural))
+            .header(http::header::ACCEPT, "application/json;as=Table;v=v1;g=meta.k8s.io")
+            .body(Vec::new())
+            .context("failed to make a request")?;
+    client.request(request).await.with_context(|| format!("failed to list {}", kind.plural))
+}
+
+fn is_ready(object: &DynamicObject) -> bool {
+    let conditions = object.data["status"]["conditions"].as_array();
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
+impl Table {
+    /// The head and one line per object, in columns of equal width.
+    fn lines(&self) -> Vec<String> {
+        let wanted: Vec<usize> = (0..self.column_definitions.len())
+            .filter(|&at| self.column_definitions[at].priority == 0)
+            .collect();
+        let head = wanted.iter().map(|&at| self.column_definitions[at].name.to_uppercase()).collect();
+        let rows = self.rows.iter().map(|row| {
+            wanted.iter().map(|&at| row.cells.get(at).map(shown).unwrap_or_default()).collect::<Vec<_>>()
+        });
+        let all: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
+        let width = |column: usize| all.iter().map(|line| line[column].len()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..wanted.len()).map(width).collect();
+        all.iter()
+            .map(|line| {
+                let cells = line.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}   "));
+                cells.collect::<String>().trim_end().to_owned()
+            })
+            .collect()
+    }
+}
+
+fn shown(cell: &serde_json::Value) -> String {
+    match cell {
+        serde_json::Value::String(text) => text.clone(),
+        serde_json::Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+struct Screen {
+    in_place: bool,
+    shown: Vec<String>,
+}
+
+impl Screen {
+    /// On a terminal the table is drawn over the last one; elsewhere only lines that are new are added.
+    fn show(&mut self, lines: Vec<String>) {
+        if self.in_place {
+            if !self.shown.is_empty() {
+                print!("\x1b[{}A\x1b[J", self.shown.len());
+            }
+            println!("{}", lines.join("\n"));
+        } else {
+            for line in lines.iter().filter(|&line| !self.shown.contains(line)) {
+                println!("{line}");
+            }
+        }
+        self.shown = lines;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_wide_ones_are_left_out() {
+        let table: Table = serde_json::from_value(serde_json::json!({
+            "columnDefinitions": [
+                {"name": "Name", "priority": 0}, {"name": "Ready", "priority": 0}, {"name": "Url", "priority": 1},
+            ],
+            "rows": [{"cells": ["chat", 2, "http://chat"], "object": {"metadata": {}}}],
+        }))
+        .unwrap();
+        assert_eq!(table.lines(), ["NAME   READY", "chat   2"]);
+    }
+}

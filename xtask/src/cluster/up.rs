@@ -1,0 +1,159 @@
+//! From nothing to Ready: build, start, install, and show how the samples come up.
+
+use std::{
+    ffi::OsString,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use kube::{Client, core::ApiResource};
+use local_cluster::{Cluster, ClusterSpec, Controller, NodeClock, NodePool, Phase, install};
+use tokio::{runtime::Runtime, time::timeout};
+
+use super::{NAME, status, table};
+
+/// A sample takes seconds; whoever runs this without a terminal must not wait for ever.
+const SAMPLES_READY_WITHIN: Duration = Duration::from_secs(300);
+
+#[derive(Args)]
+pub(crate) struct UpArgs {
+    /// Simulated nodes, at least 3
+    #[arg(long, default_value_t = 4)]
+    nodes: u32,
+    /// GPUs of each node
+    #[arg(long, default_value_t = 8)]
+    gpus: u32,
+    /// GPU products, given to the nodes in turn
+    #[arg(long, value_delimiter = ',', default_value = "A100,H100")]
+    products: Vec<String>,
+    /// Start without the samples
+    #[arg(long)]
+    no_samples: bool,
+}
+
+/// A controller and the kinds that it answers for.
+struct Ours {
+    controller: &'static str,
+    kinds: &'static [&'static str],
+}
+
+/// Every controller that there is; its samples are applied once it runs.
+const OURS: [Ours; 1] = [Ours { controller: "inference-controller", kinds: &["AIInference"] }];
+
+pub(super) fn run(args: &UpArgs, runtime: &Runtime) -> anyhow::Result<()> {
+    if let Some(cluster) = local_cluster::running(NAME)? {
+        println!("already running:\n");
+        runtime.block_on(status::print(&cluster))?;
+        next_steps(&cluster);
+        return Ok(());
+    }
+    let began = Instant::now();
+    build_binaries()?;
+    let tools = local_cluster::tools::ensure()?;
+    let nodes = NodePool { count: args.nodes, gpus: args.gpus, products: args.products.clone() };
+    let spec = ClusterSpec::simulated(NAME, tools, nodes).with_clock(NodeClock::REAL);
+    let up = async {
+        tokio::select! {
+            up = bring_up(spec, !args.no_samples) => up.map(Some),
+            interrupted = tokio::signal::ctrl_c() => interrupted.map(|()| None).context("failed to wait for Ctrl-C"),
+        }
+    };
+    // When it is interrupted, the cluster is dropped half-way, and with its owner it ends.
+    let Some((cluster, outcome)) = runtime.block_on(up)? else {
+        bail!("interrupted: stopped what was started");
+    };
+    next_steps(&cluster);
+    println!("\n{:.1} s in all", began.elapsed().as_secs_f32());
+    outcome
+}
+
+/// Starts everything. The cluster is kept even if samples do not become Ready, so that one can see why.
+async fn bring_up(spec: ClusterSpec, samples: bool) -> anyhow::Result<(Cluster, anyhow::Result<()>)> {
+    let workspace = workspace();
+    let mut cluster = Cluster::start(spec, &local_cluster::sibling_binary("local-cluster")?).await?;
+    let client = cluster.client().await?;
+    install::crds(&client, &workspace.join("deploy/crds")).await?;
+    for ours in OURS {
+        cluster.start_controller(&Controller::new(ours.controller, &workspace.join("deploy"))?).await?;
+    }
+    print_figures(&cluster).await?;
+    let mut outcome = Ok(());
+    if samples {
+        let kinds = apply_samples(&client, &workspace.join("deploy/samples")).await?;
+        outcome = match timeout(SAMPLES_READY_WITHIN, table::until_all_ready(&client, &kinds)).await {
+            Ok(ready) => ready,
+            Err(_) => Err(anyhow::anyhow!(
+                "not every sample is Ready after {} s; the cluster is left running, stop it with `cargo xtask down`",
+                SAMPLES_READY_WITHIN.as_secs()
+            )),
+        };
+    }
+    cluster.detach().await?;
+    Ok((cluster, outcome))
+}
+
+/// Applies the samples of the kinds whose controller runs, and returns these kinds.
+async fn apply_samples(client: &Client, folder: &Path) -> anyhow::Result<Vec<ApiResource>> {
+    let mut kinds: Vec<ApiResource> = Vec::new();
+    for file in install::yaml_files(folder)? {
+        let text =
+            std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
+        let is_ours = |kind: &str| OURS.iter().any(|ours| ours.kinds.contains(&kind));
+        let objects = install::parse(&text)?;
+        if !objects.iter().filter_map(|object| object.types.as_ref()).any(|types| is_ours(&types.kind)) {
+            continue;
+        }
+        for applied in install::apply(client, install::DEFAULT_NAMESPACE, &text).await? {
+            let Some(types) = applied.types else { continue };
+            if is_ours(&types.kind) && !kinds.iter().any(|kind| kind.kind == types.kind) {
+                let gvk =
+                    (&types).try_into().with_context(|| format!("failed to read the kind {}", types.kind))?;
+                kinds.push(kube::discovery::pinned_kind(client, &gvk).await?.0);
+            }
+        }
+    }
+    Ok(kinds)
+}
+
+async fn print_figures(cluster: &Cluster) -> anyhow::Result<()> {
+    let status = cluster.status().await?;
+    if let Phase::Ready { after } = status.phase {
+        let nodes = cluster.spec().nodes.as_ref().map_or(0, |nodes| nodes.count);
+        let resident = status::mebibytes(status.resident_bytes());
+        println!(
+            "control plane and {nodes} nodes ready after {:.1} s; {resident} resident\n",
+            after.as_secs_f32()
+        );
+    }
+    Ok(())
+}
+
+fn next_steps(cluster: &Cluster) {
+    println!("\nnext:");
+    println!("  export KUBECONFIG={}", cluster.folder().kubeconfig().display());
+    println!("  kubectl get ai             # this cluster's own kubectl: {}", cluster.kubectl().display());
+    println!("  cargo xtask status         # processes, memory, folder of the logs");
+    println!("  cargo xtask down           # stop and remove everything");
+}
+
+/// Builds what runs beside us. The cargo that runs us is the one to use.
+fn build_binaries() -> anyhow::Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let mut build = Command::new(cargo);
+    build.current_dir(workspace()).args(["build", "--package", "local-cluster"]);
+    for ours in OURS {
+        build.args(["--package", ours.controller]);
+    }
+    let status = build.status().context("failed to start cargo")?;
+    if !status.success() {
+        bail!("failed to build the programs ({status})");
+    }
+    Ok(())
+}
+
+fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"))
+}

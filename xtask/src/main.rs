@@ -1,0 +1,45 @@
+//! `cargo xtask`: the project's own commands, a thin command line over the crates.
+//!
+//! It parses and dispatches; each command is a file beside this one. It knows nothing that a crate should know.
+
+#[cfg(test)]
+mod architecture;
+mod ci;
+mod cluster;
+mod codegen;
+mod setup;
+mod steps;
+mod test;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's own commands")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Cluster(cluster::Command),
+    /// Writes deploy/crds from the types in crates/api
+    Codegen(codegen::Args),
+    /// Builds the tools and the binaries, then runs every test
+    Test(test::Args),
+    /// Everything that must hold before a change lands: format, lints, licences, tests, docs
+    Ci,
+    /// Installs what the project needs, or names what is missing
+    Setup,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().command {
+        Command::Cluster(command) => cluster::run(command),
+        Command::Codegen(args) => codegen::run(&args),
+        Command::Test(args) => test::run(&args),
+        Command::Ci => ci::run(),
+        Command::Setup => setup::run(),
+    }
+}

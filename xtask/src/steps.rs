@@ -1,0 +1,61 @@
+//! Runs other programs as named steps and tells how long each took.
+
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+
+/// The steps of one command, with their times.
+#[derive(Default)]
+pub(crate) struct Steps(Vec<(String, Duration)>);
+
+impl Steps {
+    /// Runs a step and fails with its name.
+    pub(crate) fn run(
+        &mut self,
+        name: &str,
+        step: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        eprintln!("\n=== {name}");
+        let started = Instant::now();
+        let ended = step().with_context(|| format!("step {name:?} failed"));
+        self.0.push((name.to_owned(), started.elapsed()));
+        if ended.is_err() {
+            self.summary();
+        }
+        ended
+    }
+
+    pub(crate) fn summary(&self) {
+        eprintln!("\nseconds  step");
+        for (name, took) in &self.0 {
+            eprintln!("{:7.1}  {name}", took.as_secs_f64());
+        }
+        let total: Duration = self.0.iter().map(|(_, took)| *took).sum();
+        eprintln!("{:7.1}  in all", total.as_secs_f64());
+    }
+}
+
+/// The cargo that runs us, in the workspace.
+pub(crate) fn cargo<const N: usize>(args: [&str; N]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(workspace()).args(args);
+    command
+}
+
+pub(crate) fn workspace() -> std::path::PathBuf {
+    let xtask = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask).to_owned()
+}
+
+/// Fails unless the program exits with 0.
+pub(crate) fn succeed(command: &mut Command) -> anyhow::Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command.status().with_context(|| format!("failed to start {program}"))?;
+    if !status.success() {
+        bail!("{program} ended with {status}");
+    }
+    Ok(())
+}
