@@ -1,0 +1,373 @@
+//! A cluster from outside: starting its supervisor, asking it, ending it, and clearing away what a dead one left.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use kube::{Client, Config, config::Kubeconfig};
+use rustix::process::Signal;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+    net::UnixStream,
+    time::timeout,
+};
+
+use crate::{
+    ClusterSpec, Error, Folder, Phase, Result, Status, audit,
+    folder::tail,
+    process::{Identity, Ledger},
+    protocol::{ControllerProcess, Order, Reply, Request},
+    supervisor::SUPERVISOR,
+};
+
+/// How often we look at what cannot be watched: another process's start, readiness and end.
+const POLL: Duration = Duration::from_millis(50);
+/// Until the supervisor answers on its socket; it does nothing before that.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
+/// Longer than any one thing that the supervisor can be asked for.
+const REPLIES_WITHIN: Duration = Duration::from_secs(30);
+/// Our controllers get 10 s to finish, everything else is killed.
+const STOPS_WITHIN: Duration = Duration::from_secs(20);
+const KILLED_WITHIN: Duration = Duration::from_secs(5);
+const LINES_SHOWN: usize = 15;
+
+/// A running cluster.
+///
+/// The one who started it owns it: when the value is dropped, or this process ends in whatever way, the cluster ends
+/// too. [`Cluster::detach`] gives it a life of its own.
+#[derive(Debug)]
+pub struct Cluster {
+    folder: Folder,
+    spec: ClusterSpec,
+    owned: Option<Owned>,
+}
+
+#[derive(Debug)]
+struct Owned {
+    supervisor: Child,
+    /// Its end is what the supervisor waits for.
+    pipe: Option<ChildStdin>,
+}
+
+impl Cluster {
+    /// Starts a cluster and returns when every component answers. `supervisor` is the `local-cluster` program.
+    ///
+    /// What a dead supervisor left under this name is cleared away first.
+    pub async fn start(spec: ClusterSpec, supervisor: &Path) -> Result<Self> {
+        spec.validate()?;
+        let folder = Folder::of(&spec.name)?;
+        let owned = {
+            let _turn = take_turn()?;
+            if is_running(&folder)? {
+                return Err(Error::AlreadyRunning { name: spec.name });
+            }
+            clear(&folder)?;
+            folder.create(&spec)?;
+            spawn_supervisor(&folder, supervisor)?
+        };
+        let mut cluster = Self { folder, spec, owned: Some(owned) };
+        match cluster.until_ready().await {
+            Ok(()) => Ok(cluster),
+            Err(error) => {
+                cluster.stop().await?;
+                Err(error)
+            }
+        }
+    }
+
+    pub fn spec(&self) -> &ClusterSpec {
+        &self.spec
+    }
+
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// A client with all rights. It belongs to the tokio runtime that calls this.
+    pub async fn client(&self) -> Result<Client> {
+        admin_client(&self.folder).await
+    }
+
+    /// The `kubectl` of the cluster's own version.
+    pub fn kubectl(&self) -> PathBuf {
+        self.spec.tools.join("kubectl")
+    }
+
+    pub async fn status(&self) -> Result<Status> {
+        match self.ask(&Request::Status).await? {
+            Reply::Status(status) => Ok(status),
+            Reply::Done => Err(self.refused("tell its status", "it said something else")),
+            Reply::Failed(reason) => Err(self.refused("tell its status", reason)),
+        }
+    }
+
+    /// What our controllers asked for, and what others wrote.
+    pub fn audit_events(&self) -> Result<Vec<audit::Event>> {
+        audit::read(&self.folder.audit_log())
+    }
+
+    /// SIGTERM, and SIGKILL if it does not go; the component stays down.
+    pub async fn stop_component(&self, name: &str) -> Result<()> {
+        self.order(name, Order::Stop).await
+    }
+
+    /// Starts a component that was stopped.
+    pub async fn start_component(&self, name: &str) -> Result<()> {
+        self.order(name, Order::Start).await
+    }
+
+    /// SIGKILL; the supervisor starts the component again.
+    pub async fn kill_component(&self, name: &str) -> Result<()> {
+        self.order(name, Order::Kill).await
+    }
+
+    /// SIGSTOP.
+    pub async fn pause_component(&self, name: &str) -> Result<()> {
+        self.order(name, Order::Pause).await
+    }
+
+    /// SIGCONT.
+    pub async fn continue_component(&self, name: &str) -> Result<()> {
+        self.order(name, Order::Continue).await
+    }
+
+    pub async fn restart_component(&self, name: &str) -> Result<()> {
+        self.order(name, Order::Restart).await
+    }
+
+    /// From now on the cluster runs until [`Cluster::stop`] is called on it, by whatever process.
+    pub async fn detach(&mut self) -> Result<()> {
+        self.expect_done("detach", &Request::Detach).await?;
+        self.owned = None;
+        Ok(())
+    }
+
+    /// Stops everything and removes the state folder.
+    pub async fn stop(self) -> Result<()> {
+        let folder = self.folder.clone();
+        stop_running(&folder).await
+    }
+
+    pub(crate) async fn add_controller(&self, controller: ControllerProcess) -> Result<()> {
+        self.expect_done("start a controller", &Request::AddController(controller)).await
+    }
+
+    async fn order(&self, name: &str, order: Order) -> Result<()> {
+        let request = Request::Component { name: name.to_owned(), order };
+        self.expect_done(order.verb(), &request).await
+    }
+
+    async fn until_ready(&mut self) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            match self.status().await {
+                Ok(Status { phase: Phase::Ready { .. }, .. }) => return Ok(()),
+                Ok(Status { phase: Phase::Failed { reason }, .. }) => {
+                    return Err(Error::StartFailed { name: self.spec.name.clone(), reason });
+                }
+                // The supervisor has its own deadline for the start.
+                Ok(Status { phase: Phase::Starting | Phase::Stopping, .. }) => {}
+                Err(error) if began.elapsed() > ANSWERS_WITHIN => return Err(error),
+                Err(_) => {}
+            }
+            if let Some(owned) = &mut self.owned
+                && let Ok(Some(exit)) = owned.supervisor.try_wait()
+            {
+                let log = self.folder.log(SUPERVISOR);
+                return Err(Error::ComponentExited {
+                    component: "the supervisor".to_owned(),
+                    exit: exit.to_string(),
+                    tail: tail(&log, LINES_SHOWN),
+                    log,
+                });
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    async fn expect_done(&self, what: &'static str, request: &Request) -> Result<()> {
+        match self.ask(request).await? {
+            Reply::Done => Ok(()),
+            Reply::Failed(reason) => Err(self.refused(what, reason)),
+            Reply::Status(_) => Err(self.refused(what, "it said something else")),
+        }
+    }
+
+    async fn ask(&self, request: &Request) -> Result<Reply> {
+        ask(&self.folder, request).await
+    }
+
+    fn refused(&self, request: &'static str, reason: impl Into<String>) -> Error {
+        Error::Refused { name: self.spec.name.clone(), request, reason: reason.into() }
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // Closing the pipe is what ends the supervisor; without reading its end it would stay a zombie of ours.
+        drop(self.pipe.take());
+        let _ = self.supervisor.wait();
+    }
+}
+
+/// The running cluster of this name, if there is one.
+pub fn running(name: &str) -> Result<Option<Cluster>> {
+    let folder = Folder::of(name)?;
+    if !is_running(&folder)? {
+        return Ok(None);
+    }
+    let spec = folder.read_spec()?;
+    Ok(Some(Cluster { folder, spec, owned: None }))
+}
+
+/// Stops the cluster of this name if it runs, and clears away what it or a dead supervisor left; tells whether there
+/// was anything.
+pub async fn remove(name: &str) -> Result<bool> {
+    let folder = Folder::of(name)?;
+    let there = folder.root().exists();
+    if is_running(&folder)? {
+        stop_running(&folder).await?;
+    }
+    let _turn = take_turn()?;
+    clear(&folder)?;
+    Ok(there)
+}
+
+/// Clears away what dead supervisors left, under whatever name.
+pub fn sweep() -> Result<()> {
+    let _turn = take_turn()?;
+    let all = Folder::all()?;
+    for entry in fs::read_dir(&all).map_err(Error::io("read", &all))? {
+        let path = entry.map_err(Error::io("read", &all))?.path();
+        let folder = Folder::at(path);
+        if folder.root().is_dir() && !is_running(&folder)? {
+            clear(&folder)?;
+        }
+    }
+    Ok(())
+}
+
+/// A program of this workspace, which cargo puts beside ours; `package` is what builds it.
+pub fn sibling_binary(package: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe().map_err(Error::io("find", "our own program"))?;
+    let mut folder = own.parent().unwrap_or(Path::new("/")).to_owned();
+    // Test binaries are one folder further down.
+    if folder.ends_with("deps") {
+        folder.pop();
+    }
+    let path = folder.join(package);
+    if path.is_file() { Ok(path) } else { Err(Error::BinaryMissing { path, package: package.to_owned() }) }
+}
+
+/// A client with the administrator's rights.
+pub(crate) async fn admin_client(folder: &Folder) -> Result<Client> {
+    let path = folder.kubeconfig();
+    let unusable = |error: &dyn std::fmt::Display| Error::invalid("use", path.display().to_string(), error);
+    let kubeconfig = Kubeconfig::read_from(&path).map_err(|error| unusable(&error))?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &Default::default())
+        .await
+        .map_err(|error| unusable(&error))?;
+    // Whoever waits for something has a deadline of its own.
+    config.default_retry = false;
+    Client::try_from(config).map_err(|error| unusable(&error))
+}
+
+/// Asks the supervisor of a folder one thing.
+async fn ask(folder: &Folder, request: &Request) -> Result<Reply> {
+    let socket = folder.control();
+    let exchange = async {
+        let mut stream = UnixStream::connect(&socket).await?;
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        stream.write_all(&line).await?;
+        let mut reply = String::new();
+        BufReader::new(stream).read_line(&mut reply).await?;
+        Ok(serde_json::from_str(&reply)?)
+    };
+    let replied = timeout(REPLIES_WITHIN, exchange).await.unwrap_or_else(|late| Err(late.into()));
+    replied.map_err(Error::io("talk to the supervisor at", &socket))
+}
+
+async fn stop_running(folder: &Folder) -> Result<()> {
+    let began = Instant::now();
+    // No answer is no reason to give up: it may end by itself at this moment, and what counts is that it ends.
+    let _ = timeout(STOPS_WITHIN, ask(folder, &Request::ShutDown)).await;
+    while is_running(folder)? && began.elapsed() < STOPS_WITHIN {
+        tokio::time::sleep(POLL).await;
+    }
+    if is_running(folder)?
+        && let Some(supervisor) = Ledger::read(&folder.processes()).get(SUPERVISOR)
+    {
+        supervisor.signal(Signal::KILL);
+        supervisor.wait_until_gone(KILLED_WITHIN);
+    }
+    let _turn = take_turn()?;
+    clear(folder)
+}
+
+fn spawn_supervisor(folder: &Folder, program: &Path) -> Result<Owned> {
+    let log = folder.log(SUPERVISOR);
+    let log_file = File::create(&log).map_err(Error::io("create", &log))?;
+    let also = log_file.try_clone().map_err(Error::io("open", &log))?;
+    let mut supervisor = Command::new(program)
+        .args(["supervise", "--owner-pipe", "--dir"])
+        .arg(folder.root())
+        .stdin(Stdio::piped())
+        .stdout(log_file)
+        .stderr(also)
+        // Our folder may be on a disk that somebody wants to unmount.
+        .current_dir("/")
+        .spawn()
+        .map_err(Error::io("start", program))?;
+    let pipe = supervisor.stdin.take();
+    // Until it holds its lock it could be taken for dead.
+    let began = Instant::now();
+    while !is_running(folder)? && began.elapsed() < ANSWERS_WITHIN {
+        if matches!(supervisor.try_wait(), Ok(Some(_))) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(Owned { supervisor, pipe })
+}
+
+/// A supervisor holds the lock of its folder for as long as it lives.
+fn is_running(folder: &Folder) -> Result<bool> {
+    let path = folder.lock();
+    let Ok(lock) = File::open(&path) else { return Ok(false) };
+    match lock.try_lock() {
+        Ok(()) => Ok(false),
+        Err(fs::TryLockError::WouldBlock) => Ok(true),
+        Err(fs::TryLockError::Error(error)) => Err(Error::io("look at", path)(error)),
+    }
+}
+
+/// Ends what a dead supervisor left running, then removes its folder.
+fn clear(folder: &Folder) -> Result<()> {
+    let left: Vec<Identity> = Ledger::read(&folder.processes()).into_values().collect();
+    for process in &left {
+        process.signal(Signal::KILL);
+    }
+    for process in &left {
+        process.wait_until_gone(KILLED_WITHIN);
+    }
+    match fs::remove_dir_all(folder.root()) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::StaleFolder { path: folder.root().to_owned(), source: error })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// One at a time decides which clusters live: between making a folder and its supervisor's lock, it looks dead.
+fn take_turn() -> Result<File> {
+    let all = Folder::all()?;
+    fs::create_dir_all(&all).map_err(Error::io("create", &all))?;
+    let path = all.join(".lock");
+    let file = File::options().create(true).append(true).open(&path).map_err(Error::io("open", &path))?;
+    file.lock().map_err(Error::io("lock", &path))?;
+    Ok(file)
+}

@@ -1,0 +1,229 @@
+//! The cluster's keys, certificates and kubeconfigs. Made anew for each cluster, in memory, and written as files.
+//!
+//! P-256 throughout. Nothing here is meant to be trusted by anything but this one cluster.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose,
+};
+use serde_json::{Value, json};
+
+use crate::{Error, Folder, Result, process::write_atomically};
+
+/// Group whose members may do everything.
+const ADMINISTRATORS: &str = "system:masters";
+
+/// Names under which clients reach the API server.
+const API_SERVER_NAMES: [&str; 7] = [
+    "127.0.0.1",
+    // The first address of the service range, which is that of the Service `kubernetes`.
+    "10.96.0.1",
+    "localhost",
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+];
+
+/// Components that log in with a client certificate, and the name that Kubernetes' own roles expect.
+const COMPONENT_USERS: [(&str, &str); 3] = [
+    ("kube-controller-manager", "system:kube-controller-manager"),
+    ("kube-scheduler", "system:kube-scheduler"),
+    ("kwok", KWOK_USER),
+];
+
+/// The user as which kwok plays kubelet for all simulated nodes.
+pub(crate) const KWOK_USER: &str = "kwok-controller";
+
+/// Where the files are that command lines refer to.
+#[derive(Debug, Clone)]
+pub(crate) struct Credentials {
+    folder: PathBuf,
+}
+
+impl Credentials {
+    pub(crate) fn of(folder: &Folder) -> Self {
+        Self { folder: folder.credentials() }
+    }
+
+    pub(crate) fn authority(&self) -> PathBuf {
+        self.folder.join("ca.crt")
+    }
+
+    pub(crate) fn server_certificate(&self) -> PathBuf {
+        self.folder.join("apiserver.crt")
+    }
+
+    pub(crate) fn server_key(&self) -> PathBuf {
+        self.folder.join("apiserver.key")
+    }
+
+    pub(crate) fn token_signing_key(&self) -> PathBuf {
+        self.folder.join("sa.key")
+    }
+
+    /// The API server refuses a private key where it wants this one.
+    pub(crate) fn token_checking_key(&self) -> PathBuf {
+        self.folder.join("sa.pub")
+    }
+
+    pub(crate) fn kubelet_client_certificate(&self) -> PathBuf {
+        self.folder.join("kubelet-client.crt")
+    }
+
+    pub(crate) fn kubelet_client_key(&self) -> PathBuf {
+        self.folder.join("kubelet-client.key")
+    }
+
+    pub(crate) fn kubeconfig(&self, component: &str) -> PathBuf {
+        self.folder.join(format!("{component}.kubeconfig"))
+    }
+
+    pub(crate) fn token(&self, component: &str) -> PathBuf {
+        self.folder.join(format!("{component}.token"))
+    }
+}
+
+/// Makes all keys and certificates, and a kubeconfig for the administrator and each component.
+pub(crate) fn create(folder: &Folder, port: u16) -> Result<()> {
+    let files = Credentials::of(folder);
+    let authority = authority().map_err(|error| Error::invalid("make", "the cluster's authority", error))?;
+    write_secret(&files.authority(), authority.pem().as_bytes())?;
+
+    let server =
+        server(&authority).map_err(|error| Error::invalid("make", "the server certificate", error))?;
+    write_secret(&files.server_certificate(), server.certificate.as_bytes())?;
+    write_secret(&files.server_key(), server.key.as_bytes())?;
+
+    let tokens =
+        KeyPair::generate().map_err(|error| Error::invalid("make", "the ServiceAccount key", error))?;
+    write_secret(&files.token_signing_key(), tokens.serialize_pem().as_bytes())?;
+    write_secret(&files.token_checking_key(), tokens.public_key_pem().as_bytes())?;
+
+    let signed = |user: &str, group: Option<&str>| {
+        client(&authority, user, group)
+            .map_err(|error| Error::invalid("make the certificate of", user, error))
+    };
+    let kubelet_client = signed("kube-apiserver-kubelet-client", Some(ADMINISTRATORS))?;
+    write_secret(&files.kubelet_client_certificate(), kubelet_client.certificate.as_bytes())?;
+    write_secret(&files.kubelet_client_key(), kubelet_client.key.as_bytes())?;
+
+    let administrator = signed("admin", Some(ADMINISTRATORS))?;
+    let certificate = |pair: &Pair| {
+        json!({
+            "client-certificate-data": base64(pair.certificate.as_bytes()),
+            "client-key-data": base64(pair.key.as_bytes()),
+        })
+    };
+    write_kubeconfig(&folder.kubeconfig(), folder, port, certificate(&administrator))?;
+    for (component, user) in COMPONENT_USERS {
+        let pair = signed(user, None)?;
+        write_kubeconfig(&files.kubeconfig(component), folder, port, certificate(&pair))?;
+    }
+    Ok(())
+}
+
+/// A kubeconfig whose token is read from a file again and again, so that it can be renewed under a running process.
+pub(crate) fn write_token_kubeconfig(folder: &Folder, component: &str, port: u16) -> Result<PathBuf> {
+    let files = Credentials::of(folder);
+    let path = files.kubeconfig(component);
+    write_kubeconfig(&path, folder, port, json!({ "tokenFile": files.token(component) }))?;
+    Ok(path)
+}
+
+/// Replaces a file that only its owner may read.
+pub(crate) fn write_secret(path: &Path, content: &[u8]) -> Result<()> {
+    write_atomically(path, content)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(Error::io("protect", path))
+}
+
+fn write_kubeconfig(path: &Path, folder: &Folder, port: u16, user: Value) -> Result<()> {
+    let authority = Credentials::of(folder).authority();
+    let authority = fs::read(&authority).map_err(Error::io("read", &authority))?;
+    let name = folder.name();
+    let kubeconfig = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": name,
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "clusters": [{"name": name, "cluster": {
+            "server": format!("https://127.0.0.1:{port}"),
+            "certificate-authority-data": base64(&authority),
+        }}],
+        "users": [{"name": name, "user": user}],
+    });
+    let text = serde_saphyr::to_string(&kubeconfig)
+        .map_err(|error| Error::invalid("write", path.display().to_string(), error))?;
+    write_secret(path, text.as_bytes())
+}
+
+struct Pair {
+    certificate: String,
+    key: String,
+}
+
+type Authority = CertifiedIssuer<'static, KeyPair>;
+
+fn authority() -> std::result::Result<Authority, rcgen::Error> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.distinguished_name.push(DnType::CommonName, "local-cluster");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    CertifiedIssuer::self_signed(params, KeyPair::generate()?)
+}
+
+fn server(authority: &Authority) -> std::result::Result<Pair, rcgen::Error> {
+    let names: Vec<String> = API_SERVER_NAMES.map(str::to_owned).into();
+    let mut params = CertificateParams::new(names)?;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    sign(&params, authority)
+}
+
+fn client(authority: &Authority, user: &str, group: Option<&str>) -> std::result::Result<Pair, rcgen::Error> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, user);
+    if let Some(group) = group {
+        params.distinguished_name.push(DnType::OrganizationName, group);
+    }
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    sign(&params, authority)
+}
+
+fn sign(params: &CertificateParams, authority: &Authority) -> std::result::Result<Pair, rcgen::Error> {
+    let key = KeyPair::generate()?;
+    let certificate = params.signed_by(&key, authority)?;
+    Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
+}
+
+/// k8s-openapi already knows how bytes look in JSON, which spares us a dependency.
+fn base64(bytes: &[u8]) -> Value {
+    json!(k8s_openapi::ByteString(bytes.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_keys_have_the_shapes_that_kubernetes_reads() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::at(root.path().to_owned());
+        fs::create_dir_all(folder.credentials()).unwrap();
+        create(&folder, 6443).unwrap();
+        let files = Credentials::of(&folder);
+        assert!(fs::read_to_string(files.token_signing_key()).unwrap().contains("BEGIN PRIVATE KEY"));
+        assert!(fs::read_to_string(files.token_checking_key()).unwrap().contains("BEGIN PUBLIC KEY"));
+        let kubeconfig = kube::config::Kubeconfig::read_from(folder.kubeconfig()).unwrap();
+        let server = kubeconfig.clusters[0].cluster.as_ref().unwrap().server.clone();
+        assert_eq!(server.as_deref(), Some("https://127.0.0.1:6443"));
+    }
+}

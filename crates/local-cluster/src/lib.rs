@@ -1,0 +1,48 @@
+//! A real Kubernetes on this machine, for development (`cargo xtask up`) and for tests.
+//!
+//! ```text
+//!  up, tests ──▶ Cluster ──spec.json──▶ supervisor ──▶ etcd  kube-apiserver  kube-controller-manager
+//!                   ╰────control socket────╯   ╰─────▶ kube-scheduler  kwok  our controllers
+//! ```
+//!
+//! [`tools`] builds the programs, [`Cluster`] starts one supervisor process per cluster and talks to it, and the
+//! [`supervisor`] holds every process of that cluster. Nodes and pods are simulated; the API server is not.
+//!
+//! This crate knows no kind of ours: CRDs, roles and samples are files that it is given. It needs no root, touches
+//! nothing outside its cache and state folders, and must not be depended upon by anything that runs in a cluster.
+
+pub mod audit;
+mod cluster;
+mod command_lines;
+mod controller;
+mod credentials;
+mod error;
+mod folder;
+pub mod install;
+pub mod nodes;
+mod ports;
+mod process;
+mod protocol;
+mod simulation;
+mod spec;
+pub mod supervisor;
+pub mod tools;
+pub mod watch;
+
+pub use crate::{
+    cluster::{Cluster, remove, running, sibling_binary, sweep},
+    controller::Controller,
+    error::Error,
+    folder::Folder,
+    protocol::{ComponentState, ComponentStatus, Phase, Status},
+    spec::{ClusterSpec, NodeClock, NodePool},
+};
+
+/// What every fallible function of this crate returns.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Lets rustls use ring; to be called once before the first client of the process. Later calls change nothing.
+pub fn install_crypto_provider() {
+    // An error means that a provider is already installed, which is what we want.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}

@@ -1,0 +1,201 @@
+//! Processes that outlive the one that started them: who they are, and how they are ended without hitting another.
+//!
+//! A pid alone is not an identity, because pids are reused; a pid with its start time is.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal};
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+
+/// How often we look whether a process that is not our child has gone; there is nothing to wait on.
+const POLL: Duration = Duration::from_millis(20);
+
+/// One process of this machine, now or earlier.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    pub(crate) pid: i32,
+    started: String,
+}
+
+impl Identity {
+    /// The process that has this pid now.
+    pub(crate) fn of(pid: i32) -> Option<Self> {
+        Some(Self { pid, started: start_time(pid)? })
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        start_time(self.pid).as_deref() == Some(&self.started)
+    }
+
+    /// Sends the signal, unless the process is gone and its pid possibly somebody else's.
+    pub(crate) fn signal(&self, signal: Signal) {
+        if let (true, Some(pid)) = (self.is_alive(), Pid::from_raw(self.pid)) {
+            // It can only fail because the process has ended meanwhile, which is what a caller wants to know least.
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+
+    /// Blocks until the process is gone; tells whether it went in time.
+    pub(crate) fn wait_until_gone(&self, deadline: Duration) -> bool {
+        let started = Instant::now();
+        while self.is_alive() {
+            if started.elapsed() > deadline {
+                return false;
+            }
+            std::thread::sleep(POLL);
+        }
+        true
+    }
+}
+
+/// The processes of one cluster, kept in a file so that they can be ended when their supervisor is gone.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    path: PathBuf,
+    processes: BTreeMap<String, Identity>,
+}
+
+impl Ledger {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path, processes: BTreeMap::new() }
+    }
+
+    /// What a supervisor wrote; nothing if it did not get so far.
+    pub(crate) fn read(path: &Path) -> BTreeMap<String, Identity> {
+        fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+    }
+
+    pub(crate) fn record(&mut self, name: &str, pid: u32) -> Result<()> {
+        let identity = i32::try_from(pid).ok().and_then(Identity::of);
+        match identity {
+            Some(identity) => self.processes.insert(name.to_owned(), identity),
+            None => self.processes.remove(name),
+        };
+        self.write()
+    }
+
+    pub(crate) fn forget(&mut self, name: &str) -> Result<()> {
+        self.processes.remove(name);
+        self.write()
+    }
+
+    fn write(&self) -> Result<()> {
+        let text = serde_json::to_string_pretty(&self.processes)
+            .map_err(|error| Error::invalid("write", self.path.display().to_string(), error))?;
+        write_atomically(&self.path, text.as_bytes())
+    }
+}
+
+/// Replaces a file in one step, so that a reader sees the old or the new content and never half of one.
+pub(crate) fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
+    let temporary = path.with_extension("new");
+    fs::write(&temporary, content).map_err(Error::io("write", &temporary))?;
+    fs::rename(&temporary, path).map_err(Error::io("write", path))
+}
+
+/// Resident memory of a process in bytes.
+#[cfg(target_os = "linux")]
+pub(crate) fn resident_bytes(pid: i32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+/// Resident memory of a process in bytes.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn resident_bytes(pid: i32) -> Option<u64> {
+    let kibibytes: u64 = ps(pid, "rss=")?.parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+/// When the process started, in the system's own terms. A zombie counts as gone: nobody may ever reap it.
+#[cfg(target_os = "linux")]
+fn start_time(pid: i32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the program's name in parentheses and may hold anything, parentheses too.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18).map(str::to_owned)
+}
+
+/// When the process started, in the system's own terms.
+#[cfg(not(target_os = "linux"))]
+fn start_time(pid: i32) -> Option<String> {
+    ps(pid, "lstart=")
+}
+
+#[cfg(not(target_os = "linux"))]
+fn ps(pid: i32, column: &str) -> Option<String> {
+    let output =
+        std::process::Command::new("ps").args(["-o", column, "-p", &pid.to_string()]).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    (!text.is_empty()).then_some(text)
+}
+
+/// Makes the system end this process when its parent ends, however that happens, then becomes the program.
+///
+/// The setting survives `exec`, and between two lines of this function the parent may already be gone, so it is
+/// looked at again. Where the system has no such setting, the ledger is what cleans up.
+pub(crate) fn become_child_of(parent: i32, program: &Path, args: &[String]) -> io::Error {
+    use std::os::unix::process::CommandExt as _;
+
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
+        return error.into();
+    }
+    if rustix::process::getppid().map(Pid::as_raw_nonzero).map(i32::from) != Some(parent) {
+        return io::Error::other("the supervisor is gone");
+    }
+    std::process::Command::new(program).args(args).exec()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_pid_and_start_time() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let identity = Identity::of(i32::try_from(child.id()).unwrap()).unwrap();
+        assert!(identity.is_alive());
+        let impostor = Identity { started: "0".to_owned(), ..identity.clone() };
+        impostor.signal(Signal::KILL);
+        assert!(child.try_wait().unwrap().is_none(), "a process with another start time was hit");
+        identity.signal(Signal::KILL);
+        child.wait().unwrap();
+        assert!(!identity.is_alive());
+    }
+
+    #[test]
+    fn a_dead_child_that_nobody_reaped_is_gone() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let identity = Identity::of(i32::try_from(child.id()).unwrap()).unwrap();
+        identity.signal(Signal::KILL);
+        assert!(identity.wait_until_gone(Duration::from_secs(5)));
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn the_ledger_is_read_back_as_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("processes.json");
+        let mut ledger = Ledger::new(path.clone());
+        ledger.record("self", std::process::id()).unwrap();
+        assert!(Ledger::read(&path)["self"].is_alive());
+        ledger.forget("self").unwrap();
+        assert!(Ledger::read(&path).is_empty());
+    }
+}

@@ -1,0 +1,34 @@
+//! How simulated pods behave: the stages that kwok plays, put together from the files of the folder beside this one.
+//!
+//! The crate's README.md says which settings choose a pod's fate.
+
+/// The stages. `@jq` stands for the functions, `@fate` for the head of each template.
+const STAGES: &str = include_str!("simulation/stages.yaml");
+/// What the conditions of the stages are made of.
+const FUNCTIONS: &str = include_str!("simulation/functions.jq");
+/// What the templates of the stages are made of.
+const FATE: &str = include_str!("simulation/fate.tpl");
+
+/// kwok's configuration file.
+pub(crate) fn stages() -> String {
+    STAGES.replace("@jq", &one_line(FUNCTIONS, "#")).replace("@fate", &one_line(FATE, "{{/*"))
+}
+
+/// The text without its comments, as it can stand inside a line of YAML.
+fn one_line(text: &str, comment: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with(comment));
+    lines.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_placeholder_is_filled_and_the_result_is_yaml() {
+        let stages = stages();
+        assert!(!stages.contains("@jq") && !stages.contains("@fate"));
+        let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(&stages).unwrap();
+        assert!(documents.iter().all(|stage| stage["kind"] == "Stage"));
+    }
+}

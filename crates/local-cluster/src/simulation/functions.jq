@@ -1,0 +1,19 @@
+# The container whose fate is scripted: the one named `engine`, else the first.
+def engine_of($list): [$list[]? | select(.name == "engine")][0] // $list[0]?;
+def engine: engine_of(.status.containerStatuses);
+# A setting: an annotation on the pod, else an entry of the engine's env (`crash-count` is SIM_CRASH_COUNT there).
+def sim($key): .metadata.annotations["sim.ai.infra.example.com/" + $key] // ([engine_of(.spec.containers).env[]? | select(.name == "SIM_" + ($key | gsub("-"; "_") | ascii_upcase)) | .value][0]);
+def alive: .metadata.deletionTimestamp == null;
+def condition($type): any(.status.conditions[]?; .type == $type and .status == "True");
+def ready: condition("Ready");
+# Containers that must end before the others start; sidecars do not end.
+def initializers: [.spec.initContainers[]? | select(.restartPolicy != "Always") | .name];
+def initializer_statuses: initializers as $names | [.status.initContainerStatuses[]? | select(.name as $name | $names | index($name) != null)];
+# The loader fails as the bucket of its source says, unless a setting says otherwise.
+def bucket: [.spec.initContainers[]? | select(.name == "model-loader") | ((.args // []) + (.command // []))[] | capture("s3://sim-(?<fate>[a-z]+)") | .fate][0];
+def load_exit: sim("load-exit-code") // {"unauthorized": "10", "notfound": "11", "unreachable": "12", "checksum": "13", "outofspace": "14"}[bucket // ""] // "0";
+# With a crash reason and no count the engine crashes for ever.
+def crashing: sim("crash-reason") != null and ((sim("crash-count") // "1000000" | tonumber) > (engine.restartCount // 0));
+# A crash comes before the pod is ready, unless it is told to come after.
+def crash_first: crashing and sim("crash-when") != "ready";
+def failing: sim("fail-reason") != null;

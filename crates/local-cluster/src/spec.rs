@@ -1,0 +1,130 @@
+//! What a cluster is made of. It decides nothing about processes; the supervisor reads it from `spec.json`.
+
+use std::{path::PathBuf, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+
+/// When every node of a cluster with one or two looks dead, Kubernetes assumes that it is itself cut off and taints
+/// nothing, so a test of a dead node would wait for ever.
+const MINIMUM_NODES: u32 = 3;
+
+/// A kubelet renews after 80 % of a token's life.
+const RENEW_TOKENS_AFTER: Duration = Duration::from_mins(48);
+
+/// A cluster that can be started.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClusterSpec {
+    /// Names the state folder; several clusters run side by side under different names.
+    pub name: String,
+    /// `None` starts etcd and the API server alone: objects are accepted or refused, and nothing else happens to them.
+    pub nodes: Option<NodePool>,
+    pub clock: NodeClock,
+    /// When the token of a controller is renewed; it lives for an hour.
+    pub renew_tokens_after: Duration,
+    /// The folder with the programs that [`crate::tools::ensure`] built.
+    pub tools: PathBuf,
+}
+
+/// The simulated nodes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodePool {
+    pub count: u32,
+    /// GPUs of each node.
+    pub gpus: u32,
+    /// Values of the label `nvidia.com/gpu.product`, given to the nodes in turn.
+    pub products: Vec<String>,
+}
+
+impl Default for NodePool {
+    fn default() -> Self {
+        Self { count: 4, gpus: 8, products: vec!["A100".to_owned(), "H100".to_owned()] }
+    }
+}
+
+/// How fast the cluster believes that a silent node is dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeClock {
+    /// A node that renewed no lease for so long gets `Ready=Unknown`.
+    pub grace: Duration,
+    /// How often the node controller looks.
+    pub monitor_period: Duration,
+    /// How long a node's lease lasts; it is renewed four times as often.
+    pub lease: Duration,
+    /// How long pods stay on a node with an unreachable or not-ready taint, unless they say otherwise.
+    pub toleration: Duration,
+}
+
+impl NodeClock {
+    /// What a default cluster does.
+    pub const REAL: Self = Self {
+        grace: Duration::from_secs(40),
+        monitor_period: Duration::from_secs(2),
+        lease: Duration::from_secs(40),
+        toleration: Duration::from_secs(300),
+    };
+    /// For tests: a dead node is noticed after about 4 s.
+    pub const SHORT: Self = Self {
+        grace: Duration::from_secs(4),
+        monitor_period: Duration::from_millis(500),
+        lease: Duration::from_secs(4),
+        toleration: Duration::from_secs(2),
+    };
+}
+
+impl ClusterSpec {
+    /// The API server alone, for tests of what it accepts.
+    pub fn api_only(name: impl Into<String>, tools: impl Into<PathBuf>) -> Self {
+        Self {
+            name: name.into(),
+            nodes: None,
+            clock: NodeClock::SHORT,
+            renew_tokens_after: RENEW_TOKENS_AFTER,
+            tools: tools.into(),
+        }
+    }
+
+    /// A whole control plane with simulated nodes.
+    pub fn simulated(name: impl Into<String>, tools: impl Into<PathBuf>, nodes: NodePool) -> Self {
+        Self { nodes: Some(nodes), ..Self::api_only(name, tools) }
+    }
+
+    pub fn with_clock(self, clock: NodeClock) -> Self {
+        Self { clock, ..self }
+    }
+
+    pub fn with_token_renewal(self, renew_tokens_after: Duration) -> Self {
+        Self { renew_tokens_after, ..self }
+    }
+
+    /// Refuses what would start and then not behave.
+    pub(crate) fn validate(&self) -> Result<()> {
+        let Some(nodes) = &self.nodes else { return Ok(()) };
+        if nodes.count < MINIMUM_NODES {
+            return Err(Error::TooFewNodes { count: nodes.count, minimum: MINIMUM_NODES });
+        }
+        if nodes.products.is_empty() {
+            return Err(Error::NoProducts);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_nodes_are_refused_with_the_reason() {
+        let nodes = NodePool { count: 2, ..NodePool::default() };
+        let refused = ClusterSpec::simulated("dev", "tools", nodes).validate().unwrap_err().to_string();
+        assert!(refused.contains("use at least 3"), "{refused}");
+    }
+
+    #[test]
+    fn three_nodes_are_enough() {
+        let nodes = NodePool { count: 3, ..NodePool::default() };
+        ClusterSpec::simulated("dev", "tools", nodes).validate().unwrap();
+    }
+}

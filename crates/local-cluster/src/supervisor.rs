@@ -1,0 +1,301 @@
+//! The process that holds all processes of one cluster.
+//!
+//! It starts them in order, starts again what ends by itself, answers on the control socket, and stops everything
+//! when it is told to or when its owner is gone. It installs nothing into the cluster but what makes nodes appear.
+//!
+//! It runs on one thread: the system ends our children when the *thread* that started them ends.
+
+mod component;
+mod start;
+mod tokens;
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io,
+    os::fd::AsFd as _,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    net::{UnixListener, UnixStream, unix::pipe},
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
+use tracing::{info, warn};
+
+use crate::{
+    ClusterSpec, ComponentState, ComponentStatus, Error, Folder, Phase, Result, Status,
+    command_lines::CommandLine,
+    credentials,
+    error::chain,
+    ports::{ReservedPort, free_port},
+    process::{self, Ledger},
+    protocol::{ControllerProcess, Order, Reply, Request},
+};
+use component::Component;
+
+/// Name under which the supervisor itself stands in the ledger.
+pub(crate) const SUPERVISOR: &str = "supervisor";
+
+/// Ends the process by an error only; [`become_child_of`](process::become_child_of) says why there is a second program.
+pub fn launch(parent: i32, program: &Path, args: &[String]) -> Error {
+    Error::io("start", program)(process::become_child_of(parent, program, args))
+}
+
+/// Makes this process independent of the terminal: Ctrl-C there and its end are for whoever started the cluster.
+pub fn leave_terminal() {
+    // It fails only for a process that leads a group, which has left already.
+    let _ = rustix::process::setsid();
+}
+
+/// Runs the cluster whose `spec.json` is in the folder until it is told to stop or its owner is gone.
+pub async fn supervise(root: PathBuf, launcher: PathBuf, owned: bool) -> Result<()> {
+    let folder = Folder::at(root);
+    // The lock says that this cluster lives; the system lets go of it when this process ends, however it ends.
+    let lock = File::create(folder.lock()).map_err(Error::io("create", folder.lock()))?;
+    lock.try_lock().map_err(|_| Error::AlreadyRunning { name: folder.name() })?;
+    let listener = UnixListener::bind(folder.control()).map_err(Error::io("listen on", folder.control()))?;
+
+    let (stop, mut stopped) = mpsc::channel(1);
+    let supervisor = Arc::new(Supervisor::new(folder, launcher, stop)?);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(answer(supervisor.clone(), listener));
+    if owned {
+        tasks.spawn(watch_owner(supervisor.clone()));
+    }
+    tasks.spawn(bring_up(supervisor.clone()));
+
+    tokio::select! {
+        _ = stopped.recv() => {}
+        () = terminated() => {}
+    }
+    supervisor.phase.send_replace(Phase::Stopping);
+    info!("stopping");
+    tasks.shutdown().await;
+    supervisor.stop_components().await;
+    // Whoever holds the folder's path may start the next cluster of this name as soon as the lock is free.
+    let removed = fs::remove_dir_all(supervisor.folder.root());
+    drop(lock);
+    removed.map_err(Error::io("remove", supervisor.folder.root()))
+}
+
+/// What the tasks of a supervisor share.
+struct Supervisor {
+    folder: Folder,
+    spec: ClusterSpec,
+    /// The program that starts another one as a child that cannot outlive us: our own binary.
+    launcher: PathBuf,
+    port: ReservedPort,
+    phase: watch::Sender<Phase>,
+    detached: watch::Sender<bool>,
+    components: Mutex<BTreeMap<String, Component>>,
+    ledger: Arc<Mutex<Ledger>>,
+    stop: mpsc::Sender<()>,
+}
+
+impl Supervisor {
+    fn new(folder: Folder, launcher: PathBuf, stop: mpsc::Sender<()>) -> Result<Self> {
+        let spec = folder.read_spec()?;
+        let mut ledger = Ledger::new(folder.processes());
+        ledger.record(SUPERVISOR, std::process::id())?;
+        Ok(Self {
+            port: ReservedPort::new()?,
+            phase: watch::Sender::new(Phase::Starting),
+            detached: watch::Sender::new(false),
+            components: Mutex::default(),
+            ledger: Arc::new(Mutex::new(ledger)),
+            folder,
+            spec,
+            launcher,
+            stop,
+        })
+    }
+
+    /// Starts a process and keeps it running. The command line is made anew for every start.
+    fn start(&self, name: &str, command: impl Fn() -> Result<CommandLine> + Send + Sync + 'static) {
+        let component = Component::start(component::Setting {
+            name: name.to_owned(),
+            command: Box::new(command),
+            launcher: self.launcher.clone(),
+            log: self.folder.log(name),
+            ledger: self.ledger.clone(),
+        });
+        self.components.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), component);
+    }
+
+    fn status(&self) -> Status {
+        let components = self.components.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = ComponentStatus {
+            name: SUPERVISOR.to_owned(),
+            state: ComponentState::Running,
+            restarts: 0,
+            pid: Some(std::process::id()),
+            resident_bytes: std::process::id().try_into().ok().and_then(process::resident_bytes),
+            admin_address: None,
+        };
+        let components = std::iter::once(own).chain(components.values().map(Component::status)).collect();
+        Status { phase: self.phase.borrow().clone(), components }
+    }
+
+    /// Our controllers go first and have time to finish; the rest loses nothing that anybody wants to keep.
+    async fn stop_components(&self) {
+        let components = std::mem::take(&mut *self.components.lock().unwrap_or_else(PoisonError::into_inner));
+        let (controllers, rest): (Vec<_>, Vec<_>) =
+            components.into_values().partition(|component| component.status().admin_address.is_some());
+        futures::future::join_all(controllers.into_iter().map(Component::end_gently)).await;
+        futures::future::join_all(rest.into_iter().map(Component::end_now)).await;
+    }
+}
+
+async fn bring_up(supervisor: Arc<Supervisor>) {
+    let started = tokio::time::Instant::now();
+    let phase = match start::cluster(&supervisor).await {
+        Ok(()) => Phase::Ready { after: started.elapsed() },
+        Err(error) => Phase::Failed { reason: chain(&error) },
+    };
+    info!(?phase, "started");
+    supervisor.phase.send_replace(phase);
+}
+
+async fn answer(supervisor: Arc<Supervisor>, listener: UnixListener) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(converse(supervisor.clone(), stream));
+                }
+                Err(error) => warn!(%error, "failed to accept a control connection"),
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn converse(supervisor: Arc<Supervisor>, mut stream: UnixStream) -> io::Result<()> {
+    let (reader, mut writer) = stream.split();
+    let mut line = String::new();
+    BufReader::new(reader).read_line(&mut line).await?;
+    let reply = match serde_json::from_str::<Request>(&line) {
+        Ok(request) => carry_out(&supervisor, request).await,
+        Err(error) => Reply::Failed(format!("cannot read the request: {error}")),
+    };
+    let mut text = serde_json::to_vec(&reply)?;
+    text.push(b'\n');
+    writer.write_all(&text).await
+}
+
+async fn carry_out(supervisor: &Arc<Supervisor>, request: Request) -> Reply {
+    let done = match request {
+        Request::Status => return Reply::Status(supervisor.status()),
+        Request::AddController(controller) => add_controller(supervisor, controller).await,
+        Request::Component { name, order } => order_component(supervisor, &name, order).await,
+        Request::Detach => {
+            supervisor.detached.send_replace(true);
+            Ok(())
+        }
+        Request::ShutDown => {
+            // A full channel means that we are stopping already.
+            let _ = supervisor.stop.try_send(());
+            Ok(())
+        }
+    };
+    match done {
+        Ok(()) => Reply::Done,
+        Err(error) => Reply::Failed(chain(&error)),
+    }
+}
+
+async fn add_controller(supervisor: &Arc<Supervisor>, controller: ControllerProcess) -> Result<()> {
+    let name = controller.name.clone();
+    let known = supervisor.components.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&name);
+    if known {
+        return Err(Error::invalid("start", name, "a component of this name is already there"));
+    }
+    let folder = supervisor.folder.clone();
+    let kubeconfig = credentials::write_token_kubeconfig(&folder, &name, supervisor.port.number())?;
+    let renewal = tokens::start(&folder, &controller, supervisor.spec.renew_tokens_after).await?;
+    let working_dir = folder.root().to_owned();
+    let starts = AtomicU32::new(0);
+    supervisor.start(&name, move || {
+        let address = format!("127.0.0.1:{}", free_port()?);
+        let ControllerProcess { name, program, args, env, namespace, service_account: _ } = &controller;
+        // A process that was killed must not be taken for the one that follows it.
+        let identity = format!("{name}_{}", starts.fetch_add(1, Ordering::Relaxed));
+        let mut env = env.clone();
+        env.insert("KUBECONFIG".to_owned(), kubeconfig.display().to_string());
+        let own = [
+            ["--admin-address", &address],
+            ["--log-format", "json"],
+            ["--identity", &identity],
+            ["--lease-namespace", namespace],
+        ];
+        Ok(CommandLine {
+            program: program.clone(),
+            args: own.into_iter().flatten().map(str::to_owned).chain(args.iter().cloned()).collect(),
+            env,
+            working_dir: working_dir.clone(),
+        })
+    });
+    if let Some(component) =
+        supervisor.components.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&name)
+    {
+        component.attach(renewal);
+    }
+    Ok(())
+}
+
+async fn order_component(supervisor: &Supervisor, name: &str, order: Order) -> Result<()> {
+    let sent = {
+        let components = supervisor.components.lock().unwrap_or_else(PoisonError::into_inner);
+        match components.get(name) {
+            Some(component) => component.order(order),
+            None => {
+                let known: Vec<&str> = components.keys().map(String::as_str).collect();
+                let reason = format!("there is no such component; there are {}", known.join(", "));
+                return Err(Error::invalid(order.verb(), name, reason));
+            }
+        }
+    };
+    sent.await
+}
+
+/// Returns when the pipe to our owner closes, unless the cluster was detached from it.
+async fn watch_owner(supervisor: Arc<Supervisor>) {
+    let pipe = io::stdin().as_fd().try_clone_to_owned().and_then(pipe::Receiver::from_owned_fd);
+    let mut pipe = match pipe {
+        Ok(pipe) => pipe,
+        Err(error) => return warn!(%error, "standard input is no pipe, so nobody owns this cluster"),
+    };
+    // Nobody writes into the pipe; what comes is its end.
+    let mut nothing = [0; 16];
+    while matches!(pipe.read(&mut nothing).await, Ok(read) if read > 0) {}
+    if *supervisor.detached.borrow() {
+        return;
+    }
+    info!("the owner is gone");
+    let _ = supervisor.stop.try_send(());
+}
+
+async fn terminated() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut term), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+/// How long a process may take to go after SIGTERM before it is killed.
+const TERMINATION_GRACE: Duration = Duration::from_secs(10);

@@ -1,0 +1,131 @@
+//! Calling `go`: which version is there, and building one package. It downloads modules only as go itself does.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread::sleep,
+    time::Duration,
+};
+
+use crate::{Error, Result, folder::tail};
+
+use super::KUBERNETES_VERSION;
+
+/// How often the build is looked at; also how smooth the progress display is.
+const POLL: Duration = Duration::from_millis(200);
+const LINES_SHOWN: usize = 25;
+
+/// The Go that is installed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Go {
+    /// As it calls itself, `go1.26.8`.
+    pub(super) version: String,
+}
+
+/// The installed Go, if it is new enough for the module.
+pub(super) fn find(go_mod: &str) -> Result<Go> {
+    let needed =
+        go_mod.lines().find_map(|line| line.strip_prefix("go ")).unwrap_or_default().trim().to_owned();
+    let output = Command::new("go")
+        .args(["env", "GOVERSION"])
+        .env("GOTOOLCHAIN", "local")
+        // A go.mod in the current folder could ask for another version and make the question fail.
+        .current_dir("/")
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Error::GoMissing { needed: needed.clone() },
+            _ => Error::io("start", "go")(error),
+        })?;
+    let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if is_older(&version, &needed) {
+        return Err(Error::GoTooOld { found: version.trim_start_matches("go").to_owned(), needed });
+    }
+    Ok(Go { version })
+}
+
+impl Go {
+    /// Builds one main package into a file and calls `tick` several times a second meanwhile.
+    pub(super) fn build(
+        &self,
+        source: &Path,
+        package: &str,
+        output: &Path,
+        program: &str,
+        mut tick: impl FnMut(),
+    ) -> Result<()> {
+        let said: PathBuf = source.join(format!("{program}.log"));
+        let log = File::create(&said).map_err(Error::io("create", &said))?;
+        let mut build = Command::new("go")
+            .arg("build")
+            .args(build_flags())
+            .arg("-o")
+            .arg(output)
+            .arg(package)
+            .current_dir(source)
+            .env("CGO_ENABLED", "0")
+            .env("GOFLAGS", "-buildvcs=false -mod=readonly")
+            .env("GOTOOLCHAIN", "local")
+            .env("GOWORK", "off")
+            // 14 % less CPU for memory that a compiler run does not miss.
+            .env("GOGC", "400")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .map_err(Error::io("start", "go"))?;
+        let exit = loop {
+            if let Some(exit) = build.try_wait().map_err(Error::io("wait for", "go"))? {
+                break exit;
+            }
+            tick();
+            sleep(POLL);
+        };
+        if exit.success() {
+            return Ok(());
+        }
+        let mut output = tail(&said, LINES_SHOWN);
+        if fs::metadata(&said).is_ok_and(|said| said.len() == 0) {
+            output = format!("nothing ({exit})");
+        }
+        Err(Error::Build { program: program.to_owned(), output })
+    }
+}
+
+/// The flags that shape the programs. Without the version they would all call themselves v0.0.0-master.
+pub(super) fn build_flags() -> Vec<String> {
+    let package = "k8s.io/component-base/version";
+    let mut numbers = KUBERNETES_VERSION.trim_start_matches('v').split('.');
+    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let linker = format!(
+        "-s -w -X {package}.gitVersion={KUBERNETES_VERSION} -X {package}.gitMajor={major} \
+         -X {package}.gitMinor={minor} -X {package}.gitTreeState=clean"
+    );
+    vec!["-trimpath".to_owned(), "-ldflags".to_owned(), linker]
+}
+
+/// Compares `go1.26.8` with `1.26.0`; what cannot be read counts as 0.
+fn is_older(found: &str, needed: &str) -> bool {
+    let numbers = |version: &str| -> Vec<u32> {
+        let digits = version.trim_start_matches("go").split(['-', ' ', '+']).next().unwrap_or_default();
+        let mut numbers: Vec<u32> = digits.split('.').map(|part| part.parse().unwrap_or(0)).collect();
+        numbers.resize(3, 0);
+        numbers
+    };
+    numbers(found) < numbers(needed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_compare_as_numbers() {
+        assert!(is_older("go1.9.7", "1.26.0"));
+        assert!(is_older("go1.25", "1.26.0"));
+        assert!(!is_older("go1.26.8", "1.26.0"));
+        assert!(!is_older("go1.27-devel_abc", "1.26.0"));
+    }
+}

@@ -1,0 +1,5 @@
+//! The local cluster itself: what other tests rely on when they script a fault or count on a clean end.
+
+mod fates;
+mod nodes;
+mod processes;

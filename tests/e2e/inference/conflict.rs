@@ -1,0 +1,46 @@
+//! A name that somebody else's object has.
+
+use std::time::Duration;
+
+use api::aiinference::{AIInference, Phase};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Service};
+use kube::api::{DeleteParams, PostParams};
+use serde_json::json;
+use tests::{simulated, wait_for};
+
+use super::{create, is_ready, until_not_ready};
+
+/// The controller looks again every minute.
+const HEALS_WITHIN: Duration = Duration::from_secs(120);
+
+#[tokio::test]
+async fn a_foreign_deployment_is_not_touched_and_is_waited_for() {
+    let scene = simulated().await;
+    let deployments = scene.api::<Deployment>();
+    let foreign = serde_json::from_value(json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "chat"},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": {"app": "theirs"}},
+            "template": {
+                "metadata": {"labels": {"app": "theirs"}},
+                "spec": {"containers": [{"name": "theirs", "image": "theirs:1"}]},
+            },
+        },
+    }))
+    .unwrap();
+    let foreign = deployments.create(&PostParams::default(), &foreign).await.unwrap();
+
+    create(&scene, "chat", json!({})).await;
+    let model = until_not_ready(&scene, "chat", "OwnershipConflict").await;
+    assert_eq!(model.status.as_ref().unwrap().phase, Some(Phase::Failed));
+    let message = &super::condition(&model, "Ready").unwrap().message;
+    assert!(message.contains(&format!("Deployment {}/chat", scene.namespace())), "{message}");
+    assert_eq!(deployments.get("chat").await.unwrap().spec, foreign.spec);
+    assert!(scene.api::<Service>().get_opt("chat").await.unwrap().is_none(), "nothing was tried after it");
+
+    deployments.delete("chat", &DeleteParams::default()).await.unwrap();
+    wait_for(&scene.api::<AIInference>(), "chat", "healed", HEALS_WITHIN, is_ready).await;
+}

@@ -1,0 +1,149 @@
+//! Create, change, delete.
+
+use api::{aiinference::AIInference, conditions};
+use k8s_openapi::api::{
+    apps::v1::{Deployment, ReplicaSet},
+    core::v1::{ConfigMap, Pod, Service},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::{
+    Api, Resource,
+    api::{DeleteParams, ListParams},
+};
+use serde_json::json;
+use tests::{Scene, simulated, wait_for, wait_until_gone, within};
+
+use super::{change, condition, create, until_ready};
+
+#[tokio::test]
+async fn a_new_inference_becomes_ready_with_children_and_a_url() {
+    let scene = simulated().await;
+    create(&scene, "chat", json!({"gpu": {"count": 1, "productLabel": "A100"}, "replicas": 2})).await;
+    let model = until_ready(&scene, "chat").await;
+    let status = model.status.as_ref().unwrap();
+    assert_eq!(status.url, Some(format!("http://chat.{}.svc:8000", scene.namespace())));
+    assert_eq!((status.replicas, status.ready_replicas, status.model_loaded), (2, 2, true));
+
+    let uid = model.metadata.uid.as_ref().unwrap();
+    assert!(is_owned(&scene.api::<ConfigMap>().get("chat-model").await.unwrap(), uid));
+    assert!(is_owned(&scene.api::<Deployment>().get("chat").await.unwrap(), uid));
+    assert!(is_owned(&scene.api::<Service>().get("chat").await.unwrap(), uid));
+    assert!(is_owned(&scene.api::<PodDisruptionBudget>().get("chat").await.unwrap(), uid));
+    let pods = scene.api::<Pod>().list(&ListParams::default().labels(status.selector.as_ref().unwrap())).await;
+    for pod in pods.unwrap() {
+        let node = pod.spec.unwrap().node_name.unwrap();
+        assert!(["gpu-0", "gpu-2"].contains(&node.as_str()), "{node} has no A100");
+    }
+}
+
+#[tokio::test]
+async fn its_pods_are_admitted_where_pod_security_is_restricted() {
+    let shared = simulated().await;
+    let scene = Scene::restricted(&shared).await;
+    create(&scene, "chat", json!({})).await;
+    until_ready(&scene, "chat").await;
+}
+
+#[tokio::test]
+async fn what_kubectl_shows_comes_from_the_status() {
+    let scene = simulated().await;
+    create(&scene, "chat", json!({})).await;
+    until_ready(&scene, "chat").await;
+    let shown = scene.kubectl(&["get", "aii", "chat", "--no-headers", "-o", "wide"]);
+    let columns: Vec<&str> = shown.split_whitespace().collect();
+    assert_eq!(columns[..5], ["chat", "Ready", "1", "1", "vllm"], "{shown}");
+    assert!(shown.contains("s3://models/qwen") && shown.contains(":8000"), "{shown}");
+    scene.kubectl(&["wait", "--for=condition=Ready", "aii/chat", "--timeout=1s"]);
+}
+
+#[tokio::test]
+async fn a_new_image_replaces_the_pods_and_leaves_the_old_replica_set_empty() {
+    let scene = simulated().await;
+    create(&scene, "chat", json!({"image": "engine:1", "replicas": 2})).await;
+    until_ready(&scene, "chat").await;
+    let old = replica_set(&scene, "engine:1").await;
+
+    change(&scene, "chat", json!({"image": "engine:2"})).await;
+    let model = until_ready(&scene, "chat").await;
+    assert_eq!(model.status.unwrap().resolved.unwrap().image, "engine:2");
+    wait_for(&scene.api::<ReplicaSet>(), &old, "empty", within(), |replica_set: &ReplicaSet| {
+        replica_set.status.as_ref().is_some_and(|status| status.replicas == 0)
+    })
+    .await;
+    wait_for(&scene.api::<AIInference>(), "chat", "complete", within(), |model| {
+        condition(model, conditions::PROGRESSING).is_some_and(|progressing| progressing.reason == "Complete")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_change_that_is_taken_back_midway_ends_where_it_began() {
+    let scene = simulated().await;
+    let slow = json!([{"name": "SIM_READY_DELAY", "value": "20s"}]);
+    create(&scene, "chat", json!({"image": "engine:1"})).await;
+    until_ready(&scene, "chat").await;
+    let first = replica_set(&scene, "engine:1").await;
+    change(&scene, "chat", json!({"image": "engine:2", "env": slow})).await;
+    super::until_not_ready(&scene, "chat", "Loading").await;
+    change(&scene, "chat", json!({"image": "engine:1", "env": null})).await;
+    until_ready(&scene, "chat").await;
+    let replica_set = scene.api::<ReplicaSet>().get(&first).await.unwrap();
+    assert_eq!(replica_set.status.unwrap().ready_replicas, Some(1));
+}
+
+#[tokio::test]
+async fn deleting_it_leaves_nothing_behind() {
+    let scene = simulated().await;
+    create(&scene, "chat", json!({"replicas": 2})).await;
+    let model = until_ready(&scene, "chat").await;
+    let selector = model.status.unwrap().selector.unwrap();
+    let pods = scene.api::<Pod>().list(&ListParams::default().labels(&selector)).await.unwrap();
+
+    scene.api::<AIInference>().delete("chat", &DeleteParams::default()).await.unwrap();
+    wait_until_gone(&scene.api::<AIInference>(), "chat", within()).await;
+    wait_until_gone(&scene.api::<ConfigMap>(), "chat-model", within()).await;
+    wait_until_gone(&scene.api::<Deployment>(), "chat", within()).await;
+    wait_until_gone(&scene.api::<Service>(), "chat", within()).await;
+    wait_until_gone(&scene.api::<PodDisruptionBudget>(), "chat", within()).await;
+    for pod in pods {
+        wait_until_gone(&scene.api::<Pod>(), pod.metadata.name.as_deref().unwrap(), within()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_new_object_of_the_same_name_gets_children_of_its_own() {
+    let scene = simulated().await;
+    create(&scene, "chat", json!({})).await;
+    until_ready(&scene, "chat").await;
+    let models: Api<AIInference> = scene.api();
+    models.delete("chat", &DeleteParams::default()).await.unwrap();
+    let second = create(&scene, "chat", json!({"image": "engine:2"})).await;
+    until_ready(&scene, "chat").await;
+    let deployment = scene.api::<Deployment>().get("chat").await.unwrap();
+    assert!(is_owned(&deployment, second.metadata.uid.as_ref().unwrap()));
+}
+
+#[tokio::test]
+async fn a_name_that_no_service_may_have_gets_one_that_is_told() {
+    let scene = simulated().await;
+    create(&scene, "qwen2.5-chat", json!({})).await;
+    let url = until_ready(&scene, "qwen2.5-chat").await.status.unwrap().url.unwrap();
+    let service = url.trim_start_matches("http://").split('.').next().unwrap();
+    assert!(service.starts_with("qwen2-5-chat-"), "{service}");
+    scene.api::<Service>().get(service).await.unwrap();
+}
+
+fn is_owned<K: Resource>(child: &K, uid: &str) -> bool {
+    let owners = child.meta().owner_references.as_deref().unwrap_or_default();
+    owners.iter().any(|owner| owner.uid == uid && owner.controller == Some(true))
+}
+
+/// Name of the ReplicaSet whose pods run this image.
+async fn replica_set(scene: &Scene<'_>, image: &str) -> String {
+    let all = scene.api::<ReplicaSet>().list(&ListParams::default()).await.unwrap();
+    let found = all.into_iter().find(|replica_set| {
+        let pod = replica_set.spec.as_ref().and_then(|spec| spec.template.as_ref()?.spec.as_ref());
+        pod.is_some_and(|pod| pod.containers.iter().any(|c| c.image.as_deref() == Some(image)))
+    });
+    found.expect("a ReplicaSet with that image").metadata.name.unwrap()
+}

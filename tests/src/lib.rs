@@ -1,0 +1,100 @@
+//! What the test binaries share: one cluster per binary, a namespace per test, waits by watching.
+//!
+//! A test that only writes and reads objects uses [`api_server`] or [`simulated`]: the cluster starts with the first
+//! test of the binary that asks for it and ends with the process, however that ends. A test that counts requests,
+//! stops a component or kills a node starts its own with [`start`].
+//!
+//! Nothing here knows what a test is about. Waits have deadlines, and a wait that fails shows the object.
+
+mod scene;
+mod wait;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Once, OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use local_cluster::{Cluster, ClusterSpec, Controller, NodePool};
+use tokio::sync::OnceCell;
+
+pub use local_cluster;
+pub use scene::Scene;
+pub use wait::{wait_for, wait_until_gone, within};
+
+/// The controllers of this workspace, as they are started by [`simulated`].
+pub const CONTROLLERS: [&str; 0] = [];
+
+/// A namespace in this binary's API server: CRDs installed, nothing else running, so objects stay as they are.
+pub async fn api_server() -> Scene<'static> {
+    static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
+    Scene::new(CLUSTER.get_or_init(|| start(ClusterSpec::api_only(fresh_name(), tools()))).await).await
+}
+
+/// A namespace in this binary's whole cluster: simulated nodes, and the controllers of this workspace running.
+pub async fn simulated() -> Scene<'static> {
+    static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
+    let cluster = CLUSTER.get_or_init(async || {
+        let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
+        for name in CONTROLLERS {
+            cluster.start_controller(&controller(name)).await.unwrap_or_else(|error| {
+                panic!("{}", explained(&error));
+            });
+        }
+        cluster
+    });
+    Scene::new(cluster.await).await
+}
+
+/// A cluster of its own with the CRDs installed; it ends when the value is dropped.
+pub async fn start(spec: ClusterSpec) -> Cluster {
+    static SWEEP: Once = Once::new();
+    local_cluster::install_crypto_provider();
+    // What an earlier run left that was killed is in nobody's way, but it is not ours to keep either.
+    SWEEP.call_once(|| drop(local_cluster::sweep()));
+    let started = async {
+        let cluster = Cluster::start(spec, &local_cluster::sibling_binary("local-cluster")?).await?;
+        local_cluster::install::crds(&cluster.client().await?, &workspace().join("deploy/crds")).await?;
+        Ok(cluster)
+    };
+    started.await.unwrap_or_else(|error: local_cluster::Error| panic!("{}", explained(&error)))
+}
+
+/// A controller of this workspace, to be started with [`Cluster::start_controller`].
+pub fn controller(name: &str) -> Controller {
+    Controller::new(name, &workspace().join("deploy")).unwrap_or_else(|error| panic!("{}", explained(&error)))
+}
+
+/// The folder with the programs of a cluster; builds what is missing.
+pub fn tools() -> PathBuf {
+    static TOOLS: OnceLock<PathBuf> = OnceLock::new();
+    TOOLS
+        .get_or_init(|| {
+            local_cluster::tools::ensure().unwrap_or_else(|error| panic!("{}", explained(&error)))
+        })
+        .clone()
+}
+
+/// A name for a cluster that no other process and no other test uses.
+pub fn fresh_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The folder of the workspace.
+pub fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"))
+}
+
+/// An error with its causes, as a test's panic should show it.
+fn explained(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text.push_str(&format!(": {inner}"));
+        cause = inner.source();
+    }
+    text
+}
