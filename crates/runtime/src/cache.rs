@@ -5,7 +5,7 @@
 //! never talks to the API server and never waits.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     fmt,
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
@@ -156,12 +156,19 @@ impl<K> Cache<K> {
 }
 
 impl<K: Resource> Cache<K> {
-    /// One object as the watch told it.
+    /// One object as the watch told it. What came before the answer to our own write is known to be out of date.
     pub fn upsert(&self, object: K) {
         let object = Arc::new(object);
         self.change(|state| {
-            state.version = state.version.max(version_of(&*object));
-            vec![state.put(Key::of(&*object), Arc::clone(&object))]
+            let key = Key::of(&*object);
+            let version = version_of(&*object);
+            state.version = state.version.max(version);
+            match state.objects.get(&key) {
+                Some(known) if known.meta().uid == object.meta().uid && version_of(&**known) > version => {
+                    Vec::new()
+                }
+                Some(_) | None => vec![state.put(key, Arc::clone(&object))],
+            }
         });
     }
 
@@ -191,6 +198,12 @@ impl<K: Resource> Cache<K> {
                 Vec::new()
             }
         });
+    }
+
+    /// How many of the known objects a complete list does not have.
+    pub(crate) fn count_missing_from(&self, listed: &[Arc<K>]) -> usize {
+        let listed: HashSet<Key> = listed.iter().map(|object| Key::of(&**object)).collect();
+        self.read().objects.keys().filter(|key| !listed.contains(*key)).count()
     }
 
     /// A complete list: what differs is told, and so is what vanished.

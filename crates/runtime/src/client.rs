@@ -13,12 +13,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, header, response::Parts};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use kube::{
     Client, Config,
     client::{Body, ClientBuilder},
 };
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use tower::{BoxError, Layer, Service};
 
@@ -179,8 +180,31 @@ where
     if is_watch && head.status.is_success() {
         return Ok(Response::from_parts(head, body.map_err(Into::into).boxed_unsync()));
     }
-    let bytes = body.collect().await.map_err(Into::into)?.to_bytes();
+    let mut bytes = body.collect().await.map_err(Into::into)?.to_bytes();
+    if head.status.is_client_error() || head.status.is_server_error() {
+        bytes = as_status(&head, &bytes);
+    }
     Ok(Response::from_parts(head, Full::new(bytes).map_err(|never| match never {}).boxed_unsync()))
+}
+
+/// A failure as a Status with the code and the pause that HTTP told. kube takes both from the body alone, where they
+/// are missing if a proxy has answered, or the API server's own flow control, which speaks plain text.
+fn as_status(head: &Parts, body: &[u8]) -> Bytes {
+    let read: Option<Value> = serde_json::from_slice(body).ok();
+    let mut status = read.filter(|read| read["kind"] == "Status").unwrap_or_else(|| {
+        let message = String::from_utf8_lossy(body);
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message.trim()})
+    });
+    if status["code"].as_u64().is_none_or(|code| code == 0) {
+        status["code"] = json!(head.status.as_u16());
+    }
+    let pause = head.headers.get(header::RETRY_AFTER).and_then(|pause| pause.to_str().ok()?.parse::<u32>().ok());
+    if let Some(seconds) = pause
+        && status["details"]["retryAfterSeconds"].is_null()
+    {
+        status["details"]["retryAfterSeconds"] = json!(seconds);
+    }
+    status.to_string().into()
 }
 
 struct Operation {

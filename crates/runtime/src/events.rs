@@ -89,7 +89,7 @@ impl Recorder {
                 uid: meta.uid.clone(),
                 ..ObjectReference::default()
             }),
-            reporting_controller: Some(format!("ai.infra.example.com/{}", self.controller)),
+            reporting_controller: Some(self.controller.to_owned()),
             reporting_instance: Some(self.instance.clone()),
             ..Event::default()
         }

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use kube::{
     Client, Resource,
@@ -23,7 +23,7 @@ use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, Error as _},
 };
-use serde_json::value::RawValue;
+use serde_json::{Value, value::RawValue};
 use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -221,6 +221,20 @@ enum End {
     Failed(String),
 }
 
+struct Connection {
+    end: End,
+    /// The version of the last event seen.
+    reached: String,
+    /// Counted from the answer's headers: neither a slow LIST nor a slow refusal is a life.
+    lived: Duration,
+}
+
+impl Connection {
+    fn refused(end: End, from: String) -> Self {
+        Self { end, reached: from, lived: Duration::ZERO }
+    }
+}
+
 impl<K> Watch<K>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Send + Sync + 'static,
@@ -233,23 +247,17 @@ where
         let mut version: Option<String> = None;
         let mut failures = 0_u32;
         loop {
-            let opened = Instant::now();
-            let end = match version.take() {
-                None => match self.list_into_cache().await {
-                    Ok(listed) => {
-                        let (end, reached) = self.watch_from(listed).await;
-                        version = Some(reached);
-                        end
-                    }
-                    Err(error) => End::Stale(format!("LIST: {}", describe(&error))),
-                },
-                Some(from) => {
-                    let (end, reached) = self.watch_from(from).await;
-                    version = Some(reached);
-                    end
+            let from = match version.take() {
+                Some(from) => Ok(from),
+                None => self.list_into_cache().await,
+            };
+            let Connection { end, reached, lived } = match from {
+                Ok(from) => self.watch_from(from).await,
+                Err(error) => {
+                    Connection::refused(End::Stale(format!("LIST: {}", describe(&error))), String::new())
                 }
             };
-            let lived = opened.elapsed();
+            version = Some(reached);
             if lived >= self.timings.steady {
                 failures = 0;
             }
@@ -281,10 +289,10 @@ where
     async fn list_into_cache(&mut self) -> Result<String, kube::Error> {
         let (mut objects, mut version) = self.list().await?;
         let before = self.cache.len();
-        let lost = before.saturating_sub(objects.len());
+        let lost = self.cache.count_missing_from(&objects);
         if lost > DOUBTFUL_LOSS && lost > before / 2 {
             // An emptied or half-restored store must not lead to mass action: ask once more before it is believed.
-            warn!(kind = self.kind, before, now = objects.len(), "a list lost most objects; asking again");
+            warn!(kind = self.kind, before, lost, "a list lost most objects; asking again");
             (objects, version) = self.list().await?;
         }
         self.cache.replace(objects, &version);
@@ -319,8 +327,8 @@ where
         }
     }
 
-    /// Follows one connection to its end; the version is that of the last event seen.
-    async fn watch_from(&mut self, mut version: String) -> (End, String) {
+    /// Opens one connection and follows it to its end.
+    async fn watch_from(&mut self, mut version: String) -> Connection {
         let params = WatchParams {
             label_selector: self.scope.labels.clone(),
             field_selector: self.scope.fields.clone(),
@@ -330,13 +338,23 @@ where
         };
         let mut request = match self.request().watch(&params, &version) {
             Ok(request) => request,
-            Err(error) => return (End::Failed(error.to_string()), version),
+            Err(error) => return Connection::refused(End::Failed(error.to_string()), version),
         };
         request.extensions_mut().insert("watch");
         let events = match self.client.request_events::<Guard<K>>(request).await {
             Ok(events) => events,
-            Err(error) => return (ended_by("WATCH", &error), version),
+            Err(error) => return Connection::refused(ended_by("WATCH", &error), version),
         };
+        let opened = Instant::now();
+        let end = self.follow(events, &mut version).await;
+        Connection { end, reached: version, lived: opened.elapsed() }
+    }
+
+    async fn follow(
+        &mut self,
+        events: impl Stream<Item = Result<WatchEvent<Guard<K>>, kube::Error>>,
+        version: &mut String,
+    ) -> End {
         let mut events = pin!(events);
         let mut open = pin!(tokio::time::sleep(self.timings.instant));
         let mut proven = false;
@@ -351,23 +369,23 @@ where
                 }
             };
             let event = match next {
-                Err(_) => return (End::Failed("the watch was silent for too long".to_owned()), version),
-                Ok(None) => return (End::Closed, version),
+                Err(_) => return End::Failed("the watch was silent for too long".to_owned()),
+                Ok(None) => return End::Closed,
                 Ok(Some(Ok(event))) => event,
                 // The line would come again at the same version for ever.
                 Ok(Some(Err(kube::Error::SerdeError(error)))) => {
-                    return (End::Stale(format!("unreadable event: {error}")), version);
+                    return End::Stale(format!("unreadable event: {error}"));
                 }
-                Ok(Some(Err(error))) => return (ended_by("WATCH", &error), version),
+                Ok(Some(Err(error))) => return ended_by("WATCH", &error),
             };
             match event {
                 WatchEvent::Added(item) | WatchEvent::Modified(item) => match item {
                     Guard::Decoded(object) => {
-                        note_version(&mut version, object.meta());
+                        note_version(version, object.meta());
                         self.cache.upsert(prune(*object));
                     }
                     Guard::Undecodable { meta, error } => {
-                        note_version(&mut version, &meta);
+                        note_version(version, &meta);
                         self.undecodable(&meta, &error);
                     }
                 },
@@ -376,11 +394,11 @@ where
                         Guard::Decoded(object) => object.meta(),
                         Guard::Undecodable { meta, .. } => meta,
                     };
-                    note_version(&mut version, meta);
+                    note_version(version, meta);
                     self.cache.remove(meta);
                 }
-                WatchEvent::Bookmark(bookmark) => version = bookmark.metadata.resource_version,
-                WatchEvent::Error(status) => return (ended_by_status("WATCH event", &status), version),
+                WatchEvent::Bookmark(bookmark) => *version = bookmark.metadata.resource_version,
+                WatchEvent::Error(status) => return ended_by_status("WATCH event", &status),
             }
             self.health.alive();
             proven = true;
@@ -476,19 +494,26 @@ enum Guard<K> {
 
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Guard<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct OnlyMeta {
-            #[serde(default)]
-            metadata: ObjectMeta,
-        }
         let raw = Box::<RawValue>::deserialize(deserializer)?;
         match serde_json::from_str::<K>(raw.get()) {
             Ok(object) => Ok(Self::Decoded(Box::new(object))),
             Err(error) => {
-                let only: OnlyMeta = serde_json::from_str(raw.get()).map_err(D::Error::custom)?;
-                Ok(Self::Undecodable { meta: Box::new(only.metadata), error: error.to_string() })
+                let object: Value = serde_json::from_str(raw.get()).map_err(D::Error::custom)?;
+                Ok(Self::Undecodable { meta: Box::new(identity(&object)), error: error.to_string() })
             }
         }
+    }
+}
+
+/// What tells an object apart, taken field by field: its metadata may be what does not fit.
+fn identity(object: &Value) -> ObjectMeta {
+    let text = |field: &str| object["metadata"][field].as_str().map(str::to_owned);
+    ObjectMeta {
+        namespace: text("namespace"),
+        name: text("name"),
+        uid: text("uid"),
+        resource_version: text("resourceVersion"),
+        ..ObjectMeta::default()
     }
 }
 

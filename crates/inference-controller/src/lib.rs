@@ -1,0 +1,158 @@
+//! Runs model servers: turns an AIInference into a Deployment, a Service and a truthful status.
+//!
+//! ```text
+//!  AIInference ─┐                 ┌─▶ ConfigMap, Deployment, Service, PodDisruptionBudget
+//!  children ────┼▶ observe → validate → plan → apply ─▶ status, events
+//!  pods ────────┘   caches    pure      pure    I/O
+//! ```
+//!
+//! `observe` reads caches and sends nothing, `validate` and `plan` are pure, `apply` carries out and decides nothing.
+//! What a pod of each engine looks like is one table, in `engine`. No other controller is called: the loader and the
+//! engine are seen through their pods.
+
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use api::{aiinference::AIInference, labels};
+use clap::Parser;
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, Service},
+    policy::v1::PodDisruptionBudget,
+};
+use runtime::{
+    apply::Writer,
+    args::RuntimeArgs,
+    cache::Cache,
+    controller::Next,
+    events::Recorder,
+    process::{Identity, Process, Started},
+};
+
+use crate::{
+    apply::{Applied, Error, apply},
+    observe::{Observed, PodView, ReplicaSetView, keys_by_instance, observe},
+    plan::{Defaults, plan, refused, rejected},
+    validate::validate,
+};
+
+mod apply;
+mod engine;
+mod names;
+mod observe;
+mod plan;
+mod quantity;
+mod validate;
+
+/// Field manager, name of the Lease and value of the managed-by label.
+pub const NAME: &str = "inference-controller";
+
+pub const IDENTITY: Identity =
+    Identity { name: NAME, version: env!("CARGO_PKG_VERSION"), hash_annotation: APPLIED };
+
+/// Hash of what was last applied to a child.
+const APPLIED: &str = "ai.infra.example.com/applied";
+
+/// The command line.
+#[derive(Parser, Debug)]
+#[command(name = NAME, version, about)]
+pub struct Args {
+    #[command(flatten)]
+    pub runtime: RuntimeArgs,
+    #[command(flatten)]
+    pub inference: InferenceArgs,
+}
+
+/// Defaults of this release. What runs already keeps those that it was first rendered with.
+#[derive(clap::Args, Clone, Debug)]
+pub struct InferenceArgs {
+    /// Image that copies a model into a pod before the engine starts
+    #[arg(long, default_value = concat!("ghcr.io/ai-controllers/model-transfer:", env!("CARGO_PKG_VERSION")))]
+    pub loader_image: String,
+
+    /// Image of vLLM; default: the one that this release was made for
+    #[arg(long)]
+    pub vllm_image: Option<String>,
+
+    /// Image of Triton; default: the one that this release was made for
+    #[arg(long)]
+    pub triton_image: Option<String>,
+
+    /// Image of TGI; default: the one that this release was made for
+    #[arg(long)]
+    pub tgi_image: Option<String>,
+}
+
+/// What every reconcile has at hand.
+pub(crate) struct Context {
+    pub(crate) models: Cache<AIInference>,
+    pub(crate) config_maps: Cache<ConfigMap>,
+    pub(crate) deployments: Cache<Deployment>,
+    pub(crate) services: Cache<Service>,
+    pub(crate) budgets: Cache<PodDisruptionBudget>,
+    pub(crate) replica_sets: Cache<ReplicaSetView>,
+    pub(crate) pods: Cache<PodView>,
+    pub(crate) writer: Writer,
+    pub(crate) recorder: Recorder,
+    pub(crate) defaults: Defaults,
+}
+
+/// Names what is watched and what runs for it.
+pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
+    let ours = format!("{}={NAME},{}={}", labels::MANAGED_BY, labels::NAME, names::KIND);
+    let ctx = Arc::new(Context {
+        models: process.watch("AIInference"),
+        config_maps: process.watch_labelled("ConfigMap", &ours),
+        deployments: process.watch_labelled("Deployment", &ours),
+        services: process.watch_labelled("Service", &ours),
+        budgets: process.watch_labelled("PodDisruptionBudget", &ours),
+        replica_sets: process.watch_labelled("ReplicaSet", &ours),
+        pods: process.watch_labelled("Pod", &ours),
+        writer: process.writer(),
+        recorder: process.recorder(),
+        defaults: Defaults::from(args),
+    });
+    let controller = process
+        .controller(&ctx.models)
+        .owns(&ctx.config_maps)
+        .owns(&ctx.deployments)
+        .owns(&ctx.services)
+        .owns(&ctx.budgets)
+        .maps(&ctx.replica_sets, keys_by_instance)
+        .maps(&ctx.pods, keys_by_instance);
+    process.control(controller, move |model, now| {
+        let ctx = Arc::clone(&ctx);
+        async move { reconcile(&ctx, model, now).await }
+    })
+}
+
+/// Observe, validate, plan, apply.
+async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Result<Next, Error> {
+    if model.metadata.deletion_timestamp.is_some() {
+        // Its children go with it, by their owner references; to repair them now would bring them back.
+        return Ok(Next::Done);
+    }
+    let observed: Observed = observe(ctx, Arc::clone(&model));
+    let valid = match validate(&model) {
+        Ok(valid) => valid,
+        Err(invalid) => return finish(apply(ctx, &model, rejected(&invalid, &observed, now), now).await?),
+    };
+    match apply(ctx, &model, plan(&valid, &observed, &ctx.defaults, now), now).await? {
+        Applied::Refused(refusal) => {
+            finish(apply(ctx, &model, refused(&refusal, &valid, &observed, &ctx.defaults, now), now).await?)
+        }
+        done @ Applied::All { .. } => finish(done),
+    }
+}
+
+fn finish(applied: Applied) -> Result<Next, Error> {
+    match applied {
+        Applied::All { requeue_after: Some(wait) } => Ok(Next::After(wait)),
+        Applied::All { requeue_after: None } | Applied::Refused(_) => Ok(Next::Done),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,13 @@
+//! The inference-controller's process: reads the command line and hands over to the runtime.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use inference_controller::{Args, IDENTITY, start};
+
+fn main() -> ExitCode {
+    let Args { runtime, inference } = Args::parse();
+    runtime::process::run(&IDENTITY, &runtime, |process| start(process, inference))
+}

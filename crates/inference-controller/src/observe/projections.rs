@@ -1,0 +1,228 @@
+//! The little that we read of pods and ReplicaSets. A cluster has many of them, so only that little is kept.
+//!
+//! Decoding only: what a state means is decided in `plan`.
+
+use api::labels;
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{apps::v1::ReplicaSet, core::v1::Pod},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use kube::Resource;
+use serde::{Deserialize, Deserializer};
+
+use super::REVISION;
+
+/// A pod: where it is, and what its containers do.
+#[derive(Resource, Clone, Debug, Default, Deserialize)]
+#[resource(inherit = Pod)]
+#[serde(from = "PodParts")]
+pub(crate) struct PodView {
+    pub(crate) metadata: ObjectMeta,
+    pub(crate) phase: String,
+    pub(crate) node: Option<String>,
+    pub(crate) scheduled: Option<Condition>,
+    pub(crate) is_ready: bool,
+    pub(crate) init_containers: Vec<Container>,
+    pub(crate) containers: Vec<Container>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Condition {
+    #[serde(rename = "type")]
+    type_: String,
+    pub(crate) status: String,
+    #[serde(default)]
+    pub(crate) reason: String,
+    #[serde(default)]
+    pub(crate) message: String,
+    #[serde(default, deserialize_with = "instant")]
+    pub(crate) last_transition_time: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Container {
+    pub(crate) name: String,
+    /// Its startup probe has succeeded.
+    #[serde(default)]
+    pub(crate) started: Option<bool>,
+    #[serde(default)]
+    pub(crate) restart_count: i32,
+    #[serde(default)]
+    pub(crate) state: ContainerState,
+    #[serde(default, rename = "lastState")]
+    pub(crate) last: ContainerState,
+}
+
+/// One of the three is there, or none.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct ContainerState {
+    pub(crate) waiting: Option<Waiting>,
+    pub(crate) running: Option<Running>,
+    pub(crate) terminated: Option<Terminated>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Waiting {
+    #[serde(default)]
+    pub(crate) reason: String,
+    #[serde(default)]
+    pub(crate) message: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Running {
+    #[serde(default, deserialize_with = "instant")]
+    pub(crate) started_at: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Terminated {
+    pub(crate) exit_code: i32,
+    #[serde(default)]
+    pub(crate) reason: String,
+    #[serde(default)]
+    pub(crate) message: String,
+}
+
+/// A ReplicaSet: which revision it is, and how much of it is ready.
+#[derive(Resource, Clone, Debug, Default, Deserialize)]
+#[resource(inherit = ReplicaSet)]
+#[serde(from = "ReplicaSetParts")]
+pub(crate) struct ReplicaSetView {
+    pub(crate) metadata: ObjectMeta,
+    pub(crate) revision: Option<String>,
+    pub(crate) ready_replicas: i32,
+}
+
+impl PodView {
+    /// Evicted, finished or on its way out: its controller has already replaced it, or will.
+    pub(crate) fn is_over(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some() || self.phase == "Failed" || self.phase == "Succeeded"
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+}
+
+#[derive(Deserialize)]
+struct PodParts {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: PodSpecParts,
+    #[serde(default)]
+    status: PodStatusParts,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodSpecParts {
+    node_name: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodStatusParts {
+    phase: String,
+    conditions: Vec<Condition>,
+    init_container_statuses: Vec<Container>,
+    container_statuses: Vec<Container>,
+}
+
+impl From<PodParts> for PodView {
+    fn from(PodParts { metadata, spec, status }: PodParts) -> Self {
+        let is_ready = status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+        Self {
+            metadata: narrow(metadata),
+            phase: status.phase,
+            node: spec.node_name.filter(|node| !node.is_empty()),
+            scheduled: status.conditions.into_iter().find(|c| c.type_ == "PodScheduled"),
+            is_ready,
+            init_containers: status.init_container_statuses,
+            containers: status.container_statuses,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct ReplicaSetParts {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    status: ReplicaSetStatusParts,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ReplicaSetStatusParts {
+    ready_replicas: i32,
+}
+
+impl From<ReplicaSetParts> for ReplicaSetView {
+    fn from(ReplicaSetParts { mut metadata, status }: ReplicaSetParts) -> Self {
+        let revision = metadata.annotations.as_mut().and_then(|annotations| annotations.remove(REVISION));
+        Self { metadata: narrow(metadata), revision, ready_replicas: status.ready_replicas }
+    }
+}
+
+/// Identity, owner, and the label that leads to the AIInference.
+fn narrow(metadata: ObjectMeta) -> ObjectMeta {
+    let instance = metadata.labels.and_then(|mut labels| labels.remove_entry(labels::INSTANCE));
+    ObjectMeta {
+        name: metadata.name,
+        namespace: metadata.namespace,
+        uid: metadata.uid,
+        resource_version: metadata.resource_version,
+        owner_references: metadata.owner_references,
+        deletion_timestamp: metadata.deletion_timestamp,
+        labels: instance.map(|label| [label].into()),
+        ..ObjectMeta::default()
+    }
+}
+
+fn instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
+    Ok(Option::<Time>::deserialize(deserializer)?.map(|time| time.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_without_a_status_is_nothing_yet() {
+        let pod: PodView = serde_saphyr::from_str("{metadata: {name: a}, spec: {containers: []}}").unwrap();
+        assert!(pod.node.is_none() && pod.scheduled.is_none() && !pod.is_ready && pod.containers.is_empty());
+    }
+
+    #[test]
+    fn a_pod_keeps_what_we_read_and_nothing_else() {
+        let pod: PodView = serde_saphyr::from_str(
+            "
+metadata:
+  name: chat-abc
+  labels: {app.kubernetes.io/instance: chat, other: x}
+  annotations: {large: text}
+spec: {nodeName: gpu-0, containers: [{name: engine}]}
+status:
+  phase: Running
+  conditions:
+  - {type: Ready, status: 'True', lastTransitionTime: '2026-01-01T00:00:00Z'}
+  - {type: PodScheduled, status: 'True', lastTransitionTime: '2026-01-01T00:00:00Z'}
+  containerStatuses:
+  - {name: engine, ready: true, image: a, imageID: b, restartCount: 1,
+     state: {running: {startedAt: '2026-01-01T00:00:00Z'}},
+     lastState: {terminated: {exitCode: 137, reason: OOMKilled}}}
+",
+        )
+        .unwrap();
+        assert_eq!(pod.node.as_deref(), Some("gpu-0"));
+        assert!(pod.is_ready && pod.scheduled.is_some_and(|condition| condition.status == "True"));
+        assert_eq!(pod.containers[0].last.terminated.as_ref().map(|ended| ended.exit_code), Some(137));
+        assert_eq!(pod.metadata.labels.unwrap().len(), 1);
+        assert_eq!(pod.metadata.annotations, None);
+    }
+}

@@ -1,0 +1,137 @@
+//! What has to be done for one AIInference, as one value. Pure: no request, no clock, no randomness.
+//!
+//! Reads as a table of contents; each child and each policy has its own file.
+
+use std::time::Duration;
+
+use api::aiinference::AIInferenceStatus;
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, Service},
+    policy::v1::PodDisruptionBudget,
+};
+use runtime::events::Note;
+use serde::Serialize;
+
+use crate::{
+    observe::Observed,
+    plan::resolved::resolve,
+    validate::{Invalid, ValidInference},
+};
+
+mod conditions;
+mod config_map;
+mod deployment;
+mod events;
+mod faults;
+mod metadata;
+mod pod;
+mod pod_disruption_budget;
+mod resolved;
+mod rollout;
+mod service;
+mod status;
+
+pub(crate) use resolved::Defaults;
+
+/// The whole decision.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Plan {
+    /// In the order in which they are applied.
+    pub(crate) children: Vec<Child>,
+    pub(crate) deletions: Vec<Deletion>,
+    pub(crate) status: AIInferenceStatus,
+    pub(crate) events: Vec<Note>,
+    /// When to look again even if nothing changes.
+    pub(crate) requeue_after: Option<Duration>,
+}
+
+/// A child as it should be.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) enum Child {
+    ConfigMap(Box<ConfigMap>),
+    Deployment(Box<Deployment>),
+    Service(Box<Service>),
+    PodDisruptionBudget(Box<PodDisruptionBudget>),
+}
+
+/// A child of ours that must go, as it was seen.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) enum Deletion {
+    PodDisruptionBudget(Box<PodDisruptionBudget>),
+}
+
+/// A child that the API server did not take from us. Waiting does not mend it; somebody has to change something.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Refusal {
+    /// An object of that name belongs to somebody else.
+    OwnershipConflict(String),
+    /// The API server calls it invalid.
+    InvalidSpec(String),
+}
+
+/// A foreign object may be renamed or deleted without any event that we would see.
+const LOOK_AGAIN_AFTER_REFUSAL: Duration = Duration::from_secs(60);
+
+/// For a spec that can be carried out.
+pub(crate) fn plan(valid: &ValidInference, observed: &Observed, defaults: &Defaults, now: Timestamp) -> Plan {
+    let resolved = resolve(valid, observed.deployment.as_deref(), defaults);
+    let rollout = rollout::rollout(valid, observed, now);
+    let judged = conditions::of_valid(valid, observed, now);
+    let soonest = [rollout.look_again, judged.look_again].into_iter().flatten().min();
+    let events = events::of_change(observed.model.status.as_ref(), &judged);
+    let status = status::of_valid(valid, &resolved, observed, judged, now);
+    let (children, deletions) = if valid.pods.paused {
+        (Vec::new(), Vec::new())
+    } else {
+        (
+            [
+                Some(Child::ConfigMap(Box::new(config_map::config_map(valid)))),
+                Some(Child::Deployment(Box::new(deployment::deployment(valid, &resolved, rollout.strategy)))),
+                Some(Child::Service(Box::new(service::service(valid, &resolved)))),
+                pod_disruption_budget::pod_disruption_budget(valid)
+                    .map(|budget| Child::PodDisruptionBudget(Box::new(budget))),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
+            pod_disruption_budget::superfluous(valid, observed)
+                .map(|budget| Deletion::PodDisruptionBudget(Box::new(budget.clone())))
+                .into_iter()
+                .collect(),
+        )
+    };
+    Plan { children, deletions, status, events, requeue_after: soonest }
+}
+
+/// For a spec that cannot be carried out: what runs is left running.
+pub(crate) fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Plan {
+    let judged = conditions::of_invalid(invalid, observed);
+    let events = events::of_change(observed.model.status.as_ref(), &judged);
+    told(status::of_invalid(observed, judged, now), events, None)
+}
+
+/// For children that the API server has just refused: nothing more is tried for a while.
+pub(crate) fn refused(
+    refusal: &Refusal,
+    valid: &ValidInference,
+    observed: &Observed,
+    defaults: &Defaults,
+    now: Timestamp,
+) -> Plan {
+    let resolved = resolve(valid, observed.deployment.as_deref(), defaults);
+    let judged = conditions::of_refused(refusal, valid, observed, now);
+    let events = events::of_change(observed.model.status.as_ref(), &judged);
+    let status = status::of_valid(valid, &resolved, observed, judged, now);
+    told(status, events, Some(LOOK_AGAIN_AFTER_REFUSAL))
+}
+
+/// A plan that only says something.
+fn told(status: AIInferenceStatus, events: Vec<Note>, requeue_after: Option<Duration>) -> Plan {
+    Plan { children: Vec::new(), deletions: Vec::new(), status, events, requeue_after }
+}
+
+#[cfg(test)]
+mod tests;

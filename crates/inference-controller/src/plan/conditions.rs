@@ -1,0 +1,348 @@
+//! What is true of an AIInference now: its phase and its conditions, each with a reason and a message. Pure.
+//!
+//! `Ready` speaks of the revision that the spec asks for, and only of pods that were seen to be ready. When a condition
+//! was last different is not decided here, but in `status`.
+
+use std::time::Duration;
+
+use api::{aiinference::Phase, conditions, reasons};
+use jiff::Timestamp;
+
+use super::{
+    Refusal,
+    faults::{About, Fault, WarmUp, fault_of, placement_fault, warm_up},
+    resolved::is_rendered_from,
+};
+use crate::{
+    observe::{Observed, PodView, Revision},
+    validate::{Invalid, ValidInference},
+};
+
+/// Phase and conditions, without their times.
+#[derive(Debug)]
+pub(super) struct Judged {
+    pub(super) phase: Phase,
+    pub(super) verdicts: Vec<Verdict>,
+    /// When a warm-up will have taken too long.
+    pub(super) look_again: Option<Duration>,
+}
+
+/// One condition.
+#[derive(Clone, Debug)]
+pub(super) struct Verdict {
+    pub(super) type_: &'static str,
+    pub(super) holds: bool,
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+/// How many pods there are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    /// Of any revision.
+    pub(super) all: i32,
+    pub(super) ready: i32,
+    /// Of the revision that the spec asks for.
+    pub(super) updated: i32,
+    pub(super) updated_ready: i32,
+}
+
+pub(super) fn of_valid(valid: &ValidInference, observed: &Observed, now: Timestamp) -> Judged {
+    let counts = counts(observed, current(valid, observed).is_some());
+    let judged = if valid.replicas == 0 { stopped(counts) } else { serving(valid, observed, counts, now) };
+    if valid.pods.paused { paused(judged) } else { judged }
+}
+
+/// The pods of the last valid spec go on; of this one there are none.
+pub(super) fn of_invalid(invalid: &Invalid, observed: &Observed) -> Judged {
+    let message = invalid.to_string();
+    let accepted = fails(conditions::ACCEPTED, reasons::INVALID_SPEC, message.clone());
+    Judged {
+        phase: Phase::Failed,
+        verdicts: vec![
+            accepted,
+            available(counts(observed, false)),
+            fails(conditions::READY, reasons::INVALID_SPEC, message),
+        ],
+        look_again: None,
+    }
+}
+
+pub(super) fn of_refused(
+    refusal: &Refusal,
+    valid: &ValidInference,
+    observed: &Observed,
+    now: Timestamp,
+) -> Judged {
+    let mut judged = of_valid(valid, observed, now);
+    let (reason, message) = match refusal {
+        Refusal::OwnershipConflict(message) => (reasons::OWNERSHIP_CONFLICT, message),
+        Refusal::InvalidSpec(message) => {
+            judged.replace(fails(conditions::ACCEPTED, reasons::INVALID_SPEC, message.clone()));
+            (reasons::INVALID_SPEC, message)
+        }
+    };
+    judged.replace(fails(conditions::READY, reason, message.clone()));
+    judged.phase = Phase::Failed;
+    judged
+}
+
+/// `speaks_of_this_spec`: whether the revision that the Deployment works towards is the one that the spec asks for.
+pub(super) fn counts(observed: &Observed, speaks_of_this_spec: bool) -> Counts {
+    let status = observed.deployment.as_ref().and_then(|deployment| deployment.status.as_ref());
+    let Some(status) = status else { return Counts::default() };
+    let any = Counts {
+        all: status.replicas.unwrap_or_default(),
+        ready: status.ready_replicas.unwrap_or_default(),
+        ..Counts::default()
+    };
+    match &observed.revision {
+        Some(revision) if speaks_of_this_spec => Counts {
+            updated: status.updated_replicas.unwrap_or_default(),
+            updated_ready: revision.ready_replicas,
+            ..any
+        },
+        Some(_) | None => any,
+    }
+}
+
+/// The revision that the spec asks for, once the Deployment works towards it.
+pub(super) fn current<'a>(valid: &ValidInference, observed: &'a Observed) -> Option<&'a Revision> {
+    let deployment = observed.deployment.as_deref()?;
+    observed.revision.as_ref().filter(|_| is_rendered_from(deployment, valid))
+}
+
+impl Judged {
+    fn replace(&mut self, verdict: Verdict) {
+        match self.verdicts.iter_mut().find(|known| known.type_ == verdict.type_) {
+            Some(known) => *known = verdict,
+            None => self.verdicts.push(verdict),
+        }
+    }
+}
+
+fn stopped(counts: Counts) -> Judged {
+    let message = "spec.replicas is 0".to_owned();
+    let progressing = if counts.all == 0 {
+        holds(conditions::PROGRESSING, reasons::COMPLETE, "no pod is left".to_owned())
+    } else {
+        holds(conditions::PROGRESSING, reasons::SCALING, format!("{} pods are left", counts.all))
+    };
+    Judged {
+        phase: Phase::Pending,
+        verdicts: vec![
+            accepted(),
+            fails(conditions::MODEL_LOADED, reasons::STOPPED, message.clone()),
+            available(counts),
+            progressing,
+            fails(conditions::READY, reasons::STOPPED, message),
+        ],
+        look_again: None,
+    }
+}
+
+fn serving(valid: &ValidInference, observed: &Observed, counts: Counts, now: Timestamp) -> Judged {
+    let pods: Vec<&PodView> =
+        current(valid, observed).into_iter().flat_map(|revision| &revision.pods).map(AsRef::as_ref).collect();
+    let faults = faults(valid, observed, &pods, now);
+    let about = |about: About| faults.iter().find(|fault| fault.about == about);
+    let complete = counts.updated_ready >= valid.replicas;
+
+    let model_loaded = model_loaded(about(About::ModelLoaded), counts, &pods);
+    let scheduled = scheduled(about(About::Scheduled), &pods);
+    let progressing = progressing(about(About::Progressing), valid, observed, counts);
+    let ready = if complete {
+        let message = format!("{} of {} replicas are ready", counts.updated_ready, valid.replicas);
+        holds(conditions::READY, reasons::READY, message)
+    } else {
+        // A model that is not there, or an engine that does not run, is the cause; that it has not loaded, the effect.
+        let lasting = about(About::ModelLoaded).is_some().then_some(&model_loaded);
+        let order = [lasting, scheduled.as_ref(), Some(&progressing), Some(&model_loaded)];
+        let cause = order.into_iter().flatten().find(|verdict| !verdict.holds);
+        match cause {
+            Some(Verdict { reason, message, .. }) => fails(conditions::READY, reason, message.clone()),
+            // Some replicas serve, and the others are on their way.
+            None => {
+                let reason = match progressing.reason {
+                    reasons::COMPLETE => reasons::LOADING,
+                    under_way => under_way,
+                };
+                let message = format!("{} of {} replicas are ready", counts.updated_ready, valid.replicas);
+                fails(conditions::READY, reason, message)
+            }
+        }
+    };
+    let phase = if complete {
+        Phase::Ready
+    } else if about(About::ModelLoaded).is_some() || about(About::Progressing).is_some() {
+        Phase::Failed
+    } else if pods.iter().any(|pod| pod.node.is_some()) {
+        Phase::Loading
+    } else {
+        Phase::Pending
+    };
+    let timeout = warmup_timeout(valid);
+    let look_again = pods.iter().filter_map(|pod| match warm_up(pod, timeout, now) {
+        WarmUp::Left(left) => Some(left),
+        WarmUp::None | WarmUp::TimedOut => None,
+    });
+    Judged {
+        phase,
+        look_again: look_again.min(),
+        verdicts: [
+            Some(accepted()),
+            Some(model_loaded),
+            scheduled,
+            Some(available(counts)),
+            Some(progressing),
+            Some(ready),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
+    }
+}
+
+/// In the order of the pods' names, so that the same pods give the same message.
+fn faults(valid: &ValidInference, observed: &Observed, pods: &[&PodView], now: Timestamp) -> Vec<Fault> {
+    let timeout = warmup_timeout(valid);
+    let had_timed_out = reason_before(observed, conditions::PROGRESSING) == Some(reasons::WARMUP_TIMEOUT);
+    pods.iter()
+        .filter_map(|pod| {
+            let timed_out = warm_up(pod, timeout, now) == WarmUp::TimedOut && !pod.is_ready;
+            let fault = fault_of(pod).or_else(|| placement_fault(pod, valid.gpus.as_ref()));
+            // The kubelet's restart comes after the timeout, and must not hide it behind a crash.
+            let hidden = had_timed_out && fault.as_ref().is_some_and(|f| f.reason == reasons::CRASH_LOOP);
+            if timed_out || hidden { Some(too_slow(valid, pod)) } else { fault }
+        })
+        .collect()
+}
+
+fn too_slow(valid: &ValidInference, pod: &PodView) -> Fault {
+    Fault {
+        about: About::Progressing,
+        reason: reasons::WARMUP_TIMEOUT,
+        message: format!(
+            "engine of pod {} was not ready within {} s; raise spec.warmupTimeoutSeconds, or see kubectl logs {0}",
+            pod.name(),
+            valid.warmup_timeout_seconds
+        ),
+    }
+}
+
+fn model_loaded(fault: Option<&Fault>, counts: Counts, pods: &[&PodView]) -> Verdict {
+    let type_ = conditions::MODEL_LOADED;
+    if counts.updated_ready > 0 {
+        return holds(
+            type_,
+            reasons::LOADED,
+            format!("{} replicas have loaded the model", counts.updated_ready),
+        );
+    }
+    match fault {
+        Some(Fault { reason, message, about: _ }) => fails(type_, reason, message.clone()),
+        None => fails(type_, reasons::LOADING, stage(pods)),
+    }
+}
+
+/// How far the pod is that is furthest.
+fn stage(pods: &[&PodView]) -> String {
+    let running = pods.iter().find(|pod| pod.containers.iter().any(|c| c.state.running.is_some()));
+    if let Some(pod) = running {
+        return format!("engine of pod {} warms up", pod.name());
+    }
+    match pods.iter().find(|pod| pod.node.is_some()) {
+        Some(pod) => format!("pod {} gets the model and the image of the engine", pod.name()),
+        None => "no pod of this revision has a node yet".to_owned(),
+    }
+}
+
+/// Absent while there is nothing to place.
+fn scheduled(fault: Option<&Fault>, pods: &[&PodView]) -> Option<Verdict> {
+    let type_ = conditions::SCHEDULED;
+    if let Some(Fault { reason, message, about: _ }) = fault {
+        return Some(fails(type_, reason, message.clone()));
+    }
+    let placed = !pods.is_empty() && pods.iter().all(|pod| pod.node.is_some());
+    placed.then(|| holds(type_, reasons::SCHEDULED, format!("{} pods have a node", pods.len())))
+}
+
+fn available(counts: Counts) -> Verdict {
+    let type_ = conditions::AVAILABLE;
+    match counts.ready {
+        0 => fails(type_, reasons::NO_READY_REPLICAS, "no pod is ready".to_owned()),
+        ready => holds(type_, reasons::MINIMUM_REPLICAS, format!("{ready} pods are ready")),
+    }
+}
+
+fn progressing(
+    fault: Option<&Fault>,
+    valid: &ValidInference,
+    observed: &Observed,
+    counts: Counts,
+) -> Verdict {
+    let type_ = conditions::PROGRESSING;
+    let Counts { all, ready, updated, updated_ready } = counts;
+    if let Some(Fault { reason, message, about: _ }) = fault {
+        let still = ready - updated_ready;
+        let message = if still > 0 {
+            format!("{message}; {still} pods of an older revision serve on")
+        } else {
+            message.clone()
+        };
+        return fails(type_, reason, message);
+    }
+    let wanted = valid.replicas;
+    let was_complete =
+        [Some(reasons::COMPLETE), Some(reasons::SCALING)].contains(&reason_before(observed, type_));
+    if all > updated {
+        let message =
+            format!("{updated_ready} of {wanted} replicas are ready, {} pods are older", all - updated);
+        holds(type_, reasons::ROLLING, message)
+    } else if updated_ready >= wanted && updated == wanted {
+        holds(type_, reasons::COMPLETE, format!("all {wanted} replicas are of this revision"))
+    } else if was_complete && updated != wanted {
+        holds(type_, reasons::SCALING, format!("{updated} of {wanted} replicas exist"))
+    } else if was_complete {
+        // A pod that is replaced one for one is neither.
+        let unchanged = reason_before(observed, type_).filter(|reason| *reason == reasons::COMPLETE);
+        let reason = unchanged.unwrap_or(reasons::SCALING);
+        holds(type_, reason, format!("{updated_ready} of {wanted} replicas are ready"))
+    } else {
+        holds(type_, reasons::ROLLING, format!("{updated_ready} of {wanted} replicas are ready"))
+    }
+}
+
+/// Says so, and otherwise what it would have said.
+fn paused(mut judged: Judged) -> Judged {
+    for verdict in judged.verdicts.iter_mut().filter(|verdict| verdict.type_ == conditions::READY) {
+        verdict.reason = reasons::PAUSED;
+        verdict.message = format!("spec.paused is set, so nothing is changed; {}", verdict.message);
+    }
+    judged
+}
+
+/// The constant that the condition of this type had as its reason.
+fn reason_before(observed: &Observed, type_: &str) -> Option<&'static str> {
+    let status = observed.model.status.as_ref()?;
+    let reason = &status.conditions.iter().find(|condition| condition.type_ == type_)?.reason;
+    [reasons::COMPLETE, reasons::SCALING, reasons::ROLLING, reasons::WARMUP_TIMEOUT]
+        .into_iter()
+        .find(|known| known == reason)
+}
+
+fn warmup_timeout(valid: &ValidInference) -> Duration {
+    Duration::from_secs(u64::from(valid.warmup_timeout_seconds.unsigned_abs()))
+}
+
+fn accepted() -> Verdict {
+    holds(conditions::ACCEPTED, reasons::VALID, "the spec can be carried out".to_owned())
+}
+
+fn holds(type_: &'static str, reason: &'static str, message: String) -> Verdict {
+    Verdict { type_, holds: true, reason, message }
+}
+
+fn fails(type_: &'static str, reason: &'static str, message: String) -> Verdict {
+    Verdict { type_, holds: false, reason, message }
+}

@@ -1,0 +1,47 @@
+//! The Deployment: how many pods, and how a change reaches them.
+
+use k8s_openapi::{
+    api::apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment},
+    apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
+};
+
+use super::{
+    metadata::{metadata, selector},
+    pod::pod_template,
+    resolved::{self, Resolved},
+    rollout::Strategy,
+};
+use crate::{names, validate::ValidInference};
+
+/// How Kubernetes writes "no deadline". A model may load for hours, and whether it has taken too long is our decision.
+const NO_DEADLINE: i32 = i32::MAX;
+/// Enough for `kubectl rollout history`; the source of truth is the AIInference.
+const REVISIONS_KEPT: i32 = 3;
+
+pub(super) fn deployment(valid: &ValidInference, resolved: &Resolved, strategy: Strategy) -> Deployment {
+    let (surge, unavailable) = match strategy {
+        Strategy::Surge => (1, 0),
+        Strategy::Replace => (0, 1),
+    };
+    let mut metadata = metadata(valid, names::deployment(&valid.name));
+    metadata.annotations = Some(resolved::annotations(valid, resolved).into());
+    Deployment {
+        metadata,
+        spec: Some(DeploymentSpec {
+            replicas: Some(valid.replicas),
+            selector: LabelSelector { match_labels: Some(selector(&valid.name)), ..LabelSelector::default() },
+            strategy: Some(DeploymentStrategy {
+                type_: Some("RollingUpdate".to_owned()),
+                rolling_update: Some(RollingUpdateDeployment {
+                    max_surge: Some(IntOrString::Int(surge)),
+                    max_unavailable: Some(IntOrString::Int(unavailable)),
+                }),
+            }),
+            template: pod_template(valid, resolved),
+            progress_deadline_seconds: Some(NO_DEADLINE),
+            revision_history_limit: Some(REVISIONS_KEPT),
+            ..DeploymentSpec::default()
+        }),
+        ..Deployment::default()
+    }
+}

@@ -1,0 +1,32 @@
+//! What every child has: its name, its owner, and the labels by which people and selectors find it.
+
+use std::collections::BTreeMap;
+
+use api::labels;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::{NAME, names, validate::ValidInference};
+
+pub(super) fn metadata(valid: &ValidInference, name: String) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name),
+        namespace: Some(valid.namespace.clone()),
+        labels: Some(labels_of(valid)),
+        owner_references: Some(vec![valid.owner.clone()]),
+        ..ObjectMeta::default()
+    }
+}
+
+pub(super) fn labels_of(valid: &ValidInference) -> BTreeMap<String, String> {
+    let mut labels = selector(&valid.name);
+    labels.remove(labels::TRACK);
+    labels.insert(labels::MANAGED_BY.to_owned(), NAME.to_owned());
+    labels
+}
+
+/// What picks the pods of one AIInference. A Deployment's selector can never change, so this must not, either.
+pub(super) fn selector(instance: &str) -> BTreeMap<String, String> {
+    [(labels::NAME, names::KIND), (labels::INSTANCE, instance), (labels::TRACK, labels::TRACK_STABLE)]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
+}

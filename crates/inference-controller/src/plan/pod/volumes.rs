@@ -1,0 +1,104 @@
+//! The volumes of a pod: the model, a home for the user and its caches, and shared memory.
+
+use k8s_openapi::{
+    api::core::v1::{
+        EmptyDirVolumeSource, EphemeralVolumeSource, PersistentVolumeClaimSpec,
+        PersistentVolumeClaimTemplate, PersistentVolumeClaimVolumeSource, Volume as PodVolume, VolumeMount,
+        VolumeResourceRequirements,
+    },
+    apimachinery::pkg::api::resource::Quantity,
+};
+
+use crate::{
+    engine::{HOME, MODEL_PATH},
+    quantity::Bytes,
+    validate::{Source, ValidInference, Volume},
+};
+
+const MODEL: &str = "model";
+const HOME_VOLUME: &str = "home";
+const SHARED_MEMORY: &str = "shared-memory";
+
+/// The 64 MiB that a container gets otherwise are too little for the workers of one engine to talk to each other;
+/// vLLM documents 2 GiB.
+const SHARED_MEMORY_SIZE: Bytes = Bytes::mebibytes(2 * 1024);
+
+pub(super) fn volumes(valid: &ValidInference) -> Vec<PodVolume> {
+    vec![
+        model(&valid.source),
+        PodVolume {
+            name: HOME_VOLUME.to_owned(),
+            empty_dir: Some(EmptyDirVolumeSource::default()),
+            ..PodVolume::default()
+        },
+        PodVolume {
+            name: SHARED_MEMORY.to_owned(),
+            empty_dir: Some(in_memory(SHARED_MEMORY_SIZE.quantity())),
+            ..PodVolume::default()
+        },
+    ]
+}
+
+pub(super) fn engine_mounts(source: &Source) -> Vec<VolumeMount> {
+    let model = match source {
+        // Engines may convert the weights in a copy of their own.
+        Source::Store { .. } => model_mount(),
+        Source::Claim { claim: _, path } => {
+            VolumeMount { read_only: Some(true), sub_path: path.clone(), ..model_mount() }
+        }
+    };
+    vec![model, mount(HOME_VOLUME, HOME), mount(SHARED_MEMORY, "/dev/shm")]
+}
+
+pub(super) fn model_mount() -> VolumeMount {
+    mount(MODEL, MODEL_PATH)
+}
+
+fn mount(volume: &str, path: &str) -> VolumeMount {
+    VolumeMount { name: volume.to_owned(), mount_path: path.to_owned(), ..VolumeMount::default() }
+}
+
+fn model(source: &Source) -> PodVolume {
+    let named = PodVolume { name: MODEL.to_owned(), ..PodVolume::default() };
+    match source {
+        Source::Claim { claim, path: _ } => PodVolume {
+            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+                claim_name: claim.clone(),
+                read_only: Some(true),
+            }),
+            ..named
+        },
+        Source::Store { volume, .. } => match volume {
+            Volume::Disk { limit } => PodVolume {
+                empty_dir: Some(EmptyDirVolumeSource { medium: None, size_limit: limit.clone() }),
+                ..named
+            },
+            Volume::Memory { size } => PodVolume { empty_dir: Some(in_memory(size.quantity())), ..named },
+            Volume::Claim { size, class } => {
+                PodVolume { ephemeral: Some(claim_of_the_pod(size, class.as_deref())), ..named }
+            }
+        },
+    }
+}
+
+fn in_memory(limit: Quantity) -> EmptyDirVolumeSource {
+    EmptyDirVolumeSource { medium: Some("Memory".to_owned()), size_limit: Some(limit) }
+}
+
+/// It comes and goes with its pod.
+fn claim_of_the_pod(size: &Quantity, class: Option<&str>) -> EphemeralVolumeSource {
+    EphemeralVolumeSource {
+        volume_claim_template: Some(PersistentVolumeClaimTemplate {
+            metadata: None,
+            spec: PersistentVolumeClaimSpec {
+                access_modes: Some(vec!["ReadWriteOnce".to_owned()]),
+                storage_class_name: class.map(str::to_owned),
+                resources: Some(VolumeResourceRequirements {
+                    requests: Some([("storage".to_owned(), size.clone())].into()),
+                    ..VolumeResourceRequirements::default()
+                }),
+                ..PersistentVolumeClaimSpec::default()
+            },
+        }),
+    }
+}

@@ -1,0 +1,36 @@
+//! The PodDisruptionBudget: a drained node takes one replica at a time. With a single replica it would only block
+//! the drain, so there is none.
+
+use k8s_openapi::{
+    api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec},
+    apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
+};
+
+use super::metadata::{metadata, selector};
+use crate::{names, observe::Observed, validate::ValidInference};
+
+pub(super) fn pod_disruption_budget(valid: &ValidInference) -> Option<PodDisruptionBudget> {
+    (valid.replicas > 1).then(|| PodDisruptionBudget {
+        metadata: metadata(valid, names::pod_disruption_budget(&valid.name)),
+        spec: Some(PodDisruptionBudgetSpec {
+            selector: Some(LabelSelector {
+                match_labels: Some(selector(&valid.name)),
+                ..LabelSelector::default()
+            }),
+            max_unavailable: Some(IntOrString::Int(1)),
+            // A replica that does not serve must not keep a node from being drained.
+            unhealthy_pod_eviction_policy: Some("AlwaysAllow".to_owned()),
+            ..PodDisruptionBudgetSpec::default()
+        }),
+        ..PodDisruptionBudget::default()
+    })
+}
+
+/// The budget of a service that has been scaled down to one replica or none.
+pub(super) fn superfluous<'a>(
+    valid: &ValidInference,
+    observed: &'a Observed,
+) -> Option<&'a PodDisruptionBudget> {
+    let going = |budget: &PodDisruptionBudget| budget.metadata.deletion_timestamp.is_some();
+    observed.budget.as_deref().filter(|budget| valid.replicas <= 1 && !going(budget))
+}

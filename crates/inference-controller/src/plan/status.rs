@@ -1,0 +1,95 @@
+//! The status: counts, conditions with the times at which they turned, and where the service is reached. Pure.
+
+use api::aiinference::AIInferenceStatus;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use super::{
+    conditions::{Counts, Judged, Verdict, counts, current},
+    metadata::selector,
+    resolved::{self, Resolved},
+    service,
+};
+use crate::{observe::Observed, validate::ValidInference};
+
+/// The API server takes more; nobody reads more.
+const LONGEST_MESSAGE: usize = 1_024;
+
+pub(super) fn of_valid(
+    valid: &ValidInference,
+    resolved: &Resolved,
+    observed: &Observed,
+    judged: Judged,
+    now: Timestamp,
+) -> AIInferenceStatus {
+    let counts = counts(observed, current(valid, observed).is_some());
+    AIInferenceStatus {
+        url: Some(service::url(valid)),
+        selector: Some(joined(&valid.name)),
+        resolved: Some(resolved::shown(resolved)),
+        ..written(observed, judged, counts, now)
+    }
+}
+
+/// What the last valid spec led to stays as it is.
+pub(super) fn of_invalid(observed: &Observed, judged: Judged, now: Timestamp) -> AIInferenceStatus {
+    written(observed, judged, counts(observed, false), now)
+}
+
+fn written(observed: &Observed, judged: Judged, counts: Counts, now: Timestamp) -> AIInferenceStatus {
+    let before = observed.model.status.clone().unwrap_or_default();
+    let now = whole_seconds(now);
+    let generation = observed.model.metadata.generation;
+    let phase_turned = before.phase != Some(judged.phase);
+    AIInferenceStatus {
+        phase: Some(judged.phase),
+        last_transition_time: if phase_turned { Some(now.clone()) } else { before.last_transition_time },
+        ready_replicas: counts.ready,
+        model_loaded: counts.updated_ready > 0 && !is_stopped(observed),
+        conditions: judged
+            .verdicts
+            .into_iter()
+            .map(|verdict| condition(verdict, &before.conditions, generation, &now))
+            .collect(),
+        replicas: counts.all,
+        updated_replicas: counts.updated,
+        updated_ready_replicas: counts.updated_ready,
+        url: before.url,
+        selector: before.selector,
+        resolved: before.resolved,
+        observed_generation: generation,
+        migrations: before.migrations,
+    }
+}
+
+fn is_stopped(observed: &Observed) -> bool {
+    observed.model.spec.replicas == 0
+}
+
+/// The time is that of the last change of `status`; reason and message may change within it.
+fn condition(verdict: Verdict, before: &[Condition], generation: Option<i64>, now: &Time) -> Condition {
+    let Verdict { type_, holds, reason, message } = verdict;
+    let status = if holds { "True" } else { "False" };
+    let unturned = before.iter().find(|known| known.type_ == type_ && known.status == status);
+    let mut message = message;
+    message.truncate(message.floor_char_boundary(LONGEST_MESSAGE));
+    Condition {
+        type_: type_.to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message,
+        observed_generation: generation,
+        last_transition_time: unturned
+            .map_or_else(|| now.clone(), |known| known.last_transition_time.clone()),
+    }
+}
+
+/// The API server keeps no fractions: with them, what we read back would never equal what we wrote.
+fn whole_seconds(now: Timestamp) -> Time {
+    Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
+}
+
+fn joined(instance: &str) -> String {
+    let pairs: Vec<String> = selector(instance).iter().map(|(key, value)| format!("{key}={value}")).collect();
+    pairs.join(",")
+}

@@ -1,0 +1,448 @@
+//! Plans as a whole: what is rendered, what is kept, and what the status says of what was observed.
+
+use api::{
+    aiinference::{AIInferenceStatus, Phase, Rollout},
+    conditions, labels, reasons,
+};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::PodTemplateSpec};
+use runtime::events::Severity;
+
+use super::{Child, Deletion, LOOK_AGAIN_AFTER_REFUSAL, Plan, Refusal, refused, rejected};
+use crate::{
+    observe::Revision,
+    tests::{Scene, at, defaults, deployment_of},
+    validate::{Invalid, validate},
+};
+
+const CHAT: &str = "{modelSource: s3://models/qwen/Qwen-7B-Chat, engine: vllm, gpu: {productLabel: A100, count: 1}, replicas: 2}";
+
+fn template(plan: &Plan) -> PodTemplateSpec {
+    deployment_of(plan).spec.clone().unwrap().template
+}
+
+/// Status, reason and message of one condition.
+fn condition<'a>(status: &'a AIInferenceStatus, type_: &str) -> (&'a str, &'a str, &'a str) {
+    let found = status.conditions.iter().find(|condition| condition.type_ == type_);
+    found.map_or(("absent", "", ""), |c| (&c.status, &c.reason, &c.message))
+}
+
+fn reason<'a>(status: &'a AIInferenceStatus, type_: &str) -> (&'a str, &'a str) {
+    let (status, reason, _) = condition(status, type_);
+    (status, reason)
+}
+
+#[test]
+fn a_new_object_gets_all_its_children() {
+    insta::assert_yaml_snapshot!(Scene::new(CHAT).plan());
+}
+
+#[test]
+fn a_vllm_pod_from_a_store() {
+    let spec = "
+modelSource: s3://models/qwen
+engine: vllm
+gpu: {productLabels: [A100, H100], count: 4}
+args: [--max-model-len=8192, '$(HOME)']
+env: [{name: HF_TOKEN, valueFrom: {secretKeyRef: {name: hf, key: token}}}, {name: USER, value: me}]
+servedModelName: qwen
+modelStore: {endpoint: 'https://minio.example', secretName: store}
+modelVolume: {medium: Memory, size: 16Gi}
+resources: {limits: {memory: 32Gi}, requests: {cpu: 4}}
+scheduling: {nodeSelector: {zone: a}, tolerations: [{key: spot, operator: Exists, effect: NoSchedule}], priorityClassName: high}
+imagePullSecrets: [{name: registry}]
+podLabels: {team: search}
+podAnnotations: {prometheus.io/scrape: 'false'}
+";
+    insta::assert_yaml_snapshot!(template(&Scene::new(spec).plan()));
+}
+
+#[test]
+fn a_triton_pod_from_a_claim() {
+    let spec = "
+modelSource: pvc://models/vision
+engine: triton
+gpu: {productLabel: nvidia.com/gpu.product=A100, count: 2}
+serviceAccountName: reader
+";
+    insta::assert_yaml_snapshot!(template(&Scene::new(spec).plan()));
+}
+
+#[test]
+fn a_tgi_pod_with_a_volume_of_its_own() {
+    let spec = "
+modelSource: s3://models/qwen
+engine: tgi
+gpu: {count: 1, resourceName: nvidia.com/mig-1g.10gb}
+modelVolume: {medium: Volume, size: 50Gi, storageClassName: fast}
+securityContext: {runAsUser: 0}
+";
+    insta::assert_yaml_snapshot!(template(&Scene::new(spec).plan()));
+}
+
+#[test]
+fn the_same_observation_gives_the_same_bytes() {
+    let rendered = || serde_json::to_string(&Scene::new(CHAT).plan()).unwrap();
+    assert_eq!(rendered(), rendered());
+}
+
+#[test]
+fn every_child_belongs_to_the_object_and_carries_the_selectors_labels() {
+    for child in &Scene::new(CHAT).plan().children {
+        let child = serde_json::to_value(child).unwrap();
+        let (_, child) = child.as_object().unwrap().iter().next().unwrap();
+        let owner = &child["metadata"]["ownerReferences"][0];
+        assert_eq!((&owner["controller"], &owner["uid"]), (&true.into(), &"uid-of-chat".into()));
+        assert_eq!(owner["blockOwnerDeletion"], true);
+        assert_eq!(child["metadata"]["labels"][labels::MANAGED_BY], "inference-controller");
+        assert_eq!(child["metadata"]["labels"][labels::INSTANCE], "chat");
+    }
+}
+
+#[test]
+fn no_selector_asks_for_what_a_pod_does_not_have() {
+    let plan = Scene::new(CHAT).plan();
+    let pod = template(&plan).metadata.unwrap().labels.unwrap();
+    for child in &plan.children {
+        let selector = match child {
+            Child::ConfigMap(_) => continue,
+            Child::Deployment(child) => child.spec.clone().unwrap().selector.match_labels,
+            Child::Service(child) => child.spec.clone().unwrap().selector,
+            Child::PodDisruptionBudget(child) => child.spec.clone().unwrap().selector.unwrap().match_labels,
+        };
+        for (key, value) in selector.unwrap() {
+            assert_eq!(pod.get(&key), Some(&value));
+        }
+    }
+}
+
+#[test]
+fn a_controller_with_other_defaults_keeps_what_runs() {
+    let old = Scene::ready(2);
+    let upgraded = defaults(&["--vllm-image=vllm:99", "--loader-image=loader:99"]);
+    let bytes = |plan: &Plan| serde_json::to_string(&template(plan)).unwrap();
+    let before = bytes(&old.plan());
+    assert_eq!(bytes(&old.plan_with(&upgraded, at(0))), before);
+
+    let mut scaled = Scene::ready(2);
+    scaled.edit_spec(|spec| {
+        spec.replicas = 5;
+        spec.rollout = Rollout::Replace;
+        spec.node_failure_seconds = 90;
+    });
+    assert_eq!(bytes(&scaled.plan_with(&upgraded, at(0))), before, "scaling is no reason to restart");
+
+    let mut changed = Scene::ready(2);
+    changed.edit_spec(|spec| spec.warmup_timeout_seconds = 900);
+    let after = bytes(&changed.plan_with(&upgraded, at(0)));
+    assert!(after.contains("vllm:99") && after.contains("loader:99"), "a changed spec gets today's defaults");
+}
+
+#[test]
+fn the_record_of_an_unknown_profile_is_resolved_anew() {
+    let mut scene = Scene::ready(1);
+    scene.observe(|observed| {
+        let deployment = observed.deployment.as_mut().map(std::sync::Arc::make_mut).unwrap();
+        let record = deployment.metadata.annotations.as_mut().unwrap().get_mut(labels::RESOLVED).unwrap();
+        *record = record.replace("vllm-1", "vllm-77");
+    });
+    assert_eq!(scene.plan().status.resolved.unwrap().profile, "vllm-1");
+}
+
+#[test]
+fn replicas_that_are_ready_make_it_ready() {
+    let status = Scene::ready(2).plan().status;
+    assert_eq!((status.phase, status.ready_replicas, status.model_loaded), (Some(Phase::Ready), 2, true));
+    for (type_, expected) in [
+        (conditions::ACCEPTED, reasons::VALID),
+        (conditions::MODEL_LOADED, reasons::LOADED),
+        (conditions::SCHEDULED, reasons::SCHEDULED),
+        (conditions::AVAILABLE, reasons::MINIMUM_REPLICAS),
+        (conditions::PROGRESSING, reasons::COMPLETE),
+        (conditions::READY, reasons::READY),
+    ] {
+        assert_eq!(reason(&status, type_), ("True", expected));
+    }
+    assert_eq!(status.url.as_deref(), Some("http://chat.demo.svc:8000"));
+    let selector = "ai.infra.example.com/track=stable,app.kubernetes.io/instance=chat,app.kubernetes.io/name=aiinference";
+    assert_eq!(status.selector.as_deref(), Some(selector));
+}
+
+#[test]
+fn at_rest_nothing_changes_and_nothing_is_told() {
+    let scene = Scene::ready(2);
+    let plan = scene.plan_with(&defaults(&[]), at(3600));
+    assert_eq!(Some(&plan.status), scene.observed().model.status.as_ref());
+    assert!(plan.events.is_empty() && plan.deletions.is_empty() && plan.requeue_after.is_none());
+}
+
+#[test]
+fn a_changed_spec_is_not_ready_before_its_own_pods_are() {
+    let mut scene = Scene::ready(2);
+    scene.edit_spec(|spec| spec.args = vec!["--max-model-len=1".into()]);
+    let status = scene.plan().status;
+    assert_eq!(status.phase, Some(Phase::Pending));
+    assert_eq!(reason(&status, conditions::READY), ("False", reasons::LOADING));
+    assert_eq!(reason(&status, conditions::PROGRESSING), ("True", reasons::ROLLING));
+    assert_eq!(
+        reason(&status, conditions::AVAILABLE),
+        ("True", reasons::MINIMUM_REPLICAS),
+        "the old ones serve on"
+    );
+    assert_eq!((status.ready_replicas, status.updated_ready_replicas, status.model_loaded), (2, 0, false));
+    assert_eq!(status.observed_generation, Some(2));
+}
+
+#[test]
+fn a_deployment_that_its_controller_has_not_seen_is_not_believed() {
+    let mut scene = Scene::ready(2);
+    // As after somebody's edit: observe() finds no revision for it.
+    scene.observe(|observed| observed.revision = None);
+    let status = scene.plan().status;
+    assert_eq!(reason(&status, conditions::READY).0, "False");
+    assert_eq!((status.ready_replicas, status.updated_ready_replicas), (2, 0));
+}
+
+#[test]
+fn scaling_up_says_so_and_scaling_down_stays_ready() {
+    let mut scene = Scene::ready(2);
+    scene.edit_spec(|spec| spec.replicas = 3);
+    let status = scene.plan().status;
+    assert_eq!(reason(&status, conditions::READY), ("False", reasons::SCALING));
+    assert_eq!(reason(&status, conditions::PROGRESSING), ("True", reasons::SCALING));
+    assert!(status.model_loaded);
+
+    let mut scene = Scene::ready(3);
+    scene.edit_spec(|spec| spec.replicas = 2);
+    assert_eq!(scene.plan().status.phase, Some(Phase::Ready));
+}
+
+#[test]
+fn no_replicas_means_stopped() {
+    let mut scene = Scene::ready(2);
+    scene.edit_spec(|spec| spec.replicas = 0);
+    let plan = scene.plan();
+    assert_eq!(deployment_of(&plan).spec.as_ref().unwrap().replicas, Some(0));
+    assert_eq!((plan.status.phase, plan.status.model_loaded), (Some(Phase::Pending), false));
+    assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::STOPPED));
+}
+
+#[test]
+fn a_paused_object_is_left_alone_and_says_so() {
+    let mut scene = Scene::ready(2);
+    scene.edit_spec(|spec| {
+        spec.pods.paused = true;
+        spec.replicas = 7;
+    });
+    let plan = scene.plan();
+    assert!(plan.children.is_empty() && plan.deletions.is_empty());
+    assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::PAUSED));
+
+    let mut scene = Scene::ready(2);
+    scene.edit_spec(|spec| spec.pods.paused = true);
+    let (status, reason, message) = {
+        let plan = scene.plan();
+        let (status, reason, message) = condition(&plan.status, conditions::READY);
+        (status.to_owned(), reason.to_owned(), message.to_owned())
+    };
+    assert_eq!((status.as_str(), reason.as_str()), ("True", reasons::PAUSED), "it still serves");
+    assert!(message.contains("2 of 2 replicas are ready"), "{message}");
+}
+
+#[test]
+fn a_single_replica_has_no_budget_and_loses_the_one_it_had() {
+    let budget = Scene::ready(2).plan().children.into_iter().find_map(|child| match child {
+        Child::PodDisruptionBudget(budget) => Some(*budget),
+        Child::ConfigMap(_) | Child::Deployment(_) | Child::Service(_) => None,
+    });
+    let mut scene = Scene::ready(1);
+    assert!(scene.plan().deletions.is_empty());
+    scene.observe(|observed| observed.budget = budget.map(Into::into));
+    let plan = scene.plan();
+    assert!(matches!(plan.deletions.as_slice(), [Deletion::PodDisruptionBudget(_)]));
+    assert!(!plan.children.iter().any(|child| matches!(child, Child::PodDisruptionBudget(_))));
+}
+
+#[test]
+fn a_pod_that_has_a_node_loads_and_one_that_has_none_is_pending() {
+    let mut scene = Scene::ready(1);
+    scene.pods(&["{phase: Pending}"]);
+    let status = scene.plan().status;
+    assert_eq!(status.phase, Some(Phase::Pending));
+    assert_eq!(reason(&status, conditions::SCHEDULED).0, "absent");
+
+    scene.pods(&["{phase: Pending, node: gpu-0}"]);
+    let status = scene.plan().status;
+    assert_eq!(status.phase, Some(Phase::Loading));
+    assert_eq!(reason(&status, conditions::READY), ("False", reasons::LOADING));
+    assert_eq!(reason(&status, conditions::SCHEDULED), ("True", reasons::SCHEDULED));
+}
+
+#[test]
+fn a_crash_fails_the_revision_while_the_older_one_serves_on() {
+    let mut scene = Scene::ready(2);
+    scene.edit_spec(|spec| spec.image = Some("broken:1".into()));
+    scene.settle(2);
+    scene.deployment_status(|status| {
+        status.replicas = Some(3);
+        status.updated_replicas = Some(1);
+    });
+    scene.pods(&["{node: gpu-0, containers: [{name: engine, restartCount: 2, lastState: {terminated: {exitCode: 1}}}]}"]);
+    let plan = scene.plan();
+    assert_eq!(plan.status.phase, Some(Phase::Failed));
+    let (status, reason_, message) = condition(&plan.status, conditions::PROGRESSING);
+    assert_eq!((status, reason_), ("False", reasons::CRASH_LOOP));
+    assert!(message.ends_with("2 pods of an older revision serve on"), "{message}");
+    assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::CRASH_LOOP));
+    assert_eq!(reason(&plan.status, conditions::AVAILABLE).0, "True");
+    assert_eq!(plan.events[0].severity, Severity::Warning);
+    assert_eq!(plan.events[0].reason, reasons::CRASH_LOOP);
+}
+
+#[test]
+fn a_model_that_is_not_there_is_the_reason_for_not_being_ready() {
+    let mut scene = Scene::ready(1);
+    scene.pods(&["{node: gpu-0, init: [{name: model-loader, state: {terminated: {exitCode: 11, message: no such key}}}]}"]);
+    let status = scene.plan().status;
+    assert_eq!(status.phase, Some(Phase::Failed));
+    assert_eq!(reason(&status, conditions::MODEL_LOADED), ("False", reasons::SOURCE_NOT_FOUND));
+    assert_eq!(reason(&status, conditions::READY), ("False", reasons::SOURCE_NOT_FOUND));
+    assert!(condition(&status, conditions::READY).2.ends_with("no such key"));
+}
+
+#[test]
+fn full_gpus_are_named_and_may_heal_by_themselves() {
+    let mut scene = Scene::ready(1);
+    scene.pods(&[
+        "{phase: Pending, conditions: [{type: PodScheduled, status: 'False', reason: Unschedulable, \
+                 message: '0/4 nodes are available: 4 Insufficient nvidia.com/gpu.'}]}",
+    ]);
+    let plan = scene.plan();
+    assert_eq!(plan.status.phase, Some(Phase::Pending));
+    assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::INSUFFICIENT_GPU));
+    assert!(condition(&plan.status, conditions::READY).2.starts_with("needs 1 nvidia.com/gpu"));
+    assert_eq!(plan.events[0].severity, Severity::Warning);
+}
+
+fn warming_up(for_seconds: i64, more: &str) -> Scene {
+    let mut scene = Scene::ready(1);
+    scene.pods(&[&format!(
+        "{{node: gpu-0, containers: [{{name: engine, started: false, \
+         state: {{running: {{startedAt: '{}'}}}}{more}}}]}}",
+        at(-for_seconds)
+    )]);
+    scene
+}
+
+#[test]
+fn a_warm_up_that_takes_too_long_fails_on_the_second() {
+    let plan = warming_up(299, "").plan();
+    assert_eq!(plan.status.phase, Some(Phase::Loading));
+    assert_eq!(plan.requeue_after, Some(std::time::Duration::from_secs(1)));
+    let plan = warming_up(300, "").plan();
+    assert_eq!(plan.status.phase, Some(Phase::Failed));
+    assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::WARMUP_TIMEOUT));
+    assert_eq!(plan.requeue_after, None);
+}
+
+#[test]
+fn the_kubelets_restart_does_not_hide_that_a_warm_up_took_too_long() {
+    let mut scene = warming_up(300, "");
+    scene.write_status();
+    scene.pods(&["{node: gpu-0, containers: [{name: engine, restartCount: 1, state: {running: {}}, \
+                 lastState: {terminated: {exitCode: 137, reason: Error}}}]}"]);
+    let status = scene.plan().status;
+    assert_eq!(reason(&status, conditions::READY), ("False", reasons::WARMUP_TIMEOUT));
+    scene.write_status();
+    scene.pods(&[
+        "{ready: true, node: gpu-0, containers: [{name: engine, restartCount: 1, state: {running: {}}}]}",
+    ]);
+    assert_eq!(scene.plan().status.phase, Some(Phase::Ready));
+}
+
+#[test]
+fn a_condition_keeps_its_time_until_its_status_turns() {
+    let mut scene = Scene::ready(1);
+    let time = |status: &AIInferenceStatus, type_: &str| {
+        status.conditions.iter().find(|c| c.type_ == type_).unwrap().last_transition_time.0
+    };
+    scene.pods(&["{phase: Pending, node: gpu-0}"]);
+    let turned = scene.plan_with(&defaults(&[]), at(60)).status;
+    assert_eq!(time(&turned, conditions::READY), at(60));
+    assert_eq!(time(&turned, conditions::ACCEPTED), at(0));
+    assert_eq!(turned.last_transition_time.clone().unwrap().0, at(60));
+
+    scene.observe(|observed| std::sync::Arc::make_mut(&mut observed.model).status = Some(turned));
+    scene.pods(&["{node: gpu-0, containers: [{name: engine, state: {terminated: {exitCode: 1}}}]}"]);
+    let still = scene.plan_with(&defaults(&[]), at(90)).status;
+    assert_eq!(reason(&still, conditions::READY), ("False", reasons::CRASH_LOOP));
+    assert_eq!(time(&still, conditions::READY), at(60), "another reason is no turn");
+}
+
+#[test]
+fn an_invalid_spec_leaves_what_runs_running() {
+    let mut scene = Scene::ready(2);
+    scene.edit_spec(|spec| spec.args = vec!["--port=1".into()]);
+    let observed = scene.observed();
+    let invalid = validate(&observed.model).unwrap_err();
+    let plan = rejected(&invalid, &observed, at(0));
+    assert!(plan.children.is_empty() && plan.deletions.is_empty());
+    assert_eq!(plan.status.phase, Some(Phase::Failed));
+    assert_eq!(reason(&plan.status, conditions::ACCEPTED), ("False", reasons::INVALID_SPEC));
+    assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::INVALID_SPEC));
+    assert_eq!((plan.status.ready_replicas, plan.status.model_loaded), (2, false));
+    assert_eq!(plan.status.url, observed.model.status.as_ref().unwrap().url);
+    assert!(plan.events[0].message.contains("--port"));
+    assert_eq!(rejected(&Invalid("x".into()), &observed, at(0)).requeue_after, None, "a change will come");
+}
+
+#[test]
+fn a_child_of_somebody_else_is_named_and_looked_at_again() {
+    let observed = Scene::new(CHAT).observed();
+    let valid = validate(&observed.model).unwrap();
+    let refusal = Refusal::OwnershipConflict("Deployment demo/chat exists and belongs to nobody".into());
+    let plan = refused(&refusal, &valid, &observed, &defaults(&[]), at(0));
+    assert!(plan.children.is_empty());
+    assert_eq!(plan.status.phase, Some(Phase::Failed));
+    assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::OWNERSHIP_CONFLICT));
+    assert_eq!(reason(&plan.status, conditions::ACCEPTED), ("True", reasons::VALID));
+    assert_eq!(plan.requeue_after, Some(LOOK_AGAIN_AFTER_REFUSAL));
+}
+
+#[test]
+fn a_child_that_the_api_server_calls_invalid_is_a_fault_of_the_spec() {
+    let observed = Scene::new(CHAT).observed();
+    let valid = validate(&observed.model).unwrap();
+    let plan = refused(&Refusal::InvalidSpec("no".into()), &valid, &observed, &defaults(&[]), at(0));
+    assert_eq!(condition(&plan.status, conditions::ACCEPTED), ("False", reasons::INVALID_SPEC, "no"));
+    assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::INVALID_SPEC));
+}
+
+#[test]
+fn a_rollout_never_takes_pods_away_before_their_time() {
+    let surge = |rollout: Rollout| {
+        let mut scene = Scene::new(CHAT);
+        scene.edit_spec(|spec| spec.rollout = rollout);
+        let Deployment { spec, .. } = deployment_of(&scene.plan()).clone();
+        let rolling = spec.unwrap().strategy.unwrap().rolling_update.unwrap();
+        serde_json::to_string(&(rolling.max_surge, rolling.max_unavailable)).unwrap()
+    };
+    assert_eq!(surge(Rollout::Auto), "[1,0]");
+    assert_eq!(surge(Rollout::Surge), "[1,0]");
+    assert_eq!(surge(Rollout::Replace), "[0,1]");
+}
+
+#[test]
+fn a_pod_that_is_replaced_is_no_rollout() {
+    let mut scene = Scene::ready(2);
+    scene.deployment_status(|status| status.ready_replicas = Some(1));
+    scene.observe(|observed| {
+        let Revision { ready_replicas, pods } = observed.revision.as_mut().unwrap();
+        *ready_replicas = 1;
+        pods.pop();
+        pods.push(crate::tests::pod("{phase: Pending}").into());
+    });
+    let status = scene.plan().status;
+    assert_eq!(reason(&status, conditions::PROGRESSING), ("True", reasons::COMPLETE));
+    assert_eq!(reason(&status, conditions::READY), ("False", reasons::LOADING));
+    assert_eq!(status.phase, Some(Phase::Loading));
+}

@@ -1,0 +1,248 @@
+//! Objects as an API server would have them, from the few lines that a test cares about; and what holds for the crate
+//! as a whole.
+
+use std::{path::Path, sync::Arc};
+
+use api::aiinference::{AIInference, AIInferenceSpec};
+use clap::CommandFactory;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    api::apps::v1::{Deployment, DeploymentStatus},
+    apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
+};
+use serde_json::json;
+
+use crate::{
+    Args, InferenceArgs,
+    observe::{Observed, PodView, REVISION, Revision},
+    plan::{Child, Defaults, Plan, plan},
+    validate::validate,
+};
+
+/// An AIInference called demo/chat.
+pub(crate) fn model(spec: &str) -> AIInference {
+    AIInference {
+        metadata: ObjectMeta {
+            name: Some("chat".into()),
+            namespace: Some("demo".into()),
+            uid: Some("uid-of-chat".into()),
+            generation: Some(1),
+            ..ObjectMeta::default()
+        },
+        spec: serde_saphyr::from_str(spec).expect("a spec"),
+        status: None,
+    }
+}
+
+/// A pod of demo/chat from its phase, node, conditions and containers.
+pub(crate) fn pod(parts: &str) -> PodView {
+    let parts: serde_json::Value = serde_saphyr::from_str(parts).expect("parts of a pod");
+    let mut conditions = parts["conditions"].as_array().cloned().unwrap_or_default();
+    if parts["ready"] == json!(true) {
+        conditions.push(json!({"type": "Ready", "status": "True"}));
+    }
+    let named = |list: &serde_json::Value| list.as_array().cloned().unwrap_or_default();
+    serde_json::from_value(json!({
+        "metadata": {"name": "chat-0", "namespace": "demo"},
+        "spec": {"nodeName": parts["node"]},
+        "status": {
+            "phase": parts["phase"].as_str().unwrap_or_default(),
+            "conditions": conditions,
+            "initContainerStatuses": named(&parts["init"]),
+            "containerStatuses": named(&parts["containers"]),
+        },
+    }))
+    .expect("a pod")
+}
+
+/// So many seconds after the moment at which tests take place.
+pub(crate) fn at(seconds: i64) -> Timestamp {
+    let noon: Timestamp = "2026-01-01T12:00:00Z".parse().expect("a time");
+    noon + SignedDuration::from_secs(seconds)
+}
+
+/// One AIInference and what the caches have of it.
+pub(crate) struct Scene {
+    observed: Observed,
+}
+
+impl Scene {
+    /// Nothing but the object.
+    pub(crate) fn new(spec: &str) -> Self {
+        let model = Arc::new(model(spec));
+        Self { observed: Observed { model, deployment: None, revision: None, budget: None } }
+    }
+
+    /// So many replicas, all of the current revision and ready; the status says so.
+    pub(crate) fn ready(replicas: i32) -> Self {
+        let mut scene = Self::new(&format!(
+            "{{modelSource: s3://models/qwen, engine: vllm, gpu: {{count: 1}}, replicas: {replicas}}}"
+        ));
+        scene.settle(replicas);
+        scene
+    }
+
+    /// What was planned has happened: the Deployment is there, and all its pods are ready.
+    pub(crate) fn settle(&mut self, replicas: i32) {
+        let planned = self.plan();
+        let rendered = planned.children.iter().find_map(|child| match child {
+            Child::Deployment(deployment) => Some((**deployment).clone()),
+            Child::ConfigMap(_) | Child::Service(_) | Child::PodDisruptionBudget(_) => None,
+        });
+        let mut deployment = rendered.expect("a Deployment");
+        deployment.metadata.generation = Some(1);
+        let annotations = deployment.metadata.annotations.get_or_insert_default();
+        annotations.insert(REVISION.into(), "1".into());
+        deployment.status = Some(DeploymentStatus {
+            observed_generation: Some(1),
+            replicas: Some(replicas),
+            ready_replicas: Some(replicas),
+            updated_replicas: Some(replicas),
+            ..DeploymentStatus::default()
+        });
+        self.observed.deployment = Some(Arc::new(deployment));
+        let ready = Arc::new(pod("{ready: true, node: gpu-0, phase: Running}"));
+        let pods = (0..replicas).map(|_| Arc::clone(&ready)).collect();
+        self.observed.revision = Some(Revision { ready_replicas: replicas, pods });
+        self.write_status();
+    }
+
+    /// The status that is planned now has been written.
+    pub(crate) fn write_status(&mut self) {
+        let status = self.plan().status;
+        Arc::make_mut(&mut self.observed.model).status = Some(status);
+    }
+
+    /// The user changes the spec.
+    pub(crate) fn edit_spec(&mut self, edit: impl FnOnce(&mut AIInferenceSpec)) {
+        let model = Arc::make_mut(&mut self.observed.model);
+        let before = model.spec.clone();
+        edit(&mut model.spec);
+        if model.spec != before {
+            model.metadata.generation = model.metadata.generation.map(|generation| generation + 1);
+        }
+    }
+
+    pub(crate) fn deployment_status(&mut self, edit: impl FnOnce(&mut DeploymentStatus)) {
+        let deployment = self.observed.deployment.as_mut().map(Arc::make_mut).expect("a Deployment");
+        edit(deployment.status.get_or_insert_default());
+    }
+
+    pub(crate) fn surge(&mut self, surge: i32) {
+        let deployment = self.observed.deployment.as_mut().map(Arc::make_mut).expect("a Deployment");
+        let strategy = deployment.spec.as_mut().and_then(|spec| spec.strategy.as_mut());
+        let rolling =
+            strategy.and_then(|strategy| strategy.rolling_update.as_mut()).expect("a rolling update");
+        rolling.max_surge = Some(IntOrString::Int(surge));
+    }
+
+    /// The current revision has these pods, and none is ready unless it says so.
+    pub(crate) fn pods(&mut self, parts: &[&str]) {
+        let pods: Vec<Arc<PodView>> = parts.iter().map(|parts| Arc::new(pod(parts))).collect();
+        let ready = pods.iter().filter(|pod| pod.is_ready).count();
+        let ready = i32::try_from(ready).expect("a few pods");
+        let older = self.older_ready();
+        self.deployment_status(|status| status.ready_replicas = Some(older + ready));
+        self.observed.revision = Some(Revision { ready_replicas: ready, pods });
+    }
+
+    fn older_ready(&self) -> i32 {
+        let status = self.observed.deployment.as_ref().and_then(|deployment| deployment.status.as_ref());
+        status.map_or(0, |status| {
+            status.replicas.unwrap_or_default() - status.updated_replicas.unwrap_or_default()
+        })
+    }
+
+    pub(crate) fn observed(&self) -> Observed {
+        self.observed.clone()
+    }
+
+    pub(crate) fn observe(&mut self, edit: impl FnOnce(&mut Observed)) {
+        edit(&mut self.observed);
+    }
+
+    pub(crate) fn plan(&self) -> Plan {
+        self.plan_with(&defaults(&[]), at(0))
+    }
+
+    pub(crate) fn plan_with(&self, defaults: &Defaults, now: Timestamp) -> Plan {
+        let valid = validate(&self.observed.model).expect("a valid spec");
+        plan(&valid, &self.observed, defaults, now)
+    }
+}
+
+/// The defaults of a release that was started with these flags.
+pub(crate) fn defaults(flags: &[&str]) -> Defaults {
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        inference: InferenceArgs,
+    }
+    // Not the release's own, which would change the snapshots with every release.
+    let loader = ["--loader-image=loader:1"].into_iter().filter(|_| flags.is_empty());
+    let arguments = ["test"].into_iter().chain(loader).chain(flags.iter().copied());
+    Defaults::from(<Cli as clap::Parser>::try_parse_from(arguments).expect("flags").inference)
+}
+
+/// The Deployment among the children of a plan.
+pub(crate) fn deployment_of(plan: &Plan) -> &Deployment {
+    let found = plan.children.iter().find_map(|child| match child {
+        Child::Deployment(deployment) => Some(&**deployment),
+        Child::ConfigMap(_) | Child::Service(_) | Child::PodDisruptionBudget(_) => None,
+    });
+    found.expect("a Deployment")
+}
+
+#[test]
+fn the_command_line_is_sound() {
+    Args::command().debug_assert();
+}
+
+/// Every source file of this crate with its text, tests cut off.
+fn sources() -> Vec<(String, String)> {
+    fn collect(folder: &Path, root: &Path, found: &mut Vec<(String, String)>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                collect(&path, root, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+                let text = std::fs::read_to_string(&path).unwrap();
+                let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
+                found.push((name, text));
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = Vec::new();
+    collect(&root, &root, &mut found);
+    found.retain(|(name, _)| !name.ends_with("tests.rs"));
+    found
+}
+
+#[test]
+fn plans_and_validation_are_pure() {
+    let pure: Vec<(String, String)> = sources()
+        .into_iter()
+        .filter(|(name, _)| name.starts_with("plan") || name.starts_with("validate"))
+        .collect();
+    assert!(pure.len() > 10, "the files are not where this test looks for them");
+    for (name, text) in pure {
+        for forbidden in ["async fn", "Client", "Api<", ".await"] {
+            assert!(!text.contains(forbidden), "src/{name} contains {forbidden:?}");
+        }
+    }
+}
+
+#[test]
+fn nobody_reads_the_clock_or_the_environment() {
+    let all = sources();
+    assert!(all.len() > 15, "the files are not where this test looks for them");
+    for (name, text) in all {
+        for forbidden in
+            ["Timestamp::now", "Instant::now", "SystemTime", "Zoned::now", "std::env", "env::var"]
+        {
+            assert!(!text.contains(forbidden), "src/{name} contains {forbidden:?}");
+        }
+    }
+}

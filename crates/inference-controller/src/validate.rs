@@ -1,0 +1,359 @@
+//! From what a user wrote to what can be rendered: defaults filled in, strings parsed into types. Pure.
+//!
+//! A spec that cannot be carried out is `Invalid`: a condition for the user, never a retry. The API server has refused
+//! most of these already; this is for what its rules cannot say, and for objects that are older than its rules.
+
+use api::{
+    aiinference::{AIInference, AIInferenceSpec, Engine, Medium, ModelStore, ModelVolume, Rollout},
+    labels,
+    pods::{EnvVar, PodOptions, Resources},
+};
+use k8s_openapi::{
+    apimachinery::pkg::api::resource::Quantity, apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+use kube::Resource;
+use sha2::{Digest, Sha256};
+
+use crate::quantity::Bytes;
+
+mod flags;
+
+/// A spec that can be carried out.
+#[derive(Clone, Debug)]
+pub(crate) struct ValidInference {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) owner: OwnerReference,
+    pub(crate) generation: i64,
+    /// Hash of everything in the spec that decides what a pod looks like.
+    pub(crate) template_hash: String,
+    pub(crate) source: Source,
+    pub(crate) engine: Engine,
+    pub(crate) served_model_name: String,
+    pub(crate) image: Option<String>,
+    pub(crate) args: Vec<String>,
+    pub(crate) env: Vec<EnvVar>,
+    pub(crate) resources: Resources,
+    pub(crate) gpus: Option<Gpus>,
+    pub(crate) replicas: i32,
+    pub(crate) warmup_timeout_seconds: i32,
+    pub(crate) rollout: Rollout,
+    pub(crate) pods: PodOptions,
+}
+
+/// Where the weights come from.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Source {
+    /// Copied into each pod.
+    Store { uri: String, store: Store, volume: Volume },
+    /// Mounted as it is.
+    Claim { claim: String, path: Option<String> },
+}
+
+/// How an object store is reached.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Store {
+    pub(crate) endpoint: Option<String>,
+    pub(crate) region: String,
+    pub(crate) secret: Option<String>,
+    pub(crate) timeout_seconds: i32,
+}
+
+/// Where a copy lives.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Volume {
+    Disk { limit: Option<Quantity> },
+    Memory { size: Bytes },
+    Claim { size: Quantity, class: Option<String> },
+}
+
+/// The accelerators of each pod; there is at least one.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Gpus {
+    pub(crate) count: i32,
+    pub(crate) resource: String,
+    /// Any of these; none: any product will do.
+    pub(crate) products: Vec<NodeLabel>,
+}
+
+/// One node label and the values of it that will do.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct NodeLabel {
+    pub(crate) key: String,
+    pub(crate) values: Vec<String>,
+}
+
+/// A spec that cannot be carried out, and what to change.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Invalid(pub(crate) String);
+
+const DEFAULT_REGION: &str = "us-east-1";
+const DEFAULT_STORE_SECONDS: i32 = 3_600;
+
+pub(crate) fn validate(model: &AIInference) -> Result<ValidInference, Invalid> {
+    let spec = &model.spec;
+    let meta = model.meta();
+    let owner = owner(model)?;
+    flags::none_is_owned(spec.engine, &spec.args)?;
+    let gpus = gpus(spec)?;
+    if gpus.is_none() && spec.image.is_none() && spec.engine != Engine::Triton {
+        return Err(Invalid(format!(
+            "spec.image is required when spec.gpu.count is 0: the default image of {} needs a GPU",
+            spec.engine.as_str()
+        )));
+    }
+    let resources = spec.resources.clone().unwrap_or_default();
+    memory_is_readable(&resources)?;
+    Ok(ValidInference {
+        namespace: meta.namespace.clone().unwrap_or_default(),
+        name: owner.name.clone(),
+        generation: meta.generation.unwrap_or_default(),
+        template_hash: template_hash(spec)?,
+        source: source(spec)?,
+        engine: spec.engine,
+        served_model_name: spec.served_model_name.clone().unwrap_or_else(|| owner.name.clone()),
+        owner,
+        image: spec.image.clone(),
+        args: spec.args.clone(),
+        env: spec.env.clone(),
+        resources,
+        gpus,
+        replicas: spec.replicas,
+        warmup_timeout_seconds: spec.warmup_timeout_seconds,
+        rollout: spec.rollout,
+        pods: spec.pods.clone(),
+    })
+}
+
+/// Children go when the object goes; with foreground deletion, before it.
+fn owner(model: &AIInference) -> Result<OwnerReference, Invalid> {
+    let owner = model
+        .controller_owner_ref(&())
+        .ok_or_else(|| Invalid("the object has no uid: it does not come from an API server".to_owned()))?;
+    Ok(OwnerReference { block_owner_deletion: Some(true), ..owner })
+}
+
+fn source(spec: &AIInferenceSpec) -> Result<Source, Invalid> {
+    let text = spec.model_source.as_str();
+    let wrong = |why: &str| {
+        Invalid(format!("spec.modelSource {text:?} {why}; write s3://bucket/prefix or pvc://claim/path"))
+    };
+    if text.contains("..") || text.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Err(wrong("contains '..', whitespace or control characters"));
+    }
+    let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("has no scheme"))?;
+    let (first, path) = rest.split_once('/').unwrap_or((rest, ""));
+    match scheme {
+        "s3" if first.is_empty() => Err(wrong("names no bucket")),
+        "s3" => Ok(Source::Store {
+            uri: text.to_owned(),
+            store: store(spec.model_store.as_ref()),
+            volume: volume(spec.model_volume.as_ref())?,
+        }),
+        "pvc" if first.is_empty() => Err(wrong("names no claim")),
+        "pvc" => {
+            let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+            let path = (!parts.is_empty()).then(|| parts.join("/"));
+            Ok(Source::Claim { claim: first.to_owned(), path })
+        }
+        _ => Err(wrong("has an unknown scheme")),
+    }
+}
+
+fn store(store: Option<&ModelStore>) -> Store {
+    Store {
+        endpoint: store.and_then(|store| store.endpoint.clone()),
+        region: store.and_then(|store| store.region.clone()).unwrap_or_else(|| DEFAULT_REGION.to_owned()),
+        secret: store.and_then(|store| store.secret_name.clone()),
+        timeout_seconds: store.map_or(DEFAULT_STORE_SECONDS, |store| store.timeout_seconds),
+    }
+}
+
+fn volume(volume: Option<&ModelVolume>) -> Result<Volume, Invalid> {
+    let Some(ModelVolume { medium, size, storage_class_name }) = volume else {
+        return Ok(Volume::Disk { limit: None });
+    };
+    let bytes = size
+        .as_ref()
+        .map(|size| {
+            Bytes::parse(&size.0).ok_or_else(|| {
+                Invalid(format!(
+                    "spec.modelVolume.size {:?} is no amount of bytes; write for example 50Gi",
+                    size.0
+                ))
+            })
+        })
+        .transpose()?;
+    let required = || Invalid(format!("spec.modelVolume.size is required with medium {medium:?}"));
+    match medium {
+        Medium::Disk => Ok(Volume::Disk { limit: size.clone() }),
+        Medium::Memory => Ok(Volume::Memory { size: bytes.ok_or_else(required)? }),
+        Medium::Volume => {
+            Ok(Volume::Claim { size: size.clone().ok_or_else(required)?, class: storage_class_name.clone() })
+        }
+    }
+}
+
+fn gpus(spec: &AIInferenceSpec) -> Result<Option<Gpus>, Invalid> {
+    let gpu = &spec.gpu;
+    if gpu.count == 0 {
+        return Ok(None);
+    }
+    let mut products: Vec<NodeLabel> = Vec::new();
+    for text in gpu.product_label.iter().chain(&gpu.product_labels) {
+        let (key, value) = text.split_once('=').unwrap_or((labels::NVIDIA_GPU_PRODUCT, text));
+        if key.is_empty() || value.is_empty() {
+            return Err(Invalid(format!(
+                "spec.gpu: {text:?} is no GPU product; write for example A100 or nvidia.com/gpu.product=A100"
+            )));
+        }
+        match products.iter_mut().find(|product| product.key == key) {
+            Some(product) => product.values.push(value.to_owned()),
+            None => products.push(NodeLabel { key: key.to_owned(), values: vec![value.to_owned()] }),
+        }
+    }
+    Ok(Some(Gpus { count: gpu.count, resource: gpu.resource_name.clone(), products }))
+}
+
+/// Memory is the one amount that we must add to.
+fn memory_is_readable(resources: &Resources) -> Result<(), Invalid> {
+    for (field, amounts) in [("requests", &resources.requests), ("limits", &resources.limits)] {
+        if let Some(Quantity(memory)) = amounts.get("memory")
+            && Bytes::parse(memory).is_none()
+        {
+            return Err(Invalid(format!(
+                "spec.resources.{field}.memory {memory:?} is no amount of bytes; write for example 16Gi"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Fields that change no pod are set to one value first, so that scaling or pausing never re-renders one.
+fn template_hash(spec: &AIInferenceSpec) -> Result<String, Invalid> {
+    let mut spec = spec.clone();
+    spec.replicas = 0;
+    spec.rollout = Rollout::Auto;
+    spec.node_failure_seconds = 0;
+    spec.pods.paused = false;
+    // In the order of the struct's fields, and maps are sorted: the same spec gives the same bytes.
+    let bytes =
+        serde_json::to_vec(&spec).map_err(|error| Invalid(format!("the spec is not JSON: {error}")))?;
+    Ok(Sha256::digest(bytes).iter().take(8).map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::model;
+
+    use super::*;
+
+    fn refusal(spec: &str) -> String {
+        validate(&model(spec)).unwrap_err().0
+    }
+
+    fn valid(spec: &str) -> ValidInference {
+        validate(&model(spec)).unwrap()
+    }
+
+    const MINIMAL: &str = "{modelSource: s3://models/qwen, engine: vllm, gpu: {count: 1}}";
+
+    #[test]
+    fn a_minimal_spec_gets_every_default() {
+        let valid = valid(MINIMAL);
+        assert_eq!(valid.served_model_name, "chat");
+        assert_eq!(valid.replicas, 1);
+        assert_eq!(valid.warmup_timeout_seconds, 300);
+        assert_eq!(
+            valid.source,
+            Source::Store {
+                uri: "s3://models/qwen".into(),
+                store: Store {
+                    endpoint: None,
+                    region: "us-east-1".into(),
+                    secret: None,
+                    timeout_seconds: 3600
+                },
+                volume: Volume::Disk { limit: None },
+            }
+        );
+    }
+
+    #[test]
+    fn a_claim_has_a_name_and_perhaps_a_path() {
+        let source = |text: &str| {
+            valid(&format!("{{modelSource: '{text}', engine: triton, gpu: {{count: 0}}}}")).source
+        };
+        let claim =
+            |path: Option<&str>| Source::Claim { claim: "models".into(), path: path.map(str::to_owned) };
+        assert_eq!(source("pvc://models"), claim(None));
+        assert_eq!(source("pvc://models/"), claim(None));
+        assert_eq!(source("pvc://models/a//b/./c/"), claim(Some("a/b/c")));
+    }
+
+    #[test]
+    fn a_source_that_names_nothing_is_refused_with_the_two_forms() {
+        for text in ["http://host/x", "s3://", "pvc:///x", "models", "pvc://a/../b", "s3://a b"] {
+            let message = refusal(&format!("{{modelSource: '{text}', engine: triton, gpu: {{count: 0}}}}"));
+            assert!(message.contains("s3://bucket/prefix or pvc://claim/path"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_bare_product_is_a_value_of_the_nvidia_label() {
+        let products = |gpu: &str| {
+            valid(&format!("{{modelSource: s3://m, engine: vllm, gpu: {{count: 1, {gpu}}}}}"))
+                .gpus
+                .unwrap()
+                .products
+                .into_iter()
+                .map(|NodeLabel { key, values }| format!("{key} in {}", values.join(",")))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(products("productLabel: A100"), ["nvidia.com/gpu.product in A100"]);
+        assert_eq!(products("productLabel: example.com/card=x1"), ["example.com/card in x1"]);
+        assert_eq!(
+            products("productLabels: [A100, example.com/card=x1, H100]"),
+            ["nvidia.com/gpu.product in A100,H100", "example.com/card in x1"]
+        );
+    }
+
+    #[test]
+    fn serving_on_the_cpu_needs_an_image_unless_triton_serves() {
+        assert!(
+            refusal("{modelSource: s3://m, engine: vllm, gpu: {count: 0}}")
+                .contains("spec.image is required")
+        );
+        assert_eq!(
+            valid("{modelSource: s3://m, engine: vllm, gpu: {count: 0}, image: my/vllm:cpu}").gpus,
+            None
+        );
+        assert_eq!(valid("{modelSource: s3://m, engine: triton, gpu: {count: 0}}").gpus, None);
+    }
+
+    #[test]
+    fn a_volume_in_memory_or_of_its_own_needs_a_size() {
+        for medium in ["Memory", "Volume"] {
+            let message = refusal(&format!(
+                "{{modelSource: s3://m, engine: vllm, gpu: {{count: 1}}, modelVolume: {{medium: {medium}}}}}"
+            ));
+            assert_eq!(message, format!("spec.modelVolume.size is required with medium {medium}"));
+        }
+    }
+
+    #[test]
+    fn only_what_changes_a_pod_changes_the_hash() {
+        let hash = |more: &str| {
+            valid(&format!("{{modelSource: s3://m, engine: vllm, gpu: {{count: 1}}{more}}}")).template_hash
+        };
+        let plain = hash("");
+        for same in [", replicas: 7", ", paused: true", ", rollout: Replace", ", nodeFailureSeconds: 5"] {
+            assert_eq!(hash(same), plain, "{same}");
+        }
+        for other in [", args: [--x]", ", image: a/b:c", ", warmupTimeoutSeconds: 301", ", podLabels: {a: b}"]
+        {
+            assert_ne!(hash(other), plain, "{other}");
+        }
+    }
+}

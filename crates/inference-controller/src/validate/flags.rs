@@ -1,0 +1,121 @@
+//! Arguments that users may not give, in whatever spelling the engine would take them. Pure.
+//!
+//! The API server refuses the documented spellings. Command line parsers also take abbreviations, underscores and
+//! values without a gap; a port or a model path that slips in that way would move the engine away from its probes.
+
+use api::aiinference::Engine;
+
+use super::Invalid;
+use crate::engine::Profile;
+
+pub(super) fn none_is_owned(engine: Engine, arguments: &[String]) -> Result<(), Invalid> {
+    let drain = Profile::newest(engine).drain.flag;
+    for argument in arguments {
+        // Everything after it would be a value, our own flags too.
+        if argument == "--" {
+            return Err(Invalid(
+                "spec.args must not contain \"--\": flags of the controller follow".to_owned(),
+            ));
+        }
+        let owned = engine.owned_flags().iter().chain([&drain]).find(|owned| sets(engine, argument, owned));
+        if let Some(owned) = owned {
+            return Err(Invalid(format!(
+                "spec.args: {argument:?} sets {owned}, which the controller sets itself; remove it"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the engine would take this argument for the flag.
+fn sets(engine: Engine, argument: &str, owned: &str) -> bool {
+    let given = argument.split('=').next().unwrap_or_default();
+    if !owned.starts_with("--") {
+        // `-p 80`, `-p=80`, `-p80`.
+        return given == owned
+            || argument
+                .strip_prefix(owned)
+                .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    }
+    if !given.starts_with("--") {
+        return false;
+    }
+    match engine {
+        // argparse takes every unambiguous beginning of a flag, and vLLM reads `_` as `-`.
+        Engine::Vllm => owned.starts_with(&given.replace('_', "-")),
+        // getopt_long takes every unambiguous beginning, too.
+        Engine::Triton => owned.starts_with(given),
+        // clap takes a flag as it is, or not at all.
+        Engine::Tgi => owned == given,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn refused(engine: Engine, argument: &str) -> bool {
+        none_is_owned(engine, &[argument.to_owned()]).is_err()
+    }
+
+    #[test]
+    fn both_forms_of_every_owned_flag_are_refused() {
+        for engine in Engine::ALL {
+            for flag in engine.owned_flags() {
+                assert!(refused(engine, flag), "{flag}");
+                assert!(refused(engine, &format!("{flag}=1")), "{flag}=1");
+            }
+        }
+    }
+
+    #[test]
+    fn undocumented_spellings_are_refused_where_the_engine_takes_them() {
+        for argument in [
+            "--tensor_parallel_size=2",
+            "--tensor-par",
+            "--served_model",
+            "-tp2",
+            "-tp=2",
+            "--shutdown-time=1",
+        ] {
+            assert!(refused(Engine::Vllm, argument), "{argument}");
+        }
+        for argument in ["--model-repo=/x", "--http-po", "--exit-timeout=3"] {
+            assert!(refused(Engine::Triton, argument), "{argument}");
+        }
+        for argument in ["-p80", "-p", "--graceful-termination-timeout"] {
+            assert!(refused(Engine::Tgi, argument), "{argument}");
+        }
+        assert!(refused(Engine::Vllm, "--"));
+    }
+
+    #[test]
+    fn flags_of_the_users_pass() {
+        for argument in [
+            "--max-model-len=8192",
+            "--gpu-memory-utilization",
+            "0.9",
+            "--enable-prefix-caching",
+            "--model-loader-extra-config={}",
+            "--port-of-nothing",
+            "-O3",
+            "a value with --port in it",
+        ] {
+            assert!(!refused(Engine::Vllm, argument), "{argument}");
+        }
+        assert!(!refused(Engine::Triton, "--model-control-mode=explicit"));
+        assert!(!refused(Engine::Tgi, "--max-total-tokens=4096"));
+        assert!(!refused(Engine::Tgi, "--por"));
+    }
+
+    proptest! {
+        #[test]
+        fn a_refusal_names_the_flag(engine in prop::sample::select(Engine::ALL.to_vec()), index in 0_usize..7) {
+            let flag = engine.owned_flags()[index % engine.owned_flags().len()];
+            let refusal = none_is_owned(engine, &[format!("{flag}=x")]).unwrap_err();
+            prop_assert!(refusal.0.contains(flag), "{}", refusal);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What the tests begin with: objects, short times, a client of the fake server, a watch, and the log.
+
+use std::{
+    cell::RefCell,
+    io::Write,
+    sync::{Arc, Once},
+};
+
+use k8s_openapi::{
+    api::{apps::v1::Deployment, core::v1::ConfigMap},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
+use kube::{Client, Config, Resource};
+use runtime::{
+    cache::Cache,
+    client::{self, Deadlines, WriteGuard},
+    metrics::Metrics,
+    watch::{Plane, PlaneHealth, Scope, Timings},
+};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::fake::{Fake, PATIENCE};
+
+pub(crate) fn config_map(name: &str) -> ConfigMap {
+    ConfigMap { metadata: meta(name), ..ConfigMap::default() }
+}
+
+/// The root kind of these tests: it has a generation.
+pub(crate) fn deployment(name: &str, generation: i64) -> Deployment {
+    let metadata = ObjectMeta { generation: Some(generation), ..meta(name) };
+    Deployment { metadata, ..Deployment::default() }
+}
+
+pub(crate) fn child_of(owner: &Deployment, name: &str) -> ConfigMap {
+    let mut child = config_map(name);
+    child.metadata.owner_references = Some(vec![OwnerReference {
+        api_version: "apps/v1".into(),
+        kind: "Deployment".into(),
+        name: owner.metadata.name.clone().unwrap(),
+        uid: owner.metadata.uid.clone().unwrap(),
+        controller: Some(true),
+        ..OwnerReference::default()
+    }]);
+    child
+}
+
+fn meta(name: &str) -> ObjectMeta {
+    ObjectMeta {
+        namespace: Some("demo".into()),
+        name: Some(name.into()),
+        uid: Some(format!("uid-{name}")),
+        ..ObjectMeta::default()
+    }
+}
+
+/// The defaults, divided by 20.
+pub(crate) fn timings() -> Timings {
+    let Timings { server_timeout, silence, first_backoff, longest_backoff, instant, steady } = Timings::default();
+    Timings {
+        server_timeout: server_timeout / 20,
+        silence: silence / 20,
+        first_backoff: first_backoff / 20,
+        longest_backoff: longest_backoff / 20,
+        instant: instant / 20,
+        steady: steady / 20,
+    }
+}
+
+/// No second try within a test.
+pub(crate) fn one_try() -> Timings {
+    Timings { first_backoff: 10 * PATIENCE, longest_backoff: 10 * PATIENCE, ..timings() }
+}
+
+/// A client as every controller has it, with the defaults' deadlines.
+pub(crate) fn client(fake: &Fake) -> Client {
+    client_within(fake, Deadlines::default())
+}
+
+pub(crate) fn client_within(fake: &Fake, deadlines: Deadlines) -> Client {
+    client::build(config(fake), deadlines, WriteGuard::Always, metrics()).unwrap()
+}
+
+pub(crate) fn config(fake: &Fake) -> Config {
+    Config::new(format!("http://{}", fake.address()).parse().unwrap())
+}
+
+pub(crate) fn metrics() -> Arc<Metrics> {
+    Arc::new(Metrics::new("test"))
+}
+
+/// A watch of ConfigMaps that has been started.
+pub(crate) struct Watched {
+    pub(crate) cache: Cache<ConfigMap>,
+    pub(crate) health: PlaneHealth,
+    pub(crate) metrics: Arc<Metrics>,
+    changes: mpsc::UnboundedReceiver<String>,
+    _plane: Plane,
+}
+
+impl Watched {
+    pub(crate) fn start(client: Client, timings: Timings) -> Self {
+        let metrics = metrics();
+        let mut plane = Plane::new(client, timings, Arc::clone(&metrics));
+        let cache = plane.watch::<ConfigMap>("ConfigMap", Scope::default());
+        let (sender, changes) = mpsc::unbounded_channel();
+        cache.subscribe(move |change| {
+            let sign = match (change.old, change.new) {
+                (None, _) => '+',
+                (Some(_), Some(_)) => '~',
+                (Some(_), None) => '-',
+            };
+            // The receiver may be gone at the end of a test.
+            let _ = sender.send(format!("{sign}{}", change.key.name));
+        });
+        plane.start(&CancellationToken::new());
+        Self { cache, health: plane.health(), metrics, changes, _plane: plane }
+    }
+
+    /// The next change that the cache tells: + new, ~ changed, - gone.
+    pub(crate) async fn told(&mut self) -> String {
+        within_patience("a change in the cache", self.changes.recv()).await.unwrap()
+    }
+
+    pub(crate) async fn told_times(&mut self, times: usize) -> Vec<String> {
+        let mut all = Vec::new();
+        for _ in 0..times {
+            all.push(self.told().await);
+        }
+        all.sort();
+        all
+    }
+
+    pub(crate) fn told_nothing_more(&mut self) -> bool {
+        self.changes.is_empty()
+    }
+
+    /// The value of one line of the metrics page; absent is 0.
+    pub(crate) fn counted(&self, line: &str) -> u64 {
+        let page = self.metrics.page().unwrap();
+        let value = page.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(' '));
+        value.map_or(0, |value| value.parse().unwrap())
+    }
+}
+
+pub(crate) async fn within_patience<T>(what: &str, wait: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{what} did not come"))
+}
+
+/// What this test's thread has logged; only for tests that run on one thread.
+pub(crate) struct Logs(watch::Sender<String>);
+
+thread_local! {
+    static LOG: RefCell<Option<watch::Sender<String>>> = const { RefCell::new(None) };
+}
+
+impl Logs {
+    pub(crate) fn capture() -> Self {
+        // One subscriber for the process: scoped ones of parallel tests switch each other's events off.
+        static INSTALL: Once = Once::new();
+        INSTALL.call_once(|| {
+            tracing_subscriber::fmt().with_ansi(false).without_time().with_writer(|| ThisThread).init();
+        });
+        let text = watch::Sender::new(String::new());
+        LOG.set(Some(text.clone()));
+        Self(text)
+    }
+
+    /// Waits until a line holds all these words, and returns it.
+    pub(crate) async fn said(&self, words: &[&str]) -> String {
+        let mut text = self.0.subscribe();
+        let found = |text: &str| {
+            text.lines().find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)
+        };
+        let seen = tokio::time::timeout(PATIENCE, text.wait_for(|text| found(text).is_some())).await;
+        let line = seen.ok().and_then(|text| found(&text.unwrap()));
+        line.unwrap_or_else(|| panic!("{words:?} were not logged, but\n{}", *self.0.borrow()))
+    }
+}
+
+/// Writes to the log of the thread that it is called on.
+struct ThisThread;
+
+impl Write for ThisThread {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        LOG.with_borrow(|log| {
+            if let Some(log) = log {
+                log.send_modify(|text| text.push_str(&String::from_utf8_lossy(bytes)));
+            }
+        });
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The plural under which the fake keeps a kind.
+pub(crate) fn plural<K: Resource<DynamicType = ()>>() -> String {
+    K::plural(&()).into_owned()
+}

@@ -1,0 +1,16 @@
+//! The promises of this crate, each proven under the fault that threatens it, against a scripted API server.
+//!
+//! One module per part of the crate. Times are options, so they are short here; what is asserted are orders, counts
+//! and lower bounds of waits, which a busy machine does not change. `kube_runtime` runs the same faults against
+//! kube's own runtime and says what happens there today.
+
+#![cfg(test)]
+
+mod applying;
+mod calling;
+mod controlling;
+mod electing;
+mod fake;
+mod given;
+mod kube_runtime;
+mod watching;

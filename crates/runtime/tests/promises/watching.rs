@@ -1,0 +1,391 @@
+//! A watch lives through every fault of an API server: K1, K2, K4, K5, K8, K14, K16, K17 and lists that lose objects.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use runtime::{client::Deadlines, watch::Timings};
+use serde_json::json;
+
+use crate::{
+    fake::{Answer, Call, End, Fake, Gate, On, Verb},
+    given::{Logs, Watched, client, client_within, config_map, one_try, timings},
+};
+
+fn lists() -> On {
+    Verb::List.of("configmaps")
+}
+
+fn watches() -> On {
+    Verb::Watch.of("configmaps")
+}
+
+const FAILURES: &str = "watch_failures_total{kind=\"ConfigMap\"}";
+
+/// Each wait is at least twice the one before; a busy machine only makes waits longer.
+fn assert_backoff_grows(calls: &[Call]) {
+    let first = timings().first_backoff;
+    for (number, pair) in calls.windows(2).enumerate() {
+        let at_least = first * 2_u32.pow(u32::try_from(number).unwrap());
+        let waited = pair[1].at - pair[0].at;
+        assert!(waited >= at_least, "wait {number} was {waited:?}, not at least {at_least:?}");
+    }
+}
+
+/// However the server says that a version is too old, the next try is a new list, and the tries become rarer.
+async fn assert_lists_again(answer: Answer) {
+    let fake = Fake::start().await;
+    fake.put(&config_map("a"));
+    fake.always(watches(), answer);
+    let mut watched = Watched::start(client(&fake), timings());
+    let tries = fake.called(lists(), 6).await;
+    assert_backoff_grows(&tries);
+    let verbs = fake.verbs();
+    for pair in verbs.chunks_exact(2) {
+        assert_eq!(pair, ["List configmaps", "Watch configmaps"], "{verbs:?}");
+    }
+    assert_eq!(watched.told().await, "+a");
+    fake.heal();
+    fake.put(&config_map("b"));
+    assert_eq!(watched.told().await, "+b", "it recovers by itself");
+}
+
+#[tokio::test]
+async fn a_410_as_the_http_status_lists_again_ever_more_rarely() {
+    assert_lists_again(Answer::gone()).await;
+}
+
+#[tokio::test]
+async fn a_410_within_the_stream_lists_again_ever_more_rarely() {
+    assert_lists_again(Answer::gone_in_stream()).await;
+}
+
+#[tokio::test]
+async fn a_410_in_plain_text_lists_again_ever_more_rarely() {
+    assert_lists_again(Answer::text(410, "Gone")).await;
+}
+
+#[tokio::test]
+async fn a_410_whose_json_is_no_status_lists_again_ever_more_rarely() {
+    assert_lists_again(Answer::text(410, r#"{"error": "gone"}"#)).await;
+}
+
+#[tokio::test]
+async fn a_version_newer_than_a_restored_store_lists_again_ever_more_rarely() {
+    let answer = Answer::status(504, "Timeout", "Too large resource version: 9000, current: 100");
+    assert_lists_again(answer).await;
+}
+
+#[tokio::test]
+async fn a_line_that_is_no_event_lists_again_ever_more_rarely() {
+    let broken = Answer::Lines(vec!["<html>".into()], End::Silence);
+    assert_lists_again(broken).await;
+}
+
+#[tokio::test]
+async fn a_list_that_takes_long_does_not_reset_the_backoff() {
+    let fake = Fake::start().await;
+    fake.always(watches(), Answer::gone());
+    // Every list, and every refusal, takes longer than this.
+    let steady = Duration::from_nanos(1);
+    let _watched = Watched::start(client(&fake), Timings { steady, ..timings() });
+    assert_backoff_grows(&fake.called(lists(), 6).await);
+}
+
+#[tokio::test]
+async fn a_500_with_a_pretty_printed_body_is_one_failure() {
+    let fake = Fake::start().await;
+    fake.next(watches(), [Answer::pretty(500, "InternalError", "etcdserver: leader changed")]);
+    let mut watched = Watched::start(client(&fake), timings());
+    let tries = fake.called(watches(), 2).await;
+    assert_eq!(tries[0].query["resourceVersion"], tries[1].query["resourceVersion"], "it resumes");
+    fake.put(&config_map("a"));
+    assert_eq!(watched.told().await, "+a");
+    assert_eq!(watched.counted(FAILURES), 1);
+    assert_eq!(fake.calls(lists()).len(), 1);
+}
+
+#[tokio::test]
+async fn a_500_that_stays_is_tried_ever_more_rarely() {
+    let fake = Fake::start().await;
+    fake.always(watches(), Answer::pretty(500, "InternalError", "etcdserver: leader changed"));
+    let _watched = Watched::start(client(&fake), timings());
+    assert_backoff_grows(&fake.called(watches(), 6).await);
+    assert_eq!(fake.calls(lists()).len(), 1);
+}
+
+#[tokio::test]
+async fn an_object_that_does_not_fit_is_skipped_in_a_list_and_named() {
+    let logs = Logs::capture();
+    let fake = Fake::start().await;
+    fake.put(&config_map("good"));
+    fake.put_json("configmaps", json!({"metadata": {"namespace": "demo", "name": "bad"}, "data": "no map"}));
+    fake.put(&config_map("good-too"));
+    let mut watched = Watched::start(client(&fake), timings());
+    assert_eq!(watched.told_times(2).await, ["+good", "+good-too"]);
+    logs.said(&["skipped", "demo/bad"]).await;
+    fake.put(&config_map("later"));
+    assert_eq!(watched.told().await, "+later");
+    assert_eq!(fake.verbs(), ["List configmaps", "Watch configmaps"], "one list is enough");
+    assert_eq!(watched.counted("watch_undecodable_objects_total{kind=\"ConfigMap\"}"), 1);
+}
+
+#[tokio::test]
+async fn an_object_that_does_not_fit_is_skipped_in_a_watch_and_named() {
+    let logs = Logs::capture();
+    let fake = Fake::start().await;
+    fake.put(&config_map("a"));
+    let mut watched = Watched::start(client(&fake), timings());
+    assert_eq!(watched.told().await, "+a");
+    fake.called(watches(), 1).await;
+    fake.put_json(
+        "configmaps",
+        json!({"metadata": {"namespace": "demo", "name": "a", "uid": "uid-a"}, "data": "no map"}),
+    );
+    fake.put(&config_map("b"));
+    assert_eq!(watched.told().await, "+b", "nothing is told of the broken one");
+    logs.said(&["skipped", "demo/a"]).await;
+    assert_eq!(watched.cache.len(), 2, "the last version that could be read is kept");
+    assert_eq!(fake.verbs(), ["List configmaps", "Watch configmaps"], "the connection lives on");
+    fake.remove("configmaps", "a");
+    assert_eq!(watched.told().await, "-a", "its end is understood");
+}
+
+#[tokio::test]
+async fn an_object_whose_metadata_does_not_fit_is_skipped_and_named() {
+    let logs = Logs::capture();
+    let fake = Fake::start().await;
+    fake.put_json("configmaps", json!({"metadata": {"namespace": "demo", "name": "bad", "labels": {"a": 1}}}));
+    fake.put(&config_map("good"));
+    let mut watched = Watched::start(client(&fake), timings());
+    assert_eq!(watched.told().await, "+good");
+    logs.said(&["skipped", "demo/bad"]).await;
+}
+
+#[tokio::test]
+async fn a_429_is_seen_at_the_first_answer() {
+    let logs = Logs::capture();
+    let fake = Fake::start().await;
+    fake.always(watches(), Answer::busy(429, 1));
+    let watched = Watched::start(client(&fake), one_try());
+    logs.said(&["watch failed", "429"]).await;
+    let complaints = watched.health.complaints(Duration::ZERO);
+    assert!(complaints[0].contains("ConfigMap") && complaints[0].contains("429"), "{complaints:?}");
+    assert_eq!(fake.calls(watches()).len(), 1, "nothing repeats it behind our back");
+    assert_eq!(watched.counted(FAILURES), 1);
+}
+
+#[tokio::test]
+async fn a_silent_watch_is_opened_again_after_the_limit() {
+    let fake = Fake::start().await;
+    fake.next(watches(), [Answer::silence()]);
+    let silence = Duration::from_millis(200);
+    let mut watched = Watched::start(client(&fake), Timings { silence, ..timings() });
+    let tries = fake.called(watches(), 2).await;
+    assert!(tries[1].at - tries[0].at >= silence);
+    assert_eq!(tries[0].query["resourceVersion"], tries[1].query["resourceVersion"], "it resumes");
+    assert_eq!(fake.calls(lists()).len(), 1);
+    fake.put(&config_map("a"));
+    assert_eq!(watched.told().await, "+a");
+}
+
+#[tokio::test]
+async fn the_server_is_asked_to_end_each_watch_before_we_call_it_silent() {
+    let fake = Fake::start().await;
+    let _watched = Watched::start(client(&fake), Timings::default());
+    let tries = fake.called(watches(), 1).await;
+    assert_eq!(tries[0].query["timeoutSeconds"], "60");
+    assert!(Timings::default().silence > Duration::from_secs(60));
+}
+
+#[tokio::test]
+async fn a_watch_that_the_server_ends_in_time_is_resumed_at_once_and_is_no_failure() {
+    let fake = Fake::start().await;
+    // The server counts whole seconds.
+    let timings = Timings { server_timeout: Duration::from_secs(1), ..one_try() };
+    let mut watched = Watched::start(client(&fake), timings);
+    fake.called(watches(), 2).await;
+    fake.put(&config_map("a"));
+    assert_eq!(watched.told().await, "+a");
+    assert_eq!(fake.calls(lists()).len(), 1);
+    assert_eq!(watched.counted(FAILURES), 0);
+}
+
+#[tokio::test]
+async fn a_watch_that_is_closed_at_once_is_tried_ever_more_rarely() {
+    let fake = Fake::start().await;
+    fake.always(watches(), Answer::closed_at_once());
+    // Long enough that no stall of this machine makes "at once" look like a life.
+    let timings = Timings { instant: Duration::from_secs(10), steady: Duration::from_secs(10), ..timings() };
+    let watched = Watched::start(client(&fake), timings);
+    assert_backoff_grows(&fake.called(watches(), 6).await);
+    assert_eq!(fake.calls(lists()).len(), 1);
+    let complaints = watched.health.complaints(Duration::ZERO);
+    assert!(complaints[0].contains("closed the watch at once"), "{complaints:?}");
+}
+
+#[tokio::test]
+async fn a_watch_without_headers_ends_at_its_deadline() {
+    let logs = Logs::capture();
+    let fake = Fake::start().await;
+    fake.next(watches(), [Answer::NoHeaders, Answer::HalfABody(500)]);
+    let watch_start = Duration::from_millis(200);
+    let mut watched =
+        Watched::start(client_within(&fake, Deadlines { watch_start, ..Deadlines::default() }), timings());
+    let tries = fake.called(watches(), 3).await;
+    assert!(tries[1].at - tries[0].at >= watch_start && tries[2].at - tries[1].at >= watch_start);
+    logs.said(&["watch was not answered within 0.2 s"]).await;
+    assert_eq!(fake.calls(lists()).len(), 1, "nothing was missed, so nothing is listed again");
+    fake.put(&config_map("a"));
+    assert_eq!(watched.told().await, "+a");
+}
+
+#[tokio::test]
+async fn a_list_that_never_ends_is_cut_at_its_deadline() {
+    let fake = Fake::start().await;
+    fake.put(&config_map("a"));
+    fake.next(lists(), [Answer::NoHeaders, Answer::HalfABody(200)]);
+    let list = Duration::from_millis(200);
+    let mut watched =
+        Watched::start(client_within(&fake, Deadlines { list, ..Deadlines::default() }), timings());
+    assert_eq!(watched.told().await, "+a");
+    let tries = fake.calls(lists());
+    assert_eq!(tries.len(), 3);
+    assert!(tries[1].at - tries[0].at >= list && tries[2].at - tries[1].at >= list);
+}
+
+#[tokio::test]
+async fn a_bookmark_moves_the_version_that_is_resumed() {
+    let fake = Fake::start().await;
+    let bookmark = r#"{"type":"BOOKMARK","object":{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"777"}}}"#;
+    fake.next(watches(), [Answer::Lines(vec![bookmark.into()], End::Close)]);
+    let _watched = Watched::start(client(&fake), timings());
+    assert_eq!(fake.called(watches(), 2).await[1].query["resourceVersion"], "777");
+}
+
+#[tokio::test]
+async fn a_line_cut_by_a_broken_connection_is_neither_lost_nor_told_twice() {
+    let fake = Fake::start().await;
+    let half = r#"{"type":"ADDED","object":{"metadata":{"na"#;
+    let gate = Gate::default();
+    fake.next(watches(), [Answer::Lines(vec![half.into()], End::Close), Answer::Late(gate.clone())]);
+    let mut watched = Watched::start(client(&fake), timings());
+    fake.called(watches(), 2).await;
+    fake.put(&config_map("a"));
+    gate.open();
+    assert_eq!(watched.told().await, "+a");
+    assert_eq!(fake.calls(lists()).len(), 1);
+    assert!(watched.told_nothing_more());
+}
+
+/// A watch over so many objects that then has to list again.
+async fn listing_again(fake: &Fake, objects: usize, answers: impl FnOnce(&Fake)) -> Watched {
+    for number in 0..objects {
+        fake.put(&config_map(&format!("object-{number:02}")));
+    }
+    let mut watched = Watched::start(client(fake), timings());
+    watched.told_times(objects).await;
+    fake.called(watches(), 1).await;
+    answers(fake);
+    fake.compact("configmaps");
+    watched
+}
+
+fn empty_list() -> Answer {
+    Answer::text(200, r#"{"metadata": {"resourceVersion": "5000"}, "items": []}"#)
+}
+
+#[tokio::test]
+async fn a_list_that_loses_most_is_confirmed_by_another_quorum_list() {
+    let fake = Fake::start().await;
+    let mut watched = listing_again(&fake, 22, |fake| fake.next(lists(), [empty_list()])).await;
+    let asked = fake.called(lists(), 3).await;
+    assert!(asked.iter().all(|list| !list.query.contains_key("resourceVersion")), "quorum reads: {asked:?}");
+    fake.put(&config_map("later"));
+    assert_eq!(watched.told().await, "+later", "the loss was never told");
+    assert_eq!(watched.cache.len(), 23);
+}
+
+#[tokio::test]
+async fn a_loss_that_is_confirmed_is_told() {
+    let fake = Fake::start().await;
+    let answers = |fake: &Fake| fake.next(lists(), [empty_list(), empty_list()]);
+    let mut watched = listing_again(&fake, 22, answers).await;
+    let told = watched.told_times(22).await;
+    assert!(told.iter().all(|change| change.starts_with('-')), "{told:?}");
+    assert_eq!(fake.calls(lists()).len(), 3);
+}
+
+#[tokio::test]
+async fn a_loss_whose_confirmation_fails_is_not_told() {
+    let fake = Fake::start().await;
+    let unavailable = Answer::status(503, "ServiceUnavailable", "the server is starting");
+    let answers = |fake: &Fake| fake.next(lists(), [empty_list(), unavailable]);
+    let mut watched = listing_again(&fake, 22, answers).await;
+    fake.called(lists(), 4).await;
+    fake.put(&config_map("later"));
+    assert_eq!(watched.told().await, "+later");
+    assert_eq!(watched.cache.len(), 23);
+}
+
+#[tokio::test]
+async fn a_list_in_which_most_names_are_others_has_lost_them() {
+    let fake = Fake::start().await;
+    let strangers: Vec<_> = (0..22).map(|number| config_map(&format!("stranger-{number}"))).collect();
+    let other_cluster = json!({"metadata": {"resourceVersion": "5000"}, "items": strangers}).to_string();
+    let answers = |fake: &Fake| fake.next(lists(), [Answer::text(200, &other_cluster)]);
+    let mut watched = listing_again(&fake, 22, answers).await;
+    fake.called(lists(), 3).await;
+    fake.put(&config_map("later"));
+    assert_eq!(watched.told().await, "+later");
+}
+
+#[tokio::test]
+async fn a_loss_of_ten_or_of_half_is_told_at_once() {
+    for (objects, lost) in [(10, 10), (24, 12)] {
+        let fake = Fake::start().await;
+        let mut watched = listing_again(&fake, objects, |fake| {
+            fake.mute("configmaps");
+            for number in 0..lost {
+                fake.remove("configmaps", &format!("object-{number:02}"));
+            }
+        })
+        .await;
+        let told = watched.told_times(lost).await;
+        assert!(told.iter().all(|change| change.starts_with('-')), "{told:?}");
+        assert_eq!(fake.calls(lists()).len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_later_answer_is_not_overwritten_by_an_earlier_event() {
+    let fake = Fake::start().await;
+    fake.put(&config_map("a"));
+    let mut watched = Watched::start(client(&fake), timings());
+    assert_eq!(watched.told().await, "+a");
+    fake.called(watches(), 1).await;
+    // Our own write was answered with this version before the watch came so far.
+    let mut answer = config_map("a");
+    answer.metadata.resource_version = Some("9000".into());
+    watched.cache.absorb(answer);
+    assert_eq!(watched.told().await, "~a");
+    fake.put(&config_map("a"));
+    fake.put(&config_map("fence"));
+    assert_eq!(watched.told().await, "+fence", "nobody is sent back in time");
+}
+
+#[tokio::test]
+async fn a_plane_that_is_told_to_stop_ends_at_once() {
+    let fake = Fake::start().await;
+    let stop = tokio_util::sync::CancellationToken::new();
+    let mut plane = runtime::watch::Plane::new(client(&fake), timings(), crate::given::metrics());
+    let _cache = plane.watch::<k8s_openapi::api::core::v1::ConfigMap>("ConfigMap", Default::default());
+    plane.start(&stop);
+    fake.called(watches(), 1).await;
+    let told = Instant::now();
+    stop.cancel();
+    plane.finished(&stop).await;
+    assert!(told.elapsed() < Duration::from_secs(1));
+    drop(Arc::new(fake));
+}
