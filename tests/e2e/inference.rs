@@ -55,7 +55,12 @@ async fn until_not_ready(scene: &Scene<'_>, name: &str, reason: &str) -> AIInfer
     until_not_ready_within(scene, name, reason, within()).await
 }
 
-async fn until_not_ready_within(scene: &Scene<'_>, name: &str, reason: &str, within: Duration) -> AIInference {
+async fn until_not_ready_within(
+    scene: &Scene<'_>,
+    name: &str,
+    reason: &str,
+    within: Duration,
+) -> AIInference {
     let what = format!("not ready because of {reason}");
     wait_for(&scene.api::<AIInference>(), name, &what, within, |model: &AIInference| {
         is_observed(model)

@@ -25,7 +25,7 @@ pub use scene::Scene;
 pub use wait::{wait_for, wait_until_gone, within};
 
 /// The controllers of this workspace, as they are started by [`simulated`].
-pub const CONTROLLERS: [&str; 0] = [];
+pub const CONTROLLERS: [&str; 1] = ["inference-controller"];
 
 /// A namespace in this binary's API server: CRDs installed, nothing else running, so objects stay as they are.
 pub async fn api_server() -> Scene<'static> {

@@ -4,12 +4,15 @@
 
 #[cfg(test)]
 mod architecture;
+mod bench;
 mod ci;
 mod cluster;
 mod codegen;
 mod setup;
 mod steps;
 mod test;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -30,16 +33,28 @@ enum Command {
     Test(test::Args),
     /// Everything that must hold before a change lands: format, lints, licences, tests, docs
     Ci,
+    /// Figures of speed and memory, from release builds
+    #[command(subcommand)]
+    Bench(bench::Command),
     /// Installs what the project needs, or names what is missing
     Setup,
 }
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
         Command::Cluster(command) => cluster::run(command),
         Command::Codegen(args) => codegen::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Ci => ci::run(),
+        Command::Bench(command) => bench::run(&command),
         Command::Setup => setup::run(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // The chain of causes on one line: a backtrace tells a user nothing.
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, bail};
 
-use crate::steps::succeed;
+use crate::steps::{cargo, succeed};
 
 const CARGO_DENY: &str = "0.20.2";
 
@@ -53,8 +53,8 @@ fn install_cargo_deny() -> anyhow::Result<()> {
     let root = cargo_deny_root()?;
     eprintln!("installing cargo-deny {CARGO_DENY} (about three minutes)");
     let package = format!("cargo-deny@{CARGO_DENY}");
-    let mut install = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    install.args(["install", "--locked", &package, "--root"]).arg(&root);
+    let mut install = cargo(["install", "--locked", &package, "--root"]);
+    install.arg(&root);
     // A quick build is worth more here than a quick program; and its own target folder, not ours.
     install.env("CARGO_PROFILE_RELEASE_LTO", "off").env_remove("CARGO_TARGET_DIR");
     succeed(&mut install).context("failed to install cargo-deny")

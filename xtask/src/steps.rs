@@ -1,6 +1,7 @@
 //! Runs other programs as named steps and tells how long each took.
 
 use std::{
+    path::Path,
     process::Command,
     time::{Duration, Instant},
 };
@@ -41,13 +42,32 @@ impl Steps {
 /// The cargo that runs us, in the workspace.
 pub(crate) fn cargo<const N: usize>(args: [&str; N]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // `cargo run` describes xtask in the environment, and build scripts that look there would run again each time.
+    for (name, _) in std::env::vars_os() {
+        let set_by_run = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
+        if set_by_run.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
     command.current_dir(workspace()).args(args);
     command
 }
 
-pub(crate) fn workspace() -> std::path::PathBuf {
-    let xtask = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    xtask.parent().unwrap_or(xtask).to_owned()
+/// Builds what runs beside us: the supervisor of a cluster, and every controller that there is.
+pub(crate) fn build_programs() -> anyhow::Result<()> {
+    succeed(&mut cargo([
+        "build",
+        "--locked",
+        "--package",
+        "local-cluster",
+        "--package",
+        "inference-controller",
+    ]))
+}
+
+pub(crate) fn workspace() -> &'static Path {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask)
 }
 
 /// Fails unless the program exits with 0.

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: builds the tools and the binaries, then runs every test with cargo's own runner.
 
-use crate::steps::{Steps, cargo, succeed};
+use crate::steps::{Steps, build_programs, cargo, succeed};
 
 /// Tests on the real API server wait most of the time: many fit on few cores.
 const CLUSTER_TEST_THREADS: &str = "8";
@@ -14,9 +14,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut steps = Steps::default();
     steps.run("cluster tools", || Ok(local_cluster::tools::ensure().map(drop)?))?;
-    steps.run("binaries", || {
-        succeed(&mut cargo(["build", "--locked", "-p", "local-cluster", "-p", "inference-controller"]))
-    })?;
+    steps.run("programs", build_programs)?;
     steps
         .run("tests without a cluster", || succeed(cargo(["test", "--locked", "--"]).args(&args.filters)))?;
     steps.run("tests on a cluster", || {

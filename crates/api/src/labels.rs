@@ -26,6 +26,9 @@ pub const RESOLVED: &str = "ai.infra.example.com/resolved";
 /// Generation of the owner's spec that the child was rendered from.
 pub const GENERATION: &str = "ai.infra.example.com/generation";
 
+/// Hash of what a controller last applied to a child, so that a field it stops setting is noticed and taken back.
+pub const APPLIED: &str = "ai.infra.example.com/applied";
+
 /// Aggregates a ClusterRole into the scaler-controller's, so that it may scale kinds we do not ship rules for.
 pub const AGGREGATE_TO_SCALER: &str = "ai.infra.example.com/aggregate-to-scaler";
 

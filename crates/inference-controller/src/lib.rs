@@ -50,10 +50,7 @@ mod validate;
 pub const NAME: &str = "inference-controller";
 
 pub const IDENTITY: Identity =
-    Identity { name: NAME, version: env!("CARGO_PKG_VERSION"), hash_annotation: APPLIED };
-
-/// Hash of what was last applied to a child.
-const APPLIED: &str = "ai.infra.example.com/applied";
+    Identity { name: NAME, version: env!("CARGO_PKG_VERSION"), hash_annotation: labels::APPLIED };
 
 /// The command line.
 #[derive(Parser, Debug)]

@@ -11,6 +11,7 @@ use crate::{Context, names};
 
 mod projections;
 
+use projections::TemplateHash;
 pub(crate) use projections::{Container, ContainerState, PodView, ReplicaSetView, Terminated};
 
 /// One AIInference and its children as the caches have them.
@@ -18,32 +19,43 @@ pub(crate) use projections::{Container, ContainerState, PodView, ReplicaSetView,
 pub(crate) struct Observed {
     pub(crate) model: Arc<AIInference>,
     pub(crate) deployment: Option<Arc<Deployment>>,
-    /// The revision that the Deployment works towards; `None` until its controller has seen it as it is now.
-    pub(crate) revision: Option<Revision>,
+    /// Pods of the revision that the Deployment asks for; `None` while there is no such revision.
+    pub(crate) current: Option<Vec<Arc<PodView>>>,
+    /// All its other pods.
+    pub(crate) others: Vec<Arc<PodView>>,
     pub(crate) budget: Option<Arc<PodDisruptionBudget>>,
 }
-
-/// One revision of the Deployment.
-#[derive(Clone, Debug)]
-pub(crate) struct Revision {
-    pub(crate) ready_replicas: i32,
-    /// Those that are neither over nor going.
-    pub(crate) pods: Vec<Arc<PodView>>,
-}
-
-/// The annotation by which the Deployment's controller tells revisions apart.
-pub(crate) const REVISION: &str = "deployment.kubernetes.io/revision";
 
 pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>) -> Observed {
     let uid = model.metadata.uid.clone().unwrap_or_default();
     let name = model.metadata.name.clone().unwrap_or_default();
     let deployment = own(&ctx.deployments, &uid, &names::deployment(&name));
-    let revision = deployment
-        .as_deref()
-        .filter(|deployment| is_settled(deployment))
-        .and_then(|deployment| revision(&ctx.replica_sets, &ctx.pods, deployment));
+    let (mut current, mut others) = (None, Vec::new());
+    if let Some(deployment) = &deployment {
+        let wanted = wanted_template(deployment);
+        let revisions = ctx.replica_sets.owned_by(deployment.metadata.uid.as_deref().unwrap_or_default());
+        for revision in revisions {
+            let pods = ctx.pods.owned_by(revision.metadata.uid.as_deref().unwrap_or_default());
+            let pods = pods.into_iter().filter(|pod| !pod.is_over());
+            // Two of the same template would be a fault of Kubernetes; the first is as good as the other.
+            if current.is_none() && wanted.is_some() && revision.template == wanted {
+                current = Some(pods.collect());
+            } else {
+                others.extend(pods);
+            }
+        }
+    }
     let budget = own(&ctx.budgets, &uid, &names::pod_disruption_budget(&name));
-    Observed { model, deployment, revision, budget }
+    Observed { model, deployment, current, others, budget }
+}
+
+/// Revisions are told apart by their templates, as the Deployment's own controller does it. Counts in the status of the
+/// Deployment are late, and after a change they speak of the revision before.
+fn wanted_template(deployment: &Deployment) -> Option<TemplateHash> {
+    if deployment.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    TemplateHash::of(&deployment.spec.as_ref()?.template)
 }
 
 /// An object whose labels say which AIInference it is for.
@@ -55,29 +67,4 @@ pub(crate) fn keys_by_instance<K: Resource>(object: &K) -> Vec<Key> {
 
 fn own<K: Resource>(children: &Cache<K>, uid: &str, name: &str) -> Option<Arc<K>> {
     children.owned_by(uid).into_iter().find(|child| child.meta().name.as_deref() == Some(name))
-}
-
-/// A status of an older generation counts the pods of an older revision.
-fn is_settled(deployment: &Deployment) -> bool {
-    let observed = deployment.status.as_ref().and_then(|status| status.observed_generation);
-    observed.is_some()
-        && observed == deployment.metadata.generation
-        && deployment.metadata.deletion_timestamp.is_none()
-}
-
-fn revision(
-    replica_sets: &Cache<ReplicaSetView>,
-    pods: &Cache<PodView>,
-    deployment: &Deployment,
-) -> Option<Revision> {
-    let wanted = deployment.metadata.annotations.as_ref()?.get(REVISION)?;
-    let current = replica_sets
-        .owned_by(deployment.metadata.uid.as_deref()?)
-        .into_iter()
-        .find(|replica_set| replica_set.revision.as_ref() == Some(wanted))?;
-    let pods = pods.owned_by(current.metadata.uid.as_deref()?);
-    Some(Revision {
-        ready_replicas: current.ready_replicas,
-        pods: pods.into_iter().filter(|pod| !pod.is_over()).collect(),
-    })
 }

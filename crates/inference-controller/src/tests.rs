@@ -7,14 +7,14 @@ use api::aiinference::{AIInference, AIInferenceSpec};
 use clap::CommandFactory;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
-    api::apps::v1::{Deployment, DeploymentStatus},
+    api::apps::v1::Deployment,
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
 };
 use serde_json::json;
 
 use crate::{
     Args, InferenceArgs,
-    observe::{Observed, PodView, REVISION, Revision},
+    observe::{Observed, PodView},
     plan::{Child, Defaults, Plan, plan},
     validate::validate,
 };
@@ -55,6 +55,11 @@ pub(crate) fn pod(parts: &str) -> PodView {
     .expect("a pod")
 }
 
+fn ready_pods(count: usize) -> Vec<Arc<PodView>> {
+    let ready = Arc::new(pod("{ready: true, node: gpu-0, phase: Running}"));
+    vec![ready; count]
+}
+
 /// So many seconds after the moment at which tests take place.
 pub(crate) fn at(seconds: i64) -> Timestamp {
     let noon: Timestamp = "2026-01-01T12:00:00Z".parse().expect("a time");
@@ -70,11 +75,12 @@ impl Scene {
     /// Nothing but the object.
     pub(crate) fn new(spec: &str) -> Self {
         let model = Arc::new(model(spec));
-        Self { observed: Observed { model, deployment: None, revision: None, budget: None } }
+        let (deployment, current, budget) = (None, None, None);
+        Self { observed: Observed { model, deployment, current, others: Vec::new(), budget } }
     }
 
     /// So many replicas, all of the current revision and ready; the status says so.
-    pub(crate) fn ready(replicas: i32) -> Self {
+    pub(crate) fn ready(replicas: usize) -> Self {
         let mut scene = Self::new(&format!(
             "{{modelSource: s3://models/qwen, engine: vllm, gpu: {{count: 1}}, replicas: {replicas}}}"
         ));
@@ -83,27 +89,15 @@ impl Scene {
     }
 
     /// What was planned has happened: the Deployment is there, and all its pods are ready.
-    pub(crate) fn settle(&mut self, replicas: i32) {
+    pub(crate) fn settle(&mut self, replicas: usize) {
         let planned = self.plan();
         let rendered = planned.children.iter().find_map(|child| match child {
             Child::Deployment(deployment) => Some((**deployment).clone()),
             Child::ConfigMap(_) | Child::Service(_) | Child::PodDisruptionBudget(_) => None,
         });
-        let mut deployment = rendered.expect("a Deployment");
-        deployment.metadata.generation = Some(1);
-        let annotations = deployment.metadata.annotations.get_or_insert_default();
-        annotations.insert(REVISION.into(), "1".into());
-        deployment.status = Some(DeploymentStatus {
-            observed_generation: Some(1),
-            replicas: Some(replicas),
-            ready_replicas: Some(replicas),
-            updated_replicas: Some(replicas),
-            ..DeploymentStatus::default()
-        });
-        self.observed.deployment = Some(Arc::new(deployment));
-        let ready = Arc::new(pod("{ready: true, node: gpu-0, phase: Running}"));
-        let pods = (0..replicas).map(|_| Arc::clone(&ready)).collect();
-        self.observed.revision = Some(Revision { ready_replicas: replicas, pods });
+        self.observed.deployment = Some(Arc::new(rendered.expect("a Deployment")));
+        self.observed.current = Some(ready_pods(replicas));
+        self.observed.others = Vec::new();
         self.write_status();
     }
 
@@ -123,9 +117,9 @@ impl Scene {
         }
     }
 
-    pub(crate) fn deployment_status(&mut self, edit: impl FnOnce(&mut DeploymentStatus)) {
-        let deployment = self.observed.deployment.as_mut().map(Arc::make_mut).expect("a Deployment");
-        edit(deployment.status.get_or_insert_default());
+    /// So many pods of another revision are there, too, and ready.
+    pub(crate) fn older_pods(&mut self, count: usize) {
+        self.observed.others = ready_pods(count);
     }
 
     pub(crate) fn surge(&mut self, surge: i32) {
@@ -138,19 +132,7 @@ impl Scene {
 
     /// The current revision has these pods, and none is ready unless it says so.
     pub(crate) fn pods(&mut self, parts: &[&str]) {
-        let pods: Vec<Arc<PodView>> = parts.iter().map(|parts| Arc::new(pod(parts))).collect();
-        let ready = pods.iter().filter(|pod| pod.is_ready).count();
-        let ready = i32::try_from(ready).expect("a few pods");
-        let older = self.older_ready();
-        self.deployment_status(|status| status.ready_replicas = Some(older + ready));
-        self.observed.revision = Some(Revision { ready_replicas: ready, pods });
-    }
-
-    fn older_ready(&self) -> i32 {
-        let status = self.observed.deployment.as_ref().and_then(|deployment| deployment.status.as_ref());
-        status.map_or(0, |status| {
-            status.replicas.unwrap_or_default() - status.updated_replicas.unwrap_or_default()
-        })
+        self.observed.current = Some(parts.iter().map(|parts| Arc::new(pod(parts))).collect());
     }
 
     pub(crate) fn observed(&self) -> Observed {

@@ -47,16 +47,23 @@ pub struct Cluster {
 
 #[derive(Debug)]
 struct Owned {
-    supervisor: Child,
+    /// `None` once it has been let go.
+    supervisor: Option<Child>,
     /// Its end is what the supervisor waits for.
     pipe: Option<ChildStdin>,
 }
 
 impl Cluster {
     /// Starts a cluster and returns when every component answers. `supervisor` is the `local-cluster` program.
+    pub async fn start(spec: ClusterSpec, supervisor: &Path) -> Result<Self> {
+        let cluster = Self::begin(spec, supervisor).await?;
+        cluster.or_stop(Self::ready).await
+    }
+
+    /// Starts a cluster and returns as soon as its API server answers; the rest may still be on its way.
     ///
     /// What a dead supervisor left under this name is cleared away first.
-    pub async fn start(spec: ClusterSpec, supervisor: &Path) -> Result<Self> {
+    pub async fn begin(spec: ClusterSpec, supervisor: &Path) -> Result<Self> {
         spec.validate()?;
         let folder = Folder::of(&spec.name)?;
         let owned = {
@@ -68,14 +75,13 @@ impl Cluster {
             folder.create(&spec)?;
             spawn_supervisor(&folder, supervisor)?
         };
-        let mut cluster = Self { folder, spec, owned: Some(owned) };
-        match cluster.until_ready().await {
-            Ok(()) => Ok(cluster),
-            Err(error) => {
-                cluster.stop().await?;
-                Err(error)
-            }
-        }
+        let cluster = Self { folder, spec, owned: Some(owned) };
+        cluster.or_stop(Self::serving).await
+    }
+
+    /// Returns when every component has answered.
+    pub async fn ready(&self) -> Result<()> {
+        self.until(|phase| matches!(phase, Phase::Ready { .. })).await
     }
 
     pub fn spec(&self) -> &ClusterSpec {
@@ -141,7 +147,9 @@ impl Cluster {
     /// From now on the cluster runs until [`Cluster::stop`] is called on it, by whatever process.
     pub async fn detach(&mut self) -> Result<()> {
         self.expect_done("detach", &Request::Detach).await?;
-        self.owned = None;
+        if let Some(mut owned) = self.owned.take() {
+            owned.supervisor = None;
+        }
         Ok(())
     }
 
@@ -160,29 +168,42 @@ impl Cluster {
         self.expect_done(order.verb(), &request).await
     }
 
-    async fn until_ready(&mut self) -> Result<()> {
+    async fn serving(&self) -> Result<()> {
+        self.until(|phase| matches!(phase, Phase::Serving | Phase::Ready { .. })).await
+    }
+
+    /// A cluster that does not come up is of no use to anybody.
+    async fn or_stop(self, step: impl AsyncFnOnce(&Self) -> Result<()>) -> Result<Self> {
+        match step(&self).await {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                self.stop().await?;
+                Err(error)
+            }
+        }
+    }
+
+    async fn until(&self, reached: impl Fn(&Phase) -> bool) -> Result<()> {
         let began = Instant::now();
         loop {
-            match self.status().await {
-                Ok(Status { phase: Phase::Ready { .. }, .. }) => return Ok(()),
-                Ok(Status { phase: Phase::Failed { reason }, .. }) => {
+            match self.status().await.map(|status| status.phase) {
+                Ok(phase) if reached(&phase) => return Ok(()),
+                Ok(Phase::Failed { reason }) => {
                     return Err(Error::StartFailed { name: self.spec.name.clone(), reason });
                 }
                 // The supervisor has its own deadline for the start.
-                Ok(Status { phase: Phase::Starting | Phase::Stopping, .. }) => {}
+                Ok(Phase::Starting | Phase::Serving | Phase::Ready { .. } | Phase::Stopping) => {}
+                Err(_) if !is_running(&self.folder)? => {
+                    let log = self.folder.log(SUPERVISOR);
+                    return Err(Error::ComponentExited {
+                        component: "the supervisor".to_owned(),
+                        exit: "by itself".to_owned(),
+                        tail: tail(&log, LINES_SHOWN),
+                        log,
+                    });
+                }
                 Err(error) if began.elapsed() > ANSWERS_WITHIN => return Err(error),
                 Err(_) => {}
-            }
-            if let Some(owned) = &mut self.owned
-                && let Ok(Some(exit)) = owned.supervisor.try_wait()
-            {
-                let log = self.folder.log(SUPERVISOR);
-                return Err(Error::ComponentExited {
-                    component: "the supervisor".to_owned(),
-                    exit: exit.to_string(),
-                    tail: tail(&log, LINES_SHOWN),
-                    log,
-                });
             }
             tokio::time::sleep(POLL).await;
         }
@@ -209,7 +230,9 @@ impl Drop for Owned {
     fn drop(&mut self) {
         // Closing the pipe is what ends the supervisor; without reading its end it would stay a zombie of ours.
         drop(self.pipe.take());
-        let _ = self.supervisor.wait();
+        if let Some(mut supervisor) = self.supervisor.take() {
+            let _ = supervisor.wait();
+        }
     }
 }
 
@@ -293,13 +316,14 @@ async fn ask(folder: &Folder, request: &Request) -> Result<Reply> {
 
 async fn stop_running(folder: &Folder) -> Result<()> {
     let began = Instant::now();
+    let supervisor = Ledger::read(&folder.processes()).remove(SUPERVISOR);
     // No answer is no reason to give up: it may end by itself at this moment, and what counts is that it ends.
     let _ = timeout(STOPS_WITHIN, ask(folder, &Request::ShutDown)).await;
     while is_running(folder)? && began.elapsed() < STOPS_WITHIN {
         tokio::time::sleep(POLL).await;
     }
-    if is_running(folder)?
-        && let Some(supervisor) = Ledger::read(&folder.processes()).get(SUPERVISOR)
+    if let Some(supervisor) = supervisor
+        && !supervisor.wait_until_gone(KILLED_WITHIN)
     {
         supervisor.signal(Signal::KILL);
         supervisor.wait_until_gone(KILLED_WITHIN);
@@ -331,7 +355,7 @@ fn spawn_supervisor(folder: &Folder, program: &Path) -> Result<Owned> {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    Ok(Owned { supervisor, pipe })
+    Ok(Owned { supervisor: Some(supervisor), pipe })
 }
 
 /// A supervisor holds the lock of its folder for as long as it lives.

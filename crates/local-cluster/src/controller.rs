@@ -4,13 +4,26 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     process::Stdio,
+    time::{Duration, Instant},
 };
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::core::DynamicObject;
-use tokio::process::Command;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+    net::TcpStream,
+    process::Command,
+    time::{sleep, timeout},
+};
 
-use crate::{Cluster, Error, Result, install, protocol::ControllerProcess};
+use crate::{Cluster, ComponentState, Error, Result, folder::tail, install, protocol::ControllerProcess};
+
+/// A controller that must list its kinds needs well under a second; a loaded machine is no reason to fail.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+/// How often another process is asked what cannot be watched.
+const POLL: Duration = Duration::from_millis(50);
+const LINES_SHOWN: usize = 15;
 
 /// A controller: its program and the kustomize folder it is deployed from.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,8 +61,8 @@ impl Controller {
 }
 
 impl Cluster {
-    /// Applies everything of the controller's base but its Deployment, then starts the program under the ServiceAccount
-    /// that the Deployment names.
+    /// Applies everything of the controller's base but its Deployment, starts the program under the ServiceAccount that
+    /// the Deployment names, and returns when it says that it is ready.
     pub async fn start_controller(&self, controller: &Controller) -> Result<()> {
         let base = self.render(&controller.base).await?;
         let (deployments, rest): (Vec<_>, Vec<_>) = base.into_iter().partition(is_deployment);
@@ -63,7 +76,39 @@ impl Cluster {
             namespace: account.namespace,
             service_account: account.name,
         })
-        .await
+        .await?;
+        self.controller_ready(&controller.name).await
+    }
+
+    /// Waits until the controller's `/readyz` agrees. A controller that ends meanwhile is an error with its last words.
+    async fn controller_ready(&self, name: &str) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            let status = self.status().await?;
+            let Some(component) = status.components.into_iter().find(|component| component.name == name)
+            else {
+                return Err(Error::invalid("wait for", name, "the supervisor does not know it"));
+            };
+            let log = self.folder().log(name);
+            if component.restarts > 0 || component.state == ComponentState::BackingOff {
+                return Err(Error::ComponentExited {
+                    component: name.to_owned(),
+                    exit: "again and again".to_owned(),
+                    tail: tail(&log, LINES_SHOWN),
+                    log,
+                });
+            }
+            if let Some(address) = component.admin_address
+                && is_ready(&address).await
+            {
+                return Ok(());
+            }
+            if began.elapsed() > READY_WITHIN {
+                let what = format!("readiness of {name}");
+                return Err(Error::TimedOut { what, after: READY_WITHIN, logs: self.folder().logs() });
+            }
+            sleep(POLL).await;
+        }
     }
 
     /// What `kubectl kustomize` makes of a folder.
@@ -82,6 +127,18 @@ impl Cluster {
         }
         install::parse(&String::from_utf8_lossy(&output.stdout))
     }
+}
+
+/// Asks the admin server. A client for one request line is not worth a dependency.
+async fn is_ready(address: &str) -> bool {
+    let exchange = async {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").await?;
+        let mut head = String::new();
+        BufReader::new(stream).read_line(&mut head).await?;
+        std::io::Result::Ok(head.split_whitespace().nth(1) == Some("200"))
+    };
+    matches!(timeout(ANSWERS_WITHIN, exchange).await, Ok(Ok(true)))
 }
 
 struct Account {

@@ -85,6 +85,8 @@ impl Status {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     Starting,
+    /// The API server answers; the rest is still starting.
+    Serving,
     /// Every component answered, so long after the supervisor began.
     Ready {
         after: Duration,

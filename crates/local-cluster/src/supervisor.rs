@@ -16,7 +16,7 @@ use std::{
     os::fd::AsFd as _,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -44,7 +44,9 @@ use component::Component;
 /// Name under which the supervisor itself stands in the ledger.
 pub(crate) const SUPERVISOR: &str = "supervisor";
 
-/// Ends the process by an error only; [`become_child_of`](process::become_child_of) says why there is a second program.
+/// Becomes the program, as a child that the system ends with its parent; returns only if that fails.
+///
+/// A program that is started directly could outlive a supervisor that is killed.
 pub fn launch(parent: i32, program: &Path, args: &[String]) -> Error {
     Error::io("start", program)(process::become_child_of(parent, program, args))
 }
@@ -80,10 +82,16 @@ pub async fn supervise(root: PathBuf, launcher: PathBuf, owned: bool) -> Result<
     info!("stopping");
     tasks.shutdown().await;
     supervisor.stop_components().await;
-    // Whoever holds the folder's path may start the next cluster of this name as soon as the lock is free.
-    let removed = fs::remove_dir_all(supervisor.folder.root());
+    remove(&supervisor.folder)?;
     drop(lock);
-    removed.map_err(Error::io("remove", supervisor.folder.root()))
+    Ok(())
+}
+
+/// Gives the name free in one step: from then on another cluster may make a folder there.
+fn remove(folder: &Folder) -> Result<()> {
+    let ending = folder.root().with_file_name(format!(".{}-{}", folder.name(), std::process::id()));
+    fs::rename(folder.root(), &ending).map_err(Error::io("rename", folder.root()))?;
+    fs::remove_dir_all(&ending).map_err(Error::io("remove", &ending))
 }
 
 /// What the tasks of a supervisor share.
@@ -127,11 +135,15 @@ impl Supervisor {
             log: self.folder.log(name),
             ledger: self.ledger.clone(),
         });
-        self.components.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), component);
+        self.components().insert(name.to_owned(), component);
+    }
+
+    fn components(&self) -> MutexGuard<'_, BTreeMap<String, Component>> {
+        self.components.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn status(&self) -> Status {
-        let components = self.components.lock().unwrap_or_else(PoisonError::into_inner);
+        let components = self.components();
         let own = ComponentStatus {
             name: SUPERVISOR.to_owned(),
             state: ComponentState::Running,
@@ -146,7 +158,7 @@ impl Supervisor {
 
     /// Our controllers go first and have time to finish; the rest loses nothing that anybody wants to keep.
     async fn stop_components(&self) {
-        let components = std::mem::take(&mut *self.components.lock().unwrap_or_else(PoisonError::into_inner));
+        let components = std::mem::take(&mut *self.components());
         let (controllers, rest): (Vec<_>, Vec<_>) =
             components.into_values().partition(|component| component.status().admin_address.is_some());
         futures::future::join_all(controllers.into_iter().map(Component::end_gently)).await;
@@ -215,7 +227,7 @@ async fn carry_out(supervisor: &Arc<Supervisor>, request: Request) -> Reply {
 
 async fn add_controller(supervisor: &Arc<Supervisor>, controller: ControllerProcess) -> Result<()> {
     let name = controller.name.clone();
-    let known = supervisor.components.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&name);
+    let known = supervisor.components().contains_key(&name);
     if known {
         return Err(Error::invalid("start", name, "a component of this name is already there"));
     }
@@ -244,9 +256,7 @@ async fn add_controller(supervisor: &Arc<Supervisor>, controller: ControllerProc
             working_dir: working_dir.clone(),
         })
     });
-    if let Some(component) =
-        supervisor.components.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&name)
-    {
+    if let Some(component) = supervisor.components().get_mut(&name) {
         component.attach(renewal);
     }
     Ok(())
@@ -254,7 +264,7 @@ async fn add_controller(supervisor: &Arc<Supervisor>, controller: ControllerProc
 
 async fn order_component(supervisor: &Supervisor, name: &str, order: Order) -> Result<()> {
     let sent = {
-        let components = supervisor.components.lock().unwrap_or_else(PoisonError::into_inner);
+        let components = supervisor.components();
         match components.get(name) {
             Some(component) => component.order(order),
             None => {

@@ -202,6 +202,9 @@ impl<K: Resource> Cache<K> {
 
     /// How many of the known objects a complete list does not have.
     pub(crate) fn count_missing_from(&self, listed: &[Arc<K>]) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
         let listed: HashSet<Key> = listed.iter().map(|object| Key::of(&**object)).collect();
         self.read().objects.keys().filter(|key| !listed.contains(*key)).count()
     }

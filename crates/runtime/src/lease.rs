@@ -50,6 +50,9 @@ impl Timings {
     }
 }
 
+/// A standby can wait for the Lease to run out; an exit cannot wait for an API server that does not answer.
+const RELEASE_WITHIN: Duration = Duration::from_secs(1);
+
 /// One replica's part in an election.
 pub struct Elector {
     leases: Api<Lease>,
@@ -58,13 +61,32 @@ pub struct Elector {
     timings: Timings,
     guard: LeaderGuard,
     observed: Observed,
+    /// When the last write that made or kept us the holder was sent.
+    renewed: Option<Instant>,
 }
 
-/// What we last saw of the record, and when by our own clock.
+/// What we last saw of the record, and when by our own clock. A Lease that is deleted is remembered: its holder may
+/// still lead, and will write it again.
 #[derive(Clone, Debug, Default)]
 struct Observed {
-    record: Option<(String, Option<MicroTime>)>,
+    record: Option<Record>,
     at: Option<Instant>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Record {
+    holder: String,
+    renewed: Option<MicroTime>,
+    /// The holder's own promise, unless it is nonsense.
+    promised: Option<Duration>,
+}
+
+/// How one try to renew went.
+enum Renewal {
+    Written,
+    /// Somebody touched the object meanwhile; it is still ours, and not renewed.
+    Collided,
+    Taken,
 }
 
 /// What to do about a Lease as just read.
@@ -93,6 +115,7 @@ impl Elector {
             timings,
             guard,
             observed: Observed::default(),
+            renewed: None,
         }
     }
 
@@ -117,8 +140,9 @@ impl Elector {
                 }
                 Err(_) => self.timings.retry,
             };
-            // A little apart from each other, so that standbys do not collide for ever.
-            let wait = wait.max(Duration::from_millis(1)).min(self.timings.duration);
+            // Not longer than a retry, as the watch that wakes us may be blind. A little apart from each other, so that
+            // standbys do not collide for ever.
+            let wait = wait.max(Duration::from_millis(1)).min(self.timings.retry);
             let wait = wait + self.timings.retry.mul_f64(0.05 * fastrand::f64());
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
@@ -129,22 +153,21 @@ impl Elector {
 
     /// Renews, and returns only when the lease is lost: from then on nothing may be written. Cancel-safe.
     pub async fn hold(&mut self) {
-        let mut renewed = Instant::now();
         loop {
-            let next = (Instant::now() + self.timings.retry).min(renewed + self.timings.renew_deadline);
-            tokio::time::sleep_until(next).await;
+            let deadline = self.renewed.unwrap_or_else(Instant::now) + self.timings.renew_deadline;
+            tokio::time::sleep_until(deadline.min(Instant::now() + self.timings.retry)).await;
             let sent = Instant::now();
-            let left = (renewed + self.timings.renew_deadline).saturating_duration_since(sent);
-            match tokio::time::timeout(left, self.renew(sent)).await {
-                Ok(Ok(true)) => renewed = sent,
-                Ok(Ok(false)) => return self.lost("another replica holds the lease"),
+            match tokio::time::timeout_at(deadline, self.renew(sent)).await {
+                Ok(Ok(Renewal::Written)) => {}
+                Ok(Ok(Renewal::Collided)) => warn!(lease = self.name, "the lease was touched; renewing again"),
+                Ok(Ok(Renewal::Taken)) => return self.lost("another replica holds the lease"),
                 Ok(Err(error)) => {
                     warn!(lease = self.name, %error, "failed to renew the lease; trying again");
-                    if renewed.elapsed() >= self.timings.renew_deadline {
-                        return self.lost("it could not be renewed in time");
-                    }
                 }
                 Err(_) => return self.lost("it could not be renewed in time"),
+            }
+            if Instant::now() >= deadline && self.renewed.is_none_or(|renewed| renewed < sent) {
+                return self.lost("it could not be renewed in time");
             }
         }
     }
@@ -152,7 +175,15 @@ impl Elector {
     /// Gives the Lease away, so that a standby need not wait for it to run out. Call when nothing writes any more.
     pub async fn release(&mut self) {
         self.guard.stop_leading();
-        let freed = async {
+        match tokio::time::timeout(RELEASE_WITHIN, self.free()).await {
+            Ok(Ok(())) => info!(lease = self.name, "released"),
+            Ok(Err(error)) => warn!(lease = self.name, %error, "failed to release the lease"),
+            Err(_) => warn!(lease = self.name, "failed to release the lease in time"),
+        }
+    }
+
+    async fn free(&self) -> Result<(), kube::Error> {
+        loop {
             let Some(mut lease) = self.leases.get_opt(&self.name).await? else { return Ok(()) };
             if holder(&lease) != Some(&self.identity) {
                 return Ok(());
@@ -161,11 +192,11 @@ impl Elector {
             spec.holder_identity = Some(String::new());
             spec.lease_duration_seconds = Some(1);
             spec.renew_time = Some(MicroTime(Timestamp::now()));
-            self.leases.replace(&self.name, &PostParams::default(), &lease).await.map(drop)
-        };
-        match freed.await {
-            Ok(()) => info!(lease = self.name, "released"),
-            Err::<(), kube::Error>(error) => warn!(lease = self.name, %error, "failed to release the lease"),
+            match self.leases.replace(&self.name, &PostParams::default(), &lease).await {
+                // A last renewal of ours was still on its way.
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                freed => return freed.map(drop),
+            }
         }
     }
 
@@ -190,7 +221,7 @@ impl Elector {
         match written {
             Ok(written) => {
                 self.observed.note(Some(&written), now);
-                self.guard.lead_until(now + self.timings.renew_deadline);
+                self.leads_since(now);
                 Ok(None)
             }
             // Another replica was faster.
@@ -199,13 +230,12 @@ impl Elector {
         }
     }
 
-    /// False if somebody else holds it. The deadline counts from when the renewal was sent.
-    async fn renew(&mut self, sent: Instant) -> Result<bool, kube::Error> {
+    async fn renew(&mut self, sent: Instant) -> Result<Renewal, kube::Error> {
         let lease = self.leases.get_opt(&self.name).await?;
         if let Some(lease) = &lease
             && holder(lease) != Some(&self.identity)
         {
-            return Ok(false);
+            return Ok(Renewal::Taken);
         }
         let wanted = self.wanted(lease.as_ref());
         let written = match &lease {
@@ -215,18 +245,23 @@ impl Elector {
         };
         match written {
             Ok(_) => {
-                self.guard.lead_until(sent + self.timings.renew_deadline);
+                self.leads_since(sent);
                 debug!(lease = self.name, "renewed");
-                Ok(true)
+                Ok(Renewal::Written)
             }
             Err(kube::Error::Api(status)) if status.code == 409 => {
                 let now_held = self.leases.get_opt(&self.name).await?;
                 let ours = now_held.as_ref().and_then(holder) == Some(&*self.identity);
-                // Still ours: somebody touched the object; the next round renews it.
-                Ok(ours)
+                Ok(if ours { Renewal::Collided } else { Renewal::Taken })
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Every deadline counts from when the write was sent, not from when it was answered.
+    fn leads_since(&mut self, sent: Instant) {
+        self.renewed = Some(sent);
+        self.guard.lead_until(sent + self.timings.renew_deadline);
     }
 
     /// The record that makes us the holder, based on the one just read.
@@ -248,10 +283,7 @@ impl Elector {
             },
             spec: Some(LeaseSpec {
                 holder_identity: Some(self.identity.clone()),
-                // The API counts whole seconds; shorter ones are for tests and only live in our own clock.
-                lease_duration_seconds: Some(
-                    i32::try_from(self.timings.duration.as_secs().max(1)).unwrap_or(i32::MAX),
-                ),
+                lease_duration_seconds: Some(whole_seconds(self.timings.duration)),
                 acquire_time: kept.and_then(|spec| spec.acquire_time.clone()).or_else(|| Some(now.clone())),
                 renew_time: Some(now),
                 lease_transitions: Some(if before.is_some() && kept.is_none() {
@@ -268,9 +300,13 @@ impl Elector {
 impl Observed {
     /// A record that differs from the last one restarts the clock of its holder.
     fn note(&mut self, lease: Option<&Lease>, now: Instant) {
-        let record = lease.map(|lease| {
-            let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
-            (holder(lease).unwrap_or_default().to_owned(), renewed)
+        let Some(lease) = lease else { return };
+        let spec = lease.spec.as_ref();
+        let seconds = spec.and_then(|spec| spec.lease_duration_seconds).and_then(|seconds| u64::try_from(seconds).ok());
+        let record = Some(Record {
+            holder: holder(lease).unwrap_or_default().to_owned(),
+            renewed: spec.and_then(|spec| spec.renew_time.clone()),
+            promised: seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs),
         });
         if self.record != record || self.at.is_none() {
             *self = Self { record, at: Some(now) };
@@ -278,11 +314,17 @@ impl Observed {
     }
 }
 
+/// The API counts whole seconds. Rounded up: others must not come before our own deadline.
+fn whole_seconds(duration: Duration) -> i32 {
+    let seconds = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
+    i32::try_from(seconds).unwrap_or(i32::MAX)
+}
+
 fn holder(lease: &Lease) -> Option<&str> {
     lease.spec.as_ref()?.holder_identity.as_deref().filter(|identity| !identity.is_empty())
 }
 
-/// Pure: what a candidate does about the Lease it has just read.
+/// Pure: what a candidate does about the Lease it has just read and noted.
 fn decide(
     lease: Option<&Lease>,
     observed: &Observed,
@@ -290,18 +332,14 @@ fn decide(
     own_duration: Duration,
     now: Instant,
 ) -> Decision {
-    let Some(lease) = lease else { return Decision::Create };
-    match holder(lease) {
-        None => Decision::Write,
-        Some(identity) if identity == me => Decision::Write,
-        Some(_) => {
-            // The holder's own promise counts; a nonsense one is replaced by ours.
-            let promised = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
-            let promised =
-                promised.and_then(|seconds| u64::try_from(seconds).ok()).filter(|seconds| *seconds > 0);
-            let duration = promised.map_or(own_duration, Duration::from_secs);
+    let take = if lease.is_some() { Decision::Write } else { Decision::Create };
+    match &observed.record {
+        None => take,
+        Some(record) if record.holder.is_empty() || record.holder == me => take,
+        Some(record) => {
+            let duration = record.promised.unwrap_or(own_duration);
             let runs_out = observed.at.unwrap_or(now) + duration;
-            if runs_out <= now { Decision::Write } else { Decision::WaitUntil(runs_out) }
+            if runs_out <= now { take } else { Decision::WaitUntil(runs_out) }
         }
     }
 }
@@ -352,6 +390,17 @@ mod tests {
         let observed = seen(&theirs, now);
         assert_eq!(decide(Some(&theirs), &observed, "me", OWN, now), Decision::WaitUntil(now + OWN));
         assert_eq!(decide(Some(&theirs), &observed, "me", OWN, now + OWN), Decision::Write);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deleted_lease_is_still_its_last_holders_until_its_time_is_over() {
+        let now = Instant::now();
+        let mut observed = seen(&lease("other", 0, Some(15)), now);
+        observed.note(None, now);
+        assert_eq!(decide(None, &observed, "me", OWN, now), Decision::WaitUntil(now + OWN));
+        assert_eq!(decide(None, &observed, "me", OWN, now + OWN), Decision::Create);
+        let released = seen(&lease("", 0, Some(1)), now);
+        assert_eq!(decide(None, &released, "me", OWN, now), Decision::Create);
     }
 
     #[tokio::test(start_paused = true)]

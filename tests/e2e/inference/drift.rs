@@ -23,11 +23,9 @@ async fn a_field_of_ours_comes_back_and_a_field_of_theirs_stays() {
             "template": {"spec": {"containers": [{"name": "engine", "image": "theirs:1"}]}},
         },
     });
-    let edited =
-        deployments.patch("chat", &PatchParams::default(), &Patch::Strategic(&edit)).await.unwrap();
+    let edited = deployments.patch("chat", &PatchParams::default(), &Patch::Strategic(&edit)).await.unwrap();
     let repaired = wait_for(&deployments, "chat", "our image again", within(), |deployment: &Deployment| {
-        deployment.metadata.generation > edited.metadata.generation
-            && image(deployment) == Some("engine:1")
+        deployment.metadata.generation > edited.metadata.generation && image(deployment) == Some("engine:1")
     })
     .await;
     assert_eq!(repaired.spec.as_ref().unwrap().min_ready_seconds, Some(1));

@@ -105,7 +105,8 @@ async fn an_engine_that_does_not_warm_up_in_time_fails() {
 }
 
 fn script(settings: &[(&str, &str)]) -> Value {
-    let env: Vec<Value> = settings.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
+    let env: Vec<Value> =
+        settings.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
     json!({"env": env})
 }
 

@@ -13,7 +13,7 @@ use kube::{
 use serde_json::json;
 use tests::{Scene, simulated, wait_for, wait_until_gone, within};
 
-use super::{change, condition, create, until_ready};
+use super::{change, condition, create, until_not_ready, until_ready};
 
 #[tokio::test]
 async fn a_new_inference_becomes_ready_with_children_and_a_url() {
@@ -29,7 +29,8 @@ async fn a_new_inference_becomes_ready_with_children_and_a_url() {
     assert!(is_owned(&scene.api::<Deployment>().get("chat").await.unwrap(), uid));
     assert!(is_owned(&scene.api::<Service>().get("chat").await.unwrap(), uid));
     assert!(is_owned(&scene.api::<PodDisruptionBudget>().get("chat").await.unwrap(), uid));
-    let pods = scene.api::<Pod>().list(&ListParams::default().labels(status.selector.as_ref().unwrap())).await;
+    let pods =
+        scene.api::<Pod>().list(&ListParams::default().labels(status.selector.as_ref().unwrap())).await;
     for pod in pods.unwrap() {
         let node = pod.spec.unwrap().node_name.unwrap();
         assert!(["gpu-0", "gpu-2"].contains(&node.as_str()), "{node} has no A100");
@@ -42,6 +43,16 @@ async fn its_pods_are_admitted_where_pod_security_is_restricted() {
     let scene = Scene::restricted(&shared).await;
     create(&scene, "chat", json!({})).await;
     until_ready(&scene, "chat").await;
+}
+
+#[tokio::test]
+async fn pods_that_the_namespace_does_not_admit_are_told() {
+    let shared = simulated().await;
+    let scene = Scene::restricted(&shared).await;
+    create(&scene, "chat", json!({"securityContext": {"runAsUser": 0}})).await;
+    let model = until_not_ready(&scene, "chat", "Unschedulable").await;
+    let message = &condition(&model, conditions::READY).unwrap().message;
+    assert!(message.contains("violates PodSecurity"), "{message}");
 }
 
 #[tokio::test]
@@ -84,7 +95,7 @@ async fn a_change_that_is_taken_back_midway_ends_where_it_began() {
     until_ready(&scene, "chat").await;
     let first = replica_set(&scene, "engine:1").await;
     change(&scene, "chat", json!({"image": "engine:2", "env": slow})).await;
-    super::until_not_ready(&scene, "chat", "Loading").await;
+    until_not_ready(&scene, "chat", "Loading").await;
     change(&scene, "chat", json!({"image": "engine:1", "env": null})).await;
     until_ready(&scene, "chat").await;
     let replica_set = scene.api::<ReplicaSet>().get(&first).await.unwrap();

@@ -62,7 +62,8 @@ fn sent(events: &[Event]) -> BTreeMap<String, usize> {
     for event in events {
         let ours = event.user == "system:serviceaccount:ai-system:inference-controller";
         if ours && event.verb != "watch" && event.resource != "leases" {
-            *counts.entry(format!("{} {}/{}", event.verb, event.resource, event.subresource)).or_default() += 1;
+            *counts.entry(format!("{} {}/{}", event.verb, event.resource, event.subresource)).or_default() +=
+                1;
         }
     }
     counts

@@ -10,7 +10,7 @@ use k8s_openapi::api::{
 use kube::{Api, api::DeleteParams};
 use local_cluster::{ClusterSpec, NodePool, audit::Event};
 use serde_json::json;
-use tests::{Scene, controller, fresh_name, start, tools, wait_until_gone, within};
+use tests::{Scene, controller, fresh_name, simulated, start, tools, wait_until_gone, within};
 
 use super::{change, create, until_not_ready, until_ready};
 
@@ -38,12 +38,28 @@ async fn every_right_is_used_and_none_is_missing() {
     assert!(unexplained.is_empty(), "used, but granted elsewhere: {unexplained:#?}");
 }
 
+#[tokio::test]
+async fn the_base_is_accepted_whole_and_without_a_warning() {
+    let scene = simulated().await;
+    let base = tests::workspace().join("deploy/inference-controller/base");
+    let folder = base.to_str().unwrap();
+    let apply = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--kustomize", folder];
+    let output = scene.kubectl_with_input(&apply, "");
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !complaint.contains("Warning"), "{complaint}");
+    let applied = String::from_utf8_lossy(&output.stdout);
+    assert!(applied.contains("deployment.apps/inference-controller"), "{applied}");
+}
+
 /// Everything that makes the controller send a request of another kind.
 async fn walk_through_a_life(scene: &Scene<'_>) {
     // A name that is taken makes it look at the object that has it.
     let meta = |name: &str| json!({"name": name, "namespace": scene.namespace()});
     for (name, foreign) in [
-        ("config-map", json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("config-map-model")})),
+        (
+            "config-map",
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("config-map-model")}),
+        ),
         (
             "deployment",
             json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta("deployment"), "spec": {

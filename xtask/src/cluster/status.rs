@@ -32,7 +32,7 @@ pub(super) fn mebibytes(bytes: u64) -> String {
 
 fn described(status: &Status) -> String {
     match &status.phase {
-        Phase::Starting => "starting".to_owned(),
+        Phase::Starting | Phase::Serving => "starting".to_owned(),
         Phase::Ready { after } => format!("ready after {:.1} s", after.as_secs_f32()),
         Phase::Failed { reason } => format!("failed: {reason}"),
         Phase::Stopping => "stopping".to_owned(),

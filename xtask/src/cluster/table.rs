@@ -75,7 +75,7 @@ fn is_ready(object: &DynamicObject) -> bool {
 
 impl Table {
     /// The head and one line per object, in columns of equal width.
-    fn lines(&self) -> Vec<String> {
+    fn lines(&self) -> Vec<Line> {
         let wanted: Vec<usize> = (0..self.column_definitions.len())
             .filter(|&at| self.column_definitions[at].priority == 0)
             .collect();
@@ -84,15 +84,27 @@ impl Table {
             wanted.iter().map(|&at| row.cells.get(at).map(shown).unwrap_or_default()).collect::<Vec<_>>()
         });
         let all: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
-        let width = |column: usize| all.iter().map(|line| line[column].len()).max().unwrap_or(0);
+        let width = |column: usize| all.iter().map(|cells| cells[column].len()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..wanted.len()).map(width).collect();
+        let age = all[0].iter().position(|name| name == "AGE");
         all.iter()
-            .map(|line| {
-                let cells = line.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}   "));
-                cells.collect::<String>().trim_end().to_owned()
+            .map(|cells| {
+                let padded = cells.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}   "));
+                let lasting = cells.iter().enumerate().filter(|&(at, _)| Some(at) != age);
+                Line {
+                    text: padded.collect::<String>().trim_end().to_owned(),
+                    says: lasting.map(|(_, cell)| cell.clone()).collect(),
+                }
             })
             .collect()
     }
+}
+
+/// A line of a table, and what it says apart from its age.
+#[derive(Debug, PartialEq)]
+struct Line {
+    text: String,
+    says: Vec<String>,
 }
 
 fn shown(cell: &serde_json::Value) -> String {
@@ -105,20 +117,19 @@ fn shown(cell: &serde_json::Value) -> String {
 
 struct Screen {
     in_place: bool,
-    shown: Vec<String>,
+    shown: Vec<Line>,
 }
 
 impl Screen {
-    /// On a terminal the table is drawn over the last one; elsewhere only lines that are new are added.
-    fn show(&mut self, lines: Vec<String>) {
-        if self.in_place {
-            if !self.shown.is_empty() {
-                print!("\x1b[{}A\x1b[J", self.shown.len());
-            }
-            println!("{}", lines.join("\n"));
-        } else {
-            for line in lines.iter().filter(|&line| !self.shown.contains(line)) {
-                println!("{line}");
+    /// On a terminal the table is drawn over the last one; elsewhere only lines that say something new are added.
+    fn show(&mut self, lines: Vec<Line>) {
+        if self.in_place && !self.shown.is_empty() {
+            print!("\x1b[{}A\x1b[J", self.shown.len());
+        }
+        for line in &lines {
+            let is_new = !self.shown.iter().any(|shown| shown.says == line.says);
+            if self.in_place || is_new {
+                println!("{}", line.text);
             }
         }
         self.shown = lines;
@@ -138,6 +149,7 @@ mod tests {
             "rows": [{"cells": ["chat", 2, "http://chat"], "object": {"metadata": {}}}],
         }))
         .unwrap();
-        assert_eq!(table.lines(), ["NAME   READY", "chat   2"]);
+        let lines: Vec<String> = table.lines().into_iter().map(|line| line.text).collect();
+        assert_eq!(lines, ["NAME   READY", "chat   2"]);
     }
 }

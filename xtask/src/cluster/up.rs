@@ -1,19 +1,18 @@
 //! From nothing to Ready: build, start, install, and show how the samples come up.
 
 use std::{
-    ffi::OsString,
     path::Path,
-    process::Command,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, bail};
 use clap::Args;
 use kube::{Client, core::ApiResource};
-use local_cluster::{Cluster, ClusterSpec, Controller, NodeClock, NodePool, Phase, install};
+use local_cluster::{Cluster, ClusterSpec, Controller, NodeClock, NodePool, install};
 use tokio::{runtime::Runtime, time::timeout};
 
 use super::{NAME, status, table};
+use crate::steps::{build_programs, workspace};
 
 /// A sample takes seconds; whoever runs this without a terminal must not wait for ever.
 const SAMPLES_READY_WITHIN: Duration = Duration::from_secs(300);
@@ -51,7 +50,7 @@ pub(super) fn run(args: &UpArgs, runtime: &Runtime) -> anyhow::Result<()> {
         return Ok(());
     }
     let began = Instant::now();
-    build_binaries()?;
+    build_programs()?;
     let tools = local_cluster::tools::ensure()?;
     let nodes = NodePool { count: args.nodes, gpus: args.gpus, products: args.products.clone() };
     let spec = ClusterSpec::simulated(NAME, tools, nodes).with_clock(NodeClock::REAL);
@@ -66,20 +65,27 @@ pub(super) fn run(args: &UpArgs, runtime: &Runtime) -> anyhow::Result<()> {
         bail!("interrupted: stopped what was started");
     };
     next_steps(&cluster);
-    println!("\n{:.1} s in all", began.elapsed().as_secs_f32());
+    let resident = runtime.block_on(cluster.status())?.resident_bytes();
+    println!("\n{:.1} s in all, {} resident", began.elapsed().as_secs_f32(), status::mebibytes(resident));
     outcome
 }
 
 /// Starts everything. The cluster is kept even if samples do not become Ready, so that one can see why.
 async fn bring_up(spec: ClusterSpec, samples: bool) -> anyhow::Result<(Cluster, anyhow::Result<()>)> {
+    let began = Instant::now();
     let workspace = workspace();
-    let mut cluster = Cluster::start(spec, &local_cluster::sibling_binary("local-cluster")?).await?;
+    let mut cluster = Cluster::begin(spec, &local_cluster::sibling_binary("local-cluster")?).await?;
     let client = cluster.client().await?;
-    install::crds(&client, &workspace.join("deploy/crds")).await?;
-    for ours in OURS {
-        cluster.start_controller(&Controller::new(ours.controller, &workspace.join("deploy"))?).await?;
-    }
-    print_figures(&cluster).await?;
+    let ours = async {
+        install::crds(&client, &workspace.join("deploy/crds")).await?;
+        for ours in OURS {
+            cluster.start_controller(&Controller::new(ours.controller, &workspace.join("deploy"))?).await?;
+        }
+        Ok(())
+    };
+    tokio::try_join!(cluster.ready(), ours)?;
+    let ready_after = began.elapsed();
+    println!("all components ready after {:.1} s\n", ready_after.as_secs_f32());
     let mut outcome = Ok(());
     if samples {
         let kinds = apply_samples(&client, &workspace.join("deploy/samples")).await?;
@@ -118,42 +124,10 @@ async fn apply_samples(client: &Client, folder: &Path) -> anyhow::Result<Vec<Api
     Ok(kinds)
 }
 
-async fn print_figures(cluster: &Cluster) -> anyhow::Result<()> {
-    let status = cluster.status().await?;
-    if let Phase::Ready { after } = status.phase {
-        let nodes = cluster.spec().nodes.as_ref().map_or(0, |nodes| nodes.count);
-        let resident = status::mebibytes(status.resident_bytes());
-        println!(
-            "control plane and {nodes} nodes ready after {:.1} s; {resident} resident\n",
-            after.as_secs_f32()
-        );
-    }
-    Ok(())
-}
-
 fn next_steps(cluster: &Cluster) {
     println!("\nnext:");
     println!("  export KUBECONFIG={}", cluster.folder().kubeconfig().display());
     println!("  kubectl get ai             # this cluster's own kubectl: {}", cluster.kubectl().display());
     println!("  cargo xtask status         # processes, memory, folder of the logs");
     println!("  cargo xtask down           # stop and remove everything");
-}
-
-/// Builds what runs beside us. The cargo that runs us is the one to use.
-fn build_binaries() -> anyhow::Result<()> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-    let mut build = Command::new(cargo);
-    build.current_dir(workspace()).args(["build", "--package", "local-cluster"]);
-    for ours in OURS {
-        build.args(["--package", ours.controller]);
-    }
-    let status = build.status().context("failed to start cargo")?;
-    if !status.success() {
-        bail!("failed to build the programs ({status})");
-    }
-    Ok(())
-}
-
-fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"))
 }

@@ -5,13 +5,15 @@
 use api::labels;
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::{apps::v1::ReplicaSet, core::v1::Pod},
+    api::{
+        apps::v1::ReplicaSet,
+        core::v1::{Pod, PodTemplateSpec},
+    },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use kube::Resource;
 use serde::{Deserialize, Deserializer};
-
-use super::REVISION;
+use sha2::{Digest, Sha256};
 
 /// A pod: where it is, and what its containers do.
 #[derive(Resource, Clone, Debug, Default, Deserialize)]
@@ -89,14 +91,32 @@ pub(crate) struct Terminated {
     pub(crate) message: String,
 }
 
-/// A ReplicaSet: which revision it is, and how much of it is ready.
+/// A ReplicaSet: which revision it is.
 #[derive(Resource, Clone, Debug, Default, Deserialize)]
 #[resource(inherit = ReplicaSet)]
 #[serde(from = "ReplicaSetParts")]
 pub(crate) struct ReplicaSetView {
     pub(crate) metadata: ObjectMeta,
-    pub(crate) revision: Option<String>,
-    pub(crate) ready_replicas: i32,
+    pub(crate) template: Option<TemplateHash>,
+}
+
+/// Tells pod templates apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TemplateHash([u8; 16]);
+
+/// The Deployment's controller adds it to the template of each revision.
+const POD_TEMPLATE_HASH: &str = "pod-template-hash";
+
+impl TemplateHash {
+    /// Of everything but what makes the template of a ReplicaSet differ from that of its Deployment.
+    pub(crate) fn of(template: &PodTemplateSpec) -> Option<Self> {
+        let mut template = template.clone();
+        if let Some(labels) = template.metadata.as_mut().and_then(|metadata| metadata.labels.as_mut()) {
+            labels.remove(POD_TEMPLATE_HASH);
+        }
+        let digest = Sha256::digest(serde_json::to_vec(&template).ok()?);
+        digest.first_chunk().copied().map(Self)
+    }
 }
 
 impl PodView {
@@ -153,19 +173,17 @@ impl From<PodParts> for PodView {
 struct ReplicaSetParts {
     metadata: ObjectMeta,
     #[serde(default)]
-    status: ReplicaSetStatusParts,
+    spec: ReplicaSetSpecParts,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ReplicaSetStatusParts {
-    ready_replicas: i32,
+struct ReplicaSetSpecParts {
+    template: Option<PodTemplateSpec>,
 }
 
 impl From<ReplicaSetParts> for ReplicaSetView {
-    fn from(ReplicaSetParts { mut metadata, status }: ReplicaSetParts) -> Self {
-        let revision = metadata.annotations.as_mut().and_then(|annotations| annotations.remove(REVISION));
-        Self { metadata: narrow(metadata), revision, ready_replicas: status.ready_replicas }
+    fn from(ReplicaSetParts { metadata, spec }: ReplicaSetParts) -> Self {
+        Self { metadata: narrow(metadata), template: spec.template.as_ref().and_then(TemplateHash::of) }
     }
 }
 
@@ -191,6 +209,24 @@ fn instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestam
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_revision_has_the_template_of_its_deployment_but_for_one_label() {
+        let template = |label: &str, image: &str| -> PodTemplateSpec {
+            let text = format!(
+                "{{metadata: {{creationTimestamp: null, labels: {{app: a{label}}}}}, \
+                 spec: {{containers: [{{name: engine, image: {image}}}]}}}}"
+            );
+            serde_saphyr::from_str(&text).unwrap()
+        };
+        let revision: ReplicaSetView = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "chat-1"},
+            "spec": {"replicas": 1, "template": template(", pod-template-hash: x", "engine:1")},
+        }))
+        .unwrap();
+        assert_eq!(revision.template, TemplateHash::of(&template("", "engine:1")));
+        assert_ne!(revision.template, TemplateHash::of(&template("", "engine:2")));
+    }
 
     #[test]
     fn a_pod_without_a_status_is_nothing_yet() {

@@ -3,18 +3,19 @@
 //! `Ready` speaks of the revision that the spec asks for, and only of pods that were seen to be ready. When a condition
 //! was last different is not decided here, but in `status`.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use api::{aiinference::Phase, conditions, reasons};
 use jiff::Timestamp;
 
 use super::{
     Refusal,
-    faults::{About, Fault, WarmUp, fault_of, placement_fault, warm_up},
+    faults::{About, Fault, WarmUp, creation_fault, fault_of, placement_fault, warm_up},
+    pod::{ENGINE, LOADER},
     resolved::is_rendered_from,
 };
 use crate::{
-    observe::{Observed, PodView, Revision},
+    observe::{Container, Observed, PodView},
     validate::{Invalid, ValidInference},
 };
 
@@ -23,7 +24,7 @@ use crate::{
 pub(super) struct Judged {
     pub(super) phase: Phase,
     pub(super) verdicts: Vec<Verdict>,
-    /// When a warm-up will have taken too long.
+    /// When a warm-up will have taken too long, or long enough to be told.
     pub(super) look_again: Option<Duration>,
 }
 
@@ -47,8 +48,11 @@ pub(super) struct Counts {
     pub(super) updated_ready: i32,
 }
 
+/// Most pods are ready sooner; to tell each step of them would be a write for nobody.
+const WORTH_TELLING: Duration = Duration::from_secs(10);
+
 pub(super) fn of_valid(valid: &ValidInference, observed: &Observed, now: Timestamp) -> Judged {
-    let counts = counts(observed, current(valid, observed).is_some());
+    let counts = counts(observed, current(valid, observed));
     let judged = if valid.replicas == 0 { stopped(counts) } else { serving(valid, observed, counts, now) };
     if valid.pods.paused { paused(judged) } else { judged }
 }
@@ -61,7 +65,7 @@ pub(super) fn of_invalid(invalid: &Invalid, observed: &Observed) -> Judged {
         phase: Phase::Failed,
         verdicts: vec![
             accepted,
-            available(counts(observed, false)),
+            available(counts(observed, None)),
             fails(conditions::READY, reasons::INVALID_SPEC, message),
         ],
         look_again: None,
@@ -87,29 +91,26 @@ pub(super) fn of_refused(
     judged
 }
 
-/// `speaks_of_this_spec`: whether the revision that the Deployment works towards is the one that the spec asks for.
-pub(super) fn counts(observed: &Observed, speaks_of_this_spec: bool) -> Counts {
-    let status = observed.deployment.as_ref().and_then(|deployment| deployment.status.as_ref());
-    let Some(status) = status else { return Counts::default() };
-    let any = Counts {
-        all: status.replicas.unwrap_or_default(),
-        ready: status.ready_replicas.unwrap_or_default(),
-        ..Counts::default()
-    };
-    match &observed.revision {
-        Some(revision) if speaks_of_this_spec => Counts {
-            updated: status.updated_replicas.unwrap_or_default(),
-            updated_ready: revision.ready_replicas,
-            ..any
-        },
-        Some(_) | None => any,
+/// `current`: the pods of the revision that the spec asks for, if the Deployment asks for it, too.
+pub(super) fn counts(observed: &Observed, current: Option<&[Arc<PodView>]>) -> Counts {
+    let ready = |pods: &[Arc<PodView>]| count(pods.iter().filter(|pod| pod.is_ready).count());
+    let asked_for = observed.current.as_deref().unwrap_or_default();
+    Counts {
+        all: count(asked_for.len() + observed.others.len()),
+        ready: ready(asked_for) + ready(&observed.others),
+        updated: current.map_or(0, |pods| count(pods.len())),
+        updated_ready: current.map_or(0, ready),
     }
 }
 
-/// The revision that the spec asks for, once the Deployment works towards it.
-pub(super) fn current<'a>(valid: &ValidInference, observed: &'a Observed) -> Option<&'a Revision> {
+/// Pods of the revision that the spec asks for.
+pub(super) fn current<'a>(valid: &ValidInference, observed: &'a Observed) -> Option<&'a [Arc<PodView>]> {
     let deployment = observed.deployment.as_deref()?;
-    observed.revision.as_ref().filter(|_| is_rendered_from(deployment, valid))
+    observed.current.as_deref().filter(|_| is_rendered_from(deployment, valid))
+}
+
+fn count(pods: usize) -> i32 {
+    i32::try_from(pods).unwrap_or(i32::MAX)
 }
 
 impl Judged {
@@ -142,13 +143,13 @@ fn stopped(counts: Counts) -> Judged {
 }
 
 fn serving(valid: &ValidInference, observed: &Observed, counts: Counts, now: Timestamp) -> Judged {
-    let pods: Vec<&PodView> =
-        current(valid, observed).into_iter().flat_map(|revision| &revision.pods).map(AsRef::as_ref).collect();
+    let pods: Vec<&PodView> = current(valid, observed).into_iter().flatten().map(AsRef::as_ref).collect();
     let faults = faults(valid, observed, &pods, now);
     let about = |about: About| faults.iter().find(|fault| fault.about == about);
     let complete = counts.updated_ready >= valid.replicas;
 
-    let model_loaded = model_loaded(about(About::ModelLoaded), counts, &pods);
+    let (stage, stage_turns) = stage(&pods, now);
+    let model_loaded = model_loaded(about(About::ModelLoaded), counts, stage);
     let scheduled = scheduled(about(About::Scheduled), &pods);
     let progressing = progressing(about(About::Progressing), valid, observed, counts);
     let ready = if complete {
@@ -188,7 +189,7 @@ fn serving(valid: &ValidInference, observed: &Observed, counts: Counts, now: Tim
     });
     Judged {
         phase,
-        look_again: look_again.min(),
+        look_again: look_again.chain(stage_turns).min(),
         verdicts: [
             Some(accepted()),
             Some(model_loaded),
@@ -207,15 +208,15 @@ fn serving(valid: &ValidInference, observed: &Observed, counts: Counts, now: Tim
 fn faults(valid: &ValidInference, observed: &Observed, pods: &[&PodView], now: Timestamp) -> Vec<Fault> {
     let timeout = warmup_timeout(valid);
     let had_timed_out = reason_before(observed, conditions::PROGRESSING) == Some(reasons::WARMUP_TIMEOUT);
-    pods.iter()
-        .filter_map(|pod| {
-            let timed_out = warm_up(pod, timeout, now) == WarmUp::TimedOut && !pod.is_ready;
-            let fault = fault_of(pod).or_else(|| placement_fault(pod, valid.gpus.as_ref()));
-            // The kubelet's restart comes after the timeout, and must not hide it behind a crash.
-            let hidden = had_timed_out && fault.as_ref().is_some_and(|f| f.reason == reasons::CRASH_LOOP);
-            if timed_out || hidden { Some(too_slow(valid, pod)) } else { fault }
-        })
-        .collect()
+    let rendered = observed.deployment.as_deref().filter(|deployment| is_rendered_from(deployment, valid));
+    let of_pods = pods.iter().filter_map(|pod| {
+        let timed_out = warm_up(pod, timeout, now) == WarmUp::TimedOut && !pod.is_ready;
+        let fault = fault_of(pod).or_else(|| placement_fault(pod, valid.gpus.as_ref()));
+        // The kubelet's restart comes after the timeout, and must not hide it behind a crash.
+        let hidden = had_timed_out && fault.as_ref().is_some_and(|f| f.reason == reasons::CRASH_LOOP);
+        if timed_out || hidden { Some(too_slow(valid, pod)) } else { fault }
+    });
+    of_pods.chain(rendered.and_then(creation_fault)).collect()
 }
 
 fn too_slow(valid: &ValidInference, pod: &PodView) -> Fault {
@@ -230,7 +231,7 @@ fn too_slow(valid: &ValidInference, pod: &PodView) -> Fault {
     }
 }
 
-fn model_loaded(fault: Option<&Fault>, counts: Counts, pods: &[&PodView]) -> Verdict {
+fn model_loaded(fault: Option<&Fault>, counts: Counts, stage: String) -> Verdict {
     let type_ = conditions::MODEL_LOADED;
     if counts.updated_ready > 0 {
         return holds(
@@ -241,20 +242,34 @@ fn model_loaded(fault: Option<&Fault>, counts: Counts, pods: &[&PodView]) -> Ver
     }
     match fault {
         Some(Fault { reason, message, about: _ }) => fails(type_, reason, message.clone()),
-        None => fails(type_, reasons::LOADING, stage(pods)),
+        None => fails(type_, reasons::LOADING, stage),
     }
 }
 
-/// How far the pod is that is furthest.
-fn stage(pods: &[&PodView]) -> String {
-    let running = pods.iter().find(|pod| pod.containers.iter().any(|c| c.state.running.is_some()));
-    if let Some(pod) = running {
-        return format!("engine of pod {} warms up", pod.name());
+/// What a pod is busy with, if that takes long enough for somebody to wonder; and when it will have.
+fn stage(pods: &[&PodView], now: Timestamp) -> (String, Option<Duration>) {
+    let mut look_again: Option<Duration> = None;
+    for (busy, since) in pods.iter().filter_map(|pod| busy_since(pod)) {
+        let taken = Duration::try_from(now.duration_since(since)).unwrap_or_default();
+        match WORTH_TELLING.checked_sub(taken).filter(|left| !left.is_zero()) {
+            None => return (busy, None),
+            left => look_again = look_again.or(left).min(left),
+        }
     }
-    match pods.iter().find(|pod| pod.node.is_some()) {
-        Some(pod) => format!("pod {} gets the model and the image of the engine", pod.name()),
-        None => "no pod of this revision has a node yet".to_owned(),
-    }
+    ("no pod of this revision is ready yet".to_owned(), look_again)
+}
+
+fn busy_since(pod: &PodView) -> Option<(String, Timestamp)> {
+    let running = |containers: &[Container], name: &str| {
+        let container = containers.iter().find(|container| container.name == name)?;
+        container.state.running.as_ref()?.started_at
+    };
+    let warms_up = running(&pod.containers, ENGINE)
+        .map(|since| (format!("{ENGINE} of pod {} warms up", pod.name()), since));
+    warms_up.or_else(|| {
+        let since = running(&pod.init_containers, LOADER)?;
+        Some((format!("{LOADER} of pod {} copies the model", pod.name()), since))
+    })
 }
 
 /// Absent while there is nothing to place.

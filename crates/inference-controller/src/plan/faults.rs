@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use api::{loader::ExitCode, reasons};
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
 
 use super::pod::{ENGINE, LOADER};
 use crate::{
@@ -100,6 +101,17 @@ pub(super) fn placement_fault(pod: &PodView, gpus: Option<&Gpus>) -> Option<Faul
         );
     }
     fault(About::Scheduled, reasons::UNSCHEDULABLE, said)
+}
+
+/// Why there are not even pods: a quota, or a policy of the namespace. Only the Deployment is told.
+pub(super) fn creation_fault(deployment: &Deployment) -> Option<Fault> {
+    let conditions = deployment.status.as_ref()?.conditions.as_ref()?;
+    let failure = conditions.iter().find(|c| c.type_ == "ReplicaFailure" && c.status == "True")?;
+    Some(Fault {
+        about: About::Scheduled,
+        reason: reasons::UNSCHEDULABLE,
+        message: format!("pods cannot be created: {}", quote(failure.message.as_deref().unwrap_or_default())),
+    })
 }
 
 /// How long the engine of a pod may still warm up.

@@ -38,7 +38,7 @@ pub(super) fn rollout(valid: &ValidInference, observed: &Observed, now: Timestam
             let rolling = observed
                 .deployment
                 .as_deref()
-                .filter(|deployment| is_rendered_from(deployment, valid) && has_older_pods(deployment));
+                .filter(|deployment| is_rendered_from(deployment, valid) && !observed.others.is_empty());
             let Some(deployment) = rolling else { return settled(Strategy::Surge) };
             // Once given up, surging stays given up until the rollout ends, or the two would take turns.
             if replaces(deployment) {
@@ -47,7 +47,8 @@ pub(super) fn rollout(valid: &ValidInference, observed: &Observed, now: Timestam
             match stuck_since(observed) {
                 None => settled(Strategy::Surge),
                 Some(since) => {
-                    let waited = now.duration_since(since).unsigned_abs();
+                    // A clock that is ahead of ours has not waited for less than nothing.
+                    let waited = Duration::try_from(now.duration_since(since)).unwrap_or_default();
                     match GIVE_UP_SURGING_AFTER.checked_sub(waited).filter(|left| !left.is_zero()) {
                         None => settled(Strategy::Replace),
                         look_again => Decision { strategy: Strategy::Surge, look_again },
@@ -56,12 +57,6 @@ pub(super) fn rollout(valid: &ValidInference, observed: &Observed, now: Timestam
             }
         }
     }
-}
-
-fn has_older_pods(deployment: &Deployment) -> bool {
-    let Some(status) = &deployment.status else { return false };
-    status.observed_generation == deployment.metadata.generation
-        && status.replicas.unwrap_or_default() > status.updated_replicas.unwrap_or_default()
 }
 
 fn replaces(deployment: &Deployment) -> bool {
@@ -76,7 +71,7 @@ fn stuck_since(observed: &Observed) -> Option<Timestamp> {
         let scheduled = pod.scheduled.as_ref().filter(|scheduled| scheduled.status == "False")?;
         scheduled.last_transition_time
     };
-    observed.revision.as_ref()?.pods.iter().filter_map(|pod| waiting(pod)).min()
+    observed.current.iter().flatten().filter_map(|pod| waiting(pod)).min()
 }
 
 #[cfg(test)]
@@ -92,7 +87,7 @@ mod tests {
     fn decision(rollout: &str, stuck_for: i64, surge: i32) -> Decision {
         let mut scene = Scene::ready(1);
         scene.edit_spec(|spec| spec.rollout = serde_json::from_value(rollout.into()).unwrap());
-        scene.deployment_status(|status| status.replicas = Some(2));
+        scene.older_pods(1);
         scene.surge(surge);
         scene.pods(&[&format!(
             "{{phase: Pending, conditions: [{{type: PodScheduled, status: 'False', reason: Unschedulable, \

@@ -22,7 +22,7 @@ pub(super) fn of_valid(
     judged: Judged,
     now: Timestamp,
 ) -> AIInferenceStatus {
-    let counts = counts(observed, current(valid, observed).is_some());
+    let counts = counts(observed, current(valid, observed));
     AIInferenceStatus {
         url: Some(service::url(valid)),
         selector: Some(joined(&valid.name)),
@@ -33,7 +33,7 @@ pub(super) fn of_valid(
 
 /// What the last valid spec led to stays as it is.
 pub(super) fn of_invalid(observed: &Observed, judged: Judged, now: Timestamp) -> AIInferenceStatus {
-    written(observed, judged, counts(observed, false), now)
+    written(observed, judged, counts(observed, None), now)
 }
 
 fn written(observed: &Observed, judged: Judged, counts: Counts, now: Timestamp) -> AIInferenceStatus {

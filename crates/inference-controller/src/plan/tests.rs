@@ -9,7 +9,6 @@ use runtime::events::Severity;
 
 use super::{Child, Deletion, LOOK_AGAIN_AFTER_REFUSAL, Plan, Refusal, refused, rejected};
 use crate::{
-    observe::Revision,
     tests::{Scene, at, defaults, deployment_of},
     validate::{Invalid, validate},
 };
@@ -193,10 +192,10 @@ fn a_changed_spec_is_not_ready_before_its_own_pods_are() {
 }
 
 #[test]
-fn a_deployment_that_its_controller_has_not_seen_is_not_believed() {
+fn pods_of_another_template_do_not_make_it_ready() {
     let mut scene = Scene::ready(2);
-    // As after somebody's edit: observe() finds no revision for it.
-    scene.observe(|observed| observed.revision = None);
+    // As after somebody's edit: there is no revision of that template yet.
+    scene.observe(|observed| observed.others = observed.current.take().unwrap());
     let status = scene.plan().status;
     assert_eq!(reason(&status, conditions::READY).0, "False");
     assert_eq!((status.ready_replicas, status.updated_ready_replicas), (2, 0));
@@ -282,10 +281,7 @@ fn a_crash_fails_the_revision_while_the_older_one_serves_on() {
     let mut scene = Scene::ready(2);
     scene.edit_spec(|spec| spec.image = Some("broken:1".into()));
     scene.settle(2);
-    scene.deployment_status(|status| {
-        status.replicas = Some(3);
-        status.updated_replicas = Some(1);
-    });
+    scene.older_pods(2);
     scene.pods(&["{node: gpu-0, containers: [{name: engine, restartCount: 2, lastState: {terminated: {exitCode: 1}}}]}"]);
     let plan = scene.plan();
     assert_eq!(plan.status.phase, Some(Phase::Failed));
@@ -323,6 +319,23 @@ fn full_gpus_are_named_and_may_heal_by_themselves() {
     assert_eq!(plan.events[0].severity, Severity::Warning);
 }
 
+#[test]
+fn pods_that_the_namespace_forbids_are_the_reason() {
+    let mut scene = Scene::ready(1);
+    scene.pods(&[]);
+    scene.observe(|observed| {
+        let deployment = observed.deployment.as_mut().map(std::sync::Arc::make_mut).unwrap();
+        deployment.status = serde_saphyr::from_str(
+            "{conditions: [{type: ReplicaFailure, status: 'True', reason: FailedCreate, message: exceeded quota}]}",
+        )
+        .unwrap();
+    });
+    let status = scene.plan().status;
+    let expected = ("False", reasons::UNSCHEDULABLE, "pods cannot be created: exceeded quota");
+    assert_eq!(condition(&status, conditions::READY), expected);
+    assert_eq!(status.phase, Some(Phase::Pending));
+}
+
 fn warming_up(for_seconds: i64, more: &str) -> Scene {
     let mut scene = Scene::ready(1);
     scene.pods(&[&format!(
@@ -331,6 +344,16 @@ fn warming_up(for_seconds: i64, more: &str) -> Scene {
         at(-for_seconds)
     )]);
     scene
+}
+
+#[test]
+fn what_a_pod_is_busy_with_is_told_once_it_takes_long() {
+    let plan = warming_up(3, "").plan();
+    assert_eq!(condition(&plan.status, conditions::READY).2, "no pod of this revision is ready yet");
+    assert_eq!(plan.requeue_after, Some(std::time::Duration::from_secs(7)));
+    let plan = warming_up(10, "").plan();
+    assert_eq!(condition(&plan.status, conditions::READY).2, "engine of pod chat-0 warms up");
+    assert_eq!(plan.requeue_after, Some(std::time::Duration::from_secs(290)));
 }
 
 #[test]
@@ -434,13 +457,7 @@ fn a_rollout_never_takes_pods_away_before_their_time() {
 #[test]
 fn a_pod_that_is_replaced_is_no_rollout() {
     let mut scene = Scene::ready(2);
-    scene.deployment_status(|status| status.ready_replicas = Some(1));
-    scene.observe(|observed| {
-        let Revision { ready_replicas, pods } = observed.revision.as_mut().unwrap();
-        *ready_replicas = 1;
-        pods.pop();
-        pods.push(crate::tests::pod("{phase: Pending}").into());
-    });
+    scene.pods(&["{ready: true, node: gpu-0}", "{phase: Pending}"]);
     let status = scene.plan().status;
     assert_eq!(reason(&status, conditions::PROGRESSING), ("True", reasons::COMPLETE));
     assert_eq!(reason(&status, conditions::READY), ("False", reasons::LOADING));

@@ -4,7 +4,7 @@ use std::{
     fs::OpenOptions,
     path::PathBuf,
     process::{ExitStatus, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -258,11 +258,7 @@ impl Keeper {
             .spawn()
             .map_err(Error::io("start", &program))?;
         if let Some(pid) = child.id() {
-            self.setting
-                .ledger
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .record(&self.setting.name, pid)?;
+            self.ledger().record(&self.setting.name, pid)?;
         }
         info!(component = self.setting.name, pid = child.id(), "started");
         self.seen.send_modify(|observed| {
@@ -276,9 +272,7 @@ impl Keeper {
     async fn attend(&self, mut child: Child, orders: &mut Orders) -> End {
         let end = self.attend_until_end(&mut child, orders).await;
         self.seen.send_modify(|observed| observed.pid = None);
-        if let Err(error) =
-            self.setting.ledger.lock().unwrap_or_else(PoisonError::into_inner).forget(&self.setting.name)
-        {
+        if let Err(error) = self.ledger().forget(&self.setting.name) {
             warn!(component = self.setting.name, error = chain(&error), "failed to note the end");
         }
         match end {
@@ -363,6 +357,10 @@ impl Keeper {
         };
         let _ = done.send(result);
         next
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.setting.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set_state(&self, state: ComponentState) {

@@ -1,6 +1,6 @@
 //! The order in which a cluster comes up. It ends when every component has answered, or one has not.
 
-use std::{fs, sync::PoisonError, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 use futures::{FutureExt as _, future::select_all};
 use k8s_openapi::api::core::v1::{Node, ServiceAccount};
@@ -8,7 +8,7 @@ use kube::{Api, Client};
 use tokio::time::sleep;
 
 use crate::{
-    Error, NodePool, Result,
+    Error, NodePool, Phase, Result,
     cluster::admin_client,
     command_lines::{self, API_SERVER, CONTROLLER_MANAGER, ETCD, KWOK, SCHEDULER},
     credentials,
@@ -55,6 +55,7 @@ async fn in_order(supervisor: &Supervisor) -> Result<()> {
     supervisor.start(API_SERVER, move || Ok(api_server.clone()));
     let client = admin_client(folder).await?;
     unless_one_ends(supervisor, api_server_ready(&client)).await?;
+    supervisor.phase.send_replace(Phase::Serving);
     let Some(pool) = &spec.nodes else { return Ok(()) };
 
     // These retry for seconds when the API server is not there yet, so they are started after it.
@@ -97,7 +98,7 @@ async fn nodes_and_controllers_ready(client: &Client, pool: &NodePool) -> Result
 /// Does the work, unless a component ends meanwhile: then its last words are the error.
 async fn unless_one_ends(supervisor: &Supervisor, work: impl Future<Output = Result<()>>) -> Result<()> {
     let ended = {
-        let components = supervisor.components.lock().unwrap_or_else(PoisonError::into_inner);
+        let components = supervisor.components();
         let each: Vec<_> = components
             .iter()
             .map(|(name, component)| {
@@ -132,6 +133,6 @@ fn lost_a_race_for_a_port(component: &str, tail: &str) -> bool {
     component == KWOK && tail.contains("address already in use")
 }
 
-fn write(path: &std::path::Path, text: &str) -> Result<()> {
+fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).map_err(Error::io("write", path))
 }

@@ -1,1 +1,125 @@
-//! x
+//! Every call ends in time and is sent once: K6 and K7.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use runtime::client::{self, Deadlines, LeaderGuard, WriteGuard};
+use tokio::time::Instant;
+
+use crate::{
+    fake::{Answer, Fake, On, Verb},
+    given::{client, client_within, config, config_map, metrics, within_patience},
+};
+
+/// Every verb, as a controller would send it.
+async fn call(client: &Client, verb: Verb) -> Result<(), kube::Error> {
+    let api = Api::<ConfigMap>::namespaced(client.clone(), "demo");
+    match verb {
+        Verb::List => api.list(&ListParams::default()).await.map(drop),
+        Verb::Watch => api.watch(&Default::default(), "1").await.map(drop),
+        Verb::Get => api.get("a").await.map(drop),
+        Verb::Create => api.create(&PostParams::default(), &config_map("a")).await.map(drop),
+        Verb::Update => api.replace("a", &PostParams::default(), &config_map("a")).await.map(drop),
+        Verb::Patch => {
+            api.patch("a", &PatchParams::apply("test"), &Patch::Apply(config_map("a"))).await.map(drop)
+        }
+        Verb::Delete => api.delete("a", &DeleteParams::default()).await.map(drop),
+    }
+}
+
+fn on(verb: Verb) -> On {
+    verb.of("configmaps")
+}
+
+const READS: [Verb; 2] = [Verb::Get, Verb::List];
+const WRITES: [Verb; 4] = [Verb::Create, Verb::Update, Verb::Patch, Verb::Delete];
+
+#[tokio::test]
+async fn a_call_that_is_never_answered_ends_at_its_deadline() {
+    let limit = Duration::from_millis(100);
+    let deadlines = Deadlines { read: limit, write: limit, list: limit, watch_start: limit, ..Deadlines::default() };
+    let verbs = READS.into_iter().chain(WRITES).chain([Verb::Watch]);
+    for (verb, answer) in
+        verbs.flat_map(|verb| [Answer::NoHeaders, Answer::HalfABody(500)].map(|answer| (verb, answer)))
+    {
+        let fake = Fake::start().await;
+        fake.always(on(verb), answer);
+        let client = client_within(&fake, deadlines);
+        let sent = Instant::now();
+        let error = within_patience("the end of the call", call(&client, verb)).await.unwrap_err();
+        assert!(sent.elapsed() >= limit);
+        assert!(error_chain(&error).contains("was not answered within 0.1 s"), "{verb:?}: {error:?}");
+        assert_eq!(fake.calls(on(verb)).len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_good_answer_whose_body_hangs_ends_at_its_deadline_too() {
+    let limit = Duration::from_millis(100);
+    let deadlines = Deadlines { read: limit, write: limit, list: limit, ..Deadlines::default() };
+    for verb in READS.into_iter().chain(WRITES) {
+        let fake = Fake::start().await;
+        fake.always(on(verb), Answer::HalfABody(200));
+        let client = client_within(&fake, deadlines);
+        let error = within_patience("the end of the call", call(&client, verb)).await.unwrap_err();
+        assert!(error_chain(&error).contains("was not answered within 0.1 s"), "{verb:?}: {error:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_is_refused_is_sent_once() {
+    for code in [429, 503, 504] {
+        let fake = Fake::start().await;
+        let client = client(&fake);
+        for verb in READS.into_iter().chain(WRITES).chain([Verb::Watch]) {
+            fake.always(on(verb), Answer::busy(code, 1));
+            let error = within_patience("the end of the call", call(&client, verb)).await.unwrap_err();
+            assert!(matches!(&error, kube::Error::Api(status) if status.code == code), "{verb:?}: {error:?}");
+            assert_eq!(fake.calls(on(verb)).len(), 1, "{verb:?} {code}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_error_that_is_no_status_keeps_its_code() {
+    let fake = Fake::start().await;
+    let client = client(&fake);
+    for (code, body) in [(404, "{}"), (410, "gone"), (502, "<html>bad gateway</html>"), (500, "")] {
+        fake.next(on(Verb::Get), [Answer::text(code, body)]);
+        let error = call(&client, Verb::Get).await.unwrap_err();
+        assert!(
+            matches!(&error, kube::Error::Api(status) if status.code == code && status.message == body),
+            "{error:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_lead_sends_no_write() {
+    let fake = Fake::start().await;
+    fake.put(&config_map("a"));
+    let guard = WriteGuard::WhileLeading(LeaderGuard::default());
+    let client = client::build(config(&fake), Deadlines::default(), guard, metrics()).unwrap();
+    for verb in READS {
+        call(&client, verb).await.unwrap();
+    }
+    for verb in WRITES {
+        let error = call(&client, verb).await.unwrap_err();
+        assert!(error_chain(&error).contains("this replica does not lead"), "{error:?}");
+        assert!(fake.calls(on(verb)).is_empty(), "{verb:?} was sent");
+    }
+}
+
+fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text = format!("{text}: {next}");
+        cause = next.source();
+    }
+    text
+}

@@ -1,6 +1,6 @@
 //! How a call is answered: with the truth, or with one of the faults of an API server or of what stands before it.
 
-use std::{convert::Infallible, future::Future, pin::Pin};
+use std::{convert::Infallible, future::Future, pin::Pin, time::Duration};
 
 use axum::{
     body::Body,
@@ -19,6 +19,8 @@ pub(crate) enum Answer {
     Truth,
     /// The call has its effect at once, and its answer comes when the gate opens.
     Late(Gate),
+    /// As `Late`, after this time.
+    Slow(Duration),
     /// A whole body.
     Says { code: u16, body: String, retry_after: Option<u32> },
     /// 200, these lines of a watch, and then what `End` says.
@@ -110,6 +112,13 @@ impl Answer {
                 let truth = store.answer(call);
                 Box::pin(async move {
                     gate.0.cancelled().await;
+                    truth
+                })
+            }
+            Self::Slow(time) => {
+                let truth = store.answer(call);
+                Box::pin(async move {
+                    tokio::time::sleep(time).await;
                     truth
                 })
             }

@@ -1,0 +1,157 @@
+//! `cargo xtask bench inference`: N AIInferences from their creation to Ready, and what they cost everybody.
+//!
+//! Two arms, each on a fresh cluster of its own and in the same way: a *null writer*, which makes the very children that
+//! the controller would make and knows nothing else, and the *inference-controller*. The null writer is what this
+//! machine can do at best, so shares of it can be compared between machines.
+
+mod applied;
+mod controller_arm;
+mod null_writer;
+mod plane;
+mod requests;
+mod sightings;
+
+use tokio::runtime::Runtime;
+
+use self::{controller_arm::Controlled, null_writer::Nulled, plane::Programs};
+use super::{
+    figures::{Figure, exponent, medians, table},
+    machine, release_folder,
+};
+use crate::steps::{cargo, succeed};
+
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Args {
+    /// AIInferences that are created at once
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    count: u32,
+    /// AIInferences a second in the paced part, which comes after the burst
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pace: u32,
+    /// Repeats of both arms; medians are printed
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=50))]
+    runs: u32,
+    /// How the null writer writes; POST is the cheapest, server-side apply is what the controller does
+    #[arg(long, value_enum, default_value_t = NullWriter::Post)]
+    null_writer: NullWriter,
+    /// Instead: bursts of 100, 300, 1000 and 3000 of the controller alone, and how its CPU time grows with them
+    #[arg(long)]
+    growth: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum NullWriter {
+    Post,
+    Apply,
+}
+
+/// The name of the controller, of its program and of its ServiceAccount.
+const CONTROLLER: &str = "inference-controller";
+/// Like 32 users at once; more only queue in the API server.
+const CONNECTIONS: usize = 32;
+const GROWTH: [u32; 4] = [100, 300, 1000, 3000];
+
+pub(super) fn run(args: &Args, tokio: &Runtime) -> anyhow::Result<()> {
+    succeed(&mut cargo(["build", "--release", "--locked", "--package", CONTROLLER]))?;
+    local_cluster::install_crypto_provider();
+    let programs = Programs { tools: local_cluster::tools::ensure()?, release: release_folder()? };
+    tokio.block_on(async {
+        if args.growth { growth(&programs).await } else { compared(args, &programs).await }
+    })
+}
+
+async fn compared(args: &Args, programs: &Programs) -> anyhow::Result<()> {
+    let mut runs = Vec::new();
+    for run in 1..=args.runs {
+        let began = machine::load()?;
+        println!("run {run} of {}: null writer", args.runs);
+        let nulled = null_writer::run(programs, args.count, args.null_writer).await?;
+        println!("run {run} of {}: {CONTROLLER}", args.runs);
+        let controlled = controller_arm::run(programs, args.count, args.pace).await?;
+        println!(
+            "\nrequests of the controller per object, of {} in the burst\n{}",
+            args.count, controlled.requests
+        );
+        let (cores, ended) = (machine::cores(), machine::load()?);
+        println!("load average {began} at the begin, {ended} at the end, {cores} cores");
+        if !controlled.at_rest.is_empty() {
+            println!("requests at rest\n{}", controlled.at_rest);
+        }
+        let figures = figures(args, &controlled, &nulled);
+        println!("\n{}", table(&format!("{} AIInferences, run {run}", args.count), &figures));
+        runs.push(figures);
+    }
+    if runs.len() > 1 {
+        let title = format!("{} AIInferences, medians of {} runs", args.count, runs.len());
+        println!("\n{}", table(&title, &medians(&runs)));
+    }
+    Ok(())
+}
+
+/// The goals are those of the first release.
+fn figures(args: &Args, controlled: &Controlled, nulled: &Nulled) -> Vec<Figure> {
+    let count = f64::from(args.count);
+    let Controlled { burst, requests, .. } = controlled;
+    let (per_second, null_per_second) = (count / burst.seconds, count / nulled.burst.seconds);
+    let (plane_ms, null_plane_ms) = (1e3 * burst.plane_cpu / count, 1e3 * nulled.burst.plane_cpu / count);
+    let each = |requests: usize| requests as f64 / count;
+    vec![
+        Figure::new("created -> all Ready, s", burst.seconds).beside(nulled.burst.seconds),
+        Figure::new("objects per second", per_second).beside(null_per_second),
+        Figure::new("  in % of the null writer's", 1e2 * per_second / null_per_second).at_least(85.0),
+        Figure::new("CPU of etcd, API server, kcm, scheduler, kwok per object, ms", plane_ms)
+            .beside(null_plane_ms),
+        Figure::new("  times the null writer's", plane_ms / null_plane_ms).at_most(1.2),
+        Figure::new("CPU of the controller per 1000 objects, s", 1e3 * burst.controller_cpu / count)
+            .at_most(1.0),
+        Figure::new("resident memory of the controller at its peak, MiB", controlled.peak_mib),
+        Figure::new("resident memory of the controller 10 s after, MiB", controlled.idle_mib).at_most(24.0),
+        Figure::new("reconciles per object", controlled.reconciles / count),
+        Figure::new("writes of children per object", each(requests.children)),
+        Figure::new("writes of children and status per object", each(requests.children + requests.status))
+            .at_most((nulled.children + STATUS_WRITES) as f64),
+        Figure::new("events per object", each(requests.events)).at_most(3.0),
+        Figure::new("other writes per object", each(requests.other_writes)).at_most(0.0),
+        Figure::new("GET and LIST per object", each(requests.reads)).at_most(0.0),
+        Figure::new("burst: create acknowledged -> first child, p50, ms", controlled.burst_child_ms.p50),
+        Figure::new("burst: create acknowledged -> first child, p99, ms", controlled.burst_child_ms.p99),
+        Figure::new("paced: create acknowledged -> first child, p50, ms", controlled.paced_child_ms.p50)
+            .at_most(5.0),
+        Figure::new("paced: create acknowledged -> first child, p99, ms", controlled.paced_child_ms.p99)
+            .at_most(25.0),
+        Figure::new("paced: the create itself, p50, ms", controlled.paced_create_ms.p50),
+        Figure::new("paced: the create itself, p99, ms", controlled.paced_create_ms.p99),
+        Figure::new("requests in 20 s at rest, without Lease and watches", controlled.at_rest.total() as f64)
+            .at_most(0.0),
+        Figure::new("cores used by strangers during the burst", burst.strangers)
+            .beside(nulled.burst.strangers),
+        Figure::new("cores used by this meter during the burst", burst.meter).beside(nulled.burst.meter),
+    ]
+}
+
+/// Progress, placement, Ready.
+const STATUS_WRITES: usize = 3;
+
+async fn growth(programs: &Programs) -> anyhow::Result<()> {
+    let mut cpu = Vec::new();
+    println!(
+        "{:>8} {:>16} {:>22} {:>12} {:>12} {:>12}",
+        "OBJECTS", "CONTROLLER CPU s", "RECONCILES PER OBJECT", "PEAK MiB", "READY s", "STRANGERS"
+    );
+    for count in GROWTH {
+        let grown = controller_arm::burst(programs, count).await?;
+        let (used, reconciles) = (grown.burst.controller_cpu, grown.reconciles / f64::from(count));
+        let (peak, ready, strangers) = (grown.peak_mib, grown.burst.seconds, grown.burst.strangers);
+        println!("{count:>8} {used:>16.2} {reconciles:>22.1} {peak:>12.1} {ready:>12.1} {strangers:>12.2}");
+        cpu.push((f64::from(count), used));
+    }
+    let figure =
+        Figure::new("exponent of the controller's CPU time over the count", exponent(&cpu)).at_most(1.1);
+    println!(
+        "\n{}\nload average {}, {} cores",
+        table("growth", &[figure]),
+        machine::load()?,
+        machine::cores()
+    );
+    Ok(())
+}

@@ -1,0 +1,220 @@
+//! The arm of the inference-controller: a burst, objects at a pace, and rest.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use api::{aiinference::AIInference, labels};
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, Resource as _, api::PostParams};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::{Instant, timeout},
+};
+
+use super::{
+    CONNECTIONS, CONTROLLER,
+    null_writer::patience,
+    plane::{Burst, NAMESPACE, Plane, Programs, is_ready, model, names, settle},
+    requests::Requests,
+    sightings::Sightings,
+};
+use crate::bench::{figures::percentile, machine};
+
+/// All that was measured of the controller.
+pub(super) struct Controlled {
+    pub(super) burst: Burst,
+    pub(super) reconciles: f64,
+    pub(super) peak_mib: f64,
+    pub(super) idle_mib: f64,
+    pub(super) requests: Requests,
+    pub(super) burst_child_ms: Percentiles,
+    pub(super) paced_child_ms: Percentiles,
+    pub(super) paced_create_ms: Percentiles,
+    pub(super) at_rest: Requests,
+}
+
+pub(super) struct Percentiles {
+    pub(super) p50: f64,
+    pub(super) p99: f64,
+}
+
+/// What a burst alone tells.
+pub(super) struct Grown {
+    pub(super) burst: Burst,
+    pub(super) reconciles: f64,
+    pub(super) peak_mib: f64,
+}
+
+/// At a pace of two a second this is half a minute.
+const PACED: u32 = 60;
+/// Until the controller counts as idle.
+const IDLE_AFTER: Duration = Duration::from_secs(10);
+const REST: Duration = Duration::from_secs(20);
+const METRICS_WITHIN: Duration = Duration::from_secs(5);
+
+pub(super) async fn run(programs: &Programs, count: u32, pace: u32) -> anyhow::Result<Controlled> {
+    let plane = Plane::start(programs, "ours", count + PACED).await?;
+    let controller =
+        plane.processes().await?.controller.with_context(|| format!("{CONTROLLER} does not run"))?;
+    let mut seen = Seen::from_now_on(&plane).await?;
+    let requests_before = plane.cluster.audit_events()?.len();
+
+    let Bursted { burst, created, reconciles } = create_at_once(&plane, &mut seen, count).await?;
+    let burst_child_ms = seen.first_child_after(&created)?;
+    let requests = Requests::of(&plane.cluster.audit_events()?[requests_before..], count as usize);
+    let peak_mib = machine::peak_resident_mib(controller)?;
+    tokio::time::sleep(IDLE_AFTER).await;
+    let idle_mib = machine::resident_mib(controller)?;
+
+    let paced = create_at_a_pace(&plane, count, pace).await?;
+    seen.ready.until((count + PACED) as usize, patience(PACED)).await?;
+    let paced_child_ms = seen.first_child_after(&paced)?;
+    let paced_create_ms = percentiles(paced.iter().map(Created::milliseconds).collect())?;
+    tokio::time::sleep(IDLE_AFTER).await;
+
+    let requests_before = plane.cluster.audit_events()?.len();
+    tokio::time::sleep(REST).await;
+    let at_rest = Requests::of(&plane.cluster.audit_events()?[requests_before..], 1);
+    plane.cluster.stop().await?;
+    Ok(Controlled {
+        burst,
+        reconciles,
+        peak_mib,
+        idle_mib,
+        requests,
+        burst_child_ms,
+        paced_child_ms,
+        paced_create_ms,
+        at_rest,
+    })
+}
+
+pub(super) async fn burst(programs: &Programs, count: u32) -> anyhow::Result<Grown> {
+    let plane = Plane::start(programs, "ours", count).await?;
+    let controller =
+        plane.processes().await?.controller.with_context(|| format!("{CONTROLLER} does not run"))?;
+    let mut seen = Seen::from_now_on(&plane).await?;
+    let Bursted { burst, created: _, reconciles } = create_at_once(&plane, &mut seen, count).await?;
+    let peak_mib = machine::peak_resident_mib(controller)?;
+    plane.cluster.stop().await?;
+    Ok(Grown { burst, reconciles, peak_mib })
+}
+
+struct Bursted {
+    burst: Burst,
+    created: Vec<Created>,
+    reconciles: f64,
+}
+
+async fn create_at_once(plane: &Plane, seen: &mut Seen, count: u32) -> anyhow::Result<Bursted> {
+    let processes = plane.processes().await?;
+    let admin = plane.admin_address().await?;
+    let models = plane.models();
+    let reconciles_before = reconciles(&admin).await?;
+    let before = processes.read()?;
+    let began = Instant::now();
+    let created = futures::stream::iter(names(0, count))
+        .map(|name| create(&models, name))
+        .buffer_unordered(CONNECTIONS)
+        .try_collect::<Vec<Created>>();
+    let created = timeout(patience(count), created).await.context("the creates took too long")??;
+    seen.ready.until(count as usize, patience(count)).await?;
+    let took = began.elapsed();
+    settle().await;
+    let burst = Burst::between(before, processes.read()?, took);
+    let reconciles = reconciles(&admin).await? - reconciles_before;
+    Ok(Bursted { burst, created, reconciles })
+}
+
+/// By the clock, whatever the objects before took.
+async fn create_at_a_pace(plane: &Plane, skipped: u32, pace: u32) -> anyhow::Result<Vec<Created>> {
+    let models = plane.models();
+    let mut ticks = tokio::time::interval(Duration::from_secs(1) / pace);
+    let mut created = Vec::new();
+    for name in names(skipped, PACED) {
+        ticks.tick().await;
+        created.push(timeout(patience(0), create(&models, name)).await.context("a create took too long")??);
+    }
+    Ok(created)
+}
+
+struct Created {
+    name: String,
+    sent: Instant,
+    acknowledged: Instant,
+}
+
+impl Created {
+    fn milliseconds(&self) -> f64 {
+        1e3 * (self.acknowledged - self.sent).as_secs_f64()
+    }
+}
+
+async fn create(models: &Api<AIInference>, name: String) -> anyhow::Result<Created> {
+    let model = model(&name)?;
+    let sent = Instant::now();
+    models
+        .create(&PostParams::default(), &model)
+        .await
+        .with_context(|| format!("failed to create AIInference {NAMESPACE}/{name}"))?;
+    Ok(Created { name, sent, acknowledged: Instant::now() })
+}
+
+/// What the meter's own watches have seen.
+struct Seen {
+    ready: Sightings,
+    /// The ConfigMap is the first child that the controller makes.
+    child: Sightings,
+}
+
+impl Seen {
+    async fn from_now_on(plane: &Plane) -> anyhow::Result<Self> {
+        let of_ours = format!("{}={CONTROLLER}", labels::MANAGED_BY);
+        let config_maps: Api<ConfigMap> = Api::namespaced(plane.client.clone(), NAMESPACE);
+        Ok(Self {
+            ready: Sightings::of("Ready", plane.models(), "", |model: &AIInference| {
+                is_ready(model).then(|| model.metadata.name.clone()).flatten()
+            })
+            .await?,
+            child: Sightings::of("seen to have a child", config_maps, &of_ours, |child: &ConfigMap| {
+                child.meta().labels.as_ref()?.get(labels::INSTANCE).cloned()
+            })
+            .await?,
+        })
+    }
+
+    /// A child may be seen before the answer to the create has come back: that counts as no time at all.
+    fn first_child_after(&self, created: &[Created]) -> anyhow::Result<Percentiles> {
+        let waited = created.iter().map(|created| {
+            let seen =
+                self.child.first(&created.name).with_context(|| format!("{} has no child", created.name))?;
+            Ok(1e3 * seen.saturating_duration_since(created.acknowledged).as_secs_f64())
+        });
+        percentiles(waited.collect::<anyhow::Result<_>>()?)
+    }
+}
+
+fn percentiles(milliseconds: Vec<f64>) -> anyhow::Result<Percentiles> {
+    let of = |share| percentile(milliseconds.clone(), share).context("nothing was measured");
+    Ok(Percentiles { p50: of(0.5)?, p99: of(0.99)? })
+}
+
+/// How often the controller has reconciled so far, from its metrics.
+async fn reconciles(admin: &str) -> anyhow::Result<f64> {
+    let exchange = async {
+        let mut stream = TcpStream::connect(admin).await?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        std::io::Result::Ok(answer)
+    };
+    let answer =
+        timeout(METRICS_WITHIN, exchange).await.context("the controller's metrics did not come")??;
+    Ok(answer
+        .lines()
+        .filter(|line| line.starts_with("controller_runtime_reconcile_total{"))
+        .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
+        .sum())
+}

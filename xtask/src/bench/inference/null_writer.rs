@@ -1,0 +1,59 @@
+//! The arm without logic: the children of every model are written as fast as the API server takes them.
+
+use std::time::Duration;
+
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::Api;
+use tokio::time::Instant;
+
+use super::{
+    CONNECTIONS, CONTROLLER, NullWriter,
+    plane::{Burst, NAMESPACE, Plane, Programs, names, settle},
+    sightings::Sightings,
+};
+
+/// What the null writer did.
+pub(super) struct Nulled {
+    pub(super) burst: Burst,
+    /// Of each object.
+    pub(super) children: usize,
+}
+
+/// Half a second for each object, which is ten times what it takes, and a minute for a machine that stalls.
+pub(super) fn patience(count: u32) -> Duration {
+    Duration::from_secs(60) + Duration::from_millis(500) * count
+}
+
+pub(super) async fn run(programs: &Programs, count: u32, how: NullWriter) -> anyhow::Result<Nulled> {
+    let plane = Plane::start(programs, "null", count).await?;
+    plane.cluster.stop_component(CONTROLLER).await?;
+    let deployments: Api<Deployment> = Api::namespaced(plane.client.clone(), NAMESPACE);
+    let mut available = Sightings::of("available", deployments, "", |deployment: &Deployment| {
+        is_available(deployment).then(|| deployment.metadata.name.clone()).flatten()
+    })
+    .await?;
+    let processes = plane.processes().await?;
+    let before = processes.read()?;
+    let began = Instant::now();
+    let written = futures::stream::iter(names(0, count))
+        .map(|name| {
+            let (children, client) = (&plane.children, &plane.client);
+            async move { children.create(client, &name, how).await }
+        })
+        .buffer_unordered(CONNECTIONS)
+        .try_collect::<()>();
+    tokio::time::timeout(patience(count), written).await??;
+    available.until(count as usize, patience(count)).await?;
+    let took = began.elapsed();
+    settle().await;
+    let burst = Burst::between(before, processes.read()?, took);
+    let children = plane.children.kinds();
+    plane.cluster.stop().await?;
+    Ok(Nulled { burst, children })
+}
+
+fn is_available(deployment: &Deployment) -> bool {
+    let conditions = deployment.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Available" && condition.status == "True")
+}

@@ -1,0 +1,245 @@
+//! A fresh cluster for one arm, warmed up in the same way for both: one AIInference has lived and gone.
+//!
+//! That proves that the controller works, that the garbage collector knows the kind, and shows what children look like.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, bail};
+use api::{aiinference::AIInference, labels};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{ConfigMap, Namespace, Service},
+};
+use kube::{
+    Api, Client,
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
+};
+use local_cluster::{Cluster, ClusterSpec, Controller, NodeClock, NodePool, install, watch::wait_for};
+use serde_json::{Value, json};
+
+use super::{CONTROLLER, NullWriter, applied::applied_by};
+use crate::{
+    bench::machine::{Processes, Reading},
+    steps::workspace,
+};
+
+/// What is run: Kubernetes, and our release builds.
+pub(super) struct Programs {
+    pub(super) tools: PathBuf,
+    pub(super) release: PathBuf,
+}
+
+pub(super) struct Plane {
+    pub(super) cluster: Cluster,
+    pub(super) client: Client,
+    pub(super) children: Children,
+}
+
+/// What the children of one AIInference look like, as the controller applies them.
+pub(super) struct Children(Vec<(ApiResource, String)>);
+
+/// What a burst took.
+pub(super) struct Burst {
+    /// From the first create until the last object was seen to be as it should.
+    pub(super) seconds: f64,
+    pub(super) plane_cpu: f64,
+    pub(super) controller_cpu: f64,
+    /// Cores.
+    pub(super) strangers: f64,
+    /// Cores.
+    pub(super) meter: f64,
+}
+
+pub(super) const NAMESPACE: &str = "bench";
+const PRODUCT: &str = "A100";
+const WARM_UP: &str = "model-00000";
+/// Nodes hold at most 110 pods.
+const PODS_PER_NODE: u32 = 100;
+/// Kubernetes moves no pod while a cluster of fewer looks dead.
+const FEWEST_NODES: u32 = 3;
+/// The garbage collector asks every 30 s which kinds there are.
+const WARM_WITHIN: Duration = Duration::from_secs(120);
+/// What is not awaited, such as the last events, ends within this time after the last object.
+const SETTLE: Duration = Duration::from_secs(3);
+
+impl Plane {
+    /// `pods` is how many there will be at most.
+    pub(super) async fn start(programs: &Programs, arm: &str, pods: u32) -> anyhow::Result<Self> {
+        // One more for the warm-up.
+        let count = (pods + 1).div_ceil(PODS_PER_NODE).max(FEWEST_NODES);
+        let nodes = NodePool { count, gpus: PODS_PER_NODE, products: vec![PRODUCT.to_owned()] };
+        let name = format!("bench-{}-{arm}", std::process::id());
+        let spec = ClusterSpec::simulated(name, &programs.tools, nodes).with_clock(NodeClock::REAL);
+        let cluster = Cluster::start(spec, &programs.release.join("local-cluster")).await?;
+        let client = cluster.client().await?;
+        install::crds(&client, &workspace().join("deploy/crds")).await?;
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        namespaces
+            .create(&PostParams::default(), &serde_json::from_value(namespace)?)
+            .await
+            .with_context(|| format!("failed to create namespace {NAMESPACE}"))?;
+        let controller = Controller {
+            name: CONTROLLER.to_owned(),
+            program: programs.release.join(CONTROLLER),
+            base: workspace().join("deploy").join(CONTROLLER).join("base"),
+            args: Vec::new(),
+            env: Default::default(),
+        };
+        cluster.start_controller(&controller).await?;
+        let children = warm_up(&client).await?;
+        Ok(Self { cluster, client, children })
+    }
+
+    pub(super) fn models(&self) -> Api<AIInference> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// Who is measured. A controller that was stopped is not.
+    pub(super) async fn processes(&self) -> anyhow::Result<Processes> {
+        let components = self.cluster.status().await?.components;
+        let (ours, plane): (Vec<_>, Vec<_>) =
+            components.into_iter().partition(|component| component.name == CONTROLLER);
+        Ok(Processes {
+            plane: plane.iter().filter_map(|component| component.pid).collect(),
+            controller: ours.iter().find_map(|component| component.pid),
+        })
+    }
+
+    /// Where the controller's metrics are.
+    pub(super) async fn admin_address(&self) -> anyhow::Result<String> {
+        let components = self.cluster.status().await?.components;
+        let address = components.into_iter().find(|component| component.name == CONTROLLER);
+        address
+            .and_then(|controller| controller.admin_address)
+            .with_context(|| format!("{CONTROLLER} does not run"))
+    }
+}
+
+impl Children {
+    pub(super) fn kinds(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Makes those of the model of this name, one after the other, as the controller does.
+    pub(super) async fn create(&self, client: &Client, name: &str, how: NullWriter) -> anyhow::Result<()> {
+        for (resource, template) in &self.0 {
+            let child: DynamicObject = serde_json::from_str(&template.replace(WARM_UP, name))?;
+            let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, resource);
+            let child_name = child.metadata.name.clone().unwrap_or_default();
+            let created = match how {
+                NullWriter::Post => api.create(&PostParams::default(), &child).await,
+                NullWriter::Apply => {
+                    api.patch(&child_name, &PatchParams::apply("null-writer"), &Patch::Apply(&child)).await
+                }
+            };
+            created
+                .with_context(|| format!("failed to create {} {NAMESPACE}/{child_name}", resource.kind))?;
+        }
+        Ok(())
+    }
+}
+
+impl Burst {
+    /// Between two readings; the second is taken once everything that follows the last object has ended as well.
+    pub(super) fn between(began: Reading, ended: Reading, took: Duration) -> Self {
+        Self {
+            seconds: took.as_secs_f64(),
+            plane_cpu: ended.plane - began.plane,
+            controller_cpu: ended.controller - began.controller,
+            strangers: ended.strangers_since(&began),
+            meter: ended.meter_since(&began),
+        }
+    }
+}
+
+/// Lets the plane finish what nobody waits for.
+pub(super) async fn settle() {
+    tokio::time::sleep(SETTLE).await;
+}
+
+/// The names of the n models after the first `skipped`; all are of one length.
+pub(super) fn names(skipped: u32, count: u32) -> Vec<String> {
+    (skipped + 1..=skipped + count).map(|number| format!("model-{number:05}")).collect()
+}
+
+/// The model of this name: one replica with one GPU, and a source that is copied into the pod.
+pub(super) fn model(name: &str) -> anyhow::Result<AIInference> {
+    let model = json!({
+        "apiVersion": "ai.infra.example.com/v1alpha1",
+        "kind": "AIInference",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "modelSource": "s3://models/qwen/Qwen-7B-Chat",
+            "engine": "vllm",
+            "gpu": {"productLabel": PRODUCT, "count": 1},
+            "replicas": 1,
+        },
+    });
+    serde_json::from_value(model).context("failed to write an AIInference")
+}
+
+pub(super) fn is_ready(model: &AIInference) -> bool {
+    let conditions = model.status.iter().flat_map(|status| &status.conditions);
+    conditions
+        .into_iter()
+        .any(|condition| condition.type_ == api::conditions::READY && condition.status == "True")
+}
+
+async fn warm_up(client: &Client) -> anyhow::Result<Children> {
+    let models: Api<AIInference> = Api::namespaced(client.clone(), NAMESPACE);
+    models
+        .create(&PostParams::default(), &model(WARM_UP)?)
+        .await
+        .context("failed to create the first AIInference")?;
+    wait_for(&models, WARM_UP, WARM_WITHIN, |model| model.is_some_and(is_ready))
+        .await
+        .context("the first AIInference did not become Ready")?;
+    let children = children_of(client, WARM_UP).await?;
+    models
+        .delete(WARM_UP, &DeleteParams::background())
+        .await
+        .context("failed to delete the first AIInference")?;
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
+    wait_for(&deployments, WARM_UP, WARM_WITHIN, |deployment| deployment.is_none())
+        .await
+        .context("the garbage collector left the first Deployment")?;
+    Ok(children)
+}
+
+/// In the order in which the controller makes them.
+async fn children_of(client: &Client, model: &str) -> anyhow::Result<Children> {
+    let kinds = [
+        ApiResource::erase::<ConfigMap>(&()),
+        ApiResource::erase::<Deployment>(&()),
+        ApiResource::erase::<Service>(&()),
+    ];
+    let of_model = ListParams::default().labels(&format!("{}={model}", labels::INSTANCE));
+    let mut children = Vec::new();
+    for kind in kinds {
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, &kind);
+        let found =
+            api.list(&of_model).await.with_context(|| format!("failed to list {}", kind.plural))?.items;
+        let owned: Vec<DynamicObject> =
+            found.into_iter().filter(|child| child.metadata.owner_references.is_some()).collect();
+        let [child] = owned.as_slice() else {
+            bail!("{model} has {} children of kind {}, not one", owned.len(), kind.kind);
+        };
+        children.push((kind.clone(), template(child, &kind)?));
+    }
+    Ok(Children(children))
+}
+
+/// As it was applied, but owned by nobody: an owner that does not exist would cost the child its life.
+fn template(child: &DynamicObject, kind: &ApiResource) -> anyhow::Result<String> {
+    let value = serde_json::to_value(child)?;
+    let mut applied = applied_by(&value, CONTROLLER)
+        .with_context(|| format!("{CONTROLLER} has not applied {}", kind.kind))?;
+    applied["apiVersion"] = json!(kind.api_version);
+    applied["kind"] = json!(kind.kind);
+    applied["metadata"]["name"] = value["metadata"]["name"].clone();
+    if let Some(metadata) = applied["metadata"].as_object_mut() {
+        metadata.remove("ownerReferences");
+    }
+    Ok(Value::to_string(&applied))
+}
