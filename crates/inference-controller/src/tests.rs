@@ -1,7 +1,6 @@
-//! Objects as an API server would have them, from the few lines that a test cares about; and what holds for the crate
-//! as a whole.
+//! Objects as an API server would have them, from the few lines that a test cares about.
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use api::aiinference::{AIInference, AIInferenceSpec};
 use clap::CommandFactory;
@@ -178,53 +177,4 @@ pub(crate) fn deployment_of(plan: &Plan) -> &Deployment {
 #[test]
 fn the_command_line_is_sound() {
     Args::command().debug_assert();
-}
-
-/// Every source file of this crate with its text, tests cut off.
-fn sources() -> Vec<(String, String)> {
-    fn collect(folder: &Path, root: &Path, found: &mut Vec<(String, String)>) {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                collect(&path, root, found);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
-                let text = std::fs::read_to_string(&path).unwrap();
-                let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
-                found.push((name, text));
-            }
-        }
-    }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut found = Vec::new();
-    collect(&root, &root, &mut found);
-    found.retain(|(name, _)| !name.ends_with("tests.rs"));
-    found
-}
-
-#[test]
-fn plans_and_validation_are_pure() {
-    let pure: Vec<(String, String)> = sources()
-        .into_iter()
-        .filter(|(name, _)| name.starts_with("plan") || name.starts_with("validate"))
-        .collect();
-    assert!(pure.len() > 10, "the files are not where this test looks for them");
-    for (name, text) in pure {
-        for forbidden in ["async fn", "Client", "Api<", ".await"] {
-            assert!(!text.contains(forbidden), "src/{name} contains {forbidden:?}");
-        }
-    }
-}
-
-#[test]
-fn nobody_reads_the_clock_or_the_environment() {
-    let all = sources();
-    assert!(all.len() > 15, "the files are not where this test looks for them");
-    for (name, text) in all {
-        for forbidden in
-            ["Timestamp::now", "Instant::now", "SystemTime", "Zoned::now", "std::env", "env::var"]
-        {
-            assert!(!text.contains(forbidden), "src/{name} contains {forbidden:?}");
-        }
-    }
 }

@@ -43,7 +43,16 @@ async fn the_base_is_accepted_whole_and_without_a_warning() {
     let scene = simulated().await;
     let base = tests::workspace().join("deploy/inference-controller/base");
     let folder = base.to_str().unwrap();
-    let apply = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--kustomize", folder];
+    let apply = [
+        "--namespace",
+        "ai-system",
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        "--dry-run=server",
+        "--kustomize",
+        folder,
+    ];
     let output = scene.kubectl_with_input(&apply, "");
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && !complaint.contains("Warning"), "{complaint}");

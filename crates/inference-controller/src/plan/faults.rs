@@ -184,23 +184,19 @@ fn failure_of(container: &Container) -> Option<&Terminated> {
 }
 
 fn crash(pod: &PodView, container: &Container, ended: &Terminated) -> Fault {
-    let (name, pod, times) = (&container.name, pod.name(), container.restart_count);
-    let (reason, message) = if ended.reason == "OOMKilled" {
-        (
-            reasons::OUT_OF_MEMORY,
-            format!(
-                "{name} of pod {pod} used more memory than its limit ({times} restarts); raise spec.resources.limits.memory"
-            ),
-        )
+    let (name, pod, times) = (container.name.as_str(), pod.name(), container.restart_count);
+    let (reason, how, hint) = if ended.reason == "OOMKilled" {
+        let how = "used more memory than its limit".to_owned();
+        let hint = match name {
+            ENGINE => "raise spec.resources.limits.memory".to_owned(),
+            _ => format!("see kubectl describe pod {pod}"),
+        };
+        (reasons::OUT_OF_MEMORY, how, hint)
     } else {
-        let code = ended.exit_code;
-        (
-            reasons::CRASH_LOOP,
-            format!(
-                "{name} of pod {pod} ended with code {code} ({times} restarts); see kubectl logs {pod} -c {name} --previous"
-            ),
-        )
+        let how = format!("ended with code {}", ended.exit_code);
+        (reasons::CRASH_LOOP, how, format!("see kubectl logs {pod} -c {name} --previous"))
     };
+    let message = format!("{name} of pod {pod} {how} ({times} restarts); {hint}");
     Fault { about: About::Progressing, reason, message }
 }
 
