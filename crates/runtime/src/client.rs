@@ -19,7 +19,7 @@ use kube::{
     Client, Config,
     client::{Body, ClientBuilder},
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 use tower::{BoxError, Layer, Service};
 
@@ -198,11 +198,15 @@ fn as_status(head: &Parts, body: &[u8]) -> Bytes {
     if status["code"].as_u64().is_none_or(|code| code == 0) {
         status["code"] = json!(head.status.as_u16());
     }
-    let pause = head.headers.get(header::RETRY_AFTER).and_then(|pause| pause.to_str().ok()?.parse::<u32>().ok());
-    if let Some(seconds) = pause
-        && status["details"]["retryAfterSeconds"].is_null()
-    {
-        status["details"]["retryAfterSeconds"] = json!(seconds);
+    let pause =
+        head.headers.get(header::RETRY_AFTER).and_then(|pause| pause.to_str().ok()?.parse::<u32>().ok());
+    if let Some(seconds) = pause {
+        let mut details = match status["details"].take() {
+            Value::Object(details) => details,
+            _ => Map::new(),
+        };
+        details.entry("retryAfterSeconds").or_insert_with(|| json!(seconds));
+        status["details"] = details.into();
     }
     status.to_string().into()
 }

@@ -154,20 +154,19 @@ impl Elector {
     /// Renews, and returns only when the lease is lost: from then on nothing may be written. Cancel-safe.
     pub async fn hold(&mut self) {
         loop {
-            let deadline = self.renewed.unwrap_or_else(Instant::now) + self.timings.renew_deadline;
+            let deadline = *self.renewed.get_or_insert_with(Instant::now) + self.timings.renew_deadline;
             tokio::time::sleep_until(deadline.min(Instant::now() + self.timings.retry)).await;
             let sent = Instant::now();
             match tokio::time::timeout_at(deadline, self.renew(sent)).await {
                 Ok(Ok(Renewal::Written)) => {}
-                Ok(Ok(Renewal::Collided)) => warn!(lease = self.name, "the lease was touched; renewing again"),
+                Ok(Ok(Renewal::Collided)) => {
+                    warn!(lease = self.name, "the lease was touched; renewing it again");
+                }
                 Ok(Ok(Renewal::Taken)) => return self.lost("another replica holds the lease"),
                 Ok(Err(error)) => {
                     warn!(lease = self.name, %error, "failed to renew the lease; trying again");
                 }
                 Err(_) => return self.lost("it could not be renewed in time"),
-            }
-            if Instant::now() >= deadline && self.renewed.is_none_or(|renewed| renewed < sent) {
-                return self.lost("it could not be renewed in time");
             }
         }
     }
@@ -302,7 +301,8 @@ impl Observed {
     fn note(&mut self, lease: Option<&Lease>, now: Instant) {
         let Some(lease) = lease else { return };
         let spec = lease.spec.as_ref();
-        let seconds = spec.and_then(|spec| spec.lease_duration_seconds).and_then(|seconds| u64::try_from(seconds).ok());
+        let seconds =
+            spec.and_then(|spec| spec.lease_duration_seconds).and_then(|seconds| u64::try_from(seconds).ok());
         let record = Some(Record {
             holder: holder(lease).unwrap_or_default().to_owned(),
             renewed: spec.and_then(|spec| spec.renew_time.clone()),

@@ -1,7 +1,16 @@
 //! The life of a controller process: start, caches, election, work, drain. Written once; a controller names its kinds
 //! and one function.
 
-use std::{error::Error, future::Future, pin::Pin, process::ExitCode, sync::Arc};
+use std::{
+    error::Error,
+    future::Future,
+    pin::Pin,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -44,6 +53,7 @@ pub struct Process {
     client: Client,
     plane: Plane,
     metrics: Arc<Metrics>,
+    leads: Arc<AtomicBool>,
 }
 
 /// A controller that is ready to run.
@@ -67,6 +77,20 @@ impl Process {
     {
         let labels = Some(labels.to_owned());
         self.plane.watch(kind, Scope { namespace: self.namespace.clone(), labels, ..Scope::default() })
+    }
+
+    /// Those that these fields select. `kind` names the cache: a kind may be watched once for each narrow view of it.
+    pub fn watch_selected<K>(&mut self, kind: &'static str, fields: &str) -> Cache<K>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Send + Sync + 'static,
+    {
+        let fields = Some(fields.to_owned());
+        self.plane.watch(kind, Scope { namespace: self.namespace.clone(), fields, ..Scope::default() })
+    }
+
+    /// Whether `--namespace` was given: then there is a Role alone, and nothing cluster-scoped can be watched.
+    pub fn is_confined(&self) -> bool {
+        self.namespace.is_some()
     }
 
     /// A cluster-scoped kind; a controller that is bound to one namespace may not be allowed to see it.
@@ -94,6 +118,12 @@ impl Process {
         &self.metrics
     }
 
+    /// Whether this replica leads, asked at any time: gauges of objects are exported by the leader alone.
+    pub fn leadership(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let leads = Arc::clone(&self.leads);
+        move || leads.load(Ordering::Relaxed)
+    }
+
     pub fn controller<K>(&self, root: &Cache<K>) -> Controller<K>
     where
         K: Resource<DynamicType = ()> + Send + Sync + 'static,
@@ -109,7 +139,12 @@ impl Process {
         Fut: Future<Output = Result<Next, E>> + Send + 'static,
         E: ReconcileError,
     {
-        Started(Box::new(move |stop| Box::pin(controller.run(stop, reconcile))))
+        let leads = Arc::clone(&self.leads);
+        Started(Box::new(move |stop| {
+            // Work begins with the lease, and the process does not outlive its loss.
+            leads.store(true, Ordering::Relaxed);
+            Box::pin(controller.run(stop, reconcile))
+        }))
     }
 }
 
@@ -214,6 +249,7 @@ async fn live(
         client,
         plane,
         metrics: Arc::clone(&metrics),
+        leads: Arc::default(),
     };
     let Started(controller) = start(&mut process);
     let mut plane = process.plane;

@@ -73,7 +73,11 @@ async fn an_unseen_object_of_our_own_is_taken_over_by_its_uid() {
     let forced = &fake.calls(patches())[1];
     assert!(is_forced(forced));
     assert_eq!(forced.body["metadata"]["uid"], stored["metadata"]["uid"]);
-    assert_eq!(cache.get(&Key::new("demo", "child")).unwrap().data, wanted().data, "the answer is known at once");
+    assert_eq!(
+        cache.get(&Key::new("demo", "child")).unwrap().data,
+        wanted().data,
+        "the answer is known at once"
+    );
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api, Client,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchParams},
 };
 use runtime::client::{self, Deadlines, LeaderGuard, WriteGuard};
 use tokio::time::Instant;
@@ -20,7 +20,7 @@ async fn call(client: &Client, verb: Verb) -> Result<(), kube::Error> {
     let api = Api::<ConfigMap>::namespaced(client.clone(), "demo");
     match verb {
         Verb::List => api.list(&ListParams::default()).await.map(drop),
-        Verb::Watch => api.watch(&Default::default(), "1").await.map(drop),
+        Verb::Watch => api.watch(&WatchParams::default(), "1").await.map(drop),
         Verb::Get => api.get("a").await.map(drop),
         Verb::Create => api.create(&PostParams::default(), &config_map("a")).await.map(drop),
         Verb::Update => api.replace("a", &PostParams::default(), &config_map("a")).await.map(drop),
@@ -41,7 +41,8 @@ const WRITES: [Verb; 4] = [Verb::Create, Verb::Update, Verb::Patch, Verb::Delete
 #[tokio::test]
 async fn a_call_that_is_never_answered_ends_at_its_deadline() {
     let limit = Duration::from_millis(100);
-    let deadlines = Deadlines { read: limit, write: limit, list: limit, watch_start: limit, ..Deadlines::default() };
+    let deadlines =
+        Deadlines { read: limit, write: limit, list: limit, watch_start: limit, ..Deadlines::default() };
     let verbs = READS.into_iter().chain(WRITES).chain([Verb::Watch]);
     for (verb, answer) in
         verbs.flat_map(|verb| [Answer::NoHeaders, Answer::HalfABody(500)].map(|answer| (verb, answer)))
@@ -53,7 +54,7 @@ async fn a_call_that_is_never_answered_ends_at_its_deadline() {
         let error = within_patience("the end of the call", call(&client, verb)).await.unwrap_err();
         assert!(sent.elapsed() >= limit);
         assert!(error_chain(&error).contains("was not answered within 0.1 s"), "{verb:?}: {error:?}");
-        assert_eq!(fake.calls(on(verb)).len(), 1);
+        assert_eq!(fake.called(on(verb), 1).await.len(), 1);
     }
 }
 
@@ -88,7 +89,8 @@ async fn a_call_that_is_refused_is_sent_once() {
 async fn an_error_that_is_no_status_keeps_its_code() {
     let fake = Fake::start().await;
     let client = client(&fake);
-    for (code, body) in [(404, "{}"), (410, "gone"), (502, "<html>bad gateway</html>"), (500, "")] {
+    for (code, body) in [(404, "{}"), (410, "gone"), (502, "<html>bad gateway</html>"), (500, ""), (503, "7")]
+    {
         fake.next(on(Verb::Get), [Answer::text(code, body)]);
         let error = call(&client, Verb::Get).await.unwrap_err();
         assert!(

@@ -91,11 +91,12 @@ impl Controlled {
         let stop = CancellationToken::new();
         plane.start(&CancellationToken::new());
         let (sender, runs) = mpsc::unbounded_channel();
-        let running = tokio::spawn(controller.run(stop.clone(), move |root: Arc<Deployment>, _: Timestamp| {
-            // The receiver may be gone at the end of a test.
-            let _ = sender.send(root.metadata.name.clone().unwrap());
-            act(root)
-        }));
+        let running =
+            tokio::spawn(controller.run(stop.clone(), move |root: Arc<Deployment>, _: Timestamp| {
+                // The receiver may be gone at the end of a test.
+                let _ = sender.send(root.metadata.name.clone().unwrap());
+                act(root)
+            }));
         Self { roots, children, runs, stop, running, metrics, _plane: plane }
     }
 
@@ -353,6 +354,12 @@ async fn the_pause_in_a_status_is_a_floor_for_the_next_try() {
 #[tokio::test]
 async fn the_pause_in_a_header_alone_is_a_floor_for_the_next_try() {
     assert_waits_a_second(Answer::rejected(1)).await;
+}
+
+#[tokio::test]
+async fn the_pause_in_a_header_counts_whatever_the_body_says() {
+    let body = r#"{"kind": "Status", "code": 429, "details": "none"}"#.to_owned();
+    assert_waits_a_second(Answer::Says { code: 429, body, retry_after: Some(1) }).await;
 }
 
 #[tokio::test]

@@ -56,7 +56,8 @@ fn meta(name: &str) -> ObjectMeta {
 
 /// The defaults, divided by 20.
 pub(crate) fn timings() -> Timings {
-    let Timings { server_timeout, silence, first_backoff, longest_backoff, instant, steady } = Timings::default();
+    let Timings { server_timeout, silence, first_backoff, longest_backoff, instant, steady } =
+        Timings::default();
     Timings {
         server_timeout: server_timeout / 20,
         silence: silence / 20,

@@ -99,7 +99,8 @@ async fn kube_runtime_never_lists_again_after_a_410_as_the_http_status() {
     fake.always(watches(), Answer::gone());
     told_until(&fake, watches(), 8, watcher(config_maps(&fake), watcher::Config::default())).await;
     assert_eq!(fake.calls(lists()).len(), 1);
-    let versions: Vec<_> = fake.calls(watches()).iter().map(|watch| watch.query["resourceVersion"].clone()).collect();
+    let versions: Vec<_> =
+        fake.calls(watches()).iter().map(|watch| watch.query["resourceVersion"].clone()).collect();
     assert!(versions.iter().all(|version| *version == versions[0]), "{versions:?}");
 }
 
@@ -124,7 +125,8 @@ async fn kube_runtime_sees_nothing_of_a_kind_with_one_malformed_object_and_lists
     let waits = Arc::clone(&backoff.given);
     let stream = watcher(config_maps(&fake), watcher::Config::default()).backoff(backoff);
     let told = told_until(&fake, lists(), 8, stream).await;
-    let an_object = |event: &Result<Event<ConfigMap>, _>| matches!(event, Ok(Event::Apply(_) | Event::InitApply(_)));
+    let an_object =
+        |event: &Result<Event<ConfigMap>, _>| matches!(event, Ok(Event::Apply(_) | Event::InitApply(_)));
     assert!(!told.iter().any(an_object), "{told:?}");
     let waits = waits.lock().unwrap();
     assert!(waits.iter().all(|wait| *wait == Duration::from_millis(10)), "no wait grows: {waits:?}");

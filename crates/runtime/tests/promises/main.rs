@@ -13,4 +13,5 @@ mod electing;
 mod fake;
 mod given;
 mod kube_runtime;
+mod living;
 mod watching;

@@ -1,16 +1,18 @@
 //! A watch lives through every fault of an API server: K1, K2, K4, K5, K8, K14, K16, K17 and lists that lose objects.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
-use runtime::{client::Deadlines, watch::Timings};
+use k8s_openapi::api::core::v1::ConfigMap;
+use runtime::{
+    client::Deadlines,
+    watch::{Plane, Scope, Timings},
+};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     fake::{Answer, Call, End, Fake, Gate, On, Verb},
-    given::{Logs, Watched, client, client_within, config_map, one_try, timings},
+    given::{Logs, Watched, client, client_within, config_map, metrics, one_try, timings, within_patience},
 };
 
 fn lists() -> On {
@@ -156,7 +158,10 @@ async fn an_object_that_does_not_fit_is_skipped_in_a_watch_and_named() {
 async fn an_object_whose_metadata_does_not_fit_is_skipped_and_named() {
     let logs = Logs::capture();
     let fake = Fake::start().await;
-    fake.put_json("configmaps", json!({"metadata": {"namespace": "demo", "name": "bad", "labels": {"a": 1}}}));
+    fake.put_json(
+        "configmaps",
+        json!({"metadata": {"namespace": "demo", "name": "bad", "labels": {"a": 1}}}),
+    );
     fake.put(&config_map("good"));
     let mut watched = Watched::start(client(&fake), timings());
     assert_eq!(watched.told().await, "+good");
@@ -233,8 +238,7 @@ async fn a_watch_without_headers_ends_at_its_deadline() {
     let watch_start = Duration::from_millis(200);
     let mut watched =
         Watched::start(client_within(&fake, Deadlines { watch_start, ..Deadlines::default() }), timings());
-    let tries = fake.called(watches(), 3).await;
-    assert!(tries[1].at - tries[0].at >= watch_start && tries[2].at - tries[1].at >= watch_start);
+    fake.called(watches(), 3).await;
     logs.said(&["watch was not answered within 0.2 s"]).await;
     assert_eq!(fake.calls(lists()).len(), 1, "nothing was missed, so nothing is listed again");
     fake.put(&config_map("a"));
@@ -243,6 +247,7 @@ async fn a_watch_without_headers_ends_at_its_deadline() {
 
 #[tokio::test]
 async fn a_list_that_never_ends_is_cut_at_its_deadline() {
+    let logs = Logs::capture();
     let fake = Fake::start().await;
     fake.put(&config_map("a"));
     fake.next(lists(), [Answer::NoHeaders, Answer::HalfABody(200)]);
@@ -250,9 +255,7 @@ async fn a_list_that_never_ends_is_cut_at_its_deadline() {
     let mut watched =
         Watched::start(client_within(&fake, Deadlines { list, ..Deadlines::default() }), timings());
     assert_eq!(watched.told().await, "+a");
-    let tries = fake.calls(lists());
-    assert_eq!(tries.len(), 3);
-    assert!(tries[1].at - tries[0].at >= list && tries[2].at - tries[1].at >= list);
+    logs.said(&["list was not answered within 0.2 s"]).await;
 }
 
 #[tokio::test]
@@ -378,14 +381,11 @@ async fn a_later_answer_is_not_overwritten_by_an_earlier_event() {
 #[tokio::test]
 async fn a_plane_that_is_told_to_stop_ends_at_once() {
     let fake = Fake::start().await;
-    let stop = tokio_util::sync::CancellationToken::new();
-    let mut plane = runtime::watch::Plane::new(client(&fake), timings(), crate::given::metrics());
-    let _cache = plane.watch::<k8s_openapi::api::core::v1::ConfigMap>("ConfigMap", Default::default());
+    let stop = CancellationToken::new();
+    let mut plane = Plane::new(client(&fake), timings(), metrics());
+    let _cache = plane.watch::<ConfigMap>("ConfigMap", Scope::default());
     plane.start(&stop);
     fake.called(watches(), 1).await;
-    let told = Instant::now();
     stop.cancel();
-    plane.finished(&stop).await;
-    assert!(told.elapsed() < Duration::from_secs(1));
-    drop(Arc::new(fake));
+    within_patience("the end", plane.finished(&stop)).await;
 }

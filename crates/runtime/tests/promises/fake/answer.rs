@@ -22,7 +22,11 @@ pub(crate) enum Answer {
     /// As `Late`, after this time.
     Slow(Duration),
     /// A whole body.
-    Says { code: u16, body: String, retry_after: Option<u32> },
+    Says {
+        code: u16,
+        body: String,
+        retry_after: Option<u32>,
+    },
     /// 200, these lines of a watch, and then what `End` says.
     Lines(Vec<String>, End),
     /// The request is read, and then nothing.

@@ -1,7 +1,7 @@
 //! What the fake server knows, and how a truthful API server answers from it.
 //!
 //! One version counter for all kinds, as in etcd. Labels and pages are not looked at; of the field selectors only
-//! `metadata.name`.
+//! `metadata.name`. An apply is taken for the whole object: fields of other managers are not what is tested here.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -107,7 +107,9 @@ impl Store {
                 Some(object) => answered(200, object.to_string()),
                 None => not_found(call),
             },
-            Verb::Create | Verb::Update | Verb::Patch | Verb::Delete => self.change(|kinds| kinds.write(call, key)),
+            Verb::Create | Verb::Update | Verb::Patch | Verb::Delete => {
+                self.change(|kinds| kinds.write(call, key))
+            }
         }
     }
 
@@ -183,19 +185,19 @@ impl Kinds {
 
     fn write(&mut self, call: &Call, key: (String, String)) -> Response {
         let mut wanted = call.body.clone();
-        let key = match call.verb {
-            Verb::Create => (key.0, wanted["metadata"]["name"].as_str().unwrap_or_default().to_owned()),
-            _ => key,
+        let key = if call.verb == Verb::Create {
+            (key.0, wanted["metadata"]["name"].as_str().unwrap_or_default().to_owned())
+        } else {
+            key
         };
         let there = self.kind(&call.plural).objects.get(&key).cloned();
-        let claims = match call.verb {
-            Verb::Delete => &wanted["preconditions"],
-            _ => &wanted["metadata"],
-        };
+        let claims = &wanted[if call.verb == Verb::Delete { "preconditions" } else { "metadata" }];
         match (&there, call.verb) {
             (Some(_), Verb::Create) => return refused(409, "AlreadyExists", call),
             (None, Verb::Update | Verb::Delete) => return not_found(call),
-            (Some(there), _) if contradicts(claims, &there["metadata"]) => return refused(409, "Conflict", call),
+            (Some(there), _) if contradicts(claims, &there["metadata"]) => {
+                return refused(409, "Conflict", call);
+            }
             // An apply that names a uid means that object and no new one.
             (None, Verb::Patch) if claims["uid"].is_string() => return refused(409, "Conflict", call),
             _ => {}

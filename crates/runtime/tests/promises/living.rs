@@ -1,0 +1,286 @@
+//! Whole processes and their signals: who is told to stop, is killed, or sleeps for too long, leaves the work to a
+//! standby.
+//!
+//! The processes are this test binary itself, started once more with only `replica` to run.
+
+use std::{
+    process::{ExitCode, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use clap::Parser;
+use futures::future::join_all;
+use jiff::Timestamp;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
+use runtime::{
+    apply::ApplyError,
+    args::RuntimeArgs,
+    cache::Cache,
+    client::LeaderGuard,
+    controller::{Next, ReconcileError},
+    lease::{Elector, Timings},
+    process::{self, Identity, Process, Started},
+};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use tokio::{
+    io::AsyncReadExt,
+    process::{Child, Command},
+    time::Instant,
+};
+
+use crate::{
+    fake::{Answer, Call, Fake, Gate, On, Verb},
+    given::{child_of, client, deployment, within_patience},
+};
+
+const IDENTITY: Identity = Identity { name: "replica", version: "test", hash_annotation: "test/hash" };
+
+/// Names the process; without it, there is nothing to be.
+const NAME: &str = "PROMISES_REPLICA";
+
+const LEASE: Duration = Duration::from_secs(3);
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    runtime: RuntimeArgs,
+}
+
+#[test]
+#[ignore = "the process that the other tests start"]
+fn replica() {
+    let Ok(name) = std::env::var(NAME) else { return };
+    let lease = LEASE.as_secs().to_string();
+    let options = [
+        ("--identity", &*name),
+        ("--admin-address", "127.0.0.1:0"),
+        ("--log-format", "text"),
+        ("--lease-namespace", "demo"),
+        ("--lease-duration", &lease),
+        ("--lease-renew-deadline", "2"),
+        ("--lease-retry-period", "0.2"),
+    ];
+    let words = ["replica"].into_iter().chain(options.iter().flat_map(|(name, value)| [*name, *value]));
+    let Cli { runtime } = Cli::parse_from(words);
+    let ended = process::run(&IDENTITY, &runtime, |process| start(process, name));
+    assert_eq!(ended, ExitCode::SUCCESS);
+}
+
+/// A controller whose only child says who has written it.
+fn start(process: &mut Process, name: String) -> Started {
+    let roots = process.watch::<Deployment>("Deployment");
+    let children = process.watch::<ConfigMap>("ConfigMap");
+    let writer = process.writer();
+    let controller = process.controller(&roots).owns(&children);
+    process.control(controller, move |root: Arc<Deployment>, _: Timestamp| {
+        let (writer, children) = (writer.clone(), children.clone());
+        let mut child = child_of(&root, &format!("of-{}", root.metadata.name.as_deref().unwrap()));
+        child.metadata.uid = None;
+        let generation = root.metadata.generation.unwrap().to_string();
+        child.data =
+            Some([("writer".to_owned(), name.clone()), ("generation".to_owned(), generation)].into());
+        async move {
+            writer.apply(&children, &child).await?;
+            Ok::<_, Applying>(Next::Done)
+        }
+    })
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+struct Applying(#[from] ApplyError);
+
+impl ReconcileError for Applying {
+    fn step(&self) -> &'static str {
+        "apply"
+    }
+}
+
+struct Replica {
+    process: Child,
+    kubeconfig: String,
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        // Nothing depends on it any more.
+        let _ = std::fs::remove_file(&self.kubeconfig);
+    }
+}
+
+impl Replica {
+    fn start(fake: &Fake, name: &str) -> Self {
+        let address = fake.address();
+        let kubeconfig =
+            format!("{}/promises-{}-{name}.kubeconfig", env!("CARGO_TARGET_TMPDIR"), address.port());
+        let text = format!(
+            r#"{{"apiVersion": "v1", "kind": "Config", "current-context": "fake",
+                "clusters": [{{"name": "fake", "cluster":
+                    {{"server": "http://{address}", "certificate-authority-data": "Cg=="}}}}],
+                "users": [{{"name": "fake", "user": {{}}}}],
+                "contexts": [{{"name": "fake", "context": {{"cluster": "fake", "user": "fake"}}}}]}}"#
+        );
+        std::fs::write(&kubeconfig, text).unwrap();
+        let started = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "living::replica", "--nocapture"])
+            .env("KUBECONFIG", &kubeconfig)
+            .env(NAME, name)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn();
+        Self { process: started.unwrap(), kubeconfig }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Returns when it really stands still: on a busy machine its threads run on for a moment after the signal.
+    async fn stop(&self) {
+        let pid = self.pid();
+        kill_process(pid, Signal::STOP).unwrap();
+        let stopped = move || waitpid(Some(pid), WaitOptions::UNTRACED);
+        let waited = within_patience("the stop", tokio::task::spawn_blocking(stopped)).await.unwrap();
+        let (_, status) = waited.unwrap().unwrap();
+        assert!(status.stopped(), "{status:?}");
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.process.id().unwrap()).unwrap()).unwrap()
+    }
+
+    /// Waits for its end; true if that was a success, and what it logged.
+    async fn ended(mut self) -> (bool, String) {
+        let mut log = String::new();
+        let mut stderr = self.process.stderr.take().unwrap();
+        let read = stderr.read_to_string(&mut log);
+        let (_, status) =
+            within_patience("the exit", async { tokio::join!(read, self.process.wait()) }).await;
+        (status.unwrap().success(), log)
+    }
+}
+
+fn patches() -> On {
+    Verb::Patch.of("configmaps")
+}
+
+/// The writes of the Lease by this replica.
+fn lease_writes(fake: &Fake, name: &str) -> Vec<Call> {
+    let mut writes = fake.calls(Verb::Create.of("leases"));
+    writes.extend(fake.calls(Verb::Update.of("leases")));
+    writes.retain(|write| {
+        let holder = write.body["spec"]["holderIdentity"].as_str().unwrap_or_default();
+        holder.starts_with(&format!("{name}_"))
+    });
+    writes
+}
+
+/// A leader "a" that has done the first work, and a standby "b" that waits.
+async fn leader_and_standby(fake: &Fake) -> (Replica, Replica) {
+    fake.put(&deployment("first", 1));
+    let leader = Replica::start(fake, "a");
+    fake.called(patches(), 1).await;
+    let waited_before = fake.calls(Verb::Get.of("leases")).len();
+    let standby = Replica::start(fake, "b");
+    // Its caches are warm, and somebody besides the leader has looked at the Lease.
+    fake.called(Verb::Watch.of("configmaps"), 2).await;
+    fake.called(Verb::Get.of("leases"), waited_before + 4).await;
+    (leader, standby)
+}
+
+/// Waits until "b" does the work, and returns when it took the Lease.
+async fn taken_over(fake: &Fake) -> Instant {
+    let patched = fake.calls(patches()).len();
+    fake.put(&deployment("second", 1));
+    fake.called(patches(), patched + 1).await;
+    assert_eq!(fake.calls(patches()).last().unwrap().body["data"]["writer"], "b");
+    lease_writes(fake, "b")[0].at
+}
+
+#[tokio::test]
+async fn a_process_that_is_told_to_stop_finishes_what_runs_and_exits_0_within_2_s() {
+    let fake = Fake::start().await;
+    fake.put(&deployment("first", 1));
+    let gate = Gate::default();
+    fake.next(patches(), [Answer::Late(gate.clone())]);
+    let replica = Replica::start(&fake, "a");
+    fake.called(patches(), 1).await;
+    replica.signal(Signal::TERM);
+    // It goes on renewing, so that the drain may still write.
+    let renewed = fake.calls(Verb::Update.of("leases")).len();
+    fake.called(Verb::Update.of("leases"), renewed + 2).await;
+    gate.open();
+    let opened = Instant::now();
+    let (success, log) = replica.ended().await;
+    assert!(success, "{log}");
+    assert!(opened.elapsed() < Duration::from_secs(2), "{:?}\n{log}", opened.elapsed());
+    assert_eq!(fake.stored("leases", "replica").unwrap()["spec"]["holderIdentity"], "", "{log}");
+    assert!(log.contains("created"), "{log}");
+}
+
+#[tokio::test]
+async fn a_standby_leads_within_1_s_of_a_sigterm() {
+    let fake = Fake::start().await;
+    let (leader, _standby) = leader_and_standby(&fake).await;
+    let told = Instant::now();
+    leader.signal(Signal::TERM);
+    let (success, log) = leader.ended().await;
+    assert!(success, "{log}");
+    let took = taken_over(&fake).await - told;
+    assert!(took <= Duration::from_secs(1), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_standby_leads_within_a_lease_and_1_s_of_a_sigkill() {
+    let fake = Fake::start().await;
+    let (leader, _standby) = leader_and_standby(&fake).await;
+    leader.signal(Signal::KILL);
+    leader.ended().await;
+    let last = lease_writes(&fake, "a").last().unwrap().at;
+    let took = taken_over(&fake).await - last;
+    assert!(took >= LEASE && took <= LEASE + Duration::from_secs(1), "{took:?}");
+}
+
+/// The leader sleeps until this test leads instead; awake, it finds work waiting.
+async fn sleep_too_long() {
+    let fake = Fake::start().await;
+    fake.put(&deployment("first", 1));
+    let leader = Replica::start(&fake, "a");
+    fake.called(patches(), 1).await;
+    leader.stop().await;
+    let timings = Timings { duration: LEASE, renew_deadline: LEASE / 2, retry: LEASE / 10 };
+    let guard = LeaderGuard::default();
+    let mut standby = Elector::new(client(&fake), "demo", "replica", "b".to_owned(), timings, guard);
+    within_patience("leadership", standby.lead(&Cache::default())).await;
+    for number in 0..10 {
+        fake.put(&deployment(&format!("late-{number}"), 1));
+    }
+    leader.signal(Signal::CONT);
+    let (success, log) = leader.ended().await;
+    assert!(!success && log.contains("the lease was lost"), "{log}");
+    assert_eq!(fake.calls(patches()).len(), 1, "{log}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_wakes_up_too_late_starts_no_write() {
+    let rounds = (0..20).map(|_| tokio::spawn(sleep_too_long()));
+    for round in join_all(rounds).await {
+        round.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_lost_its_lease_exits_with_the_reason() {
+    let fake = Fake::start().await;
+    fake.put(&deployment("first", 1));
+    let replica = Replica::start(&fake, "a");
+    fake.called(patches(), 1).await;
+    let mut lease = fake.stored("leases", "replica").unwrap();
+    lease["spec"]["holderIdentity"] = "another".into();
+    fake.put_json("leases", lease);
+    let (success, log) = replica.ended().await;
+    assert!(!success && log.contains("the lease was lost; another replica leads"), "{log}");
+}
