@@ -14,11 +14,15 @@ use tests::{Scene, wait_for, within};
 mod conflict;
 mod drift;
 mod faults;
+mod gpus;
 mod lifecycle;
+mod nodes;
+mod overlays;
 mod rest;
 mod rights;
 mod scale;
 mod standby;
+mod writes;
 
 /// A vLLM server on one GPU, with what the test changes of it.
 async fn create(scene: &Scene<'_>, name: &str, changes: Value) -> AIInference {

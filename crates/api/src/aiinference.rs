@@ -139,7 +139,9 @@ pub struct AIInferenceSpec {
     pub rollout: Rollout,
 
     /// Seconds after the node's Ready condition left True (itself about 40 s after the node died, on a default
-    /// cluster) until its pods are replaced elsewhere. Default: 30. Restarts nothing.
+    /// cluster) until its pods are replaced elsewhere. No pod is deleted by force: the old one stays Terminating until
+    /// its node is back, is deleted, or is given the taint node.kubernetes.io/out-of-service by somebody who knows that
+    /// it is off. Default: 30. Restarts nothing.
     #[serde(default = "half_a_minute")]
     #[schemars(range(min = 0, max = 3600))]
     pub node_failure_seconds: i32,
@@ -170,7 +172,7 @@ impl Engine {
     }
 
     /// Flags that only the controller may set, in every spelling that the engine documents: they decide where the
-    /// model is, which ports are probed and scraped, and how many GPUs are used.
+    /// model is, which ports are probed and scraped, how many GPUs are used, and how long the engine drains.
     ///
     /// The one source for the CEL rule and for the controller's own validation of undocumented spellings.
     pub fn owned_flags(self) -> &'static [&'static str] {
@@ -187,6 +189,7 @@ impl Engine {
                 "-pp",
                 "--data-parallel-size",
                 "-dp",
+                "--shutdown-timeout",
             ],
             Engine::Triton => &[
                 "--model-repository",
@@ -200,10 +203,18 @@ impl Engine {
                 "--allow-http",
                 "--allow-grpc",
                 "--allow-metrics",
+                "--exit-timeout-secs",
             ],
-            Engine::Tgi => {
-                &["--model-id", "--hostname", "--port", "-p", "--prometheus-port", "--sharded", "--num-shard"]
-            }
+            Engine::Tgi => &[
+                "--model-id",
+                "--hostname",
+                "--port",
+                "-p",
+                "--prometheus-port",
+                "--sharded",
+                "--num-shard",
+                "--graceful-termination-timeout",
+            ],
         }
     }
 

@@ -9,7 +9,7 @@ pub const PREFIX: &str = "ai.infra.example.com/";
 pub const NAME: &str = "app.kubernetes.io/name";
 /// Name of the owning object. Part of every selector.
 pub const INSTANCE: &str = "app.kubernetes.io/instance";
-/// Controller that wrote the object (`inference-controller`). Part of every selector.
+/// Controller that wrote the object (`inference-controller`). Never part of a selector: a controller may be renamed.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Conventional label that dashboards and people look for; never part of a selector.
 pub const APP: &str = "app";

@@ -58,11 +58,11 @@ pub(crate) async fn apply(
         }
     }
     for deletion in &deletions {
-        match deletion {
-            Deletion::PodDisruptionBudget(budget) => {
-                ctx.writer.delete(&**budget).await.map_err(Error::Deletion)?
-            }
-        }
+        let deleted = match deletion {
+            Deletion::PodDisruptionBudget(budget) => ctx.writer.delete(&**budget).await,
+            Deletion::Pod(pod) => ctx.writer.delete(&**pod).await,
+        };
+        deleted.map_err(Error::Deletion)?;
     }
     ctx.writer.apply_status(&ctx.models, model, &status).await.map_err(Error::Status)?;
     // Events last: they tell of what the status already says.

@@ -55,8 +55,6 @@ pub(crate) struct Metrics {
 pub(crate) struct Drain {
     /// Longest time that the engine itself takes after SIGTERM.
     pub(crate) seconds: i64,
-    /// The flag that sets it. Only the controller may, or the pod's grace period would be too short.
-    pub(crate) flag: &'static str,
 }
 
 /// What the arguments depend on.
@@ -80,7 +78,7 @@ static VLLM_1: Profile = Profile {
     ports: &[HTTP],
     health: Health { ready: "/health", live: "/health" },
     metrics: Metrics { port: HTTP_PORT, path: "/metrics" },
-    drain: Drain { seconds: 60, flag: "--shutdown-timeout" },
+    drain: Drain { seconds: 60 },
     env: &[
         ("HF_HOME", "/home/engine/huggingface"),
         ("VLLM_CACHE_ROOT", "/home/engine/vllm"),
@@ -113,7 +111,7 @@ static TRITON_1: Profile = Profile {
     ports: &[HTTP, Port { name: "grpc", number: 8001 }, Port { name: "metrics", number: 8002 }],
     health: Health { ready: "/v2/health/ready", live: "/v2/health/live" },
     metrics: Metrics { port: 8002, path: "/metrics" },
-    drain: Drain { seconds: 60, flag: "--exit-timeout-secs" },
+    drain: Drain { seconds: 60 },
     env: &[("HF_HOME", "/home/engine/huggingface"), ("XDG_CACHE_HOME", "/home/engine/cache")],
     arguments: |with| {
         // Models are named by the folders of the repository, and their GPUs by their own configuration.
@@ -137,7 +135,7 @@ static TGI_1: Profile = Profile {
     ports: &[HTTP],
     health: Health { ready: "/health", live: "/health" },
     metrics: Metrics { port: HTTP_PORT, path: "/metrics" },
-    drain: Drain { seconds: 90, flag: "--graceful-termination-timeout" },
+    drain: Drain { seconds: 90 },
     // The image points all of them at /data, which only root may write.
     env: &[
         ("HF_HOME", "/home/engine/huggingface"),
@@ -215,8 +213,8 @@ mod tests {
         for profile in PROFILES {
             let arguments = profile.arguments(2, "name", &users);
             let position = arguments.iter().position(|argument| *argument == users[0]).unwrap();
-            for flag in profile.engine.owned_flags().iter().chain([&profile.drain.flag]) {
-                let ours = arguments.iter().position(|argument| argument.split('=').next() == Some(flag));
+            for flag in profile.engine.owned_flags() {
+                let ours = arguments.iter().position(|argument| argument.split('=').next() == Some(*flag));
                 assert!(ours.is_none_or(|ours| ours > position), "{flag} of {}", profile.id);
             }
         }

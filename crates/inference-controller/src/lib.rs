@@ -1,14 +1,15 @@
 //! Runs model servers: turns an AIInference into a Deployment, a Service and a truthful status.
 //!
 //! ```text
-//!  AIInference ─┐                 ┌─▶ ConfigMap, Deployment, Service, PodDisruptionBudget
-//!  children ────┼▶ observe → validate → plan → apply ─▶ status, events
-//!  pods ────────┘   caches    pure      pure    I/O
+//!  AIInference ──┐                              ┌─▶ ConfigMap, Deployment, Service, PodDisruptionBudget
+//!  children, pods┼▶ observe → validate → plan → apply ─▶ pods of lost nodes are deleted
+//!  nodes, claims ┘   caches     pure     pure    I/O ─▶ status, events
 //! ```
 //!
 //! `observe` reads caches and sends nothing, `validate` and `plan` are pure, `apply` carries out and decides nothing.
 //! What a pod of each engine looks like is one table, in `engine`. No other controller is called: the loader and the
-//! engine are seen through their pods.
+//! engine are seen through their pods. What no object can decide alone, how many pods may leave lost nodes at a time, is
+//! in `pace`.
 
 #![forbid(unsafe_code)]
 
@@ -33,15 +34,21 @@ use runtime::{
 
 use crate::{
     apply::{Applied, Error, apply},
-    observe::{Observed, PodView, ReplicaSetView, keys_by_instance, observe},
-    plan::{Defaults, plan, refused, rejected},
+    observe::{
+        Absences, ClaimView, HolderView, NodeView, ON_A_NODE, PodView, Readers, ReplicaSetView,
+        keys_by_instance, keys_on_lost, observe,
+    },
+    pace::Pace,
+    plan::{Defaults, due, plan, refused, rejected},
     validate::validate,
 };
 
 mod apply;
 mod engine;
+mod metrics;
 mod names;
 mod observe;
+mod pace;
 mod plan;
 mod quantity;
 mod validate;
@@ -91,9 +98,20 @@ pub(crate) struct Context {
     pub(crate) budgets: Cache<PodDisruptionBudget>,
     pub(crate) replica_sets: Cache<ReplicaSetView>,
     pub(crate) pods: Cache<PodView>,
+    pub(crate) claims: Cache<ClaimView>,
+    /// None in a process that may see one namespace alone: then no pod leaves a lost node, and no GPU is counted.
+    pub(crate) cluster: Option<Cluster>,
+    pub(crate) absences: Absences,
+    pub(crate) pace: Pace,
     pub(crate) writer: Writer,
     pub(crate) recorder: Recorder,
     pub(crate) defaults: Defaults,
+}
+
+/// What is known of the cluster beyond the objects of our users.
+pub(crate) struct Cluster {
+    pub(crate) nodes: Cache<NodeView>,
+    pub(crate) holders: Cache<HolderView>,
 }
 
 /// Names what is watched and what runs for it.
@@ -107,18 +125,35 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         budgets: process.watch_labelled("PodDisruptionBudget", &ours),
         replica_sets: process.watch_labelled("ReplicaSet", &ours),
         pods: process.watch_labelled("Pod", &ours),
+        claims: process.watch("PersistentVolumeClaim"),
+        cluster: (!process.is_confined()).then(|| Cluster {
+            nodes: process.watch_cluster("Node"),
+            holders: process.watch_selected("ScheduledPod", ON_A_NODE),
+        }),
+        absences: Absences::default(),
+        pace: Pace::default(),
         writer: process.writer(),
         recorder: process.recorder(),
         defaults: Defaults::from(args),
     });
-    let controller = process
+    metrics::export(process, &ctx.models, &ctx.pods);
+    let readers = Readers::of(&ctx.models);
+    let mut controller = process
         .controller(&ctx.models)
         .owns(&ctx.config_maps)
         .owns(&ctx.deployments)
         .owns(&ctx.services)
         .owns(&ctx.budgets)
         .maps(&ctx.replica_sets, keys_by_instance)
-        .maps(&ctx.pods, keys_by_instance);
+        .maps(&ctx.pods, keys_by_instance)
+        .maps(&ctx.claims, move |claim| readers.keys(claim));
+    if let Some(Cluster { nodes, holders }) = &ctx.cluster {
+        let (known, pods) = (nodes.clone(), ctx.pods.clone());
+        controller = controller
+            .maps(nodes, move |node| keys_on_lost(&known, &pods, node, keys_by_instance))
+            // Of no object in particular: who waits for a GPU looks again by itself. To be counted, they must be known.
+            .maps(holders, |_| Vec::new());
+    }
     process.control(controller, move |model, now| {
         let ctx = Arc::clone(&ctx);
         async move { reconcile(&ctx, model, now).await }
@@ -131,12 +166,14 @@ async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Re
         // Its children go with it, by their owner references; to repair them now would bring them back.
         return Ok(Next::Done);
     }
-    let observed: Observed = observe(ctx, Arc::clone(&model));
+    let observed = observe(ctx, Arc::clone(&model), now);
     let valid = match validate(&model) {
         Ok(valid) => valid,
         Err(invalid) => return finish(apply(ctx, &model, rejected(&invalid, &observed, now), now).await?),
     };
-    match apply(ctx, &model, plan(&valid, &observed, &ctx.defaults, now), now).await? {
+    // The one decision that no object can make alone: how many pods may leave lost nodes at a time.
+    let allowance = ctx.pace.allow(&due(&valid, &observed, now), ctx.pods.len(), now);
+    match apply(ctx, &model, plan(&valid, &observed, &allowance, &ctx.defaults, now), now).await? {
         Applied::Refused(refusal) => {
             finish(apply(ctx, &model, refused(&refusal, &valid, &observed, &ctx.defaults, now), now).await?)
         }

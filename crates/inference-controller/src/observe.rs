@@ -3,14 +3,21 @@
 use std::sync::Arc;
 
 use api::{aiinference::AIInference, labels};
+use jiff::Timestamp;
 use k8s_openapi::api::{apps::v1::Deployment, policy::v1::PodDisruptionBudget};
 use kube::Resource;
 use runtime::cache::{Cache, Key};
 
-use crate::{Context, names};
+use crate::{Cluster, Context, names};
 
+mod capacity;
+mod claims;
+mod nodes;
 mod projections;
 
+pub(crate) use capacity::{HolderView, ON_A_NODE, Room};
+pub(crate) use claims::{ClaimView, Readers};
+pub(crate) use nodes::{Absences, Loss, Lost, NodeView, Nodes, is_known_label, keys_on_lost};
 use projections::TemplateHash;
 pub(crate) use projections::{Container, ContainerState, PodView, ReplicaSetView, Terminated};
 
@@ -24,9 +31,14 @@ pub(crate) struct Observed {
     /// All its other pods.
     pub(crate) others: Vec<Arc<PodView>>,
     pub(crate) budget: Option<Arc<PodDisruptionBudget>>,
+    pub(crate) nodes: Nodes,
+    /// Where GPUs of its kind are; `None` unless a pod finds no node.
+    pub(crate) rooms: Option<Vec<Room>>,
+    /// The claim with its model.
+    pub(crate) claim: Option<Arc<ClaimView>>,
 }
 
-pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>) -> Observed {
+pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Observed {
     let uid = model.metadata.uid.clone().unwrap_or_default();
     let name = model.metadata.name.clone().unwrap_or_default();
     let deployment = own(&ctx.deployments, &uid, &names::deployment(&name));
@@ -46,7 +58,18 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>) -> Observed {
         }
     }
     let budget = own(&ctx.budgets, &uid, &names::pod_disruption_budget(&name));
-    Observed { model, deployment, current, others, budget }
+    let pods = current.iter().flatten().chain(&others).map(AsRef::as_ref);
+    let (mut nodes, mut rooms) = (Nodes::default(), None);
+    if let Some(Cluster { nodes: known, holders }) = &ctx.cluster {
+        nodes = nodes::nodes(known, &ctx.absences, pods, now);
+        let finds_no_node = |pod: &Arc<PodView>| pod.scheduled.as_ref().is_some_and(|c| c.status == "False");
+        // To count is to look at every pod of the cluster, and mostly nobody wants to know.
+        if current.iter().flatten().any(finds_no_node) {
+            rooms = Some(capacity::capacity(known, holders, &model.spec.gpu.resource_name));
+        }
+    }
+    let claim = claims::claim_key(&model).and_then(|key| ctx.claims.get(&key));
+    Observed { model, deployment, current, others, budget, nodes, rooms, claim }
 }
 
 /// Revisions are told apart by their templates, as the Deployment's own controller does it. Counts in the status of the

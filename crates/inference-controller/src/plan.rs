@@ -8,7 +8,7 @@ use api::aiinference::AIInferenceStatus;
 use jiff::Timestamp;
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    core::v1::{ConfigMap, Service},
+    core::v1::{ConfigMap, Pod, Service},
     policy::v1::PodDisruptionBudget,
 };
 use runtime::events::Note;
@@ -16,16 +16,20 @@ use serde::Serialize;
 
 use crate::{
     observe::Observed,
+    pace::Allowance,
     plan::resolved::resolve,
     validate::{Invalid, ValidInference},
 };
 
+mod claim;
 mod conditions;
 mod config_map;
 mod deployment;
 mod events;
 mod faults;
+mod gpus;
 mod metadata;
+mod nodes;
 mod pod;
 mod pod_disruption_budget;
 mod resolved;
@@ -33,6 +37,8 @@ mod rollout;
 mod service;
 mod status;
 
+pub(crate) use nodes::due;
+pub(crate) use pod::ENGINE;
 pub(crate) use resolved::Defaults;
 
 /// The whole decision.
@@ -61,6 +67,8 @@ pub(crate) enum Child {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) enum Deletion {
     PodDisruptionBudget(Box<PodDisruptionBudget>),
+    /// Of a lost node; nothing but what identifies it.
+    Pod(Box<Pod>),
 }
 
 /// A child that the API server did not take from us. Waiting does not mend it; somebody has to change something.
@@ -75,17 +83,31 @@ pub(crate) enum Refusal {
 /// A foreign object may be renamed or deleted without any event that we would see.
 const LOOK_AGAIN_AFTER_REFUSAL: Duration = Duration::from_secs(60);
 
-/// For a spec that can be carried out.
-pub(crate) fn plan(valid: &ValidInference, observed: &Observed, defaults: &Defaults, now: Timestamp) -> Plan {
+/// For a spec that can be carried out. `allowance`: which of the pods that are `due` may leave their nodes now.
+pub(crate) fn plan(
+    valid: &ValidInference,
+    observed: &Observed,
+    allowance: &Allowance,
+    defaults: &Defaults,
+    now: Timestamp,
+) -> Plan {
     let resolved = resolve(valid, observed.deployment.as_deref(), defaults);
     let rollout = rollout::rollout(valid, observed, now);
-    let judged = conditions::of_valid(valid, observed, now);
-    let soonest = [rollout.look_again, judged.look_again].into_iter().flatten().min();
-    let events = events::of_change(observed.model.status.as_ref(), &judged);
-    let status = status::of_valid(valid, &resolved, observed, judged, now);
+    let moves = nodes::moves(valid, observed, allowance, now);
+    let judged = conditions::of_valid(valid, observed, &moves, now);
+    let soonest = [rollout.look_again, moves.look_again, judged.look_again].into_iter().flatten().min();
+    let changes = events::of_change(observed.model.status.as_ref(), &judged);
+    let status = status::of_valid(valid, &resolved, observed, judged, moves.migrations, now);
+    let lingers = status::lingers(observed, &status, now);
+    let status = match &observed.model.status {
+        Some(written) if lingers.is_some() => written.clone(),
+        Some(_) | None => status,
+    };
     let (children, deletions) = if valid.pods.paused {
         (Vec::new(), Vec::new())
     } else {
+        let superfluous = pod_disruption_budget::superfluous(valid, observed)
+            .map(|budget| Deletion::PodDisruptionBudget(Box::new(budget.clone())));
         (
             [
                 Some(Child::ConfigMap(Box::new(config_map::config_map(valid)))),
@@ -97,13 +119,11 @@ pub(crate) fn plan(valid: &ValidInference, observed: &Observed, defaults: &Defau
             .into_iter()
             .flatten()
             .collect(),
-            pod_disruption_budget::superfluous(valid, observed)
-                .map(|budget| Deletion::PodDisruptionBudget(Box::new(budget.clone())))
-                .into_iter()
-                .collect(),
+            superfluous.into_iter().chain(moves.deletions).collect(),
         )
     };
-    Plan { children, deletions, status, events, requeue_after: soonest }
+    let events = moves.events.into_iter().chain(changes).collect();
+    Plan { children, deletions, status, events, requeue_after: soonest.into_iter().chain(lingers).min() }
 }
 
 /// For a spec that cannot be carried out: what runs is left running.
@@ -122,9 +142,11 @@ pub(crate) fn refused(
     now: Timestamp,
 ) -> Plan {
     let resolved = resolve(valid, observed.deployment.as_deref(), defaults);
-    let judged = conditions::of_refused(refusal, valid, observed, now);
+    // Pods leave a lost node when the children are accepted again.
+    let moves = nodes::moves(valid, observed, &Allowance::default(), now);
+    let judged = conditions::of_refused(refusal, valid, observed, &moves, now);
     let events = events::of_change(observed.model.status.as_ref(), &judged);
-    let status = status::of_valid(valid, &resolved, observed, judged, now);
+    let status = status::of_valid(valid, &resolved, observed, judged, moves.migrations, now);
     told(status, events, Some(LOOK_AGAIN_AFTER_REFUSAL))
 }
 

@@ -13,7 +13,8 @@ use serde_json::json;
 
 use crate::{
     Args, InferenceArgs,
-    observe::{Observed, PodView},
+    observe::{Nodes, Observed, PodView},
+    pace::Allowance,
     plan::{Child, Defaults, Plan, plan},
     validate::validate,
 };
@@ -42,7 +43,12 @@ pub(crate) fn pod(parts: &str) -> PodView {
     }
     let named = |list: &serde_json::Value| list.as_array().cloned().unwrap_or_default();
     serde_json::from_value(json!({
-        "metadata": {"name": "chat-0", "namespace": "demo"},
+        "metadata": {
+            "name": parts["name"].as_str().unwrap_or("chat-0"),
+            "namespace": "demo",
+            "uid": parts["name"].as_str().unwrap_or("chat-0"),
+            "creationTimestamp": parts["created"],
+        },
         "spec": {"nodeName": parts["node"]},
         "status": {
             "phase": parts["phase"].as_str().unwrap_or_default(),
@@ -75,7 +81,8 @@ impl Scene {
     pub(crate) fn new(spec: &str) -> Self {
         let model = Arc::new(model(spec));
         let (deployment, current, budget) = (None, None, None);
-        Self { observed: Observed { model, deployment, current, others: Vec::new(), budget } }
+        let (others, nodes, rooms, claim) = (Vec::new(), Nodes::default(), None, None);
+        Self { observed: Observed { model, deployment, current, others, budget, nodes, rooms, claim } }
     }
 
     /// So many replicas, all of the current revision and ready; the status says so.
@@ -148,7 +155,7 @@ impl Scene {
 
     pub(crate) fn plan_with(&self, defaults: &Defaults, now: Timestamp) -> Plan {
         let valid = validate(&self.observed.model).expect("a valid spec");
-        plan(&valid, &self.observed, defaults, now)
+        plan(&valid, &self.observed, &Allowance::default(), defaults, now)
     }
 }
 

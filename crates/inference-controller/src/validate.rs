@@ -3,6 +3,8 @@
 //! A spec that cannot be carried out is `Invalid`: a condition for the user, never a retry. The API server has refused
 //! most of these already; this is for what its rules cannot say, and for objects that are older than its rules.
 
+use std::time::Duration;
+
 use api::{
     aiinference::{AIInference, AIInferenceSpec, Engine, Medium, ModelStore, ModelVolume, Rollout},
     labels,
@@ -38,6 +40,8 @@ pub(crate) struct ValidInference {
     pub(crate) replicas: i32,
     pub(crate) warmup_timeout_seconds: i32,
     pub(crate) rollout: Rollout,
+    /// How long a node may be gone before its pods are replaced.
+    pub(crate) node_failure: Duration,
     pub(crate) pods: PodOptions,
 }
 
@@ -122,6 +126,7 @@ pub(crate) fn validate(model: &AIInference) -> Result<ValidInference, Invalid> {
         replicas: spec.replicas,
         warmup_timeout_seconds: spec.warmup_timeout_seconds,
         rollout: spec.rollout,
+        node_failure: Duration::from_secs(u64::from(spec.node_failure_seconds.unsigned_abs())),
         pods: spec.pods.clone(),
     })
 }
@@ -132,6 +137,13 @@ fn owner(model: &AIInference) -> Result<OwnerReference, Invalid> {
         .controller_owner_ref(&())
         .ok_or_else(|| Invalid("the object has no uid: it does not come from an API server".to_owned()))?;
     Ok(OwnerReference { block_owner_deletion: Some(true), ..owner })
+}
+
+/// The claim that a source names, whatever else is wrong with it.
+pub(crate) fn claim_of(source: &str) -> Option<&str> {
+    let rest = source.strip_prefix("pvc://")?;
+    let (claim, _) = rest.split_once('/').unwrap_or((rest, ""));
+    (!claim.is_empty()).then_some(claim)
 }
 
 fn source(spec: &AIInferenceSpec) -> Result<Source, Invalid> {

@@ -43,7 +43,7 @@ async fn the_samples_become_ready_and_then_nothing_is_sent() {
     assert!(before.values().sum::<usize>() > 0, "the audit log knows our ServiceAccount by another name");
 }
 
-async fn until_renewed(scene: &Scene<'_>, times: usize) {
+pub(super) async fn until_renewed(scene: &Scene<'_>, times: usize) {
     let leases: Api<Lease> = Api::namespaced(scene.client(), "ai-system");
     let mut seen = Vec::new();
     wait_for(&leases, "inference-controller", "renewed", within(), |lease: &Lease| {

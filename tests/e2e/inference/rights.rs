@@ -10,9 +10,9 @@ use k8s_openapi::api::{
 use kube::{Api, api::DeleteParams};
 use local_cluster::{ClusterSpec, NodePool, audit::Event};
 use serde_json::json;
-use tests::{Scene, controller, fresh_name, simulated, start, tools, wait_until_gone, within};
+use tests::{Scene, controller, fresh_name, start, tools, wait_until_gone, within};
 
-use super::{change, create, until_not_ready, until_ready};
+use super::{change, create, nodes::lose_a_node_under, until_not_ready, until_ready};
 
 const USER: &str = "system:serviceaccount:ai-system:inference-controller";
 
@@ -36,28 +36,6 @@ async fn every_right_is_used_and_none_is_missing() {
     assert!(unused.is_empty(), "rules that nothing needs: {unused:#?}");
     let unexplained: Vec<&Right> = used.difference(&granted).collect();
     assert!(unexplained.is_empty(), "used, but granted elsewhere: {unexplained:#?}");
-}
-
-#[tokio::test]
-async fn the_base_is_accepted_whole_and_without_a_warning() {
-    let scene = simulated().await;
-    let base = tests::workspace().join("deploy/inference-controller/base");
-    let folder = base.to_str().unwrap();
-    let apply = [
-        "--namespace",
-        "ai-system",
-        "apply",
-        "--server-side",
-        "--force-conflicts",
-        "--dry-run=server",
-        "--kustomize",
-        folder,
-    ];
-    let output = scene.kubectl_with_input(&apply, "");
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && !complaint.contains("Warning"), "{complaint}");
-    let applied = String::from_utf8_lossy(&output.stdout);
-    assert!(applied.contains("deployment.apps/inference-controller"), "{applied}");
 }
 
 /// Everything that makes the controller send a request of another kind.
@@ -94,8 +72,9 @@ async fn walk_through_a_life(scene: &Scene<'_>) {
         create(scene, name, json!({"replicas": 2})).await;
         until_not_ready(scene, name, "OwnershipConflict").await;
     }
-    create(scene, "chat", json!({"replicas": 2})).await;
+    create(scene, "chat", json!({"replicas": 2, "nodeFailureSeconds": 0})).await;
     until_ready(scene, "chat").await;
+    lose_a_node_under(scene, "chat").await;
     change(scene, "chat", json!({"replicas": 1})).await;
     wait_until_gone(&scene.api::<PodDisruptionBudget>(), "chat", within()).await;
     scene.api::<AIInference>().delete("chat", &DeleteParams::default()).await.unwrap();

@@ -25,6 +25,8 @@ pub(crate) struct PodView {
     pub(crate) node: Option<String>,
     pub(crate) scheduled: Option<Condition>,
     pub(crate) is_ready: bool,
+    /// When it became ready, or ceased to be.
+    pub(crate) ready_turned: Option<Timestamp>,
     pub(crate) init_containers: Vec<Container>,
     pub(crate) containers: Vec<Container>,
 }
@@ -41,6 +43,16 @@ pub(crate) struct Condition {
     pub(crate) message: String,
     #[serde(default, deserialize_with = "instant")]
     pub(crate) last_transition_time: Option<Timestamp>,
+}
+
+impl Condition {
+    pub(super) fn is(&self, type_: &str) -> bool {
+        self.type_ == type_
+    }
+
+    pub(super) fn without_words(self) -> Self {
+        Self { reason: String::new(), message: String::new(), ..self }
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -125,6 +137,10 @@ impl PodView {
         self.metadata.deletion_timestamp.is_some() || self.phase == "Failed" || self.phase == "Succeeded"
     }
 
+    pub(crate) fn created(&self) -> Option<Timestamp> {
+        self.metadata.creation_timestamp.as_ref().map(|created| created.0)
+    }
+
     pub(crate) fn name(&self) -> &str {
         self.metadata.name.as_deref().unwrap_or_default()
     }
@@ -156,13 +172,16 @@ struct PodStatusParts {
 
 impl From<PodParts> for PodView {
     fn from(PodParts { metadata, spec, status }: PodParts) -> Self {
-        let is_ready = status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+        let ready = status.conditions.iter().find(|condition| condition.is("Ready"));
+        let is_ready = ready.is_some_and(|ready| ready.status == "True");
+        let ready_turned = ready.and_then(|ready| ready.last_transition_time);
         Self {
             metadata: narrow(metadata),
             phase: status.phase,
             node: spec.node_name.filter(|node| !node.is_empty()),
-            scheduled: status.conditions.into_iter().find(|c| c.type_ == "PodScheduled"),
+            scheduled: status.conditions.into_iter().find(|condition| condition.is("PodScheduled")),
             is_ready,
+            ready_turned,
             init_containers: status.init_container_statuses,
             containers: status.container_statuses,
         }
@@ -196,6 +215,7 @@ fn narrow(metadata: ObjectMeta) -> ObjectMeta {
         uid: metadata.uid,
         resource_version: metadata.resource_version,
         owner_references: metadata.owner_references,
+        creation_timestamp: metadata.creation_timestamp,
         deletion_timestamp: metadata.deletion_timestamp,
         labels: instance.map(|label| [label].into()),
         ..ObjectMeta::default()

@@ -10,7 +10,9 @@ use jiff::Timestamp;
 
 use super::{
     Refusal,
+    claim::claim_fault,
     faults::{About, Fault, WarmUp, creation_fault, fault_of, placement_fault, warm_up},
+    nodes::Moves,
     pod::{ENGINE, LOADER},
     resolved::is_rendered_from,
 };
@@ -50,10 +52,13 @@ pub(super) struct Counts {
 
 /// Most pods are ready sooner; to tell each step of them would be a write for nobody.
 const WORTH_TELLING: Duration = Duration::from_secs(10);
+/// What is free changes with every pod of the cluster; a pod that finds a node is told of at once.
+const COUNT_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
-pub(super) fn of_valid(valid: &ValidInference, observed: &Observed, now: Timestamp) -> Judged {
+pub(super) fn of_valid(valid: &ValidInference, observed: &Observed, moves: &Moves, now: Timestamp) -> Judged {
     let counts = counts(observed, current(valid, observed));
-    let judged = if valid.replicas == 0 { stopped(counts) } else { serving(valid, observed, counts, now) };
+    let judged =
+        if valid.replicas == 0 { stopped(counts) } else { serving(valid, observed, moves, counts, now) };
     if valid.pods.paused { paused(judged) } else { judged }
 }
 
@@ -76,9 +81,10 @@ pub(super) fn of_refused(
     refusal: &Refusal,
     valid: &ValidInference,
     observed: &Observed,
+    moves: &Moves,
     now: Timestamp,
 ) -> Judged {
-    let mut judged = of_valid(valid, observed, now);
+    let mut judged = of_valid(valid, observed, moves, now);
     let (reason, message) = match refusal {
         Refusal::OwnershipConflict(message) => (reasons::OWNERSHIP_CONFLICT, message),
         Refusal::InvalidSpec(message) => {
@@ -142,7 +148,13 @@ fn stopped(counts: Counts) -> Judged {
     }
 }
 
-fn serving(valid: &ValidInference, observed: &Observed, counts: Counts, now: Timestamp) -> Judged {
+fn serving(
+    valid: &ValidInference,
+    observed: &Observed,
+    moves: &Moves,
+    counts: Counts,
+    now: Timestamp,
+) -> Judged {
     let pods: Vec<&PodView> = current(valid, observed).into_iter().flatten().map(AsRef::as_ref).collect();
     let faults = faults(valid, observed, &pods, now);
     let about = |about: About| faults.iter().find(|fault| fault.about == about);
@@ -151,14 +163,16 @@ fn serving(valid: &ValidInference, observed: &Observed, counts: Counts, now: Tim
     let (stage, stage_turns) = stage(&pods, now);
     let model_loaded = model_loaded(about(About::ModelLoaded), counts, stage);
     let scheduled = scheduled(about(About::Scheduled), &pods);
-    let progressing = progressing(about(About::Progressing), valid, observed, counts);
+    let progressing = progressing(about(About::Progressing), valid, observed, moves, counts);
     let ready = if complete {
         let message = format!("{} of {} replicas are ready", counts.updated_ready, valid.replicas);
         holds(conditions::READY, reasons::READY, message)
     } else {
         // A model that is not there, or an engine that does not run, is the cause; that it has not loaded, the effect.
-        let lasting = about(About::ModelLoaded).is_some().then_some(&model_loaded);
-        let order = [lasting, scheduled.as_ref(), Some(&progressing), Some(&model_loaded)];
+        // It stays one while other replicas have loaded the model.
+        let lasting = about(About::ModelLoaded)
+            .map(|Fault { reason, message, about: _ }| fails(conditions::READY, reason, message.clone()));
+        let order = [lasting.as_ref(), scheduled.as_ref(), Some(&progressing), Some(&model_loaded)];
         let cause = order.into_iter().flatten().find(|verdict| !verdict.holds);
         match cause {
             Some(Verdict { reason, message, .. }) => fails(conditions::READY, reason, message.clone()),
@@ -187,9 +201,10 @@ fn serving(valid: &ValidInference, observed: &Observed, counts: Counts, now: Tim
         WarmUp::Left(left) => Some(left),
         WarmUp::None | WarmUp::TimedOut => None,
     });
+    let counted = about(About::Scheduled).filter(|_| observed.rooms.is_some());
     Judged {
         phase,
-        look_again: look_again.chain(stage_turns).min(),
+        look_again: look_again.chain(stage_turns).chain(counted.map(|_| COUNT_AGAIN_AFTER)).min(),
         verdicts: [
             Some(accepted()),
             Some(model_loaded),
@@ -211,12 +226,13 @@ fn faults(valid: &ValidInference, observed: &Observed, pods: &[&PodView], now: T
     let rendered = observed.deployment.as_deref().filter(|deployment| is_rendered_from(deployment, valid));
     let of_pods = pods.iter().filter_map(|pod| {
         let timed_out = warm_up(pod, timeout, now) == WarmUp::TimedOut && !pod.is_ready;
-        let fault = fault_of(pod).or_else(|| placement_fault(pod, valid.gpus.as_ref()));
+        let fault = fault_of(pod).or_else(|| placement_fault(valid, pod, observed.rooms.as_deref()));
         // The kubelet's restart comes after the timeout, and must not hide it behind a crash.
         let hidden = had_timed_out && fault.as_ref().is_some_and(|f| f.reason == reasons::CRASH_LOOP);
         if timed_out || hidden { Some(too_slow(valid, pod)) } else { fault }
     });
-    of_pods.chain(rendered.and_then(creation_fault)).collect()
+    let of_claim = claim_fault(valid, observed).into_iter();
+    of_claim.chain(of_pods).chain(rendered.and_then(creation_fault)).collect()
 }
 
 fn too_slow(valid: &ValidInference, pod: &PodView) -> Fault {
@@ -294,6 +310,7 @@ fn progressing(
     fault: Option<&Fault>,
     valid: &ValidInference,
     observed: &Observed,
+    moves: &Moves,
     counts: Counts,
 ) -> Verdict {
     let type_ = conditions::PROGRESSING;
@@ -308,12 +325,15 @@ fn progressing(
         return fails(type_, reason, message);
     }
     let wanted = valid.replicas;
-    let was_complete =
-        [Some(reasons::COMPLETE), Some(reasons::SCALING)].contains(&reason_before(observed, type_));
+    let was_complete = [Some(reasons::COMPLETE), Some(reasons::SCALING), Some(reasons::MIGRATING)]
+        .contains(&reason_before(observed, type_));
     if all > updated {
         let message =
             format!("{updated_ready} of {wanted} replicas are ready, {} pods are older", all - updated);
         holds(type_, reasons::ROLLING, message)
+    } else if moves.under_way {
+        let message = format!("{updated_ready} of {wanted} replicas are ready, others leave a lost node");
+        holds(type_, reasons::MIGRATING, message)
     } else if updated_ready >= wanted && updated == wanted {
         holds(type_, reasons::COMPLETE, format!("all {wanted} replicas are of this revision"))
     } else if was_complete && updated != wanted {
@@ -341,7 +361,7 @@ fn paused(mut judged: Judged) -> Judged {
 fn reason_before(observed: &Observed, type_: &str) -> Option<&'static str> {
     let status = observed.model.status.as_ref()?;
     let reason = &status.conditions.iter().find(|condition| condition.type_ == type_)?.reason;
-    [reasons::COMPLETE, reasons::SCALING, reasons::ROLLING, reasons::WARMUP_TIMEOUT]
+    [reasons::COMPLETE, reasons::SCALING, reasons::MIGRATING, reasons::ROLLING, reasons::WARMUP_TIMEOUT]
         .into_iter()
         .find(|known| known == reason)
 }

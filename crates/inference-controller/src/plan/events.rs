@@ -8,6 +8,9 @@ use runtime::events::{Note, Severity};
 
 use super::conditions::{Judged, Verdict};
 
+/// How far it has come is in the status; to tell each step of many replicas would hide what matters.
+const UNDER_WAY: [&str; 4] = [reasons::LOADING, reasons::ROLLING, reasons::SCALING, reasons::MIGRATING];
+
 pub(super) fn of_change(before: Option<&AIInferenceStatus>, judged: &Judged) -> Vec<Note> {
     let ready = judged.verdicts.iter().find(|verdict| verdict.type_ == conditions::READY);
     let Some(Verdict { reason, message, .. }) = ready else { return Vec::new() };
@@ -16,7 +19,9 @@ pub(super) fn of_change(before: Option<&AIInferenceStatus>, judged: &Judged) -> 
         ready.map(|ready| ready.reason.as_str())
     });
     let phase_before = before.and_then(|before| before.phase);
-    if phase_before == Some(judged.phase) && reason_before == Some(reason) {
+    let is_under_way = |reason: Option<&str>| reason.is_some_and(|reason| UNDER_WAY.contains(&reason));
+    let same = reason_before == Some(reason) || (is_under_way(reason_before) && is_under_way(Some(reason)));
+    if phase_before == Some(judged.phase) && same {
         return Vec::new();
     }
     let severity = if is_alarming(judged.phase, reason) { Severity::Warning } else { Severity::Normal };

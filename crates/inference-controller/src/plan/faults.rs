@@ -9,10 +9,13 @@ use api::{loader::ExitCode, reasons};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 
-use super::pod::{ENGINE, LOADER};
+use super::{
+    gpus::shortage,
+    pod::{ENGINE, LOADER},
+};
 use crate::{
-    observe::{Container, ContainerState, PodView, Terminated},
-    validate::Gpus,
+    observe::{Container, ContainerState, PodView, Room, Terminated},
+    validate::{Gpus, ValidInference},
 };
 
 /// Something that is wrong, and the condition that says so.
@@ -67,25 +70,29 @@ pub(super) fn fault_of(pod: &PodView) -> Option<Fault> {
         .or_else(|| engine.and_then(|engine| engine_fault(pod, engine)))
 }
 
-/// Why no node takes a pod.
-pub(super) fn placement_fault(pod: &PodView, gpus: Option<&Gpus>) -> Option<Fault> {
+/// Why no node takes a pod. What is not counted as too few GPUs, because something else is wrong, or because the
+/// scheduler knows more than we do, is told in the scheduler's words.
+pub(super) fn placement_fault(
+    valid: &ValidInference,
+    pod: &PodView,
+    rooms: Option<&[Room]>,
+) -> Option<Fault> {
     let scheduled = pod.scheduled.as_ref().filter(|scheduled| scheduled.status == "False")?;
     if scheduled.reason != "Unschedulable" {
         return None;
     }
     let said = quote(&scheduled.message);
-    let fault = |about, reason, message| Some(Fault { about, reason, message });
-    if said.contains("persistentvolumeclaim \"") && said.contains("not found") {
-        return fault(About::ModelLoaded, reasons::CLAIM_NOT_FOUND, said);
+    let fault = |reason, message| Some(Fault { about: About::Scheduled, reason, message });
+    let Some(gpus) = &valid.gpus else { return fault(reasons::UNSCHEDULABLE, said) };
+    if let Some(short) = rooms.and_then(|rooms| shortage(valid, gpus, rooms)) {
+        return Some(short);
     }
-    let Some(gpus) = gpus else { return fault(About::Scheduled, reasons::UNSCHEDULABLE, said) };
     let Gpus { count, resource, products } = gpus;
     let products: Vec<&str> =
         products.iter().flat_map(|product| &product.values).map(String::as_str).collect();
     if said.contains(&format!("Insufficient {resource}")) {
         let on = if products.is_empty() { String::new() } else { format!(" on {}", products.join(" or ")) };
         return fault(
-            About::Scheduled,
             reasons::INSUFFICIENT_GPU,
             format!("needs {count} {resource}{on}; the scheduler says: {said}"),
         );
@@ -95,12 +102,11 @@ pub(super) fn placement_fault(pod: &PodView, gpus: Option<&Gpus>) -> Option<Faul
         && !said.contains("Insufficient")
     {
         return fault(
-            About::Scheduled,
             reasons::NO_SUCH_PRODUCT,
             format!("no node has {}; the scheduler says: {said}", products.join(" or ")),
         );
     }
-    fault(About::Scheduled, reasons::UNSCHEDULABLE, said)
+    fault(reasons::UNSCHEDULABLE, said)
 }
 
 /// Why there are not even pods: a quota, or a policy of the namespace. Only the Deployment is told.
@@ -216,7 +222,10 @@ fn quote(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::tests::{at, pod};
+    use crate::{
+        tests::{at, model, pod},
+        validate::validate,
+    };
 
     use super::*;
 
@@ -310,16 +319,12 @@ mod tests {
     }
 
     fn placement(message: &str) -> &'static str {
-        let gpus = Gpus {
-            count: 2,
-            resource: "nvidia.com/gpu".into(),
-            products: vec![crate::validate::NodeLabel { key: "k".into(), values: vec!["A100".into()] }],
-        };
+        let spec = "{modelSource: s3://m, engine: vllm, gpu: {count: 2, productLabel: A100}}";
         let parts = format!(
             "{{conditions: [{{type: PodScheduled, status: 'False', reason: Unschedulable, message: '{}'}}]}}",
             message.replace('\'', "''")
         );
-        placement_fault(&pod(&parts), Some(&gpus)).unwrap().reason
+        placement_fault(&validate(&model(spec)).unwrap(), &pod(&parts), None).unwrap().reason
     }
 
     #[test]
@@ -335,10 +340,6 @@ mod tests {
             reasons::NO_SUCH_PRODUCT
         );
         assert_eq!(placement("0/4 nodes are available: 4 Insufficient cpu."), reasons::UNSCHEDULABLE);
-        assert_eq!(
-            placement("0/4 nodes are available: persistentvolumeclaim \"models\" not found."),
-            reasons::CLAIM_NOT_FOUND
-        );
     }
 
     #[test]

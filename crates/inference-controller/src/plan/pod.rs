@@ -32,10 +32,13 @@ mod volumes;
 /// Name of the init container; by it we find why a model is not there.
 pub(super) const LOADER: &str = "model-loader";
 /// Name of the main container.
-pub(super) const ENGINE: &str = "engine";
+pub(crate) const ENGINE: &str = "engine";
 
 /// What GPU operators taint their nodes with.
-const GPU_TAINT: &str = "nvidia.com/gpu";
+pub(super) const GPU_TAINT: &str = "nvidia.com/gpu";
+/// What Kubernetes taints nodes with whose Ready condition is False, and Unknown.
+const NOT_READY_TAINT: &str = "node.kubernetes.io/not-ready";
+const UNREACHABLE_TAINT: &str = "node.kubernetes.io/unreachable";
 
 pub(super) fn pod_template(valid: &ValidInference, resolved: &Resolved) -> PodTemplateSpec {
     let Scheduling { node_selector, tolerations, priority_class_name, runtime_class_name, scheduler_name } =
@@ -57,7 +60,7 @@ pub(super) fn pod_template(valid: &ValidInference, resolved: &Resolved) -> PodTe
             volumes: Some(volumes::volumes(valid)),
             affinity: valid.gpus.as_ref().and_then(product_affinity),
             tolerations: Some(
-                std::iter::once(gpu_toleration()).chain(tolerations.iter().map(toleration)).collect(),
+                always_tolerated().into_iter().chain(tolerations.iter().map(toleration)).collect(),
             ),
             node_selector: (!node_selector.is_empty()).then_some(node_selector),
             priority_class_name,
@@ -124,12 +127,16 @@ fn product_affinity(gpus: &Gpus) -> Option<Affinity> {
     })
 }
 
-fn gpu_toleration() -> Toleration {
-    Toleration {
-        key: Some(GPU_TAINT.to_owned()),
-        operator: Some("Exists".to_owned()),
-        ..Toleration::default()
-    }
+/// Kubernetes would take pods off a dead node after five minutes, all at once; when and how many is ours to decide.
+fn always_tolerated() -> [Toleration; 3] {
+    [(GPU_TAINT, None), (NOT_READY_TAINT, Some("NoExecute")), (UNREACHABLE_TAINT, Some("NoExecute"))].map(
+        |(key, effect)| Toleration {
+            key: Some(key.to_owned()),
+            operator: Some("Exists".to_owned()),
+            effect: effect.map(str::to_owned),
+            ..Toleration::default()
+        },
+    )
 }
 
 fn toleration(toleration: &pods::Toleration) -> Toleration {

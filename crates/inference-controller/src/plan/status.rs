@@ -1,6 +1,8 @@
 //! The status: counts, conditions with the times at which they turned, and where the service is reached. Pure.
 
-use api::aiinference::AIInferenceStatus;
+use std::time::Duration;
+
+use api::aiinference::{AIInferenceStatus, Migration};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -14,12 +16,15 @@ use crate::{observe::Observed, validate::ValidInference};
 
 /// The API server takes more; nobody reads more.
 const LONGEST_MESSAGE: usize = 1_024;
+/// A pod is placed sooner than that, unless there is something to tell.
+const NEW_FOR: Duration = Duration::from_secs(5);
 
 pub(super) fn of_valid(
     valid: &ValidInference,
     resolved: &Resolved,
     observed: &Observed,
     judged: Judged,
+    migrations: Vec<Migration>,
     now: Timestamp,
 ) -> AIInferenceStatus {
     let counts = counts(observed, current(valid, observed));
@@ -27,6 +32,7 @@ pub(super) fn of_valid(
         url: Some(service::url(valid)),
         selector: Some(joined(&valid.name)),
         resolved: Some(resolved::shown(resolved)),
+        migrations,
         ..written(observed, judged, counts, now)
     }
 }
@@ -62,6 +68,35 @@ fn written(observed: &Observed, judged: Judged, counts: Counts, now: Timestamp) 
     }
 }
 
+/// How long the status that is already written will do: while pods are new they change by the moment, and each step of
+/// that would be a write. Phase, conditions and their reasons turn at once; only counts and wording wait.
+pub(super) fn lingers(observed: &Observed, status: &AIInferenceStatus, now: Timestamp) -> Option<Duration> {
+    let before = observed.model.status.as_ref()?;
+    if before == status || without_steps(before) != without_steps(status) {
+        return None;
+    }
+    let pods = observed.current.iter().flatten().chain(&observed.others);
+    let youngest = pods.filter_map(|pod| pod.created()).max()?;
+    // A pod from the future says that clocks disagree: then nothing is held back.
+    let age = Duration::try_from(now.duration_since(youngest)).ok()?;
+    NEW_FOR.checked_sub(age).filter(|left| !left.is_zero())
+}
+
+fn without_steps(status: &AIInferenceStatus) -> AIInferenceStatus {
+    AIInferenceStatus {
+        ready_replicas: 0,
+        replicas: 0,
+        updated_replicas: 0,
+        updated_ready_replicas: 0,
+        conditions: status
+            .conditions
+            .iter()
+            .map(|condition| Condition { message: String::new(), ..condition.clone() })
+            .collect(),
+        ..status.clone()
+    }
+}
+
 fn is_stopped(observed: &Observed) -> bool {
     observed.model.spec.replicas == 0
 }
@@ -85,7 +120,7 @@ fn condition(verdict: Verdict, before: &[Condition], generation: Option<i64>, no
 }
 
 /// The API server keeps no fractions: with them, what we read back would never equal what we wrote.
-fn whole_seconds(now: Timestamp) -> Time {
+pub(super) fn whole_seconds(now: Timestamp) -> Time {
     Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
 }
 

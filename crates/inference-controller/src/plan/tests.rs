@@ -202,6 +202,40 @@ fn pods_of_another_template_do_not_make_it_ready() {
 }
 
 #[test]
+fn steps_on_the_way_are_no_events_and_the_end_is_one() {
+    let mut scene = Scene::new(CHAT);
+    scene.edit_spec(|spec| spec.replicas = 3);
+    scene.settle(0);
+    scene.pods(&["{node: gpu-0}", "{node: gpu-1}", "{node: gpu-2}"]);
+    scene.write_status();
+    scene.pods(&["{ready: true, node: gpu-0}", "{node: gpu-1}", "{node: gpu-2}"]);
+    let plan = scene.plan();
+    assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::ROLLING), "another reason");
+    assert!(plan.events.is_empty());
+    scene.write_status();
+    scene.pods(&["{ready: true, node: gpu-0}", "{ready: true, node: gpu-1}", "{ready: true, node: gpu-2}"]);
+    assert_eq!(scene.plan().events.len(), 1);
+}
+
+#[test]
+fn counts_of_new_pods_wait_a_moment_and_a_turn_does_not() {
+    let mut scene = Scene::new(CHAT);
+    scene.settle(0);
+    let new = |more: &str| format!("{{created: '{}', {more}}}", at(0));
+    scene.pods(&[&new("phase: Pending")]);
+    let seen = |scene: &Scene, seconds| {
+        let plan = scene.plan_with(&defaults(&[]), at(seconds));
+        (plan.status.replicas, plan.requeue_after.map(|wait| wait.as_secs()))
+    };
+    assert_eq!(seen(&scene, 0), (0, Some(5)));
+    assert_eq!(seen(&scene, 4), (0, Some(1)));
+    assert_eq!(seen(&scene, 5), (1, None));
+    assert_eq!(seen(&scene, -5), (1, None), "clocks that disagree hold nothing back");
+    scene.pods(&[&new("node: gpu-0")]);
+    assert_eq!(seen(&scene, 0), (1, None), "it has found a node");
+}
+
+#[test]
 fn scaling_up_says_so_and_scaling_down_stays_ready() {
     let mut scene = Scene::ready(2);
     scene.edit_spec(|spec| spec.replicas = 3);

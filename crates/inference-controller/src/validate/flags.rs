@@ -6,10 +6,8 @@
 use api::aiinference::Engine;
 
 use super::Invalid;
-use crate::engine::Profile;
 
 pub(super) fn none_is_owned(engine: Engine, arguments: &[String]) -> Result<(), Invalid> {
-    let drain = Profile::newest(engine).drain.flag;
     for argument in arguments {
         // Everything after it would be a value, our own flags too.
         if argument == "--" {
@@ -17,7 +15,7 @@ pub(super) fn none_is_owned(engine: Engine, arguments: &[String]) -> Result<(), 
                 "spec.args must not contain \"--\": flags of the controller follow".to_owned(),
             ));
         }
-        let owned = engine.owned_flags().iter().chain([&drain]).find(|owned| sets(engine, argument, owned));
+        let owned = engine.owned_flags().iter().find(|owned| sets(engine, argument, owned));
         if let Some(owned) = owned {
             return Err(Invalid(format!(
                 "spec.args: {argument:?} sets {owned}, which the controller sets itself; remove it"

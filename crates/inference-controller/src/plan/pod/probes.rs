@@ -80,7 +80,7 @@ mod tests {
 
         #[test]
         fn an_engine_is_never_killed_while_it_drains(seconds in 0_i64..100_000) {
-            let drain = Drain { seconds, flag: "--drain" };
+            let drain = Drain { seconds };
             prop_assert!(grace_seconds(&drain) > PRE_STOP_SECONDS + seconds);
         }
     }

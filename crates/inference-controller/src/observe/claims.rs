@@ -1,0 +1,132 @@
+//! Claims that hold models: what is known of one, and which AIInferences read it.
+//!
+//! Looking up only: whether a claim will do is decided in `plan`.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use api::aiinference::AIInference;
+use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube::Resource;
+use runtime::cache::{Cache, Key};
+use serde::Deserialize;
+
+use crate::validate::claim_of;
+
+/// A claim: who may mount it, and whether its volume is still there.
+#[derive(Resource, Clone, Debug, Default, Deserialize)]
+#[resource(inherit = PersistentVolumeClaim)]
+#[serde(from = "ClaimParts")]
+pub(crate) struct ClaimView {
+    pub(crate) metadata: ObjectMeta,
+    pub(crate) access_modes: Vec<String>,
+    pub(crate) phase: String,
+}
+
+/// Which AIInferences read which claim: by the key of the claim, the keys of the objects.
+#[derive(Clone, Default)]
+pub(crate) struct Readers(Arc<Mutex<HashMap<Key, BTreeSet<Key>>>>);
+
+impl Readers {
+    /// Kept up to date by every change of an AIInference.
+    pub(crate) fn of(models: &Cache<AIInference>) -> Self {
+        let readers = Self::default();
+        let kept = readers.clone();
+        models.subscribe(move |change| {
+            let claim = |model: &Arc<AIInference>| claim_key(model);
+            let (before, after) = (change.old.and_then(claim), change.new.and_then(claim));
+            if before == after {
+                return;
+            }
+            let mut known = kept.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(before) = before
+                && let Some(keys) = known.get_mut(&before)
+            {
+                keys.remove(change.key);
+                if keys.is_empty() {
+                    known.remove(&before);
+                }
+            }
+            if let Some(after) = after {
+                known.entry(after).or_default().insert(change.key.clone());
+            }
+        });
+        readers
+    }
+
+    pub(crate) fn keys(&self, claim: &ClaimView) -> Vec<Key> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(&Key::of(claim)).into_iter().flatten().cloned().collect()
+    }
+}
+
+/// The claim that an AIInference reads, if it reads one.
+pub(super) fn claim_key(model: &AIInference) -> Option<Key> {
+    let namespace = model.metadata.namespace.as_deref().unwrap_or_default();
+    claim_of(&model.spec.model_source).map(|claim| Key::new(namespace, claim))
+}
+
+#[derive(Deserialize)]
+struct ClaimParts {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: ClaimSpecParts,
+    #[serde(default)]
+    status: ClaimStatusParts,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ClaimSpecParts {
+    access_modes: Vec<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ClaimStatusParts {
+    phase: String,
+}
+
+impl From<ClaimParts> for ClaimView {
+    fn from(ClaimParts { metadata, spec, status }: ClaimParts) -> Self {
+        Self {
+            metadata: ObjectMeta {
+                name: metadata.name,
+                namespace: metadata.namespace,
+                uid: metadata.uid,
+                resource_version: metadata.resource_version,
+                ..ObjectMeta::default()
+            },
+            access_modes: spec.access_modes,
+            phase: status.phase,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::model;
+
+    use super::*;
+
+    #[test]
+    fn a_change_of_a_claim_concerns_its_readers_of_today() {
+        let models: Cache<AIInference> = Cache::default();
+        let readers = Readers::of(&models);
+        let claim: ClaimView = serde_saphyr::from_str("{metadata: {name: models, namespace: demo}}").unwrap();
+        let reading = |source: &str, version: u64| {
+            let mut model = model(&format!("{{modelSource: '{source}', engine: vllm, gpu: {{count: 1}}}}"));
+            model.metadata.resource_version = Some(version.to_string());
+            models.upsert(model);
+            readers.keys(&claim).len()
+        };
+        assert_eq!(reading("pvc://models/a", 1), 1);
+        assert_eq!(reading("pvc://models/b", 2), 1);
+        assert_eq!(reading("s3://models/b", 3), 0);
+        assert_eq!(reading("pvc://models", 4), 1);
+        models.replace(Vec::new(), "5");
+        assert_eq!(readers.keys(&claim).len(), 0);
+    }
+}

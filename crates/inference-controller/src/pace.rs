@@ -1,0 +1,129 @@
+//! How fast pods may be taken off lost nodes, over all AIInferences of this process.
+//!
+//! A cluster in trouble must not be made worse by moving everything at once. What is remembered spans ten seconds, so a
+//! restart forgets no more than that. Decides how many, never which or whether.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+
+/// Pods that may be deleted now, by uid.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Allowance {
+    pub(crate) pods: BTreeSet<String>,
+    /// When the others may ask again.
+    pub(crate) look_again: Option<Duration>,
+}
+
+/// Shared by all workers, who would otherwise each spend the whole allowance.
+#[derive(Debug, Default)]
+pub(crate) struct Pace(Mutex<Window>);
+
+/// The deletions of the last ten seconds.
+#[derive(Debug, Default)]
+struct Window {
+    granted: Vec<(String, Timestamp)>,
+}
+
+const WINDOW: Duration = Duration::from_secs(10);
+/// At most this share of all our pods in a window, and always one.
+const PERCENT_OF_PODS: usize = 10;
+
+impl Pace {
+    pub(crate) fn allow(&self, uids: &[&str], of: usize, now: Timestamp) -> Allowance {
+        if uids.is_empty() {
+            return Allowance::default();
+        }
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).allow(uids, of, now)
+    }
+}
+
+impl Window {
+    fn allow(&mut self, uids: &[&str], of: usize, now: Timestamp) -> Allowance {
+        self.granted.retain(|(_, at)| age(*at, now) < WINDOW);
+        let most = (of * PERCENT_OF_PODS / 100).max(1);
+        let mut pods = BTreeSet::new();
+        let mut look_again = None;
+        for uid in uids {
+            // A deletion that did not go through may be tried again at no cost.
+            let was_granted = self.granted.iter().any(|(granted, _)| granted == uid);
+            if !was_granted && self.granted.len() >= most {
+                let oldest = self.granted.iter().map(|(_, at)| *at).min();
+                look_again = oldest.map(|oldest| WINDOW.saturating_sub(age(oldest, now)));
+                continue;
+            }
+            if !was_granted {
+                self.granted.push(((*uid).to_owned(), now));
+            }
+            pods.insert((*uid).to_owned());
+        }
+        Allowance { pods, look_again }
+    }
+}
+
+fn age(at: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(now.duration_since(at)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::tests::at;
+
+    use super::*;
+
+    fn allowance(pods: &[&str], look_again: Option<u64>) -> Allowance {
+        Allowance {
+            pods: pods.iter().map(|&pod| pod.to_owned()).collect(),
+            look_again: look_again.map(Duration::from_secs),
+        }
+    }
+
+    #[test]
+    fn one_pod_goes_at_once_and_the_next_when_the_window_has_passed() {
+        let mut window = Window::default();
+        assert_eq!(window.allow(&["a", "b"], 4, at(0)), allowance(&["a"], Some(10)));
+        assert_eq!(window.allow(&["b"], 4, at(4)), allowance(&[], Some(6)));
+        assert_eq!(window.allow(&["b"], 4, at(10)), allowance(&["b"], None));
+    }
+
+    #[test]
+    fn a_tenth_of_many_pods_goes_at_once() {
+        let mut window = Window::default();
+        assert_eq!(window.allow(&["a", "b", "c", "d"], 39, at(0)).pods.len(), 3);
+        assert_eq!(window.allow(&["e"], 39, at(1)).pods.len(), 0, "whoever owns it");
+    }
+
+    #[test]
+    fn a_deletion_that_did_not_go_through_costs_nothing() {
+        let mut window = Window::default();
+        assert_eq!(window.allow(&["a"], 4, at(0)), allowance(&["a"], None));
+        assert_eq!(window.allow(&["a"], 4, at(1)), allowance(&["a"], None));
+    }
+
+    proptest! {
+        #[test]
+        fn no_ten_seconds_ever_see_more_than_their_share(
+            asks in prop::collection::vec((0_i64..4, 1_usize..6), 1..60),
+            of in 1_usize..100,
+        ) {
+            let (mut window, mut now, mut next) = (Window::default(), 0, 0);
+            let mut deleted: Vec<i64> = Vec::new();
+            for (later, count) in asks {
+                now += later;
+                let uids: Vec<String> = (next..next + count).map(|uid| uid.to_string()).collect();
+                next += count;
+                let asked: Vec<&str> = uids.iter().map(String::as_str).collect();
+                let granted = window.allow(&asked, of, at(now)).pods.len();
+                deleted.extend(std::iter::repeat_n(now, granted));
+                let recent = deleted.iter().filter(|at| now - **at < 10).count();
+                prop_assert!(recent <= (of / 10).max(1));
+            }
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Pods on nodes that are lost: which of them are replaced, when, and what is told of it. Pure.
+//!
+//! A pod is deleted as a user would do it, never by force: on a node that is only cut off it may still run. Its
+//! ReplicaSet makes another one at once; the old one stays `Terminating` until its node is back or is declared dead.
+
+use std::{sync::Arc, time::Duration};
+
+use api::{aiinference::Migration, reasons};
+use jiff::Timestamp;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use runtime::events::{Note, Severity};
+
+use super::{Deletion, conditions::current, status::whole_seconds};
+use crate::{
+    observe::{Loss, Lost, Observed, PodView},
+    pace::Allowance,
+    validate::ValidInference,
+};
+
+/// What is done about the lost nodes under one AIInference.
+#[derive(Debug, Default)]
+pub(super) struct Moves {
+    pub(super) deletions: Vec<Deletion>,
+    /// All that is told in the status, the new ones last.
+    pub(super) migrations: Vec<Migration>,
+    /// A pod has left its node, and its replacement does not serve yet.
+    pub(super) under_way: bool,
+    pub(super) events: Vec<Note>,
+    pub(super) look_again: Option<Duration>,
+}
+
+/// A pod on a lost node.
+struct Stranded<'a> {
+    pod: &'a Arc<PodView>,
+    node: &'a str,
+    lost: Lost,
+    /// How much longer its node may take to come back.
+    left: Duration,
+}
+
+/// When so many nodes are down, it is more likely that the control plane is cut off than that they are dead. Kubernetes
+/// itself stops evicting from a zone at the same share.
+const TOO_MANY_DOWN_PERCENT: usize = 55;
+/// Nodes that come back tell nothing to the pods on the others.
+const LOOK_AGAIN_WHILE_TOO_MANY_ARE_DOWN: Duration = Duration::from_secs(10);
+/// Nodes and pods are watched apart: a node may be heard of after the first pod on it.
+const NODES_ARE_HEARD_OF_WITHIN: Duration = Duration::from_secs(5);
+/// In the status.
+const MIGRATIONS_KEPT: usize = 10;
+
+/// uids of the pods that may be replaced now, if the pace allows it; in the order in which they go.
+pub(crate) fn due<'a>(valid: &ValidInference, observed: &'a Observed, now: Timestamp) -> Vec<&'a str> {
+    if valid.pods.paused || too_many_are_down(observed) {
+        return Vec::new();
+    }
+    let due = stranded(valid, observed, now).into_iter().filter(|stranded| stranded.left.is_zero());
+    due.filter_map(|stranded| stranded.pod.metadata.uid.as_deref()).collect()
+}
+
+pub(super) fn moves(
+    valid: &ValidInference,
+    observed: &Observed,
+    allowance: &Allowance,
+    now: Timestamp,
+) -> Moves {
+    let stranded = stranded(valid, observed, now);
+    let (go, stay): (Vec<&Stranded<'_>>, Vec<&Stranded<'_>>) =
+        stranded.iter().partition(|stranded| allowance.pods.contains(uid(stranded.pod)));
+    let look_again = if stay.is_empty() || valid.pods.paused {
+        None
+    } else if too_many_are_down(observed) {
+        Some(LOOK_AGAIN_WHILE_TOO_MANY_ARE_DOWN)
+    } else {
+        let waits = stay.iter().map(|stranded| stranded.left).filter(|left| !left.is_zero());
+        waits.chain(allowance.look_again).min()
+    };
+    let mut migrations = settled(observed);
+    migrations.extend(go.iter().map(|stranded| migration(stranded, now)));
+    let surplus = migrations.len().saturating_sub(MIGRATIONS_KEPT);
+    migrations.drain(..surplus);
+    Moves {
+        deletions: go.iter().map(|stranded| Deletion::Pod(Box::new(identity(stranded.pod)))).collect(),
+        under_way: !go.is_empty() || migrations_are_under_way(valid, observed),
+        migrations,
+        events: go.iter().map(|stranded| note(stranded)).collect(),
+        look_again,
+    }
+}
+
+fn stranded<'a>(valid: &ValidInference, observed: &'a Observed, now: Timestamp) -> Vec<Stranded<'a>> {
+    let pods = observed.current.iter().flatten().chain(&observed.others);
+    let stranded = pods.filter_map(|pod| {
+        let node = pod.node.as_deref()?;
+        let lost = *observed.nodes.lost.get(node)?;
+        let patience = match lost.how {
+            Loss::NotReady | Loss::Unreachable => valid.node_failure,
+            Loss::Deleted => valid.node_failure.max(NODES_ARE_HEARD_OF_WITHIN),
+        };
+        // A clock that is ahead of ours has not been gone for less than nothing.
+        let gone_for = Duration::try_from(now.duration_since(lost.since)).unwrap_or_default();
+        Some(Stranded { pod, node, lost, left: patience.saturating_sub(gone_for) })
+    });
+    stranded.collect()
+}
+
+fn too_many_are_down(observed: &Observed) -> bool {
+    observed.nodes.down * 100 > observed.nodes.all * TOO_MANY_DOWN_PERCENT
+}
+
+/// Those that the status tells already, with the nodes that their replacements have found since.
+fn settled(observed: &Observed) -> Vec<Migration> {
+    let mut migrations = observed.model.status.clone().unwrap_or_default().migrations;
+    let Some(first) = migrations.iter().filter(|told| told.to_node.is_none()).filter_map(time).min() else {
+        return migrations;
+    };
+    let mut replacements: Vec<(Timestamp, &str, &str)> = observed
+        .current
+        .iter()
+        .flatten()
+        .chain(&observed.others)
+        .filter_map(|pod| Some((pod.created()?, pod.name(), pod.node.as_deref()?)))
+        .filter(|(created, ..)| *created >= first)
+        .collect();
+    replacements.sort_unstable();
+    // A replacement that is told already is not told twice.
+    for told in migrations.iter().filter(|told| time(told) >= Some(first)) {
+        let known = replacements.iter().position(|(.., node)| told.to_node.as_deref() == Some(node));
+        known.map(|known| replacements.remove(known));
+    }
+    let mut replacements = replacements.into_iter();
+    for told in migrations.iter_mut().filter(|told| told.to_node.is_none()) {
+        told.to_node = replacements.next().map(|(.., node)| node.to_owned());
+    }
+    migrations
+}
+
+fn time(migration: &Migration) -> Option<Timestamp> {
+    migration.time.as_ref().map(|time| time.0)
+}
+
+/// From the first deletion until every replica of this revision is ready again.
+fn migrations_are_under_way(valid: &ValidInference, observed: &Observed) -> bool {
+    let ready = current(valid, observed).into_iter().flatten().filter(|pod| pod.is_ready).count();
+    let complete = i32::try_from(ready).unwrap_or(i32::MAX) >= valid.replicas;
+    let Some(status) = observed.model.status.as_ref().filter(|_| !complete) else { return false };
+    status.conditions.iter().any(|condition| condition.reason == reasons::MIGRATING)
+}
+
+fn migration(stranded: &Stranded<'_>, now: Timestamp) -> Migration {
+    Migration {
+        pod: stranded.pod.name().to_owned(),
+        from_node: stranded.node.to_owned(),
+        to_node: None,
+        reason: reason(stranded.lost.how).to_owned(),
+        time: Some(whole_seconds(now)),
+    }
+}
+
+fn note(stranded: &Stranded<'_>) -> Note {
+    let how = match stranded.lost.how {
+        Loss::NotReady => "is not ready",
+        Loss::Unreachable => "does not answer",
+        Loss::Deleted => "was deleted",
+    };
+    Note {
+        severity: Severity::Warning,
+        reason: reason(stranded.lost.how),
+        message: format!("node {} {how}; pod {} is replaced", stranded.node, stranded.pod.name()),
+    }
+}
+
+fn reason(loss: Loss) -> &'static str {
+    match loss {
+        Loss::NotReady => reasons::NODE_NOT_READY,
+        Loss::Unreachable => reasons::NODE_UNREACHABLE,
+        Loss::Deleted => reasons::NODE_DELETED,
+    }
+}
+
+/// What a deletion needs, so that it reaches this very pod as it was seen.
+fn identity(pod: &PodView) -> Pod {
+    let ObjectMeta { name, namespace, uid, resource_version, .. } = pod.metadata.clone();
+    Pod {
+        metadata: ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() },
+        ..Pod::default()
+    }
+}
+
+fn uid(pod: &PodView) -> &str {
+    pod.metadata.uid.as_deref().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use api::conditions;
+
+    use crate::{
+        observe::Nodes,
+        tests::{Scene, at, defaults},
+        validate::validate,
+    };
+
+    use super::*;
+
+    /// Two replicas on gpu-0 and gpu-1; gpu-1 has been lost for so many seconds.
+    fn scene(how: Loss, for_seconds: i64) -> Scene {
+        let mut scene = Scene::ready(2);
+        scene.pods(&["{name: a, ready: true, node: gpu-0}", "{name: b, ready: true, node: gpu-1}"]);
+        scene.write_status();
+        lose(&mut scene, how, for_seconds, 1);
+        scene
+    }
+
+    /// gpu-1 is one of so many nodes of four that are down.
+    fn lose(scene: &mut Scene, how: Loss, for_seconds: i64, down: usize) {
+        let lost = Lost { how, since: at(-for_seconds) };
+        scene.observe(|observed| {
+            observed.nodes = Nodes { lost: [("gpu-1".to_owned(), lost)].into(), down, all: 4 };
+        });
+    }
+
+    fn due_in(scene: &Scene) -> Vec<String> {
+        let observed = scene.observed();
+        let valid = validate(&observed.model).unwrap();
+        due(&valid, &observed, at(0)).into_iter().map(str::to_owned).collect()
+    }
+
+    fn allowing(pods: &[&str], look_again: Option<u64>) -> Allowance {
+        Allowance {
+            pods: pods.iter().map(|&pod| pod.to_owned()).collect(),
+            look_again: look_again.map(Duration::from_secs),
+        }
+    }
+
+    fn plan(scene: &Scene, allowance: &Allowance) -> super::super::Plan {
+        let observed = scene.observed();
+        let valid = validate(&observed.model).unwrap();
+        super::super::plan(&valid, &observed, allowance, &defaults(&[]), at(0))
+    }
+
+    fn deleted(plan: &super::super::Plan) -> Vec<&str> {
+        let names = plan.deletions.iter().map(|deletion| match deletion {
+            Deletion::Pod(pod) => pod.metadata.name.as_deref().unwrap(),
+            Deletion::PodDisruptionBudget(_) => panic!("nobody wants less than two replicas"),
+        });
+        names.collect()
+    }
+
+    #[test]
+    fn a_pod_is_due_when_its_node_has_been_lost_for_as_long_as_the_user_says() {
+        assert_eq!(due_in(&scene(Loss::Unreachable, 29)), [""; 0]);
+        assert_eq!(due_in(&scene(Loss::Unreachable, 30)), ["b"]);
+        assert_eq!(due_in(&scene(Loss::NotReady, 30)), ["b"]);
+        let look_again = |seconds| plan(&scene(Loss::NotReady, seconds), &allowing(&[], None)).requeue_after;
+        assert_eq!(look_again(12), Some(Duration::from_secs(18)), "the very moment");
+    }
+
+    #[test]
+    fn a_deleted_node_gets_a_moment_to_be_heard_of() {
+        let mut quick = scene(Loss::Deleted, 4);
+        quick.edit_spec(|spec| spec.node_failure_seconds = 0);
+        assert_eq!(due_in(&quick), [""; 0]);
+        lose(&mut quick, Loss::Deleted, 5, 1);
+        assert_eq!(due_in(&quick), ["b"]);
+    }
+
+    #[test]
+    fn pods_of_an_older_revision_are_replaced_too() {
+        let mut scene = scene(Loss::Unreachable, 30);
+        scene.observe(|observed| observed.others = observed.current.replace(Vec::new()).unwrap());
+        assert_eq!(due_in(&scene), ["b"]);
+    }
+
+    #[test]
+    fn nothing_is_due_while_more_than_55_percent_of_the_nodes_are_down() {
+        let mut scene = scene(Loss::Unreachable, 900);
+        lose(&mut scene, Loss::Unreachable, 900, 2);
+        assert_eq!(due_in(&scene), ["b"]);
+        lose(&mut scene, Loss::Unreachable, 900, 3);
+        assert_eq!(due_in(&scene), [""; 0]);
+        assert_eq!(plan(&scene, &allowing(&[], None)).requeue_after, Some(Duration::from_secs(10)));
+    }
+
+    #[test]
+    fn nothing_is_due_of_what_is_paused() {
+        let mut scene = scene(Loss::Unreachable, 900);
+        scene.edit_spec(|spec| spec.pods.paused = true);
+        assert_eq!(due_in(&scene), [""; 0]);
+        assert_eq!(plan(&scene, &allowing(&[], None)).requeue_after, None);
+    }
+
+    #[test]
+    fn what_may_go_goes_and_is_told() {
+        let plan = plan(&scene(Loss::Unreachable, 30), &allowing(&["b"], None));
+        assert_eq!(deleted(&plan), ["b"]);
+        let [told] = plan.status.migrations.as_slice() else { panic!("one migration") };
+        assert_eq!((told.pod.as_str(), told.from_node.as_str(), &told.to_node), ("b", "gpu-1", &None));
+        assert_eq!((told.reason.as_str(), time(told)), (reasons::NODE_UNREACHABLE, Some(at(0))));
+        let progressing = plan.status.conditions.iter().find(|c| c.type_ == conditions::PROGRESSING).unwrap();
+        assert_eq!((progressing.status.as_str(), progressing.reason.as_str()), ("True", reasons::MIGRATING));
+        assert_eq!(plan.events[0].message, "node gpu-1 does not answer; pod b is replaced");
+    }
+
+    #[test]
+    fn what_must_wait_for_others_waits_until_it_may_go() {
+        let plan = plan(&scene(Loss::Unreachable, 30), &allowing(&[], Some(7)));
+        assert!(plan.deletions.is_empty() && plan.status.migrations.is_empty() && plan.events.is_empty());
+        assert_eq!(plan.requeue_after, Some(Duration::from_secs(7)));
+    }
+
+    #[test]
+    fn it_migrates_until_the_replacement_serves_and_the_node_that_it_found_is_told() {
+        let mut scene = scene(Loss::Unreachable, 30);
+        let gone = plan(&scene, &allowing(&["b"], None)).status;
+        scene.observe(|observed| Arc::make_mut(&mut observed.model).status = Some(gone));
+        let progress = |scene: &Scene| {
+            let status = plan(scene, &allowing(&[], None)).status;
+            let reason = |type_| status.conditions.iter().find(|c| c.type_ == type_).unwrap().reason.clone();
+            (reason(conditions::PROGRESSING), status.migrations[0].to_node.clone())
+        };
+        let replacement = |more: &str| format!("{{name: c, created: '{}', {more}}}", at(1));
+        let kept = "{name: a, ready: true, node: gpu-0, created: '2025-01-01T00:00:00Z'}";
+        scene.pods(&[kept, &replacement("phase: Pending")]);
+        assert_eq!(progress(&scene), ("Migrating".into(), None));
+        scene.pods(&[kept, &replacement("node: gpu-2")]);
+        assert_eq!(progress(&scene), ("Migrating".into(), Some("gpu-2".into())));
+        scene.write_status();
+        scene.pods(&[kept, &replacement("ready: true, node: gpu-2")]);
+        assert_eq!(progress(&scene), ("Complete".into(), Some("gpu-2".into())));
+    }
+
+    #[test]
+    fn the_last_ten_migrations_are_kept() {
+        let mut scene = scene(Loss::Unreachable, 30);
+        let told = |index: usize| Migration {
+            pod: index.to_string(),
+            from_node: "gpu-9".into(),
+            to_node: Some("gpu-8".into()),
+            reason: reasons::NODE_DELETED.into(),
+            time: Some(whole_seconds(at(-900))),
+        };
+        scene.observe(|observed| {
+            let status = Arc::make_mut(&mut observed.model).status.as_mut().unwrap();
+            status.migrations = (0..10).map(told).collect();
+        });
+        let kept = plan(&scene, &allowing(&["b"], None)).status.migrations;
+        let pods: Vec<&str> = kept.iter().map(|told| told.pod.as_str()).collect();
+        assert_eq!(pods, ["1", "2", "3", "4", "5", "6", "7", "8", "9", "b"]);
+    }
+}

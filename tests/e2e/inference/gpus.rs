@@ -1,0 +1,30 @@
+//! GPUs are counted, so that the message says how many are missing.
+
+use api::{aiinference::AIInference, conditions};
+use local_cluster::{ClusterSpec, NodePool};
+use serde_json::json;
+use tests::{Scene, controller, fresh_name, start, tools, wait_for, within};
+
+use super::{change, condition, create, until_not_ready, until_ready};
+
+#[tokio::test]
+async fn what_other_pods_hold_is_not_free_until_they_go() {
+    let pool = NodePool { count: 3, gpus: 4, products: vec!["A100".to_owned()] };
+    let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), pool)).await;
+    cluster.start_controller(&controller("inference-controller")).await.unwrap();
+    let scene = Scene::new(&cluster).await;
+    create(&scene, "first", json!({"replicas": 3, "gpu": {"count": 3}})).await;
+    until_ready(&scene, "first").await;
+
+    let late = json!({"gpu": {"count": 2, "productLabel": "A100"}});
+    create(&scene, "late", late).await;
+    until_not_ready(&scene, "late", "InsufficientGPU").await;
+    // A pod that was placed just now may be heard of after the pod that was not.
+    let counted = "needs 2 nvidia.com/gpu on A100; free: 3, at most 1 on one node";
+    wait_for(&scene.api::<AIInference>(), "late", counted, within(), |model: &AIInference| {
+        condition(model, conditions::SCHEDULED).is_some_and(|scheduled| scheduled.message == counted)
+    })
+    .await;
+    change(&scene, "first", json!({"replicas": 2})).await;
+    until_ready(&scene, "late").await;
+}

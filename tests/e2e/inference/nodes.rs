@@ -1,0 +1,157 @@
+//! A node that dies takes no replica with it for long, one that flaps takes none, and a cluster that is cut off is left
+//! alone.
+
+use std::collections::BTreeSet;
+
+use api::aiinference::{AIInference, Migration};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams},
+};
+use local_cluster::{Cluster, ClusterSpec, NodePool, nodes};
+use serde_json::json;
+use tests::{Scene, controller, fresh_name, start, tools, wait_for, wait_until_gone, within};
+
+use super::{create, rest::until_renewed, until_ready};
+
+#[tokio::test]
+async fn the_pods_of_a_dead_node_are_replaced_elsewhere_in_time_and_none_by_force() {
+    let cluster = own_cluster().await;
+    let scene = Scene::new(&cluster).await;
+    create(&scene, "chat", json!({"replicas": 2, "nodeFailureSeconds": 5})).await;
+    until_ready(&scene, "chat").await;
+    let (told, lost) = lose_a_node_under(&scene, "chat").await;
+
+    assert_eq!((told.from_node.as_str(), told.reason.as_str()), (lost.node.as_str(), "NodeUnreachable"));
+    until_ready(&scene, "chat").await;
+    let pods = scene.api::<Pod>();
+    let replacements: Vec<Pod> =
+        live_pods(&scene).await.into_iter().filter(|pod| !lost.pods_before.contains(&name(pod))).collect();
+    let [replacement] = replacements.as_slice() else { panic!("one pod was lost: {replacements:#?}") };
+    assert_eq!(node_of(replacement), told.to_node.as_deref());
+    assert_ne!(node_of(replacement), Some(lost.node.as_str()));
+    let took = created(replacement).duration_since(lost.since);
+    assert!(took <= SignedDuration::from_secs(5 + 10), "{took:?}");
+    // The cluster's times have whole seconds.
+    assert!(took >= SignedDuration::from_secs(5 - 1), "{took:?}");
+
+    let old = pods.get(&told.pod).await.expect("a pod that was deleted by force is gone");
+    assert!(old.metadata.deletion_timestamp.is_some());
+    nodes::start_heartbeat(&scene.client(), &lost.node).await.unwrap();
+    wait_until_gone(&pods, &told.pod, within()).await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_back_in_time_loses_no_pod() {
+    let cluster = own_cluster().await;
+    let scene = Scene::new(&cluster).await;
+    create(&scene, "chat", json!({"nodeFailureSeconds": 15})).await;
+    until_ready(&scene, "chat").await;
+    let before = names(&live_pods(&scene).await);
+    let node = node_of(&live_pods(&scene).await[0]).unwrap().to_owned();
+    let all = scene.cluster_api::<Node>();
+    nodes::stop_heartbeat(&scene.client(), &node).await.unwrap();
+    wait_for(&all, &node, "silent", within(), |node| !nodes::is_ready(node)).await;
+    nodes::start_heartbeat(&scene.client(), &node).await.unwrap();
+    wait_for(&all, &node, "back", within(), nodes::is_ready).await;
+    // The time in which it would have been replaced passes: two seconds for each renewal.
+    until_renewed(&scene, 8).await;
+    assert_eq!(names(&live_pods(&scene).await), before);
+    assert!(until_ready(&scene, "chat").await.status.unwrap().migrations.is_empty());
+}
+
+#[tokio::test]
+async fn the_pods_of_a_deleted_node_are_replaced_too() {
+    let cluster = own_cluster().await;
+    let scene = Scene::new(&cluster).await;
+    create(&scene, "chat", json!({"nodeFailureSeconds": 0})).await;
+    until_ready(&scene, "chat").await;
+    let node = node_of(&live_pods(&scene).await[0]).unwrap().to_owned();
+    scene.cluster_api::<Node>().delete(&node, &DeleteParams::default()).await.unwrap();
+    let told = until_migrated(&scene, "chat").await;
+    assert_eq!((told.from_node, told.reason.as_str()), (node, "NodeDeleted"));
+    until_ready(&scene, "chat").await;
+}
+
+#[tokio::test]
+async fn no_pod_leaves_while_most_nodes_are_down_and_then_one_does() {
+    let cluster = own_cluster().await;
+    let scene = Scene::new(&cluster).await;
+    create(&scene, "chat", json!({"replicas": 4, "nodeFailureSeconds": 8})).await;
+    until_ready(&scene, "chat").await;
+    let before = names(&live_pods(&scene).await);
+    let all = scene.cluster_api::<Node>();
+    let down = ["gpu-1", "gpu-2", "gpu-3"];
+    for node in down {
+        nodes::stop_heartbeat(&scene.client(), node).await.unwrap();
+    }
+    for node in down {
+        wait_for(&all, node, "silent", within(), |node| !nodes::is_ready(node)).await;
+    }
+    until_renewed(&scene, 6).await;
+    assert_eq!(names(&live_pods(&scene).await), before, "three of four nodes are down");
+
+    nodes::start_heartbeat(&scene.client(), "gpu-1").await.unwrap();
+    let told = until_migrated(&scene, "chat").await;
+    assert!(["gpu-2", "gpu-3"].contains(&told.from_node.as_str()), "{told:?}");
+}
+
+/// What a node was when it died.
+pub(super) struct LostNode {
+    node: String,
+    /// When it left Ready.
+    since: Timestamp,
+    pods_before: BTreeSet<String>,
+}
+
+/// Stops the node under one of the object's pods, and waits until the pod has found another one.
+pub(super) async fn lose_a_node_under(scene: &Scene<'_>, model: &str) -> (Migration, LostNode) {
+    let pods = live_pods(scene).await;
+    let node = node_of(pods.first().expect("a pod")).expect("a node").to_owned();
+    nodes::stop_heartbeat(&scene.client(), &node).await.unwrap();
+    let told = until_migrated(scene, model).await;
+    let seen = scene.cluster_api::<Node>().get(&node).await.unwrap();
+    let conditions = seen.status.unwrap().conditions.unwrap();
+    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready").unwrap();
+    let since = ready.last_transition_time.unwrap().0;
+    (told, LostNode { node, since, pods_before: names(&pods) })
+}
+
+async fn until_migrated(scene: &Scene<'_>, model: &str) -> Migration {
+    let told = |model: &AIInference| model.status.as_ref()?.migrations.first().cloned();
+    let model = wait_for(&scene.api::<AIInference>(), model, "a pod has moved", within(), |model| {
+        told(model).is_some_and(|told| told.to_node.is_some())
+    })
+    .await;
+    told(&model).expect("a migration")
+}
+
+async fn own_cluster() -> Cluster {
+    let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
+    cluster.start_controller(&controller("inference-controller")).await.unwrap();
+    cluster
+}
+
+async fn live_pods(scene: &Scene<'_>) -> Vec<Pod> {
+    let pods: Api<Pod> = scene.api();
+    let all = pods.list(&ListParams::default()).await.unwrap();
+    all.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect()
+}
+
+fn names(pods: &[Pod]) -> BTreeSet<String> {
+    pods.iter().map(name).collect()
+}
+
+fn name(pod: &Pod) -> String {
+    pod.metadata.name.clone().unwrap()
+}
+
+fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
+}
+
+fn created(pod: &Pod) -> Timestamp {
+    pod.metadata.creation_timestamp.as_ref().unwrap().0
+}

@@ -1,0 +1,61 @@
+//! How much is written until a model serves, counted in the audit log.
+
+use std::collections::BTreeMap;
+
+use local_cluster::audit::Event;
+use serde_json::json;
+use tests::{Scene, simulated};
+
+use super::{create, rest::until_renewed, until_ready};
+
+const USER: &str = "system:serviceaccount:ai-system:inference-controller";
+/// ConfigMap, Deployment, Service and, for more than one replica, PodDisruptionBudget.
+const CHILDREN: usize = 3;
+
+#[tokio::test]
+async fn one_replica_costs_its_children_three_statuses_and_three_events() {
+    let written = written_until_ready(json!({})).await;
+    assert_eq!(written.children, CHILDREN, "{:#?}", written.all);
+    assert!(written.statuses <= 3 && written.events <= 3 && written.reads == 0, "{:#?}", written.all);
+}
+
+#[tokio::test]
+async fn more_replicas_cost_no_more_than_one_status_each() {
+    let written = written_until_ready(json!({"replicas": 3})).await;
+    assert_eq!(written.children, CHILDREN + 1, "{:#?}", written.all);
+    assert!(written.statuses <= 3 + 2 && written.events <= 3 && written.reads == 0, "{:#?}", written.all);
+}
+
+struct Written {
+    children: usize,
+    statuses: usize,
+    events: usize,
+    reads: usize,
+    all: BTreeMap<String, usize>,
+}
+
+async fn written_until_ready(spec: serde_json::Value) -> Written {
+    let scene = simulated().await;
+    create(&scene, "chat", spec).await;
+    until_ready(&scene, "chat").await;
+    // What is still under way has been written by then.
+    until_renewed(&scene, 2).await;
+    let events = scene.cluster().audit_events().unwrap();
+    let ours: Vec<&Event> = events.iter().filter(|event| is_ours(&scene, event)).collect();
+    let count = |holds: &dyn Fn(&Event) -> bool| ours.iter().filter(|event| holds(event)).count();
+    let mut all = BTreeMap::new();
+    for event in &ours {
+        *all.entry(format!("{} {}/{}", event.verb, event.resource, event.subresource)).or_default() += 1;
+    }
+    Written {
+        children: count(&|event| event.verb == "patch" && event.subresource.is_empty()),
+        statuses: count(&|event| event.subresource == "status"),
+        events: count(&|event| event.resource == "events"),
+        reads: count(&|event| event.verb == "get" || event.verb == "list"),
+        all,
+    }
+}
+
+fn is_ours(scene: &Scene<'_>, event: &Event) -> bool {
+    event.user == USER && event.namespace == scene.namespace()
+}
