@@ -20,7 +20,7 @@ fn sources(wanted: impl Fn(&str) -> bool) -> Vec<Source> {
     let root = workspace();
     let mut found = Vec::new();
     for folder in ["crates", "tests", "xtask"] {
-        collect(&root, &root.join(folder), &mut found);
+        collect(root, &root.join(folder), &mut found);
     }
     // Inline tests that have outgrown their file are tests all the same.
     found.retain(|(path, _)| wanted(path) && !path.ends_with("/tests.rs"));

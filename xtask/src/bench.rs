@@ -40,22 +40,14 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
 
 /// The meter shares the machine with what it measures, so it is a release build itself.
 fn again_in_release() -> anyhow::Result<()> {
-    succeed(&mut cargo([
-        "build",
-        "--release",
-        "--locked",
-        "--package",
-        "xtask",
-        "--package",
-        "local-cluster",
-    ]))?;
-    let mut own = std::process::Command::new(release_folder()?.join("xtask"));
+    succeed(&mut cargo(["build", "--release", "--locked", "--package", "xtask"]))?;
+    let mut own = std::process::Command::new(target_folder()?.join("release/xtask"));
     succeed(own.args(std::env::args_os().skip(1)))
 }
 
-/// Where cargo puts release builds: beside the folder of the build that runs now.
-fn release_folder() -> anyhow::Result<PathBuf> {
+/// Cargo's folder of builds: `debug` and `release` are in it, and in one of them is what runs now.
+fn target_folder() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("failed to find our own program")?;
-    let target = own.ancestors().nth(2).context("our own program is not in a target folder")?;
-    Ok(target.join("release"))
+    let target = own.ancestors().nth(2).context("our own program is not in a folder of cargo's")?;
+    Ok(target.to_owned())
 }

@@ -3,7 +3,7 @@
 /// One line of a table.
 #[derive(Clone, Debug)]
 pub(super) struct Figure {
-    pub(super) name: &'static str,
+    pub(super) name: String,
     pub(super) value: f64,
     /// The same of the null writer.
     pub(super) beside: Option<f64>,
@@ -17,8 +17,8 @@ pub(super) enum Goal {
 }
 
 impl Figure {
-    pub(super) fn new(name: &'static str, value: f64) -> Self {
-        Self { name, value, beside: None, goal: None }
+    pub(super) fn new(name: impl Into<String>, value: f64) -> Self {
+        Self { name: name.into(), value, beside: None, goal: None }
     }
 
     pub(super) fn beside(self, null_writer: f64) -> Self {

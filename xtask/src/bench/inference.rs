@@ -13,10 +13,14 @@ mod sightings;
 
 use tokio::runtime::Runtime;
 
-use self::{controller_arm::Controlled, null_writer::Nulled, plane::Programs};
+use self::{
+    controller_arm::{Controlled, Percentiles},
+    null_writer::Nulled,
+    plane::Programs,
+};
 use super::{
     figures::{Figure, exponent, medians, table},
-    machine, release_folder,
+    machine, target_folder,
 };
 use crate::steps::{cargo, succeed};
 
@@ -53,8 +57,15 @@ const GROWTH: [u32; 4] = [100, 300, 1000, 3000];
 
 pub(super) fn run(args: &Args, tokio: &Runtime) -> anyhow::Result<()> {
     succeed(&mut cargo(["build", "--release", "--locked", "--package", CONTROLLER]))?;
+    // It only looks after the others, which a debug build does as well.
+    succeed(&mut cargo(["build", "--locked", "--package", "local-cluster"]))?;
     local_cluster::install_crypto_provider();
-    let programs = Programs { tools: local_cluster::tools::ensure()?, release: release_folder()? };
+    let target = target_folder()?;
+    let programs = Programs {
+        kubernetes: local_cluster::tools::ensure()?,
+        controller: target.join("release").join(CONTROLLER),
+        supervisor: target.join("debug/local-cluster"),
+    };
     tokio.block_on(async {
         if args.growth { growth(&programs).await } else { compared(args, &programs).await }
     })
@@ -63,7 +74,7 @@ pub(super) fn run(args: &Args, tokio: &Runtime) -> anyhow::Result<()> {
 async fn compared(args: &Args, programs: &Programs) -> anyhow::Result<()> {
     let mut runs = Vec::new();
     for run in 1..=args.runs {
-        let began = machine::load()?;
+        let began = machine::condition()?;
         println!("run {run} of {}: null writer", args.runs);
         let nulled = null_writer::run(programs, args.count, args.null_writer).await?;
         println!("run {run} of {}: {CONTROLLER}", args.runs);
@@ -72,8 +83,7 @@ async fn compared(args: &Args, programs: &Programs) -> anyhow::Result<()> {
             "\nrequests of the controller per object, of {} in the burst\n{}",
             args.count, controlled.requests
         );
-        let (cores, ended) = (machine::cores(), machine::load()?);
-        println!("load average {began} at the begin, {ended} at the end, {cores} cores");
+        println!("begin: {began}\nend:   {}", machine::condition()?);
         if !controlled.at_rest.is_empty() {
             println!("requests at rest\n{}", controlled.at_rest);
         }
@@ -92,41 +102,52 @@ async fn compared(args: &Args, programs: &Programs) -> anyhow::Result<()> {
 fn figures(args: &Args, controlled: &Controlled, nulled: &Nulled) -> Vec<Figure> {
     let count = f64::from(args.count);
     let Controlled { burst, requests, .. } = controlled;
+    let (used, null_used) = (&burst.used, &nulled.burst.used);
     let (per_second, null_per_second) = (count / burst.seconds, count / nulled.burst.seconds);
-    let (plane_ms, null_plane_ms) = (1e3 * burst.plane_cpu / count, 1e3 * nulled.burst.plane_cpu / count);
     let each = |requests: usize| requests as f64 / count;
-    vec![
+    let ms_each = |seconds: f64| 1e3 * seconds / count;
+    let (plane, null_plane) = (ms_each(used.whole_plane_seconds()), ms_each(null_used.whole_plane_seconds()));
+    let mut figures = vec![
         Figure::new("created -> all Ready, s", burst.seconds).beside(nulled.burst.seconds),
         Figure::new("objects per second", per_second).beside(null_per_second),
         Figure::new("  in % of the null writer's", 1e2 * per_second / null_per_second).at_least(85.0),
-        Figure::new("CPU of etcd, API server, kcm, scheduler, kwok per object, ms", plane_ms)
-            .beside(null_plane_ms),
-        Figure::new("  times the null writer's", plane_ms / null_plane_ms).at_most(1.2),
-        Figure::new("CPU of the controller per 1000 objects, s", 1e3 * burst.controller_cpu / count)
+        Figure::new("CPU of Kubernetes per object, ms", plane).beside(null_plane),
+        Figure::new("  times the null writer's", plane / null_plane).at_most(1.2),
+    ];
+    for ((name, seconds), (_, null_seconds)) in used.plane_seconds.iter().zip(&null_used.plane_seconds) {
+        figures
+            .push(Figure::new(format!("  of it {name}"), ms_each(*seconds)).beside(ms_each(*null_seconds)));
+    }
+    let Percentiles { p50: burst_p50, p99: burst_p99 } = controlled.burst_child_ms;
+    let Percentiles { p50: paced_p50, p99: paced_p99 } = controlled.paced_child_ms;
+    let Percentiles { p50: create_p50, p99: create_p99 } = controlled.paced_create_ms;
+    let writes = each(requests.children + requests.status);
+    figures.extend([
+        Figure::new("CPU of the controller per 1000 objects, s", ms_each(used.controller_seconds))
             .at_most(1.0),
         Figure::new("resident memory of the controller at its peak, MiB", controlled.peak_mib),
         Figure::new("resident memory of the controller 10 s after, MiB", controlled.idle_mib).at_most(24.0),
         Figure::new("reconciles per object", controlled.reconciles / count),
         Figure::new("writes of children per object", each(requests.children)),
-        Figure::new("writes of children and status per object", each(requests.children + requests.status))
+        Figure::new("writes of children and status per object", writes)
             .at_most((nulled.children + STATUS_WRITES) as f64),
         Figure::new("events per object", each(requests.events)).at_most(3.0),
         Figure::new("other writes per object", each(requests.other_writes)).at_most(0.0),
         Figure::new("GET and LIST per object", each(requests.reads)).at_most(0.0),
-        Figure::new("burst: create acknowledged -> first child, p50, ms", controlled.burst_child_ms.p50),
-        Figure::new("burst: create acknowledged -> first child, p99, ms", controlled.burst_child_ms.p99),
-        Figure::new("paced: create acknowledged -> first child, p50, ms", controlled.paced_child_ms.p50)
-            .at_most(5.0),
-        Figure::new("paced: create acknowledged -> first child, p99, ms", controlled.paced_child_ms.p99)
-            .at_most(25.0),
-        Figure::new("paced: the create itself, p50, ms", controlled.paced_create_ms.p50),
-        Figure::new("paced: the create itself, p99, ms", controlled.paced_create_ms.p99),
+        Figure::new("burst: create acknowledged -> first child, p50, ms", burst_p50),
+        Figure::new("burst: create acknowledged -> first child, p99, ms", burst_p99),
+        Figure::new("paced: create acknowledged -> first child, p50, ms", paced_p50).at_most(5.0),
+        Figure::new("paced: create acknowledged -> first child, p99, ms", paced_p99).at_most(25.0),
+        Figure::new("paced: the create itself, p50, ms", create_p50),
+        Figure::new("paced: the create itself, p99, ms", create_p99),
         Figure::new("requests in 20 s at rest, without Lease and watches", controlled.at_rest.total() as f64)
             .at_most(0.0),
-        Figure::new("cores used by strangers during the burst", burst.strangers)
-            .beside(nulled.burst.strangers),
-        Figure::new("cores used by this meter during the burst", burst.meter).beside(nulled.burst.meter),
-    ]
+        Figure::new("cores used by strangers during the burst", used.stranger_cores)
+            .beside(null_used.stranger_cores),
+        Figure::new("cores used by this meter during the burst", used.meter_cores)
+            .beside(null_used.meter_cores),
+    ]);
+    figures
 }
 
 /// Progress, placement, Ready.
@@ -140,18 +161,13 @@ async fn growth(programs: &Programs) -> anyhow::Result<()> {
     );
     for count in GROWTH {
         let grown = controller_arm::burst(programs, count).await?;
-        let (used, reconciles) = (grown.burst.controller_cpu, grown.reconciles / f64::from(count));
-        let (peak, ready, strangers) = (grown.peak_mib, grown.burst.seconds, grown.burst.strangers);
+        let (used, reconciles) = (grown.burst.used.controller_seconds, grown.reconciles / f64::from(count));
+        let (peak, ready, strangers) = (grown.peak_mib, grown.burst.seconds, grown.burst.used.stranger_cores);
         println!("{count:>8} {used:>16.2} {reconciles:>22.1} {peak:>12.1} {ready:>12.1} {strangers:>12.2}");
         cpu.push((f64::from(count), used));
     }
     let figure =
         Figure::new("exponent of the controller's CPU time over the count", exponent(&cpu)).at_most(1.1);
-    println!(
-        "\n{}\nload average {}, {} cores",
-        table("growth", &[figure]),
-        machine::load()?,
-        machine::cores()
-    );
+    println!("\n{}\nend: {}", table("growth", &[figure]), machine::condition()?);
     Ok(())
 }

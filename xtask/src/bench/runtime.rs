@@ -21,7 +21,7 @@ use tokio::{
 use self::fake_api::{FakeApi, Object};
 use super::{
     figures::{Figure, medians, table},
-    machine, release_folder,
+    machine, target_folder,
 };
 use crate::steps::{cargo, succeed};
 
@@ -54,15 +54,11 @@ pub(super) fn run(args: &Args, tokio: &Runtime) -> anyhow::Result<()> {
     tokio.block_on(async {
         let mut runs = Vec::new();
         for run in 1..=args.runs {
-            let began = machine::load()?;
+            let began = machine::condition()?;
             let figures = measured(args).await?;
             let title = format!("{} objects, run {run} of {}", args.objects, args.runs);
             println!("{}", table(&title, &figures));
-            println!(
-                "load average {began} at the begin, {} at the end, {} cores\n",
-                machine::load()?,
-                machine::cores()
-            );
+            println!("begin: {began}\nend:   {}\n", machine::condition()?);
             runs.push(figures);
         }
         if runs.len() > 1 {
@@ -135,7 +131,7 @@ struct Delays {
 
 impl Engine {
     fn start(url: &str, objects: u64) -> anyhow::Result<Self> {
-        let program = release_folder()?.join("examples").join(PROGRAM);
+        let program = target_folder()?.join("release/examples").join(PROGRAM);
         let mut process = Command::new(&program)
             .arg(url)
             .arg(objects.to_string())

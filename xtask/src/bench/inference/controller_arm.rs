@@ -35,6 +35,7 @@ pub(super) struct Controlled {
     pub(super) at_rest: Requests,
 }
 
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Percentiles {
     pub(super) p50: f64,
     pub(super) p99: f64,
@@ -123,7 +124,7 @@ async fn create_at_once(plane: &Plane, seen: &mut Seen, count: u32) -> anyhow::R
     seen.ready.until(count as usize, patience(count)).await?;
     let took = began.elapsed();
     settle().await;
-    let burst = Burst::between(before, processes.read()?, took);
+    let burst = Burst { seconds: took.as_secs_f64(), used: processes.read()?.since(&before) };
     let reconciles = reconciles(&admin).await? - reconciles_before;
     Ok(Bursted { burst, created, reconciles })
 }

@@ -47,7 +47,7 @@ pub(super) async fn run(programs: &Programs, count: u32, how: NullWriter) -> any
     available.until(count as usize, patience(count)).await?;
     let took = began.elapsed();
     settle().await;
-    let burst = Burst::between(before, processes.read()?, took);
+    let burst = Burst { seconds: took.as_secs_f64(), used: processes.read()?.since(&before) };
     let children = plane.children.kinds();
     plane.cluster.stop().await?;
     Ok(Nulled { burst, children })

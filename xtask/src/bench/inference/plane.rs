@@ -19,14 +19,16 @@ use serde_json::{Value, json};
 
 use super::{CONTROLLER, NullWriter, applied::applied_by};
 use crate::{
-    bench::machine::{Processes, Reading},
+    bench::machine::{Processes, Used},
     steps::workspace,
 };
 
-/// What is run: Kubernetes, and our release builds.
+/// What is run.
 pub(super) struct Programs {
-    pub(super) tools: PathBuf,
-    pub(super) release: PathBuf,
+    /// The folder with all of it.
+    pub(super) kubernetes: PathBuf,
+    pub(super) controller: PathBuf,
+    pub(super) supervisor: PathBuf,
 }
 
 pub(super) struct Plane {
@@ -42,12 +44,8 @@ pub(super) struct Children(Vec<(ApiResource, String)>);
 pub(super) struct Burst {
     /// From the first create until the last object was seen to be as it should.
     pub(super) seconds: f64,
-    pub(super) plane_cpu: f64,
-    pub(super) controller_cpu: f64,
-    /// Cores.
-    pub(super) strangers: f64,
-    /// Cores.
-    pub(super) meter: f64,
+    /// Until what follows the last object had ended as well.
+    pub(super) used: Used,
 }
 
 pub(super) const NAMESPACE: &str = "bench";
@@ -69,8 +67,8 @@ impl Plane {
         let count = (pods + 1).div_ceil(PODS_PER_NODE).max(FEWEST_NODES);
         let nodes = NodePool { count, gpus: PODS_PER_NODE, products: vec![PRODUCT.to_owned()] };
         let name = format!("bench-{}-{arm}", std::process::id());
-        let spec = ClusterSpec::simulated(name, &programs.tools, nodes).with_clock(NodeClock::REAL);
-        let cluster = Cluster::start(spec, &programs.release.join("local-cluster")).await?;
+        let spec = ClusterSpec::simulated(name, &programs.kubernetes, nodes).with_clock(NodeClock::REAL);
+        let cluster = Cluster::start(spec, &programs.supervisor).await?;
         let client = cluster.client().await?;
         install::crds(&client, &workspace().join("deploy/crds")).await?;
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
@@ -81,7 +79,7 @@ impl Plane {
             .with_context(|| format!("failed to create namespace {NAMESPACE}"))?;
         let controller = Controller {
             name: CONTROLLER.to_owned(),
-            program: programs.release.join(CONTROLLER),
+            program: programs.controller.clone(),
             base: workspace().join("deploy").join(CONTROLLER).join("base"),
             args: Vec::new(),
             env: Default::default(),
@@ -101,7 +99,7 @@ impl Plane {
         let (ours, plane): (Vec<_>, Vec<_>) =
             components.into_iter().partition(|component| component.name == CONTROLLER);
         Ok(Processes {
-            plane: plane.iter().filter_map(|component| component.pid).collect(),
+            plane: plane.into_iter().filter_map(|component| Some((component.name, component.pid?))).collect(),
             controller: ours.iter().find_map(|component| component.pid),
         })
     }
@@ -137,19 +135,6 @@ impl Children {
                 .with_context(|| format!("failed to create {} {NAMESPACE}/{child_name}", resource.kind))?;
         }
         Ok(())
-    }
-}
-
-impl Burst {
-    /// Between two readings; the second is taken once everything that follows the last object has ended as well.
-    pub(super) fn between(began: Reading, ended: Reading, took: Duration) -> Self {
-        Self {
-            seconds: took.as_secs_f64(),
-            plane_cpu: ended.plane - began.plane,
-            controller_cpu: ended.controller - began.controller,
-            strangers: ended.strangers_since(&began),
-            meter: ended.meter_since(&began),
-        }
     }
 }
 
