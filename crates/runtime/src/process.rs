@@ -172,6 +172,8 @@ enum RunError {
     Admin,
     #[error("a watch task died")]
     Plane,
+    #[error("the controller died")]
+    Work,
     #[error("the lease was lost; another replica leads")]
     Lost,
 }
@@ -319,7 +321,11 @@ async fn lead(
             work.abort();
             Err(RunError::Lost)
         }
-        _ = &mut work => Ok(Leadership::Held),
+        ended = &mut work => match ended {
+            Ok(()) => Ok(Leadership::Held),
+            // Panics of a reconcile are caught; this one is of the controller itself.
+            Err(_) => Err(RunError::Work),
+        },
     }
 }
 
