@@ -8,8 +8,12 @@ use kube::{Api, api::PostParams};
 use runtime::{
     apply::{ApplyError, Writer, Written},
     cache::Cache,
+    kept::Kept,
 };
 use tests::Scene;
+
+/// As a controller keeps them.
+type Children = Cache<Kept<ConfigMap>>;
 
 fn writer(scene: &Scene<'_>) -> Writer {
     Writer::new(scene.client(), "test-controller", "test.example/hash")
@@ -44,7 +48,7 @@ async fn scene() -> Scene<'static> {
 #[tokio::test]
 async fn an_absent_child_is_created_and_then_left_alone() {
     let scene = scene().await;
-    let (writer, cache) = (writer(&scene), Cache::default());
+    let (writer, cache) = (writer(&scene), Children::default());
     let wanted = child(&scene, &[("a", "1")]);
     assert_eq!(writer.apply(&cache, &wanted).await.unwrap(), Written::Created);
     assert_eq!(
@@ -61,7 +65,7 @@ async fn somebody_elses_object_of_that_name_is_not_touched() {
     let mut theirs = child(&scene, &[("theirs", "x")]);
     theirs.metadata.owner_references = None;
     let before = foreign.create(&PostParams::default(), &theirs).await.unwrap();
-    let refused = writer(&scene).apply(&Cache::default(), &child(&scene, &[("a", "1")])).await.unwrap_err();
+    let refused = writer(&scene).apply(&Children::default(), &child(&scene, &[("a", "1")])).await.unwrap_err();
     assert!(matches!(refused, ApplyError::Foreign { .. }), "{refused:?}");
     let after = foreign.get("child").await.unwrap();
     assert_eq!(before.metadata.resource_version, after.metadata.resource_version);
@@ -71,15 +75,15 @@ async fn somebody_elses_object_of_that_name_is_not_touched() {
 async fn our_own_child_that_the_cache_has_not_seen_is_no_conflict() {
     let scene = scene().await;
     let writer = writer(&scene);
-    writer.apply(&Cache::default(), &child(&scene, &[("a", "1")])).await.unwrap();
-    let again = writer.apply(&Cache::default(), &child(&scene, &[("a", "2")])).await.unwrap();
+    writer.apply(&Children::default(), &child(&scene, &[("a", "1")])).await.unwrap();
+    let again = writer.apply(&Children::default(), &child(&scene, &[("a", "2")])).await.unwrap();
     assert_eq!(again, Written::Changed);
 }
 
 #[tokio::test]
 async fn a_field_that_we_stop_setting_is_taken_back_and_one_of_others_stays() {
     let scene = scene().await;
-    let (writer, cache) = (writer(&scene), Cache::default());
+    let (writer, cache) = (writer(&scene), Children::default());
     writer.apply(&cache, &child(&scene, &[("a", "1"), ("b", "2")])).await.unwrap();
     scene.kubectl(&["patch", "configmap", "child", "--type=merge", "-p", r#"{"data":{"theirs":"x"}}"#]);
     assert_eq!(writer.apply(&cache, &child(&scene, &[("a", "1")])).await.unwrap(), Written::Changed);
@@ -90,7 +94,7 @@ async fn a_field_that_we_stop_setting_is_taken_back_and_one_of_others_stays() {
 #[tokio::test]
 async fn a_write_meant_for_a_deleted_object_does_not_reach_its_namesake() {
     let scene = scene().await;
-    let (writer, cache) = (writer(&scene), Cache::default());
+    let (writer, cache) = (writer(&scene), Children::default());
     let api: Api<ConfigMap> = scene.api();
     writer.apply(&cache, &child(&scene, &[("a", "1")])).await.unwrap();
     scene.kubectl(&["delete", "configmap", "child"]);

@@ -29,13 +29,14 @@ use runtime::{
     cache::Cache,
     controller::Next,
     events::Recorder,
+    kept::Kept,
     process::{Identity, Process, Started},
 };
 
 use crate::{
     apply::{Applied, Error, apply},
     observe::{
-        Absences, ClaimView, HolderView, NodeView, ON_A_NODE, PodView, Readers, ReplicaSetView,
+        Absences, ClaimView, NodeView, PodView, Readers, ReplicaSetView, UNFINISHED, count_ours,
         keys_by_instance, keys_on_lost, observe,
     },
     pace::Pace,
@@ -92,26 +93,21 @@ pub struct InferenceArgs {
 /// What every reconcile has at hand.
 pub(crate) struct Context {
     pub(crate) models: Cache<AIInference>,
-    pub(crate) config_maps: Cache<ConfigMap>,
-    pub(crate) deployments: Cache<Deployment>,
-    pub(crate) services: Cache<Service>,
-    pub(crate) budgets: Cache<PodDisruptionBudget>,
+    pub(crate) config_maps: Cache<Kept<ConfigMap>>,
+    pub(crate) deployments: Cache<Kept<Deployment>>,
+    pub(crate) services: Cache<Kept<Service>>,
+    pub(crate) budgets: Cache<Kept<PodDisruptionBudget>>,
     pub(crate) replica_sets: Cache<ReplicaSetView>,
+    /// Everybody's, since all hold something of their nodes.
     pub(crate) pods: Cache<PodView>,
     pub(crate) claims: Cache<ClaimView>,
     /// None in a process that may see one namespace alone: then no pod leaves a lost node, and no GPU is counted.
-    pub(crate) cluster: Option<Cluster>,
+    pub(crate) nodes: Option<Cache<NodeView>>,
     pub(crate) absences: Absences,
     pub(crate) pace: Pace,
     pub(crate) writer: Writer,
     pub(crate) recorder: Recorder,
     pub(crate) defaults: Defaults,
-}
-
-/// What is known of the cluster beyond the objects of our users.
-pub(crate) struct Cluster {
-    pub(crate) nodes: Cache<NodeView>,
-    pub(crate) holders: Cache<HolderView>,
 }
 
 /// Names what is watched and what runs for it.
@@ -124,12 +120,9 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         services: process.watch_labelled("Service", &ours),
         budgets: process.watch_labelled("PodDisruptionBudget", &ours),
         replica_sets: process.watch_labelled("ReplicaSet", &ours),
-        pods: process.watch_labelled("Pod", &ours),
+        pods: process.watch_selected("Pod", UNFINISHED),
         claims: process.watch("PersistentVolumeClaim"),
-        cluster: (!process.is_confined()).then(|| Cluster {
-            nodes: process.watch_cluster("Node"),
-            holders: process.watch_selected("ScheduledPod", ON_A_NODE),
-        }),
+        nodes: (!process.is_confined()).then(|| process.watch_cluster("Node")),
         absences: Absences::default(),
         pace: Pace::default(),
         writer: process.writer(),
@@ -147,12 +140,9 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         .maps(&ctx.replica_sets, keys_by_instance)
         .maps(&ctx.pods, keys_by_instance)
         .maps(&ctx.claims, move |claim| readers.keys(claim));
-    if let Some(Cluster { nodes, holders }) = &ctx.cluster {
+    if let Some(nodes) = &ctx.nodes {
         let (known, pods) = (nodes.clone(), ctx.pods.clone());
-        controller = controller
-            .maps(nodes, move |node| keys_on_lost(&known, &pods, node, keys_by_instance))
-            // Of no object in particular: who waits for a GPU looks again by itself. To be counted, they must be known.
-            .maps(holders, |_| Vec::new());
+        controller = controller.maps(nodes, move |node| keys_on_lost(&known, &pods, node));
     }
     process.control(controller, move |model, now| {
         let ctx = Arc::clone(&ctx);
@@ -166,13 +156,13 @@ async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Re
         // Its children go with it, by their owner references; to repair them now would bring them back.
         return Ok(Next::Done);
     }
-    let observed = observe(ctx, Arc::clone(&model), now);
+    let observed = observe(ctx, Arc::clone(&model), now)?;
     let valid = match validate(&model) {
         Ok(valid) => valid,
         Err(invalid) => return finish(apply(ctx, &model, rejected(&invalid, &observed, now), now).await?),
     };
     // The one decision that no object can make alone: how many pods may leave lost nodes at a time.
-    let allowance = ctx.pace.allow(&due(&valid, &observed, now), ctx.pods.len(), now);
+    let allowance = ctx.pace.allow(&due(&valid, &observed, now), || count_ours(&ctx.pods), now);
     match apply(ctx, &model, plan(&valid, &observed, &allowance, &ctx.defaults, now), now).await? {
         Applied::Refused(refusal) => {
             finish(apply(ctx, &model, refused(&refusal, &valid, &observed, &ctx.defaults, now), now).await?)

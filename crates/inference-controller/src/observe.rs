@@ -2,24 +2,30 @@
 
 use std::sync::Arc;
 
-use api::{aiinference::AIInference, labels};
+use api::aiinference::AIInference;
 use jiff::Timestamp;
 use k8s_openapi::api::{apps::v1::Deployment, policy::v1::PodDisruptionBudget};
 use kube::Resource;
-use runtime::cache::{Cache, Key};
+use runtime::{
+    cache::{Cache, Key},
+    kept::Kept,
+};
+use serde::de::DeserializeOwned;
 
-use crate::{Cluster, Context, names};
+use crate::{Context, names};
 
 mod capacity;
 mod claims;
 mod nodes;
 mod projections;
 
-pub(crate) use capacity::{HolderView, ON_A_NODE, Room};
+pub(crate) use capacity::Room;
 pub(crate) use claims::{ClaimView, Readers};
 pub(crate) use nodes::{Absences, Loss, Lost, NodeView, Nodes, is_known_label, keys_on_lost};
-use projections::TemplateHash;
-pub(crate) use projections::{Container, ContainerState, PodView, ReplicaSetView, Terminated};
+pub(crate) use projections::{
+    Container, ContainerState, PodView, ReplicaSetView, Terminated, UNFINISHED, count_ours,
+};
+use projections::{ForInstance, TemplateHash};
 
 /// One AIInference and its children as the caches have them.
 #[derive(Clone, Debug)]
@@ -38,10 +44,23 @@ pub(crate) struct Observed {
     pub(crate) claim: Option<Arc<ClaimView>>,
 }
 
-pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Observed {
+/// A child that is not what its kind says it is.
+#[derive(Debug, thiserror::Error)]
+#[error("{kind} {key} cannot be decoded; fix or delete it")]
+pub(crate) struct Unreadable {
+    kind: String,
+    key: Key,
+    source: serde_json::Error,
+}
+
+pub(crate) fn observe(
+    ctx: &Context,
+    model: Arc<AIInference>,
+    now: Timestamp,
+) -> Result<Observed, Unreadable> {
     let uid = model.metadata.uid.clone().unwrap_or_default();
     let name = model.metadata.name.clone().unwrap_or_default();
-    let deployment = own(&ctx.deployments, &uid, &names::deployment(&name));
+    let deployment = own(&ctx.deployments, &uid, &names::deployment(&name))?;
     let (mut current, mut others) = (None, Vec::new());
     if let Some(deployment) = &deployment {
         let wanted = wanted_template(deployment);
@@ -57,19 +76,19 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
             }
         }
     }
-    let budget = own(&ctx.budgets, &uid, &names::pod_disruption_budget(&name));
+    let budget = own(&ctx.budgets, &uid, &names::pod_disruption_budget(&name))?;
     let pods = current.iter().flatten().chain(&others).map(AsRef::as_ref);
     let (mut nodes, mut rooms) = (Nodes::default(), None);
-    if let Some(Cluster { nodes: known, holders }) = &ctx.cluster {
+    if let Some(known) = &ctx.nodes {
         nodes = nodes::nodes(known, &ctx.absences, pods, now);
         let finds_no_node = |pod: &Arc<PodView>| pod.scheduled.as_ref().is_some_and(|c| c.status == "False");
         // To count is to look at every pod of the cluster, and mostly nobody wants to know.
         if current.iter().flatten().any(finds_no_node) {
-            rooms = Some(capacity::capacity(known, holders, &model.spec.gpu.resource_name));
+            rooms = Some(capacity::capacity(known, &ctx.pods, &model.spec.gpu.resource_name));
         }
     }
     let claim = claims::claim_key(&model).and_then(|key| ctx.claims.get(&key));
-    Observed { model, deployment, current, others, budget, nodes, rooms, claim }
+    Ok(Observed { model, deployment, current, others, budget, nodes, rooms, claim })
 }
 
 /// Revisions are told apart by their templates, as the Deployment's own controller does it. Counts in the status of the
@@ -82,12 +101,21 @@ fn wanted_template(deployment: &Deployment) -> Option<TemplateHash> {
 }
 
 /// An object whose labels say which AIInference it is for.
-pub(crate) fn keys_by_instance<K: Resource>(object: &K) -> Vec<Key> {
-    let meta = object.meta();
-    let instance = meta.labels.as_ref().and_then(|labels| labels.get(labels::INSTANCE));
-    instance.map(|name| Key::new(meta.namespace.as_deref().unwrap_or_default(), name)).into_iter().collect()
+pub(crate) fn keys_by_instance<V: ForInstance>(object: &V) -> Vec<Key> {
+    let namespace = object.meta().namespace.as_deref().unwrap_or_default();
+    object.instance().map(|name| Key::new(namespace, name)).into_iter().collect()
 }
 
-fn own<K: Resource>(children: &Cache<K>, uid: &str, name: &str) -> Option<Arc<K>> {
-    children.owned_by(uid).into_iter().find(|child| child.meta().name.as_deref() == Some(name))
+/// The child of this name that the owner of this uid controls.
+fn own<K>(children: &Cache<Kept<K>>, uid: &str, name: &str) -> Result<Option<Arc<K>>, Unreadable>
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned,
+{
+    let child = children.owned_by(uid).into_iter().find(|child| child.meta().name.as_deref() == Some(name));
+    let read = |child: Arc<Kept<K>>| {
+        let unreadable =
+            |source| Unreadable { kind: K::kind(&()).into_owned(), key: Key::of(&*child), source };
+        child.read().map(Arc::new).map_err(unreadable)
+    };
+    child.map(read).transpose()
 }

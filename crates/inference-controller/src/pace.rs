@@ -34,11 +34,12 @@ const WINDOW: Duration = Duration::from_secs(10);
 const PERCENT_OF_PODS: usize = 10;
 
 impl Pace {
-    pub(crate) fn allow(&self, uids: &[&str], of: usize, now: Timestamp) -> Allowance {
+    /// `of`: all our pods, which are counted only if there is something to allow.
+    pub(crate) fn allow(&self, uids: &[&str], of: impl FnOnce() -> usize, now: Timestamp) -> Allowance {
         if uids.is_empty() {
             return Allowance::default();
         }
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).allow(uids, of, now)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).allow(uids, of(), now)
     }
 }
 

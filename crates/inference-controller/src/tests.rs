@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use api::aiinference::{AIInference, AIInferenceSpec};
+use api::{
+    aiinference::{AIInference, AIInferenceSpec},
+    labels,
+};
 use clap::CommandFactory;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
@@ -12,7 +15,7 @@ use k8s_openapi::{
 use serde_json::json;
 
 use crate::{
-    Args, InferenceArgs,
+    Args, InferenceArgs, NAME, names,
     observe::{Nodes, Observed, PodView},
     pace::Allowance,
     plan::{Child, Defaults, Plan, plan},
@@ -46,6 +49,11 @@ pub(crate) fn pod(parts: &str) -> PodView {
         "metadata": {
             "name": parts["name"].as_str().unwrap_or("chat-0"),
             "namespace": "demo",
+            "labels": {
+                labels::MANAGED_BY: NAME,
+                labels::NAME: names::KIND,
+                labels::INSTANCE: "chat",
+            },
             "uid": parts["name"].as_str().unwrap_or("chat-0"),
             "creationTimestamp": parts["created"],
         },

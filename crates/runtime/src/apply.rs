@@ -16,7 +16,10 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tracing::info;
 
-use crate::cache::{Cache, Key, controller_of};
+use crate::{
+    cache::{Cache, Key, controller_of},
+    decode,
+};
 
 mod covers;
 
@@ -79,10 +82,12 @@ impl Writer {
         Self { client, field_manager, hash_annotation }
     }
 
-    /// Makes a child what it should be. `desired` names its controlling owner; the cache tells what is there.
-    pub async fn apply<K>(&self, cache: &Cache<K>, desired: &K) -> Result<Written, ApplyError>
+    /// Makes a child what it should be. `desired` names its controlling owner; the cache tells what is there, as whole
+    /// objects or as text (`kept`).
+    pub async fn apply<K, S>(&self, cache: &Cache<S>, desired: &K) -> Result<Written, ApplyError>
     where
-        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone,
+        K: Resource<DynamicType = ()> + Serialize,
+        S: Resource<DynamicType = ()> + Serialize + DeserializeOwned,
     {
         let key = Key::of(desired);
         let about = About { kind: K::kind(&()).into_owned(), key: &key };
@@ -115,7 +120,7 @@ impl Writer {
         status: &S,
     ) -> Result<Written, ApplyError>
     where
-        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone,
+        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned,
         S: Serialize,
     {
         let key = Key::of(object);
@@ -136,8 +141,8 @@ impl Writer {
         let request = Request::new(K::url_path(&(), namespace(&key)))
             .patch_subresource("status", &key.name, &params, &Patch::Apply(&body))
             .map_err(|error| about.call("write the status of", kube::Error::BuildRequest(error)))?;
-        let written: K =
-            self.send(request, "patch_status").await.map_err(|e| about.call("write the status of", e))?;
+        let written =
+            self.read(request, "patch_status").await.map_err(|e| about.call("write the status of", e))?;
         cache.absorb(written);
         Ok(Written::Changed)
     }
@@ -159,7 +164,7 @@ impl Writer {
         let request = Request::new(K::url_path(&(), namespace(&key)))
             .delete(&key.name, &params)
             .map_err(|error| about.call("delete", kube::Error::BuildRequest(error)))?;
-        match self.send::<Value>(request, "delete").await {
+        match self.send(request, "delete").await {
             Ok(_) => {
                 info!(kind = about.kind, child = %key, "deleted");
                 Ok(())
@@ -170,20 +175,20 @@ impl Writer {
     }
 
     /// The first apply of an absent child neither forces nor merges: what is there already may be somebody else's.
-    async fn create<K>(
+    async fn create<S>(
         &self,
-        cache: &Cache<K>,
+        cache: &Cache<S>,
         mut body: Value,
         owner: &str,
         about: &About<'_>,
     ) -> Result<Written, ApplyError>
     where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone,
+        S: Resource<DynamicType = ()> + DeserializeOwned,
     {
         // A version that no object ever has: an apply that would merge into an existing object is a conflict.
         body["metadata"]["resourceVersion"] = json!(NEVER_A_VERSION);
         let params = PatchParams::apply(self.field_manager);
-        match self.patch::<K>(&body, &params, about).await {
+        match self.patch::<S>(&body, &params, about).await {
             Ok(created) => {
                 cache.absorb(created);
                 info!(kind = about.kind, child = %about.key, "created");
@@ -193,24 +198,24 @@ impl Writer {
             Err(error) => return Err(about.call("apply", error)),
         }
         // Ours after all, if the cache has not yet told of our own last write.
-        let request = Request::new(K::url_path(&(), namespace(about.key)))
+        let request = Request::new(S::url_path(&(), namespace(about.key)))
             .get(&about.key.name, &GetParams::default())
             .map_err(|error| about.call("read", kube::Error::BuildRequest(error)))?;
-        let there: K = self.send(request, "get").await.map_err(|error| about.call("read", error))?;
+        let there: S = self.read(request, "get").await.map_err(|error| about.call("read", error))?;
         about.check_owner(there.meta(), owner)?;
         self.force(cache, body, there.meta(), about).await?;
         Ok(Written::Changed)
     }
 
-    async fn force<K>(
+    async fn force<S>(
         &self,
-        cache: &Cache<K>,
+        cache: &Cache<S>,
         mut body: Value,
         seen: &ObjectMeta,
         about: &About<'_>,
     ) -> Result<(), ApplyError>
     where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone,
+        S: Resource<DynamicType = ()> + DeserializeOwned,
     {
         if let Some(meta) = body["metadata"].as_object_mut() {
             meta.remove("resourceVersion");
@@ -218,28 +223,40 @@ impl Writer {
         }
         let params = PatchParams::apply(self.field_manager).force();
         let written =
-            self.patch::<K>(&body, &params, about).await.map_err(|error| about.call("apply", error))?;
+            self.patch::<S>(&body, &params, about).await.map_err(|error| about.call("apply", error))?;
         cache.absorb(written);
         Ok(())
     }
 
-    async fn patch<K>(&self, body: &Value, params: &PatchParams, about: &About<'_>) -> Result<K, kube::Error>
+    async fn patch<S>(&self, body: &Value, params: &PatchParams, about: &About<'_>) -> Result<S, kube::Error>
     where
-        K: Resource<DynamicType = ()> + DeserializeOwned + Clone,
+        S: Resource<DynamicType = ()> + DeserializeOwned,
     {
-        let request = Request::new(K::url_path(&(), namespace(about.key)))
+        let request = Request::new(S::url_path(&(), namespace(about.key)))
             .patch(&about.key.name, params, &Patch::Apply(body))
             .map_err(kube::Error::BuildRequest)?;
-        self.send(request, "patch").await
+        self.read(request, "patch").await
     }
 
-    async fn send<T: DeserializeOwned + Clone>(
+    /// Sends, and reads the object that the answer is.
+    async fn read<K>(
+        &self,
+        request: http::Request<Vec<u8>>,
+        operation: &'static str,
+    ) -> Result<K, kube::Error>
+    where
+        K: Resource + DeserializeOwned,
+    {
+        decode::object(&self.send(request, operation).await?).map_err(kube::Error::SerdeError)
+    }
+
+    async fn send(
         &self,
         mut request: http::Request<Vec<u8>>,
         operation: &'static str,
-    ) -> Result<T, kube::Error> {
+    ) -> Result<String, kube::Error> {
         request.extensions_mut().insert(operation);
-        self.client.request(request).await
+        self.client.request_text(request).await
     }
 
     fn body<K>(&self, desired: &K, about: &About<'_>) -> Result<Value, ApplyError>

@@ -5,7 +5,7 @@
 //! never talks to the API server and never waits.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{HashMap, HashSet},
     fmt,
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
@@ -71,8 +71,8 @@ struct Shared<K> {
 
 struct State<K> {
     objects: HashMap<Key, Arc<K>>,
-    /// uid of the controlling owner → the keys of what it controls.
-    by_owner: HashMap<Arc<str>, BTreeSet<Key>>,
+    /// uid of the controlling owner → the keys of what it controls, in order. Mostly one, so no tree.
+    by_owner: HashMap<Arc<str>, Vec<Key>>,
     /// The newest resource version that the watch has told of, for `absorb`.
     version: u64,
 }
@@ -277,7 +277,10 @@ impl<K: Resource> State<K> {
                 self.disown(uid, &key);
             }
             if let Some(uid) = after {
-                self.by_owner.entry(uid.into()).or_default().insert(key.clone());
+                let keys = self.by_owner.entry(uid.into()).or_insert_with(|| Vec::with_capacity(1));
+                if let Err(place) = keys.binary_search(&key) {
+                    keys.insert(place, key.clone());
+                }
             }
         }
         Told { key, old, new: Some(object), initial: false }
@@ -293,7 +296,9 @@ impl<K: Resource> State<K> {
 
     fn disown(&mut self, uid: &str, key: &Key) {
         if let Some(keys) = self.by_owner.get_mut(uid) {
-            keys.remove(key);
+            if let Ok(place) = keys.binary_search(key) {
+                keys.remove(place);
+            }
             if keys.is_empty() {
                 self.by_owner.remove(uid);
             }

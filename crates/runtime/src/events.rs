@@ -101,6 +101,6 @@ impl Recorder {
         let mut request =
             Request::new(path).create(&PostParams::default(), body).map_err(kube::Error::BuildRequest)?;
         request.extensions_mut().insert("create");
-        self.client.request::<Event>(request).await.map(drop)
+        self.client.request_text(request).await.map(drop)
     }
 }

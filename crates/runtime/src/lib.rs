@@ -2,7 +2,7 @@
 //! server, telemetry, and writes by server-side apply.
 //!
 //! ```text
-//!  watch task A ─┐ decode guard, prune         ┌ worker 1 ┐
+//!  watch task A ─┐ decode what is read         ┌ worker 1 ┐
 //!  watch task B ─┤→ Cache<K> ─ subscribers ─→ Queue ─ …    ├→ deadline + catch_unwind → reconcile(Arc<K>)
 //!  watch task C ─┘ (shared, owner index)       └ worker 32┘        │
 //!     own backoff, own health     keyed, two lanes  ←──────────────┘ Done | After(d) | Err
@@ -20,7 +20,9 @@ pub mod args;
 pub mod cache;
 pub mod client;
 pub mod controller;
+mod decode;
 pub mod events;
+pub mod kept;
 pub mod lease;
 pub mod metrics;
 pub mod process;

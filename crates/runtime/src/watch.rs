@@ -19,17 +19,14 @@ use kube::{
     api::{ListParams, WatchParams},
     core::{Request, Status, WatchEvent},
 };
-use serde::{
-    Deserialize, Deserializer,
-    de::{DeserializeOwned, Error as _},
-};
-use serde_json::{Value, value::RawValue};
+use serde::{Deserialize, de::DeserializeOwned};
 use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::{
     cache::{Cache, Key},
+    decode::Guard,
     metrics::Metrics,
 };
 
@@ -316,7 +313,7 @@ where
             let page: Page<K> = self.client.request(request).await?;
             for item in page.items.unwrap_or_default() {
                 match item {
-                    Guard::Decoded(object) => objects.push(Arc::new(prune(*object))),
+                    Guard::Decoded(object) => objects.push(Arc::new(*object)),
                     Guard::Undecodable { meta, error } => objects.extend(self.undecodable(&meta, &error)),
                 }
             }
@@ -382,7 +379,7 @@ where
                 WatchEvent::Added(item) | WatchEvent::Modified(item) => match item {
                     Guard::Decoded(object) => {
                         note_version(version, object.meta());
-                        self.cache.upsert(prune(*object));
+                        self.cache.upsert(*object);
                     }
                     Guard::Undecodable { meta, error } => {
                         note_version(version, &meta);
@@ -430,19 +427,6 @@ fn note_version(version: &mut String, meta: &ObjectMeta) {
     }
 }
 
-/// Half of an object's bytes are managedFields, which nobody here reads.
-fn prune<K: Resource>(mut object: K) -> K {
-    let meta = object.meta_mut();
-    meta.managed_fields = None;
-    if let Some(annotations) = &mut meta.annotations {
-        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
-        if annotations.is_empty() {
-            meta.annotations = None;
-        }
-    }
-    object
-}
-
 fn ended_by(step: &str, error: &kube::Error) -> End {
     match error {
         kube::Error::Api(status) => ended_by_status(step, status),
@@ -478,43 +462,11 @@ fn describe(error: &dyn std::error::Error) -> String {
 }
 
 #[derive(Deserialize)]
-#[serde(bound = "K: DeserializeOwned")]
+#[serde(bound = "K: Resource + DeserializeOwned")]
 struct Page<K> {
     #[serde(default)]
     metadata: ListMeta,
     items: Option<Vec<Guard<K>>>,
-}
-
-/// An object, or what could be read of one that does not fit its type.
-#[derive(Clone)]
-enum Guard<K> {
-    Decoded(Box<K>),
-    Undecodable { meta: Box<ObjectMeta>, error: String },
-}
-
-impl<'de, K: DeserializeOwned> Deserialize<'de> for Guard<K> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let raw = Box::<RawValue>::deserialize(deserializer)?;
-        match serde_json::from_str::<K>(raw.get()) {
-            Ok(object) => Ok(Self::Decoded(Box::new(object))),
-            Err(error) => {
-                let object: Value = serde_json::from_str(raw.get()).map_err(D::Error::custom)?;
-                Ok(Self::Undecodable { meta: Box::new(identity(&object)), error: error.to_string() })
-            }
-        }
-    }
-}
-
-/// What tells an object apart, taken field by field: its metadata may be what does not fit.
-fn identity(object: &Value) -> ObjectMeta {
-    let text = |field: &str| object["metadata"][field].as_str().map(str::to_owned);
-    ObjectMeta {
-        namespace: text("namespace"),
-        name: text("name"),
-        uid: text("uid"),
-        resource_version: text("resourceVersion"),
-        ..ObjectMeta::default()
-    }
 }
 
 #[cfg(test)]

@@ -1,35 +1,17 @@
 //! How many GPUs are free on which node, counted from all nodes and all pods that have one.
 //!
-//! Only what the count needs is kept of each pod: a cluster has many more of them than are ours. Who may use what is free
-//! is decided in `plan`.
+//! Who may use what is free is decided in `plan`.
 
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
 };
 
-use k8s_openapi::{
-    api::core::v1::Pod,
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
-};
-use kube::Resource;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use runtime::cache::Cache;
 use serde::Deserialize;
 
-use super::nodes::NodeView;
-
-/// Pods that hold something of their node; finished ones have given it back.
-pub(crate) const ON_A_NODE: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed";
-
-/// A pod of anybody: what it holds of its node.
-#[derive(Resource, Clone, Debug, Default, Deserialize)]
-#[resource(inherit = Pod)]
-#[serde(from = "PodParts")]
-pub(crate) struct HolderView {
-    pub(crate) metadata: ObjectMeta,
-    node: Box<str>,
-    held: Extended,
-}
+use super::{nodes::NodeView, projections::PodView};
 
 /// Whole amounts of extended resources, by name. Most pods hold none.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -43,13 +25,15 @@ pub(crate) struct Room {
 }
 
 /// Every node that has some of the resource, in the order of their names.
-pub(crate) fn capacity(nodes: &Cache<NodeView>, holders: &Cache<HolderView>, resource: &str) -> Vec<Room> {
-    let holders = holders.all();
+pub(crate) fn capacity(nodes: &Cache<NodeView>, pods: &Cache<PodView>, resource: &str) -> Vec<Room> {
+    let pods = pods.all();
     let mut held: HashMap<&str, i64> = HashMap::new();
-    for holder in &holders {
-        let amount = holder.held.of(resource);
-        if amount > 0 {
-            *held.entry(&holder.node).or_default() += amount;
+    for pod in &pods {
+        let amount = pod.held.of(resource);
+        if amount > 0
+            && let Some(node) = pod.node.as_deref()
+        {
+            *held.entry(node).or_default() += amount;
         }
     }
     let mut rooms: Vec<Room> = nodes
@@ -79,64 +63,39 @@ impl Extended {
     }
 }
 
-#[derive(Deserialize)]
-struct PodParts {
-    metadata: ObjectMeta,
-    #[serde(default)]
-    spec: PodSpecParts,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct PodSpecParts {
-    node_name: String,
-    init_containers: Vec<ContainerParts>,
-    containers: Vec<ContainerParts>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ContainerParts {
-    resources: ResourceParts,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ResourceParts {
-    requests: BTreeMap<String, Quantity>,
-}
-
-impl From<PodParts> for HolderView {
-    fn from(PodParts { metadata, spec }: PodParts) -> Self {
-        let amounts = |container: ContainerParts| Extended::from_amounts(container.resources.requests);
-        let mut held: BTreeMap<Box<str>, i64> = BTreeMap::new();
-        for (name, amount) in spec.containers.into_iter().map(amounts).flat_map(|amounts| amounts.0) {
-            *held.entry(name).or_default() += amount;
-        }
-        // One after the other, before the containers: the largest of them counts.
-        for (name, amount) in spec.init_containers.into_iter().map(amounts).flat_map(|amounts| amounts.0) {
-            let known = held.entry(name).or_default();
-            *known = amount.max(*known);
-        }
-        Self {
-            metadata: ObjectMeta {
-                name: metadata.name,
-                namespace: metadata.namespace,
-                uid: metadata.uid,
-                resource_version: metadata.resource_version,
-                ..ObjectMeta::default()
-            },
-            node: spec.node_name.into(),
-            held: Extended(held.into_iter().collect()),
-        }
+/// What a pod holds of its node.
+pub(super) fn held(init_containers: Vec<ContainerSpec>, containers: Vec<ContainerSpec>) -> Extended {
+    let amounts = |container: ContainerSpec| Extended::from_amounts(container.resources.requests);
+    let mut held: BTreeMap<Box<str>, i64> = BTreeMap::new();
+    for (name, amount) in containers.into_iter().map(amounts).flat_map(|amounts| amounts.0) {
+        *held.entry(name).or_default() += amount;
     }
+    // One after the other, before the containers: the largest of them counts.
+    for (name, amount) in init_containers.into_iter().map(amounts).flat_map(|amounts| amounts.0) {
+        let known = held.entry(name).or_default();
+        *known = amount.max(*known);
+    }
+    Extended(held.into_iter().collect())
+}
+
+/// The requests of a container.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ContainerSpec {
+    resources: Resources,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Resources {
+    requests: BTreeMap<String, Quantity>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn holder(name: &str, node: &str, containers: &str) -> HolderView {
+    fn holder(name: &str, node: &str, containers: &str) -> PodView {
         let text = format!("{{metadata: {{name: {name}}}, spec: {{nodeName: {node}, {containers}}}}}");
         serde_saphyr::from_str(&text).unwrap()
     }
@@ -153,15 +112,15 @@ mod tests {
 
     #[test]
     fn what_no_pod_holds_is_free() {
-        let (nodes, holders) = (Cache::default(), Cache::default());
+        let (nodes, pods) = (Cache::default(), Cache::default());
         for name in ["b", "a", "cpu-only"] {
             let gpus = if name == "cpu-only" { "{cpu: 4}" } else { "{cpu: 4, nvidia.com/gpu: '8'}" };
             let text = format!("{{metadata: {{name: {name}}}, status: {{allocatable: {gpus}}}}}");
             nodes.upsert(serde_saphyr::from_str(&text).unwrap());
         }
-        holders.upsert(holder("x", "b", &format!("containers: [{TWO}]")));
-        holders.upsert(holder("y", "b", &format!("containers: [{TWO}]")));
-        let rooms = capacity(&nodes, &holders, "nvidia.com/gpu");
+        pods.upsert(holder("x", "b", &format!("containers: [{TWO}]")));
+        pods.upsert(holder("y", "b", &format!("containers: [{TWO}]")));
+        let rooms = capacity(&nodes, &pods, "nvidia.com/gpu");
         let free: Vec<(&str, i64)> =
             rooms.iter().map(|room| (room.node.metadata.name.as_deref().unwrap(), room.free)).collect();
         assert_eq!(free, [("a", 8), ("b", 4)]);

@@ -20,6 +20,7 @@ use serde::Deserialize;
 
 use super::{
     capacity::Extended,
+    keys_by_instance,
     projections::{Condition, PodView},
 };
 
@@ -143,18 +144,17 @@ pub(super) fn nodes<'a>(
 }
 
 /// A node that is lost, was lost, or is gone concerns the pods on it; that it lives on concerns nobody.
-pub(crate) fn keys_on_lost(
-    known: &Cache<NodeView>,
-    pods: &Cache<PodView>,
-    node: &NodeView,
-    keys: impl Fn(&PodView) -> Vec<Key>,
-) -> Vec<Key> {
+pub(crate) fn keys_on_lost(known: &Cache<NodeView>, pods: &Cache<PodView>, node: &NodeView) -> Vec<Key> {
     let is_there = known.get(&Key::of(node)).is_some();
     if is_there && node.lost().is_none() {
         return Vec::new();
     }
     let name = node.metadata.name.as_deref();
-    pods.all().iter().filter(|pod| pod.node.as_deref() == name).flat_map(|pod| keys(pod)).collect()
+    pods.all()
+        .iter()
+        .filter(|pod| pod.node.as_deref() == name)
+        .flat_map(|pod| keys_by_instance(&**pod))
+        .collect()
 }
 
 #[derive(Deserialize)]
@@ -265,7 +265,7 @@ mod tests {
     fn only_a_node_that_is_lost_or_gone_runs_the_objects_on_it() {
         let (known, pods) = (Cache::default(), Cache::default());
         pods.upsert(pod("{node: a}"));
-        let keys = |node: &NodeView| keys_on_lost(&known, &pods, node, |pod| vec![Key::of(pod)]).len();
+        let keys = |node: &NodeView| keys_on_lost(&known, &pods, node).len();
         let (well, lost) = (node("a", "True", at(0)), node("a", "Unknown", at(1)));
         known.upsert(well.clone());
         assert_eq!((keys(&well), keys(&lost), keys(&node("b", "Unknown", at(1)))), (0, 1, 0));

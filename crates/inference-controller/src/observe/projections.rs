@@ -12,23 +12,38 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
 use kube::Resource;
+use runtime::cache::Cache;
 use serde::{Deserialize, Deserializer};
 use sha2::{Digest, Sha256};
 
-/// A pod: where it is, and what its containers do.
+use super::capacity::{ContainerSpec, Extended, held};
+use crate::{NAME, names};
+
+/// A pod: where it is, what it holds there and, if it is one of ours, what its containers do.
 #[derive(Resource, Clone, Debug, Default, Deserialize)]
 #[resource(inherit = Pod)]
 #[serde(from = "PodParts")]
 pub(crate) struct PodView {
     pub(crate) metadata: ObjectMeta,
+    /// The AIInference that it is for; none if it is not ours.
+    instance: Option<Box<str>>,
+    pub(super) held: Extended,
     pub(crate) phase: String,
     pub(crate) node: Option<String>,
     pub(crate) scheduled: Option<Condition>,
     pub(crate) is_ready: bool,
     /// When it became ready, or ceased to be.
     pub(crate) ready_turned: Option<Timestamp>,
-    pub(crate) init_containers: Vec<Container>,
-    pub(crate) containers: Vec<Container>,
+    pub(crate) init_containers: Box<[Container]>,
+    pub(crate) containers: Box<[Container]>,
+}
+
+/// Pods that hold something of their node or will; finished ones have given it back, and nothing comes of them.
+pub(crate) const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+
+/// What is there for an AIInference without being its child.
+pub(crate) trait ForInstance: Resource {
+    fn instance(&self) -> Option<&str>;
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -109,6 +124,7 @@ pub(crate) struct Terminated {
 #[serde(from = "ReplicaSetParts")]
 pub(crate) struct ReplicaSetView {
     pub(crate) metadata: ObjectMeta,
+    instance: Option<Box<str>>,
     pub(crate) template: Option<TemplateHash>,
 }
 
@@ -129,6 +145,23 @@ impl TemplateHash {
         let digest = Sha256::digest(serde_json::to_vec(&template).ok()?);
         digest.first_chunk().copied().map(Self)
     }
+}
+
+impl ForInstance for PodView {
+    fn instance(&self) -> Option<&str> {
+        self.instance.as_deref()
+    }
+}
+
+impl ForInstance for ReplicaSetView {
+    fn instance(&self) -> Option<&str> {
+        self.instance.as_deref()
+    }
+}
+
+/// Our pods among all.
+pub(crate) fn count_ours(pods: &Cache<PodView>) -> usize {
+    pods.all().iter().filter(|pod| pod.instance.is_some()).count()
 }
 
 impl PodView {
@@ -156,9 +189,11 @@ struct PodParts {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 struct PodSpecParts {
     node_name: Option<String>,
+    init_containers: Vec<ContainerSpec>,
+    containers: Vec<ContainerSpec>,
 }
 
 #[derive(Default, Deserialize)]
@@ -166,8 +201,8 @@ struct PodSpecParts {
 struct PodStatusParts {
     phase: String,
     conditions: Vec<Condition>,
-    init_container_statuses: Vec<Container>,
-    container_statuses: Vec<Container>,
+    init_container_statuses: Box<[Container]>,
+    container_statuses: Box<[Container]>,
 }
 
 impl From<PodParts> for PodView {
@@ -175,10 +210,19 @@ impl From<PodParts> for PodView {
         let ready = status.conditions.iter().find(|condition| condition.is("Ready"));
         let is_ready = ready.is_some_and(|ready| ready.status == "True");
         let ready_turned = ready.and_then(|ready| ready.last_transition_time);
+        let (metadata, instance) = narrow(metadata);
+        let node = spec.node_name.filter(|node| !node.is_empty());
+        let held = held(spec.init_containers, spec.containers);
+        if instance.is_none() {
+            // A cluster has many more of them than are ours.
+            return Self { metadata, node, held, ..Self::default() };
+        }
         Self {
-            metadata: narrow(metadata),
+            metadata,
+            instance,
+            held,
             phase: status.phase,
-            node: spec.node_name.filter(|node| !node.is_empty()),
+            node,
             scheduled: status.conditions.into_iter().find(|condition| condition.is("PodScheduled")),
             is_ready,
             ready_turned,
@@ -202,24 +246,33 @@ struct ReplicaSetSpecParts {
 
 impl From<ReplicaSetParts> for ReplicaSetView {
     fn from(ReplicaSetParts { metadata, spec }: ReplicaSetParts) -> Self {
-        Self { metadata: narrow(metadata), template: spec.template.as_ref().and_then(TemplateHash::of) }
+        let (metadata, instance) = narrow(metadata);
+        Self { metadata, instance, template: spec.template.as_ref().and_then(TemplateHash::of) }
     }
 }
 
-/// Identity, owner, and the label that leads to the AIInference.
-fn narrow(metadata: ObjectMeta) -> ObjectMeta {
-    let instance = metadata.labels.and_then(|mut labels| labels.remove_entry(labels::INSTANCE));
-    ObjectMeta {
+/// Identity and owner; and the AIInference that it is for, if the labels say that it is ours.
+fn narrow(metadata: ObjectMeta) -> (ObjectMeta, Option<Box<str>>) {
+    let mut labels = metadata.labels.unwrap_or_default();
+    let is = |key: &str, value: &str| labels.get(key).is_some_and(|there| there == value);
+    let is_ours = is(labels::MANAGED_BY, NAME) && is(labels::NAME, names::KIND);
+    let instance = labels.remove(labels::INSTANCE).filter(|_| is_ours).map(String::into_boxed_str);
+    // Lists that were read have room to grow, which adds up.
+    let owner_references = metadata.owner_references.filter(|_| is_ours).map(|mut owners| {
+        owners.shrink_to_fit();
+        owners
+    });
+    let narrow = ObjectMeta {
         name: metadata.name,
         namespace: metadata.namespace,
         uid: metadata.uid,
         resource_version: metadata.resource_version,
-        owner_references: metadata.owner_references,
+        owner_references,
         creation_timestamp: metadata.creation_timestamp,
         deletion_timestamp: metadata.deletion_timestamp,
-        labels: instance.map(|label| [label].into()),
         ..ObjectMeta::default()
-    }
+    };
+    (narrow, instance)
 }
 
 fn instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
@@ -255,12 +308,31 @@ mod tests {
     }
 
     #[test]
+    fn of_a_pod_that_is_not_ours_only_what_it_holds_is_kept() {
+        let pod: PodView = serde_saphyr::from_str(
+            "
+metadata: {name: theirs, labels: {app.kubernetes.io/instance: chat}}
+spec: {nodeName: gpu-0, containers: [{name: a, resources: {requests: {nvidia.com/gpu: '2'}}}]}
+status: {phase: Running, containerStatuses: [{name: a}]}
+",
+        )
+        .unwrap();
+        assert_eq!(pod.node.as_deref(), Some("gpu-0"));
+        assert_ne!(pod.held, Extended::default());
+        assert!(pod.instance().is_none() && pod.containers.is_empty());
+    }
+
+    #[test]
     fn a_pod_keeps_what_we_read_and_nothing_else() {
         let pod: PodView = serde_saphyr::from_str(
             "
 metadata:
   name: chat-abc
-  labels: {app.kubernetes.io/instance: chat, other: x}
+  labels:
+    app.kubernetes.io/instance: chat
+    app.kubernetes.io/name: aiinference
+    app.kubernetes.io/managed-by: inference-controller
+    other: x
   annotations: {large: text}
 spec: {nodeName: gpu-0, containers: [{name: engine}]}
 status:
@@ -276,9 +348,10 @@ status:
         )
         .unwrap();
         assert_eq!(pod.node.as_deref(), Some("gpu-0"));
-        assert!(pod.is_ready && pod.scheduled.is_some_and(|condition| condition.status == "True"));
+        assert!(pod.is_ready && pod.scheduled.as_ref().is_some_and(|condition| condition.status == "True"));
         assert_eq!(pod.containers[0].last.terminated.as_ref().map(|ended| ended.exit_code), Some(137));
-        assert_eq!(pod.metadata.labels.unwrap().len(), 1);
+        assert_eq!(pod.instance(), Some("chat"));
+        assert_eq!(pod.metadata.labels, None);
         assert_eq!(pod.metadata.annotations, None);
     }
 }

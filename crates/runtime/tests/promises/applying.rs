@@ -5,6 +5,7 @@ use kube::ResourceExt;
 use runtime::{
     apply::{ApplyError, Writer, Written},
     cache::{Cache, Key},
+    kept::Kept,
 };
 
 use crate::{
@@ -35,7 +36,7 @@ fn is_forced(call: &Call) -> bool {
 async fn assert_foreign(there: &ConfigMap) {
     let fake = Fake::start().await;
     let stored = fake.put(there);
-    let cache = Cache::default();
+    let cache = Cache::<ConfigMap>::default();
     let error = writer(&fake).apply(&cache, &wanted()).await.unwrap_err();
     assert!(matches!(error, ApplyError::Foreign { .. }), "{error:?}");
     assert!(error.to_string().contains("ConfigMap demo/child exists and belongs to"), "{error}");
@@ -66,7 +67,7 @@ async fn an_unseen_object_of_an_older_namesake_of_our_owner_is_refused_and_left_
 async fn an_unseen_object_of_our_own_is_taken_over_by_its_uid() {
     let fake = Fake::start().await;
     let stored = fake.put(&child_of(&deployment("a", 1), "child"));
-    let cache = Cache::default();
+    let cache = Cache::<Kept<ConfigMap>>::default();
     let written = writer(&fake).apply(&cache, &wanted()).await.unwrap();
     assert_eq!(written, Written::Changed);
     assert_eq!(fake.verbs(), ["Patch configmaps", "Get configmaps", "Patch configmaps"]);
@@ -74,7 +75,7 @@ async fn an_unseen_object_of_our_own_is_taken_over_by_its_uid() {
     assert!(is_forced(forced));
     assert_eq!(forced.body["metadata"]["uid"], stored["metadata"]["uid"]);
     assert_eq!(
-        cache.get(&Key::new("demo", "child")).unwrap().data,
+        cache.get(&Key::new("demo", "child")).unwrap().read().unwrap().data,
         wanted().data,
         "the answer is known at once"
     );
@@ -83,7 +84,7 @@ async fn an_unseen_object_of_our_own_is_taken_over_by_its_uid() {
 #[tokio::test]
 async fn a_seen_object_of_another_owner_is_refused_without_a_request() {
     let fake = Fake::start().await;
-    let cache = Cache::default();
+    let cache = Cache::<ConfigMap>::default();
     cache.upsert(child_of(&deployment("another", 1), "child"));
     let error = writer(&fake).apply(&cache, &wanted()).await.unwrap_err();
     assert!(matches!(error, ApplyError::Foreign { .. }), "{error:?}");
@@ -93,7 +94,7 @@ async fn a_seen_object_of_another_owner_is_refused_without_a_request() {
 #[tokio::test]
 async fn an_absent_child_is_created_once_and_then_nothing_is_sent() {
     let fake = Fake::start().await;
-    let (writer, cache) = (writer(&fake), Cache::default());
+    let (writer, cache) = (writer(&fake), Cache::<Kept<ConfigMap>>::default());
     assert_eq!(writer.apply(&cache, &wanted()).await.unwrap(), Written::Created);
     assert_eq!(writer.apply(&cache, &wanted()).await.unwrap(), Written::Unchanged);
     assert_eq!(fake.verbs(), ["Patch configmaps"]);
@@ -102,7 +103,7 @@ async fn an_absent_child_is_created_once_and_then_nothing_is_sent() {
 #[tokio::test]
 async fn a_child_that_was_replaced_since_we_looked_is_not_written() {
     let fake = Fake::start().await;
-    let cache = Cache::default();
+    let cache = Cache::<ConfigMap>::default();
     let mut seen = child_of(&deployment("a", 1), "child");
     seen.metadata.resource_version = Some("50".into());
     cache.upsert(seen);
