@@ -1,16 +1,21 @@
 //! The audit log of a cluster as values: who did what, and what the API server answered.
 
-use std::{fs, path::Path};
+use std::{collections::HashMap, fs, path::Path};
 
 use serde::Deserialize;
 
 use crate::{Error, Result};
+
+/// What the API server notes of a token beside the user that it stands for.
+const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 /// One request as the API server saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     pub user: String,
     pub user_agent: String,
+    /// Tells the tokens of a ServiceAccount apart (`JTI=…`); empty where there is none.
+    pub credential: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
     pub verb: String,
     pub uri: String,
@@ -62,6 +67,8 @@ struct Line {
 struct User {
     #[serde(default)]
     username: String,
+    #[serde(default)]
+    extra: HashMap<String, Vec<String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -86,10 +93,12 @@ impl Line {
             "watch" => self.stage == "ResponseStarted",
             _ => self.stage == "ResponseComplete" || self.stage == "Panic",
         };
+        let credential = self.user.extra.get(CREDENTIAL_ID).and_then(|ids| ids.first()).cloned();
         let ObjectRef { api_group, resource, subresource, namespace, name } = self.object_ref;
         counts.then(|| Event {
             user: self.user.username,
             user_agent: self.user_agent,
+            credential: credential.unwrap_or_default(),
             verb: self.verb,
             uri: self.request_uri,
             group: api_group,

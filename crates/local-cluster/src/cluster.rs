@@ -19,7 +19,7 @@ use crate::{
     ClusterSpec, Error, Folder, Phase, Result, Status, audit,
     folder::tail,
     process::{Identity, Ledger},
-    protocol::{ControllerProcess, Order, Reply, Request},
+    protocol::{ControllerProcess, Order, Renewal, Reply, Request},
     supervisor::SUPERVISOR,
 };
 
@@ -142,6 +142,16 @@ impl Cluster {
 
     pub async fn restart_component(&self, name: &str) -> Result<()> {
         self.order(name, Order::Restart).await
+    }
+
+    /// Another serving certificate by the same authority; the API server reads it anew by itself, a moment later.
+    pub async fn renew_server_certificate(&self) -> Result<()> {
+        self.expect_done("renew the server certificate", &Request::Renew(Renewal::ServerCertificate)).await
+    }
+
+    /// A new certificate authority. Kubernetes starts anew with it, and clients that were made before are worthless.
+    pub async fn replace_authority(&self) -> Result<()> {
+        self.expect_done("replace the authority", &Request::Renew(Renewal::Authority)).await
     }
 
     /// From now on the cluster runs until [`Cluster::stop`] is called on it, by whatever process.

@@ -92,6 +92,12 @@ pub(crate) fn api_server(folder: &Folder, spec: &ClusterSpec, port: u16) -> Comm
         .set("audit-log-path", folder.audit_log().display())
         .set("audit-policy-file", folder.audit_policy().display())
         .set("profiling", false);
+    if let Some(history) = spec.history {
+        flags
+            .set("etcd-compaction-interval", format_args!("{}ms", history.as_millis()))
+            // All kinds: sizes cannot be set for custom resources.
+            .set("watch-cache", false);
+    }
     command_line(folder, spec, API_SERVER, flags)
 }
 

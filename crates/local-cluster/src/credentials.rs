@@ -1,4 +1,5 @@
-//! The cluster's keys, certificates and kubeconfigs. Made anew for each cluster, in memory, and written as files.
+//! The cluster's keys, certificates and kubeconfigs. Made anew for each cluster, in memory, and written as files; while
+//! it runs, the server certificate or the whole authority can be replaced. Who uses the files is not told of it here.
 //!
 //! P-256 throughout. Nothing here is meant to be trusted by anything but this one cluster.
 
@@ -9,7 +10,7 @@ use std::{
 };
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
 use serde_json::{Value, json};
@@ -56,6 +57,11 @@ impl Credentials {
         self.folder.join("ca.crt")
     }
 
+    /// Read by nobody but us, to sign later what is renewed.
+    fn authority_key(&self) -> PathBuf {
+        self.folder.join("ca.key")
+    }
+
     pub(crate) fn server_certificate(&self) -> PathBuf {
         self.folder.join("apiserver.crt")
     }
@@ -93,18 +99,22 @@ impl Credentials {
 /// Makes all keys and certificates, and a kubeconfig for the administrator and each component.
 pub(crate) fn create(folder: &Folder, port: u16) -> Result<()> {
     let files = Credentials::of(folder);
-    let authority = authority().map_err(|error| Error::invalid("make", "the cluster's authority", error))?;
-    write_secret(&files.authority(), authority.pem().as_bytes())?;
-
-    let server =
-        server(&authority).map_err(|error| Error::invalid("make", "the server certificate", error))?;
-    write_secret(&files.server_certificate(), server.certificate.as_bytes())?;
-    write_secret(&files.server_key(), server.key.as_bytes())?;
-
     let tokens =
         KeyPair::generate().map_err(|error| Error::invalid("make", "the ServiceAccount key", error))?;
     write_secret(&files.token_signing_key(), tokens.serialize_pem().as_bytes())?;
     write_secret(&files.token_checking_key(), tokens.public_key_pem().as_bytes())?;
+    replace_authority(folder, port)
+}
+
+/// Makes an authority, and with it everything that an authority signs: whatever an earlier one signed is worthless to
+/// those who read the files from now on. Tokens stay valid.
+pub(crate) fn replace_authority(folder: &Folder, port: u16) -> Result<()> {
+    let files = Credentials::of(folder);
+    let (certificate, authority) =
+        authority().map_err(|error| Error::invalid("make", "the cluster's authority", error))?;
+    write_secret(&files.authority_key(), authority.key().serialize_pem().as_bytes())?;
+    write_secret(&files.authority(), certificate.as_bytes())?;
+    write_server_certificate(&files, &authority)?;
 
     let signed = |user: &str, group: Option<&str>| {
         client(&authority, user, group)
@@ -129,6 +139,26 @@ pub(crate) fn create(folder: &Folder, port: u16) -> Result<()> {
     Ok(())
 }
 
+/// Another server certificate by the same authority.
+pub(crate) fn renew_server_certificate(folder: &Folder) -> Result<()> {
+    let files = Credentials::of(folder);
+    let path = files.authority_key();
+    let key = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+    let key =
+        KeyPair::from_pem(&key).map_err(|error| Error::invalid("read", path.display().to_string(), error))?;
+    let params =
+        authority_params().map_err(|error| Error::invalid("describe", "the cluster's authority", error))?;
+    write_server_certificate(&files, &Issuer::new(params, key))
+}
+
+/// One after the other: who reads in between finds a key that does not fit, and has to look again.
+fn write_server_certificate(files: &Credentials, authority: &Authority) -> Result<()> {
+    let server =
+        server(authority).map_err(|error| Error::invalid("make", "the server certificate", error))?;
+    write_secret(&files.server_certificate(), server.certificate.as_bytes())?;
+    write_secret(&files.server_key(), server.key.as_bytes())
+}
+
 /// A kubeconfig whose token is read from a file again and again, so that it can be renewed under a running process.
 pub(crate) fn write_token_kubeconfig(folder: &Folder, component: &str, port: u16) -> Result<PathBuf> {
     let files = Credentials::of(folder);
@@ -144,8 +174,6 @@ pub(crate) fn write_secret(path: &Path, content: &[u8]) -> Result<()> {
 }
 
 fn write_kubeconfig(path: &Path, folder: &Folder, port: u16, user: Value) -> Result<()> {
-    let authority = Credentials::of(folder).authority();
-    let authority = fs::read(&authority).map_err(Error::io("read", &authority))?;
     let name = folder.name();
     let kubeconfig = json!({
         "apiVersion": "v1",
@@ -154,7 +182,8 @@ fn write_kubeconfig(path: &Path, folder: &Folder, port: u16, user: Value) -> Res
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
         "clusters": [{"name": name, "cluster": {
             "server": format!("https://127.0.0.1:{port}"),
-            "certificate-authority-data": base64(&authority),
+            // A file, as in a pod, where its replacement can be noticed.
+            "certificate-authority": Credentials::of(folder).authority(),
         }}],
         "users": [{"name": name, "user": user}],
     });
@@ -168,14 +197,21 @@ struct Pair {
     key: String,
 }
 
-type Authority = CertifiedIssuer<'static, KeyPair>;
+type Authority = Issuer<'static, KeyPair>;
 
-fn authority() -> std::result::Result<Authority, rcgen::Error> {
+/// Its own certificate, and what signs others.
+fn authority() -> std::result::Result<(String, Authority), rcgen::Error> {
+    let (params, key) = (authority_params()?, KeyPair::generate()?);
+    let certificate = params.self_signed(&key)?;
+    Ok((certificate.pem(), Issuer::new(params, key)))
+}
+
+fn authority_params() -> std::result::Result<CertificateParams, rcgen::Error> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.distinguished_name.push(DnType::CommonName, "local-cluster");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-    CertifiedIssuer::self_signed(params, KeyPair::generate()?)
+    Ok(params)
 }
 
 fn server(authority: &Authority) -> std::result::Result<Pair, rcgen::Error> {
@@ -225,5 +261,27 @@ mod tests {
         let kubeconfig = kube::config::Kubeconfig::read_from(folder.kubeconfig()).unwrap();
         let server = kubeconfig.clusters[0].cluster.as_ref().unwrap().server.clone();
         assert_eq!(server.as_deref(), Some("https://127.0.0.1:6443"));
+    }
+
+    #[test]
+    fn a_renewal_replaces_what_it_names_and_nothing_else() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::at(root.path().to_owned());
+        fs::create_dir_all(folder.credentials()).unwrap();
+        create(&folder, 6443).unwrap();
+        let files = Credentials::of(&folder);
+        let read = || {
+            [files.token_signing_key(), files.authority(), folder.kubeconfig(), files.server_certificate()]
+                .map(|path| fs::read_to_string(path).unwrap())
+        };
+        let made = read();
+        renew_server_certificate(&folder).unwrap();
+        let renewed = read();
+        assert_eq!(made[..3], renewed[..3]);
+        assert_ne!(made[3], renewed[3]);
+        replace_authority(&folder, 6443).unwrap();
+        let replaced = read();
+        assert_eq!(made[0], replaced[0]);
+        assert!((1..4).all(|file| renewed[file] != replaced[file]));
     }
 }

@@ -14,6 +14,8 @@ pub(crate) enum Request {
         name: String,
         order: Order,
     },
+    /// Replaces credentials while everything runs, and answers when whatever has to start anew for it has been told so.
+    Renew(Renewal),
     /// From now on the cluster outlives its owner.
     Detach,
     /// Stops everything, removes the state folder, ends.
@@ -55,6 +57,15 @@ impl Order {
             Self::Restart => "restart a component",
         }
     }
+}
+
+/// What of a running cluster's credentials can be replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Renewal {
+    /// Signed by the same authority; the API server notices by itself.
+    ServerCertificate,
+    /// And with it every certificate; all of Kubernetes starts anew, and our controllers have to notice.
+    Authority,
 }
 
 /// A controller as a host process.
@@ -104,6 +115,8 @@ pub struct ComponentStatus {
     pub state: ComponentState,
     /// How often it was started again after it had ended by itself.
     pub restarts: u32,
+    /// How it ended last, by itself or not: `exit status: 1`, `signal: 9 (SIGKILL)`.
+    pub last_exit: Option<String>,
     pub pid: Option<u32>,
     pub resident_bytes: Option<u64>,
     /// Where its admin server listens, if it is one of our controllers.

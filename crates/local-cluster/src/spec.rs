@@ -23,6 +23,9 @@ pub struct ClusterSpec {
     pub clock: NodeClock,
     /// When the token of a controller is renewed; it lives for an hour.
     pub renew_tokens_after: Duration,
+    /// Clients that resume from a version older than this are told that it is gone: etcd is compacted so often, and the
+    /// API server keeps no cache that would remember. `None`: Kubernetes' own five minutes, and more in the cache.
+    pub history: Option<Duration>,
     /// The folder with the programs that [`crate::tools::ensure`] built.
     pub tools: PathBuf,
 }
@@ -81,6 +84,7 @@ impl ClusterSpec {
             nodes: None,
             clock: NodeClock::SHORT,
             renew_tokens_after: RENEW_TOKENS_AFTER,
+            history: None,
             tools: tools.into(),
         }
     }
@@ -96,6 +100,10 @@ impl ClusterSpec {
 
     pub fn with_token_renewal(self, renew_tokens_after: Duration) -> Self {
         Self { renew_tokens_after, ..self }
+    }
+
+    pub fn with_history(self, history: Duration) -> Self {
+        Self { history: Some(history), ..self }
     }
 
     /// Refuses what would start and then not behave.

@@ -32,12 +32,12 @@ use tracing::{info, warn};
 
 use crate::{
     ClusterSpec, ComponentState, ComponentStatus, Error, Folder, Phase, Result, Status,
-    command_lines::CommandLine,
+    command_lines::{API_SERVER, CONTROLLER_MANAGER, CommandLine, KWOK, SCHEDULER},
     credentials,
     error::chain,
     ports::{ReservedPort, free_port},
     process::{self, Ledger},
-    protocol::{ControllerProcess, Order, Reply, Request},
+    protocol::{ControllerProcess, Order, Renewal, Reply, Request},
 };
 use component::Component;
 
@@ -56,6 +56,9 @@ pub fn leave_terminal() {
     // It fails only for a process that leads a group, which has left already.
     let _ = rustix::process::setsid();
 }
+
+/// Those that read certificates when they start; etcd is behind a socket, and has none.
+const USERS_OF_CERTIFICATES: [&str; 4] = [API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK];
 
 /// Runs the cluster whose `spec.json` is in the folder until it is told to stop or its owner is gone.
 pub async fn supervise(root: PathBuf, launcher: PathBuf, owned: bool) -> Result<()> {
@@ -148,6 +151,7 @@ impl Supervisor {
             name: SUPERVISOR.to_owned(),
             state: ComponentState::Running,
             restarts: 0,
+            last_exit: None,
             pid: Some(std::process::id()),
             resident_bytes: std::process::id().try_into().ok().and_then(process::resident_bytes),
             admin_address: None,
@@ -209,6 +213,7 @@ async fn carry_out(supervisor: &Arc<Supervisor>, request: Request) -> Reply {
         Request::Status => return Reply::Status(supervisor.status()),
         Request::AddController(controller) => add_controller(supervisor, controller).await,
         Request::Component { name, order } => order_component(supervisor, &name, order).await,
+        Request::Renew(renewal) => renew(supervisor, renewal).await,
         Request::Detach => {
             supervisor.detached.send_replace(true);
             Ok(())
@@ -260,6 +265,22 @@ async fn add_controller(supervisor: &Arc<Supervisor>, controller: ControllerProc
         component.attach(renewal);
     }
     Ok(())
+}
+
+async fn renew(supervisor: &Supervisor, renewal: Renewal) -> Result<()> {
+    let folder = &supervisor.folder;
+    match renewal {
+        Renewal::ServerCertificate => credentials::renew_server_certificate(folder),
+        Renewal::Authority => {
+            credentials::replace_authority(folder, supervisor.port.number())?;
+            let restarted = {
+                let components = supervisor.components();
+                let kubernetes = USERS_OF_CERTIFICATES.iter().filter_map(|name| components.get(*name));
+                kubernetes.map(|component| component.order(Order::Restart)).collect::<Vec<_>>()
+            };
+            futures::future::try_join_all(restarted).await.map(drop)
+        }
+    }
 }
 
 async fn order_component(supervisor: &Supervisor, name: &str, order: Order) -> Result<()> {

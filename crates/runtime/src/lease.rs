@@ -50,6 +50,15 @@ impl Timings {
     }
 }
 
+/// How a leader came to lead no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Loss {
+    #[error("another replica holds it")]
+    Taken,
+    #[error("it could not be renewed in time")]
+    Late,
+}
+
 /// A standby can wait for the Lease to run out; an exit cannot wait for an API server that does not answer.
 const RELEASE_WITHIN: Duration = Duration::from_secs(1);
 
@@ -152,7 +161,7 @@ impl Elector {
     }
 
     /// Renews, and returns only when the lease is lost: from then on nothing may be written. Cancel-safe.
-    pub async fn hold(&mut self) {
+    pub async fn hold(&mut self) -> Loss {
         loop {
             let deadline = *self.renewed.get_or_insert_with(Instant::now) + self.timings.renew_deadline;
             tokio::time::sleep_until(deadline.min(Instant::now() + self.timings.retry)).await;
@@ -162,11 +171,11 @@ impl Elector {
                 Ok(Ok(Renewal::Collided)) => {
                     warn!(lease = self.name, "the lease was touched; renewing it again");
                 }
-                Ok(Ok(Renewal::Taken)) => return self.lost("another replica holds the lease"),
+                Ok(Ok(Renewal::Taken)) => return self.lost(Loss::Taken),
                 Ok(Err(error)) => {
                     warn!(lease = self.name, %error, "failed to renew the lease; trying again");
                 }
-                Err(_) => return self.lost("it could not be renewed in time"),
+                Err(_) => return self.lost(Loss::Late),
             }
         }
     }
@@ -199,9 +208,10 @@ impl Elector {
         }
     }
 
-    fn lost(&self, why: &str) {
+    fn lost(&self, loss: Loss) -> Loss {
         self.guard.stop_leading();
-        warn!(lease = self.name, why, "lost the lease");
+        warn!(lease = self.name, why = %loss, "lost the lease");
+        loss
     }
 
     /// `None`: this replica leads now. Otherwise when to look again.

@@ -17,6 +17,7 @@
 pub mod admin;
 pub mod apply;
 pub mod args;
+mod authority;
 pub mod cache;
 pub mod client;
 pub mod controller;

@@ -4,12 +4,14 @@
 use std::{
     error::Error,
     future::Future,
-    pin::Pin,
+    path::PathBuf,
+    pin::{Pin, pin},
     process::ExitCode,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use jiff::Timestamp;
@@ -18,17 +20,18 @@ use kube::{Client, Config, Resource, config::KubeConfigOptions, config::Kubeconf
 use serde::de::DeserializeOwned;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::{
     admin,
     apply::Writer,
     args::RuntimeArgs,
+    authority::Authority,
     cache::Cache,
     client::{self, Deadlines, LeaderGuard, WriteGuard},
     controller::{Controller, Next, Options, ReconcileError},
     events::Recorder,
-    lease::{Elector, Timings},
+    lease::{Elector, Loss, Timings},
     metrics::Metrics,
     telemetry,
     watch::{Plane, Scope},
@@ -174,8 +177,10 @@ enum RunError {
     Plane,
     #[error("the controller died")]
     Work,
-    #[error("the lease was lost; another replica leads")]
-    Lost,
+    #[error("the lease was lost")]
+    Lost(#[source] Loss),
+    #[error("{} holds a new certificate authority, which only a new process trusts", path.display())]
+    Authority { path: PathBuf },
 }
 
 /// Runs until SIGTERM or SIGINT (exit 0), or until a fault that only a new process mends (exit 1).
@@ -223,6 +228,8 @@ async fn live(
     }
     .check()?;
     let metrics = Arc::new(Metrics::new(identity.name));
+    // Before the client reads it: what comes between is then a replacement, and not missed.
+    let authority = Authority::of(args.kubeconfig.as_deref());
     let config = config(args).await?;
     let guard = LeaderGuard::default();
     let build = |write_guard| {
@@ -277,10 +284,22 @@ async fn live(
         guard,
     );
     metrics.leads(false);
-    let mut ended = tokio::select! {
-        ended = lead(&mut elector, &lease, &metrics, controller, &stop) => ended,
-        () = plane.finished(&plane_stop) => Err(RunError::Plane),
-        _ = &mut admin => return Err(RunError::Admin),
+    let mut outdated = None;
+    let mut ended = {
+        let mut leading = pin!(lead(&mut elector, &lease, &metrics, controller, &stop));
+        let mut replacement = pin!(replaced(authority, args.authority_check_period));
+        loop {
+            tokio::select! {
+                ended = &mut leading => break ended,
+                () = plane.finished(&plane_stop) => break Err(RunError::Plane),
+                _ = &mut admin => return Err(RunError::Admin),
+                file = &mut replacement, if outdated.is_none() => {
+                    warn!(file = %file.display(), "the certificate authority was replaced; stopping");
+                    stop.cancel();
+                    outdated = Some(file);
+                }
+            }
+        }
     };
     metrics.leads(false);
     if let Ok(Leadership::Held) = ended {
@@ -291,9 +310,20 @@ async fn live(
     plane.finished(&plane_stop).await;
     admin_stop.cancel();
     // An open scrape may keep the server for a moment; nothing depends on its end.
-    let _ = tokio::time::timeout(std::time::Duration::from_millis(500), admin).await;
+    let _ = tokio::time::timeout(Duration::from_millis(500), admin).await;
     info!("stopped");
-    ended.map(drop)
+    match outdated {
+        // Whatever else failed on the way out, this is why.
+        Some(path) => Err(RunError::Authority { path }),
+        None => ended.map(drop),
+    }
+}
+
+/// Never returns if there is no file to look at.
+async fn replaced(authority: Option<Authority>, interval: Duration) -> PathBuf {
+    let Some(authority) = authority else { return std::future::pending().await };
+    authority.replaced(interval).await;
+    authority.path().to_owned()
 }
 
 enum Leadership {
@@ -317,9 +347,9 @@ async fn lead(
     let mut work = tokio::spawn(controller(stop.clone()));
     tokio::select! {
         // Renewed until the last reconcile has ended, so that the drain may still write.
-        () = elector.hold() => {
+        loss = elector.hold() => {
             work.abort();
-            Err(RunError::Lost)
+            Err(RunError::Lost(loss))
         }
         ended = &mut work => match ended {
             Ok(()) => Ok(Leadership::Held),

@@ -72,7 +72,7 @@ pub(super) struct Observed {
     pub(super) state: ComponentState,
     pub(super) pid: Option<u32>,
     pub(super) restarts: u32,
-    /// How it ended the last time that it ended by itself.
+    /// How it ended last, by itself or because it was told to.
     pub(super) last_exit: Option<String>,
     admin_address: Option<String>,
 }
@@ -98,9 +98,17 @@ impl Component {
     }
 
     pub(super) fn status(&self) -> ComponentStatus {
-        let Observed { state, pid, restarts, last_exit: _, admin_address } = self.observed.borrow().clone();
+        let Observed { state, pid, restarts, last_exit, admin_address } = self.observed.borrow().clone();
         let resident_bytes = pid.and_then(|pid| i32::try_from(pid).ok()).and_then(resident_bytes);
-        ComponentStatus { name: self.name.clone(), state, restarts, pid, resident_bytes, admin_address }
+        ComponentStatus {
+            name: self.name.clone(),
+            state,
+            restarts,
+            last_exit,
+            pid,
+            resident_bytes,
+            admin_address,
+        }
     }
 
     pub(super) fn log(&self) -> PathBuf {
@@ -271,7 +279,11 @@ impl Keeper {
 
     async fn attend(&self, mut child: Child, orders: &mut Orders) -> End {
         let end = self.attend_until_end(&mut child, orders).await;
-        self.seen.send_modify(|observed| observed.pid = None);
+        let exit = child.try_wait().ok().flatten().map(|exit| exit.to_string());
+        self.seen.send_modify(|observed| {
+            observed.pid = None;
+            observed.last_exit = exit;
+        });
         if let Err(error) = self.ledger().forget(&self.setting.name) {
             warn!(component = self.setting.name, error = chain(&error), "failed to note the end");
         }

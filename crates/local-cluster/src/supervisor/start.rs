@@ -8,7 +8,7 @@ use kube::{Api, Client};
 use tokio::time::sleep;
 
 use crate::{
-    Error, NodePool, Phase, Result,
+    ComponentState, Error, NodePool, Phase, Result,
     cluster::admin_client,
     command_lines::{self, API_SERVER, CONTROLLER_MANAGER, ETCD, KWOK, SCHEDULER},
     credentials,
@@ -105,8 +105,10 @@ async fn unless_one_ends(supervisor: &Supervisor, work: impl Future<Output = Res
                 let (name, log, mut observed) = (name.clone(), component.log(), component.observed());
                 async move {
                     loop {
-                        let exit = observed.borrow_and_update().last_exit.clone();
-                        if let Some(exit) = exit {
+                        let seen = observed.borrow_and_update().clone();
+                        // What was told to end may do so.
+                        let ended = seen.state == ComponentState::BackingOff || seen.restarts > 0;
+                        if let (true, Some(exit)) = (ended, seen.last_exit) {
                             let tail = tail(&log, LINES_SHOWN);
                             if !lost_a_race_for_a_port(&name, &tail) {
                                 return Error::ComponentExited { component: name, exit, log, tail };

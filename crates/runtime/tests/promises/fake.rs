@@ -166,6 +166,12 @@ impl Fake {
         self.state.store.compact(plural);
     }
 
+    /// As if nothing had happened so far; who has followed it all goes on undisturbed.
+    pub(crate) fn forget(&self) {
+        self.state.store.forget();
+        self.state.calls.send_replace(Vec::new());
+    }
+
     /// The calls of this sort so far.
     pub(crate) fn calls(&self, on: On) -> Vec<Call> {
         self.state.calls.borrow().iter().filter(|call| on.matches(call)).cloned().collect()

@@ -89,6 +89,13 @@ pub(crate) fn config(fake: &Fake) -> Config {
     config
 }
 
+/// The value of one line of the metrics page; absent is 0.
+pub(crate) fn value_of(metrics: &Metrics, line: &str) -> u64 {
+    let page = metrics.page().unwrap();
+    let value = page.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(' '));
+    value.map_or(0, |value| value.parse().unwrap())
+}
+
 pub(crate) fn metrics() -> Arc<Metrics> {
     Arc::new(Metrics::new("test"))
 }
@@ -139,11 +146,8 @@ impl Watched {
         self.changes.is_empty()
     }
 
-    /// The value of one line of the metrics page; absent is 0.
     pub(crate) fn counted(&self, line: &str) -> u64 {
-        let page = self.metrics.page().unwrap();
-        let value = page.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(' '));
-        value.map_or(0, |value| value.parse().unwrap())
+        value_of(&self.metrics, line)
     }
 }
 

@@ -60,6 +60,7 @@ fn replica() {
         ("--lease-duration", &lease),
         ("--lease-renew-deadline", "2"),
         ("--lease-retry-period", "0.2"),
+        ("--authority-check-period", "0.1"),
     ];
     let words = ["replica"].into_iter().chain(options.iter().flat_map(|(name, value)| [*name, *value]));
     let Cli { runtime } = Cli::parse_from(words);
@@ -111,17 +112,9 @@ impl Drop for Replica {
 
 impl Replica {
     fn start(fake: &Fake, name: &str) -> Self {
-        let address = fake.address();
-        let kubeconfig =
-            format!("{}/promises-{}-{name}.kubeconfig", env!("CARGO_TARGET_TMPDIR"), address.port());
-        let text = format!(
-            r#"{{"apiVersion": "v1", "kind": "Config", "current-context": "fake",
-                "clusters": [{{"name": "fake", "cluster":
-                    {{"server": "http://{address}", "certificate-authority-data": "Cg=="}}}}],
-                "users": [{{"name": "fake", "user": {{}}}}],
-                "contexts": [{{"name": "fake", "context": {{"cluster": "fake", "user": "fake"}}}}]}}"#
-        );
-        std::fs::write(&kubeconfig, text).unwrap();
+        let port = fake.address().port();
+        let kubeconfig = format!("{}/promises-{port}-{name}.kubeconfig", env!("CARGO_TARGET_TMPDIR"));
+        write_kubeconfig(&kubeconfig, fake, "Cg==");
         let started = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "living::replica", "--nocapture"])
             .env("KUBECONFIG", &kubeconfig)
@@ -161,6 +154,19 @@ impl Replica {
             within_patience("the exit", async { tokio::join!(read, self.process.wait()) }).await;
         (status.unwrap().success(), log)
     }
+}
+
+/// The authority is of no use over plain HTTP, but it is read.
+fn write_kubeconfig(path: &str, fake: &Fake, authority: &str) {
+    let address = fake.address();
+    let text = format!(
+        r#"{{"apiVersion": "v1", "kind": "Config", "current-context": "fake",
+            "clusters": [{{"name": "fake", "cluster":
+                {{"server": "http://{address}", "certificate-authority-data": "{authority}"}}}}],
+            "users": [{{"name": "fake", "user": {{}}}}],
+            "contexts": [{{"name": "fake", "context": {{"cluster": "fake", "user": "fake"}}}}]}}"#
+    );
+    std::fs::write(path, text).unwrap();
 }
 
 fn patches() -> On {
@@ -282,5 +288,25 @@ async fn a_process_that_lost_its_lease_exits_with_the_reason() {
     lease["spec"]["holderIdentity"] = "another".into();
     fake.put_json("leases", lease);
     let (success, log) = replica.ended().await;
-    assert!(!success && log.contains("the lease was lost; another replica leads"), "{log}");
+    assert!(!success && log.contains("the lease was lost: another replica holds it"), "{log}");
+}
+
+#[tokio::test]
+async fn a_process_whose_authority_is_replaced_finishes_what_runs_and_exits_with_the_reason() {
+    let fake = Fake::start().await;
+    fake.put(&deployment("first", 1));
+    let gate = Gate::default();
+    fake.next(patches(), [Answer::Late(gate.clone())]);
+    let replica = Replica::start(&fake, "a");
+    fake.called(patches(), 1).await;
+    let kubeconfig = replica.kubeconfig.clone();
+    write_kubeconfig(&kubeconfig, &fake, "bmV3");
+    // It goes on renewing, so that the drain may still write.
+    let renewed = fake.calls(Verb::Update.of("leases")).len();
+    fake.called(Verb::Update.of("leases"), renewed + 5).await;
+    gate.open();
+    let (success, log) = replica.ended().await;
+    assert!(!success && log.contains(&format!("{kubeconfig} holds a new certificate authority")), "{log}");
+    assert!(log.contains("created"), "{log}");
+    assert_eq!(fake.stored("leases", "replica").unwrap()["spec"]["holderIdentity"], "", "{log}");
 }

@@ -8,6 +8,7 @@
 
 mod applying;
 mod calling;
+mod churning;
 mod controlling;
 mod electing;
 mod fake;

@@ -86,6 +86,7 @@ mod tests {
         audit::Event {
             user: user.to_owned(),
             user_agent: String::new(),
+            credential: String::new(),
             verb: verb.to_owned(),
             uri: String::new(),
             group: String::new(),

@@ -93,8 +93,8 @@ impl FakeApi {
 
     async fn tell(&self, what: &str, object: &Object) -> anyhow::Result<()> {
         let version = self.version.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut line = json!({"type": what, "object": object.rendered(version)}).to_string();
-        line.push('\n');
+        // The type comes first, as every API server writes it: readers decide by it how to read the object.
+        let line = format!("{{\"type\":\"{what}\",\"object\":{}}}\n", object.rendered(version));
         self.events.send(line.into()).await.context("the engine has closed its watch")
     }
 }

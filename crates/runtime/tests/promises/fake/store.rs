@@ -98,6 +98,10 @@ impl Store {
         });
     }
 
+    pub(super) fn forget(&self) {
+        self.lock().by_plural.values_mut().for_each(|kind| kind.history = Vec::new());
+    }
+
     pub(super) fn answer(&self, call: &Call) -> Response {
         let key = (call.namespace.clone(), call.name.clone());
         match call.verb {

@@ -1,0 +1,214 @@
+//! Objects that come and go leave nothing behind: not in the caches and their indices, the queue, or the back-off.
+//!
+//! Every allocation is counted, so this takes a process without other tests in it: this binary itself, started once
+//! more with only `churn` to run.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
+use kube::Resource;
+use runtime::{
+    apply::{ApplyError, Writer},
+    cache::Cache,
+    controller::{Controller, Next, Options, ReconcileError},
+    metrics::Metrics,
+    watch::{Plane, Scope, Timings},
+};
+use tokio::{process::Command, sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    fake::{Fake, PATIENCE},
+    given::{child_of, client, deployment, metrics, value_of, within_patience},
+};
+
+const WAVES: usize = 10;
+/// Of one wave.
+const OBJECTS: usize = 1_000;
+/// Of so many, one fails for as long as it lives, and one asks to be looked at again in an hour.
+const ODD_ONES: usize = 10;
+/// Maps, buffers and connections grow with the first waves.
+const SHAPING_WAVES: usize = 3;
+/// Connections come and go; whatever is kept of an object would be thousands.
+const SLACK_BLOCKS: usize = 100;
+/// The buffers of a connection are as large as its last bursts were, up to 400 KiB.
+const SLACK_BYTES: usize = 2 << 20;
+/// Neither a gauge of the queue nor the end of the last deallocation can be waited for.
+const POLL: Duration = Duration::from_millis(10);
+/// The least of so many looks counts: what is freed late has been freed by then.
+const LOOKS_AT_REST: usize = 20;
+
+struct Counting;
+
+static BLOCKS: AtomicUsize = AtomicUsize::new(0);
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+#[expect(unsafe_code, reason = "an allocator cannot be written without it; all of it is the system's own")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        BLOCKS.fetch_add(1, Ordering::Relaxed);
+        BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        BLOCKS.fetch_sub(1, Ordering::Relaxed);
+        BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[tokio::test]
+async fn ten_thousand_objects_that_come_and_go_leave_no_memory_behind() {
+    let churned = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "churning::churn", "--nocapture"])
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let churned = tokio::time::timeout(10 * PATIENCE, churned).await.expect("the churn ends").unwrap();
+    let [said, complained] = [&churned.stdout, &churned.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(churned.status.success() && said.contains("1 passed"), "{said}{complained}");
+}
+
+#[tokio::test]
+#[ignore = "the process that the other test starts"]
+async fn churn() {
+    let churned = Churned::start().await;
+    let (mut blocks, mut bytes) = (Vec::new(), Vec::new());
+    for wave in 0..WAVES {
+        churned.wave(wave).await;
+        blocks.push(at_rest(&BLOCKS).await);
+        bytes.push(at_rest(&BYTES).await);
+    }
+    let growth = |after: &[usize]| after[WAVES - 1].saturating_sub(after[SHAPING_WAVES - 1]);
+    assert!(growth(&blocks) <= SLACK_BLOCKS, "blocks allocated after each wave: {blocks:?}");
+    assert!(growth(&bytes) <= SLACK_BYTES, "bytes allocated after each wave: {bytes:?}");
+}
+
+/// A controller of Deployments that own ConfigMaps, and the server it talks to.
+struct Churned {
+    fake: Fake,
+    metrics: Arc<Metrics>,
+    roots: watch::Receiver<usize>,
+    children: watch::Receiver<usize>,
+    _plane: Plane,
+}
+
+impl Churned {
+    async fn start() -> Self {
+        let (fake, metrics) = (Fake::start().await, metrics());
+        let mut plane = Plane::new(client(&fake), Timings::default(), Arc::clone(&metrics));
+        let roots = plane.watch::<Deployment>("Deployment", Scope::default());
+        let children = plane.watch::<ConfigMap>("ConfigMap", Scope::default());
+        let lengths = (length(&roots), length(&children));
+        let controller = Controller::new(&roots, Options::default(), Arc::clone(&metrics)).owns(&children);
+        let writer = Writer::new(client(&fake), "test", "test/hash");
+        plane.start(&CancellationToken::new());
+        tokio::spawn(controller.run(CancellationToken::new(), move |root: Arc<Deployment>, _: Timestamp| {
+            let (writer, children) = (writer.clone(), children.clone());
+            async move { reconcile(&writer, &children, &root).await }
+        }));
+        Self { fake, metrics, roots: lengths.0, children: lengths.1, _plane: plane }
+    }
+
+    /// All objects come, are reconciled, and go; their children are collected as garbage.
+    async fn wave(&self, wave: usize) {
+        let names: Vec<String> = (0..OBJECTS).map(|number| format!("wave-{wave:02}-{number:04}")).collect();
+        for (number, name) in names.iter().enumerate() {
+            // The generation says what becomes of it.
+            self.fake.put(&deployment(name, i64::try_from(number % ODD_ONES).unwrap()));
+        }
+        reaches(&self.children, OBJECTS - OBJECTS / ODD_ONES).await;
+        self.counts("workqueue_failing", OBJECTS / ODD_ONES).await;
+        for name in &names {
+            self.fake.remove("deployments", name);
+        }
+        reaches(&self.roots, 0).await;
+        for (_, name) in names.iter().enumerate().filter(|(number, _)| number % ODD_ONES != FAILING) {
+            self.fake.remove("configmaps", &format!("of-{name}"));
+        }
+        reaches(&self.children, 0).await;
+        self.counts("workqueue_depth", 0).await;
+        self.counts("workqueue_failing", 0).await;
+        self.fake.forget();
+    }
+
+    async fn counts(&self, gauge: &str, wanted: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        let line = format!("{gauge}{{name=\"test\"}}");
+        while value_of(&self.metrics, &line) != u64::try_from(wanted).unwrap() {
+            let page = || self.metrics.page().unwrap();
+            assert!(Instant::now() < deadline, "{gauge} did not become {wanted}:\n{}", page());
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+const FAILING: usize = 0;
+const LOOKED_AT_AGAIN: usize = 1;
+
+async fn reconcile(writer: &Writer, children: &Cache<ConfigMap>, root: &Deployment) -> Result<Next, Failure> {
+    let kind = usize::try_from(root.metadata.generation.unwrap()).unwrap();
+    if kind == FAILING {
+        return Err(Failure::OnPurpose);
+    }
+    let mut child = child_of(root, &format!("of-{}", root.metadata.name.as_deref().unwrap()));
+    child.metadata.uid = None;
+    writer.apply(children, &child).await?;
+    Ok(if kind == LOOKED_AT_AGAIN { Next::After(Duration::from_hours(1)) } else { Next::Done })
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("failed on purpose")]
+    OnPurpose,
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+}
+
+impl ReconcileError for Failure {
+    fn step(&self) -> &'static str {
+        match self {
+            Self::OnPurpose => "on-purpose",
+            Self::Apply(_) => "apply",
+        }
+    }
+}
+
+/// How many objects the cache holds, to be waited on.
+fn length<K: Resource<DynamicType = ()> + Send + Sync + 'static>(cache: &Cache<K>) -> watch::Receiver<usize> {
+    let (length, receiver) = watch::channel(0);
+    let counted = cache.clone();
+    cache.subscribe(move |_| {
+        length.send_replace(counted.len());
+    });
+    receiver
+}
+
+async fn reaches(length: &watch::Receiver<usize>, wanted: usize) {
+    let mut length = length.clone();
+    let reached = length.wait_for(|length| *length == wanted);
+    drop(within_patience(&format!("a cache of {wanted}"), reached).await.unwrap());
+}
+
+/// What is allocated when what is freed late has been freed.
+async fn at_rest(allocated: &AtomicUsize) -> usize {
+    let mut least = usize::MAX;
+    for _ in 0..LOOKS_AT_REST {
+        tokio::time::sleep(POLL).await;
+        least = least.min(allocated.load(Ordering::Relaxed));
+    }
+    least
+}

@@ -1,0 +1,185 @@
+//! The API server is killed and restarted under load, and is away for longer than a lease lasts.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    time::Duration,
+};
+
+use api::{aiinference::AIInference, labels};
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::{
+        apps::v1::Deployment,
+        core::v1::{ConfigMap, Service},
+    },
+};
+use kube::{
+    Api, Resource, ResourceExt as _,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tests::{Scene, wait_until_gone, within};
+use tokio::{
+    sync::watch,
+    time::{Instant, interval, sleep},
+};
+
+use crate::given::{
+    API_SERVER, CONTROLLER, Given, PATIENT_LEASE, lines_about, model, serve, until_ready, until_served,
+};
+
+const OBJECTS: usize = 60;
+/// So long is the load that both outages fall into it.
+const PACE: Duration = Duration::from_millis(100);
+/// Of a writer that was refused; the outage is what it waits for.
+const RETRY: Duration = Duration::from_millis(100);
+
+#[tokio::test]
+async fn an_api_server_that_is_restarted_under_load_costs_nothing_but_time() {
+    let given = Given::cluster(|spec| spec).await.with_controller(&PATIENT_LEASE).await;
+    let scene = Scene::new(&given).await;
+    let before = given.controller().await;
+
+    let (written, mut progress) = watch::channel(0);
+    let load = Load { scene: &scene, written };
+    let breaking = async {
+        progress.wait_for(|written| *written >= OBJECTS / 4).await.unwrap();
+        given.kill_component(API_SERVER).await.unwrap();
+        progress.wait_for(|written| *written >= OBJECTS / 2).await.unwrap();
+        given.restart_component(API_SERVER).await.unwrap();
+    };
+    let (Left { images, deleted }, ()) = tokio::join!(load.write(), breaking);
+    assert!(images.len() > OBJECTS / 2 && deleted.len() > OBJECTS / 10, "{images:?} {deleted:?}");
+
+    let mut owners = BTreeMap::new();
+    for (name, image) in images {
+        let model = until_ready(&scene, &name).await;
+        assert_eq!(model.status.as_ref().unwrap().resolved.as_ref().unwrap().image, image, "{name}");
+        owners.insert(name, model.uid().unwrap());
+    }
+    for name in deleted {
+        wait_until_gone(&scene.api::<Deployment>(), &name, within()).await;
+        wait_until_gone(&scene.api::<Service>(), &name, within()).await;
+        wait_until_gone(&scene.api::<ConfigMap>(), &format!("{name}-model"), within()).await;
+    }
+    assert_eq!(children::<Deployment>(&scene).await, owners);
+    assert_eq!(children::<Service>(&scene).await, owners);
+    let config_maps = owners.into_iter().map(|(name, owner)| (format!("{name}-model"), owner)).collect();
+    assert_eq!(children::<ConfigMap>(&scene).await, config_maps);
+    let after = given.controller().await;
+    assert_eq!((after.pid, after.restarts), (before.pid, 0), "{}", given.log());
+}
+
+#[tokio::test]
+async fn an_outage_longer_than_the_lease_ends_the_leader_and_the_next_start_converges() {
+    let hasty = ["--lease-duration=4", "--lease-renew-deadline=2.5", "--lease-retry-period=0.3"];
+    let given = Given::cluster(|spec| spec).await.with_controller(&hasty).await;
+    let scene = Scene::new(&given).await;
+    serve(&scene, "chat").await;
+
+    given.stop_component(API_SERVER).await.unwrap();
+    let ended = given.until_controller("it ends", |now| now.restarts > 0).await;
+    assert_eq!(ended.last_exit.as_deref(), Some("exit status: 1"));
+    let log = given.log();
+    let reasons: Vec<_> = lines_about(&log, "exiting").map(|line| line["error"].clone()).collect();
+    assert_eq!(reasons, ["the lease was lost: it could not be renewed in time"], "{log}");
+
+    given.start_component(API_SERVER).await.unwrap();
+    until_served(&given).await;
+    serve(&scene, "again").await;
+    assert_eq!(given.controller().await.restarts, 1, "a standby outlives an outage\n{}", given.log());
+}
+
+/// Models come, change and go at a steady pace.
+struct Load<'a> {
+    scene: &'a Scene<'a>,
+    written: watch::Sender<usize>,
+}
+
+/// What has been written in the end.
+struct Left {
+    /// Image of each model that lives.
+    images: BTreeMap<String, &'static str>,
+    deleted: BTreeSet<String>,
+}
+
+impl Load<'_> {
+    async fn write(self) -> Left {
+        let mut left = Left { images: BTreeMap::new(), deleted: BTreeSet::new() };
+        let mut pace = interval(PACE);
+        let named = |number: usize| format!("model-{number}");
+        for number in 0..OBJECTS {
+            pace.tick().await;
+            self.create(&named(number)).await;
+            left.images.insert(named(number), "engine:1");
+            if number >= 5 && number % 3 == 0 {
+                let changed = named(number - 5);
+                self.change(&changed).await;
+                left.images.insert(changed, "engine:2");
+            }
+            if number >= 10 && number % 4 == 0 {
+                let deleted = named(number - 10);
+                self.delete(&deleted).await;
+                left.images.remove(&deleted);
+                left.deleted.insert(deleted);
+            }
+            self.written.send_replace(number);
+        }
+        left
+    }
+
+    async fn create(&self, name: &str) {
+        let (models, model) = (self.scene.api::<AIInference>(), model(self.scene, name));
+        persist(async || match models.create(&PostParams::default(), &model).await {
+            // The one before was answered too late.
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
+            created => created.map(drop),
+        })
+        .await;
+    }
+
+    async fn change(&self, name: &str) {
+        let models = self.scene.api::<AIInference>();
+        let patch = Patch::Merge(json!({"spec": {"image": "engine:2"}}));
+        persist(async || models.patch(name, &PatchParams::default(), &patch).await.map(drop)).await;
+    }
+
+    async fn delete(&self, name: &str) {
+        let models = self.scene.api::<AIInference>();
+        persist(async || match models.delete(name, &DeleteParams::default()).await {
+            // An API server that is starting may not know the kind yet: then no object is named.
+            Err(kube::Error::Api(status))
+                if status.details.as_ref().is_some_and(|gone| gone.name == name) =>
+            {
+                Ok(())
+            }
+            deleted => deleted.map(drop),
+        })
+        .await;
+    }
+}
+
+async fn persist(mut write: impl AsyncFnMut() -> kube::Result<()>) {
+    let deadline = Instant::now() + within();
+    while let Err(error) = write().await {
+        assert!(Instant::now() < deadline, "the API server took nothing any more: {error}");
+        sleep(RETRY).await;
+    }
+}
+
+/// The controller's objects of a kind by name, each with the uid of its one controlling owner.
+async fn children<K>(scene: &Scene<'_>) -> BTreeMap<String, String>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let api: Api<K> = scene.api();
+    let ours = ListParams::default().labels(&format!("{}={CONTROLLER}", labels::MANAGED_BY));
+    let listed = api.list(&ours).await.unwrap();
+    let with_owner = |child: K| {
+        let [owner] = child.owner_references() else { panic!("{child:?} has not one owner") };
+        (child.name_any(), owner.uid.clone())
+    };
+    listed.items.into_iter().map(with_owner).collect()
+}

@@ -1,0 +1,82 @@
+//! The API server's certificate is renewed, and the authority that signs it is replaced.
+
+use std::{net::TcpStream, sync::Arc};
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::config::Kubeconfig;
+use local_cluster::Cluster;
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore,
+    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+};
+use tests::{Scene, within};
+
+use crate::given::{Given, lines_about, serve, until, until_served};
+
+#[tokio::test]
+async fn a_renewed_serving_certificate_disturbs_nobody() {
+    let given = Given::cluster(|spec| spec).await.with_controller(&[]).await;
+    let scene = Scene::new(&given).await;
+    serve(&scene, "before").await;
+    let process = given.controller().await;
+    let old = served_certificate(&given);
+
+    given.renew_server_certificate().await.unwrap();
+    let renewed = certificate(&given, "apiserver.crt");
+    assert_ne!(old, renewed);
+    until("the new certificate", within(), async || served_certificate(&given) == renewed).await;
+    // So many at once that its idle connections do not suffice.
+    let names: Vec<String> = (0..20).map(|number| format!("after-{number}")).collect();
+    join_all(names.iter().map(|name| serve(&scene, name))).await;
+    let now = given.controller().await;
+    assert_eq!((now.pid, now.restarts), (process.pid, 0), "{}", given.log());
+}
+
+#[tokio::test]
+async fn a_new_authority_ends_the_controller_with_the_reason_and_the_next_start_trusts_it() {
+    let given = Given::cluster(|spec| spec).await.with_controller(&["--authority-check-period=0.2"]).await;
+    let scene = Scene::new(&given).await;
+    serve(&scene, "before").await;
+    let namespace = scene.namespace().to_owned();
+
+    given.replace_authority().await.unwrap();
+    let ended = given.until_controller("it ends", |now| now.restarts > 0).await;
+    assert_eq!(ended.last_exit.as_deref(), Some("exit status: 1"));
+    let log = given.log();
+    let file = given.folder().root().join("credentials/ca.crt");
+    let reason =
+        format!("{} holds a new certificate authority, which only a new process trusts", file.display());
+    let reasons: Vec<_> = lines_about(&log, "exiting").map(|line| line["error"].clone()).collect();
+    assert_eq!(reasons, [reason], "{log}");
+
+    until_served(&given).await;
+    let namespaces = scene.cluster_api::<Namespace>();
+    assert!(namespaces.get(&namespace).await.is_err(), "this client trusts the old authority");
+    let scene = Scene::new(&given).await;
+    serve(&scene, "after").await;
+    assert_eq!(given.controller().await.restarts, 1, "{}", given.log());
+}
+
+/// What a client sees that trusts the cluster's authority and no other.
+fn served_certificate(cluster: &Cluster) -> CertificateDer<'static> {
+    let kubeconfig = Kubeconfig::read_from(cluster.folder().kubeconfig()).unwrap();
+    let server = kubeconfig.clusters[0].cluster.as_ref().unwrap().server.clone().unwrap();
+    let address = server.strip_prefix("https://").unwrap();
+    let (host, _) = address.rsplit_once(':').unwrap();
+
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate(cluster, "ca.crt")).unwrap();
+    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    let name = ServerName::try_from(host.to_owned()).unwrap();
+    let mut connection = ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    while connection.is_handshaking() {
+        connection.complete_io(&mut stream).unwrap();
+    }
+    connection.peer_certificates().unwrap()[0].clone().into_owned()
+}
+
+fn certificate(cluster: &Cluster, file: &str) -> CertificateDer<'static> {
+    CertificateDer::from_pem_file(cluster.folder().root().join("credentials").join(file)).unwrap()
+}

@@ -1,0 +1,60 @@
+//! etcd forgets the past while a watch is cut off: what happened meanwhile is found by a new list.
+
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Service;
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams, WatchEvent, WatchParams},
+};
+use tests::{Scene, wait_for, within};
+
+use crate::given::{API_SERVER, CONTROLLER, Given, PATIENT_LEASE, lines_about, serve, until, until_served};
+
+const HISTORY: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn a_change_behind_a_compacted_version_is_found_and_repaired() {
+    let given = Given::cluster(|spec| spec.with_history(HISTORY)).await.with_controller(&PATIENT_LEASE).await;
+    let scene = Scene::new(&given).await;
+    serve(&scene, "chat").await;
+    let services = scene.api::<Service>();
+    let old = services.get("chat").await.unwrap();
+
+    // Asleep, it does not notice that its connections are gone, and asks from where it was when it wakes up.
+    given.pause_component(CONTROLLER).await.unwrap();
+    given.kill_component(API_SERVER).await.unwrap();
+    until("another API server", within(), async || restarts(&given).await == 1).await;
+    until_served(&given).await;
+    services.delete("chat", &DeleteParams::default()).await.unwrap();
+    let deleted = services.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
+    until("the compaction", within(), async || is_compacted(&services, &deleted).await).await;
+    let before = expired(&given);
+    given.continue_component(CONTROLLER).await.unwrap();
+
+    wait_for(&services, "chat", "made anew", within(), |new: &Service| new.uid() != old.uid()).await;
+    assert!(expired(&given) > before, "{}", given.log());
+    assert_eq!(given.controller().await.restarts, 0, "{}", given.log());
+}
+
+/// Whether the API server refuses to continue from this version.
+async fn is_compacted(services: &Api<Service>, version: &str) -> bool {
+    let params = WatchParams { timeout: Some(1), ..WatchParams::default() };
+    let Ok(events) = services.watch(&params, version).await else { return false };
+    futures::pin_mut!(events);
+    matches!(events.next().await, Some(Ok(WatchEvent::Error(status))) if status.code == 410)
+}
+
+/// How often the controller's watch of Services was told 410.
+fn expired(given: &Given) -> usize {
+    let log = given.log();
+    let failures = lines_about(&log, "watch failed").filter(|line| line["kind"] == "Service");
+    failures.filter(|line| line["why"].as_str().is_some_and(|why| why.contains(": 410 "))).count()
+}
+
+async fn restarts(given: &Given) -> u32 {
+    let status = given.status().await.unwrap();
+    let api_server = status.components.iter().find(|component| component.name == API_SERVER);
+    api_server.filter(|component| component.pid.is_some()).map_or(0, |component| component.restarts)
+}
