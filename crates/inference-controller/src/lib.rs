@@ -36,7 +36,7 @@ use runtime::{
 use crate::{
     apply::{Applied, Error, apply},
     observe::{
-        Absences, ClaimView, NodeView, PodView, Readers, ReplicaSetView, UNFINISHED, count_ours,
+        ClaimView, Losses, NodeView, PodView, Readers, ReplicaSetView, UNFINISHED, count_ours,
         keys_by_instance, keys_on_lost, observe,
     },
     pace::Pace,
@@ -103,7 +103,7 @@ pub(crate) struct Context {
     pub(crate) claims: Cache<ClaimView>,
     /// None in a process that may see one namespace alone: then no pod leaves a lost node, and no GPU is counted.
     pub(crate) nodes: Option<Cache<NodeView>>,
-    pub(crate) absences: Absences,
+    pub(crate) losses: Losses,
     pub(crate) pace: Pace,
     pub(crate) writer: Writer,
     pub(crate) recorder: Recorder,
@@ -113,6 +113,7 @@ pub(crate) struct Context {
 /// Names what is watched and what runs for it.
 pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
     let ours = format!("{}={NAME},{}={}", labels::MANAGED_BY, labels::NAME, names::KIND);
+    let nodes = (!process.is_confined()).then(|| process.watch_cluster("Node"));
     let ctx = Arc::new(Context {
         models: process.watch("AIInference"),
         config_maps: process.watch_labelled("ConfigMap", &ours),
@@ -122,8 +123,8 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         replica_sets: process.watch_labelled("ReplicaSet", &ours),
         pods: process.watch_selected("Pod", UNFINISHED),
         claims: process.watch("PersistentVolumeClaim"),
-        nodes: (!process.is_confined()).then(|| process.watch_cluster("Node")),
-        absences: Absences::default(),
+        losses: nodes.as_ref().map(Losses::of).unwrap_or_default(),
+        nodes,
         pace: Pace::default(),
         writer: process.writer(),
         recorder: process.recorder(),

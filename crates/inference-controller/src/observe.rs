@@ -21,7 +21,7 @@ mod projections;
 
 pub(crate) use capacity::Room;
 pub(crate) use claims::{ClaimView, Readers};
-pub(crate) use nodes::{Absences, Loss, Lost, NodeView, Nodes, is_known_label, keys_on_lost};
+pub(crate) use nodes::{Loss, Losses, Lost, NodeView, Nodes, is_known_label, keys_on_lost};
 pub(crate) use projections::{
     Container, ContainerState, PodView, ReplicaSetView, Terminated, UNFINISHED, count_ours,
 };
@@ -80,7 +80,7 @@ pub(crate) fn observe(
     let pods = current.iter().flatten().chain(&others).map(AsRef::as_ref);
     let (mut nodes, mut rooms) = (Nodes::default(), None);
     if let Some(known) = &ctx.nodes {
-        nodes = nodes::nodes(known, &ctx.absences, pods, now);
+        nodes = nodes::nodes(known, &ctx.losses, pods, now);
         let finds_no_node = |pod: &Arc<PodView>| pod.scheduled.as_ref().is_some_and(|c| c.status == "False");
         // To count is to look at every pod of the cluster, and mostly nobody wants to know.
         if current.iter().flatten().any(finds_no_node) {

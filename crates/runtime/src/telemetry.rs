@@ -4,7 +4,7 @@ use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::WithExportConfig;
 use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
 use tracing::error;
-use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, util::SubscriberInitExt};
+use tracing_subscriber::{Layer, filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::args::{LogFormat, RuntimeArgs};
 
@@ -44,7 +44,10 @@ impl Drop for Telemetry {
 
 /// Call once, inside the async runtime.
 pub fn install(service: &'static str, args: &RuntimeArgs) -> Result<Telemetry, TelemetryError> {
-    let filter = EnvFilter::try_new(&args.log_level)
+    // Levels by module are all that is promised; the filter that also knows spans and fields brings a regex engine.
+    let filter: Targets = args
+        .log_level
+        .parse()
         .map_err(|source| TelemetryError::Filter { text: args.log_level.clone(), source })?;
     let logs = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let logs = match args.log_format {

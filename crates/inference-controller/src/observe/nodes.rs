@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -62,10 +62,19 @@ pub(crate) enum Loss {
     Deleted,
 }
 
-/// Since when nodes that pods name are not there. A deleted node has no time of its own; after a restart of this process
-/// the time counts from there, which only makes a replacement later.
-#[derive(Debug, Default)]
-pub(crate) struct Absences(Mutex<HashMap<String, Timestamp>>);
+/// Since when nodes have not been ready. The condition of a node tells when it turned last, which is too late once a node
+/// that said it was not ready says nothing any more; and a deleted node tells nothing. This is memory only: after a
+/// restart of this process the time counts from what nodes tell, which only makes a replacement later.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Losses(Arc<Mutex<HashMap<String, Known>>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// When it left Ready, or was first missed.
+    since: Timestamp,
+    /// What the node told last.
+    told: Lost,
+}
 
 /// Longer than any wait for a node: what is older is of no more use.
 const FORGOTTEN_AFTER: Duration = Duration::from_hours(2);
@@ -96,29 +105,53 @@ pub(crate) fn is_known_label(key: &str) -> bool {
     key == labels::NVIDIA_GPU_PRODUCT || !is_theirs
 }
 
-impl Absences {
-    fn since(&self, node: &str, now: Timestamp) -> Timestamp {
-        let mut absences = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = |since: &Timestamp| {
-            Duration::try_from(now.duration_since(*since)).is_ok_and(|absent| absent < FORGOTTEN_AFTER)
-        };
-        if let Some(since) = absences.get(node).copied().filter(fresh) {
-            return since;
-        }
-        absences.retain(|_, since| fresh(since));
-        absences.insert(node.to_owned(), now);
-        now
+impl Losses {
+    /// Kept up to date by every change of a node.
+    pub(crate) fn of(nodes: &Cache<NodeView>) -> Self {
+        let losses = Self::default();
+        let kept = losses.clone();
+        nodes.subscribe(move |change| {
+            let Some(node) = change.new else { return };
+            let mut known = kept.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(told) = node.lost() else {
+                known.remove(&*change.key.name);
+                return;
+            };
+            let before = known.get(&*change.key.name);
+            // The same loss at another time: it was ready in between, and we were not told.
+            let goes_on = |before: &&Known| before.told.how != told.how || before.told.since == told.since;
+            let since = before.filter(goes_on).map_or(told.since, |before| before.since.min(told.since));
+            known.insert(change.key.name.to_string(), Known { since, told });
+        });
+        losses
     }
 
-    fn end(&self, node: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
+    /// Of a node that is there.
+    fn since(&self, node: &str, told: Lost) -> Timestamp {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(node).filter(|known| known.told == told).map_or(told.since, |known| known.since)
+    }
+
+    /// Of a node that is not there: it may have been lost before it was deleted.
+    fn missed_since(&self, node: &str, now: Timestamp) -> Timestamp {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = |known: &Known| {
+            Duration::try_from(now.duration_since(known.since)).is_ok_and(|lost| lost < FORGOTTEN_AFTER)
+        };
+        if let Some(known) = known.get(node).filter(|known| fresh(known)) {
+            return known.since;
+        }
+        known.retain(|_, known| known.told.how != Loss::Deleted || fresh(known));
+        let told = Lost { how: Loss::Deleted, since: now };
+        known.insert(node.to_owned(), Known { since: now, told });
+        now
     }
 }
 
 /// Looks the nodes under these pods up.
 pub(super) fn nodes<'a>(
     known: &Cache<NodeView>,
-    absences: &Absences,
+    losses: &Losses,
     pods: impl Iterator<Item = &'a PodView>,
     now: Timestamp,
 ) -> Nodes {
@@ -128,11 +161,8 @@ pub(super) fn nodes<'a>(
             continue;
         }
         let loss = match known.get(&Key::new("", name)) {
-            Some(node) => {
-                absences.end(name);
-                node.lost()
-            }
-            None => Some(Lost { how: Loss::Deleted, since: absences.since(name, now) }),
+            Some(node) => node.lost().map(|told| Lost { since: losses.since(name, told), ..told }),
+            None => Some(Lost { how: Loss::Deleted, since: losses.missed_since(name, now) }),
         };
         lost.extend(loss.map(|loss| (name.to_owned(), loss)));
     }
@@ -235,9 +265,10 @@ mod tests {
 
     #[test]
     fn a_deleted_node_is_lost_from_when_it_was_missed_until_it_is_back() {
-        let (known, absences) = (Cache::default(), Absences::default());
+        let known = Cache::default();
+        let losses = Losses::of(&known);
         let stranded = pod("{node: gpu-0}");
-        let lost = |now| nodes(&known, &absences, std::iter::once(&stranded), now).lost.remove("gpu-0");
+        let lost = |now| nodes(&known, &losses, std::iter::once(&stranded), now).lost.remove("gpu-0");
         assert_eq!(lost(at(0)), Some(Lost { how: Loss::Deleted, since: at(0) }));
         assert_eq!(lost(at(9)), Some(Lost { how: Loss::Deleted, since: at(0) }));
         known.upsert(node("gpu-0", "True", at(10)));
@@ -247,14 +278,37 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_falls_silent_or_is_deleted_later_is_lost_from_when_it_left_ready() {
+        let known = Cache::default();
+        let losses = Losses::of(&known);
+        let stranded = pod("{node: gpu-0}");
+        let lost = |now| nodes(&known, &losses, std::iter::once(&stranded), now).lost["gpu-0"];
+        let tell = |version: u32, status: &str, since| {
+            let mut told = node("gpu-0", status, at(since));
+            told.metadata.resource_version = Some(version.to_string());
+            known.upsert(told);
+        };
+        tell(1, "False", 0);
+        tell(2, "Unknown", 40);
+        assert_eq!(lost(at(41)), Lost { how: Loss::Unreachable, since: at(0) });
+        known.replace(Vec::new(), "3");
+        assert_eq!(lost(at(50)), Lost { how: Loss::Deleted, since: at(0) });
+        tell(4, "True", 60);
+        tell(5, "Unknown", 70);
+        assert_eq!(lost(at(71)), Lost { how: Loss::Unreachable, since: at(70) });
+        tell(6, "Unknown", 90);
+        assert_eq!(lost(at(91)).since, at(90), "it was ready in between");
+    }
+
+    #[test]
     fn the_nodes_that_are_down_are_counted_over_the_cluster() {
-        let (known, absences) = (Cache::default(), Absences::default());
+        let (known, losses) = (Cache::default(), Losses::default());
         for (name, status) in [("a", "Unknown"), ("b", "False"), ("c", "True")] {
             known.upsert(node(name, status, at(0)));
         }
         let on = |name: &str| {
             let pod = pod(&format!("{{node: {name}}}"));
-            let Nodes { lost, down, all } = nodes(&known, &absences, std::iter::once(&pod), at(1));
+            let Nodes { lost, down, all } = nodes(&known, &losses, std::iter::once(&pod), at(1));
             (lost.len(), down, all)
         };
         assert_eq!(on("a"), (1, 2, 3));
