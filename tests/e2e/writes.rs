@@ -8,12 +8,12 @@ use kube::{Api, api::PostParams};
 use runtime::{
     apply::{ApplyError, Writer, Written},
     cache::Cache,
-    kept::Kept,
+    kept::{Kept, Metadata},
 };
 use tests::Scene;
 
 /// As a controller keeps them.
-type Children = Cache<Kept<ConfigMap>>;
+type Children = Cache<Kept<Metadata<ConfigMap>>>;
 
 fn writer(scene: &Scene<'_>) -> Writer {
     Writer::new(scene.client(), "test-controller", "test.example/hash")

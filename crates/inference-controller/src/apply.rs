@@ -11,7 +11,6 @@ use runtime::{
 
 use crate::{
     Context,
-    observe::Unreadable,
     plan::{Child, Deletion, Plan, Refusal},
 };
 
@@ -28,8 +27,6 @@ pub(crate) enum Applied {
 /// A step that did not go through, and may the next time.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error(transparent)]
-    Observe(#[from] Unreadable),
     #[error(transparent)]
     ConfigMap(ApplyError),
     #[error(transparent)]
@@ -90,28 +87,26 @@ async fn apply_child(ctx: &Context, child: &Child) -> Result<Written, Error> {
 /// What no retry mends is for the user to know; everything else is an error.
 fn refusal(error: Error) -> Result<Refusal, Error> {
     match error.cause() {
-        Some(foreign @ ApplyError::Foreign { .. }) => Ok(Refusal::OwnershipConflict(foreign.to_string())),
-        Some(ApplyError::Call { source, .. }) => match &**source {
+        foreign @ ApplyError::Foreign { .. } => Ok(Refusal::OwnershipConflict(foreign.to_string())),
+        ApplyError::Call { source, .. } => match &**source {
             kube::Error::Api(status) if status.code == UNPROCESSABLE => {
                 Ok(Refusal::InvalidSpec(format!("the API server refuses it: {}", status.message)))
             }
             _ => Err(error),
         },
-        Some(ApplyError::Render { .. } | ApplyError::Unowned { .. }) | None => Err(error),
+        ApplyError::Render { .. } | ApplyError::Unowned { .. } => Err(error),
     }
 }
 
 impl Error {
-    /// The write that did not go through.
-    fn cause(&self) -> Option<&ApplyError> {
+    fn cause(&self) -> &ApplyError {
         match self {
-            Self::Observe(_) => None,
             Self::ConfigMap(cause)
             | Self::Deployment(cause)
             | Self::Service(cause)
             | Self::PodDisruptionBudget(cause)
             | Self::Deletion(cause)
-            | Self::Status(cause) => Some(cause),
+            | Self::Status(cause) => cause,
         }
     }
 }
@@ -119,7 +114,6 @@ impl Error {
 impl ReconcileError for Error {
     fn step(&self) -> &'static str {
         match self {
-            Self::Observe(_) => "observe",
             Self::ConfigMap(_) => "config_map",
             Self::Deployment(_) => "deployment",
             Self::Service(_) => "service",
@@ -130,6 +124,6 @@ impl ReconcileError for Error {
     }
 
     fn retry_after(&self) -> Option<Duration> {
-        self.cause()?.retry_after()
+        self.cause().retry_after()
     }
 }

@@ -19,7 +19,6 @@ use api::{aiinference::AIInference, labels};
 use clap::Parser;
 use jiff::Timestamp;
 use k8s_openapi::api::{
-    apps::v1::Deployment,
     core::v1::{ConfigMap, Service},
     policy::v1::PodDisruptionBudget,
 };
@@ -29,15 +28,15 @@ use runtime::{
     cache::Cache,
     controller::Next,
     events::Recorder,
-    kept::Kept,
+    kept::{Kept, Metadata},
     process::{Identity, Process, Started},
 };
 
 use crate::{
     apply::{Applied, Error, apply},
     observe::{
-        ClaimView, Losses, NodeView, PodView, Readers, ReplicaSetView, UNFINISHED, count_ours,
-        keys_by_instance, keys_on_lost, observe,
+        ClaimView, DeploymentView, Losses, NodeView, PodView, Readers, ReplicaSetView, UNFINISHED,
+        count_ours, keys_by_instance, keys_on_lost, observe,
     },
     pace::Pace,
     plan::{Defaults, due, plan, refused, rejected},
@@ -93,10 +92,10 @@ pub struct InferenceArgs {
 /// What every reconcile has at hand.
 pub(crate) struct Context {
     pub(crate) models: Cache<AIInference>,
-    pub(crate) config_maps: Cache<Kept<ConfigMap>>,
-    pub(crate) deployments: Cache<Kept<Deployment>>,
-    pub(crate) services: Cache<Kept<Service>>,
-    pub(crate) budgets: Cache<Kept<PodDisruptionBudget>>,
+    pub(crate) config_maps: Cache<Kept<Metadata<ConfigMap>>>,
+    pub(crate) deployments: Cache<Kept<DeploymentView>>,
+    pub(crate) services: Cache<Kept<Metadata<Service>>>,
+    pub(crate) budgets: Cache<Kept<Metadata<PodDisruptionBudget>>>,
     pub(crate) replica_sets: Cache<ReplicaSetView>,
     /// Everybody's, since all hold something of their nodes.
     pub(crate) pods: Cache<PodView>,
@@ -157,7 +156,7 @@ async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Re
         // Its children go with it, by their owner references; to repair them now would bring them back.
         return Ok(Next::Done);
     }
-    let observed = observe(ctx, Arc::clone(&model), now)?;
+    let observed = observe(ctx, Arc::clone(&model), now);
     let valid = match validate(&model) {
         Ok(valid) => valid,
         Err(invalid) => return finish(apply(ctx, &model, rejected(&invalid, &observed, now), now).await?),

@@ -4,13 +4,9 @@ use std::sync::Arc;
 
 use api::aiinference::AIInference;
 use jiff::Timestamp;
-use k8s_openapi::api::{apps::v1::Deployment, policy::v1::PodDisruptionBudget};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
-use runtime::{
-    cache::{Cache, Key},
-    kept::Kept,
-};
-use serde::de::DeserializeOwned;
+use runtime::cache::{Cache, Key};
 
 use crate::{Context, names};
 
@@ -22,21 +18,22 @@ mod projections;
 pub(crate) use capacity::Room;
 pub(crate) use claims::{ClaimView, Readers};
 pub(crate) use nodes::{Loss, Losses, Lost, NodeView, Nodes, is_known_label, keys_on_lost};
+use projections::ForInstance;
 pub(crate) use projections::{
-    Container, ContainerState, PodView, ReplicaSetView, Terminated, UNFINISHED, count_ours,
+    Container, ContainerState, DeploymentView, PodView, ReplicaSetView, Terminated, UNFINISHED, count_ours,
 };
-use projections::{ForInstance, TemplateHash};
 
 /// One AIInference and its children as the caches have them.
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
     pub(crate) model: Arc<AIInference>,
-    pub(crate) deployment: Option<Arc<Deployment>>,
+    pub(crate) deployment: Option<DeploymentView>,
     /// Pods of the revision that the Deployment asks for; `None` while there is no such revision.
     pub(crate) current: Option<Vec<Arc<PodView>>>,
     /// All its other pods.
     pub(crate) others: Vec<Arc<PodView>>,
-    pub(crate) budget: Option<Arc<PodDisruptionBudget>>,
+    /// Of its PodDisruptionBudget.
+    pub(crate) budget: Option<ObjectMeta>,
     pub(crate) nodes: Nodes,
     /// Where GPUs of its kind are; `None` unless a pod finds no node.
     pub(crate) rooms: Option<Vec<Room>>,
@@ -44,26 +41,16 @@ pub(crate) struct Observed {
     pub(crate) claim: Option<Arc<ClaimView>>,
 }
 
-/// A child that is not what its kind says it is.
-#[derive(Debug, thiserror::Error)]
-#[error("{kind} {key} cannot be decoded; fix or delete it")]
-pub(crate) struct Unreadable {
-    kind: String,
-    key: Key,
-    source: serde_json::Error,
-}
-
-pub(crate) fn observe(
-    ctx: &Context,
-    model: Arc<AIInference>,
-    now: Timestamp,
-) -> Result<Observed, Unreadable> {
+pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Observed {
     let uid = model.metadata.uid.clone().unwrap_or_default();
     let name = model.metadata.name.clone().unwrap_or_default();
-    let deployment = own(&ctx.deployments, &uid, &names::deployment(&name))?;
+    let deployment =
+        own(&ctx.deployments, &uid, &names::deployment(&name)).map(|kept| DeploymentView::clone(&kept));
     let (mut current, mut others) = (None, Vec::new());
     if let Some(deployment) = &deployment {
-        let wanted = wanted_template(deployment);
+        // Revisions are told apart by their templates, as the Deployment's own controller does it. Counts in the status
+        // of the Deployment are late, and after a change they speak of the revision before.
+        let wanted = deployment.template.filter(|_| deployment.metadata.deletion_timestamp.is_none());
         let revisions = ctx.replica_sets.owned_by(deployment.metadata.uid.as_deref().unwrap_or_default());
         for revision in revisions {
             let pods = ctx.pods.owned_by(revision.metadata.uid.as_deref().unwrap_or_default());
@@ -76,7 +63,8 @@ pub(crate) fn observe(
             }
         }
     }
-    let budget = own(&ctx.budgets, &uid, &names::pod_disruption_budget(&name))?;
+    let budget =
+        own(&ctx.budgets, &uid, &names::pod_disruption_budget(&name)).map(|kept| kept.meta().clone());
     let pods = current.iter().flatten().chain(&others).map(AsRef::as_ref);
     let (mut nodes, mut rooms) = (Nodes::default(), None);
     if let Some(known) = &ctx.nodes {
@@ -88,16 +76,7 @@ pub(crate) fn observe(
         }
     }
     let claim = claims::claim_key(&model).and_then(|key| ctx.claims.get(&key));
-    Ok(Observed { model, deployment, current, others, budget, nodes, rooms, claim })
-}
-
-/// Revisions are told apart by their templates, as the Deployment's own controller does it. Counts in the status of the
-/// Deployment are late, and after a change they speak of the revision before.
-fn wanted_template(deployment: &Deployment) -> Option<TemplateHash> {
-    if deployment.metadata.deletion_timestamp.is_some() {
-        return None;
-    }
-    TemplateHash::of(&deployment.spec.as_ref()?.template)
+    Observed { model, deployment, current, others, budget, nodes, rooms, claim }
 }
 
 /// An object whose labels say which AIInference it is for.
@@ -106,16 +85,6 @@ pub(crate) fn keys_by_instance<V: ForInstance>(object: &V) -> Vec<Key> {
     object.instance().map(|name| Key::new(namespace, name)).into_iter().collect()
 }
 
-/// The child of this name that the owner of this uid controls.
-fn own<K>(children: &Cache<Kept<K>>, uid: &str, name: &str) -> Result<Option<Arc<K>>, Unreadable>
-where
-    K: Resource<DynamicType = ()> + DeserializeOwned,
-{
-    let child = children.owned_by(uid).into_iter().find(|child| child.meta().name.as_deref() == Some(name));
-    let read = |child: Arc<Kept<K>>| {
-        let unreadable =
-            |source| Unreadable { kind: K::kind(&()).into_owned(), key: Key::of(&*child), source };
-        child.read().map(Arc::new).map_err(unreadable)
-    };
-    child.map(read).transpose()
+fn own<V: Resource>(children: &Cache<V>, uid: &str, name: &str) -> Option<Arc<V>> {
+    children.owned_by(uid).into_iter().find(|child| child.meta().name.as_deref() == Some(name))
 }

@@ -91,7 +91,7 @@ pub(crate) fn plan(
     defaults: &Defaults,
     now: Timestamp,
 ) -> Plan {
-    let resolved = resolve(valid, observed.deployment.as_deref(), defaults);
+    let resolved = resolve(valid, observed.deployment.as_ref(), defaults);
     let rollout = rollout::rollout(valid, observed, now);
     let moves = nodes::moves(valid, observed, allowance, now);
     let judged = conditions::of_valid(valid, observed, &moves, now);
@@ -107,7 +107,7 @@ pub(crate) fn plan(
         (Vec::new(), Vec::new())
     } else {
         let superfluous = pod_disruption_budget::superfluous(valid, observed)
-            .map(|budget| Deletion::PodDisruptionBudget(Box::new(budget.clone())));
+            .map(|budget| Deletion::PodDisruptionBudget(Box::new(budget)));
         (
             [
                 Some(Child::ConfigMap(Box::new(config_map::config_map(valid)))),
@@ -141,7 +141,7 @@ pub(crate) fn refused(
     defaults: &Defaults,
     now: Timestamp,
 ) -> Plan {
-    let resolved = resolve(valid, observed.deployment.as_deref(), defaults);
+    let resolved = resolve(valid, observed.deployment.as_ref(), defaults);
     // Pods leave a lost node when the children are accepted again.
     let moves = nodes::moves(valid, observed, &Allowance::default(), now);
     let judged = conditions::of_refused(refusal, valid, observed, &moves, now);

@@ -8,10 +8,7 @@ use api::{
 };
 use clap::CommandFactory;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::{
-    api::apps::v1::Deployment,
-    apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
-};
+use k8s_openapi::{api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde_json::json;
 
 use crate::{
@@ -109,7 +106,8 @@ impl Scene {
             Child::Deployment(deployment) => Some((**deployment).clone()),
             Child::ConfigMap(_) | Child::Service(_) | Child::PodDisruptionBudget(_) => None,
         });
-        self.observed.deployment = Some(Arc::new(rendered.expect("a Deployment")));
+        let stored = serde_json::to_value(rendered.expect("a Deployment")).expect("JSON");
+        self.observed.deployment = Some(serde_json::from_value(stored).expect("a Deployment"));
         self.observed.current = Some(ready_pods(replicas));
         self.observed.others = Vec::new();
         self.write_status();
@@ -134,14 +132,6 @@ impl Scene {
     /// So many pods of another revision are there, too, and ready.
     pub(crate) fn older_pods(&mut self, count: usize) {
         self.observed.others = ready_pods(count);
-    }
-
-    pub(crate) fn surge(&mut self, surge: i32) {
-        let deployment = self.observed.deployment.as_mut().map(Arc::make_mut).expect("a Deployment");
-        let strategy = deployment.spec.as_mut().and_then(|spec| spec.strategy.as_mut());
-        let rolling =
-            strategy.and_then(|strategy| strategy.rolling_update.as_mut()).expect("a rolling update");
-        rolling.max_surge = Some(IntOrString::Int(surge));
     }
 
     /// The current revision has these pods, and none is ready unless it says so.

@@ -19,11 +19,12 @@ use tracing::info;
 use crate::{
     cache::{Cache, Key, controller_of},
     decode,
+    kept::Covers,
 };
 
 mod covers;
 
-use covers::covers;
+pub(crate) use covers::covers;
 
 /// Writes in the name of one controller.
 #[derive(Clone)]
@@ -82,12 +83,12 @@ impl Writer {
         Self { client, field_manager, hash_annotation }
     }
 
-    /// Makes a child what it should be. `desired` names its controlling owner; the cache tells what is there, as whole
-    /// objects or as text (`kept`).
+    /// Makes a child what it should be. `desired` names its controlling owner; the cache tells what is there, in
+    /// whole or as a view (`kept`).
     pub async fn apply<K, S>(&self, cache: &Cache<S>, desired: &K) -> Result<Written, ApplyError>
     where
         K: Resource<DynamicType = ()> + Serialize,
-        S: Resource<DynamicType = ()> + Serialize + DeserializeOwned,
+        S: Resource<DynamicType = ()> + Covers + DeserializeOwned,
     {
         let key = Key::of(desired);
         let about = About { kind: K::kind(&()).into_owned(), key: &key };
@@ -103,8 +104,8 @@ impl Writer {
             // It cannot be brought back; its end will start the next reconcile.
             return Ok(Written::Unchanged);
         }
-        let seen_value = serde_json::to_value(&*seen).map_err(|source| about.render(source))?;
-        if covers(&seen_value, &body) {
+        let hash = body["metadata"]["annotations"][self.hash_annotation].as_str().unwrap_or_default();
+        if seen.covers(&body, hash).map_err(|source| about.render(source))? {
             return Ok(Written::Unchanged);
         }
         self.force(cache, body, seen.meta(), &about).await?;

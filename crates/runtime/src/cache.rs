@@ -259,9 +259,7 @@ impl<K: Resource> Told<K> {
     /// The same version twice (a re-list, or the echo of an absorbed write) is no change.
     fn differs(&self) -> bool {
         match (&self.old, &self.new) {
-            (Some(old), Some(new)) => {
-                old.meta().resource_version != new.meta().resource_version || old.meta().uid != new.meta().uid
-            }
+            (Some(old), Some(new)) => !is_same(old, new),
             (Some(_), None) | (None, Some(_)) => true,
             (None, None) => false,
         }
@@ -270,6 +268,10 @@ impl<K: Resource> Told<K> {
 
 impl<K: Resource> State<K> {
     fn put(&mut self, key: Key, object: Arc<K>) -> Told<K> {
+        // What is known of this very version stays: it may be less by now than what was read again (`kept`).
+        if let Some(known) = self.objects.get(&key).filter(|known| is_same(known, &object)) {
+            return Told { key, old: Some(Arc::clone(known)), new: Some(Arc::clone(known)), initial: false };
+        }
         let old = self.objects.insert(key.clone(), Arc::clone(&object));
         let (before, after) = (old.as_deref().and_then(owner_uid), owner_uid(&*object));
         if before != after {
@@ -314,6 +316,13 @@ pub fn controller_of<K: Resource>(object: &K) -> Option<&OwnerReference> {
 
 fn owner_uid<K: Resource>(object: &K) -> Option<&str> {
     controller_of(object).map(|owner| owner.uid.as_str())
+}
+
+/// The same version of the same object.
+fn is_same<K: Resource>(one: &Arc<K>, other: &Arc<K>) -> bool {
+    Arc::ptr_eq(one, other)
+        || (one.meta().uid == other.meta().uid
+            && one.meta().resource_version == other.meta().resource_version)
 }
 
 /// Resource versions are comparable numbers within one kind (Kubernetes 1.35 made that a promise; etcd always did).

@@ -1,53 +1,171 @@
-//! An object that is kept as text: what tells it apart and whose it is, beside the JSON of all the rest.
+//! Children as a controller needs them: a narrow view, and the whole object only until it was found to be as it should.
 //!
-//! Children are many and seldom looked at. As text one takes a fraction of what it takes as a value, whose strings,
-//! lists and maps are each an allocation with room to grow; and an event about it costs no more than a copy.
+//! Children are many, and at rest nobody looks at them. A view is what decisions are made from; the rest is needed once,
+//! to compare what is there with what should be there. After that a hash of what was compared says as much.
 
-use std::marker::PhantomData;
+use std::{
+    borrow::Cow,
+    fmt,
+    marker::PhantomData,
+    ops::Deref,
+    sync::{Mutex, PoisonError},
+};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
-use serde::{
-    Deserialize, Deserializer, Serialize, Serializer,
-    de::{DeserializeOwned, Error as _},
-};
-use serde_json::value::RawValue;
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned, de::Error as _};
+use serde_json::Value;
 
-/// A `K` of which only identity, owners and deletion are known without `read`.
-pub struct Kept<K> {
+use crate::apply::covers;
+
+/// What can be asked whether it has everything that an apply would set.
+pub trait Covers {
+    /// `hash` is that of `desired`.
+    fn covers(&self, desired: &Value, hash: &str) -> Result<bool, serde_json::Error>;
+}
+
+/// An object that is kept whole.
+impl<T: Serialize> Covers for T {
+    fn covers(&self, desired: &Value, _hash: &str) -> Result<bool, serde_json::Error> {
+        Ok(covers(&serde_json::to_value(self)?, desired))
+    }
+}
+
+/// A child by its view `V`.
+pub struct Kept<V> {
+    view: V,
+    rest: Mutex<Rest>,
+}
+
+enum Rest {
+    /// The object as JSON, which has not been compared yet, or was not as it should.
+    Text(Box<str>),
+    /// It has everything that the apply of this hash sets. This version of it will for ever.
+    Covers(Box<str>),
+}
+
+impl<V> Deref for Kept<V> {
+    type Target = V;
+
+    fn deref(&self) -> &V {
+        &self.view
+    }
+}
+
+impl<V> Covers for Kept<V> {
+    fn covers(&self, desired: &Value, hash: &str) -> Result<bool, serde_json::Error> {
+        let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
+        let covered = match &*rest {
+            // The hash is a part of what is set, so an object covers one alone.
+            Rest::Covers(known) => return Ok(**known == *hash),
+            Rest::Text(text) => covers(&serde_json::from_str(text)?, desired),
+        };
+        if covered {
+            *rest = Rest::Covers(hash.into());
+        }
+        Ok(covered)
+    }
+}
+
+impl<'de, V: DeserializeOwned> Deserialize<'de> for Kept<V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // From one end to the other, with no tree of values in between.
+        let mut text = Vec::new();
+        serde_transcode::transcode(deserializer, &mut serde_json::Serializer::new(&mut text))
+            .map_err(D::Error::custom)?;
+        let text = String::from_utf8(text).map_err(D::Error::custom)?;
+        let view = serde_json::from_str(&text).map_err(D::Error::custom)?;
+        Ok(Self { view, rest: Mutex::new(Rest::Text(text.into())) })
+    }
+}
+
+impl<V: Clone> Clone for Kept<V> {
+    fn clone(&self) -> Self {
+        let rest = match &*self.rest.lock().unwrap_or_else(PoisonError::into_inner) {
+            Rest::Text(text) => Rest::Text(text.clone()),
+            Rest::Covers(hash) => Rest::Covers(hash.clone()),
+        };
+        Self { view: self.view.clone(), rest: Mutex::new(rest) }
+    }
+}
+
+impl<V: fmt::Debug> fmt::Debug for Kept<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Kept").field(&self.view).finish()
+    }
+}
+
+impl<V: Resource> Resource for Kept<V> {
+    type DynamicType = V::DynamicType;
+    type Scope = V::Scope;
+
+    fn kind(dt: &Self::DynamicType) -> Cow<'_, str> {
+        V::kind(dt)
+    }
+
+    fn group(dt: &Self::DynamicType) -> Cow<'_, str> {
+        V::group(dt)
+    }
+
+    fn version(dt: &Self::DynamicType) -> Cow<'_, str> {
+        V::version(dt)
+    }
+
+    fn plural(dt: &Self::DynamicType) -> Cow<'_, str> {
+        V::plural(dt)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        self.view.meta()
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        self.view.meta_mut()
+    }
+}
+
+/// The narrowest view: which `K` it is, whose, and whether it is on its way out.
+#[derive(Deserialize)]
+#[serde(bound = "")]
+pub struct Metadata<K> {
+    #[serde(default, deserialize_with = "identity")]
     metadata: ObjectMeta,
-    json: Box<RawValue>,
+    #[serde(skip)]
     kind: PhantomData<fn() -> K>,
 }
 
-impl<K: DeserializeOwned> Kept<K> {
-    /// The whole object, but for its managed fields.
-    pub fn read(&self) -> Result<K, serde_json::Error> {
-        serde_json::from_str(self.json.get())
+impl<K> Clone for Metadata<K> {
+    fn clone(&self) -> Self {
+        Self { metadata: self.metadata.clone(), kind: PhantomData }
     }
 }
 
-impl<K: Resource> Resource for Kept<K> {
+impl<K> fmt::Debug for Metadata<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Metadata").field(&self.metadata).finish()
+    }
+}
+
+impl<K: Resource> Resource for Metadata<K> {
     type DynamicType = K::DynamicType;
     type Scope = K::Scope;
 
-    fn kind(dt: &Self::DynamicType) -> std::borrow::Cow<'_, str> {
+    fn kind(dt: &Self::DynamicType) -> Cow<'_, str> {
         K::kind(dt)
     }
 
-    fn group(dt: &Self::DynamicType) -> std::borrow::Cow<'_, str> {
+    fn group(dt: &Self::DynamicType) -> Cow<'_, str> {
         K::group(dt)
     }
 
-    fn version(dt: &Self::DynamicType) -> std::borrow::Cow<'_, str> {
+    fn version(dt: &Self::DynamicType) -> Cow<'_, str> {
         K::version(dt)
     }
 
-    fn plural(dt: &Self::DynamicType) -> std::borrow::Cow<'_, str> {
+    fn plural(dt: &Self::DynamicType) -> Cow<'_, str> {
         K::plural(dt)
     }
 
-    /// Without labels and annotations, which only `read` gives.
     fn meta(&self) -> &ObjectMeta {
         &self.metadata
     }
@@ -57,74 +175,37 @@ impl<K: Resource> Resource for Kept<K> {
     }
 }
 
-impl<K> Clone for Kept<K> {
-    fn clone(&self) -> Self {
-        Self { metadata: self.metadata.clone(), json: self.json.clone(), kind: PhantomData }
+/// Reads metadata without labels, annotations and all that tells no object from another.
+fn identity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Parts {
+        name: Option<String>,
+        namespace: Option<String>,
+        uid: Option<String>,
+        resource_version: Option<String>,
+        generation: Option<i64>,
+        deletion_timestamp: Option<Time>,
+        // Without the room to grow that a list has when it is read.
+        owner_references: Option<Box<[OwnerReference]>>,
     }
-}
-
-impl<K> std::fmt::Debug for Kept<K> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Kept").field(&self.json.get()).finish()
-    }
-}
-
-impl<K> Serialize for Kept<K> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.json.serialize(serializer)
-    }
-}
-
-impl<'de, K> Deserialize<'de> for Kept<K> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // From one end to the other, with no tree of values in between.
-        let mut json = Vec::new();
-        serde_transcode::transcode(deserializer, &mut serde_json::Serializer::new(&mut json))
-            .map_err(D::Error::custom)?;
-        let json = String::from_utf8(json).map_err(D::Error::custom)?;
-        let Identified { metadata } = serde_json::from_str(&json).map_err(D::Error::custom)?;
-        let json = RawValue::from_string(json).map_err(D::Error::custom)?;
-        Ok(Self { metadata: metadata.into(), json, kind: PhantomData })
-    }
-}
-
-#[derive(Deserialize)]
-struct Identified {
-    #[serde(default)]
-    metadata: Identity,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Identity {
-    name: Option<String>,
-    namespace: Option<String>,
-    uid: Option<String>,
-    resource_version: Option<String>,
-    generation: Option<i64>,
-    deletion_timestamp: Option<Time>,
-    owner_references: Option<Box<[OwnerReference]>>,
-}
-
-impl From<Identity> for ObjectMeta {
-    fn from(identity: Identity) -> Self {
-        Self {
-            name: identity.name,
-            namespace: identity.namespace,
-            uid: identity.uid,
-            resource_version: identity.resource_version,
-            generation: identity.generation,
-            deletion_timestamp: identity.deletion_timestamp,
-            // A boxed slice has no room to grow, which a list that is read has.
-            owner_references: identity.owner_references.map(Vec::from),
-            ..Self::default()
-        }
-    }
+    let parts = Parts::deserialize(deserializer)?;
+    Ok(ObjectMeta {
+        name: parts.name,
+        namespace: parts.namespace,
+        uid: parts.uid,
+        resource_version: parts.resource_version,
+        generation: parts.generation,
+        deletion_timestamp: parts.deletion_timestamp,
+        owner_references: parts.owner_references.map(Vec::from),
+        ..ObjectMeta::default()
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
+    use serde_json::json;
 
     use super::*;
     use crate::decode;
@@ -134,33 +215,48 @@ mod tests {
         "ownerReferences": [{"apiVersion": "v1", "kind": "A", "name": "a", "uid": "2", "controller": true}]},
         "data": {"text": "with \"quotes\"\n", "empty": ""}, "immutable": true}"#;
 
-    #[test]
-    fn what_is_read_back_is_what_was_kept_but_for_managed_fields() {
-        let kept: Kept<ConfigMap> = decode::object(JSON).unwrap();
-        assert_eq!(kept.read().unwrap(), decode::object(JSON).unwrap());
-        assert!(!kept.json.get().contains("managedFields"));
+    type Child = Kept<Metadata<ConfigMap>>;
+
+    fn text(child: &Child) -> Option<String> {
+        match &*child.rest.lock().unwrap() {
+            Rest::Text(text) => Some(text.to_string()),
+            Rest::Covers(_) => None,
+        }
     }
 
     #[test]
-    fn identity_and_owners_are_known_without_reading() {
-        let kept: Kept<ConfigMap> = decode::object(JSON).unwrap();
-        assert_eq!(kept.meta().name.as_deref(), Some("chat"));
-        assert_eq!(kept.meta().owner_references.as_ref().unwrap()[0].uid, "2");
-        assert_eq!(kept.meta().labels, None);
+    fn until_it_was_compared_it_is_whole_but_for_managed_fields() {
+        let child: Child = decode::object(JSON).unwrap();
+        let read: ConfigMap = serde_json::from_str(&text(&child).unwrap()).unwrap();
+        let mut whole: ConfigMap = serde_json::from_str(JSON).unwrap();
+        whole.metadata.managed_fields = None;
+        assert_eq!(read, whole);
     }
 
     #[test]
-    fn as_a_value_it_is_the_object() {
-        let kept: Kept<ConfigMap> = decode::object(JSON).unwrap();
-        let value = serde_json::to_value(&kept).unwrap();
-        assert_eq!(value["data"]["text"], "with \"quotes\"\n");
-        assert_eq!(value["kind"], "ConfigMap");
+    fn the_rest_goes_once_it_was_found_to_be_as_it_should_and_not_before() {
+        let child: Child = decode::object(JSON).unwrap();
+        let (wanted, other) = (json!({"immutable": true}), json!({"immutable": false}));
+        assert!(!child.covers(&other, "other").unwrap());
+        assert!(text(&child).is_some(), "it may be compared with something else");
+        assert!(child.covers(&wanted, "wanted").unwrap());
+        assert!(text(&child).is_none());
+        assert!(child.covers(&wanted, "wanted").unwrap());
+        assert!(!child.covers(&other, "other").unwrap());
+    }
+
+    #[test]
+    fn identity_and_owners_are_in_the_narrowest_view() {
+        let child: Child = decode::object(JSON).unwrap();
+        assert_eq!(child.meta().name.as_deref(), Some("chat"));
+        assert_eq!(child.meta().owner_references.as_ref().unwrap()[0].uid, "2");
+        assert_eq!(child.meta().labels, None);
     }
 
     #[test]
     fn what_is_no_object_is_not_kept() {
         for wrong in ["7", "[1]", "null", "{\"metadata\": 7}", "{\"metadata\": {\"ownerReferences\": 1}}"] {
-            assert!(decode::object::<Kept<ConfigMap>>(wrong).is_err(), "{wrong}");
+            assert!(decode::object::<Child>(wrong).is_err(), "{wrong}");
         }
     }
 }

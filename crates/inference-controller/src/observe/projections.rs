@@ -1,4 +1,4 @@
-//! The little that we read of pods and ReplicaSets. A cluster has many of them, so only that little is kept.
+//! The little that we read of Deployments, ReplicaSets and pods. A cluster has many of them, so only that little is kept.
 //!
 //! Decoding only: what a state means is decided in `plan`.
 
@@ -6,14 +6,18 @@ use api::labels;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
-        apps::v1::ReplicaSet,
-        core::v1::{Pod, PodTemplateSpec},
+        apps::v1::{Deployment, DeploymentStrategy, ReplicaSet},
+        core::v1::Pod,
     },
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+    apimachinery::pkg::{
+        apis::meta::v1::{ObjectMeta, Time},
+        util::intstr::IntOrString,
+    },
 };
 use kube::Resource;
 use runtime::cache::Cache;
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::capacity::{ContainerSpec, Extended, held};
@@ -137,14 +141,33 @@ const POD_TEMPLATE_HASH: &str = "pod-template-hash";
 
 impl TemplateHash {
     /// Of everything but what makes the template of a ReplicaSet differ from that of its Deployment.
-    pub(crate) fn of(template: &PodTemplateSpec) -> Option<Self> {
-        let mut template = template.clone();
-        if let Some(labels) = template.metadata.as_mut().and_then(|metadata| metadata.labels.as_mut()) {
+    fn of(mut template: Value) -> Self {
+        if let Some(labels) = template["metadata"]["labels"].as_object_mut() {
             labels.remove(POD_TEMPLATE_HASH);
         }
-        let digest = Sha256::digest(serde_json::to_vec(&template).ok()?);
-        digest.first_chunk().copied().map(Self)
+        // The fields of a value are in the order of their names.
+        let digest = Sha256::digest(template.to_string());
+        let mut first = [0; 16];
+        first.copy_from_slice(&digest[..16]);
+        Self(first)
     }
+}
+
+/// A Deployment of ours: what its pods were rendered from, and how it fares.
+#[derive(Resource, Clone, Debug, Default, Deserialize)]
+#[resource(inherit = Deployment)]
+#[serde(from = "DeploymentParts")]
+pub(crate) struct DeploymentView {
+    pub(crate) metadata: ObjectMeta,
+    /// The generation of the AIInference, as it is written in an annotation.
+    pub(crate) generation: Option<Box<str>>,
+    /// What was resolved for its pods, as it is written in an annotation.
+    pub(crate) resolved: Option<Box<str>>,
+    pub(super) template: Option<TemplateHash>,
+    /// Old pods go before new ones come.
+    pub(crate) replaces: bool,
+    /// Why pods cannot be created.
+    pub(crate) creation_failure: Option<Box<str>>,
 }
 
 impl ForInstance for PodView {
@@ -233,6 +256,47 @@ impl From<PodParts> for PodView {
 }
 
 #[derive(Deserialize)]
+struct DeploymentParts {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: DeploymentSpecParts,
+    #[serde(default)]
+    status: DeploymentStatusParts,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct DeploymentSpecParts {
+    template: Option<Value>,
+    strategy: Option<DeploymentStrategy>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct DeploymentStatusParts {
+    conditions: Vec<Condition>,
+}
+
+impl From<DeploymentParts> for DeploymentView {
+    fn from(DeploymentParts { mut metadata, spec, status }: DeploymentParts) -> Self {
+        let mut annotations = metadata.annotations.take().unwrap_or_default();
+        let mut annotation = |key| annotations.remove(key).map(String::into_boxed_str);
+        let (generation, resolved) = (annotation(labels::GENERATION), annotation(labels::RESOLVED));
+        let surge = spec.strategy.and_then(|strategy| strategy.rolling_update?.max_surge);
+        let failure = status.conditions.into_iter().find(|c| c.is("ReplicaFailure") && c.status == "True");
+        let (metadata, _) = narrow(metadata);
+        Self {
+            metadata,
+            generation,
+            resolved,
+            template: spec.template.map(TemplateHash::of),
+            replaces: surge == Some(IntOrString::Int(0)),
+            creation_failure: failure.map(|failure| failure.message.into()),
+        }
+    }
+}
+
+#[derive(Deserialize)]
 struct ReplicaSetParts {
     metadata: ObjectMeta,
     #[serde(default)]
@@ -241,13 +305,13 @@ struct ReplicaSetParts {
 
 #[derive(Default, Deserialize)]
 struct ReplicaSetSpecParts {
-    template: Option<PodTemplateSpec>,
+    template: Option<Value>,
 }
 
 impl From<ReplicaSetParts> for ReplicaSetView {
     fn from(ReplicaSetParts { metadata, spec }: ReplicaSetParts) -> Self {
         let (metadata, instance) = narrow(metadata);
-        Self { metadata, instance, template: spec.template.as_ref().and_then(TemplateHash::of) }
+        Self { metadata, instance, template: spec.template.map(TemplateHash::of) }
     }
 }
 
@@ -285,20 +349,19 @@ mod tests {
 
     #[test]
     fn a_revision_has_the_template_of_its_deployment_but_for_one_label() {
-        let template = |label: &str, image: &str| -> PodTemplateSpec {
-            let text = format!(
-                "{{metadata: {{creationTimestamp: null, labels: {{app: a{label}}}}}, \
-                 spec: {{containers: [{{name: engine, image: {image}}}]}}}}"
-            );
-            serde_saphyr::from_str(&text).unwrap()
+        let spec = |label: &str, image: &str| {
+            format!(
+                "{{metadata: {{name: chat}}, spec: {{replicas: 1, template: {{metadata: {{labels: {{app: a{label}}}}}, \
+                 spec: {{containers: [{{name: engine, image: {image}}}]}}}}}}}}"
+            )
         };
-        let revision: ReplicaSetView = serde_json::from_value(serde_json::json!({
-            "metadata": {"name": "chat-1"},
-            "spec": {"replicas": 1, "template": template(", pod-template-hash: x", "engine:1")},
-        }))
-        .unwrap();
-        assert_eq!(revision.template, TemplateHash::of(&template("", "engine:1")));
-        assert_ne!(revision.template, TemplateHash::of(&template("", "engine:2")));
+        let revision: ReplicaSetView =
+            serde_saphyr::from_str(&spec(", pod-template-hash: x", "engine:1")).unwrap();
+        let deployment =
+            |image: &str| -> DeploymentView { serde_saphyr::from_str(&spec("", image)).unwrap() };
+        assert!(revision.template.is_some());
+        assert_eq!(revision.template, deployment("engine:1").template);
+        assert_ne!(revision.template, deployment("engine:2").template);
     }
 
     #[test]

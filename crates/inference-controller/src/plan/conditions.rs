@@ -111,7 +111,7 @@ pub(super) fn counts(observed: &Observed, current: Option<&[Arc<PodView>]>) -> C
 
 /// Pods of the revision that the spec asks for.
 pub(super) fn current<'a>(valid: &ValidInference, observed: &'a Observed) -> Option<&'a [Arc<PodView>]> {
-    let deployment = observed.deployment.as_deref()?;
+    let deployment = observed.deployment.as_ref()?;
     observed.current.as_deref().filter(|_| is_rendered_from(deployment, valid))
 }
 
@@ -223,7 +223,7 @@ fn serving(
 fn faults(valid: &ValidInference, observed: &Observed, pods: &[&PodView], now: Timestamp) -> Vec<Fault> {
     let timeout = warmup_timeout(valid);
     let had_timed_out = reason_before(observed, conditions::PROGRESSING) == Some(reasons::WARMUP_TIMEOUT);
-    let rendered = observed.deployment.as_deref().filter(|deployment| is_rendered_from(deployment, valid));
+    let rendered = observed.deployment.as_ref().filter(|deployment| is_rendered_from(deployment, valid));
     let of_pods = pods.iter().filter_map(|pod| {
         let timed_out = warm_up(pod, timeout, now) == WarmUp::TimedOut && !pod.is_ready;
         let fault = fault_of(pod).or_else(|| placement_fault(valid, pod, observed.rooms.as_deref()));

@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use api::{loader::ExitCode, reasons};
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::Deployment;
 
 use super::{
     gpus::shortage,
     pod::{ENGINE, LOADER},
 };
 use crate::{
-    observe::{Container, ContainerState, PodView, Room, Terminated},
+    observe::{Container, ContainerState, DeploymentView, PodView, Room, Terminated},
     validate::{Gpus, ValidInference},
 };
 
@@ -110,13 +109,11 @@ pub(super) fn placement_fault(
 }
 
 /// Why there are not even pods: a quota, or a policy of the namespace. Only the Deployment is told.
-pub(super) fn creation_fault(deployment: &Deployment) -> Option<Fault> {
-    let conditions = deployment.status.as_ref()?.conditions.as_ref()?;
-    let failure = conditions.iter().find(|c| c.type_ == "ReplicaFailure" && c.status == "True")?;
+pub(super) fn creation_fault(deployment: &DeploymentView) -> Option<Fault> {
     Some(Fault {
         about: About::Scheduled,
         reason: reasons::UNSCHEDULABLE,
-        message: format!("pods cannot be created: {}", quote(failure.message.as_deref().unwrap_or_default())),
+        message: format!("pods cannot be created: {}", quote(deployment.creation_failure.as_deref()?)),
     })
 }
 

@@ -3,7 +3,10 @@
 
 use k8s_openapi::{
     api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec},
-    apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
+    apimachinery::pkg::{
+        apis::meta::v1::{LabelSelector, ObjectMeta},
+        util::intstr::IntOrString,
+    },
 };
 
 use super::metadata::{metadata, selector};
@@ -26,11 +29,9 @@ pub(super) fn pod_disruption_budget(valid: &ValidInference) -> Option<PodDisrupt
     })
 }
 
-/// The budget of a service that has been scaled down to one replica or none.
-pub(super) fn superfluous<'a>(
-    valid: &ValidInference,
-    observed: &'a Observed,
-) -> Option<&'a PodDisruptionBudget> {
-    let going = |budget: &PodDisruptionBudget| budget.metadata.deletion_timestamp.is_some();
-    observed.budget.as_deref().filter(|budget| valid.replicas <= 1 && !going(budget))
+/// The budget of a service that has been scaled down to one replica or none; nothing but what identifies it.
+pub(super) fn superfluous(valid: &ValidInference, observed: &Observed) -> Option<PodDisruptionBudget> {
+    let going = |budget: &ObjectMeta| budget.deletion_timestamp.is_some();
+    let metadata = observed.budget.clone().filter(|budget| valid.replicas <= 1 && !going(budget))?;
+    Some(PodDisruptionBudget { metadata, ..PodDisruptionBudget::default() })
 }

@@ -7,10 +7,9 @@ use api::{
     aiinference::{self, Engine},
     labels,
 };
-use k8s_openapi::api::apps::v1::Deployment;
 use serde::{Deserialize, Serialize};
 
-use crate::{InferenceArgs, engine::Profile, validate::ValidInference};
+use crate::{InferenceArgs, engine::Profile, observe::DeploymentView, validate::ValidInference};
 
 /// What a pod that is rendered for the first time gets.
 #[derive(Clone, Debug)]
@@ -55,7 +54,7 @@ struct Record {
 
 pub(super) fn resolve(
     valid: &ValidInference,
-    deployment: Option<&Deployment>,
+    deployment: Option<&DeploymentView>,
     defaults: &Defaults,
 ) -> Resolved {
     deployment.and_then(|deployment| recorded(valid, deployment)).unwrap_or_else(|| Resolved {
@@ -86,9 +85,8 @@ pub(super) fn annotations(valid: &ValidInference, resolved: &Resolved) -> [(Stri
 }
 
 /// Whether the Deployment was rendered from this very spec, as far as its pods are concerned.
-pub(super) fn is_rendered_from(deployment: &Deployment, valid: &ValidInference) -> bool {
-    annotation(deployment, labels::GENERATION)
-        .is_some_and(|generation| generation == valid.generation.to_string())
+pub(super) fn is_rendered_from(deployment: &DeploymentView, valid: &ValidInference) -> bool {
+    deployment.generation.as_deref().is_some_and(|generation| generation == valid.generation.to_string())
         || record(deployment).is_some_and(|record| record.template == valid.template_hash)
 }
 
@@ -97,7 +95,7 @@ pub(super) fn shown(resolved: &Resolved) -> aiinference::Resolved {
     aiinference::Resolved { image: resolved.image.clone(), profile: resolved.profile.id.to_owned() }
 }
 
-fn recorded(valid: &ValidInference, deployment: &Deployment) -> Option<Resolved> {
+fn recorded(valid: &ValidInference, deployment: &DeploymentView) -> Option<Resolved> {
     // The generation counts, too: a later release may hash the same spec differently.
     if !is_rendered_from(deployment, valid) {
         return None;
@@ -106,10 +104,6 @@ fn recorded(valid: &ValidInference, deployment: &Deployment) -> Option<Resolved>
     Some(Resolved { image, loader_image, profile: Profile::recorded(&profile, valid.engine)? })
 }
 
-fn record(deployment: &Deployment) -> Option<Record> {
-    serde_json::from_str(annotation(deployment, labels::RESOLVED)?).ok()
-}
-
-fn annotation<'a>(deployment: &'a Deployment, key: &str) -> Option<&'a str> {
-    Some(deployment.metadata.annotations.as_ref()?.get(key)?.as_str())
+fn record(deployment: &DeploymentView) -> Option<Record> {
+    serde_json::from_str(deployment.resolved.as_deref()?).ok()
 }

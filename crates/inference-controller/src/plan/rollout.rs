@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use api::aiinference::Rollout;
 use jiff::Timestamp;
-use k8s_openapi::{api::apps::v1::Deployment, apimachinery::pkg::util::intstr::IntOrString};
 
 use super::resolved::is_rendered_from;
 use crate::{
@@ -37,11 +36,11 @@ pub(super) fn rollout(valid: &ValidInference, observed: &Observed, now: Timestam
         Rollout::Auto => {
             let rolling = observed
                 .deployment
-                .as_deref()
+                .as_ref()
                 .filter(|deployment| is_rendered_from(deployment, valid) && !observed.others.is_empty());
             let Some(deployment) = rolling else { return settled(Strategy::Surge) };
             // Once given up, surging stays given up until the rollout ends, or the two would take turns.
-            if replaces(deployment) {
+            if deployment.replaces {
                 return settled(Strategy::Replace);
             }
             match stuck_since(observed) {
@@ -57,12 +56,6 @@ pub(super) fn rollout(valid: &ValidInference, observed: &Observed, now: Timestam
             }
         }
     }
-}
-
-fn replaces(deployment: &Deployment) -> bool {
-    let strategy = deployment.spec.as_ref().and_then(|spec| spec.strategy.as_ref());
-    let surge = strategy.and_then(|strategy| strategy.rolling_update.as_ref()?.max_surge.as_ref());
-    surge == Some(&IntOrString::Int(0))
 }
 
 /// Since when a pod of the new revision has found no node.
@@ -83,12 +76,20 @@ mod tests {
 
     use super::*;
 
+    impl Scene {
+        fn rolls_by(&mut self, strategy: Strategy) {
+            self.observe(|observed| {
+                observed.deployment.as_mut().unwrap().replaces = strategy == Strategy::Replace;
+            });
+        }
+    }
+
     /// A rollout with one pod of each revision; the new one has found no node for so many seconds.
-    fn decision(rollout: &str, stuck_for: i64, surge: i32) -> Decision {
+    fn decision(rollout: &str, stuck_for: i64, so_far: Strategy) -> Decision {
         let mut scene = Scene::ready(1);
         scene.edit_spec(|spec| spec.rollout = serde_json::from_value(rollout.into()).unwrap());
         scene.older_pods(1);
-        scene.surge(surge);
+        scene.rolls_by(so_far);
         scene.pods(&[&format!(
             "{{phase: Pending, conditions: [{{type: PodScheduled, status: 'False', reason: Unschedulable, \
              lastTransitionTime: '{}'}}]}}",
@@ -102,18 +103,18 @@ mod tests {
     fn auto_surges_until_a_pod_has_found_no_node_for_a_minute() {
         let waits =
             |seconds| Decision { strategy: Strategy::Surge, look_again: Some(Duration::from_secs(seconds)) };
-        assert_eq!(decision("Auto", 0, 1), waits(60));
-        assert_eq!(decision("Auto", 59, 1), waits(1));
+        assert_eq!(decision("Auto", 0, Strategy::Surge), waits(60));
+        assert_eq!(decision("Auto", 59, Strategy::Surge), waits(1));
         let replaces = Decision { strategy: Strategy::Replace, look_again: None };
-        assert_eq!(decision("Auto", 60, 1), replaces);
-        assert_eq!(decision("Auto", 600, 1), replaces);
+        assert_eq!(decision("Auto", 60, Strategy::Surge), replaces);
+        assert_eq!(decision("Auto", 600, Strategy::Surge), replaces);
     }
 
     #[test]
     fn auto_that_has_given_up_surging_replaces_until_the_rollout_ends() {
-        assert_eq!(decision("Auto", 1, 0).strategy, Strategy::Replace);
+        assert_eq!(decision("Auto", 1, Strategy::Replace).strategy, Strategy::Replace);
         let mut done = Scene::ready(1);
-        done.surge(0);
+        done.rolls_by(Strategy::Replace);
         let observed = done.observed();
         let decided = super::rollout(&validate(&observed.model).unwrap(), &observed, at(0));
         assert_eq!(decided.strategy, Strategy::Surge);
@@ -121,7 +122,13 @@ mod tests {
 
     #[test]
     fn what_the_user_chose_does_not_wait() {
-        assert_eq!(decision("Surge", 600, 1), Decision { strategy: Strategy::Surge, look_again: None });
-        assert_eq!(decision("Replace", 0, 1), Decision { strategy: Strategy::Replace, look_again: None });
+        assert_eq!(
+            decision("Surge", 600, Strategy::Surge),
+            Decision { strategy: Strategy::Surge, look_again: None }
+        );
+        assert_eq!(
+            decision("Replace", 0, Strategy::Surge),
+            Decision { strategy: Strategy::Replace, look_again: None }
+        );
     }
 }

@@ -140,9 +140,8 @@ fn a_controller_with_other_defaults_keeps_what_runs() {
 fn the_record_of_an_unknown_profile_is_resolved_anew() {
     let mut scene = Scene::ready(1);
     scene.observe(|observed| {
-        let deployment = observed.deployment.as_mut().map(std::sync::Arc::make_mut).unwrap();
-        let record = deployment.metadata.annotations.as_mut().unwrap().get_mut(labels::RESOLVED).unwrap();
-        *record = record.replace("vllm-1", "vllm-77");
+        let record = observed.deployment.as_mut().unwrap().resolved.as_mut().unwrap();
+        *record = record.replace("vllm-1", "vllm-77").into();
     });
     assert_eq!(scene.plan().status.resolved.unwrap().profile, "vllm-1");
 }
@@ -289,7 +288,7 @@ fn a_single_replica_has_no_budget_and_loses_the_one_it_had() {
     });
     let mut scene = Scene::ready(1);
     assert!(scene.plan().deletions.is_empty());
-    scene.observe(|observed| observed.budget = budget.map(Into::into));
+    scene.observe(|observed| observed.budget = budget.map(|budget| budget.metadata));
     let plan = scene.plan();
     assert!(matches!(plan.deletions.as_slice(), [Deletion::PodDisruptionBudget(_)]));
     assert!(!plan.children.iter().any(|child| matches!(child, Child::PodDisruptionBudget(_))));
@@ -358,11 +357,7 @@ fn pods_that_the_namespace_forbids_are_the_reason() {
     let mut scene = Scene::ready(1);
     scene.pods(&[]);
     scene.observe(|observed| {
-        let deployment = observed.deployment.as_mut().map(std::sync::Arc::make_mut).unwrap();
-        deployment.status = serde_saphyr::from_str(
-            "{conditions: [{type: ReplicaFailure, status: 'True', reason: FailedCreate, message: exceeded quota}]}",
-        )
-        .unwrap();
+        observed.deployment.as_mut().unwrap().creation_failure = Some("exceeded quota".into());
     });
     let status = scene.plan().status;
     let expected = ("False", reasons::UNSCHEDULABLE, "pods cannot be created: exceeded quota");

@@ -5,7 +5,7 @@
 use serde_json::{Map, Value};
 
 /// True if every field of `desired` stands in `seen` with the same meaning; what `seen` has besides does not count.
-pub(super) fn covers(seen: &Value, desired: &Value) -> bool {
+pub(crate) fn covers(seen: &Value, desired: &Value) -> bool {
     covered(seen, desired, false)
 }
 
