@@ -8,6 +8,7 @@ mod figures;
 mod inference;
 mod machine;
 mod runtime;
+mod transfer;
 
 use std::path::PathBuf;
 
@@ -22,6 +23,8 @@ pub(crate) enum Command {
     Inference(inference::Args),
     /// The engine of the controllers alone: 10 000 objects of a scripted API server, and 100 000 that come and go
     Runtime(runtime::Args),
+    /// Pulling a model from a local S3 server, beside a null downloader and beside rclone
+    Transfer(transfer::Args),
 }
 
 pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
@@ -35,6 +38,7 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Inference(args) => inference::run(args, &tokio),
         Command::Runtime(args) => runtime::run(args, &tokio),
+        Command::Transfer(args) => transfer::run(args),
     }
 }
 

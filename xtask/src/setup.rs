@@ -18,6 +18,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     debian_packages()?;
     // Says which Go is needed if there is none, and builds Kubernetes where that has not been done.
     local_cluster::tools::ensure()?;
+    local_cluster::tools::ensure_services()?;
     install_cargo_deny()
 }
 

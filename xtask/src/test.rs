@@ -14,6 +14,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut steps = Steps::default();
     steps.run("cluster tools", || Ok(local_cluster::tools::ensure().map(drop)?))?;
+    steps.run("services", || Ok(local_cluster::tools::ensure_services().map(drop)?))?;
     steps.run("programs", build_programs)?;
     steps
         .run("tests without a cluster", || succeed(cargo(["test", "--locked", "--"]).args(&args.filters)))?;

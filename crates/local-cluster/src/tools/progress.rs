@@ -18,11 +18,11 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(total: usize) -> Self {
+    pub(super) fn new(group: &str, total: usize) -> Self {
         let now = Instant::now();
         let in_place = stderr().is_terminal();
         eprintln!(
-            "building the cluster's programs; the first time takes some minutes, later runs reuse them"
+            "building the programs of tools/{group}; the first time takes some minutes, later runs reuse them"
         );
         Self { total, done: 0, program: "", began: now, last_line: now, in_place }
     }

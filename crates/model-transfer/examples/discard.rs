@@ -1,0 +1,59 @@
+//! The null downloader of `cargo xtask bench transfer`: the ranged GETs of a pull, by the same client and as many at
+//! once, with bodies that are counted and thrown away. What it takes is what the store and the line take.
+#![expect(clippy::print_stdout, reason = "the count is what the bench reads")]
+
+use std::{error::Error, ops::Range, sync::Arc};
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use object_store::{
+    ClientOptions, GetOptions, GetRange, ObjectMeta, ObjectStore as _,
+    aws::{AmazonS3, AmazonS3Builder},
+    path::Path,
+};
+
+/// As in a pull.
+const CONNECTIONS: usize = 16;
+const PART: u64 = 16 << 20;
+
+type Failed = Box<dyn Error + Send + Sync>;
+
+/// `discard BUCKET PREFIX`, with the environment of a pull.
+#[tokio::main]
+async fn main() -> Result<(), Failed> {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut arguments = std::env::args().skip(1);
+    let (Some(bucket), Some(prefix)) = (arguments.next(), arguments.next()) else {
+        return Err("usage: discard BUCKET PREFIX".into());
+    };
+    let client = ClientOptions::new().with_allow_http(true).with_http1_only().with_timeout_disabled();
+    let s3 = AmazonS3Builder::from_env().with_bucket_name(bucket).with_client_options(client).build()?;
+    let s3 = Arc::new(s3);
+    let listed: Vec<ObjectMeta> = s3.list(Some(&Path::parse(&prefix)?)).try_collect().await?;
+    let requests: Vec<(Path, Option<Range<u64>>)> = listed.into_iter().flat_map(requests).collect();
+    let bytes: u64 = stream::iter(requests)
+        .map(|(key, range)| tokio::spawn(discarded(Arc::clone(&s3), key, range)))
+        .buffer_unordered(CONNECTIONS)
+        .map(|bytes| bytes?)
+        .try_fold(0, |sum, bytes| async move { Ok::<_, Failed>(sum + bytes) })
+        .await?;
+    println!("{bytes}");
+    Ok(())
+}
+
+fn requests(object: ObjectMeta) -> Vec<(Path, Option<Range<u64>>)> {
+    if object.size <= PART {
+        return vec![(object.location, None)];
+    }
+    let begins = (0..object.size).step_by(PART as usize);
+    begins.map(|from| (object.location.clone(), Some(from..(from + PART).min(object.size)))).collect()
+}
+
+async fn discarded(s3: Arc<AmazonS3>, key: Path, range: Option<Range<u64>>) -> Result<u64, Failed> {
+    let options = GetOptions { range: range.map(GetRange::Bounded), ..GetOptions::default() };
+    let mut body = s3.get_opts(&key, options).await?.into_stream();
+    let mut bytes = 0;
+    while let Some(chunk) = body.try_next().await? {
+        bytes += chunk.len() as u64;
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,138 @@
+//! Why a transfer ended without success: a cause for the controller, one line for people.
+//!
+//! Texts of the store are not repeated, only its error codes: they may hold parts of credentials.
+
+use std::{fmt, io, path::Path};
+
+use api::loader::ExitCode;
+
+/// What decides the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    Usage,
+    Unauthorized,
+    NotFound,
+    Unreachable,
+    Checksum,
+    /// The objects were changed while they were read.
+    Changed,
+    OutOfSpace,
+    /// This machine: rights, a broken disk.
+    Local,
+    /// Told to end by a signal.
+    Stopped,
+}
+
+/// Of faults that the table of [`ExitCode`] does not know.
+const LOCAL_CODE: u8 = 1;
+/// As the shell reports a process ended by SIGTERM.
+const STOPPED_CODE: u8 = 143;
+
+impl Cause {
+    fn known(self) -> Option<ExitCode> {
+        match self {
+            Cause::Usage => Some(ExitCode::Usage),
+            Cause::Unauthorized => Some(ExitCode::SourceUnauthorized),
+            Cause::NotFound => Some(ExitCode::SourceNotFound),
+            Cause::Unreachable => Some(ExitCode::SourceUnreachable),
+            Cause::Checksum | Cause::Changed => Some(ExitCode::ChecksumMismatch),
+            Cause::OutOfSpace => Some(ExitCode::OutOfSpace),
+            Cause::Local | Cause::Stopped => None,
+        }
+    }
+
+    pub(crate) fn exit_code(self) -> u8 {
+        let otherwise = if self == Cause::Stopped { STOPPED_CODE } else { LOCAL_CODE };
+        self.known().map_or(otherwise, |code| code as u8)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Cause::Usage => "Usage",
+            Cause::Local => "LocalFault",
+            Cause::Stopped => "Stopped",
+            Cause::Unauthorized
+            | Cause::NotFound
+            | Cause::Unreachable
+            | Cause::Checksum
+            | Cause::Changed
+            | Cause::OutOfSpace => self.known().map_or("", ExitCode::reason),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Fault {
+    pub(crate) cause: Cause,
+    message: String,
+}
+
+impl Fault {
+    pub(crate) fn new(cause: Cause, message: impl Into<String>) -> Self {
+        Self { cause, message: message.into() }
+    }
+
+    /// A failed step on this machine: `failed to {step} {object}: {error}`.
+    pub(crate) fn io(step: &'static str, object: impl AsRef<Path>) -> impl FnOnce(io::Error) -> Self {
+        move |error| {
+            let object = object.as_ref().display();
+            Self::new(local_cause(&error), format!("failed to {step} {object}: {error}"))
+        }
+    }
+}
+
+/// A full disk and a full quota are one to the user.
+fn local_cause(error: &io::Error) -> Cause {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Cause::OutOfSpace,
+        _ => Cause::Local,
+    }
+}
+
+/// Always one line: what a user put into a name must not look like a line of ours.
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.cause.name(), self.message.replace(char::is_control, " "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn causes_end_with_the_codes_that_the_controller_knows() {
+        let codes = [
+            (Cause::Usage, 2),
+            (Cause::Unauthorized, 10),
+            (Cause::NotFound, 11),
+            (Cause::Unreachable, 12),
+            (Cause::Checksum, 13),
+            (Cause::Changed, 13),
+            (Cause::OutOfSpace, 14),
+            (Cause::Local, 1),
+            (Cause::Stopped, 143),
+        ];
+        assert_eq!(codes.map(|(cause, _)| cause.exit_code()), codes.map(|(_, code)| code));
+    }
+
+    #[test]
+    fn a_full_disk_is_out_of_space_and_a_broken_one_is_not() {
+        for (errno, cause) in [
+            (Errno::NOSPC, Cause::OutOfSpace),
+            (Errno::DQUOT, Cause::OutOfSpace),
+            (Errno::IO, Cause::Local),
+            (Errno::ACCESS, Cause::Local),
+        ] {
+            assert_eq!(Fault::io("write", "model.bin")(errno.into()).cause, cause, "{errno}");
+        }
+    }
+
+    #[test]
+    fn a_fault_is_one_line() {
+        let fault = Fault::new(Cause::NotFound, "key \"a\nSourceUnauthorized: b\"");
+        assert_eq!(fault.to_string(), "SourceNotFound: key \"a SourceUnauthorized: b\"");
+    }
+}

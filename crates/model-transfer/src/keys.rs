@@ -1,0 +1,179 @@
+//! From keys of a store to paths below a folder. Pure, and the one place that decides that nothing leaves the folder.
+//!
+//! A key that cannot be a file as it is stops the transfer: a model without one of its files is no model.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Names of ours in the folder. A copy of it in the store, made by another program, has them too: they are left out.
+pub(crate) const OWN_NAMES: &str = ".model-transfer.";
+
+/// What nearly every file system allows for one name.
+const LONGEST_NAME: usize = 255;
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("object {key:?} cannot be a file below the folder ({why}): rename it")]
+pub(crate) struct Hostile {
+    key: String,
+    why: &'static str,
+}
+
+/// The path below the folder, or `None` for what is no file of the model: the folder itself, and names of ours.
+pub(crate) fn relative_path<'k>(key: &'k str, prefix: &str) -> Result<Option<&'k str>, Hostile> {
+    let hostile = |why| Hostile { key: key.to_owned(), why };
+    let below = match prefix {
+        "" => Some(key),
+        prefix if key == prefix => None,
+        prefix => {
+            let below = key.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/'));
+            Some(below.ok_or_else(|| hostile("it is not below the prefix"))?)
+        }
+    };
+    let Some(path) = below.filter(|path| !path.is_empty()) else { return Ok(None) };
+    for name in path.split('/') {
+        let wrong = match name {
+            "" => Some("it has an empty segment"),
+            "." | ".." => Some("it has a relative segment"),
+            name if name.len() > LONGEST_NAME => Some("a segment is longer than 255 bytes"),
+            name if name.chars().any(char::is_control) => Some("it has a control character"),
+            _ => None,
+        };
+        if let Some(why) = wrong {
+            return Err(hostile(why));
+        }
+    }
+    Ok((!path.starts_with(OWN_NAMES)).then_some(path))
+}
+
+/// Paths that can be in one folder together, by path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tree<T> {
+    pub(crate) files: BTreeMap<String, T>,
+    /// Two paths that are one on a volume that does not tell upper from lower case.
+    pub(crate) case_twins: Option<(String, String)>,
+}
+
+/// Fails if one path is twice there, or is file and folder at once.
+///
+/// An empty object in the place of a folder stands for that folder, as consoles make them: it is left out.
+pub(crate) fn tree<T>(files: Vec<(String, T)>, size: impl Fn(&T) -> u64) -> Result<Tree<T>, Hostile> {
+    let mut folders = BTreeSet::new();
+    for (path, _) in &files {
+        folders.extend(path.match_indices('/').map(|(end, _)| path[..end].to_owned()));
+    }
+    let mut tree = BTreeMap::new();
+    let mut folded: BTreeMap<String, String> = BTreeMap::new();
+    let mut case_twins = None;
+    for (path, file) in files {
+        if folders.contains(&path) {
+            if size(&file) == 0 {
+                continue;
+            }
+            return Err(Hostile { key: path, why: "there are objects below it" });
+        }
+        if let Some(twin) = folded.insert(path.to_lowercase(), path.clone()) {
+            case_twins = Some((twin, path.clone()));
+        }
+        if tree.insert(path.clone(), file).is_some() {
+            return Err(Hostile { key: path, why: "there are two of this name" });
+        }
+    }
+    Ok(Tree { files: tree, case_twins })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Component, Path};
+
+    use proptest::prelude::{ProptestConfig, any, proptest};
+
+    use super::*;
+
+    #[test]
+    fn keys_below_the_prefix_become_paths() {
+        for (key, prefix, path) in [
+            ("config.json", "", Some("config.json")),
+            ("qwen/config.json", "qwen", Some("config.json")),
+            ("qwen/a/b c/ü.bin", "qwen", Some("a/b c/ü.bin")),
+            ("qwen/...", "qwen", Some("...")),
+            ("qwen/a\\..\\b", "qwen", Some("a\\..\\b")),
+            ("qwen", "qwen", None),
+            ("qwen/", "qwen", None),
+            ("qwen/.model-transfer.jsonl", "qwen", None),
+            ("qwen/.model-transfer.partial/x.data", "qwen", None),
+            ("qwen/sub/.model-transfer.jsonl", "qwen", Some("sub/.model-transfer.jsonl")),
+        ] {
+            assert_eq!(relative_path(key, prefix), Ok(path), "{key}");
+        }
+    }
+
+    #[test]
+    fn hostile_keys_are_refused() {
+        let long = "x".repeat(256);
+        for key in [
+            "qwen/../config.json",
+            "qwen/..",
+            "qwen/a/../../b",
+            "qwen/./a",
+            "qwen//etc/passwd",
+            "qwen/a//b",
+            "qwen/a/",
+            "qwen/a\0b",
+            "qwen/a\nb",
+            "qwen/\u{7f}",
+            "qwen/\u{85}",
+            "qwen2/config.json",
+            "/etc/passwd",
+            &format!("qwen/{long}"),
+        ] {
+            assert!(relative_path(key, "qwen").is_err(), "{key:?}");
+        }
+        for key in ["/etc/passwd", "../a", "a/../../b", "//a"] {
+            assert!(relative_path(key, "").is_err(), "{key:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_of_1024_bytes_is_no_reason_to_fail() {
+        let key = ["x".repeat(255), "y".repeat(255), "z".repeat(255), "w".repeat(256 - 1)].join("/");
+        assert_eq!(key.len(), 1023);
+        assert_eq!(relative_path(&key, ""), Ok(Some(key.as_str())));
+    }
+
+    #[test]
+    fn files_and_folders_of_one_name_are_refused_unless_they_stand_for_the_folder() {
+        let tree_of = |files: &[(&str, u64)]| {
+            tree(files.iter().map(|(path, size)| ((*path).to_owned(), *size)).collect(), |size| *size)
+        };
+        assert!(tree_of(&[("a", 1), ("a/b", 1)]).is_err());
+        assert!(tree_of(&[("a/b", 1), ("a", 1), ("c", 1)]).is_err());
+        assert!(tree_of(&[("a", 1), ("a", 1)]).is_err());
+        let marked = tree_of(&[("a", 0), ("a/b", 0), ("a/b/c", 1)]).unwrap();
+        assert_eq!(marked.files.into_keys().collect::<Vec<_>>(), ["a/b/c"]);
+    }
+
+    #[test]
+    fn case_twins_are_seen() {
+        let files = |paths: [&str; 2]| paths.map(|path| (path.to_owned(), 1)).to_vec();
+        let twins = tree(files(["A/Model.bin", "a/model.bin"]), |size| *size).unwrap().case_twins;
+        assert_eq!(twins, Some(("A/Model.bin".to_owned(), "a/model.bin".to_owned())));
+        assert_eq!(tree(files(["a", "b"]), |size| *size).unwrap().case_twins, None);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whatever the key, the path has plain names only, and joining it to a folder stays below that folder.
+        #[test]
+        fn no_key_leaves_the_folder(key in "([a.~/\\\\\\x00-\\x1f]|\\.\\.|//|qwen/){0,12}", junk in any::<String>()) {
+            for key in [key.clone(), junk.clone(), format!("qwen/{key}"), format!("qwen/{junk}")] {
+                for prefix in ["", "qwen"] {
+                    if let Ok(Some(path)) = relative_path(&key, prefix) {
+                        let plain = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
+                        assert!(plain && !path.is_empty() && !path.contains('\0'), "{key:?} became {path:?}");
+                        assert!(Path::new("/models").join(path).starts_with("/models"));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! `model-transfer` copies a model between an S3-compatible store and a folder: `pull` as the init container of a model
+//! server, `push` after a training run.
+//!
+//! Interrupted anywhere, the next run goes on where this one stopped; what is in place is complete and was checked
+//! against the strongest checksum that the store gave. Memory does not grow with the model. Why it failed is told by exit code
+//! and by one line, which also goes to the termination log; README.md beside this crate lists both for users.
+//! It must not print credentials, write outside the folder, or follow a link out of it.
+
+#![forbid(unsafe_code)]
+
+mod cli;
+mod digest;
+mod fault;
+mod keys;
+mod location;
+mod progress;
+mod pull;
+mod push;
+mod retry;
+mod space;
+mod store;
+mod sums;
+
+use std::{path::Path, process::ExitCode, time::Duration};
+
+use clap::Parser;
+use tokio::{
+    runtime::Builder,
+    signal::unix::{SignalKind, signal},
+};
+use tracing::{error, info};
+
+use cli::{Arguments, Command};
+use fault::{Cause, Fault};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    progress::install_log();
+    let done = run(&arguments);
+    match done {
+        Ok(summary) => {
+            info!("{summary}");
+            ExitCode::SUCCESS
+        }
+        Err(fault) => {
+            error!("{fault}");
+            tell(&arguments.options.termination_log, &fault);
+            ExitCode::from(fault.cause.exit_code())
+        }
+    }
+}
+
+/// More than most machines have cores for us: some of them wait for the disk.
+const WORKERS: usize = 8;
+
+fn run(arguments: &Arguments) -> Result<String, Fault> {
+    // Refused only if one is installed already, which then does.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .enable_all()
+        .build()
+        .map_err(Fault::io("start", "threads"))?;
+    let ended = runtime.block_on(until_stopped(arguments));
+    // A write that hangs must not keep us: what it would have written is fetched again.
+    runtime.shutdown_background();
+    ended
+}
+
+/// The transfer, unless a signal or the clock ends it first; both leave a state that the next run resumes.
+async fn until_stopped(arguments: &Arguments) -> Result<String, Fault> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(Fault::io("listen for", "SIGTERM"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Fault::io("listen for", "SIGINT"))?;
+    let Arguments { command, options } = arguments;
+    let timeout = Duration::from_secs(options.timeout_seconds);
+    let transfer = async {
+        match command {
+            Command::Pull { source, folder } => pull::pull(source, folder, options).await,
+            Command::Push { folder, destination } => push::push(folder, destination, options).await,
+        }
+    };
+    tokio::select! {
+        biased;
+        _ = terminate.recv() => Err(Fault::new(Cause::Stopped, "stopped by SIGTERM; the next run goes on from here")),
+        _ = interrupt.recv() => Err(Fault::new(Cause::Stopped, "stopped by SIGINT; the next run goes on from here")),
+        ended = tokio::time::timeout(timeout, transfer) => ended.unwrap_or_else(|_| Err(timed_out(timeout))),
+    }
+}
+
+fn timed_out(timeout: Duration) -> Fault {
+    let seconds = timeout.as_secs();
+    let message =
+        format!("not done after {seconds} s; the next run goes on from here, or allow more seconds");
+    Fault::new(Cause::Unreachable, message)
+}
+
+/// For the kubelet. The file is there in a pod; elsewhere it is not, and need not be.
+fn tell(termination_log: &Path, fault: &Fault) {
+    let log = std::fs::File::options().write(true).truncate(true).open(termination_log);
+    let written = log.and_then(|mut log| std::io::Write::write_all(&mut log, fault.to_string().as_bytes()));
+    if let Err(error) = written {
+        tracing::debug!(%error, "failed to write {}", termination_log.display());
+    }
+}

@@ -1,0 +1,188 @@
+//! `pull`: everything below a prefix, into a folder.
+//!
+//! ```text
+//! list ─▶ keys become paths ─▶ what is in place stays ─▶ does the rest fit? ─▶ ranges in parallel ─▶ check ─▶ rename
+//! ```
+//!
+//! A file is in its place only when it is whole and checked. The listing decides what the model is: an object that
+//! changes on the way starts the attempt anew.
+
+mod fetch;
+mod folder;
+mod partial;
+mod plan;
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use object_store::{ObjectMeta, path::Path as Key};
+use tokio::{sync::Semaphore, time::Instant, time::sleep};
+use tracing::{info, warn};
+
+use crate::{
+    cli::Options,
+    digest::Expected,
+    fault::{Cause, Fault},
+    keys::{self, Tree},
+    location::Location,
+    progress::{Progress, clock},
+    retry::Patience,
+    space::{self, Size},
+    store::Store,
+    sums::{self, SHA256SUMS},
+};
+use fetch::{CONNECTIONS, Transfer};
+use folder::Folder;
+use plan::{Plan, plan};
+
+/// A file of the model, as the store listed it.
+#[derive(Clone, Debug)]
+struct Object {
+    key: Key,
+    /// Below the folder.
+    path: String,
+    size: u64,
+    etag: Option<String>,
+    /// Changes with the content: the ETag or, from stores that give none, the time of the last change.
+    version: String,
+    expected: Expected,
+}
+
+pub(crate) async fn pull(source: &Location, folder: &Path, options: &Options) -> Result<String, Fault> {
+    let began = Instant::now();
+    let folder = Arc::new(Folder::open(folder)?);
+    let transfer = Arc::new(Transfer {
+        store: Store::open(source, options)?,
+        folder: Arc::clone(&folder),
+        progress: Progress::default(),
+        connections: Semaphore::new(CONNECTIONS),
+        corrupt: Mutex::default(),
+    });
+    let mut patience = Patience::new(Duration::from_secs(options.patience_seconds), folder.told());
+    let report = loop {
+        let fault = match attempt(source, &transfer).await {
+            Ok(report) => break report,
+            Err(fault) => fault,
+        };
+        let Some(step) = patience.after(fault.cause) else {
+            folder.tell(fault.cause);
+            return Err(fault);
+        };
+        warn!("{fault}; looking again in {:.0} s", step.as_secs_f64());
+        sleep(step).await;
+    };
+    let fetched = Size(transfer.progress.bytes_moved());
+    Ok(format!("{source} is in place: {report}; fetched {fetched} in {}", clock(began.elapsed().as_secs())))
+}
+
+/// One pass, from the listing to a folder that equals it. Says what is there and how it was checked.
+async fn attempt(source: &Location, transfer: &Arc<Transfer>) -> Result<String, Fault> {
+    let Transfer { store, folder, progress, .. } = transfer.as_ref();
+    let mut objects = listed(source, store).await?;
+    if let Some((one, other)) = &objects.case_twins
+        && !folder.tells_case_apart()?
+    {
+        let message = format!(
+            "the volume takes {one:?} and {other:?} for one name: rename an object, or use another volume"
+        );
+        return Err(Fault::new(Cause::NotFound, message));
+    }
+    expect_sums(source, &mut objects.files, transfer).await?;
+
+    let record = folder.record();
+    let Plan { kept, fetch, stale } = plan(objects.files, &record, &folder.sizes(&record));
+    let bytes = |objects: &[Object]| objects.iter().map(|object| object.size).sum::<u64>();
+    info!(
+        "{source}: files: {}, {}; {} to fetch",
+        kept.len() + fetch.len(),
+        Size(bytes(&kept) + bytes(&fetch)),
+        Size(bytes(&fetch))
+    );
+    folder.drop_partials_but(&fetch)?;
+    let needed: Vec<(u64, u64)> = fetch.iter().map(|object| (object.size, folder.held_by(object))).collect();
+    let room = space::room(folder.root()).map_err(Fault::io("ask for the free space of", folder.root()))?;
+    space::check(&needed, room, folder.root())?;
+
+    progress.begin(bytes(&kept) + bytes(&fetch));
+    progress.found(bytes(&kept));
+    progress.shown("pulled", fetch::fetch_all(transfer, fetch)).await?;
+    folder.finish(&stale)
+}
+
+/// The objects below the source, or the one object that it names; never none.
+async fn listed(source: &Location, store: &Store) -> Result<Tree<Object>, Fault> {
+    let hostile = |hostile: keys::Hostile| Fault::new(Cause::NotFound, format!("{source}: {hostile}"));
+    let mut files = Vec::new();
+    for meta in store.list(&source.prefix).await? {
+        if let Some(path) = keys::relative_path(meta.location.as_ref(), &source.prefix).map_err(hostile)? {
+            files.push((path.to_owned(), object(path.to_owned(), meta.clone())));
+        }
+    }
+    if files.is_empty() && !source.prefix.is_empty() {
+        let key = Key::parse(&source.prefix).map_err(|error| Fault::new(Cause::Usage, error.to_string()))?;
+        let name = key.filename().unwrap_or_default().to_owned();
+        keys::relative_path(&name, "").map_err(hostile)?;
+        // Only a folder's own mark has no bytes.
+        let found = store.head(&key).await?.filter(|found| found.meta.size > 0);
+        files.extend(found.map(|found| (name.clone(), object(name, found.meta))));
+    }
+    if files.is_empty() {
+        let message =
+            format!("{source} has no object: upload the model, or correct the bucket or the prefix");
+        return Err(Fault::new(Cause::NotFound, message));
+    }
+    keys::tree(files, |object| object.size).map_err(hostile)
+}
+
+fn object(path: String, meta: ObjectMeta) -> Object {
+    let ObjectMeta { location: key, size, e_tag, last_modified, version: _ } = meta;
+    let etag = e_tag.filter(|etag| !etag.trim_matches('"').is_empty());
+    let version = etag.clone().unwrap_or_else(|| format!("changed {}", last_modified.to_rfc3339()));
+    Object { key, path, size, expected: Expected::of_etag(etag.as_deref()), etag, version }
+}
+
+/// Brings `SHA256SUMS`, where the model has one, before everything else: from then on it says what to expect.
+async fn expect_sums(
+    source: &Location,
+    objects: &mut BTreeMap<String, Object>,
+    transfer: &Arc<Transfer>,
+) -> Result<(), Fault> {
+    let Some(listed) = objects.get(SHA256SUMS) else { return Ok(()) };
+    let wrong = |why: String| Fault::new(Cause::Checksum, format!("{SHA256SUMS} of {source} {why}"));
+    if listed.size > sums::LONGEST {
+        return Err(wrong(format!("is larger than {}", Size(sums::LONGEST))));
+    }
+    let folder = &transfer.folder;
+    let record = folder.record();
+    let alone = BTreeMap::from([(listed.path.clone(), listed.clone())]);
+    let Plan { fetch, .. } = plan(alone, &record, &folder.sizes(&record));
+    fetch::fetch_all(transfer, fetch).await?;
+
+    let path = folder.root().join(SHA256SUMS);
+    let text = tokio::fs::read_to_string(&path).await.map_err(Fault::io("read", &path))?;
+    let sums = sums::parse(&text).map_err(|line| wrong(format!("has no digest and path in line {line}")))?;
+    for (path, digest) in sums {
+        let Some(object) = objects.get_mut(&path) else {
+            return Err(wrong(format!("lists {path:?}, which is not there: upload it, or correct the list")));
+        };
+        object.expected = Expected::Sha256(digest);
+    }
+    Ok(())
+}
+
+/// Objects whose bytes did not match their checksum: fetched again only once they have changed.
+type Corrupt = Mutex<HashSet<(String, String)>>;
+
+fn is_known_corrupt(corrupt: &Corrupt, object: &Object) -> bool {
+    let known = corrupt.lock().unwrap_or_else(PoisonError::into_inner);
+    known.contains(&(object.path.clone(), object.version.clone()))
+}
+
+fn remember_corrupt(corrupt: &Corrupt, object: &Object) {
+    let mut known = corrupt.lock().unwrap_or_else(PoisonError::into_inner);
+    known.insert((object.path.clone(), object.version.clone()));
+}

@@ -1,0 +1,321 @@
+//! A file on its way: preallocated, written at offsets, with a note beside it of what is there.
+//!
+//! `<name>.data` has the final length from the beginning. `<name>.progress` begins with what the bytes belong to, then
+//! has one number per part: how many of its bytes are there. Bytes are written before the number that tells of them, so
+//! a kill at any point loses at most what was just being written. After a crash of the machine the numbers may be
+//! ahead of the bytes; the note names the boot, and partial files of another boot are begun anew.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use rustix::{
+    fs::{FallocateFlags, fallocate},
+    io::Errno,
+};
+use tokio::sync::watch;
+
+use super::Object;
+
+/// What one request asks for: long enough to be fast, short enough that eight of them keep one large file busy.
+pub(super) const PART: u64 = 16 << 20;
+
+/// Room for what the bytes belong to; a key has at most 1024 bytes.
+const HEADER: usize = 8192;
+
+/// What the bytes belong to. If any of it differs, they are of no use.
+#[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+struct Belongs {
+    boot: String,
+    path: String,
+    size: u64,
+    version: String,
+    part: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Partial {
+    stem: PathBuf,
+    data: Arc<File>,
+    progress: File,
+    size: u64,
+    there: Mutex<There>,
+    /// How many bytes from the beginning are there without a gap.
+    whole: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct There {
+    /// Bytes of each part.
+    parts: Vec<u64>,
+    /// The first part that is not complete, so that nobody counts from the beginning each time.
+    first_open: usize,
+}
+
+impl Partial {
+    /// Takes up what is there, or begins anew. Blocks.
+    pub(super) fn open(stem: &Path, object: &Object, boot: &str) -> io::Result<Self> {
+        let Object { path, size, version, .. } = object;
+        let belongs = Belongs {
+            boot: boot.to_owned(),
+            path: path.clone(),
+            size: *size,
+            version: version.clone(),
+            part: PART,
+        };
+        let (data, progress, parts) = match resume(stem, &belongs)? {
+            Some(resumed) => resumed,
+            None => begin(stem, &belongs)?,
+        };
+        let partial = Self {
+            stem: stem.to_owned(),
+            data: Arc::new(data),
+            progress,
+            size: *size,
+            there: Mutex::new(There { parts, first_open: 0 }),
+            whole: watch::Sender::new(0),
+        };
+        partial.tell_whole();
+        Ok(partial)
+    }
+
+    pub(super) fn stem(&self) -> &Path {
+        &self.stem
+    }
+
+    pub(super) fn data(&self) -> &Arc<File> {
+        &self.data
+    }
+
+    pub(super) fn whole(&self) -> watch::Receiver<u64> {
+        self.whole.subscribe()
+    }
+
+    /// Bytes that need not be fetched.
+    pub(super) fn bytes_there(&self) -> u64 {
+        self.there().parts.iter().sum()
+    }
+
+    /// Numbers of the parts of which something is missing.
+    pub(super) fn open_parts(&self) -> Vec<usize> {
+        let there = self.there();
+        (0..there.parts.len()).filter(|part| there.parts[*part] < self.length(*part)).collect()
+    }
+
+    /// What is missing of a part: from, to.
+    pub(super) fn missing(&self, part: usize) -> (u64, u64) {
+        let begin = part as u64 * PART;
+        (begin + self.there().parts[part], begin + self.length(part))
+    }
+
+    /// Adds bytes to a part, which must not become longer than it is. A kill loses them until they are noted.
+    pub(super) fn write(&self, part: usize, bytes: &[u8]) -> io::Result<()> {
+        let (at, end) = self.missing(part);
+        let length = bytes.len() as u64;
+        if length > end - at {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "more bytes than the part has"));
+        }
+        self.data.write_all_at(bytes, at)?;
+        self.there().parts[part] += length;
+        self.tell_whole();
+        Ok(())
+    }
+
+    /// Notes what is there of a part.
+    pub(super) fn note(&self, part: usize) -> io::Result<()> {
+        let bytes = self.there().parts[part];
+        self.progress.write_all_at(&bytes.to_le_bytes(), offset(part))
+    }
+
+    /// Forgets all bytes: they turned out to be wrong. Blocks.
+    pub(super) fn discard(&self) -> io::Result<()> {
+        fs::remove_file(progress_path(&self.stem))
+    }
+
+    fn there(&self) -> std::sync::MutexGuard<'_, There> {
+        self.there.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn length(&self, part: usize) -> u64 {
+        PART.min(self.size - part as u64 * PART)
+    }
+
+    fn tell_whole(&self) {
+        let mut there = self.there();
+        while there.first_open < there.parts.len()
+            && there.parts[there.first_open] == self.length(there.first_open)
+        {
+            there.first_open += 1;
+        }
+        let open = there.parts.get(there.first_open).copied().unwrap_or_default();
+        let whole = (there.first_open as u64 * PART).min(self.size) + open;
+        self.whole.send_replace(whole);
+    }
+}
+
+pub(super) fn data_path(stem: &Path) -> PathBuf {
+    stem.with_extension("data")
+}
+
+pub(super) fn progress_path(stem: &Path) -> PathBuf {
+    stem.with_extension("progress")
+}
+
+fn offset(part: usize) -> u64 {
+    (HEADER + part * size_of::<u64>()) as u64
+}
+
+fn parts_of(size: u64) -> usize {
+    size.div_ceil(PART) as usize
+}
+
+type Opened = (File, File, Vec<u64>);
+
+fn open_both(stem: &Path) -> io::Result<(File, File)> {
+    let open = |path: PathBuf| File::options().read(true).write(true).create(true).truncate(false).open(path);
+    Ok((open(data_path(stem))?, open(progress_path(stem))?))
+}
+
+/// `None` if the bytes belong to something else, or the note makes no sense.
+fn resume(stem: &Path, belongs: &Belongs) -> io::Result<Option<Opened>> {
+    let note = match fs::read(progress_path(stem)) {
+        Ok(note) => note,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let Some((header, numbers)) = note.split_at_checked(HEADER) else { return Ok(None) };
+    let header = header.split(|byte| *byte == 0).next().unwrap_or_default();
+    if serde_json::from_slice::<Belongs>(header).ok().as_ref() != Some(belongs) {
+        return Ok(None);
+    }
+    let (numbers, _) = numbers.as_chunks::<8>();
+    let parts: Vec<u64> = numbers.iter().map(|number| u64::from_le_bytes(*number)).collect();
+    let (data, progress) = open_both(stem)?;
+    let makes_sense = parts.len() == parts_of(belongs.size)
+        && parts.iter().zip(0_u64..).all(|(bytes, part)| *bytes <= PART.min(belongs.size - part * PART))
+        && data.metadata()?.len() == belongs.size;
+    Ok(makes_sense.then_some((data, progress, parts)))
+}
+
+/// The note last: a kill before leaves bytes that belong to nothing.
+fn begin(stem: &Path, belongs: &Belongs) -> io::Result<Opened> {
+    let parts = vec![0; parts_of(belongs.size)];
+    let (data, progress) = open_both(stem)?;
+    progress.set_len(0)?;
+    data.set_len(0)?;
+    allocate(&data, belongs.size)?;
+    let mut note = serde_json::to_vec(belongs)?;
+    if note.len() > HEADER {
+        return Err(io::Error::new(io::ErrorKind::InvalidFilename, "the key or the version is too long"));
+    }
+    note.resize(offset(parts.len()) as usize, 0);
+    progress.write_all_at(&note, 0)?;
+    Ok((data, progress, parts))
+}
+
+/// A volume that is too small says so now, and the file lies in one piece.
+fn allocate(data: &File, size: u64) -> io::Result<()> {
+    if size == 0 {
+        return Ok(());
+    }
+    match fallocate(data, FallocateFlags::empty(), 0, size) {
+        Ok(()) => Ok(()),
+        // Network file systems: the length alone.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => data.set_len(size),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::digest::Expected;
+
+    fn object(size: u64, version: &str) -> Object {
+        Object {
+            key: "a".into(),
+            path: "a".to_owned(),
+            size,
+            etag: None,
+            version: version.to_owned(),
+            expected: Expected::Nothing,
+        }
+    }
+
+    fn write(partial: &Partial, part: usize, length: u64) {
+        partial.write(part, &vec![7; length as usize]).unwrap();
+        partial.note(part).unwrap();
+    }
+
+    #[test]
+    fn what_was_written_is_still_there_after_a_kill() {
+        let folder = tempfile::tempdir().unwrap();
+        let stem = folder.path().join("a");
+        let object = object(2 * PART + 5, "v1");
+        let partial = Partial::open(&stem, &object, "boot").unwrap();
+        assert_eq!(partial.open_parts(), [0, 1, 2]);
+        write(&partial, 1, 100);
+        write(&partial, 2, 5);
+        std::mem::forget(partial);
+
+        let partial = Partial::open(&stem, &object, "boot").unwrap();
+        assert_eq!(partial.bytes_there(), 105);
+        assert_eq!(partial.open_parts(), [0, 1]);
+        assert_eq!(partial.missing(1), (PART + 100, 2 * PART));
+        assert_eq!(*partial.whole().borrow(), 0);
+        write(&partial, 0, PART);
+        assert_eq!(*partial.whole().borrow(), PART + 100);
+        write(&partial, 1, PART - 100);
+        assert_eq!(*partial.whole().borrow(), object.size);
+        assert!(fs::read(data_path(&stem)).unwrap().iter().all(|byte| *byte == 7));
+    }
+
+    #[test]
+    fn bytes_of_another_version_or_another_boot_are_not_mixed_in() {
+        for (version, boot, size) in [("v2", "boot", 10), ("v1", "next boot", 10), ("v1", "boot", 11)] {
+            let folder = tempfile::tempdir().unwrap();
+            let stem = folder.path().join("a");
+            write(&Partial::open(&stem, &object(10, "v1"), "boot").unwrap(), 0, 4);
+            let partial = Partial::open(&stem, &object(size, version), boot).unwrap();
+            assert_eq!(partial.bytes_there(), 0, "{version} {boot} {size}");
+            assert_eq!(fs::metadata(data_path(&stem)).unwrap().len(), size);
+        }
+    }
+
+    #[test]
+    fn a_note_that_makes_no_sense_begins_anew() {
+        for damage in ["cut", "count", "data"] {
+            let folder = tempfile::tempdir().unwrap();
+            let stem = folder.path().join("a");
+            let partial = Partial::open(&stem, &object(10, "v1"), "boot").unwrap();
+            write(&partial, 0, 4);
+            match damage {
+                "cut" => partial.progress.set_len(100).unwrap(),
+                "count" => partial.progress.write_all_at(&11_u64.to_le_bytes(), offset(0)).unwrap(),
+                _ => partial.data.set_len(9).unwrap(),
+            }
+            drop(partial);
+            assert_eq!(Partial::open(&stem, &object(10, "v1"), "boot").unwrap().bytes_there(), 0, "{damage}");
+        }
+    }
+
+    #[test]
+    fn a_part_takes_no_more_bytes_than_it_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let partial = Partial::open(&folder.path().join("a"), &object(10, "v1"), "boot").unwrap();
+        assert!(partial.write(0, &[7; 11]).is_err());
+        assert_eq!(partial.bytes_there(), 0);
+    }
+
+    #[test]
+    fn an_empty_file_has_nothing_to_fetch() {
+        let folder = tempfile::tempdir().unwrap();
+        let partial = Partial::open(&folder.path().join("a"), &object(0, "v1"), "boot").unwrap();
+        assert!(partial.open_parts().is_empty());
+        assert_eq!(*partial.whole().borrow(), 0);
+    }
+}

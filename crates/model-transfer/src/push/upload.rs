@@ -1,0 +1,169 @@
+//! One file to one object: small ones at once, large ones in parts. Each part is sent until it has arrived.
+
+use std::{fs::File, os::unix::fs::FileExt as _, sync::Arc};
+
+use object_store::{
+    Attribute, Attributes, ObjectStore as _, PutMultipartOptions, PutOptions, PutPayload,
+    multipart::{MultipartStore as _, PartId},
+    path::Path as Key,
+};
+use tokio::task::{JoinSet, spawn_blocking};
+
+use super::{Shared, died, is_same};
+use crate::{
+    fault::{Cause, Fault},
+    store::Trouble,
+};
+
+/// Metadata of every object that we upload.
+pub(super) const DIGEST: &str = "sha256";
+
+/// Of parts that are being sent, together.
+pub(super) const BUFFER_MIB: u32 = 24;
+
+const MIB: u64 = 1 << 20;
+/// Up to here a file is one request, and its ETag is its MD5.
+const AT_ONCE: u64 = 8 * MIB;
+/// S3 allows 10 000.
+const MOST_PARTS: u64 = 9000;
+
+#[derive(Debug)]
+pub(super) struct Upload {
+    pub(super) key: Key,
+    pub(super) file: Arc<File>,
+    pub(super) size: u64,
+    pub(super) digest: String,
+}
+
+pub(super) async fn upload(shared: &Arc<Shared>, upload: &Upload) -> Result<(), Fault> {
+    if upload.size <= AT_ONCE { at_once(shared, upload).await } else { in_parts(shared, upload).await }
+}
+
+async fn at_once(shared: &Shared, upload: &Upload) -> Result<(), Fault> {
+    let Upload { key, file, size, digest } = upload;
+    let _room = room(shared, *size).await;
+    let payload = read(file, 0, *size, key).await?;
+    let send = || async {
+        let options = PutOptions { attributes: attributes(digest), ..PutOptions::default() };
+        let sent = shared.store.s3.put_opts(key, payload.clone(), options).await;
+        sent.map(drop).map_err(|error| Trouble::of(&error))
+    };
+    shared.store.retried(key.as_ref(), send).await?;
+    came(shared, *size);
+    Ok(())
+}
+
+/// An upload that fails is taken back, as far as the store still answers.
+async fn in_parts(shared: &Arc<Shared>, upload: &Upload) -> Result<(), Fault> {
+    let Upload { key, digest, .. } = upload;
+    let store = &shared.store;
+    let begin = || async {
+        let options =
+            PutMultipartOptions { attributes: attributes(digest), ..PutMultipartOptions::default() };
+        store.s3.create_multipart_opts(key, options).await.map_err(|error| Trouble::of(&error))
+    };
+    let id: Arc<str> = store.retried(key.as_ref(), begin).await?.into();
+    let done = async {
+        let parts = send_parts(shared, upload, &id).await?;
+        complete(shared, upload, &id, parts).await
+    };
+    let done = done.await;
+    if done.is_err() {
+        let _ = store.s3.abort_multipart(key, &id.to_string()).await;
+    }
+    done
+}
+
+async fn send_parts(shared: &Arc<Shared>, upload: &Upload, id: &Arc<str>) -> Result<Vec<PartId>, Fault> {
+    let part = part_size(upload.size);
+    let mut under_way = JoinSet::new();
+    for (number, from) in (0..upload.size).step_by(usize::try_from(part).unwrap_or(usize::MAX)).enumerate() {
+        let length = part.min(upload.size - from);
+        let room = room(shared, length).await;
+        let (shared, id, key, file) =
+            (Arc::clone(shared), Arc::clone(id), upload.key.clone(), Arc::clone(&upload.file));
+        under_way.spawn(async move {
+            let _room = room;
+            let payload = read(&file, from, length, &key).await?;
+            let id = id.to_string();
+            let send = || async {
+                let sent = shared.store.s3.put_part(&key, &id, number, payload.clone()).await;
+                sent.map_err(|error| Trouble::of(&error))
+            };
+            let sent = shared.store.retried(key.as_ref(), send).await?;
+            came(&shared, length);
+            Ok::<_, Fault>((number, sent))
+        });
+    }
+    let mut parts = Vec::new();
+    while let Some(ended) = under_way.join_next().await {
+        parts.push(ended.map_err(died)??);
+    }
+    parts.sort_by_key(|(number, _)| *number);
+    Ok(parts.into_iter().map(|(_, part)| part).collect())
+}
+
+/// If the answer is lost, the object may be there all the same, and the upload is not any more.
+async fn complete(shared: &Shared, upload: &Upload, id: &str, parts: Vec<PartId>) -> Result<(), Fault> {
+    let Upload { key, size, digest, .. } = upload;
+    let store = &shared.store;
+    let finish = || async {
+        let Err(error) = store.s3.complete_multipart(key, &id.to_owned(), parts.clone()).await else {
+            return Ok(());
+        };
+        match store.head(key).await {
+            Ok(Some(found)) if is_same(&found, *size, digest) => Ok(()),
+            _ => Err(Trouble::of(&error)),
+        }
+    };
+    store.retried(key.as_ref(), finish).await
+}
+
+fn came(shared: &Shared, bytes: u64) {
+    shared.store.progressed();
+    shared.progress.moved(bytes);
+}
+
+/// Held as long as the bytes are. Never closed.
+async fn room(shared: &Shared, bytes: u64) -> Option<tokio::sync::OwnedSemaphorePermit> {
+    let mib = u32::try_from(bytes.div_ceil(MIB)).unwrap_or(u32::MAX).clamp(1, BUFFER_MIB);
+    Arc::clone(&shared.buffers).acquire_many_owned(mib).await.ok()
+}
+
+async fn read(file: &Arc<File>, from: u64, length: u64, key: &Key) -> Result<PutPayload, Fault> {
+    let file = Arc::clone(file);
+    let read = spawn_blocking(move || {
+        let mut bytes = vec![0; usize::try_from(length).map_err(std::io::Error::other)?];
+        file.read_exact_at(&mut bytes, from).map(|()| PutPayload::from(bytes))
+    });
+    read.await.map_err(died)?.map_err(|error| match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => Fault::new(
+            Cause::Changed,
+            format!("{key:?} became shorter while it was uploaded: upload it again"),
+        ),
+        _ => Fault::io("read", key.as_ref())(error),
+    })
+}
+
+fn attributes(digest: &str) -> Attributes {
+    [(Attribute::Metadata(DIGEST.into()), digest.to_owned())].into_iter().collect()
+}
+
+fn part_size(size: u64) -> u64 {
+    AT_ONCE.max(size.div_ceil(MOST_PARTS).next_multiple_of(MIB))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_small_until_there_would_be_too_many() {
+        assert_eq!(part_size(1), 8 * MIB);
+        assert_eq!(part_size(70 << 30), 8 * MIB);
+        for size in [71_u64 << 30, 1 << 40, 5 << 40] {
+            assert!(size.div_ceil(part_size(size)) <= MOST_PARTS, "{size}");
+            assert!(part_size(size) < part_size(2 * size), "no larger than needed");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Whether a transfer fits before it begins: a volume that fills up at 90 % has cost an hour.
+
+use std::{io, os::unix::fs::MetadataExt as _, path::Path};
+
+use rustix::fs::statvfs;
+
+use crate::fault::{Cause, Fault};
+
+/// What is left of a volume for us.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub(crate) bytes: u64,
+    /// `None` where the file system does not count files.
+    pub(crate) files: Option<u64>,
+}
+
+/// Of the volume that holds the folder.
+pub(crate) fn room(folder: &Path) -> io::Result<Room> {
+    let volume = statvfs(folder)?;
+    Ok(Room {
+        bytes: volume.f_bavail.saturating_mul(volume.f_frsize),
+        files: (volume.f_files > 0).then_some(volume.f_favail),
+    })
+}
+
+/// What a file holds on its volume, which is less than its length where it has holes.
+pub(crate) fn held_by(file: &Path) -> u64 {
+    /// Of `st_blocks`, whatever the file system.
+    const BLOCK: u64 = 512;
+    file.symlink_metadata().map_or(0, |metadata| metadata.blocks() * BLOCK)
+}
+
+/// Each file as `(size, already held)`.
+pub(crate) fn check(files: &[(u64, u64)], room: Room, folder: &Path) -> Result<(), Fault> {
+    /// What nearly every file system rounds up to.
+    const BLOCK: u64 = 4096;
+    let needed: u64 =
+        files.iter().map(|(size, held)| size.next_multiple_of(BLOCK).saturating_sub(*held)).sum();
+    let folder = folder.display();
+    if needed > room.bytes {
+        let (needed, free) = (Size(needed), Size(room.bytes));
+        let message = format!("{folder} needs {needed} more and has {free} free: make its volume larger");
+        return Err(Fault::new(Cause::OutOfSpace, message));
+    }
+    let new_files = files.len() as u64;
+    match room.files {
+        Some(free) if new_files > free => Err(Fault::new(
+            Cause::OutOfSpace,
+            format!("{folder} needs {new_files} more files and its volume can hold {free}: make it larger"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// A number of bytes as people read it: `14.0 GiB`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size(pub(crate) u64);
+
+impl std::fmt::Display for Size {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let units = ["KiB", "MiB", "GiB", "TiB"];
+        if self.0 < 1024 {
+            return write!(f, "{} B", self.0);
+        }
+        let power = (self.0.ilog2() / 10).min(4);
+        #[expect(clippy::cast_precision_loss, reason = "shown with one digit")]
+        let amount = self.0 as f64 / f64::from(power * 10).exp2();
+        write!(f, "{amount:.1} {}", units[power as usize - 1])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cause(files: &[(u64, u64)], bytes: u64, count: Option<u64>) -> Option<Cause> {
+        check(files, Room { bytes, files: count }, Path::new("/models")).err().map(|fault| fault.cause)
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let gib = 1 << 30;
+        assert_eq!(cause(&[(gib, 0), (gib, 0)], 2 * gib, None), None);
+        assert_eq!(cause(&[(gib, 0), (gib, 0)], 2 * gib - 1, None), Some(Cause::OutOfSpace));
+        assert_eq!(cause(&[(gib, gib / 2)], gib / 2, None), None, "half of it is there");
+        assert_eq!(cause(&[(1, 0), (1, 0)], 8191, None), Some(Cause::OutOfSpace), "a byte takes a block");
+    }
+
+    #[test]
+    fn a_volume_that_cannot_hold_so_many_files_is_refused() {
+        assert_eq!(cause(&[(0, 0); 3], 0, Some(3)), None);
+        assert_eq!(cause(&[(0, 0); 4], 0, Some(3)), Some(Cause::OutOfSpace));
+    }
+
+    #[test]
+    fn sizes_are_read_by_people() {
+        for (bytes, text) in
+            [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (15 << 29, "7.5 GiB"), (5 << 50, "5120.0 TiB")]
+        {
+            assert_eq!(Size(bytes).to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! A store that fails: in passing it costs time only; for good it is told.
+
+use std::time::{Duration, Instant};
+
+use api::loader::ExitCode;
+
+use crate::{
+    proxy::Break,
+    scene::{MIB, Scene, files, noise},
+};
+
+#[test]
+fn a_connection_that_is_cut_anywhere_is_taken_up_where_it_was() {
+    let scene = Scene::new();
+    let content = noise(7, 20 * MIB + 3);
+    scene.gateway.put_in_parts("qwen/model.bin", &content);
+    let mut random = fastrand::Rng::with_seed(42);
+    // Two parts: each first answer is cut somewhere, each second one too.
+    let mut cuts: Vec<u64> = (0..6).map(|_| random.u64(0..4 * MIB as u64)).collect();
+    cuts.extend([0, 1, 65_536]);
+    let last = cuts.len();
+    scene.proxy.rule(move |request| match cuts.get(request.number) {
+        Some(bytes) if request.is_object() => Break::CutAfter(*bytes),
+        _ => Break::Nothing,
+    });
+    scene.pull().run().succeeded();
+    assert_eq!(scene.pulled(), files([("model.bin", &content)]));
+    let lost = scene.proxy.take_object_bytes() - content.len() as u64;
+    // What sat in buffers of the system when the connection broke, at most, per cut.
+    assert!(lost <= last as u64 * 3 * MIB as u64, "{lost} bytes were fetched twice");
+}
+
+#[test]
+fn a_slow_store_is_waited_for() {
+    let scene = Scene::new();
+    let content = noise(8, MIB);
+    scene.gateway.put("qwen/model.bin", &content);
+    // 16 pauses, together longer than the longest silence that is allowed.
+    scene.proxy.rule(|request| {
+        if request.is_object() { Break::Slow(Duration::from_millis(200)) } else { Break::Nothing }
+    });
+    let began = Instant::now();
+    scene.pull().run().succeeded();
+    assert!(began.elapsed() > Duration::from_secs(3), "{:?}", began.elapsed());
+    assert_eq!(scene.pulled(), files([("model.bin", &content)]));
+    let objects = scene.proxy.take_requests().iter().filter(|request| request.is_object()).count();
+    assert_eq!(objects, 1, "bytes that come slowly are no reason to ask anew");
+}
+
+#[test]
+fn a_store_that_falls_silent_is_asked_anew() {
+    let scene = Scene::new();
+    let content = noise(9, 3 * MIB);
+    scene.gateway.put("qwen/model.bin", &content);
+    scene.proxy.rule(|request| match request.number {
+        0 if request.is_object() => Break::StallAfter(2 * MIB as u64),
+        _ => Break::Nothing,
+    });
+    let ended = scene.pull().run();
+    ended.succeeded();
+    assert!(ended.output.contains("no byte within 2 s"), "{}", ended.output);
+    assert_eq!(scene.pulled(), files([("model.bin", &content)]));
+}
+
+#[test]
+fn a_listing_that_falls_silent_is_asked_for_anew() {
+    let scene = Scene::new();
+    scene.gateway.put("qwen/model.bin", b"x");
+    let mut lists = 0;
+    scene.proxy.rule(move |_| {
+        lists += 1;
+        if lists == 1 { Break::StallAfter(20) } else { Break::Nothing }
+    });
+    scene.pull().run().succeeded();
+}
+
+#[test]
+fn bursts_of_errors_are_sat_out() {
+    let scene = Scene::new();
+    let content = noise(10, MIB);
+    scene.gateway.put("qwen/model.bin", &content);
+    let mut answers = 0;
+    scene.proxy.rule(move |_| {
+        answers += 1;
+        match answers {
+            1 | 4 => Break::Status(500, ""),
+            2 | 5 => Break::Status(503, ""),
+            6 => Break::Status(429, ""),
+            7 => Break::Refuse,
+            _ => Break::Nothing,
+        }
+    });
+    let ended = scene.pull().run();
+    ended.succeeded();
+    assert!(ended.output.contains("trying again"), "{}", ended.output);
+    assert_eq!(scene.pulled(), files([("model.bin", &content)]));
+}
+
+#[test]
+fn a_pause_that_the_store_asks_for_is_kept() {
+    let scene = Scene::new();
+    scene.gateway.put("qwen/model.bin", b"x");
+    let mut answers = 0;
+    scene.proxy.rule(move |_| {
+        answers += 1;
+        if answers == 1 { Break::Status(503, "Retry-After: 3\r\n") } else { Break::Nothing }
+    });
+    let began = Instant::now();
+    scene.pull().run().succeeded();
+    assert!(began.elapsed() >= Duration::from_secs(3), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_store_that_does_not_come_back_is_unreachable() {
+    let scene = Scene::new();
+    scene.gateway.put("qwen/model.bin", b"x");
+    for (fault, reason) in [(Break::Status(500, ""), "(500)"), (Break::Refuse, "has not answered")] {
+        scene.proxy.rule(move |_| fault.clone());
+        let began = Instant::now();
+        let ended = scene.pull().env("TRANSFER_PATIENCE_SECONDS", "2").run();
+        ended.failed(ExitCode::SourceUnreachable, reason);
+        assert!(began.elapsed() >= Duration::from_secs(2), "it was not waited for: {:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn a_refusal_in_the_middle_is_told() {
+    let scene = Scene::new();
+    scene.gateway.put("qwen/a.bin", b"x");
+    scene.proxy.rule(|request| if request.is_object() { Break::Status(403, "") } else { Break::Nothing });
+    scene.pull().run().failed(ExitCode::SourceUnauthorized, "403");
+    assert!(scene.pulled().is_empty());
+}
+
+#[test]
+fn a_store_that_is_restarted_is_waited_for() {
+    let mut scene = Scene::new();
+    let content = noise(11, 24 * MIB);
+    scene.gateway.put_in_parts("qwen/model.bin", &content);
+    scene.proxy.rule(|request| {
+        if request.is_object() { Break::Slow(Duration::from_millis(10)) } else { Break::Nothing }
+    });
+    let pull = scene.pull().start();
+    crate::scene::until("a part is there", || scene.proxy.object_bytes() > 4 * MIB as u64);
+    scene.gateway.stop();
+    crate::scene::until("the outage is seen", || pull.output().contains("trying again"));
+    scene.gateway.run();
+    pull.wait().succeeded();
+    assert_eq!(scene.pulled(), files([("model.bin", &content)]));
+}
+
+#[test]
+fn a_transfer_that_takes_too_long_ends_and_can_go_on() {
+    let scene = Scene::new();
+    let content = noise(12, 4 * MIB);
+    scene.gateway.put_in_parts("qwen/model.bin", &content);
+    scene.proxy.rule(|request| {
+        if request.is_object() { Break::Slow(Duration::from_millis(100)) } else { Break::Nothing }
+    });
+    let ended = scene.pull().env("TRANSFER_TIMEOUT_SECONDS", "3").run();
+    ended.failed(ExitCode::SourceUnreachable, "not done after 3 s");
+    let before = scene.proxy.take_object_bytes();
+    scene.proxy.rule(|_| Break::Nothing);
+    scene.pull().run().succeeded();
+    let after = scene.proxy.take_object_bytes();
+    assert!(after < content.len() as u64 - before / 2, "{before} bytes were there, {after} were fetched");
+    assert_eq!(scene.pulled(), files([("model.bin", &content)]));
+}

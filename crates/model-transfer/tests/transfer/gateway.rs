@@ -1,0 +1,147 @@
+//! An S3 server over a folder, on a free port. It ends with its value.
+
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::OnceLock,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use object_store::{
+    ObjectStoreExt as _, PutPayload, WriteMultipart,
+    aws::{AmazonS3, AmazonS3Builder},
+    path::Path as Key,
+};
+use tempfile::TempDir;
+
+pub(crate) const BUCKET: &str = "models";
+pub(crate) const ACCESS_KEY: &str = "AKIATESTACCESSKEY";
+pub(crate) const SECRET_KEY: &str = "test-secret-key-that-nobody-may-see";
+
+/// It starts in a tenth of a second; a loaded machine takes longer.
+const START_WITHIN: Duration = Duration::from_secs(30);
+
+pub(crate) struct Gateway {
+    pub(crate) address: SocketAddr,
+    folder: TempDir,
+    process: Option<Child>,
+    /// Options beyond the address.
+    options: Vec<String>,
+}
+
+impl Gateway {
+    pub(crate) fn start() -> Self {
+        Self::start_with(Vec::new())
+    }
+
+    /// Over TLS, with this certificate and key.
+    pub(crate) fn start_tls(certificate: &Path, key: &Path) -> Self {
+        let path = |path: &Path| path.to_str().unwrap().to_owned();
+        Self::start_with(vec!["--cert".to_owned(), path(certificate), "--key".to_owned(), path(key)])
+    }
+
+    fn start_with(options: Vec<String>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join(BUCKET)).unwrap();
+        let mut gateway = Self { address: free_address(), folder, process: None, options };
+        gateway.run();
+        gateway
+    }
+
+    /// On the address that it had before.
+    pub(crate) fn run(&mut self) {
+        let program = services().join("versitygw");
+        let process = Command::new(program)
+            .args(["--port", &self.address.to_string()])
+            .args(&self.options)
+            .arg("posix")
+            .arg(self.folder.path())
+            .env("ROOT_ACCESS_KEY", ACCESS_KEY)
+            .env("ROOT_SECRET_KEY", SECRET_KEY)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.process = Some(process);
+        let began = Instant::now();
+        while TcpStream::connect(self.address).is_err() {
+            assert!(began.elapsed() < START_WITHIN, "versitygw did not start");
+            sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn stop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+
+    /// Where an object's bytes are.
+    pub(crate) fn file(&self, key: &str) -> PathBuf {
+        self.folder.path().join(BUCKET).join(key)
+    }
+
+    /// In one part: its ETag is its MD5.
+    pub(crate) fn put(&self, key: &str, content: &[u8]) {
+        let content = PutPayload::from(content.to_vec());
+        block_on(async { self.client().put(&Key::parse(key).unwrap(), content).await }).unwrap();
+    }
+
+    /// In parts of 5 MiB: its ETag is no digest of its bytes.
+    pub(crate) fn put_in_parts(&self, key: &str, content: &[u8]) {
+        use object_store::ObjectStore as _;
+        block_on(async {
+            let upload = self
+                .client()
+                .put_multipart_opts(&Key::parse(key).unwrap(), Default::default())
+                .await
+                .unwrap();
+            let mut upload = WriteMultipart::new(upload);
+            upload.write(content);
+            upload.finish().await.unwrap();
+        });
+    }
+
+    /// What a client sees, `None` if it is not there.
+    pub(crate) fn get(&self, key: &str) -> Option<Vec<u8>> {
+        block_on(async {
+            let answer = self.client().get(&Key::parse(key).unwrap()).await.ok()?;
+            Some(answer.bytes().await.unwrap().to_vec())
+        })
+    }
+
+    fn client(&self) -> AmazonS3 {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        AmazonS3Builder::new()
+            .with_endpoint(format!("http://{}", self.address))
+            .with_allow_http(true)
+            .with_bucket_name(BUCKET)
+            .with_access_key_id(ACCESS_KEY)
+            .with_secret_access_key(SECRET_KEY)
+            .build()
+            .unwrap()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn services() -> &'static Path {
+    static SERVICES: OnceLock<PathBuf> = OnceLock::new();
+    SERVICES.get_or_init(|| local_cluster::tools::ensure_services().unwrap_or_else(|error| panic!("{error}")))
+}
+
+fn free_address() -> SocketAddr {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}

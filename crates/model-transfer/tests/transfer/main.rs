@@ -1,0 +1,17 @@
+//! The real program against a real S3 server (versitygw over a folder), with a proxy between them that breaks what it is
+//! told to break. Every test has a server, a proxy and folders of its own.
+
+#![cfg(test)]
+
+mod gateway;
+mod program;
+mod proxy;
+mod scene;
+
+mod checks;
+mod faults;
+mod keys;
+mod limits;
+mod pull;
+mod push;
+mod resume;

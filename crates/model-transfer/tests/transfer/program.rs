@@ -1,0 +1,145 @@
+//! The program under test, as a process with an environment of its own.
+
+use std::{
+    fs::{self, File},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::gateway::{ACCESS_KEY, SECRET_KEY};
+
+/// Nothing here takes so long; a hang fails with the output instead of hanging the suite.
+const ENDS_WITHIN: Duration = Duration::from_secs(120);
+
+/// A command line and an environment, changed as a test needs.
+pub(crate) struct Program {
+    command: Command,
+    files: TempDir,
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// `None`: by a signal.
+    pub(crate) code: Option<i32>,
+    pub(crate) output: String,
+    /// What it left for the kubelet.
+    pub(crate) told: String,
+}
+
+/// One that runs.
+pub(crate) struct Running {
+    child: Child,
+    files: TempDir,
+}
+
+impl Program {
+    pub(crate) fn new<const N: usize>(store: SocketAddr, arguments: [&str; N]) -> Self {
+        let files = tempfile::tempdir().unwrap();
+        let told = files.path().join("told");
+        File::create(&told).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_model-transfer"));
+        command.args(arguments).arg("--termination-log").arg(told).env_clear().envs([
+            ("AWS_ACCESS_KEY_ID", ACCESS_KEY),
+            ("AWS_SECRET_ACCESS_KEY", SECRET_KEY),
+            ("AWS_REGION", "us-east-1"),
+            ("AWS_ENDPOINT_URL", &format!("http://{store}")),
+            // Short, so that a fault is told soon; long enough for a loaded machine.
+            ("TRANSFER_PATIENCE_SECONDS", "20"),
+            ("TRANSFER_STALL_SECONDS", "2"),
+        ]);
+        Self { command, files }
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    pub(crate) fn without_env(mut self, name: &str) -> Self {
+        self.command.env_remove(name);
+        self
+    }
+
+    pub(crate) fn start(mut self) -> Running {
+        let output = File::create(self.files.path().join("output")).unwrap();
+        let child = self
+            .command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().unwrap())
+            .stderr(output)
+            .spawn()
+            .unwrap();
+        Running { child, files: self.files }
+    }
+
+    pub(crate) fn run(self) -> Ended {
+        self.start().wait()
+    }
+}
+
+impl Running {
+    pub(crate) fn wait(mut self) -> Ended {
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(began.elapsed() < ENDS_WITHIN, "it does not end:\n{}", self.output());
+            sleep(Duration::from_millis(5));
+        };
+        let told = fs::read_to_string(self.files.path().join("told")).unwrap();
+        Ended { code: status.code(), output: self.output(), told }
+    }
+
+    pub(crate) fn send(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    pub(crate) fn output(&self) -> String {
+        fs::read_to_string(self.files.path().join("output")).unwrap()
+    }
+
+    /// The most resident memory it has had, as the kernel counted it.
+    pub(crate) fn peak_memory(&self) -> Option<u64> {
+        let status = fs::read_to_string(proc_file(self.child.id(), "status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Ended {
+    #[track_caller]
+    pub(crate) fn succeeded(&self) {
+        assert_eq!(self.code, Some(0), "{}", self.output);
+        assert_eq!(self.told, "", "a success has nothing to tell");
+    }
+
+    /// With this code, and the reason for people and for the kubelet; never with a secret.
+    #[track_caller]
+    pub(crate) fn failed(&self, code: api::loader::ExitCode, reason: &str) {
+        assert_eq!(self.code, Some(code.code()), "{}", self.output);
+        assert!(self.told.starts_with(&format!("{}: ", code.reason())), "{}", self.told);
+        assert!(self.told.contains(reason), "{}", self.told);
+        assert_eq!(self.told.lines().count(), 1, "{}", self.told);
+        assert!(self.output.contains(&self.told), "{}", self.output);
+        assert!(!self.output.contains(SECRET_KEY) && !self.output.contains(ACCESS_KEY), "{}", self.output);
+    }
+}
+
+fn proc_file(pid: u32, name: &str) -> PathBuf {
+    Path::new("/proc").join(pid.to_string()).join(name)
+}

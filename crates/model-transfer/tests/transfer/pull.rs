@@ -1,0 +1,150 @@
+//! What a pull does when nothing is wrong.
+
+use api::loader::ExitCode;
+
+use crate::{
+    gateway::Gateway,
+    program::Program,
+    scene::{MIB, SOURCE, Scene, files, noise},
+};
+
+#[test]
+fn a_folder_of_the_store_becomes_the_folder() {
+    let scene = Scene::new();
+    let (small, large) = (noise(1, 5000), noise(2, 40 * MIB + 17));
+    scene.gateway.put("qwen/config.json", &small);
+    scene.gateway.put("qwen/tokenizer/a b ü.json", b"");
+    scene.gateway.put_in_parts("qwen/model.safetensors", &large);
+    scene.gateway.put("qwen2/other.bin", b"not of this model");
+    scene.pull().run().succeeded();
+    assert_eq!(
+        scene.pulled(),
+        files([("config.json", &small), ("tokenizer/a b ü.json", b""), ("model.safetensors", &large)])
+    );
+}
+
+#[test]
+fn a_second_run_fetches_nothing_again() {
+    let scene = Scene::new();
+    scene.gateway.put("qwen/config.json", &noise(1, 5000));
+    scene.gateway.put_in_parts("qwen/model.bin", &noise(2, 6 * MIB));
+    scene.pull().run().succeeded();
+    let pulled = scene.pulled();
+    scene.proxy.take_requests();
+    scene.pull().run().succeeded();
+    let requests = scene.proxy.take_requests();
+    assert!(requests.iter().all(|request| request.is_list()), "{requests:?}");
+    assert_eq!(scene.pulled(), pulled);
+}
+
+#[test]
+fn only_what_has_changed_is_fetched_and_what_has_left_is_removed() {
+    let scene = Scene::new();
+    scene.gateway.put("qwen/same.bin", &noise(1, 5000));
+    scene.gateway.put("qwen/changed.bin", &noise(2, 5000));
+    scene.gateway.put("qwen/gone.bin", &noise(3, 5000));
+    scene.pull().run().succeeded();
+    scene.gateway.put("qwen/changed.bin", &noise(4, 5000));
+    std::fs::remove_file(scene.gateway.file("qwen/gone.bin")).unwrap();
+    scene.proxy.take_object_bytes();
+    scene.pull().run().succeeded();
+    assert_eq!(scene.proxy.take_object_bytes(), 5000);
+    assert_eq!(scene.pulled(), files([("same.bin", &noise(1, 5000)), ("changed.bin", &noise(4, 5000))]));
+}
+
+#[test]
+fn one_object_is_a_source_too() {
+    let scene = Scene::new();
+    scene.gateway.put("qwen/model.gguf", b"weights");
+    scene.pull_from("s3://models/qwen/model.gguf").run().succeeded();
+    assert_eq!(scene.pulled(), files([("model.gguf", b"weights")]));
+}
+
+#[test]
+fn two_thousand_objects_are_listed_and_fetched() {
+    let scene = Scene::new();
+    // Beside the server: two thousand uploads would take longer than what is tested.
+    std::fs::create_dir_all(scene.gateway.file("qwen/sub")).unwrap();
+    for number in 0..2000 {
+        std::fs::write(scene.gateway.file(&format!("qwen/sub/{number}.json")), number.to_string()).unwrap();
+    }
+    scene.pull().run().succeeded();
+    let pulled = scene.pulled();
+    assert_eq!(pulled.len(), 2000);
+    assert!((0..2000).all(|number| pulled[&format!("sub/{number}.json")] == number.to_string().as_bytes()));
+    let lists = scene.proxy.take_requests().iter().filter(|request| request.is_list()).count();
+    assert_eq!(lists, 2, "a thousand per page");
+}
+
+#[test]
+fn what_is_not_there_is_told() {
+    let scene = Scene::new();
+    scene.gateway.put("qwen/config.json", b"x");
+    for (source, reason) in [
+        ("s3://no-such-bucket/qwen", "there is no such bucket"),
+        (
+            "s3://models/llama",
+            "s3://models/llama has no object: upload the model, or correct the bucket or the prefix",
+        ),
+        ("s3://models/qwe", "s3://models/qwe has no object"),
+    ] {
+        std::fs::remove_dir_all(scene.folder()).ok();
+        scene.pull_from(source).run().failed(ExitCode::SourceNotFound, reason);
+    }
+}
+
+#[test]
+fn wrong_credentials_are_told_at_once_and_never_shown() {
+    let scene = Scene::new();
+    scene.gateway.put("qwen/config.json", b"x");
+    let wrong_secret = scene.pull().env("AWS_SECRET_ACCESS_KEY", "another-secret").run();
+    wrong_secret.failed(ExitCode::SourceUnauthorized, "403 SignatureDoesNotMatch");
+    assert!(!wrong_secret.output.contains("another-secret"), "{}", wrong_secret.output);
+    let unknown_key = scene.pull().env("AWS_ACCESS_KEY_ID", "AKIANOBODY").run();
+    unknown_key.failed(ExitCode::SourceUnauthorized, "refused the credentials");
+    assert!(!unknown_key.output.contains("AKIANOBODY"), "{}", unknown_key.output);
+    let anonymous = scene.pull().without_env("AWS_ACCESS_KEY_ID").without_env("AWS_SECRET_ACCESS_KEY").run();
+    anonymous.failed(ExitCode::SourceUnauthorized, "403 AccessDenied");
+}
+
+#[test]
+fn a_loader_that_is_started_again_waits_for_the_model_inside_its_process() {
+    let scene = Scene::new();
+    scene.pull().run().failed(ExitCode::SourceNotFound, "has no object");
+    let again = scene.pull().start();
+    crate::scene::until("it waits", || again.output().contains("looking again"));
+    scene.gateway.put("qwen/config.json", b"x");
+    again.wait().succeeded();
+    assert_eq!(scene.pulled(), files([("config.json", b"x")]));
+}
+
+#[test]
+fn tls_is_trusted_by_the_authorities_that_are_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let rcgen::CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    std::fs::write(at("cert.pem"), cert.pem()).unwrap();
+    std::fs::write(at("key.pem"), signing_key.serialize_pem()).unwrap();
+    let gateway = Gateway::start_tls(&at("cert.pem"), &at("key.pem"));
+    std::fs::create_dir(gateway.file("qwen")).unwrap();
+    std::fs::write(gateway.file("qwen/config.json"), "{}").unwrap();
+
+    let pull = || {
+        Program::new(gateway.address, ["pull", SOURCE, at("models").to_str().unwrap()])
+            .env("AWS_ENDPOINT_URL", &format!("https://{}", gateway.address))
+            .env("TRANSFER_PATIENCE_SECONDS", "1")
+    };
+    pull().run().failed(ExitCode::SourceUnreachable, "certificate");
+    pull().env("SSL_CERT_FILE", at("cert.pem").to_str().unwrap()).run().succeeded();
+    assert_eq!(std::fs::read(at("models/config.json")).unwrap(), b"{}");
+}
+
+#[test]
+fn http_is_spoken_only_to_an_endpoint_that_says_so() {
+    let scene = Scene::new();
+    scene.gateway.put("qwen/config.json", b"x");
+    let https = format!("https://{}", scene.proxy.address);
+    let ended = scene.pull().env("AWS_ENDPOINT_URL", &https).env("TRANSFER_PATIENCE_SECONDS", "1").run();
+    ended.failed(ExitCode::SourceUnreachable, "has not answered");
+}

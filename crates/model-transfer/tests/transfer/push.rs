@@ -1,0 +1,172 @@
+//! What a push leaves in the store.
+
+use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::Path};
+
+use api::loader::ExitCode;
+use rustix::process::Signal;
+
+use crate::{
+    program::Program,
+    proxy::{Break, Request},
+    scene::{MIB, Scene, files, noise, until},
+};
+
+fn push(scene: &Scene, folder: &Path) -> Program {
+    Program::new(scene.proxy.address, ["push", folder.to_str().unwrap(), "s3://models/out"])
+}
+
+/// The objects that requests wrote to, and how often.
+fn written(requests: &[Request]) -> BTreeMap<String, usize> {
+    let mut written = BTreeMap::new();
+    for request in requests.iter().filter(|request| ["PUT", "POST"].contains(&request.method.as_str())) {
+        *written.entry(request.path.clone()).or_default() += 1;
+    }
+    written
+}
+
+#[test]
+fn what_was_pushed_can_be_pulled() {
+    let scene = Scene::new();
+    let folder = tempfile::tempdir().unwrap();
+    let large = noise(50, 20 * MIB + 3);
+    fs::create_dir(folder.path().join("checkpoint 1")).unwrap();
+    fs::write(folder.path().join("checkpoint 1/ü.bin"), &large).unwrap();
+    fs::write(folder.path().join("config.json"), "{}").unwrap();
+    fs::write(folder.path().join("empty"), "").unwrap();
+    push(&scene, folder.path()).run().succeeded();
+
+    let pull = scene.pull_from("s3://models/out").run();
+    pull.succeeded();
+    assert!(pull.output.contains("by SHA-256: 3, by MD5: 1"), "{}", pull.output);
+    let mut pulled = scene.pulled();
+    assert!(pulled.remove("SHA256SUMS").is_some());
+    assert_eq!(pulled, files([("checkpoint 1/ü.bin", &large), ("config.json", b"{}"), ("empty", b"")]));
+}
+
+#[test]
+fn the_list_of_checksums_comes_last() {
+    let scene = Scene::new();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.bin"), noise(51, 9 * MIB)).unwrap();
+    fs::write(folder.path().join("z.bin"), "z").unwrap();
+    push(&scene, folder.path()).run().succeeded();
+    let requests = scene.proxy.take_requests();
+    let last = requests.iter().rfind(|request| request.method != "GET").unwrap();
+    assert_eq!((last.method.as_str(), last.path.as_str()), ("PUT", "/models/out/SHA256SUMS"));
+}
+
+#[test]
+fn a_second_push_sends_nothing() {
+    let scene = Scene::new();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.bin"), noise(52, 9 * MIB)).unwrap();
+    fs::write(folder.path().join("b.bin"), "b").unwrap();
+    push(&scene, folder.path()).run().succeeded();
+    scene.proxy.take_requests();
+    push(&scene, folder.path()).run().succeeded();
+    assert_eq!(written(&scene.proxy.take_requests()), BTreeMap::new());
+
+    fs::write(folder.path().join("b.bin"), "B").unwrap();
+    push(&scene, folder.path()).run().succeeded();
+    let changed = written(&scene.proxy.take_requests());
+    let paths: Vec<&str> = changed.keys().map(String::as_str).collect();
+    assert_eq!(paths, ["/models/out/SHA256SUMS", "/models/out/b.bin"]);
+}
+
+#[test]
+fn a_push_that_was_killed_sends_whole_files_only_once() {
+    let scene = Scene::new();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.bin"), noise(53, 10 * MIB)).unwrap();
+    fs::write(folder.path().join("b.bin"), noise(54, 10 * MIB)).unwrap();
+    // The second never completes.
+    scene.proxy.rule(
+        |request| {
+            if request.path.ends_with("b.bin") { Break::Status(503, "") } else { Break::Nothing }
+        },
+    );
+    let first = push(&scene, folder.path()).start();
+    until("the first is there", || scene.gateway.get("out/a.bin").is_some());
+    first.send(Signal::KILL);
+    first.wait();
+    scene.proxy.take_requests();
+    scene.proxy.rule(|_| Break::Nothing);
+    push(&scene, folder.path()).run().succeeded();
+    let written = written(&scene.proxy.take_requests());
+    assert!(!written.contains_key("/models/out/a.bin"), "{written:?}");
+    assert_eq!(scene.gateway.get("out/b.bin").unwrap(), noise(54, 10 * MIB));
+}
+
+#[test]
+fn errors_in_passing_are_sat_out_and_others_told() {
+    let scene = Scene::new();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.bin"), noise(55, 20 * MIB)).unwrap();
+    let mut answers = 0;
+    scene.proxy.rule(move |_| {
+        answers += 1;
+        if answers % 3 == 1 { Break::Status(503, "") } else { Break::Nothing }
+    });
+    push(&scene, folder.path()).run().succeeded();
+    assert_eq!(scene.gateway.get("out/a.bin").unwrap(), noise(55, 20 * MIB));
+
+    scene.proxy.rule(|_| Break::Nothing);
+    push(&scene, folder.path())
+        .env("AWS_SECRET_ACCESS_KEY", "another")
+        .run()
+        .failed(ExitCode::SourceUnauthorized, "refused the credentials");
+    let nowhere =
+        Program::new(scene.proxy.address, ["push", folder.path().to_str().unwrap(), "s3://nowhere/out"]);
+    nowhere.run().failed(ExitCode::SourceNotFound, "there is no such bucket");
+}
+
+#[test]
+fn a_lost_answer_to_the_last_request_does_not_send_all_again() {
+    let scene = Scene::new();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.bin"), noise(56, 20 * MIB)).unwrap();
+    let mut completions = 0;
+    scene.proxy.rule(move |request| {
+        if request.method != "POST" || !request.query.starts_with("uploadId") {
+            return Break::Nothing;
+        }
+        completions += 1;
+        // The store did it, and has since forgotten the upload, as it may.
+        if completions == 1 { Break::CutAfter(0) } else { Break::Status(404, "") }
+    });
+    push(&scene, folder.path()).run().succeeded();
+    let parts =
+        scene.proxy.take_requests().iter().filter(|request| request.query.contains("partNumber")).count();
+    assert_eq!(parts, 3);
+    assert_eq!(scene.gateway.get("out/a.bin").unwrap(), noise(56, 20 * MIB));
+}
+
+#[test]
+fn links_out_of_the_folder_are_left_out_and_named() {
+    let scene = Scene::new();
+    let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(outside.path().join("secret"), "secret").unwrap();
+    fs::write(folder.path().join("a.bin"), "a").unwrap();
+    symlink(outside.path().join("secret"), folder.path().join("link")).unwrap();
+    let ended = push(&scene, folder.path()).run();
+    ended.succeeded();
+    assert!(ended.output.contains("\"link\" is left out"), "{}", ended.output);
+    assert_eq!(scene.gateway.get("out/link"), None);
+}
+
+#[test]
+fn lines_of_files_that_are_still_there_stay_in_the_list() {
+    let scene = Scene::new();
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a", "b", "c"] {
+        fs::write(folder.path().join(name), name).unwrap();
+    }
+    push(&scene, folder.path()).run().succeeded();
+    fs::remove_file(folder.path().join("a")).unwrap();
+    fs::remove_file(folder.path().join("b")).unwrap();
+    fs::remove_file(scene.gateway.file("out/b")).unwrap();
+    push(&scene, folder.path()).run().succeeded();
+    let list = String::from_utf8(scene.gateway.get("out/SHA256SUMS").unwrap()).unwrap();
+    let listed: Vec<&str> = list.lines().map(|line| &line[66..]).collect();
+    assert_eq!(listed, ["a", "c"]);
+}

@@ -1,0 +1,91 @@
+//! Killed at any point, a pull goes on where it was.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::{
+    proxy::Break,
+    scene::{MIB, Scene, files, noise, until},
+};
+
+/// What the connections of six parts may hold that is not yet written, and what is on its way to them.
+const UNDER_WAY: u64 = 8 * MIB as u64;
+
+/// Slow enough to be interrupted in the middle.
+fn slowly(scene: &Scene) {
+    scene.proxy.rule(|request| {
+        if request.is_object() { Break::Slow(Duration::from_millis(20)) } else { Break::Nothing }
+    });
+}
+
+#[test]
+fn a_killed_pull_fetches_only_what_was_not_there() {
+    let scene = Scene::new();
+    let content = noise(30, 96 * MIB);
+    scene.gateway.put_in_parts("qwen/model.bin", &content);
+    scene.gateway.put("qwen/config.json", b"small");
+    for part in 1..=3 {
+        slowly(&scene);
+        let pull = scene.pull().start();
+        until("a quarter more is there", || scene.proxy.object_bytes() >= part * 24 * MIB as u64);
+        pull.send(Signal::KILL);
+        assert_eq!(pull.wait().code, None);
+        assert!(!scene.pulled().contains_key("model.bin"), "what is not whole must not be in its place");
+    }
+    scene.proxy.rule(|_| Break::Nothing);
+    scene.pull().run().succeeded();
+    assert_eq!(scene.pulled(), files([("model.bin", &content), ("config.json", b"small")]));
+    let fetched_twice = scene.proxy.take_object_bytes() - content.len() as u64;
+    assert!(fetched_twice <= 3 * UNDER_WAY, "{fetched_twice} bytes were fetched twice in three kills");
+}
+
+#[test]
+fn sigterm_ends_it_within_a_second_and_the_next_run_goes_on() {
+    let scene = Scene::new();
+    let content = noise(31, 48 * MIB);
+    scene.gateway.put_in_parts("qwen/model.bin", &content);
+    slowly(&scene);
+    let pull = scene.pull().start();
+    until("half of it is there", || scene.proxy.object_bytes() >= 24 * MIB as u64);
+    let told = Instant::now();
+    pull.send(Signal::TERM);
+    let ended = pull.wait();
+    assert!(told.elapsed() < Duration::from_secs(1), "{:?}", told.elapsed());
+    assert_eq!(ended.code, Some(143), "{}", ended.output);
+    assert!(ended.told.starts_with("Stopped: stopped by SIGTERM"), "{}", ended.told);
+
+    scene.proxy.rule(|_| Break::Nothing);
+    scene.pull().run().succeeded();
+    assert_eq!(scene.pulled(), files([("model.bin", &content)]));
+    let fetched_twice = scene.proxy.take_object_bytes() - content.len() as u64;
+    assert!(fetched_twice <= UNDER_WAY, "{fetched_twice} bytes were fetched twice");
+}
+
+#[test]
+fn sigterm_is_obeyed_while_it_waits() {
+    let scene = Scene::new();
+    scene.proxy.rule(|_| Break::Status(503, "Retry-After: 30\r\n"));
+    let pull = scene.pull().start();
+    until("it waits", || pull.output().contains("trying again"));
+    let told = Instant::now();
+    pull.send(Signal::TERM);
+    assert_eq!(pull.wait().code, Some(143));
+    assert!(told.elapsed() < Duration::from_secs(1), "{:?}", told.elapsed());
+}
+
+#[test]
+fn what_is_there_of_an_object_that_has_changed_is_not_used() {
+    let scene = Scene::new();
+    scene.gateway.put_in_parts("qwen/model.bin", &noise(32, 24 * MIB));
+    slowly(&scene);
+    let pull = scene.pull().start();
+    until("half of it is there", || scene.proxy.object_bytes() >= 12 * MIB as u64);
+    pull.send(Signal::KILL);
+    pull.wait();
+    let new = noise(33, 24 * MIB);
+    scene.gateway.put_in_parts("qwen/model.bin", &new);
+    scene.proxy.rule(|_| Break::Nothing);
+    scene.pull().run().succeeded();
+    assert_eq!(scene.pulled(), files([("model.bin", &new)]));
+}

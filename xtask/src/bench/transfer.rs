@@ -1,0 +1,265 @@
+//! `cargo xtask bench transfer`: pulling one large file and many small ones from an S3 server on this machine, beside a
+//! null downloader and beside rclone.
+//!
+//! All three ask the same server for the same bytes, in turn and in the same run, sixteen requests at a time. The null
+//! downloader throws them away: no program that keeps them can be faster, so shares of it can be compared between
+//! machines. The objects lie in the server's folder without an ETag: what is compared is moving bytes, not hashing.
+
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail, ensure};
+
+use super::{
+    figures::{Figure, medians, table},
+    machine, target_folder,
+};
+use crate::steps::{cargo, succeed};
+
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct Args {
+    /// MiB of the large file
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    large: u32,
+    /// Small files
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    small: u32,
+    /// Repeats; medians are printed
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=50))]
+    runs: u32,
+    /// Without rclone, whose first build takes minutes
+    #[arg(long)]
+    without_rclone: bool,
+}
+
+const MIB: usize = 1 << 20;
+/// Like the configuration and tokenizer files of a model.
+const SMALL_BYTES: usize = 64 << 10;
+const BUCKET: &str = "models";
+const LARGE: &str = "large";
+const SMALL: &str = "small";
+/// As many as a pull makes.
+const CONNECTIONS: &str = "16";
+const PATIENCE: Duration = Duration::from_secs(600);
+const POLL: Duration = Duration::from_millis(5);
+
+/// What is measured against each other.
+#[derive(Clone, Debug)]
+struct Programs {
+    null: PathBuf,
+    ours: PathBuf,
+    rclone: Option<PathBuf>,
+}
+
+/// How one program did.
+#[derive(Clone, Copy, Debug)]
+struct Took {
+    seconds: f64,
+    cpu_seconds: f64,
+    peak_mib: f64,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let package = ["build", "--release", "--locked", "--package", "model-transfer"];
+    succeed(&mut cargo(package))?;
+    succeed(cargo(package).args(["--example", "discard"]))?;
+    let release = target_folder()?.join("release");
+    let programs = Programs {
+        null: release.join("examples/discard"),
+        ours: release.join("model-transfer"),
+        rclone: match args.without_rclone {
+            true => None,
+            false => Some(local_cluster::tools::ensure_bench()?.join("rclone")),
+        },
+    };
+    // Beside the builds: a memory file system would measure something else.
+    let folder = target_folder()?.join("bench-transfer");
+    let scene = Scene::start(&folder, args)?;
+    let mut runs = Vec::new();
+    for run in 1..=args.runs {
+        let began = machine::condition()?;
+        let mut figures = scene.compared(&programs, LARGE, args)?;
+        figures.extend(scene.compared(&programs, SMALL, args)?);
+        println!("{}", table(&format!("run {run} of {}", args.runs), &figures));
+        println!("begin: {began}\nend:   {}\n", machine::condition()?);
+        runs.push(figures);
+    }
+    if runs.len() > 1 {
+        println!("{}", table(&format!("medians of {} runs", runs.len()), &medians(&runs)));
+    }
+    Ok(())
+}
+
+/// The server and its objects; both go with it.
+struct Scene {
+    folder: PathBuf,
+    address: SocketAddr,
+    server: Child,
+}
+
+impl Scene {
+    fn start(folder: &Path, args: &Args) -> anyhow::Result<Self> {
+        if folder.exists() {
+            fs::remove_dir_all(folder).with_context(|| format!("failed to remove {}", folder.display()))?;
+        }
+        let objects = folder.join("server").join(BUCKET);
+        write_objects(&objects, args).with_context(|| format!("failed to fill {}", objects.display()))?;
+        // Free a moment ago; the server fails to start if somebody was faster.
+        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+        let server = Command::new(local_cluster::tools::ensure_services()?.join("versitygw"))
+            .args(["--port", &address.to_string(), "posix"])
+            .arg(folder.join("server"))
+            .envs([("ROOT_ACCESS_KEY", "bench"), ("ROOT_SECRET_KEY", "bench-secret")])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("failed to start versitygw")?;
+        let scene = Self { folder: folder.to_owned(), address, server };
+        let began = Instant::now();
+        while TcpStream::connect(address).is_err() {
+            ensure!(began.elapsed() < PATIENCE, "versitygw does not listen on {address}");
+            std::thread::sleep(POLL);
+        }
+        Ok(scene)
+    }
+
+    /// Null downloader, ours and rclone, one after the other.
+    fn compared(&self, programs: &Programs, prefix: &str, args: &Args) -> anyhow::Result<Vec<Figure>> {
+        let (title, amount, unit) = match prefix {
+            LARGE => (format!("one file of {} MiB", args.large), f64::from(args.large), "MiB/s"),
+            _ => (
+                format!("{} files of {} KiB", args.small, SMALL_BYTES >> 10),
+                f64::from(args.small),
+                "files/s",
+            ),
+        };
+        let mut null = Command::new(&programs.null);
+        null.args([BUCKET, prefix]);
+        let null = self.took(null)?;
+
+        let target = self.empty_target()?;
+        let mut ours = Command::new(&programs.ours);
+        ours.args(["pull", &format!("s3://{BUCKET}/{prefix}")]).arg(&target);
+        let ours = self.took(ours)?;
+
+        let speed = |took: Took| amount / took.seconds;
+        let mut figures = vec![
+            Figure::new(format!("{title}: {unit}"), speed(ours)).beside(speed(null)),
+            Figure::new("  in % of the null downloader's", 1e2 * null.seconds / ours.seconds).at_least(80.0),
+            Figure::new("  CPU s", ours.cpu_seconds).beside(null.cpu_seconds),
+            Figure::new("  peak resident memory, MiB", ours.peak_mib).beside(null.peak_mib).at_most(96.0),
+        ];
+        if let Some(program) = &programs.rclone {
+            let target = self.empty_target()?;
+            let rclone = self.took(rclone(program, prefix, &target))?;
+            figures.extend([
+                Figure::new(format!("  rclone: {unit}"), speed(rclone)),
+                Figure::new("  ours in % of rclone's", 1e2 * rclone.seconds / ours.seconds).at_least(100.0),
+                Figure::new("  rclone: CPU s", rclone.cpu_seconds),
+                Figure::new("  rclone: peak resident memory, MiB", rclone.peak_mib),
+            ]);
+        }
+        self.empty_target()?;
+        Ok(figures)
+    }
+
+    /// Nobody pays for what the one before left to be written.
+    fn empty_target(&self) -> anyhow::Result<PathBuf> {
+        let target = self.folder.join("target");
+        if target.exists() {
+            fs::remove_dir_all(&target).with_context(|| format!("failed to remove {}", target.display()))?;
+        }
+        succeed(&mut Command::new("sync"))?;
+        Ok(target)
+    }
+
+    fn took(&self, mut command: Command) -> anyhow::Result<Took> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let endpoint = format!("http://{}", self.address);
+        let log = self.folder.join("log");
+        let output = File::create(&log).with_context(|| format!("failed to create {}", log.display()))?;
+        command
+            .envs([
+                ("AWS_ENDPOINT_URL", endpoint.as_str()),
+                ("AWS_REGION", "us-east-1"),
+                ("AWS_ACCESS_KEY_ID", "bench"),
+                ("AWS_SECRET_ACCESS_KEY", "bench-secret"),
+            ])
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output);
+        let began = Instant::now();
+        let mut child = command.spawn().with_context(|| format!("failed to start {name}"))?;
+        let (mut cpu_seconds, mut peak_mib) = (0.0, 0.0);
+        let status = loop {
+            // Gone between the question and the answer: what was read last counts.
+            cpu_seconds = machine::cpu_seconds(child.id()).unwrap_or(cpu_seconds);
+            peak_mib = machine::peak_resident_mib(child.id()).unwrap_or(peak_mib);
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            if began.elapsed() > PATIENCE {
+                child.kill()?;
+                child.wait()?;
+                bail!("{name} was not done after {} s", PATIENCE.as_secs());
+            }
+            std::thread::sleep(POLL);
+        };
+        let seconds = began.elapsed().as_secs_f64();
+        let said = fs::read_to_string(&log).unwrap_or_default();
+        ensure!(status.success(), "{name} ended with {status}:\n{said}");
+        Ok(Took { seconds, cpu_seconds, peak_mib })
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// With as many requests at once as ours; no configuration of the user is read.
+fn rclone(program: &Path, prefix: &str, target: &Path) -> Command {
+    let mut rclone = Command::new(program);
+    rclone
+        .args(["copy", &format!(":s3:{BUCKET}/{prefix}")])
+        .arg(target)
+        .args(["--config", "/dev/null", "--s3-provider", "Other", "--s3-env-auth"])
+        .args(["--transfers", CONNECTIONS, "--checkers", CONNECTIONS, "--multi-thread-streams", CONNECTIONS]);
+    rclone
+}
+
+/// Bytes without a pattern: nobody gains by compressing them or by leaving holes.
+fn write_objects(bucket: &Path, args: &Args) -> std::io::Result<()> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut noise = vec![0; MIB];
+    let mut fill = |bytes: &mut [u8]| {
+        for word in bytes.chunks_exact_mut(8) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            word.copy_from_slice(&state.to_le_bytes());
+        }
+    };
+    fs::create_dir_all(bucket.join(LARGE))?;
+    fs::create_dir_all(bucket.join(SMALL))?;
+    let mut large = File::create(bucket.join(LARGE).join("model.bin"))?;
+    for _ in 0..args.large {
+        fill(&mut noise);
+        large.write_all(&noise)?;
+    }
+    for number in 0..args.small {
+        let content = &mut noise[..SMALL_BYTES];
+        fill(content);
+        fs::write(bucket.join(SMALL).join(format!("{number}.bin")), content)?;
+    }
+    Ok(())
+}
