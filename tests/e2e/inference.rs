@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use api::{
     aiinference::{AIInference, Phase},
-    conditions,
+    conditions, labels,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tests::{Scene, wait_for, within};
 
+mod confined;
 mod conflict;
 mod drift;
 mod faults;
@@ -20,9 +21,14 @@ mod nodes;
 mod overlays;
 mod rest;
 mod rights;
+mod rollouts;
 mod scale;
 mod standby;
+mod traces;
 mod writes;
+
+/// How long a fault of a pod may be unknown to the status.
+const TOLD_WITHIN: Duration = Duration::from_secs(5);
 
 /// A vLLM server on one GPU, with what the test changes of it.
 async fn create(scene: &Scene<'_>, name: &str, changes: Value) -> AIInference {
@@ -72,6 +78,45 @@ async fn until_not_ready_within(
                 .is_some_and(|ready| ready.status == "False" && ready.reason == reason)
     })
     .await
+}
+
+/// What the status says of a fault: `Ready` has the reason and the message of the condition that fails.
+struct Told<'a> {
+    condition: &'a str,
+    reason: &'a str,
+    /// Part of the message.
+    message: &'a str,
+}
+
+/// Does something that makes a pod fail, and waits until the status tells it: in time after the pod's own status did.
+fn told_in_time(
+    scene: &Scene<'_>,
+    name: &str,
+    told: Told<'_>,
+    fails: impl Fn(&Pod) -> bool,
+    act: impl Future,
+) -> impl Future<Output = AIInference> {
+    let Told { condition: type_, reason, message } = told;
+    let what = format!("{type_} and Ready are false because of {reason}: {message}");
+    let models = scene.api::<AIInference>();
+    let is_told = move |model: &AIInference| {
+        [type_, conditions::READY].into_iter().all(|type_| {
+            condition(model, type_).is_some_and(|condition| {
+                condition.status == "False"
+                    && condition.reason == reason
+                    && condition.message.contains(message)
+            })
+        })
+    };
+    Box::pin(async move {
+        let told = wait_for(&models, name, &what, within(), |model| is_observed(model) && is_told(model));
+        scene.soon_after((&pods_of(name), fails), TOLD_WITHIN, act, told).await
+    })
+}
+
+/// The labels of all pods of a model.
+fn pods_of(model: &str) -> String {
+    format!("{}=aiinference,{}={model}", labels::NAME, labels::INSTANCE)
 }
 
 fn is_ready(model: &AIInference) -> bool {

@@ -65,7 +65,8 @@ async fn somebody_elses_object_of_that_name_is_not_touched() {
     let mut theirs = child(&scene, &[("theirs", "x")]);
     theirs.metadata.owner_references = None;
     let before = foreign.create(&PostParams::default(), &theirs).await.unwrap();
-    let refused = writer(&scene).apply(&Children::default(), &child(&scene, &[("a", "1")])).await.unwrap_err();
+    let refused =
+        writer(&scene).apply(&Children::default(), &child(&scene, &[("a", "1")])).await.unwrap_err();
     assert!(matches!(refused, ApplyError::Foreign { .. }), "{refused:?}");
     let after = foreign.get("child").await.unwrap();
     assert_eq!(before.metadata.resource_version, after.metadata.resource_version);

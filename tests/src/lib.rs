@@ -22,7 +22,7 @@ use tokio::sync::OnceCell;
 
 pub use local_cluster;
 pub use scene::Scene;
-pub use wait::{wait_for, wait_until_gone, within};
+pub use wait::{follow, wait_for, wait_until_gone, within};
 
 /// The controllers of this workspace, as they are started by [`simulated`].
 pub const CONTROLLERS: [&str; 1] = ["inference-controller"];

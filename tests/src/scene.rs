@@ -5,6 +5,7 @@ use std::{
     ops::Deref,
     process::{Command, Output, Stdio},
     sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
 };
 
 use k8s_openapi::{NamespaceResourceScope, api::core::v1::Namespace};
@@ -16,7 +17,7 @@ use kube::{
 use local_cluster::{Cluster, install};
 use serde::de::DeserializeOwned;
 
-use crate::explained;
+use crate::{explained, follow, within};
 
 /// A namespace in a cluster. It dereferences to the cluster.
 pub struct Scene<'a> {
@@ -76,6 +77,33 @@ impl<'a> Scene<'a> {
         K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
     {
         Api::all(self.client())
+    }
+
+    /// Waits for an effect that must be seen soon after its cause, and returns it. Both are watched from the moment on at
+    /// which `act` begins; `cause` holds of one of the objects with these labels.
+    pub fn soon_after<C, E>(
+        &self,
+        (labels, cause): (&str, impl Fn(&C) -> bool),
+        limit: Duration,
+        act: impl Future,
+        effect: impl Future<Output = E>,
+    ) -> impl Future<Output = E>
+    where
+        C: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        let api = self.api::<C>();
+        // Three requests at once make a large future.
+        Box::pin(async move {
+            let caused = follow(&api, labels, |all| all.values().any(&cause).then(Instant::now));
+            let caused = async {
+                tokio::time::timeout(within(), caused).await.expect("the cause of what the test is about")
+            };
+            let effected = async { (effect.await, Instant::now()) };
+            let (_, caused, (effect, effected)) = futures::join!(act, caused, effected);
+            let took = effected.saturating_duration_since(caused);
+            assert!(took <= limit, "seen {took:?} after its cause, instead of {limit:?}");
+            effect
+        })
     }
 
     /// Applies a manifest with server-side apply, in this namespace where it names none.

@@ -1,8 +1,12 @@
 //! Waiting for the world to become as a test expects it. By watching; a deadline turns a hang into an explanation.
 
-use std::{fmt::Debug, time::Duration};
+use std::{collections::BTreeMap, fmt::Debug, time::Duration};
 
-use kube::{Api, Resource};
+use futures::TryStreamExt as _;
+use kube::{
+    Api, Resource,
+    api::{ListParams, WatchEvent, WatchParams},
+};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::explained;
@@ -46,6 +50,43 @@ where
         let last = late.last_seen.as_deref().map_or("it could not be seen".to_owned(), shown);
         panic!("waited in vain for {name} to go; last seen:\n{last}")
     }
+}
+
+/// Shows all objects with these labels, by uid, as they are now and after each change, until the look returns something.
+/// What is seen has no gaps: a watch that breaks is a panic. The deadline is the caller's.
+pub async fn follow<K, T>(
+    api: &Api<K>,
+    labels: &str,
+    mut look: impl FnMut(&BTreeMap<String, K>) -> Option<T>,
+) -> T
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    let list = api.list(&ListParams::default().labels(labels)).await.expect("a list to begin with");
+    let uid = |object: &K| object.meta().uid.clone().unwrap_or_default();
+    let version = list.metadata.resource_version.unwrap_or_default();
+    let mut all: BTreeMap<String, K> = list.items.into_iter().map(|object| (uid(&object), object)).collect();
+    if let Some(found) = look(&all) {
+        return found;
+    }
+    let events = api.watch(&WatchParams::default().labels(labels), &version).await.expect("a watch");
+    futures::pin_mut!(events);
+    while let Some(event) = events.try_next().await.expect("a watch that does not break") {
+        match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                all.insert(uid(&object), object);
+            }
+            WatchEvent::Deleted(object) => {
+                all.remove(&uid(&object));
+            }
+            WatchEvent::Bookmark(_) => continue,
+            WatchEvent::Error(status) => panic!("the watch broke: {status:?}"),
+        }
+        if let Some(found) = look(&all) {
+            return found;
+        }
+    }
+    panic!("the watch of {labels:?} ended before its test");
 }
 
 fn shown<K: Serialize>(object: &K) -> String {

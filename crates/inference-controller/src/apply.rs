@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use api::aiinference::AIInference;
 use jiff::Timestamp;
+use kube::{Resource, ResourceExt};
 use runtime::{
     apply::{ApplyError, Written},
     controller::ReconcileError,
@@ -54,7 +55,7 @@ pub(crate) async fn apply(
     // Children first: if one fails, the status is not written and so never claims what did not happen.
     for child in &children {
         if let Err(error) = apply_child(ctx, child).await {
-            return refusal(error).map(Applied::Refused);
+            return refusal(model, error).map(Applied::Refused);
         }
     }
     for deletion in &deletions {
@@ -85,8 +86,9 @@ async fn apply_child(ctx: &Context, child: &Child) -> Result<Written, Error> {
 }
 
 /// What no retry mends is for the user to know; everything else is an error.
-fn refusal(error: Error) -> Result<Refusal, Error> {
+fn refusal(model: &AIInference, error: Error) -> Result<Refusal, Error> {
     match error.cause() {
+        ApplyError::Foreign { owner, .. } if *owner == predecessor(model) => Ok(Refusal::Leftover),
         foreign @ ApplyError::Foreign { .. } => Ok(Refusal::OwnershipConflict(foreign.to_string())),
         ApplyError::Call { source, .. } => match &**source {
             kube::Error::Api(status) if status.code == UNPROCESSABLE => {
@@ -96,6 +98,11 @@ fn refusal(error: Error) -> Result<Refusal, Error> {
         },
         ApplyError::Render { .. } | ApplyError::Unowned { .. } => Err(error),
     }
+}
+
+/// How the owner of a child is called that is not this object but had its name: it can only have been deleted.
+fn predecessor(model: &AIInference) -> String {
+    format!("{} {}", AIInference::kind(&()), model.name_any())
 }
 
 impl Error {

@@ -71,9 +71,12 @@ pub(crate) enum Deletion {
     Pod(Box<Pod>),
 }
 
-/// A child that the API server did not take from us. Waiting does not mend it; somebody has to change something.
+/// A child that the API server did not take from us. But for the first kind waiting does not mend it; somebody has to
+/// change something.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Refusal {
+    /// The object that had our name before has left it; the garbage collector is about to take it.
+    Leftover,
     /// An object of that name belongs to somebody else.
     OwnershipConflict(String),
     /// The API server calls it invalid.
@@ -82,6 +85,8 @@ pub(crate) enum Refusal {
 
 /// A foreign object may be renamed or deleted without any event that we would see.
 const LOOK_AGAIN_AFTER_REFUSAL: Duration = Duration::from_secs(60);
+/// An idle garbage collector needs less.
+const LOOK_AGAIN_AFTER_LEFTOVER: Duration = Duration::from_secs(1);
 
 /// For a spec that can be carried out. `allowance`: which of the pods that are `due` may leave their nodes now.
 pub(crate) fn plan(
@@ -147,7 +152,11 @@ pub(crate) fn refused(
     let judged = conditions::of_refused(refusal, valid, observed, &moves, now);
     let events = events::of_change(observed.model.status.as_ref(), &judged);
     let status = status::of_valid(valid, &resolved, observed, judged, moves.migrations, now);
-    told(status, events, Some(LOOK_AGAIN_AFTER_REFUSAL))
+    let wait = match refusal {
+        Refusal::Leftover => LOOK_AGAIN_AFTER_LEFTOVER,
+        Refusal::OwnershipConflict(_) | Refusal::InvalidSpec(_) => LOOK_AGAIN_AFTER_REFUSAL,
+    };
+    told(status, events, Some(wait))
 }
 
 /// A plan that only says something.

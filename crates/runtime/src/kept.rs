@@ -246,6 +246,14 @@ mod tests {
     }
 
     #[test]
+    fn an_item_of_a_list_covers_without_saying_what_kind_it_is() {
+        let child: Child = decode::object(r#"{"metadata": {"name": "chat"}, "immutable": true}"#).unwrap();
+        let wanted = |immutable| json!({"apiVersion": "v1", "kind": "ConfigMap", "immutable": immutable});
+        assert!(!child.covers(&wanted(false), "a").unwrap());
+        assert!(child.covers(&wanted(true), "b").unwrap());
+    }
+
+    #[test]
     fn identity_and_owners_are_in_the_narrowest_view() {
         let child: Child = decode::object(JSON).unwrap();
         assert_eq!(child.meta().name.as_deref(), Some("chat"));

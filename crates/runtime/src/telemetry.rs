@@ -1,9 +1,13 @@
 //! Logs (JSON or text, to standard error) and, when an endpoint is given, traces by OTLP.
+//!
+//! Nobody waits for traces: they are sent in the background, and what finds no receiver is dropped.
+
+use std::time::Duration;
 
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::WithExportConfig;
 use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
-use tracing::error;
+use tracing::{error, level_filters::LevelFilter, warn};
 use tracing_subscriber::{Layer, filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::args::{LogFormat, RuntimeArgs};
@@ -28,6 +32,9 @@ pub enum TelemetryError {
     Installed(#[from] tracing_subscriber::util::TryInitError),
 }
 
+/// Part of the two seconds that a process has for its end; a receiver that is there needs milliseconds.
+const LAST_TRACES_WITHIN: Duration = Duration::from_millis(500);
+
 /// Sends what is left of the traces when it is dropped.
 #[derive(Default)]
 pub struct Telemetry(Option<SdkTracerProvider>);
@@ -35,9 +42,9 @@ pub struct Telemetry(Option<SdkTracerProvider>);
 impl Drop for Telemetry {
     fn drop(&mut self) {
         if let Some(provider) = self.0.take()
-            && let Err(error) = provider.shutdown()
+            && let Err(error) = provider.shutdown_with_timeout(LAST_TRACES_WITHIN)
         {
-            error!(%error, "failed to send the last traces");
+            warn!(%error, "failed to send the last traces");
         }
     }
 }
@@ -57,10 +64,11 @@ pub fn install(service: &'static str, args: &RuntimeArgs) -> Result<Telemetry, T
         LogFormat::Text => logs.boxed(),
     };
     let provider = args.otlp_endpoint.as_deref().map(|endpoint| traces(service, endpoint)).transpose()?;
-    let traces = provider
-        .as_ref()
-        .map(|provider| tracing_opentelemetry::layer().with_tracer(provider.tracer(service)));
-    tracing_subscriber::registry().with(filter).with(traces).with(logs).try_init()?;
+    // Filters of their own: fewer log lines must not end the traces, and more must not fill them.
+    let traces = provider.as_ref().map(|provider| {
+        tracing_opentelemetry::layer().with_tracer(provider.tracer(service)).with_filter(LevelFilter::INFO)
+    });
+    tracing_subscriber::registry().with(traces).with(logs.with_filter(filter)).try_init()?;
     log_panics();
     Ok(Telemetry(provider))
 }

@@ -1,18 +1,25 @@
-//! What goes wrong in a pod is what `Ready` says.
+//! What goes wrong in a pod is what `Ready` says, within five seconds.
 
 use api::{aiinference::Phase, conditions};
-use k8s_openapi::api::{core::v1::Pod, events::v1::Event};
+use futures::future::join_all;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::{
+    core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus},
+    events::v1::Event,
+};
 use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tests::{Scene, simulated};
 
-use super::{change, condition, create, until_not_ready, until_ready};
+use super::{TOLD_WITHIN, Told, change, condition, create, told_in_time, until_not_ready, until_ready};
 
 #[tokio::test]
 async fn a_crash_loop_is_told_and_heals() {
     let scene = simulated().await;
-    create(&scene, "chat", script(&[("SIM_CRASH_REASON", "Error"), ("SIM_CRASH_AFTER", "50ms")])).await;
-    let model = until_not_ready(&scene, "chat", "CrashLoop").await;
+    let spec = script(&[("SIM_CRASH_REASON", "Error"), ("SIM_CRASH_AFTER", "50ms")]);
+    let told =
+        Told { condition: conditions::PROGRESSING, reason: "CrashLoop", message: "engine of pod chat-" };
+    let model = told_in_time(&scene, "chat", told, has_crashed, create(&scene, "chat", spec)).await;
     assert_eq!(model.status.unwrap().phase, Some(Phase::Failed));
     change(&scene, "chat", json!({"env": null})).await;
     until_ready(&scene, "chat").await;
@@ -21,8 +28,10 @@ async fn a_crash_loop_is_told_and_heals() {
 #[tokio::test]
 async fn too_little_memory_is_told() {
     let scene = simulated().await;
-    create(&scene, "chat", script(&[("SIM_CRASH_REASON", "OOMKilled"), ("SIM_CRASH_AFTER", "50ms")])).await;
-    until_not_ready(&scene, "chat", "OutOfMemory").await;
+    let spec = script(&[("SIM_CRASH_REASON", "OOMKilled"), ("SIM_CRASH_AFTER", "50ms")]);
+    let message = "used more memory than its limit";
+    let told = Told { condition: conditions::PROGRESSING, reason: "OutOfMemory", message };
+    told_in_time(&scene, "chat", told, has_crashed, create(&scene, "chat", spec)).await;
 }
 
 #[tokio::test]
@@ -30,8 +39,9 @@ async fn a_crash_after_it_was_ready_is_told() {
     let scene = simulated().await;
     create(&scene, "chat", json!({})).await;
     until_ready(&scene, "chat").await;
-    annotate_pods(&scene, json!({"sim.ai.infra.example.com/crash-reason": "Error"})).await;
-    let model = until_not_ready(&scene, "chat", "CrashLoop").await;
+    let crash = annotate_pods(&scene, json!({"sim.ai.infra.example.com/crash-reason": "Error"}));
+    let told = Told { condition: conditions::PROGRESSING, reason: "CrashLoop", message: "ended with code 1" };
+    let model = told_in_time(&scene, "chat", told, has_crashed, crash).await;
     assert_eq!(condition(&model, conditions::AVAILABLE).unwrap().status, "False");
     assert!(!model.status.unwrap().model_loaded);
 }
@@ -41,33 +51,41 @@ async fn an_image_that_cannot_be_pulled_is_told_and_the_old_revision_serves_on()
     let scene = simulated().await;
     create(&scene, "chat", json!({})).await;
     until_ready(&scene, "chat").await;
-    change(&scene, "chat", script(&[("SIM_IMAGE_PULL", "fail")])).await;
-    let model = until_not_ready(&scene, "chat", "ImagePullFailed").await;
+    let cannot_pull = |pod: &Pod| {
+        let status = status(pod);
+        let containers = status.container_statuses.iter().flatten();
+        let mut waiting = containers.filter_map(|container| container.state.as_ref()?.waiting.as_ref());
+        waiting.any(|waiting| waiting.reason.as_deref().is_some_and(|reason| reason.contains("ImagePull")))
+    };
+    let message = "; 1 pods of an older revision serve on";
+    let told = Told { condition: conditions::PROGRESSING, reason: "ImagePullFailed", message };
+    let spoil = change(&scene, "chat", script(&[("SIM_IMAGE_PULL", "fail")]));
+    let model = told_in_time(&scene, "chat", told, cannot_pull, spoil).await;
     assert_eq!(condition(&model, conditions::AVAILABLE).unwrap().status, "True");
-    let message = &condition(&model, conditions::READY).unwrap().message;
-    assert!(message.contains("1 pods of an older revision serve on"), "{message}");
 }
 
 #[tokio::test]
 async fn a_loader_that_fails_says_why() {
     let scene = simulated().await;
     let fates = [
-        ("unauthorized", "SourceUnauthorized"),
-        ("notfound", "SourceNotFound"),
-        ("unreachable", "SourceUnreachable"),
-        ("checksum", "ChecksumMismatch"),
-        ("outofspace", "OutOfSpace"),
+        ("unauthorized", 10, "SourceUnauthorized", "the store refused the credentials"),
+        ("notfound", 11, "SourceNotFound", "the store has no such bucket or prefix"),
+        ("unreachable", 12, "SourceUnreachable", "the store did not answer"),
+        ("checksum", 13, "ChecksumMismatch", "a file differs from its checksum"),
+        ("outofspace", 14, "OutOfSpace", "no space left in the model volume"),
     ];
-    for (bucket, _) in fates {
-        create(&scene, bucket, json!({"modelSource": format!("s3://sim-{bucket}/chat")})).await;
-    }
-    for (bucket, reason) in fates {
-        let model = until_not_ready(&scene, bucket, reason).await;
-        assert_eq!(condition(&model, conditions::MODEL_LOADED).unwrap().reason, reason);
+    join_all(fates.map(async |(bucket, code, reason, message)| {
+        let has_failed = |pod: &Pod| {
+            ends(status(pod).init_container_statuses.iter().flatten(), |end| end.exit_code == code)
+        };
+        let told = Told { condition: conditions::MODEL_LOADED, reason, message };
+        let spec = json!({"modelSource": format!("s3://sim-{bucket}/chat")});
+        let model = told_in_time(&scene, bucket, told, has_failed, create(&scene, bucket, spec)).await;
         assert_eq!(model.status.unwrap().phase, Some(Phase::Failed));
-    }
+    }))
+    .await;
     annotate_pods(&scene, json!({"sim.ai.infra.example.com/load-exit-code": "0"})).await;
-    for (bucket, _) in fates {
+    for (bucket, ..) in fates {
         until_ready(&scene, bucket).await;
     }
 }
@@ -75,14 +93,22 @@ async fn a_loader_that_fails_says_why() {
 #[tokio::test]
 async fn more_gpus_than_a_node_has_and_a_product_that_no_node_has_are_told_apart() {
     let scene = simulated().await;
-    create(&scene, "large", json!({"gpu": {"count": 16, "productLabel": "A100"}})).await;
-    create(&scene, "exotic", json!({"gpu": {"count": 1, "productLabel": "B9000"}})).await;
-    let large = until_not_ready(&scene, "large", "InsufficientGPU").await;
-    let message = &condition(&large, conditions::SCHEDULED).unwrap().message;
-    assert!(message.starts_with("needs 16 nvidia.com/gpu on A100; free: "), "{message}");
-    let exotic = until_not_ready(&scene, "exotic", "NoSuchProduct").await;
-    let message = &condition(&exotic, conditions::SCHEDULED).unwrap().message;
-    assert_eq!(message, "no node has nvidia.com/gpu.product=B9000; found: A100, H100");
+    let gpus = |count: u8, product: &str| json!({"gpu": {"count": count, "productLabel": product}});
+    let large = Told {
+        condition: conditions::SCHEDULED,
+        reason: "InsufficientGPU",
+        message: "needs 16 nvidia.com/gpu on A100; free: ",
+    };
+    let exotic = Told {
+        condition: conditions::SCHEDULED,
+        reason: "NoSuchProduct",
+        message: "no node has nvidia.com/gpu.product=B9000; found: A100, H100",
+    };
+    let create = |name: &'static str, spec: Value| create(&scene, name, spec);
+    let (_, exotic) = futures::join!(
+        told_in_time(&scene, "large", large, finds_no_node, create("large", gpus(16, "A100"))),
+        told_in_time(&scene, "exotic", exotic, finds_no_node, create("exotic", gpus(1, "B9000"))),
+    );
     assert_eq!(exotic.status.unwrap().phase, Some(Phase::Pending));
 }
 
@@ -135,6 +161,14 @@ async fn an_engine_that_does_not_warm_up_in_time_fails() {
     slow["warmupTimeoutSeconds"] = json!(10);
     create(&scene, "chat", slow).await;
     let model = until_not_ready(&scene, "chat", "WarmupTimeout").await;
+    let told = Timestamp::now();
+    let pods = scene.api::<Pod>().list(&ListParams::default()).await.unwrap();
+    let engine = status(&pods.items[0]).container_statuses.unwrap().remove(0);
+    let timed_out =
+        engine.state.unwrap().running.unwrap().started_at.unwrap().0 + SignedDuration::from_secs(10);
+    let late = told.duration_since(timed_out);
+    // The start has whole seconds, so a second may be missing.
+    assert!(!late.is_negative() && late <= SignedDuration::try_from(TOLD_WITHIN).unwrap(), "{late:?}");
     assert_eq!(model.status.unwrap().phase, Some(Phase::Failed));
     annotate_pods(&scene, json!({"sim.ai.infra.example.com/never-ready": "false"})).await;
     until_ready(&scene, "chat").await;
@@ -162,6 +196,30 @@ async fn waiting_claim(scene: &Scene<'_>, mode: &str) {
     ] {
         scene.apply(&object.to_string()).await.unwrap();
     }
+}
+
+fn has_crashed(pod: &Pod) -> bool {
+    ends(status(pod).container_statuses.iter().flatten(), |end| end.exit_code != 0)
+}
+
+fn finds_no_node(pod: &Pod) -> bool {
+    let conditions = status(pod).conditions.unwrap_or_default();
+    conditions.iter().any(|condition| condition.reason.as_deref() == Some("Unschedulable"))
+}
+
+/// Whether one of the containers has ended so, now or the last time.
+fn ends<'a>(
+    mut containers: impl Iterator<Item = &'a ContainerStatus>,
+    so: impl Fn(&ContainerStateTerminated) -> bool,
+) -> bool {
+    containers.any(|container| {
+        let states = [&container.state, &container.last_state];
+        states.into_iter().flatten().filter_map(|state| state.terminated.as_ref()).any(&so)
+    })
+}
+
+fn status(pod: &Pod) -> PodStatus {
+    pod.status.clone().unwrap_or_default()
 }
 
 fn script(settings: &[(&str, &str)]) -> Value {

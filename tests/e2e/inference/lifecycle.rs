@@ -1,19 +1,29 @@
 //! Create, change, delete.
 
+use std::{collections::BTreeSet, fmt::Debug};
+
 use api::{aiinference::AIInference, conditions};
-use k8s_openapi::api::{
-    apps::v1::{Deployment, ReplicaSet},
-    core::v1::{ConfigMap, Pod, Service},
-    policy::v1::PodDisruptionBudget,
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::{
+        apps::v1::{Deployment, ReplicaSet},
+        core::v1::{ConfigMap, Pod, Service},
+        policy::v1::PodDisruptionBudget,
+    },
 };
 use kube::{
-    Api, Resource,
+    Api, Resource, ResourceExt as _,
     api::{DeleteParams, ListParams},
 };
+use serde::de::DeserializeOwned;
 use serde_json::json;
-use tests::{Scene, simulated, wait_for, wait_until_gone, within};
+use tests::{Scene, follow, simulated, wait_for, wait_until_gone, within};
 
-use super::{change, condition, create, until_not_ready, until_ready};
+use super::{change, condition, create, is_ready, until_not_ready, until_ready};
+
+/// From the answer to the deletion until the new object arrives.
+const RECREATED_WITHIN: SignedDuration = SignedDuration::from_millis(100);
 
 #[tokio::test]
 async fn a_new_inference_becomes_ready_with_children_and_a_url() {
@@ -122,16 +132,37 @@ async fn deleting_it_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_new_object_of_the_same_name_gets_children_of_its_own() {
+async fn an_object_that_is_deleted_and_made_again_at_once_gets_children_of_its_own() {
     let scene = simulated().await;
-    create(&scene, "chat", json!({})).await;
-    until_ready(&scene, "chat").await;
     let models: Api<AIInference> = scene.api();
-    models.delete("chat", &DeleteParams::default()).await.unwrap();
-    let second = create(&scene, "chat", json!({"image": "engine:2"})).await;
-    until_ready(&scene, "chat").await;
-    let deployment = scene.api::<Deployment>().get("chat").await.unwrap();
-    assert!(is_owned(&deployment, second.metadata.uid.as_ref().unwrap()));
+    let spec = json!({"replicas": 2});
+    let mut old = create(&scene, "chat", spec.clone()).await;
+    for round in 0..5 {
+        until_ready(&scene, "chat").await;
+        let left = uids_below(&scene, &old).await;
+        assert!(left.len() > 2 + 4, "two pods, four children and a ReplicaSet: {left:?}");
+        models.delete("chat", &DeleteParams::default()).await.unwrap();
+        let deleted = Timestamp::now();
+        let new = create(&scene, "chat", spec.clone()).await;
+        assert_ne!(new.metadata.uid, old.metadata.uid);
+        let late = received_last(&scene, "create", "chat").duration_since(deleted);
+        assert!(late <= RECREATED_WITHIN, "round {round}: {late:?}");
+
+        wait_for(&models, "chat", "ready and never in conflict", within(), |model: &AIInference| {
+            let ready = condition(model, conditions::READY);
+            assert_ne!(ready.map(|ready| ready.reason.as_str()), Some("OwnershipConflict"), "round {round}");
+            is_ready(model)
+        })
+        .await;
+        let uid = new.metadata.uid.as_ref().unwrap();
+        assert!(is_owned(&scene.api::<ConfigMap>().get("chat-model").await.unwrap(), uid));
+        assert!(is_owned(&scene.api::<Deployment>().get("chat").await.unwrap(), uid));
+        assert!(is_owned(&scene.api::<Service>().get("chat").await.unwrap(), uid));
+        assert!(is_owned(&scene.api::<PodDisruptionBudget>().get("chat").await.unwrap(), uid));
+        until_gone::<Pod>(&scene, &left).await;
+        until_gone::<ReplicaSet>(&scene, &left).await;
+        old = new;
+    }
 }
 
 #[tokio::test]
@@ -142,6 +173,55 @@ async fn a_name_that_no_service_may_have_gets_one_that_is_told() {
     let service = url.trim_start_matches("http://").split('.').next().unwrap();
     assert!(service.starts_with("qwen2-5-chat-"), "{service}");
     scene.api::<Service>().get(service).await.unwrap();
+}
+
+/// Of everything that came of an object: its children, theirs, and theirs.
+async fn uids_below(scene: &Scene<'_>, model: &AIInference) -> BTreeSet<String> {
+    let mut all = uids_and_owners::<ConfigMap>(scene).await;
+    all.extend(uids_and_owners::<Deployment>(scene).await);
+    all.extend(uids_and_owners::<Service>(scene).await);
+    all.extend(uids_and_owners::<PodDisruptionBudget>(scene).await);
+    all.extend(uids_and_owners::<ReplicaSet>(scene).await);
+    all.extend(uids_and_owners::<Pod>(scene).await);
+    let mut below = BTreeSet::from([model.uid().unwrap()]);
+    // In this order, owners come before what they own.
+    for (uid, owners) in all {
+        if owners.iter().any(|owner| below.contains(owner)) {
+            below.insert(uid);
+        }
+    }
+    below.remove(&model.uid().unwrap());
+    below
+}
+
+async fn uids_and_owners<K>(scene: &Scene<'_>) -> Vec<(String, Vec<String>)>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let all = scene.api::<K>().list(&ListParams::default()).await.unwrap();
+    let owners = |object: &K| object.owner_references().iter().map(|owner| owner.uid.clone()).collect();
+    all.iter().map(|object| (object.uid().unwrap(), owners(object))).collect()
+}
+
+async fn until_gone<K>(scene: &Scene<'_>, uids: &BTreeSet<String>)
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let api = scene.api::<K>();
+    let gone = follow(&api, "", |all| (!all.keys().any(|uid| uids.contains(uid))).then_some(()));
+    tokio::time::timeout(within(), gone).await.expect("nothing that is left of the old object");
+}
+
+/// When the API server received the last such request of a test of this namespace, by its own clock, which is ours.
+fn received_last(scene: &Scene<'_>, verb: &str, name: &str) -> Timestamp {
+    let events = scene.audit_events().unwrap();
+    let mut newest_first = events.iter().rev();
+    let found = newest_first.find(|event| {
+        (event.verb.as_str(), event.name.as_str()) == (verb, name)
+            && event.resource == "aiinferences"
+            && event.namespace == scene.namespace()
+    });
+    found.expect("the request in the audit log").received.parse().unwrap()
 }
 
 fn is_owned<K: Resource>(child: &K, uid: &str) -> bool {

@@ -7,6 +7,7 @@ use std::{
 };
 
 use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::DynamicObject;
 use tests::simulated;
 
 const FOLDERS: [&str; 3] = ["base", "overlays/dev", "overlays/prod"];
@@ -62,21 +63,37 @@ async fn two_replicas_are_deployed_and_the_loader_image_of_an_overlay_arrives_in
     }
 }
 
-fn deploy() -> PathBuf {
+#[tokio::test]
+async fn the_overlay_for_one_namespace_differs_in_the_flag_that_names_it() {
+    let kubectl = simulated().await.cluster().kubectl();
+    let args_of = |folder: &str| {
+        let pod = deployment_of(&kubectl, &deploy().join(folder)).spec.unwrap().template.spec.unwrap();
+        pod.containers[0].args.clone().unwrap()
+    };
+    let mut expected = args_of("base");
+    expected.push("--namespace=$(POD_NAMESPACE)".to_owned());
+    assert_eq!(args_of("overlays/namespaced"), expected);
+}
+
+pub(super) fn deploy() -> PathBuf {
     tests::workspace().join("deploy/inference-controller")
 }
 
 fn deployment_of(kubectl: &Path, folder: &Path) -> Deployment {
-    let output = Command::new(kubectl).arg("kustomize").arg(folder).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let built = local_cluster::install::parse(&String::from_utf8_lossy(&output.stdout)).unwrap();
     let is_deployment =
         |kind: Option<&kube::core::TypeMeta>| kind.is_some_and(|types| types.kind == "Deployment");
-    let found = built.into_iter().find(|object| is_deployment(object.types.as_ref()));
+    let found = built(kubectl, folder).into_iter().find(|object| is_deployment(object.types.as_ref()));
     found.expect("a Deployment").try_parse().unwrap()
 }
 
-fn copy_folder(from: &Path, to: &Path) {
+/// What kustomize makes of a folder.
+pub(super) fn built(kubectl: &Path, folder: &Path) -> Vec<DynamicObject> {
+    let output = Command::new(kubectl).arg("kustomize").arg(folder).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    local_cluster::install::parse(&String::from_utf8_lossy(&output.stdout)).unwrap()
+}
+
+pub(super) fn copy_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();

@@ -17,7 +17,7 @@ use super::{change, create, nodes::lose_a_node_under, until_not_ready, until_rea
 const USER: &str = "system:serviceaccount:ai-system:inference-controller";
 
 /// Group, resource with subresource, verb.
-type Right = (String, String, String);
+pub(super) type Right = (String, String, String);
 
 #[tokio::test]
 async fn every_right_is_used_and_none_is_missing() {
@@ -106,7 +106,7 @@ async fn granted(scene: &Scene<'_>) -> BTreeSet<Right> {
     rules.flat_map(|rule| expanded(&rule)).collect()
 }
 
-fn expanded(rule: &PolicyRule) -> Vec<Right> {
+pub(super) fn expanded(rule: &PolicyRule) -> Vec<Right> {
     let mut rights = Vec::new();
     for group in rule.api_groups.iter().flatten() {
         for resource in rule.resources.iter().flatten() {

@@ -86,6 +86,8 @@ pub(super) fn of_refused(
 ) -> Judged {
     let mut judged = of_valid(valid, observed, moves, now);
     let (reason, message) = match refusal {
+        // Nothing is wrong, and soon nothing is left of it.
+        Refusal::Leftover => return judged,
         Refusal::OwnershipConflict(message) => (reasons::OWNERSHIP_CONFLICT, message),
         Refusal::InvalidSpec(message) => {
             judged.replace(fails(conditions::ACCEPTED, reasons::INVALID_SPEC, message.clone()));

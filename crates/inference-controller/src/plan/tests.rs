@@ -7,7 +7,9 @@ use api::{
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::PodTemplateSpec};
 use runtime::events::Severity;
 
-use super::{Child, Deletion, LOOK_AGAIN_AFTER_REFUSAL, Plan, Refusal, refused, rejected};
+use super::{
+    Child, Deletion, LOOK_AGAIN_AFTER_LEFTOVER, LOOK_AGAIN_AFTER_REFUSAL, Plan, Refusal, refused, rejected,
+};
 use crate::{
     tests::{Scene, at, defaults, deployment_of},
     validate::{Invalid, validate},
@@ -235,6 +237,21 @@ fn counts_of_new_pods_wait_a_moment_and_a_turn_does_not() {
 }
 
 #[test]
+fn the_reason_of_a_new_pod_never_waits() {
+    let mut scene = Scene::new(CHAT);
+    scene.settle(0);
+    let crashed = |why: &str| {
+        let state = format!("state: {{terminated: {{exitCode: 1, reason: {why}}}}}");
+        format!("{{created: '{}', node: gpu-0, containers: [{{name: engine, {state}}}]}}", at(0))
+    };
+    for (why, expected) in [("Error", reasons::CRASH_LOOP), ("OOMKilled", reasons::OUT_OF_MEMORY)] {
+        scene.pods(&[&crashed(why)]);
+        assert_eq!(reason(&scene.plan().status, conditions::READY), ("False", expected));
+        scene.write_status();
+    }
+}
+
+#[test]
 fn scaling_up_says_so_and_scaling_down_stays_ready() {
     let mut scene = Scene::ready(2);
     scene.edit_spec(|spec| spec.replicas = 3);
@@ -458,6 +475,17 @@ fn a_child_of_somebody_else_is_named_and_looked_at_again() {
     assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::OWNERSHIP_CONFLICT));
     assert_eq!(reason(&plan.status, conditions::ACCEPTED), ("True", reasons::VALID));
     assert_eq!(plan.requeue_after, Some(LOOK_AGAIN_AFTER_REFUSAL));
+}
+
+#[test]
+fn what_a_deleted_object_of_the_same_name_has_left_is_waited_for() {
+    let observed = Scene::new(CHAT).observed();
+    let valid = validate(&observed.model).unwrap();
+    let plan = refused(&Refusal::Leftover, &valid, &observed, &defaults(&[]), at(0));
+    assert!(plan.children.is_empty());
+    assert_eq!(plan.status.phase, Some(Phase::Pending));
+    assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::LOADING));
+    assert_eq!(plan.requeue_after, Some(LOOK_AGAIN_AFTER_LEFTOVER));
 }
 
 #[test]

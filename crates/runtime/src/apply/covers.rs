@@ -4,9 +4,13 @@
 
 use serde_json::{Map, Value};
 
-/// True if every field of `desired` stands in `seen` with the same meaning; what `seen` has besides does not count.
+/// True if every field of the object `desired` stands in the object `seen` with the same meaning; what `seen` has besides
+/// does not count.
 pub(crate) fn covers(seen: &Value, desired: &Value) -> bool {
-    covered(seen, desired, false)
+    let (Some(seen), Some(desired)) = (seen.as_object(), desired.as_object()) else { return false };
+    // What kind it is, we asked for; the items of a list do not say it again.
+    let mut fields = desired.iter().filter(|(name, _)| !matches!(name.as_str(), "apiVersion" | "kind"));
+    fields.all(|(name, wanted)| covers_field(seen, name, wanted, false))
 }
 
 fn covered(seen: &Value, desired: &Value, quantities: bool) -> bool {
@@ -22,10 +26,14 @@ fn covered(seen: &Value, desired: &Value, quantities: bool) -> bool {
 }
 
 fn covers_object(seen: &Map<String, Value>, desired: &Map<String, Value>, quantities: bool) -> bool {
-    desired.iter().all(|(name, wanted)| match seen.get(name) {
+    desired.iter().all(|(name, wanted)| covers_field(seen, name, wanted, quantities))
+}
+
+fn covers_field(seen: &Map<String, Value>, name: &str, wanted: &Value, quantities: bool) -> bool {
+    match seen.get(name) {
         Some(value) => covered(value, wanted, quantities || holds_quantities(name)),
         None => wanted.is_null(),
-    })
+    }
 }
 
 fn holds_quantities(field: &str) -> bool {

@@ -120,7 +120,11 @@ impl Store {
     fn list(&self, call: &Call) -> Response {
         let mut kinds = self.lock();
         let version = kinds.version.to_string();
-        let items: Vec<&Value> = kinds.kind(&call.plural).objects.values().collect();
+        let mut items: Vec<Value> = kinds.kind(&call.plural).objects.values().cloned().collect();
+        // As the real one does it: the list says what kind its items are.
+        for item in items.iter_mut().filter_map(Value::as_object_mut) {
+            item.retain(|field, _| field != "apiVersion" && field != "kind");
+        }
         answered(200, json!({"metadata": {"resourceVersion": version}, "items": items}).to_string())
     }
 

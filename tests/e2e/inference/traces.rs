@@ -1,0 +1,123 @@
+//! Traces of reconciles by OTLP: they arrive where they shall, and nobody waits for them.
+
+use std::{
+    net::TcpListener,
+    time::{Duration, Instant},
+};
+
+use opentelemetry_proto::tonic::{
+    collector::trace::v1::{
+        ExportTraceServiceRequest, ExportTraceServiceResponse,
+        trace_service_server::{TraceService, TraceServiceServer},
+    },
+    common::v1::{KeyValue, any_value::Value},
+    trace::v1::ResourceSpans,
+};
+use serde_json::json;
+use tests::within;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tonic::{
+    Request, Response, Status,
+    transport::{Server, server::TcpIncoming},
+};
+
+use super::{change, confined, create, until_ready};
+
+/// As promised of every controller.
+const STOPS_WITHIN: Duration = Duration::from_secs(2);
+
+#[tokio::test]
+async fn a_reconcile_is_a_span_with_the_service_and_the_object() {
+    let scene = confined::scene().await;
+    let (endpoint, mut received) = receiver();
+    confined::start_controller(&scene, &["--otlp-endpoint", &endpoint]).await;
+    create(&scene, "chat", json!({})).await;
+    until_ready(&scene, "chat").await;
+    until_told_of(&mut received, &format!("{}/chat", scene.namespace())).await;
+}
+
+#[tokio::test]
+async fn a_quiet_log_does_not_end_the_traces() {
+    let scene = confined::scene().await;
+    let (endpoint, mut received) = receiver();
+    confined::start_controller(&scene, &["--otlp-endpoint", &endpoint, "--log-level=error"]).await;
+    create(&scene, "chat", json!({})).await;
+    until_told_of(&mut received, &format!("{}/chat", scene.namespace())).await;
+}
+
+#[tokio::test]
+async fn a_receiver_that_does_not_answer_delays_and_breaks_nothing() {
+    let scene = confined::scene().await;
+    // It takes connections and says nothing, which is worse than to refuse them.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", silent.local_addr().unwrap());
+    let controller = confined::start_controller(&scene, &["--otlp-endpoint", &endpoint]).await;
+    create(&scene, "chat", json!({"image": "engine:1"})).await;
+    until_ready(&scene, "chat").await;
+    change(&scene, "chat", json!({"image": "engine:2"})).await;
+    until_ready(&scene, "chat").await;
+    let (connection, _) = silent.accept().expect("a connection of the controller");
+
+    let began = Instant::now();
+    scene.stop_component(&controller).await.unwrap();
+    let took = began.elapsed();
+    drop(connection);
+    let status = scene.status().await.unwrap();
+    let component = status.components.into_iter().find(|component| component.name == controller).unwrap();
+    assert_eq!((component.restarts, component.last_exit.as_deref()), (0, Some("exit status: 0")));
+    assert!(took <= STOPS_WITHIN, "{took:?}");
+}
+
+/// Passes on what arrives.
+struct Receiver(UnboundedSender<ResourceSpans>);
+
+#[tonic::async_trait]
+impl TraceService for Receiver {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        for spans in request.into_inner().resource_spans {
+            // A test that has seen enough has gone.
+            let _ = self.0.send(spans);
+        }
+        Ok(Response::new(ExportTraceServiceResponse::default()))
+    }
+}
+
+/// Serves until the test ends.
+fn receiver() -> (String, UnboundedReceiver<ResourceSpans>) {
+    let incoming = TcpIncoming::bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let endpoint = format!("http://{}", incoming.local_addr().unwrap());
+    let (sender, received) = mpsc::unbounded_channel();
+    let service = TraceServiceServer::new(Receiver(sender));
+    tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
+    (endpoint, received)
+}
+
+/// Waits for the span of a reconcile of this object.
+async fn until_told_of(received: &mut UnboundedReceiver<ResourceSpans>, object: &str) {
+    let told = async {
+        while let Some(spans) = received.recv().await {
+            let resource = spans.resource.unwrap_or_default();
+            assert_eq!(text(&resource.attributes, "service.name"), Some("inference-controller"));
+            let spans = spans.scope_spans.iter().flat_map(|scope| &scope.spans);
+            for span in spans.filter(|span| span.name == "reconcile") {
+                assert!(span.end_time_unix_nano > span.start_time_unix_nano, "{span:?}");
+                if text(&span.attributes, "object") == Some(object) {
+                    return;
+                }
+            }
+        }
+        panic!("the receiver ended");
+    };
+    tokio::time::timeout(within(), told).await.expect("a span of the reconcile");
+}
+
+fn text<'a>(attributes: &'a [KeyValue], key: &str) -> Option<&'a str> {
+    let found = attributes.iter().find(|attribute| attribute.key == key)?;
+    match found.value.as_ref()?.value.as_ref()? {
+        Value::StringValue(text) => Some(text),
+        _ => None,
+    }
+}
