@@ -4,6 +4,7 @@
 use std::{
     error::Error,
     future::Future,
+    num::NonZero,
     path::PathBuf,
     pin::{Pin, pin},
     process::ExitCode,
@@ -183,19 +184,24 @@ enum RunError {
     Authority { path: PathBuf },
 }
 
+/// Enough for a few hundred events a second.
+const MOST_THREADS: usize = 4;
+
 /// Runs until SIGTERM or SIGINT (exit 0), or until a fault that only a new process mends (exit 1).
 pub fn run(identity: &Identity, args: &RuntimeArgs, start: impl FnOnce(&mut Process) -> Started) -> ExitCode {
     // The one TLS provider; a second install would only say that there is one.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let ran =
-        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(RunError::Runtime).and_then(
-            |runtime| {
-                let ran = runtime.block_on(live(identity, args, start));
-                // Nothing of value runs any more; a hanging lookup must not hold up the exit.
-                runtime.shutdown_background();
-                ran
-            },
-        );
+    let ran = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads())
+        .enable_all()
+        .build()
+        .map_err(RunError::Runtime)
+        .and_then(|runtime| {
+            let ran = runtime.block_on(live(identity, args, start));
+            // Nothing of value runs any more; a hanging lookup must not hold up the exit.
+            runtime.shutdown_background();
+            ran
+        });
     match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -213,6 +219,11 @@ pub fn run(identity: &Identity, args: &RuntimeArgs, start: impl FnOnce(&mut Proc
             ExitCode::FAILURE
         }
     }
+}
+
+/// A controller waits more than it works. On a machine of many cores a thread for each would only cost memory.
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS)
 }
 
 async fn live(

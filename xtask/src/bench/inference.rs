@@ -123,7 +123,9 @@ fn figures(args: &Args, controlled: &Controlled, nulled: &Nulled) -> Vec<Figure>
     let Percentiles { p50: create_p50, p99: create_p99 } = controlled.paced_create_ms;
     let writes = each(requests.children + requests.status);
     figures.extend([
+        // Beside it, what the null writer itself needs for its three requests and one watch.
         Figure::new("CPU of the controller per 1000 objects, s", ms_each(used.controller_seconds))
+            .beside(ms_each(null_used.meter_cores * nulled.burst.seconds))
             .at_most(1.0),
         Figure::new("resident memory of the controller at its peak, MiB", controlled.peak_mib),
         Figure::new("resident memory of the controller 10 s after, MiB", controlled.idle_mib).at_most(24.0),
