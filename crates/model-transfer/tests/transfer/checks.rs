@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     proxy::Break,
-    scene::{MIB, Scene, files, noise, until},
+    scene::{MIB, Scene, files, noise},
 };
 
 fn sha256sums<const N: usize>(files: [(&str, &[u8]); N]) -> Vec<u8> {
@@ -50,9 +50,9 @@ fn an_object_that_is_corrupt_in_the_store_is_told_and_heals_when_it_is_uploaded_
     assert!(!scene.pulled().contains_key("model.bin"), "a file that is wrong must not be in its place");
 
     let again = scene.pull().start();
-    until("it waits", || again.output().contains("looking again"));
+    again.until_says("looking again", 1);
     let fetched = scene.proxy.object_bytes();
-    until("it has looked again", || again.output().matches("looking again").count() >= 2);
+    again.until_says("looking again", 2);
     assert_eq!(scene.proxy.object_bytes(), fetched, "the same wrong bytes were fetched again");
     scene.gateway.put("qwen/model.bin", &noise(22, 70_000));
     again.wait().succeeded();

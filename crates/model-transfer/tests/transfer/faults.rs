@@ -141,9 +141,9 @@ fn a_store_that_is_restarted_is_waited_for() {
         if request.is_object() { Break::Slow(Duration::from_millis(10)) } else { Break::Nothing }
     });
     let pull = scene.pull().start();
-    crate::scene::until("a part is there", || scene.proxy.object_bytes() > 4 * MIB as u64);
+    scene.proxy.until_object_bytes(4 * MIB);
     scene.gateway.stop();
-    crate::scene::until("the outage is seen", || pull.output().contains("trying again"));
+    pull.until_says("trying again", 1);
     scene.gateway.run();
     pull.wait().succeeded();
     assert_eq!(scene.pulled(), files([("model.bin", &content)]));

@@ -6,8 +6,6 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::OnceLock,
-    thread::sleep,
-    time::{Duration, Instant},
 };
 
 use object_store::{
@@ -17,12 +15,11 @@ use object_store::{
 };
 use tempfile::TempDir;
 
+use crate::scene::until;
+
 pub(crate) const BUCKET: &str = "models";
 pub(crate) const ACCESS_KEY: &str = "AKIATESTACCESSKEY";
 pub(crate) const SECRET_KEY: &str = "test-secret-key-that-nobody-may-see";
-
-/// It starts in a tenth of a second; a loaded machine takes longer.
-const START_WITHIN: Duration = Duration::from_secs(30);
 
 pub(crate) struct Gateway {
     pub(crate) address: SocketAddr,
@@ -66,11 +63,7 @@ impl Gateway {
             .spawn()
             .unwrap();
         self.process = Some(process);
-        let began = Instant::now();
-        while TcpStream::connect(self.address).is_err() {
-            assert!(began.elapsed() < START_WITHIN, "versitygw did not start");
-            sleep(Duration::from_millis(10));
-        }
+        until("versitygw answers", || TcpStream::connect(self.address).is_ok());
     }
 
     pub(crate) fn stop(&mut self) {

@@ -1,12 +1,15 @@
 //! The program under test, as a process with an environment of its own.
 
 use std::{
+    borrow::Cow,
     fs::{self, File},
+    io::{self, PipeReader, Read as _},
     net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    thread::sleep,
-    time::{Duration, Instant},
+    sync::{Arc, Condvar, Mutex},
+    thread,
+    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -37,6 +40,20 @@ pub(crate) struct Ended {
 pub(crate) struct Running {
     child: Child,
     files: TempDir,
+    heard: Arc<Heard>,
+}
+
+/// What it has said so far. Its output closes when it ends, so its end is heard, too.
+#[derive(Default)]
+struct Heard {
+    said: Mutex<Said>,
+    more: Condvar,
+}
+
+#[derive(Default)]
+struct Said {
+    output: Vec<u8>,
+    ended: bool,
 }
 
 impl Program {
@@ -68,15 +85,15 @@ impl Program {
     }
 
     pub(crate) fn start(mut self) -> Running {
-        let output = File::create(self.files.path().join("output")).unwrap();
-        let child = self
-            .command
-            .stdin(Stdio::null())
-            .stdout(output.try_clone().unwrap())
-            .stderr(output)
-            .spawn()
-            .unwrap();
-        Running { child, files: self.files }
+        let (reader, writer) = io::pipe().unwrap();
+        self.command.stdin(Stdio::null()).stdout(writer.try_clone().unwrap()).stderr(writer);
+        let child = self.command.spawn().unwrap();
+        // The command holds ends of the pipe, too: with them the output would never close.
+        drop(self.command);
+        let heard = Arc::<Heard>::default();
+        let listener = Arc::clone(&heard);
+        thread::spawn(move || listener.listen(reader));
+        Running { child, files: self.files, heard }
     }
 
     pub(crate) fn run(self) -> Ended {
@@ -84,26 +101,60 @@ impl Program {
     }
 }
 
-impl Running {
-    pub(crate) fn wait(mut self) -> Ended {
-        let began = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
+impl Said {
+    fn text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.output)
+    }
+}
+
+impl Heard {
+    fn listen(&self, mut output: PipeReader) {
+        let mut buffer = [0; 4096];
+        loop {
+            let read = output.read(&mut buffer).unwrap_or(0);
+            let mut said = self.said.lock().unwrap();
+            said.output.extend_from_slice(&buffer[..read]);
+            said.ended = read == 0;
+            self.more.notify_all();
+            if said.ended {
+                return;
             }
-            assert!(began.elapsed() < ENDS_WITHIN, "it does not end:\n{}", self.output());
-            sleep(Duration::from_millis(5));
-        };
+        }
+    }
+
+    /// Whether it came to that in time.
+    fn hears(&self, within: Duration, mut enough: impl FnMut(&Said) -> bool) -> bool {
+        let said = self.said.lock().unwrap();
+        !self.more.wait_timeout_while(said, within, |said| !enough(said)).unwrap().1.timed_out()
+    }
+}
+
+impl Running {
+    #[track_caller]
+    pub(crate) fn wait(mut self) -> Ended {
+        assert!(self.ends_within(ENDS_WITHIN), "it does not end:\n{}", self.output());
+        let status = self.child.wait().unwrap();
         let told = fs::read_to_string(self.files.path().join("told")).unwrap();
         Ended { code: status.code(), output: self.output(), told }
+    }
+
+    pub(crate) fn ends_within(&self, time: Duration) -> bool {
+        self.heard.hears(time, |said| said.ended)
+    }
+
+    /// Waits until it has said this so many times.
+    #[track_caller]
+    pub(crate) fn until_says(&self, words: &str, times: usize) {
+        let said = self.heard.hears(ENDS_WITHIN, |said| said.text().matches(words).count() >= times);
+        assert!(said, "it does not say {words:?} {times} times:\n{}", self.output());
     }
 
     pub(crate) fn send(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    pub(crate) fn output(&self) -> String {
-        fs::read_to_string(self.files.path().join("output")).unwrap()
+    fn output(&self) -> String {
+        self.heard.said.lock().unwrap().text().into_owned()
     }
 
     /// The most resident memory it has had, as the kernel counted it.

@@ -6,7 +6,7 @@ use std::{
     io::{Read, Write},
     net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc, Mutex,
+        Arc, Condvar, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -67,9 +67,18 @@ struct Seen {
     objects: usize,
 }
 
+#[derive(Default)]
+struct Watched {
+    seen: Mutex<Seen>,
+    more: Condvar,
+}
+
+/// Nothing here takes so long.
+const COMES_WITHIN: Duration = Duration::from_secs(60);
+
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
-    seen: Arc<Mutex<Seen>>,
+    watched: Arc<Watched>,
     rule: Arc<Mutex<Rule>>,
     stopped: Arc<AtomicBool>,
 }
@@ -79,19 +88,19 @@ impl Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let proxy = Self {
             address: listener.local_addr().unwrap(),
-            seen: Arc::default(),
+            watched: Arc::default(),
             rule: Arc::new(Mutex::new(Box::new(|_| Break::Nothing))),
             stopped: Arc::default(),
         };
-        let (seen, rule, stopped) = (proxy.seen.clone(), proxy.rule.clone(), proxy.stopped.clone());
+        let (watched, rule, stopped) = (proxy.watched.clone(), proxy.rule.clone(), proxy.stopped.clone());
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 if stopped.load(Ordering::SeqCst) {
                     return;
                 }
-                let (seen, rule) = (seen.clone(), rule.clone());
+                let (watched, rule) = (watched.clone(), rule.clone());
                 // A broken connection is what this is for.
-                thread::spawn(move || drop(serve(client, upstream, &seen, &rule)));
+                thread::spawn(move || drop(serve(client, upstream, &watched, &rule)));
             }
         });
         proxy
@@ -103,15 +112,24 @@ impl Proxy {
 
     /// Bytes of objects that the client was sent since the last call.
     pub(crate) fn take_object_bytes(&self) -> u64 {
-        std::mem::take(&mut self.seen.lock().unwrap().object_bytes)
+        std::mem::take(&mut self.watched.seen.lock().unwrap().object_bytes)
     }
 
     pub(crate) fn object_bytes(&self) -> u64 {
-        self.seen.lock().unwrap().object_bytes
+        self.watched.seen.lock().unwrap().object_bytes
+    }
+
+    /// Waits until the client was sent so many.
+    #[track_caller]
+    pub(crate) fn until_object_bytes(&self, wanted: usize) {
+        let seen = self.watched.seen.lock().unwrap();
+        let few = |seen: &mut Seen| seen.object_bytes < wanted as u64;
+        let (seen, waited) = self.watched.more.wait_timeout_while(seen, COMES_WITHIN, few).unwrap();
+        assert!(!waited.timed_out(), "only {} of {wanted} bytes went through", seen.object_bytes);
     }
 
     pub(crate) fn take_requests(&self) -> Vec<Request> {
-        std::mem::take(&mut self.seen.lock().unwrap().requests)
+        std::mem::take(&mut self.watched.seen.lock().unwrap().requests)
     }
 }
 
@@ -125,13 +143,13 @@ impl Drop for Proxy {
 fn serve(
     mut client: TcpStream,
     upstream: SocketAddr,
-    seen: &Mutex<Seen>,
+    watched: &Watched,
     rule: &Mutex<Rule>,
 ) -> std::io::Result<()> {
     let Some((head, beginning)) = read_head(&mut client)? else { return Ok(()) };
     let mut request = parse(&head);
     {
-        let mut seen = seen.lock().unwrap();
+        let mut seen = watched.seen.lock().unwrap();
         request.number = seen.objects;
         seen.objects += usize::from(request.is_object());
         seen.requests.push(request.clone());
@@ -205,13 +223,15 @@ fn serve(
             Break::FlipAt(place) if (sent..sent + read as u64).contains(&place) => {
                 chunk[(place - sent) as usize] ^= 1
             }
+            // The fault itself; nothing waits by it.
             Break::Slow(pause) => thread::sleep(pause),
             _ => {}
         }
         client.write_all(chunk)?;
         sent += read as u64;
         if counts {
-            seen.lock().unwrap().object_bytes += read as u64;
+            watched.seen.lock().unwrap().object_bytes += read as u64;
+            watched.more.notify_all();
         }
     }
     client.shutdown(Shutdown::Both)

@@ -112,7 +112,7 @@ fn a_loader_that_is_started_again_waits_for_the_model_inside_its_process() {
     let scene = Scene::new();
     scene.pull().run().failed(ExitCode::SourceNotFound, "has no object");
     let again = scene.pull().start();
-    crate::scene::until("it waits", || again.output().contains("looking again"));
+    again.until_says("looking again", 1);
     scene.gateway.put("qwen/config.json", b"x");
     again.wait().succeeded();
     assert_eq!(scene.pulled(), files([("config.json", b"x")]));

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use crate::{
     proxy::Break,
-    scene::{MIB, Scene, files, noise, until},
+    scene::{MIB, Scene, files, noise},
 };
 
 /// What the connections of six parts may hold that is not yet written, and what is on its way to them.
@@ -28,7 +28,7 @@ fn a_killed_pull_fetches_only_what_was_not_there() {
     for part in 1..=3 {
         slowly(&scene);
         let pull = scene.pull().start();
-        until("a quarter more is there", || scene.proxy.object_bytes() >= part * 24 * MIB as u64);
+        scene.proxy.until_object_bytes(part * 24 * MIB);
         pull.send(Signal::KILL);
         assert_eq!(pull.wait().code, None);
         assert!(!scene.pulled().contains_key("model.bin"), "what is not whole must not be in its place");
@@ -47,7 +47,7 @@ fn sigterm_ends_it_within_a_second_and_the_next_run_goes_on() {
     scene.gateway.put_in_parts("qwen/model.bin", &content);
     slowly(&scene);
     let pull = scene.pull().start();
-    until("half of it is there", || scene.proxy.object_bytes() >= 24 * MIB as u64);
+    scene.proxy.until_object_bytes(24 * MIB);
     let told = Instant::now();
     pull.send(Signal::TERM);
     let ended = pull.wait();
@@ -67,7 +67,7 @@ fn sigterm_is_obeyed_while_it_waits() {
     let scene = Scene::new();
     scene.proxy.rule(|_| Break::Status(503, "Retry-After: 30\r\n"));
     let pull = scene.pull().start();
-    until("it waits", || pull.output().contains("trying again"));
+    pull.until_says("trying again", 1);
     let told = Instant::now();
     pull.send(Signal::TERM);
     assert_eq!(pull.wait().code, Some(143));
@@ -80,7 +80,7 @@ fn what_is_there_of_an_object_that_has_changed_is_not_used() {
     scene.gateway.put_in_parts("qwen/model.bin", &noise(32, 24 * MIB));
     slowly(&scene);
     let pull = scene.pull().start();
-    until("half of it is there", || scene.proxy.object_bytes() >= 12 * MIB as u64);
+    scene.proxy.until_object_bytes(12 * MIB);
     pull.send(Signal::KILL);
     pull.wait();
     let new = noise(33, 24 * MIB);

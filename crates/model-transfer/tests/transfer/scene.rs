@@ -71,7 +71,7 @@ pub(crate) fn files<const N: usize>(files: [(&str, &[u8]); N]) -> BTreeMap<Strin
     files.into_iter().map(|(path, content)| (path.to_owned(), content.to_vec())).collect()
 }
 
-/// For what cannot be watched: looks until it is so.
+/// For what cannot be watched, because it happens in the store: looks until it is so.
 #[track_caller]
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();

@@ -47,8 +47,9 @@ struct Cli {
     runtime: RuntimeArgs,
 }
 
+/// A process of its own under the name of a test: `Replica::start` runs this binary with nothing but it.
 #[test]
-#[ignore = "the process that the other tests start"]
+#[ignore = "no test but the process that every test of this file starts"]
 fn replica() {
     let Ok(name) = std::env::var(NAME) else { return };
     let lease = LEASE.as_secs().to_string();

@@ -122,6 +122,7 @@ impl Answer {
             Self::Slow(time) => {
                 let truth = store.answer(call);
                 Box::pin(async move {
+                    // The fault itself; nothing waits by it.
                     tokio::time::sleep(time).await;
                     truth
                 })
