@@ -6,6 +6,8 @@
 //!
 //! Nothing here knows what a test is about. Waits have deadlines, and a wait that fails shows the object.
 
+pub mod inference;
+mod real;
 mod scene;
 mod wait;
 
@@ -21,6 +23,7 @@ use local_cluster::{Cluster, ClusterSpec, Controller, NodePool};
 use tokio::sync::OnceCell;
 
 pub use local_cluster;
+pub use real::{DEPLOYED, ENGINE_IMAGE, PRODUCT, layout, real, real_spec, start_real};
 pub use scene::Scene;
 pub use wait::{follow, wait_for, wait_until_gone, within};
 

@@ -10,12 +10,10 @@ mod machine;
 mod runtime;
 mod transfer;
 
-use std::path::PathBuf;
-
 use anyhow::Context as _;
 use clap::Subcommand;
 
-use crate::steps::{cargo, succeed};
+use crate::steps::{cargo, succeed, target_folder};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -47,11 +45,4 @@ fn again_in_release() -> anyhow::Result<()> {
     succeed(&mut cargo(["build", "--release", "--locked", "--package", "xtask"]))?;
     let mut own = std::process::Command::new(target_folder()?.join("release/xtask"));
     succeed(own.args(std::env::args_os().skip(1)))
-}
-
-/// Cargo's folder of builds: `debug` and `release` are in it, and in one of them is what runs now.
-fn target_folder() -> anyhow::Result<PathBuf> {
-    let own = std::env::current_exe().context("failed to find our own program")?;
-    let target = own.ancestors().nth(2).context("our own program is not in a folder of cargo's")?;
-    Ok(target.to_owned())
 }

@@ -52,7 +52,7 @@ fn kubeconfig() -> anyhow::Result<()> {
 }
 
 /// The running cluster, or the error that says how to start it.
-fn running() -> anyhow::Result<local_cluster::Cluster> {
+pub(crate) fn running() -> anyhow::Result<local_cluster::Cluster> {
     let cluster = local_cluster::running(NAME)?;
     Ok(cluster.ok_or_else(|| local_cluster::Error::NotRunning { name: NAME.to_owned() })?)
 }

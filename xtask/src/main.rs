@@ -8,6 +8,7 @@ mod bench;
 mod ci;
 mod cluster;
 mod codegen;
+mod images;
 mod setup;
 mod steps;
 mod test;
@@ -33,6 +34,8 @@ enum Command {
     Test(test::Args),
     /// Everything that must hold before a change lands: format, lints, licences, tests, docs
     Ci,
+    /// Builds an OCI image of each program, and says how large each is
+    Images(images::Args),
     /// Figures of speed and memory, from release builds
     #[command(subcommand)]
     Bench(bench::Command),
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Command::Codegen(args) => codegen::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Ci => ci::run(),
+        Command::Images(args) => images::run(&args),
         Command::Bench(command) => bench::run(&command),
         Command::Setup => setup::run(),
     };

@@ -7,15 +7,25 @@ use std::{
 
 use anyhow::{Context, bail};
 
+#[cfg(target_os = "linux")]
+use crate::images;
 use crate::steps::{cargo, succeed};
 
 const CARGO_DENY: &str = "0.20.2";
 
 /// A program, and the Debian packages that bring it.
-const PROGRAMS: [(&str, &[&str]); 2] = [("cc", &["gcc", "libc6-dev"]), ("git", &["git"])];
+const PROGRAMS: &[(&str, &[&str])] = &[
+    ("cc", &["gcc", "libc6-dev"]),
+    ("git", &["git"]),
+    // For images, which are built on Linux alone.
+    #[cfg(target_os = "linux")]
+    ("musl-gcc", &["musl-tools"]),
+];
 
 pub(crate) fn run() -> anyhow::Result<()> {
     debian_packages()?;
+    #[cfg(target_os = "linux")]
+    images::ensure_target()?;
     // Says which Go is needed if there is none, and builds Kubernetes where that has not been done.
     local_cluster::tools::ensure()?;
     local_cluster::tools::ensure_services()?;

@@ -1,7 +1,7 @@
 //! Runs other programs as named steps and tells how long each took.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
 };
@@ -68,6 +68,13 @@ pub(crate) fn build_programs() -> anyhow::Result<()> {
 pub(crate) fn workspace() -> &'static Path {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
     xtask.parent().unwrap_or(xtask)
+}
+
+/// Cargo's folder of builds: `debug` and `release` are in it, and in one of them is what runs now.
+pub(crate) fn target_folder() -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("failed to find our own program")?;
+    let target = own.ancestors().nth(2).context("our own program is not in a folder of cargo's")?;
+    Ok(target.to_owned())
 }
 
 /// Fails unless the program exits with 0.

@@ -7,6 +7,11 @@ use std::process::ExitCode;
 use clap::Parser;
 use inference_controller::{Args, IDENTITY, start};
 
+/// That of musl has one lock for all threads.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let Args { runtime, inference } = Args::parse();
     runtime::process::run(&IDENTITY, &runtime, |process| start(process, inference))

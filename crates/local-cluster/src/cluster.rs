@@ -19,7 +19,8 @@ use crate::{
     ClusterSpec, Error, Folder, Phase, Result, Status, audit,
     folder::tail,
     process::{Identity, Ledger},
-    protocol::{ControllerProcess, Order, Renewal, Reply, Request},
+    protocol::{ControllerProcess, Order, Renewal, Reply, Request, Service},
+    real,
     supervisor::SUPERVISOR,
 };
 
@@ -72,6 +73,7 @@ impl Cluster {
                 return Err(Error::AlreadyRunning { name: spec.name });
             }
             clear(&folder)?;
+            clear(&Folder::at(folder.failed_logs()))?;
             folder.create(&spec)?;
             spawn_supervisor(&folder, supervisor)?
         };
@@ -169,6 +171,34 @@ impl Cluster {
         stop_running(&folder).await
     }
 
+    /// Names of the real nodes.
+    pub fn real_nodes(&self) -> Vec<String> {
+        (0..self.spec.real.as_ref().map_or(0, |real| real.count)).map(real::node_name).collect()
+    }
+
+    /// Pulls the plug of a real node: its processes run on and reach nobody.
+    pub async fn cut_off(&self, node: &str) -> Result<()> {
+        self.expect_done("cut a node off", &Request::Link { node: node.to_owned(), up: false }).await
+    }
+
+    /// Puts the plug in again.
+    pub async fn reconnect(&self, node: &str) -> Result<()> {
+        self.expect_done("reconnect a node", &Request::Link { node: node.to_owned(), up: true }).await
+    }
+
+    /// Starts a program in the network that real nodes see, as a component; pods reach it at [`HUB_ADDRESS`].
+    pub async fn start_service(&self, service: Service) -> Result<()> {
+        self.expect_done("start a service", &Request::AddService(service)).await
+    }
+
+    /// Makes an image, given as a folder in OCI image layout, known to the real nodes under this name.
+    pub fn load_image(&self, layout: &Path, reference: &str) -> Result<()> {
+        let Some(real) = &self.spec.real else {
+            return Err(Error::invalid("load image", reference, "the cluster has no real nodes"));
+        };
+        real::images::push(&self.folder, &real.tools, layout, reference)
+    }
+
     pub(crate) async fn add_controller(&self, controller: ControllerProcess) -> Result<()> {
         self.expect_done("start a controller", &Request::AddController(controller)).await
     }
@@ -187,8 +217,12 @@ impl Cluster {
         match step(&self).await {
             Ok(()) => Ok(self),
             Err(error) => {
+                let name = self.spec.name.clone();
+                // Why it failed is not always on the last lines, and everything else goes.
+                let logs = self.folder.failed_logs();
+                let kept = fs::rename(self.folder.logs(), &logs).is_ok();
                 self.stop().await?;
-                Err(error)
+                Err(if kept { Error::StartFailed { name, logs, source: Box::new(error) } } else { error })
             }
         }
     }
@@ -199,7 +233,7 @@ impl Cluster {
             match self.status().await.map(|status| status.phase) {
                 Ok(phase) if reached(&phase) => return Ok(()),
                 Ok(Phase::Failed { reason }) => {
-                    return Err(Error::StartFailed { name: self.spec.name.clone(), reason });
+                    return Err(Error::invalid("start", &self.spec.name, reason));
                 }
                 // The supervisor has its own deadline for the start.
                 Ok(Phase::Starting | Phase::Serving | Phase::Ready { .. } | Phase::Stopping) => {}
@@ -382,12 +416,15 @@ fn is_running(folder: &Folder) -> Result<bool> {
 /// Ends what a dead supervisor left running, then removes its folder.
 fn clear(folder: &Folder) -> Result<()> {
     let left: Vec<Identity> = Ledger::read(&folder.processes()).into_values().collect();
+    let inits = real::remains::inits(folder, None);
     for process in &left {
         process.signal(Signal::KILL);
     }
     for process in &left {
         process.wait_until_gone(KILLED_WITHIN);
     }
+    real::remains::end(&inits, KILLED_WITHIN)?;
+    real::control_groups::remove(&folder.name());
     match fs::remove_dir_all(folder.root()) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(Error::StaleFolder { path: folder.root().to_owned(), source: error })

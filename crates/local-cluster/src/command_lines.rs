@@ -1,14 +1,23 @@
 //! The command line of each component, and why it has the flags it has. Pure: it starts nothing.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
-use crate::{ClusterSpec, Folder, NodeClock, credentials::Credentials};
+use crate::{ClusterSpec, Folder, NodeClock, credentials::Credentials, real::network, tools::NodeTools};
 
 pub(crate) const ETCD: &str = "etcd";
 pub(crate) const API_SERVER: &str = "kube-apiserver";
 pub(crate) const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 pub(crate) const SCHEDULER: &str = "kube-scheduler";
 pub(crate) const KWOK: &str = "kwok";
+/// Holds the network of a cluster with real nodes.
+pub(crate) const HUB: &str = "hub";
+pub(crate) const RELAY: &str = "relay";
+pub(crate) const REGISTRY: &str = "registry";
+/// Answers questions about names, for pods on real nodes.
+pub(crate) const COREDNS: &str = "coredns";
 
 /// Nodes with this label are played by kwok; a node that loses it goes silent.
 pub(crate) const MANAGED_LABEL: &str = "kwok.x-k8s.io/managed";
@@ -41,6 +50,8 @@ pub(crate) struct CommandLine {
     pub(crate) args: Vec<String>,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) working_dir: PathBuf,
+    /// The network namespace that it runs in, if not the machine's.
+    pub(crate) network: Option<PathBuf>,
 }
 
 pub(crate) fn etcd(folder: &Folder, spec: &ClusterSpec) -> CommandLine {
@@ -66,12 +77,7 @@ pub(crate) fn api_server(folder: &Folder, spec: &ClusterSpec, port: u16) -> Comm
     let mut flags = Flags::default();
     flags
         .set("etcd-servers", format_args!("unix://{}", folder.etcd_socket().display()))
-        .set("bind-address", "127.0.0.1")
         .set("secure-port", port)
-        // The port is held by a socket of the supervisor, see `ReservedPort`.
-        .set("permit-port-sharing", true)
-        // Loopback cannot be an endpoint of Service `kubernetes`, and nothing runs inside the cluster.
-        .set("endpoint-reconciler-type", "none")
         .set("service-cluster-ip-range", "10.96.0.0/16")
         .set("tls-cert-file", files.server_certificate().display())
         .set("tls-private-key-file", files.server_key().display())
@@ -92,6 +98,21 @@ pub(crate) fn api_server(folder: &Folder, spec: &ClusterSpec, port: u16) -> Comm
         .set("audit-log-path", folder.audit_log().display())
         .set("audit-policy-file", folder.audit_policy().display())
         .set("profiling", false);
+    if spec.real.is_some() {
+        flags
+            .set("bind-address", "0.0.0.0")
+            // The endpoint of Service `kubernetes`.
+            .set("advertise-address", network::HUB)
+            // Webhooks are dialled at their pods: no kube-proxy runs where the API server does.
+            .set("enable-aggregator-routing", true);
+    } else {
+        flags
+            .set("bind-address", "127.0.0.1")
+            // The port is held by a socket of the supervisor, see `ReservedPort`.
+            .set("permit-port-sharing", true)
+            // Loopback cannot be an endpoint of Service `kubernetes`, and nothing runs inside the cluster.
+            .set("endpoint-reconciler-type", "none");
+    }
     if let Some(history) = spec.history {
         flags
             .set("etcd-compaction-interval", format_args!("{}ms", history.as_millis()))
@@ -138,6 +159,70 @@ pub(crate) fn kwok(folder: &Folder, spec: &ClusterSpec, port: u16) -> CommandLin
     command_line(folder, spec, KWOK, flags)
 }
 
+/// A process that holds a network, which begins empty.
+pub(crate) fn hub(folder: &Folder, own_program: &Path) -> CommandLine {
+    in_new_network(folder, own_program, &["hub"])
+}
+
+/// A node; it makes the rest of its namespaces by itself.
+pub(crate) fn node(folder: &Folder, own_program: &Path, index: u32) -> CommandLine {
+    in_new_network(folder, own_program, &["node", "--index", &index.to_string()])
+}
+
+/// From this machine to the API server in the hub, under the same port.
+pub(crate) fn relay(folder: &Folder, own_program: &Path, port: u16, hub: &Path) -> CommandLine {
+    let address = format!("127.0.0.1:{port}");
+    let mut flags = Flags::default();
+    flags.set("listen", &address).set("network", hub.display()).set("to", &address);
+    let args = std::iter::once("relay".to_owned()).chain(flags.args).collect();
+    plain(folder, own_program.to_owned(), args)
+}
+
+pub(crate) fn registry(folder: &Folder, tools: &NodeTools) -> CommandLine {
+    let mut flags = Flags::default();
+    flags
+        .set("address", format_args!("{}:{}", network::HUB, network::REGISTRY_PORT))
+        .set("disk", folder.registry().display());
+    let args = ["registry", "serve"].map(str::to_owned).into_iter().chain(flags.args).collect();
+    plain(folder, tools.addons.join("crane"), args)
+}
+
+pub(crate) fn coredns(folder: &Folder, tools: &NodeTools) -> CommandLine {
+    let args = vec!["-conf".to_owned(), folder.names().display().to_string()];
+    plain(folder, tools.addons.join(COREDNS), args)
+}
+
+/// What CoreDNS answers: names of Services and pods.
+pub(crate) fn names(folder: &Folder) -> String {
+    let kubeconfig = Credentials::of(folder).kubeconfig(COREDNS);
+    format!(
+        r#".:53 {{
+    bind {}
+    errors
+    kubernetes cluster.local in-addr.arpa {{
+        kubeconfig {}
+        ttl 5
+    }}
+    cache 5
+}}
+"#,
+        network::HUB,
+        kubeconfig.display()
+    )
+}
+
+fn in_new_network(folder: &Folder, own_program: &Path, command: &[&str]) -> CommandLine {
+    let own_program = own_program.display().to_string();
+    let root = folder.root().display().to_string();
+    let args = [&["--net", "--", &own_program], command, &["--dir", &root]].concat();
+    plain(folder, PathBuf::from("unshare"), args.into_iter().map(str::to_owned).collect())
+}
+
+fn plain(folder: &Folder, program: PathBuf, args: Vec<String>) -> CommandLine {
+    let working_dir = folder.root().to_owned();
+    CommandLine { program, args, env: BTreeMap::new(), working_dir, network: None }
+}
+
 fn client_flags(files: &Credentials, component: &str) -> Flags {
     let mut flags = Flags::default();
     flags
@@ -153,12 +238,7 @@ fn client_flags(files: &Credentials, component: &str) -> Flags {
 }
 
 fn command_line(folder: &Folder, spec: &ClusterSpec, component: &str, flags: Flags) -> CommandLine {
-    CommandLine {
-        program: spec.tools.join(component),
-        args: flags.args,
-        env: BTreeMap::new(),
-        working_dir: folder.root().to_owned(),
-    }
+    plain(folder, spec.tools.join(component), flags.args)
 }
 
 #[derive(Default)]

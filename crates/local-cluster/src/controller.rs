@@ -8,7 +8,7 @@ use std::{
 };
 
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::core::DynamicObject;
+use kube::{Api, core::DynamicObject};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::TcpStream,
@@ -16,7 +16,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{Cluster, ComponentState, Error, Result, folder::tail, install, protocol::ControllerProcess};
+use crate::{
+    Cluster, ComponentState, Error, Result, folder::tail, install, protocol::ControllerProcess,
+    watch::wait_until,
+};
 
 /// A controller that must list its kinds needs well under a second; a loaded machine is no reason to fail.
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -78,6 +81,23 @@ impl Cluster {
         })
         .await?;
         self.controller_ready(&controller.name).await
+    }
+
+    /// Applies a kustomize folder as it is, and returns when every Deployment in it has all its replicas available.
+    pub async fn deploy(&self, folder: &Path) -> Result<()> {
+        let objects = self.render(folder).await?;
+        let client = self.client().await?;
+        for object in install::apply_objects(&client, install::DEFAULT_NAMESPACE, objects).await? {
+            if !is_deployment(&object) {
+                continue;
+            }
+            let namespace = object.metadata.namespace.as_deref().unwrap_or(install::DEFAULT_NAMESPACE);
+            let name = object.metadata.name.as_deref().unwrap_or_default();
+            let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+            wait_until(&deployments, name, READY_WITHIN, |deployment| deployment.is_some_and(is_rolled_out))
+                .await?;
+        }
+        Ok(())
     }
 
     /// Waits until the controller's `/readyz` agrees. A controller that ends meanwhile is an error with its last words.
@@ -144,6 +164,16 @@ async fn is_ready(address: &str) -> bool {
 struct Account {
     namespace: String,
     name: String,
+}
+
+/// As `kubectl rollout status` decides it.
+fn is_rolled_out(deployment: &Deployment) -> bool {
+    let (Some(spec), Some(status)) = (&deployment.spec, &deployment.status) else { return false };
+    let wanted = spec.replicas.unwrap_or(1);
+    status.observed_generation >= deployment.metadata.generation
+        && status.updated_replicas.unwrap_or(0) == wanted
+        && status.replicas.unwrap_or(0) == wanted
+        && status.available_replicas.unwrap_or(0) == wanted
 }
 
 fn is_deployment(object: &DynamicObject) -> bool {

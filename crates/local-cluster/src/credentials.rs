@@ -15,14 +15,20 @@ use rcgen::{
 };
 use serde_json::{Value, json};
 
-use crate::{Error, Folder, Result, process::write_atomically};
+use crate::{
+    Error, Folder, Result,
+    process::write_atomically,
+    real::{network::HUB, node_name},
+};
 
 /// Group whose members may do everything.
 const ADMINISTRATORS: &str = "system:masters";
 
 /// Names under which clients reach the API server.
-const API_SERVER_NAMES: [&str; 7] = [
+const API_SERVER_NAMES: [&str; 8] = [
     "127.0.0.1",
+    // In the network of real nodes.
+    "10.77.0.1",
     // The first address of the service range, which is that of the Service `kubernetes`.
     "10.96.0.1",
     "localhost",
@@ -33,14 +39,23 @@ const API_SERVER_NAMES: [&str; 7] = [
 ];
 
 /// Components that log in with a client certificate, and the name that Kubernetes' own roles expect.
-const COMPONENT_USERS: [(&str, &str); 3] = [
+const COMPONENT_USERS: [(&str, &str); 4] = [
     ("kube-controller-manager", "system:kube-controller-manager"),
     ("kube-scheduler", "system:kube-scheduler"),
     ("kwok", KWOK_USER),
+    ("coredns", NAMES_USER),
 ];
 
 /// The user as which kwok plays kubelet for all simulated nodes.
 pub(crate) const KWOK_USER: &str = "kwok-controller";
+
+/// The user that answers questions about names, in clusters with real nodes.
+pub(crate) const NAMES_USER: &str = "coredns";
+
+/// Users on real nodes, where the API server has another address: kubelets have a name and a group by which it knows
+/// what is theirs.
+const NODES_GROUP: &str = "system:nodes";
+const KUBE_PROXY: (&str, &str) = ("kube-proxy", "system:kube-proxy");
 
 /// Where the files are that command lines refer to.
 #[derive(Debug, Clone)]
@@ -106,6 +121,25 @@ pub(crate) fn create(folder: &Folder, port: u16) -> Result<()> {
     replace_authority(folder, port)
 }
 
+/// A kubeconfig for each real node, and one that their kube-proxies share.
+pub(crate) fn create_for_nodes(folder: &Folder, nodes: u32, port: u16) -> Result<()> {
+    let files = Credentials::of(folder);
+    let authority = read_authority(&files)?;
+    let server = format!("https://{HUB}:{port}");
+    let kubelets = (0..nodes).map(|index| {
+        let name = node_name(index);
+        let user = format!("system:node:{name}");
+        (name, user, Some(NODES_GROUP))
+    });
+    let (component, user) = KUBE_PROXY;
+    for (component, user, group) in kubelets.chain([(component.to_owned(), user.to_owned(), None)]) {
+        let pair = client(&authority, &user, group)
+            .map_err(|error| Error::invalid("make the certificate of", &user, error))?;
+        write_kubeconfig(&files.kubeconfig(&component), folder, &server, certificate_login(&pair))?;
+    }
+    Ok(())
+}
+
 /// Makes an authority, and with it everything that an authority signs: whatever an earlier one signed is worthless to
 /// those who read the files from now on. Tokens stay valid.
 pub(crate) fn replace_authority(folder: &Folder, port: u16) -> Result<()> {
@@ -125,16 +159,11 @@ pub(crate) fn replace_authority(folder: &Folder, port: u16) -> Result<()> {
     write_secret(&files.kubelet_client_key(), kubelet_client.key.as_bytes())?;
 
     let administrator = signed("admin", Some(ADMINISTRATORS))?;
-    let certificate = |pair: &Pair| {
-        json!({
-            "client-certificate-data": base64(pair.certificate.as_bytes()),
-            "client-key-data": base64(pair.key.as_bytes()),
-        })
-    };
-    write_kubeconfig(&folder.kubeconfig(), folder, port, certificate(&administrator))?;
+    let server = on_this_machine(port);
+    write_kubeconfig(&folder.kubeconfig(), folder, &server, certificate_login(&administrator))?;
     for (component, user) in COMPONENT_USERS {
         let pair = signed(user, None)?;
-        write_kubeconfig(&files.kubeconfig(component), folder, port, certificate(&pair))?;
+        write_kubeconfig(&files.kubeconfig(component), folder, &server, certificate_login(&pair))?;
     }
     Ok(())
 }
@@ -142,13 +171,18 @@ pub(crate) fn replace_authority(folder: &Folder, port: u16) -> Result<()> {
 /// Another server certificate by the same authority.
 pub(crate) fn renew_server_certificate(folder: &Folder) -> Result<()> {
     let files = Credentials::of(folder);
+    write_server_certificate(&files, &read_authority(&files)?)
+}
+
+/// What signs, as it was made.
+fn read_authority(files: &Credentials) -> Result<Authority> {
     let path = files.authority_key();
     let key = fs::read_to_string(&path).map_err(Error::io("read", &path))?;
     let key =
         KeyPair::from_pem(&key).map_err(|error| Error::invalid("read", path.display().to_string(), error))?;
     let params =
         authority_params().map_err(|error| Error::invalid("describe", "the cluster's authority", error))?;
-    write_server_certificate(&files, &Issuer::new(params, key))
+    Ok(Issuer::new(params, key))
 }
 
 /// One after the other: who reads in between finds a key that does not fit, and has to look again.
@@ -163,7 +197,7 @@ fn write_server_certificate(files: &Credentials, authority: &Authority) -> Resul
 pub(crate) fn write_token_kubeconfig(folder: &Folder, component: &str, port: u16) -> Result<PathBuf> {
     let files = Credentials::of(folder);
     let path = files.kubeconfig(component);
-    write_kubeconfig(&path, folder, port, json!({ "tokenFile": files.token(component) }))?;
+    write_kubeconfig(&path, folder, &on_this_machine(port), json!({ "tokenFile": files.token(component) }))?;
     Ok(path)
 }
 
@@ -173,7 +207,19 @@ pub(crate) fn write_secret(path: &Path, content: &[u8]) -> Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(Error::io("protect", path))
 }
 
-fn write_kubeconfig(path: &Path, folder: &Folder, port: u16, user: Value) -> Result<()> {
+fn on_this_machine(port: u16) -> String {
+    format!("https://127.0.0.1:{port}")
+}
+
+/// How a user of a kubeconfig logs in with a certificate.
+fn certificate_login(pair: &Pair) -> Value {
+    json!({
+        "client-certificate-data": base64(pair.certificate.as_bytes()),
+        "client-key-data": base64(pair.key.as_bytes()),
+    })
+}
+
+fn write_kubeconfig(path: &Path, folder: &Folder, server: &str, user: Value) -> Result<()> {
     let name = folder.name();
     let kubeconfig = json!({
         "apiVersion": "v1",
@@ -181,7 +227,7 @@ fn write_kubeconfig(path: &Path, folder: &Folder, port: u16, user: Value) -> Res
         "current-context": name,
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
         "clusters": [{"name": name, "cluster": {
-            "server": format!("https://127.0.0.1:{port}"),
+            "server": server,
             // A file, as in a pod, where its replacement can be noticed.
             "certificate-authority": Credentials::of(folder).authority(),
         }}],

@@ -42,6 +42,12 @@ pub enum Error {
     )]
     TooFewNodes { count: u32, minimum: u32 },
 
+    #[error("real nodes cannot be started here: {reason}")]
+    NoRealNodes { reason: String },
+
+    #[error("{count} real nodes: ask for 1 to {limit}, beside simulated ones")]
+    WrongRealNodes { count: u32, limit: u32 },
+
     #[error("a cluster with simulated nodes needs at least one GPU product")]
     NoProducts,
 
@@ -57,8 +63,8 @@ pub enum Error {
     #[error("{what} did not happen within {} s; logs are in {}", after.as_secs(), logs.display())]
     TimedOut { what: String, after: Duration, logs: PathBuf },
 
-    #[error("cluster {name} did not start: {reason}")]
-    StartFailed { name: String, reason: String },
+    #[error("cluster {name} did not start; its logs are kept in {} until the next one starts", logs.display())]
+    StartFailed { name: String, logs: PathBuf, source: Box<Error> },
 
     #[error("failed to remove the stale state folder {}: remove it by hand, then try again", path.display())]
     StaleFolder { path: PathBuf, source: io::Error },

@@ -54,6 +54,11 @@ impl Folder {
         self.logs().join(format!("{component}.log"))
     }
 
+    /// Where the logs of a cluster are that did not start.
+    pub(crate) fn failed_logs(&self) -> PathBuf {
+        self.root.with_file_name(format!(".failed-{}", self.name()))
+    }
+
     /// Written by the API server, one JSON event per line.
     pub fn audit_log(&self) -> PathBuf {
         self.root.join("audit.log")
@@ -91,6 +96,25 @@ impl Folder {
         self.root.join("stages.yaml")
     }
 
+    /// The pid of the hub, written by it when its network is there.
+    pub(crate) fn hub(&self) -> PathBuf {
+        self.root.join("hub.pid")
+    }
+
+    /// What a real node keeps: images, containers, settings.
+    pub(crate) fn node(&self, name: &str) -> PathBuf {
+        self.root.join("nodes").join(name)
+    }
+
+    /// The images that real nodes find.
+    pub(crate) fn registry(&self) -> PathBuf {
+        self.root.join("registry")
+    }
+
+    pub(crate) fn names(&self) -> PathBuf {
+        self.root.join("Corefile")
+    }
+
     /// etcd's working directory: it makes its sockets there.
     pub(crate) fn etcd(&self) -> PathBuf {
         self.root.join("etcd")
@@ -104,7 +128,7 @@ impl Folder {
     /// Makes the folder with what every cluster needs in it. Keys are inside, so it is for its user alone.
     pub(crate) fn create(&self, spec: &ClusterSpec) -> Result<()> {
         self.check_socket_paths()?;
-        for folder in [self.root.clone(), self.logs(), self.etcd(), self.credentials()] {
+        for folder in [self.root.clone(), self.logs(), self.etcd(), self.credentials(), self.registry()] {
             fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
         }
         fs::set_permissions(&self.root, fs::Permissions::from_mode(0o700))

@@ -23,6 +23,7 @@ pub mod nodes;
 mod ports;
 mod process;
 mod protocol;
+pub mod real;
 mod simulation;
 mod spec;
 pub mod supervisor;
@@ -34,8 +35,9 @@ pub use crate::{
     controller::Controller,
     error::Error,
     folder::Folder,
-    protocol::{ComponentState, ComponentStatus, Phase, Status},
-    spec::{ClusterSpec, NodeClock, NodePool},
+    protocol::{ComponentState, ComponentStatus, Phase, Service, Status},
+    real::network::HUB as HUB_ADDRESS,
+    spec::{ClusterSpec, NodeClock, NodePool, RealNodes},
 };
 
 /// What every fallible function of this crate returns.

@@ -1,9 +1,10 @@
 //! The supervisor process of a local cluster. Started by the library, not by people.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+use local_cluster::real;
 use tracing_subscriber::EnvFilter;
 
 #[derive(Parser)]
@@ -31,18 +32,54 @@ enum Command {
         /// Pid of the supervisor
         #[arg(long)]
         parent: i32,
+        /// The network namespace to enter first
+        #[arg(long)]
+        network: Option<PathBuf>,
         #[arg(last = true, required = true)]
         program: Vec<String>,
+    },
+    /// Holds the network of a cluster with real nodes
+    Hub {
+        #[arg(long)]
+        dir: PathBuf,
+    },
+    /// Passes connections on from an address of this machine into another network
+    Relay {
+        #[arg(long)]
+        listen: SocketAddr,
+        #[arg(long)]
+        network: PathBuf,
+        #[arg(long)]
+        to: SocketAddr,
+    },
+    /// Becomes a real node, in a network that is new and empty
+    Node {
+        #[arg(long)]
+        dir: PathBuf,
+        #[arg(long)]
+        index: u32,
+    },
+    /// Runs what a node runs, as the first process in its namespaces
+    NodeInit {
+        #[arg(long)]
+        dir: PathBuf,
+        #[arg(long)]
+        index: u32,
     },
 }
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Supervise { dir, owner_pipe } => supervise(dir, owner_pipe),
-        Command::Launch { parent, program } => {
+        Command::Launch { parent, network, program } => {
             let (program, args) = program.split_first().context("no program is given")?;
-            Err(local_cluster::supervisor::launch(parent, program.as_ref(), args).into())
+            let network = network.as_deref();
+            Err(local_cluster::supervisor::launch(parent, network, program.as_ref(), args).into())
         }
+        Command::Hub { dir } => match real::hold_network(&dir)? {},
+        Command::Relay { listen, network, to } => match real::relay(listen, &network, to)? {},
+        Command::Node { dir, index } => Err(real::become_node(&dir, index).into()),
+        Command::NodeInit { dir, index } => match real::run_node(&dir, index)? {},
     }
 }
 

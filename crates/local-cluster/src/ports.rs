@@ -1,14 +1,16 @@
 //! Free TCP ports on the loopback address.
 
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 
 use rustix::{
     fd::OwnedFd,
-    net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt::set_socket_reuseport},
+    net::{AddressFamily, SocketType, bind, getsockname, listen, socket, sockopt::set_socket_reuseport},
 };
 
 use crate::{Error, Result};
 
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 1024;
 const ANY_PORT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
 
 /// A port that nobody else gets as long as this lives: a socket is bound to it and never listens.
@@ -30,6 +32,17 @@ impl ReservedPort {
     pub(crate) fn number(&self) -> u16 {
         self.port
     }
+}
+
+/// Listens on a port that [`ReservedPort`] holds, possibly in another process.
+pub(crate) fn listen_beside_reservation(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket(family, SocketType::STREAM, None)?;
+    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
+    set_socket_reuseport(&socket, true)?;
+    bind(&socket, &address)?;
+    listen(&socket, BACKLOG)?;
+    Ok(TcpListener::from(socket))
 }
 
 /// A port that was free a moment ago, for programs that cannot share one: they must be able to try another.

@@ -12,7 +12,7 @@ use std::{
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result};
+use crate::{Error, Result, real::namespaces};
 
 /// How often we look whether a process that is not our child has gone; there is nothing to wait on.
 const POLL: Duration = Duration::from_millis(20);
@@ -100,7 +100,35 @@ pub(crate) fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
     fs::rename(&temporary, path).map_err(Error::io("write", path))
 }
 
-/// Resident memory of a process in bytes.
+/// Which process started which, at one moment.
+#[derive(Debug, Default)]
+pub(crate) struct Families {
+    children: BTreeMap<i32, Vec<i32>>,
+}
+
+impl Families {
+    /// Where there is no `/proc`, every process seems to be alone.
+    pub(crate) fn now() -> Self {
+        let mut families = Self::default();
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            let parent = pid.and_then(|pid| stat(pid)?.get(1)?.parse().ok());
+            if let (Some(pid), Some(parent)) = (pid, parent) {
+                families.children.entry(parent).or_default().push(pid);
+            }
+        }
+        families
+    }
+
+    /// Memory of a process and of all that it started, in bytes; what they share is counted for each.
+    pub(crate) fn resident_bytes(&self, pid: i32) -> Option<u64> {
+        let own = resident_bytes(pid)?;
+        let children = self.children.get(&pid).into_iter().flatten();
+        Some(own + children.filter_map(|child| self.resident_bytes(*child)).sum::<u64>())
+    }
+}
+
+/// Resident memory of one process in bytes.
 #[cfg(target_os = "linux")]
 pub(crate) fn resident_bytes(pid: i32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -109,7 +137,7 @@ pub(crate) fn resident_bytes(pid: i32) -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// Resident memory of a process in bytes.
+/// Resident memory of one process in bytes.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn resident_bytes(pid: i32) -> Option<u64> {
     let kibibytes: u64 = ps(pid, "rss=")?.parse().ok()?;
@@ -119,14 +147,19 @@ pub(crate) fn resident_bytes(pid: i32) -> Option<u64> {
 /// When the process started, in the system's own terms. A zombie counts as gone: nobody may ever reap it.
 #[cfg(target_os = "linux")]
 fn start_time(pid: i32) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in parentheses and may hold anything, parentheses too.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X") {
+    let fields = stat(pid)?;
+    let state = fields.first()?;
+    if matches!(state.as_str(), "Z" | "X") {
         return None;
     }
-    fields.nth(18).map(str::to_owned)
+    fields.get(19).cloned()
+}
+
+/// What the system says of a process, from its state on: parent, group, and so on.
+fn stat(pid: i32) -> Option<Vec<String>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the program's name in parentheses and may hold anything, parentheses too.
+    Some(stat.rsplit_once(')')?.1.split_whitespace().map(str::to_owned).collect())
 }
 
 /// When the process started, in the system's own terms.
@@ -147,7 +180,12 @@ fn ps(pid: i32, column: &str) -> Option<String> {
 ///
 /// The setting survives `exec`, and between two lines of this function the parent may already be gone, so it is
 /// looked at again. Where the system has no such setting, the ledger is what cleans up.
-pub(crate) fn become_child_of(parent: i32, program: &Path, args: &[String]) -> io::Error {
+pub(crate) fn become_child_of(
+    parent: i32,
+    network: Option<&Path>,
+    program: &Path,
+    args: &[String],
+) -> io::Error {
     use std::os::unix::process::CommandExt as _;
 
     #[cfg(target_os = "linux")]
@@ -156,6 +194,9 @@ pub(crate) fn become_child_of(parent: i32, program: &Path, args: &[String]) -> i
     }
     if rustix::process::getppid().map(Pid::as_raw_nonzero).map(i32::from) != Some(parent) {
         return io::Error::other("the supervisor is gone");
+    }
+    if let Some(Err(error)) = network.map(namespaces::enter) {
+        return error;
     }
     std::process::Command::new(program).args(args).exec()
 }

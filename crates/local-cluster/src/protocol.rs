@@ -9,6 +9,13 @@ pub(crate) enum Request {
     Status,
     /// Starts a controller process under a ServiceAccount.
     AddController(ControllerProcess),
+    /// Starts a program in the network that real nodes see.
+    AddService(Service),
+    /// Pulls the plug of a real node, or puts it in again.
+    Link {
+        node: String,
+        up: bool,
+    },
     /// Does something to one component and answers when it is done.
     Component {
         name: String,
@@ -78,6 +85,16 @@ pub(crate) struct ControllerProcess {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) namespace: String,
     pub(crate) service_account: String,
+}
+
+/// A program that pods on real nodes can reach, at the hub's address.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Service {
+    /// Name of the component, unique in the cluster.
+    pub name: String,
+    pub program: PathBuf,
+    pub args: Vec<String>,
+    pub env: BTreeMap<String, String>,
 }
 
 /// How a whole cluster is.

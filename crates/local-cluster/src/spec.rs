@@ -4,7 +4,11 @@ use std::{path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    real::{self, network::MOST_NODES},
+    tools::NodeTools,
+};
 
 /// When every node of a cluster with one or two looks dead, Kubernetes assumes that it is itself cut off and taints
 /// nothing, so a test of a dead node would wait for ever.
@@ -20,6 +24,8 @@ pub struct ClusterSpec {
     pub name: String,
     /// `None` starts etcd and the API server alone: objects are accepted or refused, and nothing else happens to them.
     pub nodes: Option<NodePool>,
+    /// Beside the simulated ones.
+    pub real: Option<RealNodes>,
     pub clock: NodeClock,
     /// When the token of a controller is renewed; it lives for an hour.
     pub renew_tokens_after: Duration,
@@ -44,6 +50,19 @@ impl Default for NodePool {
     fn default() -> Self {
         Self { count: 4, gpus: 8, products: vec!["A100".to_owned(), "H100".to_owned()] }
     }
+}
+
+/// Nodes that run containers, see [`crate::real`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RealNodes {
+    pub count: u32,
+    /// GPUs that each node says it has.
+    pub gpus: u32,
+    /// Value of the label `nvidia.com/gpu.product`.
+    pub product: String,
+    pub tools: NodeTools,
+    /// The image that holds a pod's network, as a folder in OCI image layout.
+    pub pause: PathBuf,
 }
 
 /// How fast the cluster believes that a silent node is dead.
@@ -82,6 +101,7 @@ impl ClusterSpec {
         Self {
             name: name.into(),
             nodes: None,
+            real: None,
             clock: NodeClock::SHORT,
             renew_tokens_after: RENEW_TOKENS_AFTER,
             history: None,
@@ -92,6 +112,11 @@ impl ClusterSpec {
     /// A whole control plane with simulated nodes.
     pub fn simulated(name: impl Into<String>, tools: impl Into<PathBuf>, nodes: NodePool) -> Self {
         Self { nodes: Some(nodes), ..Self::api_only(name, tools) }
+    }
+
+    /// Real nodes beside the simulated ones, which are what makes a cluster of one or two large enough.
+    pub fn with_real_nodes(self, real: RealNodes) -> Self {
+        Self { real: Some(real), ..self }
     }
 
     pub fn with_clock(self, clock: NodeClock) -> Self {
@@ -108,6 +133,12 @@ impl ClusterSpec {
 
     /// Refuses what would start and then not behave.
     pub(crate) fn validate(&self) -> Result<()> {
+        if let Some(real) = &self.real {
+            real::check()?;
+            if self.nodes.is_none() || real.count == 0 || real.count > MOST_NODES {
+                return Err(Error::WrongRealNodes { count: real.count, limit: MOST_NODES });
+            }
+        }
         let Some(nodes) = &self.nodes else { return Ok(()) };
         if nodes.count < MINIMUM_NODES {
             return Err(Error::TooFewNodes { count: nodes.count, minimum: MINIMUM_NODES });

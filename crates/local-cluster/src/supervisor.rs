@@ -36,8 +36,9 @@ use crate::{
     credentials,
     error::chain,
     ports::{ReservedPort, free_port},
-    process::{self, Ledger},
-    protocol::{ControllerProcess, Order, Renewal, Reply, Request},
+    process::{self, Families, Ledger},
+    protocol::{ControllerProcess, Order, Renewal, Reply, Request, Service},
+    real::{control_groups, hub, namespaces, network, remains},
 };
 use component::Component;
 
@@ -47,8 +48,8 @@ pub(crate) const SUPERVISOR: &str = "supervisor";
 /// Becomes the program, as a child that the system ends with its parent; returns only if that fails.
 ///
 /// A program that is started directly could outlive a supervisor that is killed.
-pub fn launch(parent: i32, program: &Path, args: &[String]) -> Error {
-    Error::io("start", program)(process::become_child_of(parent, program, args))
+pub fn launch(parent: i32, network: Option<&Path>, program: &Path, args: &[String]) -> Error {
+    Error::io("start", program)(process::become_child_of(parent, network, program, args))
 }
 
 /// Makes this process independent of the terminal: Ctrl-C there and its end are for whoever started the cluster.
@@ -80,11 +81,17 @@ pub async fn supervise(root: PathBuf, launcher: PathBuf, owned: bool) -> Result<
     tokio::select! {
         _ = stopped.recv() => {}
         () = terminated() => {}
+        Some(Err(error)) = tasks.join_next() => {
+            return Err(Error::invalid("go on with", supervisor.folder.name(), error));
+        }
     }
     supervisor.phase.send_replace(Phase::Stopping);
     info!("stopping");
     tasks.shutdown().await;
     supervisor.stop_components().await;
+    let inits = remains::inits(&supervisor.folder, None);
+    remains::end(&inits, NODES_END_WITHIN)?;
+    control_groups::remove(&supervisor.folder.name());
     remove(&supervisor.folder)?;
     drop(lock);
     Ok(())
@@ -131,14 +138,40 @@ impl Supervisor {
 
     /// Starts a process and keeps it running. The command line is made anew for every start.
     fn start(&self, name: &str, command: impl Fn() -> Result<CommandLine> + Send + Sync + 'static) {
+        self.start_with_grace(name, TERMINATION_GRACE, command);
+    }
+
+    /// As [`Self::start`], in the network that real nodes see, if there are any.
+    fn start_in_hub(&self, name: &str, command: impl Fn() -> Result<CommandLine> + Send + Sync + 'static) {
+        let folder = self.spec.real.is_some().then(|| self.folder.clone());
+        self.start(name, move || {
+            let network = folder.as_ref().map(hub::network).transpose()?;
+            Ok(CommandLine { network, ..command()? })
+        });
+    }
+
+    fn start_with_grace(
+        &self,
+        name: &str,
+        grace: Duration,
+        command: impl Fn() -> Result<CommandLine> + Send + Sync + 'static,
+    ) {
         let component = Component::start(component::Setting {
             name: name.to_owned(),
             command: Box::new(command),
             launcher: self.launcher.clone(),
             log: self.folder.log(name),
             ledger: self.ledger.clone(),
+            grace,
         });
         self.components().insert(name.to_owned(), component);
+    }
+
+    fn refuse_known(&self, name: &str) -> Result<()> {
+        if self.components().contains_key(name) {
+            return Err(Error::invalid("start", name, "a component of this name is already there"));
+        }
+        Ok(())
     }
 
     fn components(&self) -> MutexGuard<'_, BTreeMap<String, Component>> {
@@ -147,6 +180,7 @@ impl Supervisor {
 
     fn status(&self) -> Status {
         let components = self.components();
+        let families = Families::now();
         let own = ComponentStatus {
             name: SUPERVISOR.to_owned(),
             state: ComponentState::Running,
@@ -156,7 +190,9 @@ impl Supervisor {
             resident_bytes: std::process::id().try_into().ok().and_then(process::resident_bytes),
             admin_address: None,
         };
-        let components = std::iter::once(own).chain(components.values().map(Component::status)).collect();
+        let components = std::iter::once(own)
+            .chain(components.values().map(|component| component.status(&families)))
+            .collect();
         Status { phase: self.phase.borrow().clone(), components }
     }
 
@@ -164,7 +200,7 @@ impl Supervisor {
     async fn stop_components(&self) {
         let components = std::mem::take(&mut *self.components());
         let (controllers, rest): (Vec<_>, Vec<_>) =
-            components.into_values().partition(|component| component.status().admin_address.is_some());
+            components.into_values().partition(Component::is_controller);
         futures::future::join_all(controllers.into_iter().map(Component::end_gently)).await;
         futures::future::join_all(rest.into_iter().map(Component::end_now)).await;
     }
@@ -212,6 +248,8 @@ async fn carry_out(supervisor: &Arc<Supervisor>, request: Request) -> Reply {
     let done = match request {
         Request::Status => return Reply::Status(supervisor.status()),
         Request::AddController(controller) => add_controller(supervisor, controller).await,
+        Request::AddService(service) => add_service(supervisor, service),
+        Request::Link { node, up } => set_link(supervisor, &node, up),
         Request::Component { name, order } => order_component(supervisor, &name, order).await,
         Request::Renew(renewal) => renew(supervisor, renewal).await,
         Request::Detach => {
@@ -230,12 +268,27 @@ async fn carry_out(supervisor: &Arc<Supervisor>, request: Request) -> Reply {
     }
 }
 
+fn add_service(supervisor: &Supervisor, service: Service) -> Result<()> {
+    let Service { name, program, args, env } = service;
+    if supervisor.spec.real.is_none() {
+        return Err(Error::invalid("start", name, "the cluster has no real nodes that could reach it"));
+    }
+    supervisor.refuse_known(&name)?;
+    let working_dir = supervisor.folder.root().to_owned();
+    let command = CommandLine { program, args, env, working_dir, network: None };
+    supervisor.start_in_hub(&name, move || Ok(command.clone()));
+    Ok(())
+}
+
+fn set_link(supervisor: &Supervisor, node: &str, up: bool) -> Result<()> {
+    let hub = hub::network(&supervisor.folder)?;
+    let set = namespaces::within(&hub, || network::ip(&network::set_link(node, up)));
+    set.map_err(Error::io("change the link of node", node))
+}
+
 async fn add_controller(supervisor: &Arc<Supervisor>, controller: ControllerProcess) -> Result<()> {
     let name = controller.name.clone();
-    let known = supervisor.components().contains_key(&name);
-    if known {
-        return Err(Error::invalid("start", name, "a component of this name is already there"));
-    }
+    supervisor.refuse_known(&name)?;
     let folder = supervisor.folder.clone();
     let kubeconfig = credentials::write_token_kubeconfig(&folder, &name, supervisor.port.number())?;
     let renewal = tokens::start(&folder, &controller, supervisor.spec.renew_tokens_after).await?;
@@ -259,6 +312,7 @@ async fn add_controller(supervisor: &Arc<Supervisor>, controller: ControllerProc
             args: own.into_iter().flatten().map(str::to_owned).chain(args.iter().cloned()).collect(),
             env,
             working_dir: working_dir.clone(),
+            network: None,
         })
     });
     if let Some(component) = supervisor.components().get_mut(&name) {
@@ -271,6 +325,9 @@ async fn renew(supervisor: &Supervisor, renewal: Renewal) -> Result<()> {
     let folder = &supervisor.folder;
     match renewal {
         Renewal::ServerCertificate => credentials::renew_server_certificate(folder),
+        Renewal::Authority if supervisor.spec.real.is_some() => {
+            Err(Error::invalid("replace", "the authority", "real nodes would have to start anew with it"))
+        }
         Renewal::Authority => {
             credentials::replace_authority(folder, supervisor.port.number())?;
             let restarted = {
@@ -327,6 +384,9 @@ async fn terminated() {
         _ = interrupt.recv() => {}
     }
 }
+
+/// Until everything that ran on real nodes is gone after it was killed.
+const NODES_END_WITHIN: Duration = Duration::from_secs(20);
 
 /// How long a process may take to go after SIGTERM before it is killed.
 const TERMINATION_GRACE: Duration = Duration::from_secs(10);

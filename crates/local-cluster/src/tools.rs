@@ -12,6 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::{Error, Result, folder::home_folder, process::write_atomically};
@@ -25,6 +26,7 @@ const CLUSTER: Group = Group {
     name: "cluster",
     go_mod: include_str!("../tools/cluster/go.mod"),
     go_sum: include_str!("../tools/cluster/go.sum"),
+    linkage: Linkage::Static,
     programs: &[
         Program { name: "etcd", package: "go.etcd.io/etcd/server/v3" },
         Program { name: "kubectl", package: "k8s.io/kubernetes/cmd/kubectl" },
@@ -35,11 +37,57 @@ const CLUSTER: Group = Group {
     ],
 };
 
+/// What of Kubernetes itself runs on a real node.
+const KUBELET: Group = Group {
+    name: "kubelet",
+    programs: &[
+        Program { name: "kube-proxy", package: "k8s.io/kubernetes/cmd/kube-proxy" },
+        Program { name: "kubelet", package: "k8s.io/kubernetes/cmd/kubelet" },
+    ],
+    ..CLUSTER
+};
+
+/// What runs the containers of a real node, and gives them addresses.
+const NODE: Group = Group {
+    name: "node",
+    go_mod: include_str!("../tools/node/go.mod"),
+    go_sum: include_str!("../tools/node/go.sum"),
+    linkage: Linkage::WithC { tags: "seccomp no_btrfs no_devmapper no_zfs" },
+    programs: &[
+        Program { name: "containerd", package: "github.com/containerd/containerd/v2/cmd/containerd" },
+        // containerd finds it by this name.
+        Program {
+            name: "containerd-shim-runc-v2",
+            package: "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+        },
+        Program {
+            name: "host-local",
+            package: "github.com/containernetworking/plugins/plugins/ipam/host-local",
+        },
+        Program { name: "loopback", package: "github.com/containernetworking/plugins/plugins/main/loopback" },
+        Program { name: "ptp", package: "github.com/containernetworking/plugins/plugins/main/ptp" },
+        Program { name: "runc", package: "github.com/opencontainers/runc" },
+    ],
+};
+
+/// What a cluster with real nodes offers them: names and images.
+const ADDONS: Group = Group {
+    name: "addons",
+    go_mod: include_str!("../tools/addons/go.mod"),
+    go_sum: include_str!("../tools/addons/go.sum"),
+    linkage: Linkage::Static,
+    programs: &[
+        Program { name: "coredns", package: "github.com/coredns/coredns" },
+        Program { name: "crane", package: "github.com/google/go-containerregistry/cmd/crane" },
+    ],
+};
+
 /// What is reached over the network: an object store.
 const SERVICES: Group = Group {
     name: "services",
     go_mod: include_str!("../tools/services/go.mod"),
     go_sum: include_str!("../tools/services/go.sum"),
+    linkage: Linkage::Static,
     programs: &[Program { name: "versitygw", package: "github.com/versity/versitygw/cmd/versitygw" }],
 };
 
@@ -48,6 +96,7 @@ const BENCH: Group = Group {
     name: "bench",
     go_mod: include_str!("../tools/bench/go.mod"),
     go_sum: include_str!("../tools/bench/go.sum"),
+    linkage: Linkage::Static,
     programs: &[Program { name: "rclone", package: "github.com/rclone/rclone" }],
 };
 
@@ -57,7 +106,17 @@ struct Group {
     name: &'static str,
     go_mod: &'static str,
     go_sum: &'static str,
+    linkage: Linkage,
     programs: &'static [Program],
+}
+
+/// What a program needs to run.
+#[derive(Debug, Clone, Copy)]
+enum Linkage {
+    /// Nothing.
+    Static,
+    /// The C library, and to build it a C compiler and headers.
+    WithC { tags: &'static str },
 }
 
 /// A program and the Go package that it is built from.
@@ -77,6 +136,27 @@ pub fn ensure() -> Result<PathBuf> {
 /// The folder with the services, as [`ensure`].
 pub fn ensure_services() -> Result<PathBuf> {
     SERVICES.ensure()
+}
+
+/// The programs of real nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeTools {
+    /// kubelet and kube-proxy.
+    pub kubelet: PathBuf,
+    /// containerd, runc and the CNI plugins.
+    pub containers: PathBuf,
+    /// CoreDNS and crane, which is also a registry.
+    pub addons: PathBuf,
+}
+
+/// The folders with the programs of real nodes, as [`ensure`]. Building them takes libseccomp's headers.
+pub fn ensure_nodes() -> Result<NodeTools> {
+    Ok(NodeTools { kubelet: KUBELET.ensure()?, containers: NODE.ensure()?, addons: ensure_addons()? })
+}
+
+/// The folder with CoreDNS and crane, as [`ensure`].
+pub fn ensure_addons() -> Result<PathBuf> {
+    ADDONS.ensure()
 }
 
 /// The folder with the programs that a bench compares ours with, as [`ensure`].
@@ -117,7 +197,10 @@ impl Group {
         let mut progress = Progress::new(self.name, self.programs.len());
         for Program { name, package } in self.programs {
             progress.begin(name);
-            go.build(&source, package, &binaries.join(name), name, || progress.tick())?;
+            let flags = self.build_flags();
+            go.build(&source, package, &binaries.join(name), &flags, self.linkage.c_enabled(), || {
+                progress.tick();
+            })?;
             progress.end();
         }
         if folder.exists() {
@@ -127,10 +210,18 @@ impl Group {
         fs::remove_dir_all(&building).map_err(Error::io("remove", &building))
     }
 
+    fn build_flags(&self) -> Vec<String> {
+        let mut flags = go::build_flags();
+        if let Linkage::WithC { tags } = self.linkage {
+            flags.extend(["-tags".to_owned(), tags.to_owned()]);
+        }
+        flags
+    }
+
     /// Changes with everything that the programs are made from.
     fn fingerprint(&self, go: &go::Go) -> String {
         let mut hash = Sha256::new();
-        for part in [self.go_mod, self.go_sum, &go.version, &go::build_flags().join(" ")] {
+        for part in [self.go_mod, self.go_sum, &go.version, &self.build_flags().join(" ")] {
             hash.update(part.as_bytes());
             hash.update([0]);
         }
@@ -143,6 +234,12 @@ impl Group {
 
     fn is_complete(&self, folder: &Path) -> bool {
         self.programs.iter().all(|program| folder.join(program.name).is_file())
+    }
+}
+
+impl Linkage {
+    fn c_enabled(self) -> bool {
+        matches!(self, Self::WithC { .. })
     }
 }
 
@@ -167,7 +264,7 @@ mod tests {
 
     #[test]
     fn every_program_is_a_tool_of_its_go_module() {
-        for group in [CLUSTER, SERVICES, BENCH] {
+        for group in [CLUSTER, KUBELET, NODE, ADDONS, SERVICES, BENCH] {
             for Program { name, package } in group.programs {
                 assert!(group.go_mod.lines().any(|line| line == format!("tool {package}")), "{name}");
             }

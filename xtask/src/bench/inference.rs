@@ -20,9 +20,9 @@ use self::{
 };
 use super::{
     figures::{Figure, exponent, medians, table},
-    machine, target_folder,
+    machine,
 };
-use crate::steps::{cargo, succeed};
+use crate::steps::{cargo, succeed, target_folder};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Args {

@@ -21,9 +21,9 @@ use tokio::{
 use self::fake_api::{FakeApi, Object};
 use super::{
     figures::{Figure, medians, table},
-    machine, target_folder,
+    machine,
 };
-use crate::steps::{cargo, succeed};
+use crate::steps::{cargo, succeed, target_folder};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Args {

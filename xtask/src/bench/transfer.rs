@@ -18,9 +18,9 @@ use anyhow::{Context as _, bail, ensure};
 
 use super::{
     figures::{Figure, medians, table},
-    machine, target_folder,
+    machine,
 };
-use crate::steps::{cargo, succeed};
+use crate::steps::{cargo, succeed, target_folder};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Args {

@@ -8,11 +8,17 @@ use std::{
 use anyhow::{Context as _, bail};
 use clap::Args;
 use kube::{Client, core::ApiResource};
-use local_cluster::{Cluster, ClusterSpec, Controller, NodeClock, NodePool, install};
+use local_cluster::{Cluster, ClusterSpec, Controller, NodeClock, NodePool, RealNodes, install};
 use tokio::{runtime::Runtime, time::timeout};
 
 use super::{NAME, status, table};
-use crate::steps::{build_programs, workspace};
+use crate::{
+    images,
+    steps::{build_programs, workspace},
+};
+
+/// What real nodes say of their GPUs; a product that simulated ones do not have, so that pods can choose.
+const REAL_PRODUCT: &str = "T4";
 
 /// A sample takes seconds; whoever runs this without a terminal must not wait for ever.
 const SAMPLES_READY_WITHIN: Duration = Duration::from_secs(300);
@@ -28,6 +34,9 @@ pub(crate) struct UpArgs {
     /// GPU products, given to the nodes in turn
     #[arg(long, value_delimiter = ',', default_value = "A100,H100")]
     products: Vec<String>,
+    /// Nodes that run containers, beside the simulated ones; then the controllers run in them as Pods (Linux, as root)
+    #[arg(long, default_value_t = 0)]
+    real_nodes: u32,
     /// Start without the samples
     #[arg(long)]
     no_samples: bool,
@@ -53,10 +62,24 @@ pub(super) fn run(args: &UpArgs, runtime: &Runtime) -> anyhow::Result<()> {
     build_programs()?;
     let tools = local_cluster::tools::ensure()?;
     let nodes = NodePool { count: args.nodes, gpus: args.gpus, products: args.products.clone() };
-    let spec = ClusterSpec::simulated(NAME, tools, nodes).with_clock(NodeClock::REAL);
+    let mut spec = ClusterSpec::simulated(NAME, tools, nodes).with_clock(NodeClock::REAL);
+    let mut images = None;
+    if args.real_nodes > 0 {
+        // Before minutes are spent on builds.
+        local_cluster::real::check()?;
+        let built = images::build_dev()?;
+        spec = spec.with_real_nodes(RealNodes {
+            count: args.real_nodes,
+            gpus: args.gpus,
+            product: REAL_PRODUCT.to_owned(),
+            tools: local_cluster::tools::ensure_nodes()?,
+            pause: built.path.join("pause"),
+        });
+        images = Some(built);
+    }
     let up = async {
         tokio::select! {
-            up = bring_up(spec, !args.no_samples) => up.map(Some),
+            up = bring_up(spec, images.as_ref(), !args.no_samples) => up.map(Some),
             interrupted = tokio::signal::ctrl_c() => interrupted.map(|()| None).context("failed to wait for Ctrl-C"),
         }
     };
@@ -71,15 +94,29 @@ pub(super) fn run(args: &UpArgs, runtime: &Runtime) -> anyhow::Result<()> {
 }
 
 /// Starts everything. The cluster is kept even if samples do not become Ready, so that one can see why.
-async fn bring_up(spec: ClusterSpec, samples: bool) -> anyhow::Result<(Cluster, anyhow::Result<()>)> {
+async fn bring_up(
+    spec: ClusterSpec,
+    images: Option<&images::Folder>,
+    samples: bool,
+) -> anyhow::Result<(Cluster, anyhow::Result<()>)> {
     let began = Instant::now();
     let workspace = workspace();
     let mut cluster = Cluster::begin(spec, &local_cluster::sibling_binary("local-cluster")?).await?;
     let client = cluster.client().await?;
     let ours = async {
         install::crds(&client, &workspace.join("deploy/crds")).await?;
-        for ours in OURS {
-            cluster.start_controller(&Controller::new(ours.controller, &workspace.join("deploy"))?).await?;
+        let deploy = workspace.join("deploy");
+        if let Some(images) = images {
+            cluster.ready().await?;
+            for image in &images.images {
+                cluster.load_image(&images.path.join(&image.layout), &image.reference)?;
+            }
+        }
+        for Ours { controller, .. } in OURS {
+            match images {
+                None => cluster.start_controller(&Controller::new(controller, &deploy)?).await?,
+                Some(_) => cluster.deploy(&deploy.join(controller).join("overlays/dev")).await?,
+            }
         }
         Ok(())
     };

@@ -1,6 +1,7 @@
 //! One process that is kept running, and the task that keeps it. It does not know what the process does.
 
 use std::{
+    ffi::OsStr,
     fs::OpenOptions,
     path::PathBuf,
     process::{ExitStatus, Stdio},
@@ -21,11 +22,9 @@ use crate::{
     ComponentState, ComponentStatus, Error, Result,
     command_lines::CommandLine,
     error::chain,
-    process::{Ledger, resident_bytes},
+    process::{Families, Ledger},
     protocol::Order,
 };
-
-use super::TERMINATION_GRACE;
 
 /// First wait before something that ended by itself is started again; it doubles with each end in a row.
 const FIRST_BACKOFF: Duration = Duration::from_millis(200);
@@ -45,6 +44,8 @@ pub(super) struct Setting {
     pub(super) launcher: PathBuf,
     pub(super) log: PathBuf,
     pub(super) ledger: Arc<Mutex<Ledger>>,
+    /// How long it may take to end after SIGTERM before it is killed.
+    pub(super) grace: Duration,
 }
 
 /// A process that is kept running by a task.
@@ -97,9 +98,10 @@ impl Component {
         }
     }
 
-    pub(super) fn status(&self) -> ComponentStatus {
+    pub(super) fn status(&self, families: &Families) -> ComponentStatus {
         let Observed { state, pid, restarts, last_exit, admin_address } = self.observed.borrow().clone();
-        let resident_bytes = pid.and_then(|pid| i32::try_from(pid).ok()).and_then(resident_bytes);
+        let resident_bytes =
+            pid.and_then(|pid| i32::try_from(pid).ok()).and_then(|pid| families.resident_bytes(pid));
         ComponentStatus {
             name: self.name.clone(),
             state,
@@ -109,6 +111,11 @@ impl Component {
             resident_bytes,
             admin_address,
         }
+    }
+
+    /// Whether it is one of ours, which want time to finish what they do.
+    pub(super) fn is_controller(&self) -> bool {
+        self.observed.borrow().admin_address.is_some()
     }
 
     pub(super) fn log(&self) -> PathBuf {
@@ -244,13 +251,15 @@ struct Keeper {
 
 impl Keeper {
     fn spawn(&self) -> Result<Child> {
-        let CommandLine { program, args, env, working_dir } = (self.setting.command)()?;
+        let CommandLine { program, args, env, working_dir, network } = (self.setting.command)()?;
         let log = &self.setting.log;
         let open = || OpenOptions::new().create(true).append(true).open(log).map_err(Error::io("open", log));
         let admin_address =
             args.iter().position(|arg| arg == ADMIN_ADDRESS).and_then(|at| args.get(at + 1)).cloned();
         let child = Command::new(&self.setting.launcher)
-            .args(["launch", "--parent", &std::process::id().to_string(), "--"])
+            .args(["launch", "--parent", &std::process::id().to_string()])
+            .args(network.iter().flat_map(|network| [OsStr::new("--network"), network.as_os_str()]))
+            .arg("--")
             .arg(&program)
             .args(&args)
             // What happens to be set in a user's shell must not decide how a cluster behaves.
@@ -331,15 +340,15 @@ impl Keeper {
                     return (End::ByItself("killed on request".to_owned()), Some(done));
                 }
                 Instruction::Order(Order::Stop) => {
-                    end_gently(child).await;
+                    self.end_gently(child).await;
                     return (End::Stopped, Some(done));
                 }
                 Instruction::Order(Order::Restart) => {
-                    end_gently(child).await;
+                    self.end_gently(child).await;
                     return (End::Restart, Some(done));
                 }
                 Instruction::EndGently => {
-                    end_gently(child).await;
+                    self.end_gently(child).await;
                     return (End::Ended, Some(done));
                 }
                 Instruction::EndNow => {
@@ -371,21 +380,21 @@ impl Keeper {
         next
     }
 
+    async fn end_gently(&self, child: &mut Child) {
+        signal(child, Signal::TERM);
+        // A paused process gets the first signal only when it runs again.
+        signal(child, Signal::CONT);
+        if timeout(self.setting.grace, child.wait()).await.is_err() {
+            end_now(child).await;
+        }
+    }
+
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.setting.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set_state(&self, state: ComponentState) {
         self.seen.send_modify(|observed| observed.state = state);
-    }
-}
-
-async fn end_gently(child: &mut Child) {
-    signal(child, Signal::TERM);
-    // A paused process gets the first signal only when it runs again.
-    signal(child, Signal::CONT);
-    if timeout(TERMINATION_GRACE, child.wait()).await.is_err() {
-        end_now(child).await;
     }
 }
 

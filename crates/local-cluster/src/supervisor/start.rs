@@ -1,20 +1,27 @@
 //! The order in which a cluster comes up. It ends when every component has answered, or one has not.
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use futures::{FutureExt as _, future::select_all};
 use k8s_openapi::api::core::v1::{Node, ServiceAccount};
 use kube::{Api, Client};
-use tokio::time::sleep;
+use tokio::{task::spawn_blocking, time::sleep};
 
 use crate::{
-    ComponentState, Error, NodePool, Phase, Result,
+    ComponentState, Error, Folder, NodePool, Phase, RealNodes, Result,
     cluster::admin_client,
-    command_lines::{self, API_SERVER, CONTROLLER_MANAGER, ETCD, KWOK, SCHEDULER},
+    command_lines::{
+        self, API_SERVER, CONTROLLER_MANAGER, COREDNS, ETCD, HUB, KWOK, REGISTRY, RELAY, SCHEDULER,
+    },
     credentials,
     folder::tail,
     install, nodes,
     ports::free_port,
+    real::{gpus, hub, images, node_name, settings::PAUSE},
     simulation,
     watch::wait_until,
 };
@@ -29,6 +36,8 @@ const LINES_SHOWN: usize = 15;
 
 /// The rights of kwok, from its own `kustomize/rbac`, for a user instead of a ServiceAccount.
 const KWOK_RIGHTS: &str = include_str!("../kwok-rights.yaml");
+/// The rights of CoreDNS, as its own manifests have them, for a user instead of a ServiceAccount.
+const COREDNS_RIGHTS: &str = include_str!("../coredns-rights.yaml");
 const AUDIT_POLICY: &str = include_str!("../audit-policy.yaml");
 
 /// Starts everything that the spec asks for.
@@ -44,15 +53,23 @@ pub(super) async fn cluster(supervisor: &Supervisor) -> Result<()> {
 }
 
 async fn in_order(supervisor: &Supervisor) -> Result<()> {
-    let Supervisor { folder, spec, port, .. } = supervisor;
+    let Supervisor { folder, spec, launcher, port, .. } = supervisor;
     write(&folder.audit_policy(), AUDIT_POLICY)?;
     write(&folder.stages(), &simulation::stages())?;
     credentials::create(folder, port.number())?;
 
+    if let Some(real) = &spec.real {
+        credentials::create_for_nodes(folder, real.count, port.number())?;
+        let hub = command_lines::hub(folder, launcher);
+        supervisor.start(HUB, move || Ok(hub.clone()));
+        let network = unless_one_ends(supervisor, hub_ready(folder)).await?;
+        let relay = command_lines::relay(folder, launcher, port.number(), &network);
+        supervisor.start(RELAY, move || Ok(relay.clone()));
+    }
     let etcd = command_lines::etcd(folder, spec);
     supervisor.start(ETCD, move || Ok(etcd.clone()));
     let api_server = command_lines::api_server(folder, spec, port.number());
-    supervisor.start(API_SERVER, move || Ok(api_server.clone()));
+    supervisor.start_in_hub(API_SERVER, move || Ok(api_server.clone()));
     let client = admin_client(folder).await?;
     unless_one_ends(supervisor, api_server_ready(&client)).await?;
     supervisor.phase.send_replace(Phase::Serving);
@@ -60,13 +77,69 @@ async fn in_order(supervisor: &Supervisor) -> Result<()> {
 
     // These retry for seconds when the API server is not there yet, so they are started after it.
     let controller_manager = command_lines::controller_manager(folder, spec);
-    supervisor.start(CONTROLLER_MANAGER, move || Ok(controller_manager.clone()));
+    supervisor.start_in_hub(CONTROLLER_MANAGER, move || Ok(controller_manager.clone()));
     let scheduler = command_lines::scheduler(folder, spec);
-    supervisor.start(SCHEDULER, move || Ok(scheduler.clone()));
+    supervisor.start_in_hub(SCHEDULER, move || Ok(scheduler.clone()));
     install::apply(&client, install::DEFAULT_NAMESPACE, KWOK_RIGHTS).await?;
     let (kwok_folder, kwok_spec) = (folder.clone(), spec.clone());
-    supervisor.start(KWOK, move || Ok(command_lines::kwok(&kwok_folder, &kwok_spec, free_port()?)));
-    unless_one_ends(supervisor, nodes_and_controllers_ready(&client, pool)).await
+    supervisor.start_in_hub(KWOK, move || Ok(command_lines::kwok(&kwok_folder, &kwok_spec, free_port()?)));
+    if let Some(real) = &spec.real {
+        real_nodes(supervisor, &client, real).await?;
+    }
+    unless_one_ends(supervisor, nodes_and_controllers_ready(&client, pool)).await?;
+    match &spec.real {
+        Some(real) => unless_one_ends(supervisor, real_nodes_ready(&client, real)).await,
+        None => Ok(()),
+    }
+}
+
+/// The network of real nodes, once the hub says that it is there.
+async fn hub_ready(folder: &Folder) -> Result<PathBuf> {
+    loop {
+        match hub::network(folder) {
+            Ok(network) => return Ok(network),
+            Err(_) => sleep(POLL).await,
+        }
+    }
+}
+
+/// Starts the nodes and what they need to run pods.
+async fn real_nodes(supervisor: &Supervisor, client: &Client, real: &RealNodes) -> Result<()> {
+    let Supervisor { folder, launcher, .. } = supervisor;
+    let registry = command_lines::registry(folder, &real.tools);
+    supervisor.start_in_hub(REGISTRY, move || Ok(registry.clone()));
+    for index in 0..real.count {
+        let node = command_lines::node(folder, launcher, index);
+        // Whoever stops a node wants it dead.
+        supervisor.start_with_grace(&node_name(index), Duration::ZERO, move || Ok(node.clone()));
+        tokio::spawn(gpus::advertise(client.clone(), node_name(index), real.gpus));
+    }
+    write(&folder.names(), &command_lines::names(folder))?;
+    install::apply(client, install::DEFAULT_NAMESPACE, COREDNS_RIGHTS).await?;
+    let coredns = command_lines::coredns(folder, &real.tools);
+    supervisor.start_in_hub(COREDNS, move || Ok(coredns.clone()));
+    unless_one_ends(supervisor, pause_image(folder, real)).await
+}
+
+/// Without it no pod starts.
+async fn pause_image(folder: &Folder, real: &RealNodes) -> Result<()> {
+    let (folder, real) = (folder.clone(), real.clone());
+    let push = move || {
+        images::until_registry_serves(&folder)?;
+        images::push(&folder, &real.tools, &real.pause, PAUSE)
+    };
+    spawn_blocking(push).await.map_err(|error| Error::invalid("load image", PAUSE, error))?
+}
+
+/// A node is ready when its kubelet says so and pods can have its GPUs.
+async fn real_nodes_ready(client: &Client, real: &RealNodes) -> Result<()> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let count = real.gpus.to_string();
+    let is_ready =
+        |node: Option<&Node>| node.is_some_and(|node| nodes::is_ready(node) && gpus::has(node, &count));
+    let names: Vec<String> = (0..real.count).map(node_name).collect();
+    let ready = names.iter().map(|name| wait_until(&nodes, name, PATIENCE, is_ready));
+    futures::future::try_join_all(ready).await.map(drop)
 }
 
 async fn api_server_ready(client: &Client) -> Result<()> {
@@ -96,7 +169,7 @@ async fn nodes_and_controllers_ready(client: &Client, pool: &NodePool) -> Result
 }
 
 /// Does the work, unless a component ends meanwhile: then its last words are the error.
-async fn unless_one_ends(supervisor: &Supervisor, work: impl Future<Output = Result<()>>) -> Result<()> {
+async fn unless_one_ends<T>(supervisor: &Supervisor, work: impl Future<Output = Result<T>>) -> Result<T> {
     let ended = {
         let components = supervisor.components();
         let each: Vec<_> = components

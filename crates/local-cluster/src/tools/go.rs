@@ -53,19 +53,21 @@ impl Go {
         source: &Path,
         package: &str,
         output: &Path,
-        program: &str,
+        flags: &[String],
+        with_c: bool,
         mut tick: impl FnMut(),
     ) -> Result<()> {
+        let program = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let said: PathBuf = source.join(format!("{program}.log"));
         let log = File::create(&said).map_err(Error::io("create", &said))?;
         let mut build = Command::new("go")
             .arg("build")
-            .args(build_flags())
+            .args(flags)
             .arg("-o")
             .arg(output)
             .arg(package)
             .current_dir(source)
-            .env("CGO_ENABLED", "0")
+            .env("CGO_ENABLED", if with_c { "1" } else { "0" })
             .env("GOFLAGS", "-buildvcs=false -mod=readonly")
             .env("GOTOOLCHAIN", "local")
             .env("GOWORK", "off")
@@ -90,7 +92,7 @@ impl Go {
         if fs::metadata(&said).is_ok_and(|said| said.len() == 0) {
             output = format!("nothing ({exit})");
         }
-        Err(Error::Build { program: program.to_owned(), output })
+        Err(Error::Build { program, output })
     }
 }
 

@@ -1,0 +1,91 @@
+//! Real nodes: kubelets that run containers, each on a machine of namespaces, in a network that only the cluster sees.
+//!
+//! ```text
+//!  machine               hub: a network              real-0: network, processes, mounts, names
+//!  127.0.0.1:P ── relay ──▶ kube-apiserver :P          init ─┬─ containerd ─ runc ─ pods 10.78.0.0/24
+//!                        │  coredns, registry   eth0         ├─ kubelet
+//!                        ╰─ bridge 10.77.0.1 ─── 10.77.0.10 ─╯  kube-proxy
+//! ```
+//!
+//! Nothing of this has a name on the machine: no namespace is mounted, no link, address or route is in its own network.
+//! The hub's network lives as long as the hub's process, and everything of a node as long as its init, whose end is the
+//! end of every process in it and of its mounts and links; so a SIGKILL of whatever part leaves files and empty control
+//! groups, which are removed with the cluster or by the next command. Clusters do not see each other and all use the same addresses.
+
+pub(crate) mod control_groups;
+pub(crate) mod gpus;
+pub(crate) mod hub;
+pub(crate) mod images;
+mod init;
+pub(crate) mod namespaces;
+pub(crate) mod network;
+mod node;
+mod relay;
+pub(crate) mod remains;
+pub(crate) mod settings;
+
+pub use self::{
+    hub::run as hold_network, init::run as run_node, node::run as become_node, relay::run as relay,
+    settings::REAL_LABEL,
+};
+
+use std::path::Path;
+
+use crate::{Error, Result};
+
+/// What is called on the machine, and the Debian package that brings it.
+const PROGRAMS: [(&str, &str); 3] = [("ip", "iproute2"), ("nft", "nftables"), ("unshare", "util-linux")];
+
+/// The name of a node: also its host name, and that of its link in the hub.
+pub(crate) fn node_name(index: u32) -> String {
+    format!("real-{index}")
+}
+
+/// Whether this machine can have real nodes; the error says what is missing.
+pub fn check() -> Result<()> {
+    let is_root = rustix::process::geteuid().is_root();
+    match missing(cfg!(target_os = "linux"), is_root, is_installed) {
+        None => Ok(()),
+        Some(reason) => Err(Error::NoRealNodes { reason }),
+    }
+}
+
+fn missing(is_linux: bool, is_root: bool, is_installed: impl Fn(&str) -> bool) -> Option<String> {
+    if !is_linux {
+        return Some("they need Linux; leave --real-nodes out, and nodes are simulated".to_owned());
+    }
+    if !is_root {
+        return Some(
+            "they need root, because each is made of namespaces: run the command as root".to_owned(),
+        );
+    }
+    let packages: Vec<&str> =
+        PROGRAMS.iter().filter(|(program, _)| !is_installed(program)).map(|(_, package)| *package).collect();
+    let names = packages.join(" ");
+    (!packages.is_empty()).then(|| format!("install {names}, for example with: apt-get install {names}"))
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| Path::new(&folder).join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_told_with_the_fix() {
+        assert_eq!(missing(true, true, |_| true), None);
+        let told = [
+            missing(false, true, |_| true),
+            missing(true, false, |_| true),
+            missing(true, true, |program| program == "unshare"),
+        ];
+        let fixes =
+            ["leave --real-nodes out", "run the command as root", "apt-get install iproute2 nftables"];
+        for (told, fix) in told.into_iter().zip(fixes) {
+            assert!(told.as_ref().is_some_and(|told| told.contains(fix)), "{told:?}");
+        }
+    }
+}

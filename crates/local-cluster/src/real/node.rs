@@ -1,0 +1,53 @@
+//! A node seen from outside: it is plugged into the hub, then becomes the process that holds its namespaces.
+
+use std::{os::unix::process::CommandExt as _, path::Path, process::Command, time::Duration};
+
+use crate::{Error, Folder, Result};
+
+use super::{control_groups, hub, namespaces, network, node_name, remains};
+
+/// A node with many containers takes a moment to die.
+const ENDS_WITHIN: Duration = Duration::from_secs(20);
+
+/// Runs in the node's network, which is new and empty; returns only if something fails.
+///
+/// The process stays the same through every step, so what the supervisor watches and kills is the node: `unshare` sees
+/// to it that init ends with it, and with init ends everything in the node.
+pub fn run(root: &Path, index: u32) -> Error {
+    let name = node_name(index);
+    match end_predecessor(root, index).and_then(|()| make_place(root, index, &name)) {
+        Ok(()) => {}
+        Err(error) => return error,
+    }
+    let own_program = match std::env::current_exe() {
+        Ok(path) => path,
+        Err(error) => return Error::io("find", "our own program")(error),
+    };
+    let failed = Command::new("unshare")
+        .args(["--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child=SIGKILL", "--mount-proc"])
+        .arg(own_program)
+        .args(["node-init", "--index", &index.to_string(), "--dir"])
+        .arg(root)
+        .exec();
+    Error::io("start", "unshare")(failed)
+}
+
+/// The node as it was before, which is on its way out, may still hold what it kept on disk.
+fn end_predecessor(root: &Path, index: u32) -> Result<()> {
+    let inits = remains::inits(&Folder::at(root.to_owned()), Some(index));
+    remains::end(&inits, ENDS_WITHIN)
+}
+
+fn make_place(root: &Path, index: u32, name: &str) -> Result<()> {
+    let folder = Folder::at(root.to_owned());
+    let nodes = folder.read_spec()?.real.map_or(0, |real| real.count);
+    let hub_pid = hub::pid(&folder)?;
+    let hub_network = namespaces::network_of(hub_pid);
+    // The predecessor's cable; that there is none is the usual case.
+    let _ = namespaces::within(&hub_network, || network::ip(&network::unplug(name)));
+    let plugged = network::ip(&network::plug_in(name, index, nodes, hub_pid))
+        .and_then(|()| network::allow_forwarding())
+        .and_then(|()| namespaces::within(&hub_network, || network::ip(&network::connect(name, index))));
+    plugged.map_err(Error::io("plug in", name))?;
+    control_groups::make(&folder.name(), name).map_err(Error::io("make the control groups of", name))
+}

@@ -1,0 +1,127 @@
+//! What a test wants of us beyond being an engine, from the environment: times, and how to fail.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+
+#[derive(Debug, PartialEq)]
+pub(crate) struct Behaviour {
+    /// `ENGINE_LOAD_SECONDS`: after the model was read, before anything is served.
+    pub(crate) load: Duration,
+    /// `ENGINE_ANSWER_MILLISECONDS`: what an answer takes.
+    pub(crate) answer: Duration,
+    /// `ENGINE_DRAIN_SECONDS`, instead of what the arguments say.
+    pub(crate) drain: Option<Duration>,
+    /// `ENGINE_FAULT`.
+    pub(crate) fault: Option<Fault>,
+    /// `HOSTNAME`, which is the pod's name.
+    pub(crate) pod: String,
+    /// `ENGINE_REVISION`, by which a test tells one rollout from another.
+    pub(crate) revision: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Fault {
+    /// `fail`: ends with 1 while it loads.
+    Fail,
+    /// `hang`: loads for ever.
+    Hang,
+    /// `crash-after:SECONDS`: ends with 1 so long after it became ready.
+    CrashAfter(Duration),
+    /// `not-ready-after:SECONDS`: its readiness path answers 503 from then on; requests are still answered.
+    NotReadyAfter(Duration),
+    /// `allocate:MEBIBYTES`: takes that much memory while it loads.
+    Allocate { mebibytes: usize },
+}
+
+impl Behaviour {
+    pub(crate) fn parse(variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<Self> {
+        let duration = |name: &str, unit: Duration| match variable(name) {
+            Some(text) => amount(&text, unit).with_context(|| format!("{name}={text}")).map(Some),
+            None => Ok(None),
+        };
+        let answer = duration("ENGINE_ANSWER_MILLISECONDS", Duration::from_millis(1))?;
+        Ok(Self {
+            load: duration("ENGINE_LOAD_SECONDS", SECOND)?.unwrap_or_default(),
+            answer: answer.unwrap_or(Duration::from_millis(20)),
+            drain: duration("ENGINE_DRAIN_SECONDS", SECOND)?,
+            fault: match variable("ENGINE_FAULT").filter(|text| !text.is_empty()) {
+                Some(text) => Some(fault(&text).with_context(|| format!("ENGINE_FAULT={text}"))?),
+                None => None,
+            },
+            pod: variable("HOSTNAME").unwrap_or_default(),
+            revision: variable("ENGINE_REVISION").unwrap_or_default(),
+        })
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn fault(text: &str) -> anyhow::Result<Fault> {
+    let fault = match text.split_once(':').unwrap_or((text, "")) {
+        ("fail", "") => Fault::Fail,
+        ("hang", "") => Fault::Hang,
+        ("crash-after", seconds) => Fault::CrashAfter(amount(seconds, SECOND)?),
+        ("not-ready-after", seconds) => Fault::NotReadyAfter(amount(seconds, SECOND)?),
+        ("allocate", mebibytes) => {
+            Fault::Allocate { mebibytes: mebibytes.parse().context("not a number of mebibytes")? }
+        }
+        _ => bail!("none of fail, hang, crash-after:SECONDS, not-ready-after:SECONDS, allocate:MEBIBYTES"),
+    };
+    Ok(fault)
+}
+
+/// So many of a unit; fractions are fine.
+fn amount(text: &str, unit: Duration) -> anyhow::Result<Duration> {
+    let number: f64 = text.parse().context("not a number")?;
+    Duration::try_from_secs_f64(number * unit.as_secs_f64()).context("no time that can be waited")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(variables: &[(&str, &str)]) -> anyhow::Result<Behaviour> {
+        Behaviour::parse(|name| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn times_may_have_fractions() {
+        let behaviour =
+            parsed(&[("ENGINE_LOAD_SECONDS", "0.5"), ("ENGINE_ANSWER_MILLISECONDS", "3")]).unwrap();
+        assert_eq!(behaviour.load, Duration::from_millis(500));
+        assert_eq!(behaviour.answer, Duration::from_millis(3));
+        assert_eq!(behaviour.drain, None);
+    }
+
+    #[test]
+    fn every_fault_has_a_name() {
+        let second = Duration::from_secs(1);
+        for (text, fault) in [
+            ("fail", Some(Fault::Fail)),
+            ("hang", Some(Fault::Hang)),
+            ("crash-after:1", Some(Fault::CrashAfter(second))),
+            ("not-ready-after:1", Some(Fault::NotReadyAfter(second))),
+            ("allocate:64", Some(Fault::Allocate { mebibytes: 64 })),
+            ("", None),
+        ] {
+            assert_eq!(parsed(&[("ENGINE_FAULT", text)]).unwrap().fault, fault, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_wish_is_refused_instead_of_passing_a_test() {
+        for (name, value) in [
+            ("ENGINE_FAULT", "fails"),
+            ("ENGINE_FAULT", "crash-after"),
+            ("ENGINE_FAULT", "fail:1"),
+            ("ENGINE_LOAD_SECONDS", "-1"),
+            ("ENGINE_DRAIN_SECONDS", "long"),
+        ] {
+            assert!(parsed(&[(name, value)]).is_err(), "{name}={value}");
+        }
+    }
+}

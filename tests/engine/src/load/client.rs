@@ -1,0 +1,202 @@
+//! One request as an ordinary HTTP/1.1 client sends it, and the kind of its failure.
+
+use std::{
+    collections::VecDeque,
+    io,
+    str::FromStr,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use axum::{
+    body::Bytes,
+    http::{Request, StatusCode, Uri, header},
+};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use tokio::{net::TcpStream, time::timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+/// Where requests go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// `host:port`.
+    authority: String,
+    path: String,
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let uri: Uri = text.parse().map_err(|error| format!("{error}"))?;
+        let (Some("http"), Some(host)) = (uri.scheme_str(), uri.host()) else {
+            return Err("it must begin with http:// and a host".to_owned());
+        };
+        let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        Ok(Self { authority: format!("{host}:{}", uri.port_u16().unwrap_or(80)), path })
+    }
+}
+
+/// Why a request failed, in the words of the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    Unresolved,
+    Refused,
+    Reset,
+    Timeout,
+    Status(StatusCode),
+    /// Anything else that went wrong on the connection.
+    Broken,
+}
+
+impl Failure {
+    pub(crate) fn kind(self) -> String {
+        match self {
+            Self::Unresolved => "unresolved".to_owned(),
+            Self::Refused => "refused".to_owned(),
+            Self::Reset => "reset".to_owned(),
+            Self::Timeout => "timeout".to_owned(),
+            Self::Status(status) => format!("status {}", status.as_u16()),
+            Self::Broken => "broken".to_owned(),
+        }
+    }
+}
+
+/// What the test engine says of itself in each answer; others say nothing.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Answer {
+    pub(crate) pod: String,
+    pub(crate) revision: String,
+    /// A kept connection was found closed, and another was opened.
+    #[serde(skip)]
+    pub(crate) reconnected: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Client {
+    target: Target,
+    body: Bytes,
+    patience: Duration,
+    /// Connections that wait for another request; `None` if each request has one of its own.
+    kept: Option<Mutex<VecDeque<Connection>>>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    _driver: AbortOnDropHandle<()>,
+}
+
+const LARGEST_ANSWER: usize = 1 << 20;
+
+impl Client {
+    pub(crate) fn new(target: Target, body: String, patience: Duration, keep_alive: bool) -> Self {
+        Self { target, body: body.into(), patience, kept: keep_alive.then(Mutex::default) }
+    }
+
+    pub(crate) async fn send(&self) -> Result<Answer, Failure> {
+        timeout(self.patience, self.answered()).await.unwrap_or(Err(Failure::Timeout))
+    }
+
+    async fn answered(&self) -> Result<Answer, Failure> {
+        if let Some(kept) = self.kept() {
+            match self.ask(kept).await {
+                // Closed by the server while it waited, or together with our request.
+                Err(Failure::Reset) => {
+                    let answer = self.ask(self.connect().await?).await?;
+                    return Ok(Answer { reconnected: true, ..answer });
+                }
+                answered => return answered,
+            }
+        }
+        self.ask(self.connect().await?).await
+    }
+
+    /// A kept connection that is still open, as far as we know.
+    fn kept(&self) -> Option<Connection> {
+        let mut kept = self.kept.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|connection| connection.sender.is_ready());
+        kept.pop_front()
+    }
+
+    async fn connect(&self) -> Result<Connection, Failure> {
+        let addresses = tokio::net::lookup_host(&self.target.authority).await;
+        let addresses: Vec<_> = addresses.map_err(|_| Failure::Unresolved)?.collect();
+        let stream = TcpStream::connect(&*addresses).await.map_err(|error| failure(&error))?;
+        let (sender, connection) =
+            handshake(TokioIo::new(stream)).await.map_err(|error| connection_failure(&error))?;
+        let driver = tokio::spawn(async move {
+            // What goes wrong here is told to the request, if there is one.
+            let _ = connection.await;
+        });
+        Ok(Connection { sender, _driver: AbortOnDropHandle::new(driver) })
+    }
+
+    async fn ask(&self, mut connection: Connection) -> Result<Answer, Failure> {
+        let mut request = Request::post(&self.target.path)
+            .header(header::HOST, &self.target.authority)
+            .header(header::CONTENT_TYPE, "application/json");
+        if self.kept.is_none() {
+            request = request.header(header::CONNECTION, "close");
+        }
+        let request = request.body(Full::new(self.body.clone())).map_err(|_| Failure::Broken)?;
+        let answer = connection.sender.send_request(request).await;
+        let answer = answer.map_err(|error| connection_failure(&error))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), LARGEST_ANSWER).collect().await;
+        let body = body.map_err(|error| {
+            error.downcast_ref::<hyper::Error>().map_or(Failure::Broken, connection_failure)
+        })?;
+        if let Some(kept) = &self.kept {
+            // Ready again a moment later, when the driver has seen the end of the body.
+            if connection.sender.ready().await.is_ok() {
+                kept.lock().unwrap_or_else(PoisonError::into_inner).push_back(connection);
+            }
+        }
+        if !status.is_success() {
+            return Err(Failure::Status(status));
+        }
+        Ok(serde_json::from_slice(&body.to_bytes()).unwrap_or_default())
+    }
+}
+
+fn connection_failure(error: &hyper::Error) -> Failure {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
+    match cause {
+        Some(cause) => failure(cause),
+        // The server closed without an answer.
+        None if error.is_incomplete_message() || error.is_canceled() || error.is_closed() => Failure::Reset,
+        None => Failure::Broken,
+    }
+}
+
+fn failure(error: &io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => Failure::Refused,
+        io::ErrorKind::ConnectionReset
+        | io::ErrorKind::ConnectionAborted
+        | io::ErrorKind::BrokenPipe
+        | io::ErrorKind::NotConnected
+        | io::ErrorKind::UnexpectedEof => Failure::Reset,
+        io::ErrorKind::TimedOut => Failure::Timeout,
+        _ => Failure::Broken,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_has_a_port_and_a_path_also_where_it_names_none() {
+        let target = |text: &str| text.parse::<Target>().map(|target| (target.authority, target.path));
+        assert_eq!(target("http://llm"), Ok(("llm:80".to_owned(), "/".to_owned())));
+        let long = target("http://llm.ns.svc:8000/v1/completions?a=b");
+        assert_eq!(long, Ok(("llm.ns.svc:8000".to_owned(), "/v1/completions?a=b".to_owned())));
+        assert!(target("https://llm").is_err() && target("llm:80").is_err() && target("/v1").is_err());
+    }
+}

@@ -1,0 +1,115 @@
+//! Load counts what it sent and what came back, whatever comes back.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpListener,
+    process::Command,
+    thread,
+    time::Instant,
+};
+
+use serde_json::{Value, json};
+
+use crate::scene::{Engine, VLLM, ask, until};
+
+/// Twenty requests within a second.
+fn load(port: u16, more: &[&str]) -> Value {
+    let url = format!("http://localhost:{port}/v1/completions");
+    let output = Command::new(env!("CARGO_BIN_EXE_test-engine"))
+        .args(["load", "--url", &url, "--rate", "20", "--seconds", "1"])
+        .args(more)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn every_request_is_counted_with_who_answered_it() {
+    let engine = Engine::start(VLLM, &[]);
+    let port = engine.ready();
+    for more in [&[][..], &["--keep-alive"]] {
+        let report = load(port, more);
+        assert_eq!(
+            (&report["sent"], &report["succeeded"], &report["failed"]),
+            (&json!(20), &json!(20), &json!(0))
+        );
+        assert_eq!((&report["by_pod"], &report["by_revision"]), (&json!({"llama-0": 20}), &json!({"1": 20})));
+        assert_eq!(report["reconnected"], json!(0));
+        assert!(report["p50_ms"].as_f64().unwrap() >= 20.0, "an answer takes that long: {report}");
+    }
+}
+
+#[test]
+fn answers_that_come_late_do_not_make_requests_late() {
+    let engine = Engine::start(VLLM, &[("ENGINE_ANSWER_MILLISECONDS", "1500")]);
+    let port = engine.ready();
+    let began = Instant::now();
+    let report = load(port, &[]);
+    assert_eq!(report["succeeded"], json!(20));
+    // One after the other they would take 30 s.
+    assert!(began.elapsed().as_secs() < 10, "{report}");
+}
+
+#[test]
+fn a_status_that_is_no_success_is_a_failure_of_that_kind() {
+    let engine = Engine::start(VLLM, &[]);
+    let report = load(engine.ready(), &["--body", r#"{"model":"other"}"#]);
+    assert_eq!(report["failures"], json!({ "status 404": 20 }));
+    assert_eq!(report["first_failures"].as_array().unwrap().len(), 10);
+    assert_eq!(report["first_failures"][1], json!({ "second": 0.05, "kind": "status 404" }));
+}
+
+#[test]
+fn nobody_there_and_nobody_who_answers_are_two_kinds() {
+    // Nobody accepts: the system does, and then nothing comes.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    assert_eq!(load(port, &["--timeout-seconds", "1"])["failures"], json!({ "timeout": 20 }));
+    drop(silent);
+    assert_eq!(load(port, &[])["failures"], json!({ "refused": 20 }));
+}
+
+#[test]
+fn a_kept_connection_that_was_closed_is_opened_anew_and_told() {
+    let port = closes_after_one_answer();
+    let report = load(port, &["--keep-alive"]);
+    assert_eq!((&report["succeeded"], &report["reconnected"]), (&json!(20), &json!(19)), "{report}");
+    assert_eq!(load(port, &[])["reconnected"], json!(0));
+}
+
+#[test]
+fn an_engine_that_goes_away_costs_what_was_sent_to_it_afterwards() {
+    let mut engine = Engine::start(VLLM, &[]);
+    let port = engine.ready();
+    let loading = thread::spawn(move || load(port, &["--keep-alive"]));
+    until(|| {
+        let metrics = ask(port, "GET /metrics", "").unwrap().body;
+        metrics.contains("vllm:request_success_total{model_name=\"llama\"} 2").then_some(())
+    });
+    engine.terminate();
+    assert!(engine.ended().success());
+    let report = loading.join().unwrap();
+    let (succeeded, refused) = (&report["succeeded"], &report["failures"]["refused"]);
+    assert!(succeeded.as_u64().unwrap() >= 2 && refused.as_u64().unwrap() > 0, "{report}");
+    assert_eq!(report["failures"].as_object().unwrap().len(), 1, "nothing but refused: {report}");
+}
+
+/// A server that answers one request of each connection, and closes it when the next one comes.
+fn closes_after_one_answer() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // It lives as long as the test program.
+    thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut connection = connection.unwrap();
+            thread::spawn(move || {
+                let mut request = [0; 4096];
+                let _ = connection.read(&mut request);
+                let _ = connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}");
+                let _ = connection.read(&mut request);
+            });
+        }
+    });
+    port
+}

@@ -1,0 +1,9 @@
+//! The real program on loopback: an engine that is started, probed, asked, told to fail and stopped; and load on it.
+
+#![cfg(test)]
+
+mod scene;
+
+mod faults;
+mod life;
+mod load;

@@ -1,0 +1,100 @@
+//! What the pods of an AIInference may do, and how they go.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use kube::api::{DeleteParams, PostParams};
+use serde_json::json;
+use tests::{
+    Scene,
+    inference::{create, until_ready},
+    real, wait_until_gone, within,
+};
+
+use crate::{
+    claims::model_in_a_claim,
+    pods::{self, container, pod},
+    store::{Model, Store, asked, on_real_nodes, pod_of, pods_of, wishes, with},
+};
+
+#[tokio::test]
+async fn pods_run_where_restricted_is_enforced_and_hold_no_token() {
+    let scene = real().await;
+    let enforced =
+        pod("free", json!({ "hostNetwork": true, "containers": [container("free", &[], json!({}))] }));
+    let refused = scene.api::<Pod>().create(&PostParams::default(), &enforced).await.unwrap_err();
+    assert!(refused.to_string().contains("PodSecurity"), "{refused}");
+
+    let store = Store::start(&scene).await;
+    store.put_model("qwen", &Model::small());
+    create(&scene, "store", store.spec("qwen")).await;
+    create(&scene, "claim", on_real_nodes(&model_in_a_claim(&scene).await)).await;
+    for name in ["store", "claim"] {
+        until_ready(&scene, name).await;
+        // As it was admitted: by then a token would have been added.
+        let spec = pod_of(&scene, name).await.spec.expect("a spec");
+        let volumes = spec.volumes.unwrap_or_default();
+        let projected: Vec<&str> =
+            volumes.iter().filter(|one| one.projected.is_some()).map(|one| one.name.as_str()).collect();
+        assert!(projected.is_empty(), "{name}: {projected:?}");
+        let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+        let mounts: Vec<&str> = containers.flat_map(mount_paths).collect();
+        assert!(mounts.contains(&"/models"), "{name}: {mounts:?}");
+        assert!(!mounts.iter().any(|path| path.contains("secrets")), "{name}: {mounts:?}");
+    }
+}
+
+fn mount_paths(container: &Container) -> impl Iterator<Item = &str> {
+    container.volume_mounts.iter().flatten().map(|mount| mount.mount_path.as_str())
+}
+
+/// Requests take longer than the pod waits before SIGTERM, so some are in flight when it comes.
+#[tokio::test]
+async fn a_pod_that_is_deleted_answers_what_it_was_asked() {
+    const ANSWER_MILLISECONDS: &str = "14000";
+    let scene = real().await;
+    let engine = wishes([("ENGINE_ANSWER_MILLISECONDS", ANSWER_MILLISECONDS)]);
+    let spec = with(on_real_nodes(&model_in_a_claim(&scene).await), engine);
+    create(&scene, "chat", with(spec, json!({ "replicas": 2 }))).await;
+    let url = until_ready(&scene, "chat").await.status.and_then(|status| status.url).expect("a URL");
+
+    let url = format!("{url}/v1/completions");
+    let body = json!({ "model": "chat", "prompt": "test" }).to_string();
+    let args = [
+        "load",
+        "--url",
+        &url,
+        "--body",
+        &body,
+        "--rate",
+        "10",
+        "--seconds",
+        "12",
+        "--timeout-seconds",
+        "30",
+    ];
+    let load =
+        pod("load", json!({ "restartPolicy": "Never", "containers": [container("load", &args, json!({}))] }));
+    pods::create(&scene, &load).await;
+    let leaving = pods_of(&scene, "chat").await.remove(0);
+    until_busy(&scene, &leaving).await;
+    let name = leaving.metadata.name.as_deref().expect("a name");
+    scene.api::<Pod>().delete(name, &DeleteParams::default()).await.expect("it is deleted");
+
+    let report = pods::report(&scene, "load").await;
+    assert_eq!((&report["sent"], &report["succeeded"]), (&json!(120), &json!(120)), "{report}");
+    assert!(report["by_pod"][name].as_u64() > Some(0), "{report}");
+    wait_until_gone(&scene.api::<Pod>(), name, within()).await;
+}
+
+/// Waits until a request is in flight; an engine's gauge can only be asked for.
+async fn until_busy(scene: &Scene<'_>, pod: &Pod) {
+    let deadline = Instant::now() + within();
+    let is_idle = |metrics: &str| {
+        metrics.lines().any(|line| line.starts_with("vllm:num_requests_running") && line.ends_with(" 0"))
+    };
+    while is_idle(&asked(scene, pod, "metrics")) {
+        assert!(Instant::now() < deadline, "no request has come");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}

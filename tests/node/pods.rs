@@ -1,0 +1,91 @@
+//! Pods of the tests' own: engines, and what sends requests to them.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use kube::api::PostParams;
+use serde_json::{Value, json};
+use tests::{ENGINE_IMAGE, Scene, wait_for, within};
+
+/// A pod that `restricted` admits, on a real node.
+pub(crate) fn pod(name: &str, spec: Value) -> Pod {
+    let mut object = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": name, "labels": { "app": name } },
+        "spec": {
+            "nodeSelector": { "local-cluster/real": "true" },
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": { "runAsNonRoot": true, "seccompProfile": { "type": "RuntimeDefault" } },
+        },
+    });
+    if let (Some(all), Value::Object(changes)) = (object["spec"].as_object_mut(), spec) {
+        all.extend(changes);
+    }
+    serde_json::from_value(object).expect("a pod")
+}
+
+/// A container of the test engine that loads nothing.
+pub(crate) fn container(name: &str, args: &[&str], more: Value) -> Value {
+    let mut container = json!({
+        "name": name,
+        "image": ENGINE_IMAGE,
+        "args": args,
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": { "drop": ["ALL"] },
+        },
+    });
+    if let (Some(all), Value::Object(changes)) = (container.as_object_mut(), more) {
+        all.extend(changes);
+    }
+    container
+}
+
+/// An engine that serves at once.
+pub(crate) fn engine(name: &str, port: u16) -> Value {
+    let args = ["/etc".to_owned(), format!("--port={port}")];
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    container(
+        name,
+        &args,
+        json!({ "readinessProbe": { "httpGet": { "path": "/health", "port": port }, "periodSeconds": 1 } }),
+    )
+}
+
+/// Requests to an address, and what came of them.
+pub(crate) fn load(url: &str) -> Value {
+    container("load", &["load", "--url", url, "--rate", "20", "--seconds", "2"], json!({}))
+}
+
+pub(crate) async fn create(scene: &Scene<'_>, pod: &Pod) {
+    scene.api::<Pod>().create(&PostParams::default(), pod).await.expect("the pod is admitted");
+}
+
+pub(crate) async fn until_ready(scene: &Scene<'_>, name: &str) -> Pod {
+    wait_for(&scene.api::<Pod>(), name, "ready", within(), |pod: &Pod| {
+        let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    })
+    .await
+}
+
+pub(crate) fn container_status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
+    pod.status.as_ref()?.container_statuses.as_ref()?.iter().find(|status| status.name == name)
+}
+
+/// What a pod that sends requests printed at its end.
+pub(crate) async fn report(scene: &Scene<'_>, name: &str) -> Value {
+    report_within(scene, name, within()).await
+}
+
+pub(crate) async fn report_within(scene: &Scene<'_>, name: &str, within: Duration) -> Value {
+    wait_for(&scene.api::<Pod>(), name, "done", within, |pod: &Pod| {
+        pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Succeeded")
+    })
+    .await;
+    let logs = scene.kubectl(&["logs", name]);
+    let last = logs.lines().last().unwrap_or_default();
+    serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {logs}"))
+}

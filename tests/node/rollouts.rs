@@ -1,0 +1,109 @@
+//! A new version under load: requests through the Service, at fixed times, whatever became of earlier ones.
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+use tests::{
+    ENGINE_IMAGE, PRODUCT, Scene,
+    inference::{change, create, until_not_ready, until_ready},
+    real, wait_for, within,
+};
+
+use crate::{
+    claims::model_in_a_claim,
+    pods::{self, container, container_status, pod},
+};
+
+/// Requests of each of the two loads.
+const RATE: u64 = 50;
+const SECONDS: u64 = 60;
+
+#[tokio::test]
+async fn surge_loses_no_request() {
+    let scene = real().await;
+    rolled_out_under_load(&scene, json!({ "replicas": 1, "rollout": "Surge" })).await;
+}
+
+#[tokio::test]
+async fn replacing_two_replicas_loses_no_request() {
+    let scene = real().await;
+    rolled_out_under_load(&scene, json!({ "replicas": 2, "rollout": "Replace" })).await;
+}
+
+#[tokio::test]
+async fn a_revision_that_never_works_gets_no_request() {
+    let scene = real().await;
+    let model = serving(&scene, json!({ "replicas": 1, "rollout": "Surge" })).await;
+    let loads = start_loads(&scene, 40).await;
+    change(&scene, "chat", json!({ "env": engine(2, "fail") })).await;
+    until_not_ready(&scene, "chat", "CrashLoop").await;
+    for report in reports(&scene, loads).await {
+        assert_eq!(
+            (&report["failed"], &report["by_revision"]),
+            (&json!(0), &json!({ "1": 40 * RATE })),
+            "{report}"
+        );
+    }
+    // Taken back, it is as if nothing had been.
+    change(&scene, "chat", serde_json::to_value(&model.spec).expect("the spec as it was")).await;
+    until_ready(&scene, "chat").await;
+}
+
+async fn rolled_out_under_load(scene: &Scene<'_>, spec: Value) {
+    serving(scene, spec).await;
+    let loads = start_loads(scene, SECONDS).await;
+    change(scene, "chat", json!({ "env": engine(2, "") })).await;
+    until_ready(scene, "chat").await;
+    for report in reports(scene, loads).await {
+        assert_eq!((&report["sent"], &report["failed"]), (&json!(RATE * SECONDS), &json!(0)), "{report}");
+        let answers = |revision: &str| report["by_revision"][revision].as_u64();
+        assert!(answers("1") > Some(0) && answers("2") > Some(0), "both revisions answered: {report}");
+        // A figure for the reader of the log.
+        println!("{report}");
+    }
+}
+
+async fn serving(scene: &Scene<'_>, spec: Value) -> api::aiinference::AIInference {
+    let mut all = json!({
+        "modelSource": model_in_a_claim(scene).await,
+        "image": ENGINE_IMAGE,
+        "gpu": { "productLabel": PRODUCT, "count": 1 },
+        "env": engine(1, ""),
+    });
+    if let (Some(all), Value::Object(spec)) = (all.as_object_mut(), spec) {
+        all.extend(spec);
+    }
+    create(scene, "chat", all).await;
+    until_ready(scene, "chat").await
+}
+
+fn engine(revision: u32, fault: &str) -> Value {
+    json!([
+        { "name": "ENGINE_REVISION", "value": revision.to_string() },
+        { "name": "ENGINE_FAULT", "value": fault },
+    ])
+}
+
+/// Starts one load with a connection for each request and one that keeps them, and returns when both run.
+async fn start_loads(scene: &Scene<'_>, seconds: u64) -> [&'static str; 2] {
+    let url = format!("http://chat.{}.svc.cluster.local:8000/v1/completions", scene.namespace());
+    let (rate, seconds) = (RATE.to_string(), seconds.to_string());
+    let args = ["load", "--url", &url, "--rate", &rate, "--seconds", &seconds];
+    for (name, more) in [("anew", None), ("kept", Some("--keep-alive"))] {
+        let args: Vec<&str> = args.into_iter().chain(more).collect();
+        let spec = json!({ "restartPolicy": "Never", "containers": [container("load", &args, json!({}))] });
+        pods::create(scene, &pod(name, spec)).await;
+        wait_for(&scene.api::<Pod>(), name, "running", within(), |pod: &Pod| {
+            container_status(pod, "load").and_then(|status| status.state.as_ref()?.running.as_ref()).is_some()
+        })
+        .await;
+    }
+    ["anew", "kept"]
+}
+
+async fn reports(scene: &Scene<'_>, loads: [&str; 2]) -> Vec<Value> {
+    let mut reports = Vec::new();
+    for load in loads {
+        reports.push(pods::report_within(scene, load, within() * 3).await);
+    }
+    reports
+}

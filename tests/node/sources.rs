@@ -1,0 +1,208 @@
+//! Where models come from: that the bytes arrive, and that what keeps them from arriving is told, and heals.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt as _,
+    time::Instant,
+};
+
+use api::{
+    aiinference::{AIInference, Phase},
+    conditions, reasons,
+};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use serde_json::{Value, json};
+use tests::{
+    Scene,
+    inference::{change, condition, create, until_not_ready_within, until_ready},
+    real, within,
+};
+
+use crate::{
+    claims,
+    store::{BUCKET, MIB, Model, Read, Store, noise, on_real_nodes, pod_of, read_by, with},
+};
+
+#[tokio::test]
+async fn what_the_store_has_is_what_the_engine_reads_and_cannot_change() {
+    let scene = real().await;
+    let store = Store::start(&scene).await;
+    let model = Model::new([
+        ("config.json", b"{}".into()),
+        ("weights/model-1.safetensors", noise(1, 100 * MIB)),
+        ("weights/model-2.safetensors", noise(2, 3 * MIB + 1)),
+        ("tokenizer/deeply/nested/empty folders are none/vocab.txt", "täst\n".into()),
+    ]);
+    store.put_model("qwen", &model);
+    let began = Instant::now();
+    create(&scene, "chat", store.spec("qwen")).await;
+    until_ready(&scene, "chat").await;
+    let pod = pod_of(&scene, "chat").await;
+    eprintln!("100 MiB: ready {:.1} s after it was created", began.elapsed().as_secs_f64());
+    eprintln!("{}", loader_log(&scene, &pod));
+    assert_eq!(read_by(&scene, &pod), Read { digests: model.digests(), writable: false });
+}
+
+#[tokio::test]
+async fn what_a_claim_has_is_what_the_engine_reads_and_cannot_change() {
+    let scene = real().await;
+    let model = Model::small();
+    let folder = claims::folder(&scene);
+    model.write_to(&folder);
+    // As far as the files say, everybody may write there.
+    fs::set_permissions(&folder, Permissions::from_mode(0o777)).expect("a folder for everybody");
+    claims::claim(&scene, &folder).await;
+    create(&scene, "chat", on_real_nodes("pvc://models")).await;
+    create(&scene, "part", on_real_nodes("pvc://models/weights")).await;
+    until_ready(&scene, "chat").await;
+    let read = read_by(&scene, &pod_of(&scene, "chat").await);
+    assert_eq!(read, Read { digests: model.digests(), writable: false });
+
+    until_ready(&scene, "part").await;
+    let part = Read {
+        digests: [("model.bin".to_owned(), model.digests()["weights/model.bin"].clone())].into(),
+        writable: false,
+    };
+    assert_eq!(read_by(&scene, &pod_of(&scene, "part").await), part);
+}
+
+#[tokio::test]
+async fn wrong_credentials_are_told_and_mended_in_the_secret() {
+    let scene = real().await;
+    let store = Store::start(&scene).await;
+    store.put_model("qwen", &Model::small());
+    store.give_credentials("another-key").await;
+    create(&scene, "chat", store.spec("qwen")).await;
+    let told = told(&scene, "chat", reasons::SOURCE_UNAUTHORIZED, "correct the Secret").await;
+    told.heals(store.give_right_credentials()).await;
+}
+
+#[tokio::test]
+async fn a_bucket_that_is_not_there_is_told_and_waited_for() {
+    let scene = real().await;
+    let store = Store::start(&scene).await;
+    let spec = with(store.spec(""), json!({ "modelSource": "s3://later/qwen" }));
+    create(&scene, "chat", spec).await;
+    let told = told(&scene, "chat", reasons::SOURCE_NOT_FOUND, "there is no such bucket").await;
+    let mend = async {
+        store.put_model("qwen", &Model::small());
+        store.rename_bucket(BUCKET, "later");
+    };
+    told.heals(mend).await;
+}
+
+#[tokio::test]
+async fn a_prefix_with_nothing_below_it_is_told_and_waited_for() {
+    let scene = real().await;
+    let store = Store::start(&scene).await;
+    create(&scene, "chat", store.spec("qwen")).await;
+    let told = told(&scene, "chat", reasons::SOURCE_NOT_FOUND, "s3://models/qwen has no object").await;
+    told.heals(async { store.put_model("qwen", &Model::small()) }).await;
+}
+
+#[tokio::test]
+async fn a_corrupt_object_is_told_and_fetched_again_when_it_has_changed() {
+    let scene = real().await;
+    let store = Store::start(&scene).await;
+    let model = Model::small();
+    store.put_model("qwen", &model);
+    let path = "weights/model.bin";
+    let mut corrupt = model.file(path).to_vec();
+    corrupt[MIB / 2] ^= 1;
+    store.put(&format!("qwen/{path}"), &corrupt);
+    create(&scene, "chat", store.spec("qwen")).await;
+    let told = told(&scene, "chat", reasons::CHECKSUM_MISMATCH, path).await;
+    told.heals(async { store.put(&format!("qwen/{path}"), model.file(path)) }).await;
+    let read = read_by(&scene, &pod_of(&scene, "chat").await);
+    assert_eq!(read.digests, model.digests());
+}
+
+#[tokio::test]
+async fn a_volume_that_is_too_small_is_told_until_it_is_made_larger() {
+    let scene = real().await;
+    let store = Store::start(&scene).await;
+    store.put_zeros("qwen/model.bin", 80 * MIB);
+    create(&scene, "chat", with(store.spec("qwen"), in_memory("64Mi"))).await;
+    told(&scene, "chat", reasons::OUT_OF_SPACE, "make its volume larger").await;
+    change(&scene, "chat", in_memory("96Mi")).await;
+    until_ready(&scene, "chat").await;
+}
+
+#[tokio::test]
+async fn a_model_that_shrinks_fits_into_the_volume_that_was_too_small() {
+    let scene = real().await;
+    let store = Store::start(&scene).await;
+    store.put_zeros("qwen/model.bin", 80 * MIB);
+    create(&scene, "chat", with(store.spec("qwen"), in_memory("64Mi"))).await;
+    let told = told(&scene, "chat", reasons::OUT_OF_SPACE, "make its volume larger").await;
+    told.heals(async { store.put_zeros("qwen/model.bin", 48 * MIB) }).await;
+}
+
+#[tokio::test]
+async fn an_unreachable_store_is_waited_for_then_told_and_heals() {
+    let scene = real().await;
+    let store = Store::start(&scene).await;
+    store.put_model("qwen", &Model::small());
+    store.stop().await;
+    create(&scene, "chat", store.spec("qwen")).await;
+    let told = told(&scene, "chat", reasons::SOURCE_UNREACHABLE, "has not answered for").await;
+    told.heals(store.start_again()).await;
+}
+
+/// A model in memory is charged to the loader that writes it, and here it is larger than what else the loader may take.
+#[tokio::test]
+async fn a_loader_may_take_as_much_memory_as_the_volume_has() {
+    let scene = real().await;
+    let store = Store::start(&scene).await;
+    store.put_zeros("qwen/model.bin", 600 * MIB);
+    create(&scene, "chat", with(store.spec("qwen"), in_memory("640Mi"))).await;
+    until_ready(&scene, "chat").await;
+    let pod = pod_of(&scene, "chat").await;
+    assert_eq!(loader_status(&pod).map(|loader| loader.restart_count), Some(0));
+}
+
+fn in_memory(size: &str) -> Value {
+    json!({ "modelVolume": { "medium": "Memory", "size": size } })
+}
+
+/// An AIInference whose model is not there, for a reason that its user was told.
+struct Told<'a> {
+    scene: &'a Scene<'static>,
+    name: &'a str,
+    pod: Pod,
+}
+
+/// Waits until the reason is told, in words that help.
+async fn told<'a>(scene: &'a Scene<'static>, name: &'a str, reason: &str, words: &str) -> Told<'a> {
+    // The most patient loader is one whose store does not answer: three quarters of the minute that it has.
+    let model = until_not_ready_within(scene, name, reason, within() * 3 / 2).await;
+    assert_eq!(model.status.as_ref().and_then(|status| status.phase), Some(Phase::Failed));
+    let loaded = condition(&model, conditions::MODEL_LOADED).expect("a condition");
+    assert_eq!((loaded.status.as_str(), loaded.reason.as_str()), ("False", reason));
+    assert!(loaded.message.contains(words), "{}", loaded.message);
+    Told { scene, name, pod: pod_of(scene, name).await }
+}
+
+impl Told<'_> {
+    /// Once the cause is gone, the very pod gets ready that was there before.
+    async fn heals(self, mend: impl Future<Output = ()>) -> AIInference {
+        mend.await;
+        let model = until_ready(self.scene, self.name).await;
+        let pod = pod_of(self.scene, self.name).await;
+        assert_eq!(pod.metadata.uid, self.pod.metadata.uid);
+        let loaded = condition(&model, conditions::MODEL_LOADED).expect("a condition");
+        assert_eq!(loaded.status, "True");
+        model
+    }
+}
+
+fn loader_status(pod: &Pod) -> Option<&ContainerStatus> {
+    let statuses = pod.status.as_ref()?.init_container_statuses.as_ref()?;
+    statuses.iter().find(|status| status.name == LOADER)
+}
+
+fn loader_log(scene: &Scene<'_>, pod: &Pod) -> String {
+    scene.kubectl(&["logs", pod.metadata.name.as_deref().expect("a name"), "-c", LOADER])
+}
+
+const LOADER: &str = "model-loader";

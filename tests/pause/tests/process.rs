@@ -1,0 +1,41 @@
+//! The real program: it waits, and ends when it is told to.
+
+#![cfg(test)]
+
+use std::{
+    fs,
+    process::Command,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(10);
+
+#[test]
+fn it_waits_until_sigterm_and_ends_well() {
+    let mut pause = Command::new(env!("CARGO_BIN_EXE_pause")).spawn().unwrap();
+    let pid = pause.id();
+    until(|| catches_sigterm(pid));
+    assert_eq!(pause.try_wait().unwrap(), None);
+    kill_process(Pid::from_child(&pause), Signal::TERM).unwrap();
+    until(|| pause.try_wait().unwrap().is_some());
+    assert!(pause.wait().unwrap().success());
+}
+
+/// Before that it has not begun to wait.
+fn catches_sigterm(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << (15 - 1)) != 0
+}
+
+fn until(mut reached: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !reached() {
+        assert!(began.elapsed() < PATIENCE, "waited in vain");
+        sleep(POLL);
+    }
+}

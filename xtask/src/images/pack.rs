@@ -1,0 +1,276 @@
+//! Writes one image: a layer with the program, a configuration, a manifest; as an OCI layout, and as an archive of it.
+//!
+//! The bytes depend on nothing but what is given: names in a fixed order, no times, no users of this machine, and a
+//! compressor that does the same on every processor. Nothing in an image may be written or belongs to who runs it.
+
+use std::{
+    env, fs,
+    io::Write as _,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, ensure};
+use flate2::{Compression, write::GzEncoder};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::certificates;
+use crate::steps::workspace;
+
+/// What goes into an image.
+pub(super) struct Content<'a> {
+    /// Of the program, which is `/<name>` and the entry point.
+    pub(super) name: &'a str,
+    pub(super) description: &'a str,
+    /// What nodes call the image, `registry/name:tag`.
+    pub(super) reference: &'a str,
+    pub(super) binary: &'a [u8],
+    /// Who is trusted, for programs that speak to the world.
+    pub(super) certificates: Option<&'a str>,
+    pub(super) origin: &'a Origin,
+}
+
+/// What an image was made from.
+pub(super) struct Origin {
+    /// RFC 3339.
+    created: String,
+    /// The commit, and whether there was more than that; nothing outside of a repository.
+    revision: Option<String>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) digest: String,
+    pub(super) archive_bytes: u64,
+}
+
+/// Not root, and a number: `runAsNonRoot` cannot look up names.
+const USER: &str = "65532:65532";
+const PASSWD: &str = "root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n";
+const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
+
+const SOURCE: &str = "https://github.com/ai-controllers/ai-controllers";
+const LICENCE: &str = "Apache-2.0";
+
+const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+const CONFIGURATION: &str = "application/vnd.oci.image.config.v1+json";
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+
+impl Origin {
+    /// `SOURCE_DATE_EPOCH` wins over the time of the commit, as everywhere.
+    pub(super) fn of_this_commit() -> anyhow::Result<Self> {
+        let revision = git(&["rev-parse", "HEAD"]).map(|commit| {
+            let is_clean = git(&["status", "--porcelain"]).is_some_and(|changes| changes.is_empty());
+            if is_clean { commit } else { format!("{commit}-dirty") }
+        });
+        let epoch = env::var("SOURCE_DATE_EPOCH").ok();
+        let seconds = epoch.or_else(|| git(&["log", "-1", "--format=%ct"])).unwrap_or_else(|| "0".to_owned());
+        let seconds: i64 = seconds.parse().with_context(|| {
+            format!("SOURCE_DATE_EPOCH must be a number of seconds since 1970, and is {seconds:?}")
+        })?;
+        let created = jiff::Timestamp::from_second(seconds).context("SOURCE_DATE_EPOCH is out of range")?;
+        Ok(Self { created: created.to_string(), revision })
+    }
+}
+
+/// Replaces the layout and the archive that are there.
+pub(super) fn write(content: &Content<'_>, layout: &Path, archive: &Path) -> anyhow::Result<Written> {
+    let image = image(content)?;
+    if layout.exists() {
+        ensure!(
+            layout.join("oci-layout").is_file(),
+            "{} is there and is no image: move it away, or choose another folder",
+            layout.display()
+        );
+        fs::remove_dir_all(layout).with_context(|| format!("failed to remove {}", layout.display()))?;
+    }
+    let mut tar = tar::Builder::new(Vec::new());
+    folder_entry(&mut tar, "blobs/")?;
+    folder_entry(&mut tar, "blobs/sha256/")?;
+    for File { path, bytes } in &image.files {
+        let target = layout.join(path);
+        let folder = target.parent().unwrap_or(layout);
+        fs::create_dir_all(folder).with_context(|| format!("failed to create {}", folder.display()))?;
+        fs::write(&target, bytes).with_context(|| format!("failed to write {}", target.display()))?;
+        file_entry(&mut tar, path, 0o644, bytes)?;
+    }
+    let bytes = tar.into_inner().context("failed to end the archive")?;
+    fs::write(archive, &bytes).with_context(|| format!("failed to write {}", archive.display()))?;
+    Ok(Written { digest: image.digest, archive_bytes: bytes.len() as u64 })
+}
+
+/// An image as files of a layout, in the order of an archive.
+struct Image {
+    digest: String,
+    files: Vec<File>,
+}
+
+struct File {
+    path: String,
+    bytes: Vec<u8>,
+}
+
+/// Bytes that others name by their digest.
+struct Blob {
+    digest: String,
+    bytes: Vec<u8>,
+}
+
+impl Blob {
+    fn of(bytes: Vec<u8>) -> Self {
+        Self { digest: digest(&bytes), bytes }
+    }
+
+    fn json(value: &Value) -> anyhow::Result<Self> {
+        Ok(Self::of(serde_json::to_vec(value).context("failed to write JSON")?))
+    }
+
+    fn descriptor(&self, media_type: &str) -> Value {
+        json!({ "mediaType": media_type, "digest": self.digest, "size": self.bytes.len() })
+    }
+
+    fn path(&self) -> String {
+        format!("blobs/{}", self.digest.replace(':', "/"))
+    }
+
+    fn file(self) -> File {
+        File { path: self.path(), bytes: self.bytes }
+    }
+}
+
+fn image(content: &Content<'_>) -> anyhow::Result<Image> {
+    let tar = layer(content)?;
+    let uncompressed = digest(&tar);
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+    gzip.write_all(&tar).context("failed to compress the layer")?;
+    let layer = Blob::of(gzip.finish().context("failed to compress the layer")?);
+
+    let annotations = annotations(content);
+    let architecture = match env::consts::ARCH {
+        "aarch64" => "arm64",
+        _ => "amd64",
+    };
+    let configuration = Blob::json(&json!({
+        "architecture": architecture,
+        "os": "linux",
+        "created": content.origin.created,
+        "config": {
+            "User": USER,
+            "Entrypoint": [format!("/{}", content.name)],
+            "WorkingDir": "/",
+            "Labels": annotations,
+        },
+        "rootfs": { "type": "layers", "diff_ids": [uncompressed] },
+        "history": [{ "created": content.origin.created, "created_by": "cargo xtask images" }],
+    }))?;
+    let manifest = Blob::json(&json!({
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": configuration.descriptor(CONFIGURATION),
+        "layers": [layer.descriptor(LAYER)],
+        "annotations": annotations,
+    }))?;
+
+    let (_, tag) = content.reference.rsplit_once(':').context("a reference without a tag")?;
+    let mut named = manifest.descriptor(MANIFEST);
+    named["platform"] = json!({ "architecture": architecture, "os": "linux" });
+    // containerd reads the first, others the second.
+    named["annotations"] = json!({
+        "io.containerd.image.name": content.reference,
+        "org.opencontainers.image.ref.name": tag,
+    });
+    let index = json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": [named] });
+    // For Docker before 25, which knows no layouts.
+    let docker = json!([{
+        "Config": configuration.path(),
+        "RepoTags": [content.reference],
+        "Layers": [layer.path()],
+    }]);
+    let digest = manifest.digest.clone();
+    let mut files = vec![configuration.file(), layer.file(), manifest.file()];
+    files.sort_by(|one, other| one.path.cmp(&other.path));
+    for (path, value) in [
+        ("index.json", &index),
+        ("manifest.json", &docker),
+        ("oci-layout", &json!({ "imageLayoutVersion": "1.0.0" })),
+    ] {
+        let bytes = serde_json::to_vec(value).context("failed to write JSON")?;
+        files.push(File { path: path.to_owned(), bytes });
+    }
+    Ok(Image { digest, files })
+}
+
+fn annotations(content: &Content<'_>) -> Value {
+    let Origin { created, revision } = content.origin;
+    let mut annotations = json!({
+        "org.opencontainers.image.title": content.name,
+        "org.opencontainers.image.description": content.description,
+        "org.opencontainers.image.version": env!("CARGO_PKG_VERSION"),
+        "org.opencontainers.image.source": SOURCE,
+        "org.opencontainers.image.licenses": LICENCE,
+        "org.opencontainers.image.created": created,
+    });
+    if let Some(revision) = revision {
+        annotations["org.opencontainers.image.revision"] = json!(revision);
+    }
+    annotations
+}
+
+/// The one layer: the program, and the few files that programs look for.
+fn layer(content: &Content<'_>) -> anyhow::Result<Vec<u8>> {
+    let mut tar = tar::Builder::new(Vec::new());
+    folder_entry(&mut tar, "etc/")?;
+    file_entry(&mut tar, "etc/group", 0o644, GROUP.as_bytes())?;
+    file_entry(&mut tar, "etc/passwd", 0o644, PASSWD.as_bytes())?;
+    if let Some(certificates) = content.certificates {
+        folder_entry(&mut tar, "etc/ssl/")?;
+        folder_entry(&mut tar, "etc/ssl/certs/")?;
+        file_entry(&mut tar, certificates::PATH, 0o644, certificates.as_bytes())?;
+    }
+    file_entry(&mut tar, content.name, 0o755, content.binary)?;
+    tar.into_inner().context("failed to end the layer")
+}
+
+fn folder_entry(tar: &mut tar::Builder<Vec<u8>>, path: &str) -> anyhow::Result<()> {
+    entry(tar, path, tar::EntryType::Directory, 0o755, &[])
+}
+
+fn file_entry(tar: &mut tar::Builder<Vec<u8>>, path: &str, mode: u32, bytes: &[u8]) -> anyhow::Result<()> {
+    entry(tar, path, tar::EntryType::Regular, mode, bytes)
+}
+
+/// Owned by root and of no time.
+fn entry(
+    tar: &mut tar::Builder<Vec<u8>>,
+    path: &str,
+    kind: tar::EntryType,
+    mode: u32,
+    bytes: &[u8],
+) -> anyhow::Result<()> {
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_size(bytes.len() as u64);
+    tar.append_data(&mut header, path, bytes).with_context(|| format!("failed to pack {path}"))
+}
+
+fn digest(bytes: &[u8]) -> String {
+    let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}")
+}
+
+/// What git says, or nothing: sources without a repository are fine.
+fn git(arguments: &[&str]) -> Option<String> {
+    let mut git = Command::new("git");
+    let output = git.current_dir(workspace()).args(arguments).stderr(Stdio::null()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests;
