@@ -13,13 +13,24 @@ use crate::steps::{cargo, succeed};
 
 const CARGO_DENY: &str = "0.20.2";
 
-/// A program, and the Debian packages that bring it.
-const PROGRAMS: &[(&str, &[&str])] = &[
+/// A file or a program on PATH, and the Debian packages that bring it.
+type Needed = (&'static str, &'static [&'static str]);
+
+const PROGRAMS: &[Needed] = &[
     ("cc", &["gcc", "libc6-dev"]),
     ("git", &["git"]),
     // For images, which are built on Linux alone.
     #[cfg(target_os = "linux")]
     ("musl-gcc", &["musl-tools"]),
+];
+
+/// For real nodes, which only root can have.
+const FOR_NODES: &[Needed] = &[
+    ("ip", &["iproute2"]),
+    ("nft", &["nftables"]),
+    ("pkg-config", &["pkg-config"]),
+    ("unshare", &["util-linux"]),
+    ("/usr/include/seccomp.h", &["libseccomp-dev"]),
 ];
 
 pub(crate) fn run() -> anyhow::Result<()> {
@@ -29,6 +40,9 @@ pub(crate) fn run() -> anyhow::Result<()> {
     // Says which Go is needed if there is none, and builds Kubernetes where that has not been done.
     local_cluster::tools::ensure()?;
     local_cluster::tools::ensure_services()?;
+    if has_nodes() {
+        local_cluster::tools::ensure_nodes()?;
+    }
     install_cargo_deny()
 }
 
@@ -38,8 +52,10 @@ pub(crate) fn cargo_deny() -> anyhow::Result<PathBuf> {
 }
 
 fn debian_packages() -> anyhow::Result<()> {
+    let for_nodes: &[Needed] = if has_nodes() { FOR_NODES } else { &[] };
     let missing: Vec<&str> = PROGRAMS
         .iter()
+        .chain(for_nodes)
         .filter(|(program, _)| !is_installed(program))
         .flat_map(|(_, packages)| *packages)
         .copied()
@@ -76,6 +92,11 @@ fn cargo_deny_root() -> anyhow::Result<PathBuf> {
     Ok(local_cluster::tools::ensure()?.with_file_name(format!("cargo-deny-{CARGO_DENY}")))
 }
 
+fn has_nodes() -> bool {
+    cfg!(target_os = "linux") && is_root()
+}
+
+/// An absolute path stands for itself.
 fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())

@@ -10,7 +10,11 @@ use anyhow::{Context, bail};
 
 /// The steps of one command, with their times.
 #[derive(Default)]
-pub(crate) struct Steps(Vec<(String, Duration)>);
+pub(crate) struct Steps {
+    done: Vec<(String, Duration)>,
+    /// With the reasons.
+    left_out: Vec<(String, String)>,
+}
 
 impl Steps {
     /// Runs a step and fails with its name.
@@ -22,20 +26,28 @@ impl Steps {
         eprintln!("\n=== {name}");
         let started = Instant::now();
         let ended = step().with_context(|| format!("step {name:?} failed"));
-        self.0.push((name.to_owned(), started.elapsed()));
+        self.done.push((name.to_owned(), started.elapsed()));
         if ended.is_err() {
             self.summary();
         }
         ended
     }
 
+    /// A step that cannot be taken here; the summary says so, that nobody takes it for done.
+    pub(crate) fn leave_out(&mut self, name: &str, reason: impl std::fmt::Display) {
+        self.left_out.push((name.to_owned(), reason.to_string()));
+    }
+
     pub(crate) fn summary(&self) {
         eprintln!("\nseconds  step");
-        for (name, took) in &self.0 {
+        for (name, took) in &self.done {
             eprintln!("{:7.1}  {name}", took.as_secs_f64());
         }
-        let total: Duration = self.0.iter().map(|(_, took)| *took).sum();
+        let total: Duration = self.done.iter().map(|(_, took)| *took).sum();
         eprintln!("{:7.1}  in all", total.as_secs_f64());
+        for (name, reason) in &self.left_out {
+            eprintln!("NOT RUN  {name}: {reason}");
+        }
     }
 }
 

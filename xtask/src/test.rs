@@ -1,9 +1,16 @@
 //! `cargo xtask test`: builds the tools and the binaries, then runs every test with cargo's own runner.
 
-use crate::steps::{Steps, build_programs, cargo, succeed};
+use crate::{
+    images,
+    steps::{Steps, build_programs, cargo, succeed},
+};
 
 /// Tests on the real API server wait most of the time: many fit on few cores.
 const CLUSTER_TEST_THREADS: &str = "8";
+/// On real nodes they run programs, and some of them load those.
+const NODE_TEST_THREADS: &str = "3";
+/// Test binaries that need no root.
+const ANYWHERE: [&str; 3] = ["admit", "e2e", "chaos"];
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -19,9 +26,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     steps
         .run("tests without a cluster", || succeed(cargo(["test", "--locked", "--"]).args(&args.filters)))?;
     steps.run("tests on a cluster", || {
-        let mut test = cargo(["test", "--locked", "-p", "tests", "--no-fail-fast", "--"]);
-        succeed(test.args(["--test-threads", CLUSTER_TEST_THREADS]).args(&args.filters))
+        let binaries: Vec<&str> = ANYWHERE.iter().flat_map(|name| ["--test", name]).collect();
+        run_tests(&binaries, CLUSTER_TEST_THREADS, args)
     })?;
+    match local_cluster::real::check() {
+        Ok(()) => {
+            steps.run("tools of real nodes", || Ok(local_cluster::tools::ensure_nodes().map(drop)?))?;
+            steps.run("images", || images::build_dev().map(drop))?;
+            steps.run("tests on real nodes", || run_tests(&["--test", "node"], NODE_TEST_THREADS, args))?;
+        }
+        Err(reason) => steps.leave_out("tests on real nodes", reason),
+    }
     steps.summary();
     Ok(())
+}
+
+fn run_tests(binaries: &[&str], threads: &str, args: &Args) -> anyhow::Result<()> {
+    let mut test = cargo(["test", "--locked", "-p", "tests", "--no-fail-fast"]);
+    succeed(test.args(binaries).args(["--", "--test-threads", threads]).args(&args.filters))
 }
