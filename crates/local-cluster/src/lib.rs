@@ -6,10 +6,12 @@
 //! ```
 //!
 //! [`tools`] builds the programs, [`Cluster`] starts one supervisor process per cluster and talks to it, and the
-//! [`supervisor`] holds every process of that cluster. Nodes and pods are simulated; the API server is not.
+//! [`supervisor`] holds every process of that cluster. Nodes and pods are simulated; the API server is not. With root,
+//! [`real`] nodes run containers beside them.
 //!
-//! This crate knows no kind of ours: CRDs, roles and samples are files that it is given. It needs no root, touches
-//! nothing outside its cache and state folders, and must not be depended upon by anything that runs in a cluster.
+//! This crate knows no kind of ours: CRDs, roles and samples are files that it is given. Without real nodes it needs no
+//! root; it keeps nothing outside its cache and state folders, and must not be depended upon by anything that runs in a
+//! cluster.
 
 pub mod audit;
 mod cluster;
