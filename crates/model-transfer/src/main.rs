@@ -33,11 +33,6 @@ use tracing::{error, info};
 use cli::{Arguments, Command};
 use fault::{Cause, Fault};
 
-/// That of musl has one lock for all threads.
-#[cfg(target_env = "musl")]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     progress::install_log();

@@ -19,7 +19,7 @@ async fn main() -> io::Result<()> {
     let mut child = signal(SignalKind::child())?;
     loop {
         tokio::select! {
-            _ = terminate.recv() => {},
+            _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
             // One signal may stand for many children.
             _ = child.recv() => while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {},

@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    process::Command,
+    process::{Child, Command},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -16,13 +16,22 @@ const POLL: Duration = Duration::from_millis(10);
 
 #[test]
 fn it_waits_until_sigterm_and_ends_well() {
-    let mut pause = Command::new(env!("CARGO_BIN_EXE_pause")).spawn().unwrap();
-    let pid = pause.id();
-    until(|| catches_sigterm(pid));
-    assert_eq!(pause.try_wait().unwrap(), None);
-    kill_process(Pid::from_child(&pause), Signal::TERM).unwrap();
-    until(|| pause.try_wait().unwrap().is_some());
-    assert!(pause.wait().unwrap().success());
+    let mut pause = Pause(Command::new(env!("CARGO_BIN_EXE_pause")).spawn().unwrap());
+    until(|| catches_sigterm(pause.0.id()));
+    assert_eq!(pause.0.try_wait().unwrap(), None);
+    kill_process(Pid::from_child(&pause.0), Signal::TERM).unwrap();
+    until(|| pause.0.try_wait().unwrap().is_some());
+    assert!(pause.0.wait().unwrap().success());
+}
+
+/// Does not outlive a test that fails.
+struct Pause(Child);
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Before that it has not begun to wait.

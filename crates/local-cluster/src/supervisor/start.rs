@@ -61,7 +61,14 @@ async fn in_order(supervisor: &Supervisor) -> Result<()> {
     if let Some(real) = &spec.real {
         credentials::create_for_nodes(folder, real.count, port.number())?;
         let hub = command_lines::hub(folder, launcher);
-        supervisor.start(HUB, move || Ok(hub.clone()));
+        let said = folder.hub();
+        supervisor.start(HUB, move || match said.exists() {
+            false => Ok(hub.clone()),
+            // What runs is in the network of the first one; a second one would be empty.
+            true => {
+                Err(Error::invalid("start", HUB, "its network cannot be made again: start the cluster anew"))
+            }
+        });
         let network = unless_one_ends(supervisor, hub_ready(folder)).await?;
         let relay = command_lines::relay(folder, launcher, port.number(), &network);
         supervisor.start(RELAY, move || Ok(relay.clone()));
