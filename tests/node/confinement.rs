@@ -20,9 +20,8 @@ use crate::{
 #[tokio::test]
 async fn pods_run_where_restricted_is_enforced_and_hold_no_token() {
     let scene = real().await;
-    let enforced =
-        pod("free", json!({ "hostNetwork": true, "containers": [container("free", &[], json!({}))] }));
-    let refused = scene.api::<Pod>().create(&PostParams::default(), &enforced).await.unwrap_err();
+    let free = pod("free", json!({ "hostNetwork": true, "containers": [container("free", &[], json!({}))] }));
+    let refused = scene.api::<Pod>().create(&PostParams::default(), &free).await.unwrap_err();
     assert!(refused.to_string().contains("PodSecurity"), "{refused}");
 
     let store = Store::start(&scene).await;
@@ -51,28 +50,15 @@ fn mount_paths(container: &Container) -> impl Iterator<Item = &str> {
 /// Requests take longer than the pod waits before SIGTERM, so some are in flight when it comes.
 #[tokio::test]
 async fn a_pod_that_is_deleted_answers_what_it_was_asked() {
-    const ANSWER_MILLISECONDS: &str = "14000";
     let scene = real().await;
-    let engine = wishes([("ENGINE_ANSWER_MILLISECONDS", ANSWER_MILLISECONDS)]);
+    let engine = wishes([("ENGINE_ANSWER_MILLISECONDS", "14000")]);
     let spec = with(on_real_nodes(&model_in_a_claim(&scene).await), engine);
     create(&scene, "chat", with(spec, json!({ "replicas": 2 }))).await;
     let url = until_ready(&scene, "chat").await.status.and_then(|status| status.url).expect("a URL");
 
     let url = format!("{url}/v1/completions");
     let body = json!({ "model": "chat", "prompt": "test" }).to_string();
-    let args = [
-        "load",
-        "--url",
-        &url,
-        "--body",
-        &body,
-        "--rate",
-        "10",
-        "--seconds",
-        "12",
-        "--timeout-seconds",
-        "30",
-    ];
+    let args = ["load", "--url", &url, "--body", &body, "--rate=10", "--seconds=12", "--timeout-seconds=30"];
     let load =
         pod("load", json!({ "restartPolicy": "Never", "containers": [container("load", &args, json!({}))] }));
     pods::create(&scene, &load).await;
@@ -90,10 +76,10 @@ async fn a_pod_that_is_deleted_answers_what_it_was_asked() {
 /// Waits until a request is in flight; an engine's gauge can only be asked for.
 async fn until_busy(scene: &Scene<'_>, pod: &Pod) {
     let deadline = Instant::now() + within();
-    let is_idle = |metrics: &str| {
-        metrics.lines().any(|line| line.starts_with("vllm:num_requests_running") && line.ends_with(" 0"))
+    let is_busy = |metrics: &str| {
+        metrics.lines().any(|line| line.starts_with("vllm:num_requests_running") && !line.ends_with(" 0"))
     };
-    while is_idle(&asked(scene, pod, "metrics")) {
+    while !is_busy(&asked(scene, pod, "metrics")) {
         assert!(Instant::now() < deadline, "no request has come");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

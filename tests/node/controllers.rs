@@ -2,7 +2,6 @@
 
 use std::{fs, path::Path, process::Command};
 
-use jiff::Timestamp;
 use k8s_openapi::api::{
     apps::v1::{Deployment, ReplicaSet},
     coordination::v1::Lease,
@@ -41,22 +40,26 @@ async fn a_killed_leader_is_followed_and_an_upgrade_touches_nothing_that_runs() 
     }
     let before = Running::now(&scene).await;
 
-    let killed = leader(&scene, |_| true).await;
-    kill(&killed);
+    let killed = until_led(&scene, |_| true).await;
+    let pod = pod_of(&killed).to_owned();
+    kill(&pod);
     let pods: Api<Pod> = Api::namespaced(scene.client(), NAMESPACE);
-    wait_for(&pods, &killed, "started again", within(), |pod: &Pod| {
+    wait_for(&pods, &pod, "started again", within(), |pod: &Pod| {
         container_status(pod, "controller").is_some_and(|status| status.restart_count == 1 && status.ready)
     })
     .await;
-    let since = Timestamp::now();
-    leads_since(&scene, since).await;
+    // A process has an identity of its own, also in the same pod.
+    until_led(&scene, |leader| leader != killed).await;
 
     upgrade(&scene).await;
     assert_eq!(Running::now(&scene).await, before, "nobody asked for a restart");
-    // The new one works, and has not merely done nothing.
+    // The new one works, and has not merely done nothing so far: neither has it to the other one.
     change(&scene, "chat", json!({ "replicas": 2 })).await;
     let scaled = until_ready(&scene, "chat").await;
     assert_eq!(scaled.status.unwrap().ready_replicas, 2);
+    let after = Running::now(&scene).await;
+    assert_eq!(after.of("vision"), before.of("vision"));
+    assert!(before.of("chat").pods.iter().all(|pod| after.pods.contains(pod)), "{before:?} {after:?}");
 }
 
 /// What an upgrade of a controller must leave as it is.
@@ -94,7 +97,15 @@ impl Running {
             .map(|meta| (meta.name.unwrap_or_default(), meta.generation.unwrap_or_default()))
             .collect();
         generations.sort();
-        assert!(pods.len() == 2 && generations.len() == 4, "{pods:?} {generations:?}");
+        assert!(pods.len() >= 2 && generations.len() == 4, "{pods:?} {generations:?}");
+        Self { pods, generations }
+    }
+
+    /// What belongs to one of them.
+    fn of(&self, name: &str) -> Self {
+        let pods = self.pods.iter().filter(|(pod, ..)| pod.starts_with(name)).cloned().collect();
+        let generations =
+            self.generations.iter().filter(|(child, _)| child.starts_with(name)).cloned().collect();
         Self { pods, generations }
     }
 }
@@ -130,7 +141,7 @@ async fn upgrade(scene: &Scene<'_>) {
             pod.metadata.name.filter(|_| runs_it)
         })
         .collect();
-    leader(scene, |holder| new.iter().any(|pod| holder == pod)).await;
+    until_led(scene, |leader| new.iter().any(|pod| pod_of(leader) == pod)).await;
 }
 
 /// Ends the process in a pod as a crash of its node would, with no time to say goodbye.
@@ -147,18 +158,8 @@ fn kill(pod: &str) {
     assert!(Command::new("kill").arg("-KILL").arg(pid).status().expect("kill starts").success());
 }
 
-/// Waits until somebody has said after this moment that it leads.
-async fn leads_since(scene: &Scene<'_>, moment: Timestamp) {
-    let leases: Api<Lease> = Api::namespaced(scene.client(), NAMESPACE);
-    wait_for(&leases, CONTROLLER, "renewed", within(), |lease: &Lease| {
-        let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref());
-        holder(lease).is_some() && renewed.is_some_and(|renewed| renewed.0 > moment)
-    })
-    .await;
-}
-
-/// The pod that holds the Lease, once it is one that will do.
-async fn leader(scene: &Scene<'_>, will_do: impl Fn(&str) -> bool) -> String {
+/// Waits until somebody holds the Lease who will do, and returns their identity.
+async fn until_led(scene: &Scene<'_>, will_do: impl Fn(&str) -> bool) -> String {
     let leases: Api<Lease> = Api::namespaced(scene.client(), NAMESPACE);
     let lease =
         wait_for(&leases, CONTROLLER, "held", within(), |lease: &Lease| holder(lease).is_some_and(&will_do))
@@ -166,8 +167,11 @@ async fn leader(scene: &Scene<'_>, will_do: impl Fn(&str) -> bool) -> String {
     holder(&lease).unwrap_or_default().to_owned()
 }
 
-/// A replica's identity begins with its pod's name.
 fn holder(lease: &Lease) -> Option<&str> {
-    let identity = lease.spec.as_ref()?.holder_identity.as_deref()?;
-    identity.split_once('_').map(|(pod, _)| pod)
+    lease.spec.as_ref()?.holder_identity.as_deref().filter(|holder| !holder.is_empty())
+}
+
+/// A replica's identity begins with its pod's name.
+fn pod_of(identity: &str) -> &str {
+    identity.split_once('_').map_or(identity, |(pod, _)| pod)
 }

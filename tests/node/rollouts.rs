@@ -16,6 +16,8 @@ use crate::{
 /// Requests of each of the two loads.
 const RATE: u64 = 50;
 const SECONDS: u64 = 60;
+/// As many connections as are kept when answers take a while.
+const MOST_RECONNECTED: u64 = 30;
 
 #[tokio::test]
 async fn surge_loses_no_request() {
@@ -57,6 +59,8 @@ async fn rolled_out_under_load(scene: &Scene<'_>, spec: Value) {
         assert_eq!((&report["sent"], &report["failed"]), (&json!(RATE * SECONDS), &json!(0)), "{report}");
         let answers = |revision: &str| report["by_revision"][revision].as_u64();
         assert!(answers("1") > Some(0) && answers("2") > Some(0), "both revisions answered: {report}");
+        // What a client that keeps connections has to know: they are closed when the engine ends.
+        assert!(report["reconnected"].as_u64() <= Some(MOST_RECONNECTED), "{report}");
         // A figure for the reader of the log.
         println!("{report}");
     }

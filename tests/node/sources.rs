@@ -6,15 +6,14 @@ use std::{
     time::Instant,
 };
 
-use api::{
-    aiinference::{AIInference, Phase},
-    conditions, reasons,
-};
+use api::{aiinference::Phase, conditions, reasons};
+use futures::{AsyncBufReadExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use kube::api::LogParams;
 use serde_json::{Value, json};
 use tests::{
-    Scene,
-    inference::{change, condition, create, until_not_ready_within, until_ready},
+    Scene, follow,
+    inference::{self, change, condition, create, until_not_ready_within, until_ready},
     real, within,
 };
 
@@ -38,8 +37,11 @@ async fn what_the_store_has_is_what_the_engine_reads_and_cannot_change() {
     create(&scene, "chat", store.spec("qwen")).await;
     until_ready(&scene, "chat").await;
     let pod = pod_of(&scene, "chat").await;
-    eprintln!("100 MiB: ready {:.1} s after it was created", began.elapsed().as_secs_f64());
-    eprintln!("{}", loader_log(&scene, &pod));
+    let (took, log) = (began.elapsed().as_secs_f64(), loader_log(&scene, &pod));
+    eprintln!(
+        "ready {took:.1} s after it was created; the loader: {}",
+        log.lines().last().unwrap_or_default()
+    );
     assert_eq!(read_by(&scene, &pod), Read { digests: model.digests(), writable: false });
 }
 
@@ -88,7 +90,7 @@ async fn a_bucket_that_is_not_there_is_told_and_waited_for() {
         store.put_model("qwen", &Model::small());
         store.rename_bucket(BUCKET, "later");
     };
-    told.heals(mend).await;
+    told.heals_within_a_run(mend).await;
 }
 
 #[tokio::test]
@@ -97,7 +99,7 @@ async fn a_prefix_with_nothing_below_it_is_told_and_waited_for() {
     let store = Store::start(&scene).await;
     create(&scene, "chat", store.spec("qwen")).await;
     let told = told(&scene, "chat", reasons::SOURCE_NOT_FOUND, "s3://models/qwen has no object").await;
-    told.heals(async { store.put_model("qwen", &Model::small()) }).await;
+    told.heals_within_a_run(async { store.put_model("qwen", &Model::small()) }).await;
 }
 
 #[tokio::test]
@@ -112,7 +114,7 @@ async fn a_corrupt_object_is_told_and_fetched_again_when_it_has_changed() {
     store.put(&format!("qwen/{path}"), &corrupt);
     create(&scene, "chat", store.spec("qwen")).await;
     let told = told(&scene, "chat", reasons::CHECKSUM_MISMATCH, path).await;
-    told.heals(async { store.put(&format!("qwen/{path}"), model.file(path)) }).await;
+    told.heals_within_a_run(async { store.put(&format!("qwen/{path}"), model.file(path)) }).await;
     let read = read_by(&scene, &pod_of(&scene, "chat").await);
     assert_eq!(read.digests, model.digests());
 }
@@ -135,7 +137,7 @@ async fn a_model_that_shrinks_fits_into_the_volume_that_was_too_small() {
     store.put_zeros("qwen/model.bin", 80 * MIB);
     create(&scene, "chat", with(store.spec("qwen"), in_memory("64Mi"))).await;
     let told = told(&scene, "chat", reasons::OUT_OF_SPACE, "make its volume larger").await;
-    told.heals(async { store.put_zeros("qwen/model.bin", 48 * MIB) }).await;
+    told.heals_within_a_run(async { store.put_zeros("qwen/model.bin", 48 * MIB) }).await;
 }
 
 #[tokio::test]
@@ -144,9 +146,26 @@ async fn an_unreachable_store_is_waited_for_then_told_and_heals() {
     let store = Store::start(&scene).await;
     store.put_model("qwen", &Model::small());
     store.stop().await;
-    create(&scene, "chat", store.spec("qwen")).await;
+    let mut spec = store.spec("qwen");
+    // Its patience is three quarters of that.
+    spec["modelStore"]["timeoutSeconds"] = json!(60);
+    create(&scene, "chat", spec).await;
     let told = told(&scene, "chat", reasons::SOURCE_UNREACHABLE, "has not answered for").await;
     told.heals(store.start_again()).await;
+}
+
+#[tokio::test]
+async fn a_store_that_comes_back_in_time_costs_no_restart() {
+    let scene = real().await;
+    let store = Store::start(&scene).await;
+    store.put_model("qwen", &Model::small());
+    store.stop().await;
+    create(&scene, "chat", store.spec("qwen")).await;
+    until_loader_says(&scene, "chat", 0, "trying again in").await;
+    store.start_again().await;
+    until_ready(&scene, "chat").await;
+    let pod = pod_of(&scene, "chat").await;
+    assert_eq!(loader_status(&pod).map(|loader| loader.restart_count), Some(0));
 }
 
 /// A model in memory is charged to the loader that writes it, and here it is larger than what else the loader may take.
@@ -174,7 +193,7 @@ struct Told<'a> {
 
 /// Waits until the reason is told, in words that help.
 async fn told<'a>(scene: &'a Scene<'static>, name: &'a str, reason: &str, words: &str) -> Told<'a> {
-    // The most patient loader is one whose store does not answer: three quarters of the minute that it has.
+    // A loader whose store does not answer is patient.
     let model = until_not_ready_within(scene, name, reason, within() * 3 / 2).await;
     assert_eq!(model.status.as_ref().and_then(|status| status.phase), Some(Phase::Failed));
     let loaded = condition(&model, conditions::MODEL_LOADED).expect("a condition");
@@ -185,15 +204,52 @@ async fn told<'a>(scene: &'a Scene<'static>, name: &'a str, reason: &str, words:
 
 impl Told<'_> {
     /// Once the cause is gone, the very pod gets ready that was there before.
-    async fn heals(self, mend: impl Future<Output = ()>) -> AIInference {
+    async fn heals(self, mend: impl Future<Output = ()>) -> Pod {
         mend.await;
         let model = until_ready(self.scene, self.name).await;
-        let pod = pod_of(self.scene, self.name).await;
-        assert_eq!(pod.metadata.uid, self.pod.metadata.uid);
         let loaded = condition(&model, conditions::MODEL_LOADED).expect("a condition");
         assert_eq!(loaded.status, "True");
-        model
+        let pod = pod_of(self.scene, self.name).await;
+        assert_eq!(pod.metadata.uid, self.pod.metadata.uid);
+        pod
     }
+
+    /// Mended while the loader, started once more, waits for that: the kubelet's waits between restarts would become
+    /// ever longer.
+    async fn heals_within_a_run(self, mend: impl Future<Output = ()>) {
+        until_loader_says(self.scene, self.name, 1, "looking again in").await;
+        let pod = self.heals(mend).await;
+        assert_eq!(loader_status(&pod).map(|loader| loader.restart_count), Some(1));
+    }
+}
+
+/// Reads along with the log of a loader that has been started again so often.
+async fn until_loader_says(scene: &Scene<'_>, model: &str, restarts: i32, words: &str) {
+    let (pods, labels) = (scene.api::<Pod>(), inference::pods_of(model));
+    let running = follow(&pods, &labels, |all| {
+        all.values().find(|pod| is_loading(pod, restarts)).and_then(|pod| pod.metadata.name.clone())
+    });
+    let says = async {
+        let pod = running.await;
+        let log = LogParams { container: Some(LOADER.to_owned()), follow: true, ..LogParams::default() };
+        let mut lines = pods.log_stream(&pod, &log).await.expect("a log").lines();
+        let mut said = String::new();
+        while let Some(line) = lines.try_next().await.expect("a log that can be read") {
+            if line.contains(words) {
+                return;
+            }
+            said.push_str(&line);
+        }
+        panic!("the loader ended, instead of saying {words:?}: {said}");
+    };
+    tokio::time::timeout(within(), says).await.expect("a loader that says why it waits");
+}
+
+fn is_loading(pod: &Pod, restarts: i32) -> bool {
+    loader_status(pod).is_some_and(|loader| {
+        let runs = loader.state.as_ref().is_some_and(|state| state.running.is_some());
+        runs && loader.restart_count == restarts
+    })
 }
 
 fn loader_status(pod: &Pod) -> Option<&ContainerStatus> {

@@ -113,7 +113,6 @@ impl<'a> Store<'a> {
         write(&new).and_then(|()| fs::rename(&new, &place)).expect("an object");
     }
 
-    /// A model with the list of what its files are.
     pub(crate) fn put_model(&self, prefix: &str, model: &Model) {
         for (path, content) in &model.0 {
             self.put(&format!("{prefix}/{path}"), content);
@@ -125,7 +124,7 @@ impl<'a> Store<'a> {
         let endpoint = format!("http://{HUB_ADDRESS}:{}", self.port);
         with(
             on_real_nodes(&format!("s3://{BUCKET}/{prefix}")),
-            json!({ "modelStore": { "endpoint": endpoint, "secretName": SECRET, "timeoutSeconds": 60 } }),
+            json!({ "modelStore": { "endpoint": endpoint, "secretName": SECRET } }),
         )
     }
 }

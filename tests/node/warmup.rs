@@ -1,4 +1,4 @@
-//! Engines that take their time: `warmupTimeoutSeconds` is kept to the second that the engine started at.
+//! Engines that take their time: `warmupTimeoutSeconds` is counted from the start of the engine.
 
 use api::{
     aiinference::{AIInference, Phase},

@@ -31,6 +31,8 @@ pub async fn real() -> Scene<'static> {
 
 /// So many real nodes beside three simulated ones.
 pub fn real_spec(count: u32) -> ClusterSpec {
+    // Before minutes are spent on builds.
+    local_cluster::real::check().unwrap_or_else(|error| panic!("{}", explained(&error)));
     let tools_of_nodes =
         local_cluster::tools::ensure_nodes().unwrap_or_else(|error| panic!("{}", explained(&error)));
     let real = RealNodes {

@@ -7,26 +7,23 @@ use std::{
 
 use anyhow::{Context, bail};
 
-#[cfg(target_os = "linux")]
-use crate::images;
-use crate::steps::{cargo, succeed};
+use crate::{
+    images,
+    steps::{cargo, succeed},
+};
 
 const CARGO_DENY: &str = "0.20.2";
 
 /// A file or a program on PATH, and the Debian packages that bring it.
 type Needed = (&'static str, &'static [&'static str]);
 
-const PROGRAMS: &[Needed] = &[
-    ("cc", &["gcc", "libc6-dev"]),
-    ("git", &["git"]),
-    // For images, which are built on Linux alone.
-    #[cfg(target_os = "linux")]
-    ("musl-gcc", &["musl-tools"]),
-];
+const PROGRAMS: &[Needed] = &[("cc", &["gcc", "libc6-dev"]), ("git", &["git"])];
 
 /// For real nodes, which only root can have.
 const FOR_NODES: &[Needed] = &[
     ("ip", &["iproute2"]),
+    // For images.
+    ("musl-gcc", &["musl-tools"]),
     ("nft", &["nftables"]),
     ("pkg-config", &["pkg-config"]),
     ("unshare", &["util-linux"]),
@@ -35,12 +32,11 @@ const FOR_NODES: &[Needed] = &[
 
 pub(crate) fn run() -> anyhow::Result<()> {
     debian_packages()?;
-    #[cfg(target_os = "linux")]
-    images::ensure_target()?;
     // Says which Go is needed if there is none, and builds Kubernetes where that has not been done.
     local_cluster::tools::ensure()?;
     local_cluster::tools::ensure_services()?;
     if has_nodes() {
+        images::ensure_target()?;
         local_cluster::tools::ensure_nodes()?;
     }
     install_cargo_deny()

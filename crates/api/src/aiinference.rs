@@ -65,8 +65,8 @@ use crate::{
 )]
 pub struct AIInferenceSpec {
     /// Where the weights are: `s3://bucket[/prefix]` in any S3-compatible store, copied into the pod's model volume
-    /// before the engine starts; or `pvc://claim[/path]`, mounted read-only, nothing is copied. Required. Changing it
-    /// restarts pods.
+    /// before the engine starts; or `pvc://claim[/path]`, nothing is copied. The engine sees both read-only. Required.
+    /// Changing it restarts pods.
     #[schemars(length(max = 1024))]
     #[x_kube(
         validation = Rule::new(

@@ -30,8 +30,8 @@ const POLL: Duration = Duration::from_millis(50);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
 /// Longer than any one thing that the supervisor can be asked for.
 const REPLIES_WITHIN: Duration = Duration::from_secs(30);
-/// Our controllers get 10 s to finish, everything else is killed.
-const STOPS_WITHIN: Duration = Duration::from_secs(20);
+/// Our controllers get 10 s to finish, everything else is killed, and real nodes get 20 s to be gone.
+const STOPS_WITHIN: Duration = Duration::from_secs(40);
 const KILLED_WITHIN: Duration = Duration::from_secs(5);
 const LINES_SHOWN: usize = 15;
 
@@ -83,7 +83,20 @@ impl Cluster {
 
     /// Returns when every component has answered.
     pub async fn ready(&self) -> Result<()> {
-        self.until(|phase| matches!(phase, Phase::Ready { .. })).await
+        let ready = self.until(|phase| matches!(phase, Phase::Ready { .. })).await;
+        ready.map_err(|error| self.keep_logs(error))
+    }
+
+    /// Why a start failed is not always on the last lines, and everything else of the cluster goes.
+    fn keep_logs(&self, error: Error) -> Error {
+        let logs = self.folder.failed_logs();
+        match error {
+            Error::StartFailed { .. } => error,
+            _ if fs::rename(self.folder.logs(), &logs).is_ok() => {
+                Error::StartFailed { name: self.spec.name.clone(), logs, source: Box::new(error) }
+            }
+            _ => error,
+        }
     }
 
     pub fn spec(&self) -> &ClusterSpec {
@@ -217,12 +230,9 @@ impl Cluster {
         match step(&self).await {
             Ok(()) => Ok(self),
             Err(error) => {
-                let name = self.spec.name.clone();
-                // Why it failed is not always on the last lines, and everything else goes.
-                let logs = self.folder.failed_logs();
-                let kept = fs::rename(self.folder.logs(), &logs).is_ok();
+                let error = self.keep_logs(error);
                 self.stop().await?;
-                Err(if kept { Error::StartFailed { name, logs, source: Box::new(error) } } else { error })
+                Err(error)
             }
         }
     }
@@ -416,15 +426,14 @@ fn is_running(folder: &Folder) -> Result<bool> {
 /// Ends what a dead supervisor left running, then removes its folder.
 fn clear(folder: &Folder) -> Result<()> {
     let left: Vec<Identity> = Ledger::read(&folder.processes()).into_values().collect();
-    let inits = real::remains::inits(folder, None);
     for process in &left {
         process.signal(Signal::KILL);
     }
     for process in &left {
         process.wait_until_gone(KILLED_WITHIN);
     }
-    real::remains::end(&inits, KILLED_WITHIN)?;
-    real::control_groups::remove(&folder.name());
+    // Also when nothing says whether it had real nodes: a start that was killed may have written little.
+    real::control_groups::clear_cluster(folder, STOPS_WITHIN)?;
     match fs::remove_dir_all(folder.root()) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(Error::StaleFolder { path: folder.root().to_owned(), source: error })

@@ -22,7 +22,7 @@ pub(crate) const COREDNS: &str = "coredns";
 /// Nodes with this label are played by kwok; a node that loses it goes silent.
 pub(crate) const MANAGED_LABEL: &str = "kwok.x-k8s.io/managed";
 
-/// Controllers for things that a cluster without clouds, real nodes or bootstrapping does not have.
+/// Controllers for things that a cluster without clouds, attached volumes or bootstrapping does not have.
 ///
 /// A name that the controller manager does not know is an error of its own, so an upgrade will tell.
 const CONTROLLERS_LEFT_OUT: [&str; 15] = [
@@ -74,6 +74,11 @@ pub(crate) fn etcd(folder: &Folder, spec: &ClusterSpec) -> CommandLine {
 pub(crate) fn api_server(folder: &Folder, spec: &ClusterSpec, port: u16) -> CommandLine {
     let files = Credentials::of(folder);
     let toleration = spec.clock.toleration.as_secs();
+    let admission = match spec.real {
+        None => "NodeRestriction",
+        // An image that was built anew has its old name, and the registry is near.
+        Some(_) => "NodeRestriction,AlwaysPullImages",
+    };
     let mut flags = Flags::default();
     flags
         .set("etcd-servers", format_args!("unix://{}", folder.etcd_socket().display()))
@@ -87,7 +92,7 @@ pub(crate) fn api_server(folder: &Folder, spec: &ClusterSpec, port: u16) -> Comm
         .set("service-account-issuer", "https://kubernetes.default.svc.cluster.local")
         .set("authorization-mode", "Node,RBAC")
         // Beside the default ones, of which PodSecurity is one.
-        .set("enable-admission-plugins", "NodeRestriction")
+        .set("enable-admission-plugins", admission)
         .set("anonymous-auth", false)
         .set("allow-privileged", true)
         .set("kubelet-preferred-address-types", "InternalIP")

@@ -25,10 +25,8 @@ use crate::{
 const ADMINISTRATORS: &str = "system:masters";
 
 /// Names under which clients reach the API server.
-const API_SERVER_NAMES: [&str; 8] = [
+const API_SERVER_NAMES: [&str; 7] = [
     "127.0.0.1",
-    // In the network of real nodes.
-    "10.77.0.1",
     // The first address of the service range, which is that of the Service `kubernetes`.
     "10.96.0.1",
     "localhost",
@@ -261,7 +259,9 @@ fn authority_params() -> std::result::Result<CertificateParams, rcgen::Error> {
 }
 
 fn server(authority: &Authority) -> std::result::Result<Pair, rcgen::Error> {
-    let names: Vec<String> = API_SERVER_NAMES.map(str::to_owned).into();
+    // In the network of real nodes it has another address.
+    let names: Vec<String> =
+        API_SERVER_NAMES.map(str::to_owned).into_iter().chain([HUB.to_string()]).collect();
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, "kube-apiserver");

@@ -45,6 +45,13 @@ pub enum Error {
     #[error("real nodes cannot be started here: {reason}")]
     NoRealNodes { reason: String },
 
+    #[error(
+        "real nodes do not see {}, because each has a /run of its own: set XDG_STATE_HOME and XDG_CACHE_HOME to \
+         folders elsewhere",
+        path.display()
+    )]
+    HiddenFromNodes { path: PathBuf },
+
     #[error("{count} real nodes: ask for 1 to {limit}, beside simulated ones")]
     WrongRealNodes { count: u32, limit: u32 },
 

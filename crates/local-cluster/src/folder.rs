@@ -96,9 +96,9 @@ impl Folder {
         self.root.join("stages.yaml")
     }
 
-    /// The pid of the hub, written by it when its network is there.
+    /// Which process the hub is, written by it when its network is there.
     pub(crate) fn hub(&self) -> PathBuf {
-        self.root.join("hub.pid")
+        self.root.join("hub.json")
     }
 
     /// What a real node keeps: images, containers, settings.

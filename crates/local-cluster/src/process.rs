@@ -6,6 +6,7 @@ use std::{
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
@@ -53,6 +54,21 @@ impl Identity {
         }
         true
     }
+}
+
+/// What a program says that ends soon and says little; it is killed when it does not.
+pub(crate) fn output_within(command: &mut Command, within: Duration) -> io::Result<Output> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let began = Instant::now();
+    while child.try_wait()?.is_none() {
+        if began.elapsed() > within {
+            child.kill()?;
+            child.wait()?;
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        std::thread::sleep(POLL);
+    }
+    child.wait_with_output()
 }
 
 /// The processes of one cluster, kept in a file so that they can be ended when their supervisor is gone.
@@ -198,13 +214,11 @@ pub(crate) fn become_child_of(
     if let Some(Err(error)) = network.map(namespaces::enter) {
         return error;
     }
-    std::process::Command::new(program).args(args).exec()
+    Command::new(program).args(args).exec()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
-
     use super::*;
 
     #[test]

@@ -21,7 +21,6 @@ pub(crate) mod namespaces;
 pub(crate) mod network;
 mod node;
 mod relay;
-pub(crate) mod remains;
 pub(crate) mod settings;
 
 pub use self::{
@@ -41,24 +40,32 @@ pub(crate) fn node_name(index: u32) -> String {
     format!("real-{index}")
 }
 
-/// Whether this machine can have real nodes; the error says what is missing.
+/// Whether this machine and this user may have real nodes at all.
+pub fn allowed() -> Result<()> {
+    refused(cfg!(target_os = "linux"), rustix::process::geteuid().is_root()).map_or(Ok(()), no_nodes)
+}
+
+/// Whether real nodes can be started now; the error says what is missing.
 pub fn check() -> Result<()> {
-    let is_root = rustix::process::geteuid().is_root();
-    match missing(cfg!(target_os = "linux"), is_root, is_installed) {
-        None => Ok(()),
-        Some(reason) => Err(Error::NoRealNodes { reason }),
+    allowed()?;
+    missing(is_installed).map_or(Ok(()), no_nodes)
+}
+
+fn no_nodes(reason: String) -> Result<()> {
+    Err(Error::NoRealNodes { reason })
+}
+
+fn refused(is_linux: bool, is_root: bool) -> Option<String> {
+    match (is_linux, is_root) {
+        (true, true) => None,
+        (false, _) => Some("they need Linux; leave --real-nodes out, and nodes are simulated".to_owned()),
+        (true, false) => {
+            Some("they need root, because each is made of namespaces: run the command as root".to_owned())
+        }
     }
 }
 
-fn missing(is_linux: bool, is_root: bool, is_installed: impl Fn(&str) -> bool) -> Option<String> {
-    if !is_linux {
-        return Some("they need Linux; leave --real-nodes out, and nodes are simulated".to_owned());
-    }
-    if !is_root {
-        return Some(
-            "they need root, because each is made of namespaces: run the command as root".to_owned(),
-        );
-    }
+fn missing(is_installed: impl Fn(&str) -> bool) -> Option<String> {
     let packages: Vec<&str> =
         PROGRAMS.iter().filter(|(program, _)| !is_installed(program)).map(|(_, package)| *package).collect();
     let names = packages.join(" ");
@@ -76,12 +83,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_told_with_the_fix() {
-        assert_eq!(missing(true, true, |_| true), None);
-        let told = [
-            missing(false, true, |_| true),
-            missing(true, false, |_| true),
-            missing(true, true, |program| program == "unshare"),
-        ];
+        assert_eq!((refused(true, true), missing(|_| true)), (None, None));
+        let told = [refused(false, true), refused(true, false), missing(|program| program == "unshare")];
         let fixes =
             ["leave --real-nodes out", "run the command as root", "apt-get install iproute2 nftables"];
         for (told, fix) in told.into_iter().zip(fixes) {

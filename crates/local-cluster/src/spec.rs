@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, Result,
+    Error, Folder, Result,
     real::{self, network::MOST_NODES},
     tools::NodeTools,
 };
@@ -135,6 +135,15 @@ impl ClusterSpec {
     pub(crate) fn validate(&self) -> Result<()> {
         if let Some(real) = &self.real {
             real::check()?;
+            let below_run = |path: &PathBuf| path.starts_with("/run") || path.starts_with("/var/run");
+            let folder = Folder::of(&self.name)?.root().to_owned();
+            let tools = &real.tools;
+            if let Some(hidden) = [&folder, &tools.kubelet, &tools.containers, &tools.addons]
+                .into_iter()
+                .find(|path| below_run(path))
+            {
+                return Err(Error::HiddenFromNodes { path: hidden.clone() });
+            }
             if self.nodes.is_none() || real.count == 0 || real.count > MOST_NODES {
                 return Err(Error::WrongRealNodes { count: real.count, limit: MOST_NODES });
             }

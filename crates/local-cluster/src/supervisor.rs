@@ -38,7 +38,7 @@ use crate::{
     ports::{ReservedPort, free_port},
     process::{self, Families, Ledger},
     protocol::{ControllerProcess, Order, Renewal, Reply, Request, Service},
-    real::{control_groups, hub, namespaces, network, remains},
+    real::{control_groups, hub, namespaces, network, node_name},
 };
 use component::Component;
 
@@ -89,9 +89,9 @@ pub async fn supervise(root: PathBuf, launcher: PathBuf, owned: bool) -> Result<
     info!("stopping");
     tasks.shutdown().await;
     supervisor.stop_components().await;
-    let inits = remains::inits(&supervisor.folder, None);
-    remains::end(&inits, NODES_END_WITHIN)?;
-    control_groups::remove(&supervisor.folder.name());
+    if supervisor.spec.real.is_some() {
+        control_groups::clear_cluster(&supervisor.folder, NODES_END_WITHIN)?;
+    }
     remove(&supervisor.folder)?;
     drop(lock);
     Ok(())
@@ -341,6 +341,12 @@ async fn renew(supervisor: &Supervisor, renewal: Renewal) -> Result<()> {
 }
 
 async fn order_component(supervisor: &Supervisor, name: &str, order: Order) -> Result<()> {
+    let nodes = supervisor.spec.real.as_ref().map_or(0, |real| real.count);
+    let is_node = (0..nodes).any(|index| node_name(index) == name);
+    if is_node && matches!(order, Order::Pause | Order::Continue) {
+        // Only the process that holds it would stand still.
+        return Err(Error::invalid(order.verb(), name, "a node can be stopped, killed or cut off"));
+    }
     let sent = {
         let components = supervisor.components();
         match components.get(name) {

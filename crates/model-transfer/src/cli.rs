@@ -1,6 +1,6 @@
 //! The command line. The environment is read here and, for credentials only, by the store's own client.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 
@@ -53,6 +53,14 @@ pub(crate) struct Options {
     pub(crate) termination_log: PathBuf,
 }
 
+impl Options {
+    /// Shorter than the whole time: a time-out that came first would not say what was waited for.
+    pub(crate) fn patience(&self) -> Duration {
+        let timeout = Duration::from_secs(self.timeout_seconds);
+        Duration::from_secs(self.patience_seconds).min(timeout * 3 / 4)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
@@ -68,6 +76,15 @@ mod tests {
     fn options_may_follow_the_command() {
         let line = ["model-transfer", "pull", "s3://models/qwen", "/models", "--timeout-seconds=60"];
         assert_eq!(Arguments::try_parse_from(line).unwrap().options.timeout_seconds, 60);
+    }
+
+    #[test]
+    fn patience_ends_before_the_time_does() {
+        let patience = |timeout: &str| {
+            let line = ["model-transfer", "pull", "s3://models", "/models", "--timeout-seconds", timeout];
+            Arguments::try_parse_from(line).unwrap().options.patience().as_secs()
+        };
+        assert_eq!([patience("3600"), patience("240"), patience("60")], [180, 180, 45]);
     }
 
     #[test]

@@ -16,7 +16,6 @@ use std::{
     collections::{BTreeMap, HashSet},
     path::Path,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
 
 use object_store::{ObjectMeta, path::Path as Key};
@@ -62,7 +61,7 @@ pub(crate) async fn pull(source: &Location, folder: &Path, options: &Options) ->
         connections: Semaphore::new(CONNECTIONS),
         corrupt: Mutex::default(),
     });
-    let mut patience = Patience::new(Duration::from_secs(options.patience_seconds), folder.told());
+    let mut patience = Patience::new(options.patience(), folder.told());
     let report = loop {
         let fault = match attempt(source, &transfer).await {
             Ok(report) => break report,

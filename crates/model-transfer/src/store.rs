@@ -82,11 +82,10 @@ impl Store {
             Some(endpoint) => format!("s3://{} at {}", location.bucket, without_password(&endpoint)),
             None => format!("s3://{}", location.bucket),
         };
-        let patience = Duration::from_secs(options.patience_seconds);
         Ok(Self {
             s3: Arc::new(s3),
             name,
-            patience,
+            patience: options.patience(),
             progress: Arc::new(Mutex::new(Instant::now())),
             complaints: Arc::default(),
         })

@@ -53,6 +53,10 @@ const OURS: [Ours; 1] = [Ours { controller: "inference-controller", kinds: &["AI
 
 pub(super) fn run(args: &UpArgs, runtime: &Runtime) -> anyhow::Result<()> {
     if let Some(cluster) = local_cluster::running(NAME)? {
+        let nodes = cluster.real_nodes().len();
+        if args.real_nodes > 0 && nodes != args.real_nodes as usize {
+            bail!("the cluster is running with {nodes} real nodes: stop it first with `cargo xtask down`");
+        }
         println!("already running:\n");
         runtime.block_on(status::print(&cluster))?;
         next_steps(&cluster);

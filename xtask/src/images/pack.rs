@@ -79,24 +79,30 @@ impl Origin {
 /// Replaces the layout and the archive that are there.
 pub(super) fn write(content: &Content<'_>, layout: &Path, archive: &Path) -> anyhow::Result<Written> {
     let image = image(content)?;
-    if layout.exists() {
-        ensure!(
-            layout.join("oci-layout").is_file(),
-            "{} is there and is no image: move it away, or choose another folder",
-            layout.display()
-        );
-        fs::remove_dir_all(layout).with_context(|| format!("failed to remove {}", layout.display()))?;
+    ensure!(
+        !layout.exists() || layout.join("oci-layout").is_file(),
+        "{} is there and is no image: move it away, or choose another folder",
+        layout.display()
+    );
+    // Half an image would look like somebody else's folder.
+    let begun = layout.with_extension("new");
+    if begun.exists() {
+        fs::remove_dir_all(&begun).with_context(|| format!("failed to remove {}", begun.display()))?;
     }
     let mut tar = tar::Builder::new(Vec::new());
     folder_entry(&mut tar, "blobs/")?;
     folder_entry(&mut tar, "blobs/sha256/")?;
     for File { path, bytes } in &image.files {
-        let target = layout.join(path);
-        let folder = target.parent().unwrap_or(layout);
+        let target = begun.join(path);
+        let folder = target.parent().unwrap_or(&begun);
         fs::create_dir_all(folder).with_context(|| format!("failed to create {}", folder.display()))?;
         fs::write(&target, bytes).with_context(|| format!("failed to write {}", target.display()))?;
         file_entry(&mut tar, path, 0o644, bytes)?;
     }
+    if layout.exists() {
+        fs::remove_dir_all(layout).with_context(|| format!("failed to remove {}", layout.display()))?;
+    }
+    fs::rename(&begun, layout).with_context(|| format!("failed to write {}", layout.display()))?;
     let bytes = tar.into_inner().context("failed to end the archive")?;
     fs::write(archive, &bytes).with_context(|| format!("failed to write {}", archive.display()))?;
     Ok(Written { digest: image.digest, archive_bytes: bytes.len() as u64 })

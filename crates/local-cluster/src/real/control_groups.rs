@@ -1,4 +1,5 @@
-//! The control group of a node: made before its kubelet asks for it, removed when the node is gone.
+//! The control groups of a cluster's nodes: everything that runs in a node is in one of them, so they tell what is left
+//! of a node whose supervisor is gone.
 //!
 //! The machine's groups are others' too, and are in one hierarchy (version 2) or in one for each controller (version 1):
 //! in each, everything of ours is below one group.
@@ -6,39 +7,80 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    thread::sleep,
+    time::{Duration, Instant},
 };
+
+use rustix::process::{Pid, Signal, kill_process};
+use sha2::{Digest as _, Sha256};
+
+use crate::{Error, Folder, Result};
 
 const MACHINE: &str = "/sys/fs/cgroup";
 /// Of all clusters.
 const OURS: &str = "local-cluster";
+/// What is in a node and in no pod. In version 2, a group with groups below it has no processes of its own.
+const NODE_ITSELF: &str = "node";
+const PROCESSES: &str = "cgroup.procs";
 /// A group of version 1 takes no process before it has its share of these.
 const PROCESSORS: [&str; 2] = ["cpuset.cpus", "cpuset.mems"];
 /// Only groups of version 2 have it: what those below may use.
 const CONTROLLERS_BELOW: &str = "cgroup.subtree_control";
+/// Those that a kubelet asks for.
+const CONTROLLERS: [&str; 6] = ["cpu", "cpuset", "hugetlb", "io", "memory", "pids"];
 
-/// As the kubelet wants it told.
-pub(crate) fn name(cluster: &str, node: &str) -> String {
-    format!("/{OURS}/{cluster}/{node}")
+const POLL: Duration = Duration::from_millis(20);
+/// How often a path is begun anew when another cluster, which ends, removes a part of it.
+const ATTEMPTS: u32 = 20;
+
+/// The group of a node, as its kubelet wants it told.
+pub(crate) fn name(folder: &Folder, node: &str) -> String {
+    format!("/{OURS}/{}/{node}", of_cluster(folder))
 }
 
-/// Makes the group of a node in every hierarchy.
-pub(crate) fn make(cluster: &str, node: &str) -> io::Result<()> {
+/// Clusters of one name are told apart by their folders.
+fn of_cluster(folder: &Folder) -> String {
+    let digest = Sha256::digest(folder.root().as_os_str().as_encoded_bytes());
+    let digest: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{digest}", folder.name())
+}
+
+/// Makes the groups of a node, and moves this process into them; what it starts will be there too.
+pub(crate) fn enter(folder: &Folder, node: &str) -> Result<()> {
+    let cluster = of_cluster(folder);
     for hierarchy in hierarchies() {
-        let mut group = hierarchy;
-        for below in [OURS, cluster, node] {
+        let node = make(&hierarchy, &[OURS, &cluster, node])?;
+        let itself = make(&node, &[NODE_ITSELF])?;
+        let processes = itself.join(PROCESSES);
+        let pid = std::process::id().to_string();
+        fs::write(&processes, pid).map_err(Error::io("move the node to", processes))?;
+    }
+    Ok(())
+}
+
+/// Makes a group and those above it, each with what it may pass on.
+fn make(above: &Path, path: &[&str]) -> Result<PathBuf> {
+    let mut attempts = 0;
+    loop {
+        let mut group = above.to_owned();
+        let made = path.iter().try_for_each(|below| {
             pass_on_controllers(&group)?;
             let parent = group.clone();
             group.push(below);
-            if !group.exists() {
-                fs::create_dir(&group)?;
+            match fs::create_dir(&group) {
+                // Nodes are made side by side.
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
             }
-            for file in PROCESSORS.map(|file| (parent.join(file), group.join(file))) {
-                pass_on_processors(&file.0, &file.1)?;
-            }
+            PROCESSORS.iter().try_for_each(|file| pass_on_processors(&parent.join(file), &group.join(file)))
+        });
+        attempts += 1;
+        match made {
+            Ok(()) => return Ok(group),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && attempts < ATTEMPTS => sleep(POLL),
+            Err(error) => return Err(Error::io("make the control group", group)(error)),
         }
-        pass_on_controllers(&group)?;
     }
-    Ok(())
 }
 
 fn pass_on_controllers(group: &Path) -> io::Result<()> {
@@ -46,7 +88,8 @@ fn pass_on_controllers(group: &Path) -> io::Result<()> {
     if !below.exists() {
         return Ok(());
     }
-    for controller in fs::read_to_string(group.join("cgroup.controllers"))?.split_whitespace() {
+    let there = fs::read_to_string(group.join("cgroup.controllers"))?;
+    for controller in there.split_whitespace().filter(|controller| CONTROLLERS.contains(controller)) {
         fs::write(&below, format!("+{controller}"))?;
     }
     Ok(())
@@ -61,18 +104,51 @@ fn pass_on_processors(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes the groups of a cluster's nodes, whose processes must be gone. What cannot be removed is in use, and so not
-/// ours.
-pub(crate) fn remove(cluster: &str) {
+/// Kills what is in a node, waits until it is gone, and removes the groups.
+pub(crate) fn clear_node(folder: &Folder, node: &str, within: Duration) -> Result<()> {
+    clear(Path::new(&of_cluster(folder)).join(node), within)
+}
+
+/// Kills what is in the cluster's nodes, waits until it is gone, and removes the groups.
+pub(crate) fn clear_cluster(folder: &Folder, within: Duration) -> Result<()> {
+    clear(of_cluster(folder).into(), within)
+}
+
+fn clear(groups: PathBuf, within: Duration) -> Result<()> {
+    let began = Instant::now();
     for hierarchy in hierarchies() {
         let ours = hierarchy.join(OURS);
-        remove_tree(&ours.join(cluster));
+        let group = ours.join(&groups);
+        loop {
+            kill_all(&group);
+            remove_tree(&group);
+            if !group.exists() {
+                break;
+            }
+            if began.elapsed() > within {
+                return Err(Error::invalid("end", group.display().to_string(), "its processes do not go"));
+            }
+            sleep(POLL);
+        }
         // The last cluster takes it along.
         let _ = fs::remove_dir(ours);
     }
+    Ok(())
 }
 
-/// A group is a folder of files that nobody can remove, and need not.
+/// Those that are on their way out are hit once more, which does not matter.
+fn kill_all(group: &Path) {
+    for below in folders(group) {
+        kill_all(&below);
+    }
+    let processes = fs::read_to_string(group.join(PROCESSES)).unwrap_or_default();
+    for pid in processes.lines().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)) {
+        // It can only fail because the process has ended meanwhile.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// A group is a folder of files that nobody can remove, and need not. One that is in use stays.
 fn remove_tree(group: &Path) {
     for below in folders(group) {
         remove_tree(&below);
@@ -95,4 +171,17 @@ fn folders(of: &Path) -> Vec<PathBuf> {
     let folder =
         |entry: fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir()).then(|| entry.path());
     entries.filter_map(|entry| entry.ok().and_then(folder)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clusters_of_one_name_in_two_folders_have_groups_of_their_own() {
+        let name = |root: &str| name(&Folder::at(root.into()), "real-0");
+        assert!(name("/a/dev").starts_with("/local-cluster/dev-"), "{}", name("/a/dev"));
+        assert!(name("/a/dev").ends_with("/real-0"));
+        assert_ne!(name("/a/dev"), name("/b/dev"));
+    }
 }

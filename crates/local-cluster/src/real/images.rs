@@ -4,18 +4,20 @@ use std::{
     io,
     net::TcpStream,
     path::Path,
-    process::{Command, Stdio},
+    process::Command,
     thread::sleep,
     time::{Duration, Instant},
 };
 
-use crate::{Error, Folder, Result, tools::NodeTools};
+use crate::{Error, Folder, Result, process::output_within, tools::NodeTools};
 
 use super::{
     hub, namespaces,
     network::{HUB, REGISTRY_PORT},
 };
 
+/// The largest image has some tens of megabytes.
+const PUSHED_WITHIN: Duration = Duration::from_secs(120);
 /// A loaded machine is no reason to fail.
 const SERVES_WITHIN: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
@@ -44,12 +46,9 @@ pub(crate) fn push(folder: &Folder, tools: &NodeTools, layout: &Path, reference:
         ));
     };
     let push = || {
-        let output = Command::new(tools.addons.join("crane"))
-            .args(["push", "--insecure"])
-            .arg(layout)
-            .arg(format!("{HUB}:{REGISTRY_PORT}/{name}"))
-            .stdin(Stdio::null())
-            .output()?;
+        let mut crane = Command::new(tools.addons.join("crane"));
+        crane.args(["push", "--insecure"]).arg(layout).arg(format!("{HUB}:{REGISTRY_PORT}/{name}"));
+        let output = output_within(&mut crane, PUSHED_WITHIN)?;
         if output.status.success() {
             return Ok(());
         }

@@ -14,8 +14,8 @@ pub const HUB: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub(crate) const REGISTRY_PORT: u16 = 5000;
 /// Every pod of every real node.
 pub(crate) const PODS: &str = "10.78.0.0/16";
-/// Addresses that are left for nodes, beside the hub's and some to spare.
-pub(crate) const MOST_NODES: u32 = 200;
+/// More than a machine has memory for, and fewer than there are addresses.
+pub(crate) const MOST_NODES: u32 = 50;
 
 const BRIDGE: &str = "bridge";
 
@@ -113,6 +113,6 @@ mod tests {
 
     #[test]
     fn the_last_node_has_an_address_of_its_own() {
-        assert_eq!(node_address(MOST_NODES - 1), Ipv4Addr::new(10, 77, 0, 209));
+        assert_eq!(node_address(MOST_NODES - 1), Ipv4Addr::new(10, 77, 0, 59));
     }
 }

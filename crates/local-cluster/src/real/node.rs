@@ -4,7 +4,7 @@ use std::{os::unix::process::CommandExt as _, path::Path, process::Command, time
 
 use crate::{Error, Folder, Result};
 
-use super::{control_groups, hub, namespaces, network, node_name, remains};
+use super::{control_groups, hub, namespaces, network, node_name};
 
 /// A node with many containers takes a moment to die.
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
@@ -15,7 +15,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(20);
 /// to it that init ends with it, and with init ends everything in the node.
 pub fn run(root: &Path, index: u32) -> Error {
     let name = node_name(index);
-    match end_predecessor(root, index).and_then(|()| make_place(root, index, &name)) {
+    match make_place(&Folder::at(root.to_owned()), index, &name) {
         Ok(()) => {}
         Err(error) => return error,
     }
@@ -32,16 +32,11 @@ pub fn run(root: &Path, index: u32) -> Error {
     Error::io("start", "unshare")(failed)
 }
 
-/// The node as it was before, which is on its way out, may still hold what it kept on disk.
-fn end_predecessor(root: &Path, index: u32) -> Result<()> {
-    let inits = remains::inits(&Folder::at(root.to_owned()), Some(index));
-    remains::end(&inits, ENDS_WITHIN)
-}
-
-fn make_place(root: &Path, index: u32, name: &str) -> Result<()> {
-    let folder = Folder::at(root.to_owned());
+fn make_place(folder: &Folder, index: u32, name: &str) -> Result<()> {
+    // The node as it was before may be on its way out, and hold what it kept on disk.
+    control_groups::clear_node(folder, name, ENDS_WITHIN)?;
     let nodes = folder.read_spec()?.real.map_or(0, |real| real.count);
-    let hub_pid = hub::pid(&folder)?;
+    let hub_pid = hub::pid(folder)?;
     let hub_network = namespaces::network_of(hub_pid);
     // The predecessor's cable; that there is none is the usual case.
     let _ = namespaces::within(&hub_network, || network::ip(&network::unplug(name)));
@@ -49,5 +44,5 @@ fn make_place(root: &Path, index: u32, name: &str) -> Result<()> {
         .and_then(|()| network::allow_forwarding())
         .and_then(|()| namespaces::within(&hub_network, || network::ip(&network::connect(name, index))));
     plugged.map_err(Error::io("plug in", name))?;
-    control_groups::make(&folder.name(), name).map_err(Error::io("make the control groups of", name))
+    control_groups::enter(folder, name)
 }

@@ -52,7 +52,7 @@ impl<'a> Settings<'a> {
             .clone()
             .ok_or_else(|| Error::invalid("start", &name, "its cluster has no real nodes"))?;
         let credentials = Credentials::of(folder);
-        let control_group = control_groups::name(&spec.name, &name);
+        let control_group = control_groups::name(folder, &name);
         Ok(Self { name, index, spec, real, credentials, control_group, place })
     }
 

@@ -55,7 +55,7 @@ pub(super) struct Component {
     orders: mpsc::Sender<(Instruction, oneshot::Sender<Result<()>>)>,
     observed: watch::Receiver<Observed>,
     keeper: JoinHandle<()>,
-    /// Renews this component's credentials for as long as it is wanted.
+    /// Does what else this component needs, such as new credentials, for as long as it is wanted.
     attached: Option<JoinHandle<()>>,
 }
 

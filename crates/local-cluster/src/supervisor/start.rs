@@ -30,6 +30,8 @@ use super::Supervisor;
 
 /// A loaded machine with two cores took 6 s from nothing to the first ready pod.
 const PATIENCE: Duration = Duration::from_secs(90);
+/// Two of them took 2 s more.
+const PATIENCE_FOR_A_NODE: Duration = Duration::from_secs(10);
 /// How often the API server is asked whether it is ready; before that there is nothing to watch.
 const POLL: Duration = Duration::from_millis(50);
 const LINES_SHOWN: usize = 15;
@@ -42,11 +44,13 @@ const AUDIT_POLICY: &str = include_str!("../audit-policy.yaml");
 
 /// Starts everything that the spec asks for.
 pub(super) async fn cluster(supervisor: &Supervisor) -> Result<()> {
+    let patience =
+        PATIENCE + PATIENCE_FOR_A_NODE * supervisor.spec.real.as_ref().map_or(0, |real| real.count);
     tokio::select! {
         started = in_order(supervisor) => started,
-        () = sleep(PATIENCE) => Err(Error::TimedOut {
+        () = sleep(patience) => Err(Error::TimedOut {
             what: "the start of the cluster".to_owned(),
-            after: PATIENCE,
+            after: patience,
             logs: supervisor.folder.logs(),
         }),
     }
@@ -119,7 +123,10 @@ async fn real_nodes(supervisor: &Supervisor, client: &Client, real: &RealNodes) 
         let node = command_lines::node(folder, launcher, index);
         // Whoever stops a node wants it dead.
         supervisor.start_with_grace(&node_name(index), Duration::ZERO, move || Ok(node.clone()));
-        tokio::spawn(gpus::advertise(client.clone(), node_name(index), real.gpus));
+        let advertised = tokio::spawn(gpus::advertise(client.clone(), node_name(index), real.gpus));
+        if let Some(node) = supervisor.components().get_mut(&node_name(index)) {
+            node.attach(advertised);
+        }
     }
     write(&folder.names(), &command_lines::names(folder))?;
     install::apply(client, install::DEFAULT_NAMESPACE, COREDNS_RIGHTS).await?;

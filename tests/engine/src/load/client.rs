@@ -105,7 +105,7 @@ impl Client {
     async fn answered(&self) -> Result<Answer, Failure> {
         if let Some(kept) = self.kept() {
             match self.ask(kept).await {
-                // Closed by the server while it waited, or together with our request.
+                // Closed by the server while it waited, or together with our request: of an answer nothing has come.
                 Err(Failure::Reset) => {
                     let answer = self.ask(self.connect().await?).await?;
                     return Ok(Answer { reconnected: true, ..answer });
@@ -148,9 +148,8 @@ impl Client {
         let answer = answer.map_err(|error| connection_failure(&error))?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), LARGEST_ANSWER).collect().await;
-        let body = body.map_err(|error| {
-            error.downcast_ref::<hyper::Error>().map_or(Failure::Broken, connection_failure)
-        })?;
+        // An answer that was cut off is never asked for again.
+        let body = body.map_err(|_| Failure::Broken)?;
         if let Some(kept) = &self.kept {
             // Ready again a moment later, when the driver has seen the end of the body.
             if connection.sender.ready().await.is_ok() {

@@ -14,9 +14,14 @@ use crate::scene::{Engine, VLLM, ask, until};
 
 /// Twenty requests within a second.
 fn load(port: u16, more: &[&str]) -> Value {
+    load_for("1", port, more)
+}
+
+/// Twenty requests a second.
+fn load_for(seconds: &str, port: u16, more: &[&str]) -> Value {
     let url = format!("http://localhost:{port}/v1/completions");
     let output = Command::new(env!("CARGO_BIN_EXE_test-engine"))
-        .args(["load", "--url", &url, "--rate", "20", "--seconds", "1"])
+        .args(["load", "--url", &url, "--rate", "20", "--seconds", seconds])
         .args(more)
         .output()
         .unwrap();
@@ -82,7 +87,7 @@ fn a_kept_connection_that_was_closed_is_opened_anew_and_told() {
 fn an_engine_that_goes_away_costs_what_was_sent_to_it_afterwards() {
     let mut engine = Engine::start(VLLM, &[]);
     let port = engine.ready();
-    let loading = thread::spawn(move || load(port, &["--keep-alive"]));
+    let loading = thread::spawn(move || load_for("5", port, &["--keep-alive"]));
     until(|| {
         let metrics = ask(port, "GET /metrics", "").unwrap().body;
         metrics.contains("vllm:request_success_total{model_name=\"llama\"} 2").then_some(())

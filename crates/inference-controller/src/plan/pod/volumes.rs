@@ -40,13 +40,12 @@ pub(super) fn volumes(valid: &ValidInference) -> Vec<PodVolume> {
 }
 
 pub(super) fn engine_mounts(source: &Source) -> Vec<VolumeMount> {
-    let model = match source {
-        // Engines may convert the weights in a copy of their own.
-        Source::Store { .. } => model_mount(),
-        Source::Claim { claim: _, path } => {
-            VolumeMount { read_only: Some(true), sub_path: path.clone(), ..model_mount() }
-        }
+    let sub_path = match source {
+        Source::Store { .. } => None,
+        Source::Claim { claim: _, path } => path.clone(),
     };
+    // What was checked stays what it is: also an engine that was broken into changes no weights.
+    let model = VolumeMount { read_only: Some(true), sub_path, ..model_mount() };
     vec![model, mount(HOME_VOLUME, HOME), mount(SHARED_MEMORY, "/dev/shm")]
 }
 
