@@ -92,7 +92,7 @@ pub fn workspace() -> &'static Path {
 }
 
 /// An error with its causes, as a test's panic should show it.
-fn explained(error: &dyn std::error::Error) -> String {
+pub fn explained(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

@@ -310,6 +310,7 @@ pub async fn remove(name: &str) -> Result<bool> {
     }
     let _turn = take_turn()?;
     clear(&folder)?;
+    clear(&Folder::at(folder.failed_logs()))?;
     Ok(there)
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use k8s_openapi::api::core::v1::Namespace;
 use local_cluster::{ClusterSpec, Error, Folder, running};
-use tests::{Scene, fresh_name, start, tools};
+use tests::{Scene, explained, fresh_name, start, tools};
 
 #[tokio::test]
 async fn two_clusters_run_side_by_side() {
@@ -94,12 +94,17 @@ async fn a_component_that_ends_is_started_again() {
 async fn a_start_that_fails_shows_the_last_words_of_what_failed() {
     let empty = tempfile::tempdir().unwrap();
     let program = local_cluster::sibling_binary("local-cluster").unwrap();
-    let spec = ClusterSpec::api_only(fresh_name(), empty.path());
-    let folder = Folder::of(&spec.name).unwrap();
-    let failed = local_cluster::Cluster::start(spec, &program).await.unwrap_err().to_string();
+    let name = fresh_name();
+    let spec = ClusterSpec::api_only(&name, empty.path());
+    let folder = Folder::of(&name).unwrap();
+    let failed = explained(&local_cluster::Cluster::start(spec, &program).await.unwrap_err());
     assert!(failed.contains("ended while the cluster started"), "{failed}");
     assert!(failed.contains("No such file or directory"), "{failed}");
-    assert!(!folder.root().exists());
+    let kept = folder.root().with_file_name(format!(".failed-{name}"));
+    assert!(failed.contains(&format!("its logs are kept in {}", kept.display())), "{failed}");
+    assert!(kept.join("etcd.log").exists() && !folder.root().exists());
+    local_cluster::remove(&name).await.unwrap();
+    assert!(!kept.exists());
 }
 
 /// Starts a cluster, kills its supervisor with SIGKILL, and returns the processes that it had.
