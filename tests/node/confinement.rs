@@ -58,7 +58,17 @@ async fn a_pod_that_is_deleted_answers_what_it_was_asked() {
 
     let url = format!("{url}/v1/completions");
     let body = json!({ "model": "chat", "prompt": "test" }).to_string();
-    let args = ["load", "--url", &url, "--body", &body, "--rate=10", "--seconds=12", "--timeout-seconds=30"];
+    let args = [
+        "load",
+        "--url",
+        &url,
+        "--body",
+        &body,
+        "--rate=10",
+        "--seconds=12",
+        "--timeout-seconds=30",
+        "--first-answer-seconds=30",
+    ];
     let load =
         pod("load", json!({ "restartPolicy": "Never", "containers": [container("load", &args, json!({}))] }));
     pods::create(&scene, &load).await;
@@ -67,17 +77,22 @@ async fn a_pod_that_is_deleted_answers_what_it_was_asked() {
     let name = leaving.metadata.name.as_deref().expect("a name");
     scene.api::<Pod>().delete(name, &DeleteParams::default()).await.expect("it is deleted");
 
-    let report = pods::report(&scene, "load").await;
+    let report = pods::report_within(&scene, "load", within() * 2).await;
     assert_eq!((&report["sent"], &report["succeeded"]), (&json!(120), &json!(120)), "{report}");
     assert!(report["by_pod"][name].as_u64() > Some(0), "{report}");
     wait_until_gone(&scene.api::<Pod>(), name, within()).await;
 }
 
-/// Waits until a request is in flight; an engine's gauge can only be asked for.
+/// More than the one by which the load finds out that it may begin.
+const IN_FLIGHT: f64 = 5.0;
+
+/// Waits until requests are in flight; an engine's gauge can only be asked for.
 async fn until_busy(scene: &Scene<'_>, pod: &Pod) {
     let deadline = Instant::now() + within();
     let is_busy = |metrics: &str| {
-        metrics.lines().any(|line| line.starts_with("vllm:num_requests_running") && !line.ends_with(" 0"))
+        let line = metrics.lines().find(|line| line.starts_with("vllm:num_requests_running"));
+        let running = line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        running.is_some_and(|running| running >= IN_FLIGHT)
     };
     while !is_busy(&asked(scene, pod, "metrics")) {
         assert!(Instant::now() < deadline, "no request has come");

@@ -56,7 +56,11 @@ pub(crate) fn engine(name: &str, port: u16) -> Value {
 
 /// Requests to an address, and what came of them.
 pub(crate) fn load(url: &str) -> Value {
-    container("load", &["load", "--url", url, "--rate", "20", "--seconds", "2"], json!({}))
+    container(
+        "load",
+        &["load", "--url", url, "--rate", "20", "--seconds", "2", "--first-answer-seconds", "30"],
+        json!({}),
+    )
 }
 
 pub(crate) async fn create(scene: &Scene<'_>, pod: &Pod) {

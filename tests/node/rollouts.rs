@@ -92,7 +92,19 @@ async fn start_loads(scene: &Scene<'_>, seconds: u64) -> [&'static str; 2] {
     let url = format!("http://chat.{}.svc.cluster.local:8000/v1/completions", scene.namespace());
     let (rate, seconds) = (RATE.to_string(), seconds.to_string());
     // What is looked for is a request that is refused or cut off; a loaded machine may be slow.
-    let args = ["load", "--url", &url, "--rate", &rate, "--seconds", &seconds, "--timeout-seconds", "20"];
+    let args = [
+        "load",
+        "--url",
+        &url,
+        "--rate",
+        &rate,
+        "--seconds",
+        &seconds,
+        "--timeout-seconds",
+        "20",
+        "--first-answer-seconds",
+        "30",
+    ];
     for (name, more) in [("anew", None), ("kept", Some("--keep-alive"))] {
         let args: Vec<&str> = args.into_iter().chain(more).collect();
         let spec = json!({ "restartPolicy": "Never", "containers": [container("load", &args, json!({}))] });

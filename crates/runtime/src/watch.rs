@@ -8,7 +8,7 @@ use std::{
     collections::HashSet,
     future::Future,
     pin::{Pin, pin},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -29,6 +29,11 @@ use crate::{
     decode::Guard,
     metrics::Metrics,
 };
+
+mod health;
+
+use health::Health;
+pub use health::PlaneHealth;
 
 /// Which objects of a kind are watched.
 #[derive(Clone, Debug, Default)]
@@ -133,66 +138,7 @@ impl Plane {
     }
 
     pub fn health(&self) -> PlaneHealth {
-        PlaneHealth { kinds: self.health.clone() }
-    }
-}
-
-/// What `/readyz` asks.
-#[derive(Clone)]
-pub struct PlaneHealth {
-    kinds: Vec<(&'static str, Arc<Health>)>,
-}
-
-impl PlaneHealth {
-    /// One line per kind that is not healthy; empty if all are. `grace`: how long a watch may fail before it counts.
-    pub fn complaints(&self, grace: Duration) -> Vec<String> {
-        let now = Instant::now();
-        self.kinds
-            .iter()
-            .filter_map(|(kind, health)| health.complaint(now, grace).map(|why| format!("{kind}: {why}")))
-            .collect()
-    }
-}
-
-#[derive(Default)]
-struct Health(Mutex<Signs>);
-
-#[derive(Default)]
-struct Signs {
-    synced: bool,
-    failing_since: Option<(Instant, String)>,
-}
-
-impl Health {
-    /// Only a watch that is open, or that delivers, is a sign of life: a LIST that works says nothing about it.
-    fn alive(&self) {
-        self.lock().failing_since = None;
-    }
-
-    fn synced(&self) {
-        self.lock().synced = true;
-    }
-
-    fn failed(&self, why: &str) {
-        let mut signs = self.lock();
-        let since = signs.failing_since.as_ref().map_or_else(Instant::now, |(since, _)| *since);
-        signs.failing_since = Some((since, why.to_owned()));
-    }
-
-    fn complaint(&self, now: Instant, grace: Duration) -> Option<String> {
-        let signs = self.lock();
-        match &signs.failing_since {
-            Some((since, why)) if !signs.synced || now - *since > grace => {
-                Some(format!("failing for {} s: {why}", (now - *since).as_secs()))
-            }
-            Some(_) => None,
-            None if signs.synced => None,
-            None => Some("not listed yet".to_owned()),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Signs> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        PlaneHealth::new(self.health.clone())
     }
 }
 
@@ -508,19 +454,5 @@ mod tests {
             r#"{"type":"MODIFIED","object":{"metadata":{"name":"bad","resourceVersion":"3"},"data":"no"}}"#;
         let event: WatchEvent<Guard<ConfigMap>> = serde_json::from_str(line).unwrap();
         assert!(matches!(event, WatchEvent::Modified(Guard::Undecodable { .. })));
-    }
-
-    #[test]
-    fn health_forgives_a_short_failure_but_not_before_the_first_list() {
-        let health = Health::default();
-        let grace = Duration::from_secs(30);
-        assert!(health.complaint(Instant::now(), grace).is_some(), "nothing listed yet");
-        health.failed("403");
-        assert!(health.complaint(Instant::now(), grace).is_some_and(|why| why.contains("403")));
-        health.synced();
-        assert!(health.complaint(Instant::now(), grace).is_none());
-        assert!(health.complaint(Instant::now() + Duration::from_secs(31), grace).is_some());
-        health.alive();
-        assert!(health.complaint(Instant::now() + Duration::from_secs(31), grace).is_none());
     }
 }

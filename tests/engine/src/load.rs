@@ -12,7 +12,7 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use tokio::{
     task::JoinSet,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
 
 use client::{Client, Target};
@@ -39,13 +39,28 @@ pub(crate) struct Args {
     /// How long a request may take in all
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
     timeout_seconds: u32,
+    /// Begins when a request has been answered, which may take so long: a new Service is not known everywhere at once
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=600))]
+    first_answer_seconds: u32,
+}
+
+/// Between two tries to get a first answer.
+const TRY_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// If no answer comes in time, the load begins all the same, and tells so.
+async fn until_answered(client: &Client, within: Duration) {
+    let deadline = Instant::now() + within;
+    while Instant::now() < deadline && client.send().await.is_err() {
+        sleep(TRY_AGAIN_AFTER).await;
+    }
 }
 
 /// Ends with success whatever was counted: what is too many is for the test to say.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let Args { url, body, rate, seconds, keep_alive, timeout_seconds } = args;
+    let Args { url, body, rate, seconds, keep_alive, timeout_seconds, first_answer_seconds } = args;
     let patience = Duration::from_secs((*timeout_seconds).into());
     let client = Arc::new(Client::new(url.clone(), body.clone(), patience, *keep_alive));
+    until_answered(&client, Duration::from_secs((*first_answer_seconds).into())).await;
     let began = Instant::now();
     let mut report = Report::default();
     let mut requests = JoinSet::new();

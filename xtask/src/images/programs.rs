@@ -33,11 +33,15 @@ pub(super) fn build(build: Build, packages: &[&str]) -> anyhow::Result<Vec<Progr
     }
     // Only the compiler of C code: with musl-gcc as the linker, programs crash when they start.
     command.env(format!("CC_{}", target.replace('-', "_")), "musl-gcc");
-    command.env(format!("CFLAGS_{}", target.replace('-', "_")), remapped.c_flags());
     // C code that names the time when it was built. The same for all: what is built already stays at a new commit.
     command.env("SOURCE_DATE_EPOCH", "0");
     // Whatever flags the user has set: they would be in the program.
-    command.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", remapped.rust_flags());
+    command.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    if build == Build::Release {
+        // With the path of this checkout in the flags, every other checkout builds all dependencies anew.
+        command.env(format!("CFLAGS_{}", target.replace('-', "_")), remapped.c_flags());
+        command.env("CARGO_ENCODED_RUSTFLAGS", remapped.rust_flags());
+    }
     let output = command.stderr(Stdio::inherit()).output().context("failed to start cargo")?;
     ensure!(output.status.success(), "cargo failed to build the programs: {}", output.status);
     let executables = executables(&output.stdout);

@@ -100,6 +100,30 @@ fn an_engine_that_goes_away_costs_what_was_sent_to_it_afterwards() {
     assert_eq!(report["failures"].as_object().unwrap().len(), 1, "nothing but refused: {report}");
 }
 
+#[test]
+fn a_load_begins_with_the_first_answer_if_it_may_wait() {
+    let report = load(refuses_the_first(3), &["--first-answer-seconds", "20"]);
+    assert_eq!((&report["sent"], &report["failed"]), (&json!(20), &json!(0)), "{report}");
+    let report = load(refuses_the_first(3), &[]);
+    assert_eq!((&report["sent"], &report["failed"]), (&json!(20), &json!(3)), "{report}");
+}
+
+/// A server that closes so many connections without an answer, and then answers one request of each.
+fn refuses_the_first(count: usize) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    // It lives as long as the test program.
+    thread::spawn(move || {
+        for connection in listener.incoming().skip(count) {
+            let mut connection = connection.unwrap();
+            let mut request = [0; 4096];
+            let _ = connection.read(&mut request);
+            let _ = connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}");
+        }
+    });
+    port
+}
+
 /// A server that answers one request of each connection, and closes it when the next one comes.
 fn closes_after_one_answer() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,0 +1,91 @@
+//! Whether the watches of a process work, as `/readyz` tells it. Each kind has a health of its own.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// What `/readyz` asks.
+#[derive(Clone)]
+pub struct PlaneHealth {
+    kinds: Vec<(&'static str, Arc<Health>)>,
+}
+
+impl PlaneHealth {
+    pub(super) fn new(kinds: Vec<(&'static str, Arc<Health>)>) -> Self {
+        Self { kinds }
+    }
+
+    /// One line per kind that is not healthy; empty if all are. `grace`: how long a watch may fail before it counts.
+    pub fn complaints(&self, grace: Duration) -> Vec<String> {
+        let now = Instant::now();
+        self.kinds
+            .iter()
+            .filter_map(|(kind, health)| health.complaint(now, grace).map(|why| format!("{kind}: {why}")))
+            .collect()
+    }
+}
+
+/// Of one kind.
+#[derive(Default)]
+pub(super) struct Health(Mutex<Signs>);
+
+#[derive(Default)]
+struct Signs {
+    synced: bool,
+    failing_since: Option<(Instant, String)>,
+}
+
+impl Health {
+    /// Only a watch that is open, or that delivers, is a sign of life: a LIST that works says nothing about it.
+    pub(super) fn alive(&self) {
+        self.lock().failing_since = None;
+    }
+
+    pub(super) fn synced(&self) {
+        self.lock().synced = true;
+    }
+
+    pub(super) fn failed(&self, why: &str) {
+        let mut signs = self.lock();
+        let since = signs.failing_since.as_ref().map_or_else(Instant::now, |(since, _)| *since);
+        signs.failing_since = Some((since, why.to_owned()));
+    }
+
+    fn complaint(&self, now: Instant, grace: Duration) -> Option<String> {
+        let signs = self.lock();
+        match &signs.failing_since {
+            Some((since, why)) if !signs.synced || now - *since > grace => {
+                Some(format!("failing for {} s: {why}", (now - *since).as_secs()))
+            }
+            Some(_) => None,
+            None if signs.synced => None,
+            None => Some("not listed yet".to_owned()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Signs> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn health_forgives_a_short_failure_but_not_before_the_first_list() {
+        let health = Health::default();
+        let grace = Duration::from_secs(30);
+        assert!(health.complaint(Instant::now(), grace).is_some(), "nothing listed yet");
+        health.failed("403");
+        assert!(health.complaint(Instant::now(), grace).is_some_and(|why| why.contains("403")));
+        health.synced();
+        assert!(health.complaint(Instant::now(), grace).is_none());
+        assert!(health.complaint(Instant::now() + Duration::from_secs(31), grace).is_some());
+        health.alive();
+        assert!(health.complaint(Instant::now() + Duration::from_secs(31), grace).is_none());
+    }
+}
