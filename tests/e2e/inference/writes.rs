@@ -20,10 +20,16 @@ async fn one_replica_costs_its_children_three_statuses_and_three_events() {
 }
 
 #[tokio::test]
-async fn more_replicas_cost_no_more_than_one_status_each() {
-    let written = written_until_ready(json!({"replicas": 3})).await;
+async fn a_further_replica_costs_a_status_when_it_is_placed_and_one_when_it_is_ready() {
+    let replicas = 3;
+    let written = written_until_ready(json!({"replicas": replicas})).await;
     assert_eq!(written.children, CHILDREN + 1, "{:#?}", written.all);
-    assert!(written.statuses <= 3 + 2 && written.events <= 3 && written.reads == 0, "{:#?}", written.all);
+    // Mostly several are placed or ready at once; how many, the machine's load decides.
+    assert!(
+        written.statuses <= 3 + 2 * (replicas - 1) && written.events <= 3 && written.reads == 0,
+        "{:#?}",
+        written.all
+    );
 }
 
 struct Written {
