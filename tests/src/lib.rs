@@ -1,7 +1,7 @@
 //! What the test binaries share: one cluster per binary, a namespace per test, waits by watching.
 //!
-//! A test that only writes and reads objects uses [`api_server`], [`simulated`] or [`real`]: the cluster starts with the first
-//! test of the binary that asks for it and ends with the process, however that ends. A test that counts requests,
+//! A test that only writes and reads objects uses [`api_server`], [`simulated`] or [`real()`]: the cluster starts with
+//! the first test of the binary that asks for it and ends with the process, however that ends. A test that counts requests,
 //! stops a component or kills a node starts its own with [`start`].
 //!
 //! Nothing here knows what a test is about. Waits have deadlines, and a wait that fails shows the object.
