@@ -199,7 +199,8 @@ impl Cluster {
         self.expect_done("reconnect a node", &Request::Link { node: node.to_owned(), up: true }).await
     }
 
-    /// Starts a program in the network that real nodes see, as a component; pods reach it at [`HUB_ADDRESS`].
+    /// Starts a program in the network that real nodes see, as a component; pods reach it at
+    /// [`crate::HUB_ADDRESS`].
     pub async fn start_service(&self, service: Service) -> Result<()> {
         self.expect_done("start a service", &Request::AddService(service)).await
     }

@@ -22,7 +22,7 @@ use report::{Outcome, Report};
 #[derive(Debug, clap::Parser)]
 #[command(name = "test-engine load")]
 pub(crate) struct Args {
-    /// http://HOST[:PORT]/PATH; the name is looked up for each connection
+    /// Where to, as in http://host:8000/path; the name is looked up for each connection
     #[arg(long)]
     url: Target,
     /// Sent as POST
