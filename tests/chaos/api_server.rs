@@ -20,11 +20,8 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tests::{Scene, wait_until_gone, within};
-use tokio::{
-    sync::watch,
-    time::{Instant, interval, sleep},
-};
+use tests::{Scene, ask_until, wait_until_gone, within};
+use tokio::{sync::watch, time::interval};
 
 use crate::given::{
     API_SERVER, CONTROLLER, Given, PATIENT_LEASE, lines_about, model, serve, until_ready, until_served,
@@ -33,8 +30,6 @@ use crate::given::{
 const OBJECTS: usize = 60;
 /// So long is the load that both outages fall into it.
 const PACE: Duration = Duration::from_millis(100);
-/// Of a writer that was refused; the outage is what it waits for.
-const RETRY: Duration = Duration::from_millis(100);
 
 #[tokio::test]
 async fn an_api_server_that_is_restarted_under_load_costs_nothing_but_time() {
@@ -161,12 +156,9 @@ impl Load<'_> {
     }
 }
 
-async fn persist(mut write: impl AsyncFnMut() -> kube::Result<()>) {
-    let deadline = Instant::now() + within();
-    while let Err(error) = write().await {
-        assert!(Instant::now() < deadline, "the API server took nothing any more: {error}");
-        sleep(RETRY).await;
-    }
+/// As users do it: the API server may be away, and is back sooner or later.
+async fn persist(write: impl AsyncFnMut() -> kube::Result<()>) {
+    ask_until("an API server that takes the change", within(), write).await;
 }
 
 /// The controller's objects of a kind by name, each with the uid of its one controlling owner.

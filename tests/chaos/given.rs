@@ -9,11 +9,8 @@ use api::{
 use kube::api::PostParams;
 use local_cluster::{Cluster, ClusterSpec, ComponentStatus, NodePool};
 use serde_json::{Value, json};
-use tests::{Scene, controller, fresh_name, start, tools, wait_for, within};
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    time::{Instant, sleep},
-};
+use tests::{Scene, ask_until, controller, fresh_name, start, tools, until_component, wait_for, within};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 pub(crate) const CONTROLLER: &str = "inference-controller";
 pub(crate) const API_SERVER: &str = "kube-apiserver";
@@ -27,8 +24,6 @@ pub(crate) const PATIENT_LEASE: [&str; 3] =
 /// A start of a control plane keeps a core busy for seconds, and a test that breaks things is not to break for lack of
 /// one.
 static TURNS: Semaphore = Semaphore::const_new(2);
-/// How often another process is asked what cannot be watched.
-const POLL: Duration = Duration::from_millis(50);
 
 /// A cluster of its own, with the controller running.
 pub(crate) struct Given {
@@ -63,15 +58,7 @@ impl Given {
         what: &str,
         holds: impl Fn(&ComponentStatus) -> bool,
     ) -> ComponentStatus {
-        let deadline = Instant::now() + within();
-        loop {
-            let now = self.controller().await;
-            if holds(&now) {
-                return now;
-            }
-            assert!(Instant::now() < deadline, "{what}: {now:?}\n{}", self.log());
-            sleep(POLL).await;
-        }
+        until_component(self, CONTROLLER, what, holds).await
     }
 
     /// Everything that the controller has logged, one JSON object per line.
@@ -90,11 +77,7 @@ impl Deref for Given {
 
 /// Asks until the answer is yes, for what cannot be watched.
 pub(crate) async fn until(what: &str, deadline: Duration, mut holds: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + deadline;
-    while !holds().await {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
-        sleep(POLL).await;
-    }
+    ask_until(what, deadline, async || if holds().await { Ok(()) } else { Err("not yet") }).await;
 }
 
 /// Waits until the API server serves again; a client that was made before may be what the test is about.

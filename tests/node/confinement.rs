@@ -1,12 +1,10 @@
 //! What the pods of an AIInference may do, and how they go.
 
-use std::time::{Duration, Instant};
-
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
 use tests::{
-    Scene,
+    Scene, ask_until,
     inference::{create, until_ready},
     real, wait_until_gone, within,
 };
@@ -88,14 +86,11 @@ const IN_FLIGHT: f64 = 5.0;
 
 /// Waits until requests are in flight; an engine's gauge can only be asked for.
 async fn until_busy(scene: &Scene<'_>, pod: &Pod) {
-    let deadline = Instant::now() + within();
-    let is_busy = |metrics: &str| {
+    ask_until("requests in flight", within(), async || {
+        let metrics = asked(scene, pod, "metrics");
         let line = metrics.lines().find(|line| line.starts_with("vllm:num_requests_running"));
         let running = line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
-        running.is_some_and(|running| running >= IN_FLIGHT)
-    };
-    while !is_busy(&asked(scene, pod, "metrics")) {
-        assert!(Instant::now() < deadline, "no request has come");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        if running.is_some_and(|running| running >= IN_FLIGHT) { Ok(()) } else { Err(metrics) }
+    })
+    .await;
 }

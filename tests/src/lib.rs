@@ -25,7 +25,7 @@ use tokio::sync::OnceCell;
 pub use local_cluster;
 pub use real::{DEPLOYED, ENGINE_IMAGE, PRODUCT, layout, real, real_spec, start_real};
 pub use scene::Scene;
-pub use wait::{follow, wait_for, wait_until_gone, within};
+pub use wait::{ask_until, follow, until_component, wait_for, wait_until_gone, within};
 
 /// The controllers of this workspace, as they are started by [`simulated`].
 pub const CONTROLLERS: [&str; 1] = ["inference-controller"];

@@ -1,15 +1,26 @@
-//! Waiting for the world to become as a test expects it. By watching; a deadline turns a hang into an explanation.
+//! Waiting for the world to become as a test expects it. By watching, and by asking where there is nothing to watch; a
+//! deadline turns a hang into an explanation.
 
-use std::{collections::BTreeMap, fmt::Debug, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt::{Debug, Display},
+    fs,
+    time::Duration,
+};
 
 use futures::TryStreamExt as _;
 use kube::{
     Api, Resource,
     api::{ListParams, WatchEvent, WatchParams},
 };
+use local_cluster::{Cluster, ComponentStatus};
 use serde::{Serialize, de::DeserializeOwned};
+use tokio::time::{Instant, sleep};
 
 use crate::explained;
+
+/// Short beside every deadline, and long enough that asking costs nothing.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// The default deadline: generous, because a loaded machine is no reason to fail.
 pub fn within() -> Duration {
@@ -50,6 +61,45 @@ where
         let last = late.last_seen.as_deref().map_or("it could not be seen".to_owned(), shown);
         panic!("waited in vain for {name} to go; last seen:\n{last}")
     }
+}
+
+/// Asks until the answer is the one that the test waits for, and returns it; panics with the last one that was not. For
+/// what cannot be watched alone: processes, files, metrics, an API server that is down.
+pub async fn ask_until<T, E: Display>(
+    what: &str,
+    deadline: Duration,
+    mut ask: impl AsyncFnMut() -> Result<T, E>,
+) -> T {
+    let began = Instant::now();
+    loop {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(other) if began.elapsed() > deadline => {
+                panic!("waited in vain: {what}; the last answer: {other}")
+            }
+            Err(_) => sleep(ASK_AGAIN_AFTER).await,
+        }
+    }
+}
+
+/// Waits until a process of the cluster is as the test expects it.
+pub async fn until_component(
+    cluster: &Cluster,
+    name: &str,
+    what: &str,
+    holds: impl Fn(&ComponentStatus) -> bool,
+) -> ComponentStatus {
+    ask_until(&format!("{name}: {what}"), within(), async || {
+        let status = cluster.status().await.map_err(|error| explained(&error))?;
+        let component = status.components.into_iter().find(|component| component.name == name);
+        let component = component.ok_or_else(|| format!("there is no {name}"))?;
+        if holds(&component) {
+            return Ok(component);
+        }
+        let log = fs::read_to_string(cluster.folder().log(name)).unwrap_or_default();
+        Err(format!("{component:?}; its log:\n{log}"))
+    })
+    .await
 }
 
 /// Shows all objects with these labels, by uid, as they are now and after each change, until the look returns something.

@@ -1,12 +1,11 @@
 //! Our controllers as processes of the cluster: their credentials, their ends, several replicas.
 
-use std::{fs, time::Duration};
+use std::{collections::BTreeSet, fs, time::Duration};
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use local_cluster::{Cluster, ClusterSpec, ComponentStatus, NodePool};
-use tests::{controller, fresh_name, start, tools, wait_for, within};
-use tokio::time::{Instant, sleep};
+use tests::{ask_until, controller, fresh_name, start, tools, until_component, wait_for, within};
 
 const NAME: &str = "inference-controller";
 const OTHER: &str = "inference-controller-b";
@@ -17,12 +16,13 @@ async fn a_killed_controller_is_started_again_and_a_stopped_one_is_not() {
     let first = component(&cluster, NAME).await;
     cluster.kill_component(NAME).await.unwrap();
     let second =
-        until(&cluster, NAME, "running again", |now| now.pid.is_some() && now.pid != first.pid).await;
+        until_component(&cluster, NAME, "running again", |now| now.pid.is_some() && now.pid != first.pid)
+            .await;
     assert_eq!(second.restarts, 1);
     cluster.stop_component(NAME).await.unwrap();
     assert_eq!(component(&cluster, NAME).await.pid, None);
     cluster.start_component(NAME).await.unwrap();
-    until(&cluster, NAME, "running", |now| now.pid.is_some()).await;
+    until_component(&cluster, NAME, "running", |now| now.pid.is_some()).await;
 }
 
 #[tokio::test]
@@ -41,14 +41,18 @@ async fn a_paused_leader_is_replaced_by_the_other_replica() {
 #[tokio::test]
 async fn a_controller_acts_under_its_service_account_and_its_reads_are_in_the_audit_log() {
     let cluster = with_controller().await;
-    let events = cluster.audit_events().unwrap();
-    let own: Vec<_> = events
-        .iter()
-        .filter(|event| event.user == "system:serviceaccount:ai-system:inference-controller")
-        .collect();
-    let saw =
-        |verb: &str, resource: &str| own.iter().any(|event| event.verb == verb && event.resource == resource);
-    assert!(saw("list", "aiinferences") && saw("watch", "aiinferences"), "{own:?}");
+    // It is ready with its lists; the watches come after that.
+    ask_until("its list and its watch of AIInferences", within(), async || {
+        let events = cluster.audit_events().unwrap();
+        let own = events
+            .iter()
+            .filter(|event| event.user == "system:serviceaccount:ai-system:inference-controller")
+            .map(|event| (event.verb.as_str(), event.resource.as_str()))
+            .collect::<BTreeSet<_>>();
+        let both = [("list", "aiinferences"), ("watch", "aiinferences")];
+        if both.iter().all(|read| own.contains(read)) { Ok(()) } else { Err(format!("{own:?}")) }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -59,11 +63,10 @@ async fn the_token_of_a_controller_is_renewed() {
     cluster.start_controller(&controller(NAME)).await.unwrap();
     let path = cluster.folder().root().join("credentials").join(format!("{NAME}.token"));
     let first = fs::read(&path).unwrap();
-    let deadline = Instant::now() + within();
-    while fs::read(&path).unwrap() == first {
-        assert!(Instant::now() < deadline, "the token is still the first one");
-        sleep(Duration::from_millis(50)).await;
-    }
+    ask_until("another token", within(), async || {
+        if fs::read(&path).unwrap() == first { Err("it is still the first one") } else { Ok(()) }
+    })
+    .await;
 }
 
 async fn with_controller() -> Cluster {
@@ -75,24 +78,6 @@ async fn with_controller() -> Cluster {
 async fn component(cluster: &Cluster, name: &str) -> ComponentStatus {
     let status = cluster.status().await.unwrap();
     status.components.into_iter().find(|component| component.name == name).unwrap()
-}
-
-/// A process cannot be watched, so it is asked again and again.
-async fn until(
-    cluster: &Cluster,
-    name: &str,
-    what: &str,
-    holds: impl Fn(&ComponentStatus) -> bool,
-) -> ComponentStatus {
-    let deadline = Instant::now() + within();
-    loop {
-        let now = component(cluster, name).await;
-        if holds(&now) {
-            return now;
-        }
-        assert!(Instant::now() < deadline, "{name} is not {what}: {now:?}");
-        sleep(Duration::from_millis(20)).await;
-    }
 }
 
 fn is_held_by(lease: &Lease, component: &str) -> bool {

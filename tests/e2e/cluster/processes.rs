@@ -4,7 +4,7 @@ use std::path::Path;
 
 use k8s_openapi::api::core::v1::Namespace;
 use local_cluster::{ClusterSpec, Error, Folder, running};
-use tests::{Scene, explained, fresh_name, start, tools};
+use tests::{Scene, ask_until, explained, fresh_name, start, tools, until_component, within};
 
 #[tokio::test]
 async fn two_clusters_run_side_by_side() {
@@ -72,22 +72,12 @@ async fn what_a_killed_supervisor_leaves_is_cleaned_by_down() {
 async fn a_component_that_ends_is_started_again() {
     let cluster = start(ClusterSpec::api_only(fresh_name(), tools())).await;
     cluster.kill_component("kube-apiserver").await.unwrap();
-    let deadline = tokio::time::Instant::now() + tests::within();
-    loop {
-        let status = cluster.status().await.unwrap();
-        let api_server =
-            status.components.iter().find(|component| component.name == "kube-apiserver").unwrap();
-        if api_server.restarts == 1 && api_server.pid.is_some() {
-            break;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "{status:?}");
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    until_component(&cluster, "kube-apiserver", "started again", |now| {
+        now.restarts == 1 && now.pid.is_some()
+    })
+    .await;
     let client = cluster.client().await.unwrap();
-    while client.apiserver_version().await.is_err() {
-        assert!(tokio::time::Instant::now() < deadline, "the API server does not answer");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    ask_until("an API server that answers", within(), async || client.apiserver_version().await).await;
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use local_cluster::{
     install::{apply, yaml_files},
 };
 use serde_json::json;
-use tests::{Scene, controller, fresh_name, start, tools, wait_for, within};
+use tests::{Scene, ask_until, controller, fresh_name, start, tools, wait_for, within};
 
 use super::{change, create, is_ready, standby::metrics_of, until_not_ready, until_ready};
 
@@ -22,8 +22,6 @@ const CONTROLLER: &str = "inference-controller";
 const MINUTE: Duration = Duration::from_secs(60);
 /// Each takes two seconds: the time that passes is counted in renewals of the Lease, and then read in the audit log.
 const RENEWALS_OF_A_MINUTE: usize = 32;
-/// How often a counter of another process is read, which cannot be watched.
-const POLL: Duration = Duration::from_millis(100);
 
 #[tokio::test]
 async fn for_a_minute_nothing_is_sent_and_a_restart_writes_nothing() {
@@ -101,23 +99,19 @@ pub(super) async fn until_renewed(scene: &Scene<'_>, times: usize) {
 
 /// Waits until the process that runs now has reconciled so many objects and has none left to do.
 async fn until_reconciled(cluster: &Cluster, objects: usize) {
-    let done = async {
-        loop {
-            let page = metrics_of(cluster, CONTROLLER).await.unwrap_or_default();
-            let of = |metric: &str| -> usize {
-                let lines = page.lines().filter(|line| line.starts_with(metric));
-                lines.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum()
-            };
-            let failed =
-                of("controller_runtime_reconcile_total{controller=\"inference-controller\",result=\"error\"");
-            assert_eq!(failed, 0, "{page}");
-            if of("controller_runtime_reconcile_total") >= objects && of("workqueue_depth") == 0 {
-                return;
-            }
-            tokio::time::sleep(POLL).await;
-        }
-    };
-    tokio::time::timeout(within(), done).await.expect("a controller that has started anew");
+    ask_until("a controller that has started anew", within(), async || {
+        let page = metrics_of(cluster, CONTROLLER).await.unwrap_or_default();
+        let of = |metric: &str| -> usize {
+            let lines = page.lines().filter(|line| line.starts_with(metric));
+            lines.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum()
+        };
+        let failed =
+            of("controller_runtime_reconcile_total{controller=\"inference-controller\",result=\"error\"");
+        assert_eq!(failed, 0, "{page}");
+        let is_done = of("controller_runtime_reconcile_total") >= objects && of("workqueue_depth") == 0;
+        if is_done { Ok(()) } else { Err(page) }
+    })
+    .await;
 }
 
 /// Every request of the controller.

@@ -5,6 +5,7 @@
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
+    fmt::Display,
     process::Stdio,
     sync::{
         Arc,
@@ -150,13 +151,10 @@ impl Churned {
     }
 
     async fn counts(&self, gauge: &str, wanted: usize) {
-        let deadline = Instant::now() + PATIENCE;
         let line = format!("{gauge}{{name=\"test\"}}");
-        while value_of(&self.metrics, &line) != u64::try_from(wanted).unwrap() {
-            let page = || self.metrics.page().unwrap();
-            assert!(Instant::now() < deadline, "{gauge} did not become {wanted}:\n{}", page());
-            tokio::time::sleep(POLL).await;
-        }
+        let wanted = u64::try_from(wanted).unwrap();
+        comes_to(&format!("{gauge} of {wanted}"), || value_of(&self.metrics, &line), |now| now == wanted)
+            .await;
     }
 }
 
@@ -209,13 +207,15 @@ async fn reaches(length: &watch::Receiver<usize>, wanted: usize) {
 
 /// Waits until no more than this is allocated: some of it is freed late.
 async fn falls(wave: usize, what: &str, allocated: &AtomicUsize, most: usize) {
+    let what = format!("at most {most} allocated {what} after wave {wave}");
+    comes_to(&what, || allocated.load(Ordering::Relaxed), |now| now <= most).await;
+}
+
+/// Looks until a number is as it should be. Neither a gauge nor an allocator tells when it changes.
+async fn comes_to<N: Copy + Display>(what: &str, look: impl Fn() -> N, holds: impl Fn(N) -> bool) {
     let deadline = Instant::now() + PATIENCE;
-    loop {
-        let now = allocated.load(Ordering::Relaxed);
-        if now <= most {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{now} {what} are allocated after wave {wave}, not {most}");
+    while !holds(look()) {
+        assert!(Instant::now() < deadline, "not {what}, but {}", look());
         tokio::time::sleep(POLL).await;
     }
 }

@@ -207,14 +207,20 @@ async fn taken_over(fake: &Fake) -> Instant {
     lease_writes(fake, "b")[0].at
 }
 
-#[tokio::test]
-async fn a_process_that_is_told_to_stop_finishes_what_runs_and_exits_0_within_2_s() {
+/// A process that leads and whose write is not answered before the gate opens.
+async fn in_the_middle_of_a_write() -> (Fake, Gate, Replica) {
     let fake = Fake::start().await;
     fake.put(&deployment("first", 1));
     let gate = Gate::default();
     fake.next(patches(), [Answer::Late(gate.clone())]);
     let replica = Replica::start(&fake, "a");
     fake.called(patches(), 1).await;
+    (fake, gate, replica)
+}
+
+#[tokio::test]
+async fn a_process_that_is_told_to_stop_finishes_what_runs_and_exits_0_within_2_s() {
+    let (fake, gate, replica) = in_the_middle_of_a_write().await;
     replica.signal(Signal::TERM);
     // It goes on renewing, so that the drain may still write.
     let renewed = fake.calls(Verb::Update.of("leases")).len();
@@ -294,12 +300,7 @@ async fn a_process_that_lost_its_lease_exits_with_the_reason() {
 
 #[tokio::test]
 async fn a_process_whose_authority_is_replaced_finishes_what_runs_and_exits_with_the_reason() {
-    let fake = Fake::start().await;
-    fake.put(&deployment("first", 1));
-    let gate = Gate::default();
-    fake.next(patches(), [Answer::Late(gate.clone())]);
-    let replica = Replica::start(&fake, "a");
-    fake.called(patches(), 1).await;
+    let (fake, gate, replica) = in_the_middle_of_a_write().await;
     let kubeconfig = replica.kubeconfig.clone();
     write_kubeconfig(&kubeconfig, &fake, "bmV3");
     // It goes on renewing, so that the drain may still write.
