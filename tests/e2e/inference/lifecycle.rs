@@ -74,7 +74,7 @@ async fn what_kubectl_shows_comes_from_the_status() {
     let columns: Vec<&str> = shown.split_whitespace().collect();
     assert_eq!(columns[..5], ["chat", "Ready", "1", "1", "vllm"], "{shown}");
     assert!(shown.contains("s3://models/qwen") && shown.contains(":8000"), "{shown}");
-    scene.kubectl(&["wait", "--for=condition=Ready", "aii/chat", "--timeout=1s"]);
+    scene.kubectl(&["wait", "--for=condition=Ready", "aii/chat", "--timeout=30s"]);
 }
 
 #[tokio::test]
