@@ -27,6 +27,9 @@ pub(crate) enum Command {
         source: Location,
         #[arg(value_name = "DIR")]
         folder: PathBuf,
+        /// Do not wait until the files are on disk; after a reboot of the machine they are fetched again
+        #[arg(long, env = "TRANSFER_NO_SYNC")]
+        no_sync: bool,
     },
     /// Uploads everything in DIR below DESTINATION, and SHA256SUMS last
     Push {

@@ -53,7 +53,7 @@ pub(crate) async fn following(
         let upto = (*ready.borrow_and_update()).min(size);
         if upto > read {
             let file = Arc::clone(&file);
-            algorithm = spawn_blocking(move || algorithm.over(&file, read, upto)).await??;
+            algorithm = spawn_blocking(move || algorithm.over_file(&file, read, upto)).await??;
             read = upto;
         } else {
             ready.changed().await.map_err(io::Error::other)?;
@@ -70,16 +70,29 @@ pub(crate) enum Algorithm {
 }
 
 impl Algorithm {
+    /// `None` where there is nothing to compare with.
+    pub(crate) fn of(expected: &Expected) -> Option<Self> {
+        match expected {
+            Expected::Sha256(_) => Some(Self::sha256()),
+            Expected::Md5(_) => Some(Self::Md5(Md5::new())),
+            Expected::Nothing => None,
+        }
+    }
+
     pub(crate) fn sha256() -> Self {
         Self::Sha256(Sha256::new())
     }
 
-    pub(crate) fn md5() -> Self {
-        Self::Md5(Md5::new())
+    pub(crate) fn over(mut self, bytes: &[u8]) -> Self {
+        match &mut self {
+            Self::Sha256(hash) => hash.update(bytes),
+            Self::Md5(hash) => hash.update(bytes),
+        }
+        self
     }
 
     /// Blocks while it reads.
-    pub(crate) fn over(mut self, file: &File, from: u64, upto: u64) -> io::Result<Self> {
+    pub(crate) fn over_file(mut self, file: &File, from: u64, upto: u64) -> io::Result<Self> {
         const BUFFER: u64 = 256 * 1024;
         let mut buffer = vec![0; BUFFER.min(upto - from) as usize];
         let mut at = from;
@@ -87,10 +100,7 @@ impl Algorithm {
             let length = BUFFER.min(upto - at) as usize;
             let bytes = &mut buffer[..length];
             file.read_exact_at(bytes, at)?;
-            match &mut self {
-                Self::Sha256(hash) => hash.update(&bytes),
-                Self::Md5(hash) => hash.update(&bytes),
-            }
+            self = self.over(bytes);
             at += length as u64;
         }
         Ok(self)
@@ -133,8 +143,12 @@ mod tests {
         file.write_all(&[0; 9]).unwrap();
         file.write_all_at(b"abc", 0).unwrap();
         let (ready, receiver) = watch::channel(1);
-        let digest =
-            tokio::spawn(following(Arc::new(file.try_clone().unwrap()), 9, Algorithm::md5(), receiver));
+        let digest = tokio::spawn(following(
+            Arc::new(file.try_clone().unwrap()),
+            9,
+            Algorithm::Md5(Md5::new()),
+            receiver,
+        ));
         ready.send(3).unwrap();
         file.write_all_at(b"defghi", 3).unwrap();
         ready.send(9).unwrap();

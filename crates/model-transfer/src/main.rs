@@ -75,7 +75,7 @@ async fn until_stopped(arguments: &Arguments) -> Result<String, Fault> {
     let timeout = Duration::from_secs(options.timeout_seconds);
     let transfer = async {
         match command {
-            Command::Pull { source, folder } => pull::pull(source, folder, options).await,
+            Command::Pull { source, folder, no_sync } => pull::pull(source, folder, !no_sync, options).await,
             Command::Push { folder, destination } => push::push(folder, destination, options).await,
         }
     };

@@ -11,6 +11,7 @@ mod fetch;
 mod folder;
 mod partial;
 mod plan;
+mod request;
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -51,9 +52,15 @@ struct Object {
     expected: Expected,
 }
 
-pub(crate) async fn pull(source: &Location, folder: &Path, options: &Options) -> Result<String, Fault> {
+/// `syncs`: whether a file is on disk before it is in its place.
+pub(crate) async fn pull(
+    source: &Location,
+    folder: &Path,
+    syncs: bool,
+    options: &Options,
+) -> Result<String, Fault> {
     let began = Instant::now();
-    let folder = Arc::new(Folder::open(folder)?);
+    let folder = Arc::new(Folder::open(folder, syncs)?);
     let transfer = Arc::new(Transfer {
         store: Store::open(source, options)?,
         folder: Arc::clone(&folder),
@@ -93,7 +100,7 @@ async fn attempt(source: &Location, transfer: &Arc<Transfer>) -> Result<String, 
     expect_sums(source, &mut objects.files, transfer).await?;
 
     let record = folder.record();
-    let Plan { kept, fetch, stale } = plan(objects.files, &record, &folder.sizes(&record));
+    let Plan { kept, fetch, stale } = plan(objects.files, &record, &folder.sizes(&record), folder.boot());
     let bytes = |objects: &[Object]| objects.iter().map(|object| object.size).sum::<u64>();
     info!(
         "{source}: files: {}, {}; {} to fetch",
@@ -158,7 +165,7 @@ async fn expect_sums(
     let folder = &transfer.folder;
     let record = folder.record();
     let alone = BTreeMap::from([(listed.path.clone(), listed.clone())]);
-    let Plan { fetch, .. } = plan(alone, &record, &folder.sizes(&record));
+    let Plan { fetch, .. } = plan(alone, &record, &folder.sizes(&record), folder.boot());
     fetch::fetch_all(transfer, fetch).await?;
 
     let path = folder.root().join(SHA256SUMS);

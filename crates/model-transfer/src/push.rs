@@ -135,7 +135,8 @@ async fn push_all(
 async fn push_file(shared: Arc<Shared>, key: Key, file: LocalFile) -> Result<(String, String, bool), Fault> {
     let opened = Arc::new(file.open()?);
     let (reading, size) = (Arc::clone(&opened), file.size);
-    let digest = spawn_blocking(move || Algorithm::sha256().over(&reading, 0, size)).await.map_err(died)?;
+    let digest =
+        spawn_blocking(move || Algorithm::sha256().over_file(&reading, 0, size)).await.map_err(died)?;
     let digest = digest.map_err(Fault::io("read", &file.place))?.finish();
     let is_there = match presence(&file, &digest, &shared.there, &shared.sums_there) {
         Presence::There => true,

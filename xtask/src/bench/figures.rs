@@ -5,7 +5,7 @@
 pub(super) struct Figure {
     pub(super) name: String,
     pub(super) value: f64,
-    /// The same of the null writer.
+    /// The same of a program that does the least that must be done.
     pub(super) beside: Option<f64>,
     pub(super) goal: Option<Goal>,
 }
@@ -21,8 +21,8 @@ impl Figure {
         Self { name: name.into(), value, beside: None, goal: None }
     }
 
-    pub(super) fn beside(self, null_writer: f64) -> Self {
-        Self { beside: Some(null_writer), ..self }
+    pub(super) fn beside(self, null: f64) -> Self {
+        Self { beside: Some(null), ..self }
     }
 
     pub(super) fn at_most(self, goal: f64) -> Self {
@@ -53,7 +53,7 @@ impl Goal {
 /// The figures as lines of text, in columns.
 pub(super) fn table(title: &str, figures: &[Figure]) -> String {
     let mut lines =
-        vec![format!("{title:<62} {:>10} {:>12} {:>10}  {}", "MEASURED", "NULL WRITER", "GOAL", "VERDICT")];
+        vec![format!("{title:<62} {:>10} {:>12} {:>10}  {}", "MEASURED", "NULL", "GOAL", "VERDICT")];
     for Figure { name, value, beside, goal } in figures {
         let verdict = goal.map_or("", |goal| if goal.is_met_by(*value) { "ok" } else { "MISSED" });
         let goal = goal.map(Goal::shown).unwrap_or_default();

@@ -3,14 +3,20 @@
 //!
 //! All three ask the same server for the same bytes, in turn and in the same run, sixteen requests at a time. The null
 //! downloader throws them away: no program that keeps them can be faster, so shares of it can be compared between
-//! machines. The objects lie in the server's folder without an ETag: what is compared is moving bytes, not hashing.
+//! machines. Ours and rclone leave it to the system when the bytes go to disk, as an AIInference does with a volume that
+//! ends with its pod; the speed with the wait for the disk stands beside. The objects lie in the server's folder without
+//! an ETag: what is compared is moving bytes, not hashing.
 
 use std::{
     fs::{self, File},
     io::Write as _,
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    num::NonZero,
+    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -41,6 +47,8 @@ pub(crate) struct Args {
 const MIB: usize = 1 << 20;
 /// Like the configuration and tokenizer files of a model.
 const SMALL_BYTES: usize = 64 << 10;
+/// At once into the large file; larger ones are no faster.
+const WRITE: usize = 256 << 10;
 const BUCKET: &str = "models";
 const LARGE: &str = "large";
 const SMALL: &str = "small";
@@ -124,7 +132,7 @@ impl Scene {
         let began = Instant::now();
         while TcpStream::connect(address).is_err() {
             ensure!(began.elapsed() < PATIENCE, "versitygw does not listen on {address}");
-            std::thread::sleep(POLL);
+            thread::sleep(POLL);
         }
         Ok(scene)
     }
@@ -143,17 +151,27 @@ impl Scene {
         null.args([BUCKET, prefix]);
         let null = self.took(null)?;
 
-        let target = self.empty_target()?;
-        let mut ours = Command::new(&programs.ours);
-        ours.args(["pull", &format!("s3://{BUCKET}/{prefix}")]).arg(&target);
-        let ours = self.took(ours)?;
+        let written = self.written(prefix, args)?;
+        let pulled = |more: &[&str]| {
+            let target = self.empty_target()?;
+            let mut ours = Command::new(&programs.ours);
+            ours.args(["pull", &format!("s3://{BUCKET}/{prefix}")]).arg(&target).args(more);
+            self.took(ours)
+        };
+        let ours = pulled(&["--no-sync"])?;
+        let synced = pulled(&[])?;
 
         let speed = |took: Took| amount / took.seconds;
         let mut figures = vec![
             Figure::new(format!("{title}: {unit}"), speed(ours)).beside(speed(null)),
             Figure::new("  in % of the null downloader's", 1e2 * null.seconds / ours.seconds).at_least(80.0),
+            Figure::new(
+                "  in % of that and then writing the same",
+                1e2 * (null.seconds + written) / ours.seconds,
+            ),
             Figure::new("  CPU s", ours.cpu_seconds).beside(null.cpu_seconds),
             Figure::new("  peak resident memory, MiB", ours.peak_mib).beside(null.peak_mib).at_most(96.0),
+            Figure::new(format!("  until it is on disk: {unit}"), speed(synced)),
         ];
         if let Some(program) = &programs.rclone {
             let target = self.empty_target()?;
@@ -167,6 +185,40 @@ impl Scene {
         }
         self.empty_target()?;
         Ok(figures)
+    }
+
+    /// Seconds for as many bytes from memory into files that nobody waits for, with all processors: added to what the
+    /// null downloader needs of them, the best that a program can do that does not write past the page cache.
+    fn written(&self, prefix: &str, args: &Args) -> anyhow::Result<f64> {
+        let target = self.empty_target()?;
+        fs::create_dir_all(&target).with_context(|| format!("failed to create {}", target.display()))?;
+        let large = File::create(target.join("model.bin"))?;
+        let (runs, length) = match prefix {
+            LARGE => (u64::from(args.large) * (MIB / WRITE) as u64, WRITE),
+            _ => (u64::from(args.small), SMALL_BYTES),
+        };
+        let bytes = vec![0xa5; length];
+        let next = AtomicU64::new(0);
+        let write = || -> std::io::Result<()> {
+            loop {
+                let run = next.fetch_add(1, Ordering::Relaxed);
+                match prefix {
+                    _ if run >= runs => return Ok(()),
+                    LARGE => large.write_all_at(&bytes, run * length as u64)?,
+                    _ => fs::write(target.join(format!("{run}.bin")), &bytes)?,
+                }
+            }
+        };
+        let began = Instant::now();
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
+        thread::scope(|scope| {
+            let writers: Vec<_> = (0..processors).map(|_| scope.spawn(write)).collect();
+            writers.into_iter().try_for_each(|writer| match writer.join() {
+                Ok(written) => written.context("failed to write"),
+                Err(_) => bail!("a writer died"),
+            })
+        })?;
+        Ok(began.elapsed().as_secs_f64())
     }
 
     /// Nobody pays for what the one before left to be written.
@@ -209,7 +261,7 @@ impl Scene {
                 child.wait()?;
                 bail!("{name} was not done after {} s", PATIENCE.as_secs());
             }
-            std::thread::sleep(POLL);
+            thread::sleep(POLL);
         };
         let seconds = began.elapsed().as_secs_f64();
         let said = fs::read_to_string(&log).unwrap_or_default();

@@ -1,34 +1,42 @@
-//! Bytes from the store into partial files: ranges in parallel, each taken up where it broke, and a check at the end.
+//! Files from the store into their places: small ones in one piece, large ones in parts that a kill does not undo, and a
+//! check at the end.
 //!
-//! Memory is bounded by the number of connections, whatever the model: each holds one chunk, which it writes at once.
+//! Memory is bounded by the number of connections, whatever the model: each holds one small file, or one chunk of a
+//! large one, which it writes at once.
 
 use std::{
     collections::VecDeque,
+    io,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use futures::StreamExt as _;
-use object_store::{GetOptions, GetRange, GetResult, ObjectStore as _};
 use tokio::{
     sync::Semaphore,
     task::{JoinSet, spawn_blocking},
 };
 use tracing::warn;
 
-use super::{Corrupt, Object, folder::Folder, is_known_corrupt, partial::Partial, remember_corrupt};
+use super::{
+    Corrupt, Object,
+    folder::Folder,
+    is_known_corrupt,
+    partial::{PartOf, Partial},
+    remember_corrupt,
+    request::{EtagIs, NOTE_EVERY, Sink, fill},
+};
 use crate::{
     digest::{self, Algorithm, Expected, Proof},
     fault::{Cause, Fault},
     progress::Progress,
-    store::{EtagIsNoDigest, Store, Trouble},
+    store::Store,
 };
 
 /// Requests at once: enough for small files over a distance, and little enough to hold what they bring.
 pub(super) const CONNECTIONS: usize = 16;
 /// Files at once; a large one alone keeps all connections busy.
 const FILES: usize = 16;
-/// What a kill may lose of a connection's bytes.
-const NOTE_EVERY: u64 = 1 << 20;
+/// Up to here a file is held until it is whole: a kill loses no more of it than of a part.
+const SMALL: u64 = NOTE_EVERY;
 /// How often a file whose checksum is wrong is fetched in all.
 const FETCHES: usize = 3;
 
@@ -80,20 +88,16 @@ async fn fetch_file(transfer: Arc<Transfer>, object: Object) -> Result<(), Fault
         if is_known_corrupt(&transfer.corrupt, &object) {
             break;
         }
-        let (folder, wanted) = (Arc::clone(&transfer.folder), Arc::clone(&object));
-        let partial =
-            blocking(move || folder.partial(&wanted).map_err(Fault::io("write", &wanted.path))).await?;
-        let partial = Arc::new(partial);
-        transfer.progress.found(partial.bytes_there());
-        match download(&transfer, &object, &partial).await? {
-            Ok(proof) => {
-                let folder = Arc::clone(&transfer.folder);
-                return blocking(move || folder.place(&object, &partial, proof)).await;
-            }
+        let fetched = if object.size <= SMALL {
+            fetch_small(&transfer, &object).await?
+        } else {
+            fetch_large(&transfer, &object).await?
+        };
+        match fetched {
+            Ok(()) => return Ok(()),
             Err(Mismatch) => {
                 warn!("{:?} does not match its checksum; fetching it again", object.path);
                 transfer.progress.lost(object.size);
-                blocking(move || partial.discard().map_err(Fault::io("discard", partial.stem()))).await?;
             }
         }
     }
@@ -107,47 +111,78 @@ async fn fetch_file(transfer: Arc<Transfer>, object: Object) -> Result<(), Fault
 
 struct Mismatch;
 
-/// Fetches what is missing, and computes the checksum behind it.
-async fn download(
-    transfer: &Arc<Transfer>,
-    object: &Arc<Object>,
-    partial: &Arc<Partial>,
-) -> Result<Result<Proof, Mismatch>, Fault> {
-    let algorithm = match &object.expected {
-        Expected::Sha256(_) => Some(Algorithm::sha256()),
-        Expected::Md5(_) => Some(Algorithm::md5()),
-        Expected::Nothing => None,
+/// What the digest proves, or that it proves the file wrong.
+fn proof(expected: &Expected, digest: String, etag: EtagIs) -> Result<Proof, Mismatch> {
+    match expected {
+        Expected::Nothing => Ok(Proof::Length),
+        Expected::Sha256(expected) if *expected == digest => Ok(Proof::Sha256(digest)),
+        Expected::Md5(expected) if *expected == digest => Ok(Proof::Md5),
+        Expected::Md5(_) if etag == EtagIs::NoDigest => Ok(Proof::Length),
+        Expected::Sha256(_) | Expected::Md5(_) => Err(Mismatch),
+    }
+}
+
+/// Held until it is whole.
+#[derive(Debug)]
+struct Held {
+    bytes: Vec<u8>,
+    size: u64,
+}
+
+impl Sink for Held {
+    fn missing(&self) -> (u64, u64) {
+        (self.bytes.len() as u64, self.size)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn note(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+async fn fetch_small(transfer: &Transfer, object: &Arc<Object>) -> Result<Result<(), Mismatch>, Fault> {
+    let mut held = Held { bytes: Vec::with_capacity(object.size as usize), size: object.size };
+    let etag = fill(transfer, object, &mut held).await?;
+    let Held { bytes, .. } = held;
+    let digest = Algorithm::of(&object.expected).map(|algorithm| algorithm.over(&bytes).finish());
+    let proof = match proof(&object.expected, digest.unwrap_or_default(), etag) {
+        Ok(proof) => proof,
+        Err(mismatch) => return Ok(Err(mismatch)),
     };
+    let (folder, object) = (Arc::clone(&transfer.folder), Arc::clone(object));
+    if folder.syncs() {
+        blocking(move || folder.place_bytes(&object, &bytes, proof)).await?;
+    } else {
+        // As short as writing a chunk.
+        folder.place_bytes(&object, &bytes, proof)?;
+    }
+    Ok(Ok(()))
+}
+
+async fn fetch_large(transfer: &Arc<Transfer>, object: &Arc<Object>) -> Result<Result<(), Mismatch>, Fault> {
+    let (folder, wanted) = (Arc::clone(&transfer.folder), Arc::clone(object));
+    let partial = blocking(move || folder.partial(&wanted).map_err(Fault::io("write", &wanted.path))).await?;
+    let partial = Arc::new(partial);
+    transfer.progress.found(partial.bytes_there());
+    // The checksum is computed behind the bytes that arrive.
     let digest = async {
-        let Some(algorithm) = algorithm else { return Ok(String::new()) };
+        let Some(algorithm) = Algorithm::of(&object.expected) else { return Ok(String::new()) };
         let digest =
             digest::following(Arc::clone(partial.data()), object.size, algorithm, partial.whole()).await;
         digest.map_err(Fault::io("read", &object.path))
     };
-    let (digest, answers) = tokio::try_join!(digest, fetch_parts(transfer, object, partial))?;
-    Ok(match &object.expected {
-        Expected::Nothing => Ok(Proof::Length),
-        Expected::Sha256(expected) if *expected == digest => Ok(Proof::Sha256(digest)),
-        Expected::Md5(expected) if *expected == digest => Ok(Proof::Md5),
-        Expected::Md5(_) if answers == EtagIs::NoDigest => Ok(Proof::Length),
-        Expected::Sha256(_) | Expected::Md5(_) => Err(Mismatch),
-    })
-}
-
-/// What the answers for a file said of its ETag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum EtagIs {
-    PerhapsDigest,
-    NoDigest,
-}
-
-impl EtagIs {
-    fn of(answer: &GetResult) -> Self {
-        if answer.extensions.get::<EtagIsNoDigest>().is_some() { Self::NoDigest } else { Self::PerhapsDigest }
-    }
-
-    fn or(self, other: Self) -> Self {
-        if self == Self::NoDigest { self } else { other }
+    let (digest, etag) = tokio::try_join!(digest, fetch_parts(transfer, object, &partial))?;
+    let (folder, object) = (Arc::clone(&transfer.folder), Arc::clone(object));
+    match proof(&object.expected, digest, etag) {
+        Ok(proof) => blocking(move || folder.place(&object, &partial, proof)).await.map(Ok),
+        Err(mismatch) => {
+            blocking(move || partial.discard().map_err(Fault::io("discard", partial.stem()))).await?;
+            Ok(Err(mismatch))
+        }
     }
 }
 
@@ -167,9 +202,10 @@ async fn fetch_parts(
         parts.spawn(async move {
             let mut etag = EtagIs::PerhapsDigest;
             while let Some(part) = next(&open) {
-                etag = etag.or(fetch_part(&transfer, &object, &partial, part).await?);
+                etag = etag.or(fill(&transfer, &object, &mut PartOf::new(&partial, part)).await?);
                 // The disk works while the others fetch: little is left to wait for at the end.
                 if workers > 1
+                    && transfer.folder.syncs()
                     && let Ok(_turn) = disk.try_acquire()
                 {
                     let partial = Arc::clone(&partial);
@@ -190,106 +226,4 @@ async fn fetch_parts(
 
 fn next(open: &Mutex<VecDeque<usize>>) -> Option<usize> {
     open.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
-}
-
-/// One part, with as many requests as it takes.
-async fn fetch_part(
-    transfer: &Transfer,
-    object: &Object,
-    partial: &Arc<Partial>,
-    part: usize,
-) -> Result<EtagIs, Fault> {
-    let mut attempts = transfer.store.attempts();
-    loop {
-        let (began, _) = partial.missing(part);
-        match request(transfer, object, partial, part).await {
-            Ok(etag) => return Ok(etag),
-            Err(Ended::Here(fault)) => return Err(fault),
-            Err(Ended::Store(trouble)) => {
-                if partial.missing(part).0 > began {
-                    attempts.progressed();
-                }
-                attempts.failed(trouble, object.key.as_ref()).await?;
-            }
-        }
-    }
-}
-
-/// Why a request ended before its part was complete.
-enum Ended {
-    Store(Trouble),
-    Here(Fault),
-}
-
-impl From<object_store::Error> for Ended {
-    fn from(error: object_store::Error) -> Self {
-        Self::Store(Trouble::of(&error))
-    }
-}
-
-/// Asks for what is missing of a part, and writes what comes.
-async fn request(
-    transfer: &Transfer,
-    object: &Object,
-    partial: &Arc<Partial>,
-    part: usize,
-) -> Result<EtagIs, Ended> {
-    let Transfer { store, progress, connections, .. } = transfer;
-    // Never closed.
-    let _connection = connections.acquire().await;
-    let (from, to) = partial.missing(part);
-    let is_whole = from == 0 && to == object.size;
-    let options = GetOptions {
-        // Some stores answer a range of everything with everything.
-        range: (!is_whole).then_some(GetRange::Bounded(from..to)),
-        if_match: object.etag.clone(),
-        ..GetOptions::default()
-    };
-    let answer = store.s3.get_opts(&object.key, options).await?;
-    is_of(object, &answer).map_err(Ended::Store)?;
-    let etag = EtagIs::of(&answer);
-
-    let mut stream = answer.into_stream();
-    let mut left = to - from;
-    let mut unnoted = 0;
-    let here = || Fault::io("write", partial.stem());
-    let ended = loop {
-        if left == 0 {
-            break Ok(etag);
-        }
-        let chunk = match stream.next().await {
-            Some(Ok(chunk)) if chunk.len() as u64 <= left => chunk,
-            Some(Ok(_)) => break Err(Trouble::Garbled("more bytes than asked for".to_owned())),
-            Some(Err(error)) => break Err(Trouble::of(&error)),
-            None if left < to - from => break Err(Trouble::Passing("the answer ended early".to_owned())),
-            None => break Err(Trouble::Garbled("an answer without bytes".to_owned())),
-        };
-        let length = chunk.len() as u64;
-        // Here and not on another thread: while it is in the processor's cache, it takes microseconds. A disk that
-        // cannot keep up is what the connections must wait for anyway; signals have a thread of their own.
-        partial.write(part, &chunk).map_err(here()).map_err(Ended::Here)?;
-        store.progressed();
-        progress.moved(length);
-        left -= length;
-        unnoted += length;
-        if unnoted >= NOTE_EVERY {
-            partial.note(part).map_err(here()).map_err(Ended::Here)?;
-            unnoted = 0;
-        }
-    };
-    partial.note(part).map_err(here()).map_err(Ended::Here)?;
-    ended.map_err(Ended::Store)
-}
-
-/// Whether the answer is about the object that was listed.
-fn is_of(object: &Object, answer: &GetResult) -> Result<(), Trouble> {
-    let unquoted = |etag: &Option<String>| etag.as_deref().map(|etag| etag.trim_matches('"').to_owned());
-    if object.etag.is_some() && unquoted(&answer.meta.e_tag) != unquoted(&object.etag) {
-        return Err(Trouble::Changed);
-    }
-    if answer.meta.size != object.size {
-        let (listed, told) = (object.size, answer.meta.size);
-        return Err(Trouble::Garbled(format!("listed with {listed} bytes, answered with {told}")));
-    }
-    Ok(())
 }

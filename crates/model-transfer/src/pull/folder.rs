@@ -35,19 +35,24 @@ pub(super) struct Placed {
     pub(super) size: u64,
     pub(super) version: String,
     pub(super) proof: Proof,
+    /// Of a file that was not waited for until it was on disk: the boot of the machine that holds it in memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) boot: Option<String>,
 }
 
 #[derive(Debug)]
 pub(super) struct Folder {
     root: PathBuf,
     partials: PathBuf,
-    /// Of this boot of the machine; partial files of another are not trusted.
+    /// Of this boot of the machine; what another one left without waiting for the disk is not trusted.
     boot: String,
+    /// Whether a file is on disk before it is in its place.
+    syncs: bool,
     record: Mutex<File>,
 }
 
 impl Folder {
-    pub(super) fn open(root: &Path) -> Result<Self, Fault> {
+    pub(super) fn open(root: &Path, syncs: bool) -> Result<Self, Fault> {
         let partials = root.join(PARTIALS);
         fs::create_dir_all(root).map_err(Fault::io("create", root))?;
         in_folder(root, Path::new(PARTIALS)).map_err(Fault::io("create", &partials))?;
@@ -57,11 +62,19 @@ impl Folder {
         // Where there is none (not on Linux) a crash of the machine during a transfer is not noticed.
         let boot =
             fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
-        Ok(Self { root: root.to_owned(), partials, boot, record: Mutex::new(record) })
+        Ok(Self { root: root.to_owned(), partials, boot, syncs, record: Mutex::new(record) })
     }
 
     pub(super) fn root(&self) -> &Path {
         &self.root
+    }
+
+    pub(super) fn syncs(&self) -> bool {
+        self.syncs
+    }
+
+    pub(super) fn boot(&self) -> &str {
+        &self.boot
     }
 
     /// What was placed, by path. A line that was cut off by a kill, or that is none of ours, is as good as none.
@@ -103,25 +116,47 @@ impl Folder {
         Ok(())
     }
 
-    /// Puts a whole and checked file in its place, durable before it is visible. Blocks.
+    /// Puts a whole and checked file in its place. Blocks.
     pub(super) fn place(&self, object: &Object, partial: &Partial, proof: Proof) -> Result<(), Fault> {
-        let place = self.root.join(&object.path);
         let placing = || {
-            partial.data().sync_all()?;
-            if let Some(parent) = Path::new(&object.path).parent() {
-                in_folder(&self.root, parent)?;
+            if self.syncs {
+                partial.data().sync_all()?;
             }
-            fs::rename(partial::data_path(partial.stem()), &place)?;
+            self.rename(partial.stem(), &object.path)?;
             fs::remove_file(partial::progress_path(partial.stem()))
         };
-        placing().map_err(Fault::io("place", &place))?;
-        let Object { path, size, version, .. } = object.clone();
-        self.note(&Placed { path, size, version, proof })
+        placing().map_err(Fault::io("place", self.root.join(&object.path)))?;
+        self.note(object, proof)
     }
 
-    fn note(&self, placed: &Placed) -> Result<(), Fault> {
+    /// The same for a file that was not on its way before. Blocks.
+    pub(super) fn place_bytes(&self, object: &Object, bytes: &[u8], proof: Proof) -> Result<(), Fault> {
+        let stem = self.partials.join(name(object));
+        let placing = || {
+            let mut file = File::create(partial::data_path(&stem))?;
+            file.write_all(bytes)?;
+            if self.syncs {
+                file.sync_all()?;
+            }
+            self.rename(&stem, &object.path)
+        };
+        placing().map_err(Fault::io("place", self.root.join(&object.path)))?;
+        self.note(object, proof)
+    }
+
+    fn rename(&self, stem: &Path, path: &str) -> io::Result<()> {
+        if let Some(parent) = Path::new(path).parent() {
+            in_folder(&self.root, parent)?;
+        }
+        fs::rename(partial::data_path(stem), self.root.join(path))
+    }
+
+    fn note(&self, object: &Object, proof: Proof) -> Result<(), Fault> {
+        let Object { path, size, version, .. } = object.clone();
+        let boot = (!self.syncs).then(|| self.boot.clone());
+        let placed = Placed { path, size, version, proof, boot };
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
-        record.write_all(&line(placed)).map_err(Fault::io("write", self.root.join(RECORD)))
+        record.write_all(&line(&placed)).map_err(Fault::io("write", self.root.join(RECORD)))
     }
 
     /// Removes what left the model and what is of use only on the way, and says how the files were checked.
@@ -134,12 +169,25 @@ impl Folder {
         }
         let mut record = self.record();
         record.retain(|path, _| !stale.contains(path));
+        if self.syncs {
+            self.sync(&mut record)?;
+        }
         let text: Vec<u8> = record.values().flat_map(line).collect();
         let (path, new) = (self.root.join(RECORD), self.partials.join(RECORD));
         fs::write(&new, text).map_err(Fault::io("write", &new))?;
         fs::rename(&new, &path).map_err(Fault::io("write", &path))?;
         fs::remove_dir_all(&self.partials).map_err(Fault::io("remove", &self.partials))?;
         Ok(summary(&record))
+    }
+
+    /// Waits for what an earlier run did not wait for.
+    fn sync(&self, record: &mut BTreeMap<String, Placed>) -> Result<(), Fault> {
+        for placed in record.values_mut().filter(|placed| placed.boot.is_some()) {
+            let path = self.root.join(&placed.path);
+            File::open(&path).and_then(|file| file.sync_all()).map_err(Fault::io("write", &path))?;
+            placed.boot = None;
+        }
+        Ok(())
     }
 
     fn remove_stale(&self, path: &str) -> Result<(), Fault> {
@@ -253,7 +301,7 @@ mod tests {
     #[test]
     fn a_placed_file_is_recorded_and_nothing_else_is_left() {
         let root = tempfile::tempdir().unwrap();
-        let folder = Folder::open(root.path()).unwrap();
+        let folder = Folder::open(root.path(), true).unwrap();
         place(&folder, "sub/folder/a", b"abc").unwrap();
         folder.finish(&[]).unwrap();
         assert_eq!(fs::read(root.path().join("sub/folder/a")).unwrap(), b"abc");
@@ -269,7 +317,7 @@ mod tests {
     fn a_link_that_leads_out_of_the_folder_is_not_followed() {
         let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         symlink(outside.path(), root.path().join("sub")).unwrap();
-        let folder = Folder::open(root.path()).unwrap();
+        let folder = Folder::open(root.path(), true).unwrap();
         let fault = place(&folder, "sub/a", b"abc").unwrap_err();
         assert!(fault.to_string().contains("it is no folder"), "{fault}");
         fs::write(outside.path().join("precious"), "x").unwrap();
@@ -284,7 +332,7 @@ mod tests {
         let precious = outside.path().join("precious");
         fs::write(&precious, "x").unwrap();
         symlink(&precious, root.path().join("a")).unwrap();
-        let folder = Folder::open(root.path()).unwrap();
+        let folder = Folder::open(root.path(), true).unwrap();
         place(&folder, "a", b"abc").unwrap();
         assert_eq!(fs::read(&precious).unwrap(), b"x");
         assert_eq!(fs::read(root.path().join("a")).unwrap(), b"abc");
@@ -293,7 +341,7 @@ mod tests {
     #[test]
     fn stale_files_go_and_those_of_others_stay() {
         let root = tempfile::tempdir().unwrap();
-        let folder = Folder::open(root.path()).unwrap();
+        let folder = Folder::open(root.path(), true).unwrap();
         place(&folder, "old", b"abc").unwrap();
         fs::write(root.path().join("theirs"), "x").unwrap();
         folder.finish(&["old".to_owned()]).unwrap();
@@ -304,7 +352,7 @@ mod tests {
     #[test]
     fn a_record_that_was_cut_off_counts_up_to_its_last_whole_line() {
         let root = tempfile::tempdir().unwrap();
-        let folder = Folder::open(root.path()).unwrap();
+        let folder = Folder::open(root.path(), true).unwrap();
         place(&folder, "a", b"abc").unwrap();
         fs::OpenOptions::new()
             .append(true)
@@ -318,10 +366,10 @@ mod tests {
     #[test]
     fn the_next_run_knows_how_this_one_ended() {
         let root = tempfile::tempdir().unwrap();
-        let folder = Folder::open(root.path()).unwrap();
+        let folder = Folder::open(root.path(), true).unwrap();
         assert_eq!(folder.told(), None);
         folder.tell(Cause::NotFound);
         folder.drop_partials_but(&[]).unwrap();
-        assert_eq!(Folder::open(root.path()).unwrap().told(), Some(11));
+        assert_eq!(Folder::open(root.path(), true).unwrap().told(), Some(11));
     }
 }

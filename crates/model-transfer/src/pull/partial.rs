@@ -19,7 +19,7 @@ use rustix::{
 };
 use tokio::sync::watch;
 
-use super::Object;
+use super::{Object, request::Sink};
 
 /// What one request asks for: long enough to be fast, short enough that eight of them keep one large file busy.
 pub(super) const PART: u64 = 16 << 20;
@@ -154,6 +154,33 @@ impl Partial {
         let open = there.parts.get(there.first_open).copied().unwrap_or_default();
         let whole = (there.first_open as u64 * PART).min(self.size) + open;
         self.whole.send_replace(whole);
+    }
+}
+
+/// One part, to be filled.
+#[derive(Debug)]
+pub(super) struct PartOf<'p> {
+    partial: &'p Partial,
+    part: usize,
+}
+
+impl<'p> PartOf<'p> {
+    pub(super) fn new(partial: &'p Partial, part: usize) -> Self {
+        Self { partial, part }
+    }
+}
+
+impl Sink for PartOf<'_> {
+    fn missing(&self) -> (u64, u64) {
+        self.partial.missing(self.part)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.partial.write(self.part, bytes)
+    }
+
+    fn note(&mut self) -> io::Result<()> {
+        self.partial.note(self.part)
     }
 }
 

@@ -15,28 +15,32 @@ pub(super) struct Plan {
     pub(super) stale: Vec<String>,
 }
 
-/// `sizes`: of the recorded files that are there.
+/// `sizes`: of the recorded files that are there. `boot`: of the machine, now.
 pub(super) fn plan(
     objects: BTreeMap<String, Object>,
     record: &BTreeMap<String, Placed>,
     sizes: &BTreeMap<String, u64>,
+    boot: &str,
 ) -> Plan {
     let stale = record.keys().filter(|path| !objects.contains_key(*path)).cloned().collect();
     let (kept, mut fetch): (Vec<Object>, Vec<Object>) = objects.into_values().partition(|object| {
-        record
-            .get(&object.path)
-            .is_some_and(|placed| sizes.get(&object.path) == Some(&object.size) && is_same(object, placed))
+        record.get(&object.path).is_some_and(|placed| {
+            sizes.get(&object.path) == Some(&object.size) && is_same(object, placed, boot)
+        })
     });
     fetch.sort_by_key(|object| std::cmp::Reverse(object.size));
     Plan { kept, fetch, stale }
 }
 
-fn is_same(object: &Object, placed: &Placed) -> bool {
+fn is_same(object: &Object, placed: &Placed, boot: &str) -> bool {
+    // What was never waited for may be lost with the memory that held it.
+    let survived = placed.boot.as_deref().is_none_or(|held| held == boot);
+
     let checked = match &object.expected {
         Expected::Sha256(digest) => placed.proof == Proof::Sha256(digest.clone()),
         Expected::Md5(_) | Expected::Nothing => true,
     };
-    placed.version == object.version && placed.size == object.size && checked
+    survived && placed.version == object.version && placed.size == object.size && checked
 }
 
 #[cfg(test)]
@@ -56,9 +60,19 @@ mod tests {
     }
 
     fn placed(path: &str, size: u64, version: &str) -> (String, Placed) {
-        let placed =
-            Placed { path: path.to_owned(), size, version: version.to_owned(), proof: Proof::Length };
+        let placed = Placed {
+            path: path.to_owned(),
+            size,
+            version: version.to_owned(),
+            proof: Proof::Length,
+            boot: None,
+        };
         (path.to_owned(), placed)
+    }
+
+    fn held_by_boot(path: &str, boot: &str) -> (String, Placed) {
+        let (path, placed) = placed(path, 5, "v1");
+        (path, Placed { boot: Some(boot.to_owned()), ..placed })
     }
 
     fn paths(objects: &[Object]) -> Vec<&str> {
@@ -74,6 +88,8 @@ mod tests {
                 object("new", 5, "v1"),
                 object("gone", 5, "v1"),
                 object("cut", 5, "v1"),
+                object("held", 5, "v1"),
+                object("lost", 5, "v1"),
             ]
             .into(),
             &[
@@ -81,12 +97,17 @@ mod tests {
                 placed("changed", 5, "v1"),
                 placed("gone", 5, "v1"),
                 placed("cut", 5, "v1"),
+                held_by_boot("held", "this boot"),
+                held_by_boot("lost", "the boot before"),
             ]
             .into(),
-            &[("same".to_owned(), 5), ("changed".to_owned(), 5), ("cut".to_owned(), 4)].into(),
+            &[("same", 5), ("changed", 5), ("cut", 4), ("held", 5), ("lost", 5)]
+                .map(|(path, size)| (path.to_owned(), size))
+                .into(),
+            "this boot",
         );
-        assert_eq!(paths(&plan.kept), ["same"]);
-        assert_eq!(paths(&plan.fetch), ["changed", "cut", "gone", "new"]);
+        assert_eq!(paths(&plan.kept), ["held", "same"]);
+        assert_eq!(paths(&plan.fetch), ["changed", "cut", "gone", "lost", "new"]);
     }
 
     #[test]
@@ -95,6 +116,7 @@ mod tests {
             [object("a", 1, "v1")].into(),
             &[placed("a", 1, "v1"), placed("old", 1, "v1")].into(),
             &[("a".to_owned(), 1), ("old".to_owned(), 1)].into(),
+            "boot",
         );
         assert_eq!(plan.stale, ["old"]);
     }
@@ -107,9 +129,9 @@ mod tests {
         let objects = BTreeMap::from([(path.clone(), listed)]);
         let sizes = BTreeMap::from([(path, size)]);
         let mut record = BTreeMap::from([placed("a", size, "v1")]);
-        assert_eq!(plan(objects.clone(), &record, &sizes).kept.len(), 0);
+        assert_eq!(plan(objects.clone(), &record, &sizes, "boot").kept.len(), 0);
         record.values_mut().for_each(|placed| placed.proof = Proof::Sha256(digest.clone()));
-        assert_eq!(plan(objects, &record, &sizes).kept.len(), 1);
+        assert_eq!(plan(objects, &record, &sizes, "boot").kept.len(), 1);
     }
 
     #[test]
@@ -118,6 +140,7 @@ mod tests {
             [object("a", 1, "v"), object("b", 3, "v"), object("c", 2, "v")].into(),
             &BTreeMap::new(),
             &BTreeMap::new(),
+            "boot",
         );
         assert_eq!(paths(&plan.fetch), ["b", "c", "a"]);
     }

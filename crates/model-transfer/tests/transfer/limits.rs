@@ -20,6 +20,18 @@ fn half_a_gigabyte_is_pulled_in_less_than_96_mib() {
 }
 
 #[test]
+fn many_files_that_are_held_until_they_are_whole_are_pulled_in_less_than_96_mib() {
+    let scene = Scene::new();
+    std::fs::create_dir_all(scene.gateway.file("qwen")).unwrap();
+    for number in 0..256 {
+        let file = File::create(scene.gateway.file(&format!("qwen/{number}.bin"))).unwrap();
+        file.set_len(MIB as u64).unwrap();
+    }
+    assert_peak(scene.pull());
+    assert_eq!(scene.pulled().len(), 256);
+}
+
+#[test]
 fn a_large_file_is_pushed_in_less_than_96_mib() {
     let scene = Scene::new();
     let folder = tempfile::tempdir().unwrap();

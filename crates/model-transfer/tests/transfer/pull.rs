@@ -38,6 +38,36 @@ fn a_second_run_fetches_nothing_again() {
 }
 
 #[test]
+fn what_was_not_waited_for_counts_until_the_machine_is_booted_again() {
+    let scene = Scene::new();
+    scene.gateway.put("qwen/config.json", &noise(1, 5000));
+    scene.gateway.put_in_parts("qwen/model.bin", &noise(2, 6 * MIB));
+    let whole = 5000 + 6 * MIB as u64;
+    let no_sync = || scene.pull().env("TRANSFER_NO_SYNC", "true").run().succeeded();
+    no_sync();
+    let pulled = scene.pulled();
+    assert_eq!(scene.proxy.take_object_bytes(), whole);
+    no_sync();
+    assert_eq!(scene.proxy.take_object_bytes(), 0);
+
+    let record = scene.folder().join(".model-transfer.jsonl");
+    let this_boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let noted = std::fs::read_to_string(&record).unwrap();
+    let another = noted.replace(this_boot.trim(), "another boot");
+    assert_ne!(noted, another);
+    std::fs::write(&record, another).unwrap();
+    std::fs::write(scene.folder().join("config.json"), [0; 5000]).unwrap();
+    no_sync();
+    assert_eq!(scene.proxy.take_object_bytes(), whole);
+    assert_eq!(scene.pulled(), pulled);
+
+    // Waited for at last, it survives: without being fetched once more.
+    scene.pull().run().succeeded();
+    assert_eq!(scene.proxy.take_object_bytes(), 0);
+    assert!(!std::fs::read_to_string(&record).unwrap().contains(this_boot.trim()));
+}
+
+#[test]
 fn only_what_has_changed_is_fetched_and_what_has_left_is_removed() {
     let scene = Scene::new();
     scene.gateway.put("qwen/same.bin", &noise(1, 5000));

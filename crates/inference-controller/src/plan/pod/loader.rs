@@ -27,7 +27,7 @@ pub(super) fn loader(uri: &str, store: &Store, volume: &Volume, resolved: &Resol
     Container {
         name: LOADER.to_owned(),
         image: Some(resolved.loader_image.clone()),
-        args: Some(vec!["pull".to_owned(), literal(uri), MODEL_PATH.to_owned()]),
+        args: Some(arguments(uri, volume)),
         env: Some(environment(store)),
         resources: Some(ResourceRequirements {
             requests: Some(amounts([
@@ -41,6 +41,16 @@ pub(super) fn loader(uri: &str, store: &Store, volume: &Volume, resolved: &Resol
         security_context: Some(container_security(Some(true))),
         ..Container::default()
     }
+}
+
+fn arguments(uri: &str, volume: &Volume) -> Vec<String> {
+    let mut arguments = vec!["pull".to_owned(), literal(uri), MODEL_PATH.to_owned()];
+    match volume {
+        // It ends with its pod. Nobody waits for the disk to have what the engine reads from memory in a moment.
+        Volume::Disk { .. } | Volume::Memory { .. } => arguments.push("--no-sync".to_owned()),
+        Volume::Claim { .. } => {}
+    }
+    arguments
 }
 
 fn environment(store: &Store) -> Vec<EnvVar> {
