@@ -8,6 +8,7 @@
 //! an ETag: what is compared is moving bytes, not hashing.
 
 use std::{
+    cell::Cell,
     fs::{self, File},
     io::Write as _,
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
@@ -109,6 +110,8 @@ struct Scene {
     folder: PathBuf,
     address: SocketAddr,
     server: Child,
+    /// How many folders were pulled into.
+    targets: Cell<u32>,
 }
 
 impl Scene {
@@ -128,7 +131,7 @@ impl Scene {
             .stderr(Stdio::null())
             .spawn()
             .context("failed to start versitygw")?;
-        let scene = Self { folder: folder.to_owned(), address, server };
+        let scene = Self { folder: folder.to_owned(), address, server, targets: Cell::new(0) };
         let began = Instant::now();
         while TcpStream::connect(address).is_err() {
             ensure!(began.elapsed() < PATIENCE, "versitygw does not listen on {address}");
@@ -151,12 +154,13 @@ impl Scene {
         null.args([BUCKET, prefix]);
         let null = self.took(null)?;
 
-        let written = self.written(prefix, args)?;
+        let written = self.in_new_folder(prefix, |target| written(target, prefix, args))?;
         let pulled = |more: &[&str]| {
-            let target = self.empty_target()?;
-            let mut ours = Command::new(&programs.ours);
-            ours.args(["pull", &format!("s3://{BUCKET}/{prefix}")]).arg(&target).args(more);
-            self.took(ours)
+            self.in_new_folder(prefix, |target| {
+                let mut ours = Command::new(&programs.ours);
+                ours.args(["pull", &format!("s3://{BUCKET}/{prefix}")]).arg(target).args(more);
+                self.took(ours)
+            })
         };
         let ours = pulled(&["--no-sync"])?;
         let synced = pulled(&[])?;
@@ -174,8 +178,7 @@ impl Scene {
             Figure::new(format!("  until it is on disk: {unit}"), speed(synced)),
         ];
         if let Some(program) = &programs.rclone {
-            let target = self.empty_target()?;
-            let rclone = self.took(rclone(program, prefix, &target))?;
+            let rclone = self.in_new_folder(prefix, |target| self.took(rclone(program, prefix, target)))?;
             figures.extend([
                 Figure::new(format!("  rclone: {unit}"), speed(rclone)),
                 Figure::new("  ours in % of rclone's", 1e2 * rclone.seconds / ours.seconds).at_least(100.0),
@@ -183,52 +186,23 @@ impl Scene {
                 Figure::new("  rclone: peak resident memory, MiB", rclone.peak_mib),
             ]);
         }
-        self.empty_target()?;
         Ok(figures)
     }
 
-    /// Seconds for as many bytes from memory into files that nobody waits for, with all processors: added to what the
-    /// null downloader needs of them, the best that a program can do that does not write past the page cache.
-    fn written(&self, prefix: &str, args: &Args) -> anyhow::Result<f64> {
-        let target = self.empty_target()?;
-        fs::create_dir_all(&target).with_context(|| format!("failed to create {}", target.display()))?;
-        let large = File::create(target.join("model.bin"))?;
-        let (runs, length) = match prefix {
-            LARGE => (u64::from(args.large) * (MIB / WRITE) as u64, WRITE),
-            _ => (u64::from(args.small), SMALL_BYTES),
-        };
-        let bytes = vec![0xa5; length];
-        let next = AtomicU64::new(0);
-        let write = || -> std::io::Result<()> {
-            loop {
-                let run = next.fetch_add(1, Ordering::Relaxed);
-                match prefix {
-                    _ if run >= runs => return Ok(()),
-                    LARGE => large.write_all_at(&bytes, run * length as u64)?,
-                    _ => fs::write(target.join(format!("{run}.bin")), &bytes)?,
-                }
-            }
-        };
-        let began = Instant::now();
-        let processors = thread::available_parallelism().map_or(1, NonZero::get);
-        thread::scope(|scope| {
-            let writers: Vec<_> = (0..processors).map(|_| scope.spawn(write)).collect();
-            writers.into_iter().try_for_each(|writer| match writer.join() {
-                Ok(written) => written.context("failed to write"),
-                Err(_) => bail!("a writer died"),
-            })
-        })?;
-        Ok(began.elapsed().as_secs_f64())
-    }
-
-    /// Nobody pays for what the one before left to be written.
-    fn empty_target(&self) -> anyhow::Result<PathBuf> {
-        let target = self.folder.join("target");
-        if target.exists() {
+    /// In a new folder; nobody pays for what the one before left to be written. Many files stay until the end: for
+    /// minutes after a file was removed, ext4 creates others near it at a tenth of its speed.
+    fn in_new_folder<T>(
+        &self,
+        prefix: &str,
+        work: impl FnOnce(&Path) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let target = self.folder.join(format!("target-{}", self.targets.replace(self.targets.get() + 1)));
+        succeed(&mut Command::new("sync"))?;
+        let worked = work(&target)?;
+        if prefix == LARGE {
             fs::remove_dir_all(&target).with_context(|| format!("failed to remove {}", target.display()))?;
         }
-        succeed(&mut Command::new("sync"))?;
-        Ok(target)
+        Ok(worked)
     }
 
     fn took(&self, mut command: Command) -> anyhow::Result<Took> {
@@ -276,6 +250,39 @@ impl Drop for Scene {
         let _ = self.server.wait();
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+/// Seconds for as many bytes from memory into files that nobody waits for, with all processors: added to what the
+/// null downloader needs of them, the best that a program can do that does not write past the page cache.
+fn written(target: &Path, prefix: &str, args: &Args) -> anyhow::Result<f64> {
+    fs::create_dir_all(target).with_context(|| format!("failed to create {}", target.display()))?;
+    let large = File::create(target.join("model.bin"))?;
+    let (runs, length) = match prefix {
+        LARGE => (u64::from(args.large) * (MIB / WRITE) as u64, WRITE),
+        _ => (u64::from(args.small), SMALL_BYTES),
+    };
+    let bytes = vec![0xa5; length];
+    let next = AtomicU64::new(0);
+    let write = || -> std::io::Result<()> {
+        loop {
+            let run = next.fetch_add(1, Ordering::Relaxed);
+            match prefix {
+                _ if run >= runs => return Ok(()),
+                LARGE => large.write_all_at(&bytes, run * length as u64)?,
+                _ => fs::write(target.join(format!("{run}.bin")), &bytes)?,
+            }
+        }
+    };
+    let began = Instant::now();
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    thread::scope(|scope| {
+        let writers: Vec<_> = (0..processors).map(|_| scope.spawn(write)).collect();
+        writers.into_iter().try_for_each(|writer| match writer.join() {
+            Ok(written) => written.context("failed to write"),
+            Err(_) => bail!("a writer died"),
+        })
+    })?;
+    Ok(began.elapsed().as_secs_f64())
 }
 
 /// With as many requests at once as ours; no configuration of the user is read.
