@@ -21,7 +21,7 @@ mod space;
 mod store;
 mod sums;
 
-use std::{path::Path, process::ExitCode, time::Duration};
+use std::{num::NonZero, ops::RangeInclusive, path::Path, process::ExitCode, thread, time::Duration};
 
 use clap::Parser;
 use tokio::{
@@ -50,14 +50,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// More than most machines have cores for us: some of them wait for the disk.
-const WORKERS: usize = 8;
+/// Threads for the connections: one per processor, and another where a write may hold up the only one.
+const WORKERS: RangeInclusive<usize> = 2..=8;
 
 fn run(arguments: &Arguments) -> Result<String, Fault> {
     // Refused only if one is installed already, which then does.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let runtime = Builder::new_multi_thread()
-        .worker_threads(WORKERS)
+        .worker_threads(processors.clamp(*WORKERS.start(), *WORKERS.end()))
         .enable_all()
         .build()
         .map_err(Fault::io("start", "threads"))?;
