@@ -21,7 +21,7 @@ use tokio::sync::watch;
 
 use super::{Object, request::Sink};
 
-/// What one request asks for: long enough to be fast, short enough that eight of them keep one large file busy.
+/// What one request asks for: long enough to be fast, short enough that many of them share one large file.
 pub(super) const PART: u64 = 16 << 20;
 
 /// Room for what the bytes belong to; a key has at most 1024 bytes.
