@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use http::{HeaderValue, header};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Client, Config, Resource, config::KubeConfigOptions, config::Kubeconfig};
@@ -241,7 +242,10 @@ async fn live(
     let metrics = Arc::new(Metrics::new(identity.name));
     // Before the client reads it: what comes between is then a replacement, and not missed.
     let authority = Authority::of(args.kubeconfig.as_deref());
-    let config = config(args).await?;
+    let mut config = config(args).await?;
+    // By which the API server's audit log and its metrics know us.
+    let user_agent = HeaderValue::try_from(format!("{}/{}", identity.name, identity.version));
+    config.headers.extend(user_agent.map(|name| (header::USER_AGENT, name)));
     let guard = LeaderGuard::default();
     let build = |write_guard| {
         client::build(config.clone(), Deadlines::default(), write_guard, Arc::clone(&metrics))

@@ -39,7 +39,7 @@ async fn a_paused_leader_is_replaced_by_the_other_replica() {
 }
 
 #[tokio::test]
-async fn a_controller_acts_under_its_service_account_and_its_reads_are_in_the_audit_log() {
+async fn a_controller_acts_under_its_service_account_and_name_and_its_reads_are_in_the_audit_log() {
     let cluster = with_controller().await;
     // It is ready with its lists; the watches come after that.
     ask_until("its list and its watch of AIInferences", within(), async || {
@@ -47,6 +47,7 @@ async fn a_controller_acts_under_its_service_account_and_its_reads_are_in_the_au
         let own = events
             .iter()
             .filter(|event| event.user == "system:serviceaccount:ai-system:inference-controller")
+            .filter(|event| event.user_agent.starts_with("inference-controller/"))
             .map(|event| (event.verb.as_str(), event.resource.as_str()))
             .collect::<BTreeSet<_>>();
         let both = [("list", "aiinferences"), ("watch", "aiinferences")];
