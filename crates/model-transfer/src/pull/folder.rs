@@ -8,10 +8,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
 
+use rustix::fs::OFlags;
 use sha2::{Digest as _, Sha256};
 
 use super::{
@@ -57,8 +59,7 @@ impl Folder {
         fs::create_dir_all(root).map_err(Fault::io("create", root))?;
         in_folder(root, Path::new(PARTIALS)).map_err(Fault::io("create", &partials))?;
         let path = root.join(RECORD);
-        let record =
-            File::options().create(true).append(true).open(&path).map_err(Fault::io("open", &path))?;
+        let record = no_link().create(true).append(true).open(&path).map_err(Fault::io("open", &path))?;
         // Where there is none (not on Linux) a crash of the machine during a transfer is not noticed.
         let boot =
             fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
@@ -108,8 +109,10 @@ impl Folder {
         let wanted: BTreeSet<String> = objects.iter().map(name).collect();
         let entries = fs::read_dir(&self.partials).map_err(Fault::io("read", &self.partials))?;
         for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-            let is_wanted = path.file_stem().is_some_and(|stem| wanted.contains(&*stem.to_string_lossy()));
-            if !is_wanted && !path.ends_with(TOLD) {
+            let is_link = path.is_symlink();
+            let is_wanted =
+                !is_link && path.file_stem().is_some_and(|stem| wanted.contains(&*stem.to_string_lossy()));
+            if !is_wanted && (is_link || !path.ends_with(TOLD)) {
                 fs::remove_file(&path).map_err(Fault::io("remove", &path))?;
             }
         }
@@ -133,8 +136,7 @@ impl Folder {
     pub(super) fn place_bytes(&self, object: &Object, bytes: &[u8], proof: Proof) -> Result<(), Fault> {
         let stem = self.partials.join(name(object));
         let placing = || {
-            let mut file = File::create(partial::data_path(&stem))?;
-            file.write_all(bytes)?;
+            let file = write(&partial::data_path(&stem), bytes)?;
             if self.syncs {
                 file.sync_all()?;
             }
@@ -174,7 +176,7 @@ impl Folder {
         }
         let text: Vec<u8> = record.values().flat_map(line).collect();
         let (path, new) = (self.root.join(RECORD), self.partials.join(RECORD));
-        fs::write(&new, text).map_err(Fault::io("write", &new))?;
+        write(&new, &text).map_err(Fault::io("write", &new))?;
         fs::rename(&new, &path).map_err(Fault::io("write", &path))?;
         fs::remove_dir_all(&self.partials).map_err(Fault::io("remove", &self.partials))?;
         Ok(summary(&record))
@@ -205,7 +207,7 @@ impl Folder {
     /// Whether the volume takes `A` and `a` for two names.
     pub(super) fn tells_case_apart(&self) -> Result<bool, Fault> {
         let upper = self.partials.join("CASE");
-        fs::write(&upper, "").map_err(Fault::io("write", &upper))?;
+        write(&upper, b"").map_err(Fault::io("write", &upper))?;
         let told_apart = !self.partials.join("case").exists();
         fs::remove_file(&upper).map_err(Fault::io("remove", &upper))?;
         Ok(told_apart)
@@ -218,7 +220,7 @@ impl Folder {
 
     /// Best effort: on a full volume there is no room even for that.
     pub(super) fn tell(&self, cause: Cause) {
-        if let Err(error) = fs::write(self.partials.join(TOLD), cause.exit_code().to_string()) {
+        if let Err(error) = write(&self.partials.join(TOLD), cause.exit_code().to_string().as_bytes()) {
             tracing::debug!(%error, "failed to leave a note for the next run");
         }
     }
@@ -246,6 +248,19 @@ fn summary(record: &BTreeMap<String, Placed>) -> String {
         }
     }
     format!("files checked by SHA-256: {by_sha256}, by MD5: {by_md5}, by length only: {by_length}")
+}
+
+/// For files of ours: a link that was there before could lead anywhere.
+pub(super) fn no_link() -> fs::OpenOptions {
+    let mut options = File::options();
+    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<File> {
+    let mut file = no_link().write(true).create(true).truncate(true).open(path)?;
+    file.write_all(bytes)?;
+    Ok(file)
 }
 
 /// Creates a folder below the root, following no link on the way: a link that was there before could lead anywhere.
@@ -324,6 +339,43 @@ mod tests {
         folder.finish(&["sub/precious".to_owned(), "../precious".to_owned()]).unwrap();
         assert!(outside.path().join("precious").exists());
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn links_in_the_place_of_our_own_files_are_not_written_through() {
+        let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let precious = outside.path().join("precious");
+        fs::write(&precious, "x").unwrap();
+        let folder = Folder::open(root.path(), true).unwrap();
+        let (small, large) = (object("small", b"abc"), object("large", b"abc"));
+        let of = |object: &Object| folder.partials.join(name(object));
+        let places = [
+            partial::data_path(&of(&small)),
+            partial::data_path(&of(&large)),
+            partial::progress_path(&of(&large)),
+            folder.partials.join(TOLD),
+            folder.partials.join(RECORD),
+            folder.partials.join("CASE"),
+        ];
+        for place in &places {
+            symlink(&precious, place).unwrap();
+        }
+        folder.place_bytes(&small, b"abc", Proof::Length).unwrap_err();
+        folder.partial(&large).unwrap_err();
+        folder.tell(Cause::NotFound);
+        folder.tells_case_apart().unwrap_err();
+        folder.finish(&[]).unwrap_err();
+        assert_eq!(fs::read(&precious).unwrap(), b"x");
+
+        // The next attempt removes them and works.
+        folder.drop_partials_but(&[small.clone(), large]).unwrap();
+        assert!(places.iter().all(|place| !place.is_symlink()));
+        folder.place_bytes(&small, b"abc", Proof::Length).unwrap();
+        let record = root.path().join(RECORD);
+        fs::remove_file(&record).unwrap();
+        symlink(&precious, &record).unwrap();
+        Folder::open(root.path(), true).unwrap_err();
+        assert_eq!(fs::read(&precious).unwrap(), b"x");
     }
 
     #[test]

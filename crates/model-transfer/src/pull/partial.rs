@@ -1,4 +1,4 @@
-//! A file on its way: preallocated, written at offsets, with a note beside it of what is there.
+//! A large file on its way: preallocated, written at offsets, with a note beside it of what is there.
 //!
 //! `<name>.data` has the final length from the beginning. `<name>.progress` begins with what the bytes belong to, then
 //! has one number per part: how many of its bytes are there. Bytes are written before the number that tells of them, so
@@ -19,7 +19,7 @@ use rustix::{
 };
 use tokio::sync::watch;
 
-use super::{Object, request::Sink};
+use super::{Object, folder::no_link, request::Sink};
 
 /// What one request asks for: long enough to be fast, short enough that many of them share one large file.
 pub(super) const PART: u64 = 16 << 20;
@@ -203,7 +203,7 @@ fn parts_of(size: u64) -> usize {
 type Opened = (File, File, Vec<u64>);
 
 fn open_both(stem: &Path) -> io::Result<(File, File)> {
-    let open = |path: PathBuf| File::options().read(true).write(true).create(true).truncate(false).open(path);
+    let open = |path: PathBuf| no_link().read(true).write(true).create(true).truncate(false).open(path);
     Ok((open(data_path(stem))?, open(progress_path(stem))?))
 }
 
@@ -246,9 +246,6 @@ fn begin(stem: &Path, belongs: &Belongs) -> io::Result<Opened> {
 
 /// A volume that is too small says so now, and the file lies in one piece.
 fn allocate(data: &File, size: u64) -> io::Result<()> {
-    if size == 0 {
-        return Ok(());
-    }
     match fallocate(data, FallocateFlags::empty(), 0, size) {
         Ok(()) => Ok(()),
         // Network file systems: the length alone.
@@ -336,13 +333,5 @@ mod tests {
         let partial = Partial::open(&folder.path().join("a"), &object(10, "v1"), "boot").unwrap();
         assert!(partial.write(0, &[7; 11]).is_err());
         assert_eq!(partial.bytes_there(), 0);
-    }
-
-    #[test]
-    fn an_empty_file_has_nothing_to_fetch() {
-        let folder = tempfile::tempdir().unwrap();
-        let partial = Partial::open(&folder.path().join("a"), &object(0, "v1"), "boot").unwrap();
-        assert!(partial.open_parts().is_empty());
-        assert_eq!(*partial.whole().borrow(), 0);
     }
 }

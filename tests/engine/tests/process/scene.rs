@@ -127,7 +127,7 @@ pub(crate) fn status(port: u16, request: &str) -> u16 {
     ask(port, request, "{}").unwrap().status
 }
 
-/// For what cannot be watched.
+/// For what cannot be watched: the process answers when it is asked, and tells of nothing by itself.
 pub(crate) fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
