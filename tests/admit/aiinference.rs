@@ -161,6 +161,18 @@ async fn numbers_stay_within_their_bounds() {
                 json!({"warmupTimeoutSeconds": 86400}),
             ),
             case(
+                "surgeTimeoutSeconds",
+                "greater than or equal to 30",
+                json!({"surgeTimeoutSeconds": 29}),
+                json!({"surgeTimeoutSeconds": 30}),
+            ),
+            case(
+                "surgeTimeoutSeconds",
+                "less than or equal to 86400",
+                json!({"surgeTimeoutSeconds": 86401}),
+                json!({"surgeTimeoutSeconds": 86400}),
+            ),
+            case(
                 "nodeFailureSeconds",
                 "less than or equal to 3600",
                 json!({"nodeFailureSeconds": 3601}),
@@ -266,6 +278,9 @@ async fn store_and_volume_of_the_model_are_possible() {
     let store = |store: Value| json!({"modelStore": store});
     let volume = |volume: Value| json!({"modelVolume": volume});
     let url = "must be an http:// or https:// URL";
+    let digest = |digest: String| json!({"modelStore": {"manifestDigest": digest}});
+    let sha256 = |digit: &str, count: usize| format!("sha256:{}", digit.repeat(count));
+    let digest_form = "must be sha256: and 64 hexadecimal digits in lower case";
     check::<AIInference>(
         base(),
         vec![
@@ -298,6 +313,28 @@ async fn store_and_volume_of_the_model_are_possible() {
                 "less than or equal to 86400",
                 store(json!({"timeoutSeconds": 86401})),
                 store(json!({"timeoutSeconds": 86400})),
+            ),
+            case(
+                "modelStore.addressing",
+                "Unsupported value",
+                store(json!({"addressing": "path"})),
+                store(json!({"addressing": "VirtualHosted"})),
+            ),
+            case(
+                "modelStore.caSecretName",
+                "must be the name of an object",
+                store(json!({"caSecretName": "Store_CA"})),
+                store(json!({"caSecretName": "store-ca"})),
+            ),
+            case("modelStore.manifestDigest", digest_form, digest("a".repeat(64)), digest(sha256("a", 64))),
+            case("modelStore.manifestDigest", digest_form, digest(sha256("a", 63)), digest(sha256("0", 64))),
+            case("modelStore.manifestDigest", digest_form, digest(sha256("A", 64)), digest(sha256("f", 64))),
+            case("modelStore.manifestDigest", digest_form, digest(sha256("g", 64)), digest(sha256("9", 64))),
+            case(
+                "modelStore.manifestDigest",
+                "may not be more than 71",
+                digest(sha256("a", 65)),
+                digest(sha256("a", 64)),
             ),
             case(
                 "modelVolume.medium",
@@ -341,6 +378,55 @@ async fn store_and_volume_of_the_model_are_possible() {
 }
 
 #[tokio::test]
+async fn settings_of_the_loader_are_well_formed() {
+    let env = |env: Value| json!({"modelLoader": {"env": env}});
+    let resources = |resources: Value| json!({"modelLoader": {"resources": resources}});
+    let no_gpu = "must not name gpu.resourceName: the loader needs no GPU";
+    check::<AIInference>(
+        base(),
+        vec![
+            case(
+                "modelLoader.env[1]",
+                "Duplicate value",
+                env(json!([{"name": "HTTPS_PROXY", "value": "a"}, {"name": "HTTPS_PROXY", "value": "b"}])),
+                env(json!([{"name": "HTTPS_PROXY", "value": "a"}, {"name": "NO_PROXY", "value": "b"}])),
+            ),
+            case(
+                "modelLoader.env[0].name",
+                "must be the name of a variable",
+                env(json!([{"name": "NO PROXY"}])),
+                env(json!([{"name": "NO_PROXY"}])),
+            ),
+            case(
+                "modelLoader.env",
+                "at most 64 items",
+                env((0..65).map(|n| json!({"name": format!("A{n}")})).collect()),
+                env((0..64).map(|n| json!({"name": format!("A{n}")})).collect()),
+            ),
+            case(
+                "modelLoader.resources.limits[memory]",
+                "must be a quantity",
+                resources(json!({"limits": {"memory": "much"}})),
+                resources(json!({"limits": {"memory": "1Gi"}})),
+            ),
+            case(
+                "modelLoader.resources",
+                no_gpu,
+                resources(json!({"limits": {"nvidia.com/gpu": 1}})),
+                resources(json!({"limits": {"cpu": 1}})),
+            ),
+            case(
+                "modelLoader.resources",
+                no_gpu,
+                resources(json!({"requests": {"nvidia.com/gpu": 1}})),
+                resources(json!({"requests": {"cpu": 1}})),
+            ),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn what_is_left_out_is_filled_in() {
     let scene = tests::api_server().await;
     let stored =
@@ -353,9 +439,10 @@ async fn what_is_left_out_is_filled_in() {
             "gpu": {"count": 1, "resourceName": "nvidia.com/gpu"},
             "replicas": 1,
             "warmupTimeoutSeconds": 300,
-            "modelStore": {"timeoutSeconds": 3600},
+            "modelStore": {"timeoutSeconds": 3600, "addressing": "Auto"},
             "modelVolume": {"medium": "Disk"},
             "rollout": "Auto",
+            "surgeTimeoutSeconds": 300,
             "nodeFailureSeconds": 30,
             "securityContext": {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000},
             "paused": false,

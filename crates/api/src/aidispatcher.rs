@@ -67,7 +67,7 @@ pub struct AIDispatcherSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_config: Option<MemoryConfig>,
 
-    /// Lets the number of workers follow the queue. Default: off, replicas decides. Restarts nothing.
+    /// Lets the number of workers follow the queue. Default: off, replicas decides. Changing it restarts nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<Autoscaling>,
 

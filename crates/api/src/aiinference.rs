@@ -15,6 +15,9 @@ use crate::{
     rules, schema,
 };
 
+/// Default of `surgeTimeoutSeconds`.
+pub const DEFAULT_SURGE_TIMEOUT_SECONDS: i32 = 300;
+
 /// What to serve, with which engine, on which GPUs.
 #[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[kube(
@@ -59,6 +62,11 @@ use crate::{
         "!has(self.resources) || !((has(self.resources.limits) && self.gpu.resourceName in self.resources.limits) || \
          (has(self.resources.requests) && self.gpu.resourceName in self.resources.requests))"
     ).message("must not name gpu.resourceName: gpu.count sets it").field_path(".resources"),
+    validation = Rule::new(
+        "!has(self.modelLoader) || !has(self.modelLoader.resources) || \
+         !((has(self.modelLoader.resources.limits) && self.gpu.resourceName in self.modelLoader.resources.limits) || \
+         (has(self.modelLoader.resources.requests) && self.gpu.resourceName in self.modelLoader.resources.requests))"
+    ).message("must not name gpu.resourceName: the loader needs no GPU").field_path(".modelLoader.resources"),
     validation = Engine::Vllm.owned_flags_rule(),
     validation = Engine::Triton.owned_flags_rule(),
     validation = Engine::Tgi.owned_flags_rule()
@@ -128,20 +136,36 @@ pub struct AIInferenceSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_store: Option<ModelStore>,
 
+    /// Settings of the loader that copies a model from an s3:// source, such as a proxy or more memory. Default: none.
+    /// Changing it restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_loader: Option<ModelLoader>,
+
     /// Where a copied model lives. Default: on the node's disk. Changing it restarts pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_volume: Option<ModelVolume>,
 
     /// How a change is rolled out. Surge: the new pod is ready before an old one goes. Replace: for full GPUs, one old
-    /// pod goes first. Auto: Surge, and Replace once a surge pod has been unschedulable for 60 s. Default: Auto.
-    /// Restarts nothing.
+    /// pod goes first. Auto: Surge, and Replace only where a new pod has waited for surgeTimeoutSeconds because GPUs are
+    /// counted short, because the quota refuses it, or because its claim cannot be shared, and where what an old pod
+    /// gives back lets the new one fit. Default: Auto. Changing it restarts nothing.
     #[serde(default)]
     pub rollout: Rollout,
 
+    /// Seconds that a new pod waits for GPUs, for quota or for its claim before rollout Auto lets an old pod go first.
+    /// Longer than a node autoscaler needs to add a node. Not used by Surge and Replace. Default: 300. Changing it
+    /// restarts nothing.
+    // The default is not written, so that the hash of a spec that is older than the field stays what it was.
+    #[serde(default = "default_surge_timeout", skip_serializing_if = "is_default_surge_timeout")]
+    #[schemars(range(min = 30, max = 86400), extend("default" = DEFAULT_SURGE_TIMEOUT_SECONDS))]
+    pub surge_timeout_seconds: i32,
+
     /// Seconds after the node's Ready condition left True (itself about 40 s after the node died, on a default
-    /// cluster) until its pods are replaced elsewhere. No pod is deleted by force: the old one stays Terminating until
-    /// its node is back, is deleted, or is given the taint node.kubernetes.io/out-of-service by somebody who knows that
-    /// it is off. Default: 30. Restarts nothing.
+    /// cluster) until its pods are replaced elsewhere. Pods are replaced on nodes that are unreachable or deleted. A
+    /// kubelet that reports NotReady while its pods are Ready, as during a restart of containerd, costs no pod. No pod
+    /// is deleted by force: the old one stays Terminating until its node is back, is deleted, or gets the taint
+    /// node.kubernetes.io/out-of-service from an administrator, once it is off. Default: 30. Changing it restarts
+    /// nothing.
     #[serde(default = "half_a_minute")]
     #[schemars(range(min = 0, max = 3600))]
     pub node_failure_seconds: i32,
@@ -288,6 +312,58 @@ pub struct ModelStore {
     #[serde(default = "an_hour")]
     #[schemars(range(min = 60, max = 86400))]
     pub timeout_seconds: i32,
+
+    /// How requests name the bucket. Path: endpoint/bucket. VirtualHosted: bucket.endpoint, the only one that Alibaba
+    /// Cloud OSS and Tencent Cloud COS accept. Auto: VirtualHosted for AWS, OSS and COS, Path for any other endpoint.
+    /// Default: Auto.
+    // The default is not written, so that the hash of a spec that is older than the field stays what it was.
+    #[serde(default, skip_serializing_if = "Addressing::is_auto")]
+    #[schemars(extend("default" = "Auto"))]
+    pub addressing: Addressing,
+
+    /// Secret with the certificate of the authority (key `ca.crt`, PEM) that signed the store's certificate. Default: the
+    /// public authorities.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub ca_secret_name: Option<String>,
+
+    /// Digest of the model's SHA256SUMS file, `sha256:` and 64 hexadecimal digits in lower case. A store that holds
+    /// another model is refused with reason ChecksumMismatch. Default: none, the SHA256SUMS of the store is trusted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 71))]
+    #[x_kube(validation = rules::sha256_digest())]
+    pub manifest_digest: Option<String>,
+}
+
+/// How requests name the bucket.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Addressing {
+    #[default]
+    Auto,
+    Path,
+    VirtualHosted,
+}
+
+impl Addressing {
+    fn is_auto(&self) -> bool {
+        *self == Addressing::Auto
+    }
+}
+
+/// Settings of the loader that copies a model.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelLoader {
+    /// Environment variables of the loader, such as HTTPS_PROXY and NO_PROXY, at most 64. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
+    pub env: Vec<EnvVar>,
+
+    /// Requests and limits of the loader. It runs before the engine, so the pod needs the larger of the two, not the
+    /// sum. Default: the controller's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Resources>,
 }
 
 /// Where a copied model lives.
@@ -358,7 +434,8 @@ pub struct AIInferenceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Time>,
 
-    /// Accepted, ModelLoaded, Scheduled, Available, Progressing and Ready.
+    /// Accepted, ModelLoaded, Scheduled, Available, Progressing and Ready; Reconciling, Stalled and TemplateOutdated only
+    /// while they are True.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -466,6 +543,14 @@ fn half_a_minute() -> i32 {
 
 fn five_minutes() -> i32 {
     300
+}
+
+fn default_surge_timeout() -> i32 {
+    DEFAULT_SURGE_TIMEOUT_SECONDS
+}
+
+fn is_default_surge_timeout(seconds: &i32) -> bool {
+    *seconds == DEFAULT_SURGE_TIMEOUT_SECONDS
 }
 
 fn an_hour() -> i32 {

@@ -8,6 +8,11 @@
 pub const ACCEPTED: &str = "Accepted";
 /// Summary: reason and message are those of the first condition that fails. TrainingJob has none.
 pub const READY: &str = "Ready";
+/// Present only while True: the current generation is not done. Read by kstatus, Flux and Argo CD.
+pub const RECONCILING: &str = "Reconciling";
+/// Present only while True: the object will not get there without a change of the spec or of the world. Reason and message
+/// are those of the condition that fails. Read by kstatus, Flux and Argo CD.
+pub const STALLED: &str = "Stalled";
 
 // AIInference and AIDispatcher.
 /// At least the minimum of replicas serves, of any revision.
@@ -18,6 +23,8 @@ pub const PROGRESSING: &str = "Progressing";
 // AIInference.
 /// The weights are in place in a pod of the current revision.
 pub const MODEL_LOADED: &str = "ModelLoaded";
+/// Present only while True: this release renders the pods of the spec differently from those that run.
+pub const TEMPLATE_OUTDATED: &str = "TemplateOutdated";
 
 // AIInference and TrainingJob.
 /// The scheduler has found a node for every pod.

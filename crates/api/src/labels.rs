@@ -25,6 +25,11 @@ pub const TRACK_STABLE: &str = "stable";
 pub const RESOLVED: &str = "ai.infra.example.com/resolved";
 /// Generation of the owner's spec that the child was rendered from.
 pub const GENERATION: &str = "ai.infra.example.com/generation";
+/// The pod template of a child as it was rendered, as JSON, kept on the child so that a release that renders the same spec
+/// differently restarts no pod.
+pub const TEMPLATE: &str = "ai.infra.example.com/template";
+/// Set by users on an object: each new value takes the pod template of today's release, and restarts pods if it differs.
+pub const REFRESH: &str = "ai.infra.example.com/refresh";
 
 /// Hash of what a controller last applied to a child, so that a field it stops setting is noticed and taken back.
 pub const APPLIED: &str = "ai.infra.example.com/applied";

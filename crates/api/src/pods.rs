@@ -47,7 +47,8 @@ pub struct PodOptions {
     #[schemars(schema_with = "schema::pod_annotations")]
     pub pod_annotations: BTreeMap<String, String>,
 
-    /// The controller leaves everything as it is and says so in the conditions. Default: false. Restarts nothing.
+    /// The controller leaves everything as it is and says so in the conditions. Default: false. Changing it
+    /// restarts nothing.
     #[serde(default)]
     pub paused: bool,
 }

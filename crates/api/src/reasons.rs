@@ -46,6 +46,15 @@ pub const WARMUP_TIMEOUT: &str = "WarmupTimeout";
 pub const CRASH_LOOP: &str = "CrashLoop";
 pub const OUT_OF_MEMORY: &str = "OutOfMemory";
 pub const IMAGE_PULL_FAILED: &str = "ImagePullFailed";
+/// A volume of a pod cannot be attached or mounted.
+pub const VOLUME_NOT_ATTACHED: &str = "VolumeNotAttached";
+/// The node had too little memory or disk, and ended the pod.
+pub const EVICTED: &str = "Evicted";
+/// The API server refuses the pods: a policy, Pod Security or a missing right.
+pub const DENIED: &str = "Denied";
+
+// TemplateOutdated of AIInference.
+pub const NEWER_TEMPLATE: &str = "NewerTemplate";
 
 // Migrations of AIInference.
 pub const NODE_NOT_READY: &str = "NodeNotReady";

@@ -55,6 +55,11 @@ pub(crate) fn s3_uri() -> Rule {
     )
 }
 
+/// Digest of a file, in its one spelling, so that two digests can be compared as strings.
+pub(crate) fn sha256_digest() -> Rule {
+    pattern(r"^sha256:[0-9a-f]{64}$", "must be sha256: and 64 hexadecimal digits in lower case")
+}
+
 /// Region of an object store.
 pub(crate) fn region() -> Rule {
     pattern(r"^[A-Za-z0-9][-A-Za-z0-9_.]*$", "must be a region such as us-east-1")

@@ -6,7 +6,10 @@
 use std::time::Duration;
 
 use api::{
-    aiinference::{AIInference, AIInferenceSpec, Engine, Medium, ModelStore, ModelVolume, Rollout},
+    aiinference::{
+        AIInference, AIInferenceSpec, DEFAULT_SURGE_TIMEOUT_SECONDS, Engine, Medium, ModelStore, ModelVolume,
+        Rollout,
+    },
     labels,
     pods::{EnvVar, PodOptions, Resources},
 };
@@ -247,6 +250,8 @@ fn template_hash(spec: &AIInferenceSpec) -> Result<String, Invalid> {
     let mut spec = spec.clone();
     spec.replicas = 0;
     spec.rollout = Rollout::Auto;
+    // The default is not written, so specs that are older than this field keep their hash.
+    spec.surge_timeout_seconds = DEFAULT_SURGE_TIMEOUT_SECONDS;
     spec.node_failure_seconds = 0;
     spec.pods.paused = false;
     // In the order of the struct's fields, and maps are sorted: the same spec gives the same bytes.
@@ -354,17 +359,42 @@ mod tests {
         }
     }
 
+    /// What the first release recorded on the Deployments of these specs.
+    #[test]
+    fn the_hash_of_a_spec_of_an_earlier_release_is_still_the_same() {
+        for (spec, recorded) in [
+            (MINIMAL, "2aa2ebf88887ba06"),
+            (
+                "{modelSource: s3://m, engine: vllm, gpu: {count: 1}, modelStore: {secretName: s3}}",
+                "a59fd550252b7641",
+            ),
+        ] {
+            assert_eq!(valid(spec).template_hash, recorded, "{spec}");
+        }
+    }
+
     #[test]
     fn only_what_changes_a_pod_changes_the_hash() {
         let hash = |more: &str| {
             valid(&format!("{{modelSource: s3://m, engine: vllm, gpu: {{count: 1}}{more}}}")).template_hash
         };
         let plain = hash("");
-        for same in [", replicas: 7", ", paused: true", ", rollout: Replace", ", nodeFailureSeconds: 5"] {
+        for same in [
+            ", replicas: 7",
+            ", paused: true",
+            ", rollout: Replace",
+            ", nodeFailureSeconds: 5",
+            ", surgeTimeoutSeconds: 30",
+        ] {
             assert_eq!(hash(same), plain, "{same}");
         }
-        for other in [", args: [--x]", ", image: a/b:c", ", warmupTimeoutSeconds: 301", ", podLabels: {a: b}"]
-        {
+        for other in [
+            ", modelLoader: {}",
+            ", args: [--x]",
+            ", image: a/b:c",
+            ", warmupTimeoutSeconds: 301",
+            ", podLabels: {a: b}",
+        ] {
             assert_ne!(hash(other), plain, "{other}");
         }
     }

@@ -97,6 +97,21 @@ fn every_field_is_described() {
 }
 
 #[test]
+fn every_field_of_a_kind_with_long_lived_pods_says_whether_changing_it_restarts_them() {
+    for crd in
+        crds().iter().filter(|crd| ["AIInference", "AIDispatcher"].contains(&crd.spec.names.kind.as_str()))
+    {
+        let schemas = schemas(crd);
+        let (_, spec) = schemas.iter().find(|(path, _)| path == ".spec").unwrap();
+        for (field, property) in spec.properties.iter().flatten() {
+            let text = property.description.as_deref().unwrap_or_default().to_lowercase();
+            let says = ["restarts pods.", "restarts nothing.", "restarts no pod that stays."];
+            assert!(says.iter().any(|end| text.ends_with(end)), "{}.{field}: {text}", crd.spec.names.kind);
+        }
+    }
+}
+
+#[test]
 fn a_status_has_no_enums_so_that_an_older_api_server_takes_a_newer_controllers_word() {
     let closed = |path: &str, schema: &JSONSchemaProps| {
         (path.contains(".status") && schema.enum_.is_some()).then(|| "closed".to_owned())
