@@ -74,11 +74,13 @@ pub(crate) fn etcd(folder: &Folder, spec: &ClusterSpec) -> CommandLine {
 pub(crate) fn api_server(folder: &Folder, spec: &ClusterSpec, port: u16) -> CommandLine {
     let files = Credentials::of(folder);
     let toleration = spec.clock.toleration.as_secs();
-    let admission = match spec.real {
-        None => "NodeRestriction",
+    // Beside the default ones, of which PodSecurity is one. Hardened clusters enforce owner references, so a right that
+    // this asks for must be missed here first.
+    let mut admission = vec!["NodeRestriction", "OwnerReferencesPermissionEnforcement"];
+    if spec.real.is_some() {
         // An image that was built anew has its old name, and the registry is near.
-        Some(_) => "NodeRestriction,AlwaysPullImages",
-    };
+        admission.push("AlwaysPullImages");
+    }
     let mut flags = Flags::default();
     flags
         .set("etcd-servers", format_args!("unix://{}", folder.etcd_socket().display()))
@@ -91,8 +93,7 @@ pub(crate) fn api_server(folder: &Folder, spec: &ClusterSpec, port: u16) -> Comm
         .set("service-account-signing-key-file", files.token_signing_key().display())
         .set("service-account-issuer", "https://kubernetes.default.svc.cluster.local")
         .set("authorization-mode", "Node,RBAC")
-        // Beside the default ones, of which PodSecurity is one.
-        .set("enable-admission-plugins", admission)
+        .set("enable-admission-plugins", admission.join(","))
         .set("anonymous-auth", false)
         .set("allow-privileged", true)
         .set("kubelet-preferred-address-types", "InternalIP")

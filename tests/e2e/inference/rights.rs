@@ -10,11 +10,19 @@ use k8s_openapi::api::{
 use kube::{Api, api::DeleteParams};
 use local_cluster::{ClusterSpec, NodePool, audit::Event};
 use serde_json::json;
-use tests::{Scene, controller, fresh_name, start, tools, wait_until_gone, within};
+use tests::{Scene, controller, fresh_name, simulated, start, tools, wait_until_gone, within};
 
 use super::{change, create, nodes::lose_a_node_under, until_not_ready, until_ready};
 
 const USER: &str = "system:serviceaccount:ai-system:inference-controller";
+
+/// What admission plugins ask the authorizer for. No request of the controller shows it, so the audit log does not have
+/// it.
+///
+/// OwnerReferencesPermissionEnforcement: the writer of an owner reference with `blockOwnerDeletion` must be allowed to
+/// update the finalizers of that owner.
+const ASKED_BY_ADMISSION: [(&str, &str, &str); 1] =
+    [("ai.infra.example.com", "aiinferences/finalizers", "update")];
 
 /// Group, resource with subresource, verb.
 pub(super) type Right = (String, String, String);
@@ -30,12 +38,43 @@ async fn every_right_is_used_and_none_is_missing() {
         cluster.audit_events().unwrap().into_iter().filter(|event| event.user == USER).collect();
     let denied: Vec<&Event> = events.iter().filter(|event| event.code == Some(403)).collect();
     assert!(denied.is_empty(), "{denied:#?}");
-    let used: BTreeSet<Right> = events.iter().flat_map(rights_of).collect();
+    let asked =
+        ASKED_BY_ADMISSION.map(|(group, resource, verb)| (group.into(), resource.into(), verb.into()));
+    let used: BTreeSet<Right> = events.iter().flat_map(rights_of).chain(asked).collect();
     let granted = granted(&scene).await;
     let unused: Vec<&Right> = granted.difference(&used).collect();
     assert!(unused.is_empty(), "rules that nothing needs: {unused:#?}");
     let unexplained: Vec<&Right> = used.difference(&granted).collect();
     assert!(unexplained.is_empty(), "used, but granted elsewhere: {unexplained:#?}");
+}
+
+#[tokio::test]
+async fn a_child_is_refused_to_whom_the_finalizers_of_its_owner_are() {
+    let scene = simulated().await;
+    let model = create(&scene, "chat", json!({})).await;
+    scene.kubectl(&["create", "role", "children", "--verb=create,get", "--resource=configmaps"]);
+    let account = format!("{}:children", scene.namespace());
+    scene.kubectl(&["create", "rolebinding", "children", "--role=children", "--serviceaccount", &account]);
+    let child = |blocks: bool| {
+        json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"generateName": "child-", "ownerReferences": [{
+                "apiVersion": "ai.infra.example.com/v1alpha1",
+                "kind": "AIInference",
+                "name": "chat",
+                "uid": model.metadata.uid,
+                "blockOwnerDeletion": blocks,
+            }]},
+        })
+        .to_string()
+    };
+    let user = format!("--as=system:serviceaccount:{account}");
+    let create = |child: &str| scene.kubectl_with_input(&[&user, "create", "-f", "-"], child);
+    assert!(create(&child(false)).status.success());
+    let refused = create(&child(true));
+    let reason = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && reason.contains("cannot set blockOwnerDeletion"), "{reason}");
 }
 
 /// Everything that makes the controller send a request of another kind.
