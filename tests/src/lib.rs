@@ -51,7 +51,7 @@ pub async fn simulated() -> Scene<'static> {
     Scene::new(cluster.await).await
 }
 
-/// A cluster of its own with the CRDs installed; it ends when the value is dropped.
+/// A cluster of its own with the CRDs and the namespace of the controllers installed; it ends when the value is dropped.
 pub async fn start(spec: ClusterSpec) -> Cluster {
     static SWEEP: Once = Once::new();
     local_cluster::install_crypto_provider();
@@ -59,7 +59,7 @@ pub async fn start(spec: ClusterSpec) -> Cluster {
     SWEEP.call_once(|| drop(local_cluster::sweep()));
     let started = async {
         let cluster = Cluster::start(spec, &local_cluster::sibling_binary("local-cluster")?).await?;
-        local_cluster::install::crds(&cluster.client().await?, &workspace().join("deploy/crds")).await?;
+        cluster.install_shared(&workspace().join("deploy")).await?;
         Ok(cluster)
     };
     started.await.unwrap_or_else(|error: local_cluster::Error| panic!("{}", explained(&error)))

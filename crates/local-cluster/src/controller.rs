@@ -64,8 +64,14 @@ impl Controller {
 }
 
 impl Cluster {
+    /// Installs what all controllers share, from the workspace's folder `deploy`: the CRDs and the namespace.
+    pub async fn install_shared(&self, deploy: &Path) -> Result<()> {
+        install::crds(&self.client().await?, &deploy.join("crds")).await?;
+        self.deploy(&deploy.join("namespace")).await
+    }
+
     /// Applies everything of the controller's base but its Deployment, starts the program under the ServiceAccount that
-    /// the Deployment names, and returns when it says that it is ready.
+    /// the Deployment names, and returns when it says that it is ready. The namespace must be there already.
     pub async fn start_controller(&self, controller: &Controller) -> Result<()> {
         let base = self.render(&controller.base).await?;
         let (deployments, rest): (Vec<_>, Vec<_>) = base.into_iter().partition(is_deployment);

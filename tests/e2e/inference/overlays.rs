@@ -6,9 +6,14 @@ use std::{
     process::Command,
 };
 
-use k8s_openapi::api::apps::v1::Deployment;
+use api::aiinference::AIInference;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Namespace};
 use kube::api::DynamicObject;
-use tests::simulated;
+use local_cluster::ClusterSpec;
+use serde_json::json;
+use tests::{Scene, fresh_name, simulated, start, tools};
+
+use super::create;
 
 const FOLDERS: [&str; 3] = ["base", "overlays/dev", "overlays/prod"];
 
@@ -37,6 +42,24 @@ async fn the_base_and_every_overlay_are_accepted_whole_and_without_a_warning() {
             assert!(applied.contains(&format!("{kind}/inference-controller")), "{folder:?}: {applied}");
         }
         assert!(!applied.contains("model-loader"), "{folder:?}: {applied}");
+    }
+}
+
+#[tokio::test]
+async fn deleting_a_controller_leaves_the_namespace_and_the_kinds_to_the_others() {
+    let cluster = start(ClusterSpec::api_only(fresh_name(), tools())).await;
+    let scene = Scene::new(&cluster).await;
+    create(&scene, "chat", json!({})).await;
+    for folder in FOLDERS {
+        let folder = deploy().join(folder);
+        let folder = folder.to_str().unwrap();
+        let within = ["--namespace", "ai-system", "--kustomize", folder];
+        scene.kubectl(&[&["apply", "--server-side"], &within[..]].concat());
+        scene.kubectl(&[&["delete", "--wait=false"], &within[..]].concat());
+        let namespace = scene.cluster_api::<Namespace>().get("ai-system").await.unwrap();
+        assert_eq!(namespace.metadata.deletion_timestamp, None, "{folder}");
+        let model = scene.api::<AIInference>().get("chat").await.unwrap();
+        assert_eq!(model.metadata.deletion_timestamp, None, "{folder}");
     }
 }
 

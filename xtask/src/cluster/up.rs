@@ -108,8 +108,8 @@ async fn bring_up(
     let mut cluster = Cluster::begin(spec, &local_cluster::sibling_binary("local-cluster")?).await?;
     let client = cluster.client().await?;
     let ours = async {
-        install::crds(&client, &workspace.join("deploy/crds")).await?;
         let deploy = workspace.join("deploy");
+        cluster.install_shared(&deploy).await?;
         if let Some(images) = images {
             cluster.ready().await?;
             for image in &images.images {

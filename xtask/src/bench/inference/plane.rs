@@ -14,7 +14,7 @@ use kube::{
     Api, Client,
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
-use local_cluster::{Cluster, ClusterSpec, Controller, NodeClock, NodePool, install, watch::wait_for};
+use local_cluster::{Cluster, ClusterSpec, Controller, NodeClock, NodePool, watch::wait_for};
 use serde_json::{Value, json};
 
 use super::{CONTROLLER, NullWriter, applied::applied_by};
@@ -70,7 +70,7 @@ impl Plane {
         let spec = ClusterSpec::simulated(name, &programs.kubernetes, nodes).with_clock(NodeClock::REAL);
         let cluster = Cluster::start(spec, &programs.supervisor).await?;
         let client = cluster.client().await?;
-        install::crds(&client, &workspace().join("deploy/crds")).await?;
+        cluster.install_shared(&workspace().join("deploy")).await?;
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
         let namespaces: Api<Namespace> = Api::all(client.clone());
         namespaces
