@@ -2,14 +2,14 @@
 
 use std::fs;
 
+use local_cluster::install::yaml_files;
 use tests::Scene;
 
 #[tokio::test]
 async fn every_manifest_is_accepted_or_refused_as_its_comment_says() {
     let scene = tests::api_server().await;
     let mut applied = 0;
-    for entry in fs::read_dir(tests::workspace().join("tests/fixtures")).unwrap() {
-        let path = entry.unwrap().path();
+    for path in yaml_files(&tests::workspace().join("tests/fixtures")).unwrap() {
         let (name, text) = (path.display().to_string(), fs::read_to_string(&path).unwrap());
         let outcome = apply(&scene, &text);
         if text.contains("# Later") {

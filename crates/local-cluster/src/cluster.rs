@@ -333,8 +333,8 @@ pub fn sweep() -> Result<()> {
 pub fn sibling_binary(package: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().map_err(Error::io("find", "our own program"))?;
     let mut folder = own.parent().unwrap_or(Path::new("/")).to_owned();
-    // Test binaries are one folder further down.
-    if folder.ends_with("deps") {
+    // Test binaries and examples are one folder further down.
+    if folder.ends_with("deps") || folder.ends_with("examples") {
         folder.pop();
     }
     let path = folder.join(package);
