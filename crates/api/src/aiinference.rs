@@ -214,6 +214,9 @@ impl Engine {
                 "--data-parallel-size",
                 "-dp",
                 "--shutdown-timeout",
+                "--headless",
+                "--ssl-keyfile",
+                "--ssl-certfile",
             ],
             Engine::Triton => &[
                 "--model-repository",
@@ -228,6 +231,9 @@ impl Engine {
                 "--allow-grpc",
                 "--allow-metrics",
                 "--exit-timeout-secs",
+                "--model-control-mode",
+                "--http-restricted-api",
+                "--grpc-restricted-protocol",
             ],
             Engine::Tgi => &[
                 "--model-id",

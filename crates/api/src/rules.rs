@@ -99,9 +99,18 @@ pub(crate) fn product_label() -> Rule {
 /// The rule sits on the object that holds `field` (a list of arguments), and holds only where `applies` does.
 pub(crate) fn owned_flags(field: &str, applies: &str, flags: &[&str]) -> Rule {
     let alternatives = flags.iter().map(|flag| either_separator(flag)).collect::<Vec<_>>().join("|");
+    // What a release accepted stays accepted until it is changed: a flag that a later release adds to the list must not
+    // keep an object from being scaled.
+    let old = "oldSelf.value()";
+    let unchanged = format!(
+        "oldSelf.hasValue() && has({old}.{field}) && has(self.{field}) && {old}.{field} == self.{field} && ({})",
+        applies.replace("self.", "oldSelf.value().")
+    );
     Rule::new(format!(
-        "!({applies}) || !has(self.{field}) || !self.{field}.exists(a, a.matches(r'^({alternatives})(=|$)'))"
+        "!({applies}) || !has(self.{field}) || ({unchanged}) || \
+         !self.{field}.exists(a, a.matches(r'^({alternatives})(=|$)'))"
     ))
+    .optional_old_self(true)
     .message(format!("must not set a flag that the controller sets: {}", flags.join(", ")).as_str())
     .field_path(format!(".{field}"))
     .reason(Reason::FieldValueForbidden)

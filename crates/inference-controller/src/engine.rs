@@ -1,7 +1,7 @@
 //! What each engine needs: image, arguments, ports, probes, metrics, drain. One table; nothing else knows an engine.
 //!
-//! A row that a release has shipped is never edited. What runs keeps the row that it was first rendered with, by its
-//! id, so an edit would restart it: add a row instead.
+//! Pods keep the template that they were first rendered with, so a row may be edited: it changes what is rendered for new
+//! and changed specs. Give it a new id then, which users see in `status.resolved.profile`.
 
 use api::aiinference::Engine;
 
@@ -15,9 +15,8 @@ pub(crate) const HOME: &str = "/home/engine";
 /// How one engine is run.
 #[derive(Debug)]
 pub(crate) struct Profile {
-    /// Recorded on the child and shown in `status.resolved.profile`.
+    /// Shown in `status.resolved.profile`.
     pub(crate) id: &'static str,
-    pub(crate) engine: Engine,
     pub(crate) image: &'static str,
     /// The first one is `http`.
     pub(crate) ports: &'static [Port],
@@ -60,20 +59,20 @@ pub(crate) struct Drain {
 /// What the arguments depend on.
 #[derive(Debug)]
 pub(crate) struct Invocation<'a> {
+    /// Where the weights are in the pod.
+    pub(crate) model_path: &'a str,
     pub(crate) served_model_name: &'a str,
+    /// The image's tag, if it is a version such as `v0.17.1`.
+    pub(crate) version: Option<(u32, u32)>,
     /// At least 1: an engine on the CPU also runs one worker.
     pub(crate) shards: i32,
-    pub(crate) drain_seconds: i64,
+    /// Not to be guessed from outside the Kubernetes API.
+    pub(crate) closed_key: &'a str,
     pub(crate) users: &'a [String],
 }
 
-/// Every row that a release has shipped.
-static PROFILES: [&Profile; 3] = [&VLLM_1, &TRITON_1, &TGI_1];
-
-static VLLM_1: Profile = Profile {
-    id: "vllm-1",
-    engine: Engine::Vllm,
-    // From 0.18 on the engine can drain.
+static VLLM: Profile = Profile {
+    id: "vllm-2",
     image: "vllm/vllm-openai:v0.28.0",
     ports: &[HTTP],
     health: Health { ready: "/health", live: "/health" },
@@ -85,52 +84,72 @@ static VLLM_1: Profile = Profile {
         ("TORCHINDUCTOR_CACHE_DIR", "/home/engine/torchinductor"),
         ("TRITON_CACHE_DIR", "/home/engine/triton"),
         ("XDG_CACHE_HOME", "/home/engine/cache"),
+        // The model is in place: nothing is looked up on a hub, and no usage is reported.
+        ("HF_HUB_OFFLINE", "1"),
+        ("VLLM_NO_USAGE_STATS", "1"),
+        ("DO_NOT_TRACK", "1"),
+        // Sockets and compiled headers; /tmp of an image may be read-only.
+        ("TMPDIR", HOME),
     ],
     arguments: |with| {
         // The image runs `vllm serve`, whose first argument is the model.
-        let mut arguments = strings(&[
-            MODEL_PATH,
+        let mut arguments = vec![with.model_path.to_owned()];
+        let is_at_least = |version| with.version.is_none_or(|given| given >= version);
+        // Both flags came with 0.18; an older release refuses to start with them.
+        let drains = is_at_least((0, 18));
+        if drains {
             // Probes and scrapes would fill the log.
-            "--disable-access-log-for-endpoints=/health,/metrics,/ping",
-        ]);
+            arguments.push("--disable-access-log-for-endpoints=/health,/metrics,/ping".to_owned());
+        }
         arguments.extend_from_slice(with.users);
         arguments.extend([
             format!("--served-model-name={}", with.served_model_name),
             format!("--port={HTTP_PORT}"),
             format!("--tensor-parallel-size={}", with.shards),
-            format!("--shutdown-timeout={}", with.drain_seconds),
         ]);
+        if drains {
+            arguments.push(format!("--shutdown-timeout={}", VLLM.drain.seconds));
+        }
         arguments
     },
 };
 
-static TRITON_1: Profile = Profile {
-    id: "triton-1",
-    engine: Engine::Triton,
+static TRITON: Profile = Profile {
+    id: "triton-2",
     image: "nvcr.io/nvidia/tritonserver:26.07-py3",
     ports: &[HTTP, Port { name: "grpc", number: 8001 }, Port { name: "metrics", number: 8002 }],
     health: Health { ready: "/v2/health/ready", live: "/v2/health/live" },
     metrics: Metrics { port: 8002, path: "/metrics" },
     drain: Drain { seconds: 60 },
-    env: &[("HF_HOME", "/home/engine/huggingface"), ("XDG_CACHE_HOME", "/home/engine/cache")],
+    env: &[
+        ("HF_HOME", "/home/engine/huggingface"),
+        ("XDG_CACHE_HOME", "/home/engine/cache"),
+        ("HF_HUB_OFFLINE", "1"),
+        ("DO_NOT_TRACK", "1"),
+    ],
     arguments: |with| {
         // Models are named by the folders of the repository, and their GPUs by their own configuration.
-        let mut arguments = strings(&["tritonserver"]);
+        let mut arguments = vec!["tritonserver".to_owned()];
         arguments.extend_from_slice(with.users);
+        // Every pod of the cluster reaches the server. Without the key these interfaces load code, read shared memory
+        // and change what is logged; health, metadata and inference stay open.
+        let closed =
+            format!("shared-memory,model-repository,trace,logging:{CLOSED_HEADER}={}", with.closed_key);
         arguments.extend([
-            format!("--model-repository={MODEL_PATH}"),
+            format!("--model-repository={}", with.model_path),
+            format!("--http-restricted-api={closed}"),
+            format!("--grpc-restricted-protocol={closed}"),
             format!("--http-port={HTTP_PORT}"),
             "--grpc-port=8001".to_owned(),
             "--metrics-port=8002".to_owned(),
-            format!("--exit-timeout-secs={}", with.drain_seconds),
+            format!("--exit-timeout-secs={}", TRITON.drain.seconds),
         ]);
         arguments
     },
 };
 
-static TGI_1: Profile = Profile {
-    id: "tgi-1",
-    engine: Engine::Tgi,
+static TGI: Profile = Profile {
+    id: "tgi-2",
     image: "ghcr.io/huggingface/text-generation-inference:3.3.5",
     ports: &[HTTP],
     health: Health { ready: "/health", live: "/health" },
@@ -142,15 +161,17 @@ static TGI_1: Profile = Profile {
         ("HUGGINGFACE_HUB_CACHE", "/home/engine/huggingface"),
         ("TRITON_CACHE_DIR", "/home/engine/triton"),
         ("XDG_CACHE_HOME", "/home/engine/cache"),
+        ("HF_HUB_OFFLINE", "1"),
+        ("USAGE_STATS", "off"),
     ],
     arguments: |with| {
         // clap refuses a flag that comes twice, and the image's own default port is 80.
         let mut arguments = with.users.to_vec();
         arguments.extend([
-            format!("--model-id={MODEL_PATH}"),
+            format!("--model-id={}", with.model_path),
             format!("--port={HTTP_PORT}"),
             format!("--num-shard={}", with.shards),
-            format!("--graceful-termination-timeout={}", with.drain_seconds),
+            format!("--graceful-termination-timeout={}", TGI.drain.seconds),
         ]);
         arguments
     },
@@ -158,65 +179,88 @@ static TGI_1: Profile = Profile {
 
 const HTTP: Port = Port { name: "http", number: HTTP_PORT };
 
+/// Header that opens Triton's restricted interfaces, with the key as its value.
+const CLOSED_HEADER: &str = "x-closed";
+
 impl Profile {
     /// What a pod that is rendered for the first time gets.
     pub(crate) fn newest(engine: Engine) -> &'static Profile {
         match engine {
-            Engine::Vllm => &VLLM_1,
-            Engine::Triton => &TRITON_1,
-            Engine::Tgi => &TGI_1,
+            Engine::Vllm => &VLLM,
+            Engine::Triton => &TRITON,
+            Engine::Tgi => &TGI,
         }
     }
 
-    /// The row with this id, if this release still knows it.
-    pub(crate) fn recorded(id: &str, engine: Engine) -> Option<&'static Profile> {
-        PROFILES.into_iter().find(|profile| profile.id == id && profile.engine == engine)
-    }
-
-    /// The whole command line; flags of ours come last, so that they win where an engine takes the last one.
-    pub(crate) fn arguments(&self, shards: i32, served_model_name: &str, users: &[String]) -> Vec<String> {
-        let drain_seconds = self.drain.seconds;
-        (self.arguments)(&Invocation { served_model_name, shards, drain_seconds, users })
+    /// The whole command line; the controller's flags come last, so that they win where an engine takes the last one.
+    pub(crate) fn arguments(&self, invocation: &Invocation<'_>) -> Vec<String> {
+        (self.arguments)(invocation)
     }
 }
 
-fn strings(literals: &[&str]) -> Vec<String> {
-    literals.iter().map(|literal| (*literal).to_owned()).collect()
+/// Major and minor version in the tag of an image (`repository:v0.17.1-cu124`), if there is one.
+pub(crate) fn version_of(image: &str) -> Option<(u32, u32)> {
+    let (_, tag) = image.split('@').next()?.rsplit_once(':')?;
+    let mut numbers = tag.trim_start_matches('v').split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_engine_has_a_newest_profile_of_its_own() {
-        for engine in Engine::ALL {
-            let newest = Profile::newest(engine);
-            assert_eq!(newest.engine, engine);
-            assert_eq!(Profile::recorded(newest.id, engine).map(|profile| profile.id), Some(newest.id));
-        }
+    fn arguments(engine: Engine, image: &str, users: &[String]) -> Vec<String> {
+        Profile::newest(engine).arguments(&Invocation {
+            model_path: "/models/qwen",
+            served_model_name: "name",
+            version: version_of(image),
+            shards: 2,
+            closed_key: "key",
+            users,
+        })
     }
 
     #[test]
-    fn ids_are_unique_and_images_are_pinned() {
-        for profile in PROFILES {
-            assert_eq!(PROFILES.iter().filter(|other| other.id == profile.id).count(), 1, "{}", profile.id);
+    fn images_are_pinned_and_ids_name_their_engine() {
+        for engine in Engine::ALL {
+            let profile = Profile::newest(engine);
             let (_, tag) = profile.image.rsplit_once(':').expect("an image with a tag");
             assert!(tag != "latest" && tag.contains(|c: char| c.is_ascii_digit()), "{}", profile.image);
+            assert!(profile.id.starts_with(engine.as_str()), "{}", profile.id);
             assert_eq!((profile.ports[0].name, profile.ports[0].number), ("http", HTTP_PORT));
         }
     }
 
     #[test]
-    fn every_flag_of_ours_comes_after_the_users() {
+    fn every_flag_of_the_controller_comes_after_the_users_and_is_refused_to_them() {
         let users = ["--of-the-user".to_owned()];
-        for profile in PROFILES {
-            let arguments = profile.arguments(2, "name", &users);
+        for engine in Engine::ALL {
+            let arguments = arguments(engine, "engine:99.1", &users);
             let position = arguments.iter().position(|argument| *argument == users[0]).unwrap();
-            for flag in profile.engine.owned_flags() {
-                let ours = arguments.iter().position(|argument| argument.split('=').next() == Some(*flag));
-                assert!(ours.is_none_or(|ours| ours > position), "{flag} of {}", profile.id);
+            let flags = arguments.iter().skip(position + 1).filter_map(|argument| argument.split('=').next());
+            for flag in flags {
+                assert!(engine.owned_flags().contains(&flag), "{flag} of {engine:?} is not refused");
             }
         }
+    }
+
+    #[test]
+    fn an_old_vllm_gets_no_flag_that_it_does_not_know() {
+        let has_drain = |image: &str| {
+            arguments(Engine::Vllm, image, &[])
+                .iter()
+                .any(|argument| argument.starts_with("--shutdown-timeout"))
+        };
+        assert!(!has_drain("vllm/vllm-openai:v0.17.1"));
+        assert!(has_drain("vllm/vllm-openai:v0.18.0"));
+        assert!(has_drain("registry:5000/mine@sha256:00"), "an unknown version is taken for a new one");
+    }
+
+    #[test]
+    fn a_version_is_read_from_the_tag_alone() {
+        assert_eq!(version_of("vllm/vllm-openai:v0.17.1"), Some((0, 17)));
+        assert_eq!(version_of("vllm/vllm-openai:0.9.2-cu124@sha256:00"), Some((0, 9)));
+        assert_eq!(version_of("registry:5000/vllm"), None);
+        assert_eq!(version_of("vllm:nightly"), None);
     }
 }

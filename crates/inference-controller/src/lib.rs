@@ -13,7 +13,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use api::{aiinference::AIInference, labels};
 use clap::Parser;
@@ -32,15 +32,19 @@ use runtime::{
     process::{Identity, Process, Started},
 };
 
+use workload::{
+    claim::ClaimView,
+    deployment::{DeploymentView, ReplicaSetView},
+    node::{Losses, NodeView},
+    pace::Pace,
+    pod::{FAILED, PodView, UNFINISHED},
+};
+
 use crate::{
     apply::{Applied, Error, apply},
-    observe::{
-        ClaimView, DeploymentView, Losses, NodeView, PodView, Readers, ReplicaSetView, UNFINISHED,
-        count_ours, keys_by_instance, keys_on_lost, observe,
-    },
-    pace::Pace,
-    plan::{Defaults, due, plan, refused, rejected},
-    validate::validate,
+    observe::{Observed, Readers, count_managed, follow, keys_by_instance, keys_on_lost, observe},
+    plan::{Defaults, due, is_deployed, plan, refused, rejected},
+    validate::{Invalid, ValidInference, validate},
 };
 
 mod apply;
@@ -48,9 +52,7 @@ mod engine;
 mod metrics;
 mod names;
 mod observe;
-mod pace;
 mod plan;
-mod quantity;
 mod validate;
 
 /// Field manager, name of the Lease and value of the managed-by label.
@@ -97,12 +99,14 @@ pub(crate) struct Context {
     pub(crate) services: Cache<Kept<Metadata<Service>>>,
     pub(crate) budgets: Cache<Kept<Metadata<PodDisruptionBudget>>>,
     pub(crate) replica_sets: Cache<ReplicaSetView>,
-    /// Everybody's, since all hold something of their nodes.
+    /// Of every owner, since all hold something of their nodes.
     pub(crate) pods: Cache<PodView>,
+    /// Managed pods that kubelets have ended.
+    pub(crate) failed_pods: Cache<PodView>,
     pub(crate) claims: Cache<ClaimView>,
     /// None in a process that may see one namespace alone: then no pod leaves a lost node, and no GPU is counted.
     pub(crate) nodes: Option<Cache<NodeView>>,
-    pub(crate) losses: Losses,
+    pub(crate) losses: Arc<Mutex<Losses>>,
     pub(crate) pace: Pace,
     pub(crate) writer: Writer,
     pub(crate) recorder: Recorder,
@@ -113,6 +117,7 @@ pub(crate) struct Context {
 pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
     let ours = format!("{}={NAME},{}={}", labels::MANAGED_BY, labels::NAME, names::KIND);
     let nodes = (!process.is_confined()).then(|| process.watch_cluster("Node"));
+    let sees_nodes = nodes.is_some();
     let ctx = Arc::new(Context {
         models: process.watch("AIInference"),
         config_maps: process.watch_labelled("ConfigMap", &ours),
@@ -121,13 +126,14 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         budgets: process.watch_labelled("PodDisruptionBudget", &ours),
         replica_sets: process.watch_labelled("ReplicaSet", &ours),
         pods: process.watch_selected("Pod", UNFINISHED),
+        failed_pods: process.watch_matching("FailedPod", &ours, FAILED),
         claims: process.watch("PersistentVolumeClaim"),
-        losses: nodes.as_ref().map(Losses::of).unwrap_or_default(),
+        losses: nodes.as_ref().map(follow).unwrap_or_default(),
         nodes,
         pace: Pace::default(),
         writer: process.writer(),
         recorder: process.recorder(),
-        defaults: Defaults::from(args),
+        defaults: Defaults::new(args, sees_nodes),
     });
     metrics::export(process, &ctx.models, &ctx.pods);
     let readers = Readers::of(&ctx.models);
@@ -139,6 +145,7 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         .owns(&ctx.budgets)
         .maps(&ctx.replica_sets, keys_by_instance)
         .maps(&ctx.pods, keys_by_instance)
+        .maps(&ctx.failed_pods, keys_by_instance)
         .maps(&ctx.claims, move |claim| readers.keys(claim));
     if let Some(nodes) = &ctx.nodes {
         let (known, pods) = (nodes.clone(), ctx.pods.clone());
@@ -161,14 +168,23 @@ async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Re
         Ok(valid) => valid,
         Err(invalid) => return finish(apply(ctx, &model, rejected(&invalid, &observed, now), now).await?),
     };
+    if let Some(invalid) = newly_refused(&valid, &observed) {
+        return finish(apply(ctx, &model, rejected(invalid, &observed, now), now).await?);
+    }
     // The one decision that no object can make alone: how many pods may leave lost nodes at a time.
-    let allowance = ctx.pace.allow(&due(&valid, &observed, now), || count_ours(&ctx.pods), now);
+    let allowance = ctx.pace.allow(&due(&valid, &observed, now), || count_managed(&ctx.pods), now);
     match apply(ctx, &model, plan(&valid, &observed, &allowance, &ctx.defaults, now), now).await? {
         Applied::Refused(refusal) => {
             finish(apply(ctx, &model, refused(&refusal, &valid, &observed, &ctx.defaults, now), now).await?)
         }
         done @ Applied::All { .. } => finish(done),
     }
+}
+
+/// What this release refuses and an earlier one accepted is refused only to pods that do not run yet.
+fn newly_refused<'a>(valid: &'a ValidInference, observed: &Observed) -> Option<&'a Invalid> {
+    let runs = observed.deployment.as_ref().is_some_and(|deployment| is_deployed(valid, deployment));
+    valid.tolerated.as_ref().filter(|_| !runs)
 }
 
 fn finish(applied: Applied) -> Result<Next, Error> {

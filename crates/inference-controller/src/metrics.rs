@@ -16,8 +16,9 @@ use prometheus_client::{
     registry::Unit,
 };
 use runtime::{cache::Cache, process::Process};
+use workload::pod::PodView;
 
-use crate::{observe::PodView, plan::ENGINE};
+use crate::plan::ENGINE;
 
 /// The phases and how they are written in a label.
 const PHASES: [(Phase, &str); 4] = [

@@ -1,37 +1,43 @@
 //! What the caches know of one AIInference: everything that a plan needs, already classified. Sends nothing.
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
-use api::aiinference::AIInference;
+use api::aiinference::{AIInference, Rollout};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use runtime::cache::{Cache, Key};
+use workload::{
+    claim::ClaimView,
+    deployment::{DeploymentView, ReplicaSetView},
+    gpu::{Room, rooms},
+    node::{Losses, Lost, NodeView},
+    pod::{Instance, PodView},
+};
 
 use crate::{Context, names};
 
-mod capacity;
 mod claims;
-mod nodes;
-mod projections;
 
-pub(crate) use capacity::Room;
-pub(crate) use claims::{ClaimView, Readers};
-pub(crate) use nodes::{Loss, Losses, Lost, NodeView, Nodes, is_known_label, keys_on_lost};
-use projections::ForInstance;
-pub(crate) use projections::{
-    Container, ContainerState, DeploymentView, PodView, ReplicaSetView, Terminated, UNFINISHED, count_ours,
-};
+pub(crate) use claims::Readers;
 
 /// One AIInference and its children as the caches have them.
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
     pub(crate) model: Arc<AIInference>,
     pub(crate) deployment: Option<DeploymentView>,
-    /// Pods of the revision that the Deployment asks for; `None` while there is no such revision.
-    pub(crate) current: Option<Vec<Arc<PodView>>>,
-    /// All its other pods.
+    /// Pods of the template that the Deployment has now; `None` while no ReplicaSet has it.
+    pub(crate) deployed: Option<Vec<Arc<PodView>>>,
+    /// Pods of other templates.
     pub(crate) others: Vec<Arc<PodView>>,
+    /// Pods of any template that are being deleted.
+    pub(crate) terminating: Vec<Arc<PodView>>,
+    /// Pods of the Deployment's template that kubelets have ended lately.
+    pub(crate) failed: Vec<Arc<PodView>>,
     /// Of its PodDisruptionBudget.
     pub(crate) budget: Option<ObjectMeta>,
     pub(crate) nodes: Nodes,
@@ -41,50 +47,198 @@ pub(crate) struct Observed {
     pub(crate) claim: Option<Arc<ClaimView>>,
 }
 
+/// The nodes, as far as they matter to one AIInference.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Nodes {
+    /// Those under its pods that are lost, by name.
+    pub(crate) lost: BTreeMap<String, Lost>,
+    /// How many of the cluster's nodes are down; counted only if one under its pods is.
+    pub(crate) down: usize,
+    pub(crate) all: usize,
+}
+
 pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Observed {
     let uid = model.metadata.uid.clone().unwrap_or_default();
     let name = model.metadata.name.clone().unwrap_or_default();
     let deployment =
         own(&ctx.deployments, &uid, &names::deployment(&name)).map(|kept| DeploymentView::clone(&kept));
-    let (mut current, mut others) = (None, Vec::new());
+    let (mut deployed, mut others, mut terminating, mut failed) = (None, Vec::new(), Vec::new(), Vec::new());
     if let Some(deployment) = &deployment {
         // Revisions are told apart by their templates, as the Deployment's own controller does it. Counts in the status
         // of the Deployment are late, and after a change they speak of the revision before.
         let wanted = deployment.template.filter(|_| deployment.metadata.deletion_timestamp.is_none());
         let revisions = ctx.replica_sets.owned_by(deployment.metadata.uid.as_deref().unwrap_or_default());
         for revision in revisions {
-            let pods = ctx.pods.owned_by(revision.metadata.uid.as_deref().unwrap_or_default());
-            let pods = pods.into_iter().filter(|pod| !pod.is_over());
+            let uid = revision.metadata.uid.as_deref().unwrap_or_default();
+            let (live, ending): (Vec<_>, Vec<_>) =
+                ctx.pods.owned_by(uid).into_iter().partition(|pod| !pod.is_over());
+            terminating.extend(ending);
             // Two of the same template would be a fault of Kubernetes; the first is as good as the other.
-            if current.is_none() && wanted.is_some() && revision.template == wanted {
-                current = Some(pods.collect());
+            if deployed.is_none() && wanted.is_some() && revision.template == wanted {
+                deployed = Some(live);
+                failed = ctx.failed_pods.owned_by(uid);
+                failed.retain(|pod| failed_lately(pod, now));
             } else {
-                others.extend(pods);
+                others.extend(live);
             }
         }
     }
     let budget =
         own(&ctx.budgets, &uid, &names::pod_disruption_budget(&name)).map(|kept| kept.meta().clone());
-    let pods = current.iter().flatten().chain(&others).map(AsRef::as_ref);
-    let (mut nodes, mut rooms) = (Nodes::default(), None);
+    let pods = deployed.iter().flatten().chain(&others).map(AsRef::as_ref);
+    let generation = model.metadata.generation.unwrap_or_default().to_string();
+    let is_behind = |deployment: &DeploymentView| deployment.generation.as_deref() != Some(&*generation);
+    let (mut nodes, mut room) = (Nodes::default(), None);
     if let Some(known) = &ctx.nodes {
-        nodes = nodes::nodes(known, &ctx.losses, pods, now);
-        let finds_no_node = |pod: &Arc<PodView>| pod.scheduled.as_ref().is_some_and(|c| c.status == "False");
-        // To count is to look at every pod of the cluster, and mostly nobody wants to know.
-        if current.iter().flatten().any(finds_no_node) {
-            rooms = Some(capacity::capacity(known, &ctx.pods, &model.spec.gpu.resource_name));
+        nodes = nodes_under(pods, known, &ctx.losses, now);
+        // Counting reads every pod of the cluster, so it is done only for a pod that finds no node, and before an old pod
+        // goes first.
+        let is_ahead = model.spec.rollout == Rollout::Replace && deployment.as_ref().is_some_and(is_behind);
+        if is_ahead || deployed.iter().flatten().any(|pod| pod.is_unschedulable()) {
+            let resource = &model.spec.gpu.resource_name;
+            room = Some(rooms(known.all().into_iter(), ctx.pods.all().iter().map(AsRef::as_ref), resource));
         }
     }
     let claim = claims::claim_key(&model).and_then(|key| ctx.claims.get(&key));
-    Observed { model, deployment, current, others, budget, nodes, rooms, claim }
+    Observed { model, deployment, deployed, others, terminating, failed, budget, nodes, rooms: room, claim }
 }
 
-/// An object whose labels say which AIInference it is for.
+impl Observed {
+    /// All pods that are not on their way out.
+    pub(crate) fn pods(&self) -> impl Iterator<Item = &PodView> {
+        self.deployed.iter().flatten().chain(&self.others).map(AsRef::as_ref)
+    }
+
+    /// Those of other templates than the Deployment's.
+    pub(crate) fn others(&self) -> impl Iterator<Item = &PodView> {
+        self.others.iter().map(AsRef::as_ref)
+    }
+}
+
+/// What kubelets did longer ago has no bearing on whether pods run now.
+const LATELY: Duration = Duration::from_secs(600);
+
+fn failed_lately(pod: &PodView, now: Timestamp) -> bool {
+    let age = pod.created().map(|created| now.duration_since(created));
+    age.is_some_and(|age| Duration::try_from(age).unwrap_or_default() < LATELY)
+}
+
+/// Keeps what is known of lost nodes up to date by every change of a node.
+pub(crate) fn follow(nodes: &Cache<NodeView>) -> Arc<Mutex<Losses>> {
+    let losses = Arc::new(Mutex::new(Losses::default()));
+    let kept = Arc::clone(&losses);
+    nodes.subscribe(move |change| {
+        if let Some(node) = change.new {
+            kept.lock().unwrap_or_else(PoisonError::into_inner).note(&change.key.name, node);
+        }
+    });
+    losses
+}
+
+/// What an object is made for: the AIInference that its labels name.
+pub(crate) trait ForInstance: Resource {
+    fn instance(&self) -> Option<&Instance>;
+}
+
+impl ForInstance for PodView {
+    fn instance(&self) -> Option<&Instance> {
+        self.instance.as_ref()
+    }
+}
+
+impl ForInstance for ReplicaSetView {
+    fn instance(&self) -> Option<&Instance> {
+        self.instance.as_ref()
+    }
+}
+
 pub(crate) fn keys_by_instance<V: ForInstance>(object: &V) -> Vec<Key> {
     let namespace = object.meta().namespace.as_deref().unwrap_or_default();
-    object.instance().map(|name| Key::new(namespace, name)).into_iter().collect()
+    let name = object.instance().and_then(|instance| instance.of_kind(names::KIND));
+    name.map(|name| Key::new(namespace, name)).into_iter().collect()
+}
+
+/// The pods of all AIInferences.
+pub(crate) fn count_managed(pods: &Cache<PodView>) -> usize {
+    pods.all().iter().filter(|pod| !keys_by_instance(&***pod).is_empty()).count()
+}
+
+/// A node that is lost, was lost, or is gone: the AIInferences with pods on it.
+pub(crate) fn keys_on_lost(known: &Cache<NodeView>, pods: &Cache<PodView>, node: &NodeView) -> Vec<Key> {
+    if known.get(&Key::of(node)).is_some() && node.lost().is_none() {
+        return Vec::new();
+    }
+    let pods = pods.all();
+    let stranded = pods.iter().filter(|pod| pod.node.as_deref() == Some(node.name()));
+    stranded.flat_map(|pod| keys_by_instance(&**pod)).collect()
+}
+
+fn nodes_under<'a>(
+    pods: impl Iterator<Item = &'a PodView>,
+    known: &Cache<NodeView>,
+    losses: &Mutex<Losses>,
+    now: Timestamp,
+) -> Nodes {
+    let mut lost = BTreeMap::new();
+    for name in pods.filter_map(|pod| pod.node.as_deref()) {
+        if !lost.contains_key(name) {
+            let node = known.get(&Key::new("", name));
+            let mut losses = losses.lock().unwrap_or_else(PoisonError::into_inner);
+            lost.extend(losses.of(name, node.as_deref(), now).map(|loss| (name.to_owned(), loss)));
+        }
+    }
+    if lost.is_empty() {
+        return Nodes::default();
+    }
+    let all = known.all();
+    Nodes { lost, down: all.iter().filter(|node| node.lost().is_some()).count(), all: all.len() }
 }
 
 fn own<V: Resource>(children: &Cache<V>, uid: &str, name: &str) -> Option<Arc<V>> {
     children.owned_by(uid).into_iter().find(|child| child.meta().name.as_deref() == Some(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{at, pod};
+
+    use super::*;
+
+    fn node(name: &str, status: &str) -> NodeView {
+        let text = format!(
+            "{{metadata: {{name: {name}, uid: {name}, resourceVersion: '7'}}, status: {{conditions: \
+             [{{type: Ready, status: '{status}', lastTransitionTime: '{}'}}]}}}}",
+            at(0)
+        );
+        serde_saphyr::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn nodes_that_are_down_are_counted_over_the_cluster() {
+        let known = Cache::default();
+        let losses = follow(&known);
+        for (name, status) in [("a", "Unknown"), ("b", "False"), ("c", "True")] {
+            known.upsert(node(name, status));
+        }
+        let under = |name: &str| {
+            let pod = pod(&format!("{{node: {name}}}"));
+            let Nodes { lost, down, all } = nodes_under(std::iter::once(&pod), &known, &losses, at(1));
+            (lost.len(), down, all)
+        };
+        assert_eq!(under("a"), (1, 2, 3));
+        assert_eq!(under("c"), (0, 0, 0));
+        assert_eq!(under("deleted"), (1, 2, 3));
+    }
+
+    #[test]
+    fn only_a_node_that_is_lost_or_gone_runs_the_objects_on_it() {
+        let (known, pods) = (Cache::default(), Cache::default());
+        pods.upsert(pod("{node: a}"));
+        let keys = |node: &NodeView| keys_on_lost(&known, &pods, node).len();
+        let (well, lost) = (node("a", "True"), node("a", "Unknown"));
+        known.upsert(well.clone());
+        assert_eq!((keys(&well), keys(&lost), keys(&node("b", "Unknown"))), (0, 1, 0));
+        known.replace(Vec::new(), "8");
+        assert_eq!(keys(&well), 1, "it is gone");
+    }
 }

@@ -7,39 +7,38 @@ use std::time::Duration;
 use api::aiinference::AIInferenceStatus;
 use jiff::Timestamp;
 use k8s_openapi::api::{
-    apps::v1::Deployment,
     core::v1::{ConfigMap, Pod, Service},
     policy::v1::PodDisruptionBudget,
 };
 use runtime::events::Note;
 use serde::Serialize;
 
+use workload::pace::Allowance;
+
 use crate::{
     observe::Observed,
-    pace::Allowance,
-    plan::resolved::resolve,
     validate::{Invalid, ValidInference},
 };
 
-mod claim;
 mod conditions;
 mod config_map;
 mod deployment;
 mod events;
 mod faults;
-mod gpus;
 mod metadata;
 mod nodes;
 mod pod;
 mod pod_disruption_budget;
-mod resolved;
+mod revision;
 mod rollout;
 mod service;
 mod status;
 
+use conditions::Decided;
+pub(crate) use deployment::RenderedDeployment;
 pub(crate) use nodes::due;
 pub(crate) use pod::ENGINE;
-pub(crate) use resolved::Defaults;
+pub(crate) use revision::{Defaults, is_deployed};
 
 /// The whole decision.
 #[derive(Debug, Serialize)]
@@ -58,12 +57,12 @@ pub(crate) struct Plan {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) enum Child {
     ConfigMap(Box<ConfigMap>),
-    Deployment(Box<Deployment>),
+    Deployment(Box<RenderedDeployment>),
     Service(Box<Service>),
     PodDisruptionBudget(Box<PodDisruptionBudget>),
 }
 
-/// A child of ours that must go, as it was seen.
+/// What must go, as it was seen.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) enum Deletion {
     PodDisruptionBudget(Box<PodDisruptionBudget>),
@@ -71,19 +70,18 @@ pub(crate) enum Deletion {
     Pod(Box<Pod>),
 }
 
-/// A child that the API server did not take from us. But for the first kind waiting does not mend it; somebody has to
-/// change something.
+/// A child that the API server refused. Only `Leftover` resolves by waiting; anything else needs a change.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Refusal {
-    /// The object that had our name before has left it; the garbage collector is about to take it.
+    /// A deleted predecessor of the same name still has the child; the garbage collector is about to remove it.
     Leftover,
-    /// An object of that name belongs to somebody else.
+    /// An object of that name has another owner.
     OwnershipConflict(String),
     /// The API server calls it invalid.
     InvalidSpec(String),
 }
 
-/// A foreign object may be renamed or deleted without any event that we would see.
+/// A foreign object may be deleted without any event that is watched here.
 const LOOK_AGAIN_AFTER_REFUSAL: Duration = Duration::from_secs(60);
 /// An idle garbage collector needs less.
 const LOOK_AGAIN_AFTER_LEFTOVER: Duration = Duration::from_secs(1);
@@ -96,16 +94,25 @@ pub(crate) fn plan(
     defaults: &Defaults,
     now: Timestamp,
 ) -> Plan {
-    let resolved = resolve(valid, observed.deployment.as_ref(), defaults);
-    let rollout = rollout::rollout(valid, observed, now);
-    let moves = nodes::moves(valid, observed, allowance, now);
-    let judged = conditions::of_valid(valid, observed, &moves, now);
+    let revision = revision::revision(valid, observed, defaults);
+    let rollout = rollout::rollout(valid, &revision, observed, now);
+    let moves = nodes::moves(valid, &revision, observed, allowance, now);
+    let decided = Decided { revision: &revision, moves: &moves, rollout: &rollout };
+    let judged = conditions::of_valid(valid, observed, &decided, now);
     let soonest = [rollout.look_again, moves.look_again, judged.look_again].into_iter().flatten().min();
     let changes = events::of_change(observed.model.status.as_ref(), &judged);
-    let status = status::of_valid(valid, &resolved, observed, judged, moves.migrations, now);
-    let lingers = status::lingers(observed, &status, now);
+    if let Some(warning) =
+        rollout.warning.filter(|warning| !valid.pods.paused && !events::was_announced(observed, warning))
+    {
+        // First the warning, then, in the next reconcile, what it warns of.
+        let status = status::of_valid(valid, &revision, observed, judged, moves.migrations, now);
+        let announced = vec![events::announcement(warning)];
+        return status_only(status, announced, Some(Duration::ZERO));
+    }
+    let status = status::of_valid(valid, &revision, observed, judged, moves.migrations, now);
+    let wait = status::may_wait(observed, &status, now);
     let status = match &observed.model.status {
-        Some(written) if lingers.is_some() => written.clone(),
+        Some(written) if wait.is_some() => written.clone(),
         Some(_) | None => status,
     };
     let (children, deletions) = if valid.pods.paused {
@@ -116,8 +123,8 @@ pub(crate) fn plan(
         (
             [
                 Some(Child::ConfigMap(Box::new(config_map::config_map(valid)))),
-                Some(Child::Deployment(Box::new(deployment::deployment(valid, &resolved, rollout.strategy)))),
-                Some(Child::Service(Box::new(service::service(valid, &resolved)))),
+                Some(Child::Deployment(Box::new(deployment::deployment(valid, &revision, rollout.strategy)))),
+                Some(Child::Service(Box::new(service::service(valid, &revision)))),
                 pod_disruption_budget::pod_disruption_budget(valid)
                     .map(|budget| Child::PodDisruptionBudget(Box::new(budget))),
             ]
@@ -128,17 +135,17 @@ pub(crate) fn plan(
         )
     };
     let events = moves.events.into_iter().chain(changes).collect();
-    Plan { children, deletions, status, events, requeue_after: soonest.into_iter().chain(lingers).min() }
+    Plan { children, deletions, status, events, requeue_after: soonest.into_iter().chain(wait).min() }
 }
 
 /// For a spec that cannot be carried out: what runs is left running.
 pub(crate) fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Plan {
     let judged = conditions::of_invalid(invalid, observed);
     let events = events::of_change(observed.model.status.as_ref(), &judged);
-    told(status::of_invalid(observed, judged, now), events, None)
+    status_only(status::of_invalid(observed, judged, now), events, None)
 }
 
-/// For children that the API server has just refused: nothing more is tried for a while.
+/// For children that the API server has just refused: the next try comes later.
 pub(crate) fn refused(
     refusal: &Refusal,
     valid: &ValidInference,
@@ -146,21 +153,23 @@ pub(crate) fn refused(
     defaults: &Defaults,
     now: Timestamp,
 ) -> Plan {
-    let resolved = resolve(valid, observed.deployment.as_ref(), defaults);
+    let revision = revision::revision(valid, observed, defaults);
+    let rollout = rollout::rollout(valid, &revision, observed, now);
     // Pods leave a lost node when the children are accepted again.
-    let moves = nodes::moves(valid, observed, &Allowance::default(), now);
-    let judged = conditions::of_refused(refusal, valid, observed, &moves, now);
+    let moves = nodes::moves(valid, &revision, observed, &Allowance::default(), now);
+    let decided = Decided { revision: &revision, moves: &moves, rollout: &rollout };
+    let judged = conditions::of_refused(refusal, valid, observed, &decided, now);
     let events = events::of_change(observed.model.status.as_ref(), &judged);
-    let status = status::of_valid(valid, &resolved, observed, judged, moves.migrations, now);
+    let status = status::of_valid(valid, &revision, observed, judged, moves.migrations, now);
     let wait = match refusal {
         Refusal::Leftover => LOOK_AGAIN_AFTER_LEFTOVER,
         Refusal::OwnershipConflict(_) | Refusal::InvalidSpec(_) => LOOK_AGAIN_AFTER_REFUSAL,
     };
-    told(status, events, Some(wait))
+    status_only(status, events, Some(wait))
 }
 
-/// A plan that only says something.
-fn told(status: AIInferenceStatus, events: Vec<Note>, requeue_after: Option<Duration>) -> Plan {
+/// A plan that changes nothing else.
+fn status_only(status: AIInferenceStatus, events: Vec<Note>, requeue_after: Option<Duration>) -> Plan {
     Plan { children: Vec::new(), deletions: Vec::new(), status, events, requeue_after }
 }
 

@@ -10,11 +10,11 @@ use clap::CommandFactory;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde_json::json;
+use workload::{pace::Allowance, pod::PodView};
 
 use crate::{
     Args, InferenceArgs, NAME, names,
-    observe::{Nodes, Observed, PodView},
-    pace::Allowance,
+    observe::{Nodes, Observed},
     plan::{Child, Defaults, Plan, plan},
     validate::validate,
 };
@@ -54,7 +54,10 @@ pub(crate) fn pod(parts: &str) -> PodView {
             "uid": parts["name"].as_str().unwrap_or("chat-0"),
             "creationTimestamp": parts["created"],
         },
-        "spec": {"nodeName": parts["node"]},
+        "spec": {
+            "nodeName": parts["node"],
+            "containers": [{"resources": {"requests": {"nvidia.com/gpu": parts["gpus"].as_i64().unwrap_or(0).to_string()}}}],
+        },
         "status": {
             "phase": parts["phase"].as_str().unwrap_or_default(),
             "conditions": conditions,
@@ -66,7 +69,7 @@ pub(crate) fn pod(parts: &str) -> PodView {
 }
 
 fn ready_pods(count: usize) -> Vec<Arc<PodView>> {
-    let ready = Arc::new(pod("{ready: true, node: gpu-0, phase: Running}"));
+    let ready = Arc::new(pod("{ready: true, node: gpu-0, phase: Running, gpus: 1}"));
     vec![ready; count]
 }
 
@@ -84,10 +87,20 @@ pub(crate) struct Scene {
 impl Scene {
     /// Nothing but the object.
     pub(crate) fn new(spec: &str) -> Self {
-        let model = Arc::new(model(spec));
-        let (deployment, current, budget) = (None, None, None);
-        let (others, nodes, rooms, claim) = (Vec::new(), Nodes::default(), None, None);
-        Self { observed: Observed { model, deployment, current, others, budget, nodes, rooms, claim } }
+        Self {
+            observed: Observed {
+                model: Arc::new(model(spec)),
+                deployment: None,
+                deployed: None,
+                others: Vec::new(),
+                terminating: Vec::new(),
+                failed: Vec::new(),
+                budget: None,
+                nodes: Nodes::default(),
+                rooms: None,
+                claim: None,
+            },
+        }
     }
 
     /// So many replicas, all of the current revision and ready; the status says so.
@@ -101,14 +114,9 @@ impl Scene {
 
     /// What was planned has happened: the Deployment is there, and all its pods are ready.
     pub(crate) fn settle(&mut self, replicas: usize) {
-        let planned = self.plan();
-        let rendered = planned.children.iter().find_map(|child| match child {
-            Child::Deployment(deployment) => Some((**deployment).clone()),
-            Child::ConfigMap(_) | Child::Service(_) | Child::PodDisruptionBudget(_) => None,
-        });
-        let stored = serde_json::to_value(rendered.expect("a Deployment")).expect("JSON");
+        let stored = serde_json::to_value(deployment_of(&self.plan())).expect("JSON");
         self.observed.deployment = Some(serde_json::from_value(stored).expect("a Deployment"));
-        self.observed.current = Some(ready_pods(replicas));
+        self.observed.deployed = Some(ready_pods(replicas));
         self.observed.others = Vec::new();
         self.write_status();
     }
@@ -136,7 +144,7 @@ impl Scene {
 
     /// The current revision has these pods, and none is ready unless it says so.
     pub(crate) fn pods(&mut self, parts: &[&str]) {
-        self.observed.current = Some(parts.iter().map(|parts| Arc::new(pod(parts))).collect());
+        self.observed.deployed = Some(parts.iter().map(|parts| Arc::new(pod(parts))).collect());
     }
 
     pub(crate) fn observed(&self) -> Observed {
@@ -167,16 +175,16 @@ pub(crate) fn defaults(flags: &[&str]) -> Defaults {
     // Not the release's own, which would change the snapshots with every release.
     let loader = ["--loader-image=loader:1"].into_iter().filter(|_| flags.is_empty());
     let arguments = ["test"].into_iter().chain(loader).chain(flags.iter().copied());
-    Defaults::from(<Cli as clap::Parser>::try_parse_from(arguments).expect("flags").inference)
+    Defaults::new(<Cli as clap::Parser>::try_parse_from(arguments).expect("flags").inference, true)
 }
 
 /// The Deployment among the children of a plan.
-pub(crate) fn deployment_of(plan: &Plan) -> &Deployment {
+pub(crate) fn deployment_of(plan: &Plan) -> Deployment {
     let found = plan.children.iter().find_map(|child| match child {
-        Child::Deployment(deployment) => Some(&**deployment),
+        Child::Deployment(deployment) => Some(serde_json::to_value(deployment)),
         Child::ConfigMap(_) | Child::Service(_) | Child::PodDisruptionBudget(_) => None,
     });
-    found.expect("a Deployment")
+    serde_json::from_value(found.expect("a Deployment").expect("JSON")).expect("a Deployment")
 }
 
 #[test]

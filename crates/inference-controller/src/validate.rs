@@ -17,9 +17,9 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity, apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 use kube::Resource;
+use quantity::Bytes;
 use sha2::{Digest, Sha256};
-
-use crate::quantity::Bytes;
+use workload::gpu::{Gpus, NodeLabel};
 
 mod flags;
 
@@ -43,9 +43,15 @@ pub(crate) struct ValidInference {
     pub(crate) replicas: i32,
     pub(crate) warmup_timeout_seconds: i32,
     pub(crate) rollout: Rollout,
+    /// How long GPUs may be short before an old pod goes first.
+    pub(crate) surge_timeout: Duration,
     /// How long a node may be gone before its pods are replaced.
     pub(crate) node_failure: Duration,
     pub(crate) pods: PodOptions,
+    /// Value of the annotation that asks for what this release renders.
+    pub(crate) refresh: Option<String>,
+    /// A flag that an earlier release accepted: pods that run with it are kept, new ones are refused.
+    pub(crate) tolerated: Option<Invalid>,
 }
 
 /// Where the weights come from.
@@ -74,22 +80,6 @@ pub(crate) enum Volume {
     Claim { size: Quantity, class: Option<String> },
 }
 
-/// The accelerators of each pod; there is at least one.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Gpus {
-    pub(crate) count: i32,
-    pub(crate) resource: String,
-    /// Any of these; none: any product will do.
-    pub(crate) products: Vec<NodeLabel>,
-}
-
-/// One node label and the values of it that will do.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct NodeLabel {
-    pub(crate) key: String,
-    pub(crate) values: Vec<String>,
-}
-
 /// A spec that cannot be carried out, and what to change.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{0}")]
@@ -102,7 +92,7 @@ pub(crate) fn validate(model: &AIInference) -> Result<ValidInference, Invalid> {
     let spec = &model.spec;
     let meta = model.meta();
     let owner = owner(model)?;
-    flags::none_is_owned(spec.engine, &spec.args)?;
+    let tolerated = flags::none_is_owned(spec.engine, &spec.args).err();
     let gpus = gpus(spec)?;
     if gpus.is_none() && spec.image.is_none() && spec.engine != Engine::Triton {
         return Err(Invalid(format!(
@@ -129,8 +119,11 @@ pub(crate) fn validate(model: &AIInference) -> Result<ValidInference, Invalid> {
         replicas: spec.replicas,
         warmup_timeout_seconds: spec.warmup_timeout_seconds,
         rollout: spec.rollout,
+        surge_timeout: Duration::from_secs(u64::from(spec.surge_timeout_seconds.unsigned_abs())),
         node_failure: Duration::from_secs(u64::from(spec.node_failure_seconds.unsigned_abs())),
         pods: spec.pods.clone(),
+        refresh: meta.annotations.as_ref().and_then(|known| known.get(labels::REFRESH).cloned()),
+        tolerated,
     })
 }
 

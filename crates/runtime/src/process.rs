@@ -93,6 +93,15 @@ impl Process {
         self.plane.watch(kind, Scope { namespace: self.namespace.clone(), fields, ..Scope::default() })
     }
 
+    /// Those with these labels that these fields select. `kind` names the cache, as in `watch_selected`.
+    pub fn watch_matching<K>(&mut self, kind: &'static str, labels: &str, fields: &str) -> Cache<K>
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Send + Sync + 'static,
+    {
+        let (labels, fields) = (Some(labels.to_owned()), Some(fields.to_owned()));
+        self.plane.watch(kind, Scope { namespace: self.namespace.clone(), labels, fields })
+    }
+
     /// Whether `--namespace` was given: then there is a Role alone, and nothing cluster-scoped can be watched.
     pub fn is_confined(&self) -> bool {
         self.namespace.is_some()

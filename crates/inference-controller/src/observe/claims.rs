@@ -1,6 +1,4 @@
-//! Claims that hold models: what is known of one, and which AIInferences read it.
-//!
-//! Looking up only: whether a claim will do is decided in `plan`.
+//! Which AIInferences read which claim, so that a change of a claim starts their reconciles.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -8,22 +6,10 @@ use std::{
 };
 
 use api::aiinference::AIInference;
-use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use kube::Resource;
 use runtime::cache::{Cache, Key};
-use serde::Deserialize;
+use workload::claim::ClaimView;
 
 use crate::validate::claim_of;
-
-/// A claim: who may mount it, and whether its volume is still there.
-#[derive(Resource, Clone, Debug, Default, Deserialize)]
-#[resource(inherit = PersistentVolumeClaim)]
-#[serde(from = "ClaimParts")]
-pub(crate) struct ClaimView {
-    pub(crate) metadata: ObjectMeta,
-    pub(crate) access_modes: Vec<String>,
-    pub(crate) phase: String,
-}
 
 /// Which AIInferences read which claim: by the key of the claim, the keys of the objects.
 #[derive(Clone, Default)]
@@ -66,43 +52,6 @@ impl Readers {
 pub(super) fn claim_key(model: &AIInference) -> Option<Key> {
     let namespace = model.metadata.namespace.as_deref().unwrap_or_default();
     claim_of(&model.spec.model_source).map(|claim| Key::new(namespace, claim))
-}
-
-#[derive(Deserialize)]
-struct ClaimParts {
-    metadata: ObjectMeta,
-    #[serde(default)]
-    spec: ClaimSpecParts,
-    #[serde(default)]
-    status: ClaimStatusParts,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ClaimSpecParts {
-    access_modes: Vec<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ClaimStatusParts {
-    phase: String,
-}
-
-impl From<ClaimParts> for ClaimView {
-    fn from(ClaimParts { metadata, spec, status }: ClaimParts) -> Self {
-        Self {
-            metadata: ObjectMeta {
-                name: metadata.name,
-                namespace: metadata.namespace,
-                uid: metadata.uid,
-                resource_version: metadata.resource_version,
-                ..ObjectMeta::default()
-            },
-            access_modes: spec.access_modes,
-            phase: status.phase,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -7,17 +7,26 @@ use std::{sync::Arc, time::Duration};
 
 use api::{aiinference::Phase, conditions, reasons};
 use jiff::Timestamp;
+use workload::{
+    container::last_end,
+    kept_template::summary,
+    node::Loss,
+    pod::{Container, PodView},
+};
 
 use super::{
     Refusal,
-    claim::claim_fault,
-    faults::{About, Fault, WarmUp, creation_fault, fault_of, placement_fault, warm_up},
+    faults::{
+        About, Fault, WarmUp, claim_fault, creation_fault, eviction_fault, fault_of, placement_fault,
+        warm_up, was_killed,
+    },
     nodes::Moves,
     pod::{ENGINE, LOADER},
-    resolved::is_rendered_from,
+    revision::Revision,
+    rollout::Decision,
 };
 use crate::{
-    observe::{Container, Observed, PodView},
+    observe::Observed,
     validate::{Invalid, ValidInference},
 };
 
@@ -26,7 +35,8 @@ use crate::{
 pub(super) struct Judged {
     pub(super) phase: Phase,
     pub(super) verdicts: Vec<Verdict>,
-    /// When a warm-up will have taken too long, or long enough to be told.
+    pub(super) counts: Counts,
+    /// When a warm-up will have taken too long, or long enough to be mentioned.
     pub(super) look_again: Option<Duration>,
 }
 
@@ -50,41 +60,54 @@ pub(super) struct Counts {
     pub(super) updated_ready: i32,
 }
 
-/// Most pods are ready sooner; to tell each step of them would be a write for nobody.
-const WORTH_TELLING: Duration = Duration::from_secs(10);
-/// What is free changes with every pod of the cluster; a pod that finds a node is told of at once.
+/// Most pods are ready sooner, and reporting each of their steps would cost status writes that nobody reads.
+const WORTH_REPORTING: Duration = Duration::from_secs(10);
+/// What is free changes with every pod of the cluster; that a pod finds a node is reported at once.
 const COUNT_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
-pub(super) fn of_valid(valid: &ValidInference, observed: &Observed, moves: &Moves, now: Timestamp) -> Judged {
-    let counts = counts(observed, current(valid, observed));
-    let judged =
-        if valid.replicas == 0 { stopped(counts) } else { serving(valid, observed, moves, counts, now) };
-    if valid.pods.paused { paused(judged) } else { judged }
+/// What the other parts of a plan have decided, as far as conditions speak of it.
+pub(super) struct Decided<'a> {
+    pub(super) revision: &'a Revision<'a>,
+    pub(super) moves: &'a Moves,
+    pub(super) rollout: &'a Decision,
+}
+
+pub(super) fn of_valid(
+    valid: &ValidInference,
+    observed: &Observed,
+    decided: &Decided<'_>,
+    now: Timestamp,
+) -> Judged {
+    let mut judged = if valid.replicas == 0 {
+        stopped(valid, counts(observed, decided.revision.pods))
+    } else {
+        serving(valid, observed, decided, now)
+    };
+    judged.verdicts.extend(outdated(decided.revision));
+    if valid.pods.paused { paused(judged) } else { with_progress(judged) }
 }
 
 /// The pods of the last valid spec go on; of this one there are none.
 pub(super) fn of_invalid(invalid: &Invalid, observed: &Observed) -> Judged {
     let message = invalid.to_string();
+    let counts = counts(observed, &[]);
     let accepted = fails(conditions::ACCEPTED, reasons::INVALID_SPEC, message.clone());
-    Judged {
+    with_progress(Judged {
         phase: Phase::Failed,
-        verdicts: vec![
-            accepted,
-            available(counts(observed, None)),
-            fails(conditions::READY, reasons::INVALID_SPEC, message),
-        ],
+        verdicts: vec![accepted, available(counts), fails(conditions::READY, reasons::INVALID_SPEC, message)],
+        counts,
         look_again: None,
-    }
+    })
 }
 
 pub(super) fn of_refused(
     refusal: &Refusal,
     valid: &ValidInference,
     observed: &Observed,
-    moves: &Moves,
+    decided: &Decided<'_>,
     now: Timestamp,
 ) -> Judged {
-    let mut judged = of_valid(valid, observed, moves, now);
+    let mut judged = of_valid(valid, observed, decided, now);
     let (reason, message) = match refusal {
         // Nothing is wrong, and soon nothing is left of it.
         Refusal::Leftover => return judged,
@@ -96,25 +119,21 @@ pub(super) fn of_refused(
     };
     judged.replace(fails(conditions::READY, reason, message.clone()));
     judged.phase = Phase::Failed;
-    judged
+    with_progress(judged)
 }
 
-/// `current`: the pods of the revision that the spec asks for, if the Deployment asks for it, too.
-pub(super) fn counts(observed: &Observed, current: Option<&[Arc<PodView>]>) -> Counts {
-    let ready = |pods: &[Arc<PodView>]| count(pods.iter().filter(|pod| pod.is_ready).count());
-    let asked_for = observed.current.as_deref().unwrap_or_default();
+fn counts(observed: &Observed, pods: &[Arc<PodView>]) -> Counts {
+    // A node that does not answer keeps its pods' last status, which says nothing of now.
+    let serves = |pod: &PodView| {
+        let lost = pod.node.as_deref().and_then(|node| observed.nodes.lost.get(node));
+        pod.is_ready && lost.is_none_or(|lost| lost.how == Loss::NotReady)
+    };
     Counts {
-        all: count(asked_for.len() + observed.others.len()),
-        ready: ready(asked_for) + ready(&observed.others),
-        updated: current.map_or(0, |pods| count(pods.len())),
-        updated_ready: current.map_or(0, ready),
+        all: count(observed.pods().count()),
+        ready: count(observed.pods().filter(|pod| serves(pod)).count()),
+        updated: count(pods.len()),
+        updated_ready: count(pods.iter().filter(|pod| serves(pod)).count()),
     }
-}
-
-/// Pods of the revision that the spec asks for.
-pub(super) fn current<'a>(valid: &ValidInference, observed: &'a Observed) -> Option<&'a [Arc<PodView>]> {
-    let deployment = observed.deployment.as_ref()?;
-    observed.current.as_deref().filter(|_| is_rendered_from(deployment, valid))
 }
 
 fn count(pods: usize) -> i32 {
@@ -130,7 +149,38 @@ impl Judged {
     }
 }
 
-fn stopped(counts: Counts) -> Judged {
+/// What tools that follow kstatus look for, present only while True: `Reconciling` while the generation is not done,
+/// `Stalled` when it will not get there without a change.
+fn with_progress(mut judged: Judged) -> Judged {
+    judged
+        .verdicts
+        .retain(|verdict| ![conditions::RECONCILING, conditions::STALLED].contains(&verdict.type_));
+    let ready = judged.verdicts.iter().find(|verdict| verdict.type_ == conditions::READY && !verdict.holds);
+    let Some(Verdict { reason, message, .. }) = ready.filter(|ready| ready.reason != reasons::STOPPED) else {
+        return judged;
+    };
+    let type_ = match judged.phase {
+        Phase::Failed => conditions::STALLED,
+        Phase::Pending | Phase::Loading | Phase::Ready => conditions::RECONCILING,
+    };
+    let verdict = holds(type_, reason, message.clone());
+    judged.verdicts.push(verdict);
+    judged
+}
+
+/// The pods that serve were rendered by another release, which is no fault.
+fn outdated(revision: &Revision<'_>) -> Option<Verdict> {
+    let message = format!(
+        "this release renders these pods differently: {}; they are kept until the spec changes or the annotation {} \
+         gets a new value",
+        summary(&revision.outdated),
+        api::labels::REFRESH,
+    );
+    let is_outdated = !revision.outdated.is_empty();
+    is_outdated.then(|| holds(conditions::TEMPLATE_OUTDATED, reasons::NEWER_TEMPLATE, message))
+}
+
+fn stopped(valid: &ValidInference, counts: Counts) -> Judged {
     let message = "spec.replicas is 0".to_owned();
     let progressing = if counts.all == 0 {
         holds(conditions::PROGRESSING, reasons::COMPLETE, "no pod is left".to_owned())
@@ -140,32 +190,29 @@ fn stopped(counts: Counts) -> Judged {
     Judged {
         phase: Phase::Pending,
         verdicts: vec![
-            accepted(),
+            accepted(valid),
             fails(conditions::MODEL_LOADED, reasons::STOPPED, message.clone()),
             available(counts),
             progressing,
             fails(conditions::READY, reasons::STOPPED, message),
         ],
+        counts,
         look_again: None,
     }
 }
 
-fn serving(
-    valid: &ValidInference,
-    observed: &Observed,
-    moves: &Moves,
-    counts: Counts,
-    now: Timestamp,
-) -> Judged {
-    let pods: Vec<&PodView> = current(valid, observed).into_iter().flatten().map(AsRef::as_ref).collect();
-    let faults = faults(valid, observed, &pods, now);
+fn serving(valid: &ValidInference, observed: &Observed, decided: &Decided<'_>, now: Timestamp) -> Judged {
+    let Decided { revision, moves, rollout: _ } = decided;
+    let pods: Vec<&PodView> = revision.pods.iter().map(AsRef::as_ref).collect();
+    let counts = counts(observed, revision.pods);
+    let faults = faults(valid, observed, revision, &pods, now);
     let about = |about: About| faults.iter().find(|fault| fault.about == about);
     let complete = counts.updated_ready >= valid.replicas;
 
     let (stage, stage_turns) = stage(&pods, now);
     let model_loaded = model_loaded(about(About::ModelLoaded), counts, stage);
     let scheduled = scheduled(about(About::Scheduled), &pods);
-    let progressing = progressing(about(About::Progressing), valid, observed, moves, counts);
+    let progressing = progressing(about(About::Progressing), valid, observed, decided, counts);
     let ready = if complete {
         let message = format!("{} of {} replicas are ready", counts.updated_ready, valid.replicas);
         holds(conditions::READY, reasons::READY, message)
@@ -184,8 +231,8 @@ fn serving(
                     reasons::COMPLETE => reasons::LOADING,
                     under_way => under_way,
                 };
-                let message = format!("{} of {} replicas are ready", counts.updated_ready, valid.replicas);
-                fails(conditions::READY, reason, message)
+                let ready = format!("{} of {} replicas are ready", counts.updated_ready, valid.replicas);
+                fails(conditions::READY, reason, moves.waits_for.clone().unwrap_or(ready))
             }
         }
     };
@@ -206,9 +253,10 @@ fn serving(
     let counted = about(About::Scheduled).filter(|_| observed.rooms.is_some());
     Judged {
         phase,
+        counts,
         look_again: look_again.chain(stage_turns).chain(counted.map(|_| COUNT_AGAIN_AFTER)).min(),
         verdicts: [
-            Some(accepted()),
+            Some(accepted(valid)),
             Some(model_loaded),
             scheduled,
             Some(available(counts)),
@@ -222,19 +270,28 @@ fn serving(
 }
 
 /// In the order of the pods' names, so that the same pods give the same message.
-fn faults(valid: &ValidInference, observed: &Observed, pods: &[&PodView], now: Timestamp) -> Vec<Fault> {
+fn faults(
+    valid: &ValidInference,
+    observed: &Observed,
+    revision: &Revision<'_>,
+    pods: &[&PodView],
+    now: Timestamp,
+) -> Vec<Fault> {
     let timeout = warmup_timeout(valid);
     let had_timed_out = reason_before(observed, conditions::PROGRESSING) == Some(reasons::WARMUP_TIMEOUT);
-    let rendered = observed.deployment.as_ref().filter(|deployment| is_rendered_from(deployment, valid));
     let of_pods = pods.iter().filter_map(|pod| {
         let timed_out = warm_up(pod, timeout, now) == WarmUp::TimedOut && !pod.is_ready;
         let fault = fault_of(pod).or_else(|| placement_fault(valid, pod, observed.rooms.as_deref()));
         // The kubelet's restart comes after the timeout, and must not hide it behind a crash.
-        let hidden = had_timed_out && fault.as_ref().is_some_and(|f| f.reason == reasons::CRASH_LOOP);
-        if timed_out || hidden { Some(too_slow(valid, pod)) } else { fault }
+        let was_restarted = had_timed_out && !pod.is_ready && was_killed(pod);
+        if timed_out || was_restarted { Some(too_slow(valid, pod)) } else { fault }
     });
+    let deployment = observed.deployment.as_ref().filter(|_| revision.is_deployed);
+    let failed: Vec<&PodView> = observed.failed.iter().map(AsRef::as_ref).collect();
+    let evicted =
+        eviction_fault(&failed).filter(|_| revision.is_deployed && pods.iter().all(|pod| !pod.is_ready));
     let of_claim = claim_fault(valid, observed).into_iter();
-    of_claim.chain(of_pods).chain(rendered.and_then(creation_fault)).collect()
+    of_claim.chain(of_pods).chain(evicted).chain(deployment.and_then(creation_fault)).collect()
 }
 
 fn too_slow(valid: &ValidInference, pod: &PodView) -> Fault {
@@ -264,12 +321,12 @@ fn model_loaded(fault: Option<&Fault>, counts: Counts, stage: String) -> Verdict
     }
 }
 
-/// What a pod is busy with, if that takes long enough for somebody to wonder; and when it will have.
+/// What a pod is busy with, once that takes long; and when it will have.
 fn stage(pods: &[&PodView], now: Timestamp) -> (String, Option<Duration>) {
     let mut look_again: Option<Duration> = None;
     for (busy, since) in pods.iter().filter_map(|pod| busy_since(pod)) {
         let taken = Duration::try_from(now.duration_since(since)).unwrap_or_default();
-        match WORTH_TELLING.checked_sub(taken).filter(|left| !left.is_zero()) {
+        match WORTH_REPORTING.checked_sub(taken).filter(|left| !left.is_zero()) {
             None => return (busy, None),
             left => look_again = look_again.or(left).min(left),
         }
@@ -278,16 +335,14 @@ fn stage(pods: &[&PodView], now: Timestamp) -> (String, Option<Duration>) {
 }
 
 fn busy_since(pod: &PodView) -> Option<(String, Timestamp)> {
-    let running = |containers: &[Container], name: &str| {
-        let container = containers.iter().find(|container| container.name == name)?;
-        container.state.running.as_ref()?.started_at
-    };
-    let warms_up = running(&pod.containers, ENGINE)
-        .map(|since| (format!("{ENGINE} of pod {} warms up", pod.name()), since));
-    warms_up.or_else(|| {
-        let since = running(&pod.init_containers, LOADER)?;
-        Some((format!("{LOADER} of pod {} copies the model", pod.name()), since))
-    })
+    let since = |container: &Container| container.state.running.as_ref()?.started_at;
+    let name = pod.name();
+    if let Some((engine, since)) = pod.container(ENGINE).and_then(|engine| Some((engine, since(engine)?))) {
+        let again = last_end(engine).map(|ended| format!(", after it ended with code {}", ended.exit_code));
+        return Some((format!("{ENGINE} of pod {name} warms up{}", again.unwrap_or_default()), since));
+    }
+    let loader = pod.init_container(LOADER).and_then(since);
+    loader.map(|since| (format!("{LOADER} of pod {name} brings the model"), since))
 }
 
 /// Absent while there is nothing to place.
@@ -312,9 +367,10 @@ fn progressing(
     fault: Option<&Fault>,
     valid: &ValidInference,
     observed: &Observed,
-    moves: &Moves,
+    decided: &Decided<'_>,
     counts: Counts,
 ) -> Verdict {
+    let Decided { revision: _, moves, rollout } = decided;
     let type_ = conditions::PROGRESSING;
     let Counts { all, ready, updated, updated_ready } = counts;
     if let Some(Fault { reason, message, about: _ }) = fault {
@@ -329,12 +385,15 @@ fn progressing(
     let wanted = valid.replicas;
     let was_complete = [Some(reasons::COMPLETE), Some(reasons::SCALING), Some(reasons::MIGRATING)]
         .contains(&reason_before(observed, type_));
-    if all > updated {
+    if let Some(warning) = &rollout.warning {
+        holds(type_, reasons::ROLLING, warning.clone())
+    } else if all > updated {
         let message =
             format!("{updated_ready} of {wanted} replicas are ready, {} pods are older", all - updated);
         holds(type_, reasons::ROLLING, message)
-    } else if moves.under_way {
-        let message = format!("{updated_ready} of {wanted} replicas are ready, others leave a lost node");
+    } else if moves.under_way || (moves.waits_for.is_some() && updated_ready < wanted) {
+        let leaves = format!("{updated_ready} of {wanted} replicas are ready, others leave a lost node");
+        let message = moves.waits_for.clone().unwrap_or(leaves);
         holds(type_, reasons::MIGRATING, message)
     } else if updated_ready >= wanted && updated == wanted {
         holds(type_, reasons::COMPLETE, format!("all {wanted} replicas are of this revision"))
@@ -350,7 +409,7 @@ fn progressing(
     }
 }
 
-/// Says so, and otherwise what it would have said.
+/// Adds that nothing is changed to what `Ready` says.
 fn paused(mut judged: Judged) -> Judged {
     for verdict in judged.verdicts.iter_mut().filter(|verdict| verdict.type_ == conditions::READY) {
         verdict.reason = reasons::PAUSED;
@@ -372,8 +431,12 @@ fn warmup_timeout(valid: &ValidInference) -> Duration {
     Duration::from_secs(u64::from(valid.warmup_timeout_seconds.unsigned_abs()))
 }
 
-fn accepted() -> Verdict {
-    holds(conditions::ACCEPTED, reasons::VALID, "the spec can be carried out".to_owned())
+fn accepted(valid: &ValidInference) -> Verdict {
+    let message = match &valid.tolerated {
+        Some(Invalid(message)) => format!("{message}; the pods are kept as they are until the spec changes"),
+        None => "the spec can be carried out".to_owned(),
+    };
+    holds(conditions::ACCEPTED, reasons::VALID, message)
 }
 
 fn holds(type_: &'static str, reason: &'static str, message: String) -> Verdict {

@@ -2,46 +2,62 @@
 
 use k8s_openapi::{
     api::apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment},
-    apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
+    apimachinery::pkg::{
+        apis::meta::v1::{LabelSelector, ObjectMeta},
+        util::intstr::IntOrString,
+    },
 };
+use kube::Resource;
+use serde::Serialize;
+use serde_json::Value;
 
 use super::{
     metadata::{metadata, selector},
-    pod::pod_template,
-    resolved::{self, Resolved},
+    revision::Revision,
     rollout::Strategy,
 };
 use crate::{names, validate::ValidInference};
+
+/// A Deployment whose pod template may have fields that this release does not know.
+#[derive(Resource, Clone, Debug, Serialize)]
+#[resource(inherit = Deployment)]
+pub(crate) struct RenderedDeployment {
+    pub(crate) metadata: ObjectMeta,
+    pub(crate) spec: Value,
+}
 
 /// How Kubernetes writes "no deadline". A model may load for hours, and whether it has taken too long is our decision.
 const NO_DEADLINE: i32 = i32::MAX;
 /// Enough for `kubectl rollout history`; the source of truth is the AIInference.
 const REVISIONS_KEPT: i32 = 3;
 
-pub(super) fn deployment(valid: &ValidInference, resolved: &Resolved, strategy: Strategy) -> Deployment {
+pub(super) fn deployment(
+    valid: &ValidInference,
+    revision: &Revision<'_>,
+    strategy: Strategy,
+) -> RenderedDeployment {
     let (surge, unavailable) = match strategy {
         Strategy::Surge => (1, 0),
         Strategy::Replace => (0, 1),
     };
     let mut metadata = metadata(valid, names::deployment(&valid.name));
-    metadata.annotations = Some(resolved::annotations(valid, resolved).into());
-    Deployment {
-        metadata,
-        spec: Some(DeploymentSpec {
-            replicas: Some(valid.replicas),
-            selector: LabelSelector { match_labels: Some(selector(&valid.name)), ..LabelSelector::default() },
-            strategy: Some(DeploymentStrategy {
-                type_: Some("RollingUpdate".to_owned()),
-                rolling_update: Some(RollingUpdateDeployment {
-                    max_surge: Some(IntOrString::Int(surge)),
-                    max_unavailable: Some(IntOrString::Int(unavailable)),
-                }),
+    metadata.annotations = Some(revision.annotations(valid).into_iter().collect());
+    let spec = DeploymentSpec {
+        replicas: Some(valid.replicas),
+        selector: LabelSelector { match_labels: Some(selector(&valid.name)), ..LabelSelector::default() },
+        strategy: Some(DeploymentStrategy {
+            type_: Some("RollingUpdate".to_owned()),
+            rolling_update: Some(RollingUpdateDeployment {
+                max_surge: Some(IntOrString::Int(surge)),
+                max_unavailable: Some(IntOrString::Int(unavailable)),
             }),
-            template: pod_template(valid, resolved),
-            progress_deadline_seconds: Some(NO_DEADLINE),
-            revision_history_limit: Some(REVISIONS_KEPT),
-            ..DeploymentSpec::default()
         }),
-        ..Deployment::default()
-    }
+        progress_deadline_seconds: Some(NO_DEADLINE),
+        revision_history_limit: Some(REVISIONS_KEPT),
+        ..DeploymentSpec::default()
+    };
+    // A struct of plain fields with string keys: writing it as JSON cannot fail.
+    let mut spec = serde_json::to_value(spec).unwrap_or_default();
+    spec["template"] = revision.template.clone();
+    RenderedDeployment { metadata, spec }
 }

@@ -1,4 +1,5 @@
-//! Which changes a user is told of in `kubectl describe`: a new phase, or a new reason for being ready or not. Pure.
+//! Which changes show in `kubectl describe`: a new phase, a new reason for being ready or not, and what is about to
+//! happen. Pure.
 
 use api::{
     aiinference::{AIInferenceStatus, Phase},
@@ -7,8 +8,9 @@ use api::{
 use runtime::events::{Note, Severity};
 
 use super::conditions::{Judged, Verdict};
+use crate::observe::Observed;
 
-/// How far it has come is in the status; to tell each step of many replicas would hide what matters.
+/// How far it has come is in the status; an event for each step of many replicas would hide what matters.
 const UNDER_WAY: [&str; 4] = [reasons::LOADING, reasons::ROLLING, reasons::SCALING, reasons::MIGRATING];
 
 pub(super) fn of_change(before: Option<&AIInferenceStatus>, judged: &Judged) -> Vec<Note> {
@@ -28,7 +30,19 @@ pub(super) fn of_change(before: Option<&AIInferenceStatus>, judged: &Judged) -> 
     vec![Note { severity, reason, message: message.clone() }]
 }
 
-/// Whether somebody should look at it: it failed, or it waits for something that may never come.
+/// What is about to be done.
+pub(super) fn announcement(message: String) -> Note {
+    Note { severity: Severity::Warning, reason: reasons::ROLLING, message }
+}
+
+/// Whether the status says already what is about to be done.
+pub(super) fn was_announced(observed: &Observed, message: &str) -> bool {
+    let status = observed.model.status.as_ref();
+    let mut known = status.into_iter().flat_map(|status| &status.conditions);
+    known.any(|condition| condition.type_ == conditions::PROGRESSING && condition.message == message)
+}
+
+/// Whether it deserves a look: it failed, or it waits for something that may never come.
 fn is_alarming(phase: Phase, reason: &str) -> bool {
     match phase {
         Phase::Failed => true,

@@ -1,20 +1,24 @@
-//! What is wrong with a pod: why the model is not there, why the engine does not run, why no node takes it. Pure.
+//! Why a pod does not get ready: the model is not there, the engine does not run, no node takes it. Pure.
 //!
-//! A container that has failed counts as failing until it is ready, also while the kubelet tries it again: a condition
-//! that turned over with every restart would help nobody.
+//! A container that keeps ending counts as failing until it is ready, also while the kubelet tries it again: a condition
+//! that changed with every restart would be of no use.
 
 use std::time::Duration;
 
 use api::{loader::ExitCode, reasons};
 use jiff::Timestamp;
-
-use super::{
-    gpus::shortage,
-    pod::{ENGINE, LOADER},
+use workload::{
+    Cause, claim,
+    container::{is_out_of_memory, keeps_ending, last_end, quote, start_fault},
+    deployment::DeploymentView,
+    gpu::{Demand, Room},
+    pod::{Container, PodView, Terminated},
 };
+
+use super::pod::{ENGINE, LOADER};
 use crate::{
-    observe::{Container, ContainerState, DeploymentView, PodView, Room, Terminated},
-    validate::{Gpus, ValidInference},
+    observe::Observed,
+    validate::{Source, ValidInference},
 };
 
 /// Something that is wrong, and the condition that says so.
@@ -42,84 +46,94 @@ pub(super) enum WarmUp {
     TimedOut,
 }
 
-/// Longest text that we repeat from a container, a kubelet or a scheduler.
-const LONGEST_QUOTE: usize = 512;
+/// One eviction is what node pressure does now and then; two of pods that never got ready have a lasting cause.
+const EVICTIONS: usize = 2;
 
-/// How kubelets name an image that they do not get.
-const IMAGE_FAULTS: [&str; 6] = [
-    "ErrImagePull",
-    "ImagePullBackOff",
-    "InvalidImageName",
-    "ErrImageNeverPull",
-    "ImageInspectError",
-    "RegistryUnavailable",
-];
-/// How kubelets name a container that cannot even be made, most often for want of a Secret or a key in it.
-const CONFIG_FAULTS: [&str; 3] = ["CreateContainerConfigError", "CreateContainerError", "RunContainerError"];
+impl About {
+    fn fault(self, cause: Cause) -> Fault {
+        let Cause { reason, message } = cause;
+        Fault { about: self, reason, message }
+    }
+}
 
 /// Why a pod does not get ready.
 pub(super) fn fault_of(pod: &PodView) -> Option<Fault> {
     if pod.is_ready {
         return None;
     }
-    let loader = pod.init_containers.iter().find(|container| container.name == LOADER);
-    let engine = pod.containers.iter().find(|container| container.name == ENGINE);
-    loader
-        .and_then(|loader| loader_fault(pod, loader))
-        .or_else(|| engine.and_then(|engine| engine_fault(pod, engine)))
+    let loader = pod.init_container(LOADER).and_then(|loader| loader_fault(pod, loader));
+    loader.or_else(|| engine_fault(pod, pod.container(ENGINE)?))
 }
 
 /// Why no node takes a pod. What is not counted as too few GPUs, because something else is wrong, or because the
-/// scheduler knows more than we do, is told in the scheduler's words.
+/// scheduler knows more, is said in the scheduler's words.
 pub(super) fn placement_fault(
     valid: &ValidInference,
     pod: &PodView,
     rooms: Option<&[Room]>,
 ) -> Option<Fault> {
-    let scheduled = pod.scheduled.as_ref().filter(|scheduled| scheduled.status == "False")?;
+    let scheduled = pod.scheduled.as_ref().filter(|_| pod.is_unschedulable())?;
     if scheduled.reason != "Unschedulable" {
         return None;
     }
     let said = quote(&scheduled.message);
-    let fault = |reason, message| Some(Fault { about: About::Scheduled, reason, message });
-    let Some(gpus) = &valid.gpus else { return fault(reasons::UNSCHEDULABLE, said) };
-    if let Some(short) = rooms.and_then(|rooms| shortage(valid, gpus, rooms)) {
-        return Some(short);
+    let fault = |reason, message| Some(About::Scheduled.fault(Cause { reason, message }));
+    let Some(demand) = demand(valid) else { return fault(reasons::UNSCHEDULABLE, said) };
+    if let Some(short) = rooms.and_then(|rooms| demand.shortage(rooms)) {
+        return Some(About::Scheduled.fault(short));
     }
-    let Gpus { count, resource, products } = gpus;
-    let products: Vec<&str> =
-        products.iter().flat_map(|product| &product.values).map(String::as_str).collect();
-    if said.contains(&format!("Insufficient {resource}")) {
-        let on = if products.is_empty() { String::new() } else { format!(" on {}", products.join(" or ")) };
-        return fault(
-            reasons::INSUFFICIENT_GPU,
-            format!("needs {count} {resource}{on}; the scheduler says: {said}"),
-        );
+    let gpus = demand.gpus;
+    if said.contains(&format!("Insufficient {}", gpus.resource)) {
+        let message = format!("needs {}; the scheduler says: {said}", gpus.wanted());
+        return fault(reasons::INSUFFICIENT_GPU, message);
     }
-    if !products.is_empty()
-        && said.contains("didn't match Pod's node affinity")
-        && !said.contains("Insufficient")
-    {
-        return fault(
-            reasons::NO_SUCH_PRODUCT,
-            format!("no node has {}; the scheduler says: {said}", products.join(" or ")),
-        );
+    let is_about_labels = said.contains("didn't match Pod's node affinity") && !said.contains("Insufficient");
+    match gpus.product_names().filter(|_| is_about_labels) {
+        Some(products) => {
+            let message = format!("no node has {products}; the scheduler says: {said}");
+            fault(reasons::NO_SUCH_PRODUCT, message)
+        }
+        None => fault(reasons::UNSCHEDULABLE, said),
     }
-    fault(reasons::UNSCHEDULABLE, said)
 }
 
-/// Why there are not even pods: a quota, or a policy of the namespace. Only the Deployment is told.
+/// What a pod asks of its node; `None` without GPUs.
+pub(super) fn demand(valid: &ValidInference) -> Option<Demand<'_>> {
+    let gpus = valid.gpus.as_ref()?;
+    Some(Demand { gpus, scheduling: valid.pods.scheduling.as_ref() })
+}
+
+/// Why the claim with the model cannot be used.
+pub(super) fn claim_fault(valid: &ValidInference, observed: &Observed) -> Option<Fault> {
+    let Source::Claim { claim, path: _ } = &valid.source else { return None };
+    let named = (valid.namespace.as_str(), claim.as_str());
+    claim::fault(observed.claim.as_deref(), named, "spec.modelSource", valid.replicas)
+        .map(|cause| About::ModelLoaded.fault(cause))
+}
+
+/// Why there are not even pods: a quota, or a policy of the namespace. Only the Deployment's status has it.
 pub(super) fn creation_fault(deployment: &DeploymentView) -> Option<Fault> {
-    Some(Fault {
-        about: About::Scheduled,
-        reason: reasons::UNSCHEDULABLE,
-        message: format!("pods cannot be created: {}", quote(deployment.creation_failure.as_deref()?)),
-    })
+    let failure = deployment.creation_failure.as_ref()?;
+    let message = format!("pods cannot be created: {}", quote(&failure.message));
+    Some(About::Scheduled.fault(Cause { reason: reasons::UNSCHEDULABLE, message }))
+}
+
+/// Pods that kubelets evict or reject again and again.
+pub(super) fn eviction_fault(failed: &[&PodView]) -> Option<Fault> {
+    let last = failed.iter().max_by_key(|pod| pod.created()).filter(|_| failed.len() >= EVICTIONS)?;
+    let message = format!(
+        "{} pods were ended by their kubelets; the last one, {}: {}: {}",
+        failed.len(),
+        last.name(),
+        last.reason,
+        quote(&last.message)
+    );
+    Some(About::Progressing.fault(Cause { reason: reasons::EVICTED, message }))
 }
 
 /// How long the engine of a pod may still warm up.
 pub(super) fn warm_up(pod: &PodView, timeout: Duration, now: Timestamp) -> WarmUp {
-    let engine = pod.containers.iter().find(|container| container.name == ENGINE);
+    let engine = pod.container(ENGINE);
     let Some(engine) = engine.filter(|engine| engine.restart_count == 0 && engine.started != Some(true))
     else {
         return WarmUp::None;
@@ -127,7 +141,7 @@ pub(super) fn warm_up(pod: &PodView, timeout: Duration, now: Timestamp) -> WarmU
     let Some(since) = engine.state.running.as_ref().and_then(|running| running.started_at) else {
         return WarmUp::None;
     };
-    // A node's clock that is ahead of ours has not warmed up for less than nothing.
+    // Clock skew can make this negative; treat it as zero.
     let taken = Duration::try_from(now.duration_since(since)).unwrap_or_default();
     match timeout.checked_sub(taken).filter(|left| !left.is_zero()) {
         Some(left) => WarmUp::Left(left),
@@ -135,60 +149,37 @@ pub(super) fn warm_up(pod: &PodView, timeout: Duration, now: Timestamp) -> WarmU
     }
 }
 
+/// Whether the engine was last ended by a signal, as a kubelet does after a startup probe failed for too long.
+pub(super) fn was_killed(pod: &PodView) -> bool {
+    pod.container(ENGINE).and_then(last_end).is_some_and(|ended| ended.exit_code > 128)
+}
+
 fn loader_fault(pod: &PodView, loader: &Container) -> Option<Fault> {
     if loader.state.terminated.as_ref().is_some_and(|ended| ended.exit_code == 0) {
         return None;
     }
-    if let Some(fault) = start_fault(pod, loader) {
-        return Some(fault);
+    if let Some(cause) = start_fault(pod, loader) {
+        return Some(About::Progressing.fault(cause));
     }
-    let ended = failure_of(loader)?;
-    let known = ExitCode::from_code(ended.exit_code).filter(|code| *code != ExitCode::Usage);
-    Some(match known {
-        Some(code) => Fault {
-            about: About::ModelLoaded,
-            reason: code.reason(),
-            message: format!("{LOADER} of pod {}: {}", pod.name(), said(ended)),
-        },
-        None => crash(pod, loader, ended),
-    })
+    // One that is run again, after a reboot of its node, has ended with code 0 before.
+    let ended = last_end(loader).filter(|ended| ended.exit_code != 0)?;
+    match ExitCode::from_code(ended.exit_code).filter(|code| *code != ExitCode::Usage) {
+        Some(code) => {
+            let message = format!("{LOADER} of pod {}: {}", pod.name(), last_words(ended));
+            Some(About::ModelLoaded.fault(Cause { reason: code.reason(), message }))
+        }
+        None => keeps_ending(loader).map(|ended| crash(pod, loader, ended)),
+    }
 }
 
 fn engine_fault(pod: &PodView, engine: &Container) -> Option<Fault> {
-    start_fault(pod, engine).or_else(|| failure_of(engine).map(|ended| crash(pod, engine, ended)))
-}
-
-/// A container that the kubelet cannot start.
-fn start_fault(pod: &PodView, container: &Container) -> Option<Fault> {
-    let waiting = container.state.waiting.as_ref()?;
-    let reason = match waiting.reason.as_str() {
-        reason if IMAGE_FAULTS.contains(&reason) => reasons::IMAGE_PULL_FAILED,
-        reason if CONFIG_FAULTS.contains(&reason) => reasons::CRASH_LOOP,
-        _ => return None,
-    };
-    Some(Fault {
-        about: About::Progressing,
-        reason,
-        message: format!(
-            "{} of pod {} cannot start ({}): {}",
-            container.name,
-            pod.name(),
-            waiting.reason,
-            quote(&waiting.message)
-        ),
-    })
-}
-
-/// How the container ended, now or the last time.
-fn failure_of(container: &Container) -> Option<&Terminated> {
-    let Container { state, last, .. } = container;
-    let ended = |state: &'_ ContainerState| state.terminated.is_some();
-    [state, last].into_iter().find(|state| ended(state)).and_then(|state| state.terminated.as_ref())
+    let cause = start_fault(pod, engine).map(|cause| About::Progressing.fault(cause));
+    cause.or_else(|| keeps_ending(engine).map(|ended| crash(pod, engine, ended)))
 }
 
 fn crash(pod: &PodView, container: &Container, ended: &Terminated) -> Fault {
     let (name, pod, times) = (container.name.as_str(), pod.name(), container.restart_count);
-    let (reason, how, hint) = if ended.reason == "OOMKilled" {
+    let (reason, how, hint) = if is_out_of_memory(ended) {
         let how = "used more memory than its limit".to_owned();
         let hint = match name {
             ENGINE => "raise spec.resources.limits.memory".to_owned(),
@@ -200,11 +191,11 @@ fn crash(pod: &PodView, container: &Container, ended: &Terminated) -> Fault {
         (reasons::CRASH_LOOP, how, format!("see kubectl logs {pod} -c {name} --previous"))
     };
     let message = format!("{name} of pod {pod} {how} ({times} restarts); {hint}");
-    Fault { about: About::Progressing, reason, message }
+    About::Progressing.fault(Cause { reason, message })
 }
 
-/// The loader's own last words. Those of other containers may hold anything, and are not repeated.
-fn said(ended: &Terminated) -> String {
+/// The loader's termination message. Those of other containers may hold anything, and are not repeated.
+fn last_words(ended: &Terminated) -> String {
     if ended.message.is_empty() {
         format!("ended with code {}", ended.exit_code)
     } else {
@@ -212,13 +203,10 @@ fn said(ended: &Terminated) -> String {
     }
 }
 
-fn quote(text: &str) -> String {
-    let text = text.trim();
-    text.get(..text.floor_char_boundary(LONGEST_QUOTE)).unwrap_or(text).to_owned()
-}
-
 #[cfg(test)]
 mod tests {
+    use workload::container::IMAGE_FAULTS;
+
     use crate::{
         tests::{at, model, pod},
         validate::validate,
@@ -242,14 +230,14 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_has_ended_is_named_until_it_is_ready() {
+    fn an_engine_that_keeps_ending_is_named_until_it_is_ready_whatever_its_code() {
         let crash_loop = Some((reasons::CRASH_LOOP, About::Progressing));
-        assert_eq!(engine("state: {terminated: {exitCode: 1, reason: Error}}"), crash_loop);
         assert_eq!(
             engine("state: {waiting: {reason: CrashLoopBackOff}}, lastState: {terminated: {exitCode: 1}}"),
             crash_loop
         );
-        assert_eq!(engine("state: {running: {}}, lastState: {terminated: {exitCode: 0}}"), crash_loop);
+        let again = "restartCount: 2, state: {running: {}}, lastState: {terminated: {exitCode: 0}}";
+        assert_eq!(engine(again), crash_loop);
         assert_eq!(
             reason_and_condition(
                 "{ready: true, containers: [{name: engine, ready: true, state: {running: {}}, \
@@ -260,15 +248,15 @@ mod tests {
     }
 
     #[test]
-    fn too_little_memory_is_told_apart_from_a_crash() {
+    fn too_little_memory_has_a_reason_of_its_own() {
         assert_eq!(
-            engine("lastState: {terminated: {exitCode: 137, reason: OOMKilled}}"),
+            engine("restartCount: 2, lastState: {terminated: {exitCode: 137, reason: OOMKilled}}"),
             Some((reasons::OUT_OF_MEMORY, About::Progressing))
         );
     }
 
     #[test]
-    fn an_image_that_does_not_come_is_told_for_loader_and_engine() {
+    fn an_image_that_cannot_be_pulled_is_named_for_loader_and_engine() {
         for reason in IMAGE_FAULTS {
             let expected = Some((reasons::IMAGE_PULL_FAILED, About::Progressing));
             assert_eq!(engine(&format!("state: {{waiting: {{reason: {reason}}}}}")), expected);
@@ -284,11 +272,29 @@ mod tests {
         }
         let crash_loop = Some((reasons::CRASH_LOOP, About::Progressing));
         assert_eq!(
-            loader("state: {terminated: {exitCode: 2}}"),
+            loader("restartCount: 2, state: {terminated: {exitCode: 2}}"),
             crash_loop,
-            "our own mistake, not the user's"
+            "a mistake of the controller, not of the user"
         );
-        assert_eq!(loader("state: {terminated: {exitCode: 101}}"), crash_loop);
+        assert_eq!(loader("restartCount: 2, state: {terminated: {exitCode: 101}}"), crash_loop);
+    }
+
+    #[test]
+    fn a_reboot_of_the_node_is_no_crash_loop() {
+        let rebooted = "{init: [{name: model-loader, restartCount: 1, state: {running: {}}, \
+                        lastState: {terminated: {exitCode: 0, reason: Completed}}}], \
+                        containers: [{name: engine, restartCount: 1, state: {waiting: {reason: PodInitializing}}, \
+                        lastState: {terminated: {exitCode: 255, reason: Unknown}}}]}";
+        assert_eq!(reason_and_condition(rebooted), None);
+    }
+
+    #[test]
+    fn pods_that_kubelets_end_again_and_again_are_counted() {
+        let evicted = pod("{phase: Failed, name: chat-9}");
+        assert_eq!(eviction_fault(&[&evicted]), None);
+        let fault = eviction_fault(&[&evicted, &evicted]).unwrap();
+        assert_eq!(fault.reason, reasons::EVICTED);
+        assert!(fault.message.starts_with("2 pods were ended by their kubelets; the last one, chat-9"));
     }
 
     #[test]
@@ -310,7 +316,7 @@ mod tests {
         ));
         assert_eq!(loader.unwrap().message, "model-loader of pod chat-0: no object under qwen/");
         let engine = fault_of(&pod(
-            "{containers: [{name: engine, state: {terminated: {exitCode: 1, message: 'token=secret'}}}]}",
+            "{containers: [{name: engine, restartCount: 2, state: {terminated: {exitCode: 1, message: 'token=secret'}}}]}",
         ));
         assert!(!engine.unwrap().message.contains("secret"));
     }

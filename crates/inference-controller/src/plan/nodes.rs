@@ -1,37 +1,42 @@
-//! Pods on nodes that are lost: which of them are replaced, when, and what is told of it. Pure.
+//! Pods on nodes that are lost: which of them are replaced, when, and what the status says of it. Pure.
 //!
 //! A pod is deleted as a user would do it, never by force: on a node that is only cut off it may still run. Its
-//! ReplicaSet makes another one at once; the old one stays `Terminating` until its node is back or is declared dead.
+//! ReplicaSet makes another one at once; the old one stays `Terminating` until its node is back or is declared dead. A
+//! pod that is ready on a node whose kubelet still reports is left alone: it serves.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use api::{aiinference::Migration, reasons};
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use runtime::events::{Note, Severity};
 
-use super::{Deletion, conditions::current, status::whole_seconds};
-use crate::{
-    observe::{Loss, Lost, Observed, PodView},
+use workload::{
+    node::{Loss, Lost},
     pace::Allowance,
-    validate::ValidInference,
+    pod::PodView,
 };
+
+use super::{Deletion, revision::Revision, status::whole_seconds};
+use crate::{observe::Observed, validate::ValidInference};
 
 /// What is done about the lost nodes under one AIInference.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
     pub(super) deletions: Vec<Deletion>,
-    /// All that is told in the status, the new ones last.
+    /// All that the status has, the new ones last.
     pub(super) migrations: Vec<Migration>,
     /// A pod has left its node, and its replacement does not serve yet.
     pub(super) under_way: bool,
+    /// Which pods will be replaced, if their nodes do not come back.
+    pub(super) waits_for: Option<String>,
     pub(super) events: Vec<Note>,
     pub(super) look_again: Option<Duration>,
 }
 
 /// A pod on a lost node.
 struct Stranded<'a> {
-    pod: &'a Arc<PodView>,
+    pod: &'a PodView,
     node: &'a str,
     lost: Lost,
     /// How much longer its node may take to come back.
@@ -41,10 +46,10 @@ struct Stranded<'a> {
 /// When so many nodes are down, it is more likely that the control plane is cut off than that they are dead. Kubernetes
 /// itself stops evicting from a zone at the same share.
 const TOO_MANY_DOWN_PERCENT: usize = 55;
-/// Nodes that come back tell nothing to the pods on the others.
+/// A node that comes back starts no reconcile of objects with pods on the others.
 const LOOK_AGAIN_WHILE_TOO_MANY_ARE_DOWN: Duration = Duration::from_secs(10);
-/// Nodes and pods are watched apart: a node may be heard of after the first pod on it.
-const NODES_ARE_HEARD_OF_WITHIN: Duration = Duration::from_secs(5);
+/// Nodes and pods are watched apart: a node may be seen after the first pod on it.
+const NODES_ARE_SEEN_WITHIN: Duration = Duration::from_secs(5);
 /// In the status.
 const MIGRATIONS_KEPT: usize = 10;
 
@@ -54,18 +59,19 @@ pub(crate) fn due<'a>(valid: &ValidInference, observed: &'a Observed, now: Times
         return Vec::new();
     }
     let due = stranded(valid, observed, now).into_iter().filter(|stranded| stranded.left.is_zero());
-    due.filter_map(|stranded| stranded.pod.metadata.uid.as_deref()).collect()
+    due.map(|stranded| stranded.pod.uid()).collect()
 }
 
 pub(super) fn moves(
     valid: &ValidInference,
+    revision: &Revision<'_>,
     observed: &Observed,
     allowance: &Allowance,
     now: Timestamp,
 ) -> Moves {
     let stranded = stranded(valid, observed, now);
     let (go, stay): (Vec<&Stranded<'_>>, Vec<&Stranded<'_>>) =
-        stranded.iter().partition(|stranded| allowance.pods.contains(uid(stranded.pod)));
+        stranded.iter().partition(|stranded| allowance.pods.contains(stranded.pod.uid()));
     let look_again = if stay.is_empty() || valid.pods.paused {
         None
     } else if too_many_are_down(observed) {
@@ -80,7 +86,8 @@ pub(super) fn moves(
     migrations.drain(..surplus);
     Moves {
         deletions: go.iter().map(|stranded| Deletion::Pod(Box::new(identity(stranded.pod)))).collect(),
-        under_way: !go.is_empty() || migrations_are_under_way(valid, observed),
+        under_way: !go.is_empty() || migrations_are_under_way(valid, revision, observed),
+        waits_for: stay.first().map(|stranded| waiting(stranded)),
         migrations,
         events: go.iter().map(|stranded| note(stranded)).collect(),
         look_again,
@@ -88,15 +95,17 @@ pub(super) fn moves(
 }
 
 fn stranded<'a>(valid: &ValidInference, observed: &'a Observed, now: Timestamp) -> Vec<Stranded<'a>> {
-    let pods = observed.current.iter().flatten().chain(&observed.others);
-    let stranded = pods.filter_map(|pod| {
+    let stranded = observed.pods().filter_map(|pod| {
         let node = pod.node.as_deref()?;
         let lost = *observed.nodes.lost.get(node)?;
+        if lost.how == Loss::NotReady && pod.is_ready {
+            return None;
+        }
         let patience = match lost.how {
             Loss::NotReady | Loss::Unreachable => valid.node_failure,
-            Loss::Deleted => valid.node_failure.max(NODES_ARE_HEARD_OF_WITHIN),
+            Loss::Deleted => valid.node_failure.max(NODES_ARE_SEEN_WITHIN),
         };
-        // A clock that is ahead of ours has not been gone for less than nothing.
+        // Clock skew can make this negative; treat it as zero.
         let gone_for = Duration::try_from(now.duration_since(lost.since)).unwrap_or_default();
         Some(Stranded { pod, node, lost, left: patience.saturating_sub(gone_for) })
     });
@@ -107,29 +116,27 @@ fn too_many_are_down(observed: &Observed) -> bool {
     observed.nodes.down * 100 > observed.nodes.all * TOO_MANY_DOWN_PERCENT
 }
 
-/// Those that the status tells already, with the nodes that their replacements have found since.
+/// Those that the status has already, with the nodes that their replacements have found since.
 fn settled(observed: &Observed) -> Vec<Migration> {
     let mut migrations = observed.model.status.clone().unwrap_or_default().migrations;
-    let Some(first) = migrations.iter().filter(|told| told.to_node.is_none()).filter_map(time).min() else {
+    let Some(first) = migrations.iter().filter(|reported| reported.to_node.is_none()).filter_map(time).min()
+    else {
         return migrations;
     };
     let mut replacements: Vec<(Timestamp, &str, &str)> = observed
-        .current
-        .iter()
-        .flatten()
-        .chain(&observed.others)
+        .pods()
         .filter_map(|pod| Some((pod.created()?, pod.name(), pod.node.as_deref()?)))
         .filter(|(created, ..)| *created >= first)
         .collect();
     replacements.sort_unstable();
-    // A replacement that is told already is not told twice.
-    for told in migrations.iter().filter(|told| time(told) >= Some(first)) {
-        let known = replacements.iter().position(|(.., node)| told.to_node.as_deref() == Some(node));
+    // A replacement that is reported already is not reported twice.
+    for reported in migrations.iter().filter(|reported| time(reported) >= Some(first)) {
+        let known = replacements.iter().position(|(.., node)| reported.to_node.as_deref() == Some(node));
         known.map(|known| replacements.remove(known));
     }
     let mut replacements = replacements.into_iter();
-    for told in migrations.iter_mut().filter(|told| told.to_node.is_none()) {
-        told.to_node = replacements.next().map(|(.., node)| node.to_owned());
+    for reported in migrations.iter_mut().filter(|reported| reported.to_node.is_none()) {
+        reported.to_node = replacements.next().map(|(.., node)| node.to_owned());
     }
     migrations
 }
@@ -139,9 +146,8 @@ fn time(migration: &Migration) -> Option<Timestamp> {
 }
 
 /// From the first deletion until every replica of this revision is ready again.
-fn migrations_are_under_way(valid: &ValidInference, observed: &Observed) -> bool {
-    let ready = current(valid, observed).into_iter().flatten().filter(|pod| pod.is_ready).count();
-    let complete = i32::try_from(ready).unwrap_or(i32::MAX) >= valid.replicas;
+fn migrations_are_under_way(valid: &ValidInference, revision: &Revision<'_>, observed: &Observed) -> bool {
+    let complete = i32::try_from(revision.ready().count()).unwrap_or(i32::MAX) >= valid.replicas;
     let Some(status) = observed.model.status.as_ref().filter(|_| !complete) else { return false };
     status.conditions.iter().any(|condition| condition.reason == reasons::MIGRATING)
 }
@@ -157,15 +163,27 @@ fn migration(stranded: &Stranded<'_>, now: Timestamp) -> Migration {
 }
 
 fn note(stranded: &Stranded<'_>) -> Note {
-    let how = match stranded.lost.how {
-        Loss::NotReady => "is not ready",
-        Loss::Unreachable => "does not answer",
-        Loss::Deleted => "was deleted",
-    };
     Note {
         severity: Severity::Warning,
         reason: reason(stranded.lost.how),
-        message: format!("node {} {how}; pod {} is replaced", stranded.node, stranded.pod.name()),
+        message: format!("node {} {}; pod {} is replaced", stranded.node, how(stranded), stranded.pod.name()),
+    }
+}
+
+fn waiting(stranded: &Stranded<'_>) -> String {
+    format!(
+        "node {} {}; pod {} is replaced unless the node comes back",
+        stranded.node,
+        how(stranded),
+        stranded.pod.name()
+    )
+}
+
+fn how(stranded: &Stranded<'_>) -> &'static str {
+    match stranded.lost.how {
+        Loss::NotReady => "is not ready",
+        Loss::Unreachable => "does not answer",
+        Loss::Deleted => "was deleted",
     }
 }
 
@@ -186,12 +204,10 @@ fn identity(pod: &PodView) -> Pod {
     }
 }
 
-fn uid(pod: &PodView) -> &str {
-    pod.metadata.uid.as_deref().unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use api::conditions;
 
     use crate::{
@@ -241,7 +257,7 @@ mod tests {
     fn deleted(plan: &super::super::Plan) -> Vec<&str> {
         let names = plan.deletions.iter().map(|deletion| match deletion {
             Deletion::Pod(pod) => pod.metadata.name.as_deref().unwrap(),
-            Deletion::PodDisruptionBudget(_) => panic!("nobody wants less than two replicas"),
+            Deletion::PodDisruptionBudget(_) => panic!("two replicas have a budget"),
         });
         names.collect()
     }
@@ -250,13 +266,32 @@ mod tests {
     fn a_pod_is_due_when_its_node_has_been_lost_for_as_long_as_the_user_says() {
         assert_eq!(due_in(&scene(Loss::Unreachable, 29)), [""; 0]);
         assert_eq!(due_in(&scene(Loss::Unreachable, 30)), ["b"]);
-        assert_eq!(due_in(&scene(Loss::NotReady, 30)), ["b"]);
-        let look_again = |seconds| plan(&scene(Loss::NotReady, seconds), &allowing(&[], None)).requeue_after;
+        let look_again =
+            |seconds| plan(&scene(Loss::Unreachable, seconds), &allowing(&[], None)).requeue_after;
         assert_eq!(look_again(12), Some(Duration::from_secs(18)), "the very moment");
     }
 
     #[test]
-    fn a_deleted_node_gets_a_moment_to_be_heard_of() {
+    fn a_ready_pod_on_a_node_whose_kubelet_still_reports_is_left_alone() {
+        let mut scene = scene(Loss::NotReady, 900);
+        assert_eq!(due_in(&scene), [""; 0]);
+        let kept = plan(&scene, &allowing(&[], None));
+        assert_eq!((kept.status.ready_replicas, kept.requeue_after), (2, None));
+        scene.pods(&["{name: a, ready: true, node: gpu-0}", "{name: b, node: gpu-1}"]);
+        assert_eq!(due_in(&scene), ["b"], "one that does not serve is replaced");
+    }
+
+    #[test]
+    fn a_pod_on_a_node_that_does_not_answer_is_not_counted_as_ready() {
+        let status = plan(&scene(Loss::Unreachable, 1), &allowing(&[], None)).status;
+        assert_eq!((status.ready_replicas, status.updated_ready_replicas), (1, 1));
+        let ready = status.conditions.iter().find(|c| c.type_ == conditions::READY).unwrap();
+        let message = "node gpu-1 does not answer; pod b is replaced unless the node comes back";
+        assert_eq!((ready.reason.as_str(), ready.message.as_str()), (reasons::MIGRATING, message));
+    }
+
+    #[test]
+    fn a_deleted_node_gets_a_moment_to_be_seen() {
         let mut quick = scene(Loss::Deleted, 4);
         quick.edit_spec(|spec| spec.node_failure_seconds = 0);
         assert_eq!(due_in(&quick), [""; 0]);
@@ -267,7 +302,7 @@ mod tests {
     #[test]
     fn pods_of_an_older_revision_are_replaced_too() {
         let mut scene = scene(Loss::Unreachable, 30);
-        scene.observe(|observed| observed.others = observed.current.replace(Vec::new()).unwrap());
+        scene.observe(|observed| observed.others = observed.deployed.replace(Vec::new()).unwrap());
         assert_eq!(due_in(&scene), ["b"]);
     }
 
@@ -290,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_go_goes_and_is_told() {
+    fn what_may_go_goes_and_is_reported() {
         let plan = plan(&scene(Loss::Unreachable, 30), &allowing(&["b"], None));
         assert_eq!(deleted(&plan), ["b"]);
         let [told] = plan.status.migrations.as_slice() else { panic!("one migration") };
@@ -304,12 +339,12 @@ mod tests {
     #[test]
     fn what_must_wait_for_others_waits_until_it_may_go() {
         let plan = plan(&scene(Loss::Unreachable, 30), &allowing(&[], Some(7)));
-        assert!(plan.deletions.is_empty() && plan.status.migrations.is_empty() && plan.events.is_empty());
+        assert!(plan.deletions.is_empty() && plan.status.migrations.is_empty());
         assert_eq!(plan.requeue_after, Some(Duration::from_secs(7)));
     }
 
     #[test]
-    fn it_migrates_until_the_replacement_serves_and_the_node_that_it_found_is_told() {
+    fn it_migrates_until_the_replacement_serves_and_the_node_that_it_found_is_reported() {
         let mut scene = scene(Loss::Unreachable, 30);
         let gone = plan(&scene, &allowing(&["b"], None)).status;
         scene.observe(|observed| Arc::make_mut(&mut observed.model).status = Some(gone));

@@ -1,14 +1,21 @@
-//! Which pods go first when a revision changes: the new one comes before an old one goes, or, on full GPUs, after.
+//! Which pods go first when a revision changes: the new one comes before an old one goes, or, on full GPUs, after. Pure.
+//!
+//! A ready pod is given up only for a revision that can run as far as is known, and only where its own room is what the
+//! new pod lacks. In doubt the old pods stay.
 
 use std::time::Duration;
 
 use api::aiinference::Rollout;
 use jiff::Timestamp;
+use workload::pod::PodView;
 
-use super::resolved::is_rendered_from;
+use super::{
+    faults::{claim_fault, demand},
+    revision::Revision,
+};
 use crate::{
-    observe::{Observed, PodView},
-    validate::ValidInference,
+    observe::Observed,
+    validate::{Source, ValidInference},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,112 +30,156 @@ pub(super) enum Strategy {
 pub(super) struct Decision {
     pub(super) strategy: Strategy,
     pub(super) look_again: Option<Duration>,
+    /// What a user must know before it happens: nothing serves for a while.
+    pub(super) warning: Option<String>,
 }
 
-/// A node that is being added, or a pod that is just going, frees a GPU sooner than that.
-const GIVE_UP_SURGING_AFTER: Duration = Duration::from_secs(60);
+/// Room that the new pod lacks and an old pod would give back.
+struct Shortage {
+    since: Option<Timestamp>,
+}
 
-pub(super) fn rollout(valid: &ValidInference, observed: &Observed, now: Timestamp) -> Decision {
-    let settled = |strategy| Decision { strategy, look_again: None };
+pub(super) fn rollout(
+    valid: &ValidInference,
+    revision: &Revision<'_>,
+    observed: &Observed,
+    now: Timestamp,
+) -> Decision {
+    let (strategy, look_again) = strategy(valid, revision, observed, now);
+    // Before the change is made: afterwards the pod is gone.
+    let is_ahead = !revision.is_deployed && observed.deployment.is_some();
+    let ready: Vec<&PodView> = observed.pods().filter(|pod| pod.is_ready).collect();
+    let warning = match (strategy, ready.as_slice()) {
+        (Strategy::Replace, [last]) if is_ahead => Some(format!(
+            "rollout is {:?}: pod {} is the only one that serves, and stops before the new revision is ready",
+            valid.rollout,
+            last.name()
+        )),
+        _ => None,
+    };
+    Decision { strategy, look_again, warning }
+}
+
+fn strategy(
+    valid: &ValidInference,
+    revision: &Revision<'_>,
+    observed: &Observed,
+    now: Timestamp,
+) -> (Strategy, Option<Duration>) {
     match valid.rollout {
-        Rollout::Surge => settled(Strategy::Surge),
-        Rollout::Replace => settled(Strategy::Replace),
+        Rollout::Surge => (Strategy::Surge, None),
+        Rollout::Replace if cannot_run(valid, observed) => (Strategy::Surge, None),
+        Rollout::Replace => (Strategy::Replace, None),
         Rollout::Auto => {
-            let rolling = observed
-                .deployment
-                .as_ref()
-                .filter(|deployment| is_rendered_from(deployment, valid) && !observed.others.is_empty());
-            let Some(deployment) = rolling else { return settled(Strategy::Surge) };
-            // Once given up, surging stays given up until the rollout ends, or the two would take turns.
-            if deployment.replaces {
-                return settled(Strategy::Replace);
+            let is_rolling = revision.is_deployed && observed.others().next().is_some();
+            let Some(deployment) = observed.deployment.as_ref().filter(|_| is_rolling) else {
+                return (Strategy::Surge, None);
+            };
+            if cannot_run(valid, observed) {
+                return (Strategy::Surge, None);
             }
-            match stuck_since(observed) {
-                None => settled(Strategy::Surge),
-                Some(since) => {
-                    // A clock that is ahead of ours has not waited for less than nothing.
-                    let waited = Duration::try_from(now.duration_since(since)).unwrap_or_default();
-                    match GIVE_UP_SURGING_AFTER.checked_sub(waited).filter(|left| !left.is_zero()) {
-                        None => settled(Strategy::Replace),
-                        look_again => Decision { strategy: Strategy::Surge, look_again },
-                    }
-                }
+            // Once given up, surging stays given up until the rollout ends, or the two would alternate.
+            if deployment.replaces {
+                return (Strategy::Replace, None);
+            }
+            let Some(Shortage { since }) = shortage(valid, revision, observed) else {
+                return (Strategy::Surge, None);
+            };
+            // Clock skew can make this negative; treat it as zero.
+            let waited = since.map_or(Duration::ZERO, |since| {
+                Duration::try_from(now.duration_since(since)).unwrap_or_default()
+            });
+            match valid.surge_timeout.checked_sub(waited).filter(|left| !left.is_zero()) {
+                None => (Strategy::Replace, None),
+                left => (Strategy::Surge, left),
             }
         }
     }
 }
 
-/// Since when a pod of the new revision has found no node.
-fn stuck_since(observed: &Observed) -> Option<Timestamp> {
-    let waiting = |pod: &PodView| {
-        let scheduled = pod.scheduled.as_ref().filter(|scheduled| scheduled.status == "False")?;
-        scheduled.last_transition_time
+/// Whether the new revision is known not to run, even with the room of an old pod.
+fn cannot_run(valid: &ValidInference, observed: &Observed) -> bool {
+    if claim_fault(valid, observed).is_some() {
+        return true;
+    }
+    let Some((demand, rooms)) = demand(valid).zip(observed.rooms.as_deref()) else { return false };
+    demand.shortage(rooms).is_some()
+        && !demand.fits_instead_of(observed.pods().filter(|pod| !pod.is_over()), rooms)
+}
+
+/// What keeps a pod of the new revision from its place, if an old pod would give exactly that back.
+fn shortage(valid: &ValidInference, revision: &Revision<'_>, observed: &Observed) -> Option<Shortage> {
+    let of_quota = quota_shortage(valid, observed);
+    let of_pods = revision.pods.iter().filter_map(|pod| {
+        gpu_shortage(valid, observed, pod).or_else(|| claim_shortage(valid, observed, pod))
+    });
+    of_quota.into_iter().chain(of_pods).min_by_key(|shortage| shortage.since)
+}
+
+/// Counted here, and confirmed by the scheduler, which sees more: nothing but GPUs is short on any node that the pod may
+/// use.
+fn gpu_shortage(valid: &ValidInference, observed: &Observed, pod: &PodView) -> Option<Shortage> {
+    let (demand, rooms) = demand(valid).zip(observed.rooms.as_deref())?;
+    let scheduled = pod.scheduled.as_ref().filter(|_| pod.is_unschedulable())?;
+    let mut short = insufficient(&scheduled.message).peekable();
+    let only_gpus = short.peek().is_some() && short.all(|resource| resource == demand.gpus.resource);
+    let would_fit = demand.fits_instead_of(observed.others(), rooms);
+    let is_counted = demand.shortage(rooms).is_some();
+    (only_gpus && is_counted && would_fit).then(|| Shortage { since: scheduled.last_transition_time })
+}
+
+/// Resources that the scheduler names: `2 Insufficient nvidia.com/gpu, 1 Insufficient cpu.`
+fn insufficient(message: &str) -> impl Iterator<Item = &str> {
+    let names = message.split("Insufficient ").skip(1);
+    names.filter_map(|rest| rest.split([',', ' ']).next().map(|name| name.trim_end_matches('.')))
+}
+
+/// A quota of GPUs or of pods that has room for the new pod once an old one is gone.
+fn quota_shortage(valid: &ValidInference, observed: &Observed) -> Option<Shortage> {
+    let failure = observed.deployment.as_ref()?.creation_failure.as_ref()?;
+    let (_, quota) = failure.message.split_once("exceeded quota: ")?;
+    let amounts = |label: &str| -> Option<Vec<(&str, i64)>> {
+        let (_, rest) = quota.split_once(label)?;
+        let end = [", used: ", ", limited: "].iter().filter_map(|next| rest.find(next)).min();
+        let list = rest.get(..end.unwrap_or(rest.len()))?;
+        list.split(',')
+            .map(|pair| pair.trim().split_once('=').and_then(|(n, v)| Some((n, quantity::whole(v)?))))
+            .collect()
     };
-    observed.current.iter().flatten().filter_map(|pod| waiting(pod)).min()
+    let (requested, used, limited) = (amounts("requested: ")?, amounts("used: ")?, amounts("limited: ")?);
+    let gpus = valid.gpus.as_ref();
+    let fits_without = |old: &PodView| {
+        requested.iter().all(|(name, wanted)| {
+            let amount = |list: &[(&str, i64)]| list.iter().find(|(known, _)| known == name).map(|(_, v)| *v);
+            let gives_back = match name.strip_prefix("requests.").unwrap_or(name) {
+                "pods" | "count/pods" => 1,
+                resource if gpus.is_some_and(|gpus| gpus.resource == resource) => old.held.of(resource),
+                // Not known of an old pod: in doubt it stays.
+                _ => 0,
+            };
+            amount(&used)
+                .zip(amount(&limited))
+                .is_some_and(|(used, limit)| used - gives_back + wanted <= limit)
+        })
+    };
+    observed.others().any(fits_without).then(|| Shortage { since: failure.last_transition_time })
+}
+
+/// A claim of one node at a time: the new pod was placed on another node than the old ones and waits for the volume.
+fn claim_shortage(valid: &ValidInference, observed: &Observed, pod: &PodView) -> Option<Shortage> {
+    let claim = observed.claim.as_ref().filter(|_| matches!(valid.source, Source::Claim { .. }))?;
+    let node = pod.node.as_deref()?;
+    let has_begun = pod.init_containers.iter().chain(&pod.containers).any(|container| {
+        container.state.running.is_some()
+            || container.state.terminated.is_some()
+            || container.restart_count > 0
+    });
+    let is_elsewhere = observed.others().any(|old| old.node.as_deref().is_some_and(|held| held != node));
+    let waits = !claim.is_shareable() && !has_begun && !pod.is_ready && is_elsewhere;
+    waits.then(|| Shortage {
+        since: pod.scheduled.as_ref().and_then(|scheduled| scheduled.last_transition_time).or(pod.created()),
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::{
-        tests::{Scene, at},
-        validate::validate,
-    };
-
-    use super::*;
-
-    impl Scene {
-        fn rolls_by(&mut self, strategy: Strategy) {
-            self.observe(|observed| {
-                observed.deployment.as_mut().unwrap().replaces = strategy == Strategy::Replace;
-            });
-        }
-    }
-
-    /// A rollout with one pod of each revision; the new one has found no node for so many seconds.
-    fn decision(rollout: &str, stuck_for: i64, so_far: Strategy) -> Decision {
-        let mut scene = Scene::ready(1);
-        scene.edit_spec(|spec| spec.rollout = serde_json::from_value(rollout.into()).unwrap());
-        scene.older_pods(1);
-        scene.rolls_by(so_far);
-        scene.pods(&[&format!(
-            "{{phase: Pending, conditions: [{{type: PodScheduled, status: 'False', reason: Unschedulable, \
-             lastTransitionTime: '{}'}}]}}",
-            at(-stuck_for)
-        )]);
-        let observed = scene.observed();
-        super::rollout(&validate(&observed.model).unwrap(), &observed, at(0))
-    }
-
-    #[test]
-    fn auto_surges_until_a_pod_has_found_no_node_for_a_minute() {
-        let waits =
-            |seconds| Decision { strategy: Strategy::Surge, look_again: Some(Duration::from_secs(seconds)) };
-        assert_eq!(decision("Auto", 0, Strategy::Surge), waits(60));
-        assert_eq!(decision("Auto", 59, Strategy::Surge), waits(1));
-        let replaces = Decision { strategy: Strategy::Replace, look_again: None };
-        assert_eq!(decision("Auto", 60, Strategy::Surge), replaces);
-        assert_eq!(decision("Auto", 600, Strategy::Surge), replaces);
-    }
-
-    #[test]
-    fn auto_that_has_given_up_surging_replaces_until_the_rollout_ends() {
-        assert_eq!(decision("Auto", 1, Strategy::Replace).strategy, Strategy::Replace);
-        let mut done = Scene::ready(1);
-        done.rolls_by(Strategy::Replace);
-        let observed = done.observed();
-        let decided = super::rollout(&validate(&observed.model).unwrap(), &observed, at(0));
-        assert_eq!(decided.strategy, Strategy::Surge);
-    }
-
-    #[test]
-    fn what_the_user_chose_does_not_wait() {
-        assert_eq!(
-            decision("Surge", 600, Strategy::Surge),
-            Decision { strategy: Strategy::Surge, look_again: None }
-        );
-        assert_eq!(
-            decision("Replace", 0, Strategy::Surge),
-            Decision { strategy: Strategy::Replace, look_again: None }
-        );
-    }
-}
+mod tests;

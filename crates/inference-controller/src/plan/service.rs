@@ -4,30 +4,43 @@ use k8s_openapi::{
     api::core::v1::{Service, ServicePort, ServiceSpec},
     apimachinery::pkg::util::intstr::IntOrString,
 };
+use serde_json::Value;
 
 use super::{
     metadata::{metadata, selector},
-    resolved::Resolved,
+    pod::ENGINE,
+    revision::Revision,
 };
 use crate::{engine::HTTP_PORT, names, validate::ValidInference};
 
-pub(super) fn service(valid: &ValidInference, resolved: &Resolved) -> Service {
-    let ports = resolved.profile.ports.iter().map(|port| ServicePort {
-        name: Some(port.name.to_owned()),
-        port: port.number,
-        target_port: Some(IntOrString::String(port.name.to_owned())),
-        protocol: Some("TCP".to_owned()),
-        ..ServicePort::default()
-    });
+pub(super) fn service(valid: &ValidInference, revision: &Revision<'_>) -> Service {
     Service {
         metadata: metadata(valid, names::service(&valid.name)),
         spec: Some(ServiceSpec {
             selector: Some(selector(&valid.name)),
-            ports: Some(ports.collect()),
+            ports: Some(ports(&revision.template)),
             ..ServiceSpec::default()
         }),
         ..Service::default()
     }
+}
+
+/// Those that the engine's container names, so that they always fit the pods that are kept.
+fn ports(template: &Value) -> Vec<ServicePort> {
+    let containers = template.pointer("/spec/containers").and_then(Value::as_array);
+    let engine = containers.into_iter().flatten().find(|container| container["name"] == ENGINE);
+    let ports = engine.and_then(|engine| engine["ports"].as_array()).into_iter().flatten();
+    let port = |port: &Value| {
+        let name = port["name"].as_str()?;
+        Some(ServicePort {
+            name: Some(name.to_owned()),
+            port: i32::try_from(port["containerPort"].as_i64()?).ok()?,
+            target_port: Some(IntOrString::String(name.to_owned())),
+            protocol: Some("TCP".to_owned()),
+            ..ServicePort::default()
+        })
+    };
+    ports.filter_map(port).collect()
 }
 
 /// Where clients inside the cluster reach the engine.

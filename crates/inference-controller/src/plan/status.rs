@@ -7,42 +7,44 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::{
-    conditions::{Counts, Judged, Verdict, counts, current},
+    conditions::{Counts, Judged, Verdict},
     metadata::selector,
-    resolved::{self, Resolved},
+    revision::Revision,
     service,
 };
+use workload::pod::PodView;
+
 use crate::{observe::Observed, validate::ValidInference};
 
-/// The API server takes more; nobody reads more.
+/// The API server accepts 32 KiB; a condition should be read at a glance.
 const LONGEST_MESSAGE: usize = 1_024;
-/// A pod is placed sooner than that, unless there is something to tell.
+/// A pod is placed sooner than that, unless something is wrong.
 const NEW_FOR: Duration = Duration::from_secs(5);
 
 pub(super) fn of_valid(
     valid: &ValidInference,
-    resolved: &Resolved,
+    revision: &Revision<'_>,
     observed: &Observed,
     judged: Judged,
     migrations: Vec<Migration>,
     now: Timestamp,
 ) -> AIInferenceStatus {
-    let counts = counts(observed, current(valid, observed));
     AIInferenceStatus {
         url: Some(service::url(valid)),
         selector: Some(joined(&valid.name)),
-        resolved: Some(resolved::shown(resolved)),
+        resolved: Some(revision.resolved()),
         migrations,
-        ..written(observed, judged, counts, now)
+        ..written(observed, judged, now)
     }
 }
 
 /// What the last valid spec led to stays as it is.
 pub(super) fn of_invalid(observed: &Observed, judged: Judged, now: Timestamp) -> AIInferenceStatus {
-    written(observed, judged, counts(observed, None), now)
+    written(observed, judged, now)
 }
 
-fn written(observed: &Observed, judged: Judged, counts: Counts, now: Timestamp) -> AIInferenceStatus {
+fn written(observed: &Observed, judged: Judged, now: Timestamp) -> AIInferenceStatus {
+    let Counts { all, ready, updated, updated_ready } = judged.counts;
     let before = observed.model.status.clone().unwrap_or_default();
     let now = whole_seconds(now);
     let generation = observed.model.metadata.generation;
@@ -50,16 +52,16 @@ fn written(observed: &Observed, judged: Judged, counts: Counts, now: Timestamp) 
     AIInferenceStatus {
         phase: Some(judged.phase),
         last_transition_time: if phase_turned { Some(now.clone()) } else { before.last_transition_time },
-        ready_replicas: counts.ready,
-        model_loaded: counts.updated_ready > 0 && !is_stopped(observed),
+        ready_replicas: ready,
+        model_loaded: updated_ready > 0 && !is_stopped(observed),
         conditions: judged
             .verdicts
             .into_iter()
             .map(|verdict| condition(verdict, &before.conditions, generation, &now))
             .collect(),
-        replicas: counts.all,
-        updated_replicas: counts.updated,
-        updated_ready_replicas: counts.updated_ready,
+        replicas: all,
+        updated_replicas: updated,
+        updated_ready_replicas: updated_ready,
         url: before.url,
         selector: before.selector,
         resolved: before.resolved,
@@ -68,17 +70,18 @@ fn written(observed: &Observed, judged: Judged, counts: Counts, now: Timestamp) 
     }
 }
 
-/// How long the status that is already written will do: while pods are new they change by the moment, and each step of
-/// that would be a write. Phase, conditions and their reasons turn at once; only counts and wording wait.
-pub(super) fn lingers(observed: &Observed, status: &AIInferenceStatus, now: Timestamp) -> Option<Duration> {
+/// How long a status that differs in counts and wording alone may wait: while pods are new these change by the moment,
+/// and each step would be a write. Phase, conditions and their reasons are written at once.
+pub(super) fn may_wait(observed: &Observed, status: &AIInferenceStatus, now: Timestamp) -> Option<Duration> {
     let before = observed.model.status.as_ref()?;
     if before == status || without_steps(before) != without_steps(status) {
         return None;
     }
-    let pods = observed.current.iter().flatten().chain(&observed.others);
-    let youngest = pods.filter_map(|pod| pod.created()).max()?;
-    // A pod from the future says that clocks disagree: then nothing is held back.
-    let age = Duration::try_from(now.duration_since(youngest)).ok()?;
+    // The oldest of those that are not ready, so that pods that come and go all the time cannot hold it back for ever.
+    let unsettled = observed.pods().filter(|pod| !pod.is_ready).filter_map(PodView::created).min();
+    let settled = observed.pods().filter_map(PodView::created).max();
+    // With clock skew, a pod from the future, nothing is held back.
+    let age = Duration::try_from(now.duration_since(unsettled.or(settled)?)).ok()?;
     NEW_FOR.checked_sub(age).filter(|left| !left.is_zero())
 }
 

@@ -4,7 +4,7 @@ use api::{
     aiinference::{AIInferenceStatus, Phase, Rollout},
     conditions, labels, reasons,
 };
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::PodTemplateSpec};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
 use runtime::events::Severity;
 
 use super::{
@@ -34,7 +34,14 @@ fn reason<'a>(status: &'a AIInferenceStatus, type_: &str) -> (&'a str, &'a str) 
 
 #[test]
 fn a_new_object_gets_all_its_children() {
-    insta::assert_yaml_snapshot!(Scene::new(CHAT).plan());
+    let mut plan = Scene::new(CHAT).plan();
+    for child in &mut plan.children {
+        if let Child::Deployment(deployment) = child {
+            // The template once more, as text.
+            deployment.metadata.annotations.as_mut().unwrap().remove(labels::TEMPLATE);
+        }
+    }
+    insta::assert_yaml_snapshot!(plan);
 }
 
 #[test]
@@ -106,7 +113,7 @@ fn no_selector_asks_for_what_a_pod_does_not_have() {
     for child in &plan.children {
         let selector = match child {
             Child::ConfigMap(_) => continue,
-            Child::Deployment(child) => child.spec.clone().unwrap().selector.match_labels,
+            Child::Deployment(_) => deployment_of(&plan).spec.unwrap().selector.match_labels,
             Child::Service(child) => child.spec.clone().unwrap().selector,
             Child::PodDisruptionBudget(child) => child.spec.clone().unwrap().selector.unwrap().match_labels,
         };
@@ -138,14 +145,78 @@ fn a_controller_with_other_defaults_keeps_what_runs() {
     assert!(after.contains("vllm:99") && after.contains("loader:99"), "a changed spec gets today's defaults");
 }
 
+/// What a scene plans for its pods once the record of its Deployment was edited.
+fn with_record(edit: impl FnOnce(&mut workload::deployment::DeploymentView)) -> (Plan, PodTemplateSpec) {
+    let mut scene = Scene::ready(1);
+    let before = template(&scene.plan());
+    scene.observe(|observed| edit(observed.deployment.as_mut().unwrap()));
+    (scene.plan(), before)
+}
+
 #[test]
-fn the_record_of_an_unknown_profile_is_resolved_anew() {
+fn a_template_of_another_release_is_kept_and_the_status_names_the_difference() {
+    let (plan, before) = with_record(|deployment| {
+        let kept = deployment.kept_template.as_ref().unwrap();
+        assert!(kept.contains("loader:1"));
+        deployment.kept_template = Some(kept.replace("loader:1", "loader:0").into());
+    });
+    assert_ne!(template(&plan), before);
+    let (status, reason, message) = condition(&plan.status, conditions::TEMPLATE_OUTDATED);
+    assert_eq!((status, reason), ("True", reasons::NEWER_TEMPLATE));
+    assert!(message.contains("spec.initContainers[model-loader].image (loader:0 -> loader:1)"), "{message}");
+    assert_eq!(reason_of(&plan, conditions::READY), ("True", reasons::READY), "it is no fault");
+}
+
+fn reason_of<'a>(plan: &'a Plan, type_: &str) -> (&'a str, &'a str) {
+    reason(&plan.status, type_)
+}
+
+#[test]
+fn fields_that_this_release_does_not_know_are_kept() {
+    let (plan, _) = with_record(|deployment| {
+        let mut kept: serde_json::Value =
+            serde_json::from_str(deployment.kept_template.as_ref().unwrap()).unwrap();
+        kept["spec"]["fieldOfTheFuture"] = true.into();
+        deployment.kept_template = Some(kept.to_string().into());
+        deployment.resolved = Some("{\"version\": 9}".into());
+    });
+    let deployment = plan.children.iter().find_map(|child| match child {
+        Child::Deployment(deployment) => Some(deployment),
+        Child::ConfigMap(_) | Child::Service(_) | Child::PodDisruptionBudget(_) => None,
+    });
+    assert_eq!(deployment.unwrap().spec["template"]["spec"]["fieldOfTheFuture"], true);
+}
+
+#[test]
+fn a_new_value_of_the_refresh_annotation_takes_the_newer_template_once() {
     let mut scene = Scene::ready(1);
     scene.observe(|observed| {
-        let record = observed.deployment.as_mut().unwrap().resolved.as_mut().unwrap();
-        *record = record.replace("vllm-1", "vllm-77").into();
+        let kept = observed.deployment.as_mut().unwrap();
+        kept.kept_template =
+            kept.kept_template.as_ref().map(|kept| kept.replace("loader:1", "loader:0").into());
     });
-    assert_eq!(scene.plan().status.resolved.unwrap().profile, "vllm-1");
+    let loader = |scene: &Scene| {
+        let containers = template(&scene.plan()).spec.unwrap().init_containers.unwrap();
+        containers[0].image.clone().unwrap()
+    };
+    assert_eq!(loader(&scene), "loader:0");
+    let refresh = |scene: &mut Scene, value: Option<&str>| {
+        scene.observe(|observed| {
+            let meta = &mut std::sync::Arc::make_mut(&mut observed.model).metadata;
+            meta.annotations = value.map(|value| [(labels::REFRESH.to_owned(), value.to_owned())].into());
+        });
+    };
+    refresh(&mut scene, Some("now"));
+    assert_eq!(loader(&scene), "loader:1");
+    scene.settle(1);
+    scene.observe(|observed| {
+        let kept = observed.deployment.as_mut().unwrap();
+        kept.kept_template =
+            kept.kept_template.as_ref().map(|kept| kept.replace("loader:1", "loader:2").into());
+    });
+    assert_eq!(loader(&scene), "loader:2", "the value is not new any more");
+    refresh(&mut scene, None);
+    assert_eq!(loader(&scene), "loader:2", "nor is the annotation's end a new value");
 }
 
 #[test]
@@ -168,7 +239,7 @@ fn replicas_that_are_ready_make_it_ready() {
 }
 
 #[test]
-fn at_rest_nothing_changes_and_nothing_is_told() {
+fn at_rest_nothing_changes_and_nothing_is_reported() {
     let scene = Scene::ready(2);
     let plan = scene.plan_with(&defaults(&[]), at(3600));
     assert_eq!(Some(&plan.status), scene.observed().model.status.as_ref());
@@ -195,8 +266,8 @@ fn a_changed_spec_is_not_ready_before_its_own_pods_are() {
 #[test]
 fn pods_of_another_template_do_not_make_it_ready() {
     let mut scene = Scene::ready(2);
-    // As after somebody's edit: there is no revision of that template yet.
-    scene.observe(|observed| observed.others = observed.current.take().unwrap());
+    // As after an edit of the Deployment: there is no revision of that template yet.
+    scene.observe(|observed| observed.others = observed.deployed.take().unwrap());
     let status = scene.plan().status;
     assert_eq!(reason(&status, conditions::READY).0, "False");
     assert_eq!((status.ready_replicas, status.updated_ready_replicas), (2, 0));
@@ -241,7 +312,7 @@ fn the_reason_of_a_new_pod_never_waits() {
     let mut scene = Scene::new(CHAT);
     scene.settle(0);
     let crashed = |why: &str| {
-        let state = format!("state: {{terminated: {{exitCode: 1, reason: {why}}}}}");
+        let state = format!("restartCount: 2, state: {{terminated: {{exitCode: 1, reason: {why}}}}}");
         format!("{{created: '{}', node: gpu-0, containers: [{{name: engine, {state}}}]}}", at(0))
     };
     for (why, expected) in [("Error", reasons::CRASH_LOOP), ("OOMKilled", reasons::OUT_OF_MEMORY)] {
@@ -374,7 +445,9 @@ fn pods_that_the_namespace_forbids_are_the_reason() {
     let mut scene = Scene::ready(1);
     scene.pods(&[]);
     scene.observe(|observed| {
-        observed.deployment.as_mut().unwrap().creation_failure = Some("exceeded quota".into());
+        let failure = "{type: ReplicaFailure, status: 'True', message: exceeded quota}";
+        observed.deployment.as_mut().unwrap().creation_failure =
+            Some(serde_saphyr::from_str(failure).unwrap());
     });
     let status = scene.plan().status;
     let expected = ("False", reasons::UNSCHEDULABLE, "pods cannot be created: exceeded quota");
@@ -393,7 +466,7 @@ fn warming_up(for_seconds: i64, more: &str) -> Scene {
 }
 
 #[test]
-fn what_a_pod_is_busy_with_is_told_once_it_takes_long() {
+fn what_a_pod_is_busy_with_is_reported_once_it_takes_long() {
     let plan = warming_up(3, "").plan();
     assert_eq!(condition(&plan.status, conditions::READY).2, "no pod of this revision is ready yet");
     assert_eq!(plan.requeue_after, Some(std::time::Duration::from_secs(7)));
@@ -441,7 +514,9 @@ fn a_condition_keeps_its_time_until_its_status_turns() {
     assert_eq!(turned.last_transition_time.clone().unwrap().0, at(60));
 
     scene.observe(|observed| std::sync::Arc::make_mut(&mut observed.model).status = Some(turned));
-    scene.pods(&["{node: gpu-0, containers: [{name: engine, state: {terminated: {exitCode: 1}}}]}"]);
+    scene.pods(&[
+        "{node: gpu-0, containers: [{name: engine, restartCount: 2, state: {terminated: {exitCode: 1}}}]}",
+    ]);
     let still = scene.plan_with(&defaults(&[]), at(90)).status;
     assert_eq!(reason(&still, conditions::READY), ("False", reasons::CRASH_LOOP));
     assert_eq!(time(&still, conditions::READY), at(60), "another reason is no turn");
@@ -452,7 +527,7 @@ fn an_invalid_spec_leaves_what_runs_running() {
     let mut scene = Scene::ready(2);
     scene.edit_spec(|spec| spec.args = vec!["--port=1".into()]);
     let observed = scene.observed();
-    let invalid = validate(&observed.model).unwrap_err();
+    let invalid = validate(&observed.model).unwrap().tolerated.unwrap();
     let plan = rejected(&invalid, &observed, at(0));
     assert!(plan.children.is_empty() && plan.deletions.is_empty());
     assert_eq!(plan.status.phase, Some(Phase::Failed));
@@ -465,10 +540,10 @@ fn an_invalid_spec_leaves_what_runs_running() {
 }
 
 #[test]
-fn a_child_of_somebody_else_is_named_and_looked_at_again() {
+fn a_child_of_another_owner_is_named_and_looked_at_again() {
     let observed = Scene::new(CHAT).observed();
     let valid = validate(&observed.model).unwrap();
-    let refusal = Refusal::OwnershipConflict("Deployment demo/chat exists and belongs to nobody".into());
+    let refusal = Refusal::OwnershipConflict("Deployment demo/chat exists and has no owner".into());
     let plan = refused(&refusal, &valid, &observed, &defaults(&[]), at(0));
     assert!(plan.children.is_empty());
     assert_eq!(plan.status.phase, Some(Phase::Failed));
@@ -502,8 +577,7 @@ fn a_rollout_never_takes_pods_away_before_their_time() {
     let surge = |rollout: Rollout| {
         let mut scene = Scene::new(CHAT);
         scene.edit_spec(|spec| spec.rollout = rollout);
-        let Deployment { spec, .. } = deployment_of(&scene.plan()).clone();
-        let rolling = spec.unwrap().strategy.unwrap().rolling_update.unwrap();
+        let rolling = deployment_of(&scene.plan()).spec.unwrap().strategy.unwrap().rolling_update.unwrap();
         serde_json::to_string(&(rolling.max_surge, rolling.max_unavailable)).unwrap()
     };
     assert_eq!(surge(Rollout::Auto), "[1,0]");

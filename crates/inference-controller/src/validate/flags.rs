@@ -80,7 +80,7 @@ mod tests {
         ] {
             assert!(refused(Engine::Vllm, argument), "{argument}");
         }
-        for argument in ["--model-repo=/x", "--http-po", "--exit-timeout=3"] {
+        for argument in ["--model-repo=/x", "--http-po", "--exit-timeout=3", "--model-control=explicit"] {
             assert!(refused(Engine::Triton, argument), "{argument}");
         }
         for argument in ["-p80", "-p", "--graceful-termination-timeout"] {
@@ -103,7 +103,7 @@ mod tests {
         ] {
             assert!(!refused(Engine::Vllm, argument), "{argument}");
         }
-        assert!(!refused(Engine::Triton, "--model-control-mode=explicit"));
+        assert!(!refused(Engine::Triton, "--log-verbose=1"));
         assert!(!refused(Engine::Tgi, "--max-total-tokens=4096"));
         assert!(!refused(Engine::Tgi, "--por"));
     }

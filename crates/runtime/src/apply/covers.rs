@@ -19,7 +19,7 @@ fn covered(seen: &Value, desired: &Value, quantities: bool) -> bool {
         (Value::Array(seen), Value::Array(desired)) => covers_array(seen, desired, quantities),
         // The server rewrites quantities: 1024Mi comes back as 1Gi.
         (Value::String(seen), Value::String(desired)) if quantities => {
-            seen == desired || quantity(seen).is_some_and(|value| quantity(desired) == Some(value))
+            seen == desired || quantity::is_same(seen, desired)
         }
         (seen, desired) => seen == desired,
     }
@@ -55,43 +55,6 @@ fn covers_array(seen: &[Value], desired: &[Value], quantities: bool) -> bool {
 fn merge_key(items: &[Value]) -> Option<&'static str> {
     let has_all = |key: &&str| !items.is_empty() && items.iter().all(|item| item.get(*key).is_some());
     ["uid", "name", "mountPath"].into_iter().find(has_all)
-}
-
-/// A quantity in thousandths, as far as that is exact enough to compare.
-fn quantity(text: &str) -> Option<i128> {
-    const SUFFIXES: [(&str, i128); 12] = [
-        ("Ki", 1 << 10),
-        ("Mi", 1 << 20),
-        ("Gi", 1 << 30),
-        ("Ti", 1 << 40),
-        ("Pi", 1 << 50),
-        ("Ei", 1 << 60),
-        ("k", 1_000),
-        ("M", 1_000_000),
-        ("G", 1_000_000_000),
-        ("T", 1_000_000_000_000),
-        ("P", 1_000_000_000_000_000),
-        ("E", 1_000_000_000_000_000_000),
-    ];
-    let thousandths = |number: &str, factor: i128| -> Option<i128> {
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if fraction.len() > 9 || whole.is_empty() {
-            return None;
-        }
-        let scale = 10_i128.pow(u32::try_from(fraction.len()).ok()?);
-        let digits: i128 = format!("{whole}{fraction}").parse().ok()?;
-        digits.checked_mul(factor)?.checked_mul(1_000)?.checked_div(scale)
-    };
-    if let Some(number) = text.strip_suffix('m') {
-        return number.parse().ok();
-    }
-    match SUFFIXES
-        .iter()
-        .find_map(|(suffix, factor)| text.strip_suffix(suffix).map(|number| (number, *factor)))
-    {
-        Some((number, factor)) => thousandths(number, factor),
-        None => thousandths(text, 1),
-    }
 }
 
 #[cfg(test)]

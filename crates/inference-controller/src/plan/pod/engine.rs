@@ -2,27 +2,33 @@
 
 use std::collections::BTreeMap;
 
-use api::pods::{EnvVar as Variable, EnvVarSource, KeyRef, Resources};
+use api::pods::{EnvVar as Variable, Resources};
 use k8s_openapi::{
     api::core::v1::{
-        ConfigMapKeySelector, Container, ContainerPort, EnvVar, EnvVarSource as CoreSource, Lifecycle,
-        LifecycleHandler, ResourceRequirements, SecretKeySelector, SleepAction,
+        Container, ContainerPort, EnvVar, Lifecycle, LifecycleHandler, ResourceRequirements, SleepAction,
     },
     apimachinery::pkg::api::resource::Quantity,
 };
+use quantity::Bytes;
+use sha2::{Digest, Sha256};
+use workload::template::{container_security, env_var, literal, non_empty, raise};
 
-use super::{ENGINE, container_security, literal, non_empty, probes, volumes};
+use super::{ENGINE, probes, volumes};
 use crate::{
-    engine::{HOME, Profile},
-    plan::resolved::Resolved,
-    quantity::Bytes,
+    engine::{HOME, Invocation, Profile, version_of},
     validate::{Source, ValidInference, Volume},
 };
 
-pub(super) fn engine(valid: &ValidInference, resolved: &Resolved) -> Container {
-    let profile = resolved.profile;
-    let shards = valid.gpus.as_ref().map_or(1, |gpus| gpus.count);
+pub(super) fn engine(valid: &ValidInference, profile: &Profile, image: &str) -> Container {
     let users: Vec<String> = valid.args.iter().map(|argument| literal(argument)).collect();
+    let arguments = profile.arguments(&Invocation {
+        model_path: &literal(&volumes::model_path(&valid.source)),
+        served_model_name: &literal(&valid.served_model_name),
+        version: version_of(image),
+        shards: valid.gpus.as_ref().map_or(1, |gpus| gpus.count),
+        closed_key: &closed_key(valid),
+        users: &users,
+    });
     let ports = profile.ports.iter().map(|port| ContainerPort {
         name: Some(port.name.to_owned()),
         container_port: port.number,
@@ -31,8 +37,8 @@ pub(super) fn engine(valid: &ValidInference, resolved: &Resolved) -> Container {
     });
     Container {
         name: ENGINE.to_owned(),
-        image: Some(resolved.image.clone()),
-        args: Some(profile.arguments(shards, &literal(&valid.served_model_name), &users)),
+        image: Some(image.to_owned()),
+        args: Some(arguments),
         env: Some(environment(profile, &valid.env)),
         ports: Some(ports.collect()),
         startup_probe: Some(probes::startup(profile, valid.warmup_timeout_seconds)),
@@ -46,13 +52,20 @@ pub(super) fn engine(valid: &ValidInference, resolved: &Resolved) -> Container {
             ..Lifecycle::default()
         }),
         resources: Some(resources(valid)),
-        volume_mounts: Some(volumes::engine_mounts(&valid.source)),
+        volume_mounts: Some(volumes::engine_mounts()),
+        // Engines write beside their own files.
         security_context: Some(container_security(None)),
         ..Container::default()
     }
 }
 
-/// Ours first; what the user names wins.
+/// The same for every pod of the object, and unknown to whoever cannot read the object: a hash of its random uid.
+fn closed_key(valid: &ValidInference) -> String {
+    let digest = Sha256::digest(format!("closed {}", valid.owner.uid));
+    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Defaults first; what the user names wins.
 fn environment(profile: &Profile, users: &[Variable]) -> Vec<EnvVar> {
     let ours = [("HOME", HOME), ("USER", "engine")];
     ours.iter()
@@ -63,35 +76,8 @@ fn environment(profile: &Profile, users: &[Variable]) -> Vec<EnvVar> {
             value: Some((*value).to_owned()),
             value_from: None,
         })
-        .chain(users.iter().map(variable))
+        .chain(users.iter().map(env_var))
         .collect()
-}
-
-fn variable(variable: &Variable) -> EnvVar {
-    let Variable { name, value, value_from } = variable;
-    EnvVar {
-        name: name.clone(),
-        value: value.as_deref().map(literal),
-        value_from: value_from.as_ref().map(|EnvVarSource { secret_key_ref, config_map_key_ref }| {
-            CoreSource {
-                secret_key_ref: secret_key_ref.as_ref().map(|KeyRef { name, key, optional }| {
-                    SecretKeySelector {
-                        name: name.clone(),
-                        key: key.clone(),
-                        optional: optional.then_some(true),
-                    }
-                }),
-                config_map_key_ref: config_map_key_ref.as_ref().map(|KeyRef { name, key, optional }| {
-                    ConfigMapKeySelector {
-                        name: name.clone(),
-                        key: key.clone(),
-                        optional: optional.then_some(true),
-                    }
-                }),
-                ..CoreSource::default()
-            }
-        }),
-    }
 }
 
 /// What the user asks for, the GPUs, and what a copied model takes of the pod's own memory or disk.
@@ -101,12 +87,12 @@ fn resources(valid: &ValidInference) -> ResourceRequirements {
         limits.insert(gpus.resource.clone(), Quantity(gpus.count.to_string()));
     }
     match &valid.source {
-        Source::Store { volume: Volume::Memory { size }, .. } => add(&mut limits, "memory", *size),
+        Source::Store { volume: Volume::Memory { size }, .. } => raise(&mut limits, "memory", *size),
         Source::Store { volume: Volume::Disk { limit: Some(limit) }, .. } => {
             if let Some(size) = Bytes::parse(&limit.0) {
                 requests.entry("ephemeral-storage".to_owned()).or_insert_with(|| Quantity("0".to_owned()));
-                add(&mut requests, "ephemeral-storage", size);
-                add(&mut limits, "ephemeral-storage", size);
+                raise(&mut requests, "ephemeral-storage", size);
+                raise(&mut limits, "ephemeral-storage", size);
             }
         }
         Source::Store { volume: Volume::Disk { limit: None } | Volume::Claim { .. }, .. }
@@ -116,14 +102,5 @@ fn resources(valid: &ValidInference) -> ResourceRequirements {
         requests: non_empty(requests.into_iter().collect()).map(BTreeMap::from_iter),
         limits: non_empty(limits.into_iter().collect()).map(BTreeMap::from_iter),
         ..ResourceRequirements::default()
-    }
-}
-
-/// Raises an amount that is there; what has no limit needs none.
-fn add(amounts: &mut BTreeMap<String, Quantity>, name: &str, more: Bytes) {
-    if let Some(amount) = amounts.get_mut(name)
-        && let Some(bytes) = Bytes::parse(&amount.0)
-    {
-        *amount = bytes.plus(more).quantity();
     }
 }

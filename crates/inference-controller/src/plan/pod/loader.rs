@@ -1,55 +1,76 @@
-//! The init container that copies the model into the pod. Its exit code says why a model is not there.
+//! The init container that copies the model into the pod, or checks that the claim holds one. Its exit code says why a
+//! model is not there.
 
 use k8s_openapi::{
     api::core::v1::{Container, EnvVar, EnvVarSource, ResourceRequirements, SecretKeySelector},
     apimachinery::pkg::api::resource::Quantity,
 };
+use quantity::Bytes;
+use workload::template::{container_security, literal};
 
-use super::{LOADER, container_security, literal, volumes};
+use super::{LOADER, volumes};
 use crate::{
     engine::MODEL_PATH,
-    plan::resolved::Resolved,
-    quantity::Bytes,
-    validate::{Store, Volume},
+    validate::{Source, Store, ValidInference, Volume},
 };
 
 /// It streams; what it holds at once does not grow with the model.
 const MEMORY_LIMIT: Bytes = Bytes::mebibytes(512);
 
-pub(super) fn loader(uri: &str, store: &Store, volume: &Volume, resolved: &Resolved) -> Container {
-    let memory = match volume {
-        // Pages of a memory volume are charged to whoever writes them.
-        Volume::Memory { size } => MEMORY_LIMIT.plus(*size),
-        Volume::Disk { .. } | Volume::Claim { .. } => MEMORY_LIMIT,
+pub(super) fn loader(valid: &ValidInference, image: &str) -> Container {
+    let engine = format!("--engine={}", valid.engine.as_str());
+    let (arguments, environment, memory, mount) = match &valid.source {
+        Source::Store { uri, store, volume } => (
+            pull(uri, volume, engine),
+            environment(store),
+            match volume {
+                // Pages of a memory volume are charged to the container that writes them.
+                Volume::Memory { size } => MEMORY_LIMIT.plus(*size),
+                Volume::Disk { .. } | Volume::Claim { .. } => MEMORY_LIMIT,
+            },
+            volumes::model_mount(),
+        ),
+        Source::Claim { .. } => {
+            let path = literal(&volumes::model_path(&valid.source));
+            (
+                vec!["check".to_owned(), path, engine],
+                Vec::new(),
+                MEMORY_LIMIT,
+                volumes::read_only_model_mount(),
+            )
+        }
     };
-    let amounts =
-        |amounts: [(&str, Quantity); 2]| amounts.map(|(name, amount)| (name.to_owned(), amount)).into();
+    let requests = [
+        ("cpu".to_owned(), Quantity("100m".to_owned())),
+        ("memory".to_owned(), Bytes::mebibytes(128).quantity()),
+    ];
     Container {
         name: LOADER.to_owned(),
-        image: Some(resolved.loader_image.clone()),
-        args: Some(arguments(uri, volume)),
-        env: Some(environment(store)),
+        image: Some(image.to_owned()),
+        args: Some(arguments),
+        env: (!environment.is_empty()).then_some(environment),
         resources: Some(ResourceRequirements {
-            requests: Some(amounts([
-                ("cpu", Quantity("100m".to_owned())),
-                ("memory", Bytes::mebibytes(128).quantity()),
-            ])),
+            requests: Some(requests.into()),
             limits: Some([("memory".to_owned(), memory.quantity())].into()),
             ..ResourceRequirements::default()
         }),
-        volume_mounts: Some(vec![volumes::model_mount()]),
+        volume_mounts: Some(vec![mount]),
         security_context: Some(container_security(Some(true))),
         ..Container::default()
     }
 }
 
-fn arguments(uri: &str, volume: &Volume) -> Vec<String> {
-    let mut arguments = vec!["pull".to_owned(), literal(uri), MODEL_PATH.to_owned()];
-    match volume {
-        // It ends with its pod. Nobody waits for the disk to have what the engine reads from memory in a moment.
-        Volume::Disk { .. } | Volume::Memory { .. } => arguments.push("--no-sync".to_owned()),
-        Volume::Claim { .. } => {}
-    }
+fn pull(uri: &str, volume: &Volume, engine: String) -> Vec<String> {
+    let mut arguments = vec!["pull".to_owned(), literal(uri), MODEL_PATH.to_owned(), engine];
+    // A volume that ends with its pod need not reach the disk: the engine reads it from memory in a moment.
+    let (ends_with_pod, limit) = match volume {
+        Volume::Disk { limit } => (true, limit.as_ref().and_then(|limit| Bytes::parse(&limit.0))),
+        Volume::Memory { size } => (true, Some(*size)),
+        Volume::Claim { .. } => (false, None),
+    };
+    arguments.extend(ends_with_pod.then(|| "--no-sync".to_owned()));
+    // Beyond its limit the kubelet evicts the pod, and the next one would begin anew.
+    arguments.extend(limit.map(|limit| format!("--size-limit={}", limit.count())));
     arguments
 }
 

@@ -8,10 +8,11 @@ use k8s_openapi::{
     },
     apimachinery::pkg::api::resource::Quantity,
 };
+use quantity::Bytes;
+use workload::template::mount;
 
 use crate::{
     engine::{HOME, MODEL_PATH},
-    quantity::Bytes,
     validate::{Source, ValidInference, Volume},
 };
 
@@ -39,22 +40,26 @@ pub(super) fn volumes(valid: &ValidInference) -> Vec<PodVolume> {
     ]
 }
 
-pub(super) fn engine_mounts(source: &Source) -> Vec<VolumeMount> {
-    let sub_path = match source {
-        Source::Store { .. } => None,
-        Source::Claim { claim: _, path } => path.clone(),
-    };
-    // What was checked stays what it is: also an engine that was broken into changes no weights.
-    let model = VolumeMount { read_only: Some(true), sub_path, ..model_mount() };
-    vec![model, mount(HOME_VOLUME, HOME), mount(SHARED_MEMORY, "/dev/shm")]
+/// Where the engine finds the weights. A claim is mounted at its root: a kubelet creates a missing sub-path, so that a
+/// typing error would make an empty folder in the user's volume.
+pub(super) fn model_path(source: &Source) -> String {
+    match source {
+        Source::Claim { claim: _, path: Some(path) } => format!("{MODEL_PATH}/{path}"),
+        Source::Claim { claim: _, path: None } | Source::Store { .. } => MODEL_PATH.to_owned(),
+    }
+}
+
+pub(super) fn engine_mounts() -> Vec<VolumeMount> {
+    vec![read_only_model_mount(), mount(HOME_VOLUME, HOME), mount(SHARED_MEMORY, "/dev/shm")]
+}
+
+/// What was checked stays what it is: even a compromised engine changes no weights.
+pub(super) fn read_only_model_mount() -> VolumeMount {
+    VolumeMount { read_only: Some(true), ..model_mount() }
 }
 
 pub(super) fn model_mount() -> VolumeMount {
     mount(MODEL, MODEL_PATH)
-}
-
-fn mount(volume: &str, path: &str) -> VolumeMount {
-    VolumeMount { name: volume.to_owned(), mount_path: path.to_owned(), ..VolumeMount::default() }
 }
 
 fn model(source: &Source) -> PodVolume {

@@ -1,7 +1,7 @@
-//! How fast pods may be taken off lost nodes, over all AIInferences of this process.
+//! How fast pods may be taken off lost nodes, over all objects of a process.
 //!
-//! A cluster in trouble must not be made worse by moving everything at once. What is remembered spans ten seconds, so a
-//! restart forgets no more than that. Decides how many, never which or whether.
+//! A cluster in trouble must not be made worse by moving everything at once. The window is ten seconds, so a restart
+//! forgets no more than that. It decides how many, never which or whether.
 
 use std::{
     collections::BTreeSet,
@@ -13,15 +13,15 @@ use jiff::Timestamp;
 
 /// Pods that may be deleted now, by uid.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Allowance {
-    pub(crate) pods: BTreeSet<String>,
+pub struct Allowance {
+    pub pods: BTreeSet<String>,
     /// When the others may ask again.
-    pub(crate) look_again: Option<Duration>,
+    pub look_again: Option<Duration>,
 }
 
 /// Shared by all workers, who would otherwise each spend the whole allowance.
 #[derive(Debug, Default)]
-pub(crate) struct Pace(Mutex<Window>);
+pub struct Pace(Mutex<Window>);
 
 /// The deletions of the last ten seconds.
 #[derive(Debug, Default)]
@@ -34,8 +34,8 @@ const WINDOW: Duration = Duration::from_secs(10);
 const PERCENT_OF_PODS: usize = 10;
 
 impl Pace {
-    /// `of`: all our pods, which are counted only if there is something to allow.
-    pub(crate) fn allow(&self, uids: &[&str], of: impl FnOnce() -> usize, now: Timestamp) -> Allowance {
+    /// `of`: all managed pods, counted only if there is something to allow.
+    pub fn allow(&self, uids: &[&str], of: impl FnOnce() -> usize, now: Timestamp) -> Allowance {
         if uids.is_empty() {
             return Allowance::default();
         }
@@ -74,9 +74,11 @@ fn age(at: Timestamp, now: Timestamp) -> Duration {
 mod tests {
     use proptest::prelude::*;
 
-    use crate::tests::at;
-
     use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_767_268_800 + seconds).unwrap()
+    }
 
     fn allowance(pods: &[&str], look_again: Option<u64>) -> Allowance {
         Allowance {
@@ -97,7 +99,7 @@ mod tests {
     fn a_tenth_of_many_pods_goes_at_once() {
         let mut window = Window::default();
         assert_eq!(window.allow(&["a", "b", "c", "d"], 39, at(0)).pods.len(), 3);
-        assert_eq!(window.allow(&["e"], 39, at(1)).pods.len(), 0, "whoever owns it");
+        assert_eq!(window.allow(&["e"], 39, at(1)).pods.len(), 0, "the limit is that of the process");
     }
 
     #[test]

@@ -1,0 +1,163 @@
+//! The revision that the spec asks for: its pod template, which is kept once it was rendered, and its pods. Pure.
+//!
+//! What was rendered is recorded on the Deployment together with the spec that it was rendered for. Until that spec
+//! changes, the recorded template is applied again field for field, whatever this release would render: an upgrade of
+//! the controller, or its rollback, restarts no pod. What changes no pod (replicas, rollout, pausing) is no change.
+
+use std::sync::Arc;
+
+use api::{
+    aiinference::{self, Engine},
+    labels,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use workload::{
+    deployment::DeploymentView,
+    kept_template::{LONGEST_RECORD, differences},
+    pod::PodView,
+};
+
+use super::pod::{ENGINE, pod_template};
+use crate::{InferenceArgs, engine::Profile, observe::Observed, validate::ValidInference};
+
+/// What a pod that is rendered for the first time gets.
+#[derive(Clone, Debug)]
+pub(crate) struct Defaults {
+    pub(super) loader_image: String,
+    vllm_image: String,
+    triton_image: String,
+    tgi_image: String,
+    /// Whether pods are replaced by this controller when their node is lost.
+    pub(super) sees_nodes: bool,
+}
+
+/// The revision that the spec asks for.
+#[derive(Debug)]
+pub(super) struct Revision<'a> {
+    /// As JSON, because a newer release may have recorded fields that this one does not know.
+    pub(super) template: Value,
+    record: Record,
+    /// Whether the Deployment asks for this revision already.
+    pub(super) is_deployed: bool,
+    /// Its pods; none before it is deployed.
+    pub(super) pods: &'a [Arc<PodView>],
+    /// Fields in which the kept template differs from what this release would render.
+    pub(super) outdated: Vec<String>,
+}
+
+/// The record on the Deployment, as JSON. Every field may be absent: an older or a newer release wrote it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Record {
+    /// Hash of the part of the spec that decides what a pod looks like.
+    template: String,
+    image: String,
+    loader_image: String,
+    profile: String,
+    /// Value of the annotation `refresh` for which this was rendered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refresh: Option<String>,
+}
+
+pub(super) fn revision<'a>(
+    valid: &ValidInference,
+    observed: &'a Observed,
+    defaults: &Defaults,
+) -> Revision<'a> {
+    let profile = Profile::newest(valid.engine);
+    let image = valid.image.clone().unwrap_or_else(|| defaults.engine_image(valid.engine).to_owned());
+    // A struct of plain fields with string keys: writing it as JSON cannot fail.
+    let rendered = serde_json::to_value(pod_template(valid, profile, &image, defaults)).unwrap_or_default();
+    let record = Record {
+        template: valid.template_hash.clone(),
+        image,
+        loader_image: defaults.loader_image.clone(),
+        profile: profile.id.to_owned(),
+        refresh: valid.refresh.clone(),
+    };
+    let deployment = observed.deployment.as_ref().filter(|deployment| is_deployed(valid, deployment));
+    let Some(deployment) = deployment else {
+        return Revision { template: rendered, record, is_deployed: false, pods: &[], outdated: Vec::new() };
+    };
+    let pods = observed.deployed.as_deref().unwrap_or_default();
+    let kept = deployment.kept_template.as_deref().filter(|kept| **kept != *rendered.to_string());
+    let Some(kept) = kept.and_then(|kept| serde_json::from_str::<Value>(kept).ok()) else {
+        return Revision { template: rendered, record, is_deployed: true, pods, outdated: Vec::new() };
+    };
+    let outdated = differences(&kept, &rendered);
+    let before = recorded(deployment);
+    let image = image_of(&kept).unwrap_or(before.image);
+    let record =
+        Record { template: record.template, image, refresh: before.refresh.or(record.refresh), ..before };
+    Revision { template: kept, record, is_deployed: true, pods, outdated }
+}
+
+impl Revision<'_> {
+    /// Annotations of the Deployment by which a later reconcile finds this revision again.
+    pub(super) fn annotations(&self, valid: &ValidInference) -> Vec<(String, String)> {
+        // A struct of strings: writing it as JSON cannot fail.
+        let record = serde_json::to_string(&self.record).unwrap_or_default();
+        let template = Some(self.template.to_string()).filter(|template| template.len() <= LONGEST_RECORD);
+        let annotations = [
+            (labels::RESOLVED, Some(record)),
+            (labels::GENERATION, Some(valid.generation.to_string())),
+            (labels::TEMPLATE, template),
+        ];
+        annotations.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+    }
+
+    /// As users see it.
+    pub(super) fn resolved(&self) -> aiinference::Resolved {
+        let Record { image, profile, .. } = self.record.clone();
+        aiinference::Resolved { image, profile }
+    }
+
+    pub(super) fn ready(&self) -> impl Iterator<Item = &PodView> {
+        self.pods.iter().map(AsRef::as_ref).filter(|pod| pod.is_ready)
+    }
+}
+
+impl Defaults {
+    pub(crate) fn new(args: InferenceArgs, sees_nodes: bool) -> Self {
+        let InferenceArgs { loader_image, vllm_image, triton_image, tgi_image } = args;
+        let pinned = |engine| Profile::newest(engine).image.to_owned();
+        Self {
+            loader_image,
+            vllm_image: vllm_image.unwrap_or_else(|| pinned(Engine::Vllm)),
+            triton_image: triton_image.unwrap_or_else(|| pinned(Engine::Triton)),
+            tgi_image: tgi_image.unwrap_or_else(|| pinned(Engine::Tgi)),
+            sees_nodes,
+        }
+    }
+
+    fn engine_image(&self, engine: Engine) -> &str {
+        match engine {
+            Engine::Vllm => &self.vllm_image,
+            Engine::Triton => &self.triton_image,
+            Engine::Tgi => &self.tgi_image,
+        }
+    }
+}
+
+/// Whether the Deployment was rendered for this very spec, as far as its pods are concerned, and for this value of the
+/// annotation that asks for a newer rendering.
+pub(crate) fn is_deployed(valid: &ValidInference, deployment: &DeploymentView) -> bool {
+    let record = recorded(deployment);
+    // The generation counts, too: another release may hash the same spec differently.
+    let is_of_spec = deployment.generation.as_deref() == Some(valid.generation.to_string().as_str())
+        || record.template == valid.template_hash;
+    is_of_spec && (valid.refresh.is_none() || valid.refresh == record.refresh)
+}
+
+/// A record that cannot be read is as good as none: the template itself is kept anyway.
+fn recorded(deployment: &DeploymentView) -> Record {
+    let record = deployment.resolved.as_deref().and_then(|record| serde_json::from_str(record).ok());
+    record.unwrap_or_default()
+}
+
+fn image_of(template: &Value) -> Option<String> {
+    let containers = template.pointer("/spec/containers")?.as_array()?;
+    let engine = containers.iter().find(|container| container["name"] == ENGINE)?;
+    Some(engine["image"].as_str()?.to_owned())
+}

@@ -1,0 +1,205 @@
+use std::sync::Arc;
+
+use workload::gpu::Room;
+
+use crate::{
+    plan::revision::revision,
+    tests::{Scene, at, defaults},
+    validate::validate,
+};
+
+use super::*;
+
+const SHORT: &str = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.";
+
+/// A rollout: an old pod that serves on gpu-0 with one GPU, and a new one that has found no node for so many seconds.
+fn stuck(rollout: &str, for_seconds: i64, message: &str) -> Scene {
+    let mut scene = Scene::ready(1);
+    scene.edit_spec(|spec| {
+        spec.rollout = serde_json::from_value(rollout.into()).unwrap();
+        spec.gpu.product_label = Some("A100".into());
+    });
+    scene.settle(0);
+    scene.older_pods(1);
+    let message = message.replace('\'', "''");
+    scene.pods(&[&format!(
+        "{{phase: Pending, conditions: [{{type: PodScheduled, status: 'False', reason: Unschedulable, \
+         message: '{message}', lastTransitionTime: '{}'}}]}}",
+        at(-for_seconds)
+    )]);
+    scene.observe(|observed| observed.rooms = Some(vec![room("A100", 0)]));
+    scene
+}
+
+fn room(product: &str, free: i64) -> Room {
+    let node = format!("{{metadata: {{name: gpu-0, labels: {{nvidia.com/gpu.product: {product}}}}}}}");
+    Room { node: Arc::new(serde_saphyr::from_str(&node).unwrap()), free }
+}
+
+fn decided(scene: &Scene) -> Decision {
+    let observed = scene.observed();
+    let valid = validate(&observed.model).unwrap();
+    rollout(&valid, &revision(&valid, &observed, &defaults(&[])), &observed, at(0))
+}
+
+fn strategy_of(scene: &Scene) -> Strategy {
+    decided(scene).strategy
+}
+
+#[test]
+fn auto_surges_until_gpus_have_been_short_for_the_time_that_the_user_allows() {
+    let waits = |seconds| Decision {
+        strategy: Strategy::Surge,
+        look_again: Some(Duration::from_secs(seconds)),
+        warning: None,
+    };
+    assert_eq!(decided(&stuck("Auto", 0, SHORT)), waits(300));
+    assert_eq!(decided(&stuck("Auto", 299, SHORT)), waits(1));
+    assert_eq!(strategy_of(&stuck("Auto", 300, SHORT)), Strategy::Replace);
+}
+
+#[test]
+fn auto_never_gives_a_ready_pod_up_for_a_product_that_no_node_has() {
+    let mut scene =
+        stuck("Auto", 9_000, "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.");
+    scene.observe(|observed| observed.rooms = Some(vec![room("H100", 8)]));
+    assert_eq!(decided(&scene), Decision { strategy: Strategy::Surge, look_again: None, warning: None });
+}
+
+#[test]
+fn auto_never_gives_a_ready_pod_up_where_its_gpus_would_not_be_enough() {
+    let mut scene = stuck("Auto", 9_000, SHORT);
+    scene.edit_spec(|spec| spec.gpu.count = 2);
+    scene.settle(0);
+    scene.older_pods(1);
+    scene.pods(&["{conditions: [{type: PodScheduled, status: 'False', reason: Unschedulable, message: Insufficient nvidia.com/gpu}]}"]);
+    assert_eq!(strategy_of(&scene), Strategy::Surge);
+}
+
+#[test]
+fn auto_never_gives_a_ready_pod_up_for_anything_but_gpus() {
+    for message in [
+        "0/1 nodes are available: 1 Insufficient cpu.",
+        "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient nvidia.com/gpu.",
+        "0/1 nodes are available: 1 node(s) had untolerated taint {a: b}.",
+        "waiting for ephemeral volume controller to create the persistentvolumeclaim",
+        "",
+    ] {
+        assert_eq!(strategy_of(&stuck("Auto", 9_000, message)), Strategy::Surge, "{message}");
+    }
+    let mut uncounted = stuck("Auto", 9_000, SHORT);
+    uncounted.observe(|observed| observed.rooms = None);
+    assert_eq!(strategy_of(&uncounted), Strategy::Surge, "a controller that sees no nodes counts nothing");
+}
+
+#[test]
+fn auto_that_has_given_up_surging_replaces_until_the_rollout_ends() {
+    let replaces = |scene: &mut Scene| {
+        scene.observe(|observed| observed.deployment.as_mut().unwrap().replaces = true);
+    };
+    let mut scene = stuck("Auto", 1, SHORT);
+    replaces(&mut scene);
+    assert_eq!(strategy_of(&scene), Strategy::Replace);
+    scene.observe(|observed| observed.rooms = Some(vec![room("H100", 0)]));
+    assert_eq!(strategy_of(&scene), Strategy::Surge, "no further pod goes once the product is gone");
+    let mut done = Scene::ready(1);
+    replaces(&mut done);
+    assert_eq!(strategy_of(&done), Strategy::Surge);
+}
+
+fn quota(scene: &mut Scene, message: &str, for_seconds: i64) {
+    let failure = format!(
+        "{{type: ReplicaFailure, status: 'True', message: '{message}', lastTransitionTime: '{}'}}",
+        at(-for_seconds)
+    );
+    scene.pods(&[]);
+    scene.observe(|observed| {
+        observed.deployment.as_mut().unwrap().creation_failure =
+            Some(serde_saphyr::from_str(&failure).unwrap());
+    });
+}
+
+#[test]
+fn a_quota_that_an_old_pod_fills_counts_as_a_shortage() {
+    let refused = |gpus: i64, more: &str| {
+        format!(
+            "pods \"chat-1\" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu={gpus}{more}, \
+             used: requests.nvidia.com/gpu=1{more}, limited: requests.nvidia.com/gpu=1{more}"
+        )
+    };
+    let mut scene = stuck("Auto", 0, SHORT);
+    quota(&mut scene, &refused(1, ""), 300);
+    assert_eq!(strategy_of(&scene), Strategy::Replace);
+    quota(&mut scene, &refused(1, ""), 299);
+    assert_eq!(strategy_of(&scene), Strategy::Surge);
+    quota(&mut scene, &refused(1, ",pods=1"), 300);
+    assert_eq!(strategy_of(&scene), Strategy::Replace);
+    quota(&mut scene, &refused(2, ""), 300);
+    assert_eq!(strategy_of(&scene), Strategy::Surge, "it would not fit even then");
+    quota(&mut scene, &refused(1, ",requests.cpu=1"), 300);
+    assert_eq!(strategy_of(&scene), Strategy::Surge, "what an old pod gives back of it is not known");
+    quota(&mut scene, "admission webhook denied the request", 9_000);
+    assert_eq!(strategy_of(&scene), Strategy::Surge);
+}
+
+#[test]
+fn a_claim_of_one_node_counts_as_a_shortage_while_the_new_pod_waits_elsewhere() {
+    let scene = |modes: &str, node: &str, begun: &str| {
+        let mut scene = Scene::new("{modelSource: pvc://models, engine: vllm, gpu: {count: 1}, replicas: 1}");
+        scene.settle(1);
+        scene.edit_spec(|spec| spec.args = vec!["--x".into()]);
+        scene.settle(0);
+        scene.older_pods(1);
+        let claim = format!(
+            "{{metadata: {{name: models}}, spec: {{accessModes: [{modes}]}}, status: {{phase: Bound}}}}"
+        );
+        scene.pods(&[&format!(
+            "{{node: {node}, containers: [{{name: engine, state: {begun}}}], conditions: [{{type: PodScheduled, \
+             status: 'True', lastTransitionTime: '{}'}}]}}",
+            at(-300)
+        )]);
+        scene.observe(|observed| observed.claim = Some(Arc::new(serde_saphyr::from_str(&claim).unwrap())));
+        strategy_of(&scene)
+    };
+    let creating = "{waiting: {reason: ContainerCreating}}";
+    assert_eq!(scene("ReadWriteOnce", "gpu-1", creating), Strategy::Replace);
+    assert_eq!(scene("ReadWriteOnce", "gpu-0", creating), Strategy::Surge, "the volume is attached there");
+    assert_eq!(scene("ReadWriteMany", "gpu-1", creating), Strategy::Surge);
+    assert_eq!(scene("ReadWriteOnce", "gpu-1", "{running: {}}"), Strategy::Surge);
+}
+
+#[test]
+fn what_the_user_chose_does_not_wait() {
+    assert_eq!(strategy_of(&stuck("Surge", 9_000, SHORT)), Strategy::Surge);
+    assert_eq!(strategy_of(&stuck("Replace", 0, SHORT)), Strategy::Replace);
+}
+
+#[test]
+fn replace_spares_the_pod_that_serves_from_a_revision_that_is_known_not_to_run() {
+    let mut scene = stuck("Replace", 0, SHORT);
+    scene.observe(|observed| observed.rooms = Some(vec![room("H100", 8)]));
+    assert_eq!(strategy_of(&scene), Strategy::Surge);
+    let mut scene = Scene::ready(1);
+    scene.edit_spec(|spec| {
+        spec.rollout = Rollout::Replace;
+        spec.model_source = "pvc://missing".into();
+    });
+    assert_eq!(strategy_of(&scene), Strategy::Surge);
+}
+
+#[test]
+fn replace_says_before_it_acts_that_nothing_will_serve() {
+    let mut scene = Scene::ready(1);
+    scene.edit_spec(|spec| {
+        spec.rollout = Rollout::Replace;
+        spec.args = vec!["--x".into()];
+    });
+    let warning = decided(&scene).warning.unwrap();
+    assert!(warning.contains("pod chat-0 is the only one that serves"), "{warning}");
+    let mut two = Scene::ready(2);
+    two.edit_spec(|spec| {
+        spec.rollout = Rollout::Replace;
+        spec.args = vec!["--x".into()];
+    });
+    assert_eq!(decided(&two).warning, None);
+}

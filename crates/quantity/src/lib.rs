@@ -1,0 +1,164 @@
+//! Kubernetes quantities (`1.5Gi`, `500m`, `2e3`): read, compared by value and added. Pure.
+//!
+//! The notation is that of `resource.Quantity` in the Kubernetes API. What is only passed on is never parsed.
+
+#![forbid(unsafe_code)]
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+/// Whole bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bytes(u128);
+
+/// A value that is not negative, as a fraction.
+#[derive(Clone, Copy)]
+struct Exact {
+    dividend: u128,
+    divisor: u128,
+}
+
+/// 2⁶³ bytes: the API server keeps quantities of memory as signed 64-bit numbers.
+const MOST: u128 = 1 << 63;
+
+const SUFFIXES: [(&str, u128); 12] = [
+    ("", 1),
+    ("Ki", 1 << 10),
+    ("Mi", 1 << 20),
+    ("Gi", 1 << 30),
+    ("Ti", 1 << 40),
+    ("Pi", 1 << 50),
+    ("Ei", 1 << 60),
+    ("k", 1_000),
+    ("M", 1_000_000),
+    ("G", 1_000_000_000),
+    ("T", 1_000_000_000_000),
+    ("P", 1_000_000_000_000_000),
+];
+
+impl Bytes {
+    pub const fn mebibytes(count: u128) -> Self {
+        Self(count << 20)
+    }
+
+    /// A quantity of memory, rounded up to whole bytes; `None` if the text is not one.
+    pub fn parse(text: &str) -> Option<Self> {
+        let Exact { dividend, divisor } = exact(text)?;
+        let bytes = dividend.div_ceil(divisor);
+        (bytes <= MOST).then_some(Self(bytes))
+    }
+
+    pub fn count(self) -> u128 {
+        self.0
+    }
+
+    pub fn plus(self, other: Self) -> Self {
+        Self((self.0 + other.0).min(MOST))
+    }
+
+    /// Always the same text for the same amount, and the one that the API server would keep.
+    pub fn quantity(self) -> Quantity {
+        const BINARY: [(&str, u128); 4] =
+            [("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
+        let fits = |(_, unit): &(&str, u128)| self.0 != 0 && self.0.is_multiple_of(*unit);
+        match BINARY.into_iter().find(fits) {
+            Some((suffix, unit)) => Quantity(format!("{}{suffix}", self.0 / unit)),
+            None => Quantity(self.0.to_string()),
+        }
+    }
+}
+
+/// A count of devices: extended resources are whole numbers. `None` if the text is not one.
+pub fn whole(text: &str) -> Option<i64> {
+    let Exact { dividend, divisor } = exact(text)?;
+    dividend.is_multiple_of(divisor).then(|| i64::try_from(dividend / divisor).ok())?
+}
+
+/// Whether two texts are the same amount; the API server rewrites `1024Mi` as `1Gi`. False if one cannot be read.
+pub fn is_same(one: &str, other: &str) -> bool {
+    let (Some(one), Some(other)) = (exact(one), exact(other)) else { return false };
+    let product = |dividend: u128, divisor: u128| dividend.checked_mul(divisor);
+    let (left, right) = (product(one.dividend, other.divisor), product(other.dividend, one.divisor));
+    left.is_some() && left == right
+}
+
+fn exact(text: &str) -> Option<Exact> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() && fraction.is_empty() {
+        return None;
+    }
+    // Nine digits are nano, the finest that Kubernetes keeps.
+    let places = u32::try_from(fraction.len()).ok().filter(|places| *places <= 9)?;
+    let digits: u128 = format!("{whole}{fraction}").parse().ok()?;
+    let (factor, divisor) = scale(suffix)?;
+    Some(Exact { dividend: digits.checked_mul(factor)?, divisor: divisor.checked_mul(10_u128.pow(places))? })
+}
+
+/// Factor and divisor of a suffix.
+fn scale(suffix: &str) -> Option<(u128, u128)> {
+    if let Some((_, factor)) = SUFFIXES.iter().find(|(known, _)| *known == suffix) {
+        return Some((*factor, 1));
+    }
+    match suffix {
+        "m" => Some((1, 1_000)),
+        "u" => Some((1, 1_000_000)),
+        "n" => Some((1, 1_000_000_000)),
+        "E" => Some((10_u128.pow(18), 1)),
+        _ => {
+            let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+            let power = 10_u128.checked_pow(exponent.unsigned_abs()).filter(|_| exponent.abs() <= 18)?;
+            Some(if exponent < 0 { (1, power) } else { (power, 1) })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_notation_of_kubernetes_is_understood() {
+        for (text, bytes) in [
+            ("1024", 1024),
+            ("1Ki", 1024),
+            ("1.5Gi", 3 << 29),
+            ("2G", 2_000_000_000),
+            ("1e3", 1_000),
+            ("1E3", 1_000),
+            ("5000m", 5),
+            ("1m", 1),
+            (".5Ki", 512),
+        ] {
+            assert_eq!(Bytes::parse(text), Some(Bytes(bytes)), "{text}");
+        }
+        for nonsense in ["", "Gi", "-1Gi", "1 Gi", "1Xi", "1.2.3", "99999999999Ei"] {
+            assert_eq!(Bytes::parse(nonsense), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn devices_are_counted_in_whole_numbers() {
+        assert_eq!(["8", "1k", "2000m", "0"].map(whole), [Some(8), Some(1_000), Some(2), Some(0)]);
+        assert_eq!(["500m", "", "x", "-1"].map(whole), [None; 4]);
+    }
+
+    #[test]
+    fn amounts_are_the_same_by_value() {
+        for (one, other) in [("1Gi", "1024Mi"), ("500m", "0.5"), ("2", "2000m"), ("0", "0Gi")] {
+            assert!(is_same(one, other) && is_same(other, one), "{one} {other}");
+        }
+        for (one, other) in [("1G", "1Gi"), ("1", "x"), ("", "")] {
+            assert!(!is_same(one, other), "{one} {other}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_reads_back_the_same(bytes in 0..MOST) {
+            prop_assert_eq!(Bytes::parse(&Bytes(bytes).quantity().0), Some(Bytes(bytes)));
+        }
+    }
+}

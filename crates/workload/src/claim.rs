@@ -1,0 +1,139 @@
+//! Claims: who may mount one, and why it cannot be used. Pure.
+
+use api::reasons;
+use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube::Resource;
+use serde::Deserialize;
+
+use crate::Cause;
+
+/// A claim: who may mount it, and whether its volume is still there.
+#[derive(Resource, Clone, Debug, Default, Deserialize)]
+#[resource(inherit = PersistentVolumeClaim)]
+#[serde(from = "ClaimParts")]
+pub struct ClaimView {
+    pub metadata: ObjectMeta,
+    pub access_modes: Vec<String>,
+    pub phase: String,
+}
+
+/// Pods on several nodes at a time.
+const SHARED_MODES: [&str; 2] = ["ReadOnlyMany", "ReadWriteMany"];
+const LOST: &str = "Lost";
+
+impl ClaimView {
+    /// Whether pods on several nodes may mount it at a time.
+    pub fn is_shareable(&self) -> bool {
+        self.access_modes.iter().any(|mode| SHARED_MODES.contains(&mode.as_str()))
+    }
+}
+
+/// Why pods cannot use the claim. One that waits for its first consumer is bound when the first pod is placed: nothing
+/// is wrong with it. `field`: where the user names the claim.
+pub fn fault(
+    claim: Option<&ClaimView>,
+    (namespace, name): (&str, &str),
+    field: &str,
+    replicas: i32,
+) -> Option<Cause> {
+    let cause = |reason, message| Some(Cause { reason, message });
+    let Some(seen) = claim else {
+        let message = format!(
+            "there is no PersistentVolumeClaim \"{name}\" in namespace {namespace}; create it, or change {field}"
+        );
+        return cause(reasons::CLAIM_NOT_FOUND, message);
+    };
+    if seen.phase == LOST {
+        let message = format!("claim {name} has lost its volume; restore the volume, or replace the claim");
+        return cause(reasons::CLAIM_NOT_FOUND, message);
+    }
+    if replicas > 1 && !seen.is_shareable() {
+        let (modes, wanted) = (seen.access_modes.join(" and "), SHARED_MODES.join(" or "));
+        let message = format!("claim {name} is {modes}; {replicas} replicas need {wanted}");
+        return cause(reasons::CLAIM_NOT_SHAREABLE, message);
+    }
+    None
+}
+
+#[derive(Deserialize)]
+struct ClaimParts {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: ClaimSpecParts,
+    #[serde(default)]
+    status: ClaimStatusParts,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ClaimSpecParts {
+    access_modes: Vec<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ClaimStatusParts {
+    phase: String,
+}
+
+impl From<ClaimParts> for ClaimView {
+    fn from(ClaimParts { metadata, spec, status }: ClaimParts) -> Self {
+        Self {
+            metadata: ObjectMeta {
+                name: metadata.name,
+                namespace: metadata.namespace,
+                uid: metadata.uid,
+                resource_version: metadata.resource_version,
+                ..ObjectMeta::default()
+            },
+            access_modes: spec.access_modes,
+            phase: status.phase,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reason_of(replicas: i32, claim: Option<&str>) -> Option<(&'static str, String)> {
+        let claim = claim.map(|parts| {
+            let parts = format!("{{metadata: {{name: models}}, {parts}}}");
+            serde_saphyr::from_str::<ClaimView>(&parts).unwrap()
+        });
+        let cause = fault(claim.as_ref(), ("demo", "models"), "spec.modelSource", replicas);
+        cause.map(|Cause { reason, message }| (reason, message))
+    }
+
+    const ONE_NODE: Option<&str> = Some("spec: {accessModes: [ReadWriteOnce]}, status: {phase: Bound}");
+
+    #[test]
+    fn a_missing_claim_is_named() {
+        let (reason, message) = reason_of(1, None).unwrap();
+        assert_eq!(reason, reasons::CLAIM_NOT_FOUND);
+        assert_eq!(
+            message,
+            "there is no PersistentVolumeClaim \"models\" in namespace demo; create it, or change spec.modelSource"
+        );
+    }
+
+    #[test]
+    fn a_claim_of_one_node_serves_one_replica() {
+        assert_eq!(reason_of(1, ONE_NODE), None);
+        let message = "claim models is ReadWriteOnce; 2 replicas need ReadOnlyMany or ReadWriteMany";
+        assert_eq!(reason_of(2, ONE_NODE), Some((reasons::CLAIM_NOT_SHAREABLE, message.to_owned())));
+        assert_eq!(reason_of(2, Some("spec: {accessModes: [ReadWriteOnce, ReadOnlyMany]}")), None);
+    }
+
+    #[test]
+    fn a_claim_that_waits_for_its_first_consumer_is_no_fault() {
+        let waiting = Some("spec: {accessModes: [ReadWriteMany]}, status: {phase: Pending}");
+        assert_eq!(reason_of(1, waiting), None);
+    }
+
+    #[test]
+    fn a_claim_that_lost_its_volume_cannot_be_used() {
+        let lost = reason_of(1, Some("spec: {accessModes: [ReadWriteMany]}, status: {phase: Lost}"));
+        assert_eq!(lost.unwrap().0, reasons::CLAIM_NOT_FOUND);
+    }
+}

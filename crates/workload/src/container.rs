@@ -1,0 +1,123 @@
+//! Why a container does not start, or does not stay. Pure.
+
+use std::time::Duration;
+
+use api::reasons;
+
+use crate::{
+    Cause,
+    pod::{Container, PodView, Terminated},
+};
+
+/// Longest text that is repeated from a container, a kubelet or a scheduler.
+const LONGEST_QUOTE: usize = 512;
+
+/// How kubelets name an image that cannot be pulled.
+pub const IMAGE_FAULTS: [&str; 6] = [
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "ImageInspectError",
+    "RegistryUnavailable",
+];
+/// How kubelets name a container that cannot be created, most often for want of a Secret or a key in it.
+const CONFIG_FAULTS: [&str; 3] = ["CreateContainerConfigError", "CreateContainerError", "RunContainerError"];
+const BACK_OFF: &str = "CrashLoopBackOff";
+/// A kubelet resets the back-off of a container that ran this long (twice its longest back-off of 5 min).
+const STEADY_AFTER: Duration = Duration::from_secs(600);
+
+/// A container that the kubelet cannot start.
+pub fn start_fault(pod: &PodView, container: &Container) -> Option<Cause> {
+    let waiting = container.state.waiting.as_ref()?;
+    let reason = match waiting.reason.as_str() {
+        reason if IMAGE_FAULTS.contains(&reason) => reasons::IMAGE_PULL_FAILED,
+        reason if CONFIG_FAULTS.contains(&reason) => reasons::CRASH_LOOP,
+        _ => return None,
+    };
+    let message = format!(
+        "{} of pod {} cannot start ({}): {}",
+        container.name,
+        pod.name(),
+        waiting.reason,
+        quote(&waiting.message)
+    );
+    Some(Cause { reason, message })
+}
+
+/// How the container ended, now or the last time.
+pub fn last_end(container: &Container) -> Option<&Terminated> {
+    container.state.terminated.as_ref().or(container.last.terminated.as_ref())
+}
+
+/// A container that keeps ending: the kubelet waits before it tries again, or the last run was short and not the first.
+/// One end is no loop: a node that reboots ends every container once.
+pub fn keeps_ending(container: &Container) -> Option<&Terminated> {
+    let ended = last_end(container)?;
+    let backs_off = container.state.waiting.as_ref().is_some_and(|waiting| waiting.reason == BACK_OFF);
+    let ran_for = ended
+        .finished_at
+        .zip(ended.started_at)
+        .and_then(|(end, start)| Duration::try_from(end.duration_since(start)).ok());
+    let was_short = ran_for.is_none_or(|ran| ran < STEADY_AFTER);
+    (backs_off || (container.restart_count > 1 && was_short)).then_some(ended)
+}
+
+pub fn is_out_of_memory(ended: &Terminated) -> bool {
+    ended.reason == "OOMKilled"
+}
+
+/// A text of another program, cut to a length that fits a condition.
+pub fn quote(text: &str) -> String {
+    let text = text.trim();
+    text.get(..text.floor_char_boundary(LONGEST_QUOTE)).unwrap_or(text).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container(state: &str) -> Container {
+        serde_saphyr::from_str(&format!("{{name: engine, {state}}}")).unwrap()
+    }
+
+    fn loops(state: &str) -> bool {
+        keeps_ending(&container(state)).is_some()
+    }
+
+    #[test]
+    fn one_end_is_no_loop() {
+        assert!(!loops("state: {terminated: {exitCode: 1}}"));
+        assert!(!loops("restartCount: 1, state: {running: {}}, lastState: {terminated: {exitCode: 255}}"));
+        assert!(loops("restartCount: 2, state: {running: {}}, lastState: {terminated: {exitCode: 1}}"));
+        assert!(loops(
+            "restartCount: 1, state: {waiting: {reason: CrashLoopBackOff}}, lastState: {terminated: {exitCode: 1}}"
+        ));
+    }
+
+    #[test]
+    fn an_end_after_a_long_run_is_no_loop_however_often_it_happened() {
+        let ran = |until: &str| {
+            loops(&format!(
+                "restartCount: 9, state: {{running: {{}}}}, lastState: {{terminated: {{exitCode: 137, \
+                 startedAt: '2026-01-01T00:00:00Z', finishedAt: '2026-01-01T{until}Z'}}}}"
+            ))
+        };
+        assert!(ran("00:09:59"));
+        assert!(!ran("00:10:00"));
+    }
+
+    #[test]
+    fn an_image_that_cannot_be_pulled_and_a_container_that_cannot_be_created_have_a_reason() {
+        let pod: PodView = serde_saphyr::from_str("{metadata: {name: chat-0}}").unwrap();
+        let reason = |waiting: &str| {
+            let container = container(&format!("state: {{waiting: {{reason: {waiting}, message: why}}}}"));
+            start_fault(&pod, &container).map(|cause| cause.reason)
+        };
+        for waiting in IMAGE_FAULTS {
+            assert_eq!(reason(waiting), Some(reasons::IMAGE_PULL_FAILED));
+        }
+        assert_eq!(reason("CreateContainerConfigError"), Some(reasons::CRASH_LOOP));
+        assert_eq!(reason("PodInitializing"), None);
+    }
+}

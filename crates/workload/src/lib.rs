@@ -1,0 +1,33 @@
+//! Pods, nodes, claims and GPUs as controllers see and render them.
+//!
+//! ```text
+//!  seen:      pod, node, claim, deployment       narrow views, decoded from what a watch delivers
+//!  judged:    container, gpu, claim, pace        why a pod does not start or stay, what fits where, how fast pods move
+//!  rendered:  template, kept_template, name      restricted pod templates, what is kept of them, names of children
+//! ```
+//!
+//! Pure: no client, no cache, no clock, no environment. It knows no kind of this project, only Kubernetes' own kinds
+//! and the field types that the kinds share (`api::pods`). Controllers own conditions, retries and every decision.
+
+#![forbid(unsafe_code)]
+
+pub mod amounts;
+pub mod claim;
+pub mod container;
+pub mod deployment;
+pub mod gpu;
+pub mod kept_template;
+pub mod name;
+pub mod node;
+pub mod pace;
+pub mod pod;
+pub mod template;
+
+mod metadata;
+
+/// What is wrong: a reason of `api::reasons`, and a message that names the object and the fix.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cause {
+    pub reason: &'static str,
+    pub message: String,
+}

@@ -1,0 +1,80 @@
+//! What every view keeps of an object's metadata, and of a condition.
+
+use api::labels;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use serde::{Deserialize, Deserializer};
+
+/// The object that a pod or a ReplicaSet was made for, by the recommended labels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    kind: Box<str>,
+    name: Box<str>,
+}
+
+/// One condition of a pod, a node or a Deployment.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    #[serde(rename = "type")]
+    pub(crate) type_: String,
+    pub status: String,
+    #[serde(default)]
+    pub reason: String,
+    #[serde(default)]
+    pub message: String,
+    #[serde(default, deserialize_with = "timestamp")]
+    pub last_transition_time: Option<Timestamp>,
+}
+
+/// Other tools write `managed-by`, too: Helm most of all.
+const CONTROLLER_SUFFIX: &str = "-controller";
+
+impl Instance {
+    /// The name of the object, if it is of this kind (`app.kubernetes.io/name`).
+    pub fn of_kind(&self, kind: &str) -> Option<&str> {
+        (*self.kind == *kind).then_some(&*self.name)
+    }
+}
+
+impl Condition {
+    pub(crate) fn is(&self, type_: &str) -> bool {
+        self.type_ == type_
+    }
+
+    /// The kubelet's words are long, and the same on every node.
+    pub(crate) fn without_words(self) -> Self {
+        Self { reason: String::new(), message: String::new(), ..self }
+    }
+}
+
+/// Identity, owners and times; and the instance, if a controller of this project manages the object.
+pub(crate) fn narrow(metadata: ObjectMeta) -> (ObjectMeta, Option<Instance>) {
+    let mut labels = metadata.labels.unwrap_or_default();
+    let is_managed = labels.get(labels::MANAGED_BY).is_some_and(|by| by.ends_with(CONTROLLER_SUFFIX));
+    let instance = labels
+        .remove(labels::NAME)
+        .zip(labels.remove(labels::INSTANCE))
+        .filter(|_| is_managed)
+        .map(|(kind, name)| Instance { kind: kind.into(), name: name.into() });
+    // A decoded list has spare capacity, which adds up over thousands of objects.
+    let owner_references = metadata.owner_references.map(|mut owners| {
+        owners.shrink_to_fit();
+        owners
+    });
+    let narrow = ObjectMeta {
+        name: metadata.name,
+        namespace: metadata.namespace,
+        uid: metadata.uid,
+        resource_version: metadata.resource_version,
+        owner_references,
+        creation_timestamp: metadata.creation_timestamp,
+        deletion_timestamp: metadata.deletion_timestamp,
+        ..ObjectMeta::default()
+    };
+    (narrow, instance)
+}
+
+pub(crate) fn timestamp<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
+    Ok(Option::<Time>::deserialize(deserializer)?.map(|time| time.0))
+}

@@ -1,0 +1,243 @@
+//! Pods, as far as decisions need them. A cluster has many, so everything else is dropped while decoding.
+
+use jiff::Timestamp;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube::Resource;
+use serde::Deserialize;
+
+use crate::{
+    amounts::{ContainerSpec, Extended, held},
+    metadata::{narrow, timestamp},
+};
+
+pub use crate::metadata::{Condition, Instance};
+
+/// A pod: where it is, what it holds there and, if a controller of this project manages it, what its containers do.
+#[derive(Resource, Clone, Debug, Default, Deserialize)]
+#[resource(inherit = Pod)]
+#[serde(from = "PodParts")]
+pub struct PodView {
+    pub metadata: ObjectMeta,
+    /// `None` for pods of other owners.
+    pub instance: Option<Instance>,
+    /// Extended resources that it holds on its node.
+    pub held: Extended,
+    pub phase: String,
+    /// Why it failed, in the kubelet's words (`Evicted`).
+    pub reason: String,
+    pub message: String,
+    pub node: Option<String>,
+    pub scheduled: Option<Condition>,
+    pub is_ready: bool,
+    /// When it became ready, or ceased to be.
+    pub ready_turned: Option<Timestamp>,
+    pub init_containers: Box<[Container]>,
+    pub containers: Box<[Container]>,
+}
+
+/// Pods that a kubelet has ended: evicted, or rejected at their start.
+pub const FAILED: &str = "status.phase=Failed";
+
+/// Pods that hold something of their node, or will.
+pub const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Container {
+    pub name: String,
+    /// Its startup probe has succeeded.
+    #[serde(default)]
+    pub started: Option<bool>,
+    #[serde(default)]
+    pub restart_count: i32,
+    #[serde(default)]
+    pub state: ContainerState,
+    #[serde(default, rename = "lastState")]
+    pub last: ContainerState,
+}
+
+/// One of the three is there, or none.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct ContainerState {
+    pub waiting: Option<Waiting>,
+    pub running: Option<Running>,
+    pub terminated: Option<Terminated>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Waiting {
+    #[serde(default)]
+    pub reason: String,
+    #[serde(default)]
+    pub message: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Running {
+    #[serde(default, deserialize_with = "timestamp")]
+    pub started_at: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Terminated {
+    pub exit_code: i32,
+    #[serde(default)]
+    pub reason: String,
+    #[serde(default)]
+    pub message: String,
+    #[serde(default, deserialize_with = "timestamp")]
+    pub started_at: Option<Timestamp>,
+    #[serde(default, deserialize_with = "timestamp")]
+    pub finished_at: Option<Timestamp>,
+}
+
+impl PodView {
+    pub fn uid(&self) -> &str {
+        self.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    pub fn container(&self, name: &str) -> Option<&Container> {
+        self.containers.iter().find(|container| container.name == name)
+    }
+
+    pub fn init_container(&self, name: &str) -> Option<&Container> {
+        self.init_containers.iter().find(|container| container.name == name)
+    }
+
+    /// Whether the scheduler has tried and found no node.
+    pub fn is_unschedulable(&self) -> bool {
+        self.scheduled.as_ref().is_some_and(|scheduled| scheduled.status == "False")
+    }
+
+    /// Evicted, finished or being deleted: its controller has replaced it already, or will.
+    pub fn is_over(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some() || self.phase == "Failed" || self.phase == "Succeeded"
+    }
+
+    pub fn created(&self) -> Option<Timestamp> {
+        self.metadata.creation_timestamp.as_ref().map(|created| created.0)
+    }
+
+    pub fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+}
+
+#[derive(Deserialize)]
+struct PodParts {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: PodSpecParts,
+    #[serde(default)]
+    status: PodStatusParts,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodSpecParts {
+    node_name: Option<String>,
+    init_containers: Vec<ContainerSpec>,
+    containers: Vec<ContainerSpec>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodStatusParts {
+    phase: String,
+    reason: String,
+    message: String,
+    conditions: Vec<Condition>,
+    init_container_statuses: Box<[Container]>,
+    container_statuses: Box<[Container]>,
+}
+
+impl From<PodParts> for PodView {
+    fn from(PodParts { metadata, spec, status }: PodParts) -> Self {
+        let ready = status.conditions.iter().find(|condition| condition.is("Ready"));
+        let is_ready = ready.is_some_and(|ready| ready.status == "True");
+        let ready_turned = ready.and_then(|ready| ready.last_transition_time);
+        let (metadata, instance) = narrow(metadata);
+        let node = spec.node_name.filter(|node| !node.is_empty());
+        let held = held(&spec.init_containers, &spec.containers);
+        if instance.is_none() {
+            // Most pods of a cluster: only what they hold matters.
+            let metadata = ObjectMeta { owner_references: None, ..metadata };
+            return Self { metadata, node, held, phase: status.phase, ..Self::default() };
+        }
+        Self {
+            metadata,
+            instance,
+            held,
+            phase: status.phase,
+            reason: status.reason,
+            message: status.message,
+            node,
+            scheduled: status.conditions.into_iter().find(|condition| condition.is("PodScheduled")),
+            is_ready,
+            ready_turned,
+            init_containers: status.init_container_statuses,
+            containers: status.container_statuses,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_without_a_status_is_nothing_yet() {
+        let pod: PodView = serde_saphyr::from_str("{metadata: {name: a}, spec: {containers: []}}").unwrap();
+        assert!(pod.node.is_none() && pod.scheduled.is_none() && !pod.is_ready && pod.containers.is_empty());
+    }
+
+    #[test]
+    fn only_what_it_holds_is_kept_of_a_pod_of_another_owner() {
+        let pod: PodView = serde_saphyr::from_str(
+            "
+metadata: {name: theirs, labels: {app.kubernetes.io/instance: chat}}
+spec: {nodeName: gpu-0, containers: [{name: a, resources: {requests: {nvidia.com/gpu: '2'}}}]}
+status: {phase: Running, containerStatuses: [{name: a}]}
+",
+        )
+        .unwrap();
+        assert_eq!(pod.node.as_deref(), Some("gpu-0"));
+        assert_ne!(pod.held, Extended::default());
+        assert!(pod.instance.is_none() && pod.containers.is_empty());
+    }
+
+    #[test]
+    fn a_managed_pod_keeps_what_decisions_need() {
+        let pod: PodView = serde_saphyr::from_str(
+            "
+metadata:
+  name: chat-abc
+  labels:
+    app.kubernetes.io/instance: chat
+    app.kubernetes.io/name: aiinference
+    app.kubernetes.io/managed-by: inference-controller
+    other: x
+  annotations: {large: text}
+spec: {nodeName: gpu-0, containers: [{name: engine}]}
+status:
+  phase: Running
+  conditions:
+  - {type: Ready, status: 'True', lastTransitionTime: '2026-01-01T00:00:00Z'}
+  - {type: PodScheduled, status: 'True', lastTransitionTime: '2026-01-01T00:00:00Z'}
+  containerStatuses:
+  - {name: engine, ready: true, image: a, imageID: b, restartCount: 1,
+     state: {running: {startedAt: '2026-01-01T00:00:00Z'}},
+     lastState: {terminated: {exitCode: 137, reason: OOMKilled}}}
+",
+        )
+        .unwrap();
+        assert_eq!(pod.node.as_deref(), Some("gpu-0"));
+        assert!(pod.is_ready && pod.scheduled.as_ref().is_some_and(|condition| condition.status == "True"));
+        assert_eq!(pod.containers[0].last.terminated.as_ref().map(|ended| ended.exit_code), Some(137));
+        assert_eq!(pod.instance.as_ref().and_then(|of| of.of_kind("aiinference")), Some("chat"));
+        assert_eq!(pod.metadata.labels, None);
+        assert_eq!(pod.metadata.annotations, None);
+    }
+}
