@@ -179,6 +179,72 @@ async fn a_source_is_one_query_or_one_metric_of_the_pods() {
 }
 
 #[tokio::test]
+async fn further_metrics_obey_the_rules_of_the_first() {
+    let metrics = |metrics: Value| json!({"additionalMetrics": metrics});
+    let metric = |change: Value| {
+        let mut metric = json!({"metricType": "latency", "targetValue": 200});
+        metric.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        json!({"additionalMetrics": [metric]})
+    };
+    let latency = json!({"metricType": "latency", "targetValue": 200});
+    check::<AIScaler>(
+        base(),
+        vec![
+            case(
+                "additionalMetrics",
+                "at most 4 items",
+                metrics(vec![latency.clone(); 5].into()),
+                metrics(vec![latency.clone(); 4].into()),
+            ),
+            case(
+                "additionalMetrics[0].metricType",
+                "Unsupported value",
+                metric(json!({"metricType": "cpu"})),
+                metric(json!({"metricType": "gpu_memory"})),
+            ),
+            case(
+                "additionalMetrics[0].targetValue",
+                "Required value",
+                metrics(json!([{"metricType": "latency"}])),
+                metrics(json!([latency])),
+            ),
+            case(
+                "additionalMetrics[0].targetValue",
+                "greater than or equal to 1",
+                metric(json!({"targetValue": 0})),
+                metric(json!({"targetValue": 1})),
+            ),
+            case(
+                "additionalMetrics[0].source",
+                "source is required with metricType custom",
+                metric(json!({"metricType": "custom"})),
+                metric(json!({"metricType": "custom", "source": prometheus()})),
+            ),
+            case(
+                "additionalMetrics[0].source",
+                "must have exactly one of prometheus and pods",
+                metric(json!({"source": {}})),
+                metric(json!({"source": {"pods": {"port": 80, "metric": "m"}}})),
+            ),
+            case(
+                "additionalMetrics[0].source.pods.metric",
+                "must be the name of a Prometheus metric",
+                metric(json!({"source": {"pods": {"port": 80, "metric": "a b"}}})),
+                metric(json!({"source": {"pods": {"port": 80, "metric": "a_b"}}})),
+            ),
+            case(
+                "minReplicas",
+                "must be at least 1 without source.prometheus",
+                json!({"minReplicas": 0, "additionalMetrics": [{"metricType": "custom", "targetValue": 1, "source": prometheus()}]}),
+                json!({"minReplicas": 0, "source": prometheus(), "additionalMetrics": [latency]}),
+            ),
+            case("mode", "Unsupported value", json!({"mode": "Preview"}), json!({"mode": "DryRun"})),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn behavior_and_fallback_stay_within_their_bounds() {
     let up = |rules: Value| json!({"behavior": {"scaleUp": rules}});
     let policy = |policy: Value| json!({"behavior": {"scaleDown": {"policies": [policy]}}});
@@ -267,6 +333,7 @@ async fn what_is_left_out_is_filled_in() {
             "maxReplicas": 10,
             "behavior": {"scaleUp": {"selectPolicy": "Max"}},
             "source": {"pods": {"port": 80, "path": "/metrics", "metric": "m"}},
+            "mode": "Apply",
             "paused": false,
         })
     );

@@ -81,6 +81,12 @@ pub struct AIScalerSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
 
+    /// Metrics beside the first, at most 4. Each asks for a number of replicas, and the largest wins, as in a
+    /// HorizontalPodAutoscaler. Default: none. Changing it restarts nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4), extend("x-kubernetes-list-type" = "atomic"))]
+    pub additional_metrics: Vec<AdditionalMetric>,
+
     /// How fast to scale, as in a HorizontalPodAutoscaler and with the same defaults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behavior: Option<Behavior>,
@@ -89,9 +95,44 @@ pub struct AIScalerSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
 
+    /// Apply: replicas of the target are set. DryRun: everything is measured, decided and recorded in the status, and no
+    /// replicas are set, so that an AIScaler can be tried beside another autoscaler. Default: Apply. Changing it restarts
+    /// nothing.
+    #[serde(default)]
+    pub mode: Mode,
+
     /// The controller leaves the target as it is and says so in the conditions. Default: false.
     #[serde(default)]
     pub paused: bool,
+}
+
+/// Whether decisions are carried out.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    #[default]
+    Apply,
+    DryRun,
+}
+
+/// A metric beside the first one.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.metricType != 'custom' || has(self.source)")
+        .message("source is required with metricType custom").field_path(".source")
+        .reason(Reason::FieldValueRequired)
+)]
+pub struct AdditionalMetric {
+    /// What is measured, as in metricType of the first metric. Required.
+    pub metric_type: MetricType,
+
+    /// Value per replica that the target is kept at, in the unit of metricType. Required.
+    #[schemars(range(min = 1, max = 1000000000000_i64))]
+    pub target_value: i64,
+
+    /// Where samples come from, as in source of the first metric. Required with metricType custom.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
 }
 
 /// An object with a scale sub-resource.
@@ -291,9 +332,15 @@ pub struct AIScalerStatus {
     #[schemars(range(min = 0))]
     pub desired_replicas: i32,
 
-    /// Latest value of the metric.
+    /// Latest value of the first metric.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<MetricStatus>,
+
+    /// Latest value of each metric and the replicas that it asks for: the first one, then additionalMetrics in their
+    /// order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "atomic"))]
+    pub metrics: Vec<MetricReading>,
 
     /// When the target was last scaled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -341,6 +388,36 @@ pub struct MetricStatus {
     #[serde(default)]
     #[schemars(length(max = 128))]
     pub display: String,
+}
+
+/// Latest value of one of several metrics. Fractions are decimal strings.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct MetricReading {
+    /// What is measured, as in the spec.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub metric_type: String,
+
+    /// Measured, per replica.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub value: String,
+
+    /// Wanted, per replica.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub target: String,
+
+    /// Both: `12/5`.
+    #[serde(default)]
+    #[schemars(length(max = 128))]
+    pub display: String,
+
+    /// Replicas that this metric asks for, before windows, policies and bounds. Absent while it cannot be measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub replicas: Option<i32>,
 }
 
 /// Seconds from the creation of a pod until it is ready.
