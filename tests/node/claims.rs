@@ -8,6 +8,7 @@ use tests::Scene;
 pub(crate) async fn model_in_a_claim(scene: &Scene<'_>) -> String {
     let folder = folder(scene);
     fs::create_dir_all(&folder).expect("a folder for the model");
+    fs::write(folder.join("config.json"), "{}").expect("a model");
     fs::write(folder.join("weights.bin"), vec![7; 64 * 1024]).expect("a model");
     claim(scene, &folder).await;
     "pvc://models".to_owned()

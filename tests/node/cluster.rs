@@ -28,7 +28,7 @@ async fn a_service_reaches_pods_on_every_node_by_name() {
     for index in 0..2 {
         until_ready(&scene, &format!("web-{index}")).await;
     }
-    let url = format!("http://web.{}.svc.cluster.local/v1/completions", scene.namespace());
+    let url = format!("http://web.{}.svc.cluster.local/v1/chat/completions", scene.namespace());
     create(&scene, &pod("load", json!({ "restartPolicy": "Never", "containers": [load(&url)] }))).await;
     let report = report(&scene, "load").await;
     assert_eq!(report["succeeded"], 40, "{report}");
@@ -49,7 +49,7 @@ async fn a_pod_has_logs_and_can_be_entered() {
         "/test-engine",
         "load",
         "--url",
-        "http://127.0.0.1:8000/v1/completions",
+        "http://127.0.0.1:8000/v1/chat/completions",
         "--rate",
         "5",
         "--seconds",
@@ -68,7 +68,7 @@ async fn a_sidecar_starts_first_and_ends_with_its_pod() {
     let spec = json!({
         "restartPolicy": "Never",
         "initContainers": [sidecar],
-        "containers": [load("http://127.0.0.1:8001/v1/completions")],
+        "containers": [load("http://127.0.0.1:8001/v1/chat/completions")],
     });
     create(&scene, &pod("served", spec)).await;
     let report = report(&scene, "served").await;
@@ -80,7 +80,7 @@ async fn a_container_that_takes_more_memory_than_its_limit_is_killed() {
     let scene = real().await;
     let greedy = container(
         "greedy",
-        &["/etc", "--port=8000"],
+        &["--model-id=/etc", "--port=8000"],
         json!({
             "env": [{ "name": "ENGINE_FAULT", "value": "allocate:256" }],
             "resources": { "limits": { "memory": "64Mi" } },

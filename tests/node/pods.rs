@@ -45,7 +45,8 @@ pub(crate) fn container(name: &str, args: &[&str], more: Value) -> Value {
 
 /// An engine that serves at once.
 pub(crate) fn engine(name: &str, port: u16) -> Value {
-    let args = ["/etc".to_owned(), format!("--port={port}")];
+    // Called as TGI: as vLLM it would ask for a configuration.
+    let args = ["--model-id=/etc".to_owned(), format!("--port={port}")];
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     container(
         name,

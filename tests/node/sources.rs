@@ -28,8 +28,8 @@ async fn what_the_store_has_is_what_the_engine_reads_and_cannot_change() {
     let store = Store::start(&scene).await;
     let model = Model::new([
         ("config.json", b"{}".into()),
-        ("weights/model-1.safetensors", noise(1, 100 * MIB)),
-        ("weights/model-2.safetensors", noise(2, 3 * MIB + 1)),
+        ("weights/model-1.bin", noise(1, 100 * MIB)),
+        ("weights/model-2.bin", noise(2, 3 * MIB + 1)),
         ("tokenizer/deeply/nested/empty folders are none/vocab.txt", "täst\n".into()),
     ]);
     store.put_model("qwen", &model);
@@ -48,7 +48,11 @@ async fn what_the_store_has_is_what_the_engine_reads_and_cannot_change() {
 #[tokio::test]
 async fn what_a_claim_has_is_what_the_engine_reads_and_cannot_change() {
     let scene = real().await;
-    let model = Model::small();
+    let model = Model::new([
+        ("config.json", b"{}".into()),
+        ("weights/config.json", b"{}".into()),
+        ("weights/model.bin", noise(1, MIB)),
+    ]);
     let folder = claims::folder(&scene);
     model.write_to(&folder);
     // As far as the files say, everybody may write there.
@@ -61,10 +65,9 @@ async fn what_a_claim_has_is_what_the_engine_reads_and_cannot_change() {
     assert_eq!(read, Read { digests: model.digests(), writable: false });
 
     until_ready(&scene, "part").await;
-    let part = Read {
-        digests: [("model.bin".to_owned(), model.digests()["weights/model.bin"].clone())].into(),
-        writable: false,
-    };
+    let digests = model.digests();
+    let below = |name: &str| (name.to_owned(), digests[&format!("weights/{name}")].clone());
+    let part = Read { digests: ["config.json", "model.bin"].map(below).into(), writable: false };
     assert_eq!(read_by(&scene, &pod_of(&scene, "part").await), part);
 }
 
@@ -123,6 +126,7 @@ async fn a_corrupt_object_is_told_and_fetched_again_when_it_has_changed() {
 async fn a_volume_that_is_too_small_is_told_until_it_is_made_larger() {
     let scene = real().await;
     let store = Store::start(&scene).await;
+    store.put("qwen/config.json", b"{}");
     store.put_zeros("qwen/model.bin", 80 * MIB);
     create(&scene, "chat", with(store.spec("qwen"), in_memory("64Mi"))).await;
     told(&scene, "chat", reasons::OUT_OF_SPACE, "make its volume larger").await;
@@ -134,6 +138,7 @@ async fn a_volume_that_is_too_small_is_told_until_it_is_made_larger() {
 async fn a_model_that_shrinks_fits_into_the_volume_that_was_too_small() {
     let scene = real().await;
     let store = Store::start(&scene).await;
+    store.put("qwen/config.json", b"{}");
     store.put_zeros("qwen/model.bin", 80 * MIB);
     create(&scene, "chat", with(store.spec("qwen"), in_memory("64Mi"))).await;
     let told = told(&scene, "chat", reasons::OUT_OF_SPACE, "make its volume larger").await;
@@ -173,6 +178,7 @@ async fn a_store_that_comes_back_in_time_costs_no_restart() {
 async fn a_loader_may_take_as_much_memory_as_the_volume_has() {
     let scene = real().await;
     let store = Store::start(&scene).await;
+    store.put("qwen/config.json", b"{}");
     store.put_zeros("qwen/model.bin", 600 * MIB);
     create(&scene, "chat", with(store.spec("qwen"), in_memory("640Mi"))).await;
     until_ready(&scene, "chat").await;

@@ -1,7 +1,9 @@
-//! What we answer: the engine's own paths for probes, metrics and inference, and `/model` for tests.
+//! What the ports answer: the engine's own paths for probes, metrics and inference, and `/model` for tests.
+
+mod restricted;
 
 use std::{
-    path::Path,
+    collections::BTreeMap,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -13,16 +15,17 @@ use axum::{
     body::Bytes,
     extract::{self, State},
     http::StatusCode,
+    middleware,
     response::{IntoResponse, Response},
     routing::{get, post},
 };
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::{sync::watch, time::sleep};
 
 use crate::{
     behaviour::Behaviour,
     invocation::{Engine, Invocation},
-    metrics::{self, Counts},
+    metrics::{self, Counters},
     model::Model,
 };
 
@@ -31,13 +34,27 @@ use crate::{
 pub(crate) struct Serving {
     pub(crate) invocation: Invocation,
     pub(crate) behaviour: Behaviour,
-    /// Set when the model was read and we have warmed up.
-    pub(crate) model: OnceLock<Model>,
+    /// Set when the model was read and the engine has warmed up.
+    pub(crate) loaded: OnceLock<Loaded>,
     /// Taken back by a fault.
     pub(crate) unready: AtomicBool,
-    running: AtomicU64,
-    succeeded: AtomicU64,
-    refused: AtomicU64,
+    /// Why new requests get 500.
+    refuses: OnceLock<&'static str>,
+    in_flight: watch::Sender<u64>,
+}
+
+/// What an engine has when it is ready.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    model: Model,
+    /// By the names that requests call them: one model, but for Triton.
+    models: BTreeMap<String, Counters>,
+}
+
+impl Loaded {
+    pub(crate) fn new(model: Model, names: Vec<String>) -> Self {
+        Self { model, models: names.into_iter().map(|name| (name, Counters::default())).collect() }
+    }
 }
 
 impl Serving {
@@ -45,20 +62,36 @@ impl Serving {
         Arc::new(Self {
             invocation,
             behaviour,
-            model: OnceLock::new(),
+            loaded: OnceLock::new(),
             unready: AtomicBool::new(false),
-            running: AtomicU64::new(0),
-            succeeded: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
+            refuses: OnceLock::new(),
+            in_flight: watch::Sender::new(0),
         })
     }
 
-    fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.invocation.served_model_name.as_deref().unwrap_or("model")
     }
 
+    pub(crate) fn refuse_from_now_on(&self, why: &'static str) {
+        // The first reason stays.
+        let _ = self.refuses.set(why);
+    }
+
+    /// Returns when no request is in flight.
+    pub(crate) async fn idle(&self) {
+        // An error would say that this is gone, which no request survives.
+        let _ = self.in_flight.subscribe().wait_for(|count| *count == 0).await;
+    }
+
+    fn counters(&self, model: &str) -> Option<&Counters> {
+        self.loaded.get()?.models.get(model)
+    }
+
     fn refuse(&self, status: StatusCode, why: &str) -> Response {
-        self.refused.fetch_add(1, Ordering::Relaxed);
+        if let Some(counters) = self.counters(self.name()) {
+            counters.refused.fetch_add(1, Ordering::Relaxed);
+        }
         (status, Json(json!({ "error": why, "pod": self.behaviour.pod }))).into_response()
     }
 }
@@ -66,18 +99,25 @@ impl Serving {
 /// All paths of the main port.
 pub(crate) fn router(serving: &Arc<Serving>) -> Router {
     let router = Router::new().route("/model", get(model));
-    let router = match serving.invocation.engine {
+    let router = match &serving.invocation.engine {
         Engine::Vllm => router
             .route("/health", get(ready))
             .route("/v1/models", get(models))
             .route("/v1/completions", post(complete))
             .route("/v1/chat/completions", post(complete))
             .route("/metrics", get(metrics)),
-        Engine::Triton => router
+        Engine::Triton(_) => router
             .route("/v2/health/ready", get(ready))
             .route("/v2/health/live", get(async || StatusCode::OK))
-            .route("/v2/models/{model}/ready", get(ready))
-            .route("/v2/models/{model}/infer", post(infer)),
+            .route("/v2/models/{model}/ready", get(model_ready))
+            .route("/v2/models/{model}/infer", post(infer))
+            .route("/v2/repository/index", post(index))
+            .route("/v2/logging", get(logging).post(logging))
+            .route("/v2/trace/setting", get(async || Json(json!({ "trace_level": ["OFF"] }))))
+            .route("/v2/systemsharedmemory/status", get(async || Json(json!([]))))
+            .route("/v2/systemsharedmemory/region/{region}/register", post(async || StatusCode::OK))
+            .route("/v2/cudasharedmemory/status", get(async || Json(json!([]))))
+            .layer(middleware::from_fn_with_state(Arc::clone(serving), restricted::guard)),
         Engine::Tgi => router
             .route("/health", get(ready))
             .route("/generate", post(complete))
@@ -93,16 +133,40 @@ pub(crate) fn metrics_router(serving: &Arc<Serving>) -> Router {
 }
 
 async fn ready(State(serving): State<Arc<Serving>>) -> StatusCode {
-    if serving.model.get().is_some() && !serving.unready.load(Ordering::Relaxed) {
+    if serving.loaded.get().is_some() && !serving.unready.load(Ordering::Relaxed) {
         StatusCode::OK
     } else {
         StatusCode::SERVICE_UNAVAILABLE
     }
 }
 
+/// Triton's, of one model.
+async fn model_ready(
+    State(serving): State<Arc<Serving>>,
+    extract::Path(name): extract::Path<String>,
+) -> StatusCode {
+    if serving.counters(&name).is_some() && !serving.unready.load(Ordering::Relaxed) {
+        StatusCode::OK
+    } else {
+        StatusCode::BAD_REQUEST
+    }
+}
+
+/// Triton's list of its models.
+async fn index(State(serving): State<Arc<Serving>>) -> Json<Value> {
+    let names = serving.loaded.get().into_iter().flat_map(|loaded| loaded.models.keys());
+    let rows = names.map(|name| json!({ "name": name, "version": "1", "state": "READY" }));
+    Json(rows.collect())
+}
+
+/// Anyone may read and change it.
+async fn logging() -> Json<Value> {
+    Json(json!({ "log_info": true, "log_warning": true, "log_error": true, "log_verbose_level": 0 }))
+}
+
 async fn model(State(serving): State<Arc<Serving>>) -> Response {
-    match serving.model.get() {
-        Some(model) => Json(model).into_response(),
+    match serving.loaded.get() {
+        Some(loaded) => Json(&loaded.model).into_response(),
         None => StatusCode::SERVICE_UNAVAILABLE.into_response(),
     }
 }
@@ -112,12 +176,8 @@ async fn models(State(serving): State<Arc<Serving>>) -> Json<Value> {
 }
 
 async fn metrics(State(serving): State<Arc<Serving>>) -> String {
-    let counts = Counts {
-        running: serving.running.load(Ordering::Relaxed),
-        succeeded: serving.succeeded.load(Ordering::Relaxed),
-        refused: serving.refused.load(Ordering::Relaxed),
-    };
-    metrics::text(serving.invocation.engine, serving.name(), counts)
+    let models = serving.loaded.get().into_iter().flat_map(|loaded| &loaded.models);
+    metrics::text(&serving.invocation.engine, models.map(|(name, counters)| (name.as_str(), counters)))
 }
 
 async fn complete(State(serving): State<Arc<Serving>>, body: Bytes) -> Response {
@@ -130,43 +190,51 @@ async fn complete(State(serving): State<Arc<Serving>>, body: Bytes) -> Response 
     {
         return serving.refuse(StatusCode::NOT_FOUND, &format!("the model `{wanted}` does not exist"));
     }
-    answer(&serving).await
+    answer(&serving, serving.name()).await
 }
 
 async fn infer(State(serving): State<Arc<Serving>>, extract::Path(name): extract::Path<String>) -> Response {
-    let is_a_name = Path::new(&name).components().count() == 1 && !name.starts_with('.');
-    if !is_a_name || !serving.invocation.model_path.join(&name).is_dir() {
-        return serving.refuse(StatusCode::BAD_REQUEST, &format!("request for unknown model: '{name}'"));
+    if serving.counters(&name).is_none() {
+        let why = format!("Request for unknown model: '{name}' is not found");
+        return serving.refuse(StatusCode::NOT_FOUND, &why);
     }
-    answer(&serving).await
+    answer(&serving, &name).await
 }
 
 /// Takes its time and says who answered.
-async fn answer(serving: &Serving) -> Response {
-    if serving.model.get().is_none() {
+async fn answer(serving: &Serving, model: &str) -> Response {
+    let Some(counters) = serving.counters(model) else {
         return serving.refuse(StatusCode::SERVICE_UNAVAILABLE, "the model is not loaded");
+    };
+    if let Some(why) = serving.refuses.get() {
+        eprintln!("Traceback (most recent call last): RuntimeError: {why}");
+        return serving.refuse(StatusCode::INTERNAL_SERVER_ERROR, why);
     }
     let Behaviour { answer, pod, revision, .. } = &serving.behaviour;
-    let _running = Running::begin(&serving.running);
+    let _running = Running::begin(&counters.running, &serving.in_flight);
     sleep(*answer).await;
-    serving.succeeded.fetch_add(1, Ordering::Relaxed);
+    counters.succeeded.fetch_add(1, Ordering::Relaxed);
     let choice = json!({ "index": 0, "text": "tested", "finish_reason": "stop" });
-    let model = serving.name();
     Json(json!({ "model": model, "choices": [choice], "pod": pod, "revision": revision })).into_response()
 }
 
 /// A request in flight; also one whose client went away is counted down.
-struct Running<'a>(&'a AtomicU64);
+struct Running<'a> {
+    of_model: &'a AtomicU64,
+    in_flight: &'a watch::Sender<u64>,
+}
 
 impl<'a> Running<'a> {
-    fn begin(running: &'a AtomicU64) -> Self {
-        running.fetch_add(1, Ordering::Relaxed);
-        Self(running)
+    fn begin(of_model: &'a AtomicU64, in_flight: &'a watch::Sender<u64>) -> Self {
+        of_model.fetch_add(1, Ordering::Relaxed);
+        in_flight.send_modify(|count| *count += 1);
+        Self { of_model, in_flight }
     }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.of_model.fetch_sub(1, Ordering::Relaxed);
+        self.in_flight.send_modify(|count| *count -= 1);
     }
 }

@@ -12,6 +12,8 @@ pub(crate) struct Behaviour {
     pub(crate) answer: Duration,
     /// `ENGINE_DRAIN_SECONDS`, instead of what the arguments say.
     pub(crate) drain: Option<Duration>,
+    /// `ENGINE_END_SECONDS`: how long an engine without its worker takes to end.
+    pub(crate) end: Duration,
     /// `ENGINE_FAULT`.
     pub(crate) fault: Option<Fault>,
     /// `HOSTNAME`, which is the pod's name.
@@ -30,6 +32,10 @@ pub(crate) enum Fault {
     CrashAfter(Duration),
     /// `not-ready-after:SECONDS`: its readiness path answers 503 from then on; requests are still answered.
     NotReadyAfter(Duration),
+    /// `broken-model`: vLLM ends as it does with weights that it cannot read.
+    BrokenModel,
+    /// `worker-killed-after:SECONDS`: vLLM is no longer ready, refuses requests, and ends with 0 some time later.
+    WorkerKilledAfter(Duration),
     /// `allocate:MEBIBYTES`: takes that much memory while it loads.
     Allocate { mebibytes: usize },
 }
@@ -45,6 +51,8 @@ impl Behaviour {
             load: duration("ENGINE_LOAD_SECONDS", SECOND)?.unwrap_or_default(),
             answer: answer.unwrap_or(Duration::from_millis(20)),
             drain: duration("ENGINE_DRAIN_SECONDS", SECOND)?,
+            // As it was seen.
+            end: duration("ENGINE_END_SECONDS", SECOND)?.unwrap_or(Duration::from_secs(2)),
             fault: match variable("ENGINE_FAULT").filter(|text| !text.is_empty()) {
                 Some(text) => Some(fault(&text).with_context(|| format!("ENGINE_FAULT={text}"))?),
                 None => None,
@@ -63,10 +71,15 @@ fn fault(text: &str) -> anyhow::Result<Fault> {
         ("hang", "") => Fault::Hang,
         ("crash-after", seconds) => Fault::CrashAfter(amount(seconds, SECOND)?),
         ("not-ready-after", seconds) => Fault::NotReadyAfter(amount(seconds, SECOND)?),
+        ("broken-model", "") => Fault::BrokenModel,
+        ("worker-killed-after", seconds) => Fault::WorkerKilledAfter(amount(seconds, SECOND)?),
         ("allocate", mebibytes) => {
             Fault::Allocate { mebibytes: mebibytes.parse().context("not a number of mebibytes")? }
         }
-        _ => bail!("none of fail, hang, crash-after:SECONDS, not-ready-after:SECONDS, allocate:MEBIBYTES"),
+        _ => bail!(
+            "none of fail, hang, crash-after:SECONDS, not-ready-after:SECONDS, broken-model, \
+             worker-killed-after:SECONDS, allocate:MEBIBYTES"
+        ),
     };
     Ok(fault)
 }
@@ -105,6 +118,8 @@ mod tests {
             ("hang", Some(Fault::Hang)),
             ("crash-after:1", Some(Fault::CrashAfter(second))),
             ("not-ready-after:1", Some(Fault::NotReadyAfter(second))),
+            ("broken-model", Some(Fault::BrokenModel)),
+            ("worker-killed-after:1", Some(Fault::WorkerKilledAfter(second))),
             ("allocate:64", Some(Fault::Allocate { mebibytes: 64 })),
             ("", None),
         ] {

@@ -1,14 +1,18 @@
 //! Which engine we are called as, read from the arguments alone, as AIInference renders them. Flags that matter to a
-//! real engine only are left alone, as are the user's.
+//! real vLLM or TGI only are left alone, as are the user's; Triton refuses what it does not know.
+
+mod triton;
 
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, bail};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) use triton::{Loads, Triton};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Engine {
     Vllm,
-    Triton,
+    Triton(Triton),
     Tgi,
 }
 
@@ -30,14 +34,7 @@ impl Invocation {
     pub(crate) fn parse(arguments: &[String]) -> anyhow::Result<Self> {
         let flags = Flags(arguments);
         match arguments.first().map(String::as_str) {
-            Some("tritonserver") => Ok(Self {
-                engine: Engine::Triton,
-                model_path: flags.last("--model-repository").context("--model-repository is missing")?.into(),
-                served_model_name: None,
-                port: flags.number("--http-port", 8000)?,
-                metrics_port: Some(flags.number("--metrics-port", 8002)?),
-                drain: Duration::from_secs(flags.number("--exit-timeout-secs", 30)?),
-            }),
+            Some("tritonserver") => triton::parse(&arguments[1..]),
             _ if flags.last("--model-id").is_some() => Ok(Self {
                 engine: Engine::Tgi,
                 model_path: flags.last("--model-id").unwrap_or_default().into(),
@@ -110,7 +107,7 @@ mod tests {
         let line = "tritonserver --strict-readiness=true --model-repository=/models --http-port=8100 \
                     --grpc-port=8001 --metrics-port=8102 --exit-timeout-secs=60";
         let expected = Invocation {
-            engine: Engine::Triton,
+            engine: Engine::Triton(Triton { repositories: vec!["/models".into()], ..Triton::default() }),
             model_path: "/models".into(),
             served_model_name: None,
             port: 8100,

@@ -13,6 +13,9 @@ mod life;
 mod load;
 mod metrics;
 mod model;
+mod ports;
+mod repository;
+mod vllm;
 
 use std::process::ExitCode;
 

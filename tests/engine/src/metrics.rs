@@ -1,47 +1,88 @@
 //! Metrics under the names that scalers and dashboards know each engine by.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::invocation::Engine;
 
-/// What there is to tell.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Counts {
-    pub(crate) running: u64,
-    pub(crate) succeeded: u64,
-    pub(crate) refused: u64,
+/// What is counted for one model.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) running: AtomicU64,
+    pub(crate) succeeded: AtomicU64,
+    pub(crate) refused: AtomicU64,
 }
 
-/// The text that Prometheus reads. Nobody ever waits in a queue of ours: every request begins at once.
-pub(crate) fn text(engine: Engine, model: &str, counts: Counts) -> String {
-    let Counts { running, succeeded, refused } = counts;
-    let label = match engine {
+/// Name, type and value.
+type Row = (&'static str, &'static str, u64);
+
+/// The text that Prometheus reads; without a model there is none.
+pub(crate) fn text<'a>(engine: &Engine, models: impl Iterator<Item = (&'a str, &'a Counters)>) -> String {
+    let models: Vec<(String, Vec<Row>)> =
+        models.map(|(name, counters)| (label(engine, name), rows(engine, counters))).collect();
+    let Some((_, first)) = models.first() else { return String::new() };
+    let mut text = String::new();
+    for (number, (name, kind, _)) in first.iter().enumerate() {
+        text.push_str(&format!("# TYPE {name} {kind}\n"));
+        for (label, rows) in &models {
+            text.push_str(&format!("{name}{label} {}\n", rows[number].2));
+        }
+    }
+    text
+}
+
+fn label(engine: &Engine, model: &str) -> String {
+    match engine {
         Engine::Vllm => format!("{{model_name=\"{model}\"}}"),
-        Engine::Triton => format!("{{model=\"{model}\",version=\"1\"}}"),
+        Engine::Triton(_) => format!("{{model=\"{model}\",version=\"1\"}}"),
         Engine::Tgi => String::new(),
-    };
-    let rows: &[(&str, &str, u64)] = match engine {
-        Engine::Vllm => &[
+    }
+}
+
+fn rows(engine: &Engine, counters: &Counters) -> Vec<Row> {
+    let [running, succeeded, refused] = [&counters.running, &counters.succeeded, &counters.refused]
+        .map(|count| count.load(Ordering::Relaxed));
+    match engine {
+        Engine::Vllm => vec![
             ("vllm:num_requests_running", "gauge", running),
             ("vllm:num_requests_waiting", "gauge", 0),
             ("vllm:kv_cache_usage_perc", "gauge", 0),
             ("vllm:num_preemptions_total", "counter", 0),
             ("vllm:request_success_total", "counter", succeeded),
         ],
-        Engine::Triton => &[
-            ("nv_inference_pending_request_count", "gauge", running),
+        Engine::Triton(_) => vec![
+            // Without the one that a single instance executes.
+            ("nv_inference_pending_request_count", "gauge", running.saturating_sub(1)),
             ("nv_inference_request_success", "counter", succeeded),
             ("nv_inference_request_failure", "counter", refused),
             ("nv_inference_queue_duration_us", "counter", 0),
         ],
-        Engine::Tgi => &[
+        Engine::Tgi => vec![
             ("tgi_batch_current_size", "gauge", running),
             ("tgi_queue_size", "gauge", 0),
             ("tgi_request_count", "counter", succeeded + refused),
             ("tgi_request_success", "counter", succeeded),
         ],
-    };
-    let mut text = String::new();
-    for (name, kind, value) in rows {
-        text.push_str(&format!("# TYPE {name} {kind}\n{name}{label} {value}\n"));
     }
-    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invocation::Triton;
+
+    #[test]
+    fn each_metric_has_one_type_and_a_row_per_model() {
+        let counters = Counters::default();
+        let engine = Engine::Triton(Triton::default());
+        let text = text(&engine, [("a", &counters), ("b", &counters)].into_iter());
+        assert!(
+            text.contains(
+                "# TYPE nv_inference_request_success counter\n\
+                 nv_inference_request_success{model=\"a\",version=\"1\"} 0\n\
+                 nv_inference_request_success{model=\"b\",version=\"1\"} 0\n"
+            ),
+            "{text}"
+        );
+        assert_eq!(text.matches("# TYPE").count(), 4);
+    }
 }

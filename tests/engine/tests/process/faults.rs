@@ -1,6 +1,6 @@
 //! An engine that was told to fail fails in that way and in no other.
 
-use crate::scene::{Engine, VLLM, ask, status, until};
+use crate::scene::{Engine, MODEL, VLLM, ask, status, until};
 
 #[test]
 fn one_that_fails_ends_while_it_loads_and_says_why() {
@@ -11,10 +11,41 @@ fn one_that_fails_ends_while_it_loads_and_says_why() {
 }
 
 #[test]
-fn one_without_a_model_ends() {
-    let mut engine = Engine::start("/absent --port=0", &[]);
-    assert!(engine.says("error: failed to load the model: ").contains("/absent"));
-    assert_eq!(engine.ended().code(), Some(1));
+fn vllm_without_a_model_ends() {
+    for files in [&[][..], &[("model.safetensors", "x")], &[("qwen/config.json", "{}")]] {
+        let mut engine = Engine::start_with(files, VLLM, &[]);
+        let invalid = format!("Invalid repository ID or local directory specified: '{}'", engine.folder());
+        let (ended, said) = engine.last_words();
+        assert_eq!(ended.code(), Some(1));
+        assert!(said.iter().any(|line| line.ends_with(&invalid)), "{said:?}");
+    }
+    let (ended, _) = Engine::start("/absent --port=0", &[]).last_words();
+    assert_eq!(ended.code(), Some(1));
+}
+
+#[test]
+fn vllm_with_broken_weights_names_the_cause_far_from_its_end() {
+    let broken = &[("config.json", "{}"), ("model.safetensors", "broken weights")][..];
+    for (files, fault) in [(broken, ""), (MODEL, "broken-model")] {
+        let (ended, said) = Engine::start_with(files, VLLM, &[("ENGINE_FAULT", fault)]).last_words();
+        assert_eq!(ended.code(), Some(1));
+        let cause = "SafetensorError: Error while deserializing header: header too large";
+        let place = said.iter().rposition(|line| line.ends_with(cause)).unwrap();
+        assert!((90..110).contains(&(said.len() - place)), "{} lines", said.len() - place);
+        let last = said.last().unwrap();
+        assert!(last.ends_with("Engine core initialization failed. See root cause above."), "{last}");
+    }
+}
+
+#[test]
+fn vllm_without_its_worker_ends_with_0() {
+    let environment = [("ENGINE_FAULT", "worker-killed-after:0.1"), ("ENGINE_END_SECONDS", "1")];
+    let mut engine = Engine::start(VLLM, &environment);
+    let port = engine.ready();
+    engine.says("the worker was killed");
+    assert_eq!(status(port, "GET /health"), 503);
+    assert_eq!(status(port, "POST /v1/completions"), 500);
+    assert_eq!(engine.ended().code(), Some(0));
 }
 
 #[test]

@@ -8,27 +8,16 @@ use std::{
 
 use serde_json::json;
 
-use crate::scene::{Engine, PATIENCE, TGI, TRITON, VLLM, ask, status, until};
+use crate::scene::{Engine, Kept, PATIENCE, TGI, TRITON, VLLM, ask, status, until};
 
 #[test]
 fn vllm_opens_its_port_when_it_is_ready_and_not_before() {
     let engine = Engine::start(VLLM, &[("ENGINE_LOAD_SECONDS", "0.2")]);
     // The lines come in this order.
-    engine.says("read 1 files, 3 bytes, sha256 ");
+    engine.says("read 2 files, 5 bytes, sha256 ");
     let port = engine.opens_port();
     engine.says("ready");
     assert_eq!(status(port, "GET /health"), 200);
-}
-
-#[test]
-fn triton_lives_but_answers_503_until_its_model_is_loaded() {
-    let engine = Engine::start(TRITON, &[("ENGINE_FAULT", "hang")]);
-    let (port, metrics) = (engine.opens_port(), engine.opens_port());
-    assert_eq!(status(port, "GET /v2/health/live"), 200);
-    assert_eq!(status(port, "GET /v2/health/ready"), 503);
-    assert_eq!(status(port, "POST /v2/models/llama/infer"), 503);
-    assert_eq!(status(metrics, "GET /metrics"), 200);
-    assert_eq!(status(port, "GET /metrics"), 404);
 }
 
 #[test]
@@ -47,7 +36,7 @@ fn each_engine_answers_on_its_own_paths_and_counts_under_its_own_names() {
             "GET /v2/health/ready",
             "POST /v2/models/llama/infer",
             "POST /v1/completions",
-            "nv_inference_request_success{model=\"model\",version=\"1\"} 1",
+            "nv_inference_request_success{model=\"llama\",version=\"1\"} 1",
         ),
     ] {
         let engine = Engine::start(line, &[]);
@@ -56,7 +45,7 @@ fn each_engine_answers_on_its_own_paths_and_counts_under_its_own_names() {
                 let port = engine.ready();
                 (port, port)
             }
-            TRITON => (engine.opens_port(), engine.opens_port()),
+            TRITON => engine.ready_triton(),
             _ => {
                 let port = engine.opens_port();
                 (port, port)
@@ -85,40 +74,43 @@ fn an_answer_tells_who_gave_it_and_another_model_does_not_exist() {
 }
 
 #[test]
-fn triton_knows_its_models_by_their_folders() {
-    let engine = Engine::start(TRITON, &[]);
-    let port = engine.opens_port();
-    until(|| (status(port, "GET /v2/health/ready") == 200).then_some(()));
-    assert_eq!(status(port, "POST /v2/models/other/infer"), 400);
-    assert_eq!(status(port, "POST /v2/models/../infer"), 400);
-}
-
-#[test]
 fn a_test_can_compare_the_bytes_that_were_read() {
     let engine = Engine::start(VLLM, &[]);
     let port = engine.ready();
     let model = ask(port, "GET /model", "").unwrap().json();
     // As `printf abc | sha256sum` says.
     let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-    assert_eq!(model["files"], json!([{ "path": "llama/weights", "size": 3, "sha256": abc }]));
-    assert_eq!(model["bytes"], json!(3));
+    assert_eq!(model["files"][1], json!({ "path": "llama/1/weights", "size": 3, "sha256": abc }));
+    assert_eq!(model["bytes"], json!(5));
 }
 
 #[test]
-fn after_sigterm_what_is_in_flight_is_answered_and_nothing_new_is_accepted() {
+fn vllm_answers_what_is_in_flight_and_refuses_what_is_new_while_it_drains() {
     let mut engine = Engine::start(VLLM, &[("ENGINE_ANSWER_MILLISECONDS", "1000")]);
     let port = engine.ready();
-    let in_flight = thread::spawn(move || {
-        // Without `connection: close`: the engine says it.
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let request = "POST /v1/completions HTTP/1.1\r\nhost: engine\r\ncontent-length: 2\r\n\r\n{}";
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer.to_ascii_lowercase()
-    });
-    is_in_flight(port);
+    let in_flight = in_flight(port, "POST /v1/completions");
+    is_in_flight(port, VLLM_RUNNING);
+    engine.terminate();
+    engine.says("SIGTERM: draining");
+    let refused = ask(port, "POST /v1/completions", "{}").unwrap();
+    assert_eq!(refused.status, 500);
+    assert!(refused.body.contains("cannot schedule new futures after shutdown"), "{}", refused.body);
+    engine.says("Traceback");
+    assert_eq!(status(port, "GET /health"), 200);
+    let answer = in_flight.join().unwrap();
+    assert!(answer.starts_with("http/1.1 200 ok"), "{answer}");
+    engine.says("drained");
+    assert_eq!(engine.ended().code(), Some(0));
+}
+
+#[test]
+fn tgi_answers_what_is_in_flight_and_accepts_nothing_while_it_drains() {
+    let mut engine = Engine::start(TGI, &[("ENGINE_ANSWER_MILLISECONDS", "1000")]);
+    let port = engine.opens_port();
+    engine.says("read ");
+    engine.says("ready");
+    let in_flight = in_flight(port, "POST /generate");
+    is_in_flight(port, "tgi_batch_current_size 1");
     engine.terminate();
     engine.says("SIGTERM: draining");
     until(|| ask(port, "GET /health", "").is_err().then_some(()));
@@ -134,7 +126,7 @@ fn what_takes_longer_than_the_drain_is_cut_off() {
     let mut engine = Engine::start(VLLM, &environment);
     let port = engine.ready();
     let in_flight = thread::spawn(move || ask(port, "POST /v1/completions", "{}"));
-    is_in_flight(port);
+    is_in_flight(port, VLLM_RUNNING);
     engine.terminate();
     engine.says("SIGTERM: draining");
     engine.says("cut requests off");
@@ -143,30 +135,60 @@ fn what_takes_longer_than_the_drain_is_cut_off() {
 }
 
 #[test]
-fn an_idle_connection_is_closed_when_the_engine_drains() {
+fn an_idle_connection_is_closed_when_vllm_drains() {
     let mut engine = Engine::start(VLLM, &[]);
-    let port = engine.ready();
-    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(b"GET /health HTTP/1.1\r\nhost: engine\r\n\r\n").unwrap();
-    let mut first = [0; 12];
-    stream.read_exact(&mut first).unwrap();
-    assert_eq!(&first, b"HTTP/1.1 200");
+    let mut kept = Kept::open(engine.ready());
+    assert_eq!(kept.status("GET /health"), "200");
     engine.terminate();
-    // To the end of the connection.
-    stream.read_to_end(&mut Vec::new()).unwrap();
+    kept.closed();
     assert_eq!(engine.ended().code(), Some(0));
 }
 
 #[test]
-fn sigterm_ends_an_engine_that_still_loads() {
-    let mut engine = Engine::start(VLLM, &[("ENGINE_FAULT", "hang")]);
+fn vllm_loses_sigterm_while_it_loads_and_a_second_one_ends_it() {
+    let mut engine = Engine::start(VLLM, &[("ENGINE_LOAD_SECONDS", "1")]);
+    engine.says("read ");
+    engine.terminate();
+    engine.says("SIGTERM: lost while loading");
+    let port = engine.opens_port();
+    engine.says("ready");
+    assert_eq!(status(port, "POST /v1/completions"), 200);
+    engine.terminate();
+    engine.says("SIGTERM: draining");
+    assert_eq!(engine.ended().code(), Some(0));
+
+    let mut hangs = Engine::start(VLLM, &[("ENGINE_FAULT", "hang")]);
+    hangs.says("read ");
+    hangs.terminate();
+    hangs.says("SIGTERM: lost while loading");
+    hangs.terminate();
+    assert_eq!(hangs.ended().code(), Some(143));
+}
+
+#[test]
+fn sigterm_ends_a_tgi_that_still_loads() {
+    let mut engine = Engine::start(TGI, &[("ENGINE_FAULT", "hang")]);
+    engine.opens_port();
     engine.says("read ");
     engine.terminate();
     assert_eq!(engine.ended().code(), Some(143));
 }
 
-fn is_in_flight(port: u16) {
-    let running = "vllm:num_requests_running{model_name=\"llama\"} 1";
+const VLLM_RUNNING: &str = "vllm:num_requests_running{model_name=\"llama\"} 1";
+
+/// All that comes back until the connection is closed, in lower case.
+fn in_flight(port: u16, request: &'static str) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        // Without `connection: close`: the engine closes it.
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "{request} HTTP/1.1\r\nhost: engine\r\ncontent-length: 2\r\n\r\n{{}}").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.to_ascii_lowercase()
+    })
+}
+
+fn is_in_flight(port: u16, running: &str) {
     until(|| ask(port, "GET /metrics", "").unwrap().body.contains(running).then_some(()));
 }

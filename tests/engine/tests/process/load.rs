@@ -97,7 +97,9 @@ fn an_engine_that_goes_away_costs_what_was_sent_to_it_afterwards() {
     let report = loading.join().unwrap();
     let (succeeded, refused) = (&report["succeeded"], &report["failures"]["refused"]);
     assert!(succeeded.as_u64().unwrap() >= 2 && refused.as_u64().unwrap() > 0, "{report}");
-    assert_eq!(report["failures"].as_object().unwrap().len(), 1, "nothing but refused: {report}");
+    // While it drained, 500.
+    let mut kinds = report["failures"].as_object().unwrap().keys();
+    assert!(kinds.all(|kind| ["refused", "status 500"].contains(&kind.as_str())), "{report}");
 }
 
 #[test]

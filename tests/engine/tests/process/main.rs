@@ -7,3 +7,4 @@ mod scene;
 mod faults;
 mod life;
 mod load;
+mod triton;

@@ -21,10 +21,15 @@ pub(crate) const VLLM: &str = "/models --served-model-name=llama --port=0 --shut
 pub(crate) const TRITON: &str = "tritonserver --model-repository=/models --http-port=0 --metrics-port=0";
 pub(crate) const TGI: &str = "--model-id=/models --port=0 --graceful-termination-timeout=20";
 
+/// For vLLM and TGI a model; for Triton one with the name `llama`. A path that ends with a slash is a folder.
+pub(crate) const MODEL: &[(&str, &str)] = &[("config.json", "{}"), ("llama/1/weights", "abc")];
+
 pub(crate) struct Engine {
     child: Child,
+    /// The engine itself, where the child is its parent.
+    pid: Pid,
     lines: Receiver<String>,
-    _model: TempDir,
+    model: TempDir,
 }
 
 #[derive(Debug)]
@@ -42,11 +47,43 @@ impl Answer {
 impl Engine {
     /// Called as the line says, with a model in the place of `/models`.
     pub(crate) fn start(line: &str, environment: &[(&str, &str)]) -> Self {
+        Self::start_with(MODEL, line, environment)
+    }
+
+    /// With these files in the place of `/models`.
+    pub(crate) fn start_with(files: &[(&str, &str)], line: &str, environment: &[(&str, &str)]) -> Self {
+        Self::spawn(Command::new(PROGRAM), files, line, environment)
+    }
+
+    /// As the first process of a container. Needs `unshare`, and root or user namespaces.
+    pub(crate) fn start_as_first_process(line: &str, environment: &[(&str, &str)]) -> Self {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--pid", "--fork", "--kill-child"]);
+        if !rustix::process::geteuid().is_root() {
+            unshare.args(["--user", "--map-root-user"]);
+        }
+        unshare.arg(PROGRAM);
+        let mut engine = Self::spawn(unshare, MODEL, line, environment);
+        let parent = engine.child.id();
+        engine.pid = until(|| {
+            let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap();
+            Pid::from_raw(children.split_whitespace().next()?.parse().unwrap())
+        });
+        engine
+    }
+
+    fn spawn(mut command: Command, files: &[(&str, &str)], line: &str, environment: &[(&str, &str)]) -> Self {
         let model = tempfile::tempdir().unwrap();
-        std::fs::create_dir(model.path().join("llama")).unwrap();
-        std::fs::write(model.path().join("llama/weights"), "abc").unwrap();
+        for (path, content) in files {
+            let place = model.path().join(path);
+            let folder = if path.ends_with('/') { &place } else { place.parent().unwrap() };
+            std::fs::create_dir_all(folder).unwrap();
+            if !path.ends_with('/') {
+                std::fs::write(place, content).unwrap();
+            }
+        }
         let path = model.path().to_str().unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_test-engine"))
+        let mut child = command
             .args(line.split(' ').map(|argument| argument.replace("/models", path)))
             .env("HOSTNAME", "llama-0")
             .env("ENGINE_REVISION", "1")
@@ -61,7 +98,7 @@ impl Engine {
                 let _ = sender.send(line.unwrap());
             }
         });
-        Self { child, lines, _model: model }
+        Self { pid: Pid::from_child(&child), child, lines, model }
     }
 
     /// The next line, and what is behind these words in it.
@@ -83,8 +120,27 @@ impl Engine {
         port
     }
 
+    /// Triton's, when it has loaded everything: for requests, and for metrics.
+    pub(crate) fn ready_triton(&self) -> (u16, u16) {
+        self.says("read ");
+        let ports = (self.opens_port(), self.opens_port());
+        self.says("ready");
+        ports
+    }
+
+    /// The folder in the place of `/models`.
+    pub(crate) fn folder(&self) -> String {
+        self.model.path().to_str().unwrap().to_owned()
+    }
+
     pub(crate) fn terminate(&self) {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        kill_process(self.pid, Signal::TERM).unwrap();
+    }
+
+    /// How it ended, and the lines that were not asked for before.
+    pub(crate) fn last_words(&mut self) -> (ExitStatus, Vec<String>) {
+        let ended = self.ended();
+        (ended, self.lines.iter().collect())
     }
 
     pub(crate) fn resident_mebibytes(&self) -> u64 {
@@ -98,6 +154,8 @@ impl Engine {
     }
 }
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_test-engine");
+
 impl Drop for Engine {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -107,12 +165,17 @@ impl Drop for Engine {
 
 /// On a connection of its own.
 pub(crate) fn ask(port: u16, request: &str, body: &str) -> std::io::Result<Answer> {
+    ask_with(port, request, "x-test: 1", body)
+}
+
+/// With one more header.
+pub(crate) fn ask_with(port: u16, request: &str, header: &str, body: &str) -> std::io::Result<Answer> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let length = body.len();
     write!(
         stream,
-        "{request} HTTP/1.1\r\nhost: engine\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+        "{request} HTTP/1.1\r\nhost: engine\r\n{header}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
     )?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
@@ -125,6 +188,34 @@ pub(crate) fn ask(port: u16, request: &str, body: &str) -> std::io::Result<Answe
 
 pub(crate) fn status(port: u16, request: &str) -> u16 {
     ask(port, request, "{}").unwrap().status
+}
+
+/// A connection that is kept.
+pub(crate) struct Kept(TcpStream);
+
+impl Kept {
+    pub(crate) fn open(port: u16) -> Self {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(stream)
+    }
+
+    /// The status of a request without a body, whose answer has none.
+    pub(crate) fn status(&mut self, request: &str) -> String {
+        write!(self.0, "{request} HTTP/1.1\r\nhost: engine\r\n\r\n").unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            self.0.read_exact(&mut byte).unwrap();
+            head.push(byte[0]);
+        }
+        String::from_utf8(head).unwrap().split(' ').nth(1).unwrap().to_owned()
+    }
+
+    /// Returns when the engine has closed it.
+    pub(crate) fn closed(mut self) {
+        self.0.read_to_end(&mut Vec::new()).unwrap();
+    }
 }
 
 /// For what cannot be watched: the process answers when it is asked, and tells of nothing by itself.
