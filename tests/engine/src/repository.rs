@@ -55,12 +55,13 @@ fn folders(repository: &Path) -> anyhow::Result<Vec<String>> {
 /// empty version, and of most models Triton finds the configuration by itself.
 fn has_version(model: &Path) -> bool {
     let entries = fs::read_dir(model).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).any(|path| path.is_dir() && is_number(&path))
+    entries.map(|entry| entry.path()).any(|path| path.is_dir() && is_version(&path))
 }
 
-fn is_number(path: &Path) -> bool {
+/// A number that begins with 0 is passed over.
+fn is_version(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
+    !name.starts_with('0') && !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -95,6 +96,7 @@ mod tests {
             &["a/1/model.onnx", "lost+found/"],
             &["a/1/model.onnx", ".cache/huggingface/"],
             &["a/v1/model.onnx"],
+            &["a/01/model.onnx"],
             &["1/model.onnx", "config.pbtxt"],
         ] {
             assert!(models_of(paths, Loads::All).is_err(), "{paths:?}");
