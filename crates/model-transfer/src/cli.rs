@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::location::Location;
+use crate::{check::Engine, location::Location, quantity::Bytes};
 
 /// Copies a model between an S3-compatible store and a folder
 ///
@@ -22,15 +22,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Brings everything below SOURCE into DIR
-    Pull {
-        /// s3://bucket[/prefix]
-        source: Location,
-        #[arg(value_name = "DIR")]
-        folder: PathBuf,
-        /// Do not wait until the files are on disk; after a reboot of the machine they are fetched again
-        #[arg(long, env = "TRANSFER_NO_SYNC")]
-        no_sync: bool,
-    },
+    Pull(Pull),
     /// Uploads everything in DIR below DESTINATION, and SHA256SUMS last
     Push {
         #[arg(value_name = "DIR")]
@@ -38,6 +30,42 @@ pub(crate) enum Command {
         /// s3://bucket[/prefix]
         destination: Location,
     },
+    /// Looks whether DIR holds a model that an engine can load; asks no store and writes nothing
+    Check(Check),
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Pull {
+    /// s3://bucket[/prefix]
+    pub(crate) source: Location,
+    #[arg(value_name = "DIR")]
+    pub(crate) folder: PathBuf,
+    /// Do not wait until the files are on disk; after a reboot of the machine they are fetched again
+    #[arg(long, env = "TRANSFER_NO_SYNC")]
+    pub(crate) no_sync: bool,
+    /// Refuse what this engine cannot load: before the copy by its names, and after it as `check` does
+    #[arg(long)]
+    pub(crate) engine: Option<Engine>,
+    /// What the volume may hold, in bytes or as 64Gi; a model that is larger is refused before a byte is fetched
+    #[arg(long, env = "TRANSFER_SIZE_LIMIT")]
+    pub(crate) size_limit: Option<Bytes>,
+    /// Seconds after which a store without any good answer is reported as unreachable, the first time
+    #[arg(long, env = "TRANSFER_FIRST_ANSWER_SECONDS", default_value_t = 20)]
+    pub(crate) first_answer_seconds: u64,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Check {
+    #[arg(value_name = "DIR")]
+    pub(crate) folder: PathBuf,
+    #[arg(long)]
+    pub(crate) engine: Engine,
+    /// Where links of the model may lead, if not only into DIR
+    #[arg(long, value_name = "DIR")]
+    pub(crate) root: Option<PathBuf>,
+    /// Seconds to wait for the volume
+    #[arg(long, env = "TRANSFER_DEADLINE_SECONDS", default_value_t = 60)]
+    pub(crate) deadline_seconds: u64,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -51,6 +79,10 @@ pub(crate) struct Options {
     /// Seconds without a byte after which a request is sent anew
     #[arg(long, global = true, env = "TRANSFER_STALL_SECONDS", default_value_t = 30)]
     pub(crate) stall_seconds: u64,
+    /// Seconds between two lines that say how far a transfer is
+    #[arg(long, global = true, env = "TRANSFER_PROGRESS_SECONDS", default_value_t = 10,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) progress_seconds: u64,
     /// Where the reason of a failure goes, if the file exists
     #[arg(long, global = true, default_value = "/dev/termination-log")]
     pub(crate) termination_log: PathBuf,
@@ -61,6 +93,10 @@ impl Options {
     pub(crate) fn patience(&self) -> Duration {
         let timeout = Duration::from_secs(self.timeout_seconds);
         Duration::from_secs(self.patience_seconds).min(timeout * 3 / 4)
+    }
+
+    pub(crate) fn progress(&self) -> Duration {
+        Duration::from_secs(self.progress_seconds)
     }
 }
 

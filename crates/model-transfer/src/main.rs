@@ -1,5 +1,5 @@
 //! `model-transfer` copies a model between an S3-compatible store and a folder: `pull` as the init container of a model
-//! server, `push` after a training run.
+//! server, `push` after a training run. `check` looks at a model that is there already.
 //!
 //! Interrupted anywhere, the next run goes on where this one stopped; what is in place is complete and was checked
 //! against the strongest checksum that the store gave. Memory does not grow with the model. Why it failed is told by exit code
@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod check;
 mod cli;
 mod digest;
 mod fault;
@@ -16,6 +17,7 @@ mod location;
 mod progress;
 mod pull;
 mod push;
+mod quantity;
 mod retry;
 mod space;
 mod store;
@@ -76,8 +78,12 @@ async fn until_stopped(arguments: &Arguments) -> Result<String, Fault> {
     let timeout = Duration::from_secs(options.timeout_seconds);
     let transfer = async {
         match command {
-            Command::Pull { source, folder, no_sync } => pull::pull(source, folder, !no_sync, options).await,
+            Command::Pull(wanted) => pull::pull(wanted, options).await,
             Command::Push { folder, destination } => push::push(folder, destination, options).await,
+            Command::Check(cli::Check { folder, engine, root, deadline_seconds }) => {
+                let root = root.as_deref().unwrap_or(folder);
+                check::check(folder, root, *engine, Duration::from_secs(*deadline_seconds)).await
+            }
         }
     };
     tokio::select! {

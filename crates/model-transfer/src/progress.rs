@@ -1,8 +1,10 @@
-//! What people see while bytes move: a bar on a terminal, a line every ten seconds elsewhere. To standard error.
+//! What is seen while bytes move. By people, on standard error: a bar on a terminal, a line now and then elsewhere. By
+//! programs, on standard output unless that is a terminal: a line of JSON as often.
 
 use std::{
     convert::Infallible,
-    io::{IsTerminal as _, stderr},
+    future::pending,
+    io::{IsTerminal as _, Write as _, stderr, stdout},
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
@@ -14,8 +16,6 @@ use tracing_subscriber::EnvFilter;
 
 use crate::space::Size;
 
-/// Often enough to see that it lives, rarely enough for a log.
-const LINE_EVERY: Duration = Duration::from_secs(10);
 const BAR_EVERY: Duration = Duration::from_millis(200);
 
 /// Our own lines only: the libraries below log addresses and headers.
@@ -30,15 +30,31 @@ pub(crate) fn install_log() {
 }
 
 /// Counters that the transfer moves and the display reads.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Progress {
+    /// Between two lines.
+    every: Duration,
     total: AtomicU64,
     /// Of the total; falls when bytes turn out to be wrong.
     there: AtomicU64,
     moved: AtomicU64,
 }
 
+/// A line for programs.
+#[derive(Debug, serde::Serialize)]
+struct Report {
+    /// Of the total, with what was there before.
+    copied_bytes: u64,
+    total_bytes: u64,
+    /// Since the line before.
+    bytes_per_second: u64,
+}
+
 impl Progress {
+    pub(crate) fn new(every: Duration) -> Self {
+        Self { every, total: AtomicU64::new(0), there: AtomicU64::new(0), moved: AtomicU64::new(0) }
+    }
+
     pub(crate) fn begin(&self, total: u64) {
         self.total.store(total, Ordering::Relaxed);
         self.there.store(0, Ordering::Relaxed);
@@ -64,26 +80,33 @@ impl Progress {
 
     /// Runs the work and shows how it goes; `verb` as in "pulled 1.0 GiB".
     pub(crate) async fn shown<T>(&self, verb: &str, work: impl Future<Output = T>) -> T {
-        let display =
-            async { if stderr().is_terminal() { self.bar(verb).await } else { self.lines(verb).await } };
+        let display = async { if stderr().is_terminal() { self.bar(verb).await } else { pending().await } };
         tokio::select! {
             biased;
             done = work => done,
+            never = self.lines(verb) => match never {},
             never = display => match never {},
         }
     }
 
     async fn lines(&self, verb: &str) -> Infallible {
-        let mut ticks = interval(LINE_EVERY);
+        let (for_people, for_programs) = (!stderr().is_terminal(), !stdout().is_terminal());
+        let mut ticks = interval(self.every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        ticks.tick().await;
         let (mut before, mut at) = (self.bytes_moved(), Instant::now());
+        let mut is_first = true;
         loop {
             ticks.tick().await;
             let (moved, now) = (self.bytes_moved(), Instant::now());
             let (there, total) = self.counts();
-            info!("{verb} {}", line(there, total, moved - before, now - at));
-            (before, at) = (moved, now);
+            let rate = rate(moved - before, now - at);
+            if for_programs {
+                report(&Report { copied_bytes: there, total_bytes: total, bytes_per_second: rate });
+            }
+            if for_people && !is_first {
+                info!("{verb} {}", line(there, total, rate));
+            }
+            (before, at, is_first) = (moved, now, false);
         }
     }
 
@@ -109,10 +132,21 @@ impl Progress {
     }
 }
 
-fn line(there: u64, total: u64, moved: u64, within: Duration) -> String {
-    let percent = (u128::from(there) * 100).checked_div(u128::from(total)).unwrap_or(100);
+/// A reader that is gone misses it; the transfer goes on.
+fn report(report: &Report) {
+    if let Ok(line) = serde_json::to_string(report) {
+        let _ = writeln!(stdout(), "{line}");
+    }
+}
+
+/// Bytes per second.
+fn rate(moved: u64, within: Duration) -> u64 {
     let milliseconds = within.as_millis().max(1);
-    let rate = u64::try_from(u128::from(moved) * 1000 / milliseconds).unwrap_or(u64::MAX);
+    u64::try_from(u128::from(moved) * 1000 / milliseconds).unwrap_or(u64::MAX)
+}
+
+fn line(there: u64, total: u64, rate: u64) -> String {
+    let percent = (u128::from(there) * 100).checked_div(u128::from(total)).unwrap_or(100);
     let left = match total.saturating_sub(there).checked_div(rate) {
         Some(seconds) => format!("{} left", clock(seconds)),
         None => "standing still".to_owned(),
@@ -137,11 +171,18 @@ mod tests {
     fn a_line_tells_bytes_rate_and_what_is_left() {
         let gib = 1 << 30;
         assert_eq!(
-            line(gib, 4 * gib, gib / 2, Duration::from_secs(10)),
+            line(gib, 4 * gib, rate(gib / 2, Duration::from_secs(10))),
             "1.0 GiB of 4.0 GiB (25 %), 51.2 MiB/s, 1m00s left"
         );
-        assert_eq!(line(5, 10, 0, LINE_EVERY), "5 B of 10 B (50 %), 0 B/s, standing still");
-        assert_eq!(line(0, 0, 1, Duration::ZERO), "0 B of 0 B (100 %), 1000 B/s, 0s left");
+        assert_eq!(line(5, 10, 0), "5 B of 10 B (50 %), 0 B/s, standing still");
+        assert_eq!(line(0, 0, rate(1, Duration::ZERO)), "0 B of 0 B (100 %), 1000 B/s, 0s left");
+    }
+
+    #[test]
+    fn a_line_for_programs_has_three_numbers() {
+        let report = Report { copied_bytes: 1, total_bytes: 2, bytes_per_second: 3 };
+        let line = serde_json::to_string(&report).unwrap();
+        assert_eq!(line, r#"{"copied_bytes":1,"total_bytes":2,"bytes_per_second":3}"#);
     }
 
     #[test]

@@ -15,8 +15,8 @@ mod request;
 
 use std::{
     collections::{BTreeMap, HashSet},
-    path::Path,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use object_store::{ObjectMeta, path::Path as Key};
@@ -24,7 +24,8 @@ use tokio::{sync::Semaphore, time::Instant, time::sleep};
 use tracing::{info, warn};
 
 use crate::{
-    cli::Options,
+    check,
+    cli::{Options, Pull},
     digest::Expected,
     fault::{Cause, Fault},
     keys::{self, Tree},
@@ -52,25 +53,32 @@ struct Object {
     expected: Expected,
 }
 
-/// `syncs`: whether a file is on disk before it is in its place.
-pub(crate) async fn pull(
-    source: &Location,
-    folder: &Path,
-    syncs: bool,
-    options: &Options,
-) -> Result<String, Fault> {
+/// As long as a look at a folder that was just written may take.
+const CHECK_WITHIN: Duration = Duration::from_secs(60);
+
+pub(crate) async fn pull(wanted: &Pull, options: &Options) -> Result<String, Fault> {
     let began = Instant::now();
-    let folder = Arc::new(Folder::open(folder, syncs)?);
+    let Pull { source, folder: root, no_sync, engine, size_limit: _, first_answer_seconds } = wanted;
+    let folder = Arc::new(Folder::open(root, !no_sync)?);
     let transfer = Arc::new(Transfer {
         store: Store::open(source, options)?,
         folder: Arc::clone(&folder),
-        progress: Progress::default(),
+        progress: Progress::new(options.progress()),
         connections: Semaphore::new(CONNECTIONS),
         corrupt: Mutex::default(),
     });
-    let mut patience = Patience::new(options.patience(), folder.told());
+    let reported = folder.told();
+    // A store that does not answer is reported soon, and waited for by the runs that follow.
+    let silence = (reported != Some(Cause::Unreachable.exit_code()))
+        .then(|| Duration::from_secs(*first_answer_seconds).min(options.patience()));
+    let mut patience = Patience::new(options.patience(), reported);
     let report = loop {
-        let fault = match attempt(source, &transfer).await {
+        let attempted = tokio::select! {
+            biased;
+            attempted = attempt(wanted, &transfer) => attempted,
+            silent = transfer.store.silence(silence) => Err(silent),
+        };
+        let fault = match attempted {
             Ok(report) => break report,
             Err(fault) => fault,
         };
@@ -81,14 +89,25 @@ pub(crate) async fn pull(
         warn!("{fault}; looking again in {:.0} s", step.as_secs_f64());
         sleep(step).await;
     };
+    if let Some(engine) = engine {
+        check::check(root, root, *engine, CHECK_WITHIN).await?;
+    }
     let fetched = Size(transfer.progress.bytes_moved());
     Ok(format!("{source} is in place: {report}; fetched {fetched} in {}", clock(began.elapsed().as_secs())))
 }
 
 /// One pass, from the listing to a folder that equals it. Says what is there and how it was checked.
-async fn attempt(source: &Location, transfer: &Arc<Transfer>) -> Result<String, Fault> {
+async fn attempt(wanted: &Pull, transfer: &Arc<Transfer>) -> Result<String, Fault> {
     let Transfer { store, folder, progress, .. } = transfer.as_ref();
+    let Pull { source, engine, size_limit, .. } = wanted;
     let mut objects = listed(source, store).await?;
+    if let Some(engine) = engine {
+        check::check_paths(*engine, &source.to_string(), objects.files.keys().map(String::as_str))?;
+    }
+    if let Some(limit) = size_limit {
+        let sizes = objects.files.values().map(|object| object.size);
+        space::keep_limit(&source.to_string(), sizes, limit.0)?;
+    }
     if let Some((one, other)) = &objects.case_twins
         && !folder.tells_case_apart()?
     {

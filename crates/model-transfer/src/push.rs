@@ -61,7 +61,7 @@ pub(crate) async fn push(folder: &Path, destination: &Location, options: &Option
     let shared = Arc::new(Shared {
         sums_there: sums_there(destination, &store, &there).await?,
         store,
-        progress: Progress::default(),
+        progress: Progress::new(options.progress()),
         buffers: Arc::new(Semaphore::new(BUFFER_MIB as usize)),
         there,
     });

@@ -30,10 +30,28 @@ pub(crate) fn held_by(file: &Path) -> u64 {
     file.symlink_metadata().map_or(0, |metadata| metadata.blocks() * BLOCK)
 }
 
+/// What nearly every file system rounds up to.
+const BLOCK: u64 = 4096;
+
+/// Whether a volume that is measured by others, as a kubelet does an emptyDir, may hold a model of these files: where
+/// it takes more, the pod is evicted under way. What a model of before still holds is not counted; it goes.
+pub(crate) fn keep_limit(source: &str, sizes: impl Iterator<Item = u64>, limit: u64) -> Result<(), Fault> {
+    let needed =
+        sizes.fold(0_u64, |sum, size| sum.saturating_add(size.div_ceil(BLOCK).saturating_mul(BLOCK)));
+    if needed <= limit {
+        return Ok(());
+    }
+    let message = format!(
+        "{source} needs {} ({needed} bytes) and its volume may hold {} ({limit} bytes): raise \
+         spec.modelVolume.size",
+        Size(needed),
+        Size(limit)
+    );
+    Err(Fault::new(Cause::OutOfSpace, message))
+}
+
 /// Each file as `(size, already held)`.
 pub(crate) fn check(files: &[(u64, u64)], room: Room, folder: &Path) -> Result<(), Fault> {
-    /// What nearly every file system rounds up to.
-    const BLOCK: u64 = 4096;
     let needed: u64 =
         files.iter().map(|(size, held)| size.next_multiple_of(BLOCK).saturating_sub(*held)).sum();
     let folder = folder.display();
@@ -90,6 +108,20 @@ mod tests {
     fn a_volume_that_cannot_hold_so_many_files_is_refused() {
         assert_eq!(cause(&[(0, 0); 3], 0, Some(3)), None);
         assert_eq!(cause(&[(0, 0); 4], 0, Some(3)), Some(Cause::OutOfSpace));
+    }
+
+    #[test]
+    fn a_model_is_refused_by_the_limit_of_its_volume() {
+        let fault = |sizes: &[u64], limit| keep_limit("s3://m", sizes.iter().copied(), limit).err();
+        assert!(fault(&[4096, 1], 8192).is_none());
+        let fault = fault(&[4096, 4097], 8192).unwrap();
+        assert_eq!(fault.cause, Cause::OutOfSpace);
+        assert_eq!(
+            fault.to_string(),
+            "OutOfSpace: s3://m needs 12.0 KiB (12288 bytes) and its volume may hold 8.0 KiB (8192 bytes): raise \
+             spec.modelVolume.size"
+        );
+        assert!(keep_limit("s3://m", [u64::MAX, u64::MAX].into_iter(), u64::MAX - 1).is_err());
     }
 
     #[test]

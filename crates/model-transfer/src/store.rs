@@ -6,7 +6,10 @@ mod answers;
 mod http;
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -42,6 +45,8 @@ pub(crate) struct Store {
     patience: Duration,
     /// When the store last gave us a byte, on any connection.
     progress: Arc<Mutex<Instant>>,
+    /// Whether it ever gave a good answer.
+    answered: Arc<AtomicBool>,
     complaints: Arc<Complaints>,
 }
 
@@ -61,6 +66,7 @@ impl Store {
         ]
         .into_iter()
         .any(|key| setting(key).is_some());
+        let answered = Arc::<AtomicBool>::default();
         let client = ClientOptions::new()
             .with_allow_http(endpoint.as_deref().is_some_and(|endpoint| endpoint.starts_with("http://")))
             .with_connect_timeout(CONNECT_WITHIN)
@@ -75,7 +81,7 @@ impl Store {
             .with_skip_signature(!has_credentials)
             .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
             .with_client_options(client)
-            .with_http_connector(http::Connector::new(stall))
+            .with_http_connector(http::Connector::new(stall, Arc::clone(&answered)))
             .build()
             .map_err(|error| Fault::new(Cause::Usage, answers::innermost(&error)))?;
         let name = match endpoint {
@@ -87,6 +93,7 @@ impl Store {
             name,
             patience: options.patience(),
             progress: Arc::new(Mutex::new(Instant::now())),
+            answered,
             complaints: Arc::default(),
         })
     }
@@ -131,6 +138,18 @@ impl Store {
     /// The attempts of one request or of one run of bytes.
     pub(crate) fn attempts(&self) -> Attempts<'_> {
         Attempts { store: self, backoff: Backoff::new(self.patience), began: Instant::now(), garbled: 0 }
+    }
+
+    /// Ends only if the store has given no good answer within this time.
+    pub(crate) async fn silence(&self, within: Option<Duration>) -> Fault {
+        let Some(within) = within else { return std::future::pending().await };
+        sleep(within).await;
+        if self.answered.load(Ordering::Relaxed) {
+            return std::future::pending().await;
+        }
+        let (store, seconds) = (&self.name, within.as_secs());
+        let why = self.complaints.last().unwrap_or_else(|| "no answer".to_owned());
+        Fault::new(Cause::Unreachable, format!("{store} has not answered for {seconds} s ({why})"))
     }
 
     /// Bytes came: the store lives.
@@ -221,18 +240,30 @@ fn without_password(endpoint: &str) -> String {
 
 /// Sixteen requests that fail for one reason are one line in the log.
 #[derive(Debug, Default)]
-struct Complaints(Mutex<Option<Instant>>);
+struct Complaints(Mutex<Complained>);
+
+#[derive(Debug, Default)]
+struct Complained {
+    line_at: Option<Instant>,
+    last: Option<String>,
+}
 
 impl Complaints {
     fn tell(&self, why: &str, step: Duration) {
         const LINE_EVERY: Duration = Duration::from_secs(5);
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.is_none_or(|last| last.elapsed() >= LINE_EVERY) {
-            *last = Some(Instant::now());
+        let mut complained = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        complained.last = Some(why.to_owned());
+        if complained.line_at.is_none_or(|at| at.elapsed() >= LINE_EVERY) {
+            complained.line_at = Some(Instant::now());
             warn!("the store failed ({why}); trying again in {:.1} s", step.as_secs_f64());
         } else {
             debug!("the store failed ({why}); trying again in {:.1} s", step.as_secs_f64());
         }
+    }
+
+    /// Why the store failed last.
+    fn last(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).last.clone()
     }
 }
 

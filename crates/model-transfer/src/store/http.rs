@@ -3,7 +3,10 @@
 
 use std::{
     pin::Pin,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -46,18 +49,21 @@ struct NoByte(Duration);
 #[derive(Debug)]
 pub(super) struct Connector {
     stall: Duration,
+    answered: Arc<AtomicBool>,
 }
 
 impl Connector {
-    pub(super) fn new(stall: Duration) -> Self {
-        Self { stall }
+    /// `answered` is set by the first good answer.
+    pub(super) fn new(stall: Duration, answered: Arc<AtomicBool>) -> Self {
+        Self { stall, answered }
     }
 }
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let client = ReqwestConnector::default().connect(options)?;
-        Ok(HttpClient::new(Watched { client, stall: self.stall, hold: Hold::default() }))
+        let (stall, answered) = (self.stall, Arc::clone(&self.answered));
+        Ok(HttpClient::new(Watched { client, stall, answered, hold: Hold::default() }))
     }
 }
 
@@ -65,6 +71,7 @@ impl HttpConnector for Connector {
 struct Watched {
     client: HttpClient,
     stall: Duration,
+    answered: Arc<AtomicBool>,
     hold: Hold,
 }
 
@@ -85,6 +92,7 @@ impl HttpService for Watched {
             self.hold.obey(answer.headers());
             return Err(HttpError::new(HttpErrorKind::Unknown, refusal(answer).await));
         }
+        self.answered.store(true, Ordering::Relaxed);
         if hides_digest(answer.headers()) {
             answer.extensions_mut().insert(EtagIsNoDigest);
         }

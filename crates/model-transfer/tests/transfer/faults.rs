@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use api::loader::ExitCode;
 
 use crate::{
+    program::Program,
     proxy::Break,
-    scene::{MIB, Scene, files, noise},
+    scene::{MIB, SOURCE, Scene, files, noise},
 };
 
 #[test]
@@ -121,6 +122,53 @@ fn a_store_that_does_not_come_back_is_unreachable() {
         ended.failed(ExitCode::SourceUnreachable, reason);
         assert!(began.elapsed() >= Duration::from_secs(2), "it was not waited for: {:?}", began.elapsed());
     }
+}
+
+#[test]
+fn a_store_that_never_answered_is_reported_soon_and_waited_for_afterwards() {
+    let scene = Scene::new();
+    scene.gateway.put("qwen/model.bin", b"x");
+    scene.proxy.rule(|_| Break::Refuse);
+    let pull = || {
+        let patient = scene.pull().env("TRANSFER_PATIENCE_SECONDS", "60");
+        patient.env("TRANSFER_FIRST_ANSWER_SECONDS", "1")
+    };
+    let began = Instant::now();
+    pull().run().failed(ExitCode::SourceUnreachable, "has not answered for 1 s");
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+
+    let again = pull().start();
+    again.until_says("trying again", 1);
+    assert!(!again.ends_within(Duration::from_secs(2)), "it was reported already");
+    scene.proxy.rule(|_| Break::Nothing);
+    again.wait().succeeded();
+}
+
+#[test]
+fn a_store_that_hangs_from_the_beginning_is_reported_soon() {
+    // The system accepts, and then nothing comes.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["pull", SOURCE, folder.path().to_str().unwrap()];
+    let began = Instant::now();
+    let ended = Program::new(silent.local_addr().unwrap(), arguments)
+        .env("TRANSFER_FIRST_ANSWER_SECONDS", "1")
+        .env("TRANSFER_STALL_SECONDS", "30")
+        .run();
+    ended.failed(ExitCode::SourceUnreachable, "has not answered for 1 s (no answer)");
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_store_that_has_answered_is_waited_for_the_first_time_too() {
+    let scene = Scene::new();
+    scene.gateway.put("qwen/model.bin", b"x");
+    scene.proxy.rule(|request| if request.is_object() { Break::Refuse } else { Break::Nothing });
+    let pull = scene.pull().env("TRANSFER_FIRST_ANSWER_SECONDS", "1").start();
+    pull.until_says("trying again", 1);
+    assert!(!pull.ends_within(Duration::from_secs(2)), "it had answered");
+    scene.proxy.rule(|_| Break::Nothing);
+    pull.wait().succeeded();
 }
 
 #[test]

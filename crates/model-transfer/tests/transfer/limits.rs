@@ -71,6 +71,26 @@ fn a_model_that_does_not_fit_is_told_before_a_byte_is_fetched() {
     assert!(scene.pulled().is_empty());
 }
 
+#[test]
+fn a_model_that_its_volume_may_not_hold_is_refused_before_a_byte_is_fetched() {
+    let scene = Scene::new();
+    std::fs::create_dir_all(scene.gateway.file("qwen")).unwrap();
+    File::create(scene.gateway.file("qwen/model.bin")).unwrap().set_len(3 * MIB as u64 / 2).unwrap();
+    File::create(scene.gateway.file("qwen/config.json")).unwrap().set_len(1).unwrap();
+    let ended = scene.pull().arg("--size-limit=1.5Mi").run();
+    ended.failed(
+        ExitCode::OutOfSpace,
+        "s3://models/qwen needs 1.5 MiB (1576960 bytes) and its volume may hold 1.5 MiB (1572864 bytes): raise \
+         spec.modelVolume.size",
+    );
+    assert_eq!(scene.proxy.object_bytes(), 0);
+    assert!(scene.pulled().is_empty());
+
+    scene.pull().env("TRANSFER_SIZE_LIMIT", "1576960").run().succeeded();
+    let nonsense = scene.pull().env("TRANSFER_SIZE_LIMIT", "much").run();
+    assert_eq!(nonsense.code, Some(ExitCode::Usage.code()), "{}", nonsense.output);
+}
+
 /// A volume that fills up under way, as a pod's memory volume does. It is mounted where only this test sees it: in a
 /// mount namespace in which the test is run once more, and which ends with it. Needs `unshare`, and root or user
 /// namespaces.

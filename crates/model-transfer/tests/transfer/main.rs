@@ -8,6 +8,7 @@ mod program;
 mod proxy;
 mod scene;
 
+mod check;
 mod checks;
 mod faults;
 mod keys;

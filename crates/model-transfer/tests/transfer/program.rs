@@ -74,6 +74,11 @@ impl Program {
         Self { command, files }
     }
 
+    pub(crate) fn arg(mut self, argument: &str) -> Self {
+        self.command.arg(argument);
+        self
+    }
+
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.command.env(name, value);
         self

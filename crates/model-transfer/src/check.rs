@@ -1,0 +1,308 @@
+//! Whether a folder holds a model that an engine can load, before the engine starts and says it in its own words, late
+//! or not at all.
+//!
+//! It looks at names and kinds, of few levels, and reads no file. It must not write, or look through a link that leads
+//! out of the folder.
+
+mod disk;
+
+use std::{collections::BTreeMap, path::Path, time::Duration};
+
+use tokio::{task::spawn_blocking, time::timeout};
+
+use crate::fault::{Cause, Fault};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Engine {
+    Vllm,
+    Triton,
+    Tgi,
+}
+
+/// What lies at the root of a model, or of a repository of models.
+#[derive(Debug, PartialEq, Eq)]
+struct Entry {
+    name: String,
+    kind: Kind,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Kind {
+    File,
+    Folder(Inside),
+    /// A link to something outside.
+    LeadsOut,
+}
+
+/// What Triton looks for in the folder of a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Inside {
+    has_config: bool,
+    has_version: bool,
+    /// In a version folder: the name by which Triton knows how to serve it.
+    has_model_file: bool,
+}
+
+/// The folder holds a model, or the reason why it does not. `root`: where links may lead.
+pub(crate) async fn check(
+    folder: &Path,
+    root: &Path,
+    engine: Engine,
+    within: Duration,
+) -> Result<String, Fault> {
+    let (path, root) = (folder.to_owned(), root.to_owned());
+    let look = move || {
+        let entries = disk::entries(&path, &root, engine)?;
+        verdict(engine, &path.display().to_string(), &entries)
+    };
+    in_time(folder, within, look).await?;
+    Ok(format!("{} holds a model", folder.display()))
+}
+
+/// A volume that hangs keeps its thread, and nothing else.
+async fn in_time<T: Send + 'static>(
+    folder: &Path,
+    within: Duration,
+    look: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+) -> Result<T, Fault> {
+    let folder = folder.display();
+    match timeout(within, spawn_blocking(look)).await {
+        Ok(looked) => looked.map_err(|error| Fault::new(Cause::Local, format!("a thread died: {error}")))?,
+        Err(_) => {
+            let seconds = within.as_secs();
+            let message = format!("{folder} has not answered for {seconds} s: look at its volume");
+            Err(Fault::new(Cause::Unreachable, message))
+        }
+    }
+}
+
+/// The same of a model that is still in the store, by the paths of its files.
+pub(crate) fn check_paths<'p>(
+    engine: Engine,
+    place: &str,
+    paths: impl Iterator<Item = &'p str>,
+) -> Result<(), Fault> {
+    verdict(engine, place, &entries_of(paths))
+}
+
+fn entries_of<'p>(paths: impl Iterator<Item = &'p str>) -> Vec<Entry> {
+    let mut kinds = BTreeMap::<&str, Kind>::new();
+    for path in paths {
+        let (name, rest) = match path.split_once('/') {
+            Some((name, rest)) => (name, Some(rest)),
+            None => (path, None),
+        };
+        let kind = kinds.entry(name).or_insert(match rest {
+            Some(_) => Kind::Folder(Inside::default()),
+            None => Kind::File,
+        });
+        if let (Kind::Folder(inside), Some(rest)) = (kind, rest) {
+            inside.has_config |= rest == CONFIG;
+            if let Some((version, file)) = rest.split_once('/')
+                && is_version(version)
+            {
+                inside.has_version = true;
+                inside.has_model_file |= is_model_file(file);
+            }
+        }
+    }
+    kinds.into_iter().map(|(name, kind)| Entry { name: name.to_owned(), kind }).collect()
+}
+
+fn verdict(engine: Engine, place: &str, entries: &[Entry]) -> Result<(), Fault> {
+    let wrong = match engine {
+        Engine::Vllm => wrong_for_vllm(place, entries),
+        Engine::Tgi => wrong_without_config(place, entries),
+        Engine::Triton => wrong_for_triton(place, entries),
+    };
+    wrong.map_or(Ok(()), |message| Err(Fault::new(Cause::NotFound, message)))
+}
+
+/// Of a model of Hugging Face.
+const CONFIG_JSON: &str = "config.json";
+/// Of a model of Mistral, which vLLM takes as well.
+const PARAMS_JSON: &str = "params.json";
+/// Of a model in Triton's repository.
+const CONFIG: &str = "config.pbtxt";
+
+fn wrong_for_vllm(place: &str, entries: &[Entry]) -> Option<String> {
+    let ggufs = entries.iter().filter(|entry| entry.name.ends_with(".gguf") && entry.kind == Kind::File);
+    let has_params = entries.iter().any(|entry| entry.name == PARAMS_JSON && entry.kind == Kind::File);
+    match ggufs.count() {
+        _ if has_params => None,
+        1 => None,
+        0 => wrong_without_config(place, entries),
+        count => wrong_without_config(place, entries)
+            .map(|_| format!("{place} holds {count} .gguf files and no {CONFIG_JSON}: keep one of them")),
+    }
+}
+
+fn wrong_without_config(place: &str, entries: &[Entry]) -> Option<String> {
+    match entries.iter().find(|entry| entry.name == CONFIG_JSON).map(|entry| &entry.kind) {
+        Some(Kind::File) => None,
+        Some(Kind::LeadsOut) => Some(leads_out(place, CONFIG_JSON)),
+        Some(Kind::Folder(_)) | None => {
+            let found = found(entries.iter().map(|entry| entry.name.as_str()));
+            Some(format!("{place} holds no model: expected {CONFIG_JSON}{found}"))
+        }
+    }
+}
+
+/// Triton ends if one folder of its repository is no model, also a hidden one; files beside the folders do not matter.
+fn wrong_for_triton(place: &str, entries: &[Entry]) -> Option<String> {
+    let folders = || {
+        entries.iter().filter_map(|entry| match &entry.kind {
+            Kind::Folder(inside) => Some((entry.name.as_str(), inside)),
+            Kind::File | Kind::LeadsOut => None,
+        })
+    };
+    let expected = "expected a folder per model with a folder per version, as NAME/1/";
+    if entries.iter().any(|entry| entry.name == CONFIG || is_version(&entry.name)) {
+        return Some(format!("{place} is a model and no repository of models: {expected}"));
+    }
+    if folders().next().is_none() && entries.iter().all(|entry| entry.kind != Kind::LeadsOut) {
+        let found = found(entries.iter().map(|entry| entry.name.as_str()));
+        return Some(format!("{place} holds no model: {expected}{found}"));
+    }
+    entries.iter().find_map(|Entry { name, kind }| match kind {
+        Kind::File => None,
+        Kind::LeadsOut => Some(leads_out(place, name)),
+        Kind::Folder(Inside { has_version: false, .. }) if is_of_the_system(name) => Some(format!(
+            "{place} has the folder {name:?}, with which Triton does not start: move the models into a folder \
+             beside it, and name that as the path"
+        )),
+        Kind::Folder(Inside { has_version: false, .. }) => Some(format!(
+            "{place}/{name} has no version, with which Triton does not start: expected {name}/1/, also in an \
+             ensemble, where 1/.keep is enough"
+        )),
+        Kind::Folder(Inside { has_config: false, has_model_file: false, .. }) => {
+            Some(format!("{place}/{name} has no {CONFIG}, and no model.* in a version that stands for it"))
+        }
+        Kind::Folder(_) => None,
+    })
+}
+
+fn leads_out(place: &str, name: &str) -> String {
+    format!("{place}/{name} is a link that leads out of the volume: put what it names there")
+}
+
+/// Made by file systems and tools, not by users.
+fn is_of_the_system(name: &str) -> bool {
+    name == "lost+found" || name.starts_with('.')
+}
+
+/// Triton passes over folders whose number begins with 0.
+fn is_version(name: &str) -> bool {
+    !name.starts_with('0') && !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn is_model_file(name: &str) -> bool {
+    name.starts_with("model.")
+}
+
+/// `; found: llama, qwen`, or nothing if there is nothing to name.
+fn found<'n>(names: impl Iterator<Item = &'n str>) -> String {
+    const MOST: usize = 10;
+    const LONGEST: usize = 64;
+    let mut names: Vec<&str> = names.filter(|name| !is_of_the_system(name)).collect();
+    names.sort_unstable();
+    let shown: Vec<String> =
+        names.iter().take(MOST).map(|name| name.chars().take(LONGEST).collect()).collect();
+    match names.len().saturating_sub(MOST) {
+        _ if names.is_empty() => String::new(),
+        0 => format!("; found: {}", shown.join(", ")),
+        more => format!("; found: {} and {more} more", shown.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum as _;
+
+    use super::*;
+
+    fn message(engine: Engine, paths: &[&str]) -> Option<String> {
+        let fault = check_paths(engine, "/models", paths.iter().copied()).err()?;
+        assert_eq!(fault.cause, Cause::NotFound);
+        Some(fault.to_string())
+    }
+
+    #[test]
+    fn engines_are_called_as_in_the_api() {
+        let ours: Vec<String> = Engine::value_variants()
+            .iter()
+            .filter_map(|engine| Some(engine.to_possible_value()?.get_name().to_owned()))
+            .collect();
+        assert_eq!(ours, api::aiinference::Engine::ALL.map(api::aiinference::Engine::as_str));
+    }
+
+    #[test]
+    fn vllm_and_tgi_need_a_configuration() {
+        for engine in [Engine::Vllm, Engine::Tgi] {
+            assert_eq!(message(engine, &["config.json", "model.safetensors"]), None);
+            assert_eq!(
+                message(engine, &[]).as_deref(),
+                Some("SourceNotFound: /models holds no model: expected config.json")
+            );
+            assert_eq!(
+                message(engine, &["qwen/config.json", "llama/config.json", ".cache/x"]).as_deref(),
+                Some("SourceNotFound: /models holds no model: expected config.json; found: llama, qwen")
+            );
+        }
+        assert_eq!(message(Engine::Vllm, &["model.gguf"]), None);
+        assert_eq!(message(Engine::Vllm, &["params.json"]), None);
+        assert!(message(Engine::Tgi, &["model.gguf"]).is_some());
+        assert!(message(Engine::Vllm, &["a.gguf", "b.gguf"]).unwrap().contains("2 .gguf files"));
+        assert_eq!(message(Engine::Vllm, &["a.gguf", "b.gguf", "config.json"]), None);
+    }
+
+    #[test]
+    fn triton_needs_a_version_of_each_model() {
+        let triton = |paths: &[&str]| message(Engine::Triton, paths);
+        assert_eq!(triton(&["llama/config.pbtxt", "llama/1/weights"]), None);
+        assert_eq!(triton(&["llama/1/model.onnx", "README.md"]), None);
+        assert_eq!(triton(&["ensemble/config.pbtxt", "ensemble/1/.keep", "llama/12/model.plan"]), None);
+        for (paths, words) in [
+            (&[][..], "/models holds no model: expected a folder per model"),
+            (
+                &["config.json"],
+                "expected a folder per model with a folder per version, as NAME/1/; found: config.json",
+            ),
+            (&["llama/config.pbtxt", "llama/1/x", "b/config.pbtxt"], "/models/b has no version"),
+            (
+                &["llama/1/model.onnx", "lost+found/x"],
+                "has the folder \"lost+found\", with which Triton does not start",
+            ),
+            (
+                &["llama/1/model.onnx", ".cache/x"],
+                "has the folder \".cache\", with which Triton does not start",
+            ),
+            (&["llama/01/model.onnx"], "/models/llama has no version"),
+            (&["llama/1/weights.bin"], "/models/llama has no config.pbtxt"),
+            (&["1/model.onnx", "config.pbtxt"], "/models is a model and no repository"),
+        ] {
+            let message = triton(paths).unwrap_or_default();
+            assert!(message.contains(words), "{paths:?}: {message}");
+        }
+    }
+
+    #[test]
+    fn at_most_ten_names_are_listed() {
+        let names: Vec<String> = (0..12).map(|number| format!("m{number:02}")).collect();
+        let found = found(names.iter().map(String::as_str));
+        assert!(found.ends_with("m08, m09 and 2 more"), "{found}");
+    }
+
+    #[tokio::test]
+    async fn a_volume_that_hangs_is_unreachable() {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let hangs = move || {
+            let _ = held.recv();
+            Ok(())
+        };
+        let fault = in_time(Path::new("/models"), Duration::from_millis(10), hangs).await.unwrap_err();
+        drop(release);
+        assert_eq!(fault.cause, Cause::Unreachable);
+        assert!(fault.to_string().contains("/models has not answered"), "{fault}");
+    }
+}

@@ -1,0 +1,217 @@
+//! What is in a folder of this machine, as far as an engine asks. Blocks. Bounded: it looks at few levels, and at no
+//! more names of each than a model has.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    CONFIG, CONFIG_JSON, Engine, Entry, Inside, Kind, PARAMS_JSON, found, is_model_file, is_version,
+};
+use crate::fault::{Cause, Fault};
+
+/// Of a folder; Triton's repositories and models have far fewer.
+const MOST_NAMES: usize = 10_000;
+
+/// `root`: where links may lead.
+pub(super) fn entries(folder: &Path, root: &Path, engine: Engine) -> Result<Vec<Entry>, Fault> {
+    if let Some(missing) = first_missing(folder)? {
+        return Err(Fault::new(Cause::NotFound, no_such_folder(&missing)));
+    }
+    let read = |path: &Path| path.canonicalize().map_err(failed("read", path));
+    let (root, real) = (read(root)?, read(folder)?);
+    let place = folder.display();
+    if !real.starts_with(&root) {
+        let message = format!("{place} is a link that leads out of {}: name a folder in it", root.display());
+        return Err(Fault::new(Cause::NotFound, message));
+    }
+    if !real.is_dir() {
+        let message = format!("{place} is no folder: name the folder that holds the model");
+        return Err(Fault::new(Cause::NotFound, message));
+    }
+    let mut entries = Vec::new();
+    // By name, however many files there are beside them.
+    for name in [CONFIG_JSON, PARAMS_JSON] {
+        entries.extend(entry(&root, &real, name, engine));
+    }
+    for name in names(&real).map_err(failed("read", folder))? {
+        if ![CONFIG_JSON, PARAMS_JSON].contains(&name.as_str()) {
+            entries.extend(entry(&root, &real, &name, engine));
+        }
+    }
+    entries.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(entries)
+}
+
+/// A volume that is gone is no fault of this machine.
+fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Fault {
+    move |error| match error.kind() {
+        io::ErrorKind::StaleNetworkFileHandle
+        | io::ErrorKind::TimedOut
+        | io::ErrorKind::NotConnected
+        | io::ErrorKind::HostUnreachable
+        | io::ErrorKind::NetworkUnreachable => {
+            Fault::new(Cause::Unreachable, format!("failed to {step} {}: {error}", path.display()))
+        }
+        _ => Fault::io(step, path)(error),
+    }
+}
+
+/// The part of the path, from its beginning, that is not there.
+fn first_missing(folder: &Path) -> Result<Option<PathBuf>, Fault> {
+    let mut parts: Vec<&Path> = folder.ancestors().filter(|part| !part.as_os_str().is_empty()).collect();
+    parts.reverse();
+    for part in parts {
+        match part.metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(part.to_owned())),
+            Err(error) => return Err(failed("look at", part)(error)),
+            Ok(_) => {}
+        }
+    }
+    Ok(None)
+}
+
+fn no_such_folder(missing: &Path) -> String {
+    let beside = match missing.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => names(parent).unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    let is_folder = |name: &&String| missing.with_file_name(name).is_dir();
+    let found = found(beside.iter().filter(is_folder).map(String::as_str));
+    format!("{}: no such folder{found}", missing.display())
+}
+
+fn names(folder: &Path) -> io::Result<Vec<String>> {
+    let names = fs::read_dir(folder)?
+        .take(MOST_NAMES)
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    names.collect()
+}
+
+/// `None` of a name that is not there, or a link to nothing.
+fn entry(root: &Path, folder: &Path, name: &str, engine: Engine) -> Option<Entry> {
+    let path = folder.join(name);
+    let kind = match kind(root, &path)? {
+        Kind::Folder(_) if engine == Engine::Triton => Kind::Folder(inside(root, &path)),
+        kind => kind,
+    };
+    Some(Entry { name: name.to_owned(), kind })
+}
+
+fn kind(root: &Path, path: &Path) -> Option<Kind> {
+    let is_link = path.symlink_metadata().ok()?.is_symlink();
+    if is_link && !path.canonicalize().ok()?.starts_with(root) {
+        return Some(Kind::LeadsOut);
+    }
+    Some(if path.metadata().ok()?.is_dir() { Kind::Folder(Inside::default()) } else { Kind::File })
+}
+
+/// A folder that may not be read, as `lost+found`, has nothing.
+fn inside(root: &Path, model: &Path) -> Inside {
+    let mut inside =
+        Inside { has_config: kind(root, &model.join(CONFIG)) == Some(Kind::File), ..Inside::default() };
+    for version in names(model).unwrap_or_default().iter().filter(|name| is_version(name)) {
+        let version = model.join(version);
+        if matches!(kind(root, &version), Some(Kind::Folder(_))) {
+            inside.has_version = true;
+            if inside.has_config {
+                break;
+            }
+            inside.has_model_file |=
+                names(&version).unwrap_or_default().iter().any(|name| is_model_file(name));
+        }
+    }
+    inside
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::check::verdict;
+
+    /// Paths that end with a slash are folders.
+    fn folder(paths: &[&str]) -> TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for path in paths {
+            let place = folder.path().join(path);
+            fs::create_dir_all(if path.ends_with('/') { &place } else { place.parent().unwrap() }).unwrap();
+            if !path.ends_with('/') {
+                fs::write(place, "x").unwrap();
+            }
+        }
+        folder
+    }
+
+    fn message(root: &TempDir, below: &str, engine: Engine) -> Option<String> {
+        let folder = root.path().join(below);
+        let looked =
+            entries(&folder, root.path(), engine).and_then(|entries| verdict(engine, "/models", &entries));
+        let fault = looked.err()?;
+        assert_eq!(fault.cause, Cause::NotFound);
+        Some(fault.to_string())
+    }
+
+    #[test]
+    fn what_is_on_disk_is_what_would_be_in_the_store() {
+        for (paths, engine) in [
+            (&["config.json", "a/b/c"][..], Engine::Vllm),
+            (&["model.gguf", "x"], Engine::Vllm),
+            (&["llama/config.pbtxt", "llama/1/weights", "llama/notes"], Engine::Triton),
+            (&["llama/2/model.onnx", "a/config.pbtxt", "file"], Engine::Triton),
+        ] {
+            let root = folder(paths);
+            let on_disk = entries(root.path(), root.path(), engine).unwrap();
+            let in_store = crate::check::entries_of(paths.iter().copied());
+            // A configuration makes the look into versions superfluous; engines but Triton do not look into folders.
+            let verdicts = [on_disk, in_store].map(|entries| verdict(engine, "/models", &entries).is_ok());
+            assert_eq!(verdicts[0], verdicts[1], "{paths:?}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_reported_with_those_that_are() {
+        let root = folder(&["qwen/config.json", "llama/config.json", "README.md", ".cache/x"]);
+        for below in ["typo", "typo/deeper"] {
+            let message = message(&root, below, Engine::Vllm).unwrap();
+            let typo = root.path().join("typo");
+            assert_eq!(
+                message,
+                format!("SourceNotFound: {}: no such folder; found: llama, qwen", typo.display())
+            );
+        }
+        assert!(message(&root, "README.md", Engine::Vllm).unwrap().contains("is no folder"));
+        assert_eq!(message(&root, "qwen", Engine::Vllm), None);
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 4, "nothing was made");
+    }
+
+    #[test]
+    fn an_empty_version_is_one() {
+        let root = folder(&["ensemble/config.pbtxt", "ensemble/1/", "llama/1/model.onnx"]);
+        assert_eq!(message(&root, "", Engine::Triton), None);
+        fs::create_dir(root.path().join("lost+found")).unwrap();
+        assert!(message(&root, "", Engine::Triton).unwrap().contains("lost+found"));
+    }
+
+    #[test]
+    fn links_lead_anywhere_in_the_root_and_nowhere_else() {
+        let outside = folder(&["config.json", "1/model.onnx"]);
+        let root = folder(&["blobs/abc", "snapshots/1/", "models/llama/"]);
+        symlink("../../blobs/abc", root.path().join("snapshots/1/config.json")).unwrap();
+        assert_eq!(message(&root, "snapshots/1", Engine::Vllm), None);
+
+        symlink(outside.path(), root.path().join("out")).unwrap();
+        assert!(message(&root, "out", Engine::Vllm).unwrap().contains("leads out of"));
+        symlink(outside.path().join("config.json"), root.path().join("config.json")).unwrap();
+        assert!(message(&root, "", Engine::Vllm).unwrap().contains("config.json is a link that leads out"));
+        symlink(outside.path().join("1"), root.path().join("models/llama/1")).unwrap();
+        assert!(message(&root, "models", Engine::Triton).unwrap().contains("has no version"));
+        // To nothing.
+        symlink("nothing", root.path().join("snapshots/config.json")).unwrap();
+        assert!(message(&root, "snapshots", Engine::Tgi).unwrap().contains("expected config.json"));
+    }
+}
