@@ -19,6 +19,7 @@ use std::{
     },
 };
 
+use api::controllers::CONTROLLERS;
 use local_cluster::{Cluster, ClusterSpec, Controller, NodePool};
 use tokio::sync::OnceCell;
 
@@ -26,9 +27,6 @@ pub use local_cluster;
 pub use real::{DEPLOYED, ENGINE_IMAGE, PRODUCT, layout, real, real_spec, start_real};
 pub use scene::Scene;
 pub use wait::{ask_until, follow, until_component, wait_for, wait_until_gone, within};
-
-/// The controllers of this workspace, as they are started by [`simulated`].
-pub const CONTROLLERS: [&str; 1] = ["inference-controller"];
 
 /// A namespace in this binary's API server: CRDs installed, nothing else running, so objects stay as they are.
 pub async fn api_server() -> Scene<'static> {
@@ -41,8 +39,8 @@ pub async fn simulated() -> Scene<'static> {
     static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
     let cluster = CLUSTER.get_or_init(async || {
         let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
-        for name in CONTROLLERS {
-            cluster.start_controller(&controller(name)).await.unwrap_or_else(|error| {
+        for ours in CONTROLLERS {
+            cluster.start_controller(&controller(ours.name)).await.unwrap_or_else(|error| {
                 panic!("{}", explained(&error));
             });
         }

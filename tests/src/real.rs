@@ -6,11 +6,12 @@ use std::{
     sync::OnceLock,
 };
 
+use api::controllers::CONTROLLERS;
 use local_cluster::{Cluster, ClusterSpec, NodePool, RealNodes};
 use serde::Deserialize;
 use tokio::sync::OnceCell;
 
-use crate::{CONTROLLERS, Scene, explained, fresh_name, start, tools, workspace};
+use crate::{Scene, explained, fresh_name, start, tools, workspace};
 
 /// The GPU product of real nodes, which no simulated one has.
 pub const PRODUCT: &str = "T4";
@@ -53,8 +54,8 @@ pub async fn start_real(spec: ClusterSpec) -> Cluster {
         for Image { reference, .. } in images() {
             cluster.load_image(&layout(reference), reference)?;
         }
-        for name in CONTROLLERS {
-            cluster.deploy(&workspace().join("deploy").join(name).join(DEPLOYED)).await?;
+        for ours in CONTROLLERS {
+            cluster.deploy(&workspace().join("deploy").join(ours.name).join(DEPLOYED)).await?;
         }
         Ok(())
     };

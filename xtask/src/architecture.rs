@@ -1,16 +1,17 @@
-//! The invariants of ARCHITECTURE.md that can be read off the sources, as tests.
+//! The invariants of ARCHITECTURE.md that can be read off the sources and the manuals, as tests.
 //!
 //! Each test fails when it finds nothing to look at, so that a moved folder does not make it pass.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
 
-use crate::steps::workspace;
+use api::controllers::{CONTROLLERS, released};
+use serde::Deserialize;
 
-const CONTROLLERS: [&str; 4] =
-    ["inference-controller", "training-controller", "dispatcher-controller", "scaler-controller"];
+use crate::steps::{cargo, workspace};
 
 /// Path below the workspace, and text.
 type Source = (String, String);
@@ -48,7 +49,7 @@ fn without_tests(text: &str) -> &str {
 }
 
 fn is_of_a_controller(path: &str) -> bool {
-    CONTROLLERS.iter().any(|name| path.starts_with(&format!("crates/{name}/src/")))
+    CONTROLLERS.iter().any(|controller| path.starts_with(&format!("crates/{}/src/", controller.name)))
 }
 
 /// `file: word` for each file that uses a word it must not.
@@ -114,14 +115,162 @@ fn no_file_is_called_mod_or_by_an_empty_name() {
     assert_eq!(found, [""; 0]);
 }
 
+/// Names of the entries of a folder of the workspace.
+fn entries(folder: &str) -> BTreeSet<String> {
+    let entries = fs::read_dir(workspace().join(folder)).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// The text of a manual from this heading to the next one of its level.
+fn section(file: &str, heading: &str) -> String {
+    let text = fs::read_to_string(workspace().join(file)).unwrap();
+    let (_, rest) = text.split_once(&format!("\n## {heading}\n")).expect("the section");
+    rest.split_once("\n## ").map_or(rest, |(section, _)| section).to_owned()
+}
+
+/// What stands between backticks, outside of blocks of code.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
 #[test]
-fn nothing_depends_on_a_controller_but_the_tests_and_xtask() {
-    let mut checked = 0;
-    for entry in fs::read_dir(workspace().join("crates")).unwrap() {
-        let manifest = fs::read_to_string(entry.unwrap().path().join("Cargo.toml")).unwrap();
-        checked += 1;
-        let found = CONTROLLERS.iter().find(|name| manifest.contains(&format!("\n{name}.workspace")));
-        assert_eq!(found, None, "in\n{manifest}");
+fn each_controller_has_everything_that_the_list_in_architecture_asks_for() {
+    let list = section("ARCHITECTURE.md", "Adding a controller");
+    let asked: Vec<&str> = quoted(&list).filter(|path| path.contains('/')).collect();
+    assert!(asked.len() >= 5, "{asked:?}");
+    for path in asked {
+        for controller in CONTROLLERS {
+            let path = path.replace("NAME", controller.name);
+            assert!(workspace().join(&path).exists(), "{path} is missing");
+        }
     }
-    assert!(checked > 0);
+}
+
+#[test]
+fn each_controller_in_crates_and_each_folder_in_deploy_has_a_row() {
+    let rows: BTreeSet<String> = CONTROLLERS.iter().map(|controller| controller.name.to_owned()).collect();
+    let mut crates = entries("crates");
+    crates.retain(|name| name.ends_with("-controller"));
+    assert_eq!(crates, rows, "crates");
+    let mut deployed = entries("deploy");
+    for shared in ["crds", "namespace", "samples"] {
+        assert!(deployed.remove(shared), "deploy/{shared} is missing");
+    }
+    assert_eq!(deployed, rows, "deploy");
+}
+
+#[test]
+fn each_sample_is_of_one_kind_that_has_a_controller() {
+    let mut named = BTreeSet::new();
+    for kind in CONTROLLERS.iter().flat_map(|controller| controller.kinds) {
+        let resource = kind.resource();
+        assert!(!kind.samples.is_empty(), "{} has no sample", resource.kind);
+        for sample in kind.samples {
+            assert!(named.insert((*sample).to_owned()), "{sample} is named twice");
+            let text = fs::read_to_string(workspace().join("deploy/samples").join(sample)).unwrap();
+            let objects = local_cluster::install::parse(&text).unwrap();
+            let mut types = objects.iter().filter_map(|object| object.types.as_ref());
+            let of_kind =
+                types.any(|types| types.kind == resource.kind && types.api_version == resource.api_version);
+            assert!(of_kind, "{sample} has no {}", resource.kind);
+        }
+    }
+    assert_eq!(entries("deploy/samples"), named);
+}
+
+#[test]
+fn the_readme_says_of_each_kind_which_controller_there_is() {
+    let table = section("README.md", "The kinds");
+    let rows: BTreeMap<&str, Vec<&str>> = table
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>())
+        .map(|cells| (cells[0], cells))
+        .collect();
+    for crd in api::crds::crds() {
+        let kind = crd.spec.names.kind.as_str();
+        let controller = CONTROLLERS
+            .iter()
+            .find(|controller| controller.kinds.iter().any(|owned| owned.resource().kind == kind));
+        let said = rows.get(kind).unwrap_or_else(|| panic!("{kind} is missing in README.md"));
+        assert_eq!(said[1], format!("{}/{}", crd.spec.group, crd.spec.versions[0].name), "{kind}");
+        let wanted = controller.map_or("not there yet: API only", |controller| controller.name);
+        assert_eq!(said.last(), Some(&wanted), "{kind}");
+    }
+}
+
+/// What `cargo metadata` says of the workspace.
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    manifest_path: PathBuf,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+    /// Nothing, `dev` or `build`.
+    kind: Option<String>,
+    /// Of a package of the workspace.
+    path: Option<PathBuf>,
+}
+
+impl Package {
+    /// Packages of the workspace that are compiled with it, or also those that only its tests need.
+    fn uses(&self, with_tests: bool) -> impl Iterator<Item = &str> {
+        let ours = self.dependencies.iter().filter(|dependency| dependency.path.is_some());
+        ours.filter(move |dependency| with_tests || dependency.kind.as_deref() != Some("dev"))
+            .map(|dependency| dependency.name.as_str())
+    }
+
+    fn is_below(&self, folder: &str) -> bool {
+        self.manifest_path.starts_with(workspace().join(folder))
+    }
+}
+
+fn packages() -> BTreeMap<String, Package> {
+    let output =
+        cargo(["metadata", "--format-version=1", "--no-deps", "--offline", "--locked"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Metadata = serde_json::from_slice(&output.stdout).unwrap();
+    metadata.packages.into_iter().map(|package| (package.name.clone(), package)).collect()
+}
+
+#[test]
+fn nothing_that_ships_depends_on_what_does_not() {
+    let packages = packages();
+    let mut ships: BTreeSet<&str> = BTreeSet::new();
+    let mut next: Vec<&str> = released().iter().map(|program| program.name).collect();
+    while let Some(name) = next.pop() {
+        if ships.insert(name) {
+            next.extend(packages.get(name).unwrap_or_else(|| panic!("no crate {name}")).uses(false));
+        }
+    }
+    let stays: BTreeSet<&str> = packages
+        .values()
+        .filter(|package| !package.is_below("crates") || package.name == "local-cluster")
+        .map(|package| package.name.as_str())
+        .collect();
+    let shipped: Vec<&str> = ships.intersection(&stays).copied().collect();
+    assert_eq!(shipped, [""; 0], "they would be in an image");
+    let all: BTreeSet<&str> = packages.keys().map(String::as_str).collect();
+    let neither: Vec<&str> =
+        all.iter().filter(|name| !ships.contains(*name) && !stays.contains(*name)).copied().collect();
+    assert_eq!(neither, [""; 0], "in no image: do they belong below tests?");
+}
+
+#[test]
+fn nothing_depends_on_a_program_of_ours_but_the_tests_and_xtask() {
+    let programs = released();
+    for package in packages().values().filter(|package| package.is_below("crates")) {
+        let found: Vec<&str> =
+            package.uses(true).filter(|used| programs.iter().any(|program| program.name == *used)).collect();
+        assert_eq!(found, [""; 0], "in {}", package.name);
+    }
 }

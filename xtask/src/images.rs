@@ -1,8 +1,9 @@
 //! `cargo xtask images`: builds static programs and packs one OCI image each, without Docker.
 //!
-//! Here are the table of images and the story; `programs` builds and examines the programs, `pack` writes images,
+//! Here is what an image is called and the order of the steps; `programs` builds and examines the programs, `pack` writes images,
 //! `deliver` hands them on. The same programs of the same commit give the same digests, wherever they are packed.
-//! Names and tags are decided here and nowhere else: the manifests in `deploy` are compared with them by a test.
+//! Which programs are released is in `api::controllers`; registries and tags are decided here, and a test compares the
+//! manifests in `deploy` with them.
 #![expect(clippy::print_stdout, reason = "what this command prints is what it is for")]
 
 mod certificates;
@@ -16,11 +17,12 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use api::controllers::{self, Program};
 use serde::Serialize;
 
 use crate::steps::target_folder;
 use pack::{Content, Origin};
-use programs::Program;
+use programs::Built;
 
 pub(crate) use programs::ensure_target;
 
@@ -47,11 +49,10 @@ pub(crate) struct Args {
     load: bool,
 }
 
-/// What is in an image: the program of the same name, from the package of the same name.
+/// What is in an image: a program, from the package of the same name.
 #[derive(Debug)]
 struct Image {
-    name: &'static str,
-    description: &'static str,
+    program: Program,
     purpose: Purpose,
 }
 
@@ -63,19 +64,9 @@ enum Purpose {
     Tests,
 }
 
-const IMAGES: [Image; 4] = [
-    Image {
-        name: "inference-controller",
-        description: "Runs model servers on Kubernetes",
-        purpose: Purpose::Released,
-    },
-    Image {
-        name: "model-transfer",
-        description: "Copies models between an S3-compatible store and a folder",
-        purpose: Purpose::Released,
-    },
-    Image { name: "pause", description: "Holds the namespaces of a pod", purpose: Purpose::Tests },
-    Image { name: "test-engine", description: "Behaves like an inference engine", purpose: Purpose::Tests },
+const OF_TESTS: [Program; 2] = [
+    Program { name: "pause", description: "Holds the namespaces of a pod" },
+    Program { name: "test-engine", description: "Behaves like an inference engine" },
 ];
 
 /// Where released images are, and where nothing is: nodes must have the images of tests already.
@@ -120,8 +111,8 @@ impl Build {
 impl Image {
     fn reference(&self, build: Build) -> String {
         match self.purpose {
-            Purpose::Released => format!("{RELEASED_AT}/{}:{}", self.name, build.tag()),
-            Purpose::Tests => format!("{TESTS_AT}/{}:{TESTS_TAG}", self.name),
+            Purpose::Released => format!("{RELEASED_AT}/{}:{}", self.program.name, build.tag()),
+            Purpose::Tests => format!("{TESTS_AT}/{}:{TESTS_TAG}", self.program.name),
         }
     }
 }
@@ -175,20 +166,22 @@ fn default_folder(build: Build) -> anyhow::Result<PathBuf> {
 }
 
 fn build_into(path: &Path, build: Build, with_tests: bool) -> anyhow::Result<Folder> {
-    let wanted = |purpose| {
-        let names = IMAGES.iter().filter(|image| image.purpose == purpose).map(|image| image.name);
-        names.collect::<Vec<_>>()
-    };
-    let mut programs = programs::build(build, &wanted(Purpose::Released))?;
+    let mut wanted = vec![(Purpose::Released, controllers::released())];
     if with_tests {
-        // Apart: what the tests ask of a crate must not change what is released.
-        programs.extend(programs::build(build, &wanted(Purpose::Tests))?);
+        wanted.push((Purpose::Tests, OF_TESTS.to_vec()));
+    }
+    let mut built = Vec::new();
+    // Apart: what the tests ask of a crate must not change what is released.
+    for (purpose, programs) in wanted {
+        for program in programs::build(build, &programs)? {
+            built.push((Image { program: program.program, purpose }, program));
+        }
     }
     fs::create_dir_all(path).with_context(|| format!("failed to create {}", path.display()))?;
     let origin = Origin::of_this_commit()?;
     let mut images = Vec::new();
-    for program in &programs {
-        images.push(packed(build, program, &origin, path)?);
+    for (image, built) in &built {
+        images.push(packed(build, image, built, &origin, path)?);
     }
     if build == Build::Release {
         keep_budgets(&images)?;
@@ -199,31 +192,37 @@ fn build_into(path: &Path, build: Build, with_tests: bool) -> anyhow::Result<Fol
     Ok(Folder { path: path.to_owned(), images })
 }
 
-fn packed(build: Build, program: &Program, origin: &Origin, folder: &Path) -> anyhow::Result<Packed> {
-    let image = IMAGES.iter().find(|image| image.name == program.name).context("a program of no image")?;
+fn packed(
+    build: Build,
+    image: &Image,
+    built: &Built,
+    origin: &Origin,
+    folder: &Path,
+) -> anyhow::Result<Packed> {
+    let Program { name, description } = image.program;
     let certificates = match image.purpose {
         Purpose::Released => Some(certificates::pem()),
         Purpose::Tests => None,
     };
     let reference = image.reference(build);
     let content = Content {
-        name: image.name,
-        description: image.description,
+        name,
+        description,
         reference: &reference,
-        binary: &program.bytes,
+        binary: &built.bytes,
         certificates: certificates.as_deref(),
         origin,
     };
-    let (layout, archive) = (PathBuf::from(image.name), PathBuf::from(format!("{}.tar", image.name)));
+    let (layout, archive) = (PathBuf::from(name), PathBuf::from(format!("{name}.tar")));
     let written = pack::write(&content, &folder.join(&layout), &folder.join(&archive))
-        .with_context(|| format!("failed to pack the image {}", image.name))?;
+        .with_context(|| format!("failed to pack the image {name}"))?;
     Ok(Packed {
-        name: image.name,
+        name,
         reference,
         digest: written.digest,
         layout,
         archive,
-        binary_bytes: program.bytes.len() as u64,
+        binary_bytes: built.bytes.len() as u64,
         archive_bytes: written.archive_bytes,
     })
 }
@@ -278,9 +277,8 @@ mod tests {
         tag: String,
     }
 
-    fn released() -> Vec<String> {
-        let released = IMAGES.iter().filter(|image| image.purpose == Purpose::Released);
-        released.map(|image| format!("{RELEASED_AT}/{}", image.name)).collect()
+    fn released(name: &str) -> String {
+        format!("{RELEASED_AT}/{name}")
     }
 
     fn manifests(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
@@ -297,13 +295,19 @@ mod tests {
 
     #[test]
     fn every_overlay_that_names_images_names_them_all_with_its_tag() {
-        let deploy = workspace().join("deploy/inference-controller/overlays");
-        for (overlay, build) in [("dev", Build::Dev), ("prod", Build::Release)] {
-            let text = fs::read_to_string(deploy.join(overlay).join("kustomization.yaml")).unwrap();
-            let Kustomization { images } = serde_saphyr::from_str(&text).unwrap();
-            let named: Vec<String> = images.iter().map(|image| image.name.clone()).collect();
-            assert_eq!(named, released(), "{overlay}");
-            assert!(images.iter().all(|image| image.tag == build.tag()), "{overlay}: {images:?}");
+        for controller in controllers::CONTROLLERS {
+            let deploy = workspace().join("deploy").join(controller.name).join("overlays");
+            let programs = controller.programs.iter().map(|program| program.name);
+            let wanted: Vec<String> =
+                std::iter::once(controller.name).chain(programs).map(released).collect();
+            for (overlay, build) in [("dev", Build::Dev), ("prod", Build::Release)] {
+                let path = deploy.join(overlay).join("kustomization.yaml");
+                let Kustomization { images } =
+                    serde_saphyr::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+                let named: Vec<String> = images.iter().map(|image| image.name.clone()).collect();
+                assert_eq!(named, wanted, "{}", path.display());
+                assert!(images.iter().all(|image| image.tag == build.tag()), "{}", path.display());
+            }
         }
     }
 
@@ -311,14 +315,16 @@ mod tests {
     fn manifests_name_only_our_images_and_only_this_version() {
         let mut all = Vec::new();
         manifests(&workspace().join("deploy"), &mut all);
-        let prefix = format!("{RELEASED_AT}/");
+        let prefix = released("");
+        let known: Vec<String> =
+            controllers::released().iter().map(|program| released(program.name)).collect();
         let mut named = 0;
         for (path, text) in all {
             for (at, _) in text.match_indices(&prefix) {
                 let reference = text[at..].split_whitespace().next().unwrap();
                 // Without a tag it is what an overlay gives a tag to.
                 let (name, tag) = reference.split_once(':').unwrap_or((reference, Build::Release.tag()));
-                assert!(released().contains(&name.to_owned()), "{reference} in {}", path.display());
+                assert!(known.contains(&name.to_owned()), "{reference} in {}", path.display());
                 assert_eq!(tag, Build::Release.tag(), "{reference} in {}", path.display());
                 named += 1;
             }
@@ -330,7 +336,7 @@ mod tests {
     fn a_released_image_over_its_budget_is_named_with_its_size() {
         let mut image = Packed {
             name: "inference-controller",
-            reference: IMAGES[0].reference(Build::Release),
+            reference: released("inference-controller"),
             digest: String::new(),
             layout: PathBuf::new(),
             archive: PathBuf::new(),

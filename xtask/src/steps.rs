@@ -67,14 +67,11 @@ pub(crate) fn cargo<const N: usize>(args: [&str; N]) -> Command {
 
 /// Builds what runs beside us: the supervisor of a cluster, and every controller that there is.
 pub(crate) fn build_programs() -> anyhow::Result<()> {
-    succeed(&mut cargo([
-        "build",
-        "--locked",
-        "--package",
-        "local-cluster",
-        "--package",
-        "inference-controller",
-    ]))
+    let mut build = cargo(["build", "--locked", "--package", "local-cluster"]);
+    for controller in api::controllers::CONTROLLERS {
+        build.args(["--package", controller.name]);
+    }
+    succeed(&mut build)
 }
 
 pub(crate) fn workspace() -> &'static Path {

@@ -1,5 +1,5 @@
 //! What users write: the four kinds with their validation rules and columns, and the names that everything
-//! else shares (labels, annotations, conditions, reasons, loader exit codes).
+//! else shares (labels, annotations, conditions, reasons, loader exit codes, the table of controllers).
 //!
 //! One file per kind; what the kinds share sits in files named for what they hold. `crds` turns the types into
 //! the manifests of `deploy/crds`.
@@ -14,6 +14,7 @@ pub mod aidispatcher;
 pub mod aiinference;
 pub mod aiscaler;
 pub mod conditions;
+pub mod controllers;
 pub mod crds;
 pub mod labels;
 pub mod loader;

@@ -1,6 +1,6 @@
-//! The custom resources as `kubectl get` shows them, refreshed until all are Ready.
+//! The custom resources as `kubectl get` shows them, refreshed until all are done.
 //!
-//! The API server makes the columns, so this file knows no kind.
+//! The API server makes the columns and `api::controllers` says what done is, so this file knows no kind.
 
 use std::{
     io::{IsTerminal as _, stdout},
@@ -8,25 +8,26 @@ use std::{
 };
 
 use anyhow::Context as _;
+use api::controllers::Kind;
 use kube::{Client, api::DynamicObject, core::ApiResource};
 use serde::Deserialize;
 
 /// Fast enough to look alive.
 const REFRESH: Duration = Duration::from_millis(250);
 
-/// Shows the objects of these kinds and returns when every one is Ready; it may never.
-pub(super) async fn until_all_ready(client: &Client, kinds: &[ApiResource]) -> anyhow::Result<()> {
+/// Shows the objects of these kinds and returns when every one is done; it may never.
+pub(super) async fn until_all_done(client: &Client, kinds: &[&Kind]) -> anyhow::Result<()> {
     let mut screen = Screen { in_place: stdout().is_terminal(), shown: Vec::new() };
     loop {
         let mut lines = Vec::new();
-        let mut all_ready = true;
+        let mut all_done = true;
         for kind in kinds {
-            let table = fetch(client, kind).await?;
-            all_ready &= table.rows.iter().all(|row| is_ready(&row.object));
+            let table = fetch(client, &kind.resource()).await?;
+            all_done &= table.rows.iter().all(|row| kind.is_done(&row.object));
             lines.extend(table.lines());
         }
         screen.show(lines);
-        if all_ready {
+        if all_done {
             return Ok(());
         }
         tokio::time::sleep(REFRESH).await;
@@ -63,14 +64,6 @@ async fn fetch(client: &Client, kind: &ApiResource) -> anyhow::Result<Table> {
             .body(Vec::new())
             .context("failed to make a request")?;
     client.request(request).await.with_context(|| format!("failed to list {}", kind.plural))
-}
-
-fn is_ready(object: &DynamicObject) -> bool {
-    let conditions = object.data["status"]["conditions"].as_array();
-    conditions
-        .into_iter()
-        .flatten()
-        .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
 
 impl Table {

@@ -6,8 +6,9 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use api::controllers::{CONTROLLERS, Kind};
 use clap::Args;
-use kube::{Client, core::ApiResource};
+use kube::Client;
 use local_cluster::{Cluster, ClusterSpec, Controller, NodeClock, NodePool, RealNodes, install};
 use tokio::{runtime::Runtime, time::timeout};
 
@@ -41,15 +42,6 @@ pub(crate) struct UpArgs {
     #[arg(long)]
     no_samples: bool,
 }
-
-/// A controller and the kinds that it answers for.
-struct Ours {
-    controller: &'static str,
-    kinds: &'static [&'static str],
-}
-
-/// Every controller that there is; its samples are applied once it runs.
-const OURS: [Ours; 1] = [Ours { controller: "inference-controller", kinds: &["AIInference"] }];
 
 pub(super) fn run(args: &UpArgs, runtime: &Runtime) -> anyhow::Result<()> {
     if let Some(cluster) = local_cluster::running(NAME)? {
@@ -116,10 +108,10 @@ async fn bring_up(
                 cluster.load_image(&images.path.join(&image.layout), &image.reference)?;
             }
         }
-        for Ours { controller, .. } in OURS {
+        for controller in CONTROLLERS {
             match images {
-                None => cluster.start_controller(&Controller::new(controller, &deploy)?).await?,
-                Some(_) => cluster.deploy(&deploy.join(controller).join("overlays/dev")).await?,
+                None => cluster.start_controller(&Controller::new(controller.name, &deploy)?).await?,
+                Some(_) => cluster.deploy(&deploy.join(controller.name).join("overlays/dev")).await?,
             }
         }
         Ok(())
@@ -129,8 +121,9 @@ async fn bring_up(
     println!("all components ready after {:.1} s\n", ready_after.as_secs_f32());
     let mut outcome = Ok(());
     if samples {
-        let kinds = apply_samples(&client, &workspace.join("deploy/samples")).await?;
-        outcome = match timeout(SAMPLES_READY_WITHIN, table::until_all_ready(&client, &kinds)).await {
+        apply_samples(&client, &workspace.join("deploy/samples")).await?;
+        let kinds: Vec<&Kind> = kinds().collect();
+        outcome = match timeout(SAMPLES_READY_WITHIN, table::until_all_done(&client, &kinds)).await {
             Ok(ready) => ready,
             Err(_) => Err(anyhow::anyhow!(
                 "not every sample is Ready after {} s; the cluster is left running, stop it with `cargo xtask down`",
@@ -142,27 +135,19 @@ async fn bring_up(
     Ok((cluster, outcome))
 }
 
-/// Applies the samples of the kinds whose controller runs, and returns these kinds.
-async fn apply_samples(client: &Client, folder: &Path) -> anyhow::Result<Vec<ApiResource>> {
-    let mut kinds: Vec<ApiResource> = Vec::new();
-    for file in install::yaml_files(folder)? {
+/// Applies the samples of every kind that has a controller.
+async fn apply_samples(client: &Client, folder: &Path) -> anyhow::Result<()> {
+    for sample in kinds().flat_map(|kind| kind.samples) {
+        let file = folder.join(sample);
         let text =
             std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
-        let is_ours = |kind: &str| OURS.iter().any(|ours| ours.kinds.contains(&kind));
-        let objects = install::parse(&text)?;
-        if !objects.iter().filter_map(|object| object.types.as_ref()).any(|types| is_ours(&types.kind)) {
-            continue;
-        }
-        for applied in install::apply(client, install::DEFAULT_NAMESPACE, &text).await? {
-            let Some(types) = applied.types else { continue };
-            if is_ours(&types.kind) && !kinds.iter().any(|kind| kind.kind == types.kind) {
-                let gvk =
-                    (&types).try_into().with_context(|| format!("failed to read the kind {}", types.kind))?;
-                kinds.push(kube::discovery::pinned_kind(client, &gvk).await?.0);
-            }
-        }
+        install::apply(client, install::DEFAULT_NAMESPACE, &text).await?;
     }
-    Ok(kinds)
+    Ok(())
+}
+
+fn kinds() -> impl Iterator<Item = &'static Kind> {
+    CONTROLLERS.iter().flat_map(|controller| controller.kinds)
 }
 
 fn next_steps(cluster: &Cluster) {

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail, ensure};
+use api::controllers::Program;
 use serde::Deserialize;
 
 use super::Build;
@@ -16,20 +17,20 @@ use crate::steps::{cargo, succeed, target_folder, workspace};
 
 /// A program that was found fit for an image.
 #[derive(Debug)]
-pub(super) struct Program {
-    pub(super) name: String,
+pub(super) struct Built {
+    pub(super) program: Program,
     pub(super) bytes: Vec<u8>,
 }
 
 /// Builds packages and reads their programs, in this order.
-pub(super) fn build(build: Build, packages: &[&str]) -> anyhow::Result<Vec<Program>> {
+pub(super) fn build(build: Build, wanted: &[Program]) -> anyhow::Result<Vec<Built>> {
     ensure_target()?;
     let target = target()?;
     let remapped = Remapped::of_this_machine()?;
     let mut command = cargo(["build", "--locked", "--message-format=json-render-diagnostics", "--target"]);
     command.args([&target, "--profile", build.cargo_profile()]);
-    for package in packages {
-        command.args(["--package", package]);
+    for program in wanted {
+        command.args(["--package", program.name]);
     }
     // Only the compiler of C code: with musl-gcc as the linker, programs crash when they start.
     command.env(format!("CC_{}", target.replace('-', "_")), "musl-gcc");
@@ -45,14 +46,15 @@ pub(super) fn build(build: Build, packages: &[&str]) -> anyhow::Result<Vec<Progr
     let output = command.stderr(Stdio::inherit()).output().context("failed to start cargo")?;
     ensure!(output.status.success(), "cargo failed to build the programs: {}", output.status);
     let executables = executables(&output.stdout);
-    let mut programs = Vec::new();
-    for name in packages {
-        let path = executables.get(*name).with_context(|| format!("cargo built no program {name}"))?;
+    let mut built = Vec::new();
+    for program in wanted {
+        let name = program.name;
+        let path = executables.get(name).with_context(|| format!("cargo built no program {name}"))?;
         let bytes = fs::read(path).with_context(|| format!("failed to read {}", path.display()))?;
         examine(path, &bytes, build, &remapped).with_context(|| format!("{name} is not fit for an image"))?;
-        programs.push(Program { name: (*name).to_owned(), bytes });
+        built.push(Built { program: *program, bytes });
     }
-    Ok(programs)
+    Ok(built)
 }
 
 /// Installs the standard library that static programs are linked with, where that has not been done.
