@@ -37,8 +37,7 @@ enum Command {
     /// Builds an OCI image of each program, and says how large each is
     Images(images::Args),
     /// Figures of speed and memory, from release builds
-    #[command(subcommand)]
-    Bench(bench::Command),
+    Bench(bench::Args),
     /// Installs what the project needs, or names what is missing
     Setup,
 }
@@ -50,7 +49,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Ci => ci::run(),
         Command::Images(args) => images::run(&args),
-        Command::Bench(command) => bench::run(&command),
+        Command::Bench(args) => bench::run(&args),
         Command::Setup => setup::run(),
     };
     match done {

@@ -54,15 +54,19 @@ impl Steps {
 /// The cargo that runs us, in the workspace.
 pub(crate) fn cargo<const N: usize>(args: [&str; N]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // `cargo run` describes xtask in the environment, and build scripts that look there would run again each time.
+    without_cargos_variables(&mut command);
+    command.current_dir(workspace()).args(args);
+    command
+}
+
+/// `cargo run` describes xtask in the environment, and build scripts that look there would run again each time.
+pub(crate) fn without_cargos_variables(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let set_by_run = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
         if set_by_run.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
             command.env_remove(name);
         }
     }
-    command.current_dir(workspace()).args(args);
-    command
 }
 
 /// Builds what runs beside us: the supervisor of a cluster, and every controller that there is.

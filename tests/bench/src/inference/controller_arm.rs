@@ -20,7 +20,7 @@ use super::{
     requests::Requests,
     sightings::Sightings,
 };
-use crate::bench::{figures::percentile, machine};
+use crate::{figures::percentile, machine};
 
 /// All that was measured of the controller.
 pub(super) struct Controlled {

@@ -19,11 +19,11 @@ use tokio::{
 };
 
 use self::fake_api::{FakeApi, Object};
-use super::{
+use crate::{
     figures::{Figure, medians, table},
     machine,
+    programs::{build, target_folder},
 };
-use crate::steps::{cargo, succeed, target_folder};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Args {
@@ -50,7 +50,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SHAPING_SHARE: u64 = 10;
 
 pub(super) fn run(args: &Args, tokio: &Runtime) -> anyhow::Result<()> {
-    succeed(&mut cargo(["build", "--release", "--locked", "--package", "runtime", "--example", PROGRAM]))?;
+    build(&["--release", "--package", "runtime", "--example", PROGRAM])?;
     tokio.block_on(async {
         let mut runs = Vec::new();
         for run in 1..=args.runs {

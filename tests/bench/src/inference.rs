@@ -18,11 +18,11 @@ use self::{
     null_writer::Nulled,
     plane::Programs,
 };
-use super::{
+use crate::{
     figures::{Figure, exponent, medians, table},
     machine,
+    programs::{build, target_folder},
 };
-use crate::steps::{cargo, succeed, target_folder};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Args {
@@ -56,9 +56,9 @@ const CONNECTIONS: usize = 32;
 const GROWTH: [u32; 4] = [100, 300, 1000, 3000];
 
 pub(super) fn run(args: &Args, tokio: &Runtime) -> anyhow::Result<()> {
-    succeed(&mut cargo(["build", "--release", "--locked", "--package", CONTROLLER]))?;
+    build(&["--release", "--package", CONTROLLER])?;
     // It only looks after the others, which a debug build does as well.
-    succeed(&mut cargo(["build", "--locked", "--package", "local-cluster"]))?;
+    build(&["--package", "local-cluster"])?;
     local_cluster::install_crypto_provider();
     let target = target_folder()?;
     let programs = Programs {

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 
 use super::{CONTROLLER, NullWriter, applied::applied_by};
 use crate::{
-    bench::machine::{Processes, Used},
-    steps::workspace,
+    machine::{Processes, Used},
+    programs::workspace,
 };
 
 /// What is run.

@@ -26,11 +26,11 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::{
+use crate::{
     figures::{Figure, medians, table},
     machine,
+    programs::{build, succeed, target_folder},
 };
-use crate::steps::{cargo, succeed, target_folder};
 
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Args {
@@ -78,9 +78,8 @@ struct Took {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let package = ["build", "--release", "--locked", "--package", "model-transfer"];
-    succeed(&mut cargo(package))?;
-    succeed(cargo(package).args(["--example", "discard"]))?;
+    build(&["--release", "--package", "model-transfer"])?;
+    build(&["--release", "--package", "model-transfer", "--example", "discard"])?;
     let release = target_folder()?.join("release");
     let programs = Programs {
         null: release.join("examples/discard"),

@@ -1,0 +1,52 @@
+//! Figures of speed and memory from release builds, with the machine's load beside them: `cargo xtask bench`.
+//!
+//! A bench fails when a figure could not be taken, never because a figure misses its goal: it is no test. What it
+//! starts ends with it, and everything it waits for has a deadline.
+#![expect(clippy::print_stdout, reason = "what these commands print is what they are for")]
+
+mod figures;
+mod inference;
+mod machine;
+mod programs;
+mod runtime;
+mod transfer;
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, ensure};
+use clap::Parser;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask bench", about = "Figures of speed and memory, from release builds")]
+enum Command {
+    /// AIInferences on simulated nodes, beside a writer that makes the same children without any logic
+    Inference(inference::Args),
+    /// The engine of the controllers alone: 10 000 objects of a scripted API server, and 100 000 that come and go
+    Runtime(runtime::Args),
+    /// Pulling a model from a local S3 server, beside a null downloader and beside rclone
+    Transfer(transfer::Args),
+}
+
+fn main() -> ExitCode {
+    match run(&Command::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &Command) -> anyhow::Result<()> {
+    // The meter shares the machine with what it measures.
+    ensure!(!cfg!(debug_assertions), "this is a debug build: use `cargo xtask bench`");
+    let tokio = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the async runtime")?;
+    match command {
+        Command::Inference(args) => inference::run(args, &tokio),
+        Command::Runtime(args) => runtime::run(args, &tokio),
+        Command::Transfer(args) => transfer::run(args),
+    }
+}
