@@ -20,7 +20,7 @@ use std::{
 };
 
 use api::controllers::CONTROLLERS;
-use local_cluster::{Cluster, ClusterSpec, Controller, NodePool};
+use local_cluster::{Cluster, ClusterSpec, Controller, NodePool, explained};
 use tokio::sync::OnceCell;
 
 pub use local_cluster;
@@ -87,15 +87,4 @@ pub fn fresh_name() -> String {
 /// The folder of the workspace.
 pub fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/"))
-}
-
-/// An error with its causes, as a test's panic should show it.
-pub fn explained(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text.push_str(&format!(": {inner}"));
-        cause = inner.source();
-    }
-    text
 }

@@ -7,11 +7,11 @@ use std::{
 };
 
 use api::controllers::CONTROLLERS;
-use local_cluster::{Cluster, ClusterSpec, NodePool, RealNodes};
+use local_cluster::{Cluster, ClusterSpec, NodePool, RealNodes, explained};
 use serde::Deserialize;
 use tokio::sync::OnceCell;
 
-use crate::{Scene, explained, fresh_name, start, tools, workspace};
+use crate::{Scene, fresh_name, start, tools, workspace};
 
 /// The GPU product of real nodes, which no simulated one has.
 pub const PRODUCT: &str = "T4";

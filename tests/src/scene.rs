@@ -14,10 +14,10 @@ use kube::{
     api::{DeleteParams, DynamicObject, PostParams},
     core::ObjectMeta,
 };
-use local_cluster::{Cluster, install};
+use local_cluster::{Cluster, explained, install};
 use serde::de::DeserializeOwned;
 
-use crate::{explained, follow, within};
+use crate::{follow, within};
 
 /// A namespace in a cluster. It dereferences to the cluster.
 pub struct Scene<'a> {

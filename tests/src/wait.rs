@@ -13,11 +13,9 @@ use kube::{
     Api, Resource,
     api::{ListParams, WatchEvent, WatchParams},
 };
-use local_cluster::{Cluster, ComponentStatus};
+use local_cluster::{Cluster, ComponentStatus, explained};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::{Instant, sleep};
-
-use crate::explained;
 
 /// Short beside every deadline, and long enough that asking costs nothing.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(50);

@@ -9,21 +9,15 @@ use std::{
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Api, core::DynamicObject};
-use tokio::{
-    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
-    net::TcpStream,
-    process::Command,
-    time::{sleep, timeout},
-};
+use tokio::{process::Command, time::sleep};
 
 use crate::{
-    Cluster, ComponentState, Error, Result, folder::tail, install, protocol::ControllerProcess,
+    Cluster, ComponentState, Error, Result, admin, folder::tail, install, protocol::ControllerProcess,
     watch::wait_until,
 };
 
 /// A controller that must list its kinds needs well under a second; a loaded machine is no reason to fail.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 /// How often another process is asked what cannot be watched.
 const POLL: Duration = Duration::from_millis(50);
 const LINES_SHOWN: usize = 15;
@@ -125,7 +119,7 @@ impl Cluster {
                 });
             }
             if let Some(address) = component.admin_address
-                && is_ready(&address).await
+                && admin::is_ready(&address).await
             {
                 return Ok(());
             }
@@ -153,18 +147,6 @@ impl Cluster {
         }
         install::parse(&String::from_utf8_lossy(&output.stdout))
     }
-}
-
-/// Asks the admin server. A client for one request line is not worth a dependency.
-async fn is_ready(address: &str) -> bool {
-    let exchange = async {
-        let mut stream = TcpStream::connect(address).await?;
-        stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").await?;
-        let mut head = String::new();
-        BufReader::new(stream).read_line(&mut head).await?;
-        std::io::Result::Ok(head.split_whitespace().nth(1) == Some("200"))
-    };
-    matches!(timeout(ANSWERS_WITHIN, exchange).await, Ok(Ok(true)))
 }
 
 struct Account {

@@ -104,7 +104,7 @@ impl Error {
 }
 
 /// An error and all its causes in one line, for places where only text can pass.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+pub fn explained(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

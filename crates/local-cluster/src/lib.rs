@@ -13,6 +13,7 @@
 //! root; it keeps nothing outside its cache and state folders, and must not be depended upon by anything that runs in a
 //! cluster.
 
+pub mod admin;
 pub mod audit;
 mod cluster;
 mod command_lines;
@@ -35,7 +36,7 @@ pub mod watch;
 pub use crate::{
     cluster::{Cluster, remove, running, sibling_binary, sweep},
     controller::Controller,
-    error::Error,
+    error::{Error, explained},
     folder::Folder,
     protocol::{ComponentState, ComponentStatus, Phase, Service, Status},
     real::network::HUB as HUB_ADDRESS,

@@ -33,8 +33,7 @@ use tracing::{info, warn};
 use crate::{
     ClusterSpec, ComponentState, ComponentStatus, Error, Folder, Phase, Result, Status,
     command_lines::{API_SERVER, CONTROLLER_MANAGER, CommandLine, KWOK, SCHEDULER},
-    credentials,
-    error::chain,
+    credentials, explained,
     ports::{ReservedPort, free_port},
     process::{self, Families, Ledger},
     protocol::{ControllerProcess, Order, Renewal, Reply, Request, Service},
@@ -210,7 +209,7 @@ async fn bring_up(supervisor: Arc<Supervisor>) {
     let started = tokio::time::Instant::now();
     let phase = match start::cluster(&supervisor).await {
         Ok(()) => Phase::Ready { after: started.elapsed() },
-        Err(error) => Phase::Failed { reason: chain(&error) },
+        Err(error) => Phase::Failed { reason: explained(&error) },
     };
     info!(?phase, "started");
     supervisor.phase.send_replace(phase);
@@ -264,7 +263,7 @@ async fn carry_out(supervisor: &Arc<Supervisor>, request: Request) -> Reply {
     };
     match done {
         Ok(()) => Reply::Done,
-        Err(error) => Reply::Failed(chain(&error)),
+        Err(error) => Reply::Failed(explained(&error)),
     }
 }
 

@@ -71,7 +71,7 @@ where
     K: Resource + Clone + Debug + DeserializeOwned,
 {
     wait_for(api, name, within, holds).await.map_err(|late| {
-        let reason = crate::error::chain(&late);
+        let reason = crate::explained(&late);
         crate::Error::invalid("wait for", name, reason)
     })
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::Namespace;
-use local_cluster::{ClusterSpec, Error, Folder, running};
-use tests::{Scene, ask_until, explained, fresh_name, start, tools, until_component, within};
+use local_cluster::{ClusterSpec, Error, Folder, explained, running};
+use tests::{Scene, ask_until, fresh_name, start, tools, until_component, within};
 
 #[tokio::test]
 async fn two_clusters_run_side_by_side() {

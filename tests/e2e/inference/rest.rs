@@ -8,14 +8,14 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, api::ListParams};
 use local_cluster::{
-    Cluster, ClusterSpec, NodePool,
+    Cluster, ClusterSpec, NodePool, admin,
     audit::Event,
     install::{apply, yaml_files},
 };
 use serde_json::json;
 use tests::{Scene, ask_until, controller, fresh_name, start, tools, wait_for, within};
 
-use super::{change, create, is_ready, standby::metrics_of, until_not_ready, until_ready};
+use super::{change, create, is_ready, until_not_ready, until_ready};
 
 const USER: &str = "system:serviceaccount:ai-system:inference-controller";
 const CONTROLLER: &str = "inference-controller";
@@ -100,15 +100,11 @@ pub(super) async fn until_renewed(scene: &Scene<'_>, times: usize) {
 /// Waits until the process that runs now has reconciled so many objects and has none left to do.
 async fn until_reconciled(cluster: &Cluster, objects: usize) {
     ask_until("a controller that has started anew", within(), async || {
-        let page = metrics_of(cluster, CONTROLLER).await.unwrap_or_default();
-        let of = |metric: &str| -> usize {
-            let lines = page.lines().filter(|line| line.starts_with(metric));
-            lines.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum()
-        };
-        let failed =
-            of("controller_runtime_reconcile_total{controller=\"inference-controller\",result=\"error\"");
-        assert_eq!(failed, 0, "{page}");
-        let is_done = of("controller_runtime_reconcile_total") >= objects && of("workqueue_depth") == 0;
+        let page = cluster.metrics(CONTROLLER).await.unwrap_or_default();
+        let failed = r#"controller_runtime_reconcile_total{controller="inference-controller",result="error""#;
+        assert_eq!(admin::sum(&page, failed), 0.0, "{page}");
+        let is_done = admin::sum(&page, "controller_runtime_reconcile_total") >= objects as f64
+            && admin::sum(&page, "workqueue_depth") == 0.0;
         if is_done { Ok(()) } else { Err(page) }
     })
     .await;

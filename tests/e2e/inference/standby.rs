@@ -2,13 +2,9 @@
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
-use local_cluster::{Cluster, ClusterSpec, NodePool};
+use local_cluster::{ClusterSpec, NodePool};
 use serde_json::json;
 use tests::{Scene, controller, fresh_name, start, tools, wait_for, within};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-};
 
 use super::{create, until_ready};
 
@@ -27,7 +23,7 @@ async fn the_other_replica_takes_over_when_the_leader_stops() {
     let leases: Api<Lease> = Api::namespaced(scene.client(), "ai-system");
     let leader = leader(&leases.get("inference-controller").await.unwrap()).expect("a leader");
     for replica in REPLICAS {
-        let page = metrics_of(&cluster, replica).await.unwrap();
+        let page = cluster.metrics(replica).await.unwrap();
         for counted in ["aiinference_phase{phase=\"ready\"} 1", "aiinference_warmup_seconds_count 1"] {
             assert_eq!(page.contains(counted), replica == leader, "{replica}: {page}");
         }
@@ -39,18 +35,6 @@ async fn the_other_replica_takes_over_when_the_leader_stops() {
     .await;
     create(&scene, "second", json!({})).await;
     until_ready(&scene, "second").await;
-}
-
-/// The page that Prometheus would scrape.
-pub(super) async fn metrics_of(cluster: &Cluster, component: &str) -> std::io::Result<String> {
-    let status = cluster.status().await.unwrap();
-    let found = status.components.into_iter().find(|known| known.name == component);
-    let address = found.and_then(|known| known.admin_address).expect("an admin server");
-    let mut stream = TcpStream::connect(address).await?;
-    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await?;
-    let mut page = String::new();
-    stream.read_to_string(&mut page).await?;
-    Ok(page)
 }
 
 /// Which of the two holds the Lease: a holder is the name of the component and what tells its starts apart.

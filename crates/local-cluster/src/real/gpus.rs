@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::time::sleep;
 use tracing::warn;
 
-use crate::{error::chain, watch::wait_for};
+use crate::{explained, watch::wait_for};
 
 const GPU: &str = "nvidia.com/gpu";
 /// How long one wait lasts before it begins anew; nothing depends on it.
@@ -29,7 +29,7 @@ pub(crate) async fn advertise(client: Client, node: String, gpus: u32) {
         }
         let patch = json!({ "status": { "capacity": { GPU: wanted }, "allocatable": { GPU: wanted } } });
         if let Err(error) = nodes.patch_status(&node, &PatchParams::default(), &Patch::Merge(&patch)).await {
-            warn!(node, error = chain(&error), "failed to advertise GPUs");
+            warn!(node, error = explained(&error), "failed to advertise GPUs");
             sleep(RETRY_AFTER).await;
         }
     }

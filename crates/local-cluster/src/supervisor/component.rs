@@ -21,7 +21,7 @@ use tracing::{info, warn};
 use crate::{
     ComponentState, ComponentStatus, Error, Result,
     command_lines::CommandLine,
-    error::chain,
+    explained,
     process::{Families, Ledger},
     protocol::Order,
 };
@@ -148,7 +148,7 @@ impl Component {
             task.abort();
         }
         if let Err(error) = self.send(command).await {
-            warn!(component = self.name, error = chain(&error), "failed to stop");
+            warn!(component = self.name, error = explained(&error), "failed to stop");
         }
         if self.keeper.await.is_err() {
             warn!(component = self.name, "its keeper panicked");
@@ -205,7 +205,7 @@ async fn keep(setting: Setting, mut orders: Orders, seen: watch::Sender<Observed
         let started = Instant::now();
         let end = match keeper.spawn() {
             Ok(child) => keeper.attend(child, &mut orders).await,
-            Err(error) => End::ByItself(chain(&error)),
+            Err(error) => End::ByItself(explained(&error)),
         };
         wanted = match end {
             End::Restart => Wanted::Now,
@@ -294,7 +294,7 @@ impl Keeper {
             observed.last_exit = exit;
         });
         if let Err(error) = self.ledger().forget(&self.setting.name) {
-            warn!(component = self.setting.name, error = chain(&error), "failed to note the end");
+            warn!(component = self.setting.name, error = explained(&error), "failed to note the end");
         }
         match end {
             (end, Some(done)) => {

@@ -14,7 +14,7 @@ use crate::{
     Error, Folder, Result,
     cluster::admin_client,
     credentials::{Credentials, write_secret},
-    error::chain,
+    explained,
     protocol::ControllerProcess,
 };
 
@@ -41,7 +41,11 @@ pub(super) async fn start(
                     renew_after
                 }
                 Err(error) => {
-                    warn!(component = controller.name, error = chain(&error), "failed to renew its token");
+                    warn!(
+                        component = controller.name,
+                        error = explained(&error),
+                        "failed to renew its token"
+                    );
                     RETRY_AFTER
                 }
             };

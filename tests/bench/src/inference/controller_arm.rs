@@ -7,11 +7,8 @@ use api::{aiinference::AIInference, labels};
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Resource as _, api::PostParams};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-    time::{Instant, timeout},
-};
+use local_cluster::{Cluster, admin};
+use tokio::time::{Instant, timeout};
 
 use super::{
     CONNECTIONS, CONTROLLER,
@@ -53,7 +50,6 @@ const PACED: u32 = 60;
 /// Until the controller counts as idle.
 const IDLE_AFTER: Duration = Duration::from_secs(10);
 const REST: Duration = Duration::from_secs(20);
-const METRICS_WITHIN: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(programs: &Programs, count: u32, pace: u32) -> anyhow::Result<Controlled> {
     let plane = Plane::start(programs, "ours", count + PACED).await?;
@@ -111,9 +107,8 @@ struct Bursted {
 
 async fn create_at_once(plane: &Plane, seen: &mut Seen, count: u32) -> anyhow::Result<Bursted> {
     let processes = plane.processes().await?;
-    let admin = plane.admin_address().await?;
     let models = plane.models();
-    let reconciles_before = reconciles(&admin).await?;
+    let reconciles_before = reconciles(&plane.cluster).await?;
     let before = processes.read()?;
     let began = Instant::now();
     let created = futures::stream::iter(names(0, count))
@@ -125,7 +120,7 @@ async fn create_at_once(plane: &Plane, seen: &mut Seen, count: u32) -> anyhow::R
     let took = began.elapsed();
     settle().await;
     let burst = Burst { seconds: took.as_secs_f64(), used: processes.read()?.since(&before) };
-    let reconciles = reconciles(&admin).await? - reconciles_before;
+    let reconciles = reconciles(&plane.cluster).await? - reconciles_before;
     Ok(Bursted { burst, created, reconciles })
 }
 
@@ -202,20 +197,8 @@ fn percentiles(milliseconds: Vec<f64>) -> anyhow::Result<Percentiles> {
     Ok(Percentiles { p50: of(0.5)?, p99: of(0.99)? })
 }
 
-/// How often the controller has reconciled so far, from its metrics.
-async fn reconciles(admin: &str) -> anyhow::Result<f64> {
-    let exchange = async {
-        let mut stream = TcpStream::connect(admin).await?;
-        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        std::io::Result::Ok(answer)
-    };
-    let answer =
-        timeout(METRICS_WITHIN, exchange).await.context("the controller's metrics did not come")??;
-    Ok(answer
-        .lines()
-        .filter(|line| line.starts_with("controller_runtime_reconcile_total{"))
-        .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
-        .sum())
+/// How often the controller has reconciled so far.
+async fn reconciles(cluster: &Cluster) -> anyhow::Result<f64> {
+    let page = cluster.metrics(CONTROLLER).await.context("failed to count the reconciles")?;
+    Ok(admin::sum(&page, "controller_runtime_reconcile_total{"))
 }

@@ -103,15 +103,6 @@ impl Plane {
             controller: ours.iter().find_map(|component| component.pid),
         })
     }
-
-    /// Where the controller's metrics are.
-    pub(super) async fn admin_address(&self) -> anyhow::Result<String> {
-        let components = self.cluster.status().await?.components;
-        let address = components.into_iter().find(|component| component.name == CONTROLLER);
-        address
-            .and_then(|controller| controller.admin_address)
-            .with_context(|| format!("{CONTROLLER} does not run"))
-    }
 }
 
 impl Children {
