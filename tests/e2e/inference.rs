@@ -17,6 +17,7 @@ mod faults;
 mod gpus;
 mod lifecycle;
 mod nodes;
+mod outages;
 mod overlays;
 mod rest;
 mod rights;
@@ -24,6 +25,7 @@ mod rollouts;
 mod scale;
 mod standby;
 mod traces;
+mod upgrade;
 mod writes;
 
 /// How long a fault of a pod may be unknown to the status.

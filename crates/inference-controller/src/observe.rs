@@ -91,10 +91,11 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
     let (mut nodes, mut room) = (Nodes::default(), None);
     if let Some(known) = &ctx.nodes {
         nodes = nodes_under(pods, known, &ctx.losses, now);
-        // Counting reads every pod of the cluster, so it is done only for a pod that finds no node, and before an old pod
-        // goes first.
-        let is_ahead = model.spec.rollout == Rollout::Replace && deployment.as_ref().is_some_and(is_behind);
-        if is_ahead || deployed.iter().flatten().any(|pod| pod.is_unschedulable()) {
+        // Counting reads every pod of the cluster, so it is done only for a pod that finds no node, and while old pods may
+        // go first.
+        let may_replace = model.spec.rollout == Rollout::Replace
+            && (!others.is_empty() || deployment.as_ref().is_some_and(is_behind));
+        if may_replace || deployed.iter().flatten().any(|pod| pod.is_unschedulable()) {
             let resource = &model.spec.gpu.resource_name;
             room = Some(rooms(known.all().into_iter(), ctx.pods.all().iter().map(AsRef::as_ref), resource));
         }

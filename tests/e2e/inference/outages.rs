@@ -1,0 +1,125 @@
+//! A revision that cannot run costs no pod that serves, whatever `rollout` is; and where the user chose that a pod goes
+//! first, the status says so before it goes.
+
+use std::collections::BTreeMap;
+
+use api::{aiinference::AIInference, conditions};
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use kube::api::PostParams;
+use local_cluster::{Cluster, ClusterSpec, NodePool};
+use serde_json::{Value, json};
+use tests::{Scene, controller, fresh_name, simulated, start, tools, wait_for, within};
+
+use super::{change, condition, create, pods_of, rest::until_renewed, until_not_ready, until_ready};
+
+/// The shortest that the API accepts.
+const SURGE_TIMEOUT_SECONDS: u32 = 30;
+/// Of two seconds each: longer than the surge timeout.
+const RENEWALS: usize = 19;
+
+struct Case {
+    rollout: &'static str,
+    change: Value,
+    reason: &'static str,
+}
+
+#[tokio::test]
+async fn the_only_pod_that_serves_is_never_lost_for_a_revision_that_cannot_run() {
+    let product = json!({"gpu": {"count": 1, "productLabel": "B9000"}});
+    let image = json!({"env": [{"name": "SIM_IMAGE_PULL", "value": "fail"}]});
+    let claim = json!({"modelSource": "pvc://missing/qwen"});
+    let more = json!({"gpu": {"count": 2}});
+    let mut cases = Vec::new();
+    for rollout in ["Auto", "Surge", "Replace"] {
+        cases.push(Case { rollout, change: product.clone(), reason: "NoSuchProduct" });
+        cases.push(Case { rollout, change: claim.clone(), reason: "ClaimNotFound" });
+    }
+    for rollout in ["Auto", "Surge"] {
+        cases.push(Case { rollout, change: image.clone(), reason: "ImagePullFailed" });
+        // The quota below has room for one GPU in all.
+        cases.push(Case { rollout, change: more.clone(), reason: "Unschedulable" });
+    }
+    // Its own, so that no other test takes GPUs.
+    let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
+    cluster.start_controller(&controller("inference-controller")).await.unwrap();
+    join_all(cases.into_iter().map(|case| keeps_serving(&cluster, case))).await;
+}
+
+async fn keeps_serving(cluster: &Cluster, Case { rollout, change: spec, reason }: Case) {
+    let case = format!("{rollout}, {reason}");
+    let scene = Scene::new(cluster).await;
+    quota(&scene, 1 + u32::from(reason != "Unschedulable")).await;
+    create(&scene, "chat", json!({"rollout": rollout, "surgeTimeoutSeconds": SURGE_TIMEOUT_SECONDS})).await;
+    until_ready(&scene, "chat").await;
+    let before = serving(&scene).await;
+    assert_eq!(before.len(), 1, "{case}");
+    change(&scene, "chat", spec).await;
+    until_not_ready(&scene, "chat", reason).await;
+    until_renewed(&scene, RENEWALS).await;
+    let model = until_not_ready(&scene, "chat", reason).await;
+    assert_eq!(serving(&scene).await, before, "{case}: the pod that served is gone");
+    assert_eq!(condition(&model, conditions::AVAILABLE).unwrap().status, "True", "{case}");
+    assert_eq!(model.status.unwrap().ready_replicas, 1, "{case}");
+}
+
+#[tokio::test]
+async fn a_quota_that_the_old_pod_fills_is_a_reason_to_replace_it_after_the_surge_timeout() {
+    let scene = simulated().await;
+    quota(&scene, 1).await;
+    create(&scene, "chat", json!({"surgeTimeoutSeconds": SURGE_TIMEOUT_SECONDS})).await;
+    until_ready(&scene, "chat").await;
+    let before = serving(&scene).await;
+    change(&scene, "chat", json!({"image": "engine:2"})).await;
+    until_ready(&scene, "chat").await;
+    assert_ne!(serving(&scene).await, before);
+}
+
+#[tokio::test]
+async fn replace_says_that_nothing_will_serve_before_the_pod_goes() {
+    let scene = simulated().await;
+    create(&scene, "chat", json!({"rollout": "Replace"})).await;
+    until_ready(&scene, "chat").await;
+    let before = serving(&scene).await;
+    let (pod, _) = before.first_key_value().expect("a pod that serves");
+    let models = scene.api::<AIInference>();
+    let warned = wait_for(&models, "chat", "it is announced", within(), |model| {
+        condition(model, conditions::PROGRESSING).is_some_and(|progressing| {
+            progressing.message.contains(&format!("pod {pod} is the only one that serves"))
+        })
+    });
+    let changed = change(&scene, "chat", json!({"env": [{"name": "SIM_IMAGE_PULL", "value": "fail"}]}));
+    let (announced, _) = futures::join!(warned, changed);
+    // It was announced while the pod served; only then it goes.
+    let pods = scene.api::<Pod>();
+    wait_for(&pods, pod, "it goes", within(), |pod| pod.metadata.deletion_timestamp.is_some()).await;
+    let said = condition(&announced, conditions::PROGRESSING).unwrap().observed_generation;
+    assert_eq!(said, announced.metadata.generation);
+    assert_eq!(announced.status.unwrap().ready_replicas, 1);
+}
+
+/// Ready pods that are not on their way out, by name, with their uids.
+async fn serving(scene: &Scene<'_>) -> BTreeMap<String, String> {
+    let pods =
+        scene.api::<Pod>().list(&kube::api::ListParams::default().labels(&pods_of("chat"))).await.unwrap();
+    let serves = |pod: &Pod| {
+        let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref());
+        pod.metadata.deletion_timestamp.is_none()
+            && conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
+    };
+    let named = |pod: &Pod| Some((pod.metadata.name.clone()?, pod.metadata.uid.clone()?));
+    pods.iter().filter(|pod| serves(pod)).filter_map(named).collect()
+}
+
+async fn quota(scene: &Scene<'_>, gpus: u32) {
+    let quota: ResourceQuota = serde_json::from_value(json!({
+        "metadata": {"name": "gpus"},
+        "spec": {"hard": {"requests.nvidia.com/gpu": gpus.to_string()}},
+    }))
+    .unwrap();
+    scene.api().create(&PostParams::default(), &quota).await.unwrap();
+    wait_for(&scene.api::<ResourceQuota>(), "gpus", "it counts", within(), |quota| {
+        quota.status.as_ref().is_some_and(|status| status.used.is_some())
+    })
+    .await;
+}
