@@ -41,6 +41,24 @@ async fn aiinference_shows_its_columns() {
 }
 
 #[tokio::test]
+async fn an_aiinference_that_takes_several_products_shows_them() {
+    let scene = tests::api_server().await;
+    let spec = json!({"modelSource": "s3://models/qwen", "engine": "vllm",
+                      "gpu": {"productLabels": ["A100", "H100"], "count": 1}});
+    create::<AIInference>(&scene, "several", spec).await;
+    write_status::<AIInference>(&scene, "several", json!({"gpu": "A100 or H100"})).await;
+    let shown = scene.kubectl(&["get", "aii", "several", "--no-headers"]);
+    assert!(shown.contains(" A100 or H100 "), "{shown}");
+
+    // Before the controller has seen it, and with one that is older than the column, one product is still shown.
+    let spec = json!({"modelSource": "s3://models/qwen", "engine": "vllm",
+                      "gpu": {"productLabel": "L40S", "count": 1}});
+    create::<AIInference>(&scene, "one", spec).await;
+    let shown = scene.kubectl(&["get", "aii", "one", "--no-headers"]);
+    assert!(shown.contains(" L40S "), "{shown}");
+}
+
+#[tokio::test]
 async fn trainingjob_shows_its_columns() {
     let scene = tests::api_server().await;
     let spec = json!({"model": "qwen/Qwen-7B", "dataset": "a", "method": "qlora", "gpus": 2});
@@ -159,7 +177,8 @@ async fn kubectl_explains_every_field() {
 async fn kubectl_waits_for_a_condition() {
     let scene = tests::api_server().await;
     create::<AIDispatcher>(&scene, "pool", json!({"role": "coder"})).await;
-    let status = json!({"conditions": [condition("Ready", "True", "Ready")]});
+    // kubectl takes no condition of an earlier generation.
+    let status = json!({"observedGeneration": 1, "conditions": [condition("Ready", "True", "Ready")]});
     write_status::<AIDispatcher>(&scene, "pool", status).await;
     scene.kubectl(&["wait", "--for=condition=Ready", "ad/pool", "--timeout=20s"]);
 }

@@ -9,5 +9,6 @@ mod aiscaler;
 mod display;
 mod fixtures;
 mod pods;
+mod status;
 mod table;
 mod trainingjob;

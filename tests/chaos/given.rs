@@ -112,7 +112,7 @@ pub(crate) async fn until_ready(scene: &Scene<'_>, name: &str) -> AIInference {
     wait_for(&scene.api::<AIInference>(), name, "ready", within(), |model: &AIInference| {
         let Some(status) = &model.status else { return false };
         let ready = status.conditions.iter().find(|condition| condition.type_ == conditions::READY);
-        status.observed_generation == model.metadata.generation
+        Some(status.observed_generation) == model.metadata.generation
             && status.phase == Some(Phase::Ready)
             && status.updated_ready_replicas >= model.spec.replicas
             && ready.is_some_and(|ready| ready.status == "True")

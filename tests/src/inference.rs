@@ -77,7 +77,7 @@ pub fn is_ready(model: &AIInference) -> bool {
 
 /// The status speaks of the spec as it is now.
 pub fn is_observed(model: &AIInference) -> bool {
-    let observed = model.status.as_ref().and_then(|status| status.observed_generation);
+    let observed = model.status.as_ref().map(|status| status.observed_generation);
     observed.is_some() && observed == model.metadata.generation
 }
 

@@ -42,7 +42,9 @@ pub const DEFAULT_SURGE_TIMEOUT_SECONDS: i32 = 300;
     printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyReplicas"),
     printcolumn(name = "Replicas", type_ = "integer", json_path = ".spec.replicas"),
     printcolumn(name = "Engine", type_ = "string", json_path = ".spec.engine"),
-    printcolumn(name = "GPU", type_ = "string", json_path = ".spec.gpu.productLabel"),
+    // The first of the two that is there: a new object has no status.gpu yet. The path of a column must begin with a dot,
+    // and two dots begin at the object itself.
+    printcolumn(name = "GPU", type_ = "string", json_path = "..['status.gpu','spec.gpu.productLabel']"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Model", type_ = "string", json_path = ".spec.modelSource", priority = 1),
     printcolumn(name = "URL", type_ = "string", json_path = ".status.url", priority = 1),
@@ -417,7 +419,7 @@ pub enum Rollout {
     Replace,
 }
 
-/// What the controller has observed.
+/// What the controller has observed. A new object has the default until the controller has seen it.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct AIInferenceStatus {
@@ -461,6 +463,12 @@ pub struct AIInferenceStatus {
     #[schemars(range(min = 0))]
     pub updated_ready_replicas: i32,
 
+    /// GPU products that will do, as the GPU column shows them: `A100`, or `A100 or H100`. Absent where any product will
+    /// do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
+    pub gpu: Option<String>,
+
     /// Where clients inside the cluster reach the engine: `http://service.namespace.svc:8000`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
@@ -475,10 +483,10 @@ pub struct AIInferenceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Resolved>,
 
-    /// Generation of the spec that this status speaks of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Generation of the spec that this status speaks of. 0 until the controller has seen the object.
+    #[serde(default)]
     #[schemars(range(min = 0))]
-    pub observed_generation: Option<i64>,
+    pub observed_generation: i64,
 
     /// The last 10 pods that were moved away from a node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -318,7 +318,7 @@ pub struct Fallback {
     pub replicas: i32,
 }
 
-/// What the controller has observed and decided.
+/// What the controller has observed and decided. A new object has the default until the controller has seen it.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct AIScalerStatus {
@@ -359,12 +359,12 @@ pub struct AIScalerStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<History>,
 
-    /// Generation of the spec that this status speaks of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Generation of the spec that this status speaks of. 0 until the controller has seen the object.
+    #[serde(default)]
     #[schemars(range(min = 0))]
-    pub observed_generation: Option<i64>,
+    pub observed_generation: i64,
 
-    /// AbleToScale, ScalingActive, ScalingLimited and Ready.
+    /// AbleToScale, ScalingActive, ScalingLimited and Ready; Reconciling and Stalled only while they are True.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -3,12 +3,17 @@
 //! Pure: from the types to definitions and file texts. Writing the files is `cargo xtask codegen`.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+    CustomResourceDefinition, CustomResourceDefinitionVersion, JSON, JSONSchemaProps, JSONSchemaPropsOrArray,
+    JSONSchemaPropsOrBool,
 };
 use kube::CustomResourceExt;
+use serde_json::{Value, json};
 
 use crate::{
-    aidispatcher::AIDispatcher, aiinference::AIInference, aiscaler::AIScaler, trainingjob::TrainingJob,
+    aidispatcher::{self, AIDispatcher},
+    aiinference::{self, AIInference},
+    aiscaler::AIScaler,
+    trainingjob::{self, TrainingJob},
 };
 
 /// A file of `deploy/crds`.
@@ -22,9 +27,24 @@ pub struct Manifest {
 /// Every definition, in the order of its file name. Use this and never a kind's own `crd()`, which lets every optional
 /// field be null.
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    let mut crds = vec![AIInference::crd(), AIScaler::crd(), TrainingJob::crd(), AIDispatcher::crd()];
-    crds.iter_mut().for_each(tidy);
-    crds
+    [
+        (AIInference::crd(), json!({"phase": aiinference::Phase::Pending, "observedGeneration": 0})),
+        (AIScaler::crd(), json!({"observedGeneration": 0})),
+        (TrainingJob::crd(), json!({"phase": trainingjob::Phase::Pending, "observedGeneration": 0})),
+        (
+            AIDispatcher::crd(),
+            json!({"currentPhase": aidispatcher::Phase::Initializing, "observedGeneration": 0}),
+        ),
+    ]
+    .into_iter()
+    .map(|(mut crd, first_status)| {
+        for schema in crd.spec.versions.iter_mut().filter_map(schema_of) {
+            tidy(schema);
+            default_status(schema, &first_status);
+        }
+        crd
+    })
+    .collect()
 }
 
 /// The files of `deploy/crds`, byte for byte.
@@ -43,16 +63,19 @@ pub fn manifests() -> Result<Vec<Manifest>, serde_saphyr::ser::Error> {
         .collect()
 }
 
-fn tidy(crd: &mut CustomResourceDefinition) {
-    for version in &mut crd.spec.versions {
-        let schema = version.schema.as_mut().and_then(|validation| validation.open_api_v3_schema.as_mut());
-        if let Some(schema) = schema {
-            tidy_schema(schema);
-        }
+fn schema_of(version: &mut CustomResourceDefinitionVersion) -> Option<&mut JSONSchemaProps> {
+    version.schema.as_mut()?.open_api_v3_schema.as_mut()
+}
+
+/// A new object has a status before its controller has seen it. Tools that wait for objects (kstatus, Flux, Argo CD) take
+/// an object without one for done; generation 0 is never the current one.
+fn default_status(schema: &mut JSONSchemaProps, first: &Value) {
+    if let Some(status) = schema.properties.as_mut().and_then(|properties| properties.get_mut("status")) {
+        status.default = Some(JSON(first.clone()));
     }
 }
 
-fn tidy_schema(schema: &mut JSONSchemaProps) {
+fn tidy(schema: &mut JSONSchemaProps) {
     // A field that is not wanted is left out. A null would be stored as it is by server-side apply.
     schema.nullable = None;
     if let Some(words) = &mut schema.enum_ {
@@ -63,14 +86,14 @@ fn tidy_schema(schema: &mut JSONSchemaProps) {
         *description =
             description.split("\n\n").map(|p| p.replace('\n', " ")).collect::<Vec<_>>().join("\n\n");
     }
-    schema.properties.iter_mut().flat_map(|properties| properties.values_mut()).for_each(tidy_schema);
+    schema.properties.iter_mut().flat_map(|properties| properties.values_mut()).for_each(tidy);
     match &mut schema.items {
-        Some(JSONSchemaPropsOrArray::Schema(items)) => tidy_schema(items),
-        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter_mut().for_each(tidy_schema),
+        Some(JSONSchemaPropsOrArray::Schema(items)) => tidy(items),
+        Some(JSONSchemaPropsOrArray::Schemas(items)) => items.iter_mut().for_each(tidy),
         None => {}
     }
     match &mut schema.additional_properties {
-        Some(JSONSchemaPropsOrBool::Schema(values)) => tidy_schema(values),
+        Some(JSONSchemaPropsOrBool::Schema(values)) => tidy(values),
         Some(JSONSchemaPropsOrBool::Bool(_)) | None => {}
     }
 }

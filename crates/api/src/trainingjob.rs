@@ -437,7 +437,7 @@ pub struct Upload {
     pub secret_name: Option<String>,
 }
 
-/// What the controller has observed.
+/// What the controller has observed. A new object has the default until the controller has seen it.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct TrainingJobStatus {
@@ -510,12 +510,12 @@ pub struct TrainingJobStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
 
-    /// Generation of the spec that this status speaks of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Generation of the spec that this status speaks of. 0 until the controller has seen the object.
+    #[serde(default)]
     #[schemars(range(min = 0))]
-    pub observed_generation: Option<i64>,
+    pub observed_generation: i64,
 
-    /// Accepted, DependenciesReady, Scheduled, Running, NoProgress, Uploaded, Suspended, Complete and Failed.
+    /// Accepted, DependenciesReady, Scheduled, Running, NoProgress, Uploaded, Suspended, Complete and Failed; Reconciling and Stalled only while they are True.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

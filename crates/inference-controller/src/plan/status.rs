@@ -51,7 +51,11 @@ fn written(observed: &Observed, judged: Judged, now: Timestamp) -> AIInferenceSt
     let phase_turned = before.phase != Some(judged.phase);
     AIInferenceStatus {
         phase: Some(judged.phase),
-        last_transition_time: if phase_turned { Some(now.clone()) } else { before.last_transition_time },
+        // A new object has its first phase by default, and no time of it.
+        last_transition_time: before
+            .last_transition_time
+            .filter(|_| !phase_turned)
+            .or_else(|| Some(now.clone())),
         ready_replicas: ready,
         model_loaded: updated_ready > 0 && !is_stopped(observed),
         conditions: judged
@@ -65,7 +69,8 @@ fn written(observed: &Observed, judged: Judged, now: Timestamp) -> AIInferenceSt
         url: before.url,
         selector: before.selector,
         resolved: before.resolved,
-        observed_generation: generation,
+        observed_generation: generation.unwrap_or_default(),
+        gpu: None,
         migrations: before.migrations,
     }
 }

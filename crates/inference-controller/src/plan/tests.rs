@@ -260,7 +260,19 @@ fn a_changed_spec_is_not_ready_before_its_own_pods_are() {
         "the old ones serve on"
     );
     assert_eq!((status.ready_replicas, status.updated_ready_replicas, status.model_loaded), (2, 0, false));
-    assert_eq!(status.observed_generation, Some(2));
+    assert_eq!(status.observed_generation, 2);
+}
+
+#[test]
+fn the_first_phase_of_a_new_object_has_a_time() {
+    let mut scene = Scene::new(CHAT);
+    scene.observe(|observed| {
+        // As the API server fills it in.
+        let status = AIInferenceStatus { phase: Some(Phase::Pending), ..AIInferenceStatus::default() };
+        std::sync::Arc::make_mut(&mut observed.model).status = Some(status);
+    });
+    let status = scene.plan().status;
+    assert_eq!((status.phase, status.last_transition_time.is_some()), (Some(Phase::Pending), true));
 }
 
 #[test]
