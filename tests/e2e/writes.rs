@@ -1,22 +1,40 @@
 //! `runtime::apply` against the real API server: what a fake cannot tell of server-side apply.
 
 use k8s_openapi::{
-    api::core::v1::ConfigMap,
+    api::core::v1::{ConfigMap, Namespace},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::{Api, api::PostParams};
 use runtime::{
-    apply::{ApplyError, Writer, Written},
+    apply::{ApplyError, Stale, Writer, Written},
     cache::Cache,
     kept::{Kept, Metadata},
 };
+use serde_json::json;
 use tests::Scene;
 
-/// As a controller keeps them.
-type Children = Cache<Kept<Metadata<ConfigMap>>>;
+const OWNER: &str = "2b1f4d4e-6f51-4dd8-a5a8-0c0f8cf0a001";
 
-fn writer(scene: &Scene<'_>) -> Writer {
-    Writer::new(scene.client(), "test-controller", "test.example/hash")
+/// As a controller keeps them.
+type Children = runtime::children::Children<Kept<Metadata<ConfigMap>>>;
+
+/// With an empty cache.
+fn children(scene: &Scene<'_>) -> Children {
+    let roots = Cache::default();
+    roots.upsert(ConfigMap {
+        metadata: ObjectMeta {
+            name: Some("owner".into()),
+            namespace: Some(scene.namespace().into()),
+            uid: Some(OWNER.into()),
+            ..ObjectMeta::default()
+        },
+        ..ConfigMap::default()
+    });
+    Writer::new(scene.client(), "test-controller", "test.example/hash", &roots).of(Cache::default())
+}
+
+fn is_stale(error: &ApplyError, expected: Stale) -> bool {
+    matches!(error, ApplyError::Stale { why, .. } if *why == expected)
 }
 
 /// A child as a controller would render it.
@@ -29,7 +47,7 @@ fn child(scene: &Scene<'_>, data: &[(&str, &str)]) -> ConfigMap {
                 api_version: "v1".into(),
                 kind: "ConfigMap".into(),
                 name: "owner".into(),
-                uid: "2b1f4d4e-6f51-4dd8-a5a8-0c0f8cf0a001".into(),
+                uid: OWNER.into(),
                 controller: Some(true),
                 ..OwnerReference::default()
             }]),
@@ -48,46 +66,44 @@ async fn scene() -> Scene<'static> {
 #[tokio::test]
 async fn an_absent_child_is_created_and_then_left_alone() {
     let scene = scene().await;
-    let (writer, cache) = (writer(&scene), Children::default());
+    let children = children(&scene);
     let wanted = child(&scene, &[("a", "1")]);
-    assert_eq!(writer.apply(&cache, &wanted).await.unwrap(), Written::Created);
-    assert_eq!(
-        writer.apply(&cache, &wanted).await.unwrap(),
-        Written::Unchanged,
-        "the answer is in the cache"
-    );
+    assert_eq!(children.apply(&wanted).await.unwrap(), Written::Created);
+    assert_eq!(children.apply(&wanted).await.unwrap(), Written::Unchanged, "the answer is in the cache");
 }
 
 #[tokio::test]
-async fn somebody_elses_object_of_that_name_is_not_touched() {
+async fn an_object_of_another_owner_is_not_touched() {
     let scene = scene().await;
     let foreign: Api<ConfigMap> = scene.api();
     let mut theirs = child(&scene, &[("theirs", "x")]);
     theirs.metadata.owner_references = None;
     let before = foreign.create(&PostParams::default(), &theirs).await.unwrap();
-    let refused =
-        writer(&scene).apply(&Children::default(), &child(&scene, &[("a", "1")])).await.unwrap_err();
+    let refused = children(&scene).apply(&child(&scene, &[("a", "1")])).await.unwrap_err();
     assert!(matches!(refused, ApplyError::Foreign { .. }), "{refused:?}");
     let after = foreign.get("child").await.unwrap();
     assert_eq!(before.metadata.resource_version, after.metadata.resource_version);
 }
 
 #[tokio::test]
-async fn our_own_child_that_the_cache_has_not_seen_is_no_conflict() {
+async fn our_own_child_that_the_cache_has_not_seen_is_found_and_then_written() {
     let scene = scene().await;
-    let writer = writer(&scene);
-    writer.apply(&Children::default(), &child(&scene, &[("a", "1")])).await.unwrap();
-    let again = writer.apply(&Children::default(), &child(&scene, &[("a", "2")])).await.unwrap();
-    assert_eq!(again, Written::Changed);
+    children(&scene).apply(&child(&scene, &[("a", "1")])).await.unwrap();
+    let children = children(&scene);
+    let wanted = child(&scene, &[("a", "2")]);
+    let found = children.apply(&wanted).await.unwrap_err();
+    assert!(is_stale(&found, Stale::Found), "{found:?}");
+    assert_eq!(scene.api::<ConfigMap>().get("child").await.unwrap().data.unwrap()["a"], "1");
+    assert_eq!(children.apply(&wanted).await.unwrap(), Written::Changed);
 }
 
 #[tokio::test]
 async fn a_field_that_we_stop_setting_is_taken_back_and_one_of_others_stays() {
     let scene = scene().await;
-    let (writer, cache) = (writer(&scene), Children::default());
-    writer.apply(&cache, &child(&scene, &[("a", "1"), ("b", "2")])).await.unwrap();
+    let children = children(&scene);
+    children.apply(&child(&scene, &[("a", "1"), ("b", "2")])).await.unwrap();
     scene.kubectl(&["patch", "configmap", "child", "--type=merge", "-p", r#"{"data":{"theirs":"x"}}"#]);
-    assert_eq!(writer.apply(&cache, &child(&scene, &[("a", "1")])).await.unwrap(), Written::Changed);
+    assert_eq!(children.apply(&child(&scene, &[("a", "1")])).await.unwrap(), Written::Changed);
     let data = scene.api::<ConfigMap>().get("child").await.unwrap().data.unwrap();
     assert_eq!(data.into_keys().collect::<Vec<_>>(), ["a", "theirs"]);
 }
@@ -95,16 +111,46 @@ async fn a_field_that_we_stop_setting_is_taken_back_and_one_of_others_stays() {
 #[tokio::test]
 async fn a_write_meant_for_a_deleted_object_does_not_reach_its_namesake() {
     let scene = scene().await;
-    let (writer, cache) = (writer(&scene), Children::default());
+    let children = children(&scene);
     let api: Api<ConfigMap> = scene.api();
-    writer.apply(&cache, &child(&scene, &[("a", "1")])).await.unwrap();
+    children.apply(&child(&scene, &[("a", "1")])).await.unwrap();
+    let stale = api.get("child").await.unwrap();
     scene.kubectl(&["delete", "configmap", "child"]);
     let mut theirs = child(&scene, &[("theirs", "x")]);
     theirs.metadata.owner_references = None;
     api.create(&PostParams::default(), &theirs).await.unwrap();
-    assert!(writer.apply(&cache, &child(&scene, &[("a", "2")])).await.is_err());
+    let refused = children.apply(&child(&scene, &[("a", "2")])).await.unwrap_err();
+    assert!(is_stale(&refused, Stale::Changed), "{refused:?}");
     assert_eq!(api.get("child").await.unwrap().data, theirs.data);
-    let stale = cache.all().pop().unwrap();
-    assert!(writer.delete(&*stale).await.is_err(), "nor does a delete");
+    let refused = children.delete(&stale).await.unwrap_err();
+    assert!(is_stale(&refused, Stale::Changed), "nor does a delete: {refused:?}");
     assert!(api.get_opt("child").await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_child_that_we_have_deleted_is_known_to_be_gone() {
+    let scene = scene().await;
+    let children = children(&scene);
+    children.apply(&child(&scene, &[("a", "1")])).await.unwrap();
+    let stored = scene.api::<ConfigMap>().get("child").await.unwrap();
+    children.delete(&stored).await.unwrap();
+    assert!(children.is_empty());
+    children.delete(&stored).await.expect("gone is what was wanted");
+}
+
+#[tokio::test]
+async fn a_status_goes_to_the_version_that_it_was_planned_on_and_to_no_newer_one() {
+    let scene = scene().await;
+    let api: Api<Namespace> = scene.cluster_api();
+    let planned_on = api.get(scene.namespace()).await.unwrap();
+    scene.kubectl(&["annotate", "namespace", scene.namespace(), "test.example/touched=yes"]);
+    let roots = Cache::default();
+    let writer = Writer::new(scene.client(), "test-controller", "test.example/hash", &roots);
+    let status = json!({"conditions": [{
+        "type": "Test", "status": "True", "reason": "Test", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]});
+    let refused = writer.apply_status(&roots, &planned_on, &status).await.unwrap_err();
+    assert!(is_stale(&refused, Stale::Changed), "{refused:?}");
+    let newer = api.get(scene.namespace()).await.unwrap();
+    assert_eq!(writer.apply_status(&roots, &newer, &status).await.unwrap(), Written::Changed);
 }

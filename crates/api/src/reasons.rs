@@ -15,6 +15,9 @@ pub const STOPPED: &str = "Stopped";
 pub const PAUSED: &str = "Paused";
 pub const OWNERSHIP_CONFLICT: &str = "OwnershipConflict";
 
+// Of events only.
+pub const FIELD_CONFLICT: &str = "FieldConflict";
+
 // ModelLoaded of AIInference.
 pub const LOADED: &str = "Loaded";
 pub const LOADING: &str = "Loading";

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use api::aiinference::AIInference;
+use api::{aiinference::AIInference, reasons};
 use jiff::Timestamp;
-use kube::{Resource, ResourceExt};
 use runtime::{
     apply::{ApplyError, Written},
-    controller::ReconcileError,
+    events::{Note, Severity},
+    refusal,
 };
 
 use crate::{
@@ -25,47 +25,34 @@ pub(crate) enum Applied {
     Refused(Refusal),
 }
 
-/// A step that did not go through, and may the next time.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    #[error(transparent)]
-    ConfigMap(ApplyError),
-    #[error(transparent)]
-    Deployment(ApplyError),
-    #[error(transparent)]
-    Service(ApplyError),
-    #[error(transparent)]
-    PodDisruptionBudget(ApplyError),
-    #[error(transparent)]
-    Deletion(ApplyError),
-    #[error(transparent)]
-    Status(ApplyError),
-}
-
-/// What the API server answers to an object that it does not take.
-const UNPROCESSABLE: u16 = 422;
-
 pub(crate) async fn apply(
     ctx: &Context,
     model: &AIInference,
     plan: Plan,
     now: Timestamp,
-) -> Result<Applied, Error> {
-    let Plan { children, deletions, status, events, requeue_after } = plan;
+) -> Result<Applied, ApplyError> {
+    let Plan { children, deletions, status, mut events, mut requeue_after } = plan;
     // Children first: if one fails, the status is not written and so never claims what did not happen.
     for child in &children {
-        if let Err(error) = apply_child(ctx, child).await {
-            return refusal(model, error).map(Applied::Refused);
+        match apply_child(ctx, child).await {
+            Ok(Written::Contested(contest)) => {
+                requeue_after = Some(requeue_after.map_or(contest.wait, |planned| planned.min(contest.wait)));
+                if contest.is_new {
+                    let (severity, reason) = (Severity::Warning, reasons::FIELD_CONFLICT);
+                    events.push(Note { severity, reason, message: contest.message() });
+                }
+            }
+            Ok(Written::Unchanged | Written::Created | Written::Changed) => {}
+            Err(error) => return refused(error).map(Applied::Refused),
         }
     }
     for deletion in &deletions {
-        let deleted = match deletion {
-            Deletion::PodDisruptionBudget(budget) => ctx.writer.delete(&**budget).await,
-            Deletion::Pod(pod) => ctx.writer.delete(&**pod).await,
-        };
-        deleted.map_err(Error::Deletion)?;
+        match deletion {
+            Deletion::PodDisruptionBudget(budget) => ctx.budgets.delete(budget).await?,
+            Deletion::Pod(pod) => ctx.pods.delete(pod).await?,
+        }
     }
-    ctx.writer.apply_status(&ctx.models, model, &status).await.map_err(Error::Status)?;
+    ctx.writer.apply_status(&ctx.models, model, &status).await?;
     // Events last: they tell of what the status already says.
     for note in &events {
         ctx.recorder.publish(model, note, now).await;
@@ -73,64 +60,22 @@ pub(crate) async fn apply(
     Ok(Applied::All { requeue_after })
 }
 
-async fn apply_child(ctx: &Context, child: &Child) -> Result<Written, Error> {
-    let Context { writer, config_maps, deployments, services, budgets, .. } = ctx;
+async fn apply_child(ctx: &Context, child: &Child) -> Result<Written, ApplyError> {
     match child {
-        Child::ConfigMap(child) => writer.apply(config_maps, &**child).await.map_err(Error::ConfigMap),
-        Child::Deployment(child) => writer.apply(deployments, &**child).await.map_err(Error::Deployment),
-        Child::Service(child) => writer.apply(services, &**child).await.map_err(Error::Service),
-        Child::PodDisruptionBudget(child) => {
-            writer.apply(budgets, &**child).await.map_err(Error::PodDisruptionBudget)
+        Child::ConfigMap(child) => ctx.config_maps.apply(child).await,
+        Child::Deployment(child) => ctx.deployments.apply(child).await,
+        Child::Service(child) => ctx.services.apply(child).await,
+        Child::PodDisruptionBudget(child) => ctx.budgets.apply(child).await,
+    }
+}
+
+/// What no retry helps is for the user to know; everything else is an error.
+fn refused(error: ApplyError) -> Result<Refusal, ApplyError> {
+    refusal::Refusal::of(error).map(|refusal| match refusal {
+        refusal::Refusal::Leftover => Refusal::Leftover,
+        refusal::Refusal::OwnershipConflict(message) => Refusal::OwnershipConflict(message),
+        refusal::Refusal::Invalid(message) | refusal::Refusal::Denied(message) => {
+            Refusal::InvalidSpec(message)
         }
-    }
-}
-
-/// What no retry mends is for the user to know; everything else is an error.
-fn refusal(model: &AIInference, error: Error) -> Result<Refusal, Error> {
-    match error.cause() {
-        ApplyError::Foreign { owner, .. } if *owner == predecessor(model) => Ok(Refusal::Leftover),
-        foreign @ ApplyError::Foreign { .. } => Ok(Refusal::OwnershipConflict(foreign.to_string())),
-        ApplyError::Call { source, .. } => match &**source {
-            kube::Error::Api(status) if status.code == UNPROCESSABLE => {
-                Ok(Refusal::InvalidSpec(format!("the API server refuses it: {}", status.message)))
-            }
-            _ => Err(error),
-        },
-        ApplyError::Render { .. } | ApplyError::Unowned { .. } => Err(error),
-    }
-}
-
-/// How the owner of a child is called that is not this object but had its name: it can only have been deleted.
-fn predecessor(model: &AIInference) -> String {
-    format!("{} {}", AIInference::kind(&()), model.name_any())
-}
-
-impl Error {
-    fn cause(&self) -> &ApplyError {
-        match self {
-            Self::ConfigMap(cause)
-            | Self::Deployment(cause)
-            | Self::Service(cause)
-            | Self::PodDisruptionBudget(cause)
-            | Self::Deletion(cause)
-            | Self::Status(cause) => cause,
-        }
-    }
-}
-
-impl ReconcileError for Error {
-    fn step(&self) -> &'static str {
-        match self {
-            Self::ConfigMap(_) => "config_map",
-            Self::Deployment(_) => "deployment",
-            Self::Service(_) => "service",
-            Self::PodDisruptionBudget(_) => "pod_disruption_budget",
-            Self::Deletion(_) => "deletion",
-            Self::Status(_) => "status",
-        }
-    }
-
-    fn retry_after(&self) -> Option<Duration> {
-        self.cause().retry_after()
-    }
+    })
 }

@@ -19,13 +19,14 @@ use api::{aiinference::AIInference, labels};
 use clap::Parser;
 use jiff::Timestamp;
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Service},
+    core::v1::{ConfigMap, Pod, Service},
     policy::v1::PodDisruptionBudget,
 };
 use runtime::{
-    apply::Writer,
+    apply::{ApplyError, Writer},
     args::RuntimeArgs,
     cache::Cache,
+    children::Children,
     controller::Next,
     events::Recorder,
     kept::{Kept, Metadata},
@@ -41,9 +42,9 @@ use workload::{
 };
 
 use crate::{
-    apply::{Applied, Error, apply},
+    apply::{Applied, apply},
     observe::{Observed, Readers, count_managed, follow, keys_by_instance, keys_on_lost, observe},
-    plan::{Defaults, due, is_deployed, plan, refused, rejected},
+    plan::{Defaults, RenderedDeployment, due, is_deployed, plan, refused, rejected},
     validate::{Invalid, ValidInference, validate},
 };
 
@@ -94,13 +95,13 @@ pub struct InferenceArgs {
 /// What every reconcile has at hand.
 pub(crate) struct Context {
     pub(crate) models: Cache<AIInference>,
-    pub(crate) config_maps: Cache<Kept<Metadata<ConfigMap>>>,
-    pub(crate) deployments: Cache<Kept<DeploymentView>>,
-    pub(crate) services: Cache<Kept<Metadata<Service>>>,
-    pub(crate) budgets: Cache<Kept<Metadata<PodDisruptionBudget>>>,
+    pub(crate) config_maps: Children<Kept<Metadata<ConfigMap>>, ConfigMap>,
+    pub(crate) deployments: Children<Kept<DeploymentView>, RenderedDeployment>,
+    pub(crate) services: Children<Kept<Metadata<Service>>, Service>,
+    pub(crate) budgets: Children<Kept<Metadata<PodDisruptionBudget>>, PodDisruptionBudget>,
     pub(crate) replica_sets: Cache<ReplicaSetView>,
     /// Of every owner, since all hold something of their nodes.
-    pub(crate) pods: Cache<PodView>,
+    pub(crate) pods: Children<PodView, Pod>,
     /// Managed pods that kubelets have ended.
     pub(crate) failed_pods: Cache<PodView>,
     pub(crate) claims: Cache<ClaimView>,
@@ -118,20 +119,22 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
     let ours = format!("{}={NAME},{}={}", labels::MANAGED_BY, labels::NAME, names::KIND);
     let nodes = (!process.is_confined()).then(|| process.watch_cluster("Node"));
     let sees_nodes = nodes.is_some();
+    let models = process.watch("AIInference");
+    let writer = process.writer(&models);
     let ctx = Arc::new(Context {
-        models: process.watch("AIInference"),
-        config_maps: process.watch_labelled("ConfigMap", &ours),
-        deployments: process.watch_labelled("Deployment", &ours),
-        services: process.watch_labelled("Service", &ours),
-        budgets: process.watch_labelled("PodDisruptionBudget", &ours),
+        models,
+        config_maps: writer.of(process.watch_labelled("ConfigMap", &ours)),
+        deployments: writer.of(process.watch_labelled("Deployment", &ours)),
+        services: writer.of(process.watch_labelled("Service", &ours)),
+        budgets: writer.of(process.watch_labelled("PodDisruptionBudget", &ours)),
         replica_sets: process.watch_labelled("ReplicaSet", &ours),
-        pods: process.watch_selected("Pod", UNFINISHED),
+        pods: writer.of(process.watch_selected("Pod", UNFINISHED)),
         failed_pods: process.watch_matching("FailedPod", &ours, FAILED),
         claims: process.watch("PersistentVolumeClaim"),
         losses: nodes.as_ref().map(follow).unwrap_or_default(),
         nodes,
         pace: Pace::default(),
-        writer: process.writer(),
+        writer,
         recorder: process.recorder(),
         defaults: Defaults::new(args, sees_nodes),
     });
@@ -158,7 +161,7 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
 }
 
 /// Observe, validate, plan, apply.
-async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Result<Next, Error> {
+async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Result<Next, ApplyError> {
     if model.metadata.deletion_timestamp.is_some() {
         // Its children go with it, by their owner references; to repair them now would bring them back.
         return Ok(Next::Done);
@@ -187,7 +190,7 @@ fn newly_refused<'a>(valid: &'a ValidInference, observed: &Observed) -> Option<&
     valid.tolerated.as_ref().filter(|_| !runs)
 }
 
-fn finish(applied: Applied) -> Result<Next, Error> {
+fn finish(applied: Applied) -> Result<Next, ApplyError> {
     match applied {
         Applied::All { requeue_after: Some(wait) } => Ok(Next::After(wait)),
         Applied::All { requeue_after: None } | Applied::Refused(_) => Ok(Next::Done),

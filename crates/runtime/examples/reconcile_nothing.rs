@@ -37,7 +37,7 @@ impl fmt::Display for Never {
 impl std::error::Error for Never {}
 
 impl ReconcileError for Never {
-    fn step(&self) -> &'static str {
+    fn step(&self) -> std::borrow::Cow<'static, str> {
         match self.0 {}
     }
 }

@@ -12,7 +12,7 @@ use axum::{
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{metrics::Metrics, watch::PlaneHealth};
+use crate::{health::PlaneHealth, metrics::Metrics};
 
 /// A watch may fail for so long before the replica calls itself unready.
 const WATCH_GRACE: Duration = Duration::from_secs(30);

@@ -1,119 +1,186 @@
-//! Writes: server-side apply of children and status, deletes with preconditions. Decides nothing about an object.
+//! Writes in the name of one controller: status by server-side apply here, children in `children.rs`. Decides nothing about
+//! an object.
 //!
 //! Before a write the desired object is compared with the cached one, so that at rest nothing is sent. Fields that we
-//! set are restored, fields that we do not set are left alone. A child of somebody else is never adopted.
+//! set are restored, fields that we do not set are left alone. A child of another owner is never adopted. A write that
+//! was planned on an older state than the API server's is not sent, or refused by it: that is `Stale`, and the next
+//! reconcile decides again.
 
-use std::time::Duration;
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{
     Client, Resource,
-    api::{DeleteParams, GetParams, Patch, PatchParams, Preconditions},
-    core::{Request, Status},
+    api::{Patch, PatchParams},
+    core::Request,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tracing::info;
 
 use crate::{
-    cache::{Cache, Key, controller_of},
+    cache::{Cache, Key},
+    children::Children,
+    controller::ReconcileError,
     decode,
-    kept::Covers,
+    owners::{Owners, Roots},
 };
 
 mod covers;
 
 pub(crate) use covers::covers;
 
-/// Writes in the name of one controller.
+/// Writes in the name of one controller, for its root kind.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
     field_manager: &'static str,
     hash_annotation: &'static str,
+    owners: Arc<dyn Owners>,
+    settled: Arc<Settled>,
 }
 
 /// What a write changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
     /// Nothing was sent.
     Unchanged,
     Created,
     Changed,
+    /// Nothing was sent yet: another manager has taken back each of the last writes of the same content.
+    Contested(Contest),
+}
+
+/// Two managers set the same field of a child.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contest {
+    pub kind: &'static str,
+    pub key: Key,
+    /// Who wrote the child last besides this controller; read from the API server when a contest is new.
+    pub manager: Option<String>,
+    /// When the write will be repeated.
+    pub wait: Duration,
+    /// True once per contest: the moment to report it.
+    pub is_new: bool,
+}
+
+impl Contest {
+    /// One line for the user.
+    pub fn message(&self) -> String {
+        let Self { kind, key, manager, wait: _, is_new: _ } = self;
+        let manager = manager.as_deref().unwrap_or("another manager");
+        format!(
+            "{manager} keeps changing fields of {kind} {key} that this controller sets; stop it, or let it set other fields"
+        )
+    }
+}
+
+/// In which way a plan was made from an older state than the API server's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stale {
+    #[error("it exists, and was not in the cache when this was planned")]
+    Found,
+    #[error("it has changed since this was planned")]
+    Changed,
+    #[error("its owner is gone")]
+    OwnerGone,
+    #[error("whether its owner still exists is unknown: the watch of that kind is failing")]
+    OwnersUnseen,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// An object of that name belongs to somebody else.
+    /// Not a failure: the next reconcile decides again.
+    #[error("{kind} {key}: {why}")]
+    Stale { kind: &'static str, key: Key, why: Stale },
+    /// An object of that name belongs to an object of the owner's name that was deleted.
+    #[error(
+        "{kind} {key} belongs to a deleted object of the same name; the garbage collector is about to take it"
+    )]
+    Leftover { kind: &'static str, key: Key },
+    /// An object of that name belongs to another owner.
     #[error("{kind} {key} exists and belongs to {owner}; rename one of the two, or delete it")]
-    Foreign { kind: String, key: Key, owner: String },
+    Foreign { kind: &'static str, key: Key, owner: String },
     #[error("failed to {step} {kind} {key}")]
     Call {
         step: &'static str,
-        kind: String,
+        kind: &'static str,
         key: Key,
         #[source]
         source: Box<kube::Error>,
     },
     #[error("failed to render {kind} {key}")]
     Render {
-        kind: String,
+        kind: &'static str,
         key: Key,
         #[source]
         source: serde_json::Error,
     },
     #[error("{kind} {key} has no controlling owner")]
-    Unowned { kind: String, key: Key },
+    Unowned { kind: &'static str, key: Key },
 }
 
-impl ApplyError {
-    pub fn retry_after(&self) -> Option<Duration> {
+impl ReconcileError for ApplyError {
+    fn step(&self) -> Cow<'static, str> {
+        match self {
+            Self::Stale { kind, .. } | Self::Leftover { kind, .. } | Self::Foreign { kind, .. } => {
+                format!("apply {kind}")
+            }
+            Self::Call { step, kind, .. } => format!("{step} {kind}"),
+            Self::Render { kind, .. } | Self::Unowned { kind, .. } => format!("render {kind}"),
+        }
+        .into()
+    }
+
+    fn is_stale(&self) -> bool {
+        matches!(self, Self::Stale { .. })
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Call { source, .. } => retry_after(source),
-            Self::Foreign { .. } | Self::Render { .. } | Self::Unowned { .. } => None,
+            Self::Stale { .. }
+            | Self::Leftover { .. }
+            | Self::Foreign { .. }
+            | Self::Render { .. }
+            | Self::Unowned { .. } => None,
         }
     }
 }
 
 impl Writer {
     /// `hash_annotation`: where the hash of what was last applied is kept, so that a field that we stop setting is
-    /// noticed and taken back.
-    pub fn new(client: Client, field_manager: &'static str, hash_annotation: &'static str) -> Self {
-        Self { client, field_manager, hash_annotation }
-    }
-
-    /// Makes a child what it should be. `desired` names its controlling owner; the cache tells what is there, in
-    /// whole or as a view (`kept`).
-    pub async fn apply<K, S>(&self, cache: &Cache<S>, desired: &K) -> Result<Written, ApplyError>
+    /// noticed and taken back. `roots`: the owners of everything that this writer creates.
+    pub fn new<K>(
+        client: Client,
+        field_manager: &'static str,
+        hash_annotation: &'static str,
+        roots: &Cache<K>,
+    ) -> Self
     where
-        K: Resource<DynamicType = ()> + Serialize,
-        S: Resource<DynamicType = ()> + Covers + DeserializeOwned,
+        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Send + Sync + 'static,
     {
-        let key = Key::of(desired);
-        let about = About { kind: K::kind(&()).into_owned(), key: &key };
-        let Some(owner) = controller_of(desired).map(|owner| owner.uid.clone()) else {
-            return Err(ApplyError::Unowned { kind: about.kind, key });
-        };
-        let body = self.body(desired, &about)?;
-        let Some(seen) = cache.get(&key) else {
-            return self.create(cache, body, &owner, &about).await;
-        };
-        about.check_owner(seen.meta(), &owner)?;
-        if seen.meta().deletion_timestamp.is_some() {
-            // It cannot be brought back; its end will start the next reconcile.
-            return Ok(Written::Unchanged);
-        }
-        let hash = body["metadata"]["annotations"][self.hash_annotation].as_str().unwrap_or_default();
-        if seen.covers(&body, hash).map_err(|source| about.render(source))? {
-            return Ok(Written::Unchanged);
-        }
-        self.force(cache, body, seen.meta(), &about).await?;
-        info!(kind = about.kind, child = %key, "changed");
-        Ok(Written::Changed)
+        let owners = Arc::new(Roots::new(roots));
+        Self { client, field_manager, hash_annotation, owners, settled: Arc::default() }
     }
 
-    /// Writes the status of a root object, if it differs from what the object has.
+    /// The handle for the objects of one kind below the roots, from the cache that has them.
+    pub fn of<S, K>(&self, cache: Cache<S>) -> Children<S, K>
+    where
+        S: Resource<DynamicType = ()> + Send + Sync + 'static,
+        K: Resource<DynamicType = ()>,
+    {
+        Children::new(cache, self.clone())
+    }
+
+    /// Writes the status of a root object, if it differs from what the object has: to exactly the version that it was
+    /// planned on.
     pub async fn apply_status<K, S>(
         &self,
         cache: &Cache<K>,
@@ -124,112 +191,74 @@ impl Writer {
         K: Resource<DynamicType = ()> + Serialize + DeserializeOwned,
         S: Serialize,
     {
+        const STEP: &str = "write the status of";
         let key = Key::of(object);
-        let about = About { kind: K::kind(&()).into_owned(), key: &key };
+        let about = About::of::<K>(&key);
         let status = serde_json::to_value(status).map_err(|source| about.render(source))?;
         let current = serde_json::to_value(object).map_err(|source| about.render(source))?;
-        if current.get("status") == Some(&status) {
+        let version = object.meta().resource_version.as_deref();
+        if current.get("status") == Some(&status) || self.settled.has(&key, version, &status) {
             return Ok(Written::Unchanged);
         }
-        // The uid keeps the status of a deleted object away from its namesake.
+        // The uid keeps the status of a deleted object away from its namesake; the version, an older status from a newer.
         let body = json!({
             "apiVersion": K::api_version(&()),
             "kind": about.kind,
-            "metadata": {"name": &*key.name, "namespace": &*key.namespace, "uid": object.meta().uid},
+            "metadata": {
+                "name": &*key.name,
+                "namespace": &*key.namespace,
+                "uid": object.meta().uid,
+                "resourceVersion": version,
+            },
             "status": status,
         });
         let params = PatchParams::apply(self.field_manager).force();
         let request = Request::new(K::url_path(&(), namespace(&key)))
             .patch_subresource("status", &key.name, &params, &Patch::Apply(&body))
-            .map_err(|error| about.call("write the status of", kube::Error::BuildRequest(error)))?;
-        let written =
-            self.read(request, "patch_status").await.map_err(|e| about.call("write the status of", e))?;
-        cache.absorb(written);
-        Ok(Written::Changed)
-    }
-
-    /// Deletes exactly this object: another uid or a newer version is left alone, and so is one that is gone already.
-    pub async fn delete<K>(&self, object: &K) -> Result<(), ApplyError>
-    where
-        K: Resource<DynamicType = ()>,
-    {
-        let key = Key::of(object);
-        let about = About { kind: K::kind(&()).into_owned(), key: &key };
-        let params = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: object.meta().uid.clone(),
-                resource_version: object.meta().resource_version.clone(),
-            }),
-            ..DeleteParams::background()
+            .map_err(|error| about.call(STEP, kube::Error::BuildRequest(error)))?;
+        let writing = cache.writing(&key, version);
+        let written: K = match self.read(request, "patch_status").await {
+            Ok(written) => written,
+            Err(error) if is_code(&error, 409) => return Err(about.stale(Stale::Changed)),
+            Err(error) if is_code(&error, 404) => return Err(about.stale(Stale::OwnerGone)),
+            Err(error) => return Err(about.call(STEP, error)),
         };
-        let request = Request::new(K::url_path(&(), namespace(&key)))
-            .delete(&key.name, &params)
-            .map_err(|error| about.call("delete", kube::Error::BuildRequest(error)))?;
-        match self.send(request, "delete").await {
-            Ok(_) => {
-                info!(kind = about.kind, child = %key, "deleted");
-                Ok(())
-            }
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(error) => Err(about.call("delete", error)),
+        if written.meta().resource_version.as_deref() == version {
+            self.settled.note(&key, version, &status);
         }
-    }
-
-    /// The first apply of an absent child neither forces nor merges: what is there already may be somebody else's.
-    async fn create<S>(
-        &self,
-        cache: &Cache<S>,
-        mut body: Value,
-        owner: &str,
-        about: &About<'_>,
-    ) -> Result<Written, ApplyError>
-    where
-        S: Resource<DynamicType = ()> + DeserializeOwned,
-    {
-        // A version that no object ever has: an apply that would merge into an existing object is a conflict.
-        body["metadata"]["resourceVersion"] = json!(NEVER_A_VERSION);
-        let params = PatchParams::apply(self.field_manager);
-        match self.patch::<S>(&body, &params, about).await {
-            Ok(created) => {
-                cache.absorb(created);
-                info!(kind = about.kind, child = %about.key, "created");
-                return Ok(Written::Created);
-            }
-            Err(kube::Error::Api(status)) if is_conflict(&status) => {}
-            Err(error) => return Err(about.call("apply", error)),
-        }
-        // Ours after all, if the cache has not yet told of our own last write.
-        let request = Request::new(S::url_path(&(), namespace(about.key)))
-            .get(&about.key.name, &GetParams::default())
-            .map_err(|error| about.call("read", kube::Error::BuildRequest(error)))?;
-        let there: S = self.read(request, "get").await.map_err(|error| about.call("read", error))?;
-        about.check_owner(there.meta(), owner)?;
-        self.force(cache, body, there.meta(), about).await?;
+        cache.absorb(written);
+        drop(writing);
         Ok(Written::Changed)
     }
 
-    async fn force<S>(
-        &self,
-        cache: &Cache<S>,
-        mut body: Value,
-        seen: &ObjectMeta,
-        about: &About<'_>,
-    ) -> Result<(), ApplyError>
-    where
-        S: Resource<DynamicType = ()> + DeserializeOwned,
-    {
-        if let Some(meta) = body["metadata"].as_object_mut() {
-            meta.remove("resourceVersion");
-            meta.insert("uid".to_owned(), json!(seen.uid));
-        }
-        let params = PatchParams::apply(self.field_manager).force();
-        let written =
-            self.patch::<S>(&body, &params, about).await.map_err(|error| about.call("apply", error))?;
-        cache.absorb(written);
-        Ok(())
+    pub(crate) fn owners(&self) -> &Arc<dyn Owners> {
+        &self.owners
     }
 
-    async fn patch<S>(&self, body: &Value, params: &PatchParams, about: &About<'_>) -> Result<S, kube::Error>
+    pub(crate) fn field_manager(&self) -> &'static str {
+        self.field_manager
+    }
+
+    /// What an apply sends, and its hash.
+    pub(crate) fn body<K>(&self, desired: &K, about: &About<'_>) -> Result<(Value, String), ApplyError>
+    where
+        K: Resource<DynamicType = ()> + Serialize,
+    {
+        let mut body = serde_json::to_value(desired).map_err(|source| about.render(source))?;
+        body["apiVersion"] = json!(K::api_version(&()));
+        body["kind"] = json!(about.kind);
+        let hash = Sha256::digest(body.to_string());
+        let hash: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        body["metadata"]["annotations"][self.hash_annotation] = json!(hash);
+        Ok((body, hash))
+    }
+
+    pub(crate) async fn patch<S>(
+        &self,
+        body: &Value,
+        params: &PatchParams,
+        about: &About<'_>,
+    ) -> Result<S, kube::Error>
     where
         S: Resource<DynamicType = ()> + DeserializeOwned,
     {
@@ -240,7 +269,7 @@ impl Writer {
     }
 
     /// Sends, and reads the object that the answer is.
-    async fn read<K>(
+    pub(crate) async fn read<K>(
         &self,
         request: http::Request<Vec<u8>>,
         operation: &'static str,
@@ -251,7 +280,7 @@ impl Writer {
         decode::object(&self.send(request, operation).await?).map_err(kube::Error::SerdeError)
     }
 
-    async fn send(
+    pub(crate) async fn send(
         &self,
         mut request: http::Request<Vec<u8>>,
         operation: &'static str,
@@ -259,56 +288,94 @@ impl Writer {
         request.extensions_mut().insert(operation);
         self.client.request_text(request).await
     }
+}
 
-    fn body<K>(&self, desired: &K, about: &About<'_>) -> Result<Value, ApplyError>
-    where
-        K: Resource<DynamicType = ()> + Serialize,
-    {
-        let mut body = serde_json::to_value(desired).map_err(|source| about.render(source))?;
-        body["apiVersion"] = json!(K::api_version(&()));
-        body["kind"] = json!(about.kind);
-        let hash = Sha256::digest(body.to_string());
-        let hash: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        body["metadata"]["annotations"][self.hash_annotation] = json!(hash);
-        Ok(body)
+/// Statuses that change nothing although they differ from what is there: another manager has added a condition of its
+/// own. Found out by sending them once for each version of the object.
+#[derive(Default)]
+struct Settled(Mutex<HashMap<Key, (String, u64)>>);
+
+impl Settled {
+    /// With more objects than these, some statuses are sent once more.
+    const MOST: usize = 1_024;
+
+    fn has(&self, key: &Key, version: Option<&str>, status: &Value) -> bool {
+        let settled = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        settled.get(key).is_some_and(|(known, hash)| version == Some(known) && *hash == hash_of(status))
     }
+
+    fn note(&self, key: &Key, version: Option<&str>, status: &Value) {
+        let Some(version) = version else { return };
+        let mut settled = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if settled.len() >= Self::MOST {
+            settled.clear();
+        }
+        settled.insert(key.clone(), (version.to_owned(), hash_of(status)));
+    }
+}
+
+fn hash_of(status: &Value) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    status.to_string().hash(&mut hasher);
+    hasher.finish()
 }
 
 /// What an error says of its object.
-struct About<'a> {
-    kind: String,
-    key: &'a Key,
+pub(crate) struct About<'a> {
+    pub(crate) kind: &'static str,
+    pub(crate) key: &'a Key,
 }
 
-impl About<'_> {
-    fn check_owner(&self, there: &ObjectMeta, owner: &str) -> Result<(), ApplyError> {
-        let owners = there.owner_references.as_deref().unwrap_or_default();
-        let belongs_to = match owners.iter().find(|owner| owner.controller == Some(true)) {
-            Some(controller) if controller.uid == owner => return Ok(()),
-            Some(controller) => format!("{} {}", controller.kind, controller.name),
-            None => "nobody".to_owned(),
+impl<'a> About<'a> {
+    pub(crate) fn of<K: Resource<DynamicType = ()>>(key: &'a Key) -> Self {
+        let kind = match K::kind(&()) {
+            Cow::Borrowed(kind) => kind,
+            // A kind that is a type has its name in the program.
+            Cow::Owned(_) => "object",
         };
-        Err(ApplyError::Foreign { kind: self.kind.clone(), key: self.key.clone(), owner: belongs_to })
+        Self { kind, key }
     }
 
-    fn call(&self, step: &'static str, source: kube::Error) -> ApplyError {
-        ApplyError::Call { step, kind: self.kind.clone(), key: self.key.clone(), source: Box::new(source) }
+    /// Ownership is read from the owner references alone: labels are restored like any other field.
+    pub(crate) fn check_owner(&self, there: &ObjectMeta, owner: &OwnerReference) -> Result<(), ApplyError> {
+        let owners = there.owner_references.as_deref().unwrap_or_default();
+        let (kind, key) = (self.kind, self.key.clone());
+        match owners.iter().find(|owner| owner.controller == Some(true)) {
+            Some(controller) if controller.uid == owner.uid => Ok(()),
+            Some(controller) if controller.kind == owner.kind && controller.name == owner.name => {
+                Err(ApplyError::Leftover { kind, key })
+            }
+            Some(controller) => {
+                let owner = format!("{} {}", controller.kind, controller.name);
+                Err(ApplyError::Foreign { kind, key, owner })
+            }
+            None => Err(ApplyError::Foreign { kind, key, owner: "no controller".to_owned() }),
+        }
     }
 
-    fn render(&self, source: serde_json::Error) -> ApplyError {
-        ApplyError::Render { kind: self.kind.clone(), key: self.key.clone(), source }
+    pub(crate) fn call(&self, step: &'static str, source: kube::Error) -> ApplyError {
+        ApplyError::Call { step, kind: self.kind, key: self.key.clone(), source: Box::new(source) }
+    }
+
+    pub(crate) fn render(&self, source: serde_json::Error) -> ApplyError {
+        ApplyError::Render { kind: self.kind, key: self.key.clone(), source }
+    }
+
+    pub(crate) fn stale(&self, why: Stale) -> ApplyError {
+        ApplyError::Stale { kind: self.kind, key: self.key.clone(), why }
+    }
+
+    pub(crate) fn unowned(&self) -> ApplyError {
+        ApplyError::Unowned { kind: self.kind, key: self.key.clone() }
     }
 }
 
-/// etcd's revisions begin at 1, and revision 1 is taken long before the first object is stored.
-const NEVER_A_VERSION: &str = "1";
-
-fn namespace(key: &Key) -> Option<&str> {
+pub(crate) fn namespace(key: &Key) -> Option<&str> {
     (!key.namespace.is_empty()).then_some(&*key.namespace)
 }
 
-fn is_conflict(status: &Status) -> bool {
-    status.code == 409
+pub(crate) fn is_code(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
 }
 
 fn retry_after(error: &kube::Error) -> Option<Duration> {

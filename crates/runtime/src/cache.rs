@@ -1,18 +1,23 @@
 //! What a controller knows of one kind: the objects by key, indexed by the uid of their controlling owner.
 //!
-//! Filled by a watch task (`watch.rs`) and by the answers to our own writes (`absorb`); read by everybody, without a
-//! request. Subscribers are told synchronously of each change, also of objects that vanished behind a re-list. It
-//! never talks to the API server and never waits.
+//! Filled by a watch task (`watch.rs`) and by the answers to our own writes (`absorb`); read without a request.
+//! Subscribers are called synchronously with each change, in the order of the changes, also with objects that vanished
+//! behind a re-list. It never talks to the API server and never waits.
 
 use std::{
+    any::type_name,
     collections::{HashMap, HashSet},
     fmt,
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
+use tracing::error;
+
+use crate::{causes::panic_text, health::Health};
 
 /// Namespace and name; the namespace is empty for cluster-scoped kinds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -53,6 +58,8 @@ pub struct Change<'a, K> {
     pub new: Option<&'a Arc<K>>,
     /// True for the objects of the very first list: nothing happened to them, they only became known.
     pub initial: bool,
+    /// True if a write of this process made the change: who wrote it decides what comes next.
+    pub own: bool,
 }
 
 type Subscriber<K> = Box<dyn Fn(&Change<'_, K>) + Send + Sync>;
@@ -64,17 +71,32 @@ pub struct Cache<K> {
 
 struct Shared<K> {
     state: RwLock<State<K>>,
-    subscribers: RwLock<Vec<Subscriber<K>>>,
+    /// Locked before the state, from a change until all subscribers were called: they see changes in their order.
+    subscribers: Mutex<Vec<Subscriber<K>>>,
     /// True once the first list has arrived.
     synced: watch::Sender<bool>,
+    health: Arc<Health>,
 }
 
 struct State<K> {
     objects: HashMap<Key, Arc<K>>,
     /// uid of the controlling owner → the keys of what it controls, in order. Mostly one, so no tree.
     by_owner: HashMap<Arc<str>, Vec<Key>>,
-    /// The newest resource version that the watch has told of, for `absorb`.
+    /// The newest resource version that the watch has delivered, for `absorb`.
     version: u64,
+    /// How many objects have left so far.
+    removals: u64,
+    /// What answers to our own calls have changed since the LIST that is under way was sent; `None` while there is
+    /// none.
+    since_list: Option<HashMap<Key, Answered>>,
+    /// Writes under way, each with the version that it replaces.
+    writing: HashMap<Key, String>,
+}
+
+/// What an answer to a call of our own did to an object.
+enum Answered {
+    Written,
+    Deleted { uid: Option<String> },
 }
 
 impl<K> Clone for Cache<K> {
@@ -91,11 +113,19 @@ impl<K> fmt::Debug for Cache<K> {
 
 impl<K> Default for Cache<K> {
     fn default() -> Self {
-        let state = State { objects: HashMap::new(), by_owner: HashMap::new(), version: 0 };
+        let state = State {
+            objects: HashMap::new(),
+            by_owner: HashMap::new(),
+            version: 0,
+            removals: 0,
+            since_list: None,
+            writing: HashMap::new(),
+        };
         let shared = Shared {
             state: RwLock::new(state),
-            subscribers: RwLock::new(Vec::new()),
+            subscribers: Mutex::new(Vec::new()),
             synced: watch::Sender::new(false),
+            health: Arc::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -133,17 +163,31 @@ impl<K> Cache<K> {
         let _ = synced.wait_for(|synced| *synced).await;
     }
 
-    /// Called for every later change, synchronously; it must be quick and must not write to this cache. What is in
-    /// the cache already is told at once. A change says *that* something happened: what is true now is in the cache.
+    /// Since when the watch that fills this cache has been failing; `None` while it works.
+    pub fn blind_since(&self) -> Option<Instant> {
+        self.shared.health.failing_since()
+    }
+
+    pub(crate) fn health(&self) -> &Arc<Health> {
+        &self.shared.health
+    }
+
+    /// Called for every later change, synchronously; it must be quick and must not write to this cache. It is called
+    /// at once for what is in the cache already. A change says *that* something happened: what is true now is in the
+    /// cache. A panic of a subscriber is logged, and the others are called.
     pub fn subscribe(&self, subscriber: impl Fn(&Change<'_, K>) + Send + Sync + 'static) {
         // The list of subscribers is locked first, as in every change, so that nothing falls between the two steps.
-        let mut subscribers = self.shared.subscribers.write().unwrap_or_else(PoisonError::into_inner);
+        let mut subscribers = self.subscribers();
         let known: Vec<(Key, Arc<K>)> =
             self.read().objects.iter().map(|(key, object)| (key.clone(), Arc::clone(object))).collect();
         for (key, object) in &known {
-            subscriber(&Change { key, old: None, new: Some(object), initial: true });
+            call(&subscriber, &Change { key, old: None, new: Some(object), initial: true, own: false });
         }
         subscribers.push(Box::new(subscriber));
+    }
+
+    fn subscribers(&self) -> MutexGuard<'_, Vec<Subscriber<K>>> {
+        self.shared.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State<K>> {
@@ -156,31 +200,34 @@ impl<K> Cache<K> {
 }
 
 impl<K: Resource> Cache<K> {
-    /// One object as the watch told it. What came before the answer to our own write is known to be out of date.
+    /// One object as the watch delivers it. What came before the answer to our own write is known to be out of date.
     pub fn upsert(&self, object: K) {
         let object = Arc::new(object);
         self.change(|state| {
             let key = Key::of(&*object);
             let version = version_of(&*object);
             state.version = state.version.max(version);
-            match state.objects.get(&key) {
-                Some(known) if known.meta().uid == object.meta().uid && version_of(&**known) > version => {
-                    Vec::new()
-                }
-                Some(_) | None => vec![state.put(key, Arc::clone(&object))],
+            let known = state.objects.get(&key);
+            if known
+                .is_some_and(|known| known.meta().uid == object.meta().uid && version_of(&**known) > version)
+            {
+                return Vec::new();
             }
+            // The successor of the version that a write under way replaces is the effect of that write. If it is not,
+            // the write fails with a conflict, and its reconcile runs again anyway.
+            let replaced = known.and_then(|known| known.meta().resource_version.as_ref());
+            let own = replaced.is_some() && state.writing.get(&key) == replaced;
+            let mut change = state.put(key, Arc::clone(&object));
+            change.own = own;
+            vec![change]
         });
     }
 
-    /// The watch told that the object with this metadata is gone. A younger object of the same name stays.
+    /// The watch says that the object with this metadata is gone. A younger object of the same name stays.
     pub fn remove(&self, meta: &ObjectMeta) {
         self.change(|state| {
             state.version = state.version.max(parse_version(meta));
-            let key = Key::named_in(meta);
-            match state.objects.get(&key) {
-                Some(known) if known.meta().uid == meta.uid => vec![state.take(key)],
-                Some(_) | None => Vec::new(),
-            }
+            state.take_if(Key::named_in(meta), meta.uid.as_deref())
         });
     }
 
@@ -193,11 +240,60 @@ impl<K: Resource> Cache<K> {
             let version = version_of(&*object);
             let newer = state.objects.get(&key).is_none_or(|known| version_of(&**known) < version);
             if newer && version > state.version {
+                if let Some(answered) = &mut state.since_list {
+                    answered.insert(key.clone(), Answered::Written);
+                }
+                let mut change = state.put(key, Arc::clone(&object));
+                change.own = true;
+                vec![change]
+            } else {
+                Vec::new()
+            }
+        });
+    }
+
+    /// The answer to a read of one object that this cache does not have, or has in an older version. `removals` is
+    /// what `removals()` was before the read was sent: if objects have left since, the one that was read may be one of
+    /// them, and another read has to tell.
+    ///
+    /// The version of the watch does not count here. An object whose labels take it out of the cache's selector is
+    /// never delivered, whatever version the watch has reached.
+    pub(crate) fn absorb_read(&self, object: K, removals: u64) {
+        let object = Arc::new(object);
+        self.change(|state| {
+            let key = Key::of(&*object);
+            let version = version_of(&*object);
+            let newer = state.objects.get(&key).is_none_or(|known| version_of(&**known) < version);
+            if newer && state.removals == removals {
                 vec![state.put(key, Arc::clone(&object))]
             } else {
                 Vec::new()
             }
         });
+    }
+
+    pub(crate) fn removals(&self) -> u64 {
+        self.read().removals
+    }
+
+    /// The answer to a call of our own says that the object of this uid is gone.
+    pub(crate) fn forget(&self, key: &Key, uid: Option<&str>) {
+        self.change(|state| {
+            let mut gone = state.take_if(key.clone(), uid);
+            if let Some(answered) = &mut state.since_list {
+                answered.insert(key.clone(), Answered::Deleted { uid: uid.map(str::to_owned) });
+            }
+            gone.iter_mut().for_each(|change| change.own = true);
+            gone
+        });
+    }
+
+    /// A write of this object is under way that replaces this version, until the answer is dropped.
+    pub(crate) fn writing(&self, key: &Key, version: Option<&str>) -> Writing<'_, K> {
+        if let Some(version) = version {
+            self.write().writing.insert(key.clone(), version.to_owned());
+        }
+        Writing { cache: self, key: key.clone() }
     }
 
     /// How many of the known objects a complete list does not have.
@@ -209,13 +305,23 @@ impl<K: Resource> Cache<K> {
         self.read().objects.keys().filter(|key| !listed.contains(*key)).count()
     }
 
-    /// A complete list: what differs is told, and so is what vanished.
+    /// A LIST is about to be sent. What is absorbed from now on may be newer than its answer.
+    pub(crate) fn begin_list(&self) {
+        self.write().since_list = Some(HashMap::new());
+    }
+
+    /// A complete list: subscribers are called with what differs, and with what vanished.
     pub fn replace(&self, objects: Vec<Arc<K>>, list_version: &str) {
         let initial = !*self.shared.synced.borrow();
         self.change(|state| {
+            // A list of an older state (a restored etcd) is the truth from now on.
+            state.version = list_version.parse().unwrap_or(0);
             let mut fresh: HashMap<Key, Arc<K>> = HashMap::with_capacity(objects.len());
             for object in objects {
                 fresh.insert(Key::of(&*object), object);
+            }
+            for (key, answered) in state.since_list.take().unwrap_or_default() {
+                state.keep_newer(&mut fresh, key, &answered);
             }
             let vanished: Vec<Key> =
                 state.objects.keys().filter(|key| !fresh.contains_key(*key)).cloned().collect();
@@ -224,15 +330,13 @@ impl<K: Resource> Cache<K> {
             for change in &mut changes {
                 change.initial = initial;
             }
-            // A list of an older state (a restored etcd) is the truth from now on.
-            state.version = list_version.parse().unwrap_or(0);
             changes
         });
         self.shared.synced.send_replace(true);
     }
 
     fn change(&self, edit: impl FnOnce(&mut State<K>) -> Vec<Told<K>>) {
-        let subscribers = self.shared.subscribers.read().unwrap_or_else(PoisonError::into_inner);
+        let subscribers = self.subscribers();
         let changes = edit(&mut self.write());
         for told in changes.iter().filter(|told| told.differs()) {
             let change = Change {
@@ -240,11 +344,32 @@ impl<K: Resource> Cache<K> {
                 old: told.old.as_ref(),
                 new: told.new.as_ref(),
                 initial: told.initial,
+                own: told.own,
             };
             for subscriber in subscribers.iter() {
-                subscriber(&change);
+                call(subscriber, &change);
             }
         }
+    }
+}
+
+/// A panic of a subscriber must end neither the watch task nor the reconcile that has made the change.
+fn call<K>(subscriber: &impl Fn(&Change<'_, K>), change: &Change<'_, K>) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| subscriber(change))) {
+        let (kind, object) = (type_name::<K>(), change.key);
+        error!(kind, %object, error = panic_text(&*panic), "a subscriber of the cache panicked at this object");
+    }
+}
+
+/// See `Cache::writing`.
+pub(crate) struct Writing<'a, K> {
+    cache: &'a Cache<K>,
+    key: Key,
+}
+
+impl<K> Drop for Writing<'_, K> {
+    fn drop(&mut self) {
+        self.cache.write().writing.remove(&self.key);
     }
 }
 
@@ -253,6 +378,7 @@ struct Told<K> {
     old: Option<Arc<K>>,
     new: Option<Arc<K>>,
     initial: bool,
+    own: bool,
 }
 
 impl<K: Resource> Told<K> {
@@ -270,7 +396,8 @@ impl<K: Resource> State<K> {
     fn put(&mut self, key: Key, object: Arc<K>) -> Told<K> {
         // What is known of this very version stays: it may be less by now than what was read again (`kept`).
         if let Some(known) = self.objects.get(&key).filter(|known| is_same(known, &object)) {
-            return Told { key, old: Some(Arc::clone(known)), new: Some(Arc::clone(known)), initial: false };
+            let (old, new) = (Some(Arc::clone(known)), Some(Arc::clone(known)));
+            return Told { key, old, new, initial: false, own: false };
         }
         let old = self.objects.insert(key.clone(), Arc::clone(&object));
         let (before, after) = (old.as_deref().and_then(owner_uid), owner_uid(&*object));
@@ -285,15 +412,43 @@ impl<K: Resource> State<K> {
                 }
             }
         }
-        Told { key, old, new: Some(object), initial: false }
+        Told { key, old, new: Some(object), initial: false, own: false }
+    }
+
+    fn take_if(&mut self, key: Key, uid: Option<&str>) -> Vec<Told<K>> {
+        match self.objects.get(&key) {
+            Some(known) if known.meta().uid.as_deref() == uid => vec![self.take(key)],
+            Some(_) | None => Vec::new(),
+        }
+    }
+
+    /// What an answer said while a LIST was under way stays, if the list is older than it.
+    fn keep_newer(&self, fresh: &mut HashMap<Key, Arc<K>>, key: Key, answered: &Answered) {
+        match answered {
+            Answered::Written => {
+                let Some(known) = self.objects.get(&key) else { return };
+                let version = version_of(&**known);
+                if version > self.version
+                    && fresh.get(&key).is_none_or(|listed| version_of(&**listed) < version)
+                {
+                    fresh.insert(key, Arc::clone(known));
+                }
+            }
+            Answered::Deleted { uid } => {
+                if fresh.get(&key).is_some_and(|listed| listed.meta().uid == *uid) {
+                    fresh.remove(&key);
+                }
+            }
+        }
     }
 
     fn take(&mut self, key: Key) -> Told<K> {
+        self.removals += 1;
         let old = self.objects.remove(&key);
         if let Some(uid) = old.as_deref().and_then(owner_uid) {
             self.disown(uid, &key);
         }
-        Told { key, old, new: None, initial: false }
+        Told { key, old, new: None, initial: false, own: false }
     }
 
     fn disown(&mut self, uid: &str, key: &Key) {
@@ -312,6 +467,12 @@ impl<K: Resource> State<K> {
 pub fn controller_of<K: Resource>(object: &K) -> Option<&OwnerReference> {
     let owners = object.meta().owner_references.as_deref().unwrap_or_default();
     owners.iter().find(|owner| owner.controller == Some(true))
+}
+
+/// Whether this reference names the kind `K`, of whatever version.
+pub(crate) fn is_of_kind<K: Resource<DynamicType = ()>>(owner: &OwnerReference) -> bool {
+    let (group, _) = owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
+    owner.kind == K::kind(&()) && group == K::group(&())
 }
 
 fn owner_uid<K: Resource>(object: &K) -> Option<&str> {
@@ -412,6 +573,82 @@ mod tests {
         cache.remove(&config_map("a", 7, None).metadata);
         cache.absorb(config_map("a", 6, None));
         assert_eq!(cache.len(), 0);
+    }
+
+    #[test]
+    fn a_list_does_not_take_back_what_was_answered_since_it_was_sent() {
+        let cache = Cache::default();
+        let [a, b, c] = ["a", "b", "c"].map(|name| config_map(name, 5, None));
+        cache.replace(listed([a.clone(), b.clone(), c.clone()]), "5");
+        cache.begin_list();
+        cache.absorb(config_map("a", 8, None));
+        cache.absorb(config_map("new", 9, None));
+        cache.forget(&Key::of(&b), b.metadata.uid.as_deref());
+        cache.replace(listed([a, b, c]), "7");
+        let mut known: Vec<_> =
+            cache.all().iter().map(|known| (Key::of(&**known), version_of(&**known))).collect();
+        known.sort();
+        let key = |name| Key::new("demo", name);
+        assert_eq!(known, [(key("a"), 8), (key("c"), 5), (key("new"), 9)]);
+    }
+
+    #[test]
+    fn a_list_is_the_truth_about_everything_else_however_old_it_is() {
+        let cache = Cache::default();
+        cache.replace(listed([config_map("a", 5, None)]), "5");
+        cache.absorb(config_map("a", 8, None));
+        cache.begin_list();
+        // A restored etcd counts from an older version.
+        cache.replace(listed([config_map("a", 3, None)]), "4");
+        assert_eq!(version_of(&*cache.all()[0]), 3);
+    }
+
+    #[test]
+    fn an_object_that_was_read_counts_unless_one_has_left_since() {
+        let cache = Cache::default();
+        cache.replace(listed([config_map("other", 5, None)]), "9");
+        let removals = cache.removals();
+        cache.absorb_read(config_map("hidden", 7, None), removals);
+        assert_eq!(cache.len(), 2, "the watch, which is at version 9, does not select it");
+        let removals = cache.removals();
+        cache.remove(&config_map("read", 10, None).metadata);
+        cache.remove(&config_map("hidden", 11, None).metadata);
+        cache.absorb_read(config_map("hidden", 7, None), removals);
+        assert_eq!(cache.len(), 1, "it may have been read before it was deleted");
+    }
+
+    #[test]
+    fn changes_reach_subscribers_in_their_order() {
+        let (cache, next) = (Cache::<ConfigMap>::default(), Arc::new(std::sync::atomic::AtomicU64::new(1)));
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&seen);
+        cache.subscribe(move |change| {
+            let version = version_of(&**change.new.unwrap());
+            // Long enough for another thread to come in between, if one could.
+            std::thread::yield_now();
+            sink.lock().unwrap().push(version);
+        });
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        let version = next.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                        cache.upsert(config_map("a", version, None));
+                    }
+                });
+            }
+        });
+        let seen = seen.lock().unwrap();
+        assert!(seen.is_sorted(), "{seen:?}");
+    }
+
+    #[test]
+    fn a_subscriber_that_panics_silences_no_other() {
+        let cache = Cache::default();
+        cache.subscribe(|_| panic!("on purpose"));
+        let told = record(&cache);
+        cache.upsert(config_map("a", 1, None));
+        assert_eq!(told(), ["+a"]);
     }
 
     #[test]

@@ -4,9 +4,10 @@
 //! error of one object stays with that object. It knows nothing of what the function does.
 
 use std::{
+    borrow::Cow,
     error::Error,
     future::Future,
-    panic::AssertUnwindSafe,
+    panic::{AssertUnwindSafe, resume_unwind},
     pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
@@ -20,7 +21,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, debug, error, info_span, warn};
 
 use crate::{
-    cache::{Cache, Change, Key, controller_of},
+    cache::{Cache, Change, Key, controller_of, is_of_kind},
+    causes::{panic_text, with_causes},
     metrics::Metrics,
     queue::{Backoff, Outcome, Queue, Reason},
 };
@@ -34,10 +36,17 @@ pub enum Next {
     After(Duration),
 }
 
-/// A reconcile that failed; a spec that is wrong, or a wait, is not a failure.
+/// A reconcile that did not come to its end; a spec that is wrong, or a wait, is not a failure. `ApplyError` is one, so
+/// a controller whose only effects are writes needs no error type of its own.
 pub trait ReconcileError: Error + Send + Sync + 'static {
-    /// A static name for the metrics and the log.
-    fn step(&self) -> &'static str;
+    /// What failed, for the metrics and the log: one of a closed set, never a name of an object.
+    fn step(&self) -> Cow<'static, str>;
+
+    /// True if the plan was made from an older state than the API server's. That is no failure: the object is
+    /// reconciled again soon, and no error is logged.
+    fn is_stale(&self) -> bool {
+        false
+    }
 
     /// The API server's wish, a floor for the next try.
     fn retry_after(&self) -> Option<Duration> {
@@ -72,8 +81,12 @@ pub struct Controller<K> {
     queue: Arc<Queue>,
     options: Options,
     metrics: Arc<Metrics>,
+    relations: Vec<Relation>,
     synced: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
+
+/// Subscribes to one cache, so that its changes fill the queue.
+type Relation = Box<dyn FnOnce() + Send>;
 
 impl<K> Controller<K>
 where
@@ -82,48 +95,56 @@ where
     pub fn new(root: &Cache<K>, options: Options, metrics: Arc<Metrics>) -> Self {
         let queue = Arc::new(Queue::new(options.backoff));
         metrics.observe_queue(Arc::clone(&queue));
-        let sink = Arc::clone(&queue);
-        root.subscribe(move |change| {
+        let controller =
+            Self { root: root.clone(), queue, options, metrics, relations: Vec::new(), synced: Vec::new() };
+        let sink = Arc::clone(&controller.queue);
+        controller.follows(root, move |change| {
             if let Some(reason) = reason_of(change) {
                 sink.add(change.key, reason);
             }
-        });
-        Self { root: root.clone(), queue, options, metrics, synced: vec![Box::pin(synced(root.clone()))] }
+        })
     }
 
     /// Children: a change of one runs its controlling owner, both owners if it changes hands.
     #[must_use]
-    pub fn owns<C>(mut self, children: &Cache<C>) -> Self
+    pub fn owns<C>(self, children: &Cache<C>) -> Self
     where
         C: Resource<DynamicType = ()> + Send + Sync + 'static,
     {
         let (root, queue) = (self.root.clone(), Arc::clone(&self.queue));
-        children.subscribe(move |change| {
+        self.follows(children, move |change| {
             for child in [change.old, change.new].into_iter().flatten() {
                 if let Some(key) = owner_key(&root, &**child) {
                     queue.add(&key, if change.initial { Reason::Resync } else { Reason::Event });
                 }
             }
-        });
-        self.synced.push(Box::pin(synced(children.clone())));
-        self
+        })
     }
 
     /// Other objects: a change of one runs the roots that `keys` names for it.
     #[must_use]
-    pub fn maps<C>(mut self, others: &Cache<C>, keys: impl Fn(&C) -> Vec<Key> + Send + Sync + 'static) -> Self
+    pub fn maps<C>(self, others: &Cache<C>, keys: impl Fn(&C) -> Vec<Key> + Send + Sync + 'static) -> Self
     where
         C: Resource<DynamicType = ()> + Send + Sync + 'static,
     {
         let queue = Arc::clone(&self.queue);
-        others.subscribe(move |change| {
+        self.follows(others, move |change| {
             for other in [change.old, change.new].into_iter().flatten() {
                 for key in keys(other) {
                     queue.add(&key, if change.initial { Reason::Resync } else { Reason::Event });
                 }
             }
-        });
-        self.synced.push(Box::pin(synced(others.clone())));
+        })
+    }
+
+    /// A replica that does not run yet must not subscribe: nothing empties its queue.
+    fn follows<C>(mut self, cache: &Cache<C>, add: impl Fn(&Change<'_, C>) + Send + Sync + 'static) -> Self
+    where
+        C: Send + Sync + 'static,
+    {
+        let followed = cache.clone();
+        self.relations.push(Box::new(move || followed.subscribe(add)));
+        self.synced.push(Box::pin(synced(cache.clone())));
         self
     }
 
@@ -134,6 +155,9 @@ where
         Fut: Future<Output = Result<Next, E>> + Send,
         E: ReconcileError,
     {
+        for subscribe in self.relations {
+            subscribe();
+        }
         let all_synced = futures::future::join_all(self.synced);
         if stop.run_until_cancelled(all_synced).await.is_none() {
             return;
@@ -155,7 +179,16 @@ where
                 }
             });
         }
-        stop.cancelled().await;
+        tokio::select! {
+            () = stop.cancelled() => {}
+            // Panics of a reconcile are caught, so this is a fault of the engine. The key of that worker would never
+            // be taken again: the process has to begin anew.
+            Some(Err(dead)) = workers.join_next() => {
+                if let Ok(panic) = dead.try_into_panic() {
+                    resume_unwind(panic);
+                }
+            }
+        }
         self.queue.close();
         let drained = async { while workers.join_next().await.is_some() {} };
         if tokio::time::timeout(self.options.drain, drained).await.is_err() {
@@ -190,18 +223,22 @@ where
     let (result, outcome) = match ended {
         Ok(Ok(Ok(Next::Done))) => ("success", Outcome::Done),
         Ok(Ok(Ok(Next::After(wait)))) => ("requeue_after", Outcome::After(wait)),
+        Ok(Ok(Err(stale))) if stale.is_stale() => {
+            debug!(reason = %with_causes(&stale), "planned from an older state; planning again");
+            ("requeue", Outcome::Again)
+        }
         Ok(Ok(Err(failure))) => {
             metrics.step_failed(failure.step());
-            error!(step = failure.step(), error = %with_causes(&failure), "reconcile failed");
+            error!(step = %failure.step(), error = %with_causes(&failure), "reconcile failed");
             ("error", Outcome::Failed { retry_after: failure.retry_after() })
         }
         Ok(Err(panic)) => {
-            metrics.step_failed("panic");
+            metrics.step_failed("panic".into());
             error!(step = "panic", error = panic_text(&*panic), "reconcile failed");
             ("error", Outcome::Failed { retry_after: None })
         }
         Err(_) => {
-            metrics.step_failed("deadline");
+            metrics.step_failed("deadline".into());
             error!(step = "deadline", limit_s = deadline.as_secs(), "reconcile failed");
             ("error", Outcome::Failed { retry_after: None })
         }
@@ -211,7 +248,7 @@ where
     outcome
 }
 
-/// Why a change of the object itself starts a reconcile; `None` for a change of its status alone.
+/// Why a change of the object itself starts a reconcile; `None` for a status that this process has written.
 fn reason_of<K: Resource>(change: &Change<'_, K>) -> Option<Reason> {
     let (old, new) = match (change.old, change.new) {
         (_, None) => return Some(Reason::Spec),
@@ -231,7 +268,7 @@ fn reason_of<K: Resource>(change: &Change<'_, K>) -> Option<Reason> {
         || old.annotations != new.annotations
         || old.finalizers != new.finalizers
         || old.owner_references != new.owner_references;
-    differs.then_some(Reason::Event)
+    (differs || !change.own).then_some(Reason::Event)
 }
 
 /// The key of the root that controls this child, if it is the very object that we know: same name, same uid.
@@ -241,8 +278,7 @@ where
     C: Resource,
 {
     let owner = controller_of(child)?;
-    let (group, _) = owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
-    if owner.kind != K::kind(&()) || group != K::group(&()) {
+    if !is_of_kind::<K>(owner) {
         return None;
     }
     let key = Key::new(child.meta().namespace.as_deref().unwrap_or_default(), &owner.name);
@@ -251,24 +287,6 @@ where
         // Not known yet, or gone: running it is harmless.
         None => Some(key),
     }
-}
-
-fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text = format!("{text}: {next}");
-        cause = next.source();
-    }
-    text
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("panic without a message")
 }
 
 #[cfg(test)]
@@ -288,8 +306,8 @@ mod tests {
     struct OnPurpose;
 
     impl ReconcileError for OnPurpose {
-        fn step(&self) -> &'static str {
-            "test"
+        fn step(&self) -> Cow<'static, str> {
+            "test".into()
         }
     }
 
@@ -373,14 +391,34 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_status_change_starts_nothing_and_a_spec_change_does() {
+    async fn a_status_of_our_own_starts_nothing_and_one_of_another_writer_does() {
         let mut bench = bench(Options::default(), done);
         bench.root.replace(vec![Arc::new(deployment("a", 1, 1))], "1");
         bench.children.replace(Vec::new(), "1");
         assert!(bench.next_run().await.is_some());
+        bench.root.absorb(deployment("a", 2, 1));
         bench.root.upsert(deployment("a", 2, 1));
         assert_eq!(bench.next_run().await, None);
-        bench.root.upsert(deployment("a", 3, 2));
+        bench.root.upsert(deployment("a", 3, 1));
+        assert!(bench.next_run().await.is_some(), "the status was written by another process");
+        bench.root.absorb(deployment("a", 4, 2));
+        assert!(bench.next_run().await.is_some(), "a new spec, whoever wrote it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_status_of_our_own_that_the_watch_delivers_before_the_answer_starts_nothing() {
+        let mut bench = bench(Options::default(), done);
+        bench.root.replace(vec![Arc::new(deployment("a", 1, 1))], "1");
+        bench.children.replace(Vec::new(), "1");
+        assert!(bench.next_run().await.is_some());
+        let root = bench.root.clone();
+        let writing = root.writing(&Key::new("demo", "a"), Some("1"));
+        bench.root.upsert(deployment("a", 2, 1));
+        assert_eq!(bench.next_run().await, None, "the successor of the version that is being replaced");
+        bench.root.upsert(deployment("a", 3, 1));
+        assert!(bench.next_run().await.is_some(), "and what another process makes of it");
+        drop(writing);
+        bench.root.upsert(deployment("a", 4, 1));
         assert!(bench.next_run().await.is_some());
     }
 

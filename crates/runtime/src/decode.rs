@@ -1,7 +1,7 @@
 //! Reads objects from JSON without what nobody here reads. It skips while it reads: half of an object's bytes are
 //! managedFields, a tree of many small allocations that would only be dropped again.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, panic::catch_unwind};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -13,6 +13,8 @@ use serde::{
     forward_to_deserialize_any,
 };
 use serde_json::{Value, value::RawValue};
+
+use crate::causes::panic_text;
 
 /// `kubectl apply` keeps a copy of the object in it.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -42,13 +44,15 @@ pub(crate) enum Guard<K> {
 impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Guard<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let json = <&RawValue>::deserialize(deserializer)?.get();
-        match object(json) {
-            Ok(object) => Ok(Self::Decoded(Box::new(object))),
-            Err(error) => {
-                let object: Value = serde_json::from_str(json).map_err(D::Error::custom)?;
-                Ok(Self::Undecodable { meta: Box::new(identity(&object)), error: error.to_string() })
-            }
-        }
+        // A view of a controller may panic at an object that it did not expect. That is a fault of the view, and ends
+        // neither the watch nor the process.
+        let error = match catch_unwind(|| object(json)) {
+            Ok(Ok(object)) => return Ok(Self::Decoded(Box::new(object))),
+            Ok(Err(error)) => error.to_string(),
+            Err(panic) => format!("its view panicked: {}", panic_text(&*panic)),
+        };
+        let object: Value = serde_json::from_str(json).map_err(D::Error::custom)?;
+        Ok(Self::Undecodable { meta: Box::new(identity(&object)), error })
     }
 }
 
@@ -205,6 +209,35 @@ mod tests {
         let read = read.unwrap();
         assert_eq!(read.metadata.managed_fields, None);
         assert_eq!(read.data["data"]["managedFields"], "too");
+    }
+
+    /// A view of a controller with a fault.
+    #[derive(Resource, Deserialize, Debug)]
+    #[resource(inherit = ConfigMap)]
+    #[serde(from = "Parts")]
+    struct Faulty {
+        metadata: ObjectMeta,
+    }
+
+    #[derive(Deserialize)]
+    struct Parts {
+        metadata: ObjectMeta,
+    }
+
+    impl From<Parts> for Faulty {
+        fn from(Parts { metadata }: Parts) -> Self {
+            assert!(metadata.labels.is_none(), "on purpose");
+            Self { metadata }
+        }
+    }
+
+    #[test]
+    fn an_object_at_which_a_view_panics_is_one_that_cannot_be_decoded() {
+        let Guard::Undecodable { meta, error } = serde_json::from_str::<Guard<Faulty>>(JSON).unwrap() else {
+            panic!("it was decoded");
+        };
+        assert_eq!(meta.name.as_deref(), Some("chat"));
+        assert_eq!(error, "its view panicked: on purpose");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use k8s_openapi::{
 use kube::{Client, Resource, api::PostParams, core::Request};
 use tracing::warn;
 
-use crate::{cache::Key, metrics::Metrics};
+use crate::{cache::Key, causes::with_causes, metrics::Metrics};
 
 /// One line for the user, with the reason of the condition that changed.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -55,7 +55,8 @@ impl Recorder {
         let key = Key::of(about);
         if let Err(error) = self.send(self.event(about, note, now)).await {
             self.metrics.event_failed();
-            warn!(object = %key, reason = note.reason, %error, "failed to write an event");
+            let error = with_causes(&error);
+            warn!(object = %key, reason = note.reason, error, "failed to write an event");
         }
     }
 

@@ -13,23 +13,10 @@ use std::{
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
-use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned, de::Error as _};
+use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error as _};
 use serde_json::Value;
 
 use crate::apply::covers;
-
-/// What can be asked whether it has everything that an apply would set.
-pub trait Covers {
-    /// `hash` is that of `desired`.
-    fn covers(&self, desired: &Value, hash: &str) -> Result<bool, serde_json::Error>;
-}
-
-/// An object that is kept whole.
-impl<T: Serialize> Covers for T {
-    fn covers(&self, desired: &Value, _hash: &str) -> Result<bool, serde_json::Error> {
-        Ok(covers(&serde_json::to_value(self)?, desired))
-    }
-}
 
 /// A child by its view `V`.
 pub struct Kept<V> {
@@ -52,8 +39,9 @@ impl<V> Deref for Kept<V> {
     }
 }
 
-impl<V> Covers for Kept<V> {
-    fn covers(&self, desired: &Value, hash: &str) -> Result<bool, serde_json::Error> {
+impl<V> Kept<V> {
+    /// Whether it has everything that an apply of `desired` would set; `hash` is that of `desired`.
+    pub(crate) fn covers(&self, desired: &Value, hash: &str) -> Result<bool, serde_json::Error> {
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
         let covered = match &*rest {
             // The hash is a part of what is set, so an object covers one alone.

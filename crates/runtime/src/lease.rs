@@ -5,7 +5,7 @@
 //! sees another holder, has lost at once, and its process must exit. This is not a fence: a write that is already on
 //! its way may land, which is why every write of ours carries a uid.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -14,9 +14,10 @@ use k8s_openapi::{
 };
 use kube::{Api, Client, api::PostParams};
 use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use crate::{cache::Cache, client::LeaderGuard};
+use crate::{cache::Cache, causes::with_causes, client::LeaderGuard};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Timings {
@@ -47,6 +48,11 @@ impl Timings {
         } else {
             Err(BadTimings { duration, deadline: renew_deadline, retry })
         }
+    }
+
+    /// For one renewal: a call that is never answered leaves time for another before the deadline.
+    fn renewal_limit(&self) -> Duration {
+        self.renew_deadline / 2
     }
 }
 
@@ -128,23 +134,39 @@ impl Elector {
         }
     }
 
-    /// Waits until this replica leads. `seen` is a watch on the one Lease that only wakes us up: every decision is
-    /// taken on a fresh read. Cancel-safe.
-    pub async fn lead(&mut self, seen: &Cache<Lease>) {
+    /// Waits until this replica leads, or until `stop`. `seen` is a watch on the one Lease that only wakes us up: every
+    /// decision is taken on a fresh read.
+    ///
+    /// A try that is under way at the stop may be the one that wins, so its answer is waited for. Call `release` in any
+    /// case: an answer that did not come in time may have been a yes.
+    pub async fn lead(&mut self, seen: &Cache<Lease>, stop: &CancellationToken) -> bool {
         let changed = Arc::new(Notify::new());
         seen.subscribe({
             let changed = Arc::clone(&changed);
             move |_| changed.notify_one()
         });
-        loop {
-            let wait = match tokio::time::timeout(self.timings.renew_deadline, self.try_lead()).await {
+        while !stop.is_cancelled() {
+            let tried = {
+                let mut tried = pin!(tokio::time::timeout(self.timings.renew_deadline, self.try_lead()));
+                tokio::select! {
+                    tried = tried.as_mut() => tried,
+                    () = stop.cancelled() => {
+                        tokio::time::timeout(RELEASE_WITHIN, tried).await.unwrap_or_else(Err)
+                    }
+                }
+            };
+            let wait = match tried {
                 Ok(Ok(None)) => {
                     info!(lease = self.name, identity = self.identity, "leading");
-                    return;
+                    return true;
                 }
                 Ok(Ok(Some(until))) => until.saturating_duration_since(Instant::now()),
                 Ok(Err(error)) => {
-                    warn!(lease = self.name, %error, "failed to get the lease; trying again");
+                    warn!(
+                        lease = self.name,
+                        error = with_causes(&error),
+                        "failed to get the lease; trying again"
+                    );
                     self.timings.retry
                 }
                 Err(_) => self.timings.retry,
@@ -156,24 +178,38 @@ impl Elector {
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
                 () = changed.notified() => {}
+                () = stop.cancelled() => {}
             }
         }
+        false
     }
 
     /// Renews, and returns only when the lease is lost: from then on nothing may be written. Cancel-safe.
     pub async fn hold(&mut self) -> Loss {
+        let mut pause = self.timings.retry;
         loop {
             let deadline = *self.renewed.get_or_insert_with(Instant::now) + self.timings.renew_deadline;
-            tokio::time::sleep_until(deadline.min(Instant::now() + self.timings.retry)).await;
+            tokio::time::sleep_until(deadline.min(Instant::now() + pause)).await;
+            pause = self.timings.retry;
             let sent = Instant::now();
-            match tokio::time::timeout_at(deadline, self.renew(sent)).await {
+            let limit = deadline.min(sent + self.timings.renewal_limit());
+            match tokio::time::timeout_at(limit, self.renew(sent)).await {
                 Ok(Ok(Renewal::Written)) => {}
                 Ok(Ok(Renewal::Collided)) => {
                     warn!(lease = self.name, "the lease was touched; renewing it again");
                 }
                 Ok(Ok(Renewal::Taken)) => return self.lost(Loss::Taken),
                 Ok(Err(error)) => {
-                    warn!(lease = self.name, %error, "failed to renew the lease; trying again");
+                    warn!(
+                        lease = self.name,
+                        error = with_causes(&error),
+                        "failed to renew the lease; trying again"
+                    );
+                }
+                Err(_) if limit < deadline => {
+                    // The connection ends with the call, so the next try has another one.
+                    warn!(lease = self.name, "a renewal was not answered; trying again");
+                    pause = Duration::ZERO;
                 }
                 Err(_) => return self.lost(Loss::Late),
             }
@@ -185,7 +221,9 @@ impl Elector {
         self.guard.stop_leading();
         match tokio::time::timeout(RELEASE_WITHIN, self.free()).await {
             Ok(Ok(())) => info!(lease = self.name, "released"),
-            Ok(Err(error)) => warn!(lease = self.name, %error, "failed to release the lease"),
+            Ok(Err(error)) => {
+                warn!(lease = self.name, error = with_causes(&error), "failed to release the lease")
+            }
             Err(_) => warn!(lease = self.name, "failed to release the lease in time"),
         }
     }

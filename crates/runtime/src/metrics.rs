@@ -3,6 +3,7 @@
 //! Labels come from closed sets (controller, kind, step, verb, code): never an object's name, never an error's text.
 
 use std::{
+    borrow::Cow,
     fmt,
     sync::{
         Arc, Mutex, PoisonError,
@@ -62,7 +63,7 @@ struct ReconcileLabels {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct StepLabels {
     controller: &'static str,
-    step: &'static str,
+    step: Cow<'static, str>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -188,7 +189,7 @@ impl Metrics {
         self.reconciles.get_or_create(&ReconcileLabels { controller: self.controller, result }).inc();
     }
 
-    pub(crate) fn step_failed(&self, step: &'static str) {
+    pub(crate) fn step_failed(&self, step: Cow<'static, str>) {
         self.reconcile_errors.get_or_create(&StepLabels { controller: self.controller, step }).inc();
     }
 
@@ -325,7 +326,7 @@ mod tests {
         metrics.observe_cache("Deployment", || 7);
         metrics.worker_started();
         metrics.worker_ended("success", Duration::from_millis(1));
-        metrics.step_failed("apply");
+        metrics.step_failed("apply".into());
         metrics.request_ended(&Method::PATCH, Some(StatusCode::CONFLICT));
         metrics.leads(true);
         let page = metrics.page().unwrap();

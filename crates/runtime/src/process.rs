@@ -19,7 +19,7 @@ use http::{HeaderValue, header};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Client, Config, Resource, config::KubeConfigOptions, config::Kubeconfig};
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -30,6 +30,7 @@ use crate::{
     args::RuntimeArgs,
     authority::Authority,
     cache::Cache,
+    causes::with_causes,
     client::{self, Deadlines, LeaderGuard, WriteGuard},
     controller::{Controller, Next, Options, ReconcileError},
     events::Recorder,
@@ -115,8 +116,13 @@ impl Process {
         self.plane.watch(kind, Scope::default())
     }
 
-    pub fn writer(&self) -> Writer {
-        Writer::new(self.client.clone(), self.identity.name, self.identity.hash_annotation)
+    /// What writes for this root kind: the status of the roots, and what they own (`Writer::of`). It creates nothing
+    /// for a root that is gone, or while the watch of the roots is failing.
+    pub fn writer<K>(&self, roots: &Cache<K>) -> Writer
+    where
+        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Send + Sync + 'static,
+    {
+        Writer::new(self.client.clone(), self.identity.name, self.identity.hash_annotation, roots)
     }
 
     pub fn recorder(&self) -> Recorder {
@@ -215,12 +221,7 @@ pub fn run(identity: &Identity, args: &RuntimeArgs, start: impl FnOnce(&mut Proc
     match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            let mut text = failure.to_string();
-            let mut cause = failure.source();
-            while let Some(next) = cause {
-                text = format!("{text}: {next}");
-                cause = next.source();
-            }
+            let text = with_causes(&failure);
             if tracing::dispatcher::has_been_set() {
                 error!(error = text, "exiting");
             } else {
@@ -309,7 +310,7 @@ async fn live(
     );
     metrics.leads(false);
     let mut outdated = None;
-    let mut ended = {
+    let ended = {
         let mut leading = pin!(lead(&mut elector, &lease, &metrics, controller, &stop));
         let mut replacement = pin!(replaced(authority, args.authority_check_period));
         loop {
@@ -326,9 +327,9 @@ async fn live(
         }
     };
     metrics.leads(false);
-    if let Ok(Leadership::Held) = ended {
+    if ended.is_ok() {
+        // Also if it never led: a write that wins the Lease may have been under way at the stop.
         elector.release().await;
-        ended = Ok(Leadership::Never);
     }
     plane_stop.cancel();
     plane.finished(&plane_stop).await;
@@ -339,7 +340,7 @@ async fn live(
     match outdated {
         // Whatever else failed on the way out, this is why.
         Some(path) => Err(RunError::Authority { path }),
-        None => ended.map(drop),
+        None => ended,
     }
 }
 
@@ -350,22 +351,16 @@ async fn replaced(authority: Option<Authority>, interval: Duration) -> PathBuf {
     authority.path().to_owned()
 }
 
-enum Leadership {
-    Never,
-    /// And all work has ended: it may be given away.
-    Held,
-}
-
-/// Waits to lead, then works until told to stop.
+/// Waits to lead, then works until the stop. `Ok`: no work is left, so the lease may be given away.
 async fn lead(
     elector: &mut Elector,
     lease: &Cache<Lease>,
     metrics: &Metrics,
     controller: Work,
     stop: &CancellationToken,
-) -> Result<Leadership, RunError> {
-    if stop.run_until_cancelled(elector.lead(lease)).await.is_none() {
-        return Ok(Leadership::Never);
+) -> Result<(), RunError> {
+    if !elector.lead(lease, stop).await {
+        return Ok(());
     }
     metrics.leads(true);
     let mut work = tokio::spawn(controller(stop.clone()));
@@ -376,7 +371,7 @@ async fn lead(
             Err(RunError::Lost(loss))
         }
         ended = &mut work => match ended {
-            Ok(()) => Ok(Leadership::Held),
+            Ok(()) => Ok(()),
             // Panics of a reconcile are caught; this one is of the controller itself.
             Err(_) => Err(RunError::Work),
         },

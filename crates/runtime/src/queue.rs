@@ -30,6 +30,8 @@ pub enum Reason {
 pub enum Outcome {
     Done,
     After(Duration),
+    /// Soon once more, and on any event at once: what it was decided on has changed. Not a failure.
+    Again,
     /// `retry_after` is the server's wish, a floor for the next try.
     Failed {
         retry_after: Option<Duration>,
@@ -44,6 +46,8 @@ pub struct Backoff {
     pub jitter: f64,
     /// How often a spec change may jump the back-off of one key.
     pub jump_gap: Duration,
+    /// The longest wait of a key that is to run again without having failed.
+    pub longest_again: Duration,
 }
 
 impl Default for Backoff {
@@ -53,10 +57,13 @@ impl Default for Backoff {
             longest: Duration::from_secs(60),
             jitter: 0.1,
             jump_gap: Duration::from_secs(1),
+            longest_again: Duration::from_secs(1),
         }
     }
 }
 
+/// A server that asks for a longer pause than this is asked again before.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(300);
 /// One in this many picks is taken from the resync lane although changes wait, so that a storm starves nobody.
 const RESYNC_SHARE: u32 = 17;
 
@@ -96,8 +103,12 @@ struct Entry {
     queued: Option<Reason>,
     running: Option<Running>,
     failures: u32,
+    /// How often in a row it was to run again without having failed.
+    again: u32,
     timer: Option<(Instant, u64)>,
     last_jump: Option<Instant>,
+    /// The timer is that of a jump which the gap has put off.
+    jump_is_due: bool,
 }
 
 #[derive(Debug)]
@@ -114,7 +125,8 @@ impl Entry {
     }
 
     fn is_quiet(&self) -> bool {
-        self.queued.is_none() && self.running.is_none() && self.failures == 0 && self.timer.is_none()
+        let Self { queued, running, failures, again, timer, last_jump: _, jump_is_due: _ } = self;
+        queued.is_none() && running.is_none() && *failures == 0 && *again == 0 && timer.is_none()
     }
 }
 
@@ -228,6 +240,9 @@ impl State {
             self.enqueue(key, Reason::Spec);
         } else if entry.timer.is_none_or(|(at, _)| allowed < at) {
             self.set_timer(key, allowed);
+            if let Some(entry) = self.keys.get_mut(key) {
+                entry.jump_is_due = true;
+            }
         }
     }
 
@@ -249,6 +264,7 @@ impl State {
             self.timers.remove(&old);
         }
         self.serial += 1;
+        entry.jump_is_due = false;
         entry.timer = Some((at, self.serial));
         self.timers.insert((at, self.serial), key.clone());
     }
@@ -261,10 +277,11 @@ impl State {
             let key = first.remove();
             let Some(entry) = self.keys.get_mut(&key) else { continue };
             entry.timer = None;
+            let reason = if entry.jump_is_due { Reason::Spec } else { Reason::Resync };
             match &mut entry.running {
                 // It jumped its back-off and still runs when the wait is over.
-                Some(running) => running.again = running.again.max(Some(Reason::Resync)),
-                None => self.enqueue(&key, Reason::Resync),
+                Some(running) => running.again = running.again.max(Some(reason)),
+                None => self.enqueue(&key, reason),
             }
         }
     }
@@ -281,7 +298,7 @@ impl State {
             if entry.queued.take().is_none() {
                 continue;
             }
-            let jumped = entry.is_backing_off();
+            let jumped = entry.is_backing_off() || std::mem::take(&mut entry.jump_is_due);
             entry.running = Some(Running { again: None, jumped });
             return Some(key);
         }
@@ -293,17 +310,33 @@ impl State {
         match outcome {
             Outcome::Done | Outcome::After(_) => {
                 entry.failures = 0;
+                entry.again = 0;
                 entry.last_jump = None;
+                entry.jump_is_due = false;
                 if let Some(timer) = entry.timer.take() {
                     self.timers.remove(&timer);
                 }
                 match (again, outcome) {
                     (Some(reason), _) => self.enqueue(key, reason),
                     (None, Outcome::After(wait)) => self.set_timer(key, now + wait),
-                    (None, Outcome::Done | Outcome::Failed { .. }) => {}
+                    (None, Outcome::Done | Outcome::Again | Outcome::Failed { .. }) => {}
+                }
+            }
+            Outcome::Again => {
+                // The first time at once: mostly the state that it lacked is known by now.
+                let wait = match entry.again {
+                    0 => Duration::ZERO,
+                    times => wait_after(times, backoff).min(backoff.longest_again),
+                };
+                entry.failures = 0;
+                entry.again = entry.again.saturating_add(1);
+                match again {
+                    Some(reason) => self.enqueue(key, reason),
+                    None => self.set_timer(key, now + wait),
                 }
             }
             Outcome::Failed { retry_after } => {
+                let retry_after = retry_after.map(|wait| wait.min(LONGEST_RETRY_AFTER));
                 if !jumped {
                     entry.failures = entry.failures.saturating_add(1);
                 }
@@ -450,6 +483,51 @@ mod tests {
         queue.done(&key("a"), Outcome::Failed { retry_after: Some(Duration::from_secs(7)) });
         assert_eq!(taken_within(&queue, Duration::from_millis(6_990)).await, None);
         assert_eq!(taken_within(&queue, Duration::from_millis(20)).await, Some(key("a")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_retry_after_of_a_day_is_not_believed() {
+        let queue = queue();
+        queue.add(&key("a"), Reason::Event);
+        queue.take().await.unwrap();
+        queue.done(&key("a"), Outcome::Failed { retry_after: Some(Duration::from_secs(86_400)) });
+        assert_eq!(taken_within(&queue, LONGEST_RETRY_AFTER).await, Some(key("a")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_jump_that_the_gap_has_put_off_does_not_count_as_a_failure_either() {
+        let queue = queue();
+        queue.add(&key("a"), Reason::Event);
+        for _ in 0..14 {
+            let taken = queue.take().await.unwrap();
+            queue.done(&taken, Outcome::Failed { retry_after: None });
+        }
+        let failures = queue.lock().keys[&key("a")].failures;
+        for _ in 0..2 {
+            queue.add(&key("a"), Reason::Spec);
+            assert_eq!(taken_within(&queue, Duration::from_secs(1)).await, Some(key("a")));
+            queue.done(&key("a"), Outcome::Failed { retry_after: None });
+        }
+        assert_eq!(queue.lock().keys[&key("a")].failures, failures);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_is_to_run_again_runs_at_once_then_ever_more_rarely_and_on_each_event() {
+        let queue = queue();
+        let mut waits = Vec::new();
+        queue.add(&key("a"), Reason::Event);
+        for _ in 0..12 {
+            let before = Instant::now();
+            let taken = queue.take().await.unwrap();
+            waits.push(before.elapsed().as_millis());
+            queue.done(&taken, Outcome::Again);
+        }
+        // A timer counts whole milliseconds, and fires in the one after.
+        assert!(waits[1] <= 1 && waits.is_sorted() && *waits.last().unwrap() <= 1_001, "{waits:?}");
+        queue.add(&key("a"), Reason::Event);
+        assert_eq!(taken_within(&queue, SOON).await, Some(key("a")), "it has not failed");
+        queue.done(&key("a"), Outcome::Done);
+        assert!(queue.lock().keys.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

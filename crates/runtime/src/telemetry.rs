@@ -10,7 +10,10 @@ use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
 use tracing::{error, level_filters::LevelFilter, warn};
 use tracing_subscriber::{Layer, filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
-use crate::args::{LogFormat, RuntimeArgs};
+use crate::{
+    args::{LogFormat, RuntimeArgs},
+    causes::with_causes,
+};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
@@ -44,7 +47,7 @@ impl Drop for Telemetry {
         if let Some(provider) = self.0.take()
             && let Err(error) = provider.shutdown_with_timeout(LAST_TRACES_WITHIN)
         {
-            warn!(%error, "failed to send the last traces");
+            warn!(error = with_causes(&error), "failed to send the last traces");
         }
     }
 }

@@ -20,20 +20,17 @@ use kube::{
     core::{Request, Status, WatchEvent},
 };
 use serde::{Deserialize, de::DeserializeOwned};
-use tokio::{task::JoinSet, time::Instant};
+use tokio::{sync::Notify, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use crate::{
     cache::{Cache, Key},
+    causes::with_causes,
     decode::Guard,
+    health::{Health, PlaneHealth},
     metrics::Metrics,
 };
-
-mod health;
-
-use health::Health;
-pub use health::PlaneHealth;
 
 /// Which objects of a kind are watched.
 #[derive(Clone, Debug, Default)]
@@ -56,6 +53,10 @@ pub struct Timings {
     pub instant: Duration,
     /// Only a connection that lived so long resets the back-off; a successful LIST never does.
     pub steady: Duration,
+    /// When one watch works again, the others try within this time instead of waiting for the end of their back-off.
+    pub spread: Duration,
+    /// But not more often than this: watches that fail in turn must not keep each other from backing off.
+    pub spread_gap: Duration,
 }
 
 impl Default for Timings {
@@ -67,6 +68,8 @@ impl Default for Timings {
             longest_backoff: Duration::from_secs(30),
             instant: Duration::from_secs(1),
             steady: Duration::from_secs(30),
+            spread: Duration::from_secs(1),
+            spread_gap: Duration::from_secs(5),
         }
     }
 }
@@ -86,13 +89,22 @@ pub struct Plane {
     waiting: Vec<Task>,
     running: JoinSet<()>,
     health: Vec<(&'static str, Arc<Health>)>,
+    recovery: Arc<Notify>,
 }
 
 type Task = Box<dyn FnOnce(CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
 
 impl Plane {
     pub fn new(client: Client, timings: Timings, metrics: Arc<Metrics>) -> Self {
-        Self { client, timings, metrics, waiting: Vec::new(), running: JoinSet::new(), health: Vec::new() }
+        Self {
+            client,
+            timings,
+            metrics,
+            waiting: Vec::new(),
+            running: JoinSet::new(),
+            health: Vec::new(),
+            recovery: Arc::default(),
+        }
     }
 
     /// A cache that fills once the plane has started.
@@ -100,8 +112,8 @@ impl Plane {
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Send + Sync + 'static,
     {
-        let cache = Cache::default();
-        let health = Arc::new(Health::default());
+        let cache = Cache::<K>::default();
+        let health = Arc::clone(cache.health());
         let watch = Watch {
             kind,
             client: self.client.clone(),
@@ -111,6 +123,8 @@ impl Plane {
             health: Arc::clone(&health),
             metrics: Arc::clone(&self.metrics),
             undecodable: HashSet::new(),
+            recovery: Arc::clone(&self.recovery),
+            hurried: None,
         };
         self.health.push((kind, health));
         self.metrics.observe_cache(kind, {
@@ -152,6 +166,10 @@ struct Watch<K> {
     metrics: Arc<Metrics>,
     /// Each undecodable version is reported once.
     undecodable: HashSet<(Key, String)>,
+    /// Notified when the watch of any kind works again after a failure.
+    recovery: Arc<Notify>,
+    /// When this watch last cut its back-off short because of that.
+    hurried: Option<Instant>,
 }
 
 /// How one watch connection ended.
@@ -197,7 +215,7 @@ where
             let Connection { end, reached, lived } = match from {
                 Ok(from) => self.watch_from(from).await,
                 Err(error) => {
-                    Connection::refused(End::Stale(format!("LIST: {}", describe(&error))), String::new())
+                    Connection::refused(End::Stale(format!("LIST: {}", with_causes(&error))), String::new())
                 }
             };
             version = Some(reached);
@@ -218,7 +236,30 @@ where
             self.metrics.watch_failed(self.kind);
             let wait = self.backoff(failures);
             warn!(kind = self.kind, failures, wait_ms = wait.as_millis(), %why, "watch failed");
-            tokio::time::sleep(wait).await;
+            self.wait_for_next_try(wait).await;
+        }
+    }
+
+    /// The end of the back-off, or soon after another kind has found that the API server answers again.
+    async fn wait_for_next_try(&mut self, wait: Duration) {
+        let end = Instant::now() + wait;
+        let hurry_from = self.hurried.map_or(end - wait, |last| last + self.timings.spread_gap);
+        let recovered = async {
+            // Recoveries before that are not waited for: `notified` hears of none that came before it.
+            tokio::time::sleep_until(hurry_from).await;
+            self.recovery.notified().await;
+        };
+        if tokio::time::timeout_at(end, recovered).await.is_ok() {
+            self.hurried = Some(Instant::now());
+            let soon = Instant::now() + self.timings.spread.mul_f64(fastrand::f64());
+            tokio::time::sleep_until(end.min(soon)).await;
+        }
+    }
+
+    /// The watch is open, or delivers.
+    fn alive(&self) {
+        if self.health.alive() {
+            self.recovery.notify_waiters();
         }
     }
 
@@ -229,14 +270,23 @@ where
         wait.mul_f64(1.0 + JITTER * fastrand::f64())
     }
 
-    async fn list_into_cache(&mut self) -> Result<String, kube::Error> {
-        let (mut objects, mut version) = self.list().await?;
+    async fn list_into_cache(&mut self) -> Result<String, ListError> {
+        let Listed { mut objects, mut version } = self.list().await?;
         let before = self.cache.len();
         let lost = self.cache.count_missing_from(&objects);
         if lost > DOUBTFUL_LOSS && lost > before / 2 {
             // An emptied or half-restored store must not lead to mass action: ask once more before it is believed.
-            warn!(kind = self.kind, before, lost, "a list lost most objects; asking again");
-            (objects, version) = self.list().await?;
+            let wait = self.backoff(1);
+            warn!(
+                kind = self.kind,
+                before,
+                lost,
+                wait_ms = wait.as_millis(),
+                "a list lost most objects; asking again"
+            );
+            // At once, the same cache behind the same load balancer would say the same.
+            tokio::time::sleep(wait).await;
+            Listed { objects, version } = self.list().await?;
         }
         self.cache.replace(objects, &version);
         self.health.synced();
@@ -244,8 +294,9 @@ where
     }
 
     /// All pages of a consistent (quorum) read.
-    async fn list(&mut self) -> Result<(Vec<Arc<K>>, String), kube::Error> {
+    async fn list(&mut self) -> Result<Listed<K>, ListError> {
         self.metrics.listed(self.kind);
+        self.cache.begin_list();
         let mut objects = Vec::new();
         let mut params = ListParams {
             label_selector: self.scope.labels.clone(),
@@ -257,6 +308,7 @@ where
             let mut request = self.request().list(&params).map_err(kube::Error::BuildRequest)?;
             request.extensions_mut().insert("list");
             let page: Page<K> = self.client.request(request).await?;
+            let version = page.version()?;
             for item in page.items.unwrap_or_default() {
                 match item {
                     Guard::Decoded(object) => objects.push(Arc::new(*object)),
@@ -265,7 +317,7 @@ where
             }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params.continue_token = Some(token),
-                None => return Ok((objects, page.metadata.resource_version.unwrap_or_default())),
+                None => return Ok(Listed { objects, version }),
             }
         }
     }
@@ -307,7 +359,7 @@ where
                 () = &mut open, if !proven => {
                     // Open and quiet is healthy; open and closed at once is not.
                     proven = true;
-                    self.health.alive();
+                    self.alive();
                     continue;
                 }
             };
@@ -343,7 +395,7 @@ where
                 WatchEvent::Bookmark(bookmark) => *version = bookmark.metadata.resource_version,
                 WatchEvent::Error(status) => return ended_by_status("WATCH event", &status),
             }
-            self.health.alive();
+            self.alive();
             proven = true;
         }
     }
@@ -376,7 +428,7 @@ fn note_version(version: &mut String, meta: &ObjectMeta) {
 fn ended_by(step: &str, error: &kube::Error) -> End {
     match error {
         kube::Error::Api(status) => ended_by_status(step, status),
-        other => End::Failed(format!("{step}: {}", describe(other))),
+        other => End::Failed(format!("{step}: {}", with_causes(other))),
     }
 }
 
@@ -392,27 +444,40 @@ fn is_gone(status: &Status) -> bool {
         || (status.code == 504 && status.message.contains("Too large resource version"))
 }
 
-/// The error with its causes on one line.
-fn describe(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let next_text = next.to_string();
-        if !text.contains(&next_text) {
-            text = format!("{text}: {next_text}");
-        }
-        cause = next.source();
-    }
-    debug!(error = text, "watch error");
-    text
-}
-
 #[derive(Deserialize)]
 #[serde(bound = "K: Resource + DeserializeOwned")]
 struct Page<K> {
     #[serde(default)]
+    kind: String,
+    #[serde(default)]
     metadata: ListMeta,
     items: Option<Vec<Guard<K>>>,
+}
+
+impl<K> Page<K> {
+    /// What is between us and the API server may answer 200 with something else, and `{}` must not read as an empty
+    /// list.
+    fn version(&self) -> Result<String, ListError> {
+        let version = self.metadata.resource_version.clone().filter(|version| !version.is_empty());
+        match version {
+            Some(version) if self.kind.ends_with("List") => Ok(version),
+            Some(_) | None => Err(ListError::NoList { kind: self.kind.clone() }),
+        }
+    }
+}
+
+/// All objects of one kind at one version.
+struct Listed<K> {
+    objects: Vec<Arc<K>>,
+    version: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ListError {
+    #[error(transparent)]
+    Call(#[from] kube::Error),
+    #[error("the answer is no list with a version, but of kind {kind:?}")]
+    NoList { kind: String },
 }
 
 #[cfg(test)]
@@ -437,15 +502,30 @@ mod tests {
 
     #[test]
     fn one_undecodable_object_does_not_hide_the_others() {
-        let text = r#"{"metadata":{"resourceVersion":"7"},"items":[
+        let text = r#"{"kind":"ConfigMapList","metadata":{"resourceVersion":"7"},"items":[
             {"metadata":{"name":"good"},"data":{"a":"b"}},
             {"metadata":{"name":"bad","resourceVersion":"3"},"data":"not a map"}]}"#;
         let page: Page<ConfigMap> = serde_json::from_str(text).unwrap();
+        assert_eq!(page.version().unwrap(), "7");
         let items = page.items.unwrap();
         assert!(
             matches!(&items[0], Guard::Decoded(object) if object.metadata.name.as_deref() == Some("good"))
         );
         assert!(matches!(&items[1], Guard::Undecodable { meta, .. } if meta.name.as_deref() == Some("bad")));
+    }
+
+    #[test]
+    fn only_a_list_with_a_version_is_a_list() {
+        for text in [
+            "{}",
+            r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}"#,
+            r#"{"kind":"ConfigMapList","metadata":{},"items":[]}"#,
+            r#"{"kind":"ConfigMapList","metadata":{"resourceVersion":""},"items":[]}"#,
+            r#"{"metadata":{"resourceVersion":"7"},"items":[]}"#,
+        ] {
+            let page: Page<ConfigMap> = serde_json::from_str(text).unwrap();
+            assert!(page.version().is_err(), "{text}");
+        }
     }
 
     #[test]

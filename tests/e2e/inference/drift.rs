@@ -48,6 +48,40 @@ async fn a_label_by_which_we_find_a_child_comes_back() {
     .await;
 }
 
+/// Without its labels our watch does not see it any more, and a plan that does not know it would render it anew.
+#[tokio::test]
+async fn a_deployment_without_its_labels_gets_them_back_and_the_model_serves_on() {
+    let scene = simulated().await;
+    create(&scene, "chat", json!({"image": "engine:1"})).await;
+    until_ready(&scene, "chat").await;
+    let deployments = scene.api::<Deployment>();
+    let before = deployments.get("chat").await.unwrap().spec;
+    for (label, value) in [
+        ("app.kubernetes.io/managed-by", json!(null)),
+        ("app.kubernetes.io/managed-by", json!("another")),
+        ("app.kubernetes.io/name", json!(null)),
+    ] {
+        let edit = json!({"metadata": {"labels": {label: value}}});
+        let edited = deployments.patch("chat", &PatchParams::default(), &Patch::Merge(&edit)).await.unwrap();
+        let repaired =
+            wait_for(&deployments, "chat", "labelled again", within(), |deployment: &Deployment| {
+                deployment.metadata.resource_version != edited.metadata.resource_version
+                    && ours(deployment.metadata.labels.as_ref())
+            })
+            .await;
+        assert_eq!(repaired.spec, before, "its template is the first one");
+        let model = until_ready(&scene, "chat").await;
+        assert_eq!(super::condition(&model, "Ready").unwrap().reason, "Ready");
+    }
+}
+
+fn ours(labels: Option<&std::collections::BTreeMap<String, String>>) -> bool {
+    let has =
+        |label: &str, value: &str| labels.is_some_and(|labels| labels.get(label).is_some_and(|v| v == value));
+    has("app.kubernetes.io/managed-by", "inference-controller")
+        && has("app.kubernetes.io/name", "aiinference")
+}
+
 #[tokio::test]
 async fn a_child_that_is_deleted_comes_back() {
     let scene = simulated().await;

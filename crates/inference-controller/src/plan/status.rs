@@ -5,6 +5,7 @@ use std::time::Duration;
 use api::aiinference::{AIInferenceStatus, Migration};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use workload::{gpu::Gpus, pod::PodView};
 
 use super::{
     conditions::{Counts, Judged, Verdict},
@@ -12,8 +13,6 @@ use super::{
     revision::Revision,
     service,
 };
-use workload::pod::PodView;
-
 use crate::{observe::Observed, validate::ValidInference};
 
 /// The API server accepts 32 KiB; a condition should be read at a glance.
@@ -33,6 +32,7 @@ pub(super) fn of_valid(
         url: Some(service::url(valid)),
         selector: Some(joined(&valid.name)),
         resolved: Some(revision.resolved()),
+        gpu: valid.gpus.as_ref().and_then(Gpus::product_names),
         migrations,
         ..written(observed, judged, now)
     }
@@ -70,7 +70,7 @@ fn written(observed: &Observed, judged: Judged, now: Timestamp) -> AIInferenceSt
         selector: before.selector,
         resolved: before.resolved,
         observed_generation: generation.unwrap_or_default(),
-        gpu: None,
+        gpu: before.gpu,
         migrations: before.migrations,
     }
 }

@@ -1,89 +1,116 @@
-//! Writes go to our own objects only, and only when something differs.
+//! Writes go to our own objects only, only when something differs, and only if they were planned on what is there.
 
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::ResourceExt;
+use std::time::Duration;
+
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
+use kube::{Resource, ResourceExt};
 use runtime::{
-    apply::{ApplyError, Writer, Written},
+    apply::{ApplyError, Stale, Written},
     cache::Cache,
-    kept::{Kept, Metadata},
+    children::Children,
+    controller::ReconcileError,
 };
+use serde_json::{Value, json};
 
 use crate::{
-    fake::{Call, Fake, On, Verb},
-    given::{child_of, client, config_map, deployment},
+    fake::{Answer, Call, Fake, On, Verb},
+    given::{Child, child_of, config_map, deployment, rendered, writer},
 };
 
 fn patches() -> On {
     Verb::Patch.of("configmaps")
 }
 
-fn writer(fake: &Fake) -> Writer {
-    Writer::new(client(fake), "test", "test/hash")
+/// The root "a", which is known and new.
+fn roots() -> Cache<Deployment> {
+    let roots = Cache::default();
+    roots.upsert(deployment("a", 1));
+    roots
 }
 
-/// The child of "a" that these tests want, as a controller renders it: without a uid.
+fn children(fake: &Fake) -> Children<Child, ConfigMap> {
+    writer(fake, &roots()).of(Cache::default())
+}
+
+/// The child of "a" that these tests want.
 fn wanted() -> ConfigMap {
-    let mut child = child_of(&deployment("a", 1), "child");
-    child.metadata.uid = None;
+    let mut child = rendered(&deployment("a", 1), "child");
     child.data = Some([("key".to_owned(), "value".to_owned())].into());
     child
+}
+
+/// As a watch would deliver it.
+fn child(object: &ConfigMap) -> Child {
+    serde_json::from_value(serde_json::to_value(object).unwrap()).unwrap()
 }
 
 fn is_forced(call: &Call) -> bool {
     call.query.get("force").is_some_and(|force| force == "true")
 }
 
-async fn assert_foreign(there: &ConfigMap) {
+fn is_stale(error: &ApplyError, expected: Stale) -> bool {
+    error.is_stale() && matches!(error, ApplyError::Stale { why, .. } if *why == expected)
+}
+
+async fn assert_refused(there: &ConfigMap, is_expected: impl Fn(&ApplyError) -> bool) {
     let fake = Fake::start().await;
     let stored = fake.put(there);
-    let cache = Cache::<ConfigMap>::default();
-    let error = writer(&fake).apply(&cache, &wanted()).await.unwrap_err();
-    assert!(matches!(error, ApplyError::Foreign { .. }), "{error:?}");
-    assert!(error.to_string().contains("ConfigMap demo/child exists and belongs to"), "{error}");
+    let children = children(&fake);
+    let error = children.apply(&wanted()).await.unwrap_err();
+    assert!(is_expected(&error), "{error:?}");
     assert_eq!(fake.verbs(), ["Patch configmaps", "Get configmaps"]);
     assert!(!is_forced(&fake.calls(patches())[0]));
     assert_eq!(fake.stored("configmaps", "child"), Some(stored), "it is untouched");
-    assert!(cache.is_empty());
+    assert!(children.is_empty());
+}
+
+fn is_foreign(error: &ApplyError) -> bool {
+    matches!(error, ApplyError::Foreign { .. })
+        && error.to_string().contains("ConfigMap demo/child exists and belongs to")
 }
 
 #[tokio::test]
 async fn an_unseen_object_of_another_owner_is_refused_and_left_alone() {
-    assert_foreign(&child_of(&deployment("another", 1), "child")).await;
+    assert_refused(&child_of(&deployment("another", 1), "child"), is_foreign).await;
 }
 
 #[tokio::test]
-async fn an_unseen_object_of_nobody_is_refused_and_left_alone() {
-    assert_foreign(&config_map("child")).await;
+async fn an_unseen_object_without_owner_is_refused_and_left_alone() {
+    assert_refused(&config_map("child"), is_foreign).await;
 }
 
 #[tokio::test]
-async fn an_unseen_object_of_an_older_namesake_of_our_owner_is_refused_and_left_alone() {
+async fn an_unseen_object_of_a_deleted_predecessor_of_our_owner_is_a_leftover_and_left_alone() {
     let mut older = deployment("a", 1);
     older.metadata.uid = Some("uid-of-an-older-a".into());
-    assert_foreign(&child_of(&older, "child")).await;
+    let is_leftover = |error: &ApplyError| matches!(error, ApplyError::Leftover { .. });
+    assert_refused(&child_of(&older, "child"), is_leftover).await;
 }
 
 #[tokio::test]
-async fn an_unseen_object_of_our_own_is_taken_over_by_its_uid() {
+async fn an_unseen_object_of_our_own_is_returned_to_the_plan_before_it_is_written() {
     let fake = Fake::start().await;
     let stored = fake.put(&child_of(&deployment("a", 1), "child"));
-    let cache = Cache::<Kept<Metadata<ConfigMap>>>::default();
-    let written = writer(&fake).apply(&cache, &wanted()).await.unwrap();
-    assert_eq!(written, Written::Changed);
-    assert_eq!(fake.verbs(), ["Patch configmaps", "Get configmaps", "Patch configmaps"]);
+    let children = children(&fake);
+    let error = children.apply(&wanted()).await.unwrap_err();
+    assert!(is_stale(&error, Stale::Found), "{error:?}");
+    assert_eq!(fake.verbs(), ["Patch configmaps", "Get configmaps"]);
+    assert_eq!(fake.stored("configmaps", "child").as_ref(), Some(&stored), "no plan has known it yet");
+    assert_eq!(children.len(), 1, "the next one does");
+
+    assert_eq!(children.apply(&wanted()).await.unwrap(), Written::Changed);
     let forced = &fake.calls(patches())[1];
     assert!(is_forced(forced));
     assert_eq!(forced.body["metadata"]["uid"], stored["metadata"]["uid"]);
-    let again = writer(&fake).apply(&cache, &wanted()).await.unwrap();
-    assert_eq!(again, Written::Unchanged, "the answer is known at once");
+    assert_eq!(children.apply(&wanted()).await.unwrap(), Written::Unchanged, "the answer is known at once");
 }
 
 #[tokio::test]
 async fn a_seen_object_of_another_owner_is_refused_without_a_request() {
     let fake = Fake::start().await;
-    let cache = Cache::<ConfigMap>::default();
-    cache.upsert(child_of(&deployment("another", 1), "child"));
-    let error = writer(&fake).apply(&cache, &wanted()).await.unwrap_err();
+    let children = children(&fake);
+    children.upsert(child(&child_of(&deployment("another", 1), "child")));
+    let error = children.apply(&wanted()).await.unwrap_err();
     assert!(matches!(error, ApplyError::Foreign { .. }), "{error:?}");
     assert!(fake.verbs().is_empty());
 }
@@ -91,39 +118,163 @@ async fn a_seen_object_of_another_owner_is_refused_without_a_request() {
 #[tokio::test]
 async fn an_absent_child_is_created_once_and_then_nothing_is_sent() {
     let fake = Fake::start().await;
-    let (writer, cache) = (writer(&fake), Cache::<Kept<Metadata<ConfigMap>>>::default());
-    assert_eq!(writer.apply(&cache, &wanted()).await.unwrap(), Written::Created);
-    assert_eq!(writer.apply(&cache, &wanted()).await.unwrap(), Written::Unchanged);
+    let children = children(&fake);
+    assert_eq!(children.apply(&wanted()).await.unwrap(), Written::Created);
+    assert_eq!(children.apply(&wanted()).await.unwrap(), Written::Unchanged);
     assert_eq!(fake.verbs(), ["Patch configmaps"]);
 }
 
 #[tokio::test]
-async fn a_child_that_was_replaced_since_we_looked_is_not_written() {
+async fn a_child_that_was_replaced_since_we_looked_is_not_written_and_not_believed_any_more() {
     let fake = Fake::start().await;
-    let cache = Cache::<ConfigMap>::default();
+    let children = children(&fake);
     let mut seen = child_of(&deployment("a", 1), "child");
     seen.metadata.resource_version = Some("50".into());
-    cache.upsert(seen);
+    children.upsert(child(&seen));
     let mut other = child_of(&deployment("a", 1), "child");
     other.metadata.uid = Some("another".into());
     let stored = fake.put(&other);
-    let error = writer(&fake).apply(&cache, &wanted()).await.unwrap_err();
-    assert!(error.to_string().contains("failed to apply ConfigMap demo/child"), "{error}");
+    let error = children.apply(&wanted()).await.unwrap_err();
+    assert!(is_stale(&error, Stale::Changed), "{error:?}");
     assert_eq!(fake.stored("configmaps", "child"), Some(stored));
+    assert!(children.is_empty(), "a watch that does not select it would never say that it is gone");
+}
+
+/// The child as it is stored now.
+fn seen(fake: &Fake) -> ConfigMap {
+    serde_json::from_value(fake.stored("configmaps", "child").unwrap()).unwrap()
 }
 
 #[tokio::test]
 async fn a_delete_names_the_uid_and_the_version_it_was_decided_on() {
     let fake = Fake::start().await;
     fake.put(&config_map("child"));
-    let seen: ConfigMap = serde_json::from_value(fake.stored("configmaps", "child").unwrap()).unwrap();
-    // Somebody changes it before our delete arrives.
+    let (children, seen) = (children(&fake), seen(&fake));
+    // Another writer changes it before our delete arrives.
     fake.put(&config_map("child"));
-    writer(&fake).delete(&seen).await.unwrap_err();
+    let error = children.delete(&seen).await.unwrap_err();
+    assert!(is_stale(&error, Stale::Changed), "{error:?}");
     let claims = &fake.calls(Verb::Delete.of("configmaps"))[0].body["preconditions"];
     assert_eq!(claims["uid"], seen.uid().unwrap());
     assert_eq!(claims["resourceVersion"], seen.resource_version().unwrap());
     assert!(fake.stored("configmaps", "child").is_some());
     fake.remove("configmaps", "child");
-    writer(&fake).delete(&seen).await.expect("gone is what was wanted");
+    children.delete(&seen).await.expect("gone is what was wanted");
+}
+
+#[tokio::test]
+async fn a_child_that_we_have_deleted_is_gone_from_the_cache_at_once() {
+    let fake = Fake::start().await;
+    fake.put(&config_map("child"));
+    let (children, seen) = (children(&fake), seen(&fake));
+    children.upsert(child(&seen));
+    children.delete(&seen).await.unwrap();
+    assert!(children.is_empty(), "the next reconcile would delete it again");
+}
+
+#[tokio::test]
+async fn a_child_that_has_to_end_first_is_known_to_be_ending() {
+    let fake = Fake::start().await;
+    fake.put(&config_map("child"));
+    let (children, seen) = (children(&fake), seen(&fake));
+    children.upsert(child(&seen));
+    let mut ending = serde_json::to_value(&seen).unwrap();
+    ending["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    ending["metadata"]["resourceVersion"] = json!("9000");
+    fake.next(Verb::Delete.of("configmaps"), [Answer::text(200, &ending.to_string())]);
+    children.delete_now(&seen, 5).await.unwrap();
+    let sent = &fake.calls(Verb::Delete.of("configmaps"))[0].body;
+    assert_eq!(sent["gracePeriodSeconds"], 5);
+    assert_eq!(sent["preconditions"], json!({"uid": seen.uid().unwrap()}), "whatever its version");
+    assert!(children.all()[0].meta().deletion_timestamp.is_some());
+}
+
+#[tokio::test]
+async fn a_status_goes_to_the_version_that_it_was_planned_on_and_to_no_newer_one() {
+    let fake = Fake::start().await;
+    fake.put(&deployment("a", 1));
+    let planned_on: Deployment = serde_json::from_value(fake.stored("deployments", "a").unwrap()).unwrap();
+    let roots = Cache::default();
+    roots.upsert(planned_on.clone());
+    // A frozen leader wakes up: another has counted an attempt since.
+    let mut newer = fake.stored("deployments", "a").unwrap();
+    newer["status"] = json!({"replicas": 7});
+    let newer = fake.put_json("deployments", newer);
+    let writer = writer(&fake, &roots);
+    let error = writer.apply_status(&roots, &planned_on, &json!({"replicas": 1})).await.unwrap_err();
+    assert!(is_stale(&error, Stale::Changed), "{error:?}");
+    assert_eq!(fake.stored("deployments", "a").as_ref(), Some(&newer));
+    let planned_on: Deployment = serde_json::from_value(newer).unwrap();
+    let written = writer.apply_status(&roots, &planned_on, &json!({"replicas": 8})).await.unwrap();
+    assert_eq!(written, Written::Changed);
+    assert_eq!(fake.stored("deployments", "a").unwrap()["status"]["replicas"], 8);
+}
+
+#[tokio::test]
+async fn a_status_of_a_root_that_is_gone_is_no_failure() {
+    let fake = Fake::start().await;
+    let roots = roots();
+    let root = deployment("a", 1);
+    fake.next(Verb::Patch.of("deployments"), [Answer::status(404, "NotFound", "not found")]);
+    let error = writer(&fake, &roots).apply_status(&roots, &root, &json!({"replicas": 1})).await.unwrap_err();
+    assert!(is_stale(&error, Stale::OwnerGone), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_condition_of_another_manager_costs_one_request_and_not_one_for_each_reconcile() {
+    let fake = Fake::start().await;
+    let condition = |type_: &str| json!({"type": type_, "status": "True"});
+    let mut root = serde_json::to_value(deployment("a", 1)).unwrap();
+    root["status"] = json!({"conditions": [condition("Ready"), condition("Theirs")]});
+    let root = fake.put_json("deployments", root);
+    // A real server merges conditions by type, finds that nothing changes, and writes nothing.
+    fake.always(Verb::Patch.of("deployments"), Answer::text(200, &root.to_string()));
+    let (object, roots): (Deployment, _) = (serde_json::from_value(root).unwrap(), Cache::default());
+    roots.upsert(object.clone());
+    let writer = writer(&fake, &roots);
+    let status = json!({"conditions": [condition("Ready")]});
+    for _ in 0..3 {
+        writer.apply_status(&roots, &object, &status).await.unwrap();
+    }
+    assert_eq!(fake.calls(Verb::Patch.of("deployments")).len(), 1);
+    writer.apply_status(&roots, &object, &json!({"conditions": []})).await.unwrap();
+    assert_eq!(fake.calls(Verb::Patch.of("deployments")).len(), 2, "another status is sent");
+}
+
+#[tokio::test]
+async fn a_manager_that_takes_back_each_write_is_named_and_not_answered_at_once() {
+    let fake = Fake::start().await;
+    let children = children(&fake);
+    assert_eq!(children.apply(&wanted()).await.unwrap(), Written::Created);
+    let taken_back = |fake: &Fake, children: &Children<Child, ConfigMap>| {
+        let mut theirs = fake.stored("configmaps", "child").unwrap();
+        theirs["data"]["key"] = json!("theirs");
+        theirs["metadata"]["managedFields"] = json!([
+            {"manager": "test", "operation": "Apply", "time": "2026-01-01T00:00:09Z"},
+            {"manager": "argocd", "operation": "Apply", "time": "2026-01-01T00:00:08Z"},
+            {"manager": "kubectl", "operation": "Update", "time": "2026-01-01T00:00:01Z"},
+            {"manager": "kubelet", "operation": "Update", "time": "2026-01-01T00:00:09Z", "subresource": "status"},
+        ]);
+        let theirs: Value = fake.put_json("configmaps", theirs);
+        children.upsert(serde_json::from_value(theirs).unwrap());
+    };
+    for _ in 0..3 {
+        taken_back(&fake, &children);
+        assert_eq!(children.apply(&wanted()).await.unwrap(), Written::Changed, "a person may try twice");
+    }
+    taken_back(&fake, &children);
+    let sent = fake.calls(patches()).len();
+    let Written::Contested(contest) = children.apply(&wanted()).await.unwrap() else {
+        panic!("sent at once")
+    };
+    assert_eq!(contest.manager.as_deref(), Some("argocd"));
+    assert!(contest.is_new && contest.wait <= Duration::from_secs(1), "{contest:?}");
+    assert!(
+        contest.message().contains("argocd keeps changing fields of ConfigMap demo/child"),
+        "{contest:?}"
+    );
+    let Written::Contested(again) = children.apply(&wanted()).await.unwrap() else { panic!("sent at once") };
+    assert!(!again.is_new, "it is reported once");
+    assert_eq!(fake.calls(patches()).len(), sent);
+    assert_eq!(fake.calls(Verb::Get.of("configmaps")).len(), 1);
 }

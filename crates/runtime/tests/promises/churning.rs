@@ -5,6 +5,7 @@
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
+    borrow::Cow,
     fmt::Display,
     process::Stdio,
     sync::{
@@ -15,11 +16,12 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
+use k8s_openapi::api::apps::v1::Deployment;
 use kube::Resource;
 use runtime::{
-    apply::{ApplyError, Writer},
+    apply::ApplyError,
     cache::Cache,
+    children::Children,
     controller::{Controller, Next, Options, ReconcileError},
     metrics::Metrics,
     watch::{Plane, Scope, Timings},
@@ -29,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     fake::{Fake, PATIENCE},
-    given::{child_of, client, deployment, metrics, value_of, within_patience},
+    given::{Child, client, deployment, metrics, rendered, value_of, within_patience, writer},
 };
 
 const WAVES: usize = 10;
@@ -116,14 +118,14 @@ impl Churned {
         let (fake, metrics) = (Fake::start().await, metrics());
         let mut plane = Plane::new(client(&fake), Timings::default(), Arc::clone(&metrics));
         let roots = plane.watch::<Deployment>("Deployment", Scope::default());
-        let children = plane.watch::<ConfigMap>("ConfigMap", Scope::default());
+        let children = plane.watch::<Child>("ConfigMap", Scope::default());
         let lengths = (length(&roots), length(&children));
         let controller = Controller::new(&roots, Options::default(), Arc::clone(&metrics)).owns(&children);
-        let writer = Writer::new(client(&fake), "test", "test/hash");
+        let children = writer(&fake, &roots).of(children);
         plane.start(&CancellationToken::new());
         tokio::spawn(controller.run(CancellationToken::new(), move |root: Arc<Deployment>, _: Timestamp| {
-            let (writer, children) = (writer.clone(), children.clone());
-            async move { reconcile(&writer, &children, &root).await }
+            let children = children.clone();
+            async move { reconcile(&children, &root).await }
         }));
         Self { fake, metrics, roots: lengths.0, children: lengths.1, _plane: plane }
     }
@@ -161,14 +163,13 @@ impl Churned {
 const FAILING: usize = 0;
 const LOOKED_AT_AGAIN: usize = 1;
 
-async fn reconcile(writer: &Writer, children: &Cache<ConfigMap>, root: &Deployment) -> Result<Next, Failure> {
+async fn reconcile(children: &Children<Child, k8s_openapi::api::core::v1::ConfigMap>, root: &Deployment) -> Result<Next, Failure> {
     let kind = usize::try_from(root.metadata.generation.unwrap()).unwrap();
     if kind == FAILING {
         return Err(Failure::OnPurpose);
     }
-    let mut child = child_of(root, &format!("of-{}", root.metadata.name.as_deref().unwrap()));
-    child.metadata.uid = None;
-    writer.apply(children, &child).await?;
+    let child = rendered(root, &format!("of-{}", root.metadata.name.as_deref().unwrap()));
+    children.apply(&child).await?;
     Ok(if kind == LOOKED_AT_AGAIN { Next::After(Duration::from_hours(1)) } else { Next::Done })
 }
 
@@ -181,12 +182,45 @@ enum Failure {
 }
 
 impl ReconcileError for Failure {
-    fn step(&self) -> &'static str {
+    fn step(&self) -> Cow<'static, str> {
         match self {
-            Self::OnPurpose => "on-purpose",
-            Self::Apply(_) => "apply",
+            Self::OnPurpose => "on-purpose".into(),
+            Self::Apply(error) => error.step(),
         }
     }
+
+    fn is_stale(&self) -> bool {
+        matches!(self, Self::Apply(error) if error.is_stale())
+    }
+}
+
+#[tokio::test]
+async fn a_standby_queues_nothing() {
+    let (fake, metrics) = (Fake::start().await, metrics());
+    let mut plane = Plane::new(client(&fake), Timings::default(), Arc::clone(&metrics));
+    let roots = plane.watch::<Deployment>("Deployment", Scope::default());
+    let lengths = length(&roots);
+    let standby = Controller::new(&roots, Options::default(), Arc::clone(&metrics));
+    plane.start(&CancellationToken::new());
+    for number in 0..100 {
+        fake.put(&deployment(&format!("root-{number}"), 1));
+    }
+    reaches(&lengths, 100).await;
+    for number in 0..99 {
+        fake.remove("deployments", &format!("root-{number}"));
+    }
+    reaches(&lengths, 1).await;
+    assert_eq!(value_of(&metrics, "workqueue_depth{name=\"test\"}"), 0);
+    let (sender, mut runs) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(standby.run(CancellationToken::new(), move |root: Arc<Deployment>, _: Timestamp| {
+        sender.send(root.metadata.name.clone().unwrap()).unwrap();
+        async { Ok::<_, Failure>(Next::Done) }
+    }));
+    assert_eq!(
+        within_patience("a reconcile", runs.recv()).await.unwrap(),
+        "root-99",
+        "it begins with what is there"
+    );
 }
 
 /// How many objects the cache holds, to be waited on.

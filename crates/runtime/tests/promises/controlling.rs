@@ -1,6 +1,7 @@
 //! One sick kind, one sick object, or one lost event stays where it is: K3, K9, K11, K18, K19, and the shutdown.
 
 use std::{
+    borrow::Cow,
     future::Future,
     sync::{
         Arc,
@@ -10,11 +11,12 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
+use k8s_openapi::api::apps::v1::Deployment;
 use kube::Resource;
 use runtime::{
     apply::{ApplyError, Writer},
-    cache::Cache,
+    cache::{Cache, Key},
+    children::Children,
     controller::{Controller, Next, Options, ReconcileError},
     metrics::Metrics,
     queue::Backoff,
@@ -26,7 +28,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     fake::{Answer, Fake, Gate, On, PATIENCE, Verb},
-    given::{Logs, child_of, client, deployment, metrics, one_try, timings, within_patience},
+    given::{
+        Child, Logs, child_of, client, deployment, metrics, one_try, rendered, timings, value_of,
+        within_patience, writer,
+    },
 };
 
 fn root_watches() -> On {
@@ -37,10 +42,16 @@ fn child_watches() -> On {
     Verb::Watch.of("configmaps")
 }
 
-/// A controller of Deployments that own ConfigMaps, as a controller crate would build it.
-struct Controlled {
+/// What a controller of Deployments that own ConfigMaps has at hand, as a controller crate would build it.
+#[derive(Clone)]
+struct Context {
     roots: Cache<Deployment>,
-    children: Cache<ConfigMap>,
+    children: Children<Child, k8s_openapi::api::core::v1::ConfigMap>,
+    writer: Writer,
+}
+
+struct Controlled {
+    ctx: Context,
     runs: mpsc::UnboundedReceiver<String>,
     stop: CancellationToken,
     running: JoinHandle<()>,
@@ -53,22 +64,8 @@ struct Controlled {
 struct OnPurpose;
 
 impl ReconcileError for OnPurpose {
-    fn step(&self) -> &'static str {
-        "on-purpose"
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-struct Applying(#[from] ApplyError);
-
-impl ReconcileError for Applying {
-    fn step(&self) -> &'static str {
-        "apply"
-    }
-
-    fn retry_after(&self) -> Option<Duration> {
-        self.0.retry_after()
+    fn step(&self) -> Cow<'static, str> {
+        "on-purpose".into()
     }
 }
 
@@ -83,11 +80,30 @@ impl Controlled {
         Fut: Future<Output = Result<Next, E>> + Send + 'static,
         E: ReconcileError,
     {
+        Self::start_selected(fake, timings, options, None, move |_, root| act(root))
+    }
+
+    /// Of the children, only those with these labels are watched.
+    fn start_selected<Fut, E>(
+        fake: &Fake,
+        timings: Timings,
+        options: Options,
+        labels: Option<&str>,
+        act: impl Fn(Context, Arc<Deployment>) -> Fut + Send + Sync + 'static,
+    ) -> Self
+    where
+        Fut: Future<Output = Result<Next, E>> + Send + 'static,
+        E: ReconcileError,
+    {
         let metrics = metrics();
         let mut plane = Plane::new(client(fake), timings, Arc::clone(&metrics));
         let roots = plane.watch::<Deployment>("Deployment", Scope::default());
-        let children = plane.watch::<ConfigMap>("ConfigMap", Scope::default());
-        let controller = Controller::new(&roots, options, Arc::clone(&metrics)).owns(&children);
+        let labels = labels.map(str::to_owned);
+        let children = plane.watch::<Child>("ConfigMap", Scope { labels, ..Scope::default() });
+        let writer = writer(fake, &roots);
+        let ctx = Context { children: writer.of(children), roots, writer };
+        let controller = Controller::new(&ctx.roots, options, Arc::clone(&metrics)).owns(&ctx.children);
+        let for_runs = ctx.clone();
         let stop = CancellationToken::new();
         plane.start(&CancellationToken::new());
         let (sender, runs) = mpsc::unbounded_channel();
@@ -95,9 +111,9 @@ impl Controlled {
             tokio::spawn(controller.run(stop.clone(), move |root: Arc<Deployment>, _: Timestamp| {
                 // The receiver may be gone at the end of a test.
                 let _ = sender.send(root.metadata.name.clone().unwrap());
-                act(root)
+                act(for_runs.clone(), root)
             }));
-        Self { roots, children, runs, stop, running, metrics, _plane: plane }
+        Self { ctx, runs, stop, running, metrics, _plane: plane }
     }
 
     async fn ran(&mut self) -> String {
@@ -246,7 +262,7 @@ async fn a_child_event_does_not_bypass_the_backoff_and_a_spec_change_jumps_it() 
         fake.put(&child_of(&root, "child"));
     }
     fake.put(&child_of(&root, "last"));
-    seen(&controlled.children, "last").await;
+    seen(&controlled.ctx.children, "last").await;
     fake.put(&deployment("fence", 1));
     assert_eq!(controlled.ran().await, "fence", "the child's events, which came before, started nothing");
     fake.put(&deployment("a", 2));
@@ -266,7 +282,7 @@ async fn a_child_deleted_behind_an_expired_watch_starts_its_owner() {
     fake.remove("configmaps", "child");
     fake.compact("configmaps");
     assert_eq!(controlled.ran().await, "a");
-    assert_eq!(controlled.children.len(), 0);
+    assert_eq!(controlled.ctx.children.len(), 0);
 }
 
 #[tokio::test]
@@ -323,16 +339,9 @@ async fn both_owners_of_a_child_that_changes_hands_are_started() {
 
 /// A controller whose reconcile applies one child.
 fn applying(fake: &Fake) -> Controlled {
-    let writer = Writer::new(client(fake), "test", "test/hash");
-    let cache = Cache::<ConfigMap>::default();
-    Controlled::start(fake, timings(), one_worker(), move |root| {
-        let (writer, cache) = (writer.clone(), cache.clone());
-        async move {
-            let mut child = child_of(&root, "child");
-            child.metadata.uid = None;
-            writer.apply(&cache, &child).await?;
-            Ok::<_, Applying>(Next::Done)
-        }
+    Controlled::start_selected(fake, timings(), one_worker(), None, |ctx, root| async move {
+        ctx.children.apply(&rendered(&root, "child")).await?;
+        Ok::<_, ApplyError>(Next::Done)
     })
 }
 
@@ -373,7 +382,7 @@ async fn a_stop_lets_what_runs_finish_and_begins_nothing_new() {
     assert_eq!(controlled.ran().await, "a");
     fake.called(patches, 1).await;
     fake.put(&deployment("b", 1));
-    seen(&controlled.roots, "b").await;
+    seen(&controlled.ctx.roots, "b").await;
     controlled.stop.cancel();
     gate.open();
     within_patience("the end", controlled.running).await.unwrap();
@@ -422,4 +431,209 @@ async fn nothing_runs_before_every_kind_has_been_listed() {
     assert!(controlled.runs.is_empty());
     gate.open();
     assert_eq!(controlled.ran().await, "a");
+}
+
+/// A controller whose children are watched by a label, and whose plan keeps what a child has recorded: the default of
+/// today is for new children only.
+fn recording(fake: &Fake, default: &'static str) -> Controlled {
+    Controlled::start_selected(fake, timings(), one_worker(), Some("by=test"), move |ctx, root| async move {
+        if root.metadata.name.as_deref() != Some("a") {
+            return Ok(Next::Done);
+        }
+        let known = ctx.children.get(&Key::new("demo", "child"));
+        let image = known.map_or_else(|| default.to_owned(), |child| recorded(&child));
+        let mut child = rendered(&root, "child");
+        child.metadata.labels = Some([("by".to_owned(), "test".to_owned())].into());
+        child.data = Some([("image".to_owned(), image)].into());
+        ctx.children.apply(&child).await?;
+        Ok::<_, ApplyError>(Next::Done)
+    })
+}
+
+/// These tests name the uid of a child after what it records, as their view has no data.
+fn recorded(child: &Child) -> String {
+    child.meta().uid.clone().unwrap()
+}
+
+/// A child that an older release has created with its own default, labelled or not.
+fn older_child(root: &Deployment, labels: serde_json::Value) -> serde_json::Value {
+    let mut child = serde_json::to_value(child_of(root, "child")).unwrap();
+    child["metadata"]["uid"] = json!("the-first-image");
+    child["metadata"]["labels"] = labels;
+    child["data"] = json!({"image": "the-first-image"});
+    child
+}
+
+fn is_repaired(fake: &Fake) -> bool {
+    let child = fake.stored("configmaps", "child").unwrap();
+    assert_eq!(child["data"]["image"], "the-first-image", "a plan that did not know the child was written");
+    child["metadata"]["labels"]["by"] == "test"
+}
+
+async fn assert_repaired(labels: serde_json::Value) {
+    let logs = Logs::capture();
+    let fake = Fake::start().await;
+    let root = deployment("a", 1);
+    fake.put(&root);
+    fake.put_json("configmaps", older_child(&root, json!({"by": "test"})));
+    let patches = Verb::Patch.of("configmaps");
+    let mut controlled = recording(&fake, "the-new-default");
+    // Its hash is new, so the first reconcile writes it once.
+    fake.called(patches, 1).await;
+    fake.called(Verb::Watch.of("configmaps"), 1).await;
+    let mut child = fake.stored("configmaps", "child").unwrap();
+    child["metadata"]["labels"] = labels;
+    fake.put_json("configmaps", child);
+    // A create that finds it, and a write that knows it.
+    fake.called(patches, 3).await;
+    assert!(is_repaired(&fake));
+    fake.put(&deployment("fence", 1));
+    controlled.ran_until("fence").await;
+    fake.put(&deployment("a", 2));
+    controlled.ran_until("a").await;
+    fake.put(&deployment("another-fence", 1));
+    controlled.ran_until("another-fence").await;
+    assert_eq!(
+        fake.calls(patches).iter().filter(|call| call.name == "child").count(),
+        3,
+        "{:#?}",
+        fake.verbs()
+    );
+    assert!(!logs.text().contains("reconcile failed"), "{}", logs.text());
+}
+
+#[tokio::test]
+async fn a_child_whose_label_is_taken_off_gets_it_back_and_keeps_what_it_has_recorded() {
+    assert_repaired(json!({})).await;
+}
+
+#[tokio::test]
+async fn a_child_whose_label_is_changed_gets_it_back_and_keeps_what_it_has_recorded() {
+    assert_repaired(json!({"by": "another"})).await;
+}
+
+#[tokio::test]
+async fn a_child_that_the_watch_has_not_shown_yet_keeps_what_it_has_recorded() {
+    let fake = Fake::start().await;
+    let root = deployment("a", 1);
+    fake.put(&root);
+    fake.put_json("configmaps", older_child(&root, json!({"by": "test"})));
+    // The caches of this process are of a time before the child.
+    fake.next(Verb::List.of("configmaps"), [Answer::text(200, EMPTY_LIST)]);
+    fake.always(Verb::Watch.of("configmaps"), Answer::silence());
+    let _controlled = recording(&fake, "the-new-default");
+    fake.called(Verb::Patch.of("configmaps"), 2).await;
+    assert!(is_repaired(&fake));
+}
+
+const EMPTY_LIST: &str = r#"{"kind": "ConfigMapList", "metadata": {"resourceVersion": "50"}, "items": []}"#;
+
+/// A controller that writes a status with the generation that it has seen.
+fn reporting(fake: &Fake) -> Controlled {
+    Controlled::start_selected(fake, timings(), one_worker(), None, |ctx, root| async move {
+        let status = json!({"observedGeneration": root.metadata.generation});
+        ctx.writer.apply_status(&ctx.roots, &root, &status).await?;
+        Ok::<_, ApplyError>(Next::Done)
+    })
+}
+
+#[tokio::test]
+async fn a_status_that_another_process_has_written_starts_its_object_and_our_own_does_not() {
+    let fake = Fake::start().await;
+    fake.put(&deployment("a", 1));
+    let mut controlled = reporting(&fake);
+    assert_eq!(controlled.ran().await, "a");
+    let statuses = Verb::Patch.of("deployments");
+    fake.called(statuses, 1).await;
+    fake.put(&deployment("fence", 1));
+    assert_eq!(controlled.ran().await, "fence", "our own status started nothing");
+    let mut theirs = fake.stored("deployments", "a").unwrap();
+    theirs["status"] = json!({"observedGeneration": 0});
+    fake.put_json("deployments", theirs);
+    assert_eq!(controlled.ran().await, "a");
+    let repaired = fake.called(statuses, 3).await;
+    assert_eq!(repaired[2].body["status"]["observedGeneration"], 1);
+}
+
+#[tokio::test]
+async fn a_status_that_the_watch_shows_before_the_answer_comes_starts_nothing() {
+    let fake = Fake::start().await;
+    fake.put(&deployment("a", 1));
+    let gate = Gate::default();
+    fake.next(Verb::Patch.of("deployments"), [Answer::Late(gate.clone())]);
+    let mut controlled = reporting(&fake);
+    assert_eq!(controlled.ran().await, "a");
+    fake.called(Verb::Patch.of("deployments"), 1).await;
+    fake.put(&deployment("fence", 1));
+    seen(&controlled.ctx.roots, "fence").await;
+    gate.open();
+    assert_eq!(controlled.ran().await, "fence");
+}
+
+#[tokio::test]
+async fn a_conflict_is_planned_again_and_is_no_failure() {
+    let logs = Logs::capture();
+    let fake = Fake::start().await;
+    fake.put(&deployment("a", 1));
+    let conflict = || Answer::status(409, "Conflict", "the object has been modified");
+    fake.next(Verb::Patch.of("deployments"), [conflict(), conflict(), conflict()]);
+    let mut controlled = reporting(&fake);
+    for _ in 0..4 {
+        assert_eq!(controlled.ran().await, "a");
+    }
+    fake.called(Verb::Patch.of("deployments"), 4).await;
+    fake.put(&deployment("fence", 1));
+    controlled.ran_until("fence").await;
+    let failed = "controller_runtime_reconcile_total{controller=\"test\",result=\"error\"}";
+    assert_eq!(value_of(&controlled.metrics, failed), 0);
+    assert!(!logs.text().contains("reconcile failed"), "{}", logs.text());
+}
+
+#[tokio::test]
+async fn a_panic_in_a_relation_ends_neither_the_watch_nor_the_process() {
+    let logs = Logs::capture();
+    let fake = Fake::start().await;
+    let metrics = metrics();
+    let mut plane = Plane::new(client(&fake), timings(), Arc::clone(&metrics));
+    let roots = plane.watch::<Deployment>("Deployment", Scope::default());
+    let others = plane.watch::<Child>("ConfigMap", Scope::default());
+    let controller = Controller::new(&roots, one_worker(), metrics).maps(&others, |other| {
+        assert!(other.meta().name.as_deref() != Some("poison"), "on purpose");
+        vec![Key::new("demo", "a")]
+    });
+    let stop = CancellationToken::new();
+    plane.start(&stop);
+    let (sender, mut runs) = mpsc::unbounded_channel();
+    tokio::spawn(controller.run(stop.clone(), move |_: Arc<Deployment>, _: Timestamp| {
+        sender.send(()).unwrap();
+        succeed(Arc::default())
+    }));
+    fake.put(&deployment("a", 1));
+    within_patience("the first run", runs.recv()).await.unwrap();
+    fake.put(&child_of(&deployment("a", 1), "poison"));
+    logs.said(&["demo/poison", "panicked", "on purpose"]).await;
+    fake.put(&child_of(&deployment("a", 1), "good"));
+    within_patience("a run for the good one", runs.recv()).await.unwrap();
+    assert_eq!(fake.calls(child_watches()).len(), 1);
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("failed with a faulty name")]
+struct Faulty;
+
+impl ReconcileError for Faulty {
+    fn step(&self) -> Cow<'static, str> {
+        panic!("on purpose")
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_dies_ends_the_controller() {
+    let fake = Fake::start().await;
+    fake.put(&deployment("a", 1));
+    let mut controlled =
+        Controlled::start(&fake, timings(), Options::default(), |_| async { Err::<Next, _>(Faulty) });
+    controlled.ran().await;
+    let ended = within_patience("the end", controlled.running).await;
+    assert!(ended.unwrap_err().is_panic(), "its key would never run again");
 }

@@ -22,7 +22,7 @@ use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    fake::{Answer, Fake, On, Verb},
+    fake::{Answer, Fake, Gate, On, Verb},
     given::{client, config, metrics, timings, within_patience},
 };
 
@@ -86,7 +86,8 @@ impl LeaseWatch {
 
 impl Replica {
     async fn lead(&mut self) {
-        within_patience("leadership", self.elector.lead(&self.seen)).await;
+        let never = CancellationToken::new();
+        assert!(within_patience("leadership", self.elector.lead(&self.seen, &never)).await);
     }
 
     async fn hold(&mut self) {
@@ -276,6 +277,46 @@ async fn assert_loses_in_time(faults: &[(Verb, Answer)]) {
 #[tokio::test]
 async fn a_leader_whose_renewals_hang_loses_at_its_deadline() {
     assert_loses_in_time(&[(Verb::Update, Answer::NoHeaders)]).await;
+}
+
+#[tokio::test]
+async fn a_renewal_that_is_never_answered_does_not_cost_the_leadership() {
+    for verb in [Verb::Get, Verb::Update] {
+        let fake = Fake::start().await;
+        let watch = LeaseWatch::start(&fake, "l");
+        let mut a = watch.replica(&fake, "l", "a", TIMES);
+        a.lead().await;
+        let guard = a.guard.clone();
+        fake.next(leases(verb).by("a"), [Answer::NoHeaders]);
+        let holding = tokio::spawn(async move { a.hold().await });
+        let written = fake.called(leases(Verb::Update).by("a"), 3).await;
+        assert!(!holding.is_finished() && guard.may_write());
+        // The unanswered one took half of the time until the deadline; the next one came before it.
+        let led_until = fake.calls(leases(Verb::Create).by("a"))[0].at + TIMES.renew_deadline;
+        let answered = usize::from(verb == Verb::Update);
+        assert!(written[answered].at < led_until, "{verb:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_stop_during_the_write_that_wins_leaves_the_lease_free() {
+    let fake = Fake::start().await;
+    let watch = LeaseWatch::start(&fake, "l");
+    let mut a = watch.replica(&fake, "l", "a", TIMES);
+    let gate = Gate::default();
+    fake.next(leases(Verb::Create).by("a"), [Answer::Late(gate.clone())]);
+    let stop = CancellationToken::new();
+    let stopping = stop.clone();
+    let standby = tokio::spawn(async move {
+        a.elector.lead(&a.seen, &stopping).await;
+        a.elector.release().await;
+    });
+    fake.called(leases(Verb::Create).by("a"), 1).await;
+    assert_eq!(holder(&fake, "l"), "a", "the server has carried it out");
+    stop.cancel();
+    gate.open();
+    within_patience("the end", standby).await.unwrap();
+    assert_eq!(holder(&fake, "l"), "");
 }
 
 #[tokio::test]

@@ -50,6 +50,7 @@ pub(crate) struct Call {
     pub(crate) namespace: String,
     /// Empty for LIST, WATCH and CREATE.
     pub(crate) name: String,
+    pub(crate) subresource: String,
     pub(crate) query: HashMap<String, String>,
     pub(crate) body: Value,
     /// The caller's User-Agent, which tells contenders for a Lease apart.
@@ -252,6 +253,7 @@ impl Call {
             plural: rest[0].to_owned(),
             namespace: namespace.to_owned(),
             name: name.to_owned(),
+            subresource: rest.get(2).copied().unwrap_or_default().to_owned(),
             query,
             body: serde_json::from_slice(body).unwrap_or_default(),
             agent: agent.and_then(|agent| agent.to_str().ok()).unwrap_or_default().to_owned(),

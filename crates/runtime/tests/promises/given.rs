@@ -12,10 +12,13 @@ use k8s_openapi::{
 };
 use kube::{Client, Config};
 use runtime::{
+    apply::Writer,
     cache::Cache,
     client::{self, Deadlines, WriteGuard},
+    health::PlaneHealth,
+    kept::{Kept, Metadata},
     metrics::Metrics,
-    watch::{Plane, PlaneHealth, Scope, Timings},
+    watch::{Plane, Scope, Timings},
 };
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -45,6 +48,21 @@ pub(crate) fn child_of(owner: &Deployment, name: &str) -> ConfigMap {
     child
 }
 
+/// Children as a controller keeps them.
+pub(crate) type Child = Kept<Metadata<ConfigMap>>;
+
+/// Of a controller of Deployments.
+pub(crate) fn writer(fake: &Fake, roots: &Cache<Deployment>) -> Writer {
+    Writer::new(client(fake), "test", "test/hash", roots)
+}
+
+/// The child of this root as a controller renders it: without a uid.
+pub(crate) fn rendered(root: &Deployment, name: &str) -> ConfigMap {
+    let mut child = child_of(root, name);
+    child.metadata.uid = None;
+    child
+}
+
 fn meta(name: &str) -> ObjectMeta {
     ObjectMeta {
         namespace: Some("demo".into()),
@@ -56,8 +74,16 @@ fn meta(name: &str) -> ObjectMeta {
 
 /// The defaults, divided by 20.
 pub(crate) fn timings() -> Timings {
-    let Timings { server_timeout, silence, first_backoff, longest_backoff, instant, steady } =
-        Timings::default();
+    let Timings {
+        server_timeout,
+        silence,
+        first_backoff,
+        longest_backoff,
+        instant,
+        steady,
+        spread,
+        spread_gap,
+    } = Timings::default();
     Timings {
         server_timeout: server_timeout / 20,
         silence: silence / 20,
@@ -65,6 +91,8 @@ pub(crate) fn timings() -> Timings {
         longest_backoff: longest_backoff / 20,
         instant: instant / 20,
         steady: steady / 20,
+        spread: spread / 20,
+        spread_gap: spread_gap / 20,
     }
 }
 
@@ -163,6 +191,10 @@ thread_local! {
 }
 
 impl Logs {
+    pub(crate) fn text(&self) -> String {
+        self.0.borrow().clone()
+    }
+
     pub(crate) fn capture() -> Self {
         // One subscriber for the process: scoped ones of parallel tests switch each other's events off.
         static INSTALL: Once = Once::new();

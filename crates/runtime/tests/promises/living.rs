@@ -12,26 +12,27 @@ use std::{
 use clap::Parser;
 use futures::future::join_all;
 use jiff::Timestamp;
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
+use k8s_openapi::api::apps::v1::Deployment;
 use runtime::{
     apply::ApplyError,
     args::RuntimeArgs,
     cache::Cache,
     client::LeaderGuard,
-    controller::{Next, ReconcileError},
+    controller::Next,
     lease::{Elector, Timings},
     process::{self, Identity, Process, Started},
 };
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tokio::{
     io::AsyncReadExt,
-    process::{Child, Command},
+    process::{Child as ChildProcess, Command},
     time::Instant,
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     fake::{Answer, Call, Fake, Gate, On, Verb},
-    given::{child_of, client, deployment, within_patience},
+    given::{Child, client, deployment, rendered, within_patience},
 };
 
 const IDENTITY: Identity = Identity { name: "replica", version: "test", hash_annotation: "test/hash" };
@@ -72,35 +73,24 @@ fn replica() {
 /// A controller whose only child says who has written it.
 fn start(process: &mut Process, name: String) -> Started {
     let roots = process.watch::<Deployment>("Deployment");
-    let children = process.watch::<ConfigMap>("ConfigMap");
-    let writer = process.writer();
+    let children = process.watch::<Child>("ConfigMap");
+    let children = process.writer(&roots).of(children);
     let controller = process.controller(&roots).owns(&children);
     process.control(controller, move |root: Arc<Deployment>, _: Timestamp| {
-        let (writer, children) = (writer.clone(), children.clone());
-        let mut child = child_of(&root, &format!("of-{}", root.metadata.name.as_deref().unwrap()));
-        child.metadata.uid = None;
+        let children = children.clone();
+        let mut child = rendered(&root, &format!("of-{}", root.metadata.name.as_deref().unwrap()));
         let generation = root.metadata.generation.unwrap().to_string();
         child.data =
             Some([("writer".to_owned(), name.clone()), ("generation".to_owned(), generation)].into());
         async move {
-            writer.apply(&children, &child).await?;
-            Ok::<_, Applying>(Next::Done)
+            children.apply(&child).await?;
+            Ok::<_, ApplyError>(Next::Done)
         }
     })
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-struct Applying(#[from] ApplyError);
-
-impl ReconcileError for Applying {
-    fn step(&self) -> &'static str {
-        "apply"
-    }
-}
-
 struct Replica {
-    process: Child,
+    process: ChildProcess,
     kubeconfig: String,
 }
 
@@ -267,7 +257,8 @@ async fn sleep_too_long() {
     let timings = Timings { duration: LEASE, renew_deadline: LEASE / 2, retry: LEASE / 10 };
     let guard = LeaderGuard::default();
     let mut standby = Elector::new(client(&fake), "demo", "replica", "b".to_owned(), timings, guard);
-    within_patience("leadership", standby.lead(&Cache::default())).await;
+    let never = CancellationToken::new();
+    assert!(within_patience("leadership", standby.lead(&Cache::default(), &never)).await);
     for number in 0..10 {
         fake.put(&deployment(&format!("late-{number}"), 1));
     }

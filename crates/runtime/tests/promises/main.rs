@@ -15,4 +15,6 @@ mod fake;
 mod given;
 mod kube_runtime;
 mod living;
+mod owning;
+mod trusting;
 mod watching;

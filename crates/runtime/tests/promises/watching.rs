@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
 use runtime::{
     client::Deadlines,
     watch::{Plane, Scope, Timings},
@@ -296,7 +296,7 @@ async fn listing_again(fake: &Fake, objects: usize, answers: impl FnOnce(&Fake))
 }
 
 fn empty_list() -> Answer {
-    Answer::text(200, r#"{"metadata": {"resourceVersion": "5000"}, "items": []}"#)
+    Answer::text(200, r#"{"kind": "ConfigMapList", "metadata": {"resourceVersion": "5000"}, "items": []}"#)
 }
 
 #[tokio::test]
@@ -305,9 +305,49 @@ async fn a_list_that_loses_most_is_confirmed_by_another_quorum_list() {
     let mut watched = listing_again(&fake, 22, |fake| fake.next(lists(), [empty_list()])).await;
     let asked = fake.called(lists(), 3).await;
     assert!(asked.iter().all(|list| !list.query.contains_key("resourceVersion")), "quorum reads: {asked:?}");
+    let waited = asked[2].at - asked[1].at;
+    assert!(waited >= timings().first_backoff, "a second opinion of the same moment is none: {waited:?}");
     fake.put(&config_map("later"));
     assert_eq!(watched.told().await, "+later", "the loss was never told");
     assert_eq!(watched.cache.len(), 23);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_no_list_is_a_failure_and_no_empty_list() {
+    let fake = Fake::start().await;
+    let wrong = [
+        "{}",
+        r#"{"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 200}"#,
+        r#"{"kind": "ConfigMapList", "metadata": {}, "items": []}"#,
+        r#"{"metadata": {"resourceVersion": "5000"}, "items": []}"#,
+    ];
+    let answers = |fake: &Fake| fake.next(lists(), wrong.map(|text| Answer::text(200, text)));
+    let mut watched = listing_again(&fake, 3, answers).await;
+    fake.called(lists(), 6).await;
+    fake.put(&config_map("later"));
+    assert_eq!(watched.told().await, "+later", "nothing was lost");
+    assert_eq!(watched.cache.len(), 4);
+}
+
+/// A kind that failed often would be blind for long after the API server is back.
+#[tokio::test]
+async fn the_first_watch_that_works_again_wakes_the_others() {
+    let fake = Fake::start().await;
+    fake.always(watches(), Answer::status(503, "ServiceUnavailable", "the server is starting"));
+    let mut plane = Plane::new(client(&fake), timings(), metrics());
+    let _slow = plane.watch::<ConfigMap>("ConfigMap", Scope::default());
+    let _fast = plane.watch::<Deployment>("Deployment", Scope::default());
+    plane.start(&CancellationToken::new());
+    // By now it waits for more than three seconds.
+    const TRIES: usize = 8;
+    let own_wait = timings().first_backoff * 2_u32.pow(u32::try_from(TRIES).unwrap() - 1);
+    fake.called(watches(), TRIES).await;
+    fake.heal();
+    // The other kind fails once, and works again.
+    fake.compact("deployments");
+    let tries = fake.called(watches(), TRIES + 1).await;
+    let waited = tries[TRIES].at - tries[TRIES - 1].at;
+    assert!(waited < own_wait, "{waited:?}, not below {own_wait:?}");
 }
 
 #[tokio::test]
@@ -336,7 +376,9 @@ async fn a_loss_whose_confirmation_fails_is_not_told() {
 async fn a_list_in_which_most_names_are_others_has_lost_them() {
     let fake = Fake::start().await;
     let strangers: Vec<_> = (0..22).map(|number| config_map(&format!("stranger-{number}"))).collect();
-    let other_cluster = json!({"metadata": {"resourceVersion": "5000"}, "items": strangers}).to_string();
+    let metadata = json!({"resourceVersion": "5000"});
+    let other_cluster =
+        json!({"kind": "ConfigMapList", "metadata": metadata, "items": strangers}).to_string();
     let answers = |fake: &Fake| fake.next(lists(), [Answer::text(200, &other_cluster)]);
     let mut watched = listing_again(&fake, 22, answers).await;
     fake.called(lists(), 3).await;

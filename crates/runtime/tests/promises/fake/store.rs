@@ -1,7 +1,8 @@
 //! What the fake server knows, and how a truthful API server answers from it.
 //!
-//! One version counter for all kinds, as in etcd. Labels and pages are not looked at; of the field selectors only
-//! `metadata.name`. An apply is taken for the whole object: fields of other managers are not what is tested here.
+//! One version counter for all kinds, as in etcd. Pages are not looked at; of the label selectors only equality, of the
+//! field selectors only `metadata.name`. An apply is taken for the whole object, or for its whole status: fields of
+//! other managers are not what is tested here.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -37,18 +38,32 @@ struct Kinds {
 struct Kind {
     /// By namespace and name.
     objects: BTreeMap<(String, String), Value>,
-    /// What happened at which version.
-    history: Vec<(u64, &'static str, Value)>,
+    history: Vec<Happening>,
     /// Older versions than this cannot be continued.
     oldest: u64,
     muted: bool,
+}
+
+/// What happened to one object at one version.
+struct Happening {
+    version: u64,
+    event: &'static str,
+    object: Value,
+    before: Option<Value>,
+}
+
+/// Which objects are meant.
+#[derive(Clone, Default)]
+struct Selector {
+    name: Option<String>,
+    labels: Vec<(String, String)>,
 }
 
 /// A follower of one kind.
 struct Follower {
     store: Store,
     plural: String,
-    only: Option<String>,
+    selector: Selector,
     seen: u64,
     woken: watch::Receiver<u64>,
     ends_at: Option<Instant>,
@@ -120,21 +135,26 @@ impl Store {
     fn list(&self, call: &Call) -> Response {
         let mut kinds = self.lock();
         let version = kinds.version.to_string();
-        let mut items: Vec<Value> = kinds.kind(&call.plural).objects.values().cloned().collect();
+        let selector = Selector::of(call);
+        let objects = kinds.kind(&call.plural).objects.values();
+        let mut items: Vec<Value> = objects.filter(|object| selector.matches(object)).cloned().collect();
         // As the real one does it: the list says what kind its items are.
         for item in items.iter_mut().filter_map(Value::as_object_mut) {
             item.retain(|field, _| field != "apiVersion" && field != "kind");
         }
-        answered(200, json!({"metadata": {"resourceVersion": version}, "items": items}).to_string())
+        let metadata = json!({"resourceVersion": version});
+        answered(
+            200,
+            json!({"kind": "FakeList", "apiVersion": "v1", "metadata": metadata, "items": items}).to_string(),
+        )
     }
 
     fn follow(&self, call: &Call) -> Response {
         let seconds = call.query.get("timeoutSeconds").and_then(|text| text.parse().ok());
-        let selector = call.query.get("fieldSelector").and_then(|text| text.strip_prefix("metadata.name="));
         let follower = Follower {
             store: self.clone(),
             plural: call.plural.clone(),
-            only: selector.map(str::to_owned),
+            selector: Selector::of(call),
             seen: call.query.get("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or(0),
             woken: self.stirred.subscribe(),
             ends_at: seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
@@ -175,9 +195,9 @@ impl Kinds {
         let text = |name: &str| meta[name].as_str().unwrap_or_default().to_owned();
         let key = (text("namespace"), text("name"));
         let kind = self.kind(plural);
-        let known = kind.objects.insert(key, object.clone());
-        let event = if known.is_some() { "MODIFIED" } else { "ADDED" };
-        kind.history.push((version, event, object.clone()));
+        let before = kind.objects.insert(key, object.clone());
+        let event = if before.is_some() { "MODIFIED" } else { "ADDED" };
+        kind.history.push(Happening { version, event, object: object.clone(), before });
         object
     }
 
@@ -186,8 +206,9 @@ impl Kinds {
         let version = self.version;
         let kind = self.kind(plural);
         if let Some(mut object) = kind.objects.remove(key) {
+            let before = Some(object.clone());
             object["metadata"]["resourceVersion"] = json!(version.to_string());
-            kind.history.push((version, "DELETED", object));
+            kind.history.push(Happening { version, event: "DELETED", object, before });
         }
     }
 
@@ -214,6 +235,11 @@ impl Kinds {
             self.remove(&call.plural, &key);
             return answered(200, json!({"kind": "Status", "status": "Success"}).to_string());
         }
+        if call.subresource == "status" {
+            let Some(mut there) = there else { return not_found(call) };
+            there["status"] = wanted["status"].take();
+            return answered(200, self.put(&call.plural, there).to_string());
+        }
         wanted["metadata"]["namespace"] = json!(key.0);
         if let Some(there) = &there {
             wanted["metadata"]["uid"] = there["metadata"]["uid"].clone();
@@ -235,6 +261,41 @@ fn not_found(call: &Call) -> Response {
 fn refused(code: u16, reason: &str, call: &Call) -> Response {
     let message = format!("{} {:?} on {} {:?}", reason, call.verb, call.plural, call.name);
     answered(code, status(code, reason, &message).to_string())
+}
+
+impl Selector {
+    fn of(call: &Call) -> Self {
+        let text = |parameter: &str| call.query.get(parameter).map(String::as_str).unwrap_or_default();
+        let pairs = text("labelSelector").split(',').filter_map(|pair| pair.split_once('='));
+        Self {
+            name: text("fieldSelector").strip_prefix("metadata.name=").map(str::to_owned),
+            labels: pairs.map(|(label, value)| (label.to_owned(), value.to_owned())).collect(),
+        }
+    }
+
+    fn matches(&self, object: &Value) -> bool {
+        let meta = &object["metadata"];
+        self.name.as_deref().is_none_or(|name| meta["name"] == name)
+            && self.labels.iter().all(|(label, value)| meta["labels"][label] == **value)
+    }
+
+    /// An object that leaves the selection is DELETED, with its old content and the new version; one that enters it is
+    /// ADDED.
+    fn sees(&self, happening: &Happening) -> Option<(&'static str, Value)> {
+        let Happening { version, event, object, before } = happening;
+        let was_in = before.as_ref().is_some_and(|before| self.matches(before));
+        let is_in = *event != "DELETED" && self.matches(object);
+        match (was_in, is_in) {
+            (true, true) => Some(("MODIFIED", object.clone())),
+            (false, true) => Some(("ADDED", object.clone())),
+            (true, false) => {
+                let mut left = before.clone()?;
+                left["metadata"]["resourceVersion"] = json!(version.to_string());
+                Some(("DELETED", left))
+            }
+            (false, false) => None,
+        }
+    }
 }
 
 impl Follower {
@@ -273,13 +334,12 @@ impl Follower {
         if self.deaf {
             return String::new();
         }
-        let mut lines = String::new();
-        for (version, event, object) in &kind.history {
-            let meant = self.only.as_deref().is_none_or(|name| object["metadata"]["name"] == name);
-            if *version > self.seen && meant {
-                lines.push_str(&event_line(event, object));
+        let (mut lines, from) = (String::new(), self.seen);
+        for happening in kind.history.iter().filter(|happening| happening.version > from) {
+            if let Some((event, object)) = self.selector.sees(happening) {
+                lines.push_str(&event_line(event, &object));
                 lines.push('\n');
-                self.seen = *version;
+                self.seen = happening.version;
             }
         }
         lines

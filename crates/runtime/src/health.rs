@@ -14,7 +14,7 @@ pub struct PlaneHealth {
 }
 
 impl PlaneHealth {
-    pub(super) fn new(kinds: Vec<(&'static str, Arc<Health>)>) -> Self {
+    pub(crate) fn new(kinds: Vec<(&'static str, Arc<Health>)>) -> Self {
         Self { kinds }
     }
 
@@ -30,7 +30,7 @@ impl PlaneHealth {
 
 /// Of one kind.
 #[derive(Default)]
-pub(super) struct Health(Mutex<Signs>);
+pub(crate) struct Health(Mutex<Signs>);
 
 #[derive(Default)]
 struct Signs {
@@ -40,18 +40,24 @@ struct Signs {
 
 impl Health {
     /// Only a watch that is open, or that delivers, is a sign of life: a LIST that works says nothing about it.
-    pub(super) fn alive(&self) {
-        self.lock().failing_since = None;
+    /// True if the watch was failing until now.
+    pub(crate) fn alive(&self) -> bool {
+        self.lock().failing_since.take().is_some()
     }
 
-    pub(super) fn synced(&self) {
+    pub(crate) fn synced(&self) {
         self.lock().synced = true;
     }
 
-    pub(super) fn failed(&self, why: &str) {
+    pub(crate) fn failed(&self, why: &str) {
         let mut signs = self.lock();
         let since = signs.failing_since.as_ref().map_or_else(Instant::now, |(since, _)| *since);
         signs.failing_since = Some((since, why.to_owned()));
+    }
+
+    /// Since when the watch has been failing; `None` while it works.
+    pub(crate) fn failing_since(&self) -> Option<Instant> {
+        self.lock().failing_since.as_ref().map(|(since, _)| *since)
     }
 
     fn complaint(&self, now: Instant, grace: Duration) -> Option<String> {

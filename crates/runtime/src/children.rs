@@ -1,0 +1,296 @@
+//! The objects of one kind below a root: what the cache knows of them, and the writes to them.
+//!
+//! Cache and writer are one handle, so that an object cannot be compared with the cache of another kind. It decides
+//! nothing about an object.
+
+use std::{marker::PhantomData, ops::Deref, sync::Arc, time::Duration};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::{
+    Resource,
+    api::{DeleteParams, GetParams, PatchParams, Preconditions},
+    core::Request,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tracing::info;
+
+use crate::{
+    apply::{About, ApplyError, Contest, Stale, Writer, Written, is_code, namespace},
+    cache::{Cache, Key, controller_of},
+    decode,
+    fights::Fights,
+    kept::Kept,
+    owners::Standing,
+};
+
+/// What is seen of a kind, `S`, and what is written of it, `K`. Dereferences to the cache, for everything that only reads.
+pub struct Children<S, K> {
+    cache: Cache<S>,
+    writer: Writer,
+    fights: Arc<Fights>,
+    written: PhantomData<fn(&K)>,
+}
+
+impl<S, K> Clone for Children<S, K> {
+    fn clone(&self) -> Self {
+        Self {
+            cache: self.cache.clone(),
+            writer: self.writer.clone(),
+            fights: Arc::clone(&self.fights),
+            written: PhantomData,
+        }
+    }
+}
+
+impl<S, K> Deref for Children<S, K> {
+    type Target = Cache<S>;
+
+    fn deref(&self) -> &Cache<S> {
+        &self.cache
+    }
+}
+
+/// An absent child is created with a version that no object ever has: an apply that would merge into an existing object
+/// is a conflict. etcd's revisions begin at 1, and revision 1 is taken long before the first object is stored.
+const NEVER_A_VERSION: &str = "1";
+
+impl<S, K> Children<S, K>
+where
+    S: Resource<DynamicType = ()> + Send + Sync + 'static,
+    K: Resource<DynamicType = ()>,
+{
+    pub(crate) fn new(cache: Cache<S>, writer: Writer) -> Self {
+        debug_assert_eq!(S::kind(&()), K::kind(&()), "one kind, as it is seen and as it is written");
+        let owners = Arc::clone(writer.owners());
+        cache.subscribe(move |change| {
+            let uid = |child: Option<&Arc<S>>| child.and_then(|child| child.meta().uid.clone());
+            let Some(child) = change.old.filter(|_| uid(change.old) != uid(change.new)) else { return };
+            if let Some(owner) = controller_of(&**child) {
+                owners.lost_a_child(&Key::new(&change.key.namespace, &owner.name), owner);
+            }
+        });
+        Self { cache, writer, fights: Arc::default(), written: PhantomData }
+    }
+}
+
+impl<V, K> Children<Kept<V>, K>
+where
+    V: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
+    K: Resource<DynamicType = ()> + Serialize,
+{
+    /// Makes a child what it should be. `desired` names its controlling owner, which must be a root of this controller.
+    pub async fn apply(&self, desired: &K) -> Result<Written, ApplyError> {
+        let key = Key::of(desired);
+        let about = About::of::<K>(&key);
+        let Some(owner) = controller_of(desired) else { return Err(about.unowned()) };
+        let (body, hash) = self.writer.body(desired, &about)?;
+        let Some(seen) = self.cache.get(&key) else {
+            return self.create(body, owner, &about).await;
+        };
+        about.check_owner(seen.meta(), owner)?;
+        if seen.meta().deletion_timestamp.is_some() {
+            // It cannot be brought back; its end will start the next reconcile.
+            return Ok(Written::Unchanged);
+        }
+        if seen.covers(&body, &hash).map_err(|source| about.render(source))? {
+            return Ok(Written::Unchanged);
+        }
+        let now = Instant::now();
+        if let Some(wait) = self.fights.wait(&key, &hash, now) {
+            return self.contested(&hash, wait, &about).await.map(Written::Contested);
+        }
+        self.force(body, seen.meta(), &about).await?;
+        self.fights.forced(&key, &hash, now);
+        info!(kind = about.kind, child = %key, "changed");
+        Ok(Written::Changed)
+    }
+
+    /// The first apply of an absent child neither forces nor merges: what is there already may belong to another owner.
+    async fn create(
+        &self,
+        mut body: Value,
+        owner: &OwnerReference,
+        about: &About<'_>,
+    ) -> Result<Written, ApplyError> {
+        self.may_create(owner, about).await?;
+        body["metadata"]["resourceVersion"] = json!(NEVER_A_VERSION);
+        let params = PatchParams::apply(self.writer.field_manager());
+        match self.writer.patch::<Kept<V>>(&body, &params, about).await {
+            Ok(created) => {
+                self.cache.absorb(created);
+                info!(kind = about.kind, child = %about.key, "created");
+                return Ok(Written::Created);
+            }
+            Err(error) if is_code(&error, 409) => {}
+            Err(error) => return Err(about.call("apply", error)),
+        }
+        // Not seen by our watch yet, or hidden from it, because its labels were taken off. The plan was made as if it did
+        // not exist, so it must not be written: from now on the cache has it, and the next plan knows it.
+        let removals = self.cache.removals();
+        let request = Request::new(K::url_path(&(), namespace(about.key)))
+            .get(&about.key.name, &GetParams::default())
+            .map_err(|error| about.call("read", kube::Error::BuildRequest(error)))?;
+        match self.writer.read::<Kept<V>>(request, "get").await {
+            Ok(there) => {
+                about.check_owner(there.meta(), owner)?;
+                self.cache.absorb_read(there, removals);
+                Err(about.stale(Stale::Found))
+            }
+            Err(error) if is_code(&error, 404) => Err(about.stale(Stale::Changed)),
+            Err(error) => Err(about.call("read", error)),
+        }
+    }
+
+    /// Reads the owner, if it may have had this child before: see `owners`.
+    async fn may_create(&self, owner: &OwnerReference, about: &About<'_>) -> Result<(), ApplyError> {
+        let owners = self.writer.owners();
+        let key = Key::new(&about.key.namespace, &owner.name);
+        match owners.standing(&key, owner) {
+            Standing::New | Standing::Unwatched => return Ok(()),
+            Standing::Unseen => return Err(about.stale(Stale::OwnersUnseen)),
+            Standing::Gone => return Err(about.stale(Stale::OwnerGone)),
+            Standing::Known => {}
+        }
+        const STEP: &str = "read the owner of";
+        let removals = owners.removals();
+        let request = Request::new(owners.path(namespace(&key)))
+            .get(&owner.name, &GetParams::default())
+            .map_err(|error| about.call(STEP, kube::Error::BuildRequest(error)))?;
+        let read = match self.writer.send(request, "get").await {
+            Ok(json) => Some(json),
+            Err(error) if is_code(&error, 404) => None,
+            Err(error) => return Err(about.call(STEP, error)),
+        };
+        let lives = owners
+            .lives(&key, &owner.uid, read.as_deref(), removals)
+            .map_err(|error| about.call(STEP, kube::Error::SerdeError(error)))?;
+        if lives { Ok(()) } else { Err(about.stale(Stale::OwnerGone)) }
+    }
+
+    async fn force(&self, mut body: Value, seen: &ObjectMeta, about: &About<'_>) -> Result<(), ApplyError> {
+        body["metadata"]["uid"] = json!(seen.uid);
+        let params = PatchParams::apply(self.writer.field_manager()).force();
+        match self.writer.patch::<Kept<V>>(&body, &params, about).await {
+            Ok(written) => {
+                self.cache.absorb(written);
+                Ok(())
+            }
+            // Another uid, or none any more. Outside of the cache's selector no watch would ever say so.
+            Err(error) if is_code(&error, 409) => {
+                self.cache.forget(about.key, seen.uid.as_deref());
+                Err(about.stale(Stale::Changed))
+            }
+            Err(error) => Err(about.call("apply", error)),
+        }
+    }
+
+    /// The first time that a write is held back, the API server is asked who keeps changing the child.
+    async fn contested(&self, hash: &str, wait: Duration, about: &About<'_>) -> Result<Contest, ApplyError> {
+        let is_new = self.fights.is_new(about.key, hash);
+        let manager = if is_new { self.other_manager(about).await? } else { None };
+        self.fights.reported(about.key, hash);
+        Ok(Contest { kind: about.kind, key: about.key.clone(), manager, wait, is_new })
+    }
+
+    async fn other_manager(&self, about: &About<'_>) -> Result<Option<String>, ApplyError> {
+        let request = Request::new(K::url_path(&(), namespace(about.key)))
+            .get(&about.key.name, &GetParams::default())
+            .map_err(|error| about.call("read", kube::Error::BuildRequest(error)))?;
+        let json = self.writer.send(request, "get").await.map_err(|error| about.call("read", error))?;
+        let read: Managed = serde_json::from_str(&json)
+            .map_err(|error| about.call("read", kube::Error::SerdeError(error)))?;
+        let others = read
+            .metadata
+            .managed_fields
+            .into_iter()
+            .filter(|entry| entry.subresource.is_empty() && entry.manager != self.writer.field_manager());
+        Ok(others.max_by(|one, other| one.time.cmp(&other.time)).map(|entry| entry.manager))
+    }
+}
+
+impl<S, K> Children<S, K>
+where
+    S: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
+    K: Resource<DynamicType = ()>,
+{
+    /// Deletes exactly this version of this object; one that is gone already is no error.
+    pub async fn delete(&self, object: &K) -> Result<(), ApplyError> {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: object.meta().uid.clone(),
+                resource_version: object.meta().resource_version.clone(),
+            }),
+            ..DeleteParams::background()
+        };
+        self.delete_with(object.meta(), &params).await
+    }
+
+    /// Deletes this object in whatever version, and gives a pod no more than this time to end. A grace of 0 s does not
+    /// wait for the kubelet: two pods of one name may then run at the same time.
+    pub async fn delete_now(&self, object: &K, grace_seconds: u32) -> Result<(), ApplyError> {
+        let uid = object.meta().uid.clone();
+        let params = DeleteParams {
+            grace_period_seconds: Some(grace_seconds),
+            preconditions: Some(Preconditions { uid, resource_version: None }),
+            ..DeleteParams::background()
+        };
+        self.delete_with(object.meta(), &params).await
+    }
+
+    async fn delete_with(&self, meta: &ObjectMeta, params: &DeleteParams) -> Result<(), ApplyError> {
+        let key = Key::named_in(meta);
+        let about = About::of::<K>(&key);
+        let request = Request::new(K::url_path(&(), namespace(&key)))
+            .delete(&key.name, params)
+            .map_err(|error| about.call("delete", kube::Error::BuildRequest(error)))?;
+        match self.writer.send(request, "delete").await {
+            Ok(answer) => {
+                info!(kind = about.kind, child = %key, "deleted");
+                self.absorb_deletion(&key, meta, &answer);
+                Ok(())
+            }
+            Err(error) if is_code(&error, 404) => {
+                self.cache.forget(&key, meta.uid.as_deref());
+                Ok(())
+            }
+            Err(error) if is_code(&error, 409) => Err(about.stale(Stale::Changed)),
+            Err(error) => Err(about.call("delete", error)),
+        }
+    }
+
+    /// An object that has to end first is answered as it is now; of one that is gone, there is only a Status.
+    fn absorb_deletion(&self, key: &Key, meta: &ObjectMeta, answer: &str) {
+        match decode::object::<S>(answer) {
+            Ok(ending) if ending.meta().uid == meta.uid && ending.meta().deletion_timestamp.is_some() => {
+                self.cache.absorb(ending);
+            }
+            Ok(_) | Err(_) => self.cache.forget(key, meta.uid.as_deref()),
+        }
+    }
+}
+
+/// Who has set which fields, as far as it is read here.
+#[derive(Deserialize)]
+struct Managed {
+    metadata: ManagedMetadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ManagedMetadata {
+    #[serde(default)]
+    managed_fields: Vec<ManagedFields>,
+}
+
+#[derive(Deserialize)]
+struct ManagedFields {
+    #[serde(default)]
+    manager: String,
+    #[serde(default)]
+    subresource: String,
+    /// RFC 3339 in UTC, to the second: later is greater.
+    #[serde(default)]
+    time: String,
+}
