@@ -14,6 +14,7 @@ pub const READY: &str = "Ready";
 pub const STOPPED: &str = "Stopped";
 pub const PAUSED: &str = "Paused";
 pub const OWNERSHIP_CONFLICT: &str = "OwnershipConflict";
+pub const DENIED: &str = "Denied";
 
 // Of events only.
 pub const FIELD_CONFLICT: &str = "FieldConflict";
@@ -54,7 +55,6 @@ pub const VOLUME_NOT_ATTACHED: &str = "VolumeNotAttached";
 /// The node had too little memory or disk, and ended the pod.
 pub const EVICTED: &str = "Evicted";
 /// The API server refuses the pods: a policy, Pod Security or a missing right.
-pub const DENIED: &str = "Denied";
 
 // TemplateOutdated of AIInference.
 pub const NEWER_TEMPLATE: &str = "NewerTemplate";

@@ -7,12 +7,12 @@ use jiff::Timestamp;
 use runtime::{
     apply::{ApplyError, Written},
     events::{Note, Severity},
-    refusal,
+    refusal::Refusal,
 };
 
 use crate::{
     Context,
-    plan::{Child, Deletion, Plan, Refusal},
+    plan::{Child, Deletion, Plan},
 };
 
 /// How a plan ended.
@@ -43,13 +43,14 @@ pub(crate) async fn apply(
                 }
             }
             Ok(Written::Unchanged | Written::Created | Written::Changed) => {}
-            Err(error) => return refused(error).map(Applied::Refused),
+            Err(error) => return Refusal::of(error).map(Applied::Refused),
         }
     }
     for deletion in &deletions {
         match deletion {
             Deletion::PodDisruptionBudget(budget) => ctx.budgets.delete(budget).await?,
             Deletion::Pod(pod) => ctx.pods.delete(pod).await?,
+            Deletion::LoadingPod { pod, grace_seconds } => ctx.pods.delete_now(pod, *grace_seconds).await?,
         }
     }
     ctx.writer.apply_status(&ctx.models, model, &status).await?;
@@ -67,15 +68,4 @@ async fn apply_child(ctx: &Context, child: &Child) -> Result<Written, ApplyError
         Child::Service(child) => ctx.services.apply(child).await,
         Child::PodDisruptionBudget(child) => ctx.budgets.apply(child).await,
     }
-}
-
-/// What no retry helps is for the user to know; everything else is an error.
-fn refused(error: ApplyError) -> Result<Refusal, ApplyError> {
-    refusal::Refusal::of(error).map(|refusal| match refusal {
-        refusal::Refusal::Leftover => Refusal::Leftover,
-        refusal::Refusal::OwnershipConflict(message) => Refusal::OwnershipConflict(message),
-        refusal::Refusal::Invalid(message) | refusal::Refusal::Denied(message) => {
-            Refusal::InvalidSpec(message)
-        }
-    })
 }

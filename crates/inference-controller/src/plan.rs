@@ -10,7 +10,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, Pod, Service},
     policy::v1::PodDisruptionBudget,
 };
-use runtime::events::Note;
+use runtime::{events::Note, refusal::Refusal};
 use serde::Serialize;
 
 use workload::pace::Allowance;
@@ -33,6 +33,7 @@ mod revision;
 mod rollout;
 mod service;
 mod status;
+mod terminating;
 
 use conditions::Decided;
 pub(crate) use deployment::RenderedDeployment;
@@ -68,20 +69,14 @@ pub(crate) enum Deletion {
     PodDisruptionBudget(Box<PodDisruptionBudget>),
     /// Of a lost node; nothing but what identifies it.
     Pod(Box<Pod>),
+    /// Being deleted already; its grace period is shortened.
+    LoadingPod {
+        pod: Box<Pod>,
+        grace_seconds: u32,
+    },
 }
 
-/// A child that the API server refused. Only `Leftover` resolves by waiting; anything else needs a change.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Refusal {
-    /// A deleted predecessor of the same name still has the child; the garbage collector is about to remove it.
-    Leftover,
-    /// An object of that name has another owner.
-    OwnershipConflict(String),
-    /// The API server calls it invalid.
-    InvalidSpec(String),
-}
-
-/// A foreign object may be deleted without any event that is watched here.
+/// A foreign object may be deleted, and a quota or a policy changed, without any event that is watched here.
 const LOOK_AGAIN_AFTER_REFUSAL: Duration = Duration::from_secs(60);
 /// An idle garbage collector needs less.
 const LOOK_AGAIN_AFTER_LEFTOVER: Duration = Duration::from_secs(1);
@@ -131,7 +126,7 @@ pub(crate) fn plan(
             .into_iter()
             .flatten()
             .collect(),
-            superfluous.into_iter().chain(moves.deletions).collect(),
+            superfluous.into_iter().chain(moves.deletions).chain(terminating::deletions(observed)).collect(),
         )
     };
     let events = moves.events.into_iter().chain(changes).collect();
@@ -163,7 +158,7 @@ pub(crate) fn refused(
     let status = status::of_valid(valid, &revision, observed, judged, moves.migrations, now);
     let wait = match refusal {
         Refusal::Leftover => LOOK_AGAIN_AFTER_LEFTOVER,
-        Refusal::OwnershipConflict(_) | Refusal::InvalidSpec(_) => LOOK_AGAIN_AFTER_REFUSAL,
+        Refusal::OwnershipConflict(_) | Refusal::Invalid(_) | Refusal::Denied(_) => LOOK_AGAIN_AFTER_REFUSAL,
     };
     status_only(status, events, Some(wait))
 }

@@ -114,6 +114,10 @@ impl Scene {
 
     /// What was planned has happened: the Deployment is there, and all its pods are ready.
     pub(crate) fn settle(&mut self, replicas: usize) {
+        if self.plan().children.is_empty() {
+            // A warning comes first.
+            self.write_status();
+        }
         let stored = serde_json::to_value(deployment_of(&self.plan())).expect("JSON");
         self.observed.deployment = Some(serde_json::from_value(stored).expect("a Deployment"));
         self.observed.deployed = Some(ready_pods(replicas));

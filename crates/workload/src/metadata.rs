@@ -70,6 +70,7 @@ pub(crate) fn narrow(metadata: ObjectMeta) -> (ObjectMeta, Option<Instance>) {
         owner_references,
         creation_timestamp: metadata.creation_timestamp,
         deletion_timestamp: metadata.deletion_timestamp,
+        deletion_grace_period_seconds: metadata.deletion_grace_period_seconds,
         ..ObjectMeta::default()
     };
     (narrow, instance)

@@ -7,6 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use api::{aiinference::Phase, conditions, reasons};
 use jiff::Timestamp;
+use runtime::refusal::Refusal;
 use workload::{
     container::last_end,
     kept_template::summary,
@@ -15,7 +16,6 @@ use workload::{
 };
 
 use super::{
-    Refusal,
     faults::{
         About, Fault, WarmUp, claim_fault, creation_fault, eviction_fault, fault_of, placement_fault,
         warm_up, was_killed,
@@ -112,7 +112,11 @@ pub(super) fn of_refused(
         // Nothing is wrong, and soon nothing is left of it.
         Refusal::Leftover => return judged,
         Refusal::OwnershipConflict(message) => (reasons::OWNERSHIP_CONFLICT, message),
-        Refusal::InvalidSpec(message) => {
+        Refusal::Denied(message) => {
+            judged.replace(fails(conditions::PROGRESSING, reasons::DENIED, message.clone()));
+            (reasons::DENIED, message)
+        }
+        Refusal::Invalid(message) => {
             judged.replace(fails(conditions::ACCEPTED, reasons::INVALID_SPEC, message.clone()));
             (reasons::INVALID_SPEC, message)
         }

@@ -196,7 +196,7 @@ fn reason(loss: Loss) -> &'static str {
 }
 
 /// What a deletion needs, so that it reaches this very pod as it was seen.
-fn identity(pod: &PodView) -> Pod {
+pub(super) fn identity(pod: &PodView) -> Pod {
     let ObjectMeta { name, namespace, uid, resource_version, .. } = pod.metadata.clone();
     Pod {
         metadata: ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() },
@@ -257,7 +257,7 @@ mod tests {
     fn deleted(plan: &super::super::Plan) -> Vec<&str> {
         let names = plan.deletions.iter().map(|deletion| match deletion {
             Deletion::Pod(pod) => pod.metadata.name.as_deref().unwrap(),
-            Deletion::PodDisruptionBudget(_) => panic!("two replicas have a budget"),
+            Deletion::PodDisruptionBudget(_) | Deletion::LoadingPod { .. } => panic!("{deletion:?}"),
         });
         names.collect()
     }

@@ -5,11 +5,9 @@ use api::{
     conditions, labels, reasons,
 };
 use k8s_openapi::api::core::v1::PodTemplateSpec;
-use runtime::events::Severity;
+use runtime::{events::Severity, refusal::Refusal};
 
-use super::{
-    Child, Deletion, LOOK_AGAIN_AFTER_LEFTOVER, LOOK_AGAIN_AFTER_REFUSAL, Plan, Refusal, refused, rejected,
-};
+use super::{Child, Deletion, LOOK_AGAIN_AFTER_LEFTOVER, LOOK_AGAIN_AFTER_REFUSAL, Plan, refused, rejected};
 use crate::{
     tests::{Scene, at, defaults, deployment_of},
     validate::{Invalid, validate},
@@ -576,10 +574,22 @@ fn what_a_deleted_object_of_the_same_name_has_left_is_waited_for() {
 }
 
 #[test]
+fn a_child_that_the_api_server_denies_is_told_in_its_words_and_looked_at_again() {
+    let observed = Scene::new(CHAT).observed();
+    let valid = validate(&observed.model).unwrap();
+    let words = "the API server denies Deployment demo/chat: exceeded quota: gpus";
+    let plan = refused(&Refusal::Denied(words.into()), &valid, &observed, &defaults(&[]), at(0));
+    assert_eq!(condition(&plan.status, conditions::READY), ("False", reasons::DENIED, words));
+    assert_eq!(reason(&plan.status, conditions::ACCEPTED), ("True", reasons::VALID));
+    assert_eq!(plan.status.phase, Some(Phase::Failed));
+    assert_eq!(plan.requeue_after, Some(LOOK_AGAIN_AFTER_REFUSAL));
+}
+
+#[test]
 fn a_child_that_the_api_server_calls_invalid_is_a_fault_of_the_spec() {
     let observed = Scene::new(CHAT).observed();
     let valid = validate(&observed.model).unwrap();
-    let plan = refused(&Refusal::InvalidSpec("no".into()), &valid, &observed, &defaults(&[]), at(0));
+    let plan = refused(&Refusal::Invalid("no".into()), &valid, &observed, &defaults(&[]), at(0));
     assert_eq!(condition(&plan.status, conditions::ACCEPTED), ("False", reasons::INVALID_SPEC, "no"));
     assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::INVALID_SPEC));
 }

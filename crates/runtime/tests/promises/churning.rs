@@ -163,7 +163,10 @@ impl Churned {
 const FAILING: usize = 0;
 const LOOKED_AT_AGAIN: usize = 1;
 
-async fn reconcile(children: &Children<Child, k8s_openapi::api::core::v1::ConfigMap>, root: &Deployment) -> Result<Next, Failure> {
+async fn reconcile(
+    children: &Children<Child, k8s_openapi::api::core::v1::ConfigMap>,
+    root: &Deployment,
+) -> Result<Next, Failure> {
     let kind = usize::try_from(root.metadata.generation.unwrap()).unwrap();
     if kind == FAILING {
         return Err(Failure::OnPurpose);

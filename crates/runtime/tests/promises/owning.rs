@@ -148,7 +148,8 @@ async fn nothing_is_created_while_the_watch_of_the_owners_is_failing() {
     let roots = plane.watch::<Deployment>("Deployment", Scope::default());
     plane.start(&CancellationToken::new());
     logs.said(&["watch failed", "Deployment"]).await;
-    let children: Children<Child, k8s_openapi::api::core::v1::ConfigMap> = writer(&fake, &roots).of(Cache::default());
+    let children: Children<Child, k8s_openapi::api::core::v1::ConfigMap> =
+        writer(&fake, &roots).of(Cache::default());
     let error = children.apply(&rendered(&root, "child")).await.unwrap_err();
     assert!(matches!(error, ApplyError::Stale { why: Stale::OwnersUnseen, .. }), "{error:?}");
     assert!(fake.calls(Verb::Patch.of("configmaps")).is_empty());
@@ -164,7 +165,8 @@ async fn it_is_created_as_soon_as_the_watch_of_the_owners_works_again() {
     let roots = plane.watch::<Deployment>("Deployment", Scope::default());
     plane.start(&CancellationToken::new());
     fake.called(Verb::Watch.of("deployments"), 2).await;
-    let children: Children<Child, k8s_openapi::api::core::v1::ConfigMap> = writer(&fake, &roots).of(Cache::default());
+    let children: Children<Child, k8s_openapi::api::core::v1::ConfigMap> =
+        writer(&fake, &roots).of(Cache::default());
     let created = async {
         loop {
             match children.apply(&rendered(&root, "child")).await {
