@@ -13,6 +13,7 @@ fn base() -> Value {
 async fn the_source_of_the_model_is_a_bucket_or_a_claim() {
     let source = |source: &str| json!({"modelSource": source});
     let scheme = "must be s3://bucket";
+    let segments = "must not contain an empty or '.' segment";
     let characters = "must not contain '..', whitespace or control characters";
     check::<AIInference>(
         base(),
@@ -29,6 +30,9 @@ async fn the_source_of_the_model_is_a_bucket_or_a_claim() {
             case("modelSource", characters, source("s3://models/a\u{2028}b"), source("s3://models/ä")),
             case("modelSource", characters, source("pvc://claim/../other"), source("pvc://claim/./other.d")),
             case("modelSource", characters, source("s3://models/a\u{7}"), source("s3://models/a7")),
+            case("modelSource", segments, source("s3://models//q"), source("pvc://models//q")),
+            case("modelSource", segments, source("s3://models/./q"), source("s3://models/.q")),
+            case("modelSource", segments, source("s3://models/q/."), source("s3://models/q/")),
             case(
                 "modelSource",
                 "may not be more than 1024",
@@ -38,6 +42,15 @@ async fn the_source_of_the_model_is_a_bucket_or_a_claim() {
         ],
     )
     .await;
+}
+
+#[tokio::test]
+async fn the_api_server_takes_the_sources_that_the_controller_and_the_loader_take() {
+    let scene = tests::api_server().await;
+    for (text, spelling) in api::source::EXAMPLES {
+        let answer = attempt::<AIInference>(&scene, &base(), &json!({"modelSource": text})).await;
+        assert_eq!(answer.is_ok(), spelling.is_some(), "{text:?}: {:?}", answer.err());
+    }
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     pods::{EnvVar, PodOptions, Resources},
-    rules, schema,
+    rules, schema, source,
 };
 
 /// Default of `surgeTimeoutSeconds`.
@@ -77,13 +77,11 @@ pub struct AIInferenceSpec {
     /// Where the weights are: `s3://bucket[/prefix]` in any S3-compatible store, copied into the pod's model volume
     /// before the engine starts; or `pvc://claim[/path]`, nothing is copied. The engine sees both read-only. Required.
     /// Changing it restarts pods.
-    #[schemars(length(max = 1024))]
+    #[schemars(length(max = source::MAX_LENGTH))]
     #[x_kube(
-        validation = Rule::new(
-            r"self.matches(r'^(s3://[A-Za-z0-9][A-Za-z0-9._-]*|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?)(/|$)')"
-        ).message("must be s3://bucket, s3://bucket/prefix, pvc://claim or pvc://claim/path"),
-        validation = Rule::new(r"!self.contains('..') && !self.matches(r'[\s\pZ\pC]')")
-            .message("must not contain '..', whitespace or control characters")
+        validation = source::place_rule(),
+        validation = source::characters_rule(),
+        validation = source::segments_rule()
     )]
     pub model_source: String,
 

@@ -20,6 +20,7 @@ pub mod labels;
 pub mod loader;
 pub mod pods;
 pub mod reasons;
+pub mod source;
 pub mod trainingjob;
 
 mod rules;

@@ -12,6 +12,7 @@ use api::{
     },
     labels,
     pods::{EnvVar, PodOptions, Resources},
+    source::ModelSource,
 };
 use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity, apimachinery::pkg::apis::meta::v1::OwnerReference,
@@ -135,38 +136,20 @@ fn owner(model: &AIInference) -> Result<OwnerReference, Invalid> {
     Ok(OwnerReference { block_owner_deletion: Some(true), ..owner })
 }
 
-/// The claim that a source names, whatever else is wrong with it.
-pub(crate) fn claim_of(source: &str) -> Option<&str> {
-    let rest = source.strip_prefix("pvc://")?;
-    let (claim, _) = rest.split_once('/').unwrap_or((rest, ""));
-    (!claim.is_empty()).then_some(claim)
-}
-
 fn source(spec: &AIInferenceSpec) -> Result<Source, Invalid> {
-    let text = spec.model_source.as_str();
-    let wrong = |why: &str| {
-        Invalid(format!("spec.modelSource {text:?} {why}; write s3://bucket/prefix or pvc://claim/path"))
-    };
-    if text.contains("..") || text.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        return Err(wrong("contains '..', whitespace or control characters"));
-    }
-    let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("has no scheme"))?;
-    let (first, path) = rest.split_once('/').unwrap_or((rest, ""));
-    match scheme {
-        "s3" if first.is_empty() => Err(wrong("names no bucket")),
-        "s3" => Ok(Source::Store {
-            uri: text.to_owned(),
+    let source: ModelSource =
+        spec.model_source.parse().map_err(|wrong| Invalid(format!("spec.modelSource {wrong}")))?;
+    Ok(match source {
+        ModelSource::Store { .. } => Source::Store {
+            // As it was written: another spelling of the same place is no reason to restart pods.
+            uri: spec.model_source.clone(),
             store: store(spec.model_store.as_ref()),
             volume: volume(spec.model_volume.as_ref())?,
-        }),
-        "pvc" if first.is_empty() => Err(wrong("names no claim")),
-        "pvc" => {
-            let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
-            let path = (!parts.is_empty()).then(|| parts.join("/"));
-            Ok(Source::Claim { claim: first.to_owned(), path })
+        },
+        ModelSource::Claim { name, path } => {
+            Source::Claim { claim: name, path: (!path.is_empty()).then_some(path) }
         }
-        _ => Err(wrong("has an unknown scheme")),
-    }
+    })
 }
 
 fn store(store: Option<&ModelStore>) -> Store {
@@ -304,7 +287,16 @@ mod tests {
 
     #[test]
     fn a_source_that_names_nothing_is_refused_with_the_two_forms() {
-        for text in ["http://host/x", "s3://", "pvc:///x", "models", "pvc://a/../b", "s3://a b"] {
+        for text in [
+            "http://host/x",
+            "s3://",
+            "pvc:///x",
+            "models",
+            "pvc://a/../b",
+            "s3://a b",
+            "s3://m//q",
+            "s3://m/./q",
+        ] {
             let message = refusal(&format!("{{modelSource: '{text}', engine: triton, gpu: {{count: 0}}}}"));
             assert!(message.contains("s3://bucket/prefix or pvc://claim/path"), "{message}");
         }

@@ -5,11 +5,9 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use api::aiinference::AIInference;
+use api::{aiinference::AIInference, source::ModelSource};
 use runtime::cache::{Cache, Key};
 use workload::claim::ClaimView;
-
-use crate::validate::claim_of;
 
 /// Which AIInferences read which claim: by the key of the claim, the keys of the objects.
 #[derive(Clone, Default)]
@@ -51,7 +49,10 @@ impl Readers {
 /// The claim that an AIInference reads, if it reads one.
 pub(super) fn claim_key(model: &AIInference) -> Option<Key> {
     let namespace = model.metadata.namespace.as_deref().unwrap_or_default();
-    claim_of(&model.spec.model_source).map(|claim| Key::new(namespace, claim))
+    match model.spec.model_source.parse() {
+        Ok(ModelSource::Claim { name, path: _ }) => Some(Key::new(namespace, &name)),
+        Ok(ModelSource::Store { .. }) | Err(_) => None,
+    }
 }
 
 #[cfg(test)]

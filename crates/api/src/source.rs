@@ -1,0 +1,262 @@
+//! Where the weights of a model are: `s3://bucket[/prefix]` or `pvc://claim[/path]`.
+//!
+//! One grammar for the API server's rules, for controllers and for the loader: the rules stand beside the parser, and one
+//! table ([`EXAMPLES`]) is tested on both. Whether a bucket or a claim exists is not known here.
+
+use std::{error::Error, fmt, str::FromStr};
+
+use kube::core::Rule;
+
+/// A place of weights in its one spelling.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ModelSource {
+    /// A folder of an S3-compatible store.
+    Store {
+        bucket: String,
+        /// Without slashes at its ends; empty for the whole bucket.
+        prefix: String,
+    },
+    /// A folder of a claim.
+    Claim {
+        name: String,
+        /// Without slashes at its ends, empty and `.` segments; empty for the root of the volume.
+        path: String,
+    },
+}
+
+/// A text that is no source of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotASource {
+    text: String,
+    why: &'static str,
+}
+
+impl FromStr for ModelSource {
+    type Err = NotASource;
+
+    fn from_str(text: &str) -> Result<Self, NotASource> {
+        parse(text).map_err(|why| NotASource { text: text.to_owned(), why })
+    }
+}
+
+impl fmt::Display for ModelSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scheme, place, folder) = match self {
+            ModelSource::Store { bucket, prefix } => (S3, bucket, prefix),
+            ModelSource::Claim { name, path } => (PVC, name, path),
+        };
+        match folder.as_str() {
+            "" => write!(f, "{scheme}{place}"),
+            folder => write!(f, "{scheme}{place}/{folder}"),
+        }
+    }
+}
+
+impl fmt::Display for NotASource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { text, why } = self;
+        write!(f, "{text:?} {why}: write s3://bucket/prefix or pvc://claim/path")
+    }
+}
+
+impl Error for NotASource {}
+
+/// Longest source, in characters.
+pub const MAX_LENGTH: u32 = 1024;
+
+const S3: &str = "s3://";
+const PVC: &str = "pvc://";
+
+/// Whitespace, control characters, and characters that cannot be seen: first and last of each range. They are here only by
+/// accident, and look like nothing in a message.
+const UNSEEN: [(char, char); 11] = [
+    ('\0', ' '),
+    ('\u{7f}', '\u{a0}'),
+    ('\u{ad}', '\u{ad}'),
+    ('\u{61c}', '\u{61c}'),
+    ('\u{1680}', '\u{1680}'),
+    ('\u{180e}', '\u{180e}'),
+    ('\u{2000}', '\u{200f}'),
+    ('\u{2028}', '\u{202f}'),
+    ('\u{205f}', '\u{206f}'),
+    ('\u{3000}', '\u{3000}'),
+    ('\u{feff}', '\u{feff}'),
+];
+
+fn parse(text: &str) -> Result<ModelSource, &'static str> {
+    if text.chars().count() > MAX_LENGTH as usize {
+        return Err("has more than 1024 characters");
+    }
+    if text.contains("..") || text.chars().any(is_unseen) {
+        return Err("contains '..', whitespace or control characters");
+    }
+    if let Some(rest) = text.strip_prefix(S3) {
+        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let ends_with_slash = prefix.strip_suffix('/');
+        let prefix = ends_with_slash.unwrap_or(prefix);
+        if !is_bucket(bucket) {
+            return Err("names no bucket");
+        }
+        let is_whole_bucket = prefix.is_empty() && ends_with_slash.is_none();
+        if !is_whole_bucket && prefix.split('/').any(|segment| matches!(segment, "" | ".")) {
+            return Err("has an empty or '.' segment");
+        }
+        return Ok(ModelSource::Store { bucket: bucket.to_owned(), prefix: prefix.to_owned() });
+    }
+    if let Some(rest) = text.strip_prefix(PVC) {
+        let (name, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if !is_object_name(name) {
+            return Err("names no claim");
+        }
+        let segments: Vec<&str> = path.split('/').filter(|segment| !matches!(*segment, "" | ".")).collect();
+        return Ok(ModelSource::Claim { name: name.to_owned(), path: segments.join("/") });
+    }
+    Err("has no scheme that is known")
+}
+
+fn is_unseen(char: char) -> bool {
+    UNSEEN.iter().any(|(first, last)| (*first..=*last).contains(&char))
+}
+
+fn is_bucket(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && text.chars().all(|char| char.is_ascii_alphanumeric() || "._-".contains(char))
+}
+
+fn is_object_name(text: &str) -> bool {
+    let is_alphanumeric = |char: char| char.is_ascii_lowercase() || char.is_ascii_digit();
+    text.starts_with(is_alphanumeric)
+        && text.ends_with(is_alphanumeric)
+        && text.chars().all(|char| is_alphanumeric(char) || ".-".contains(char))
+}
+
+/// The scheme, and the name of the bucket or claim.
+pub(crate) fn place_rule() -> Rule {
+    Rule::new(
+        r"self.matches(r'^(s3://[A-Za-z0-9][A-Za-z0-9._-]*|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?)(/|$)')",
+    )
+    .message("must be s3://bucket, s3://bucket/prefix, pvc://claim or pvc://claim/path")
+}
+
+pub(crate) fn characters_rule() -> Rule {
+    let unseen: String = UNSEEN
+        .iter()
+        .map(|(first, last)| format!(r"\x{{{:x}}}-\x{{{:x}}}", u32::from(*first), u32::from(*last)))
+        .collect();
+    Rule::new(format!("!self.contains('..') && !self.matches(r'[{unseen}]')"))
+        .message("must not contain '..', whitespace or control characters")
+}
+
+/// A store knows no such folders: `a//b` and `a/./b` are other objects than `a/b`.
+pub(crate) fn segments_rule() -> Rule {
+    Rule::new(r"!self.matches(r'^s3://.*[^/]/(\.?/|\.$)')")
+        .message("must not contain an empty or '.' segment: write s3://bucket/prefix")
+}
+
+/// Texts that every reader of the grammar must agree on, and the one spelling of those that are sources.
+pub const EXAMPLES: &[(&str, Option<&str>)] = &[
+    ("s3://models", Some("s3://models")),
+    ("s3://m", Some("s3://m")),
+    ("s3://models/", Some("s3://models")),
+    ("s3://models/qwen/", Some("s3://models/qwen")),
+    ("s3://My.models-1_a/qwen/Qwen-7B-Chat", Some("s3://My.models-1_a/qwen/Qwen-7B-Chat")),
+    ("s3://m/a=b&c%20d+e,f;g@h", Some("s3://m/a=b&c%20d+e,f;g@h")),
+    ("s3://m/.hidden/a.", Some("s3://m/.hidden/a.")),
+    ("s3://m/ä/模型", Some("s3://m/ä/模型")),
+    ("s3://m/pvc://a", None),
+    ("s3://m/a:/b", Some("s3://m/a:/b")),
+    ("pvc://models", Some("pvc://models")),
+    ("pvc://models/", Some("pvc://models")),
+    ("pvc://models//", Some("pvc://models")),
+    ("pvc://my-claim.v2/qwen", Some("pvc://my-claim.v2/qwen")),
+    ("pvc://models/a//b/./c/", Some("pvc://models/a/b/c")),
+    ("pvc://models/.", Some("pvc://models")),
+    ("pvc://models/Path/.hidden", Some("pvc://models/Path/.hidden")),
+    ("pvc://0", Some("pvc://0")),
+    ("", None),
+    ("models", None),
+    ("models/qwen", None),
+    ("gs://models", None),
+    ("http://host/x", None),
+    ("S3://models", None),
+    (" s3://models", None),
+    ("s3:/models", None),
+    ("s3://", None),
+    ("s3:///prefix", None),
+    ("s3://-m", None),
+    ("s3://a b/c", None),
+    ("s3://m:9000/a", None),
+    ("s3://m//", None),
+    ("s3://m//q", None),
+    ("s3://m/./q", None),
+    ("s3://m/q//", None),
+    ("s3://m/q/.", None),
+    ("s3://m/a://b", None),
+    ("s3://m/../q", None),
+    ("s3://m/a..b", None),
+    ("s3://m/a\u{2028}b", None),
+    ("s3://m/a\u{200b}b", None),
+    ("s3://m/a\u{7}", None),
+    ("s3://m/a\n", None),
+    ("pvc://", None),
+    ("pvc://Models/a", None),
+    ("pvc://models-/a", None),
+    ("pvc://models/../b", None),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::{EXAMPLES, MAX_LENGTH, ModelSource};
+
+    #[test]
+    fn every_example_is_read_as_its_one_spelling_or_refused() {
+        for (text, spelling) in EXAMPLES {
+            let read = text.parse::<ModelSource>().ok().map(|source| source.to_string());
+            assert_eq!(read.as_deref(), *spelling, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_as_the_same() {
+        for (text, _) in EXAMPLES {
+            let Ok(source) = text.parse::<ModelSource>() else { continue };
+            assert_eq!(source.to_string().parse(), Ok(source));
+        }
+    }
+
+    #[test]
+    fn a_source_has_a_place_and_a_folder() {
+        let store = ModelSource::Store { bucket: "m".into(), prefix: "a/b".into() };
+        let claim = ModelSource::Claim { name: "m".into(), path: "a/b".into() };
+        assert_eq!("s3://m/a/b/".parse(), Ok(store));
+        assert_eq!("pvc://m/./a//b".parse(), Ok(claim));
+        let store = ModelSource::Store { bucket: "m".into(), prefix: String::new() };
+        let claim = ModelSource::Claim { name: "m".into(), path: String::new() };
+        assert_eq!("s3://m/".parse(), Ok(store));
+        assert_eq!("pvc://m/".parse(), Ok(claim));
+    }
+
+    #[test]
+    fn the_length_is_counted_in_characters() {
+        let of = |count: usize| format!("s3://{}", "ä".repeat(count).replacen("ää", "m/", 1));
+        let longest = MAX_LENGTH as usize - "s3://".len();
+        assert!(of(longest).parse::<ModelSource>().is_ok());
+        let refused = of(longest + 1).parse::<ModelSource>().unwrap_err().to_string();
+        assert!(refused.contains("has more than 1024 characters: write s3://"), "{refused}");
+    }
+
+    #[test]
+    fn a_refusal_names_the_text_the_reason_and_the_fix() {
+        let refused = |text: &str| text.parse::<ModelSource>().unwrap_err().to_string();
+        let fix = "write s3://bucket/prefix or pvc://claim/path";
+        for (text, why) in [
+            ("s3://m//q", "has an empty or '.' segment"),
+            ("s3://", "names no bucket"),
+            ("pvc:///x", "names no claim"),
+            ("models", "has no scheme that is known"),
+            ("s3://m/a b", "contains '..', whitespace or control characters"),
+        ] {
+            assert_eq!(refused(text), format!("{text:?} {why}: {fix}"));
+        }
+    }
+}
