@@ -99,4 +99,6 @@ fn tidy(schema: &mut JSONSchemaProps) {
 }
 
 #[cfg(test)]
+mod compatibility;
+#[cfg(test)]
 mod tests;
