@@ -7,6 +7,7 @@
 //! Nothing here knows what a test is about. Waits have deadlines, and a wait that fails shows the object.
 
 pub mod inference;
+pub mod kstatus;
 mod real;
 mod scene;
 mod wait;

@@ -26,8 +26,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     steps
         .run("tests without a cluster", || succeed(cargo(["test", "--locked", "--"]).args(&args.filters)))?;
     steps.run("tests on a cluster", || {
-        let binaries: Vec<&str> = ANYWHERE.iter().flat_map(|name| ["--test", name]).collect();
-        run_tests(&binaries, CLUSTER_TEST_THREADS, args)
+        let binaries = ANYWHERE.iter().flat_map(|name| ["--test", name]);
+        let all: Vec<&str> = ["--lib"].into_iter().chain(binaries).collect();
+        run_tests(&all, CLUSTER_TEST_THREADS, args)
     })?;
     match local_cluster::real::allowed() {
         Ok(()) => {
