@@ -2,4 +2,5 @@
 
 mod cluster;
 mod inference;
+mod users;
 mod writes;

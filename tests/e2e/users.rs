@@ -1,0 +1,125 @@
+//! What users may do with our kinds who have one of the cluster's own roles: view, edit or admin.
+//!
+//! The roles that we ship only add to those; that the control plane puts them together is part of the test.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::crds::crds;
+use tests::{Scene, ask_until, simulated, within, workspace};
+
+const READ: [&str; 3] = ["get", "list", "watch"];
+const WRITE: [&str; 5] = ["create", "update", "patch", "delete", "deletecollection"];
+const CHANGE: [&str; 2] = ["update", "patch"];
+
+/// By resource, with its group and sub-resource, the verbs.
+type Rights = BTreeMap<String, BTreeSet<String>>;
+
+#[tokio::test]
+async fn a_viewer_only_reads() {
+    may("view", |resource, subresources| {
+        [(resource.to_owned(), verbs(&[&READ]))]
+            .into_iter()
+            .chain(
+                subresources.iter().map(|subresource| (format!("{resource}/{subresource}"), verbs(&[&READ]))),
+            )
+            .collect()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_editor_writes_and_scales_but_leaves_the_status_to_the_controller() {
+    may("edit", |resource, subresources| {
+        let of = |subresource: &str| match subresource {
+            "scale" => verbs(&[&READ, &CHANGE]),
+            _ => verbs(&[&READ]),
+        };
+        [(resource.to_owned(), verbs(&[&READ, &WRITE]))]
+            .into_iter()
+            .chain(
+                subresources.iter().map(|subresource| (format!("{resource}/{subresource}"), of(subresource))),
+            )
+            .collect()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_administrator_may_mend_the_status_too() {
+    may("admin", |resource, subresources| {
+        [(resource.to_owned(), verbs(&[&READ, &WRITE]))]
+            .into_iter()
+            .chain(
+                subresources
+                    .iter()
+                    .map(|subresource| (format!("{resource}/{subresource}"), verbs(&[&READ, &CHANGE]))),
+            )
+            .collect()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_user_without_a_role_may_nothing() {
+    let scene = simulated().await;
+    for crd in crds() {
+        let resource = format!("{}.{}", crd.spec.names.plural, crd.spec.group);
+        let output = scene.kubectl_with_input(&["auth", "can-i", "get", &resource, "--as=stranger"], "");
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "no", "{resource}");
+    }
+}
+
+/// A user with this role in the namespace has exactly these rights on our kinds; `expected` gives them for a resource
+/// and its sub-resources.
+async fn may(role: &str, expected: impl Fn(&str, &[&str]) -> Vec<(String, BTreeSet<String>)>) {
+    let scene = simulated().await;
+    let expected: Rights = crds()
+        .iter()
+        .flat_map(|crd| {
+            let has_scale = crd.spec.versions[0].subresources.as_ref().is_some_and(|all| all.scale.is_some());
+            let subresources: &[&str] = if has_scale { &["status", "scale"] } else { &["status"] };
+            expected(&format!("{}.{}", crd.spec.names.plural, crd.spec.group), subresources)
+        })
+        .collect();
+    for controller in
+        ["inference-controller", "training-controller", "dispatcher-controller", "scaler-controller"]
+    {
+        let file = workspace().join("deploy").join(controller).join("base/user-roles.yaml");
+        scene.kubectl(&["apply", "--server-side", "-f", &file.display().to_string()]);
+    }
+    scene.kubectl(&[
+        "create",
+        "rolebinding",
+        role,
+        &format!("--clusterrole={role}"),
+        &format!("--user=a-{role}"),
+    ]);
+    ask_until(&format!("the rights of {role}"), within(), async || {
+        let found = rights(&scene, &format!("a-{role}"));
+        if found == expected { Ok(()) } else { Err(format!("{found:#?} instead of {expected:#?}")) }
+    })
+    .await;
+}
+
+/// What `kubectl auth can-i --list` says about our groups.
+fn rights(scene: &Scene<'_>, user: &str) -> Rights {
+    let groups: BTreeSet<String> = crds().into_iter().map(|crd| crd.spec.group).collect();
+    let listed = scene.kubectl(&["auth", "can-i", "--list", "--no-headers", &format!("--as={user}")]);
+    let mut rights = Rights::new();
+    for line in listed.lines() {
+        let Some(resource) = line.split_whitespace().next() else { continue };
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        if !groups.iter().any(|group| resource.ends_with(&format!(".{group}"))) {
+            continue;
+        }
+        let verbs = line.rsplit_once('[').map_or("", |(_, verbs)| verbs.trim_end().trim_end_matches(']'));
+        let name =
+            if subresource.is_empty() { resource.to_owned() } else { format!("{resource}/{subresource}") };
+        rights.entry(name).or_default().extend(verbs.split_whitespace().map(str::to_owned));
+    }
+    rights
+}
+
+fn verbs(lists: &[&[&str]]) -> BTreeSet<String> {
+    lists.iter().flat_map(|verbs| verbs.iter().map(|verb| (*verb).to_owned())).collect()
+}
