@@ -17,8 +17,13 @@ use local_cluster::{Cluster, ComponentStatus, explained};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::{Instant, sleep};
 
+use crate::kstatus::assert_kstatus;
+
 /// Short beside every deadline, and long enough that asking costs nothing.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(50);
+
+/// To be switched on when the inference-controller writes Reconciling and Stalled.
+const KSTATUS_IS_CHECKED: bool = false;
 
 /// The default deadline: generous, because a loaded machine is no reason to fail.
 pub fn within() -> Duration {
@@ -36,8 +41,12 @@ pub async fn wait_for<K>(
 where
     K: Resource + Clone + Debug + DeserializeOwned + Serialize,
 {
+    let mut look = |object: &K| {
+        agrees_with_kstatus(object);
+        holds(object)
+    };
     let seen =
-        local_cluster::watch::wait_for(api, name, deadline, |object| object.is_some_and(&mut holds)).await;
+        local_cluster::watch::wait_for(api, name, deadline, |object| object.is_some_and(&mut look)).await;
     match seen {
         Ok(Some(object)) => object,
         Ok(None) => panic!("{name} is gone, instead of: {what}"),
@@ -135,6 +144,17 @@ where
         }
     }
     panic!("the watch of {labels:?} ended before its test");
+}
+
+/// Every AIInference that a test sees while it waits means the same to kstatus as to us.
+fn agrees_with_kstatus<K: Serialize>(object: &K) {
+    if !KSTATUS_IS_CHECKED {
+        return;
+    }
+    let object = serde_json::to_value(object).expect("an object that the API server sent is JSON");
+    if object["kind"] == "AIInference" {
+        assert_kstatus(&object);
+    }
 }
 
 fn shown<K: Serialize>(object: &K) -> String {
