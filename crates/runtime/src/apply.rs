@@ -219,7 +219,7 @@ impl Writer {
         let writing = cache.writing(&key, version);
         let written: K = match self.read(request, "patch_status").await {
             Ok(written) => written,
-            Err(error) if is_code(&error, 409) => return Err(about.stale(Stale::Changed)),
+            Err(error) if is_conflict(&error) => return Err(about.stale(Stale::Changed)),
             Err(error) if is_code(&error, 404) => return Err(about.stale(Stale::OwnerGone)),
             Err(error) => return Err(about.call(STEP, error)),
         };
@@ -376,6 +376,15 @@ pub(crate) fn namespace(key: &Key) -> Option<&str> {
 
 pub(crate) fn is_code(error: &kube::Error, code: u16) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
+/// The object is not the one that was meant, or not in the version that was meant. The API server calls another uid in
+/// an apply an invalid change of the field.
+pub(crate) fn is_conflict(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    status.code == 409
+        || (status.code == 422 && causes.into_iter().any(|cause| cause.field == "metadata.uid"))
 }
 
 fn retry_after(error: &kube::Error) -> Option<Duration> {

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tracing::info;
 
 use crate::{
-    apply::{About, ApplyError, Contest, Stale, Writer, Written, is_code, namespace},
+    apply::{About, ApplyError, Contest, Stale, Writer, Written, is_code, is_conflict, namespace},
     cache::{Cache, Key, controller_of},
     decode,
     fights::Fights,
@@ -178,7 +178,7 @@ where
                 Ok(())
             }
             // Another uid, or none any more. Outside of the cache's selector no watch would ever say so.
-            Err(error) if is_code(&error, 409) => {
+            Err(error) if is_conflict(&error) => {
                 self.cache.forget(about.key, seen.uid.as_deref());
                 Err(about.stale(Stale::Changed))
             }

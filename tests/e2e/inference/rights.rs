@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use api::aiinference::AIInference;
 use k8s_openapi::api::{
+    core::v1::Service,
     policy::v1::PodDisruptionBudget,
     rbac::v1::{ClusterRole, PolicyRule, Role},
 };
 use kube::{Api, api::DeleteParams};
 use local_cluster::{ClusterSpec, NodePool, audit::Event};
 use serde_json::json;
-use tests::{Scene, controller, fresh_name, simulated, start, tools, wait_until_gone, within};
+use tests::{Scene, controller, fresh_name, simulated, start, tools, wait_for, wait_until_gone, within};
 
 use super::{change, create, nodes::lose_a_node_under, until_not_ready, until_ready};
 
@@ -113,6 +114,11 @@ async fn walk_through_a_life(scene: &Scene<'_>) {
     }
     create(scene, "chat", json!({"replicas": 2, "nodeFailureSeconds": 0})).await;
     until_ready(scene, "chat").await;
+    // Before it is created again, its owner is read.
+    let services = scene.api::<Service>();
+    let service = services.get("chat").await.unwrap().metadata.uid;
+    services.delete("chat", &DeleteParams::default()).await.unwrap();
+    wait_for(&services, "chat", "made anew", within(), |new: &Service| new.metadata.uid != service).await;
     lose_a_node_under(scene, "chat").await;
     change(scene, "chat", json!({"replicas": 1})).await;
     wait_until_gone(&scene.api::<PodDisruptionBudget>(), "chat", within()).await;

@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    fake::{Answer, Call, End, Fake, Gate, On, Verb},
+    fake::{Answer, Call, End, Fake, Gate, On, PATIENCE, Verb},
     given::{Logs, Watched, client, client_within, config_map, metrics, one_try, timings, within_patience},
 };
 
@@ -334,13 +334,14 @@ async fn an_answer_that_is_no_list_is_a_failure_and_no_empty_list() {
 async fn the_first_watch_that_works_again_wakes_the_others() {
     let fake = Fake::start().await;
     fake.always(watches(), Answer::status(503, "ServiceUnavailable", "the server is starting"));
-    let mut plane = Plane::new(client(&fake), timings(), metrics());
+    let timings = Timings { longest_backoff: 10 * PATIENCE, ..timings() };
+    let mut plane = Plane::new(client(&fake), timings, metrics());
     let _slow = plane.watch::<ConfigMap>("ConfigMap", Scope::default());
     let _fast = plane.watch::<Deployment>("Deployment", Scope::default());
     plane.start(&CancellationToken::new());
     // By now it waits for more than three seconds.
     const TRIES: usize = 8;
-    let own_wait = timings().first_backoff * 2_u32.pow(u32::try_from(TRIES).unwrap() - 1);
+    let own_wait = timings.first_backoff * 2_u32.pow(u32::try_from(TRIES).unwrap() - 1);
     fake.called(watches(), TRIES).await;
     fake.heal();
     // The other kind fails once, and works again.

@@ -224,6 +224,9 @@ impl Kinds {
         match (&there, call.verb) {
             (Some(_), Verb::Create) => return refused(409, "AlreadyExists", call),
             (None, Verb::Update | Verb::Delete) => return not_found(call),
+            (Some(there), Verb::Patch) if names_another(claims, &there["metadata"], "uid") => {
+                return uid_is_immutable(call);
+            }
             (Some(there), _) if contradicts(claims, &there["metadata"]) => {
                 return refused(409, "Conflict", call);
             }
@@ -251,7 +254,21 @@ impl Kinds {
 
 /// A version or uid that the caller names and the object does not have.
 fn contradicts(claims: &Value, meta: &Value) -> bool {
-    ["resourceVersion", "uid"].iter().any(|field| claims[field].is_string() && claims[field] != meta[field])
+    ["resourceVersion", "uid"].iter().any(|field| names_another(claims, meta, field))
+}
+
+fn names_another(claims: &Value, meta: &Value, field: &str) -> bool {
+    claims[field].is_string() && claims[field] != meta[field]
+}
+
+/// So the API server refuses an apply that means another object of this name.
+fn uid_is_immutable(call: &Call) -> Response {
+    let message = format!("{} {:?} is invalid: metadata.uid: field is immutable", call.plural, call.name);
+    let mut status = status(422, "Invalid", &message);
+    let cause =
+        json!({"reason": "FieldValueInvalid", "message": "field is immutable", "field": "metadata.uid"});
+    status["details"] = json!({"name": call.name, "causes": [cause]});
+    answered(422, status.to_string())
 }
 
 fn not_found(call: &Call) -> Response {
