@@ -15,10 +15,6 @@ pub struct RuntimeArgs {
     #[arg(long, env = "KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// Seconds between two looks at the file with the API server's certificate authority; a new one ends the process
-    #[arg(long, default_value = "10", value_parser = seconds)]
-    pub authority_check_period: Duration,
-
     /// Address of /livez, /readyz and /metrics
     #[arg(long, default_value = "0.0.0.0:8080")]
     pub admin_address: SocketAddr,

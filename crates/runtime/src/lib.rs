@@ -17,7 +17,6 @@
 pub mod admin;
 pub mod apply;
 pub mod args;
-mod authority;
 pub mod cache;
 pub mod causes;
 pub mod children;

@@ -6,7 +6,7 @@ use std::{
     future::Future,
     num::NonZero,
     path::PathBuf,
-    pin::{Pin, pin},
+    pin::Pin,
     process::ExitCode,
     sync::{
         Arc,
@@ -28,7 +28,6 @@ use crate::{
     admin,
     apply::Writer,
     args::RuntimeArgs,
-    authority::Authority,
     cache::Cache,
     causes::with_causes,
     client::{self, Deadlines, LeaderGuard, WriteGuard},
@@ -196,8 +195,6 @@ enum RunError {
     Work,
     #[error("the lease was lost")]
     Lost(#[source] Loss),
-    #[error("{} holds a new certificate authority, which only a new process trusts", path.display())]
-    Authority { path: PathBuf },
 }
 
 /// Enough for a few hundred events a second.
@@ -250,8 +247,6 @@ async fn live(
     }
     .check()?;
     let metrics = Arc::new(Metrics::new(identity.name));
-    // Before the client reads it: what comes between is then a replacement, and not missed.
-    let authority = Authority::of(args.kubeconfig.as_deref());
     let mut config = config(args).await?;
     // By which the API server's audit log and its metrics know us.
     let user_agent = HeaderValue::try_from(format!("{}/{}", identity.name, identity.version));
@@ -309,22 +304,10 @@ async fn live(
         guard,
     );
     metrics.leads(false);
-    let mut outdated = None;
-    let ended = {
-        let mut leading = pin!(lead(&mut elector, &lease, &metrics, controller, &stop));
-        let mut replacement = pin!(replaced(authority, args.authority_check_period));
-        loop {
-            tokio::select! {
-                ended = &mut leading => break ended,
-                () = plane.finished(&plane_stop) => break Err(RunError::Plane),
-                _ = &mut admin => return Err(RunError::Admin),
-                file = &mut replacement, if outdated.is_none() => {
-                    warn!(file = %file.display(), "the certificate authority was replaced; stopping");
-                    stop.cancel();
-                    outdated = Some(file);
-                }
-            }
-        }
+    let ended = tokio::select! {
+        ended = lead(&mut elector, &lease, &metrics, controller, &stop) => ended,
+        () = plane.finished(&plane_stop) => Err(RunError::Plane),
+        _ = &mut admin => return Err(RunError::Admin),
     };
     metrics.leads(false);
     if ended.is_ok() {
@@ -337,18 +320,7 @@ async fn live(
     // An open scrape may keep the server for a moment; nothing depends on its end.
     let _ = tokio::time::timeout(Duration::from_millis(500), admin).await;
     info!("stopped");
-    match outdated {
-        // Whatever else failed on the way out, this is why.
-        Some(path) => Err(RunError::Authority { path }),
-        None => ended,
-    }
-}
-
-/// Never returns if there is no file to look at.
-async fn replaced(authority: Option<Authority>, interval: Duration) -> PathBuf {
-    let Some(authority) = authority else { return std::future::pending().await };
-    authority.replaced(interval).await;
-    authority.path().to_owned()
+    ended
 }
 
 /// Waits to lead, then works until the stop. `Ok`: no work is left, so the lease may be given away.
@@ -396,19 +368,57 @@ fn stop_on_signal() -> Result<CancellationToken, RunError> {
 }
 
 async fn config(args: &RuntimeArgs) -> Result<Config, RunError> {
-    match &args.kubeconfig {
-        Some(path) => {
-            let kubeconfig = Kubeconfig::read_from(path).map_err(|error| RunError::Config(error.into()))?;
-            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-                .await
-                .map_err(|error| RunError::Config(error.into()))
-        }
-        None => Config::incluster().map_err(|error| RunError::Config(error.into())),
-    }
+    let Some(path) = &args.kubeconfig else {
+        return Config::incluster().map_err(|error| RunError::Config(error.into()));
+    };
+    let kubeconfig = Kubeconfig::read_from(path).map_err(|error| RunError::Config(error.into()))?;
+    let authority = authority_file(&kubeconfig);
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .map_err(|error| RunError::Config(error.into()))?;
+    // kube does this in a pod only.
+    config.root_cert_file = authority;
+    Ok(config)
+}
+
+/// The file with the certificate authority of the current cluster, which kube reads again each minute. An authority that
+/// stands in the kubeconfig itself is read once: after its replacement the process has to be started again.
+fn authority_file(kubeconfig: &Kubeconfig) -> Option<PathBuf> {
+    let current = kubeconfig.current_context.as_ref()?;
+    let context = kubeconfig.contexts.iter().find(|context| context.name == *current)?.context.as_ref()?;
+    let cluster =
+        kubeconfig.clusters.iter().find(|cluster| cluster.name == context.cluster)?.cluster.as_ref()?;
+    // As kube reads it: data before a file.
+    let file =
+        cluster.certificate_authority.as_ref().filter(|_| cluster.certificate_authority_data.is_none())?;
+    Some(file.into())
 }
 
 fn default_replica() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim();
     format!("{}-{}", if host.is_empty() { "replica" } else { host }, std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kubeconfig(authority: &str) -> Kubeconfig {
+        Kubeconfig::from_yaml(&format!(
+            "{{current-context: here, contexts: [{{name: here, context: {{cluster: ours, user: us}}}}],
+              clusters: [{{name: other, cluster: {{server: 'https://127.0.0.1', certificate-authority: /other.crt}}}},
+                         {{name: ours, cluster: {{server: 'https://127.0.0.1', {authority}}}}}],
+              users: [{{name: us, user: {{token: t}}}}]}}"
+        ))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_authority_of_a_kubeconfig_is_read_again_if_it_is_a_file() {
+        let file = |authority| authority_file(&kubeconfig(authority));
+        assert_eq!(file("certificate-authority: /ours.crt"), Some("/ours.crt".into()));
+        assert_eq!(file("certificate-authority: /ours.crt, certificate-authority-data: b2xk"), None);
+        assert_eq!(file("proxy-url: 'http://127.0.0.1'"), None);
+    }
 }

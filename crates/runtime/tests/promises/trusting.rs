@@ -1,13 +1,16 @@
 //! Whom a client trusts, and what the log says of a server that it does not.
 
 use std::{
+    fs,
+    io::{Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener},
     sync::Arc,
     thread,
+    time::Duration,
 };
 
-use k8s_openapi::api::coordination::v1::Lease;
-use kube::{Client, Config};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::ConfigMap};
+use kube::{Api, Client, Config};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use runtime::{
     cache::Cache,
@@ -15,9 +18,10 @@ use runtime::{
     lease::{Elector, Timings},
 };
 use rustls::{
-    ServerConfig, ServerConnection,
+    ServerConfig, ServerConnection, StreamOwned,
     pki_types::{CertificateDer, PrivateKeyDer},
 };
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::given::{Logs, Watched, metrics, one_try};
@@ -28,7 +32,7 @@ fn authority() -> CertifiedIssuer<'static, KeyPair> {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// A TLS server whose certificate is of this authority. It gets no further than the handshake.
+/// A TLS server whose certificate is of this authority. It answers each connection once, with an object.
 fn serve(authority: &CertifiedIssuer<'static, KeyPair>) -> SocketAddr {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
@@ -41,9 +45,17 @@ fn serve(authority: &CertifiedIssuer<'static, KeyPair>) -> SocketAddr {
     // Ends with the process of the tests.
     thread::spawn(move || {
         for stream in listener.incoming() {
-            let mut connection = ServerConnection::new(Arc::clone(&config)).unwrap();
-            // The client refuses it, which is the point.
-            let _ = connection.complete_io(&mut stream.unwrap());
+            let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut stream = StreamOwned::new(connection, stream.unwrap());
+            let body = r#"{"metadata": {"name": "a"}}"#;
+            let length = body.len();
+            let answer =
+                format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
+            // A client that does not trust it ends the connection in the handshake.
+            if stream.read(&mut [0; 4_096]).is_ok() && stream.write_all(answer.as_bytes()).is_ok() {
+                stream.conn.send_close_notify();
+                let _ = stream.flush();
+            }
         }
     });
     address
@@ -73,9 +85,9 @@ async fn a_watch_of_a_server_of_another_authority_says_so() {
 async fn a_lease_of_a_server_of_another_authority_says_so() {
     let logs = Logs::capture();
     let timings = Timings {
-        duration: std::time::Duration::from_secs(15),
-        renew_deadline: std::time::Duration::from_secs(10),
-        retry: std::time::Duration::from_secs(2),
+        duration: Duration::from_secs(15),
+        renew_deadline: Duration::from_secs(10),
+        retry: Duration::from_secs(2),
     };
     let guard = LeaderGuard::default();
     let mut elector = Elector::new(distrustful_client(), "demo", "l", "a".to_owned(), timings, guard);
@@ -83,5 +95,37 @@ async fn a_lease_of_a_server_of_another_authority_says_so() {
     tokio::select! {
         _ = elector.lead(&seen, &stop) => panic!("it leads"),
         _ = logs.said(&["failed to get the lease", "invalid peer certificate: "]) => {}
+    }
+}
+
+/// How long kube trusts what it has read, and a little more.
+const READ_AGAIN_WITHIN: Duration = Duration::from_secs(75);
+/// Nothing tells when kube will read the file again.
+const POLL: Duration = Duration::from_millis(500);
+
+/// The reason why no part of ours looks after the file: this is kube's own doing, in a pod and, as the process asks for
+/// it, with the file of a kubeconfig.
+#[tokio::test]
+async fn a_new_authority_in_the_file_is_trusted_without_a_restart() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let (old, new) = (authority(), authority());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ca.crt");
+    fs::write(&file, old.pem()).unwrap();
+    let client = |server: SocketAddr| {
+        let mut config = Config::new(format!("https://{server}").parse().unwrap());
+        config.root_cert = Some(vec![old.der().to_vec()]);
+        config.root_cert_file = Some(file.clone());
+        client::build(config, Deadlines::default(), WriteGuard::Always, metrics()).unwrap()
+    };
+    let read = async |client: &Client| Api::<ConfigMap>::namespaced(client.clone(), "demo").get("a").await;
+    let of_new = client(serve(&new));
+    read(&client(serve(&old))).await.expect("it trusts the old one");
+    read(&of_new).await.expect_err("it trusts no other one");
+    fs::write(&file, new.pem()).unwrap();
+    let deadline = Instant::now() + READ_AGAIN_WITHIN;
+    while let Err(error) = read(&of_new).await {
+        assert!(Instant::now() < deadline, "{error:?}");
+        tokio::time::sleep(POLL).await;
     }
 }
