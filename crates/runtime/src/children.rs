@@ -81,6 +81,17 @@ where
     K: Resource<DynamicType = ()> + Serialize,
 {
     /// Makes a child what it should be. `desired` names its controlling owner, which must be a root of this controller.
+    ///
+    /// A handle takes objects of its own kind only:
+    ///
+    /// ```compile_fail,E0308
+    /// use k8s_openapi::api::{apps::v1::Deployment, core::v1::Service};
+    /// use runtime::{children::Children, kept::{Kept, Metadata}};
+    ///
+    /// async fn wrong(services: &Children<Kept<Metadata<Service>>, Service>, deployment: &Deployment) {
+    ///     let _ = services.apply(deployment).await;
+    /// }
+    /// ```
     pub async fn apply(&self, desired: &K) -> Result<Written, ApplyError> {
         let key = Key::of(desired);
         let about = About::of::<K>(&key);

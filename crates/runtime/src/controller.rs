@@ -402,7 +402,7 @@ mod tests {
         bench.root.upsert(deployment("a", 3, 1));
         assert!(bench.next_run().await.is_some(), "the status was written by another process");
         bench.root.absorb(deployment("a", 4, 2));
-        assert!(bench.next_run().await.is_some(), "a new spec, whoever wrote it");
+        assert!(bench.next_run().await.is_some(), "a new spec, by whichever writer");
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 //!
 //! A field that was changed is restored at once. If two managers both do that, they would alternate at the pace of the
 //! network. So the same write of the same child is repeated a few times at once, and then ever more rarely. It only
-//! counts and waits; it knows no object.
+//! counts and computes waits; it sees no object.
 
 use std::{
     collections::HashMap,

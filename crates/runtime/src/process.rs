@@ -22,7 +22,7 @@ use kube::{Client, Config, Resource, config::KubeConfigOptions, config::Kubeconf
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
 use crate::{
     admin,

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn denials_of_quotas_webhooks_and_policies_are_told_in_the_servers_words() {
+    fn denials_of_quotas_webhooks_and_policies_keep_the_servers_words() {
         for (code, message) in [
             (403, "pods \"chat\" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=8"),
             (403, "admission webhook \"images.example.com\" denied the request: unsigned image"),

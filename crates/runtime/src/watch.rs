@@ -245,7 +245,7 @@ where
         let end = Instant::now() + wait;
         let hurry_from = self.hurried.map_or(end - wait, |last| last + self.timings.spread_gap);
         let recovered = async {
-            // Recoveries before that are not waited for: `notified` hears of none that came before it.
+            // A recovery before that is too early to count; `Notify` stores none for later waiters.
             tokio::time::sleep_until(hurry_from).await;
             self.recovery.notified().await;
         };

@@ -574,7 +574,7 @@ fn what_a_deleted_object_of_the_same_name_has_left_is_waited_for() {
 }
 
 #[test]
-fn a_child_that_the_api_server_denies_is_told_in_its_words_and_looked_at_again() {
+fn a_denied_child_has_the_api_servers_words_and_is_looked_at_again() {
     let observed = Scene::new(CHAT).observed();
     let valid = validate(&observed.model).unwrap();
     let words = "the API server denies Deployment demo/chat: exceeded quota: gpus";

@@ -100,11 +100,11 @@ async fn a_lease_of_a_server_of_another_authority_says_so() {
 
 /// How long kube trusts what it has read, and a little more.
 const READ_AGAIN_WITHIN: Duration = Duration::from_secs(75);
-/// Nothing tells when kube will read the file again.
+/// There is no event for the moment in which kube reads the file again.
 const POLL: Duration = Duration::from_millis(500);
 
-/// The reason why no part of ours looks after the file: this is kube's own doing, in a pod and, as the process asks for
-/// it, with the file of a kubeconfig.
+/// kube does this itself, in a pod and, as the process asks for it, with the file of a kubeconfig. So the engine has no
+/// part that looks after the file.
 #[tokio::test]
 async fn a_new_authority_in_the_file_is_trusted_without_a_restart() {
     let _ = rustls::crypto::ring::default_provider().install_default();
