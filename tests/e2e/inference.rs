@@ -6,11 +6,12 @@ use api::{aiinference::AIInference, conditions};
 use k8s_openapi::api::core::v1::Pod;
 use tests::{
     Scene,
-    inference::{change, condition, create, is_observed, is_ready, pods_of, until_not_ready, until_ready},
+    inference::{
+        CONTROLLER, change, condition, create, is_observed, is_ready, pods_of, until_not_ready, until_ready,
+    },
     wait_for, within,
 };
 
-mod confined;
 mod conflict;
 mod drift;
 mod faults;
@@ -18,15 +19,15 @@ mod gpus;
 mod lifecycle;
 mod nodes;
 mod outages;
-mod overlays;
-mod rest;
-mod rights;
 mod rollouts;
 mod scale;
-mod standby;
-mod traces;
 mod upgrade;
 mod writes;
+
+/// Waits until the controller has renewed its Lease so often.
+async fn until_renewed(scene: &Scene<'_>, times: usize) {
+    tests::until_renewed(scene, CONTROLLER, times).await;
+}
 
 /// How long a fault of a pod may be unknown to the status.
 const TOLD_WITHIN: Duration = Duration::from_secs(5);

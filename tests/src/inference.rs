@@ -1,16 +1,53 @@
-//! AIInference as the tests see it: made, changed, and waited for.
+//! AIInference as the tests see it: made, changed, and waited for; and the life that tests of every controller play.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use api::{
-    aiinference::{AIInference, Phase},
-    conditions, labels,
+    aiinference::{AIInference, Migration, Phase},
+    conditions,
+    controllers::Controller,
+    labels,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::api::{Patch, PatchParams, PostParams};
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        apps::v1::Deployment,
+        core::v1::{Node, Pod, Service},
+        policy::v1::PodDisruptionBudget,
+    },
+    apimachinery::pkg::apis::meta::v1::Condition,
+};
+use kube::{
+    Api,
+    api::{ApiResource, DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use local_cluster::nodes;
 use serde_json::{Value, json};
 
-use crate::{Scene, wait_for, within};
+use crate::{
+    Scene,
+    lives::{Child, Life},
+    wait_for, wait_until_gone, within,
+};
+
+pub const CONTROLLER: &str = "inference-controller";
+
+/// The script of a vLLM server on one GPU.
+pub(crate) fn life(controller: &'static Controller) -> Life {
+    Life {
+        controller,
+        spec: json!({"modelSource": "s3://models/qwen", "engine": "vllm", "gpu": {"count": 1}}),
+        scaled: json!({"replicas": 2}),
+        changed: json!({"image": "engine:2"}),
+        child: Child {
+            resource: ApiResource::erase::<Deployment>(&()),
+            suffix: "",
+            edit: json!({"template": {"spec": {"terminationGracePeriodSeconds": 700}}}),
+        },
+        counted: &["aiinference_phase{phase=\"ready\"} 1", "aiinference_warmup_seconds_count 1"],
+        beyond_a_namespace: &[("", "nodes", "list"), ("", "nodes", "watch"), ("", "pods", "delete")],
+    }
+}
 
 /// A vLLM server on one GPU, with what the test changes of it.
 pub async fn create(scene: &Scene<'_>, name: &str, changes: Value) -> AIInference {
@@ -83,4 +120,114 @@ pub fn is_observed(model: &AIInference) -> bool {
 
 pub fn condition<'a>(model: &'a AIInference, type_: &str) -> Option<&'a Condition> {
     model.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// What a node was when it died.
+pub struct LostNode {
+    pub node: String,
+    /// When it left Ready.
+    pub since: Timestamp,
+    pub pods_before: BTreeSet<String>,
+}
+
+/// Stops the node under one of the object's pods, and waits until the pod has found another one.
+pub async fn lose_a_node_under(scene: &Scene<'_>, model: &str) -> (Migration, LostNode) {
+    let pods = live_pods(scene).await;
+    let node = node_of(pods.first().expect("a pod")).expect("a node").to_owned();
+    nodes::stop_heartbeat(&scene.client(), &node).await.unwrap();
+    let told = until_migrated(scene, model).await;
+    let seen = scene.cluster_api::<Node>().get(&node).await.unwrap();
+    let conditions = seen.status.unwrap().conditions.unwrap();
+    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready").unwrap();
+    let since = ready.last_transition_time.unwrap().0;
+    (told, LostNode { node, since, pods_before: names(&pods) })
+}
+
+pub async fn until_migrated(scene: &Scene<'_>, model: &str) -> Migration {
+    let told = |model: &AIInference| model.status.as_ref()?.migrations.first().cloned();
+    let model = wait_for(&scene.api::<AIInference>(), model, "a pod has moved", within(), |model| {
+        told(model).is_some_and(|told| told.to_node.is_some())
+    })
+    .await;
+    told(&model).expect("a migration")
+}
+
+pub async fn live_pods(scene: &Scene<'_>) -> Vec<Pod> {
+    let pods: Api<Pod> = scene.api();
+    let all = pods.list(&ListParams::default()).await.unwrap();
+    all.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect()
+}
+
+pub fn names(pods: &[Pod]) -> BTreeSet<String> {
+    pods.iter().map(name).collect()
+}
+
+pub fn name(pod: &Pod) -> String {
+    pod.metadata.name.clone().unwrap()
+}
+
+pub fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
+}
+
+/// An AIInference in each state that lasts.
+pub(crate) async fn settle(scene: &Scene<'_>) {
+    create(scene, "paused", json!({})).await;
+    until_ready(scene, "paused").await;
+    change(scene, "paused", json!({"paused": true})).await;
+    create(scene, "stopped", json!({"replicas": 0})).await;
+    create(scene, "unmounted", json!({"modelSource": "pvc://nothing", "engine": "triton"})).await;
+    until_not_ready(scene, "stopped", "Stopped").await;
+    until_not_ready(scene, "unmounted", "ClaimNotFound").await;
+    // The last one: it counts the GPUs that the others have left.
+    create(scene, "nowhere", json!({"gpu": {"count": 16}})).await;
+    until_not_ready(scene, "nowhere", "InsufficientGPU").await;
+}
+
+/// Everything that makes the controller send a request of another kind.
+pub(crate) async fn use_every_right(scene: &Scene<'_>) {
+    // A name that is taken makes it look at the object that has it.
+    let meta = |name: &str| json!({"name": name, "namespace": scene.namespace()});
+    for (name, foreign) in [
+        (
+            "config-map",
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("config-map-model")}),
+        ),
+        (
+            "deployment",
+            json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta("deployment"), "spec": {
+                "replicas": 0,
+                "selector": {"matchLabels": {"app": "theirs"}},
+                "template": {
+                    "metadata": {"labels": {"app": "theirs"}},
+                    "spec": {"containers": [{"name": "theirs", "image": "theirs:1"}]},
+                },
+            }}),
+        ),
+        (
+            "service",
+            json!({"apiVersion": "v1", "kind": "Service", "metadata": meta("service"), "spec": {"ports": [{"port": 1}]}}),
+        ),
+        (
+            "budget",
+            json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta("budget"),
+                "spec": {"maxUnavailable": 1}}),
+        ),
+    ] {
+        scene.apply(&foreign.to_string()).await.unwrap();
+        create(scene, name, json!({"replicas": 2})).await;
+        until_not_ready(scene, name, "OwnershipConflict").await;
+    }
+    create(scene, "chat", json!({"replicas": 2, "nodeFailureSeconds": 0})).await;
+    until_ready(scene, "chat").await;
+    // Before it is created again, its owner is read.
+    let services = scene.api::<Service>();
+    let service = services.get("chat").await.unwrap().metadata.uid;
+    services.delete("chat", &DeleteParams::default()).await.unwrap();
+    wait_for(&services, "chat", "made anew", within(), |new: &Service| new.metadata.uid != service).await;
+    lose_a_node_under(scene, "chat").await;
+    change(scene, "chat", json!({"replicas": 1})).await;
+    wait_until_gone(&scene.api::<PodDisruptionBudget>(), "chat", within()).await;
+    scene.api::<AIInference>().delete("chat", &DeleteParams::default()).await.unwrap();
+    wait_until_gone(&scene.api::<AIInference>(), "chat", within()).await;
 }

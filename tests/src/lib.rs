@@ -8,6 +8,7 @@
 
 pub mod inference;
 pub mod kstatus;
+pub mod lives;
 mod real;
 mod scene;
 mod wait;
@@ -27,7 +28,7 @@ use tokio::sync::OnceCell;
 pub use local_cluster;
 pub use real::{DEPLOYED, ENGINE_IMAGE, PRODUCT, layout, real, real_spec, start_real};
 pub use scene::Scene;
-pub use wait::{ask_until, follow, until_component, wait_for, wait_until_gone, within};
+pub use wait::{ask_until, follow, until_component, until_renewed, wait_for, wait_until_gone, within};
 
 /// A namespace in this binary's API server: CRDs installed, nothing else running, so objects stay as they are.
 pub async fn api_server() -> Scene<'static> {

@@ -9,6 +9,7 @@ use std::{
 };
 
 use futures::TryStreamExt as _;
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::{
     Api, Resource,
     api::{ListParams, WatchEvent, WatchParams},
@@ -17,13 +18,13 @@ use local_cluster::{Cluster, ComponentStatus, explained};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::{Instant, sleep};
 
-use crate::kstatus::assert_kstatus;
+use crate::{Scene, kstatus::assert_kstatus};
 
 /// Short beside every deadline, and long enough that asking costs nothing.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// To be switched on when the inference-controller writes Reconciling and Stalled.
-const KSTATUS_IS_CHECKED: bool = false;
+/// The default of the controllers.
+const RENEWED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The default deadline: generous, because a loaded machine is no reason to fail.
 pub fn within() -> Duration {
@@ -89,6 +90,21 @@ pub async fn ask_until<T, E: Display>(
     }
 }
 
+/// Waits until the leader has renewed its Lease so often, two seconds apart: time that passes, seen and not slept.
+pub async fn until_renewed(scene: &Scene<'_>, controller: &str, times: usize) {
+    let leases: Api<Lease> = Api::namespaced(scene.client(), "ai-system");
+    let mut seen = Vec::new();
+    let deadline = within() + RENEWED_WITHIN * u32::try_from(times).unwrap_or(u32::MAX);
+    wait_for(&leases, controller, "renewed", deadline, |lease: &Lease| {
+        let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
+        if seen.last() != Some(&renewed) {
+            seen.push(renewed);
+        }
+        seen.len() > times
+    })
+    .await;
+}
+
 /// Waits until a process of the cluster is as the test expects it.
 pub async fn until_component(
     cluster: &Cluster,
@@ -148,9 +164,6 @@ where
 
 /// Every AIInference that a test sees while it waits means the same to kstatus as to us.
 fn agrees_with_kstatus<K: Serialize>(object: &K) {
-    if !KSTATUS_IS_CHECKED {
-        return;
-    }
     let object = serde_json::to_value(object).expect("an object that the API server sent is JSON");
     if object["kind"] == "AIInference" {
         assert_kstatus(&object);

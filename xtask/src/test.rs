@@ -10,7 +10,7 @@ const CLUSTER_TEST_THREADS: &str = "8";
 /// On real nodes they run programs, and some of them load those.
 const NODE_TEST_THREADS: &str = "3";
 /// Test binaries that need no root.
-const ANYWHERE: [&str; 3] = ["admit", "e2e", "chaos"];
+const ANYWHERE: [&str; 4] = ["admit", "e2e", "every_controller", "chaos"];
 
 #[derive(clap::Args)]
 pub(crate) struct Args {

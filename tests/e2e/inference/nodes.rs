@@ -1,20 +1,18 @@
 //! A node that dies takes no replica with it for long, one that flaps takes none, and a cluster that is cut off is left
 //! alone.
 
-use std::collections::BTreeSet;
-
-use api::aiinference::{AIInference, Migration};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::{
-    Api,
-    api::{DeleteParams, ListParams},
-};
+use kube::api::DeleteParams;
 use local_cluster::{Cluster, ClusterSpec, NodePool, nodes};
 use serde_json::json;
-use tests::{Scene, controller, fresh_name, start, tools, wait_for, wait_until_gone, within};
+use tests::{
+    Scene, controller, fresh_name,
+    inference::{live_pods, lose_a_node_under, name, names, node_of, until_migrated},
+    start, tools, wait_for, wait_until_gone, within,
+};
 
-use super::{create, rest::until_renewed, until_ready};
+use super::{create, until_ready, until_renewed};
 
 #[tokio::test]
 async fn the_pods_of_a_dead_node_are_replaced_elsewhere_in_time_and_none_by_force() {
@@ -98,58 +96,10 @@ async fn no_pod_leaves_while_most_nodes_are_down_and_then_one_does() {
     assert!(["gpu-2", "gpu-3"].contains(&told.from_node.as_str()), "{told:?}");
 }
 
-/// What a node was when it died.
-pub(super) struct LostNode {
-    node: String,
-    /// When it left Ready.
-    since: Timestamp,
-    pods_before: BTreeSet<String>,
-}
-
-/// Stops the node under one of the object's pods, and waits until the pod has found another one.
-pub(super) async fn lose_a_node_under(scene: &Scene<'_>, model: &str) -> (Migration, LostNode) {
-    let pods = live_pods(scene).await;
-    let node = node_of(pods.first().expect("a pod")).expect("a node").to_owned();
-    nodes::stop_heartbeat(&scene.client(), &node).await.unwrap();
-    let told = until_migrated(scene, model).await;
-    let seen = scene.cluster_api::<Node>().get(&node).await.unwrap();
-    let conditions = seen.status.unwrap().conditions.unwrap();
-    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready").unwrap();
-    let since = ready.last_transition_time.unwrap().0;
-    (told, LostNode { node, since, pods_before: names(&pods) })
-}
-
-async fn until_migrated(scene: &Scene<'_>, model: &str) -> Migration {
-    let told = |model: &AIInference| model.status.as_ref()?.migrations.first().cloned();
-    let model = wait_for(&scene.api::<AIInference>(), model, "a pod has moved", within(), |model| {
-        told(model).is_some_and(|told| told.to_node.is_some())
-    })
-    .await;
-    told(&model).expect("a migration")
-}
-
 async fn own_cluster() -> Cluster {
     let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
     cluster.start_controller(&controller("inference-controller")).await.unwrap();
     cluster
-}
-
-async fn live_pods(scene: &Scene<'_>) -> Vec<Pod> {
-    let pods: Api<Pod> = scene.api();
-    let all = pods.list(&ListParams::default()).await.unwrap();
-    all.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect()
-}
-
-fn names(pods: &[Pod]) -> BTreeSet<String> {
-    pods.iter().map(name).collect()
-}
-
-fn name(pod: &Pod) -> String {
-    pod.metadata.name.clone().unwrap()
-}
-
-fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref()
 }
 
 fn created(pod: &Pod) -> Timestamp {

@@ -11,7 +11,7 @@ use local_cluster::{Cluster, ClusterSpec, NodePool};
 use serde_json::{Value, json};
 use tests::{Scene, controller, fresh_name, simulated, start, tools, wait_for, within};
 
-use super::{change, condition, create, pods_of, rest::until_renewed, until_not_ready, until_ready};
+use super::{change, condition, create, pods_of, until_not_ready, until_ready, until_renewed};
 
 /// The shortest that the API accepts.
 const SURGE_TIMEOUT_SECONDS: u32 = 30;

@@ -14,7 +14,7 @@ use local_cluster::{ClusterSpec, NodePool, install::yaml_files};
 use serde_json::{Value, json};
 use tests::{Scene, controller, fresh_name, start, tools, wait_for, within};
 
-use super::{change, condition, create, is_ready, rest::until_renewed, until_ready};
+use super::{change, condition, create, is_ready, until_ready, until_renewed};
 
 const CONTROLLER: &str = "inference-controller";
 const RELEASES: &str = "tests/fixtures/released";

@@ -6,7 +6,7 @@ use local_cluster::audit::Event;
 use serde_json::json;
 use tests::{Scene, simulated};
 
-use super::{create, rest::until_renewed, until_ready};
+use super::{create, until_ready, until_renewed};
 
 const USER: &str = "system:serviceaccount:ai-system:inference-controller";
 /// ConfigMap, Deployment, Service and, for more than one replica, PodDisruptionBudget.

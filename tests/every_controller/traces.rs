@@ -1,10 +1,11 @@
-//! Traces of reconciles by OTLP: they arrive where they shall, and nobody waits for them.
+//! Traces of reconciles by OTLP: they arrive at the endpoint, and no reconcile waits for them.
 
 use std::{
     net::TcpListener,
     time::{Duration, Instant},
 };
 
+use api::controllers::Controller;
 use opentelemetry_proto::tonic::{
     collector::trace::v1::{
         ExportTraceServiceRequest, ExportTraceServiceResponse,
@@ -13,59 +14,68 @@ use opentelemetry_proto::tonic::{
     common::v1::{KeyValue, any_value::Value},
     trace::v1::ResourceSpans,
 };
-use serde_json::json;
-use tests::within;
+use tests::{lives::life_of, within};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tonic::{
     Request, Response, Status,
     transport::{Server, server::TcpIncoming},
 };
 
-use super::{change, confined, create, until_ready};
+use crate::{confined, for_every_controller};
 
 /// As promised of every controller.
 const STOPS_WITHIN: Duration = Duration::from_secs(2);
 
 #[tokio::test]
 async fn a_reconcile_is_a_span_with_the_service_and_the_object() {
-    let scene = confined::scene().await;
-    let (endpoint, mut received) = receiver();
-    confined::start_controller(&scene, &["--otlp-endpoint", &endpoint]).await;
-    create(&scene, "chat", json!({})).await;
-    until_ready(&scene, "chat").await;
-    until_told_of(&mut received, &format!("{}/chat", scene.namespace())).await;
+    for_every_controller(async |ours| {
+        let (scene, life) = (confined::scene().await, life_of(ours));
+        let (endpoint, mut received) = receiver();
+        confined::start_controller(ours, &scene, &["--otlp-endpoint", &endpoint]).await;
+        life.create(&scene, "life").await;
+        life.until_done(&scene, "life").await;
+        until_received(&mut received, ours, &format!("{}/life", scene.namespace())).await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_quiet_log_does_not_end_the_traces() {
-    let scene = confined::scene().await;
-    let (endpoint, mut received) = receiver();
-    confined::start_controller(&scene, &["--otlp-endpoint", &endpoint, "--log-level=error"]).await;
-    create(&scene, "chat", json!({})).await;
-    until_told_of(&mut received, &format!("{}/chat", scene.namespace())).await;
+    for_every_controller(async |ours| {
+        let (scene, life) = (confined::scene().await, life_of(ours));
+        let (endpoint, mut received) = receiver();
+        let args = ["--otlp-endpoint", &endpoint, "--log-level=error"];
+        confined::start_controller(ours, &scene, &args).await;
+        life.create(&scene, "life").await;
+        until_received(&mut received, ours, &format!("{}/life", scene.namespace())).await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_receiver_that_does_not_answer_delays_and_breaks_nothing() {
-    let scene = confined::scene().await;
-    // It takes connections and says nothing, which is worse than to refuse them.
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let endpoint = format!("http://{}", silent.local_addr().unwrap());
-    let controller = confined::start_controller(&scene, &["--otlp-endpoint", &endpoint]).await;
-    create(&scene, "chat", json!({"image": "engine:1"})).await;
-    until_ready(&scene, "chat").await;
-    change(&scene, "chat", json!({"image": "engine:2"})).await;
-    until_ready(&scene, "chat").await;
-    let (connection, _) = silent.accept().expect("a connection of the controller");
+    for_every_controller(async |ours| {
+        let (scene, life) = (confined::scene().await, life_of(ours));
+        // It takes connections and says nothing, which is worse than to refuse them.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", silent.local_addr().unwrap());
+        let controller = confined::start_controller(ours, &scene, &["--otlp-endpoint", &endpoint]).await;
+        life.create(&scene, "life").await;
+        life.until_done(&scene, "life").await;
+        life.change(&scene, "life", &life.changed).await;
+        life.until_done(&scene, "life").await;
+        let (connection, _) = silent.accept().expect("a connection of the controller");
 
-    let began = Instant::now();
-    scene.stop_component(&controller).await.unwrap();
-    let took = began.elapsed();
-    drop(connection);
-    let status = scene.status().await.unwrap();
-    let component = status.components.into_iter().find(|component| component.name == controller).unwrap();
-    assert_eq!((component.restarts, component.last_exit.as_deref()), (0, Some("exit status: 0")));
-    assert!(took <= STOPS_WITHIN, "{took:?}");
+        let began = Instant::now();
+        scene.stop_component(&controller).await.unwrap();
+        let took = began.elapsed();
+        drop(connection);
+        let status = scene.status().await.unwrap();
+        let component = status.components.into_iter().find(|component| component.name == controller).unwrap();
+        assert_eq!((component.restarts, component.last_exit.as_deref()), (0, Some("exit status: 0")));
+        assert!(took <= STOPS_WITHIN, "{took:?}");
+    })
+    .await;
 }
 
 /// Passes on what arrives.
@@ -96,11 +106,15 @@ fn receiver() -> (String, UnboundedReceiver<ResourceSpans>) {
 }
 
 /// Waits for the span of a reconcile of this object.
-async fn until_told_of(received: &mut UnboundedReceiver<ResourceSpans>, object: &str) {
-    let told = async {
+async fn until_received(
+    received: &mut UnboundedReceiver<ResourceSpans>,
+    controller: &Controller,
+    object: &str,
+) {
+    let span = async {
         while let Some(spans) = received.recv().await {
             let resource = spans.resource.unwrap_or_default();
-            assert_eq!(text(&resource.attributes, "service.name"), Some("inference-controller"));
+            assert_eq!(text(&resource.attributes, "service.name"), Some(controller.name));
             let spans = spans.scope_spans.iter().flat_map(|scope| &scope.spans);
             for span in spans.filter(|span| span.name == "reconcile") {
                 assert!(span.end_time_unix_nano > span.start_time_unix_nano, "{span:?}");
@@ -111,7 +125,7 @@ async fn until_told_of(received: &mut UnboundedReceiver<ResourceSpans>, object: 
         }
         panic!("the receiver ended");
     };
-    tokio::time::timeout(within(), told).await.expect("a span of the reconcile");
+    tokio::time::timeout(within(), span).await.expect("a span of the reconcile");
 }
 
 fn text<'a>(attributes: &'a [KeyValue], key: &str) -> Option<&'a str> {

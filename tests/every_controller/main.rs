@@ -1,0 +1,60 @@
+//! What every controller must do, written once over `api::controllers`: each serves the life of its kind (`tests::lives`)
+//! on simulated nodes.
+//!
+//! Nothing here knows a kind.
+
+mod confined;
+mod overlays;
+mod rest;
+mod rights;
+mod standby;
+mod traces;
+
+use std::{collections::BTreeSet, panic::AssertUnwindSafe};
+
+use api::controllers::{CONTROLLERS, Controller};
+use futures::FutureExt as _;
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use local_cluster::{Cluster, ClusterSpec, NodePool};
+use tests::{controller, fresh_name, start, tools};
+
+/// Runs the test for all controllers at once; those that fail are named.
+async fn for_every_controller(test: impl AsyncFn(&'static Controller)) {
+    let test = &test;
+    let failures = CONTROLLERS.iter().map(|controller| async move {
+        let ended = AssertUnwindSafe(test(controller)).catch_unwind().await;
+        ended.is_err().then_some(controller.name)
+    });
+    let failed: Vec<&str> = futures::future::join_all(failures).await.into_iter().flatten().collect();
+    assert!(failed.is_empty(), "failed for {failed:?}: each has panicked above");
+}
+
+/// A cluster of its own in which this controller runs.
+async fn cluster_of(ours: &Controller) -> Cluster {
+    let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
+    cluster.start_controller(&controller(ours.name)).await.unwrap();
+    cluster
+}
+
+/// How the API server calls a controller of this namespace.
+fn user(ours: &Controller, namespace: &str) -> String {
+    format!("system:serviceaccount:{namespace}:{}", ours.name)
+}
+
+/// Group, resource with subresource, verb.
+type Right = (String, String, String);
+
+/// The rights that rules give, one by one.
+fn rights<'a>(rules: impl IntoIterator<Item = &'a PolicyRule>) -> BTreeSet<Right> {
+    let mut rights = BTreeSet::new();
+    for rule in rules {
+        for group in rule.api_groups.iter().flatten() {
+            for resource in rule.resources.iter().flatten() {
+                for verb in &rule.verbs {
+                    rights.insert((group.clone(), resource.clone(), verb.clone()));
+                }
+            }
+        }
+    }
+    rights
+}

@@ -1,0 +1,147 @@
+//! What people deploy: the base and its overlays build, and the API server accepts them without a warning.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use api::controllers::Controller;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Namespace};
+use kube::api::DynamicObject;
+use local_cluster::ClusterSpec;
+use tests::{Scene, api_server, fresh_name, lives::life_of, start, tools, workspace};
+
+use crate::for_every_controller;
+
+const FOLDERS: [&str; 3] = ["base", "overlays/dev", "overlays/prod"];
+
+#[tokio::test]
+async fn the_base_and_every_overlay_are_accepted_whole_and_without_a_warning() {
+    let scene = api_server().await;
+    for_every_controller(async |controller| {
+        for folder in FOLDERS {
+            let folder = deploy(controller).join(folder);
+            let output = scene.kubectl_with_input(
+                &[
+                    "--namespace",
+                    "ai-system",
+                    "apply",
+                    "--server-side",
+                    "--force-conflicts",
+                    "--dry-run=server",
+                    "--kustomize",
+                    folder.to_str().unwrap(),
+                ],
+                "",
+            );
+            let complaint = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && !complaint.contains("Warning"), "{folder:?}: {complaint}");
+            let applied = String::from_utf8_lossy(&output.stdout);
+            for kind in ["deployment.apps", "networkpolicy.networking.k8s.io", "poddisruptionbudget.policy"] {
+                assert!(applied.contains(&format!("{kind}/{}", controller.name)), "{folder:?}: {applied}");
+            }
+            // What only kustomize reads is not applied, nor what belongs to all controllers.
+            assert!(!applied.contains("pod/") && !applied.contains("namespace/"), "{folder:?}: {applied}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn deleting_a_controller_leaves_the_namespace_and_the_kinds_to_the_others() {
+    let cluster = start(ClusterSpec::api_only(fresh_name(), tools())).await;
+    let scene = Scene::new(&cluster).await;
+    for_every_controller(async |controller| {
+        let life = life_of(controller);
+        life.create(&scene, controller.name).await;
+        for folder in FOLDERS {
+            let folder = deploy(controller).join(folder);
+            let within = ["--namespace", "ai-system", "--kustomize", folder.to_str().unwrap()];
+            scene.kubectl(&[&["apply", "--server-side"], &within[..]].concat());
+            scene.kubectl(&[&["delete", "--wait=false"], &within[..]].concat());
+            let namespace = scene.cluster_api::<Namespace>().get("ai-system").await.unwrap();
+            assert_eq!(namespace.metadata.deletion_timestamp, None, "{folder:?}");
+            let object = life.objects(&scene).get(controller.name).await.unwrap();
+            assert_eq!(object.metadata.deletion_timestamp, None, "{folder:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_replicas_are_deployed_and_the_images_of_an_overlay_arrive_in_the_flags() {
+    let kubectl = api_server().await.cluster().kubectl();
+    for_every_controller(async |controller| {
+        let copy = tempfile::tempdir().unwrap();
+        copy_folder(&deploy(controller), copy.path());
+        for overlay in ["overlays/dev", "overlays/prod"] {
+            let folder = copy.path().join(overlay);
+            let path = folder.join("kustomization.yaml");
+            let mut expected = args_of(&kubectl, &deploy(controller).join("base"));
+            for program in controller.programs {
+                let (image, theirs) =
+                    (format!("ghcr.io/ai-controllers/{}", program.name), "registry.example/it:9.9");
+                let text = fs::read_to_string(&path).unwrap();
+                let (before, after) = text.split_once(&format!("{image}\n")).expect("the image of a program");
+                // Its tag is on the next line.
+                let (_, after) = after.split_once('\n').expect("the tag");
+                let theirs_here = "    newName: registry.example/it\n    newTag: '9.9'";
+                fs::write(&path, format!("{before}{image}\n{theirs_here}\n{after}")).unwrap();
+                let mut flags = expected.iter_mut().filter(|flag| flag.contains(&format!("={image}:")));
+                let flag = flags.next().expect("a flag with the image");
+                *flag = format!("{}={theirs}", flag.split_once('=').unwrap().0);
+            }
+            assert_eq!(args_of(&kubectl, &folder), expected, "{overlay}");
+            assert_eq!(deployment_of(&kubectl, &folder).spec.unwrap().replicas, Some(2), "{overlay}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_overlay_for_one_namespace_differs_in_the_flag_that_names_it() {
+    let kubectl = api_server().await.cluster().kubectl();
+    for_every_controller(async |controller| {
+        let mut expected = args_of(&kubectl, &deploy(controller).join("base"));
+        expected.push("--namespace=$(POD_NAMESPACE)".to_owned());
+        assert_eq!(args_of(&kubectl, &deploy(controller).join("overlays/namespaced")), expected);
+    })
+    .await;
+}
+
+pub(super) fn deploy(controller: &Controller) -> PathBuf {
+    workspace().join("deploy").join(controller.name)
+}
+
+fn args_of(kubectl: &Path, folder: &Path) -> Vec<String> {
+    let pod = deployment_of(kubectl, folder).spec.unwrap().template.spec.unwrap();
+    pod.containers[0].args.clone().unwrap()
+}
+
+fn deployment_of(kubectl: &Path, folder: &Path) -> Deployment {
+    let is_deployment =
+        |kind: Option<&kube::core::TypeMeta>| kind.is_some_and(|types| types.kind == "Deployment");
+    let found = built(kubectl, folder).into_iter().find(|object| is_deployment(object.types.as_ref()));
+    found.expect("a Deployment").try_parse().unwrap()
+}
+
+/// What kustomize makes of a folder.
+pub(super) fn built(kubectl: &Path, folder: &Path) -> Vec<DynamicObject> {
+    let output = Command::new(kubectl).arg("kustomize").arg(folder).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    local_cluster::install::parse(&String::from_utf8_lossy(&output.stdout)).unwrap()
+}
+
+pub(super) fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_folder(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}

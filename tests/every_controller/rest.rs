@@ -1,0 +1,125 @@
+//! At rest a controller is silent: it writes nothing but its Lease, and asks for nothing. One that starts anew reads what
+//! there is, and writes nothing either.
+
+use std::{collections::BTreeMap, fs, time::Duration};
+
+use api::controllers::Controller;
+use jiff::Timestamp;
+use kube::{
+    Api,
+    api::{DynamicObject, ListParams},
+};
+use local_cluster::{
+    Cluster, admin,
+    audit::Event,
+    install::{DEFAULT_NAMESPACE, apply},
+};
+use tests::{Scene, ask_until, lives::settle, until_renewed, wait_for, within, workspace};
+
+use crate::{cluster_of, for_every_controller, user};
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// Each takes two seconds: the time that passes is counted in renewals of the Lease, and then read in the audit log.
+const RENEWALS_OF_A_MINUTE: usize = 32;
+
+#[tokio::test]
+async fn for_a_minute_nothing_is_sent_and_a_restart_writes_nothing() {
+    for_every_controller(async |controller| {
+        let name = controller.name;
+        let cluster = cluster_of(controller).await;
+        let scene = Scene::new(&cluster).await;
+        let sample = controller.kinds[0].resource();
+        apply_samples(controller, &scene).await;
+        settle(controller, &scene).await;
+        let objects = count(controller, &scene).await;
+
+        // A pod that has just become ready may still be reported; that is over when the Lease has been renewed a few
+        // times.
+        until_renewed(&scene, name, 4).await;
+        let before = requests(controller, &cluster).len();
+        until_renewed(&scene, name, RENEWALS_OF_A_MINUTE).await;
+        let minute = requests(controller, &cluster).split_off(before);
+        let received = |event: &Event| event.received.parse::<Timestamp>().unwrap();
+        let (first, last) = (minute.iter().map(received).min(), minute.iter().map(received).max());
+        let passed = last.unwrap().duration_since(first.unwrap());
+        assert!(passed >= MINUTE.try_into().unwrap(), "only {passed:?}");
+        let mut counted = by_verb_and_resource(&minute);
+        let renewals = counted.get("update leases/").copied().unwrap_or_default();
+        assert!(renewals >= 30, "the controller has another name, or stood still: {counted:?}");
+        // A watch that is opened anew is no question, and the Lease is another matter.
+        counted.retain(|request, _| !request.starts_with("watch ") && !request.ends_with(" leases/"));
+        assert_eq!(counted, BTreeMap::new(), "at rest");
+
+        let before = requests(controller, &cluster).len();
+        cluster.kill_component(name).await.unwrap();
+        until_reconciled(&cluster, name, objects).await;
+        until_renewed(&scene, name, 2).await;
+        let mut counted = by_verb_and_resource(&requests(controller, &cluster).split_off(before));
+        let listed = counted.remove(&format!("list {}/", sample.plural));
+        assert!(listed.is_some(), "it has not started anew: {counted:?}");
+        counted.retain(|request, _| {
+            let reads = ["get ", "list ", "watch "].iter().any(|verb| request.starts_with(verb));
+            !reads && !request.ends_with(" leases/")
+        });
+        assert_eq!(counted, BTreeMap::new(), "after a restart");
+    })
+    .await;
+}
+
+/// Returns when every sample of the controller's kinds is done.
+async fn apply_samples(controller: &Controller, scene: &Scene<'_>) {
+    for kind in controller.kinds {
+        let resource = kind.resource();
+        let objects: Api<DynamicObject> = Api::namespaced_with(scene.client(), DEFAULT_NAMESPACE, &resource);
+        for sample in kind.samples {
+            let yaml = fs::read_to_string(workspace().join("deploy/samples").join(sample)).unwrap();
+            let applied = apply(&scene.client(), DEFAULT_NAMESPACE, &yaml).await.unwrap();
+            let is_of_kind = |object: &&DynamicObject| {
+                object.types.as_ref().is_some_and(|types| types.kind == resource.kind)
+            };
+            for object in applied.iter().filter(is_of_kind) {
+                let name = object.metadata.name.as_deref().unwrap();
+                wait_for(&objects, name, kind.done, within(), |object| kind.is_done(object)).await;
+            }
+        }
+    }
+}
+
+/// How many objects there are of the controller's kinds.
+async fn count(controller: &Controller, scene: &Scene<'_>) -> usize {
+    let mut count = 0;
+    for kind in controller.kinds {
+        let objects: Api<DynamicObject> = Api::all_with(scene.client(), &kind.resource());
+        count += objects.list(&ListParams::default()).await.unwrap().items.len();
+    }
+    count
+}
+
+/// Waits until the process that runs now has reconciled so many objects and has none left to do.
+async fn until_reconciled(cluster: &Cluster, name: &str, objects: usize) {
+    ask_until("a controller that has started anew", within(), async || {
+        let page = cluster.metrics(name).await.unwrap_or_default();
+        let reconciles = format!("controller_runtime_reconcile_total{{controller=\"{name}\"");
+        assert_eq!(admin::sum(&page, &format!("{reconciles},result=\"error\"")), 0.0, "{page}");
+        let is_done =
+            admin::sum(&page, &reconciles) >= objects as f64 && admin::sum(&page, "workqueue_depth") == 0.0;
+        if is_done { Ok(()) } else { Err(page) }
+    })
+    .await;
+}
+
+/// Every request of the controller.
+fn requests(controller: &Controller, cluster: &Cluster) -> Vec<Event> {
+    let user = user(controller, "ai-system");
+    let mut events = cluster.audit_events().unwrap();
+    events.retain(|event| event.user == user);
+    events
+}
+
+fn by_verb_and_resource(events: &[Event]) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for event in events {
+        *counts.entry(format!("{} {}/{}", event.verb, event.resource, event.subresource)).or_default() += 1;
+    }
+    counts
+}

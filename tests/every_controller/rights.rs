@@ -1,0 +1,106 @@
+//! The roles of a controller are what it needs: an unused rule fails this, and so does a request that was denied.
+
+use std::collections::BTreeSet;
+
+use api::controllers::{CONTROLLERS, Controller};
+use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
+use kube::Api;
+use local_cluster::audit::Event;
+use serde_json::json;
+use tests::{
+    Scene,
+    lives::{life_of, use_every_right},
+};
+
+use crate::{Right, cluster_of, for_every_controller, rights, user};
+
+#[tokio::test]
+async fn every_right_is_used_and_none_is_missing() {
+    for_every_controller(async |controller| {
+        let cluster = cluster_of(controller).await;
+        let scene = Scene::new(&cluster).await;
+        life_of(controller).play(&scene, "life").await;
+        use_every_right(controller, &scene).await;
+
+        let user = user(controller, "ai-system");
+        let events = cluster.audit_events().unwrap();
+        let events: Vec<&Event> = events.iter().filter(|event| event.user == user).collect();
+        let denied: Vec<&&Event> = events.iter().filter(|event| event.code == Some(403)).collect();
+        assert!(denied.is_empty(), "{denied:#?}");
+        let requested = events.iter().flat_map(|event| rights_of(event));
+        let used: BTreeSet<Right> = requested.chain(asked_by_admission(controller)).collect();
+        let granted = granted(controller, &scene).await;
+        let unused: Vec<&Right> = granted.difference(&used).collect();
+        assert!(unused.is_empty(), "rules that nothing needs: {unused:#?}");
+        let unexplained: Vec<&Right> = used.difference(&granted).collect();
+        assert!(unexplained.is_empty(), "used, but granted elsewhere: {unexplained:#?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_child_is_refused_to_whom_the_finalizers_of_its_owner_are() {
+    let cluster = cluster_of(&CONTROLLERS[0]).await;
+    let scene = Scene::new(&cluster).await;
+    let life = life_of(&CONTROLLERS[0]);
+    let owner = life.create(&scene, "owner").await;
+    let kind = life.kind().resource();
+    scene.kubectl(&["create", "role", "children", "--verb=create,get", "--resource=configmaps"]);
+    let account = format!("{}:children", scene.namespace());
+    scene.kubectl(&["create", "rolebinding", "children", "--role=children", "--serviceaccount", &account]);
+    let child = |blocks: bool| {
+        json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"generateName": "child-", "ownerReferences": [{
+                "apiVersion": kind.api_version,
+                "kind": kind.kind,
+                "name": "owner",
+                "uid": owner.metadata.uid,
+                "blockOwnerDeletion": blocks,
+            }]},
+        })
+        .to_string()
+    };
+    let user = format!("--as=system:serviceaccount:{account}");
+    let create = |child: &str| scene.kubectl_with_input(&[&user, "create", "-f", "-"], child);
+    assert!(create(&child(false)).status.success());
+    let refused = create(&child(true));
+    let reason = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && reason.contains("cannot set blockOwnerDeletion"), "{reason}");
+}
+
+/// What admission plugins ask the authorizer for. No request of the controller shows it, so the audit log does not have
+/// it.
+///
+/// OwnerReferencesPermissionEnforcement: the writer of an owner reference with `blockOwnerDeletion` must be allowed to
+/// update the finalizers of that owner. Without the right, no child is created.
+fn asked_by_admission(controller: &Controller) -> impl Iterator<Item = Right> {
+    controller.kinds.iter().map(|kind| {
+        let kind = kind.resource();
+        (kind.group, format!("{}/finalizers", kind.plural), "update".to_owned())
+    })
+}
+
+/// What a request needs. A server-side apply that makes the object needs both patch and create.
+fn rights_of(event: &Event) -> Vec<Right> {
+    if event.resource.is_empty() {
+        return Vec::new();
+    }
+    let resource = match event.subresource.as_str() {
+        "" => event.resource.clone(),
+        subresource => format!("{}/{subresource}", event.resource),
+    };
+    let right = |verb: &str| (event.group.clone(), resource.clone(), verb.to_owned());
+    match (event.verb.as_str(), event.code) {
+        ("patch", Some(201)) => vec![right("patch"), right("create")],
+        (verb, _) => vec![right(verb)],
+    }
+}
+
+async fn granted(controller: &Controller, scene: &Scene<'_>) -> BTreeSet<Right> {
+    let everywhere = scene.cluster_api::<ClusterRole>().get(controller.name).await.unwrap();
+    let own: Api<Role> = Api::namespaced(scene.client(), "ai-system");
+    let own = own.get(controller.name).await.unwrap();
+    rights(everywhere.rules.iter().chain(&own.rules).flatten())
+}

@@ -1,0 +1,45 @@
+//! Two replicas: one works, the other stands by and takes over.
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use local_cluster::{ClusterSpec, NodePool};
+use tests::{Scene, controller, fresh_name, lives::life_of, start, tools, wait_for, within};
+
+use crate::for_every_controller;
+
+#[tokio::test]
+async fn the_other_replica_takes_over_when_the_leader_stops() {
+    for_every_controller(async |ours| {
+        let (name, life) = (ours.name, life_of(ours));
+        let replicas = ["a", "b"].map(|replica| format!("{name}-{replica}"));
+        let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
+        for replica in &replicas {
+            cluster.start_controller(&controller(name).replica(replica)).await.unwrap();
+        }
+        let scene = Scene::new(&cluster).await;
+        life.create(&scene, "first").await;
+        life.until_done(&scene, "first").await;
+
+        // A holder is the name of the component and what tells its starts apart.
+        let leader = |lease: &Lease| {
+            let holder = lease.spec.as_ref()?.holder_identity.clone()?;
+            replicas.iter().find(|replica| holder.starts_with(*replica)).cloned()
+        };
+        let leases: Api<Lease> = Api::namespaced(scene.client(), "ai-system");
+        let first = leader(&leases.get(name).await.unwrap()).expect("a leader");
+        for replica in &replicas {
+            let page = cluster.metrics(replica).await.unwrap();
+            for counted in life.counted {
+                assert_eq!(page.contains(counted), *replica == first, "{replica}: {page}");
+            }
+        }
+        cluster.stop_component(&first).await.unwrap();
+        wait_for(&leases, name, "led by the other", within(), |lease: &Lease| {
+            leader(lease).is_some_and(|now| now != first)
+        })
+        .await;
+        life.create(&scene, "second").await;
+        life.until_done(&scene, "second").await;
+    })
+    .await;
+}

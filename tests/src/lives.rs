@@ -1,0 +1,133 @@
+//! The scripted life of an object of each controller: created, scaled, changed, edited by hand, deleted, and created
+//! again under the same name. What every controller must do is tested while it serves such a life.
+//!
+//! A life is data, and what only one controller needs stands in the file of its kind.
+
+use api::controllers::{Controller, Kind};
+use kube::{
+    Api,
+    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+use crate::{Scene, inference, wait_for, wait_until_gone, within};
+
+/// The script of one controller.
+pub struct Life {
+    pub controller: &'static Controller,
+    /// Of the object when it is created.
+    pub spec: Value,
+    /// What a user changes of the spec, in this order.
+    pub scaled: Value,
+    pub changed: Value,
+    /// The child that is edited by hand.
+    pub child: Child,
+    /// Lines of the metrics that the leader alone has once one object is done.
+    pub counted: &'static [&'static str],
+    /// Rights that a controller of one namespace does without: group, resource, verb.
+    pub beyond_a_namespace: &'static [(&'static str, &'static str, &'static str)],
+}
+
+/// A child that the controller makes of every object.
+pub struct Child {
+    pub resource: ApiResource,
+    /// Follows the name of the object.
+    pub suffix: &'static str,
+    /// Of a field in its spec that the controller sets.
+    pub edit: Value,
+}
+
+/// The script of this controller.
+pub fn life_of(controller: &'static Controller) -> Life {
+    match controller.name {
+        inference::CONTROLLER => inference::life(controller),
+        other => panic!("{other} has no life: write one beside tests/src/lives.rs"),
+    }
+}
+
+/// Makes the controller send every kind of request that it ever sends.
+pub async fn use_every_right(controller: &Controller, scene: &Scene<'_>) {
+    match controller.name {
+        inference::CONTROLLER => inference::use_every_right(scene).await,
+        other => panic!("{other} does not say what it needs its rights for"),
+    }
+}
+
+/// Creates an object in each state that lasts, beside those that are done.
+pub async fn settle(controller: &Controller, scene: &Scene<'_>) {
+    match controller.name {
+        inference::CONTROLLER => inference::settle(scene).await,
+        other => panic!("{other} does not say in which states its objects rest"),
+    }
+}
+
+impl Life {
+    pub fn kind(&self) -> &'static Kind {
+        &self.controller.kinds[0]
+    }
+
+    pub fn objects(&self, scene: &Scene<'_>) -> Api<DynamicObject> {
+        Api::namespaced_with(scene.client(), scene.namespace(), &self.kind().resource())
+    }
+
+    /// From the first creation until the second object of this name is done.
+    pub async fn play(&self, scene: &Scene<'_>, name: &str) {
+        self.create(scene, name).await;
+        self.until_done(scene, name).await;
+        for change in [&self.scaled, &self.changed] {
+            self.change(scene, name, change).await;
+            self.until_done(scene, name).await;
+        }
+        self.edit_child(scene, name).await;
+        self.until_done(scene, name).await;
+        self.delete(scene, name).await;
+        self.create(scene, name).await;
+        self.until_done(scene, name).await;
+    }
+
+    /// Returns the object as the API server answers it.
+    pub async fn create(&self, scene: &Scene<'_>, name: &str) -> DynamicObject {
+        let ApiResource { api_version, kind, .. } = self.kind().resource();
+        let object = json!({
+            "apiVersion": api_version,
+            "kind": kind,
+            "metadata": {"name": name},
+            "spec": self.spec,
+        });
+        let mut created = scene.apply(&object.to_string()).await.expect("it is accepted");
+        created.pop().expect("one object")
+    }
+
+    pub async fn change(&self, scene: &Scene<'_>, name: &str, spec: &Value) {
+        let patch = Patch::Merge(json!({"spec": spec}));
+        self.objects(scene).patch(name, &PatchParams::default(), &patch).await.expect("it is accepted");
+    }
+
+    /// Waits until the object is as its newest spec wants it.
+    pub async fn until_done(&self, scene: &Scene<'_>, name: &str) -> DynamicObject {
+        let kind = self.kind();
+        wait_for(&self.objects(scene), name, kind.done, within(), |object| kind.is_done(object)).await
+    }
+
+    /// Edits a child, and waits until the controller has taken the edit back.
+    pub async fn edit_child(&self, scene: &Scene<'_>, name: &str) {
+        let Child { resource, suffix, edit } = &self.child;
+        let children: Api<DynamicObject> = Api::namespaced_with(scene.client(), scene.namespace(), resource);
+        let name = format!("{name}{suffix}");
+        let before = children.get(&name).await.expect("the child");
+        let patch = Patch::Merge(json!({"spec": edit}));
+        let edited = children.patch(&name, &PatchParams::default(), &patch).await.expect("it is accepted");
+        assert_ne!(edited.data["spec"], before.data["spec"], "the edit changes nothing");
+        wait_for(&children, &name, "as before the edit", within(), |child: &DynamicObject| {
+            child.data["spec"] == before.data["spec"]
+        })
+        .await;
+    }
+
+    /// Returns when the name is free.
+    pub async fn delete(&self, scene: &Scene<'_>, name: &str) {
+        let objects = self.objects(scene);
+        objects.delete(name, &DeleteParams::default()).await.expect("it can be deleted");
+        wait_until_gone(&objects, name, within()).await;
+    }
+}
