@@ -10,8 +10,7 @@ mod up;
 use anyhow::Context as _;
 use clap::Subcommand;
 
-/// The cluster that these commands are about; tests use other names.
-const NAME: &str = "dev";
+use crate::dev_cluster::{NAME, running};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -49,10 +48,4 @@ async fn down() -> anyhow::Result<()> {
 fn kubeconfig() -> anyhow::Result<()> {
     println!("{}", running()?.folder().kubeconfig().display());
     Ok(())
-}
-
-/// The running cluster, or the error that says how to start it.
-pub(crate) fn running() -> anyhow::Result<local_cluster::Cluster> {
-    let cluster = local_cluster::running(NAME)?;
-    Ok(cluster.ok_or_else(|| local_cluster::Error::NotRunning { name: NAME.to_owned() })?)
 }

@@ -8,6 +8,7 @@ mod bench;
 mod ci;
 mod cluster;
 mod codegen;
+mod dev_cluster;
 mod images;
 mod setup;
 mod steps;

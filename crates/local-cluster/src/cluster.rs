@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kube::{Client, Config, config::Kubeconfig};
+use kube::Client;
 use rustix::process::Signal;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
@@ -16,12 +16,13 @@ use tokio::{
 };
 
 use crate::{
-    ClusterSpec, Error, Folder, Phase, Result, Status, audit,
+    ClusterSpec, Error, Folder, Phase, Result, Status,
+    admin_client::admin_client,
+    audit,
     folder::tail,
-    process::{Identity, Ledger},
+    process::{Identity, Ledger, SUPERVISOR},
     protocol::{ControllerProcess, Order, Renewal, Reply, Request, Service},
     real,
-    supervisor::SUPERVISOR,
 };
 
 /// How often we look at what cannot be watched: another process's start, readiness and end.
@@ -339,19 +340,6 @@ pub fn sibling_binary(package: &str) -> Result<PathBuf> {
     }
     let path = folder.join(package);
     if path.is_file() { Ok(path) } else { Err(Error::BinaryMissing { path, package: package.to_owned() }) }
-}
-
-/// A client with the administrator's rights.
-pub(crate) async fn admin_client(folder: &Folder) -> Result<Client> {
-    let path = folder.kubeconfig();
-    let unusable = |error: &dyn std::fmt::Display| Error::invalid("use", path.display().to_string(), error);
-    let kubeconfig = Kubeconfig::read_from(&path).map_err(|error| unusable(&error))?;
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &Default::default())
-        .await
-        .map_err(|error| unusable(&error))?;
-    // Whoever waits for something has a deadline of its own.
-    config.default_retry = false;
-    Client::try_from(config).map_err(|error| unusable(&error))
 }
 
 /// Asks the supervisor of a folder one thing.

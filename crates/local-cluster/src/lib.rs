@@ -9,11 +9,13 @@
 //! [`supervisor`] holds every process of that cluster. Nodes and pods are simulated; the API server is not. With root,
 //! [`real`] nodes run containers beside them.
 //!
-//! This crate knows no kind of ours: CRDs, roles and samples are files that it is given. Without real nodes it needs no
-//! root; it keeps nothing outside its cache and state folders, and must not be depended upon by anything that runs in a
-//! cluster.
+//! This crate knows no custom kind: CRDs, roles and samples are files that it is given. It knows how our controllers are
+//! deployed and started ([`Controller`]), and the stages of the simulation know the containers of the pods that they make.
+//! Without real nodes it needs no root and keeps nothing outside its cache and state folders; real nodes also have control
+//! groups, which end with them. Nothing that runs in a user's cluster may depend on it.
 
 pub mod admin;
+mod admin_client;
 pub mod audit;
 mod cluster;
 mod command_lines;

@@ -71,6 +71,9 @@ pub(crate) fn output_within(command: &mut Command, within: Duration) -> io::Resu
     child.wait_with_output()
 }
 
+/// Name under which the supervisor itself stands in the ledger.
+pub(crate) const SUPERVISOR: &str = "supervisor";
+
 /// The processes of one cluster, kept in a file so that they can be ended when their supervisor is gone.
 #[derive(Debug)]
 pub(crate) struct Ledger {

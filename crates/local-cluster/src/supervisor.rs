@@ -35,14 +35,11 @@ use crate::{
     command_lines::{API_SERVER, CONTROLLER_MANAGER, CommandLine, KWOK, SCHEDULER},
     credentials, explained,
     ports::{ReservedPort, free_port},
-    process::{self, Families, Ledger},
+    process::{self, Families, Ledger, SUPERVISOR},
     protocol::{ControllerProcess, Order, Renewal, Reply, Request, Service},
     real::{control_groups, hub, namespaces, network, node_name},
 };
 use component::Component;
-
-/// Name under which the supervisor itself stands in the ledger.
-pub(crate) const SUPERVISOR: &str = "supervisor";
 
 /// Becomes the program, as a child that the system ends with its parent; returns only if that fails.
 ///

@@ -2,10 +2,12 @@
 
 use local_cluster::{Cluster, Phase, Status};
 
+use crate::dev_cluster::running;
+
 const MIB: u64 = 1024 * 1024;
 
 pub(super) async fn run() -> anyhow::Result<()> {
-    print(&super::running()?).await
+    print(&running()?).await
 }
 
 /// A table of the processes, then where to look.

@@ -12,8 +12,9 @@ use kube::Client;
 use local_cluster::{Cluster, ClusterSpec, Controller, NodeClock, NodePool, RealNodes, install};
 use tokio::{runtime::Runtime, time::timeout};
 
-use super::{NAME, status, table};
+use super::{status, table};
 use crate::{
+    dev_cluster::NAME,
     images,
     steps::{build_programs, workspace},
 };

@@ -6,7 +6,7 @@ use anyhow::{Context as _, ensure};
 use local_cluster::Cluster;
 
 use super::{Folder, Packed};
-use crate::cluster;
+use crate::dev_cluster::running;
 
 /// Pushes each image, and makes sure that the registry calls it what we do.
 pub(super) fn push(folder: &Folder, registry: &str) -> anyhow::Result<()> {
@@ -31,7 +31,7 @@ pub(super) fn push(folder: &Folder, registry: &str) -> anyhow::Result<()> {
 
 /// The cluster that images are loaded into; asked for before anything is built.
 pub(super) fn cluster_with_real_nodes() -> anyhow::Result<Cluster> {
-    let cluster = cluster::running()?;
+    let cluster = running()?;
     ensure!(
         !cluster.real_nodes().is_empty(),
         "the running cluster has no real nodes; start one with `cargo xtask up --real-nodes 2`"

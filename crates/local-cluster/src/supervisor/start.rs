@@ -13,7 +13,7 @@ use tokio::{task::spawn_blocking, time::sleep};
 
 use crate::{
     ComponentState, Error, Folder, NodePool, Phase, RealNodes, Result,
-    cluster::admin_client,
+    admin_client::admin_client,
     command_lines::{
         self, API_SERVER, CONTROLLER_MANAGER, COREDNS, ETCD, HUB, KWOK, REGISTRY, RELAY, SCHEDULER,
     },

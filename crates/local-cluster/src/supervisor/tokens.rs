@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use crate::{
     Error, Folder, Result,
-    cluster::admin_client,
+    admin_client::admin_client,
     credentials::{Credentials, write_secret},
     explained,
     protocol::ControllerProcess,

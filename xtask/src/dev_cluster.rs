@@ -1,0 +1,11 @@
+//! The cluster that `up` starts and the other commands find. Tests and benches use other names.
+
+use local_cluster::Cluster;
+
+pub(crate) const NAME: &str = "dev";
+
+/// The running cluster, or the error that says how to start it.
+pub(crate) fn running() -> anyhow::Result<Cluster> {
+    let cluster = local_cluster::running(NAME)?;
+    Ok(cluster.ok_or_else(|| local_cluster::Error::NotRunning { name: NAME.to_owned() })?)
+}
