@@ -3,14 +3,13 @@
 //! The objects come from a scripted API server in this process, over plain HTTP on loopback; the engine runs in a
 //! process of its own, `crates/runtime/examples/reconcile_nothing.rs`, and reconciles them without a write.
 
-mod fake_api;
-
 use std::{
     process::Stdio,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, bail};
+use fake_api::many::{FakeApi, Object};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines},
     process::{Child, ChildStdout, Command},
@@ -18,7 +17,6 @@ use tokio::{
     time::timeout,
 };
 
-use self::fake_api::{FakeApi, Object};
 use crate::{
     figures::{Figure, medians, table},
     machine,

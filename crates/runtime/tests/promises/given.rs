@@ -23,7 +23,7 @@ use runtime::{
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::fake::{Fake, PATIENCE};
+use fake_api::{Fake, PATIENCE};
 
 pub(crate) fn config_map(name: &str) -> ConfigMap {
     ConfigMap { metadata: meta(name), ..ConfigMap::default() }

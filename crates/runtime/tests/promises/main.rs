@@ -11,10 +11,11 @@ mod calling;
 mod churning;
 mod controlling;
 mod electing;
-mod fake;
 mod given;
 mod kube_runtime;
 mod living;
 mod owning;
 mod trusting;
 mod watching;
+
+use fake_api as fake;

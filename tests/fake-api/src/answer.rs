@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Call, store::Store};
 
 #[derive(Clone, Debug)]
-pub(crate) enum Answer {
+pub enum Answer {
     Truth,
     /// The call has its effect at once, and its answer comes when the gate opens.
     Late(Gate),
@@ -36,68 +36,68 @@ pub(crate) enum Answer {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum End {
+pub enum End {
     Close,
     Silence,
 }
 
 /// Holds an answer back until it is opened.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Gate(CancellationToken);
+pub struct Gate(CancellationToken);
 
 impl Gate {
-    pub(crate) fn open(&self) {
+    pub fn open(&self) {
         self.0.cancel();
     }
 }
 
 impl Answer {
     /// A Status in one line.
-    pub(crate) fn status(code: u16, reason: &str, message: &str) -> Self {
+    pub fn status(code: u16, reason: &str, message: &str) -> Self {
         Self::Says { code, body: status(code, reason, message).to_string(), retry_after: None }
     }
 
     /// A Status over many lines, as API servers send it to clients that look like a browser or like curl.
-    pub(crate) fn pretty(code: u16, reason: &str, message: &str) -> Self {
+    pub fn pretty(code: u16, reason: &str, message: &str) -> Self {
         let body = serde_json::to_string_pretty(&status(code, reason, message)).unwrap();
         Self::Says { code, body, retry_after: None }
     }
 
     /// A Status that asks for a pause.
-    pub(crate) fn busy(code: u16, seconds: u32) -> Self {
+    pub fn busy(code: u16, seconds: u32) -> Self {
         let mut body = status(code, "TooManyRequests", "too many requests, please try again later");
         body["details"] = json!({ "retryAfterSeconds": seconds });
         Self::Says { code, body: body.to_string(), retry_after: Some(seconds) }
     }
 
     /// What the API server's own priority and fairness says: no Status, only a header.
-    pub(crate) fn rejected(seconds: u32) -> Self {
+    pub fn rejected(seconds: u32) -> Self {
         let body = "Too many requests, please try again later.\n".to_owned();
         Self::Says { code: 429, body, retry_after: Some(seconds) }
     }
 
     /// Not a Status: what stands between us and the API server speaks for itself.
-    pub(crate) fn text(code: u16, body: &str) -> Self {
+    pub fn text(code: u16, body: &str) -> Self {
         Self::Says { code, body: body.to_owned(), retry_after: None }
     }
 
     /// The version is too old, as the HTTP status.
-    pub(crate) fn gone() -> Self {
+    pub fn gone() -> Self {
         Self::status(410, "Expired", "too old resource version: 1 (2)")
     }
 
     /// The version is too old, as an event of a watch that was opened with 200.
-    pub(crate) fn gone_in_stream() -> Self {
+    pub fn gone_in_stream() -> Self {
         Self::Lines(vec![gone_line()], End::Close)
     }
 
     /// 200, and the connection ends.
-    pub(crate) fn closed_at_once() -> Self {
+    pub fn closed_at_once() -> Self {
         Self::Lines(Vec::new(), End::Close)
     }
 
     /// 200, and not a byte after it.
-    pub(crate) fn silence() -> Self {
+    pub fn silence() -> Self {
         Self::Lines(Vec::new(), End::Silence)
     }
 

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::mpsc, task::JoinHandle};
 
 /// Serves until it is dropped.
-pub(super) struct FakeApi {
+pub struct FakeApi {
     port: u16,
     version: AtomicU64,
     events: mpsc::Sender<Bytes>,
@@ -31,7 +31,7 @@ pub(super) struct FakeApi {
 }
 
 /// One ConfigMap of about 1.4 KB, half of it managed fields, as real ones are.
-pub(super) struct Object {
+pub struct Object {
     name: String,
     data: Value,
 }
@@ -57,7 +57,7 @@ struct Params {
 }
 
 impl FakeApi {
-    pub(super) async fn start(objects: u64) -> anyhow::Result<Self> {
+    pub async fn start(objects: u64) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("failed to listen on loopback")?;
         let port = listener.local_addr().context("failed to find the port of the fake API server")?.port();
         let (sender, receiver) = mpsc::channel(EVENTS_WAITING);
@@ -70,20 +70,20 @@ impl FakeApi {
         Ok(Self { port, version: AtomicU64::new(FIRST_VERSION + objects), events: sender, server })
     }
 
-    pub(super) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    pub(super) async fn add(&self, object: &Object) -> anyhow::Result<()> {
+    pub async fn add(&self, object: &Object) -> anyhow::Result<()> {
         self.tell("ADDED", object).await
     }
 
-    pub(super) async fn modify(&self, object: &Object) -> anyhow::Result<()> {
+    pub async fn modify(&self, object: &Object) -> anyhow::Result<()> {
         self.tell("MODIFIED", object).await
     }
 
     /// For each number of the range one object comes and the oldest goes, so that there are always as many.
-    pub(super) async fn churn(&self, objects: u64, range: Range<u64>) -> anyhow::Result<()> {
+    pub async fn churn(&self, objects: u64, range: Range<u64>) -> anyhow::Result<()> {
         for number in range {
             self.tell("ADDED", &Object::numbered(objects + number)).await?;
             self.tell("DELETED", &Object::numbered(number)).await?;
@@ -106,17 +106,17 @@ impl Drop for FakeApi {
 }
 
 impl Object {
-    pub(super) fn numbered(number: u64) -> Self {
+    pub fn numbered(number: u64) -> Self {
         Self { name: format!("object-{number:07}"), data: json!({"model": "x".repeat(400)}) }
     }
 
     /// The engine says when it has come to this one.
-    pub(super) fn marked(mark: &str) -> Self {
+    pub fn marked(mark: &str) -> Self {
         Self { name: format!("mark-{mark}"), data: json!({"mark": mark}) }
     }
 
     /// The engine measures how old the event is when its reconcile begins.
-    pub(super) fn sent_now(mut self) -> anyhow::Result<Self> {
+    pub fn sent_now(mut self) -> anyhow::Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
         self.data["sent"] = now.as_nanos().to_string().into();
         Ok(self)

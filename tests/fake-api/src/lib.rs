@@ -2,9 +2,11 @@
 //!
 //! It tells the truth about what is stored in it (LIST, WATCH, GET, writes with resourceVersion checks), unless a
 //! script says otherwise. It records every request, and tests wait for requests, never for time. It knows no kind:
-//! an object is JSON under a plural, so that a broken one can be stored too.
+//! an object is JSON under a plural, so that a broken one can be stored too. [`many`] serves more objects than this one
+//! would keep.
 
 mod answer;
+pub mod many;
 mod store;
 
 use std::{
@@ -24,13 +26,13 @@ use kube::Resource;
 use serde_json::Value;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time::Instant};
 
-pub(crate) use answer::{Answer, End, Gate};
+pub use answer::{Answer, End, Gate};
 use store::Store;
 
 /// Every wait of a test ends after so long; nothing that works takes a tenth of it, even on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
-pub(crate) struct Fake {
+pub struct Fake {
     address: SocketAddr,
     state: Arc<State>,
     server: JoinHandle<()>,
@@ -44,22 +46,22 @@ struct State {
 
 /// A request as it arrived.
 #[derive(Clone, Debug)]
-pub(crate) struct Call {
-    pub(crate) verb: Verb,
-    pub(crate) plural: String,
-    pub(crate) namespace: String,
+pub struct Call {
+    pub verb: Verb,
+    pub plural: String,
+    pub namespace: String,
     /// Empty for LIST, WATCH and CREATE.
-    pub(crate) name: String,
-    pub(crate) subresource: String,
-    pub(crate) query: HashMap<String, String>,
-    pub(crate) body: Value,
+    pub name: String,
+    pub subresource: String,
+    pub query: HashMap<String, String>,
+    pub body: Value,
     /// The caller's User-Agent, which tells contenders for a Lease apart.
-    pub(crate) agent: String,
-    pub(crate) at: Instant,
+    pub agent: String,
+    pub at: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verb {
+pub enum Verb {
     List,
     Watch,
     Get,
@@ -71,20 +73,20 @@ pub(crate) enum Verb {
 
 /// Which calls are meant.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct On {
+pub struct On {
     verb: Verb,
     plural: &'static str,
     agent: Option<&'static str>,
 }
 
 impl Verb {
-    pub(crate) fn of(self, plural: &'static str) -> On {
+    pub fn of(self, plural: &'static str) -> On {
         On { verb: self, plural, agent: None }
     }
 }
 
 impl On {
-    pub(crate) fn by(self, agent: &'static str) -> Self {
+    pub fn by(self, agent: &'static str) -> Self {
         Self { agent: Some(agent), ..self }
     }
 
@@ -103,7 +105,7 @@ struct Rule {
 }
 
 impl Fake {
-    pub(crate) async fn start() -> Self {
+    pub async fn start() -> Self {
         let state = Arc::new(State {
             store: Store::default(),
             script: Mutex::default(),
@@ -117,27 +119,27 @@ impl Fake {
         Self { address, state, server }
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// The next calls of this sort are answered so, one after the other.
-    pub(crate) fn next<const N: usize>(&self, on: On, answers: [Answer; N]) {
+    pub fn next<const N: usize>(&self, on: On, answers: [Answer; N]) {
         self.script().push(Rule { on, next: answers.into(), always: None });
     }
 
     /// All calls of this sort are answered so from now on, until `heal`.
-    pub(crate) fn always(&self, on: On, answer: Answer) {
+    pub fn always(&self, on: On, answer: Answer) {
         self.script().push(Rule { on, next: VecDeque::new(), always: Some(answer) });
     }
 
     /// Back to the truth. Connections that are open stay as they are.
-    pub(crate) fn heal(&self) {
+    pub fn heal(&self) {
         self.script().clear();
     }
 
     /// Stores an object, new or changed; the server sets its version, and its uid unless it has one.
-    pub(crate) fn put<K>(&self, object: &K) -> Value
+    pub fn put<K>(&self, object: &K) -> Value
     where
         K: Resource<DynamicType = ()> + serde::Serialize,
     {
@@ -145,46 +147,46 @@ impl Fake {
     }
 
     /// As `put`, for what does not fit its type.
-    pub(crate) fn put_json(&self, plural: &str, object: Value) -> Value {
+    pub fn put_json(&self, plural: &str, object: Value) -> Value {
         self.state.store.put(plural, object)
     }
 
-    pub(crate) fn remove(&self, plural: &str, name: &str) {
+    pub fn remove(&self, plural: &str, name: &str) {
         self.state.store.remove(plural, name);
     }
 
-    pub(crate) fn stored(&self, plural: &str, name: &str) -> Option<Value> {
+    pub fn stored(&self, plural: &str, name: &str) -> Option<Value> {
         self.state.store.get(plural, name)
     }
 
     /// Open watches of this kind stay open and are told nothing more.
-    pub(crate) fn mute(&self, plural: &str) {
+    pub fn mute(&self, plural: &str) {
         self.state.store.mute(plural);
     }
 
     /// The past is forgotten: open watches end with an in-stream 410, and no older version can be continued.
-    pub(crate) fn compact(&self, plural: &str) {
+    pub fn compact(&self, plural: &str) {
         self.state.store.compact(plural);
     }
 
     /// As if nothing had happened so far; who has followed it all goes on undisturbed.
-    pub(crate) fn forget(&self) {
+    pub fn forget(&self) {
         self.state.store.forget();
         self.state.calls.send_replace(Vec::new());
     }
 
     /// The calls of this sort so far.
-    pub(crate) fn calls(&self, on: On) -> Vec<Call> {
+    pub fn calls(&self, on: On) -> Vec<Call> {
         self.state.calls.borrow().iter().filter(|call| on.matches(call)).cloned().collect()
     }
 
     /// Everything so far, as "Verb plural", in the order of arrival.
-    pub(crate) fn verbs(&self) -> Vec<String> {
+    pub fn verbs(&self) -> Vec<String> {
         self.state.calls.borrow().iter().map(|call| format!("{:?} {}", call.verb, call.plural)).collect()
     }
 
     /// Waits until at least so many calls of this sort have arrived.
-    pub(crate) async fn called(&self, on: On, times: usize) -> Vec<Call> {
+    pub async fn called(&self, on: On, times: usize) -> Vec<Call> {
         let mut calls = self.state.calls.subscribe();
         let enough = calls.wait_for(|calls| calls.iter().filter(|call| on.matches(call)).count() >= times);
         if tokio::time::timeout(PATIENCE, enough).await.is_err() {
