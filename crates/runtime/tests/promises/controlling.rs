@@ -567,7 +567,9 @@ async fn a_status_that_the_watch_shows_before_the_answer_comes_starts_nothing() 
     fake.put(&deployment("fence", 1));
     seen(&controlled.ctx.roots, "fence").await;
     gate.open();
-    assert_eq!(controlled.ran().await, "fence");
+    assert_eq!(controlled.ran().await, "fence", "it was queued while the first one ran");
+    fake.put(&deployment("last", 1));
+    assert_eq!(controlled.ran().await, "last", "and nothing came after it");
 }
 
 #[tokio::test]
