@@ -12,6 +12,13 @@ pub(crate) struct Args {
     args: Vec<OsString>,
 }
 
+#[cfg(test)]
+impl Args {
+    pub(crate) fn args(&self) -> &[OsString] {
+        &self.args
+    }
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     // The meter shares the machine with what it measures, so it is a release build itself.
     succeed(&mut cargo(["build", "--release", "--locked", "--package", "bench"]))?;

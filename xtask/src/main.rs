@@ -62,3 +62,25 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_bench_gets_its_options_and_the_question_for_help_as_they_are() {
+        for args in [&["runtime", "--objects", "7"][..], &["inference", "--help"], &["--help"]] {
+            let line = ["xtask", "bench"].iter().chain(args);
+            let parsed = Cli::try_parse_from(line).unwrap_or_else(|refused| panic!("{refused}"));
+            let Command::Bench(bench) = parsed.command else { panic!("no bench") };
+            assert_eq!(bench.args(), args);
+        }
+    }
+}

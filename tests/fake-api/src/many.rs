@@ -1,4 +1,5 @@
-//! An API server that knows nothing but ConfigMaps: one list in pages, and one watch that says what it is told to say.
+//! An API server under load, for the bench: ConfigMaps alone, one list in pages, and one watch. It makes its objects as
+//! they are read and keeps none, so that what it costs does not grow with their number.
 
 use std::{
     ops::Range,
@@ -12,9 +13,7 @@ use std::{
 use anyhow::Context as _;
 use axum::{
     Router,
-    body::{Body, Bytes},
     extract::{Query, State},
-    http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
     routing::get,
 };
@@ -22,11 +21,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::mpsc, task::JoinHandle};
 
+use crate::answer::{answered, event_line, status, streamed};
+
 /// Serves until it is dropped.
 pub struct FakeApi {
     port: u16,
     version: AtomicU64,
-    events: mpsc::Sender<Bytes>,
+    events: mpsc::Sender<String>,
     server: JoinHandle<()>,
 }
 
@@ -45,7 +46,7 @@ const FIRST_VERSION: u64 = 1_000_000;
 struct Served {
     objects: u64,
     /// Taken by the first watch: a second one would mean that the engine has given the first up.
-    events: Arc<Mutex<Option<mpsc::Receiver<Bytes>>>>,
+    events: Arc<Mutex<Option<mpsc::Receiver<String>>>>,
 }
 
 #[derive(Deserialize)]
@@ -93,9 +94,8 @@ impl FakeApi {
 
     async fn tell(&self, what: &str, object: &Object) -> anyhow::Result<()> {
         let version = self.version.fetch_add(1, Ordering::Relaxed) + 1;
-        // The type comes first, as every API server writes it: readers decide by it how to read the object.
-        let line = format!("{{\"type\":\"{what}\",\"object\":{}}}\n", object.rendered(version));
-        self.events.send(line.into()).await.context("the engine has closed its watch")
+        let line = event_line(what, &object.rendered(version)) + "\n";
+        self.events.send(line).await.context("the engine has closed its watch")
     }
 }
 
@@ -176,22 +176,18 @@ fn list(served: &Served, params: &Params) -> Response {
         "metadata": {"resourceVersion": version, "continue": token},
         "items": items,
     });
-    answer(page.to_string().into())
+    answered(200, page.to_string())
 }
 
 fn watch(served: &Served) -> Response {
     let Some(events) = served.events.lock().unwrap_or_else(PoisonError::into_inner).take() else {
-        return (StatusCode::GONE, "there is one watch only").into_response();
+        return answered(410, status(410, "Expired", "there is one watch only").to_string());
     };
     let lines = futures::stream::unfold(events, async |mut events| {
         let line = events.recv().await?;
-        Some((Ok::<Bytes, std::convert::Infallible>(line), events))
+        Some((line, events))
     });
-    answer(Body::from_stream(lines))
-}
-
-fn answer(body: Body) -> Response {
-    ([(CONTENT_TYPE, "application/json")], body).into_response()
+    streamed(lines).into_response()
 }
 
 #[cfg(test)]
