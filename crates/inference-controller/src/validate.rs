@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use api::{
     aiinference::{
-        AIInference, AIInferenceSpec, DEFAULT_SURGE_TIMEOUT_SECONDS, Engine, Medium, ModelStore, ModelVolume,
-        Rollout,
+        AIInference, AIInferenceSpec, Addressing, DEFAULT_SURGE_TIMEOUT_SECONDS, Engine, Medium, ModelLoader,
+        ModelStore, ModelVolume, Rollout,
     },
     labels,
     pods::{EnvVar, PodOptions, Resources},
@@ -49,6 +49,8 @@ pub(crate) struct ValidInference {
     /// How long a node may be gone before its pods are replaced.
     pub(crate) node_failure: Duration,
     pub(crate) pods: PodOptions,
+    /// Settings of the loader.
+    pub(crate) loader: ModelLoader,
     /// Value of the annotation that asks for what this release renders.
     pub(crate) refresh: Option<String>,
     /// A flag that an earlier release accepted: pods that run with it are kept, new ones are refused.
@@ -102,7 +104,13 @@ pub(crate) fn validate(model: &AIInference) -> Result<ValidInference, Invalid> {
         )));
     }
     let resources = spec.resources.clone().unwrap_or_default();
-    memory_is_readable(&resources)?;
+    memory_is_readable("spec.resources", &resources)?;
+    let loader = spec.model_loader.clone().unwrap_or_default();
+    memory_is_readable(
+        "spec.modelLoader.resources",
+        loader.resources.as_ref().unwrap_or(&Resources::default()),
+    )?;
+    is_supported(spec.model_store.as_ref())?;
     Ok(ValidInference {
         namespace: meta.namespace.clone().unwrap_or_default(),
         name: owner.name.clone(),
@@ -123,6 +131,7 @@ pub(crate) fn validate(model: &AIInference) -> Result<ValidInference, Invalid> {
         surge_timeout: Duration::from_secs(u64::from(spec.surge_timeout_seconds.unsigned_abs())),
         node_failure: Duration::from_secs(u64::from(spec.node_failure_seconds.unsigned_abs())),
         pods: spec.pods.clone(),
+        loader,
         refresh: meta.annotations.as_ref().and_then(|known| known.get(labels::REFRESH).cloned()),
         tolerated,
     })
@@ -207,18 +216,35 @@ fn gpus(spec: &AIInferenceSpec) -> Result<Option<Gpus>, Invalid> {
     Ok(Some(Gpus { count: gpu.count, resource: gpu.resource_name.clone(), products }))
 }
 
-/// Memory is the one amount that we must add to.
-fn memory_is_readable(resources: &Resources) -> Result<(), Invalid> {
-    for (field, amounts) in [("requests", &resources.requests), ("limits", &resources.limits)] {
+/// Memory is the one amount that is added to.
+fn memory_is_readable(field: &str, resources: &Resources) -> Result<(), Invalid> {
+    for (kind, amounts) in [("requests", &resources.requests), ("limits", &resources.limits)] {
         if let Some(Quantity(memory)) = amounts.get("memory")
             && Bytes::parse(memory).is_none()
         {
             return Err(Invalid(format!(
-                "spec.resources.{field}.memory {memory:?} is no amount of bytes; write for example 16Gi"
+                "{field}.{kind}.memory {memory:?} is no amount of bytes; write for example 16Gi"
             )));
         }
     }
     Ok(())
+}
+
+/// Fields of the API that the loader of this release cannot carry out: ignoring them would read another bucket, trust
+/// another authority or serve unchecked bytes.
+fn is_supported(store: Option<&ModelStore>) -> Result<(), Invalid> {
+    let Some(store) = store else { return Ok(()) };
+    let fields = [
+        ("addressing", store.addressing != Addressing::Auto),
+        ("caSecretName", store.ca_secret_name.is_some()),
+        ("manifestDigest", store.manifest_digest.is_some()),
+    ];
+    match fields.into_iter().find(|(_, is_set)| *is_set) {
+        Some((field, _)) => Err(Invalid(format!(
+            "spec.modelStore.{field} is not supported by this release of the loader; remove it"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Fields that change no pod are set to one value first, so that scaling or pausing never re-renders one.
@@ -356,6 +382,21 @@ mod tests {
         ] {
             assert_eq!(valid(spec).template_hash, recorded, "{spec}");
         }
+    }
+
+    #[test]
+    fn what_the_loader_cannot_do_yet_is_refused_and_not_ignored() {
+        for (field, value) in [
+            ("addressing", "Path".to_owned()),
+            ("caSecretName", "ca".to_owned()),
+            ("manifestDigest", format!("'sha256:{}'", "0".repeat(64))),
+        ] {
+            let message = refusal(&format!(
+                "{{modelSource: s3://m, engine: vllm, gpu: {{count: 1}}, modelStore: {{{field}: {value}}}}}"
+            ));
+            assert!(message.contains(field) && message.ends_with("remove it"), "{message}");
+        }
+        valid("{modelSource: s3://m, engine: vllm, gpu: {count: 1}, modelStore: {addressing: Auto}}");
     }
 
     #[test]

@@ -53,8 +53,9 @@ env: [{name: HF_TOKEN, valueFrom: {secretKeyRef: {name: hf, key: token}}}, {name
 servedModelName: qwen
 modelStore: {endpoint: 'https://minio.example', secretName: store}
 modelVolume: {medium: Memory, size: 16Gi}
+modelLoader: {env: [{name: HTTPS_PROXY, value: 'http://proxy:3128'}], resources: {limits: {memory: 1Gi, cpu: 2}}}
 resources: {limits: {memory: 32Gi}, requests: {cpu: 4}}
-scheduling: {nodeSelector: {zone: a}, tolerations: [{key: spot, operator: Exists, effect: NoSchedule}], priorityClassName: high}
+scheduling: {runtimeClassName: kata, schedulerName: volcano, nodeSelector: {zone: a}, tolerations: [{key: spot, operator: Exists, effect: NoSchedule}], priorityClassName: high}
 imagePullSecrets: [{name: registry}]
 podLabels: {team: search}
 podAnnotations: {prometheus.io/scrape: 'false'}

@@ -52,7 +52,7 @@ pub(super) fn engine(valid: &ValidInference, profile: &Profile, image: &str) -> 
             ..Lifecycle::default()
         }),
         resources: Some(resources(valid)),
-        volume_mounts: Some(volumes::engine_mounts()),
+        volume_mounts: Some(volumes::engine_mounts(&valid.source)),
         // Engines write beside their own files.
         security_context: Some(container_security(None)),
         ..Container::default()

@@ -1,12 +1,15 @@
 //! The init container that copies the model into the pod, or checks that the claim holds one. Its exit code says why a
 //! model is not there.
 
+use std::collections::BTreeMap;
+
+use api::pods::{EnvVar as Variable, Resources};
 use k8s_openapi::{
     api::core::v1::{Container, EnvVar, EnvVarSource, ResourceRequirements, SecretKeySelector},
     apimachinery::pkg::api::resource::Quantity,
 };
 use quantity::Bytes;
-use workload::template::{container_security, literal};
+use workload::template::{container_security, env_var, literal, non_empty, raise};
 
 use super::{LOADER, volumes};
 use crate::{
@@ -28,35 +31,51 @@ pub(super) fn loader(valid: &ValidInference, image: &str) -> Container {
                 Volume::Memory { size } => MEMORY_LIMIT.plus(*size),
                 Volume::Disk { .. } | Volume::Claim { .. } => MEMORY_LIMIT,
             },
-            volumes::model_mount(),
+            volumes::model_mount(&valid.source),
         ),
         Source::Claim { .. } => {
             let path = literal(&volumes::model_path(&valid.source));
-            (
-                vec!["check".to_owned(), path, engine],
-                Vec::new(),
-                MEMORY_LIMIT,
-                volumes::read_only_model_mount(),
-            )
+            {
+                let arguments = vec!["check".to_owned(), path, engine, format!("--root={MODEL_PATH}")];
+                (arguments, Vec::new(), MEMORY_LIMIT, volumes::read_only_model_mount(&valid.source))
+            }
         }
     };
-    let requests = [
-        ("cpu".to_owned(), Quantity("100m".to_owned())),
-        ("memory".to_owned(), Bytes::mebibytes(128).quantity()),
-    ];
     Container {
         name: LOADER.to_owned(),
         image: Some(image.to_owned()),
         args: Some(arguments),
-        env: (!environment.is_empty()).then_some(environment),
-        resources: Some(ResourceRequirements {
-            requests: Some(requests.into()),
-            limits: Some([("memory".to_owned(), memory.quantity())].into()),
-            ..ResourceRequirements::default()
-        }),
+        env: non_empty(with_users(environment, &valid.loader.env)),
+        resources: Some(resources(valid, memory)),
         volume_mounts: Some(vec![mount]),
         security_context: Some(container_security(Some(true))),
         ..Container::default()
+    }
+}
+
+/// What the user names wins.
+fn with_users(own: Vec<EnvVar>, users: &[Variable]) -> Vec<EnvVar> {
+    let is_free = |own: &EnvVar| users.iter().all(|variable| variable.name != own.name);
+    own.into_iter().filter(is_free).chain(users.iter().map(env_var)).collect()
+}
+
+fn resources(valid: &ValidInference, memory: Bytes) -> ResourceRequirements {
+    let Resources { requests, limits } = valid.loader.resources.clone().unwrap_or_default();
+    let mut limits: BTreeMap<_, _> = limits;
+    match &valid.source {
+        // Also what the user allows the loader is beside the pages of the model.
+        Source::Store { volume: Volume::Memory { size }, .. } => raise(&mut limits, "memory", *size),
+        Source::Store { volume: Volume::Disk { .. } | Volume::Claim { .. }, .. } | Source::Claim { .. } => {}
+    }
+    let default = |amounts: BTreeMap<String, Quantity>, own: Vec<(&str, Quantity)>| {
+        let own = own.into_iter().map(|(name, amount)| (name.to_owned(), amount));
+        own.chain(amounts).collect::<BTreeMap<_, _>>()
+    };
+    let own = vec![("cpu", Quantity("100m".to_owned())), ("memory", Bytes::mebibytes(128).quantity())];
+    ResourceRequirements {
+        requests: Some(default(requests, own)),
+        limits: Some(default(limits, vec![("memory", memory.quantity())])),
+        ..ResourceRequirements::default()
     }
 }
 

@@ -49,17 +49,25 @@ pub(super) fn model_path(source: &Source) -> String {
     }
 }
 
-pub(super) fn engine_mounts() -> Vec<VolumeMount> {
-    vec![read_only_model_mount(), mount(HOME_VOLUME, HOME), mount(SHARED_MEMORY, "/dev/shm")]
+pub(super) fn engine_mounts(source: &Source) -> Vec<VolumeMount> {
+    vec![read_only_model_mount(source), mount(HOME_VOLUME, HOME), mount(SHARED_MEMORY, "/dev/shm")]
 }
 
 /// What was checked stays what it is: even a compromised engine changes no weights.
-pub(super) fn read_only_model_mount() -> VolumeMount {
-    VolumeMount { read_only: Some(true), ..model_mount() }
+pub(super) fn read_only_model_mount(source: &Source) -> VolumeMount {
+    VolumeMount { read_only: Some(true), ..model_mount(source) }
 }
 
-pub(super) fn model_mount() -> VolumeMount {
-    mount(MODEL, MODEL_PATH)
+/// A fresh file system has a folder `lost+found` at its root, which Triton takes for a broken model: the copy lives in a
+/// folder beside it.
+pub(super) fn model_mount(source: &Source) -> VolumeMount {
+    let sub_path = match source {
+        Source::Store { volume: Volume::Claim { .. }, .. } => Some(MODEL.to_owned()),
+        Source::Store { volume: Volume::Disk { .. } | Volume::Memory { .. }, .. } | Source::Claim { .. } => {
+            None
+        }
+    };
+    VolumeMount { sub_path, ..mount(MODEL, MODEL_PATH) }
 }
 
 fn model(source: &Source) -> PodVolume {
