@@ -45,7 +45,7 @@ pub(crate) fn life(controller: &'static Controller) -> Life {
             edit: json!({"template": {"spec": {"terminationGracePeriodSeconds": 700}}}),
         },
         counted: &["aiinference_phase{phase=\"ready\"} 1", "aiinference_warmup_seconds_count 1"],
-        beyond_a_namespace: &[("", "nodes", "list"), ("", "nodes", "watch"), ("", "pods", "delete")],
+        beyond_a_namespace: &[("", "nodes", "list"), ("", "nodes", "watch")],
     }
 }
 
@@ -220,6 +220,10 @@ pub(crate) async fn use_every_right(scene: &Scene<'_>) {
     }
     create(scene, "chat", json!({"replicas": 2, "nodeFailureSeconds": 0})).await;
     until_ready(scene, "chat").await;
+    let crash =
+        json!([{"name": "SIM_CRASH_REASON", "value": "Error"}, {"name": "SIM_CRASH_AFTER", "value": "50ms"}]);
+    create(scene, "crash", json!({"env": crash})).await;
+    until_not_ready(scene, "crash", "CrashLoop").await;
     // Before it is created again, its owner is read.
     let services = scene.api::<Service>();
     let service = services.get("chat").await.unwrap().metadata.uid;

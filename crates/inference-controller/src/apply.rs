@@ -21,7 +21,7 @@ pub(crate) enum Applied {
     All {
         requeue_after: Option<Duration>,
     },
-    /// A child was not taken; nothing after it was tried.
+    /// A child was refused, or a deletion; nothing after it was tried.
     Refused(Refusal),
 }
 
@@ -31,7 +31,7 @@ pub(crate) async fn apply(
     plan: Plan,
     now: Timestamp,
 ) -> Result<Applied, ApplyError> {
-    let Plan { children, deletions, status, mut events, mut requeue_after } = plan;
+    let Plan { children, deletions, status, mut events, logs, mut requeue_after } = plan;
     // Children first: if one fails, the status is not written and so never claims what did not happen.
     for child in &children {
         match apply_child(ctx, child).await {
@@ -47,16 +47,26 @@ pub(crate) async fn apply(
         }
     }
     for deletion in &deletions {
-        match deletion {
-            Deletion::PodDisruptionBudget(budget) => ctx.budgets.delete(budget).await?,
-            Deletion::Pod(pod) => ctx.pods.delete(pod).await?,
-            Deletion::LoadingPod { pod, grace_seconds } => ctx.pods.delete_now(pod, *grace_seconds).await?,
+        let deleted = match deletion {
+            Deletion::PodDisruptionBudget(budget) => ctx.budgets.delete(budget).await,
+            Deletion::Pod(pod) => ctx.pods.delete(pod).await,
+            Deletion::LoadingPod { pod, grace_seconds } => ctx.pods.delete_now(pod, *grace_seconds).await,
+        };
+        if let Err(error) = deleted {
+            return Refusal::of(error).map(Applied::Refused);
         }
     }
     ctx.writer.apply_status(&ctx.models, model, &status).await?;
     // Events last: they tell of what the status already says.
     for note in &events {
         ctx.recorder.publish(model, note, now).await;
+    }
+    // Logs after everything that must not wait for a node.
+    for log in &logs {
+        let namespace = model.metadata.namespace.as_deref().unwrap_or_default();
+        let text = ctx.logs.end_of(namespace, &log.pod, &log.container, log.previous).await;
+        ctx.crashes.note(log, text.as_deref());
+        requeue_after = Some(Duration::ZERO);
     }
     Ok(Applied::All { requeue_after })
 }

@@ -13,7 +13,10 @@
 
 #![forbid(unsafe_code)]
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use api::{aiinference::AIInference, labels};
 use clap::Parser;
@@ -30,12 +33,14 @@ use runtime::{
     controller::Next,
     events::Recorder,
     kept::{Kept, Metadata},
+    logs::Logs,
     process::{Identity, Process, Started},
 };
 
 use workload::{
     claim::ClaimView,
     deployment::{DeploymentView, ReplicaSetView},
+    event::{ATTACH_FAILURES, EventView},
     node::{Losses, NodeView},
     pace::Pace,
     pod::{FAILED, PodView, UNFINISHED},
@@ -43,12 +48,14 @@ use workload::{
 
 use crate::{
     apply::{Applied, apply},
+    crashes::Crashes,
     observe::{Observed, Readers, count_managed, follow, keys_by_instance, keys_on_lost, observe},
     plan::{Defaults, RenderedDeployment, due, is_deployed, plan, refused, rejected},
     validate::{Invalid, ValidInference, validate},
 };
 
 mod apply;
+mod crashes;
 mod engine;
 mod metrics;
 mod names;
@@ -105,10 +112,13 @@ pub(crate) struct Context {
     /// Managed pods that kubelets have ended.
     pub(crate) failed_pods: Cache<PodView>,
     pub(crate) claims: Cache<ClaimView>,
+    pub(crate) attach_failures: Cache<EventView>,
     /// None in a process that may see one namespace alone: then no pod leaves a lost node, and no GPU is counted.
     pub(crate) nodes: Option<Cache<NodeView>>,
     pub(crate) losses: Arc<Mutex<Losses>>,
     pub(crate) pace: Pace,
+    pub(crate) logs: Logs,
+    pub(crate) crashes: Crashes,
     pub(crate) writer: Writer,
     pub(crate) recorder: Recorder,
     pub(crate) defaults: Defaults,
@@ -131,9 +141,12 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         pods: writer.of(process.watch_selected("Pod", UNFINISHED)),
         failed_pods: process.watch_matching("FailedPod", &ours, FAILED),
         claims: process.watch("PersistentVolumeClaim"),
+        attach_failures: process.watch_selected("Event", ATTACH_FAILURES),
         losses: nodes.as_ref().map(follow).unwrap_or_default(),
         nodes,
         pace: Pace::default(),
+        logs: process.logs(),
+        crashes: Crashes::default(),
         writer,
         recorder: process.recorder(),
         defaults: Defaults::new(args, sees_nodes),
@@ -167,6 +180,10 @@ async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Re
         return Ok(Next::Done);
     }
     let observed = observe(ctx, Arc::clone(&model), now);
+    if is_behind(&observed) {
+        // Its own watch is late: another process has rendered a newer spec.
+        return Ok(Next::After(LOOK_AGAIN_AT_ROOT));
+    }
     let valid = match validate(&model) {
         Ok(valid) => valid,
         Err(invalid) => return finish(apply(ctx, &model, rejected(&invalid, &observed, now), now).await?),
@@ -182,6 +199,16 @@ async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Re
         }
         done @ Applied::All { .. } => finish(done),
     }
+}
+
+/// For the watch of AIInferences to catch up.
+const LOOK_AGAIN_AT_ROOT: Duration = Duration::from_secs(1);
+
+/// Whether the Deployment was rendered for a later spec than the one that is known.
+fn is_behind(observed: &Observed) -> bool {
+    let rendered =
+        observed.deployment.as_ref().and_then(|deployment| deployment.generation.as_deref()?.parse().ok());
+    rendered > observed.model.metadata.generation
 }
 
 /// What this release refuses and an earlier one accepted is refused only to pods that do not run yet.

@@ -1,12 +1,15 @@
 //! What the caches know of one AIInference: everything that a plan needs, already classified. Sends nothing.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use api::aiinference::{AIInference, Rollout};
+use api::{
+    aiinference::{AIInference, Rollout},
+    labels,
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -19,7 +22,7 @@ use workload::{
     pod::{Instance, PodView},
 };
 
-use crate::{Context, names};
+use crate::{Context, crashes::Crash, names};
 
 mod claims;
 
@@ -45,6 +48,10 @@ pub(crate) struct Observed {
     pub(crate) rooms: Option<Vec<Room>>,
     /// The claim with its model.
     pub(crate) claim: Option<Arc<ClaimView>>,
+    /// Why volumes cannot be attached, by the uid of the pod that waits for one.
+    pub(crate) unattached: BTreeMap<String, String>,
+    /// What is known of crashes of its pods, by the pod's uid.
+    pub(crate) crashes: BTreeMap<String, Crash>,
 }
 
 /// The nodes, as far as they matter to one AIInference.
@@ -55,6 +62,8 @@ pub(crate) struct Nodes {
     /// How many of the cluster's nodes are down; counted only if one under its pods is.
     pub(crate) down: usize,
     pub(crate) all: usize,
+    /// Nodes or pods cannot be watched just now, so what is known of them may be out of date.
+    pub(crate) is_blind: bool,
 }
 
 pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Observed {
@@ -86,22 +95,43 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
     let budget =
         own(&ctx.budgets, &uid, &names::pod_disruption_budget(&name)).map(|kept| kept.meta().clone());
     let pods = deployed.iter().flatten().chain(&others).map(AsRef::as_ref);
+    let annotations = model.metadata.annotations.as_ref();
+    let is_refreshed = annotations.is_some_and(|known| known.contains_key(labels::REFRESH));
     let generation = model.metadata.generation.unwrap_or_default().to_string();
     let is_behind = |deployment: &DeploymentView| deployment.generation.as_deref() != Some(&*generation);
     let (mut nodes, mut room) = (Nodes::default(), None);
     if let Some(known) = &ctx.nodes {
         nodes = nodes_under(pods, known, &ctx.losses, now);
+        nodes.is_blind = known.blind_since().is_some() || ctx.pods.blind_since().is_some();
         // Counting reads every pod of the cluster, so it is done only for a pod that finds no node, and while old pods may
         // go first.
         let may_replace = model.spec.rollout == Rollout::Replace
-            && (!others.is_empty() || deployment.as_ref().is_some_and(is_behind));
+            && (!others.is_empty() || is_refreshed || deployment.as_ref().is_some_and(is_behind));
         if may_replace || deployed.iter().flatten().any(|pod| pod.is_unschedulable()) {
             let resource = &model.spec.gpu.resource_name;
             room = Some(rooms(known.all().into_iter(), ctx.pods.all().iter().map(AsRef::as_ref), resource));
         }
     }
     let claim = claims::claim_key(&model).and_then(|key| ctx.claims.get(&key));
-    Observed { model, deployment, deployed, others, terminating, failed, budget, nodes, rooms: room, claim }
+    let crashed = deployed.iter().flatten().filter(|pod: &&Arc<PodView>| !pod.is_ready && has_restarted(pod));
+    let crashes = crashed.map(|pod| (pod.uid().to_owned(), ctx.crashes.of(pod.uid()))).collect();
+    let waiting =
+        deployed.iter().flatten().filter(|pod: &&Arc<PodView>| pod.node.is_some() && !has_begun(pod));
+    let unattached = attach_failures(ctx, &waiting.map(|pod| pod.uid()).collect());
+    Observed {
+        model,
+        deployment,
+        deployed,
+        others,
+        terminating,
+        failed,
+        budget,
+        nodes,
+        rooms: room,
+        claim,
+        unattached,
+        crashes,
+    }
 }
 
 impl Observed {
@@ -116,11 +146,32 @@ impl Observed {
     }
 }
 
-/// What kubelets did longer ago has no bearing on whether pods run now.
-const LATELY: Duration = Duration::from_secs(600);
+fn has_begun(pod: &PodView) -> bool {
+    let mut containers = pod.init_containers.iter().chain(&pod.containers);
+    containers
+        .any(|one| one.state.running.is_some() || one.state.terminated.is_some() || one.restart_count > 0)
+}
+
+/// Events of the cluster's own controllers; they are few, and looked at only for pods that have not begun.
+fn attach_failures(ctx: &Context, waiting: &BTreeSet<&str>) -> BTreeMap<String, String> {
+    if waiting.is_empty() {
+        return BTreeMap::new();
+    }
+    let events = ctx.attach_failures.all();
+    let of_waiting = events.iter().filter(|event| waiting.contains(event.pod_uid()));
+    of_waiting.map(|event| (event.pod_uid().to_owned(), event.message.clone())).collect()
+}
+
+fn has_restarted(pod: &PodView) -> bool {
+    pod.containers.iter().any(|container| container.restart_count > 0 || container.state.terminated.is_some())
+}
+
+/// Longer than a large model takes from download to eviction, several times over.
+const LATELY: Duration = Duration::from_secs(3_600);
 
 fn failed_lately(pod: &PodView, now: Timestamp) -> bool {
-    let age = pod.created().map(|created| now.duration_since(created));
+    // When it ceased to be ready, or never became: close to its end.
+    let age = pod.ready_turned.or(pod.created()).map(|ended| now.duration_since(ended));
     age.is_some_and(|age| Duration::try_from(age).unwrap_or_default() < LATELY)
 }
 
@@ -192,7 +243,12 @@ fn nodes_under<'a>(
         return Nodes::default();
     }
     let all = known.all();
-    Nodes { lost, down: all.iter().filter(|node| node.lost().is_some()).count(), all: all.len() }
+    Nodes {
+        lost,
+        down: all.iter().filter(|node| node.lost().is_some()).count(),
+        all: all.len(),
+        is_blind: false,
+    }
 }
 
 fn own<V: Resource>(children: &Cache<V>, uid: &str, name: &str) -> Option<Arc<V>> {
@@ -223,7 +279,8 @@ mod tests {
         }
         let under = |name: &str| {
             let pod = pod(&format!("{{node: {name}}}"));
-            let Nodes { lost, down, all } = nodes_under(std::iter::once(&pod), &known, &losses, at(1));
+            let Nodes { lost, down, all, is_blind: _ } =
+                nodes_under(std::iter::once(&pod), &known, &losses, at(1));
             (lost.len(), down, all)
         };
         assert_eq!(under("a"), (1, 2, 3));

@@ -16,6 +16,7 @@ use serde::Serialize;
 use workload::pace::Allowance;
 
 use crate::{
+    crashes::Log,
     observe::Observed,
     validate::{Invalid, ValidInference},
 };
@@ -50,6 +51,8 @@ pub(crate) struct Plan {
     pub(crate) deletions: Vec<Deletion>,
     pub(crate) status: AIInferenceStatus,
     pub(crate) events: Vec<Note>,
+    /// What the next plan needs to say why an engine crashed.
+    pub(crate) logs: Vec<Log>,
     /// When to look again even if nothing changes.
     pub(crate) requeue_after: Option<Duration>,
 }
@@ -100,7 +103,8 @@ pub(crate) fn plan(
         rollout.warning.filter(|warning| !valid.pods.paused && !events::was_announced(observed, warning))
     {
         // First the warning, then, in the next reconcile, what it warns of.
-        let status = status::of_valid(valid, &revision, observed, judged, moves.migrations, now);
+        let reported = observed.model.status.clone().unwrap_or_default().migrations;
+        let status = status::of_valid(valid, &revision, observed, judged, reported, now);
         let announced = vec![events::announcement(warning)];
         return status_only(status, announced, Some(Duration::ZERO));
     }
@@ -130,7 +134,8 @@ pub(crate) fn plan(
         )
     };
     let events = moves.events.into_iter().chain(changes).collect();
-    Plan { children, deletions, status, events, requeue_after: soonest.into_iter().chain(wait).min() }
+    let logs = faults::logs_to_read(revision.pods, observed);
+    Plan { children, deletions, status, events, logs, requeue_after: soonest.into_iter().chain(wait).min() }
 }
 
 /// For a spec that cannot be carried out: what runs is left running.
@@ -165,7 +170,7 @@ pub(crate) fn refused(
 
 /// A plan that changes nothing else.
 fn status_only(status: AIInferenceStatus, events: Vec<Note>, requeue_after: Option<Duration>) -> Plan {
-    Plan { children: Vec::new(), deletions: Vec::new(), status, events, requeue_after }
+    Plan { children: Vec::new(), deletions: Vec::new(), status, events, logs: Vec::new(), requeue_after }
 }
 
 #[cfg(test)]

@@ -99,6 +99,8 @@ impl Scene {
                 nodes: Nodes::default(),
                 rooms: None,
                 claim: None,
+                unattached: Default::default(),
+                crashes: Default::default(),
             },
         }
     }

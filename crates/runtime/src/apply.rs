@@ -203,7 +203,7 @@ impl Writer {
         // The uid keeps the status of a deleted object away from its namesake; the version, an older status from a newer.
         let body = json!({
             "apiVersion": K::api_version(&()),
-            "kind": about.kind,
+            "kind": K::kind(&()),
             "metadata": {
                 "name": &*key.name,
                 "namespace": &*key.namespace,
@@ -246,7 +246,7 @@ impl Writer {
     {
         let mut body = serde_json::to_value(desired).map_err(|source| about.render(source))?;
         body["apiVersion"] = json!(K::api_version(&()));
-        body["kind"] = json!(about.kind);
+        body["kind"] = json!(K::kind(&()));
         let hash = Sha256::digest(body.to_string());
         let hash: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         body["metadata"]["annotations"][self.hash_annotation] = json!(hash);

@@ -28,6 +28,7 @@ mod fights;
 pub mod health;
 pub mod kept;
 pub mod lease;
+pub mod logs;
 pub mod metrics;
 mod owners;
 pub mod process;

@@ -34,6 +34,7 @@ use crate::{
     controller::{Controller, Next, Options, ReconcileError},
     events::Recorder,
     lease::{Elector, Loss, Timings},
+    logs::Logs,
     metrics::Metrics,
     telemetry,
     watch::{Plane, Scope},
@@ -131,6 +132,10 @@ impl Process {
             self.replica.clone(),
             Arc::clone(&self.metrics),
         )
+    }
+
+    pub fn logs(&self) -> Logs {
+        Logs::new(self.client.clone())
     }
 
     pub fn metrics(&self) -> &Arc<Metrics> {

@@ -53,6 +53,10 @@ pub fn last_end(container: &Container) -> Option<&Terminated> {
 /// A container that keeps ending: the kubelet waits before it tries again, or the last run was short and not the first.
 /// One end is no loop: a node that reboots ends every container once.
 pub fn keeps_ending(container: &Container) -> Option<&Terminated> {
+    if container.started == Some(true) {
+        // This run got through its start, whatever became of earlier ones.
+        return None;
+    }
     let ended = last_end(container)?;
     let backs_off = container.state.waiting.as_ref().is_some_and(|waiting| waiting.reason == BACK_OFF);
     let ran_for = ended
@@ -70,7 +74,9 @@ pub fn is_out_of_memory(ended: &Terminated) -> bool {
 /// A text of another program, cut to a length that fits a condition.
 pub fn quote(text: &str) -> String {
     let text = text.trim();
-    text.get(..text.floor_char_boundary(LONGEST_QUOTE)).unwrap_or(text).to_owned()
+    let text = text.get(..text.floor_char_boundary(LONGEST_QUOTE)).unwrap_or(text);
+    // A terminal that shows a condition must not act on it.
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -105,6 +111,19 @@ mod tests {
         };
         assert!(ran("00:09:59"));
         assert!(!ran("00:10:00"));
+    }
+
+    #[test]
+    fn a_run_that_got_through_its_start_is_no_loop_whatever_came_before() {
+        assert!(!loops(
+            "restartCount: 2, started: true, state: {running: {}}, lastState: {terminated: {exitCode: 1}}"
+        ));
+    }
+
+    #[test]
+    fn a_quote_is_bounded_and_has_no_control_characters() {
+        assert_eq!(quote(" a\u{1b}[31mb\nc "), "a [31mb c");
+        assert_eq!(quote(&"x".repeat(9_999)).len(), LONGEST_QUOTE);
     }
 
     #[test]

@@ -41,6 +41,15 @@ pub struct Room {
     pub free: i64,
 }
 
+/// Whether a pod would have enough GPUs in the place of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    Fits,
+    TooSmall,
+    /// A node label that decides is not kept.
+    Unknown,
+}
+
 /// What a pod asks of its node: accelerators, and where it may run.
 #[derive(Clone, Copy, Debug)]
 pub struct Demand<'a> {
@@ -122,23 +131,20 @@ impl Demand<'_> {
         Some(Cause { reason: reasons::INSUFFICIENT_GPU, message })
     }
 
-    /// Whether the pod would fit on a node if one of `others` gave its GPUs back. False in doubt: where a node label
-    /// that decides is not known.
-    pub fn fits_instead_of<'a>(&self, mut others: impl Iterator<Item = &'a PodView>, rooms: &[Room]) -> bool {
-        let selects = |key: &String| is_known_label(key);
+    /// Whether the pod would find its GPUs if `other` gave its own back.
+    pub fn fit_instead_of(&self, other: &PodView, rooms: &[Room]) -> Fit {
         let mut keys =
             self.gpus.products.iter().map(|product| &product.key).chain(self.node_selector().keys());
-        if !keys.all(selects) {
-            return false;
+        if !keys.all(|key| is_known_label(key)) {
+            return Fit::Unknown;
         }
-        others.any(|other| {
-            let room = rooms.iter().find(|room| other.node.as_deref() == Some(room.node.name()));
-            room.is_some_and(|room| {
-                is_of(&room.node, &self.gpus.products)
-                    && self.may_run_on(&room.node)
-                    && room.free + other.held.of(&self.gpus.resource) >= self.gpus.needed()
-            })
-        })
+        let room = rooms.iter().find(|room| other.node.as_deref() == Some(room.node.name()));
+        let fits = room.is_some_and(|room| {
+            is_of(&room.node, &self.gpus.products)
+                && self.may_run_on(&room.node)
+                && room.free + other.held.of(&self.gpus.resource) >= self.gpus.needed()
+        });
+        if fits { Fit::Fits } else { Fit::TooSmall }
     }
 
     fn may_run_on(&self, node: &NodeView) -> bool {
@@ -275,7 +281,7 @@ mod tests {
         assert_eq!(shortage(&unknown, &[room("A100", 1, "")]), None);
         let old = holder("a", 1);
         let demand = Demand { gpus: &unknown, scheduling: None };
-        assert!(!demand.fits_instead_of(std::iter::once(&old), &[room("A100", 99, "")]));
+        assert_eq!(demand.fit_instead_of(&old, &[room("A100", 99, "")]), Fit::Unknown);
     }
 
     fn holder(node: &str, gpus: i64) -> PodView {
@@ -291,19 +297,17 @@ mod tests {
         let fits = |gpus: &Gpus, scheduling: &str, room: Room, held: i64| {
             let scheduling: Scheduling = serde_saphyr::from_str(scheduling).unwrap();
             let demand = Demand { gpus, scheduling: Some(&scheduling) };
-            demand.fits_instead_of(std::iter::once(&holder("a", held)), &[room])
+            demand.fit_instead_of(&holder("a", held), &[room])
         };
         let a100 = || room("A100", 0, "");
-        assert!(fits(&gpus(1, &["A100"]), "{}", a100(), 1));
-        assert!(!fits(&gpus(1, &["H100"]), "{}", a100(), 1), "another product");
-        assert!(!fits(&gpus(2, &["A100"]), "{}", a100(), 1), "too few even then");
-        assert!(fits(&gpus(2, &["A100"]), "{}", room("A100", 1, ""), 1));
+        assert_eq!(fits(&gpus(1, &["A100"]), "{}", a100(), 1), Fit::Fits);
+        assert_eq!(fits(&gpus(1, &["H100"]), "{}", a100(), 1), Fit::TooSmall);
+        assert_eq!(fits(&gpus(2, &["A100"]), "{}", a100(), 1), Fit::TooSmall);
+        assert_eq!(fits(&gpus(2, &["A100"]), "{}", room("A100", 1, ""), 1), Fit::Fits);
         let tainted = room("A100", 0, "spec: {taints: [{key: theirs, effect: NoSchedule}]}");
-        assert!(!fits(&gpus(1, &[]), "{}", tainted, 1));
-        assert!(
-            !fits(&gpus(1, &[]), "{nodeSelector: {disk: fast}}", a100(), 1),
-            "the node has no such label"
-        );
-        assert!(!fits(&gpus(1, &[]), "{nodeSelector: {kubernetes.io/os: linux}}", a100(), 1), "not known");
+        assert_eq!(fits(&gpus(1, &[]), "{}", tainted, 1), Fit::TooSmall);
+        assert_eq!(fits(&gpus(1, &[]), "{nodeSelector: {disk: fast}}", a100(), 1), Fit::TooSmall);
+        let unknown = "{nodeSelector: {kubernetes.io/os: linux}}";
+        assert_eq!(fits(&gpus(1, &[]), unknown, a100(), 1), Fit::Unknown);
     }
 }

@@ -1,7 +1,7 @@
 //! Pods, nodes, claims and GPUs as controllers see and render them.
 //!
 //! ```text
-//!  seen:      pod, node, claim, deployment       narrow views, decoded from what a watch delivers
+//!  seen:      pod, node, claim, deployment, event narrow views, decoded from what a watch delivers
 //!  judged:    container, gpu, claim, pace        why a pod does not start or stay, what fits where, how fast pods move
 //!  rendered:  template, kept_template, name      restricted pod templates, what is kept of them, names of children
 //! ```
@@ -15,6 +15,7 @@ pub mod amounts;
 pub mod claim;
 pub mod container;
 pub mod deployment;
+pub mod event;
 pub mod gpu;
 pub mod kept_template;
 pub mod name;

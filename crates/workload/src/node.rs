@@ -137,7 +137,8 @@ impl Losses {
         if let Some(known) = self.0.get(name).filter(|known| fresh(known)) {
             return known.since;
         }
-        self.0.retain(|_, known| known.reported.how != Loss::Deleted || fresh(known));
+        // Names of nodes that come and go need not repeat.
+        self.0.retain(|_, known| fresh(known));
         let reported = Lost { how: Loss::Deleted, since: now };
         self.0.insert(name.to_owned(), Known { since: now, reported });
         now

@@ -45,7 +45,8 @@ impl Pace {
 
 impl Window {
     fn allow(&mut self, uids: &[&str], of: usize, now: Timestamp) -> Allowance {
-        self.granted.retain(|(_, at)| age(*at, now) < WINDOW);
+        // After a clock was set back, grants lie in the future: they are forgotten.
+        self.granted.retain(|(_, at)| *at <= now && age(*at, now) < WINDOW);
         let most = (of * PERCENT_OF_PODS / 100).max(1);
         let mut pods = BTreeSet::new();
         let mut look_again = None;
@@ -107,6 +108,13 @@ mod tests {
         let mut window = Window::default();
         assert_eq!(window.allow(&["a"], 4, at(0)), allowance(&["a"], None));
         assert_eq!(window.allow(&["a"], 4, at(1)), allowance(&["a"], None));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_blocks_nothing() {
+        let mut window = Window::default();
+        window.allow(&["a"], 4, at(3_600));
+        assert_eq!(window.allow(&["b"], 4, at(0)), allowance(&["b"], None));
     }
 
     proptest! {

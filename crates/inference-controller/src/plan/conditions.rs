@@ -17,8 +17,8 @@ use workload::{
 
 use super::{
     faults::{
-        About, Fault, WarmUp, claim_fault, creation_fault, eviction_fault, fault_of, placement_fault,
-        warm_up, was_killed,
+        About, Fault, WarmUp, attach_fault, claim_fault, creation_fault, eviction_fault, fault_of,
+        placement_fault, warm_up, was_killed,
     },
     nodes::Moves,
     pod::{ENGINE, LOADER},
@@ -113,7 +113,10 @@ pub(super) fn of_refused(
         Refusal::Leftover => return judged,
         Refusal::OwnershipConflict(message) => (reasons::OWNERSHIP_CONFLICT, message),
         Refusal::Denied(message) => {
-            judged.replace(fails(conditions::PROGRESSING, reasons::DENIED, message.clone()));
+            // What was announced stays announced.
+            let warning = decided.rollout.warning.iter().map(|warning| format!("{warning}; "));
+            let said = warning.chain([message.clone()]).collect();
+            judged.replace(fails(conditions::PROGRESSING, reasons::DENIED, said));
             (reasons::DENIED, message)
         }
         Refusal::Invalid(message) => {
@@ -285,7 +288,9 @@ fn faults(
     let had_timed_out = reason_before(observed, conditions::PROGRESSING) == Some(reasons::WARMUP_TIMEOUT);
     let of_pods = pods.iter().filter_map(|pod| {
         let timed_out = warm_up(pod, timeout, now) == WarmUp::TimedOut && !pod.is_ready;
-        let fault = fault_of(pod).or_else(|| placement_fault(valid, pod, observed.rooms.as_deref()));
+        let fault = fault_of(pod, observed.crashes.get(pod.uid()), now)
+            .or_else(|| attach_fault(pod, observed))
+            .or_else(|| placement_fault(valid, pod, observed.rooms.as_deref()));
         // The kubelet's restart comes after the timeout, and must not hide it behind a crash.
         let was_restarted = had_timed_out && !pod.is_ready && was_killed(pod);
         if timed_out || was_restarted { Some(too_slow(valid, pod)) } else { fault }
@@ -377,6 +382,10 @@ fn progressing(
     let Decided { revision: _, moves, rollout } = decided;
     let type_ = conditions::PROGRESSING;
     let Counts { all, ready, updated, updated_ready } = counts;
+    // Before any fault: what is about to be done must have been said.
+    if let Some(warning) = &rollout.warning {
+        return holds(type_, reasons::ROLLING, warning.clone());
+    }
     if let Some(Fault { reason, message, about: _ }) = fault {
         let still = ready - updated_ready;
         let message = if still > 0 {
@@ -389,9 +398,7 @@ fn progressing(
     let wanted = valid.replicas;
     let was_complete = [Some(reasons::COMPLETE), Some(reasons::SCALING), Some(reasons::MIGRATING)]
         .contains(&reason_before(observed, type_));
-    if let Some(warning) = &rollout.warning {
-        holds(type_, reasons::ROLLING, warning.clone())
-    } else if all > updated {
+    if all > updated {
         let message =
             format!("{updated_ready} of {wanted} replicas are ready, {} pods are older", all - updated);
         holds(type_, reasons::ROLLING, message)

@@ -1,5 +1,7 @@
 //! The Deployment: how many pods, and how a change reaches them.
 
+use std::borrow::Cow;
+
 use k8s_openapi::{
     api::apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment},
     apimachinery::pkg::{
@@ -19,11 +21,40 @@ use super::{
 use crate::{names, validate::ValidInference};
 
 /// A Deployment whose pod template may have fields that this release does not know.
-#[derive(Resource, Clone, Debug, Serialize)]
-#[resource(inherit = Deployment)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct RenderedDeployment {
     pub(crate) metadata: ObjectMeta,
     pub(crate) spec: Value,
+}
+
+/// Written as what it is; the derived form allocates its names, and names of metrics must be static.
+impl Resource for RenderedDeployment {
+    type DynamicType = ();
+    type Scope = <Deployment as Resource>::Scope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        Deployment::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        Deployment::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        Deployment::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        Deployment::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
 }
 
 /// How Kubernetes writes "no deadline". A model may load for hours, and whether it has taken too long is our decision.

@@ -39,7 +39,8 @@ pub(super) fn announcement(message: String) -> Note {
 pub(super) fn was_announced(observed: &Observed, message: &str) -> bool {
     let status = observed.model.status.as_ref();
     let mut known = status.into_iter().flat_map(|status| &status.conditions);
-    known.any(|condition| condition.type_ == conditions::PROGRESSING && condition.message == message)
+    known
+        .any(|condition| condition.type_ == conditions::PROGRESSING && condition.message.starts_with(message))
 }
 
 /// Whether it deserves a look: it failed, or it waits for something that may never come.

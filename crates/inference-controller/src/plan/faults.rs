@@ -3,7 +3,7 @@
 //! A container that keeps ending counts as failing until it is ready, also while the kubelet tries it again: a condition
 //! that changed with every restart would be of no use.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use api::{loader::ExitCode, reasons};
 use jiff::Timestamp;
@@ -17,6 +17,7 @@ use workload::{
 
 use super::pod::{ENGINE, LOADER};
 use crate::{
+    crashes::{Crash, Log},
     observe::Observed,
     validate::{Source, ValidInference},
 };
@@ -46,6 +47,8 @@ pub(super) enum WarmUp {
     TimedOut,
 }
 
+/// How long a loader waits for a store that does not answer before it ends.
+const LOADER_PATIENCE: Duration = Duration::from_secs(180);
 /// One eviction is what node pressure does now and then; two of pods that never got ready have a lasting cause.
 const EVICTIONS: usize = 2;
 
@@ -57,12 +60,31 @@ impl About {
 }
 
 /// Why a pod does not get ready.
-pub(super) fn fault_of(pod: &PodView) -> Option<Fault> {
+pub(super) fn fault_of(pod: &PodView, crash: Option<&Crash>, now: Timestamp) -> Option<Fault> {
     if pod.is_ready {
         return None;
     }
-    let loader = pod.init_container(LOADER).and_then(|loader| loader_fault(pod, loader));
-    loader.or_else(|| engine_fault(pod, pod.container(ENGINE)?))
+    let loader = pod.init_container(LOADER).and_then(|loader| loader_fault(pod, loader, now));
+    loader
+        .or_else(|| engine_fault(pod, pod.container(ENGINE)?, crash.and_then(|crash| crash.cause.as_deref())))
+}
+
+/// Logs of engines that keep ending and have not said why yet.
+pub(super) fn logs_to_read(pods: &[Arc<PodView>], observed: &Observed) -> Vec<Log> {
+    let log = |pod: &Arc<PodView>| {
+        let engine = pod.container(ENGINE).filter(|_| !pod.is_ready)?;
+        keeps_ending(engine).filter(|ended| !is_out_of_memory(ended))?;
+        let restarts = engine.restart_count;
+        let unread = observed.crashes.get(pod.uid()).is_none_or(|crash| crash.needs_reading(restarts));
+        unread.then(|| Log {
+            uid: pod.uid().to_owned(),
+            pod: pod.name().to_owned(),
+            container: ENGINE.to_owned(),
+            restarts,
+            previous: engine.state.terminated.is_none(),
+        })
+    };
+    pods.iter().filter_map(log).collect()
 }
 
 /// Why no node takes a pod. What is not counted as too few GPUs, because something else is wrong, or because the
@@ -118,6 +140,14 @@ pub(super) fn creation_fault(deployment: &DeploymentView) -> Option<Fault> {
     Some(About::Scheduled.fault(Cause { reason: reasons::UNSCHEDULABLE, message }))
 }
 
+/// Why a pod that was placed does not begin: a volume that another node has.
+pub(super) fn attach_fault(pod: &PodView, observed: &Observed) -> Option<Fault> {
+    let said = observed.unattached.get(pod.uid())?;
+    let node = pod.node.as_deref().unwrap_or_default();
+    let message = format!("pod {} waits on node {node} for its volume: {}", pod.name(), quote(said));
+    Some(About::Progressing.fault(Cause { reason: reasons::VOLUME_NOT_ATTACHED, message }))
+}
+
 /// Pods that kubelets evict or reject again and again.
 pub(super) fn eviction_fault(failed: &[&PodView]) -> Option<Fault> {
     let last = failed.iter().max_by_key(|pod| pod.created()).filter(|_| failed.len() >= EVICTIONS)?;
@@ -154,12 +184,18 @@ pub(super) fn was_killed(pod: &PodView) -> bool {
     pod.container(ENGINE).and_then(last_end).is_some_and(|ended| ended.exit_code > 128)
 }
 
-fn loader_fault(pod: &PodView, loader: &Container) -> Option<Fault> {
+fn loader_fault(pod: &PodView, loader: &Container, now: Timestamp) -> Option<Fault> {
     if loader.state.terminated.as_ref().is_some_and(|ended| ended.exit_code == 0) {
         return None;
     }
     if let Some(cause) = start_fault(pod, loader) {
         return Some(About::Progressing.fault(cause));
+    }
+    let since = loader.state.running.as_ref().and_then(|running| running.started_at);
+    let runs_for = since.and_then(|since| Duration::try_from(now.duration_since(since)).ok());
+    if runs_for.is_some_and(|runs| runs > LOADER_PATIENCE) {
+        // Without progress it would have ended.
+        return None;
     }
     // One that is run again, after a reboot of its node, has ended with code 0 before.
     let ended = last_end(loader).filter(|ended| ended.exit_code != 0)?;
@@ -168,16 +204,16 @@ fn loader_fault(pod: &PodView, loader: &Container) -> Option<Fault> {
             let message = format!("{LOADER} of pod {}: {}", pod.name(), last_words(ended));
             Some(About::ModelLoaded.fault(Cause { reason: code.reason(), message }))
         }
-        None => keeps_ending(loader).map(|ended| crash(pod, loader, ended)),
+        None => keeps_ending(loader).map(|ended| crash(pod, loader, ended, None)),
     }
 }
 
-fn engine_fault(pod: &PodView, engine: &Container) -> Option<Fault> {
+fn engine_fault(pod: &PodView, engine: &Container, why: Option<&str>) -> Option<Fault> {
     let cause = start_fault(pod, engine).map(|cause| About::Progressing.fault(cause));
-    cause.or_else(|| keeps_ending(engine).map(|ended| crash(pod, engine, ended)))
+    cause.or_else(|| keeps_ending(engine).map(|ended| crash(pod, engine, ended, why)))
 }
 
-fn crash(pod: &PodView, container: &Container, ended: &Terminated) -> Fault {
+fn crash(pod: &PodView, container: &Container, ended: &Terminated, why: Option<&str>) -> Fault {
     let (name, pod, times) = (container.name.as_str(), pod.name(), container.restart_count);
     let (reason, how, hint) = if is_out_of_memory(ended) {
         let how = "used more memory than its limit".to_owned();
@@ -190,7 +226,8 @@ fn crash(pod: &PodView, container: &Container, ended: &Terminated) -> Fault {
         let how = format!("ended with code {}", ended.exit_code);
         (reasons::CRASH_LOOP, how, format!("see kubectl logs {pod} -c {name} --previous"))
     };
-    let message = format!("{name} of pod {pod} {how} ({times} restarts); {hint}");
+    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+    let message = format!("{name} of pod {pod} {how} ({times} restarts){why}; {hint}");
     About::Progressing.fault(Cause { reason, message })
 }
 
@@ -215,7 +252,7 @@ mod tests {
     use super::*;
 
     fn reason_and_condition(parts: &str) -> Option<(&'static str, About)> {
-        fault_of(&pod(parts)).map(|fault| (fault.reason, fault.about))
+        fault_of(&pod(parts), None, at(0)).map(|fault| (fault.reason, fault.about))
     }
 
     fn engine(state: &str) -> Option<(&'static str, About)> {
@@ -310,14 +347,34 @@ mod tests {
     }
 
     #[test]
+    fn a_loader_that_has_run_for_long_again_is_no_fault() {
+        let running = |seconds: i64| {
+            let since = at(-seconds);
+            loader(&format!(
+                "state: {{running: {{startedAt: '{since}'}}}}, lastState: {{terminated: {{exitCode: 12}}}}"
+            ))
+        };
+        assert_eq!(running(180), Some((reasons::SOURCE_UNREACHABLE, About::ModelLoaded)));
+        assert_eq!(running(181), None);
+    }
+
+    #[test]
     fn what_the_loader_said_is_repeated_and_what_the_engine_said_is_not() {
-        let loader = fault_of(&pod(
-            "{init: [{name: model-loader, state: {terminated: {exitCode: 11, message: 'no object under qwen/'}}}]}",
-        ));
+        let loader = fault_of(
+            &pod(
+                "{init: [{name: model-loader, state: {terminated: {exitCode: 11, message: 'no object under qwen/'}}}]}",
+            ),
+            None,
+            at(0),
+        );
         assert_eq!(loader.unwrap().message, "model-loader of pod chat-0: no object under qwen/");
-        let engine = fault_of(&pod(
-            "{containers: [{name: engine, restartCount: 2, state: {terminated: {exitCode: 1, message: 'token=secret'}}}]}",
-        ));
+        let engine = fault_of(
+            &pod(
+                "{containers: [{name: engine, restartCount: 2, state: {terminated: {exitCode: 1, message: 'token=secret'}}}]}",
+            ),
+            None,
+            at(0),
+        );
         assert!(!engine.unwrap().message.contains("secret"));
     }
 

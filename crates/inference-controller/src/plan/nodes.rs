@@ -55,7 +55,7 @@ const MIGRATIONS_KEPT: usize = 10;
 
 /// uids of the pods that may be replaced now, if the pace allows it; in the order in which they go.
 pub(crate) fn due<'a>(valid: &ValidInference, observed: &'a Observed, now: Timestamp) -> Vec<&'a str> {
-    if valid.pods.paused || too_many_are_down(observed) {
+    if valid.pods.paused || too_many_are_down(observed) || observed.nodes.is_blind {
         return Vec::new();
     }
     let due = stranded(valid, observed, now).into_iter().filter(|stranded| stranded.left.is_zero());
@@ -74,7 +74,7 @@ pub(super) fn moves(
         stranded.iter().partition(|stranded| allowance.pods.contains(stranded.pod.uid()));
     let look_again = if stay.is_empty() || valid.pods.paused {
         None
-    } else if too_many_are_down(observed) {
+    } else if too_many_are_down(observed) || observed.nodes.is_blind {
         Some(LOOK_AGAIN_WHILE_TOO_MANY_ARE_DOWN)
     } else {
         let waits = stay.iter().map(|stranded| stranded.left).filter(|left| !left.is_zero());
@@ -98,7 +98,9 @@ fn stranded<'a>(valid: &ValidInference, observed: &'a Observed, now: Timestamp) 
     let stranded = observed.pods().filter_map(|pod| {
         let node = pod.node.as_deref()?;
         let lost = *observed.nodes.lost.get(node)?;
-        if lost.how == Loss::NotReady && pod.is_ready {
+        // It serves: its kubelet reports it, or has reported it after the node was lost.
+        let came_back = pod.ready_turned.is_some_and(|turned| turned > lost.since);
+        if pod.is_ready && (lost.how == Loss::NotReady || came_back) {
             return None;
         }
         let patience = match lost.how {
@@ -231,7 +233,8 @@ mod tests {
     fn lose(scene: &mut Scene, how: Loss, for_seconds: i64, down: usize) {
         let lost = Lost { how, since: at(-for_seconds) };
         scene.observe(|observed| {
-            observed.nodes = Nodes { lost: [("gpu-1".to_owned(), lost)].into(), down, all: 4 };
+            observed.nodes =
+                Nodes { lost: [("gpu-1".to_owned(), lost)].into(), down, all: 4, is_blind: false };
         });
     }
 
@@ -314,6 +317,24 @@ mod tests {
         lose(&mut scene, Loss::Unreachable, 900, 3);
         assert_eq!(due_in(&scene), [""; 0]);
         assert_eq!(plan(&scene, &allowing(&[], None)).requeue_after, Some(Duration::from_secs(10)));
+    }
+
+    #[test]
+    fn nothing_is_due_while_nodes_or_pods_cannot_be_watched() {
+        let mut scene = scene(Loss::Unreachable, 900);
+        scene.observe(|observed| observed.nodes.is_blind = true);
+        assert_eq!(due_in(&scene), [""; 0]);
+    }
+
+    #[test]
+    fn a_pod_that_was_seen_ready_after_its_node_was_lost_is_left_alone() {
+        let mut scene = scene(Loss::Unreachable, 900);
+        let ready = format!(
+            "{{name: b, node: gpu-1, conditions: [{{type: Ready, status: 'True', lastTransitionTime: '{}'}}]}}",
+            at(-100)
+        );
+        scene.pods(&["{name: a, ready: true, node: gpu-0}", &ready]);
+        assert_eq!(due_in(&scene), [""; 0]);
     }
 
     #[test]

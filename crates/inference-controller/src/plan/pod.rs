@@ -27,8 +27,8 @@ pub(super) const LOADER: &str = "model-loader";
 /// Name of the main container.
 pub(crate) const ENGINE: &str = "engine";
 
-/// Kubernetes' own eviction from lost nodes comes after five minutes; that is also the least here.
-const LEAST_LOST_NODE_SECONDS: i64 = 300;
+/// Longer than the longest `nodeFailureSeconds`, on which it must not depend: that field restarts nothing.
+const LOST_NODE_SECONDS: i64 = 3_600 + 300;
 
 pub(super) fn pod_template(
     valid: &ValidInference,
@@ -40,6 +40,8 @@ pub(super) fn pod_template(
     let Scheduling { node_selector, tolerations: _, priority_class_name, runtime_class_name, scheduler_name } =
         scheduling.cloned().unwrap_or_default();
     let secrets = valid.pods.image_pull_secrets.iter();
+    // A controller that sees no nodes replaces no pods; then Kubernetes' own eviction, after five minutes, is the only one.
+    let lost_node_seconds = defaults.sees_nodes.then_some(LOST_NODE_SECONDS);
     PodTemplateSpec {
         metadata: Some(ObjectMeta {
             labels: Some(pod_labels(valid)),
@@ -51,7 +53,7 @@ pub(super) fn pod_template(
             containers: vec![engine::engine(valid, profile, image)],
             volumes: Some(volumes::volumes(valid)),
             affinity: valid.gpus.as_ref().and_then(product_affinity),
-            tolerations: tolerations(scheduling, valid.gpus.as_ref(), lost_node_seconds(valid, defaults)),
+            tolerations: tolerations(scheduling, valid.gpus.as_ref(), lost_node_seconds),
             node_selector: (!node_selector.is_empty()).then_some(node_selector),
             priority_class_name,
             runtime_class_name,
@@ -68,13 +70,6 @@ pub(super) fn pod_template(
             ..PodSpec::default()
         }),
     }
-}
-
-/// Pods stay on a lost node until the controller replaces them, a few at a time; Kubernetes' own eviction is the second
-/// line, for when the controller does not run. A controller that sees no nodes replaces none, and leaves all to it.
-fn lost_node_seconds(valid: &ValidInference, defaults: &Defaults) -> Option<i64> {
-    let own = i64::try_from(valid.node_failure.as_secs()).unwrap_or(i64::MAX);
-    defaults.sees_nodes.then(|| own.saturating_mul(2).max(LEAST_LOST_NODE_SECONDS))
 }
 
 fn pod_labels(valid: &ValidInference) -> BTreeMap<String, String> {

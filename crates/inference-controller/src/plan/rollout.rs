@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use api::aiinference::Rollout;
 use jiff::Timestamp;
-use workload::pod::PodView;
+use workload::{deployment::DeploymentView, gpu::Fit, pod::PodView};
 
 use super::{
     faults::{claim_fault, demand},
@@ -47,17 +47,25 @@ pub(super) fn rollout(
 ) -> Decision {
     let (strategy, look_again) = strategy(valid, revision, observed, now);
     // Before the change is made: afterwards the pod is gone.
-    let is_ahead = !revision.is_deployed && observed.deployment.is_some();
+    let replaces = |deployment: &DeploymentView| revision.is_deployed && deployment.replaces;
+    let is_ahead = observed.deployment.as_ref().is_some_and(|deployment| !replaces(deployment));
     let ready: Vec<&PodView> = observed.pods().filter(|pod| pod.is_ready).collect();
     let warning = match (strategy, ready.as_slice()) {
-        (Strategy::Replace, [last]) if is_ahead => Some(format!(
-            "rollout is {:?}: pod {} is the only one that serves, and stops before the new revision is ready",
-            valid.rollout,
-            last.name()
-        )),
+        (Strategy::Replace, [last]) if is_ahead && valid.replicas > 0 && will_roll(revision, observed) => {
+            Some(format!(
+                "rollout is {:?}: pod {} is the only one that serves, and stops before the new revision is ready",
+                valid.rollout,
+                last.name()
+            ))
+        }
         _ => None,
     };
     Decision { strategy, look_again, warning }
+}
+
+/// Whether pods are about to be exchanged, or are being.
+fn will_roll(revision: &Revision<'_>, observed: &Observed) -> bool {
+    !revision.is_deployed || observed.others().next().is_some()
 }
 
 fn strategy(
@@ -103,8 +111,8 @@ fn cannot_run(valid: &ValidInference, observed: &Observed) -> bool {
         return true;
     }
     let Some((demand, rooms)) = demand(valid).zip(observed.rooms.as_deref()) else { return false };
-    demand.shortage(rooms).is_some()
-        && !demand.fits_instead_of(observed.pods().filter(|pod| !pod.is_over()), rooms)
+    let fit = |pod: &PodView| demand.fit_instead_of(pod, rooms);
+    demand.shortage(rooms).is_some() && observed.pods().all(|pod| fit(pod) == Fit::TooSmall)
 }
 
 /// What keeps a pod of the new revision from its place, if an old pod would give exactly that back.
@@ -123,7 +131,8 @@ fn gpu_shortage(valid: &ValidInference, observed: &Observed, pod: &PodView) -> O
     let scheduled = pod.scheduled.as_ref().filter(|_| pod.is_unschedulable())?;
     let mut short = insufficient(&scheduled.message).peekable();
     let only_gpus = short.peek().is_some() && short.all(|resource| resource == demand.gpus.resource);
-    let would_fit = demand.fits_instead_of(observed.others(), rooms);
+    // Of every old pod: the ReplicaSet chooses which of them goes.
+    let would_fit = observed.others().all(|old| demand.fit_instead_of(old, rooms) == Fit::Fits);
     let is_counted = demand.shortage(rooms).is_some();
     (only_gpus && is_counted && would_fit).then(|| Shortage { since: scheduled.last_transition_time })
 }
@@ -162,20 +171,17 @@ fn quota_shortage(valid: &ValidInference, observed: &Observed) -> Option<Shortag
                 .is_some_and(|(used, limit)| used - gives_back + wanted <= limit)
         })
     };
-    observed.others().any(fits_without).then(|| Shortage { since: failure.last_transition_time })
+    // Of every old pod: the ReplicaSet chooses which of them goes.
+    observed.others().all(fits_without).then(|| Shortage { since: failure.last_transition_time })
 }
 
-/// A claim of one node at a time: the new pod was placed on another node than the old ones and waits for the volume.
+/// A claim of one node at a time: the volume cannot be attached where the new pod was placed, as the cluster itself
+/// reports, and an old pod has it elsewhere.
 fn claim_shortage(valid: &ValidInference, observed: &Observed, pod: &PodView) -> Option<Shortage> {
     let claim = observed.claim.as_ref().filter(|_| matches!(valid.source, Source::Claim { .. }))?;
     let node = pod.node.as_deref()?;
-    let has_begun = pod.init_containers.iter().chain(&pod.containers).any(|container| {
-        container.state.running.is_some()
-            || container.state.terminated.is_some()
-            || container.restart_count > 0
-    });
     let is_elsewhere = observed.others().any(|old| old.node.as_deref().is_some_and(|held| held != node));
-    let waits = !claim.is_shareable() && !has_begun && !pod.is_ready && is_elsewhere;
+    let waits = observed.unattached.contains_key(pod.uid()) && !claim.is_shareable() && is_elsewhere;
     waits.then(|| Shortage {
         since: pod.scheduled.as_ref().and_then(|scheduled| scheduled.last_transition_time).or(pod.created()),
     })

@@ -380,6 +380,34 @@ fn a_paused_object_is_left_alone_and_says_so() {
 }
 
 #[test]
+fn an_announcement_is_made_once_whatever_comes_of_it() {
+    let announced = |edit: fn(&mut api::aiinference::AIInferenceSpec)| {
+        let mut scene = Scene::ready(1);
+        scene.edit_spec(|spec| {
+            spec.rollout = Rollout::Replace;
+            spec.args = vec!["--x".into()];
+            edit(spec);
+        });
+        scene
+    };
+    let mut scene = announced(|_| {});
+    let first = scene.plan();
+    assert!(first.children.is_empty() && first.requeue_after == Some(std::time::Duration::ZERO));
+    scene.write_status();
+    assert!(!scene.plan().children.is_empty());
+    // A webhook denies what was announced: it is not announced again.
+    let observed = scene.observed();
+    let valid = validate(&observed.model).unwrap();
+    let denied = refused(&Refusal::Denied("no".into()), &valid, &observed, &defaults(&[]), at(0)).status;
+    assert_eq!(reason(&denied, conditions::PROGRESSING), ("False", reasons::DENIED));
+    scene.observe(|observed| std::sync::Arc::make_mut(&mut observed.model).status = Some(denied));
+    assert!(!scene.plan().children.is_empty());
+
+    let stopped = announced(|spec| spec.replicas = 0);
+    assert!(!stopped.plan().children.is_empty(), "who stops a server needs no warning");
+}
+
+#[test]
 fn a_single_replica_has_no_budget_and_loses_the_one_it_had() {
     let budget = Scene::ready(2).plan().children.into_iter().find_map(|child| match child {
         Child::PodDisruptionBudget(budget) => Some(*budget),

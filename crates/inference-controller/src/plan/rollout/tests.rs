@@ -144,7 +144,7 @@ fn a_quota_that_an_old_pod_fills_counts_as_a_shortage() {
 
 #[test]
 fn a_claim_of_one_node_counts_as_a_shortage_while_the_new_pod_waits_elsewhere() {
-    let scene = |modes: &str, node: &str, begun: &str| {
+    let decided = |modes: &str, node: &str, reported: bool| {
         let mut scene = Scene::new("{modelSource: pvc://models, engine: vllm, gpu: {count: 1}, replicas: 1}");
         scene.settle(1);
         scene.edit_spec(|spec| spec.args = vec!["--x".into()]);
@@ -154,18 +154,47 @@ fn a_claim_of_one_node_counts_as_a_shortage_while_the_new_pod_waits_elsewhere() 
             "{{metadata: {{name: models}}, spec: {{accessModes: [{modes}]}}, status: {{phase: Bound}}}}"
         );
         scene.pods(&[&format!(
-            "{{node: {node}, containers: [{{name: engine, state: {begun}}}], conditions: [{{type: PodScheduled, \
-             status: 'True', lastTransitionTime: '{}'}}]}}",
+            "{{name: new, node: {node}, containers: [{{name: engine, state: {{waiting: {{reason: \
+             ImagePullBackOff}}}}}}], conditions: [{{type: PodScheduled, status: 'True', lastTransitionTime: '{}'}}]}}",
             at(-300)
         )]);
-        scene.observe(|observed| observed.claim = Some(Arc::new(serde_saphyr::from_str(&claim).unwrap())));
+        scene.observe(|observed| {
+            observed.claim = Some(Arc::new(serde_saphyr::from_str(&claim).unwrap()));
+            let said = "Multi-Attach error for volume \"models\"".to_owned();
+            observed.unattached = reported.then(|| ("new".to_owned(), said)).into_iter().collect();
+        });
         strategy_of(&scene)
     };
-    let creating = "{waiting: {reason: ContainerCreating}}";
-    assert_eq!(scene("ReadWriteOnce", "gpu-1", creating), Strategy::Replace);
-    assert_eq!(scene("ReadWriteOnce", "gpu-0", creating), Strategy::Surge, "the volume is attached there");
-    assert_eq!(scene("ReadWriteMany", "gpu-1", creating), Strategy::Surge);
-    assert_eq!(scene("ReadWriteOnce", "gpu-1", "{running: {}}"), Strategy::Surge);
+    assert_eq!(decided("ReadWriteOnce", "gpu-1", true), Strategy::Replace);
+    assert_eq!(decided("ReadWriteOnce", "gpu-1", false), Strategy::Surge, "an image is no reason");
+    assert_eq!(decided("ReadWriteOnce", "gpu-0", true), Strategy::Surge, "the volume is attached there");
+    assert_eq!(decided("ReadWriteMany", "gpu-1", true), Strategy::Surge);
+}
+
+#[test]
+fn no_ready_pod_goes_where_another_old_pod_might_go_in_its_place_for_nothing() {
+    let mut scene = stuck("Auto", 9_000, SHORT);
+    scene.observe(|observed| {
+        let elsewhere = crate::tests::pod("{name: elsewhere, ready: true, node: gpu-9, gpus: 1}");
+        observed.others.push(Arc::new(elsewhere));
+    });
+    assert_eq!(strategy_of(&scene), Strategy::Surge, "the ReplicaSet chooses, and may choose wrongly");
+}
+
+#[test]
+fn replace_is_not_refused_in_doubt() {
+    let mut scene = stuck("Replace", 0, SHORT);
+    scene.edit_spec(|spec| {
+        spec.pods.scheduling =
+            Some(serde_saphyr::from_str("{nodeSelector: {kubernetes.io/arch: amd64}}").unwrap());
+    });
+    assert_eq!(strategy_of(&scene), Strategy::Replace);
+}
+
+#[test]
+fn auto_says_before_it_acts_that_nothing_will_serve() {
+    assert!(decided(&stuck("Auto", 300, SHORT)).warning.is_some());
+    assert_eq!(decided(&stuck("Auto", 299, SHORT)).warning, None);
 }
 
 #[test]
