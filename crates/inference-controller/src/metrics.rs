@@ -1,32 +1,31 @@
 //! What only this controller can count: how many models are in which phase, and how long engines take to warm up.
 //!
-//! Read from the caches, so that it costs nothing while nobody scrapes, and exported by the leader alone, so that two
-//! replicas do not count the same twice.
+//! Both are exported by the leader alone, so that two replicas do not count the same twice.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use api::aiinference::{AIInference, Phase};
 use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
-    metrics::{
-        gauge::ConstGauge,
-        histogram::{Histogram, exponential_buckets},
-    },
+    metrics::histogram::{Histogram, exponential_buckets},
     registry::Unit,
 };
-use runtime::{cache::Cache, process::Process};
+use runtime::{cache::Cache, phases::Phases, process::Process};
 use workload::pod::PodView;
 
 use crate::plan::ENGINE;
 
-/// The phases and how they are written in a label.
-const PHASES: [(Phase, &str); 4] = [
-    (Phase::Pending, "pending"),
-    (Phase::Loading, "loading"),
-    (Phase::Ready, "ready"),
-    (Phase::Failed, "failed"),
-];
+/// How many objects are in which phase.
+const PHASES: Phases<AIInference, Phase> = Phases {
+    name: "aiinference_phase",
+    help: "AIInferences by phase",
+    labels: &[
+        (Phase::Pending, "pending"),
+        (Phase::Loading, "loading"),
+        (Phase::Ready, "ready"),
+        (Phase::Failed, "failed"),
+    ],
+    phase_of,
+};
 
 pub(crate) fn export(process: &Process, models: &Cache<AIInference>, pods: &Cache<PodView>) {
     // One second to nine hours; spec.warmupTimeoutSeconds ends at a day.
@@ -38,9 +37,8 @@ pub(crate) fn export(process: &Process, models: &Cache<AIInference>, pods: &Cach
             Unit::Seconds,
             warmups.clone(),
         );
-        let leads = Box::new(process.leadership());
-        registry.register_collector(Box::new(PhaseCollector { models: models.clone(), leads }));
     });
+    process.count_phases(models, PHASES);
     let leads = process.leadership();
     pods.subscribe(move |change| {
         let seconds = change.old.zip(change.new).and_then(|(before, after)| warmed_up(before, after));
@@ -63,76 +61,22 @@ fn warmed_up(before: &Arc<PodView>, after: &Arc<PodView>) -> Option<f64> {
     is_first.then_some(seconds.max(0.0))
 }
 
-struct PhaseCollector {
-    models: Cache<AIInference>,
-    leads: Box<dyn Fn() -> bool + Send + Sync>,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct PhaseLabels {
-    phase: &'static str,
-}
-
-impl fmt::Debug for PhaseCollector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PhaseCollector").finish_non_exhaustive()
-    }
-}
-
-impl Collector for PhaseCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        if !(self.leads)() {
-            return Ok(());
-        }
-        let models = self.models.all();
-        let gauges = PHASES.map(|(phase, label)| {
-            let count = models.iter().filter(|model| phase_of(model) == phase).count();
-            (PhaseLabels { phase: label }, ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX)))
-        });
-        let [(_, first), ..] = &gauges;
-        let mut encoder = encoder.encode_descriptor(
-            "aiinference_phase",
-            "AIInferences by phase",
-            None,
-            first.metric_type(),
-        )?;
-        for (labels, gauge) in &gauges {
-            gauge.encode(encoder.encode_family(labels)?)?;
-        }
-        Ok(())
-    }
-}
-
-/// An object that nobody has looked at yet is pending.
+/// An object without a status is pending.
 fn phase_of(model: &AIInference) -> Phase {
     model.status.as_ref().and_then(|status| status.phase).unwrap_or(Phase::Pending)
 }
 
 #[cfg(test)]
 mod tests {
-    use prometheus_client::{encoding::text, registry::Registry};
-
     use crate::tests::{at, model, pod};
 
     use super::*;
 
-    fn page(leads: bool) -> String {
-        let models = Cache::default();
-        models.upsert(model("{modelSource: s3://m, engine: vllm, gpu: {count: 1}}"));
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(PhaseCollector { models, leads: Box::new(move || leads) }));
-        let mut page = String::new();
-        text::encode(&mut page, &registry).unwrap();
-        page
-    }
-
     #[test]
-    fn the_leader_counts_every_phase_and_the_others_count_none() {
-        let leaders = page(true);
-        for line in ["aiinference_phase{phase=\"pending\"} 1\n", "aiinference_phase{phase=\"failed\"} 0\n"] {
-            assert!(leaders.contains(line), "{leaders}");
-        }
-        assert!(!page(false).contains("aiinference_phase"));
+    fn every_phase_has_a_label_and_an_object_without_a_status_is_pending() {
+        let model = model("{modelSource: s3://m, engine: vllm, gpu: {count: 1}}");
+        let label = PHASES.labels.iter().find(|(phase, _)| *phase == phase_of(&model));
+        assert_eq!(label.map(|(_, label)| *label), Some("pending"));
     }
 
     /// A pod whose Ready condition turned at this time, with an engine that began at 10 s.

@@ -14,7 +14,7 @@ use k8s_openapi::{
 use kube::{Client, Resource, api::PostParams, core::Request};
 use tracing::warn;
 
-use crate::{cache::Key, causes::with_causes, metrics::Metrics};
+use crate::{cache::Key, causes::with_causes, conditions::shortened, metrics::Metrics};
 
 /// One line for the user, with the reason of the condition that changed.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -68,8 +68,6 @@ impl Recorder {
         let mut hasher = DefaultHasher::new();
         (&meta.uid, note.reason, &note.message, now.as_nanosecond()).hash(&mut hasher);
         let name = format!("{}.{:016x}", meta.name.as_deref().unwrap_or_default(), hasher.finish());
-        let mut message = note.message.clone();
-        message.truncate(message.floor_char_boundary(LONGEST_NOTE));
         Event {
             metadata: ObjectMeta {
                 name: Some(name),
@@ -80,7 +78,7 @@ impl Recorder {
             event_time: Some(MicroTime(now)),
             type_: Some(format!("{:?}", note.severity)),
             reason: Some(note.reason.to_owned()),
-            note: Some(message),
+            note: Some(shortened(note.message.clone(), LONGEST_NOTE)),
             action: Some("Reconcile".to_owned()),
             regarding: Some(ObjectReference {
                 api_version: Some(K::api_version(&()).into_owned()),

@@ -3,6 +3,7 @@
 
 use std::{
     error::Error,
+    fmt,
     future::Future,
     num::NonZero,
     path::PathBuf,
@@ -36,6 +37,7 @@ use crate::{
     lease::{Elector, Loss, Timings},
     logs::Logs,
     metrics::Metrics,
+    phases::Phases,
     telemetry,
     watch::{Plane, Scope},
 };
@@ -146,6 +148,16 @@ impl Process {
     pub fn leadership(&self) -> impl Fn() -> bool + Send + Sync + 'static {
         let leads = Arc::clone(&self.leads);
         move || leads.load(Ordering::Relaxed)
+    }
+
+    /// Adds to the metrics how many objects are in which phase.
+    pub fn count_phases<K, P>(&self, objects: &Cache<K>, phases: Phases<K, P>)
+    where
+        K: Send + Sync + 'static,
+        P: PartialEq + fmt::Debug + Send + Sync,
+    {
+        let collector = phases.collector(objects, self.leadership());
+        self.metrics.with_registry(|registry| registry.register_collector(collector));
     }
 
     pub fn controller<K>(&self, root: &Cache<K>) -> Controller<K>

@@ -1,48 +1,22 @@
 //! Which AIInferences read which claim, so that a change of a claim starts their reconciles.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, PoisonError},
-};
-
 use api::{aiinference::AIInference, source::ModelSource};
-use runtime::cache::{Cache, Key};
+use runtime::{
+    cache::{Cache, Key},
+    relations::Referrers,
+};
 use workload::claim::ClaimView;
 
-/// Which AIInferences read which claim: by the key of the claim, the keys of the objects.
-#[derive(Clone, Default)]
-pub(crate) struct Readers(Arc<Mutex<HashMap<Key, BTreeSet<Key>>>>);
+/// Which AIInferences read which claim.
+pub(crate) struct Readers(Referrers);
 
 impl Readers {
-    /// Kept up to date by every change of an AIInference.
     pub(crate) fn of(models: &Cache<AIInference>) -> Self {
-        let readers = Self::default();
-        let kept = readers.clone();
-        models.subscribe(move |change| {
-            let claim = |model: &Arc<AIInference>| claim_key(model);
-            let (before, after) = (change.old.and_then(claim), change.new.and_then(claim));
-            if before == after {
-                return;
-            }
-            let mut known = kept.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(before) = before
-                && let Some(keys) = known.get_mut(&before)
-            {
-                keys.remove(change.key);
-                if keys.is_empty() {
-                    known.remove(&before);
-                }
-            }
-            if let Some(after) = after {
-                known.entry(after).or_default().insert(change.key.clone());
-            }
-        });
-        readers
+        Self(Referrers::of(models, claim_key))
     }
 
     pub(crate) fn keys(&self, claim: &ClaimView) -> Vec<Key> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(&Key::of(claim)).into_iter().flatten().cloned().collect()
+        self.0.keys(claim)
     }
 }
 

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use api::{aiinference::Phase, conditions, reasons};
 use jiff::Timestamp;
-use runtime::refusal::Refusal;
+use runtime::{conditions::Verdict, refusal::Refusal};
 use workload::{
     container::last_end,
     kept_template::summary,
@@ -38,15 +38,6 @@ pub(super) struct Judged {
     pub(super) counts: Counts,
     /// When a warm-up will have taken too long, or long enough to be mentioned.
     pub(super) look_again: Option<Duration>,
-}
-
-/// One condition.
-#[derive(Clone, Debug)]
-pub(super) struct Verdict {
-    pub(super) type_: &'static str,
-    pub(super) holds: bool,
-    pub(super) reason: &'static str,
-    pub(super) message: String,
 }
 
 /// How many pods there are.

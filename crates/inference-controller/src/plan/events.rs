@@ -5,9 +5,12 @@ use api::{
     aiinference::{AIInferenceStatus, Phase},
     conditions, reasons,
 };
-use runtime::events::{Note, Severity};
+use runtime::{
+    conditions::Verdict,
+    events::{Note, Severity},
+};
 
-use super::conditions::{Judged, Verdict};
+use super::conditions::Judged;
 use crate::observe::Observed;
 
 /// How far it has come is in the status; an event for each step of many replicas would hide what matters.

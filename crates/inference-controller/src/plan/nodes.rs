@@ -9,7 +9,10 @@ use std::time::Duration;
 use api::{aiinference::Migration, reasons};
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use runtime::events::{Note, Severity};
+use runtime::{
+    conditions::whole_seconds,
+    events::{Note, Severity},
+};
 
 use workload::{
     node::{Loss, Lost},
@@ -17,7 +20,7 @@ use workload::{
     pod::PodView,
 };
 
-use super::{Deletion, revision::Revision, status::whole_seconds};
+use super::{Deletion, revision::Revision};
 use crate::{observe::Observed, validate::ValidInference};
 
 /// What is done about the lost nodes under one AIInference.

@@ -4,19 +4,18 @@ use std::time::Duration;
 
 use api::aiinference::{AIInferenceStatus, Migration};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use runtime::conditions::{merged, whole_seconds};
 use workload::{gpu::Gpus, pod::PodView};
 
 use super::{
-    conditions::{Counts, Judged, Verdict},
+    conditions::{Counts, Judged},
     metadata::selector,
     revision::Revision,
     service,
 };
 use crate::{observe::Observed, validate::ValidInference};
 
-/// The API server accepts 32 KiB; a condition should be read at a glance.
-const LONGEST_MESSAGE: usize = 1_024;
 /// A pod is placed sooner than that, unless something is wrong.
 const NEW_FOR: Duration = Duration::from_secs(5);
 
@@ -46,7 +45,6 @@ pub(super) fn of_invalid(observed: &Observed, judged: Judged, now: Timestamp) ->
 fn written(observed: &Observed, judged: Judged, now: Timestamp) -> AIInferenceStatus {
     let Counts { all, ready, updated, updated_ready } = judged.counts;
     let before = observed.model.status.clone().unwrap_or_default();
-    let now = whole_seconds(now);
     let generation = observed.model.metadata.generation;
     let phase_turned = before.phase != Some(judged.phase);
     AIInferenceStatus {
@@ -55,14 +53,10 @@ fn written(observed: &Observed, judged: Judged, now: Timestamp) -> AIInferenceSt
         last_transition_time: before
             .last_transition_time
             .filter(|_| !phase_turned)
-            .or_else(|| Some(now.clone())),
+            .or_else(|| Some(whole_seconds(now))),
         ready_replicas: ready,
         model_loaded: updated_ready > 0 && !is_stopped(observed),
-        conditions: judged
-            .verdicts
-            .into_iter()
-            .map(|verdict| condition(verdict, &before.conditions, generation, &now))
-            .collect(),
+        conditions: merged(judged.verdicts, &before.conditions, generation, now),
         replicas: all,
         updated_replicas: updated,
         updated_ready_replicas: updated_ready,
@@ -107,29 +101,6 @@ fn without_steps(status: &AIInferenceStatus) -> AIInferenceStatus {
 
 fn is_stopped(observed: &Observed) -> bool {
     observed.model.spec.replicas == 0
-}
-
-/// The time is that of the last change of `status`; reason and message may change within it.
-fn condition(verdict: Verdict, before: &[Condition], generation: Option<i64>, now: &Time) -> Condition {
-    let Verdict { type_, holds, reason, message } = verdict;
-    let status = if holds { "True" } else { "False" };
-    let unturned = before.iter().find(|known| known.type_ == type_ && known.status == status);
-    let mut message = message;
-    message.truncate(message.floor_char_boundary(LONGEST_MESSAGE));
-    Condition {
-        type_: type_.to_owned(),
-        status: status.to_owned(),
-        reason: reason.to_owned(),
-        message,
-        observed_generation: generation,
-        last_transition_time: unturned
-            .map_or_else(|| now.clone(), |known| known.last_transition_time.clone()),
-    }
-}
-
-/// The API server keeps no fractions: with them, what we read back would never equal what we wrote.
-pub(super) fn whole_seconds(now: Timestamp) -> Time {
-    Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
 }
 
 fn joined(instance: &str) -> String {
