@@ -3,8 +3,9 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
+use quantity::Bytes;
 
-use crate::{check::Engine, location::Location, quantity::Bytes};
+use crate::{check::Engine, location::Location};
 
 /// Copies a model between an S3-compatible store and a folder
 ///
@@ -47,8 +48,8 @@ pub(crate) struct Pull {
     #[arg(long)]
     pub(crate) engine: Option<Engine>,
     /// What the volume may hold, in bytes or as 64Gi; a model that is larger is refused before a byte is fetched
-    #[arg(long, env = "TRANSFER_SIZE_LIMIT")]
-    pub(crate) size_limit: Option<Bytes>,
+    #[arg(long, env = "TRANSFER_SIZE_LIMIT", value_parser = whole_bytes)]
+    pub(crate) size_limit: Option<u64>,
     /// Seconds after which a store without any good answer is reported as unreachable, the first time
     #[arg(long, env = "TRANSFER_FIRST_ANSWER_SECONDS", default_value_t = 20)]
     pub(crate) first_answer_seconds: u64,
@@ -100,6 +101,11 @@ impl Options {
     }
 }
 
+fn whole_bytes(text: &str) -> Result<u64, String> {
+    let bytes = Bytes::parse_limit(text).and_then(|bytes| u64::try_from(bytes.count()).ok());
+    bytes.ok_or_else(|| format!("{text:?} is no amount of bytes: write 1073741824, 1Gi or 1.5G"))
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
@@ -115,6 +121,13 @@ mod tests {
     fn options_may_follow_the_command() {
         let line = ["model-transfer", "pull", "s3://models/qwen", "/models", "--timeout-seconds=60"];
         assert_eq!(Arguments::try_parse_from(line).unwrap().options.timeout_seconds, 60);
+    }
+
+    #[test]
+    fn a_size_is_an_amount_as_kubernetes_writes_it_and_rounding_never_raises_it() {
+        assert_eq!(whole_bytes("64Mi"), Ok(64 << 20));
+        assert_eq!(whole_bytes("1500m"), Ok(1), "as the API server writes a fraction of a byte");
+        assert!(whole_bytes("much").is_err_and(|error| error.contains("write 1073741824, 1Gi or 1.5G")));
     }
 
     #[test]

@@ -17,7 +17,6 @@ mod location;
 mod progress;
 mod pull;
 mod push;
-mod quantity;
 mod retry;
 mod space;
 mod store;

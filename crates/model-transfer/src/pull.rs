@@ -12,15 +12,12 @@ mod folder;
 mod partial;
 mod plan;
 mod request;
+mod transfer;
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use object_store::{ObjectMeta, path::Path as Key};
-use tokio::{sync::Semaphore, time::Instant, time::sleep};
+use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use crate::{
@@ -36,9 +33,9 @@ use crate::{
     store::Store,
     sums::{self, SHA256SUMS},
 };
-use fetch::{CONNECTIONS, Transfer};
 use folder::Folder;
 use plan::{Plan, plan};
+use transfer::Transfer;
 
 /// A file of the model, as the store listed it.
 #[derive(Clone, Debug)]
@@ -60,13 +57,8 @@ pub(crate) async fn pull(wanted: &Pull, options: &Options) -> Result<String, Fau
     let began = Instant::now();
     let Pull { source, folder: root, no_sync, engine, size_limit: _, first_answer_seconds } = wanted;
     let folder = Arc::new(Folder::open(root, !no_sync)?);
-    let transfer = Arc::new(Transfer {
-        store: Store::open(source, options)?,
-        folder: Arc::clone(&folder),
-        progress: Progress::new(options.progress()),
-        connections: Semaphore::new(CONNECTIONS),
-        corrupt: Mutex::default(),
-    });
+    let (store, progress) = (Store::open(source, options)?, Progress::new(options.progress()));
+    let transfer = Arc::new(Transfer::new(store, Arc::clone(&folder), progress));
     let reported = folder.told();
     // A store that does not answer is reported soon, and waited for by the runs that follow.
     let silence = (reported != Some(Cause::Unreachable.exit_code()))
@@ -106,7 +98,7 @@ async fn attempt(wanted: &Pull, transfer: &Arc<Transfer>) -> Result<String, Faul
     }
     if let Some(limit) = size_limit {
         let sizes = objects.files.values().map(|object| object.size);
-        space::keep_limit(&source.to_string(), sizes, limit.0)?;
+        space::keep_limit(&source.to_string(), sizes, *limit)?;
     }
     if let Some((one, other)) = &objects.case_twins
         && !folder.tells_case_apart()?
@@ -197,17 +189,4 @@ async fn expect_sums(
         object.expected = Expected::Sha256(digest);
     }
     Ok(())
-}
-
-/// Objects whose bytes did not match their checksum: fetched again only once they have changed.
-type Corrupt = Mutex<HashSet<(String, String)>>;
-
-fn is_known_corrupt(corrupt: &Corrupt, object: &Object) -> bool {
-    let known = corrupt.lock().unwrap_or_else(PoisonError::into_inner);
-    known.contains(&(object.path.clone(), object.version.clone()))
-}
-
-fn remember_corrupt(corrupt: &Corrupt, object: &Object) {
-    let mut known = corrupt.lock().unwrap_or_else(PoisonError::into_inner);
-    known.insert((object.path.clone(), object.version.clone()));
 }

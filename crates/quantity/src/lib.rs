@@ -43,7 +43,16 @@ impl Bytes {
     /// A quantity of memory, rounded up to whole bytes; `None` if the text is not one.
     pub fn parse(text: &str) -> Option<Self> {
         let Exact { dividend, divisor } = exact(text)?;
-        let bytes = dividend.div_ceil(divisor);
+        Self::stored(dividend.div_ceil(divisor))
+    }
+
+    /// The same rounded down: rounding must not raise a limit.
+    pub fn parse_limit(text: &str) -> Option<Self> {
+        let Exact { dividend, divisor } = exact(text)?;
+        Self::stored(dividend / divisor)
+    }
+
+    fn stored(bytes: u128) -> Option<Self> {
         (bytes <= MOST).then_some(Self(bytes))
     }
 
@@ -134,8 +143,10 @@ mod tests {
         ] {
             assert_eq!(Bytes::parse(text), Some(Bytes(bytes)), "{text}");
         }
-        for nonsense in ["", "Gi", "-1Gi", "1 Gi", "1Xi", "1.2.3", "99999999999Ei"] {
+        assert_eq!([Bytes::parse("1500m"), Bytes::parse_limit("1500m")], [Some(Bytes(2)), Some(Bytes(1))]);
+        for nonsense in ["", "Gi", "-1Gi", "1 Gi", "1Xi", "1.2.3", "99999999999Ei", "1e99"] {
             assert_eq!(Bytes::parse(nonsense), None, "{nonsense}");
+            assert_eq!(Bytes::parse_limit(nonsense), None, "{nonsense}");
         }
     }
 

@@ -26,7 +26,6 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     cache::{Cache, Key},
-    children::Children,
     controller::ReconcileError,
     decode,
     owners::{Owners, Roots},
@@ -168,15 +167,6 @@ impl Writer {
     {
         let owners = Arc::new(Roots::new(roots));
         Self { client, field_manager, hash_annotation, owners, settled: Arc::default() }
-    }
-
-    /// The handle for the objects of one kind below the roots, from the cache that has them.
-    pub fn of<S, K>(&self, cache: Cache<S>) -> Children<S, K>
-    where
-        S: Resource<DynamicType = ()> + Send + Sync + 'static,
-        K: Resource<DynamicType = ()>,
-    {
-        Children::new(cache, self.clone())
     }
 
     /// Writes the status of a root object, if it differs from what the object has: to exactly the version that it was

@@ -56,14 +56,15 @@ impl<S, K> Deref for Children<S, K> {
 /// is a conflict. etcd's revisions begin at 1, and revision 1 is taken long before the first object is stored.
 const NEVER_A_VERSION: &str = "1";
 
-impl<S, K> Children<S, K>
-where
-    S: Resource<DynamicType = ()> + Send + Sync + 'static,
-    K: Resource<DynamicType = ()>,
-{
-    pub(crate) fn new(cache: Cache<S>, writer: Writer) -> Self {
+impl Writer {
+    /// The handle for the objects of one kind below the roots, from the cache that has them.
+    pub fn of<S, K>(&self, cache: Cache<S>) -> Children<S, K>
+    where
+        S: Resource<DynamicType = ()> + Send + Sync + 'static,
+        K: Resource<DynamicType = ()>,
+    {
         debug_assert_eq!(S::kind(&()), K::kind(&()), "one kind, as it is seen and as it is written");
-        let owners = Arc::clone(writer.owners());
+        let owners = Arc::clone(self.owners());
         cache.subscribe(move |change| {
             let uid = |child: Option<&Arc<S>>| child.and_then(|child| child.meta().uid.clone());
             let Some(child) = change.old.filter(|_| uid(change.old) != uid(change.new)) else { return };
@@ -71,7 +72,7 @@ where
                 owners.lost_a_child(&Key::new(&change.key.namespace, &owner.name), owner);
             }
         });
-        Self { cache, writer, fights: Arc::default(), written: PhantomData }
+        Children { cache, writer: self.clone(), fights: Arc::default(), written: PhantomData }
     }
 }
 

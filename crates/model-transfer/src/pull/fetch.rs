@@ -17,38 +17,22 @@ use tokio::{
 use tracing::warn;
 
 use super::{
-    Corrupt, Object,
-    folder::Folder,
-    is_known_corrupt,
+    Object,
     partial::{PartOf, Partial},
-    remember_corrupt,
     request::{EtagIs, NOTE_EVERY, Sink, fill},
+    transfer::{CONNECTIONS, Transfer},
 };
 use crate::{
     digest::{self, Algorithm, Expected, Proof},
     fault::{Cause, Fault},
-    progress::Progress,
-    store::Store,
 };
 
-/// Requests at once: enough for small files over a distance, and little enough to hold what they bring.
-pub(super) const CONNECTIONS: usize = 16;
 /// Files at once; a large one alone keeps all connections busy.
 const FILES: usize = 16;
 /// Up to here a file is held until it is whole: a kill loses no more of it than of a part.
 const SMALL: u64 = NOTE_EVERY;
 /// How often a file whose checksum is wrong is fetched in all.
 const FETCHES: usize = 3;
-
-/// What all requests of a pull share.
-#[derive(Debug)]
-pub(super) struct Transfer {
-    pub(super) store: Store,
-    pub(super) folder: Arc<Folder>,
-    pub(super) progress: Progress,
-    pub(super) connections: Semaphore,
-    pub(super) corrupt: Corrupt,
-}
 
 /// Ends with the first fault; what is under way then stops, and stays resumable.
 pub(super) async fn fetch_all(transfer: &Arc<Transfer>, objects: Vec<Object>) -> Result<(), Fault> {
@@ -85,7 +69,7 @@ async fn blocking<T: Send + 'static>(
 async fn fetch_file(transfer: Arc<Transfer>, object: Object) -> Result<(), Fault> {
     let object = Arc::new(object);
     for _ in 0..FETCHES {
-        if is_known_corrupt(&transfer.corrupt, &object) {
+        if transfer.is_known_corrupt(&object) {
             break;
         }
         let fetched = if object.size <= SMALL {
@@ -101,7 +85,7 @@ async fn fetch_file(transfer: Arc<Transfer>, object: Object) -> Result<(), Fault
             }
         }
     }
-    remember_corrupt(&transfer.corrupt, &object);
+    transfer.remember_corrupt(&object);
     let message = format!(
         "{:?} does not match its checksum, fetched {FETCHES} times: upload it again",
         object.key.as_ref()

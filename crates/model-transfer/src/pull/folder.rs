@@ -8,17 +8,15 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
 
-use rustix::fs::OFlags;
 use sha2::{Digest as _, Sha256};
 
 use super::{
     Object,
-    partial::{self, Partial},
+    partial::{self, Partial, no_link},
 };
 use crate::{
     digest::Proof,
@@ -248,13 +246,6 @@ fn summary(record: &BTreeMap<String, Placed>) -> String {
         }
     }
     format!("files checked by SHA-256: {by_sha256}, by MD5: {by_md5}, by length only: {by_length}")
-}
-
-/// For files of ours: a link that was there before could lead anywhere.
-pub(super) fn no_link() -> fs::OpenOptions {
-    let mut options = File::options();
-    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-    options
 }
 
 fn write(path: &Path, bytes: &[u8]) -> io::Result<File> {

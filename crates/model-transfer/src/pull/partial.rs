@@ -8,18 +8,18 @@
 use std::{
     fs::{self, File},
     io,
-    os::unix::fs::FileExt as _,
+    os::unix::fs::{FileExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
 
 use rustix::{
-    fs::{FallocateFlags, fallocate},
+    fs::{FallocateFlags, OFlags, fallocate},
     io::Errno,
 };
 use tokio::sync::watch;
 
-use super::{Object, folder::no_link, request::Sink};
+use super::{Object, request::Sink};
 
 /// What one request asks for: long enough to be fast, short enough that many of them share one large file.
 pub(super) const PART: u64 = 16 << 20;
@@ -198,6 +198,13 @@ fn offset(part: usize) -> u64 {
 
 fn parts_of(size: u64) -> usize {
     size.div_ceil(PART) as usize
+}
+
+/// Follows no link: one that was there before could lead anywhere.
+pub(super) fn no_link() -> fs::OpenOptions {
+    let mut options = File::options();
+    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options
 }
 
 type Opened = (File, File, Vec<u64>);
