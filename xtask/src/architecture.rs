@@ -52,6 +52,9 @@ fn is_of_a_controller(path: &str) -> bool {
     CONTROLLERS.iter().any(|controller| path.starts_with(&format!("crates/{}/src/", controller.name)))
 }
 
+/// Crates that anything may use: they take no part in how a process lives.
+const PURE: [&str; 3] = ["api", "quantity", "workload"];
+
 /// `file: word` for each file that uses a word it must not.
 fn uses(sources: &[Source], forbidden: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
@@ -72,6 +75,41 @@ fn decisions_are_pure() {
             || path.starts_with("crates/scaling/src/")
     });
     assert_eq!(uses(&deciding, &["async fn", "async move", ".await", "Client", "Api<", "Cache<"]), [""; 0]);
+}
+
+#[test]
+fn the_pure_crates_are_pure() {
+    let forbidden = [
+        "async fn",
+        "async move",
+        ".await",
+        "Client",
+        "Api<",
+        "Cache<",
+        "Timestamp::now",
+        "SystemTime",
+        "Instant::now",
+        "Zoned::now",
+        "std::env",
+        "env::var",
+    ];
+    for name in PURE {
+        let pure = sources(|path| path.starts_with(&format!("crates/{name}/src/")));
+        assert_eq!(uses(&pure, &forbidden), [""; 0]);
+    }
+}
+
+#[test]
+fn what_every_controller_shares_knows_no_kind_of_this_project() {
+    let kinds: Vec<String> = api::crds::crds().into_iter().map(|crd| crd.spec.names.kind).collect();
+    assert_eq!(kinds.len(), 4);
+    // Their modules too, so that a type of theirs cannot be imported from within.
+    let modules: Vec<String> = kinds.iter().map(|kind| format!("api::{}", kind.to_lowercase())).collect();
+    let forbidden: Vec<&str> = kinds.iter().chain(&modules).map(String::as_str).collect();
+    for name in ["quantity", "runtime", "workload"] {
+        let shared = sources(|path| path.starts_with(&format!("crates/{name}/src/")));
+        assert_eq!(uses(&shared, &forbidden), [""; 0]);
+    }
 }
 
 #[test]
@@ -156,6 +194,13 @@ fn each_controller_in_crates_and_each_folder_in_deploy_has_a_row() {
     for shared in ["crds", "namespace", "samples"] {
         assert!(deployed.remove(shared), "deploy/{shared} is missing");
     }
+    // Of a kind whose controller does not exist yet there are the roles of its users, and nothing else.
+    let of_users: BTreeSet<String> = ["kustomization.yaml", "user-roles.yaml"].map(str::to_owned).into();
+    deployed.retain(|name| {
+        let has_only_roles = entries(&format!("deploy/{name}")).len() == 1
+            && entries(&format!("deploy/{name}/base")) == of_users;
+        rows.contains(name) || !has_only_roles
+    });
     assert_eq!(deployed, rows, "deploy");
 }
 
@@ -240,6 +285,22 @@ fn packages() -> BTreeMap<String, Package> {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let metadata: Metadata = serde_json::from_slice(&output.stdout).unwrap();
     metadata.packages.into_iter().map(|package| (package.name.clone(), package)).collect()
+}
+
+#[test]
+fn the_pure_crates_pull_no_async_runtime_no_http_stack_and_no_kubernetes_client() {
+    for name in PURE {
+        let tree = ["tree", "--package", name, "--edges=normal", "--prefix=none", "--offline", "--locked"];
+        let output = cargo(tree).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let tree = String::from_utf8_lossy(&output.stdout);
+        let pulled: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+        // It is really the tree of this crate, or the claim below would hold for anything.
+        assert!(pulled.contains(name) && pulled.contains("k8s-openapi"), "{tree}");
+        for forbidden in ["tokio", "hyper", "kube-client", "kube-runtime", "rustls", "reqwest"] {
+            assert!(!pulled.contains(forbidden), "{name} pulls {forbidden}");
+        }
+    }
 }
 
 #[test]

@@ -27,6 +27,4 @@ mod rules;
 mod schema;
 
 #[cfg(test)]
-mod dependencies;
-#[cfg(test)]
 mod round_trip;

@@ -54,7 +54,6 @@ pub const IMAGE_PULL_FAILED: &str = "ImagePullFailed";
 pub const VOLUME_NOT_ATTACHED: &str = "VolumeNotAttached";
 /// The node had too little memory or disk, and ended the pod.
 pub const EVICTED: &str = "Evicted";
-/// The API server refuses the pods: a policy, Pod Security or a missing right.
 
 // TemplateOutdated of AIInference.
 pub const NEWER_TEMPLATE: &str = "NewerTemplate";
