@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::crds::crds;
+use api::{controllers::CONTROLLERS, crds::crds};
 use tests::{Scene, ask_until, simulated, within, workspace};
 
 const READ: [&str; 3] = ["get", "list", "watch"];
@@ -81,10 +81,10 @@ async fn may(role: &str, expected: impl Fn(&str, &[&str]) -> Vec<(String, BTreeS
             expected(&format!("{}.{}", crd.spec.names.plural, crd.spec.group), subresources)
         })
         .collect();
-    for controller in
-        ["inference-controller", "training-controller", "dispatcher-controller", "scaler-controller"]
-    {
-        let file = workspace().join("deploy").join(controller).join("base/user-roles.yaml");
+    let deploy = workspace().join("deploy");
+    scene.kubectl(&["apply", "--server-side", "-k", &deploy.join("user-roles").display().to_string()]);
+    for controller in CONTROLLERS {
+        let file = deploy.join(controller.name).join("base/user-roles.yaml");
         scene.kubectl(&["apply", "--server-side", "-f", &file.display().to_string()]);
     }
     scene.kubectl(&[

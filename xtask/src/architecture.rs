@@ -191,16 +191,9 @@ fn each_controller_in_crates_and_each_folder_in_deploy_has_a_row() {
     crates.retain(|name| name.ends_with("-controller"));
     assert_eq!(crates, rows, "crates");
     let mut deployed = entries("deploy");
-    for shared in ["crds", "namespace", "samples"] {
+    for shared in ["crds", "namespace", "samples", "user-roles"] {
         assert!(deployed.remove(shared), "deploy/{shared} is missing");
     }
-    // Of a kind whose controller does not exist yet there are the roles of its users, and nothing else.
-    let of_users: BTreeSet<String> = ["kustomization.yaml", "user-roles.yaml"].map(str::to_owned).into();
-    deployed.retain(|name| {
-        let has_only_roles = entries(&format!("deploy/{name}")).len() == 1
-            && entries(&format!("deploy/{name}/base")) == of_users;
-        rows.contains(name) || !has_only_roles
-    });
     assert_eq!(deployed, rows, "deploy");
 }
 

@@ -20,8 +20,8 @@ pub const TRACK: &str = "ai.infra.example.com/track";
 /// Value of [`TRACK`] for pods of the version that users run today.
 pub const TRACK_STABLE: &str = "stable";
 
-/// Image and profile that a spec generation was first rendered with, as JSON, kept on the child so that a newer
-/// controller renders the same pods.
+/// What the child's pod template was rendered for, as JSON: a hash of the spec, the images, the profile and the value of
+/// the refresh annotation.
 pub const RESOLVED: &str = "ai.infra.example.com/resolved";
 /// Generation of the owner's spec that the child was rendered from.
 pub const GENERATION: &str = "ai.infra.example.com/generation";

@@ -66,7 +66,7 @@ pub(crate) struct Invocation<'a> {
     pub(crate) version: Option<(u32, u32)>,
     /// At least 1: an engine on the CPU also runs one worker.
     pub(crate) shards: i32,
-    /// Not to be guessed from outside the Kubernetes API.
+    /// Derived from the object's uid; see `plan::pod::engine`.
     pub(crate) closed_key: &'a str,
     pub(crate) users: &'a [String],
 }

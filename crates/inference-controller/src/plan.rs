@@ -114,6 +114,7 @@ pub(crate) fn plan(
         Some(written) if wait.is_some() => written.clone(),
         Some(_) | None => status,
     };
+    let planned_on = observed.deployment.as_ref().and_then(|known| known.metadata.resource_version.clone());
     let (children, deletions) = if valid.pods.paused {
         (Vec::new(), Vec::new())
     } else {
@@ -122,7 +123,12 @@ pub(crate) fn plan(
         (
             [
                 Some(Child::ConfigMap(Box::new(config_map::config_map(valid)))),
-                Some(Child::Deployment(Box::new(deployment::deployment(valid, &revision, rollout.strategy)))),
+                Some(Child::Deployment(Box::new(deployment::deployment(
+                    valid,
+                    &revision,
+                    rollout.strategy,
+                    planned_on,
+                )))),
                 Some(Child::Service(Box::new(service::service(valid, &revision)))),
                 pod_disruption_budget::pod_disruption_budget(valid)
                     .map(|budget| Child::PodDisruptionBudget(Box::new(budget))),

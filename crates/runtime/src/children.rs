@@ -119,6 +119,17 @@ where
         Ok(Written::Changed)
     }
 
+    /// As `apply`, if the cache still has the version of the child that `desired` was planned on (`None`: no child). For a
+    /// child whose content depends on what it was before: what came meanwhile must be planned with, not overwritten.
+    pub async fn apply_onto(&self, desired: &K, planned_on: Option<&str>) -> Result<Written, ApplyError> {
+        let key = Key::of(desired);
+        let seen = self.cache.get(&key).and_then(|seen| seen.meta().resource_version.clone());
+        if seen.as_deref() != planned_on {
+            return Err(About::of::<K>(&key).stale(Stale::Changed));
+        }
+        self.apply(desired).await
+    }
+
     /// The first apply of an absent child neither forces nor merges: what is there already may belong to another owner.
     async fn create(
         &self,

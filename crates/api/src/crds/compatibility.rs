@@ -14,7 +14,27 @@ use super::crds;
 
 /// Refusals that are newer than the last release and not about a new field: where, how the message begins, and why no
 /// object that worked is refused.
-const NEW_REFUSALS: [(&str, &str, &str); 3] = [
+const NEW_REFUSALS: [(&str, &str, &str); 7] = [
+    (
+        "AIInference.spec",
+        "must not set a flag that the controller sets: --model, --served-model-name",
+        "unchanged arguments are accepted as they are",
+    ),
+    (
+        "AIInference.spec",
+        "must not set a flag that the controller sets: --model-repository",
+        "unchanged arguments are accepted as they are",
+    ),
+    (
+        "AIInference.spec",
+        "must not set a flag that the controller sets: --model-id",
+        "unchanged arguments are accepted as they are",
+    ),
+    (
+        "TrainingJob.spec",
+        "must not set a flag that the controller sets: --model, --dataset",
+        "unchanged arguments are accepted as they are",
+    ),
     (
         "AIInference.spec",
         "must not name gpu.resourceName: the loader needs no GPU",

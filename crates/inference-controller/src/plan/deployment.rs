@@ -25,6 +25,9 @@ use crate::{names, validate::ValidInference};
 pub(crate) struct RenderedDeployment {
     pub(crate) metadata: ObjectMeta,
     pub(crate) spec: Value,
+    /// Version of the Deployment that this was planned on; `None` if there was none.
+    #[serde(skip)]
+    pub(crate) planned_on: Option<String>,
 }
 
 /// Written as what it is; the derived form allocates its names, and names of metrics must be static.
@@ -66,6 +69,7 @@ pub(super) fn deployment(
     valid: &ValidInference,
     revision: &Revision<'_>,
     strategy: Strategy,
+    planned_on: Option<String>,
 ) -> RenderedDeployment {
     let (surge, unavailable) = match strategy {
         Strategy::Surge => (1, 0),
@@ -90,5 +94,5 @@ pub(super) fn deployment(
     // A struct of plain fields with string keys: writing it as JSON cannot fail.
     let mut spec = serde_json::to_value(spec).unwrap_or_default();
     spec["template"] = revision.template.clone();
-    RenderedDeployment { metadata, spec }
+    RenderedDeployment { metadata, spec, planned_on }
 }

@@ -17,7 +17,7 @@ const MOST_NAMES: usize = 10_000;
 /// `root`: where links may lead.
 pub(super) fn entries(folder: &Path, root: &Path, engine: Engine) -> Result<Vec<Entry>, Fault> {
     if let Some(missing) = first_missing(folder)? {
-        return Err(Fault::new(Cause::NotFound, no_such_folder(&missing)));
+        return Err(Fault::new(Cause::NotFound, no_such_folder(&missing, root)));
     }
     let read = |path: &Path| path.canonicalize().map_err(failed("read", path));
     let (root, real) = (read(root)?, read(folder)?);
@@ -72,11 +72,16 @@ fn first_missing(folder: &Path) -> Result<Option<PathBuf>, Fault> {
     Ok(None)
 }
 
-fn no_such_folder(missing: &Path) -> String {
-    let beside = match missing.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => names(parent).unwrap_or_default(),
-        _ => Vec::new(),
+/// Names what is beside it, unless a link leads there from within `root`: what is outside must not show.
+fn no_such_folder(missing: &Path, root: &Path) -> String {
+    let is_inside = |parent: &&Path| match (parent.canonicalize(), root.canonicalize()) {
+        (Ok(parent), Ok(root)) => parent.starts_with(root),
+        // The root itself is missing, so no link within it was followed.
+        (Ok(_), Err(_)) => true,
+        (Err(_), _) => false,
     };
+    let parent = missing.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let beside = parent.filter(is_inside).and_then(|parent| names(parent).ok()).unwrap_or_default();
     let is_folder = |name: &&String| missing.with_file_name(name).is_dir();
     let found = found(beside.iter().filter(is_folder).map(String::as_str));
     format!("{}: no such folder{found}", missing.display())

@@ -54,6 +54,19 @@ fn a_folder_without_a_model_is_reported_with_what_is_there() {
 }
 
 #[test]
+fn what_is_outside_of_the_root_does_not_show_in_an_error() {
+    let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::create_dir(outside.path().join("secret")).unwrap();
+    let link = root.path().join("link");
+    std::os::unix::fs::symlink(outside.path(), &link).unwrap();
+    let typo = link.join("typo");
+    let wanted = format!("--root={}", root.path().display());
+    let ran = check(&typo, "vllm").arg(&wanted).run();
+    ran.failed(ExitCode::SourceNotFound, &format!("{}: no such folder", typo.display()));
+    assert!(!ran.output.contains("secret"), "{}", ran.output);
+}
+
+#[test]
 fn a_check_needs_an_engine_that_there_is() {
     let root = tempfile::tempdir().unwrap();
     assert_eq!(check(root.path(), "llama.cpp").run().code, Some(ExitCode::Usage.code()));

@@ -140,6 +140,20 @@ async fn a_child_that_was_replaced_since_we_looked_is_not_written_and_not_believ
     assert!(children.is_empty(), "a watch that does not select it would never say that it is gone");
 }
 
+#[tokio::test]
+async fn a_child_that_was_planned_on_another_version_is_not_written() {
+    let fake = Fake::start().await;
+    let children = children(&fake);
+    let mut seen = child_of(&deployment("a", 1), "child");
+    seen.metadata.resource_version = Some("50".into());
+    children.upsert(child(&seen));
+    for planned_on in [None, Some("49")] {
+        let error = children.apply_onto(&wanted(), planned_on).await.unwrap_err();
+        assert!(is_stale(&error, Stale::Changed), "{error:?}");
+    }
+    assert!(fake.verbs().is_empty(), "nothing is sent");
+}
+
 /// The child as it is stored now.
 fn seen(fake: &Fake) -> ConfigMap {
     serde_json::from_value(fake.stored("configmaps", "child").unwrap()).unwrap()

@@ -59,7 +59,8 @@ pub(super) fn engine(valid: &ValidInference, profile: &Profile, image: &str) -> 
     }
 }
 
-/// The same for every pod of the object, and unknown to whoever cannot read the object: a hash of its random uid.
+/// The same for every pod of the object. It keeps out clients that have network access only: whatever may read the
+/// AIInference, one of its children or its events can compute it.
 fn closed_key(valid: &ValidInference) -> String {
     let digest = Sha256::digest(format!("closed {}", valid.owner.uid));
     digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
