@@ -18,7 +18,7 @@ use tracing::warn;
 
 use super::{
     Object,
-    partial::{PartOf, Partial},
+    partial::Partial,
     request::{EtagIs, NOTE_EVERY, Sink, fill},
     transfer::{CONNECTIONS, Transfer},
 };
@@ -170,6 +170,27 @@ async fn fetch_large(transfer: &Arc<Transfer>, object: &Arc<Object>) -> Result<R
     }
 }
 
+/// One part, to be filled.
+#[derive(Debug)]
+struct PartOf<'p> {
+    partial: &'p Partial,
+    part: usize,
+}
+
+impl Sink for PartOf<'_> {
+    fn missing(&self) -> (u64, u64) {
+        self.partial.missing(self.part)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.partial.write(self.part, bytes)
+    }
+
+    fn note(&mut self) -> io::Result<()> {
+        self.partial.note(self.part)
+    }
+}
+
 async fn fetch_parts(
     transfer: &Arc<Transfer>,
     object: &Arc<Object>,
@@ -186,7 +207,7 @@ async fn fetch_parts(
         parts.spawn(async move {
             let mut etag = EtagIs::PerhapsDigest;
             while let Some(part) = next(&open) {
-                etag = etag.or(fill(&transfer, &object, &mut PartOf::new(&partial, part)).await?);
+                etag = etag.or(fill(&transfer, &object, &mut PartOf { partial: &partial, part }).await?);
                 // The disk works while the others fetch: little is left to wait for at the end.
                 if workers > 1
                     && transfer.folder.syncs()

@@ -19,7 +19,7 @@ use rustix::{
 };
 use tokio::sync::watch;
 
-use super::{Object, request::Sink};
+use super::Object;
 
 /// What one request asks for: long enough to be fast, short enough that many of them share one large file.
 pub(super) const PART: u64 = 16 << 20;
@@ -154,33 +154,6 @@ impl Partial {
         let open = there.parts.get(there.first_open).copied().unwrap_or_default();
         let whole = (there.first_open as u64 * PART).min(self.size) + open;
         self.whole.send_replace(whole);
-    }
-}
-
-/// One part, to be filled.
-#[derive(Debug)]
-pub(super) struct PartOf<'p> {
-    partial: &'p Partial,
-    part: usize,
-}
-
-impl<'p> PartOf<'p> {
-    pub(super) fn new(partial: &'p Partial, part: usize) -> Self {
-        Self { partial, part }
-    }
-}
-
-impl Sink for PartOf<'_> {
-    fn missing(&self) -> (u64, u64) {
-        self.partial.missing(self.part)
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.partial.write(self.part, bytes)
-    }
-
-    fn note(&mut self) -> io::Result<()> {
-        self.partial.note(self.part)
     }
 }
 
