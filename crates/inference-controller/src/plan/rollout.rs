@@ -134,7 +134,7 @@ fn gpu_shortage(valid: &ValidInference, observed: &Observed, pod: &PodView) -> O
     // Of every old pod: the ReplicaSet chooses which of them goes.
     let would_fit = observed.others().all(|old| demand.fit_instead_of(old, rooms) == Fit::Fits);
     let is_counted = demand.shortage(rooms).is_some();
-    (only_gpus && is_counted && would_fit).then(|| Shortage { since: scheduled.last_transition_time })
+    (only_gpus && is_counted && would_fit).then_some(Shortage { since: scheduled.last_transition_time })
 }
 
 /// Resources that the scheduler names: `2 Insufficient nvidia.com/gpu, 1 Insufficient cpu.`
@@ -172,7 +172,7 @@ fn quota_shortage(valid: &ValidInference, observed: &Observed) -> Option<Shortag
         })
     };
     // Of every old pod: the ReplicaSet chooses which of them goes.
-    observed.others().all(fits_without).then(|| Shortage { since: failure.last_transition_time })
+    observed.others().all(fits_without).then_some(Shortage { since: failure.last_transition_time })
 }
 
 /// A claim of one node at a time: the volume cannot be attached where the new pod was placed, as the cluster itself
