@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use api::aiinference::AIInference;
 use k8s_openapi::api::{
     core::v1::{Node, Pod},
     discovery::v1::EndpointSlice,
@@ -11,11 +12,11 @@ use local_cluster::{Cluster, NodeClock, nodes};
 use serde_json::json;
 use tests::{
     ENGINE_IMAGE, PRODUCT, Scene, follow,
-    inference::{create, pods_of, until_ready},
-    real_spec, start_real, wait_for, wait_until_gone, within,
+    inference::{CONTROLLER, create, pods_of, until_ready},
+    real_spec, start_real, until_renewed, wait_for, wait_until_gone, within,
 };
 
-use crate::claims::model_in_a_claim;
+use crate::{claims::model_in_a_claim, store::asked};
 
 /// After which the pods of a silent node are replaced.
 const NODE_FAILURE_SECONDS: u64 = 3;
@@ -47,6 +48,50 @@ async fn a_node_that_is_cut_off_loses_its_pods_to_another_one() {
     wait_for(&scene.cluster_api::<Node>(), &node, "back", within(), nodes::is_ready).await;
     wait_until_gone(&scene.api::<Pod>(), &pod, within() * 2).await;
     assert_eq!(live_pods(&scene).await.len(), 1);
+}
+
+/// A node without containerd: its kubelet reports so, and its engines serve on.
+#[tokio::test]
+async fn a_pod_that_serves_stays_on_a_node_whose_kubelet_reports_not_ready() {
+    let cluster = cluster().await;
+    let scene = Scene::restricted(&cluster).await;
+    let (pod, node) = serving(&scene).await;
+    let before = scene.api::<Pod>().get(&pod).await.unwrap().metadata.uid;
+    cluster.stop_containerd(&node).await.unwrap();
+    let nodes = scene.cluster_api::<Node>();
+    wait_for(&nodes, &node, "not ready", within() * 2, |node| ready_condition(node) == Some("False")).await;
+    let (pods, labels) = (scene.api::<Pod>(), pods_of("chat"));
+    let is_replaced = follow(&pods, &labels, |pods| {
+        let others = pods
+            .values()
+            .filter(|pod| pod.metadata.uid != before || pod.metadata.deletion_timestamp.is_some());
+        others.map(name_of).next()
+    });
+    tokio::select! {
+        biased;
+        replaced = is_replaced => panic!("a pod that serves was replaced: {replaced}"),
+        () = until_renewed(&scene, CONTROLLER, RENEWALS_OF_PATIENCE) => {}
+    }
+    assert_eq!(ready_condition(&nodes.get(&node).await.unwrap()), Some("False"), "it was so all the time");
+    let live = live_pods(&scene).await;
+    assert_eq!(live.iter().map(name_of).collect::<Vec<_>>(), [pod.as_str()]);
+    assert!(asked(&scene, &live[0], "v1/models").contains("chat"));
+    let migrations = scene.api::<AIInference>().get("chat").await.unwrap().status.unwrap().migrations;
+    assert!(migrations.is_empty(), "{migrations:?}");
+
+    cluster.start_containerd(&node).await.unwrap();
+    wait_for(&nodes, &node, "back", within() * 2, nodes::is_ready).await;
+    let model = until_ready(&scene, "chat").await;
+    assert!(model.status.is_some_and(|status| status.migrations.is_empty()));
+    assert_eq!(scene.api::<Pod>().get(&pod).await.unwrap().metadata.uid, before);
+}
+
+/// Two seconds each: five times as long as the pods of a node that does not answer may stay.
+const RENEWALS_OF_PATIENCE: usize = 8;
+
+fn ready_condition(node: &Node) -> Option<&str> {
+    let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.find(|condition| condition.type_ == "Ready").map(|condition| condition.status.as_str())
 }
 
 /// Three real nodes beside three simulated ones: enough that one dead node is not taken for a dead cluster.

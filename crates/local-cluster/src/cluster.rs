@@ -200,6 +200,17 @@ impl Cluster {
         self.expect_done("reconnect a node", &Request::Link { node: node.to_owned(), up: true }).await
     }
 
+    /// Kills containerd of a real node and keeps it down: its kubelet reports NotReady half a minute later, and its pods
+    /// run on.
+    pub async fn stop_containerd(&self, node: &str) -> Result<()> {
+        self.expect_done("stop containerd", &Request::Containerd { node: node.to_owned(), runs: false }).await
+    }
+
+    /// Lets it start again.
+    pub async fn start_containerd(&self, node: &str) -> Result<()> {
+        self.expect_done("start containerd", &Request::Containerd { node: node.to_owned(), runs: true }).await
+    }
+
     /// Starts a program in the network that real nodes see, as a component; pods reach it at
     /// [`crate::HUB_ADDRESS`].
     pub async fn start_service(&self, service: Service) -> Result<()> {

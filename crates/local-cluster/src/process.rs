@@ -139,6 +139,23 @@ impl Families {
         families
     }
 
+    /// The process of this name that another one started, or one of those that it started.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn descendant(&self, pid: i32, name: &str) -> Option<i32> {
+        let is_called = |pid: i32| {
+            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name)
+        };
+        let children = self.children.get(&pid)?;
+        let child = children.iter().copied().find(|child| is_called(*child));
+        child.or_else(|| children.iter().find_map(|child| self.descendant(*child, name)))
+    }
+
+    /// Real nodes need Linux.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn descendant(&self, _pid: i32, _name: &str) -> Option<i32> {
+        None
+    }
+
     /// Memory of a process and of all that it started, in bytes; what they share is counted for each.
     pub(crate) fn resident_bytes(&self, pid: i32) -> Option<u64> {
         let own = resident_bytes(pid)?;

@@ -16,6 +16,11 @@ pub(crate) enum Request {
         node: String,
         up: bool,
     },
+    /// Ends containerd of a real node and keeps it down, or lets it start again.
+    Containerd {
+        node: String,
+        runs: bool,
+    },
     /// Does something to one component and answers when it is done.
     Component {
         name: String,

@@ -22,6 +22,7 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::Signal;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
     net::{UnixListener, UnixStream, unix::pipe},
@@ -35,9 +36,12 @@ use crate::{
     command_lines::{API_SERVER, CONTROLLER_MANAGER, CommandLine, KWOK, SCHEDULER},
     credentials, explained,
     ports::{ReservedPort, free_port},
-    process::{self, Families, Ledger, SUPERVISOR},
+    process::{self, Families, Identity, Ledger, SUPERVISOR},
     protocol::{ControllerProcess, Order, Renewal, Reply, Request, Service},
-    real::{control_groups, hub, namespaces, network, node_name},
+    real::{
+        control_groups, hub, namespaces, network, node_name,
+        settings::{self, CONTAINERD},
+    },
 };
 use component::Component;
 
@@ -246,6 +250,7 @@ async fn carry_out(supervisor: &Arc<Supervisor>, request: Request) -> Reply {
         Request::AddController(controller) => add_controller(supervisor, controller).await,
         Request::AddService(service) => add_service(supervisor, service),
         Request::Link { node, up } => set_link(supervisor, &node, up),
+        Request::Containerd { node, runs } => set_containerd(supervisor, &node, runs),
         Request::Component { name, order } => order_component(supervisor, &name, order).await,
         Request::Renew(renewal) => renew(supervisor, renewal).await,
         Request::Detach => {
@@ -280,6 +285,28 @@ fn set_link(supervisor: &Supervisor, node: &str, up: bool) -> Result<()> {
     let hub = hub::network(&supervisor.folder)?;
     let set = namespaces::within(&hub, || network::ip(&network::set_link(node, up)));
     set.map_err(Error::io("change the link of node", node))
+}
+
+fn set_containerd(supervisor: &Supervisor, node: &str, runs: bool) -> Result<()> {
+    let families = Families::now();
+    let is_node =
+        (0..supervisor.spec.real.as_ref().map_or(0, |real| real.count)).any(|index| node_name(index) == node);
+    let status = supervisor.components().get(node).filter(|_| is_node).map(|node| node.status(&families));
+    let Some(pid) = status.and_then(|status| i32::try_from(status.pid?).ok()) else {
+        return Err(Error::invalid("reach containerd of", node, "it is no real node that runs"));
+    };
+    let down = settings::kept_down(&supervisor.folder.node(node), CONTAINERD);
+    if runs {
+        return match fs::remove_file(&down) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io("remove", down)(error)),
+            Ok(()) | Err(_) => Ok(()),
+        };
+    }
+    File::create(&down).map_err(Error::io("create", down))?;
+    if let Some(containerd) = families.descendant(pid, CONTAINERD).and_then(Identity::of) {
+        containerd.signal(Signal::KILL);
+    }
+    Ok(())
 }
 
 async fn add_controller(supervisor: &Arc<Supervisor>, controller: ControllerProcess) -> Result<()> {

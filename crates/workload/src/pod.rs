@@ -49,6 +49,8 @@ pub struct Container {
     #[serde(default)]
     pub started: Option<bool>,
     #[serde(default)]
+    pub ready: bool,
+    #[serde(default)]
     pub restart_count: i32,
     #[serde(default)]
     pub state: ContainerState,

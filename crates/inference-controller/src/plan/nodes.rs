@@ -20,7 +20,7 @@ use workload::{
     pod::PodView,
 };
 
-use super::{Deletion, revision::Revision};
+use super::{Deletion, pod::ENGINE, revision::Revision};
 use crate::{observe::Observed, validate::ValidInference};
 
 /// What is done about the lost nodes under one AIInference.
@@ -103,7 +103,7 @@ fn stranded<'a>(valid: &ValidInference, observed: &'a Observed, now: Timestamp) 
         let lost = *observed.nodes.lost.get(node)?;
         // It serves: its kubelet reports it, or has reported it after the node was lost.
         let came_back = pod.ready_turned.is_some_and(|turned| turned > lost.since);
-        if pod.is_ready && (lost.how == Loss::NotReady || came_back) {
+        if lost.how == Loss::NotReady && serves(pod) || pod.is_ready && came_back {
             return None;
         }
         let patience = match lost.how {
@@ -115,6 +115,12 @@ fn stranded<'a>(valid: &ValidInference, observed: &'a Observed, now: Timestamp) 
         Some(Stranded { pod, node, lost, left: patience.saturating_sub(gone_for) })
     });
     stranded.collect()
+}
+
+/// As its kubelet says it of the engine. When a node ceases to be ready, the control plane takes the condition Ready from
+/// all pods on it, and their kubelet gives it back up to ten seconds later.
+fn serves(pod: &PodView) -> bool {
+    pod.is_ready || pod.container(ENGINE).is_some_and(|engine| engine.ready)
 }
 
 fn too_many_are_down(observed: &Observed) -> bool {
@@ -285,6 +291,11 @@ mod tests {
         assert_eq!((kept.status.ready_replicas, kept.requeue_after), (2, None));
         scene.pods(&["{name: a, ready: true, node: gpu-0}", "{name: b, node: gpu-1}"]);
         assert_eq!(due_in(&scene), ["b"], "one that does not serve is replaced");
+        let marked = "{name: b, node: gpu-1, containers: [{name: engine, ready: true}]}";
+        scene.pods(&["{name: a, ready: true, node: gpu-0}", marked]);
+        assert_eq!(due_in(&scene), [""; 0], "the condition is taken from it when its node is not ready");
+        lose(&mut scene, Loss::Unreachable, 900, 1);
+        assert_eq!(due_in(&scene), ["b"], "of a node that does not answer it says nothing");
     }
 
     #[test]

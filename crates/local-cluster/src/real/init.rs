@@ -16,7 +16,7 @@ use crate::{Error, Folder, Result};
 
 use super::{
     namespaces, node_name,
-    settings::{Program, Settings},
+    settings::{self, Program, Settings},
 };
 
 /// containerd needs a tenth of a second; a loaded machine is no reason to fail.
@@ -99,6 +99,10 @@ impl Node {
                 .map_err(Error::io("wait for the programs of", &self.name))?;
             if let Some((program, _)) = ended.and_then(|pid| self.running.remove(&pid)) {
                 sleep(RESTART_AFTER);
+                let down = settings::kept_down(Path::new(PLACE), program.name);
+                while down.exists() {
+                    sleep(POLL);
+                }
                 self.start(program)?;
             }
         }

@@ -17,6 +17,13 @@ use super::{
 
 /// The image of the container that holds a pod's network.
 pub(crate) const PAUSE: &str = "local.test/pause:1";
+/// The program that runs containers.
+pub(crate) const CONTAINERD: &str = "containerd";
+/// While this file is there, a program that has ended is not started again.
+pub(crate) fn kept_down(node: &Path, program: &str) -> PathBuf {
+    node.join(format!("{program}.down"))
+}
+
 /// Nodes with this label are real.
 pub const REAL_LABEL: &str = "local-cluster/real";
 
@@ -82,7 +89,7 @@ impl<'a> Settings<'a> {
 
     pub(crate) fn containerd(&self) -> Program {
         let args = vec!["--config".to_owned(), self.at("containerd.toml").display().to_string()];
-        self.program("containerd", &self.real.tools.containers, args)
+        self.program(CONTAINERD, &self.real.tools.containers, args)
     }
 
     pub(crate) fn kubelet(&self) -> Program {
