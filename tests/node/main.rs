@@ -4,6 +4,7 @@ mod claims;
 mod cluster;
 mod confinement;
 mod controllers;
+mod engines;
 mod failure;
 mod pods;
 mod rollouts;
