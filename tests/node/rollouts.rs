@@ -1,5 +1,6 @@
 //! A new version under load: requests through the Service, at fixed times, whatever became of earlier ones.
 
+use api::reasons;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use tests::{
@@ -11,6 +12,7 @@ use tests::{
 use crate::{
     claims::model_in_a_claim,
     pods::{self, container, container_status, pod},
+    store::pod_of,
 };
 
 /// Requests of each of the two loads.
@@ -51,6 +53,24 @@ async fn a_revision_that_never_works_gets_no_request() {
     // Taken back, it is as if nothing had been.
     change(&scene, "chat", serde_json::to_value(&model.spec).expect("the spec as it was")).await;
     until_ready(&scene, "chat").await;
+}
+
+/// The load goes on for longer than a new pod is waited for at all.
+#[tokio::test]
+async fn an_image_that_cannot_be_pulled_costs_the_only_replica_no_request() {
+    let scene = real().await;
+    serving(&scene, json!({ "replicas": 1, "surgeTimeoutSeconds": 30 })).await;
+    let before = pod_of(&scene, "chat").await;
+    let loads = start_loads(&scene, 45).await;
+    change(&scene, "chat", json!({ "image": "local.test/absent:1" })).await;
+    until_not_ready(&scene, "chat", reasons::IMAGE_PULL_FAILED).await;
+    for report in reports(&scene, loads).await {
+        let answers = json!({ before.metadata.name.as_deref().expect("a name"): 45 * RATE });
+        assert_eq!((&report["failed"], &report["by_pod"]), (&json!(0), &answers), "{report}");
+    }
+    change(&scene, "chat", json!({ "image": ENGINE_IMAGE })).await;
+    until_ready(&scene, "chat").await;
+    assert_eq!(pod_of(&scene, "chat").await.metadata.uid, before.metadata.uid);
 }
 
 async fn rolled_out_under_load(scene: &Scene<'_>, replicas: u64, rollout: &str) {
