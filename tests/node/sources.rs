@@ -6,7 +6,10 @@ use std::{
     time::Instant,
 };
 
-use api::{aiinference::Phase, conditions, reasons};
+use api::{
+    aiinference::{AIInference, Phase},
+    conditions, reasons,
+};
 use futures::{AsyncBufReadExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::api::LogParams;
@@ -71,6 +74,54 @@ async fn what_a_claim_has_is_what_the_engine_reads_and_cannot_change() {
     assert_eq!(read_by(&scene, &pod_of(&scene, "part").await), part);
 }
 
+/// A kubelet makes a folder that is to be mounted and is not there.
+#[tokio::test]
+async fn a_folder_that_a_claim_does_not_have_is_told_and_not_made() {
+    let scene = real().await;
+    let folder = claims::folder(&scene);
+    let model = Model::small();
+    for name in ["llama", "qwen"] {
+        model.write_to(&folder.join(name));
+    }
+    claims::claim(&scene, &folder).await;
+    create(&scene, "chat", on_real_nodes("pvc://models/typo")).await;
+    let words = "/models/typo: no such folder; found: llama, qwen";
+    told(&scene, "chat", reasons::SOURCE_NOT_FOUND, words).await;
+    change(&scene, "chat", json!({ "modelSource": "pvc://models/qwen" })).await;
+    until_ready(&scene, "chat").await;
+    let mut names: Vec<_> = fs::read_dir(&folder)
+        .expect("the volume")
+        .map(|entry| entry.expect("a folder").file_name())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["llama", "qwen"], "the volume is as it was");
+}
+
+/// Triton is ready with an empty repository.
+#[tokio::test]
+async fn a_repository_without_a_model_is_never_ready() {
+    let scene = real().await;
+    let folder = claims::folder(&scene);
+    fs::create_dir_all(&folder).expect("an empty folder");
+    claims::claim(&scene, &folder).await;
+    create(&scene, "vision", with(on_real_nodes("pvc://models"), json!({ "engine": "triton" }))).await;
+    let api = scene.api::<AIInference>();
+    let is_ready = follow(&api, "", |all| {
+        let ready = all.values().filter_map(|model| condition(model, conditions::READY));
+        ready.into_iter().any(|ready| ready.status == "True").then_some(())
+    });
+    let failing = async {
+        told(&scene, "vision", reasons::SOURCE_NOT_FOUND, "/models holds no model").await;
+        // The next try of the loader finds nothing either.
+        until_loader_says(&scene, "vision", 1, "holds no model").await;
+    };
+    tokio::select! {
+        biased;
+        () = is_ready => panic!("ready without a model"),
+        () = failing => {}
+    }
+}
+
 #[tokio::test]
 async fn wrong_credentials_are_told_and_mended_in_the_secret() {
     let scene = real().await;
@@ -129,7 +180,7 @@ async fn a_volume_that_is_too_small_is_told_until_it_is_made_larger() {
     store.put("qwen/config.json", b"{}");
     store.put_zeros("qwen/model.bin", 80 * MIB);
     create(&scene, "chat", with(store.spec("qwen"), in_memory("64Mi"))).await;
-    told(&scene, "chat", reasons::OUT_OF_SPACE, "make its volume larger").await;
+    told(&scene, "chat", reasons::OUT_OF_SPACE, "raise spec.modelVolume.size").await;
     change(&scene, "chat", in_memory("96Mi")).await;
     until_ready(&scene, "chat").await;
 }
@@ -141,7 +192,7 @@ async fn a_model_that_shrinks_fits_into_the_volume_that_was_too_small() {
     store.put("qwen/config.json", b"{}");
     store.put_zeros("qwen/model.bin", 80 * MIB);
     create(&scene, "chat", with(store.spec("qwen"), in_memory("64Mi"))).await;
-    let told = told(&scene, "chat", reasons::OUT_OF_SPACE, "make its volume larger").await;
+    let told = told(&scene, "chat", reasons::OUT_OF_SPACE, "raise spec.modelVolume.size").await;
     told.heals_within_a_run(async { store.put_zeros("qwen/model.bin", 48 * MIB) }).await;
 }
 
