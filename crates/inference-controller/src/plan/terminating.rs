@@ -1,7 +1,8 @@
 //! Pods that are being deleted while their engine still loads. Pure.
 //!
 //! vLLM and Triton lose SIGTERM until they serve, so such a pod would hold its GPUs for the whole grace period, which is
-//! there for requests that it cannot have. It is deleted once more with a short one.
+//! there for requests that it cannot have. It is deleted once more with a short one. A kubelet heeds that only if it
+//! arrives before the kubelet has begun to end the pod (seen with 1.36: within about a second), so this helps sometimes.
 
 use workload::pod::PodView;
 
