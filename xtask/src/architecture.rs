@@ -217,6 +217,17 @@ fn each_sample_is_of_one_kind_that_has_a_controller() {
 }
 
 #[test]
+fn user_roles_stand_with_the_controller_or_in_the_folder_of_kinds_without_one() {
+    let kinds = CONTROLLERS.iter().flat_map(|controller| controller.kinds);
+    let with_controller: BTreeSet<String> = kinds.map(|kind| kind.resource().plural).collect();
+    let plurals = api::crds::crds().into_iter().map(|crd| crd.spec.names.plural);
+    let without: BTreeSet<String> = plurals.filter(|plural| !with_controller.contains(plural)).collect();
+    let mut files = entries("deploy/user-roles");
+    assert!(files.remove("kustomization.yaml"));
+    assert_eq!(files, without.into_iter().map(|plural| format!("{plural}.yaml")).collect());
+}
+
+#[test]
 fn the_readme_says_of_each_kind_which_controller_there_is() {
     let table = section("README.md", "The kinds");
     let rows: BTreeMap<&str, Vec<&str>> = table
@@ -241,10 +252,13 @@ fn the_readme_says_of_each_kind_which_controller_there_is() {
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
+    /// Identifiers of packages.
+    workspace_default_members: BTreeSet<String>,
 }
 
 #[derive(Deserialize)]
 struct Package {
+    id: String,
     name: String,
     manifest_path: PathBuf,
     dependencies: Vec<Dependency>,
@@ -272,12 +286,23 @@ impl Package {
     }
 }
 
-fn packages() -> BTreeMap<String, Package> {
+fn metadata() -> Metadata {
     let output =
         cargo(["metadata", "--format-version=1", "--no-deps", "--offline", "--locked"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Metadata = serde_json::from_slice(&output.stdout).unwrap();
-    metadata.packages.into_iter().map(|package| (package.name.clone(), package)).collect()
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn packages() -> BTreeMap<String, Package> {
+    metadata().packages.into_iter().map(|package| (package.name.clone(), package)).collect()
+}
+
+/// `cargo xtask test` runs the default members with `cargo test`: the unit tests of any other crate would never run.
+#[test]
+fn every_crate_but_tests_is_a_default_member() {
+    let Metadata { packages, workspace_default_members } = metadata();
+    let left_out = packages.iter().filter(|package| !workspace_default_members.contains(&package.id));
+    assert_eq!(left_out.map(|package| package.name.as_str()).collect::<Vec<_>>(), ["tests"]);
 }
 
 #[test]

@@ -11,6 +11,8 @@ const CLUSTER_TEST_THREADS: &str = "8";
 const NODE_TEST_THREADS: &str = "3";
 /// Test binaries that need no root.
 const ANYWHERE: [&str; 4] = ["admit", "e2e", "every_controller", "chaos"];
+/// The one that does.
+const ON_REAL_NODES: &str = "node";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -36,7 +38,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             local_cluster::real::check()?;
             steps.run("tools of real nodes", || Ok(local_cluster::tools::ensure_nodes().map(drop)?))?;
             steps.run("images", || images::build_dev().map(drop))?;
-            steps.run("tests on real nodes", || run_tests(&["--test", "node"], NODE_TEST_THREADS, args))?;
+            steps.run("tests on real nodes", || {
+                run_tests(&["--test", ON_REAL_NODES], NODE_TEST_THREADS, args)
+            })?;
         }
         Err(reason) => steps.leave_out("tests on real nodes", reason),
     }
@@ -47,4 +51,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 fn run_tests(binaries: &[&str], threads: &str, args: &Args) -> anyhow::Result<()> {
     let mut test = cargo(["test", "--locked", "-p", "tests", "--no-fail-fast"]);
     succeed(test.args(binaries).args(["--", "--test-threads", threads]).args(&args.filters))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs};
+
+    use super::*;
+    use crate::steps::workspace;
+
+    #[test]
+    fn every_test_binary_is_run() {
+        let manifest = fs::read_to_string(workspace().join("tests/Cargo.toml")).unwrap();
+        let (_, targets) = manifest.split_once("[[test]]").unwrap();
+        let names = targets.lines().filter_map(|line| line.strip_prefix("name = "));
+        let declared: BTreeSet<&str> = names.map(|name| name.trim_matches('"')).collect();
+        let run: BTreeSet<&str> = ANYWHERE.into_iter().chain([ON_REAL_NODES]).collect();
+        assert_eq!(declared, run);
+    }
 }
