@@ -15,6 +15,9 @@ use crate::{
     rules, schema, source,
 };
 
+/// Upper bound of `spec.nodeFailureSeconds`.
+pub const MAX_NODE_FAILURE_SECONDS: i32 = 3_600;
+
 /// Default of `surgeTimeoutSeconds`.
 pub const DEFAULT_SURGE_TIMEOUT_SECONDS: i32 = 300;
 
@@ -167,7 +170,7 @@ pub struct AIInferenceSpec {
     /// node.kubernetes.io/out-of-service from an administrator, once it is off. Default: 30. Changing it restarts
     /// nothing.
     #[serde(default = "half_a_minute")]
-    #[schemars(range(min = 0, max = 3600))]
+    #[schemars(range(min = 0, max = MAX_NODE_FAILURE_SECONDS))]
     pub node_failure_seconds: i32,
 
     #[serde(flatten)]

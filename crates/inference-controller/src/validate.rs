@@ -264,6 +264,9 @@ fn template_hash(spec: &AIInferenceSpec) -> Result<String, Invalid> {
 
 #[cfg(test)]
 mod tests {
+    use api::aiinference::MAX_NODE_FAILURE_SECONDS;
+    use serde_json::{Value, json};
+
     use crate::tests::model;
 
     use super::*;
@@ -399,29 +402,51 @@ mod tests {
         valid("{modelSource: s3://m, engine: vllm, gpu: {count: 1}, modelStore: {addressing: Auto}}");
     }
 
+    /// The API says of each field whether a change of it restarts pods; the hash must agree.
     #[test]
-    fn only_what_changes_a_pod_changes_the_hash() {
-        let hash = |more: &str| {
-            valid(&format!("{{modelSource: s3://m, engine: vllm, gpu: {{count: 1}}{more}}}")).template_hash
+    fn the_hash_changes_with_exactly_the_fields_that_are_documented_to_restart_pods() {
+        let plain = json!({"modelSource": "s3://m", "engine": "vllm", "gpu": {"count": 1}});
+        let hash = |spec: &Value| valid(&spec.to_string()).template_hash;
+        let changed = |field: &str| match field {
+            "modelSource" => json!("s3://other"),
+            "engine" => json!("tgi"),
+            "gpu" => json!({"count": 2}),
+            "replicas" => json!(7),
+            "warmupTimeoutSeconds" => json!(301),
+            "image" => json!("a/b:c"),
+            "args" => json!(["--x"]),
+            "env" => json!([{"name": "A", "value": "b"}]),
+            "resources" => json!({"limits": {"cpu": "1"}}),
+            "servedModelName" => json!("other"),
+            "modelStore" => json!({"region": "eu-west-1"}),
+            "modelLoader" => json!({}),
+            "modelVolume" => json!({"size": "1Gi"}),
+            "rollout" => json!("Replace"),
+            "surgeTimeoutSeconds" => json!(30),
+            "nodeFailureSeconds" => json!(5),
+            "securityContext" => json!({"runAsUser": 2000}),
+            "scheduling" => json!({"schedulerName": "other"}),
+            "imagePullSecrets" => json!([{"name": "pull"}]),
+            "serviceAccountName" => json!("other"),
+            "podLabels" | "podAnnotations" => json!({"a": "b"}),
+            "paused" => json!(true),
+            unknown => panic!("give spec.{unknown} another value here"),
         };
-        let plain = hash("");
-        for same in [
-            ", replicas: 7",
-            ", paused: true",
-            ", rollout: Replace",
-            ", nodeFailureSeconds: 5",
-            ", surgeTimeoutSeconds: 30",
-        ] {
-            assert_eq!(hash(same), plain, "{same}");
+        let crd = api::crds::crds().into_iter().find(|crd| crd.spec.names.kind == "AIInference").unwrap();
+        let schema = crd.spec.versions[0].schema.clone().unwrap().open_api_v3_schema.unwrap();
+        let fields = schema.properties.unwrap()["spec"].properties.clone().unwrap();
+        assert!(fields.len() > 20, "{}", fields.len());
+        for (field, property) in fields {
+            let mut spec = plain.clone();
+            spec[&field] = changed(&field);
+            let restarts = property.description.unwrap().to_lowercase().ends_with("restarts pods.");
+            assert_eq!(hash(&spec) != hash(&plain), restarts, "{field}");
         }
-        for other in [
-            ", modelLoader: {}",
-            ", args: [--x]",
-            ", image: a/b:c",
-            ", warmupTimeoutSeconds: 301",
-            ", podLabels: {a: b}",
-        ] {
-            assert_ne!(hash(other), plain, "{other}");
-        }
+    }
+
+    #[test]
+    fn a_lost_node_is_remembered_for_longer_than_pods_may_wait_on_it() {
+        let longest = Duration::from_secs(MAX_NODE_FAILURE_SECONDS.unsigned_abs().into());
+        assert!(workload::node::FORGOTTEN_AFTER > longest);
     }
 }

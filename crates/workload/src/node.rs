@@ -59,8 +59,8 @@ struct Known {
     reported: Lost,
 }
 
-/// Longer than any `nodeFailureSeconds`.
-const FORGOTTEN_AFTER: Duration = Duration::from_hours(2);
+/// For how long a loss is remembered. Controllers must not let pods wait longer than this on a lost node.
+pub const FORGOTTEN_AFTER: Duration = Duration::from_hours(2);
 
 impl NodeView {
     pub fn name(&self) -> &str {

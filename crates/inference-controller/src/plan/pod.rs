@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{labels, pods::Scheduling};
+use api::{aiinference::MAX_NODE_FAILURE_SECONDS, labels, pods::Scheduling};
 use k8s_openapi::{
     api::core::v1::{LocalObjectReference, PodSpec, PodTemplateSpec},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -28,7 +28,7 @@ pub(super) const LOADER: &str = "model-loader";
 pub(crate) const ENGINE: &str = "engine";
 
 /// Longer than the longest `nodeFailureSeconds`, on which it must not depend: that field restarts nothing.
-const LOST_NODE_SECONDS: i64 = 3_600 + 300;
+const LOST_NODE_SECONDS: i64 = MAX_NODE_FAILURE_SECONDS as i64 + 300;
 
 pub(super) fn pod_template(
     valid: &ValidInference,
