@@ -94,14 +94,34 @@ where
     /// }
     /// ```
     pub async fn apply(&self, desired: &K) -> Result<Written, ApplyError> {
+        self.write(desired, Onto::AnyVersion).await
+    }
+
+    /// As `apply`, if this version of the child (`None`: no child) is still the newest, in the cache and in the API
+    /// server. For a child whose content depends on what it was before: what another process wrote meanwhile must be
+    /// planned with, not overwritten.
+    pub async fn apply_onto(&self, desired: &K, planned_on: Option<&str>) -> Result<Written, ApplyError> {
+        self.write(desired, Onto::Version(planned_on)).await
+    }
+
+    async fn write(&self, desired: &K, onto: Onto<'_>) -> Result<Written, ApplyError> {
         let key = Key::of(desired);
         let about = About::of::<K>(&key);
         let Some(owner) = controller_of(desired) else { return Err(about.unowned()) };
         let (body, hash) = self.writer.body(desired, &about)?;
         let Some(seen) = self.cache.get(&key) else {
-            return self.create(body, owner, &about).await;
+            return match onto {
+                Onto::AnyVersion | Onto::Version(None) => self.create(body, owner, &about).await,
+                Onto::Version(Some(_)) => Err(about.stale(Stale::Changed)),
+            };
         };
+        // Before versions are compared: a plan knows no child of another owner, and would never be planned on it.
         about.check_owner(seen.meta(), owner)?;
+        if let Onto::Version(planned_on) = onto
+            && seen.meta().resource_version.as_deref() != planned_on
+        {
+            return Err(about.stale(Stale::Changed));
+        }
         if seen.meta().deletion_timestamp.is_some() {
             // It cannot be brought back; its end will start the next reconcile.
             return Ok(Written::Unchanged);
@@ -113,21 +133,10 @@ where
         if let Some(wait) = self.fights.wait(&key, &hash, now) {
             return self.contested(&hash, wait, &about).await.map(Written::Contested);
         }
-        self.force(body, seen.meta(), &about).await?;
+        self.force(body, seen.meta(), onto, owner, &about).await?;
         self.fights.forced(&key, &hash, now);
         info!(kind = about.kind, child = %key, "changed");
         Ok(Written::Changed)
-    }
-
-    /// As `apply`, if the cache still has the version of the child that `desired` was planned on (`None`: no child). For a
-    /// child whose content depends on what it was before: what came meanwhile must be planned with, not overwritten.
-    pub async fn apply_onto(&self, desired: &K, planned_on: Option<&str>) -> Result<Written, ApplyError> {
-        let key = Key::of(desired);
-        let seen = self.cache.get(&key).and_then(|seen| seen.meta().resource_version.clone());
-        if seen.as_deref() != planned_on {
-            return Err(About::of::<K>(&key).stale(Stale::Changed));
-        }
-        self.apply(desired).await
     }
 
     /// The first apply of an absent child neither forces nor merges: what is there already may belong to another owner.
@@ -150,7 +159,19 @@ where
             Err(error) => return Err(about.call("apply", error)),
         }
         // Not seen by our watch yet, or hidden from it, because its labels were taken off. The plan was made as if it did
-        // not exist, so it must not be written: from now on the cache has it, and the next plan knows it.
+        // not exist, so it must not be written.
+        self.read_again(None, owner, about, Stale::Found).await
+    }
+
+    /// Puts the child into the cache as the API server has it, because no watch delivers a child whose labels were taken
+    /// off. The next plan is made with it. `seen`: what the cache has.
+    async fn read_again<T>(
+        &self,
+        seen: Option<&ObjectMeta>,
+        owner: &OwnerReference,
+        about: &About<'_>,
+        why: Stale,
+    ) -> Result<T, ApplyError> {
         let removals = self.cache.removals();
         let request = Request::new(K::url_path(&(), namespace(about.key)))
             .get(&about.key.name, &GetParams::default())
@@ -159,9 +180,14 @@ where
             Ok(there) => {
                 about.check_owner(there.meta(), owner)?;
                 self.cache.absorb_read(there, removals);
-                Err(about.stale(Stale::Found))
+                Err(about.stale(why))
             }
-            Err(error) if is_code(&error, 404) => Err(about.stale(Stale::Changed)),
+            Err(error) if is_code(&error, 404) => {
+                if let Some(seen) = seen {
+                    self.cache.forget(about.key, seen.uid.as_deref());
+                }
+                Err(about.stale(Stale::Changed))
+            }
             Err(error) => Err(about.call("read", error)),
         }
     }
@@ -192,19 +218,32 @@ where
         if lives { Ok(()) } else { Err(about.stale(Stale::OwnerGone)) }
     }
 
-    async fn force(&self, mut body: Value, seen: &ObjectMeta, about: &About<'_>) -> Result<(), ApplyError> {
+    async fn force(
+        &self,
+        mut body: Value,
+        seen: &ObjectMeta,
+        onto: Onto<'_>,
+        owner: &OwnerReference,
+        about: &About<'_>,
+    ) -> Result<(), ApplyError> {
         body["metadata"]["uid"] = json!(seen.uid);
+        if let Onto::Version(Some(version)) = onto {
+            body["metadata"]["resourceVersion"] = json!(version);
+        }
         let params = PatchParams::apply(self.writer.field_manager()).force();
         match self.writer.patch::<Kept<V>>(&body, &params, about).await {
             Ok(written) => {
                 self.cache.absorb(written);
                 Ok(())
             }
-            // Another uid, or none any more. Outside of the cache's selector no watch would ever say so.
-            Err(error) if is_conflict(&error) => {
-                self.cache.forget(about.key, seen.uid.as_deref());
-                Err(about.stale(Stale::Changed))
-            }
+            Err(error) if is_conflict(&error) => match onto {
+                // Another uid, or none any more. Outside of the cache's selector no watch would ever say so.
+                Onto::AnyVersion => {
+                    self.cache.forget(about.key, seen.uid.as_deref());
+                    Err(about.stale(Stale::Changed))
+                }
+                Onto::Version(_) => self.read_again(Some(seen), owner, about, Stale::Changed).await,
+            },
             Err(error) => Err(about.call("apply", error)),
         }
     }
@@ -292,6 +331,15 @@ where
             Ok(_) | Err(_) => self.cache.forget(key, meta.uid.as_deref()),
         }
     }
+}
+
+/// What a write was planned on.
+#[derive(Clone, Copy, Debug)]
+enum Onto<'a> {
+    /// Nothing of the child that is there matters.
+    AnyVersion,
+    /// This version of it, or that there is none.
+    Version(Option<&'a str>),
 }
 
 /// Who has set which fields, as far as it is read here.

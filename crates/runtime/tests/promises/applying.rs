@@ -154,6 +154,49 @@ async fn a_child_that_was_planned_on_another_version_is_not_written() {
     assert!(fake.verbs().is_empty(), "nothing is sent");
 }
 
+#[tokio::test]
+async fn a_child_that_has_changed_in_the_api_server_since_it_was_planned_on_is_not_written_either() {
+    let fake = Fake::start().await;
+    fake.put(&child_of(&deployment("a", 1), "child"));
+    let (children, planned_on) = (children(&fake), seen(&fake));
+    children.upsert(child(&planned_on));
+    // Another process writes it, and our watch is late.
+    fake.put(&child_of(&deployment("a", 1), "child"));
+    let newer = seen(&fake);
+    let planned_on = planned_on.metadata.resource_version;
+    let error = children.apply_onto(&wanted(), planned_on.as_deref()).await.unwrap_err();
+    assert!(is_stale(&error, Stale::Changed), "{error:?}");
+    assert_eq!(seen(&fake), newer, "what the other process wrote stays");
+    // The next plan knows it, without the watch.
+    let newest = newer.metadata.resource_version.as_deref();
+    assert_eq!(children.apply_onto(&wanted(), newest).await.unwrap(), Written::Changed);
+}
+
+#[tokio::test]
+async fn a_child_that_went_behind_the_cache_is_known_to_be_gone_after_one_try() {
+    let fake = Fake::start().await;
+    fake.put(&child_of(&deployment("a", 1), "child"));
+    let (children, stored) = (children(&fake), seen(&fake));
+    children.upsert(child(&stored));
+    fake.remove("configmaps", "child");
+    let planned_on = stored.metadata.resource_version.as_deref();
+    let error = children.apply_onto(&wanted(), planned_on).await.unwrap_err();
+    assert!(is_stale(&error, Stale::Changed), "{error:?}");
+    assert!(children.all().is_empty());
+}
+
+#[tokio::test]
+async fn a_child_of_another_owner_is_reported_and_not_planned_again_for_ever() {
+    let fake = Fake::start().await;
+    let children = children(&fake);
+    let mut foreign = config_map("child");
+    foreign.metadata.resource_version = Some("50".into());
+    children.upsert(child(&foreign));
+    // A plan knows children by their owner, so it was made as if there were none.
+    let error = children.apply_onto(&wanted(), None).await.unwrap_err();
+    assert!(matches!(error, ApplyError::Foreign { .. }), "{error:?}");
+}
+
 /// The child as it is stored now.
 fn seen(fake: &Fake) -> ConfigMap {
     serde_json::from_value(fake.stored("configmaps", "child").unwrap()).unwrap()
