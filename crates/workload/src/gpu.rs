@@ -34,10 +34,12 @@ pub struct NodeLabel {
     pub values: Vec<String>,
 }
 
-/// A node and how much of one resource is free on it.
+/// A node and how much of one resource it offers.
 #[derive(Clone, Debug)]
 pub struct Room {
     pub node: Arc<NodeView>,
+    /// 0 on a node without it, and on one whose device plugin does not run.
+    pub offered: i64,
     pub free: i64,
 }
 
@@ -63,7 +65,7 @@ pub const GPU_TAINT: &str = "nvidia.com/gpu";
 /// A cluster has a handful of products; more would make the message unreadable.
 const PRODUCTS_SHOWN: usize = 8;
 
-/// Every node that has some of the resource, in the order of their names.
+/// Of every node, in the order of their names.
 pub fn rooms<'a>(
     nodes: impl Iterator<Item = Arc<NodeView>>,
     pods: impl Iterator<Item = &'a PodView>,
@@ -79,10 +81,10 @@ pub fn rooms<'a>(
         }
     }
     let mut rooms: Vec<Room> = nodes
-        .filter_map(|node| {
-            let all = node.allocatable.of(resource);
-            let free = (all - held.get(node.name()).copied().unwrap_or_default()).max(0);
-            (all > 0).then_some(Room { node, free })
+        .map(|node| {
+            let offered = node.allocatable.of(resource);
+            let free = (offered - held.get(node.name()).copied().unwrap_or_default()).max(0);
+            Room { node, offered, free }
         })
         .collect();
     rooms.sort_by(|one, other| one.node.name().cmp(other.node.name()));
@@ -120,6 +122,12 @@ impl Demand<'_> {
             let message = format!("no node has {}; found: {}", wanted(products), found(products, rooms));
             return Some(Cause { reason: reasons::NO_SUCH_PRODUCT, message });
         }
+        if of_product.iter().all(|room| room.offered == 0) {
+            let of_it = if products.is_empty() { "" } else { " of it" };
+            let resource = &self.gpus.resource;
+            let message = format!("needs {}; no node{of_it} offers {resource}", self.gpus.wanted());
+            return Some(Cause { reason: reasons::INSUFFICIENT_GPU, message });
+        }
         let free: Vec<i64> =
             of_product.iter().filter(|room| self.may_run_on(&room.node)).map(|room| room.free).collect();
         let (most, all) = (free.iter().copied().max().unwrap_or_default(), free.iter().sum::<i64>());
@@ -142,7 +150,7 @@ impl Demand<'_> {
         let fits = room.is_some_and(|room| {
             is_of(&room.node, &self.gpus.products)
                 && self.may_run_on(&room.node)
-                && room.free + other.held.of(&self.gpus.resource) >= self.gpus.needed()
+                && (room.free + other.held.of(&self.gpus.resource)).min(room.offered) >= self.gpus.needed()
         });
         if fits { Fit::Fits } else { Fit::TooSmall }
     }
@@ -206,7 +214,12 @@ mod tests {
     fn room(product: &str, free: i64, more: &str) -> Room {
         let text =
             format!("{{metadata: {{name: a, labels: {{nvidia.com/gpu.product: {product}}}}}, {more}}}");
-        Room { node: std::sync::Arc::new(serde_saphyr::from_str(&text).unwrap()), free }
+        Room { node: std::sync::Arc::new(serde_saphyr::from_str(&text).unwrap()), offered: 8, free }
+    }
+
+    /// On which the device plugin does not run.
+    fn without_plugin(product: &str) -> Room {
+        Room { offered: 0, ..room(product, 0, "") }
     }
 
     fn gpus(count: i32, products: &[&str]) -> Gpus {
@@ -235,7 +248,7 @@ mod tests {
         let pods = [holder("b", 2), holder("b", 2)];
         let rooms = rooms(nodes.into_iter(), pods.iter(), "nvidia.com/gpu");
         let free: Vec<(&str, i64)> = rooms.iter().map(|room| (room.node.name(), room.free)).collect();
-        assert_eq!(free, [("a", 8), ("b", 4)]);
+        assert_eq!(free, [("a", 8), ("b", 4), ("cpu-only", 0)]);
     }
 
     #[test]
@@ -275,6 +288,15 @@ mod tests {
     }
 
     #[test]
+    fn a_product_whose_nodes_offer_no_gpus_exists_all_the_same() {
+        let rooms = [room("H100", 8, ""), without_plugin("A100")];
+        let message = "needs 1 nvidia.com/gpu on A100; no node of it offers nvidia.com/gpu";
+        assert_eq!(shortage(&gpus(1, &["A100"]), &rooms), short(message));
+        let message = "needs 1 nvidia.com/gpu; no node offers nvidia.com/gpu";
+        assert_eq!(shortage(&gpus(1, &[]), &[without_plugin("A100")]), short(message));
+    }
+
+    #[test]
     fn a_label_that_is_not_kept_is_not_judged() {
         let mut unknown = gpus(99, &["p4d"]);
         unknown.products[0].key = "beta.kubernetes.io/instance-type".to_owned();
@@ -302,6 +324,12 @@ mod tests {
         let a100 = || room("A100", 0, "");
         assert_eq!(fits(&gpus(1, &["A100"]), "{}", a100(), 1), Fit::Fits);
         assert_eq!(fits(&gpus(1, &["H100"]), "{}", a100(), 1), Fit::TooSmall);
+        let gone = without_plugin("A100");
+        assert_eq!(
+            fits(&gpus(1, &["A100"]), "{}", gone, 1),
+            Fit::TooSmall,
+            "what it holds cannot be given again"
+        );
         assert_eq!(fits(&gpus(2, &["A100"]), "{}", a100(), 1), Fit::TooSmall);
         assert_eq!(fits(&gpus(2, &["A100"]), "{}", room("A100", 1, ""), 1), Fit::Fits);
         let tainted = room("A100", 0, "spec: {taints: [{key: theirs, effect: NoSchedule}]}");

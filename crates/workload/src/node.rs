@@ -32,7 +32,10 @@ pub struct NodeView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
     pub how: Loss,
+    /// When it left Ready, or was first missed.
     pub since: Timestamp,
+    /// When it was first seen to be lost in this way: a node that was not ready may fall silent later.
+    pub reported: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,15 +52,7 @@ pub enum Loss {
 /// process the time counts from the condition, or from when the node was first missed, so a replacement comes later,
 /// never sooner.
 #[derive(Debug, Default)]
-pub struct Losses(HashMap<String, Known>);
-
-#[derive(Clone, Copy, Debug)]
-struct Known {
-    /// When it left Ready, or was first missed.
-    since: Timestamp,
-    /// The node's own condition at that time.
-    reported: Lost,
-}
+pub struct Losses(HashMap<String, Lost>);
 
 /// For how long a loss is remembered. Controllers must not let pods wait longer than this on a lost node.
 pub const FORGOTTEN_AFTER: Duration = Duration::from_hours(2);
@@ -80,7 +75,8 @@ impl NodeView {
             "False" => Loss::NotReady,
             _ => Loss::Unreachable,
         };
-        Some(Lost { how, since: ready.last_transition_time? })
+        let turned = ready.last_transition_time?;
+        Some(Lost { how, since: turned, reported: turned })
     }
 }
 
@@ -102,46 +98,45 @@ pub fn is_known_label(key: &str) -> bool {
 impl Losses {
     /// A node was added or changed.
     pub fn note(&mut self, name: &str, node: &NodeView) {
-        let Some(reported) = node.lost() else {
+        let Some(lost) = node.lost() else {
             self.0.remove(name);
             return;
         };
         let before = self.0.get(name);
         // The same loss at another time: the node was ready in between, which was not observed.
-        let goes_on =
-            |before: &&Known| before.reported.how != reported.how || before.reported.since == reported.since;
-        let since = before.filter(goes_on).map_or(reported.since, |before| before.since.min(reported.since));
-        self.0.insert(name.to_owned(), Known { since, reported });
+        let goes_on = |before: &&Lost| before.how != lost.how || before.reported == lost.reported;
+        let since = before.filter(goes_on).map_or(lost.since, |before| before.since.min(lost.since));
+        self.0.insert(name.to_owned(), Lost { since, ..lost });
     }
 
     /// How the node is lost, if it is: `node` is `None` if there is no such node.
     pub fn of(&mut self, name: &str, node: Option<&NodeView>, now: Timestamp) -> Option<Lost> {
         match node {
             Some(node) => node.lost().map(|lost| Lost { since: self.since(name, lost), ..lost }),
-            None => Some(Lost { how: Loss::Deleted, since: self.missed_since(name, now) }),
+            None => Some(self.missed(name, now)),
         }
     }
 
-    fn since(&self, name: &str, reported: Lost) -> Timestamp {
-        self.0
-            .get(name)
-            .filter(|known| known.reported == reported)
-            .map_or(reported.since, |known| known.since)
+    fn since(&self, name: &str, lost: Lost) -> Timestamp {
+        let is_same = |known: &&Lost| (known.how, known.reported) == (lost.how, lost.reported);
+        self.0.get(name).filter(is_same).map_or(lost.since, |known| known.since)
     }
 
     /// It may have been lost before it was deleted.
-    fn missed_since(&mut self, name: &str, now: Timestamp) -> Timestamp {
-        let fresh = |known: &Known| {
+    fn missed(&mut self, name: &str, now: Timestamp) -> Lost {
+        let fresh = |known: &Lost| {
             Duration::try_from(now.duration_since(known.since)).is_ok_and(|lost| lost < FORGOTTEN_AFTER)
         };
-        if let Some(known) = self.0.get(name).filter(|known| fresh(known)) {
-            return known.since;
+        let known = self.0.get(name).copied().filter(fresh);
+        if let Some(known) = known.filter(|known| known.how == Loss::Deleted) {
+            return known;
         }
         // Names of nodes that come and go need not repeat.
         self.0.retain(|_, known| fresh(known));
-        let reported = Lost { how: Loss::Deleted, since: now };
-        self.0.insert(name.to_owned(), Known { since: now, reported });
-        now
+        let since = known.map_or(now, |known| known.since);
+        let missed = Lost { how: Loss::Deleted, since, reported: now };
+        self.0.insert(name.to_owned(), missed);
+        missed
     }
 }
 
@@ -214,7 +209,11 @@ mod tests {
     }
 
     fn lost(how: Loss, since: i64) -> Option<Lost> {
-        Some(Lost { how, since: at(since) })
+        lost_later(how, since, since)
+    }
+
+    fn lost_later(how: Loss, since: i64, reported: i64) -> Option<Lost> {
+        Some(Lost { how, since: at(since), reported: at(reported) })
     }
 
     #[test]
@@ -246,8 +245,9 @@ mod tests {
             losses.of("a", Some(&node), at(since + 1))
         };
         assert_eq!(change("False", 0), lost(Loss::NotReady, 0));
-        assert_eq!(change("Unknown", 40), lost(Loss::Unreachable, 0));
-        assert_eq!(losses.of("a", None, at(50)), lost(Loss::Deleted, 0));
+        assert_eq!(change("Unknown", 40), lost_later(Loss::Unreachable, 0, 40));
+        assert_eq!(losses.of("a", None, at(50)), lost_later(Loss::Deleted, 0, 50));
+        assert_eq!(losses.of("a", None, at(51)), lost_later(Loss::Deleted, 0, 50));
         let mut change = |status: &str, since| {
             let node = node("a", status, since);
             losses.note("a", &node);

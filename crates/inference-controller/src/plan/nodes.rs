@@ -101,8 +101,8 @@ fn stranded<'a>(valid: &ValidInference, observed: &'a Observed, now: Timestamp) 
     let stranded = observed.pods().filter_map(|pod| {
         let node = pod.node.as_deref()?;
         let lost = *observed.nodes.lost.get(node)?;
-        // It serves: its kubelet reports it, or has reported it after the node was lost.
-        let came_back = pod.ready_turned.is_some_and(|turned| turned > lost.since);
+        // It serves: its kubelet reports it, or has reported it after the node was last seen to be lost.
+        let came_back = pod.ready_turned.is_some_and(|turned| turned > lost.reported);
         if lost.how == Loss::NotReady && serves(pod) || pod.is_ready && came_back {
             return None;
         }
@@ -240,7 +240,7 @@ mod tests {
 
     /// gpu-1 is one of so many nodes of four that are down.
     fn lose(scene: &mut Scene, how: Loss, for_seconds: i64, down: usize) {
-        let lost = Lost { how, since: at(-for_seconds) };
+        let lost = Lost { how, since: at(-for_seconds), reported: at(-for_seconds) };
         scene.observe(|observed| {
             observed.nodes =
                 Nodes { lost: [("gpu-1".to_owned(), lost)].into(), down, all: 4, is_blind: false };
@@ -349,6 +349,11 @@ mod tests {
         );
         scene.pods(&["{name: a, ready: true, node: gpu-0}", &ready]);
         assert_eq!(due_in(&scene), [""; 0]);
+        // Its node reported NotReady then, and has fallen silent since.
+        scene.observe(|observed| {
+            observed.nodes.lost.values_mut().for_each(|lost| lost.reported = at(-99));
+        });
+        assert_eq!(due_in(&scene), ["b"]);
     }
 
     #[test]

@@ -33,7 +33,7 @@ fn stuck(rollout: &str, for_seconds: i64, message: &str) -> Scene {
 
 fn room(product: &str, free: i64) -> Room {
     let node = format!("{{metadata: {{name: gpu-0, labels: {{nvidia.com/gpu.product: {product}}}}}}}");
-    Room { node: Arc::new(serde_saphyr::from_str(&node).unwrap()), free }
+    Room { node: Arc::new(serde_saphyr::from_str(&node).unwrap()), offered: 8, free }
 }
 
 fn decided(scene: &Scene) -> Decision {
