@@ -134,7 +134,7 @@ where
             return self.contested(&hash, wait, &about).await.map(Written::Contested);
         }
         self.force(body, seen.meta(), onto, owner, &about).await?;
-        self.fights.forced(&key, &hash, now);
+        self.fights.forced(&key, &hash, now, self.cache.len());
         info!(kind = about.kind, child = %key, "changed");
         Ok(Written::Changed)
     }

@@ -20,12 +20,20 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// Longer than the longest wait, so that a fight does not look new after it.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
-/// Children whose writes are remembered; with more than these, the oldest are forgotten.
-const MOST: usize = 1_024;
+/// Writes that are remembered beside one for each child of the cache. Children that come and go take these.
+const BESIDE_THE_CHILDREN: usize = 1_024;
 
 /// Of the children of one kind.
 #[derive(Default)]
-pub(crate) struct Fights(Mutex<HashMap<Key, Fight>>);
+pub(crate) struct Fights(Mutex<Remembered>);
+
+#[derive(Default)]
+struct Remembered {
+    fights: HashMap<Key, Fight>,
+    /// The most children that the cache has had at once. A child whose labels are taken off leaves the cache for a
+    /// moment, so the number of now would be too small in a fight about labels.
+    most_children: usize,
+}
 
 struct Fight {
     /// Of what was written.
@@ -39,8 +47,8 @@ struct Fight {
 impl Fights {
     /// How long a write of this hash has to wait; `None`: not at all.
     pub(crate) fn wait(&self, key: &Key, hash: &str, now: Instant) -> Option<Duration> {
-        let fights = self.lock();
-        let fight = fights.get(key).filter(|fight| *fight.hash == *hash)?;
+        let remembered = self.lock();
+        let fight = remembered.fights.get(key).filter(|fight| *fight.hash == *hash)?;
         let doublings = fight.times.checked_sub(AT_ONCE)?.min(16);
         let wait = FIRST_WAIT.saturating_mul(1 << doublings).min(LONGEST_WAIT);
         let left = wait.checked_sub(now.saturating_duration_since(fight.last))?;
@@ -49,18 +57,21 @@ impl Fights {
 
     /// Whether it has not been reported yet that writes of this hash are held back.
     pub(crate) fn is_new(&self, key: &Key, hash: &str) -> bool {
-        self.lock().get(key).is_some_and(|fight| *fight.hash == *hash && !fight.is_reported)
+        self.lock().fights.get(key).is_some_and(|fight| *fight.hash == *hash && !fight.is_reported)
     }
 
     pub(crate) fn reported(&self, key: &Key, hash: &str) {
-        if let Some(fight) = self.lock().get_mut(key).filter(|fight| *fight.hash == *hash) {
+        if let Some(fight) = self.lock().fights.get_mut(key).filter(|fight| *fight.hash == *hash) {
             fight.is_reported = true;
         }
     }
 
-    pub(crate) fn forced(&self, key: &Key, hash: &str, now: Instant) {
-        let mut fights = self.lock();
-        if let Some(fight) = fights.get_mut(key)
+    /// A write of this hash was sent. `children`: how many the cache has. If each of them is fought about at the same
+    /// time, each is remembered.
+    pub(crate) fn forced(&self, key: &Key, hash: &str, now: Instant, children: usize) {
+        let mut remembered = self.lock();
+        remembered.most_children = remembered.most_children.max(children);
+        if let Some(fight) = remembered.fights.get_mut(key)
             && *fight.hash == *hash
             && now.saturating_duration_since(fight.last) < FORGOTTEN_AFTER
         {
@@ -68,20 +79,33 @@ impl Fights {
             fight.last = now;
             return;
         }
-        if fights.len() >= MOST {
-            fights.retain(|_, fight| now.saturating_duration_since(fight.last) < FORGOTTEN_AFTER);
-        }
-        if fights.len() >= MOST
-            && let Some(oldest) =
-                fights.iter().min_by_key(|(_, fight)| fight.last).map(|(key, _)| key.clone())
-        {
-            fights.remove(&oldest);
-        }
-        fights.insert(key.clone(), Fight { hash: hash.into(), times: 1, last: now, is_reported: false });
+        remembered.make_room(now);
+        let fight = Fight { hash: hash.into(), times: 1, last: now, is_reported: false };
+        remembered.fights.insert(key.clone(), fight);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Fight>> {
+    fn lock(&self) -> MutexGuard<'_, Remembered> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Remembered {
+    /// Forgets what is over, and if that is not enough, the oldest eighth: so the search is rare.
+    fn make_room(&mut self, now: Instant) {
+        let most = BESIDE_THE_CHILDREN.saturating_add(self.most_children);
+        if self.fights.len() < most {
+            return;
+        }
+        self.fights.retain(|_, fight| now.saturating_duration_since(fight.last) < FORGOTTEN_AFTER);
+        if self.fights.len() < most {
+            return;
+        }
+        let mut by_age: Vec<(Instant, Key)> =
+            self.fights.iter().map(|(key, fight)| (fight.last, key.clone())).collect();
+        by_age.sort_unstable();
+        for (_, oldest) in by_age.iter().take(most.div_ceil(8)) {
+            self.fights.remove(oldest);
+        }
     }
 }
 
@@ -101,7 +125,7 @@ mod tests {
             let wait = fights.wait(&key(), "a", now).unwrap_or_default();
             waits.push(wait.as_secs());
             now += wait;
-            fights.forced(&key(), "a", now);
+            fights.forced(&key(), "a", now, 1);
         }
         assert_eq!(waits, [0, 0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]);
         assert_eq!(fights.wait(&key(), "b", now), None, "another write is no repetition");
@@ -111,23 +135,46 @@ mod tests {
     fn a_fight_is_reported_once_and_forgotten_after_ten_quiet_minutes() {
         let (fights, now) = (Fights::default(), Instant::now());
         for _ in 0..AT_ONCE {
-            fights.forced(&key(), "a", now);
+            fights.forced(&key(), "a", now, 1);
         }
         assert!(fights.wait(&key(), "a", now).is_some());
         assert!(fights.is_new(&key(), "a"));
         fights.reported(&key(), "a");
         assert!(!fights.is_new(&key(), "a"));
         let later = now + FORGOTTEN_AFTER;
-        fights.forced(&key(), "a", later);
+        fights.forced(&key(), "a", later, 1);
         assert_eq!(fights.wait(&key(), "a", later), None);
     }
 
     #[test]
-    fn only_so_many_children_are_remembered() {
+    fn two_thousand_children_that_are_fought_about_at_once_are_all_held_back() {
+        const CHILDREN: usize = 2_000;
         let (fights, now) = (Fights::default(), Instant::now());
-        for number in 0..MOST + 10 {
-            fights.forced(&Key::new("demo", &number.to_string()), "a", now);
+        let keys: Vec<Key> = (0..CHILDREN).map(|number| Key::new("demo", &number.to_string())).collect();
+        for round in 0..AT_ONCE {
+            // In the last round, most children have left the cache for a moment.
+            let known = if round + 1 == AT_ONCE { 1 } else { CHILDREN };
+            for key in &keys {
+                assert_eq!(fights.wait(key, "a", now), None);
+                fights.forced(key, "a", now, known);
+            }
         }
-        assert_eq!(fights.lock().len(), MOST);
+        let held_back = keys.iter().filter(|key| fights.wait(key, "a", now).is_some()).count();
+        assert_eq!(held_back, CHILDREN);
+    }
+
+    #[test]
+    fn the_oldest_writes_are_forgotten_when_many_children_come_and_go() {
+        let (fights, mut now) = (Fights::default(), Instant::now());
+        let fought = Key::new("demo", "fought-about");
+        for number in 0..10 * BESIDE_THE_CHILDREN {
+            if number % 500 == 0 {
+                fights.forced(&fought, "a", now, 1);
+            }
+            now += Duration::from_millis(1);
+            fights.forced(&Key::new("demo", &number.to_string()), "a", now, 1);
+            assert!(fights.lock().fights.len() <= BESIDE_THE_CHILDREN + 1);
+        }
+        assert!(fights.wait(&fought, "a", now).is_some(), "a fight that goes on is not among the oldest");
     }
 }

@@ -335,3 +335,37 @@ async fn a_manager_that_takes_back_each_write_is_named_and_not_answered_at_once(
     assert_eq!(fake.calls(patches()).len(), sent);
     assert_eq!(fake.calls(Verb::Get.of("configmaps")).len(), 1);
 }
+
+#[tokio::test]
+async fn a_manager_that_takes_back_the_writes_of_very_many_children_is_answered_at_once_for_none_of_them() {
+    /// More than are remembered beside those of the cache.
+    const CHILDREN: usize = 1_100;
+    let fake = Fake::start().await;
+    let children = children(&fake);
+    let wanted: Vec<ConfigMap> = (0..CHILDREN)
+        .map(|number| {
+            let mut child = wanted();
+            child.metadata.name = Some(format!("child-{number}"));
+            child
+        })
+        .collect();
+    let there = |wanted: &ConfigMap| {
+        let mut there = child_of(&deployment("a", 1), wanted.metadata.name.as_deref().unwrap());
+        there.metadata.resource_version = Some("50".into());
+        child(&there)
+    };
+    wanted.iter().for_each(|wanted| children.upsert(there(wanted)));
+    // Each write is answered with what the other manager has made of it at once.
+    let answer = serde_json::to_string(&child_of(&deployment("a", 1), "another")).unwrap();
+    fake.always(patches(), Answer::text(200, &answer));
+    for _ in 0..3 {
+        for wanted in &wanted {
+            assert_eq!(children.apply(wanted).await.unwrap(), Written::Changed, "a person may try twice");
+        }
+    }
+    fake.always(Verb::Get.of("configmaps"), Answer::text(200, &answer));
+    for wanted in &wanted {
+        let written = children.apply(wanted).await.unwrap();
+        assert!(matches!(written, Written::Contested(_)), "{:?} is sent at once", wanted.metadata.name);
+    }
+}
