@@ -21,7 +21,6 @@ mod nodes;
 mod outages;
 mod rollouts;
 mod scale;
-mod upgrade;
 mod writes;
 
 /// Waits until the controller has renewed its Lease so often.

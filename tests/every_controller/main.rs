@@ -9,6 +9,7 @@ mod rest;
 mod rights;
 mod standby;
 mod traces;
+mod upgrade;
 
 use std::{collections::BTreeSet, panic::AssertUnwindSafe};
 

@@ -12,9 +12,11 @@ use kube::{
 };
 use local_cluster::{ClusterSpec, NodePool, install::yaml_files};
 use serde_json::{Value, json};
-use tests::{Scene, controller, fresh_name, start, tools, wait_for, within};
-
-use super::{change, condition, create, is_ready, until_ready, until_renewed};
+use tests::{
+    Scene, controller, fresh_name,
+    inference::{change, condition, create, is_ready, until_ready},
+    start, tools, until_renewed, wait_for, within,
+};
 
 const CONTROLLER: &str = "inference-controller";
 const RELEASES: &str = "tests/fixtures/released";
@@ -38,7 +40,7 @@ async fn todays_controller_restarts_no_pod_that_a_released_one_made() {
         let outdated = condition(&outdated, conditions::TEMPLATE_OUTDATED).unwrap();
         assert_eq!((outdated.status.as_str(), outdated.reason.as_str()), ("True", "NewerTemplate"));
     }
-    until_renewed(&scene, 2).await;
+    until_renewed(&scene, CONTROLLER, 2).await;
     assert_eq!(templates(&scene).await, before);
 
     // Drift is repaired to what was kept, not to what today's release would render.
