@@ -14,7 +14,7 @@ use local_cluster::{
     audit::Event,
     install::{DEFAULT_NAMESPACE, apply},
 };
-use tests::{Scene, ask_until, lives::settle, until_renewed, wait_for, within, workspace};
+use tests::{Scene, ask_until, lives::life_of, until_renewed, wait_for, within, workspace};
 
 use crate::{cluster_of, for_every_controller, user};
 
@@ -30,7 +30,7 @@ async fn for_a_minute_nothing_is_sent_and_a_restart_writes_nothing() {
         let scene = Scene::new(&cluster).await;
         let sample = controller.kinds[0].resource();
         apply_samples(controller, &scene).await;
-        settle(controller, &scene).await;
+        (life_of(controller).settle)(&scene).await;
         let objects = count(controller, &scene).await;
 
         // A pod that has just become ready may still be reported; that is over when the Lease has been renewed a few

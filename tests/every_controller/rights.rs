@@ -7,10 +7,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
 use kube::Api;
 use local_cluster::audit::Event;
 use serde_json::json;
-use tests::{
-    Scene,
-    lives::{life_of, use_every_right},
-};
+use tests::{Scene, lives::life_of};
 
 use crate::{Right, cluster_of, for_every_controller, rights, user};
 
@@ -19,8 +16,9 @@ async fn every_right_is_used_and_none_is_missing() {
     for_every_controller(async |controller| {
         let cluster = cluster_of(controller).await;
         let scene = Scene::new(&cluster).await;
-        life_of(controller).play(&scene, "life").await;
-        use_every_right(controller, &scene).await;
+        let life = life_of(controller);
+        life.play(&scene, "life").await;
+        (life.use_every_right)(&scene).await;
 
         let user = user(controller, "ai-system");
         let events = cluster.audit_events().unwrap();
@@ -44,7 +42,7 @@ async fn a_child_is_refused_to_whom_the_finalizers_of_its_owner_are() {
     let scene = Scene::new(&cluster).await;
     let life = life_of(&CONTROLLERS[0]);
     let owner = life.create(&scene, "owner").await;
-    let kind = life.kind().resource();
+    let kind = life.kind.resource();
     scene.kubectl(&["create", "role", "children", "--verb=create,get", "--resource=configmaps"]);
     let account = format!("{}:children", scene.namespace());
     scene.kubectl(&["create", "rolebinding", "children", "--role=children", "--serviceaccount", &account]);

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use api::{
     aiinference::{AIInference, Migration, Phase},
     conditions,
-    controllers::Controller,
+    controllers::CONTROLLERS,
     labels,
 };
 use jiff::Timestamp;
@@ -33,9 +33,10 @@ use crate::{
 pub const CONTROLLER: &str = "inference-controller";
 
 /// The script of a vLLM server on one GPU.
-pub(crate) fn life(controller: &'static Controller) -> Life {
+pub(crate) fn life() -> Life {
     Life {
-        controller,
+        controller: CONTROLLER,
+        kind: CONTROLLERS.iter().find(|known| known.name == CONTROLLER).expect("a controller").kinds[0],
         spec: json!({"modelSource": "s3://models/qwen", "engine": "vllm", "gpu": {"count": 1}}),
         scaled: json!({"replicas": 2}),
         changed: json!({"image": "engine:2"}),
@@ -46,6 +47,8 @@ pub(crate) fn life(controller: &'static Controller) -> Life {
         },
         counted: &["aiinference_phase{phase=\"ready\"} 1", "aiinference_warmup_seconds_count 1"],
         beyond_a_namespace: &[("", "nodes", "list"), ("", "nodes", "watch")],
+        use_every_right: |scene| Box::pin(use_every_right(scene)),
+        settle: |scene| Box::pin(settle(scene)),
     }
 }
 
@@ -171,7 +174,7 @@ pub fn node_of(pod: &Pod) -> Option<&str> {
 }
 
 /// An AIInference in each state that lasts.
-pub(crate) async fn settle(scene: &Scene<'_>) {
+async fn settle(scene: &Scene<'_>) {
     create(scene, "paused", json!({})).await;
     until_ready(scene, "paused").await;
     change(scene, "paused", json!({"paused": true})).await;
@@ -185,7 +188,7 @@ pub(crate) async fn settle(scene: &Scene<'_>) {
 }
 
 /// Everything that makes the controller send a request of another kind.
-pub(crate) async fn use_every_right(scene: &Scene<'_>) {
+async fn use_every_right(scene: &Scene<'_>) {
     // A name that is taken makes it look at the object that has it.
     let meta = |name: &str| json!({"name": name, "namespace": scene.namespace()});
     for (name, foreign) in [

@@ -1,9 +1,10 @@
 //! The scripted life of an object of each controller: created, scaled, changed, edited by hand, deleted, and created
 //! again under the same name. What every controller must do is tested while it serves such a life.
 //!
-//! A life is data, and what only one controller needs stands in the file of its kind.
+//! A life is data, one row of a table for each controller; what only one controller needs stands in the file of its kind.
 
 use api::controllers::{Controller, Kind};
+use futures::future::LocalBoxFuture;
 use kube::{
     Api,
     api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams},
@@ -12,9 +13,15 @@ use serde_json::{Value, json};
 
 use crate::{Scene, inference, wait_for, wait_until_gone, within};
 
+/// The script of each controller, in any order.
+const LIVES: &[fn() -> Life] = &[inference::life];
+
 /// The script of one controller.
 pub struct Life {
-    pub controller: &'static Controller,
+    /// Name of the controller.
+    pub controller: &'static str,
+    /// The kind of the object: the first one of the controller.
+    pub kind: Kind,
     /// Of the object when it is created.
     pub spec: Value,
     /// What a user changes of the spec, in this order.
@@ -26,7 +33,14 @@ pub struct Life {
     pub counted: &'static [&'static str],
     /// Rights that a controller of one namespace does without: group, resource, verb.
     pub beyond_a_namespace: &'static [(&'static str, &'static str, &'static str)],
+    /// Makes the controller send every kind of request that it ever sends.
+    pub use_every_right: Steps,
+    /// Creates an object in each state that lasts, beside those that are done, and waits until each has its state.
+    pub settle: Steps,
 }
+
+/// Steps of a script that only one controller needs.
+pub type Steps = for<'a> fn(&'a Scene<'a>) -> LocalBoxFuture<'a, ()>;
 
 /// A child that the controller makes of every object.
 pub struct Child {
@@ -38,36 +52,16 @@ pub struct Child {
 }
 
 /// The script of this controller.
-pub fn life_of(controller: &'static Controller) -> Life {
-    match controller.name {
-        inference::CONTROLLER => inference::life(controller),
-        other => panic!("{other} has no life: write one beside tests/src/lives.rs"),
-    }
-}
-
-/// Makes the controller send every kind of request that it ever sends.
-pub async fn use_every_right(controller: &Controller, scene: &Scene<'_>) {
-    match controller.name {
-        inference::CONTROLLER => inference::use_every_right(scene).await,
-        other => panic!("{other} does not say what it needs its rights for"),
-    }
-}
-
-/// Creates an object in each state that lasts, beside those that are done.
-pub async fn settle(controller: &Controller, scene: &Scene<'_>) {
-    match controller.name {
-        inference::CONTROLLER => inference::settle(scene).await,
-        other => panic!("{other} does not say in which states its objects rest"),
-    }
+pub fn life_of(controller: &Controller) -> Life {
+    let life = LIVES.iter().map(|life| life()).find(|life| life.controller == controller.name);
+    life.unwrap_or_else(|| {
+        panic!("{} has no life: add a row to LIVES in tests/src/lives.rs", controller.name)
+    })
 }
 
 impl Life {
-    pub fn kind(&self) -> &'static Kind {
-        &self.controller.kinds[0]
-    }
-
     pub fn objects(&self, scene: &Scene<'_>) -> Api<DynamicObject> {
-        Api::namespaced_with(scene.client(), scene.namespace(), &self.kind().resource())
+        Api::namespaced_with(scene.client(), scene.namespace(), &self.kind.resource())
     }
 
     /// From the first creation until the second object of this name is done.
@@ -87,7 +81,7 @@ impl Life {
 
     /// Returns the object as the API server answers it.
     pub async fn create(&self, scene: &Scene<'_>, name: &str) -> DynamicObject {
-        let ApiResource { api_version, kind, .. } = self.kind().resource();
+        let ApiResource { api_version, kind, .. } = self.kind.resource();
         let object = json!({
             "apiVersion": api_version,
             "kind": kind,
@@ -105,8 +99,8 @@ impl Life {
 
     /// Waits until the object is as its newest spec wants it.
     pub async fn until_done(&self, scene: &Scene<'_>, name: &str) -> DynamicObject {
-        let kind = self.kind();
-        wait_for(&self.objects(scene), name, kind.done, within(), |object| kind.is_done(object)).await
+        wait_for(&self.objects(scene), name, self.kind.done, within(), |object| self.kind.is_done(object))
+            .await
     }
 
     /// Edits a child, and waits until the controller has taken the edit back.
