@@ -1,11 +1,18 @@
-//! An upgrade of the controller, and its rollback, restart no pod: today's release takes over what released ones made,
-//! and what a release made that it cannot know.
+//! An upgrade of a controller, and its rollback, restart no pod: today's release takes over what released ones made
+//! (`tests/fixtures/released`), and what a later release made that it cannot know.
 
-use api::{aiinference::AIInference, conditions, labels};
-use k8s_openapi::api::{
-    apps::v1::{Deployment, ReplicaSet},
-    core::v1::Pod,
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
 };
+
+use api::{
+    conditions,
+    controllers::{CONTROLLERS, Controller},
+    labels,
+};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, ResourceExt as _,
     api::{DynamicObject, ListParams, Patch, PatchParams},
@@ -14,111 +21,133 @@ use local_cluster::{ClusterSpec, NodePool, install::yaml_files};
 use serde_json::{Value, json};
 use tests::{
     Scene, controller, fresh_name,
-    inference::{change, condition, create, is_ready, until_ready},
-    start, tools, until_renewed, wait_for, within,
+    lives::{Life, life_of},
+    start, tools, until_renewed, wait_for, within, workspace,
 };
 
-const CONTROLLER: &str = "inference-controller";
-const RELEASES: &str = "tests/fixtures/released";
+use crate::{cluster_of, for_every_controller};
+
+const RELEASED: &str = "tests/fixtures/released";
 
 #[tokio::test]
 async fn todays_controller_restarts_no_pod_that_a_released_one_made() {
+    assert!(CONTROLLERS.iter().any(|controller| !releases_of(controller).is_empty()), "nothing is tested");
+    for_every_controller(async |controller| {
+        for release in releases_of(controller) {
+            restarts_no_pod_of(&release, controller).await;
+        }
+    })
+    .await;
+}
+
+async fn restarts_no_pod_of(release: &Path, released: &Controller) {
+    let life = life_of(released);
     let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
     let scene = Scene::new(&cluster).await;
-    let models = as_released(&scene).await;
-    assert!(models.len() >= 4, "{models:?}");
-    for model in &models {
-        until_pods_are_ready(&scene, model).await;
+    let objects = recreate_all(&scene, &life, release).await;
+    for object in &objects {
+        until_pods_are_ready(&scene, &life, object).await;
     }
-    let before = templates(&scene).await;
-    cluster.start_controller(&controller(CONTROLLER)).await.unwrap();
-    for model in &models {
-        let outdated = wait_for(&scene.api::<AIInference>(), model, "it is known", within(), |model| {
-            is_ready(model) && condition(model, conditions::TEMPLATE_OUTDATED).is_some()
+    let (before, pods) = (templates(&scene, &life).await, pods(&scene).await);
+    cluster.start_controller(&controller(released.name)).await.unwrap();
+    for object in &objects {
+        wait_for(&life.objects(&scene), object, "done, and its template outdated", within(), |object| {
+            life.kind.is_done(object) && outdated(object) == Some(("True", "NewerTemplate"))
         })
         .await;
-        let outdated = condition(&outdated, conditions::TEMPLATE_OUTDATED).unwrap();
-        assert_eq!((outdated.status.as_str(), outdated.reason.as_str()), ("True", "NewerTemplate"));
     }
-    until_renewed(&scene, CONTROLLER, 2).await;
-    assert_eq!(templates(&scene).await, before);
+    until_renewed(&scene, released.name, 2).await;
+    assert_eq!(templates(&scene, &life).await, before);
+    assert_eq!(uids(&self::pods(&scene).await), uids(&pods));
 
     // Drift is repaired to what was kept, not to what today's release would render.
-    let model = &models[0];
-    let drift = json!({"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 70}}}});
-    let deployments = scene.api::<Deployment>();
-    deployments.patch(model, &PatchParams::default(), &Patch::Strategic(drift)).await.unwrap();
-    wait_for(&deployments, model, "the kept template is back", within(), |deployment| {
-        before.contains(&template(deployment))
-    })
-    .await;
+    let object = &objects[0];
+    life.edit_child(&scene, object).await;
+    assert_eq!(templates(&scene, &life).await, before);
 
     // A change of what is no part of a pod keeps the template, too.
-    change(&scene, model, json!({"replicas": 3})).await;
-    until_ready(&scene, model).await;
-    assert_eq!(templates(&scene).await, before);
+    life.change(&scene, object, &life.scaled).await;
+    life.until_done(&scene, object).await;
+    assert_eq!(templates(&scene, &life).await, before);
 
-    let refresh = json!({"metadata": {"annotations": {labels::REFRESH: "1"}}});
-    scene.api::<AIInference>().patch(model, &PatchParams::default(), &Patch::Merge(refresh)).await.unwrap();
-    wait_for(&scene.api::<AIInference>(), model, "the newer template is taken", within(), |model| {
-        is_ready(model) && condition(model, conditions::TEMPLATE_OUTDATED).is_none()
+    let refresh = Patch::Merge(json!({"metadata": {"annotations": {labels::REFRESH: "1"}}}));
+    life.objects(&scene).patch(object, &PatchParams::default(), &refresh).await.unwrap();
+    wait_for(&life.objects(&scene), object, "done with the newer template", within(), |object| {
+        life.kind.is_done(object) && outdated(object).is_none()
     })
     .await;
-    let after = templates(&scene).await;
+    let after = templates(&scene, &life).await;
     let changed = before.iter().zip(&after).filter(|(before, after)| before != after).count();
-    assert_eq!(changed, 1, "only that of {model}");
+    assert_eq!(changed, 1, "only that of {object}");
 }
 
 #[tokio::test]
 async fn todays_controller_restarts_no_pod_that_a_later_release_made() {
-    let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
-    cluster.start_controller(&controller(CONTROLLER)).await.unwrap();
-    let scene = Scene::new(&cluster).await;
-    create(&scene, "chat", json!({})).await;
-    until_ready(&scene, "chat").await;
-    cluster.stop_component(CONTROLLER).await.unwrap();
-    let deployments = scene.api::<Deployment>();
-    let mut later = template(&deployments.get("chat").await.unwrap());
-    later["spec"]["containers"][0]["env"] = json!([{"name": "OF_THE_FUTURE", "value": "1"}]);
-    let patch = json!({
-        "metadata": {"annotations": {
-            labels::TEMPLATE: later.to_string(),
-            labels::RESOLVED: "{\"format\": 9, \"template\": {\"digest\": \"x\"}}",
-            labels::APPLIED: "of the future",
-        }},
-        "spec": {"template": later},
-    });
-    deployments.patch("chat", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
-    until_pods_have(&scene, "OF_THE_FUTURE").await;
-    let before = templates(&scene).await;
-    cluster.start_component(CONTROLLER).await.unwrap();
-    wait_for(&scene.api::<AIInference>(), "chat", "it is known", within(), |model| {
-        is_ready(model) && condition(model, conditions::TEMPLATE_OUTDATED).is_some()
+    for_every_controller(async |controller| {
+        let (name, life) = (controller.name, life_of(controller));
+        let cluster = cluster_of(controller).await;
+        let scene = Scene::new(&cluster).await;
+        life.create(&scene, "life").await;
+        life.until_done(&scene, "life").await;
+        cluster.stop_component(name).await.unwrap();
+        let child = child_of(&life, "life");
+        let mut later = template(&children(&scene, &life).get(&child).await.unwrap());
+        later["spec"]["containers"][0]["env"] = json!([{"name": "OF_THE_FUTURE", "value": "1"}]);
+        let patch = json!({
+            "metadata": {"annotations": {
+                labels::TEMPLATE: later.to_string(),
+                labels::RESOLVED: "{\"format\": 9, \"template\": {\"digest\": \"x\"}}",
+                labels::APPLIED: "of the future",
+            }},
+            "spec": {"template": later},
+        });
+        let children = children(&scene, &life);
+        children.patch(&child, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+        until_rolled_out(&scene, &life, "life").await;
+        let (before, pods) = (templates(&scene, &life).await, pods(&scene).await);
+        assert!(pods.iter().all(|pod| has_variable(pod, "OF_THE_FUTURE")));
+        cluster.start_component(name).await.unwrap();
+        wait_for(&life.objects(&scene), "life", "done, and its template outdated", within(), |object| {
+            life.kind.is_done(object) && outdated(object).is_some()
+        })
+        .await;
+        life.change(&scene, "life", &life.scaled).await;
+        life.until_done(&scene, "life").await;
+        assert_eq!(templates(&scene, &life).await, before);
+        let scaled = self::pods(&scene).await;
+        assert!(scaled.len() > pods.len() && uids(&scaled).is_superset(&uids(&pods)));
+        assert!(scaled.iter().all(|pod| has_variable(pod, "OF_THE_FUTURE")), "one revision runs");
     })
     .await;
-    change(&scene, "chat", json!({"replicas": 2})).await;
-    until_ready(&scene, "chat").await;
-    assert_eq!(templates(&scene).await, before);
-    let revisions = scene.api::<ReplicaSet>().list(&ListParams::default()).await.unwrap();
-    let running =
-        revisions.iter().filter(|one| one.spec.as_ref().is_some_and(|spec| spec.replicas == Some(2)));
-    assert_eq!(running.count(), 1);
 }
 
-/// Creates what the newest recorded release made, with owner references to the objects of this cluster; returns the names
-/// of the AIInferences.
-async fn as_released(scene: &Scene<'_>) -> Vec<String> {
-    let releases = tests::workspace().join(RELEASES);
-    let mut names = Vec::new();
-    for given in yaml_files(&releases.join("given")).unwrap() {
-        let yaml = std::fs::read_to_string(&given).unwrap();
+/// The folders with what releases of this controller made; none, as long as it was not released.
+fn releases_of(controller: &Controller) -> Vec<PathBuf> {
+    let versions = fs::read_dir(workspace().join(RELEASED)).unwrap().map(|version| version.unwrap());
+    let versions = versions.filter(|version| version.file_name() != "given");
+    let mut releases: Vec<PathBuf> = versions
+        .map(|version| version.path().join(controller.name))
+        .filter(|folder| folder.is_dir())
+        .collect();
+    releases.sort();
+    releases
+}
+
+/// Creates what the release made, with owner references to the objects of this cluster; returns the names of the objects
+/// that own it all.
+async fn recreate_all(scene: &Scene<'_>, life: &Life, release: &Path) -> Vec<String> {
+    let kind = life.kind.resource().kind;
+    let given = yaml_files(&workspace().join(RELEASED).join("given").join(life.controller)).unwrap();
+    for given in &given {
+        let yaml = fs::read_to_string(given).unwrap();
         let yaml = yaml.replace("namespace: default", &format!("namespace: {}", scene.namespace()));
-        for part in yaml.split("\n---").filter(|part| !part.contains("kind: AIInference")) {
+        for part in yaml.split("\n---").filter(|part| !part.contains(&format!("kind: {kind}"))) {
             scene.apply(part).await.unwrap();
         }
     }
-    for file in yaml_files(&releases.join("0.1.0-c61d3b7")).unwrap() {
-        let text = std::fs::read_to_string(&file).unwrap();
+    let mut roots = Vec::new();
+    for file in yaml_files(release).unwrap() {
+        let text = fs::read_to_string(&file).unwrap();
         let objects: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
         let mut uids: Vec<(String, String)> = Vec::new();
         for mut object in objects {
@@ -127,18 +156,18 @@ async fn as_released(scene: &Scene<'_>) -> Vec<String> {
                 let known = uids.iter().find(|(old, _)| owner["uid"] == **old);
                 owner["uid"] = json!(known.expect("owners come first").1);
             }
-            let new = recreate(scene, &mut object).await;
-            if object["kind"] == "AIInference" {
-                names.push(object["metadata"]["name"].as_str().unwrap().to_owned());
+            if object["kind"] == *kind {
+                roots.push(object["metadata"]["name"].as_str().unwrap().to_owned());
             }
-            uids.push((old, new));
+            uids.push((old, recreate(scene, life, &mut object).await));
         }
     }
-    names
+    assert!(!roots.is_empty() && roots.len() <= given.len(), "{roots:?} of {given:?}");
+    roots
 }
 
 /// Creates the object, with its status, and returns its uid.
-async fn recreate(scene: &Scene<'_>, object: &mut Value) -> String {
+async fn recreate(scene: &Scene<'_>, life: &Life, object: &mut Value) -> String {
     let status = object.as_object_mut().unwrap().remove("status");
     let metadata = object["metadata"].as_object_mut().unwrap();
     for assigned in ["uid", "resourceVersion", "creationTimestamp", "generation", "namespace"] {
@@ -150,45 +179,68 @@ async fn recreate(scene: &Scene<'_>, object: &mut Value) -> String {
         spec.remove("clusterIPs");
     }
     let created: DynamicObject = scene.apply(&object.to_string()).await.unwrap().remove(0);
-    if object["kind"] == "AIInference" {
-        let models: Api<AIInference> = scene.api();
+    if object["kind"] == *life.kind.resource().kind {
         let patch = Patch::Merge(json!({"status": status}));
-        models.patch_status(&created.name_any(), &PatchParams::default(), &patch).await.unwrap();
+        life.objects(scene).patch_status(&created.name_any(), &PatchParams::default(), &patch).await.unwrap();
     }
     created.metadata.uid.unwrap()
 }
 
-async fn until_pods_are_ready(scene: &Scene<'_>, name: &str) {
-    wait_for(&scene.api::<Deployment>(), name, "its pods are ready", within(), |deployment| {
-        let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas);
-        deployment.status.as_ref().is_some_and(|status| status.ready_replicas == wanted)
+/// The condition of a template that today's release would render differently: its status and reason.
+fn outdated(object: &DynamicObject) -> Option<(&str, &str)> {
+    let conditions = object.data["status"]["conditions"].as_array()?;
+    let outdated = conditions.iter().find(|condition| condition["type"] == conditions::TEMPLATE_OUTDATED)?;
+    Some((outdated["status"].as_str()?, outdated["reason"].as_str()?))
+}
+
+/// The children of the kind that has the pod template.
+fn children(scene: &Scene<'_>, life: &Life) -> Api<DynamicObject> {
+    Api::namespaced_with(scene.client(), scene.namespace(), &life.child.resource)
+}
+
+fn child_of(life: &Life, object: &str) -> String {
+    format!("{object}{}", life.child.suffix)
+}
+
+async fn until_pods_are_ready(scene: &Scene<'_>, life: &Life, object: &str) {
+    let child = child_of(life, object);
+    wait_for(&children(scene, life), &child, "its pods are ready", within(), |child: &DynamicObject| {
+        child.data["status"]["readyReplicas"] == child.data["spec"]["replicas"]
     })
     .await;
 }
 
-async fn until_pods_have(scene: &Scene<'_>, variable: &str) {
-    wait_for(&scene.api::<Deployment>(), "chat", "the rollout ends", within(), |deployment| {
-        let (Some(spec), Some(status)) = (&deployment.spec, &deployment.status) else { return false };
-        status.observed_generation == deployment.metadata.generation
-            && status.replicas == spec.replicas
-            && status.updated_replicas == spec.replicas
-            && status.ready_replicas == spec.replicas
+async fn until_rolled_out(scene: &Scene<'_>, life: &Life, object: &str) {
+    let child = child_of(life, object);
+    wait_for(&children(scene, life), &child, "the rollout ends", within(), |child: &DynamicObject| {
+        let (status, replicas) = (&child.data["status"], &child.data["spec"]["replicas"]);
+        status["observedGeneration"].as_i64() == child.metadata.generation
+            && ["replicas", "updatedReplicas", "readyReplicas"].iter().all(|field| status[field] == *replicas)
     })
     .await;
+}
+
+/// The pod templates of all children, in the order of their names.
+async fn templates(scene: &Scene<'_>, life: &Life) -> Vec<Value> {
+    let children = children(scene, life).list(&ListParams::default()).await.unwrap();
+    children.iter().map(template).collect()
+}
+
+fn template(child: &DynamicObject) -> Value {
+    child.data["spec"]["template"].clone()
+}
+
+/// The pods that are not being deleted.
+async fn pods(scene: &Scene<'_>) -> Vec<Pod> {
     let pods = scene.api::<Pod>().list(&ListParams::default()).await.unwrap();
-    let has = |pod: &Pod| {
-        let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-        containers.flat_map(|one| one.env.iter().flatten()).any(|env| env.name == variable)
-    };
-    assert!(pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).all(has));
+    pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect()
 }
 
-/// The pod templates of all Deployments, in the order of their names.
-async fn templates(scene: &Scene<'_>) -> Vec<Value> {
-    let deployments = scene.api::<Deployment>().list(&ListParams::default()).await.unwrap();
-    deployments.iter().map(template).collect()
+fn uids(pods: &[Pod]) -> BTreeSet<String> {
+    pods.iter().filter_map(|pod| pod.metadata.uid.clone()).collect()
 }
 
-fn template(deployment: &Deployment) -> Value {
-    serde_json::to_value(&deployment.spec.as_ref().unwrap().template).unwrap()
+fn has_variable(pod: &Pod, name: &str) -> bool {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    containers.flat_map(|one| one.env.iter().flatten()).any(|env| env.name == name)
 }

@@ -1,12 +1,12 @@
-//! Records what a release of the inference-controller made of AIInferences, as fixtures of the tests of upgrades: how
-//! and when is in `tests/fixtures/released/README.md`. It asserts nothing.
+//! Records what a released controller made of its objects, as fixtures of the tests of upgrades: how and when is in
+//! `tests/fixtures/released/README.md`. It asserts nothing.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-use api::aiinference::AIInference;
+use api::controllers::CONTROLLERS;
 use k8s_openapi::api::{
     apps::v1::{Deployment, ReplicaSet},
     core::v1::{ConfigMap, Service},
@@ -17,7 +17,11 @@ use kube::{
     api::{ApiResource, DynamicObject, ListParams},
 };
 use local_cluster::{ClusterSpec, Controller, NodePool, install};
-use tests::{Scene, controller, fresh_name, inference, start, tools, wait_for, within, workspace};
+use tests::{
+    Scene, controller, fresh_name,
+    lives::{Life, life_of},
+    start, tools, wait_for, within, workspace,
+};
 
 const NAMESPACE: &str = install::DEFAULT_NAMESPACE;
 
@@ -25,28 +29,33 @@ const NAMESPACE: &str = install::DEFAULT_NAMESPACE;
 async fn main() {
     let args: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
     let [program, version] = args.as_slice() else { panic!("usage: record_children PROGRAM VERSION") };
-    let released = workspace().join("tests/fixtures/released");
-    let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
     let program = program.canonicalize().expect("the controller's program");
-    let released_controller = Controller { program, ..controller("inference-controller") };
-    cluster.start_controller(&released_controller).await.expect("the controller is ready");
+    let is_program = |name: &str| program.file_name().is_some_and(|file| file == name);
+    let released = CONTROLLERS.iter().find(|known| is_program(known.name)).expect("PROGRAM is a controller");
+    let (name, life) = (released.name, life_of(released));
+    let folder = workspace().join("tests/fixtures/released");
+    let (given, made) = (folder.join("given").join(name), folder.join(version).join(name));
+    let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
+    let released = Controller { program, ..controller(name) };
+    cluster.start_controller(&released).await.expect("the controller is ready");
     let scene = Scene::new(&cluster).await;
-    fs::create_dir_all(released.join(version)).expect("a folder for the fixtures");
-    for given in install::yaml_files(&released.join("given")).expect("what is given") {
+    fs::create_dir_all(&made).expect("a folder for the fixtures");
+    for given in install::yaml_files(&given).expect("what is given") {
         let text = fs::read_to_string(&given).expect("what is given");
         let applied = install::apply(&scene.client(), NAMESPACE, &text).await.expect("it is accepted");
-        let model = applied.into_iter().last().and_then(|model| model.metadata.name).expect("an AIInference");
-        let models: Api<AIInference> = Api::namespaced(scene.client(), NAMESPACE);
-        wait_for(&models, &model, "ready", within(), inference::is_ready).await;
-        record(&scene, &model, &released.join(version).join(given.file_name().expect("a name"))).await;
+        let object = applied.into_iter().last().and_then(|object| object.metadata.name).expect("an object");
+        let objects: Api<DynamicObject> =
+            Api::namespaced_with(scene.client(), NAMESPACE, &life.kind.resource());
+        wait_for(&objects, &object, life.kind.done, within(), |object| life.kind.is_done(object)).await;
+        record(&scene, &life, &object, &made.join(given.file_name().expect("a name"))).await;
     }
 }
 
 /// Writes the object and everything that it owns, in the order in which they can be created.
-async fn record(scene: &Scene<'_>, model: &str, path: &Path) {
+async fn record(scene: &Scene<'_>, life: &Life, root: &str, path: &Path) {
     let mut recorded: Vec<DynamicObject> = Vec::new();
     for kind in [
-        ApiResource::erase::<AIInference>(&()),
+        life.kind.resource(),
         ApiResource::erase::<ConfigMap>(&()),
         ApiResource::erase::<Service>(&()),
         ApiResource::erase::<Deployment>(&()),
@@ -59,7 +68,7 @@ async fn record(scene: &Scene<'_>, model: &str, path: &Path) {
             let is_owned = owners
                 .into_iter()
                 .any(|owner| recorded.iter().any(|known| known.metadata.uid.as_ref() == Some(&owner.uid)));
-            let is_it = recorded.is_empty() && object.metadata.name.as_deref() == Some(model);
+            let is_it = recorded.is_empty() && object.metadata.name.as_deref() == Some(root);
             if is_owned || is_it {
                 object.metadata.managed_fields = None;
                 object.types = Some(kube::core::TypeMeta {
