@@ -1,6 +1,6 @@
 //! `cargo xtask bench runtime`: what the engine of the controllers costs by itself.
 //!
-//! The objects come from a scripted API server in this process, over plain HTTP on loopback; the engine runs in a
+//! The objects come from an API server in this process, over plain HTTP on loopback; the engine runs in a
 //! process of its own, `crates/runtime/examples/reconcile_nothing.rs`, and reconciles them without a write.
 
 use std::{
@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use fake_api::many::{FakeApi, Object};
+use fake_api::{GeneratedApi, Object};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines},
     process::{Child, ChildStdout, Command},
@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args, tokio: &Runtime) -> anyhow::Result<()> {
 }
 
 async fn measured(args: &Args) -> anyhow::Result<Vec<Figure>> {
-    let api = FakeApi::start(args.objects).await?;
+    let api = GeneratedApi::start(args.objects).await?;
     let began = Instant::now();
     let mut engine = Engine::start(&api.url(), args.objects)?;
     engine.says("all").await?;
@@ -158,7 +158,7 @@ impl Engine {
     }
 
     /// Sends a marked object and waits until the engine has reached it.
-    async fn reaches(&mut self, api: &FakeApi, mark: &str) -> anyhow::Result<Delays> {
+    async fn reaches(&mut self, api: &GeneratedApi, mark: &str) -> anyhow::Result<Delays> {
         api.add(&Object::marked(mark)).await?;
         let line = self.says(&format!("marked {mark} ")).await?;
         let fields: Vec<f64> = line.split(' ').skip(3).filter_map(|field| field.parse().ok()).collect();

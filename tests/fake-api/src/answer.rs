@@ -1,37 +1,35 @@
-//! How a call is answered: with the truth, or with one of the faults of an API server or of what stands before it.
+//! How a call is answered: from the store, or with one of the faults of an API server or of a proxy before it.
 
-use std::{convert::Infallible, future::Future, pin::Pin, time::Duration};
+use std::time::Duration;
 
-use axum::{
-    body::Body,
-    response::{IntoResponse, Response},
-};
-use bytes::Bytes;
+use axum::response::IntoResponse;
 use futures::{StreamExt, stream};
 use http::{StatusCode, header};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::{Call, store::Store};
+use crate::{
+    call::Call,
+    server::Answering,
+    store::Store,
+    wire::{answered, expired_line, status, streamed},
+};
 
 #[derive(Clone, Debug)]
 pub enum Answer {
-    Truth,
+    /// What is stored.
+    Stored,
     /// The call has its effect at once, and its answer comes when the gate opens.
     Late(Gate),
     /// As `Late`, after this time.
     Slow(Duration),
     /// A whole body.
-    Says {
-        code: u16,
-        body: String,
-        retry_after: Option<u32>,
-    },
+    Body { code: u16, body: String, retry_after: Option<u32> },
     /// 200, these lines of a watch, and then what `End` says.
     Lines(Vec<String>, End),
-    /// The request is read, and then nothing.
+    /// The request is read, and nothing is ever sent.
     NoHeaders,
-    /// Headers with this code, the beginning of a body, and then nothing.
+    /// Headers with this code, the beginning of a body, and nothing after it.
     HalfABody(u16),
 }
 
@@ -54,31 +52,31 @@ impl Gate {
 impl Answer {
     /// A Status in one line.
     pub fn status(code: u16, reason: &str, message: &str) -> Self {
-        Self::Says { code, body: status(code, reason, message).to_string(), retry_after: None }
+        Self::Body { code, body: status(code, reason, message).to_string(), retry_after: None }
     }
 
     /// A Status over many lines, as API servers send it to clients that look like a browser or like curl.
     pub fn pretty(code: u16, reason: &str, message: &str) -> Self {
         let body = serde_json::to_string_pretty(&status(code, reason, message)).unwrap();
-        Self::Says { code, body, retry_after: None }
+        Self::Body { code, body, retry_after: None }
     }
 
     /// A Status that asks for a pause.
     pub fn busy(code: u16, seconds: u32) -> Self {
         let mut body = status(code, "TooManyRequests", "too many requests, please try again later");
         body["details"] = json!({ "retryAfterSeconds": seconds });
-        Self::Says { code, body: body.to_string(), retry_after: Some(seconds) }
+        Self::Body { code, body: body.to_string(), retry_after: Some(seconds) }
     }
 
-    /// What the API server's own priority and fairness says: no Status, only a header.
+    /// As the API server's own priority and fairness rejects: no Status, only a header.
     pub fn rejected(seconds: u32) -> Self {
         let body = "Too many requests, please try again later.\n".to_owned();
-        Self::Says { code: 429, body, retry_after: Some(seconds) }
+        Self::Body { code: 429, body, retry_after: Some(seconds) }
     }
 
-    /// Not a Status: what stands between us and the API server speaks for itself.
+    /// Not a Status: the answer of a proxy between the client and the API server.
     pub fn text(code: u16, body: &str) -> Self {
-        Self::Says { code, body: body.to_owned(), retry_after: None }
+        Self::Body { code, body: body.to_owned(), retry_after: None }
     }
 
     /// The version is too old, as the HTTP status.
@@ -88,7 +86,7 @@ impl Answer {
 
     /// The version is too old, as an event of a watch that was opened with 200.
     pub fn gone_in_stream() -> Self {
-        Self::Lines(vec![gone_line()], End::Close)
+        Self::Lines(vec![expired_line()], End::Close)
     }
 
     /// 200, and the connection ends.
@@ -102,32 +100,28 @@ impl Answer {
     }
 
     /// The effect now, the response as a future.
-    pub(super) fn prepare(
-        self,
-        store: &Store,
-        call: &Call,
-    ) -> Pin<Box<dyn Future<Output = Response> + Send>> {
+    pub(crate) fn prepare(self, store: &Store, call: &Call) -> Answering {
         match self {
-            Self::Truth => {
-                let truth = store.answer(call);
-                Box::pin(std::future::ready(truth))
+            Self::Stored => {
+                let stored = store.answer(call);
+                Box::pin(std::future::ready(stored))
             }
             Self::Late(gate) => {
-                let truth = store.answer(call);
+                let stored = store.answer(call);
                 Box::pin(async move {
                     gate.0.cancelled().await;
-                    truth
+                    stored
                 })
             }
             Self::Slow(time) => {
-                let truth = store.answer(call);
+                let stored = store.answer(call);
                 Box::pin(async move {
-                    // The fault itself; nothing waits by it.
+                    // The delay is the fault that is scripted; no test waits by it.
                     tokio::time::sleep(time).await;
-                    truth
+                    stored
                 })
             }
-            Self::Says { code, body, retry_after } => {
+            Self::Body { code, body, retry_after } => {
                 let mut response = answered(code, body);
                 if let Some(seconds) = retry_after {
                     response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
@@ -151,28 +145,4 @@ impl Answer {
             }
         }
     }
-}
-
-pub(super) fn answered(code: u16, body: String) -> Response {
-    (StatusCode::from_u16(code).unwrap(), [(header::CONTENT_TYPE, "application/json")], body).into_response()
-}
-
-pub(super) fn streamed(lines: impl stream::Stream<Item = String> + Send + 'static) -> Body {
-    Body::from_stream(lines.map(|line| Ok::<_, Infallible>(Bytes::from(line))))
-}
-
-pub(super) fn status(code: u16, reason: &str, message: &str) -> Value {
-    json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "code": code, "reason": reason, "message": message,
-    })
-}
-
-pub(super) fn gone_line() -> String {
-    event_line("ERROR", &status(410, "Expired", "too old resource version: 1 (2)"))
-}
-
-/// As the API server writes it: the type first.
-pub(super) fn event_line(event: &str, object: &Value) -> String {
-    format!(r#"{{"type":"{event}","object":{object}}}"#)
 }

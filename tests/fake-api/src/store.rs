@@ -1,7 +1,7 @@
-//! What the fake server knows, and how a truthful API server answers from it.
+//! The objects of a scripted API server, and how an API server without faults answers from them.
 //!
-//! One version counter for all kinds, as in etcd. Pages are not looked at; of the label selectors only equality, of the
-//! field selectors only `metadata.name`. An apply is taken for the whole object, or for its whole status: fields of
+//! One version counter for all kinds, as in etcd. Lists are never split in pages. Of the label selectors, only equality
+//! works; of the field selectors, only `metadata.name`. An apply is taken for the whole object, or for its whole status: fields of
 //! other managers are not what is tested here.
 
 use std::{
@@ -15,9 +15,9 @@ use futures::stream;
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 
-use super::{
-    Call, Verb,
-    answer::{answered, event_line, gone_line, status, streamed},
+use crate::{
+    call::{Call, Verb},
+    wire::{answered, event_line, expired_line, failure, list, status, streamed},
 };
 
 /// Cheap to clone, as the streams of open watches keep one.
@@ -25,7 +25,7 @@ use super::{
 pub(super) struct Store {
     kinds: Arc<Mutex<Kinds>>,
     /// The newest version, for the watches to wait on.
-    stirred: watch::Sender<u64>,
+    changed: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -38,14 +38,14 @@ struct Kinds {
 struct Kind {
     /// By namespace and name.
     objects: BTreeMap<(String, String), Value>,
-    history: Vec<Happening>,
+    history: Vec<Recorded>,
     /// Older versions than this cannot be continued.
     oldest: u64,
     muted: bool,
 }
 
-/// What happened to one object at one version.
-struct Happening {
+/// One change of one object.
+struct Recorded {
     version: u64,
     event: &'static str,
     object: Value,
@@ -59,24 +59,24 @@ struct Selector {
     labels: Vec<(String, String)>,
 }
 
-/// A follower of one kind.
-struct Follower {
+/// An open watch of one kind.
+struct OpenWatch {
     store: Store,
     plural: String,
     selector: Selector,
     seen: u64,
-    woken: watch::Receiver<u64>,
+    changes: watch::Receiver<u64>,
     ends_at: Option<Instant>,
-    /// Watches that were open when their kind was muted are told nothing more.
-    deaf: bool,
+    /// It was open when its kind was muted: it gets no further event.
+    muted: bool,
     ended: bool,
 }
 
 impl Default for Store {
     fn default() -> Self {
-        // Not 1: a version that a test takes for a version must look like one.
+        // Not 1: a test that takes a count for a version must fail.
         let kinds = Kinds { version: 100, by_plural: HashMap::new() };
-        Self { kinds: Arc::new(Mutex::new(kinds)), stirred: watch::Sender::new(100) }
+        Self { kinds: Arc::new(Mutex::new(kinds)), changed: watch::Sender::new(100) }
     }
 }
 
@@ -113,7 +113,7 @@ impl Store {
         });
     }
 
-    pub(super) fn forget(&self) {
+    pub(super) fn clear_events(&self) {
         self.lock().by_plural.values_mut().for_each(|kind| kind.history = Vec::new());
     }
 
@@ -121,7 +121,7 @@ impl Store {
         let key = (call.namespace.clone(), call.name.clone());
         match call.verb {
             Verb::List => self.list(call),
-            Verb::Watch => self.follow(call),
+            Verb::Watch => self.watch(call),
             Verb::Get => match self.lock().kind(&call.plural).objects.get(&key) {
                 Some(object) => answered(200, object.to_string()),
                 None => not_found(call),
@@ -134,34 +134,25 @@ impl Store {
 
     fn list(&self, call: &Call) -> Response {
         let mut kinds = self.lock();
-        let version = kinds.version.to_string();
-        let selector = Selector::of(call);
+        let (version, selector) = (kinds.version, Selector::of(call));
         let objects = kinds.kind(&call.plural).objects.values();
-        let mut items: Vec<Value> = objects.filter(|object| selector.matches(object)).cloned().collect();
-        // As the real one does it: the list says what kind its items are.
-        for item in items.iter_mut().filter_map(Value::as_object_mut) {
-            item.retain(|field, _| field != "apiVersion" && field != "kind");
-        }
-        let metadata = json!({"resourceVersion": version});
-        answered(
-            200,
-            json!({"kind": "FakeList", "apiVersion": "v1", "metadata": metadata, "items": items}).to_string(),
-        )
+        let items = objects.filter(|object| selector.matches(object)).cloned().collect();
+        list("Fake", version, "", items)
     }
 
-    fn follow(&self, call: &Call) -> Response {
+    fn watch(&self, call: &Call) -> Response {
         let seconds = call.query.get("timeoutSeconds").and_then(|text| text.parse().ok());
-        let follower = Follower {
+        let open = OpenWatch {
             store: self.clone(),
             plural: call.plural.clone(),
             selector: Selector::of(call),
             seen: call.query.get("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or(0),
-            woken: self.stirred.subscribe(),
+            changes: self.changed.subscribe(),
             ends_at: seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
-            deaf: false,
+            muted: false,
             ended: false,
         };
-        streamed(stream::unfold(follower, Follower::next)).into_response()
+        streamed(stream::unfold(open, OpenWatch::next)).into_response()
     }
 
     fn change<T>(&self, edit: impl FnOnce(&mut Kinds) -> T) -> T {
@@ -170,7 +161,7 @@ impl Store {
             let answer = edit(&mut kinds);
             (answer, kinds.version)
         };
-        self.stirred.send_replace(version);
+        self.changed.send_replace(version);
         answer
     }
 
@@ -197,7 +188,7 @@ impl Kinds {
         let kind = self.kind(plural);
         let before = kind.objects.insert(key, object.clone());
         let event = if before.is_some() { "MODIFIED" } else { "ADDED" };
-        kind.history.push(Happening { version, event, object: object.clone(), before });
+        kind.history.push(Recorded { version, event, object: object.clone(), before });
         object
     }
 
@@ -208,7 +199,7 @@ impl Kinds {
         if let Some(mut object) = kind.objects.remove(key) {
             let before = Some(object.clone());
             object["metadata"]["resourceVersion"] = json!(version.to_string());
-            kind.history.push(Happening { version, event: "DELETED", object, before });
+            kind.history.push(Recorded { version, event: "DELETED", object, before });
         }
     }
 
@@ -219,19 +210,19 @@ impl Kinds {
         } else {
             key
         };
-        let there = self.kind(&call.plural).objects.get(&key).cloned();
-        let claims = &wanted[if call.verb == Verb::Delete { "preconditions" } else { "metadata" }];
-        match (&there, call.verb) {
+        let stored = self.kind(&call.plural).objects.get(&key).cloned();
+        let named = &wanted[if call.verb == Verb::Delete { "preconditions" } else { "metadata" }];
+        match (&stored, call.verb) {
             (Some(_), Verb::Create) => return refused(409, "AlreadyExists", call),
             (None, Verb::Update | Verb::Delete) => return not_found(call),
-            (Some(there), Verb::Patch) if names_another(claims, &there["metadata"], "uid") => {
+            (Some(stored), Verb::Patch) if names_another(named, &stored["metadata"], "uid") => {
                 return uid_is_immutable(call);
             }
-            (Some(there), _) if contradicts(claims, &there["metadata"]) => {
+            (Some(stored), _) if names_another_version(named, &stored["metadata"]) => {
                 return refused(409, "Conflict", call);
             }
             // An apply that names a uid means that object and no new one.
-            (None, Verb::Patch) if claims["uid"].is_string() => return refused(409, "Conflict", call),
+            (None, Verb::Patch) if named["uid"].is_string() => return refused(409, "Conflict", call),
             _ => {}
         }
         if call.verb == Verb::Delete {
@@ -239,29 +230,29 @@ impl Kinds {
             return answered(200, json!({"kind": "Status", "status": "Success"}).to_string());
         }
         if call.subresource == "status" {
-            let Some(mut there) = there else { return not_found(call) };
-            there["status"] = wanted["status"].take();
-            return answered(200, self.put(&call.plural, there).to_string());
+            let Some(mut stored) = stored else { return not_found(call) };
+            stored["status"] = wanted["status"].take();
+            return answered(200, self.put(&call.plural, stored).to_string());
         }
         wanted["metadata"]["namespace"] = json!(key.0);
-        if let Some(there) = &there {
-            wanted["metadata"]["uid"] = there["metadata"]["uid"].clone();
+        if let Some(stored) = &stored {
+            wanted["metadata"]["uid"] = stored["metadata"]["uid"].clone();
         }
-        let code = if there.is_some() { 200 } else { 201 };
+        let code = if stored.is_some() { 200 } else { 201 };
         answered(code, self.put(&call.plural, wanted).to_string())
     }
 }
 
 /// A version or uid that the caller names and the object does not have.
-fn contradicts(claims: &Value, meta: &Value) -> bool {
-    ["resourceVersion", "uid"].iter().any(|field| names_another(claims, meta, field))
+fn names_another_version(named: &Value, meta: &Value) -> bool {
+    ["resourceVersion", "uid"].iter().any(|field| names_another(named, meta, field))
 }
 
-fn names_another(claims: &Value, meta: &Value, field: &str) -> bool {
-    claims[field].is_string() && claims[field] != meta[field]
+fn names_another(named: &Value, meta: &Value, field: &str) -> bool {
+    named[field].is_string() && named[field] != meta[field]
 }
 
-/// So the API server refuses an apply that means another object of this name.
+/// How the API server refuses an apply that names another uid.
 fn uid_is_immutable(call: &Call) -> Response {
     let message = format!("{} {:?} is invalid: metadata.uid: field is immutable", call.plural, call.name);
     let mut status = status(422, "Invalid", &message);
@@ -277,7 +268,7 @@ fn not_found(call: &Call) -> Response {
 
 fn refused(code: u16, reason: &str, call: &Call) -> Response {
     let message = format!("{} {:?} on {} {:?}", reason, call.verb, call.plural, call.name);
-    answered(code, status(code, reason, &message).to_string())
+    failure(code, reason, &message)
 }
 
 impl Selector {
@@ -298,8 +289,8 @@ impl Selector {
 
     /// An object that leaves the selection is DELETED, with its old content and the new version; one that enters it is
     /// ADDED.
-    fn sees(&self, happening: &Happening) -> Option<(&'static str, Value)> {
-        let Happening { version, event, object, before } = happening;
+    fn event_of(&self, recorded: &Recorded) -> Option<(&'static str, Value)> {
+        let Recorded { version, event, object, before } = recorded;
         let was_in = before.as_ref().is_some_and(|before| self.matches(before));
         let is_in = *event != "DELETED" && self.matches(object);
         match (was_in, is_in) {
@@ -315,48 +306,48 @@ impl Selector {
     }
 }
 
-impl Follower {
+impl OpenWatch {
     /// The next lines of this watch; `None` ends it.
     async fn next(mut self) -> Option<(String, Self)> {
         loop {
             if self.ended {
                 return None;
             }
-            // Marked as seen before the look, so that nothing falls in between.
-            self.woken.borrow_and_update();
-            let lines = self.look();
+            // Marked as seen before the events are read, so that no change is missed in between.
+            self.changes.borrow_and_update();
+            let lines = self.new_lines();
             if !lines.is_empty() {
                 return Some((lines, self));
             }
-            let woken = self.woken.changed();
+            let change = self.changes.changed();
             match self.ends_at {
                 Some(at) => {
-                    if tokio::time::timeout_at(at, woken).await.is_err() {
+                    if tokio::time::timeout_at(at, change).await.is_err() {
                         return None;
                     }
                 }
-                None => woken.await.ok()?,
+                None => change.await.ok()?,
             }
         }
     }
 
-    fn look(&mut self) -> String {
+    fn new_lines(&mut self) -> String {
         let mut kinds = self.store.lock();
         let kind = kinds.kind(&self.plural);
         if self.seen < kind.oldest {
             self.ended = true;
-            return gone_line() + "\n";
+            return expired_line() + "\n";
         }
-        self.deaf |= kind.muted;
-        if self.deaf {
+        self.muted |= kind.muted;
+        if self.muted {
             return String::new();
         }
         let (mut lines, from) = (String::new(), self.seen);
-        for happening in kind.history.iter().filter(|happening| happening.version > from) {
-            if let Some((event, object)) = self.selector.sees(happening) {
+        for recorded in kind.history.iter().filter(|recorded| recorded.version > from) {
+            if let Some((event, object)) = self.selector.event_of(recorded) {
                 lines.push_str(&event_line(event, &object));
                 lines.push('\n');
-                self.seen = happening.version;
+                self.seen = recorded.version;
             }
         }
         lines

@@ -13,7 +13,7 @@ use runtime::{
 use serde_json::{Value, json};
 
 use crate::{
-    fake::{Answer, Call, Fake, On, Verb},
+    fake::{Answer, Call, On, ScriptedApi, Verb},
     given::{Child, child_of, config_map, deployment, rendered, writer},
 };
 
@@ -28,7 +28,7 @@ fn roots() -> Cache<Deployment> {
     roots
 }
 
-fn children(fake: &Fake) -> Children<Child, ConfigMap> {
+fn children(fake: &ScriptedApi) -> Children<Child, ConfigMap> {
     writer(fake, &roots()).of(Cache::default())
 }
 
@@ -53,7 +53,7 @@ fn is_stale(error: &ApplyError, expected: Stale) -> bool {
 }
 
 async fn assert_refused(there: &ConfigMap, is_expected: impl Fn(&ApplyError) -> bool) {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let stored = fake.put(there);
     let children = children(&fake);
     let error = children.apply(&wanted()).await.unwrap_err();
@@ -89,7 +89,7 @@ async fn an_unseen_object_of_a_deleted_predecessor_of_our_owner_is_a_leftover_an
 
 #[tokio::test]
 async fn an_unseen_object_of_our_own_is_returned_to_the_plan_before_it_is_written() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let stored = fake.put(&child_of(&deployment("a", 1), "child"));
     let children = children(&fake);
     let error = children.apply(&wanted()).await.unwrap_err();
@@ -107,7 +107,7 @@ async fn an_unseen_object_of_our_own_is_returned_to_the_plan_before_it_is_writte
 
 #[tokio::test]
 async fn a_seen_object_of_another_owner_is_refused_without_a_request() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let children = children(&fake);
     children.upsert(child(&child_of(&deployment("another", 1), "child")));
     let error = children.apply(&wanted()).await.unwrap_err();
@@ -117,7 +117,7 @@ async fn a_seen_object_of_another_owner_is_refused_without_a_request() {
 
 #[tokio::test]
 async fn an_absent_child_is_created_once_and_then_nothing_is_sent() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let children = children(&fake);
     assert_eq!(children.apply(&wanted()).await.unwrap(), Written::Created);
     assert_eq!(children.apply(&wanted()).await.unwrap(), Written::Unchanged);
@@ -126,7 +126,7 @@ async fn an_absent_child_is_created_once_and_then_nothing_is_sent() {
 
 #[tokio::test]
 async fn a_child_that_was_replaced_since_we_looked_is_not_written_and_not_believed_any_more() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let children = children(&fake);
     let mut seen = child_of(&deployment("a", 1), "child");
     seen.metadata.resource_version = Some("50".into());
@@ -142,7 +142,7 @@ async fn a_child_that_was_replaced_since_we_looked_is_not_written_and_not_believ
 
 #[tokio::test]
 async fn a_child_that_was_planned_on_another_version_is_not_written() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let children = children(&fake);
     let mut seen = child_of(&deployment("a", 1), "child");
     seen.metadata.resource_version = Some("50".into());
@@ -198,13 +198,13 @@ async fn a_child_of_another_owner_is_reported_and_not_planned_again_for_ever() {
 }
 
 /// The child as it is stored now.
-fn seen(fake: &Fake) -> ConfigMap {
+fn seen(fake: &ScriptedApi) -> ConfigMap {
     serde_json::from_value(fake.stored("configmaps", "child").unwrap()).unwrap()
 }
 
 #[tokio::test]
 async fn a_delete_names_the_uid_and_the_version_it_was_decided_on() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&config_map("child"));
     let (children, seen) = (children(&fake), seen(&fake));
     // Another writer changes it before our delete arrives.
@@ -221,7 +221,7 @@ async fn a_delete_names_the_uid_and_the_version_it_was_decided_on() {
 
 #[tokio::test]
 async fn a_child_that_we_have_deleted_is_gone_from_the_cache_at_once() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&config_map("child"));
     let (children, seen) = (children(&fake), seen(&fake));
     children.upsert(child(&seen));
@@ -231,7 +231,7 @@ async fn a_child_that_we_have_deleted_is_gone_from_the_cache_at_once() {
 
 #[tokio::test]
 async fn a_child_that_has_to_end_first_is_known_to_be_ending() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&config_map("child"));
     let (children, seen) = (children(&fake), seen(&fake));
     children.upsert(child(&seen));
@@ -248,7 +248,7 @@ async fn a_child_that_has_to_end_first_is_known_to_be_ending() {
 
 #[tokio::test]
 async fn a_status_goes_to_the_version_that_it_was_planned_on_and_to_no_newer_one() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&deployment("a", 1));
     let planned_on: Deployment = serde_json::from_value(fake.stored("deployments", "a").unwrap()).unwrap();
     let roots = Cache::default();
@@ -269,7 +269,7 @@ async fn a_status_goes_to_the_version_that_it_was_planned_on_and_to_no_newer_one
 
 #[tokio::test]
 async fn a_status_of_a_root_that_is_gone_is_no_failure() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let roots = roots();
     let root = deployment("a", 1);
     fake.next(Verb::Patch.of("deployments"), [Answer::status(404, "NotFound", "not found")]);
@@ -279,7 +279,7 @@ async fn a_status_of_a_root_that_is_gone_is_no_failure() {
 
 #[tokio::test]
 async fn a_condition_of_another_manager_costs_one_request_and_not_one_for_each_reconcile() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let condition = |type_: &str| json!({"type": type_, "status": "True"});
     let mut root = serde_json::to_value(deployment("a", 1)).unwrap();
     root["status"] = json!({"conditions": [condition("Ready"), condition("Theirs")]});
@@ -300,10 +300,10 @@ async fn a_condition_of_another_manager_costs_one_request_and_not_one_for_each_r
 
 #[tokio::test]
 async fn a_manager_that_takes_back_each_write_is_named_and_not_answered_at_once() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let children = children(&fake);
     assert_eq!(children.apply(&wanted()).await.unwrap(), Written::Created);
-    let taken_back = |fake: &Fake, children: &Children<Child, ConfigMap>| {
+    let taken_back = |fake: &ScriptedApi, children: &Children<Child, ConfigMap>| {
         let mut theirs = fake.stored("configmaps", "child").unwrap();
         theirs["data"]["key"] = json!("theirs");
         theirs["metadata"]["managedFields"] = json!([
@@ -340,7 +340,7 @@ async fn a_manager_that_takes_back_each_write_is_named_and_not_answered_at_once(
 async fn a_manager_that_takes_back_the_writes_of_very_many_children_is_answered_at_once_for_none_of_them() {
     /// More than are remembered beside those of the cache.
     const CHILDREN: usize = 1_100;
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let children = children(&fake);
     let wanted: Vec<ConfigMap> = (0..CHILDREN)
         .map(|number| {

@@ -11,7 +11,7 @@ use runtime::client::{self, Deadlines, LeaderGuard, WriteGuard};
 use tokio::time::Instant;
 
 use crate::{
-    fake::{Answer, Fake, On, Verb},
+    fake::{Answer, On, ScriptedApi, Verb},
     given::{client, client_within, config, config_map, metrics, within_patience},
 };
 
@@ -47,14 +47,14 @@ async fn a_call_that_is_never_answered_ends_at_its_deadline() {
     for (verb, answer) in
         verbs.flat_map(|verb| [Answer::NoHeaders, Answer::HalfABody(500)].map(|answer| (verb, answer)))
     {
-        let fake = Fake::start().await;
+        let fake = ScriptedApi::start().await;
         fake.always(on(verb), answer);
         let client = client_within(&fake, deadlines);
         let sent = Instant::now();
         let error = within_patience("the end of the call", call(&client, verb)).await.unwrap_err();
         assert!(sent.elapsed() >= limit);
         assert!(error_chain(&error).contains("was not answered within 0.1 s"), "{verb:?}: {error:?}");
-        assert_eq!(fake.called(on(verb), 1).await.len(), 1);
+        assert_eq!(fake.until_called(on(verb), 1).await.len(), 1);
     }
 }
 
@@ -63,7 +63,7 @@ async fn a_good_answer_whose_body_hangs_ends_at_its_deadline_too() {
     let limit = Duration::from_millis(100);
     let deadlines = Deadlines { read: limit, write: limit, list: limit, ..Deadlines::default() };
     for verb in READS.into_iter().chain(WRITES) {
-        let fake = Fake::start().await;
+        let fake = ScriptedApi::start().await;
         fake.always(on(verb), Answer::HalfABody(200));
         let client = client_within(&fake, deadlines);
         let error = within_patience("the end of the call", call(&client, verb)).await.unwrap_err();
@@ -74,7 +74,7 @@ async fn a_good_answer_whose_body_hangs_ends_at_its_deadline_too() {
 #[tokio::test]
 async fn a_call_that_is_refused_is_sent_once() {
     for code in [429, 503, 504] {
-        let fake = Fake::start().await;
+        let fake = ScriptedApi::start().await;
         let client = client(&fake);
         for verb in READS.into_iter().chain(WRITES).chain([Verb::Watch]) {
             fake.always(on(verb), Answer::busy(code, 1));
@@ -87,7 +87,7 @@ async fn a_call_that_is_refused_is_sent_once() {
 
 #[tokio::test]
 async fn an_error_that_is_no_status_keeps_its_code() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let client = client(&fake);
     for (code, body) in [(404, "{}"), (410, "gone"), (502, "<html>bad gateway</html>"), (500, ""), (503, "7")]
     {
@@ -102,7 +102,7 @@ async fn an_error_that_is_no_status_keeps_its_code() {
 
 #[tokio::test]
 async fn who_does_not_lead_sends_no_write() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&config_map("a"));
     let guard = WriteGuard::WhileLeading(LeaderGuard::default());
     let client = client::build(config(&fake), Deadlines::default(), guard, metrics()).unwrap();

@@ -30,7 +30,7 @@ use tokio::{process::Command, sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    fake::{Fake, PATIENCE},
+    fake::{PATIENCE, ScriptedApi},
     given::{Child, client, deployment, metrics, rendered, value_of, within_patience, writer},
 };
 
@@ -106,7 +106,7 @@ async fn churn() {
 
 /// A controller of Deployments that own ConfigMaps, and the server it talks to.
 struct Churned {
-    fake: Fake,
+    fake: ScriptedApi,
     metrics: Arc<Metrics>,
     roots: watch::Receiver<usize>,
     children: watch::Receiver<usize>,
@@ -115,7 +115,7 @@ struct Churned {
 
 impl Churned {
     async fn start() -> Self {
-        let (fake, metrics) = (Fake::start().await, metrics());
+        let (fake, metrics) = (ScriptedApi::start().await, metrics());
         let mut plane = Plane::new(client(&fake), Timings::default(), Arc::clone(&metrics));
         let roots = plane.watch::<Deployment>("Deployment", Scope::default());
         let children = plane.watch::<Child>("ConfigMap", Scope::default());
@@ -149,7 +149,7 @@ impl Churned {
         reaches(&self.children, 0).await;
         self.counts("workqueue_depth", 0).await;
         self.counts("workqueue_failing", 0).await;
-        self.fake.forget();
+        self.fake.clear_records();
     }
 
     async fn counts(&self, gauge: &str, wanted: usize) {
@@ -199,7 +199,7 @@ impl ReconcileError for Failure {
 
 #[tokio::test]
 async fn a_standby_queues_nothing() {
-    let (fake, metrics) = (Fake::start().await, metrics());
+    let (fake, metrics) = (ScriptedApi::start().await, metrics());
     let mut plane = Plane::new(client(&fake), Timings::default(), Arc::clone(&metrics));
     let roots = plane.watch::<Deployment>("Deployment", Scope::default());
     let lengths = length(&roots);

@@ -27,7 +27,7 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    fake::{Answer, Fake, Gate, On, PATIENCE, Verb},
+    fake::{Answer, Gate, On, PATIENCE, ScriptedApi, Verb},
     given::{
         Child, Logs, child_of, client, deployment, metrics, one_try, rendered, timings, value_of,
         within_patience, writer,
@@ -71,7 +71,7 @@ impl ReconcileError for OnPurpose {
 
 impl Controlled {
     fn start<Fut, E>(
-        fake: &Fake,
+        fake: &ScriptedApi,
         timings: Timings,
         options: Options,
         act: impl Fn(Arc<Deployment>) -> Fut + Send + Sync + 'static,
@@ -85,7 +85,7 @@ impl Controlled {
 
     /// Of the children, only those with these labels are watched.
     fn start_selected<Fut, E>(
-        fake: &Fake,
+        fake: &ScriptedApi,
         timings: Timings,
         options: Options,
         labels: Option<&str>,
@@ -159,13 +159,13 @@ fn one_failure() -> Options {
 
 #[tokio::test]
 async fn a_child_watch_that_keeps_failing_delays_no_other_kind() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&deployment("a", 1));
     fake.always(child_watches(), Answer::pretty(500, "InternalError", "etcdserver: no leader"));
     // Whoever shares the back-off of the sick watch waits for longer than this test may take.
     let mut controlled = Controlled::start(&fake, one_try(), one_worker(), succeed);
     assert_eq!(controlled.ran().await, "a");
-    fake.called(child_watches(), 1).await;
+    fake.until_called(child_watches(), 1).await;
     for generation in 2..30 {
         fake.put(&deployment("a", generation));
         assert_eq!(controlled.ran().await, "a");
@@ -175,15 +175,15 @@ async fn a_child_watch_that_keeps_failing_delays_no_other_kind() {
 
 #[tokio::test]
 async fn a_watch_that_recovers_tells_what_it_missed() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let root = deployment("a", 1);
     fake.put(&root);
     fake.always(child_watches(), Answer::status(500, "InternalError", "etcdserver: no leader"));
     let mut controlled = Controlled::start(&fake, timings(), one_worker(), succeed);
     assert_eq!(controlled.ran().await, "a");
     fake.put(&child_of(&root, "child"));
-    fake.called(child_watches(), 4).await;
-    fake.heal();
+    fake.until_called(child_watches(), 4).await;
+    fake.clear_script();
     assert_eq!(controlled.ran().await, "a");
     assert_eq!(fake.calls(Verb::List.of("configmaps")).len(), 1);
 }
@@ -191,7 +191,7 @@ async fn a_watch_that_recovers_tells_what_it_missed() {
 #[tokio::test]
 async fn poison_objects_of_every_sort_leave_the_good_ones_alone() {
     let logs = Logs::capture();
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     for name in ["errs", "good", "hangs", "panics"] {
         fake.put(&deployment(name, 1));
     }
@@ -225,7 +225,7 @@ async fn poison_objects_of_every_sort_leave_the_good_ones_alone() {
 
 #[tokio::test]
 async fn a_panicking_object_is_tried_again_ever_more_rarely_and_recovers() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&deployment("a", 1));
     let times = Arc::new(std::sync::Mutex::new(Vec::new()));
     let log = Arc::clone(&times);
@@ -252,7 +252,7 @@ async fn a_panicking_object_is_tried_again_ever_more_rarely_and_recovers() {
 
 #[tokio::test]
 async fn a_child_event_does_not_bypass_the_backoff_and_a_spec_change_jumps_it() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let root = deployment("a", 1);
     fake.put(&root);
     let mut controlled =
@@ -271,13 +271,13 @@ async fn a_child_event_does_not_bypass_the_backoff_and_a_spec_change_jumps_it() 
 
 #[tokio::test]
 async fn a_child_deleted_behind_an_expired_watch_starts_its_owner() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let root = deployment("a", 1);
     fake.put(&root);
     fake.put(&child_of(&root, "child"));
     let mut controlled = Controlled::start(&fake, timings(), one_worker(), succeed);
     assert_eq!(controlled.ran().await, "a");
-    fake.called(child_watches(), 1).await;
+    fake.until_called(child_watches(), 1).await;
     fake.mute("configmaps");
     fake.remove("configmaps", "child");
     fake.compact("configmaps");
@@ -287,11 +287,11 @@ async fn a_child_deleted_behind_an_expired_watch_starts_its_owner() {
 
 #[tokio::test]
 async fn a_root_that_was_recreated_behind_an_expired_watch_runs() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&deployment("a", 1));
     let mut controlled = Controlled::start(&fake, timings(), one_worker(), succeed);
     assert_eq!(controlled.ran().await, "a");
-    fake.called(root_watches(), 1).await;
+    fake.until_called(root_watches(), 1).await;
     fake.mute("deployments");
     fake.remove("deployments", "a");
     let mut namesake = deployment("a", 1);
@@ -303,7 +303,7 @@ async fn a_root_that_was_recreated_behind_an_expired_watch_runs() {
 
 #[tokio::test]
 async fn only_a_controlling_owner_of_the_known_uid_is_started() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let [loose, older, right] = ["loose", "older", "right"].map(|name| deployment(name, 1));
     for root in [&loose, &older, &right] {
         fake.put(root);
@@ -324,7 +324,7 @@ async fn only_a_controlling_owner_of_the_known_uid_is_started() {
 
 #[tokio::test]
 async fn both_owners_of_a_child_that_changes_hands_are_started() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let [one, two] = ["one", "two"].map(|name| deployment(name, 1));
     fake.put(&one);
     fake.put(&two);
@@ -338,7 +338,7 @@ async fn both_owners_of_a_child_that_changes_hands_are_started() {
 }
 
 /// A controller whose reconcile applies one child.
-fn applying(fake: &Fake) -> Controlled {
+fn applying(fake: &ScriptedApi) -> Controlled {
     Controlled::start_selected(fake, timings(), one_worker(), None, |ctx, root| async move {
         ctx.children.apply(&rendered(&root, "child")).await?;
         Ok::<_, ApplyError>(Next::Done)
@@ -347,11 +347,11 @@ fn applying(fake: &Fake) -> Controlled {
 
 /// The server's wish, in whole seconds as it has to be, is a floor; the back-off alone would take milliseconds.
 async fn assert_waits_a_second(answer: Answer) {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&deployment("a", 1));
     fake.next(Verb::Patch.of("configmaps"), [answer]);
     let _controlled = applying(&fake);
-    let tries = fake.called(Verb::Patch.of("configmaps"), 2).await;
+    let tries = fake.until_called(Verb::Patch.of("configmaps"), 2).await;
     assert!(tries[1].at - tries[0].at >= Duration::from_secs(1), "{:?}", tries[1].at - tries[0].at);
 }
 
@@ -368,19 +368,19 @@ async fn the_pause_in_a_header_alone_is_a_floor_for_the_next_try() {
 #[tokio::test]
 async fn the_pause_in_a_header_counts_whatever_the_body_says() {
     let body = r#"{"kind": "Status", "code": 429, "details": "none"}"#.to_owned();
-    assert_waits_a_second(Answer::Says { code: 429, body, retry_after: Some(1) }).await;
+    assert_waits_a_second(Answer::Body { code: 429, body, retry_after: Some(1) }).await;
 }
 
 #[tokio::test]
 async fn a_stop_lets_what_runs_finish_and_begins_nothing_new() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&deployment("a", 1));
     let gate = Gate::default();
     let patches = Verb::Patch.of("configmaps");
     fake.next(patches, [Answer::Late(gate.clone())]);
     let mut controlled = applying(&fake);
     assert_eq!(controlled.ran().await, "a");
-    fake.called(patches, 1).await;
+    fake.until_called(patches, 1).await;
     fake.put(&deployment("b", 1));
     seen(&controlled.ctx.roots, "b").await;
     controlled.stop.cancel();
@@ -401,7 +401,7 @@ async fn a_reconcile_that_hangs_does_not_hold_up_a_stop_for_longer_than_the_drai
             DROPPED.store(true, Ordering::SeqCst);
         }
     }
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&deployment("a", 1));
     let options = Options { drain: Duration::from_millis(100), ..one_worker() };
     let mut controlled = Controlled::start(&fake, timings(), options, |_| async {
@@ -422,12 +422,12 @@ async fn a_reconcile_that_hangs_does_not_hold_up_a_stop_for_longer_than_the_drai
 
 #[tokio::test]
 async fn nothing_runs_before_every_kind_has_been_listed() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&deployment("a", 1));
     let gate = Gate::default();
     fake.next(Verb::List.of("configmaps"), [Answer::Late(gate.clone())]);
     let mut controlled = Controlled::start(&fake, timings(), one_worker(), succeed);
-    fake.called(root_watches(), 1).await;
+    fake.until_called(root_watches(), 1).await;
     assert!(controlled.runs.is_empty());
     gate.open();
     assert_eq!(controlled.ran().await, "a");
@@ -435,7 +435,7 @@ async fn nothing_runs_before_every_kind_has_been_listed() {
 
 /// A controller whose children are watched by a label, and whose plan keeps what a child has recorded: the default of
 /// today is for new children only.
-fn recording(fake: &Fake, default: &'static str) -> Controlled {
+fn recording(fake: &ScriptedApi, default: &'static str) -> Controlled {
     Controlled::start_selected(fake, timings(), one_worker(), Some("by=test"), move |ctx, root| async move {
         if root.metadata.name.as_deref() != Some("a") {
             return Ok(Next::Done);
@@ -464,7 +464,7 @@ fn older_child(root: &Deployment, labels: serde_json::Value) -> serde_json::Valu
     child
 }
 
-fn is_repaired(fake: &Fake) -> bool {
+fn is_repaired(fake: &ScriptedApi) -> bool {
     let child = fake.stored("configmaps", "child").unwrap();
     assert_eq!(child["data"]["image"], "the-first-image", "a plan that did not know the child was written");
     child["metadata"]["labels"]["by"] == "test"
@@ -472,20 +472,20 @@ fn is_repaired(fake: &Fake) -> bool {
 
 async fn assert_repaired(labels: serde_json::Value) {
     let logs = Logs::capture();
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let root = deployment("a", 1);
     fake.put(&root);
     fake.put_json("configmaps", older_child(&root, json!({"by": "test"})));
     let patches = Verb::Patch.of("configmaps");
     let mut controlled = recording(&fake, "the-new-default");
     // Its hash is new, so the first reconcile writes it once.
-    fake.called(patches, 1).await;
-    fake.called(Verb::Watch.of("configmaps"), 1).await;
+    fake.until_called(patches, 1).await;
+    fake.until_called(Verb::Watch.of("configmaps"), 1).await;
     let mut child = fake.stored("configmaps", "child").unwrap();
     child["metadata"]["labels"] = labels;
     fake.put_json("configmaps", child);
     // A create that finds it, and a write that knows it.
-    fake.called(patches, 3).await;
+    fake.until_called(patches, 3).await;
     assert!(is_repaired(&fake));
     fake.put(&deployment("fence", 1));
     controlled.ran_until("fence").await;
@@ -514,7 +514,7 @@ async fn a_child_whose_label_is_changed_gets_it_back_and_keeps_what_it_has_recor
 
 #[tokio::test]
 async fn a_child_that_the_watch_has_not_shown_yet_keeps_what_it_has_recorded() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let root = deployment("a", 1);
     fake.put(&root);
     fake.put_json("configmaps", older_child(&root, json!({"by": "test"})));
@@ -522,14 +522,14 @@ async fn a_child_that_the_watch_has_not_shown_yet_keeps_what_it_has_recorded() {
     fake.next(Verb::List.of("configmaps"), [Answer::text(200, EMPTY_LIST)]);
     fake.always(Verb::Watch.of("configmaps"), Answer::silence());
     let _controlled = recording(&fake, "the-new-default");
-    fake.called(Verb::Patch.of("configmaps"), 2).await;
+    fake.until_called(Verb::Patch.of("configmaps"), 2).await;
     assert!(is_repaired(&fake));
 }
 
 const EMPTY_LIST: &str = r#"{"kind": "ConfigMapList", "metadata": {"resourceVersion": "50"}, "items": []}"#;
 
 /// A controller that writes a status with the generation that it has seen.
-fn reporting(fake: &Fake) -> Controlled {
+fn reporting(fake: &ScriptedApi) -> Controlled {
     Controlled::start_selected(fake, timings(), one_worker(), None, |ctx, root| async move {
         let status = json!({"observedGeneration": root.metadata.generation});
         ctx.writer.apply_status(&ctx.roots, &root, &status).await?;
@@ -539,31 +539,31 @@ fn reporting(fake: &Fake) -> Controlled {
 
 #[tokio::test]
 async fn a_status_that_another_process_has_written_starts_its_object_and_our_own_does_not() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&deployment("a", 1));
     let mut controlled = reporting(&fake);
     assert_eq!(controlled.ran().await, "a");
     let statuses = Verb::Patch.of("deployments");
-    fake.called(statuses, 1).await;
+    fake.until_called(statuses, 1).await;
     fake.put(&deployment("fence", 1));
     assert_eq!(controlled.ran().await, "fence", "our own status started nothing");
     let mut theirs = fake.stored("deployments", "a").unwrap();
     theirs["status"] = json!({"observedGeneration": 0});
     fake.put_json("deployments", theirs);
     assert_eq!(controlled.ran().await, "a");
-    let repaired = fake.called(statuses, 3).await;
+    let repaired = fake.until_called(statuses, 3).await;
     assert_eq!(repaired[2].body["status"]["observedGeneration"], 1);
 }
 
 #[tokio::test]
 async fn a_status_that_the_watch_shows_before_the_answer_comes_starts_nothing() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&deployment("a", 1));
     let gate = Gate::default();
     fake.next(Verb::Patch.of("deployments"), [Answer::Late(gate.clone())]);
     let mut controlled = reporting(&fake);
     assert_eq!(controlled.ran().await, "a");
-    fake.called(Verb::Patch.of("deployments"), 1).await;
+    fake.until_called(Verb::Patch.of("deployments"), 1).await;
     fake.put(&deployment("fence", 1));
     seen(&controlled.ctx.roots, "fence").await;
     gate.open();
@@ -575,7 +575,7 @@ async fn a_status_that_the_watch_shows_before_the_answer_comes_starts_nothing() 
 #[tokio::test]
 async fn a_conflict_is_planned_again_and_is_no_failure() {
     let logs = Logs::capture();
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&deployment("a", 1));
     let conflict = || Answer::status(409, "Conflict", "the object has been modified");
     fake.next(Verb::Patch.of("deployments"), [conflict(), conflict(), conflict()]);
@@ -583,7 +583,7 @@ async fn a_conflict_is_planned_again_and_is_no_failure() {
     for _ in 0..4 {
         assert_eq!(controlled.ran().await, "a");
     }
-    fake.called(Verb::Patch.of("deployments"), 4).await;
+    fake.until_called(Verb::Patch.of("deployments"), 4).await;
     fake.put(&deployment("fence", 1));
     controlled.ran_until("fence").await;
     let failed = "controller_runtime_reconcile_total{controller=\"test\",result=\"error\"}";
@@ -594,7 +594,7 @@ async fn a_conflict_is_planned_again_and_is_no_failure() {
 #[tokio::test]
 async fn a_panic_in_a_relation_ends_neither_the_watch_nor_the_process() {
     let logs = Logs::capture();
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let metrics = metrics();
     let mut plane = Plane::new(client(&fake), timings(), Arc::clone(&metrics));
     let roots = plane.watch::<Deployment>("Deployment", Scope::default());
@@ -631,7 +631,7 @@ impl ReconcileError for Faulty {
 
 #[tokio::test]
 async fn a_worker_that_dies_ends_the_controller() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&deployment("a", 1));
     let mut controlled =
         Controlled::start(&fake, timings(), Options::default(), |_| async { Err::<Next, _>(Faulty) });

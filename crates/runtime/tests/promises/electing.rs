@@ -22,7 +22,7 @@ use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    fake::{Answer, Fake, Gate, On, Verb},
+    fake::{Answer, Gate, On, ScriptedApi, Verb},
     given::{client, config, metrics, timings, within_patience},
 };
 
@@ -66,7 +66,7 @@ struct LeaseWatch {
 }
 
 impl LeaseWatch {
-    fn start(fake: &Fake, lease: &str) -> Self {
+    fn start(fake: &ScriptedApi, lease: &str) -> Self {
         let mut plane = Plane::new(client(fake), timings(), metrics());
         let fields = Some(format!("metadata.name={lease}"));
         let seen = plane.watch::<Lease>("Lease", Scope { fields, ..Scope::default() });
@@ -74,7 +74,7 @@ impl LeaseWatch {
         Self { seen, _plane: plane }
     }
 
-    fn replica(&self, fake: &Fake, lease: &str, name: &'static str, timings: Timings) -> Replica {
+    fn replica(&self, fake: &ScriptedApi, lease: &str, name: &'static str, timings: Timings) -> Replica {
         let mut config = config(fake);
         config.headers.push((header::USER_AGENT, HeaderValue::from_static(name)));
         let client = build(config, Deadlines::default(), WriteGuard::Always, metrics()).unwrap();
@@ -99,7 +99,7 @@ fn leases(verb: Verb) -> On {
     verb.of("leases")
 }
 
-fn holder(fake: &Fake, lease: &str) -> Value {
+fn holder(fake: &ScriptedApi, lease: &str) -> Value {
     fake.stored("leases", lease).map(|lease| lease["spec"]["holderIdentity"].clone()).unwrap_or_default()
 }
 
@@ -132,7 +132,7 @@ impl Referee {
 }
 
 /// Eight contenders; each leads once and gives the Lease away. Returns how often somebody led.
-async fn race(fake: Arc<Fake>, lease: String) -> usize {
+async fn race(fake: Arc<ScriptedApi>, lease: String) -> usize {
     let watch = LeaseWatch::start(&fake, &lease);
     let mut replicas = HOLDERS.map(|name| watch.replica(&fake, &lease, name, RACE));
     let guards = replicas.iter().map(|replica| replica.guard.clone()).collect();
@@ -150,7 +150,7 @@ async fn race(fake: Arc<Fake>, lease: String) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn eight_contenders_start_at_once_and_lead_one_after_the_other() {
-    let fake = Arc::new(Fake::start().await);
+    let fake = Arc::new(ScriptedApi::start().await);
     let races = (0..20).map(|number| tokio::spawn(race(Arc::clone(&fake), format!("race-{number}"))));
     let led: usize = join_all(races).await.into_iter().map(Result::unwrap).sum();
     assert_eq!(led, 20 * HOLDERS.len());
@@ -158,7 +158,7 @@ async fn eight_contenders_start_at_once_and_lead_one_after_the_other() {
 
 /// Eight contenders for the Lease of a holder that is dead; the first one keeps it.
 async fn race_for_the_dead() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let since = Instant::now();
     fake.put_json("leases", lease_of("dead", "2020-01-01T00:00:00.000000Z", 3));
     let watch = LeaseWatch::start(&fake, "l");
@@ -181,7 +181,7 @@ async fn race_for_the_dead() {
     let settled = async {
         within_patience("a leader", begun.notified()).await;
         let written = fake.calls(leases(Verb::Update)).len();
-        fake.called(leases(Verb::Update), written + 3).await;
+        fake.until_called(leases(Verb::Update), written + 3).await;
     };
     tokio::select! {
         _ = join_all(replicas.iter_mut().enumerate().map(contend)) => {}
@@ -199,7 +199,7 @@ async fn one_of_eight_contenders_replaces_a_dead_holder_and_stays() {
 
 #[tokio::test]
 async fn a_released_lease_has_a_new_leader_within_a_second() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let watch = LeaseWatch::start(&fake, "l");
     let [mut a, mut b] = ["a", "b"].map(|name| watch.replica(&fake, "l", name, SLOW));
     a.lead().await;
@@ -207,8 +207,8 @@ async fn a_released_lease_has_a_new_leader_within_a_second() {
         b.lead().await;
         Instant::now()
     });
-    fake.called(leases(Verb::Get).by("b"), 1).await;
-    fake.called(leases(Verb::Watch), 1).await;
+    fake.until_called(leases(Verb::Get).by("b"), 1).await;
+    fake.until_called(leases(Verb::Watch), 1).await;
     a.elector.release().await;
     let released = Instant::now();
     assert!(!a.guard.may_write());
@@ -219,11 +219,11 @@ async fn a_released_lease_has_a_new_leader_within_a_second() {
 
 #[tokio::test]
 async fn a_silent_leader_is_replaced_after_its_lease_and_not_before() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let watch = LeaseWatch::start(&fake, "l");
     let [mut a, mut b] = ["a", "b"].map(|name| watch.replica(&fake, "l", name, TIMES));
     a.lead().await;
-    let written = fake.called(leases(Verb::Create).by("a"), 1).await[0].at;
+    let written = fake.until_called(leases(Verb::Create).by("a"), 1).await[0].at;
     // Killed: it neither renews nor releases.
     b.lead().await;
     let waited = written.elapsed();
@@ -234,7 +234,7 @@ async fn a_silent_leader_is_replaced_after_its_lease_and_not_before() {
 
 #[tokio::test]
 async fn a_standby_whose_watch_is_blind_replaces_a_silent_leader_as_soon() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.always(leases(Verb::List), Answer::status(500, "InternalError", "no leader"));
     let watch = LeaseWatch::start(&fake, "l");
     let [mut a, mut b] = ["a", "b"].map(|name| watch.replica(&fake, "l", name, TIMES));
@@ -243,10 +243,10 @@ async fn a_standby_whose_watch_is_blind_replaces_a_silent_leader_as_soon() {
         b.lead().await;
         Instant::now()
     });
-    fake.called(leases(Verb::Get).by("b"), 1).await;
+    fake.until_called(leases(Verb::Get).by("b"), 1).await;
     // It renews for a while, and is killed then.
     let renewing = tokio::spawn(async move { a.hold().await });
-    let last = fake.called(leases(Verb::Update).by("a"), 4).await.last().unwrap().at;
+    let last = fake.until_called(leases(Verb::Update).by("a"), 4).await.last().unwrap().at;
     renewing.abort();
     let led = within_patience("the new leader", standby).await.unwrap();
     assert!(led - last >= TIMES.duration - TIMES.retry, "{:?}", led - last);
@@ -255,7 +255,7 @@ async fn a_standby_whose_watch_is_blind_replaces_a_silent_leader_as_soon() {
 
 /// A leader whose calls fail in this way from now on has lost at its renew deadline, before a standby leads.
 async fn assert_loses_in_time(faults: &[(Verb, Answer)]) {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let watch = LeaseWatch::start(&fake, "l");
     let [mut a, mut b] = ["a", "b"].map(|name| watch.replica(&fake, "l", name, SHORT));
     a.lead().await;
@@ -282,14 +282,14 @@ async fn a_leader_whose_renewals_hang_loses_at_its_deadline() {
 #[tokio::test]
 async fn a_renewal_that_is_never_answered_does_not_cost_the_leadership() {
     for verb in [Verb::Get, Verb::Update] {
-        let fake = Fake::start().await;
+        let fake = ScriptedApi::start().await;
         let watch = LeaseWatch::start(&fake, "l");
         let mut a = watch.replica(&fake, "l", "a", TIMES);
         a.lead().await;
         let guard = a.guard.clone();
         fake.next(leases(verb).by("a"), [Answer::NoHeaders]);
         let holding = tokio::spawn(async move { a.hold().await });
-        let written = fake.called(leases(Verb::Update).by("a"), 3).await;
+        let written = fake.until_called(leases(Verb::Update).by("a"), 3).await;
         assert!(!holding.is_finished() && guard.may_write());
         // The unanswered one took half of the time until the deadline; the next one came before it.
         let led_until = fake.calls(leases(Verb::Create).by("a"))[0].at + TIMES.renew_deadline;
@@ -300,7 +300,7 @@ async fn a_renewal_that_is_never_answered_does_not_cost_the_leadership() {
 
 #[tokio::test]
 async fn a_stop_during_the_write_that_wins_leaves_the_lease_free() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let watch = LeaseWatch::start(&fake, "l");
     let mut a = watch.replica(&fake, "l", "a", TIMES);
     let gate = Gate::default();
@@ -311,7 +311,7 @@ async fn a_stop_during_the_write_that_wins_leaves_the_lease_free() {
         a.elector.lead(&a.seen, &stopping).await;
         a.elector.release().await;
     });
-    fake.called(leases(Verb::Create).by("a"), 1).await;
+    fake.until_called(leases(Verb::Create).by("a"), 1).await;
     assert_eq!(holder(&fake, "l"), "a", "the server has carried it out");
     stop.cancel();
     gate.open();
@@ -339,7 +339,7 @@ async fn a_leader_whose_renewals_always_collide_loses_at_its_deadline() {
 
 #[tokio::test]
 async fn a_leader_counts_from_when_it_asked_and_not_from_when_it_was_answered() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let watch = LeaseWatch::start(&fake, "l");
     let [mut a, mut b] = ["a", "b"].map(|name| watch.replica(&fake, "l", name, TIMES));
     // Most of the renew deadline passes before the answer to the write that makes it the leader.
@@ -347,7 +347,7 @@ async fn a_leader_counts_from_when_it_asked_and_not_from_when_it_was_answered() 
     fake.next(leases(Verb::Create).by("a"), [slow]);
     for verb in [Verb::Get, Verb::Update] {
         // The first look is answered, and no call after that write.
-        fake.next(leases(verb).by("a"), [Answer::Truth]);
+        fake.next(leases(verb).by("a"), [Answer::Stored]);
         fake.always(leases(verb).by("a"), Answer::NoHeaders);
     }
     let guard = a.guard.clone();
@@ -356,7 +356,7 @@ async fn a_leader_counts_from_when_it_asked_and_not_from_when_it_was_answered() 
         a.hold().await;
         Instant::now()
     });
-    fake.called(leases(Verb::Create).by("a"), 1).await;
+    fake.until_called(leases(Verb::Create).by("a"), 1).await;
     let standby = tokio::spawn(async move {
         b.lead().await;
         (Instant::now(), guard.may_write())
@@ -368,7 +368,7 @@ async fn a_leader_counts_from_when_it_asked_and_not_from_when_it_was_answered() 
 
 #[tokio::test]
 async fn a_lease_that_is_deleted_while_it_is_held_stays_with_its_holder() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let watch = LeaseWatch::start(&fake, "l");
     let [mut a, mut b] = ["a", "b"].map(|name| watch.replica(&fake, "l", name, TIMES));
     a.lead().await;
@@ -377,18 +377,18 @@ async fn a_lease_that_is_deleted_while_it_is_held_stays_with_its_holder() {
         b.lead().await;
         guard.may_write()
     });
-    fake.called(leases(Verb::Get).by("b"), 1).await;
-    fake.called(leases(Verb::Watch), 1).await;
+    fake.until_called(leases(Verb::Get).by("b"), 1).await;
+    fake.until_called(leases(Verb::Watch), 1).await;
     fake.remove("leases", "l");
     let holding = tokio::spawn(async move {
         a.hold().await;
         a
     });
     // It takes its lease again with the next renewal, and the standby has seen the deletion by then.
-    fake.called(leases(Verb::Create).by("a"), 2).await;
+    fake.until_called(leases(Verb::Create).by("a"), 2).await;
     assert_eq!(holder(&fake, "l"), "a");
     assert!(fake.calls(leases(Verb::Create).by("b")).is_empty(), "the holder's time had not run out");
-    fake.called(leases(Verb::Update).by("a"), 1).await;
+    fake.until_called(leases(Verb::Update).by("a"), 1).await;
     assert!(!holding.is_finished());
     holding.abort();
     assert!(!within_patience("the new leader", standby).await.unwrap(), "two leaders at once");
@@ -396,13 +396,13 @@ async fn a_lease_that_is_deleted_while_it_is_held_stays_with_its_holder() {
 
 #[tokio::test]
 async fn a_lease_that_is_deleted_after_its_holder_died_is_taken_when_its_time_is_over() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let since = Instant::now();
     fake.put_json("leases", lease_of("dead", "2020-01-01T00:00:00.000000Z", 1));
     let watch = LeaseWatch::start(&fake, "l");
     let mut b = watch.replica(&fake, "l", "b", TIMES);
     let standby = tokio::spawn(async move { b.lead().await });
-    fake.called(leases(Verb::Get).by("b"), 1).await;
+    fake.until_called(leases(Verb::Get).by("b"), 1).await;
     fake.remove("leases", "l");
     within_patience("the new leader", standby).await.unwrap();
     assert!(since.elapsed() >= Duration::from_secs(1));
@@ -411,7 +411,7 @@ async fn a_lease_that_is_deleted_after_its_holder_died_is_taken_when_its_time_is
 
 #[tokio::test]
 async fn a_leader_that_finds_another_holder_in_its_lease_has_lost_at_once() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let watch = LeaseWatch::start(&fake, "l");
     let mut a = watch.replica(&fake, "l", "a", TIMES);
     a.lead().await;
@@ -427,7 +427,7 @@ async fn a_leader_that_finds_another_holder_in_its_lease_has_lost_at_once() {
 
 #[tokio::test]
 async fn a_leader_that_loses_the_race_for_a_renewal_has_lost_at_once() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let watch = LeaseWatch::start(&fake, "l");
     let mut a = watch.replica(&fake, "l", "a", TIMES);
     a.lead().await;
@@ -445,7 +445,7 @@ async fn a_leader_that_loses_the_race_for_a_renewal_has_lost_at_once() {
 
 #[tokio::test]
 async fn a_collision_with_somebody_who_only_touched_the_lease_loses_nothing() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let watch = LeaseWatch::start(&fake, "l");
     let mut a = watch.replica(&fake, "l", "a", TIMES);
     a.lead().await;
@@ -454,14 +454,14 @@ async fn a_collision_with_somebody_who_only_touched_the_lease_loses_nothing() {
         [Answer::status(409, "Conflict", "the object has been modified")],
     );
     let holding = tokio::spawn(async move { a.hold().await });
-    fake.called(leases(Verb::Update).by("a"), 3).await;
+    fake.until_called(leases(Verb::Update).by("a"), 3).await;
     assert!(!holding.is_finished());
     assert_eq!(holder(&fake, "l"), "a");
 }
 
 #[tokio::test]
 async fn a_lease_of_a_fraction_of_a_second_more_promises_the_next_whole_second() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let watch = LeaseWatch::start(&fake, "l");
     let timings = Timings { duration: Duration::from_millis(2_100), ..TIMES };
     watch.replica(&fake, "l", "a", timings).lead().await;
@@ -471,7 +471,7 @@ async fn a_lease_of_a_fraction_of_a_second_more_promises_the_next_whole_second()
 
 #[tokio::test]
 async fn a_release_that_nobody_answers_does_not_hold_up_the_exit() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let watch = LeaseWatch::start(&fake, "l");
     let mut a = watch.replica(&fake, "l", "a", TIMES);
     a.lead().await;
@@ -484,7 +484,7 @@ async fn a_release_that_nobody_answers_does_not_hold_up_the_exit() {
 
 #[tokio::test]
 async fn a_release_that_collides_with_a_last_renewal_is_tried_again() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let watch = LeaseWatch::start(&fake, "l");
     let mut a = watch.replica(&fake, "l", "a", TIMES);
     a.lead().await;
@@ -498,7 +498,7 @@ async fn a_release_that_collides_with_a_last_renewal_is_tried_again() {
 
 #[tokio::test]
 async fn a_lease_that_cannot_be_read_or_written_at_first_is_won_later() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let error = || Answer::status(500, "InternalError", "etcdserver: no leader");
     fake.next(leases(Verb::Get), [error(), error()]);
     fake.next(leases(Verb::Create), [error()]);

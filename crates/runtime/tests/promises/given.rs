@@ -1,4 +1,4 @@
-//! What the tests begin with: objects, short times, a client of the fake server, a watch, and the log.
+//! What the tests begin with: objects, short times, a client of the scripted API server, a watch, and the log.
 
 use std::{
     cell::RefCell,
@@ -23,7 +23,7 @@ use runtime::{
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use fake_api::{Fake, PATIENCE};
+use fake_api::{PATIENCE, ScriptedApi};
 
 pub(crate) fn config_map(name: &str) -> ConfigMap {
     ConfigMap { metadata: meta(name), ..ConfigMap::default() }
@@ -52,7 +52,7 @@ pub(crate) fn child_of(owner: &Deployment, name: &str) -> ConfigMap {
 pub(crate) type Child = Kept<Metadata<ConfigMap>>;
 
 /// Of a controller of Deployments.
-pub(crate) fn writer(fake: &Fake, roots: &Cache<Deployment>) -> Writer {
+pub(crate) fn writer(fake: &ScriptedApi, roots: &Cache<Deployment>) -> Writer {
     Writer::new(client(fake), "test", "test/hash", roots)
 }
 
@@ -102,16 +102,24 @@ pub(crate) fn one_try() -> Timings {
 }
 
 /// A client as every controller has it, with the defaults' deadlines.
-pub(crate) fn client(fake: &Fake) -> Client {
+pub(crate) fn client(fake: &ScriptedApi) -> Client {
     client_within(fake, Deadlines::default())
 }
 
-pub(crate) fn client_within(fake: &Fake, deadlines: Deadlines) -> Client {
-    client::build(config(fake), deadlines, WriteGuard::Always, metrics()).unwrap()
+pub(crate) fn client_within(fake: &ScriptedApi, deadlines: Deadlines) -> Client {
+    client_of(config(fake), deadlines)
 }
 
-pub(crate) fn config(fake: &Fake) -> Config {
-    let mut config = Config::new(format!("http://{}", fake.address()).parse().unwrap());
+pub(crate) fn client_of(config: Config, deadlines: Deadlines) -> Client {
+    client::build(config, deadlines, WriteGuard::Always, metrics()).unwrap()
+}
+
+pub(crate) fn config(fake: &ScriptedApi) -> Config {
+    config_of(&format!("http://{}", fake.address()))
+}
+
+pub(crate) fn config_of(url: &str) -> Config {
+    let mut config = Config::new(url.parse().unwrap());
     // Plain HTTP needs no certificates, and reading those of the machine takes a tenth of a second.
     config.root_cert = Some(Vec::new());
     config

@@ -25,7 +25,7 @@ use serde_json::json;
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 
 use crate::{
-    fake::{Answer, Fake, On, PATIENCE, Verb},
+    fake::{Answer, On, PATIENCE, ScriptedApi, Verb},
     given::{child_of, config, config_map, deployment, within_patience},
 };
 
@@ -38,11 +38,11 @@ fn watches() -> On {
 }
 
 /// kube's client as it comes.
-fn client(fake: &Fake) -> Client {
+fn client(fake: &ScriptedApi) -> Client {
     Client::try_from(config(fake)).unwrap()
 }
 
-fn config_maps(fake: &Fake) -> Api<ConfigMap> {
+fn config_maps(fake: &ScriptedApi) -> Api<ConfigMap> {
     Api::all(client(fake))
 }
 
@@ -77,7 +77,7 @@ impl Backoff for Doubling {
 }
 
 /// Polls a watcher until the fake was called so often, and returns what it has told by then.
-async fn told_until<S, T>(fake: &Fake, on: On, times: usize, stream: S) -> Vec<T>
+async fn told_until<S, T>(fake: &ScriptedApi, on: On, times: usize, stream: S) -> Vec<T>
 where
     S: futures::Stream<Item = T>,
 {
@@ -88,14 +88,14 @@ where
     });
     tokio::select! {
         () = collect => panic!("a watcher never ends"),
-        _ = fake.called(on, times) => {}
+        _ = fake.until_called(on, times) => {}
     }
     told
 }
 
 #[tokio::test]
 async fn kube_runtime_never_lists_again_after_a_410_as_the_http_status() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.always(watches(), Answer::gone());
     told_until(&fake, watches(), 8, watcher(config_maps(&fake), watcher::Config::default())).await;
     assert_eq!(fake.calls(lists()).len(), 1);
@@ -106,7 +106,7 @@ async fn kube_runtime_never_lists_again_after_a_410_as_the_http_status() {
 
 #[tokio::test]
 async fn kube_runtime_lists_at_a_constant_pace_after_a_410_within_the_stream() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.always(watches(), Answer::gone_in_stream());
     let backoff = Doubling::from(Duration::from_millis(10));
     let waits = Arc::clone(&backoff.given);
@@ -118,7 +118,7 @@ async fn kube_runtime_lists_at_a_constant_pace_after_a_410_within_the_stream() {
 
 #[tokio::test]
 async fn kube_runtime_sees_nothing_of_a_kind_with_one_malformed_object_and_lists_at_a_constant_pace() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&config_map("good"));
     fake.put_json("configmaps", json!({"metadata": {"namespace": "demo", "name": "bad"}, "data": "no map"}));
     let backoff = Doubling::from(Duration::from_millis(10));
@@ -134,7 +134,7 @@ async fn kube_runtime_sees_nothing_of_a_kind_with_one_malformed_object_and_lists
 
 #[tokio::test]
 async fn kube_runtime_reopens_a_watch_that_is_closed_at_once_without_a_pause_or_a_word() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.always(watches(), Answer::closed_at_once());
     let stream = watcher(config_maps(&fake), watcher::Config::default()).default_backoff();
     let told = told_until(&fake, watches(), 50, stream).await;
@@ -144,7 +144,7 @@ async fn kube_runtime_reopens_a_watch_that_is_closed_at_once_without_a_pause_or_
 
 #[tokio::test]
 async fn kube_runtime_hides_a_429_behind_retries() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.always(watches(), Answer::busy(429, 0));
     let stream = watcher(config_maps(&fake), watcher::Config::default()).default_backoff();
     let told = told_until(&fake, watches(), 4, stream).await;
@@ -153,20 +153,20 @@ async fn kube_runtime_hides_a_429_behind_retries() {
 
 #[tokio::test]
 async fn kube_runtime_sends_a_refused_create_again_and_again() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let creates = Verb::Create.of("configmaps");
     fake.always(creates, Answer::status(503, "ServiceUnavailable", "the server is starting"));
     let api = Api::<ConfigMap>::namespaced(client(&fake), "demo");
     let (post, object) = (PostParams::default(), config_map("a"));
     tokio::select! {
         answered = api.create(&post, &object) => panic!("{answered:?}"),
-        _ = fake.called(creates, 5) => {}
+        _ = fake.until_called(creates, 5) => {}
     }
 }
 
 #[tokio::test]
 async fn kube_runtime_has_no_limit_for_a_call_that_is_not_answered() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.always(Verb::Get.of("configmaps"), Answer::NoHeaders);
     assert_eq!(config(&fake).read_timeout, None);
     let api = Api::<ConfigMap>::namespaced(client(&fake), "demo");
@@ -186,7 +186,11 @@ struct Upstream {
 struct OnPurpose;
 
 impl Upstream {
-    fn start<Fut>(fake: &Fake, backoff: Doubling, act: impl Fn(String) -> Fut + Send + Sync + 'static) -> Self
+    fn start<Fut>(
+        fake: &ScriptedApi,
+        backoff: Doubling,
+        act: impl Fn(String) -> Fut + Send + Sync + 'static,
+    ) -> Self
     where
         Fut: Future<Output = Result<Action, OnPurpose>> + Send + 'static,
     {
@@ -219,7 +223,7 @@ impl Upstream {
 
 impl Upstream {
     /// The runs until those of a new root and of its new child: whatever was told before has run by then.
-    async fn ran_until_settled(&mut self, fake: &Fake, name: &str) -> Vec<String> {
+    async fn ran_until_settled(&mut self, fake: &ScriptedApi, name: &str) -> Vec<String> {
         let root = deployment(name, 1);
         let mut runs = Vec::new();
         fake.put(&root);
@@ -246,7 +250,7 @@ fn any_backoff() -> Doubling {
 
 #[tokio::test]
 async fn kube_runtime_lets_a_failing_child_watch_delay_the_root_kind() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&deployment("a", 1));
     fake.always(watches(), Answer::status(500, "InternalError", "etcdserver: no leader"));
     let pause = Duration::from_secs(2);
@@ -261,7 +265,7 @@ async fn kube_runtime_lets_a_failing_child_watch_delay_the_root_kind() {
 
 #[tokio::test]
 async fn kube_runtime_ends_with_the_panic_of_one_object() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&deployment("poison", 1));
     let upstream = Upstream::start(&fake, any_backoff(), |_| async { panic!("on purpose") });
     let ended = within_patience("the end", upstream.running).await;
@@ -270,12 +274,12 @@ async fn kube_runtime_ends_with_the_panic_of_one_object() {
 
 #[tokio::test]
 async fn kube_runtime_lets_a_child_event_bypass_the_wait_after_an_error() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let root = deployment("a", 1);
     fake.put(&root);
     let mut upstream = Upstream::start(&fake, any_backoff(), |_| async { Err(OnPurpose) });
     assert_eq!(upstream.ran().await, "a");
-    fake.called(watches(), 1).await;
+    fake.until_called(watches(), 1).await;
     for child in ["one", "two", "three"] {
         fake.put(&child_of(&root, child));
         assert_eq!(upstream.ran().await, "a", "although its error policy said: in minutes");
@@ -284,29 +288,29 @@ async fn kube_runtime_lets_a_child_event_bypass_the_wait_after_an_error() {
 
 #[tokio::test]
 async fn kube_runtime_never_tells_of_a_child_deleted_behind_an_expired_watch() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let root = deployment("a", 1);
     fake.put(&root);
     fake.put(&child_of(&root, "child"));
     let mut upstream = Upstream::start(&fake, any_backoff(), succeed);
-    fake.called(watches(), 1).await;
+    fake.until_called(watches(), 1).await;
     upstream.ran_until_settled(&fake, "before").await;
     fake.mute("configmaps");
     fake.remove("configmaps", "child");
     fake.compact("configmaps");
-    fake.called(watches(), 2).await;
+    fake.until_called(watches(), 2).await;
     let runs = upstream.ran_until_settled(&fake, "after").await;
     assert!(!runs.contains(&"a".to_owned()), "{runs:?}");
 }
 
 #[tokio::test]
 async fn kube_runtime_starts_an_owner_that_does_not_control() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let root = deployment("a", 1);
     fake.put(&root);
     let mut upstream = Upstream::start(&fake, any_backoff(), succeed);
     assert_eq!(upstream.ran().await, "a");
-    fake.called(watches(), 1).await;
+    fake.until_called(watches(), 1).await;
     let mut loose = child_of(&root, "loose");
     let reference = &mut loose.metadata.owner_references.as_mut().unwrap()[0];
     reference.controller = None;

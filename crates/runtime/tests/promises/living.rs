@@ -31,7 +31,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    fake::{Answer, Call, Fake, Gate, On, Verb},
+    fake::{Answer, Call, Gate, On, ScriptedApi, Verb},
     given::{Child, client, deployment, rendered, within_patience},
 };
 
@@ -101,7 +101,7 @@ impl Drop for Replica {
 }
 
 impl Replica {
-    fn start(fake: &Fake, name: &str) -> Self {
+    fn start(fake: &ScriptedApi, name: &str) -> Self {
         let port = fake.address().port();
         let kubeconfig = format!("{}/promises-{port}-{name}.kubeconfig", env!("CARGO_TARGET_TMPDIR"));
         write_kubeconfig(&kubeconfig, fake);
@@ -147,7 +147,7 @@ impl Replica {
 }
 
 /// The authority is of no use over plain HTTP, and spares the reading of the machine's own.
-fn write_kubeconfig(path: &str, fake: &Fake) {
+fn write_kubeconfig(path: &str, fake: &ScriptedApi) {
     let address = fake.address();
     let text = format!(
         r#"{{"apiVersion": "v1", "kind": "Config", "current-context": "fake",
@@ -164,7 +164,7 @@ fn patches() -> On {
 }
 
 /// The writes of the Lease by this replica.
-fn lease_writes(fake: &Fake, name: &str) -> Vec<Call> {
+fn lease_writes(fake: &ScriptedApi, name: &str) -> Vec<Call> {
     let mut writes = fake.calls(Verb::Create.of("leases"));
     writes.extend(fake.calls(Verb::Update.of("leases")));
     writes.retain(|write| {
@@ -175,35 +175,35 @@ fn lease_writes(fake: &Fake, name: &str) -> Vec<Call> {
 }
 
 /// A leader "a" that has done the first work, and a standby "b" that waits.
-async fn leader_and_standby(fake: &Fake) -> (Replica, Replica) {
+async fn leader_and_standby(fake: &ScriptedApi) -> (Replica, Replica) {
     fake.put(&deployment("first", 1));
     let leader = Replica::start(fake, "a");
-    fake.called(patches(), 1).await;
+    fake.until_called(patches(), 1).await;
     let waited_before = fake.calls(Verb::Get.of("leases")).len();
     let standby = Replica::start(fake, "b");
     // Its caches are warm, and somebody besides the leader has looked at the Lease.
-    fake.called(Verb::Watch.of("configmaps"), 2).await;
-    fake.called(Verb::Get.of("leases"), waited_before + 4).await;
+    fake.until_called(Verb::Watch.of("configmaps"), 2).await;
+    fake.until_called(Verb::Get.of("leases"), waited_before + 4).await;
     (leader, standby)
 }
 
 /// Waits until "b" does the work, and returns when it took the Lease.
-async fn taken_over(fake: &Fake) -> Instant {
+async fn taken_over(fake: &ScriptedApi) -> Instant {
     let patched = fake.calls(patches()).len();
     fake.put(&deployment("second", 1));
-    fake.called(patches(), patched + 1).await;
+    fake.until_called(patches(), patched + 1).await;
     assert_eq!(fake.calls(patches()).last().unwrap().body["data"]["writer"], "b");
     lease_writes(fake, "b")[0].at
 }
 
 /// A process that leads and whose write is not answered before the gate opens.
-async fn in_the_middle_of_a_write() -> (Fake, Gate, Replica) {
-    let fake = Fake::start().await;
+async fn in_the_middle_of_a_write() -> (ScriptedApi, Gate, Replica) {
+    let fake = ScriptedApi::start().await;
     fake.put(&deployment("first", 1));
     let gate = Gate::default();
     fake.next(patches(), [Answer::Late(gate.clone())]);
     let replica = Replica::start(&fake, "a");
-    fake.called(patches(), 1).await;
+    fake.until_called(patches(), 1).await;
     (fake, gate, replica)
 }
 
@@ -213,7 +213,7 @@ async fn a_process_that_is_told_to_stop_finishes_what_runs_and_exits_0_within_2_
     replica.signal(Signal::TERM);
     // It goes on renewing, so that the drain may still write.
     let renewed = fake.calls(Verb::Update.of("leases")).len();
-    fake.called(Verb::Update.of("leases"), renewed + 2).await;
+    fake.until_called(Verb::Update.of("leases"), renewed + 2).await;
     gate.open();
     let opened = Instant::now();
     let (success, log) = replica.ended().await;
@@ -225,7 +225,7 @@ async fn a_process_that_is_told_to_stop_finishes_what_runs_and_exits_0_within_2_
 
 #[tokio::test]
 async fn a_standby_leads_within_1_s_of_a_sigterm() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let (leader, _standby) = leader_and_standby(&fake).await;
     let told = Instant::now();
     leader.signal(Signal::TERM);
@@ -237,7 +237,7 @@ async fn a_standby_leads_within_1_s_of_a_sigterm() {
 
 #[tokio::test]
 async fn a_standby_leads_within_a_lease_and_1_s_of_a_sigkill() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let (leader, _standby) = leader_and_standby(&fake).await;
     leader.signal(Signal::KILL);
     leader.ended().await;
@@ -248,10 +248,10 @@ async fn a_standby_leads_within_a_lease_and_1_s_of_a_sigkill() {
 
 /// The leader sleeps until this test leads instead; awake, it finds work waiting.
 async fn sleep_too_long() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&deployment("first", 1));
     let leader = Replica::start(&fake, "a");
-    fake.called(patches(), 1).await;
+    fake.until_called(patches(), 1).await;
     leader.stop().await;
     let timings = Timings { duration: LEASE, renew_deadline: LEASE / 2, retry: LEASE / 10 };
     let guard = LeaderGuard::default();
@@ -277,10 +277,10 @@ async fn a_leader_that_wakes_up_too_late_starts_no_write() {
 
 #[tokio::test]
 async fn a_process_that_lost_its_lease_exits_with_the_reason() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&deployment("first", 1));
     let replica = Replica::start(&fake, "a");
-    fake.called(patches(), 1).await;
+    fake.until_called(patches(), 1).await;
     let mut lease = fake.stored("leases", "replica").unwrap();
     lease["spec"]["holderIdentity"] = "another".into();
     fake.put_json("leases", lease);
@@ -290,11 +290,11 @@ async fn a_process_that_lost_its_lease_exits_with_the_reason() {
 
 #[tokio::test]
 async fn a_process_that_is_stopped_during_the_write_that_wins_leaves_the_lease_free() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let gate = Gate::default();
     fake.next(Verb::Create.of("leases"), [Answer::Late(gate.clone())]);
     let replica = Replica::start(&fake, "a");
-    fake.called(Verb::Create.of("leases"), 1).await;
+    fake.until_called(Verb::Create.of("leases"), 1).await;
     replica.signal(Signal::TERM);
     gate.open();
     let (success, log) = replica.ended().await;

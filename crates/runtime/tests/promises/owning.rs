@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    fake::{Answer, Fake, Verb},
+    fake::{Answer, ScriptedApi, Verb},
     given::{Child, Logs, client, deployment, metrics, one_try, rendered, timings, within_patience, writer},
 };
 
 /// A root in the server and in the cache, and the handle of its children.
 struct Given {
-    fake: Fake,
+    fake: ScriptedApi,
     root: Deployment,
     roots: Cache<Deployment>,
     children: Children<Child, k8s_openapi::api::core::v1::ConfigMap>,
@@ -28,7 +28,7 @@ struct Given {
 
 impl Given {
     async fn with(status: Value) -> Self {
-        let fake = Fake::start().await;
+        let fake = ScriptedApi::start().await;
         let mut root = serde_json::to_value(deployment("a", 1)).unwrap();
         root["status"] = status;
         let root: Deployment = serde_json::from_value(fake.put_json("deployments", root)).unwrap();
@@ -140,7 +140,7 @@ async fn a_child_that_was_deleted_under_a_living_owner_is_created_again_after_on
 #[tokio::test]
 async fn nothing_is_created_while_the_watch_of_the_owners_is_failing() {
     let logs = Logs::capture();
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let root = deployment("a", 1);
     fake.put(&root);
     fake.next(Verb::Watch.of("deployments"), [Answer::status(500, "InternalError", "etcdserver: no leader")]);
@@ -157,14 +157,14 @@ async fn nothing_is_created_while_the_watch_of_the_owners_is_failing() {
 
 #[tokio::test]
 async fn it_is_created_as_soon_as_the_watch_of_the_owners_works_again() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let root = deployment("a", 1);
     fake.put(&root);
     fake.next(Verb::Watch.of("deployments"), [Answer::status(500, "InternalError", "etcdserver: no leader")]);
     let mut plane = Plane::new(client(&fake), timings(), metrics());
     let roots = plane.watch::<Deployment>("Deployment", Scope::default());
     plane.start(&CancellationToken::new());
-    fake.called(Verb::Watch.of("deployments"), 2).await;
+    fake.until_called(Verb::Watch.of("deployments"), 2).await;
     let children: Children<Child, k8s_openapi::api::core::v1::ConfigMap> =
         writer(&fake, &roots).of(Cache::default());
     let created = async {

@@ -11,8 +11,11 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    fake::{Answer, Call, End, Fake, Gate, On, PATIENCE, Verb},
-    given::{Logs, Watched, client, client_within, config_map, metrics, one_try, timings, within_patience},
+    fake::{Answer, Call, End, Gate, GeneratedApi, Object, On, PATIENCE, ScriptedApi, Verb},
+    given::{
+        Logs, Watched, client, client_of, client_within, config_map, config_of, metrics, one_try, timings,
+        within_patience,
+    },
 };
 
 fn lists() -> On {
@@ -35,20 +38,33 @@ fn assert_backoff_grows(calls: &[Call]) {
     }
 }
 
+#[tokio::test]
+async fn a_list_of_several_pages_is_complete_before_the_watch_begins() {
+    const OBJECTS: usize = 2_345;
+    let api = GeneratedApi::start(OBJECTS as u64).await.unwrap();
+    let client = client_of(config_of(&api.url()), Deadlines::default());
+    let mut watched = Watched::start(client, timings());
+    within_patience("the list", watched.cache.synced()).await;
+    assert_eq!(watched.cache.len(), OBJECTS);
+    watched.told_times(OBJECTS).await;
+    api.add(&Object::marked("new")).await.unwrap();
+    assert_eq!(watched.told().await, "+mark-new");
+}
+
 /// However the server says that a version is too old, the next try is a new list, and the tries become rarer.
 async fn assert_lists_again(answer: Answer) {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&config_map("a"));
     fake.always(watches(), answer);
     let mut watched = Watched::start(client(&fake), timings());
-    let tries = fake.called(lists(), 6).await;
+    let tries = fake.until_called(lists(), 6).await;
     assert_backoff_grows(&tries);
     let verbs = fake.verbs();
     for pair in verbs.chunks_exact(2) {
         assert_eq!(pair, ["List configmaps", "Watch configmaps"], "{verbs:?}");
     }
     assert_eq!(watched.told().await, "+a");
-    fake.heal();
+    fake.clear_script();
     fake.put(&config_map("b"));
     assert_eq!(watched.told().await, "+b", "it recovers by itself");
 }
@@ -87,20 +103,20 @@ async fn a_line_that_is_no_event_lists_again_ever_more_rarely() {
 
 #[tokio::test]
 async fn a_list_that_takes_long_does_not_reset_the_backoff() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.always(watches(), Answer::gone());
     // Every list, and every refusal, takes longer than this.
     let steady = Duration::from_nanos(1);
     let _watched = Watched::start(client(&fake), Timings { steady, ..timings() });
-    assert_backoff_grows(&fake.called(lists(), 6).await);
+    assert_backoff_grows(&fake.until_called(lists(), 6).await);
 }
 
 #[tokio::test]
 async fn a_500_with_a_pretty_printed_body_is_one_failure() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.next(watches(), [Answer::pretty(500, "InternalError", "etcdserver: leader changed")]);
     let mut watched = Watched::start(client(&fake), timings());
-    let tries = fake.called(watches(), 2).await;
+    let tries = fake.until_called(watches(), 2).await;
     assert_eq!(tries[0].query["resourceVersion"], tries[1].query["resourceVersion"], "it resumes");
     fake.put(&config_map("a"));
     assert_eq!(watched.told().await, "+a");
@@ -110,17 +126,17 @@ async fn a_500_with_a_pretty_printed_body_is_one_failure() {
 
 #[tokio::test]
 async fn a_500_that_stays_is_tried_ever_more_rarely() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.always(watches(), Answer::pretty(500, "InternalError", "etcdserver: leader changed"));
     let _watched = Watched::start(client(&fake), timings());
-    assert_backoff_grows(&fake.called(watches(), 6).await);
+    assert_backoff_grows(&fake.until_called(watches(), 6).await);
     assert_eq!(fake.calls(lists()).len(), 1);
 }
 
 #[tokio::test]
 async fn an_object_that_does_not_fit_is_skipped_in_a_list_and_named() {
     let logs = Logs::capture();
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&config_map("good"));
     fake.put_json("configmaps", json!({"metadata": {"namespace": "demo", "name": "bad"}, "data": "no map"}));
     fake.put(&config_map("good-too"));
@@ -136,11 +152,11 @@ async fn an_object_that_does_not_fit_is_skipped_in_a_list_and_named() {
 #[tokio::test]
 async fn an_object_that_does_not_fit_is_skipped_in_a_watch_and_named() {
     let logs = Logs::capture();
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&config_map("a"));
     let mut watched = Watched::start(client(&fake), timings());
     assert_eq!(watched.told().await, "+a");
-    fake.called(watches(), 1).await;
+    fake.until_called(watches(), 1).await;
     fake.put_json(
         "configmaps",
         json!({"metadata": {"namespace": "demo", "name": "a", "uid": "uid-a"}, "data": "no map"}),
@@ -157,7 +173,7 @@ async fn an_object_that_does_not_fit_is_skipped_in_a_watch_and_named() {
 #[tokio::test]
 async fn an_object_whose_metadata_does_not_fit_is_skipped_and_named() {
     let logs = Logs::capture();
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put_json(
         "configmaps",
         json!({"metadata": {"namespace": "demo", "name": "bad", "labels": {"a": 1}}}),
@@ -171,7 +187,7 @@ async fn an_object_whose_metadata_does_not_fit_is_skipped_and_named() {
 #[tokio::test]
 async fn a_429_is_seen_at_the_first_answer() {
     let logs = Logs::capture();
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.always(watches(), Answer::busy(429, 1));
     let watched = Watched::start(client(&fake), one_try());
     logs.said(&["watch failed", "429"]).await;
@@ -183,11 +199,11 @@ async fn a_429_is_seen_at_the_first_answer() {
 
 #[tokio::test]
 async fn a_silent_watch_is_opened_again_after_the_limit() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.next(watches(), [Answer::silence()]);
     let silence = Duration::from_millis(200);
     let mut watched = Watched::start(client(&fake), Timings { silence, ..timings() });
-    let tries = fake.called(watches(), 2).await;
+    let tries = fake.until_called(watches(), 2).await;
     assert!(tries[1].at - tries[0].at >= silence);
     assert_eq!(tries[0].query["resourceVersion"], tries[1].query["resourceVersion"], "it resumes");
     assert_eq!(fake.calls(lists()).len(), 1);
@@ -197,20 +213,20 @@ async fn a_silent_watch_is_opened_again_after_the_limit() {
 
 #[tokio::test]
 async fn the_server_is_asked_to_end_each_watch_before_we_call_it_silent() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let _watched = Watched::start(client(&fake), Timings::default());
-    let tries = fake.called(watches(), 1).await;
+    let tries = fake.until_called(watches(), 1).await;
     assert_eq!(tries[0].query["timeoutSeconds"], "60");
     assert!(Timings::default().silence > Duration::from_secs(60));
 }
 
 #[tokio::test]
 async fn a_watch_that_the_server_ends_in_time_is_resumed_at_once_and_is_no_failure() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     // The server counts whole seconds.
     let timings = Timings { server_timeout: Duration::from_secs(1), ..one_try() };
     let mut watched = Watched::start(client(&fake), timings);
-    fake.called(watches(), 2).await;
+    fake.until_called(watches(), 2).await;
     fake.put(&config_map("a"));
     assert_eq!(watched.told().await, "+a");
     assert_eq!(fake.calls(lists()).len(), 1);
@@ -219,12 +235,12 @@ async fn a_watch_that_the_server_ends_in_time_is_resumed_at_once_and_is_no_failu
 
 #[tokio::test]
 async fn a_watch_that_is_closed_at_once_is_tried_ever_more_rarely() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.always(watches(), Answer::closed_at_once());
     // Long enough that no stall of this machine makes "at once" look like a life.
     let timings = Timings { instant: Duration::from_secs(10), steady: Duration::from_secs(10), ..timings() };
     let watched = Watched::start(client(&fake), timings);
-    assert_backoff_grows(&fake.called(watches(), 6).await);
+    assert_backoff_grows(&fake.until_called(watches(), 6).await);
     assert_eq!(fake.calls(lists()).len(), 1);
     let complaints = watched.health.complaints(Duration::ZERO);
     assert!(complaints[0].contains("closed the watch at once"), "{complaints:?}");
@@ -233,12 +249,12 @@ async fn a_watch_that_is_closed_at_once_is_tried_ever_more_rarely() {
 #[tokio::test]
 async fn a_watch_without_headers_ends_at_its_deadline() {
     let logs = Logs::capture();
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.next(watches(), [Answer::NoHeaders, Answer::HalfABody(500)]);
     let watch_start = Duration::from_millis(200);
     let mut watched =
         Watched::start(client_within(&fake, Deadlines { watch_start, ..Deadlines::default() }), timings());
-    fake.called(watches(), 3).await;
+    fake.until_called(watches(), 3).await;
     logs.said(&["watch was not answered within 0.2 s"]).await;
     assert_eq!(fake.calls(lists()).len(), 1, "nothing was missed, so nothing is listed again");
     fake.put(&config_map("a"));
@@ -248,7 +264,7 @@ async fn a_watch_without_headers_ends_at_its_deadline() {
 #[tokio::test]
 async fn a_list_that_never_ends_is_cut_at_its_deadline() {
     let logs = Logs::capture();
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&config_map("a"));
     fake.next(lists(), [Answer::NoHeaders, Answer::HalfABody(200)]);
     let list = Duration::from_millis(200);
@@ -260,21 +276,21 @@ async fn a_list_that_never_ends_is_cut_at_its_deadline() {
 
 #[tokio::test]
 async fn a_bookmark_moves_the_version_that_is_resumed() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let bookmark = r#"{"type":"BOOKMARK","object":{"kind":"ConfigMap","apiVersion":"v1","metadata":{"resourceVersion":"777"}}}"#;
     fake.next(watches(), [Answer::Lines(vec![bookmark.into()], End::Close)]);
     let _watched = Watched::start(client(&fake), timings());
-    assert_eq!(fake.called(watches(), 2).await[1].query["resourceVersion"], "777");
+    assert_eq!(fake.until_called(watches(), 2).await[1].query["resourceVersion"], "777");
 }
 
 #[tokio::test]
 async fn a_line_cut_by_a_broken_connection_is_neither_lost_nor_told_twice() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let half = r#"{"type":"ADDED","object":{"metadata":{"na"#;
     let gate = Gate::default();
     fake.next(watches(), [Answer::Lines(vec![half.into()], End::Close), Answer::Late(gate.clone())]);
     let mut watched = Watched::start(client(&fake), timings());
-    fake.called(watches(), 2).await;
+    fake.until_called(watches(), 2).await;
     fake.put(&config_map("a"));
     gate.open();
     assert_eq!(watched.told().await, "+a");
@@ -283,13 +299,13 @@ async fn a_line_cut_by_a_broken_connection_is_neither_lost_nor_told_twice() {
 }
 
 /// A watch over so many objects that then has to list again.
-async fn listing_again(fake: &Fake, objects: usize, answers: impl FnOnce(&Fake)) -> Watched {
+async fn listing_again(fake: &ScriptedApi, objects: usize, answers: impl FnOnce(&ScriptedApi)) -> Watched {
     for number in 0..objects {
         fake.put(&config_map(&format!("object-{number:02}")));
     }
     let mut watched = Watched::start(client(fake), timings());
     watched.told_times(objects).await;
-    fake.called(watches(), 1).await;
+    fake.until_called(watches(), 1).await;
     answers(fake);
     fake.compact("configmaps");
     watched
@@ -301,9 +317,9 @@ fn empty_list() -> Answer {
 
 #[tokio::test]
 async fn a_list_that_loses_most_is_confirmed_by_another_quorum_list() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let mut watched = listing_again(&fake, 22, |fake| fake.next(lists(), [empty_list()])).await;
-    let asked = fake.called(lists(), 3).await;
+    let asked = fake.until_called(lists(), 3).await;
     assert!(asked.iter().all(|list| !list.query.contains_key("resourceVersion")), "quorum reads: {asked:?}");
     let waited = asked[2].at - asked[1].at;
     assert!(waited >= timings().first_backoff, "a second opinion of the same moment is none: {waited:?}");
@@ -314,16 +330,16 @@ async fn a_list_that_loses_most_is_confirmed_by_another_quorum_list() {
 
 #[tokio::test]
 async fn an_answer_that_is_no_list_is_a_failure_and_no_empty_list() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let wrong = [
         "{}",
         r#"{"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 200}"#,
         r#"{"kind": "ConfigMapList", "metadata": {}, "items": []}"#,
         r#"{"metadata": {"resourceVersion": "5000"}, "items": []}"#,
     ];
-    let answers = |fake: &Fake| fake.next(lists(), wrong.map(|text| Answer::text(200, text)));
+    let answers = |fake: &ScriptedApi| fake.next(lists(), wrong.map(|text| Answer::text(200, text)));
     let mut watched = listing_again(&fake, 3, answers).await;
-    fake.called(lists(), 6).await;
+    fake.until_called(lists(), 6).await;
     fake.put(&config_map("later"));
     assert_eq!(watched.told().await, "+later", "nothing was lost");
     assert_eq!(watched.cache.len(), 4);
@@ -332,7 +348,7 @@ async fn an_answer_that_is_no_list_is_a_failure_and_no_empty_list() {
 /// A kind that failed often would be blind for long after the API server is back.
 #[tokio::test]
 async fn the_first_watch_that_works_again_wakes_the_others() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.always(watches(), Answer::status(503, "ServiceUnavailable", "the server is starting"));
     let timings = Timings { longest_backoff: 10 * PATIENCE, ..timings() };
     let mut plane = Plane::new(client(&fake), timings, metrics());
@@ -342,19 +358,19 @@ async fn the_first_watch_that_works_again_wakes_the_others() {
     // By now it waits for more than three seconds.
     const TRIES: usize = 8;
     let own_wait = timings.first_backoff * 2_u32.pow(u32::try_from(TRIES).unwrap() - 1);
-    fake.called(watches(), TRIES).await;
-    fake.heal();
+    fake.until_called(watches(), TRIES).await;
+    fake.clear_script();
     // The other kind fails once, and works again.
     fake.compact("deployments");
-    let tries = fake.called(watches(), TRIES + 1).await;
+    let tries = fake.until_called(watches(), TRIES + 1).await;
     let waited = tries[TRIES].at - tries[TRIES - 1].at;
     assert!(waited < own_wait, "{waited:?}, not below {own_wait:?}");
 }
 
 #[tokio::test]
 async fn a_loss_that_is_confirmed_is_told() {
-    let fake = Fake::start().await;
-    let answers = |fake: &Fake| fake.next(lists(), [empty_list(), empty_list()]);
+    let fake = ScriptedApi::start().await;
+    let answers = |fake: &ScriptedApi| fake.next(lists(), [empty_list(), empty_list()]);
     let mut watched = listing_again(&fake, 22, answers).await;
     let told = watched.told_times(22).await;
     assert!(told.iter().all(|change| change.starts_with('-')), "{told:?}");
@@ -363,11 +379,11 @@ async fn a_loss_that_is_confirmed_is_told() {
 
 #[tokio::test]
 async fn a_loss_whose_confirmation_fails_is_not_told() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let unavailable = Answer::status(503, "ServiceUnavailable", "the server is starting");
-    let answers = |fake: &Fake| fake.next(lists(), [empty_list(), unavailable]);
+    let answers = |fake: &ScriptedApi| fake.next(lists(), [empty_list(), unavailable]);
     let mut watched = listing_again(&fake, 22, answers).await;
-    fake.called(lists(), 4).await;
+    fake.until_called(lists(), 4).await;
     fake.put(&config_map("later"));
     assert_eq!(watched.told().await, "+later");
     assert_eq!(watched.cache.len(), 23);
@@ -375,14 +391,14 @@ async fn a_loss_whose_confirmation_fails_is_not_told() {
 
 #[tokio::test]
 async fn a_list_in_which_most_names_are_others_has_lost_them() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let strangers: Vec<_> = (0..22).map(|number| config_map(&format!("stranger-{number}"))).collect();
     let metadata = json!({"resourceVersion": "5000"});
     let other_cluster =
         json!({"kind": "ConfigMapList", "metadata": metadata, "items": strangers}).to_string();
-    let answers = |fake: &Fake| fake.next(lists(), [Answer::text(200, &other_cluster)]);
+    let answers = |fake: &ScriptedApi| fake.next(lists(), [Answer::text(200, &other_cluster)]);
     let mut watched = listing_again(&fake, 22, answers).await;
-    fake.called(lists(), 3).await;
+    fake.until_called(lists(), 3).await;
     fake.put(&config_map("later"));
     assert_eq!(watched.told().await, "+later");
 }
@@ -390,7 +406,7 @@ async fn a_list_in_which_most_names_are_others_has_lost_them() {
 #[tokio::test]
 async fn a_loss_of_ten_or_of_half_is_told_at_once() {
     for (objects, lost) in [(10, 10), (24, 12)] {
-        let fake = Fake::start().await;
+        let fake = ScriptedApi::start().await;
         let mut watched = listing_again(&fake, objects, |fake| {
             fake.mute("configmaps");
             for number in 0..lost {
@@ -406,11 +422,11 @@ async fn a_loss_of_ten_or_of_half_is_told_at_once() {
 
 #[tokio::test]
 async fn a_later_answer_is_not_overwritten_by_an_earlier_event() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&config_map("a"));
     let mut watched = Watched::start(client(&fake), timings());
     assert_eq!(watched.told().await, "+a");
-    fake.called(watches(), 1).await;
+    fake.until_called(watches(), 1).await;
     // Our own write was answered with this version before the watch came so far.
     let mut answer = config_map("a");
     answer.metadata.resource_version = Some("9000".into());
@@ -423,12 +439,12 @@ async fn a_later_answer_is_not_overwritten_by_an_earlier_event() {
 
 #[tokio::test]
 async fn a_plane_that_is_told_to_stop_ends_at_once() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let stop = CancellationToken::new();
     let mut plane = Plane::new(client(&fake), timings(), metrics());
     let _cache = plane.watch::<ConfigMap>("ConfigMap", Scope::default());
     plane.start(&stop);
-    fake.called(watches(), 1).await;
+    fake.until_called(watches(), 1).await;
     stop.cancel();
     within_patience("the end", plane.finished(&stop)).await;
 }
