@@ -12,3 +12,4 @@ mod pods;
 mod status;
 mod table;
 mod trainingjob;
+mod upgrade;

@@ -1,17 +1,20 @@
-//! Children that the API server does not take: a name that another object has, and a quota.
+//! Writes of children that the API server refuses: a name that another object has, a quota, a policy.
 
 use std::time::Duration;
 
 use api::aiinference::{AIInference, Phase};
+use k8s_openapi::api::{
+    admissionregistration::v1::ValidatingAdmissionPolicyBinding, policy::v1::PodDisruptionBudget,
+};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{ResourceQuota, Service},
 };
 use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
-use tests::{simulated, wait_for, within};
+use tests::{ask_until, simulated, wait_for, wait_until_gone, within};
 
-use super::{create, is_ready, until_not_ready};
+use super::{change, create, is_ready, until_not_ready, until_ready};
 
 /// The controller looks again every minute.
 const HEALS_WITHIN: Duration = Duration::from_secs(120);
@@ -73,4 +76,55 @@ async fn what_a_quota_denies_is_in_the_status_and_heals() {
 
     quotas.delete("none", &DeleteParams::default()).await.unwrap();
     wait_for(&scene.api::<AIInference>(), "chat", "healed", HEALS_WITHIN, is_ready).await;
+}
+
+#[tokio::test]
+async fn a_deletion_that_a_policy_denies_is_in_the_status_and_heals() {
+    let scene = simulated().await;
+    create(&scene, "chat", json!({"replicas": 2})).await;
+    until_ready(&scene, "chat").await;
+    let budgets = scene.api::<PodDisruptionBudget>();
+    let policy = format!("keep-budgets-of-{}", scene.namespace());
+    let match_constraints = json!({
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": scene.namespace()}},
+        "resourceRules": [{
+            "apiGroups": ["policy"], "apiVersions": ["v1"], "resources": ["poddisruptionbudgets"],
+            "operations": ["DELETE"],
+        }],
+    });
+    for (kind, spec) in [
+        (
+            "ValidatingAdmissionPolicy",
+            json!({
+                "matchConstraints": match_constraints,
+                "validations": [{"expression": "false", "message": "budgets stay here"}],
+            }),
+        ),
+        ("ValidatingAdmissionPolicyBinding", json!({"policyName": policy, "validationActions": ["Deny"]})),
+    ] {
+        let api_version = "admissionregistration.k8s.io/v1";
+        let object =
+            json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": policy}, "spec": spec});
+        scene.apply(&object.to_string()).await.unwrap();
+    }
+    ask_until("the policy is enforced", within(), async || {
+        let dry_run = DeleteParams { dry_run: true, ..DeleteParams::default() };
+        match budgets.delete("chat", &dry_run).await {
+            Ok(_) => Err("a deletion is allowed"),
+            Err(_) => Ok(()),
+        }
+    })
+    .await;
+
+    change(&scene, "chat", json!({"replicas": 1})).await;
+    let model = until_not_ready(&scene, "chat", "Denied").await;
+    let message = &super::condition(&model, "Ready").unwrap().message;
+    let expected = format!("denies PodDisruptionBudget {}/chat", scene.namespace());
+    assert!(message.contains(&expected) && message.contains("budgets stay here"), "{message}");
+    assert!(budgets.get_opt("chat").await.unwrap().is_some());
+
+    let bindings = scene.cluster_api::<ValidatingAdmissionPolicyBinding>();
+    bindings.delete(&policy, &DeleteParams::default()).await.unwrap();
+    wait_until_gone(&budgets, "chat", HEALS_WITHIN).await;
+    until_ready(&scene, "chat").await;
 }

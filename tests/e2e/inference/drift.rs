@@ -3,12 +3,13 @@
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{ConfigMap, Service},
+    events::v1::Event,
 };
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
-use tests::{simulated, wait_for, within};
+use tests::{ask_until, simulated, wait_for, within};
 
-use super::{create, until_ready};
+use super::{create, until_ready, until_renewed};
 
 #[tokio::test]
 async fn a_field_of_ours_comes_back_and_a_field_of_theirs_stays() {
@@ -102,4 +103,40 @@ async fn a_child_that_is_deleted_comes_back() {
 fn image(deployment: &Deployment) -> Option<&str> {
     let containers = &deployment.spec.as_ref()?.template.spec.as_ref()?.containers;
     containers.iter().find(|container| container.name == "engine")?.image.as_deref()
+}
+
+#[tokio::test]
+async fn a_manager_that_takes_a_field_back_each_time_is_named_in_one_event() {
+    const THEIRS: i32 = 7;
+    let scene = simulated().await;
+    create(&scene, "chat", json!({})).await;
+    until_ready(&scene, "chat").await;
+    // The times of managers are whole seconds, and the Deployment's own controller is one of them.
+    until_renewed(&scene, 1).await;
+    let (deployments, events) = (scene.api::<Deployment>(), scene.api::<Event>());
+    let theirs = Patch::Apply(json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "chat"},
+        "spec": {"revisionHistoryLimit": THEIRS},
+    }));
+    let params = PatchParams::apply("other-operator").force();
+    let contests = ask_until("an event about the other manager", within(), async || {
+        let deployment = deployments.get("chat").await.unwrap();
+        if deployment.spec.unwrap().revision_history_limit != Some(THEIRS) {
+            deployments.patch("chat", &params, &theirs).await.unwrap();
+        }
+        let events = events.list(&ListParams::default()).await.unwrap();
+        let is_contest = |event: &Event| event.reason.as_deref() == Some("FieldConflict");
+        let contests: Vec<Event> = events.into_iter().filter(is_contest).collect();
+        if contests.is_empty() { Err("there is none") } else { Ok(contests) }
+    })
+    .await;
+    let [contest] = contests.as_slice() else { panic!("{contests:#?}") };
+    let regarding = contest.regarding.as_ref().unwrap();
+    assert_eq!(regarding.kind.as_deref(), Some("AIInference"));
+    assert_eq!((regarding.name.as_deref(), contest.type_.as_deref()), (Some("chat"), Some("Warning")));
+    let note = contest.note.as_deref().unwrap();
+    let expected = format!("other-operator keeps changing fields of Deployment {}/chat", scene.namespace());
+    assert!(note.starts_with(&expected), "{note}");
 }
