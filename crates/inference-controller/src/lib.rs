@@ -35,6 +35,7 @@ use runtime::{
     kept::{Kept, Metadata},
     logs::Logs,
     process::{Identity, Process, Started},
+    relations::Referrers,
 };
 
 use workload::{
@@ -49,7 +50,7 @@ use workload::{
 use crate::{
     apply::{Applied, apply},
     crashes::Crashes,
-    observe::{Observed, Readers, count_managed, follow, keys_by_instance, keys_on_lost, observe},
+    observe::{Observed, claim_key, count_managed, follow, keys_by_instance, keys_on_lost, observe},
     plan::{Defaults, RenderedDeployment, due, is_deployed, plan, refused, rejected},
     validate::{Invalid, ValidInference, validate},
 };
@@ -152,7 +153,7 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         defaults: Defaults::new(args, sees_nodes),
     });
     metrics::export(process, &ctx.models, &ctx.pods);
-    let readers = Readers::of(&ctx.models);
+    let readers = Referrers::of(&ctx.models, claim_key);
     let mut controller = process
         .controller(&ctx.models)
         .owns(&ctx.config_maps)

@@ -9,6 +9,7 @@ use std::{
 use api::{
     aiinference::{AIInference, Rollout},
     labels,
+    source::ModelSource,
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -23,10 +24,6 @@ use workload::{
 };
 
 use crate::{Context, crashes::Crash, names};
-
-mod claims;
-
-pub(crate) use claims::Readers;
 
 /// One AIInference and its children as the caches have them.
 #[derive(Clone, Debug)]
@@ -112,7 +109,7 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
             room = Some(rooms(known.all().into_iter(), ctx.pods.all().iter().map(AsRef::as_ref), resource));
         }
     }
-    let claim = claims::claim_key(&model).and_then(|key| ctx.claims.get(&key));
+    let claim = claim_key(&model).and_then(|key| ctx.claims.get(&key));
     let crashed = deployed.iter().flatten().filter(|pod: &&Arc<PodView>| !pod.is_ready && has_restarted(pod));
     let crashes = crashed.map(|pod| (pod.uid().to_owned(), ctx.crashes.of(pod.uid()))).collect();
     let waiting =
@@ -143,6 +140,15 @@ impl Observed {
     /// Those of other templates than the Deployment's.
     pub(crate) fn others(&self) -> impl Iterator<Item = &PodView> {
         self.others.iter().map(AsRef::as_ref)
+    }
+}
+
+/// The claim that an AIInference reads, if it reads one.
+pub(crate) fn claim_key(model: &AIInference) -> Option<Key> {
+    let namespace = model.metadata.namespace.as_deref().unwrap_or_default();
+    match model.spec.model_source.parse() {
+        Ok(ModelSource::Claim { name, path: _ }) => Some(Key::new(namespace, &name)),
+        Ok(ModelSource::Store { .. }) | Err(_) => None,
     }
 }
 
@@ -257,7 +263,7 @@ fn own<V: Resource>(children: &Cache<V>, uid: &str, name: &str) -> Option<Arc<V>
 
 #[cfg(test)]
 mod tests {
-    use crate::tests::{at, pod};
+    use crate::tests::{at, model, pod};
 
     use super::*;
 
@@ -298,5 +304,16 @@ mod tests {
         assert_eq!((keys(&well), keys(&lost), keys(&node("b", "Unknown"))), (0, 1, 0));
         known.replace(Vec::new(), "8");
         assert_eq!(keys(&well), 1, "it is gone");
+    }
+
+    #[test]
+    fn a_change_of_a_claim_concerns_the_objects_that_read_it() {
+        let read = |source: &str| {
+            let key = claim_key(&model(&format!("{{modelSource: '{source}', engine: vllm, gpu: {{}}}}")));
+            key.map(|key| key.to_string())
+        };
+        assert_eq!(read("pvc://models").as_deref(), Some("demo/models"));
+        assert_eq!(read("pvc://models/a").as_deref(), Some("demo/models"));
+        assert_eq!(read("s3://models/a"), None);
     }
 }

@@ -23,6 +23,7 @@ use crate::{
 
 mod conditions;
 mod config_map;
+mod defaults;
 mod deployment;
 mod events;
 mod faults;
@@ -37,10 +38,11 @@ mod status;
 mod terminating;
 
 use conditions::Decided;
+pub(crate) use defaults::Defaults;
 pub(crate) use deployment::RenderedDeployment;
 pub(crate) use nodes::due;
 pub(crate) use pod::ENGINE;
-pub(crate) use revision::{Defaults, is_deployed};
+pub(crate) use revision::is_deployed;
 
 /// The whole decision.
 #[derive(Debug, Serialize)]

@@ -12,8 +12,8 @@ use k8s_openapi::{
 use workload::template::{non_empty, pod_security, product_affinity, tolerations};
 
 use super::{
+    defaults::Defaults,
     metadata::{labels_of, selector},
-    revision::Defaults,
 };
 use crate::{engine::Profile, validate::ValidInference};
 

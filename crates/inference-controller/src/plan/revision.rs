@@ -6,10 +6,7 @@
 
 use std::sync::Arc;
 
-use api::{
-    aiinference::{self, Engine},
-    labels,
-};
+use api::{aiinference, labels};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use workload::{
@@ -18,19 +15,11 @@ use workload::{
     pod::PodView,
 };
 
-use super::pod::{ENGINE, pod_template};
-use crate::{InferenceArgs, engine::Profile, observe::Observed, validate::ValidInference};
-
-/// What a pod that is rendered for the first time gets.
-#[derive(Clone, Debug)]
-pub(crate) struct Defaults {
-    pub(super) loader_image: String,
-    vllm_image: String,
-    triton_image: String,
-    tgi_image: String,
-    /// Whether pods are replaced by this controller when their node is lost.
-    pub(super) sees_nodes: bool,
-}
+use super::{
+    defaults::Defaults,
+    pod::{ENGINE, pod_template},
+};
+use crate::{engine::Profile, observe::Observed, validate::ValidInference};
 
 /// The revision that the spec asks for.
 #[derive(Debug)]
@@ -115,28 +104,6 @@ impl Revision<'_> {
 
     pub(super) fn ready(&self) -> impl Iterator<Item = &PodView> {
         self.pods.iter().map(AsRef::as_ref).filter(|pod| pod.is_ready)
-    }
-}
-
-impl Defaults {
-    pub(crate) fn new(args: InferenceArgs, sees_nodes: bool) -> Self {
-        let InferenceArgs { loader_image, vllm_image, triton_image, tgi_image } = args;
-        let pinned = |engine| Profile::newest(engine).image.to_owned();
-        Self {
-            loader_image,
-            vllm_image: vllm_image.unwrap_or_else(|| pinned(Engine::Vllm)),
-            triton_image: triton_image.unwrap_or_else(|| pinned(Engine::Triton)),
-            tgi_image: tgi_image.unwrap_or_else(|| pinned(Engine::Tgi)),
-            sees_nodes,
-        }
-    }
-
-    fn engine_image(&self, engine: Engine) -> &str {
-        match engine {
-            Engine::Vllm => &self.vllm_image,
-            Engine::Triton => &self.triton_image,
-            Engine::Tgi => &self.tgi_image,
-        }
     }
 }
 
