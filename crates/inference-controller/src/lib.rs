@@ -42,6 +42,7 @@ use workload::{
     claim::ClaimView,
     deployment::{DeploymentView, ReplicaSetView},
     event::{ATTACH_FAILURES, EventView},
+    lasting::Lasting,
     node::{Losses, NodeView},
     pace::Pace,
     pod::{FAILED, PodView, UNFINISHED},
@@ -51,7 +52,7 @@ use crate::{
     apply::{Applied, apply},
     crashes::Crashes,
     observe::{Observed, claim_key, count_managed, follow, keys_by_instance, keys_on_lost, observe},
-    plan::{Defaults, RenderedDeployment, due, is_deployed, plan, refused, rejected},
+    plan::{Defaults, RenderedDeployment, due, plan, refused, rejected, runs},
     validate::{Invalid, ValidInference, validate},
 };
 
@@ -118,6 +119,7 @@ pub(crate) struct Context {
     pub(crate) nodes: Option<Cache<NodeView>>,
     pub(crate) losses: Arc<Mutex<Losses>>,
     pub(crate) pace: Pace,
+    pub(crate) lasting: Lasting,
     pub(crate) logs: Logs,
     pub(crate) crashes: Crashes,
     pub(crate) writer: Writer,
@@ -146,6 +148,7 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         losses: nodes.as_ref().map(follow).unwrap_or_default(),
         nodes,
         pace: Pace::default(),
+        lasting: Lasting::default(),
         logs: process.logs(),
         crashes: Crashes::default(),
         writer,
@@ -194,7 +197,9 @@ async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Re
     }
     // The one decision that no object can make alone: how many pods may leave lost nodes at a time.
     let allowance = ctx.pace.allow(&due(&valid, &observed, now), || count_managed(&ctx.pods), now);
-    match apply(ctx, &model, plan(&valid, &observed, &allowance, &ctx.defaults, now), now).await? {
+    let plan = plan(&valid, &observed, &allowance, &ctx.defaults, now);
+    ctx.lasting.note(&valid.owner.uid, &plan.lasting, now);
+    match apply(ctx, &model, plan, now).await? {
         Applied::Refused(refusal) => {
             finish(apply(ctx, &model, refused(&refusal, &valid, &observed, &ctx.defaults, now), now).await?)
         }
@@ -214,8 +219,7 @@ fn is_behind(observed: &Observed) -> bool {
 
 /// What this release refuses and an earlier one accepted is refused only to pods that do not run yet.
 fn newly_refused<'a>(valid: &'a ValidInference, observed: &Observed) -> Option<&'a Invalid> {
-    let runs = observed.deployment.as_ref().is_some_and(|deployment| is_deployed(valid, deployment));
-    valid.tolerated.as_ref().filter(|_| !runs)
+    valid.tolerated.as_ref().filter(|_| !runs(valid, observed))
 }
 
 fn finish(applied: Applied) -> Result<Next, ApplyError> {

@@ -32,8 +32,8 @@ pub(crate) struct Observed {
     pub(crate) deployment: Option<DeploymentView>,
     /// Pods of the template that the Deployment has now; `None` while no ReplicaSet has it.
     pub(crate) deployed: Option<Vec<Arc<PodView>>>,
-    /// Pods of other templates.
-    pub(crate) others: Vec<Arc<PodView>>,
+    /// Revisions of other templates that have pods.
+    pub(crate) older: Vec<Older>,
     /// Pods of any template that are being deleted.
     pub(crate) terminating: Vec<Arc<PodView>>,
     /// Pods of the Deployment's template that kubelets have ended lately.
@@ -49,6 +49,15 @@ pub(crate) struct Observed {
     pub(crate) unattached: BTreeMap<String, String>,
     /// What is known of crashes of its pods, by the pod's uid.
     pub(crate) crashes: BTreeMap<String, Crash>,
+    /// What was true when it was planned last, and since when.
+    pub(crate) lasting: BTreeMap<String, Timestamp>,
+}
+
+/// A revision of another template than the Deployment's, and its pods; there is at least one.
+#[derive(Clone, Debug)]
+pub(crate) struct Older {
+    pub(crate) revision: Arc<ReplicaSetView>,
+    pub(crate) pods: Vec<Arc<PodView>>,
 }
 
 /// The nodes, as far as they matter to one AIInference.
@@ -68,7 +77,7 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
     let name = model.metadata.name.clone().unwrap_or_default();
     let deployment =
         own(&ctx.deployments, &uid, &names::deployment(&name)).map(|kept| DeploymentView::clone(&kept));
-    let (mut deployed, mut others, mut terminating, mut failed) = (None, Vec::new(), Vec::new(), Vec::new());
+    let (mut deployed, mut older, mut terminating, mut failed) = (None, Vec::new(), Vec::new(), Vec::new());
     if let Some(deployment) = &deployment {
         // Revisions are told apart by their templates, as the Deployment's own controller does it. Counts in the status
         // of the Deployment are late, and after a change they speak of the revision before.
@@ -84,14 +93,14 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
                 deployed = Some(live);
                 failed = ctx.failed_pods.owned_by(uid);
                 failed.retain(|pod| failed_lately(pod, now));
-            } else {
-                others.extend(live);
+            } else if !live.is_empty() {
+                older.push(Older { revision, pods: live });
             }
         }
     }
     let budget =
         own(&ctx.budgets, &uid, &names::pod_disruption_budget(&name)).map(|kept| kept.meta().clone());
-    let pods = deployed.iter().flatten().chain(&others).map(AsRef::as_ref);
+    let pods = deployed.iter().flatten().chain(older.iter().flat_map(|older| &older.pods)).map(AsRef::as_ref);
     let annotations = model.metadata.annotations.as_ref();
     let is_refreshed = annotations.is_some_and(|known| known.contains_key(labels::REFRESH));
     let generation = model.metadata.generation.unwrap_or_default().to_string();
@@ -103,7 +112,7 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
         // Counting reads every pod of the cluster, so it is done only for a pod that finds no node, and while old pods may
         // go first.
         let may_replace = model.spec.rollout == Rollout::Replace
-            && (!others.is_empty() || is_refreshed || deployment.as_ref().is_some_and(is_behind));
+            && (!older.is_empty() || is_refreshed || deployment.as_ref().is_some_and(is_behind));
         if may_replace || deployed.iter().flatten().any(|pod| pod.is_unschedulable()) {
             let resource = &model.spec.gpu.resource_name;
             room = Some(rooms(known.all().into_iter(), ctx.pods.all().iter().map(AsRef::as_ref), resource));
@@ -119,7 +128,7 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
         model,
         deployment,
         deployed,
-        others,
+        older,
         terminating,
         failed,
         budget,
@@ -128,18 +137,19 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
         claim,
         unattached,
         crashes,
+        lasting: ctx.lasting.of(&uid),
     }
 }
 
 impl Observed {
     /// All pods that are not on their way out.
     pub(crate) fn pods(&self) -> impl Iterator<Item = &PodView> {
-        self.deployed.iter().flatten().chain(&self.others).map(AsRef::as_ref)
+        self.deployed.iter().flatten().map(AsRef::as_ref).chain(self.others())
     }
 
     /// Those of other templates than the Deployment's.
     pub(crate) fn others(&self) -> impl Iterator<Item = &PodView> {
-        self.others.iter().map(AsRef::as_ref)
+        self.older.iter().flat_map(|older| &older.pods).map(AsRef::as_ref)
     }
 }
 
@@ -309,7 +319,8 @@ mod tests {
     #[test]
     fn a_change_of_a_claim_concerns_the_objects_that_read_it() {
         let read = |source: &str| {
-            let key = claim_key(&model(&format!("{{modelSource: '{source}', engine: vllm, gpu: {{}}}}")));
+            let key =
+                claim_key(&model(&format!("{{modelSource: '{source}', engine: vllm, gpu: {{count: 1}}}}")));
             key.map(|key| key.to_string())
         };
         assert_eq!(read("pvc://models").as_deref(), Some("demo/models"));

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use api::aiinference::AIInferenceStatus;
+use api::aiinference::{AIInferenceStatus, Migration};
 use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{ConfigMap, Pod, Service},
@@ -40,9 +40,9 @@ mod terminating;
 use conditions::Decided;
 pub(crate) use defaults::Defaults;
 pub(crate) use deployment::RenderedDeployment;
-pub(crate) use nodes::due;
+pub(crate) use nodes::{due, record};
 pub(crate) use pod::ENGINE;
-pub(crate) use revision::is_deployed;
+pub(crate) use revision::runs;
 
 /// The whole decision.
 #[derive(Debug, Serialize)]
@@ -55,6 +55,9 @@ pub(crate) struct Plan {
     pub(crate) events: Vec<Note>,
     /// What the next plan needs to say why an engine crashed.
     pub(crate) logs: Vec<Log>,
+    /// What is true now, so that the next plan knows since when.
+    #[serde(skip)]
+    pub(crate) lasting: Vec<String>,
     /// When to look again even if nothing changes.
     pub(crate) requeue_after: Option<Duration>,
 }
@@ -72,8 +75,12 @@ pub(crate) enum Child {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) enum Deletion {
     PodDisruptionBudget(Box<PodDisruptionBudget>),
-    /// Of a lost node; nothing but what identifies it.
-    Pod(Box<Pod>),
+    /// Of a lost node; nothing but what identifies it. The rest is recorded once the deletion was accepted.
+    LostPod {
+        pod: Box<Pod>,
+        migration: Box<Migration>,
+        note: Note,
+    },
     /// Being deleted already; its grace period is shortened.
     LoadingPod {
         pod: Box<Pod>,
@@ -96,22 +103,24 @@ pub(crate) fn plan(
 ) -> Plan {
     let revision = revision::revision(valid, observed, defaults);
     let rollout = rollout::rollout(valid, &revision, observed, now);
-    let moves = nodes::moves(valid, &revision, observed, allowance, now);
+    let moves = nodes::moves(valid, &revision, observed, Some(allowance), now);
     let decided = Decided { revision: &revision, moves: &moves, rollout: &rollout };
     let judged = conditions::of_valid(valid, observed, &decided, now);
     let soonest = [rollout.look_again, moves.look_again, judged.look_again].into_iter().flatten().min();
     let changes = events::of_change(observed.model.status.as_ref(), &judged);
+    let mut lasting = rollout.lacks;
     if let Some(warning) =
         rollout.warning.filter(|warning| !valid.pods.paused && !events::was_announced(observed, warning))
     {
         // First the warning, then, in the next reconcile, what it warns of.
-        let reported = observed.model.status.clone().unwrap_or_default().migrations;
-        let status = status::of_valid(valid, &revision, observed, judged, reported, now);
+        let status = status::of_valid(valid, &revision, observed, judged, moves.migrations, now);
         let announced = vec![events::announcement(warning)];
-        return status_only(status, announced, Some(Duration::ZERO));
+        return Plan { lasting, ..status_only(status, announced, Some(Duration::ZERO)) };
     }
     let status = status::of_valid(valid, &revision, observed, judged, moves.migrations, now);
-    let wait = status::may_wait(observed, &status, now);
+    let measured = status::may_measure(observed, &status, now);
+    lasting.extend(measured.map(|_| status::MEASURED.to_owned()));
+    let wait = measured.or_else(|| status::may_wait(observed, &status, now));
     let status = match &observed.model.status {
         Some(written) if wait.is_some() => written.clone(),
         Some(_) | None => status,
@@ -141,9 +150,9 @@ pub(crate) fn plan(
             superfluous.into_iter().chain(moves.deletions).chain(terminating::deletions(observed)).collect(),
         )
     };
-    let events = moves.events.into_iter().chain(changes).collect();
     let logs = faults::logs_to_read(revision.pods, observed);
-    Plan { children, deletions, status, events, logs, requeue_after: soonest.into_iter().chain(wait).min() }
+    let requeue_after = soonest.into_iter().chain(wait).min();
+    Plan { children, deletions, status, events: changes, logs, lasting, requeue_after }
 }
 
 /// For a spec that cannot be carried out: what runs is left running.
@@ -164,7 +173,7 @@ pub(crate) fn refused(
     let revision = revision::revision(valid, observed, defaults);
     let rollout = rollout::rollout(valid, &revision, observed, now);
     // Pods leave a lost node when the children are accepted again.
-    let moves = nodes::moves(valid, &revision, observed, &Allowance::default(), now);
+    let moves = nodes::moves(valid, &revision, observed, None, now);
     let decided = Decided { revision: &revision, moves: &moves, rollout: &rollout };
     let judged = conditions::of_refused(refusal, valid, observed, &decided, now);
     let events = events::of_change(observed.model.status.as_ref(), &judged);
@@ -178,7 +187,8 @@ pub(crate) fn refused(
 
 /// A plan that changes nothing else.
 fn status_only(status: AIInferenceStatus, events: Vec<Note>, requeue_after: Option<Duration>) -> Plan {
-    Plan { children: Vec::new(), deletions: Vec::new(), status, events, logs: Vec::new(), requeue_after }
+    let (children, deletions, logs, lasting) = Default::default();
+    Plan { children, deletions, status, events, logs, lasting, requeue_after }
 }
 
 #[cfg(test)]

@@ -10,11 +10,15 @@ use clap::CommandFactory;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde_json::json;
-use workload::{pace::Allowance, pod::PodView};
+use workload::{
+    deployment::{Rendered, ReplicaSetView},
+    pace::Allowance,
+    pod::PodView,
+};
 
 use crate::{
     Args, InferenceArgs, NAME, names,
-    observe::{Nodes, Observed},
+    observe::{Nodes, Observed, Older},
     plan::{Child, Defaults, Plan, plan},
     validate::validate,
 };
@@ -92,7 +96,7 @@ impl Scene {
                 model: Arc::new(model(spec)),
                 deployment: None,
                 deployed: None,
-                others: Vec::new(),
+                older: Vec::new(),
                 terminating: Vec::new(),
                 failed: Vec::new(),
                 budget: None,
@@ -101,6 +105,7 @@ impl Scene {
                 claim: None,
                 unattached: Default::default(),
                 crashes: Default::default(),
+                lasting: Default::default(),
             },
         }
     }
@@ -123,7 +128,7 @@ impl Scene {
         let stored = serde_json::to_value(deployment_of(&self.plan())).expect("JSON");
         self.observed.deployment = Some(serde_json::from_value(stored).expect("a Deployment"));
         self.observed.deployed = Some(ready_pods(replicas));
-        self.observed.others = Vec::new();
+        self.observed.older = Vec::new();
         self.write_status();
     }
 
@@ -145,7 +150,18 @@ impl Scene {
 
     /// So many pods of another revision are there, too, and ready.
     pub(crate) fn older_pods(&mut self, count: usize) {
-        self.observed.others = ready_pods(count);
+        self.observed.older = vec![Older { revision: Arc::default(), pods: ready_pods(count) }];
+    }
+
+    /// What is planned now is deployed, without pods, beside those of the revision before and its record.
+    pub(crate) fn roll(&mut self) {
+        let before = self.observed.deployment.clone().expect("a Deployment");
+        let pods = self.observed.deployed.take().expect("a revision");
+        self.settle(0);
+        let rendered = before.resolved.zip(before.kept_template);
+        let rendered = rendered.map(|(resolved, template)| Box::new(Rendered { resolved, template }));
+        let revision = Arc::new(ReplicaSetView { rendered, ..ReplicaSetView::default() });
+        self.observed.older = vec![Older { revision, pods }];
     }
 
     /// The current revision has these pods, and none is ready unless it says so.

@@ -32,7 +32,7 @@ pub(crate) struct ValidInference {
     pub(crate) owner: OwnerReference,
     pub(crate) generation: i64,
     /// Hash of everything in the spec that decides what a pod looks like.
-    pub(crate) template_hash: String,
+    pub(crate) spec_hash: String,
     pub(crate) source: Source,
     pub(crate) engine: Engine,
     pub(crate) served_model_name: String,
@@ -115,7 +115,7 @@ pub(crate) fn validate(model: &AIInference) -> Result<ValidInference, Invalid> {
         namespace: meta.namespace.clone().unwrap_or_default(),
         name: owner.name.clone(),
         generation: meta.generation.unwrap_or_default(),
-        template_hash: template_hash(spec)?,
+        spec_hash: spec_hash(spec)?,
         source: source(spec)?,
         engine: spec.engine,
         served_model_name: spec.served_model_name.clone().unwrap_or_else(|| owner.name.clone()),
@@ -248,7 +248,7 @@ fn is_supported(store: Option<&ModelStore>) -> Result<(), Invalid> {
 }
 
 /// Fields that change no pod are set to one value first, so that scaling or pausing never re-renders one.
-fn template_hash(spec: &AIInferenceSpec) -> Result<String, Invalid> {
+fn spec_hash(spec: &AIInferenceSpec) -> Result<String, Invalid> {
     let mut spec = spec.clone();
     spec.replicas = 0;
     spec.rollout = Rollout::Auto;
@@ -383,7 +383,7 @@ mod tests {
                 "a59fd550252b7641",
             ),
         ] {
-            assert_eq!(valid(spec).template_hash, recorded, "{spec}");
+            assert_eq!(valid(spec).spec_hash, recorded, "{spec}");
         }
     }
 
@@ -406,7 +406,7 @@ mod tests {
     #[test]
     fn the_hash_changes_with_exactly_the_fields_that_are_documented_to_restart_pods() {
         let plain = json!({"modelSource": "s3://m", "engine": "vllm", "gpu": {"count": 1}});
-        let hash = |spec: &Value| valid(&spec.to_string()).template_hash;
+        let hash = |spec: &Value| valid(&spec.to_string()).spec_hash;
         let changed = |field: &str| match field {
             "modelSource" => json!("s3://other"),
             "engine" => json!("tgi"),

@@ -1,5 +1,7 @@
 //! Deployments and their revisions, as far as decisions need them.
 
+use std::collections::BTreeMap;
+
 use api::labels;
 use k8s_openapi::{
     api::apps::v1::{Deployment, DeploymentStrategy, ReplicaSet},
@@ -10,7 +12,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::metadata::{Condition, Instance, narrow};
+use crate::{
+    kept_template::differences,
+    metadata::{Condition, Instance, narrow},
+};
 
 /// A ReplicaSet: which revision it is.
 #[derive(Resource, Clone, Debug, Default, Deserialize)]
@@ -20,6 +25,15 @@ pub struct ReplicaSetView {
     pub metadata: ObjectMeta,
     pub instance: Option<Instance>,
     pub template: Option<TemplateHash>,
+    /// What its pods were rendered for; of those that have pods alone.
+    pub rendered: Option<Box<Rendered>>,
+}
+
+/// The record of a pod template, as the annotations have it.
+#[derive(Clone, Debug)]
+pub struct Rendered {
+    pub resolved: Box<str>,
+    pub template: Box<str>,
 }
 
 /// Tells pod templates apart.
@@ -115,14 +129,27 @@ struct ReplicaSetParts {
 
 #[derive(Default, Deserialize)]
 struct ReplicaSetSpecParts {
+    replicas: Option<i32>,
     template: Option<Value>,
 }
 
 impl From<ReplicaSetParts> for ReplicaSetView {
-    fn from(ReplicaSetParts { metadata, spec }: ReplicaSetParts) -> Self {
+    fn from(ReplicaSetParts { mut metadata, spec }: ReplicaSetParts) -> Self {
+        let annotations = metadata.annotations.take().unwrap_or_default();
+        let template = spec.template.as_ref().filter(|_| spec.replicas != Some(0));
+        let rendered = template.and_then(|template| rendered(annotations, template).map(Box::new));
         let (metadata, instance) = narrow(metadata);
-        Self { metadata, instance, template: spec.template.map(TemplateHash::of) }
+        Self { metadata, instance, template: spec.template.map(TemplateHash::of), rendered }
     }
+}
+
+/// The Deployment's controller copies the annotations of a Deployment to the ReplicaSet of its template, and removes none.
+/// So the record is that of another template where the Deployment was edited by hand, or was written without a record.
+fn rendered(mut annotations: BTreeMap<String, String>, template: &Value) -> Option<Rendered> {
+    let (resolved, recorded) = (annotations.remove(labels::RESOLVED)?, annotations.remove(labels::TEMPLATE)?);
+    let parsed: Value = serde_json::from_str(&recorded).ok()?;
+    let is_of_template = differences(template, &parsed).is_empty();
+    is_of_template.then(|| Rendered { resolved: resolved.into(), template: recorded.into() })
 }
 
 #[cfg(test)]
@@ -144,5 +171,30 @@ mod tests {
         assert!(revision.template.is_some());
         assert_eq!(revision.template, deployment("engine:1").template);
         assert_ne!(revision.template, deployment("engine:2").template);
+    }
+
+    /// A ReplicaSet with this record of the template of `image`, as the API server has it.
+    fn revision(replicas: i32, recorded: &str, image: &str) -> ReplicaSetView {
+        let template = |image: &str| {
+            serde_json::json!({"metadata": {"labels": {"app": "a"}},
+                "spec": {"containers": [{"name": "engine", "image": image}]}})
+        };
+        let mut stored = template(image);
+        stored["metadata"]["labels"][POD_TEMPLATE_HASH] = "x".into();
+        stored["spec"]["dnsPolicy"] = "ClusterFirst".into();
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "chat", "annotations": {
+                labels::RESOLVED: "{}", labels::TEMPLATE: template(recorded).to_string(),
+            }},
+            "spec": {"replicas": replicas, "template": stored},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_record_of_a_revision_is_kept_while_it_has_pods_and_only_if_it_is_that_of_its_template() {
+        assert!(revision(1, "engine:1", "engine:1").rendered.is_some());
+        assert!(revision(0, "engine:1", "engine:1").rendered.is_none(), "nothing runs of it");
+        assert!(revision(1, "engine:1", "engine:2").rendered.is_none(), "the Deployment was edited by hand");
     }
 }

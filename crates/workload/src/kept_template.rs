@@ -68,7 +68,7 @@ impl Walk {
                 }
             }
             (Value::String(kept), Value::String(rendered)) => {
-                if kept != rendered && !(path.contains("resources.") && quantity::is_same(kept, rendered)) {
+                if kept != rendered && !(is_quantity(path) && quantity::is_same(kept, rendered)) {
                     let is_image = path.ends_with(".image");
                     let change = if is_image { format!(" ({kept} -> {rendered})") } else { String::new() };
                     self.found.push(format!("{path}{change}"));
@@ -78,6 +78,11 @@ impl Walk {
             _ => self.found.push(path.to_owned()),
         }
     }
+}
+
+/// The API server writes quantities in a form of its own.
+fn is_quantity(path: &str) -> bool {
+    path.contains("resources.") || path.ends_with(".sizeLimit")
 }
 
 /// `None` unless every item has a name.
@@ -129,7 +134,9 @@ mod tests {
         let mut kept = template(json!({"name": "engine", "imagePullPolicy": "IfNotPresent",
             "resources": {"limits": {"memory": "1Gi"}}}));
         kept["spec"]["dnsPolicy"] = json!("ClusterFirst");
-        let rendered = template(json!({"name": "engine", "resources": {"limits": {"memory": "1024Mi"}}}));
+        kept["spec"]["volumes"] = json!([{"name": "model", "emptyDir": {"sizeLimit": "16Gi"}}]);
+        let mut rendered = template(json!({"name": "engine", "resources": {"limits": {"memory": "1024Mi"}}}));
+        rendered["spec"]["volumes"] = json!([{"name": "model", "emptyDir": {"sizeLimit": "16384Mi"}}]);
         assert_eq!(differences(&kept, &rendered), [""; 0]);
     }
 

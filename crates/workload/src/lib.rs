@@ -3,6 +3,7 @@
 //! ```text
 //!  seen:      pod, node, claim, deployment, event narrow views, decoded from what a watch delivers
 //!  judged:    container, gpu, claim, pace        why a pod does not start or stay, what fits where, how fast pods move
+//!             lasting                            since when something has been true
 //!  rendered:  template, kept_template, name      restricted pod templates, what is kept of them, names of children
 //! ```
 //!
@@ -18,6 +19,7 @@ pub mod deployment;
 pub mod event;
 pub mod gpu;
 pub mod kept_template;
+pub mod lasting;
 pub mod name;
 pub mod node;
 pub mod pace;

@@ -209,7 +209,7 @@ fn serving(valid: &ValidInference, observed: &Observed, decided: &Decided<'_>, n
 
     let (stage, stage_turns) = stage(&pods, now);
     let model_loaded = model_loaded(about(About::ModelLoaded), counts, stage);
-    let scheduled = scheduled(about(About::Scheduled), &pods);
+    let scheduled = scheduled(about(About::Scheduled), &pods, decided.rollout.spares);
     let progressing = progressing(about(About::Progressing), valid, observed, decided, counts);
     let ready = if complete {
         let message = format!("{} of {} replicas are ready", counts.updated_ready, valid.replicas);
@@ -346,10 +346,11 @@ fn busy_since(pod: &PodView) -> Option<(String, Timestamp)> {
 }
 
 /// Absent while there is nothing to place.
-fn scheduled(fault: Option<&Fault>, pods: &[&PodView]) -> Option<Verdict> {
+fn scheduled(fault: Option<&Fault>, pods: &[&PodView], spares: Option<&str>) -> Option<Verdict> {
     let type_ = conditions::SCHEDULED;
     if let Some(Fault { reason, message, about: _ }) = fault {
-        return Some(fails(type_, reason, message.clone()));
+        let spares = spares.filter(|_| *reason == reasons::INSUFFICIENT_GPU).map(|why| format!("; {why}"));
+        return Some(fails(type_, reason, format!("{message}{}", spares.unwrap_or_default())));
     }
     let placed = !pods.is_empty() && pods.iter().all(|pod| pod.node.is_some());
     placed.then(|| holds(type_, reasons::SCHEDULED, format!("{} pods have a node", pods.len())))

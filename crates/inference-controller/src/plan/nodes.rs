@@ -27,13 +27,12 @@ use crate::{observe::Observed, validate::ValidInference};
 #[derive(Debug, Default)]
 pub(super) struct Moves {
     pub(super) deletions: Vec<Deletion>,
-    /// All that the status has, the new ones last.
+    /// Those of the status, with the nodes that replacements have found.
     pub(super) migrations: Vec<Migration>,
     /// A pod has left its node, and its replacement does not serve yet.
     pub(super) under_way: bool,
     /// Which pods will be replaced, if their nodes do not come back.
     pub(super) waits_for: Option<String>,
-    pub(super) events: Vec<Note>,
     pub(super) look_again: Option<Duration>,
 }
 
@@ -65,36 +64,45 @@ pub(crate) fn due<'a>(valid: &ValidInference, observed: &'a Observed, now: Times
     due.map(|stranded| stranded.pod.uid()).collect()
 }
 
+/// `allowance`: `None` while the API server refuses the children.
 pub(super) fn moves(
     valid: &ValidInference,
     revision: &Revision<'_>,
     observed: &Observed,
-    allowance: &Allowance,
+    allowance: Option<&Allowance>,
     now: Timestamp,
 ) -> Moves {
     let stranded = stranded(valid, observed, now);
+    let is_allowed = |pod: &PodView| allowance.is_some_and(|allowance| allowance.pods.contains(pod.uid()));
     let (go, stay): (Vec<&Stranded<'_>>, Vec<&Stranded<'_>>) =
-        stranded.iter().partition(|stranded| allowance.pods.contains(stranded.pod.uid()));
+        stranded.iter().partition(|stranded| is_allowed(stranded.pod));
     let look_again = if stay.is_empty() || valid.pods.paused {
         None
     } else if too_many_are_down(observed) || observed.nodes.is_blind {
         Some(LOOK_AGAIN_WHILE_TOO_MANY_ARE_DOWN)
     } else {
         let waits = stay.iter().map(|stranded| stranded.left).filter(|left| !left.is_zero());
-        waits.chain(allowance.look_again).min()
+        waits.chain(allowance.and_then(|allowance| allowance.look_again)).min()
     };
-    let mut migrations = settled(observed);
-    migrations.extend(go.iter().map(|stranded| migration(stranded, now)));
-    let surplus = migrations.len().saturating_sub(MIGRATIONS_KEPT);
-    migrations.drain(..surplus);
+    let deletion = |stranded: &&Stranded<'_>| Deletion::LostPod {
+        pod: Box::new(identity(stranded.pod)),
+        migration: Box::new(migration(stranded, now)),
+        note: note(stranded),
+    };
     Moves {
-        deletions: go.iter().map(|stranded| Deletion::Pod(Box::new(identity(stranded.pod)))).collect(),
+        deletions: go.iter().map(deletion).collect(),
         under_way: !go.is_empty() || migrations_are_under_way(valid, revision, observed),
-        waits_for: stay.first().map(|stranded| waiting(stranded)),
-        migrations,
-        events: go.iter().map(|stranded| note(stranded)).collect(),
+        waits_for: stay.first().map(|first| waiting(first, outlook(valid, observed, allowance))),
+        migrations: settled(observed),
         look_again,
     }
+}
+
+/// Adds a migration to those of a status.
+pub(crate) fn record(migrations: &mut Vec<Migration>, new: Migration) {
+    migrations.push(new);
+    let surplus = migrations.len().saturating_sub(MIGRATIONS_KEPT);
+    migrations.drain(..surplus);
 }
 
 fn stranded<'a>(valid: &ValidInference, observed: &'a Observed, now: Timestamp) -> Vec<Stranded<'a>> {
@@ -181,13 +189,23 @@ fn note(stranded: &Stranded<'_>) -> Note {
     }
 }
 
-fn waiting(stranded: &Stranded<'_>) -> String {
-    format!(
-        "node {} {}; pod {} is replaced unless the node comes back",
-        stranded.node,
-        how(stranded),
-        stranded.pod.name()
-    )
+fn waiting(stranded: &Stranded<'_>, outlook: &str) -> String {
+    format!("node {} {}; pod {} {outlook}", stranded.node, how(stranded), stranded.pod.name())
+}
+
+/// What becomes of a pod that is still on a lost node.
+fn outlook(valid: &ValidInference, observed: &Observed, allowance: Option<&Allowance>) -> &'static str {
+    if valid.pods.paused {
+        "stays while spec.paused is set"
+    } else if allowance.is_none() {
+        "stays until the children are accepted"
+    } else if too_many_are_down(observed) {
+        "stays while most nodes are down, because the control plane may be cut off"
+    } else if observed.nodes.is_blind {
+        "stays while nodes or pods cannot be watched"
+    } else {
+        "is replaced unless the node comes back"
+    }
 }
 
 fn how(stranded: &Stranded<'_>) -> &'static str {
@@ -266,9 +284,19 @@ mod tests {
         super::super::plan(&valid, &observed, allowance, &defaults(&[]), at(0))
     }
 
+    /// The status after all deletions were accepted.
+    fn applied(plan: super::super::Plan) -> api::aiinference::AIInferenceStatus {
+        let mut status = plan.status;
+        for deletion in plan.deletions {
+            let Deletion::LostPod { migration, .. } = deletion else { panic!("{deletion:?}") };
+            record(&mut status.migrations, *migration);
+        }
+        status
+    }
+
     fn deleted(plan: &super::super::Plan) -> Vec<&str> {
         let names = plan.deletions.iter().map(|deletion| match deletion {
-            Deletion::Pod(pod) => pod.metadata.name.as_deref().unwrap(),
+            Deletion::LostPod { pod, .. } => pod.metadata.name.as_deref().unwrap(),
             Deletion::PodDisruptionBudget(_) | Deletion::LoadingPod { .. } => panic!("{deletion:?}"),
         });
         names.collect()
@@ -308,6 +336,31 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_stays_for_now_is_not_said_to_be_replaced() {
+        let said = |edit: fn(&mut Scene)| {
+            let mut scene = scene(Loss::Unreachable, 1);
+            edit(&mut scene);
+            let status = plan(&scene, &allowing(&[], None)).status;
+            status.conditions.into_iter().find(|c| c.type_ == conditions::READY).unwrap().message
+        };
+        assert!(said(|_| ()).ends_with("pod b is replaced unless the node comes back"));
+        let paused = said(|scene| scene.edit_spec(|spec| spec.pods.paused = true));
+        assert!(paused.ends_with("pod b stays while spec.paused is set"), "{paused}");
+        let down = said(|scene| lose(scene, Loss::Unreachable, 1, 3));
+        assert!(
+            down.ends_with("pod b stays while most nodes are down, because the control plane may be cut off")
+        );
+        let blind = said(|scene| scene.observe(|observed| observed.nodes.is_blind = true));
+        assert!(blind.ends_with("pod b stays while nodes or pods cannot be watched"));
+        let observed = scene(Loss::Unreachable, 1).observed();
+        let valid = validate(&observed.model).unwrap();
+        let conflict = runtime::refusal::Refusal::OwnershipConflict("no".into());
+        let refused = super::super::refused(&conflict, &valid, &observed, &defaults(&[]), at(0)).status;
+        let progressing = refused.conditions.iter().find(|c| c.type_ == conditions::PROGRESSING).unwrap();
+        assert!(progressing.message.ends_with("pod b stays until the children are accepted"));
+    }
+
+    #[test]
     fn a_deleted_node_gets_a_moment_to_be_seen() {
         let mut quick = scene(Loss::Deleted, 4);
         quick.edit_spec(|spec| spec.node_failure_seconds = 0);
@@ -319,7 +372,8 @@ mod tests {
     #[test]
     fn pods_of_an_older_revision_are_replaced_too() {
         let mut scene = scene(Loss::Unreachable, 30);
-        scene.observe(|observed| observed.others = observed.deployed.replace(Vec::new()).unwrap());
+        scene.roll();
+        lose(&mut scene, Loss::Unreachable, 30, 1);
         assert_eq!(due_in(&scene), ["b"]);
     }
 
@@ -368,12 +422,15 @@ mod tests {
     fn what_may_go_goes_and_is_reported() {
         let plan = plan(&scene(Loss::Unreachable, 30), &allowing(&["b"], None));
         assert_eq!(deleted(&plan), ["b"]);
-        let [told] = plan.status.migrations.as_slice() else { panic!("one migration") };
+        let [Deletion::LostPod { migration: told, note, .. }] = plan.deletions.as_slice() else {
+            panic!("one")
+        };
+        assert_eq!(plan.status.migrations, [], "it is not recorded before it has happened");
         assert_eq!((told.pod.as_str(), told.from_node.as_str(), &told.to_node), ("b", "gpu-1", &None));
         assert_eq!((told.reason.as_str(), time(told)), (reasons::NODE_UNREACHABLE, Some(at(0))));
         let progressing = plan.status.conditions.iter().find(|c| c.type_ == conditions::PROGRESSING).unwrap();
         assert_eq!((progressing.status.as_str(), progressing.reason.as_str()), ("True", reasons::MIGRATING));
-        assert_eq!(plan.events[0].message, "node gpu-1 does not answer; pod b is replaced");
+        assert_eq!(note.message, "node gpu-1 does not answer; pod b is replaced");
     }
 
     #[test]
@@ -386,7 +443,7 @@ mod tests {
     #[test]
     fn it_migrates_until_the_replacement_serves_and_the_node_that_it_found_is_reported() {
         let mut scene = scene(Loss::Unreachable, 30);
-        let gone = plan(&scene, &allowing(&["b"], None)).status;
+        let gone = applied(plan(&scene, &allowing(&["b"], None)));
         scene.observe(|observed| Arc::make_mut(&mut observed.model).status = Some(gone));
         let progress = |scene: &Scene| {
             let status = plan(scene, &allowing(&[], None)).status;
@@ -406,7 +463,6 @@ mod tests {
 
     #[test]
     fn the_last_ten_migrations_are_kept() {
-        let mut scene = scene(Loss::Unreachable, 30);
         let told = |index: usize| Migration {
             pod: index.to_string(),
             from_node: "gpu-9".into(),
@@ -414,12 +470,9 @@ mod tests {
             reason: reasons::NODE_DELETED.into(),
             time: Some(whole_seconds(at(-900))),
         };
-        scene.observe(|observed| {
-            let status = Arc::make_mut(&mut observed.model).status.as_mut().unwrap();
-            status.migrations = (0..10).map(told).collect();
-        });
-        let kept = plan(&scene, &allowing(&["b"], None)).status.migrations;
+        let mut kept: Vec<Migration> = (0..10).map(told).collect();
+        record(&mut kept, told(10));
         let pods: Vec<&str> = kept.iter().map(|told| told.pod.as_str()).collect();
-        assert_eq!(pods, ["1", "2", "3", "4", "5", "6", "7", "8", "9", "b"]);
+        assert_eq!(pods, ["1", "2", "3", "4", "5", "6", "7", "8", "9", "10"]);
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! What was rendered is recorded on the Deployment together with the spec that it was rendered for. Until that spec
 //! changes, the recorded template is applied again field for field, whatever this release would render: an upgrade of
-//! the controller, or its rollback, restarts no pod. What changes no pod (replicas, rollout, pausing) is no change.
+//! the controller, or its rollback, restarts no pod. What changes no pod (replicas, rollout, pausing) is no change. A spec
+//! that is changed back while its pods are there gets their template again, as their ReplicaSet has it recorded.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use api::{aiinference, labels};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use workload::{
-    deployment::DeploymentView,
+    deployment::{DeploymentView, Rendered},
     kept_template::{LONGEST_RECORD, differences},
     pod::PodView,
 };
@@ -29,7 +30,7 @@ pub(super) struct Revision<'a> {
     record: Record,
     /// Whether the Deployment asks for this revision already.
     pub(super) is_deployed: bool,
-    /// Its pods; none before it is deployed.
+    /// Its pods; before it is deployed, those that are left of an earlier time.
     pub(super) pods: &'a [Arc<PodView>],
     /// Fields in which the kept template differs from what this release would render.
     pub(super) outdated: Vec<String>,
@@ -40,7 +41,8 @@ pub(super) struct Revision<'a> {
 #[serde(rename_all = "camelCase", default)]
 struct Record {
     /// Hash of the part of the spec that decides what a pod looks like.
-    template: String,
+    #[serde(rename = "template")]
+    spec_hash: String,
     image: String,
     loader_image: String,
     profile: String,
@@ -59,27 +61,33 @@ pub(super) fn revision<'a>(
     // A struct of plain fields with string keys: writing it as JSON cannot fail.
     let rendered = serde_json::to_value(pod_template(valid, profile, &image, defaults)).unwrap_or_default();
     let record = Record {
-        template: valid.template_hash.clone(),
+        spec_hash: valid.spec_hash.clone(),
         image,
         loader_image: defaults.loader_image.clone(),
         profile: profile.id.to_owned(),
         refresh: valid.refresh.clone(),
     };
     let deployment = observed.deployment.as_ref().filter(|deployment| is_deployed(valid, deployment));
-    let Some(deployment) = deployment else {
-        return Revision { template: rendered, record, is_deployed: false, pods: &[], outdated: Vec::new() };
+    let is_deployed = deployment.is_some();
+    let (kept, resolved, pods) = match (deployment, returned(valid, observed)) {
+        (Some(deployment), _) => (
+            deployment.kept_template.as_deref(),
+            deployment.resolved.as_deref(),
+            observed.deployed.as_deref().unwrap_or_default(),
+        ),
+        (None, Some((Rendered { resolved, template }, pods))) => (Some(&**template), Some(&**resolved), pods),
+        (None, None) => (None, None, &[][..]),
     };
-    let pods = observed.deployed.as_deref().unwrap_or_default();
-    let kept = deployment.kept_template.as_deref().filter(|kept| **kept != *rendered.to_string());
+    let kept = kept.filter(|kept| **kept != *rendered.to_string());
     let Some(kept) = kept.and_then(|kept| serde_json::from_str::<Value>(kept).ok()) else {
-        return Revision { template: rendered, record, is_deployed: true, pods, outdated: Vec::new() };
+        return Revision { template: rendered, record, is_deployed, pods, outdated: Vec::new() };
     };
     let outdated = differences(&kept, &rendered);
-    let before = recorded(deployment);
+    let before = recorded(resolved);
     let image = image_of(&kept).unwrap_or(before.image);
     let record =
-        Record { template: record.template, image, refresh: before.refresh.or(record.refresh), ..before };
-    Revision { template: kept, record, is_deployed: true, pods, outdated }
+        Record { spec_hash: record.spec_hash, image, refresh: before.refresh.or(record.refresh), ..before };
+    Revision { template: kept, record, is_deployed, pods, outdated }
 }
 
 impl Revision<'_> {
@@ -107,20 +115,41 @@ impl Revision<'_> {
     }
 }
 
-/// Whether the Deployment was rendered for this very spec, as far as its pods are concerned, and for this value of the
-/// annotation that asks for a newer rendering.
-pub(crate) fn is_deployed(valid: &ValidInference, deployment: &DeploymentView) -> bool {
-    let record = recorded(deployment);
-    // The generation counts, too: another release may hash the same spec differently.
-    let is_of_spec = deployment.generation.as_deref() == Some(valid.generation.to_string().as_str())
-        || record.template == valid.template_hash;
-    is_of_spec && (valid.refresh.is_none() || valid.refresh == record.refresh)
+/// Whether pods of this very spec run, or are about to.
+pub(crate) fn runs(valid: &ValidInference, observed: &Observed) -> bool {
+    let deployment = observed.deployment.as_ref();
+    deployment.is_some_and(|deployment| is_deployed(valid, deployment)) || returned(valid, observed).is_some()
+}
+
+/// Whether the Deployment was rendered for this spec. The generation counts, too: another release may hash the same spec
+/// differently.
+fn is_deployed(valid: &ValidInference, deployment: &DeploymentView) -> bool {
+    let is_of_generation = deployment.generation.as_deref() == Some(valid.generation.to_string().as_str());
+    is_of(valid, &recorded(deployment.resolved.as_deref()), is_of_generation)
+}
+
+/// An older revision that was rendered for this spec and has pods: the spec was changed, and is changed back before they
+/// are gone. Of several, that which serves most.
+fn returned<'a>(
+    valid: &ValidInference,
+    observed: &'a Observed,
+) -> Option<(&'a Rendered, &'a [Arc<PodView>])> {
+    let of_spec = observed.older.iter().filter_map(|older| {
+        let rendered = older.revision.rendered.as_deref()?;
+        is_of(valid, &recorded(Some(&rendered.resolved)), false).then_some((rendered, older.pods.as_slice()))
+    });
+    of_spec.max_by_key(|(_, pods)| pods.iter().filter(|pod| pod.is_ready).count())
+}
+
+/// As far as pods are concerned, and for this value of the annotation that asks for a newer rendering.
+fn is_of(valid: &ValidInference, record: &Record, is_of_generation: bool) -> bool {
+    (is_of_generation || record.spec_hash == valid.spec_hash)
+        && (valid.refresh.is_none() || valid.refresh == record.refresh)
 }
 
 /// A record that cannot be read is as good as none: the template itself is kept anyway.
-fn recorded(deployment: &DeploymentView) -> Record {
-    let record = deployment.resolved.as_deref().and_then(|record| serde_json::from_str(record).ok());
-    record.unwrap_or_default()
+fn recorded(resolved: Option<&str>) -> Record {
+    resolved.and_then(|record| serde_json::from_str(record).ok()).unwrap_or_default()
 }
 
 fn image_of(template: &Value) -> Option<String> {

@@ -14,7 +14,7 @@ use super::{
     revision::Revision,
 };
 use crate::{
-    observe::Observed,
+    observe::{Observed, Older},
     validate::{Source, ValidInference},
 };
 
@@ -32,12 +32,16 @@ pub(super) struct Decision {
     pub(super) look_again: Option<Duration>,
     /// What a user must know before it happens: nothing serves for a while.
     pub(super) warning: Option<String>,
+    /// What an old pod would give back and the new one lacks, so that it is known since when.
+    pub(super) lacks: Vec<String>,
+    /// Why no old pod goes for a new one that lacks GPUs, where that is known.
+    pub(super) spares: Option<&'static str>,
 }
 
-/// Room that the new pod lacks and an old pod would give back.
-struct Shortage {
-    since: Option<Timestamp>,
-}
+/// What the scheduler says of a claim that is ReadWriteOncePod.
+const USED_BY_A_POD: &str = "PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+/// How a quota is named in `lacks`; everything else by the uid of the pod.
+const QUOTA: &str = "quota";
 
 pub(super) fn rollout(
     valid: &ValidInference,
@@ -45,13 +49,30 @@ pub(super) fn rollout(
     observed: &Observed,
     now: Timestamp,
 ) -> Decision {
-    let (strategy, look_again) = strategy(valid, revision, observed, now);
+    let may_give_up =
+        valid.rollout == Rollout::Auto && revision.is_deployed && observed.others().next().is_some();
+    let lacks = if may_give_up { lacks(valid, revision, observed) } else { Vec::new() };
+    let (strategy, look_again) = match valid.rollout {
+        Rollout::Surge => (Strategy::Surge, None),
+        Rollout::Replace if cannot_run(valid, observed) => (Strategy::Surge, None),
+        Rollout::Replace => (Strategy::Replace, None),
+        Rollout::Auto if may_give_up && !cannot_run(valid, observed) => {
+            surge_or_replace(valid, observed, &lacks, now)
+        }
+        Rollout::Auto => (Strategy::Surge, None),
+    };
+    let spares = if may_give_up && lacks.is_empty() { spares(valid, revision, observed) } else { None };
     // Before the change is made: afterwards the pod is gone.
     let replaces = |deployment: &DeploymentView| revision.is_deployed && deployment.replaces;
     let is_ahead = observed.deployment.as_ref().is_some_and(|deployment| !replaces(deployment));
     let ready: Vec<&PodView> = observed.pods().filter(|pod| pod.is_ready).collect();
     let warning = match (strategy, ready.as_slice()) {
-        (Strategy::Replace, [last]) if is_ahead && valid.replicas > 0 && will_roll(revision, observed) => {
+        (Strategy::Replace, [last])
+            if is_ahead
+                && valid.replicas > 0
+                && will_roll(revision, observed)
+                && revision.ready().next().is_none() =>
+        {
             Some(format!(
                 "rollout is {:?}: pod {} is the only one that serves, and stops before the new revision is ready",
                 valid.rollout,
@@ -60,7 +81,7 @@ pub(super) fn rollout(
         }
         _ => None,
     };
-    Decision { strategy, look_again, warning }
+    Decision { strategy, look_again, warning, lacks, spares }
 }
 
 /// Whether pods are about to be exchanged, or are being.
@@ -68,40 +89,25 @@ fn will_roll(revision: &Revision<'_>, observed: &Observed) -> bool {
     !revision.is_deployed || observed.others().next().is_some()
 }
 
-fn strategy(
+fn surge_or_replace(
     valid: &ValidInference,
-    revision: &Revision<'_>,
     observed: &Observed,
+    lacks: &[String],
     now: Timestamp,
 ) -> (Strategy, Option<Duration>) {
-    match valid.rollout {
-        Rollout::Surge => (Strategy::Surge, None),
-        Rollout::Replace if cannot_run(valid, observed) => (Strategy::Surge, None),
-        Rollout::Replace => (Strategy::Replace, None),
-        Rollout::Auto => {
-            let is_rolling = revision.is_deployed && observed.others().next().is_some();
-            let Some(deployment) = observed.deployment.as_ref().filter(|_| is_rolling) else {
-                return (Strategy::Surge, None);
-            };
-            if cannot_run(valid, observed) {
-                return (Strategy::Surge, None);
-            }
-            // Once given up, surging stays given up until the rollout ends, or the two would alternate.
-            if deployment.replaces {
-                return (Strategy::Replace, None);
-            }
-            let Some(Shortage { since }) = shortage(valid, revision, observed) else {
-                return (Strategy::Surge, None);
-            };
-            // Clock skew can make this negative; treat it as zero.
-            let waited = since.map_or(Duration::ZERO, |since| {
-                Duration::try_from(now.duration_since(since)).unwrap_or_default()
-            });
-            match valid.surge_timeout.checked_sub(waited).filter(|left| !left.is_zero()) {
-                None => (Strategy::Replace, None),
-                left => (Strategy::Surge, left),
-            }
-        }
+    // Once given up, surging stays given up until the rollout ends, or the two would alternate.
+    if observed.deployment.as_ref().is_some_and(|deployment| deployment.replaces) {
+        return (Strategy::Replace, None);
+    }
+    let lacked_for = lacks.iter().map(|what| {
+        let since = observed.lasting.get(what).copied().unwrap_or(now);
+        // Clock skew can make this negative; treat it as zero.
+        Duration::try_from(now.duration_since(since)).unwrap_or_default()
+    });
+    let Some(waited) = lacked_for.max() else { return (Strategy::Surge, None) };
+    match valid.surge_timeout.checked_sub(waited).filter(|left| !left.is_zero()) {
+        None => (Strategy::Replace, None),
+        left => (Strategy::Surge, left),
     }
 }
 
@@ -115,38 +121,54 @@ fn cannot_run(valid: &ValidInference, observed: &Observed) -> bool {
     demand.shortage(rooms).is_some() && observed.pods().all(|pod| fit(pod) == Fit::TooSmall)
 }
 
-/// What keeps a pod of the new revision from its place, if an old pod would give exactly that back.
-fn shortage(valid: &ValidInference, revision: &Revision<'_>, observed: &Observed) -> Option<Shortage> {
-    let of_quota = quota_shortage(valid, observed);
-    let of_pods = revision.pods.iter().filter_map(|pod| {
-        gpu_shortage(valid, observed, pod).or_else(|| claim_shortage(valid, observed, pod))
-    });
-    of_quota.into_iter().chain(of_pods).min_by_key(|shortage| shortage.since)
+/// What keeps pods of the new revision from their places, if an old pod would give exactly that back.
+fn lacks(valid: &ValidInference, revision: &Revision<'_>, observed: &Observed) -> Vec<String> {
+    let of_quota = lacks_quota(valid, observed).then(|| QUOTA.to_owned());
+    let pods = revision.pods.iter().map(AsRef::as_ref);
+    let of_pods = pods.filter(|pod| lacks_gpus(valid, observed, pod) || lacks_claim(valid, observed, pod));
+    of_quota.into_iter().chain(of_pods.map(|pod| pod.uid().to_owned())).collect()
 }
 
 /// Counted here, and confirmed by the scheduler, which sees more: nothing but GPUs is short on any node that the pod may
 /// use.
-fn gpu_shortage(valid: &ValidInference, observed: &Observed, pod: &PodView) -> Option<Shortage> {
-    let (demand, rooms) = demand(valid).zip(observed.rooms.as_deref())?;
-    let scheduled = pod.scheduled.as_ref().filter(|_| pod.is_unschedulable())?;
-    let mut short = insufficient(&scheduled.message).peekable();
+fn lacks_gpus(valid: &ValidInference, observed: &Observed, pod: &PodView) -> bool {
+    let Some((demand, rooms)) = demand(valid).zip(observed.rooms.as_deref()) else { return false };
+    let mut short = insufficient(pod).peekable();
     let only_gpus = short.peek().is_some() && short.all(|resource| resource == demand.gpus.resource);
     // Of every old pod: the ReplicaSet chooses which of them goes.
     let would_fit = observed.others().all(|old| demand.fit_instead_of(old, rooms) == Fit::Fits);
-    let is_counted = demand.shortage(rooms).is_some();
-    (only_gpus && is_counted && would_fit).then_some(Shortage { since: scheduled.last_transition_time })
+    only_gpus && demand.shortage(rooms).is_some() && would_fit
 }
 
-/// Resources that the scheduler names: `2 Insufficient nvidia.com/gpu, 1 Insufficient cpu.`
-fn insufficient(message: &str) -> impl Iterator<Item = &str> {
-    let names = message.split("Insufficient ").skip(1);
+/// For the message about the pod that lacks GPUs.
+fn spares(valid: &ValidInference, revision: &Revision<'_>, observed: &Observed) -> Option<&'static str> {
+    let demand = demand(valid)?;
+    let is_gpu = |resource: &str| resource == demand.gpus.resource;
+    let pod = revision.pods.iter().find(|pod| insufficient(pod).any(is_gpu))?;
+    if insufficient(pod).any(|resource| !is_gpu(resource)) {
+        return Some("no older pod is given up for it, because not only GPUs are short");
+    }
+    let rooms = observed.rooms.as_deref()?;
+    let too_small = |old| demand.fit_instead_of(old, rooms) == Fit::TooSmall;
+    observed
+        .others()
+        .any(too_small)
+        .then_some("no older pod is given up for it, because not each of them would make enough room")
+}
+
+/// Resources that the scheduler names of a pod that it cannot place: `2 Insufficient nvidia.com/gpu, 1 Insufficient cpu.`
+fn insufficient(pod: &PodView) -> impl Iterator<Item = &str> {
+    let message =
+        pod.scheduled.as_ref().filter(|_| pod.is_unschedulable()).map(|scheduled| &scheduled.message);
+    let names = message.into_iter().flat_map(|message| message.split("Insufficient ").skip(1));
     names.filter_map(|rest| rest.split([',', ' ']).next().map(|name| name.trim_end_matches('.')))
 }
 
 /// A quota of GPUs or of pods that has room for the new pod once an old one is gone.
-fn quota_shortage(valid: &ValidInference, observed: &Observed) -> Option<Shortage> {
-    let failure = observed.deployment.as_ref()?.creation_failure.as_ref()?;
-    let (_, quota) = failure.message.split_once("exceeded quota: ")?;
+fn lacks_quota(valid: &ValidInference, observed: &Observed) -> bool {
+    let failure = observed.deployment.as_ref().and_then(|deployment| deployment.creation_failure.as_ref());
+    let quota = failure.and_then(|failure| failure.message.split_once("exceeded quota: "));
+    let Some((_, quota)) = quota else { return false };
     let amounts = |label: &str| -> Option<Vec<(&str, i64)>> {
         let (_, rest) = quota.split_once(label)?;
         let end = [", used: ", ", limited: "].iter().filter_map(|next| rest.find(next)).min();
@@ -155,7 +177,8 @@ fn quota_shortage(valid: &ValidInference, observed: &Observed) -> Option<Shortag
             .map(|pair| pair.trim().split_once('=').and_then(|(n, v)| Some((n, quantity::whole(v)?))))
             .collect()
     };
-    let (requested, used, limited) = (amounts("requested: ")?, amounts("used: ")?, amounts("limited: ")?);
+    let amounts = amounts("requested: ").zip(amounts("used: ")).zip(amounts("limited: "));
+    let Some(((requested, used), limited)) = amounts else { return false };
     let gpus = valid.gpus.as_ref();
     let fits_without = |old: &PodView| {
         requested.iter().all(|(name, wanted)| {
@@ -172,19 +195,32 @@ fn quota_shortage(valid: &ValidInference, observed: &Observed) -> Option<Shortag
         })
     };
     // Of every old pod: the ReplicaSet chooses which of them goes.
-    observed.others().all(fits_without).then_some(Shortage { since: failure.last_transition_time })
+    observed.others().all(fits_without)
 }
 
-/// A claim of one node at a time: the volume cannot be attached where the new pod was placed, as the cluster itself
-/// reports, and an old pod has it elsewhere.
-fn claim_shortage(valid: &ValidInference, observed: &Observed, pod: &PodView) -> Option<Shortage> {
-    let claim = observed.claim.as_ref().filter(|_| matches!(valid.source, Source::Claim { .. }))?;
-    let node = pod.node.as_deref()?;
-    let is_elsewhere = observed.others().any(|old| old.node.as_deref().is_some_and(|held| held != node));
-    let waits = observed.unattached.contains_key(pod.uid()) && !claim.is_shareable() && is_elsewhere;
-    waits.then(|| Shortage {
-        since: pod.scheduled.as_ref().and_then(|scheduled| scheduled.last_transition_time).or(pod.created()),
-    })
+/// A claim that an old pod has, and that the new one cannot have beside it: its volume cannot be attached where the new pod
+/// was placed, as the cluster itself reports, or, if one pod at a time may use it, the scheduler places no other.
+fn lacks_claim(valid: &ValidInference, observed: &Observed, pod: &PodView) -> bool {
+    let Source::Claim { claim: name, path: _ } = &valid.source else { return false };
+    if observed.claim.as_ref().is_none_or(|claim| claim.is_shareable()) {
+        return false;
+    }
+    let mounts = format!("\"claimName\":\"{name}\"");
+    let has_claim = |older: &&Older| {
+        older.revision.rendered.as_ref().is_some_and(|rendered| rendered.template.contains(&mounts))
+    };
+    let mut holders = observed.older.iter().filter(has_claim).flat_map(|older| &older.pods);
+    match &pod.node {
+        Some(node) => {
+            observed.unattached.contains_key(pod.uid())
+                && holders.any(|old| old.node.as_ref().is_some_and(|held| held != node))
+        }
+        None => {
+            let said =
+                pod.scheduled.as_ref().is_some_and(|scheduled| scheduled.message.contains(USED_BY_A_POD));
+            pod.is_unschedulable() && said && insufficient(pod).next().is_none() && holders.next().is_some()
+        }
+    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,12 @@ use crate::{observe::Observed, validate::ValidInference};
 /// A pod is placed sooner than that, unless something is wrong.
 const NEW_FOR: Duration = Duration::from_secs(5);
 
+/// Measured numbers change with every pod of the cluster. A change of them alone is written after it has lasted so long:
+/// no two such writes are closer together, after a restart of the process neither.
+const MEASURED_EVERY: Duration = Duration::from_secs(10);
+/// That such a change has not been written yet.
+pub(super) const MEASURED: &str = "measured";
+
 pub(super) fn of_valid(
     valid: &ValidInference,
     revision: &Revision<'_>,
@@ -69,6 +75,21 @@ fn written(observed: &Observed, judged: Judged, now: Timestamp) -> AIInferenceSt
     }
 }
 
+/// How long a status may wait that differs in measured numbers alone, such as free GPUs.
+pub(super) fn may_measure(
+    observed: &Observed,
+    status: &AIInferenceStatus,
+    now: Timestamp,
+) -> Option<Duration> {
+    let before = observed.model.status.as_ref()?;
+    if before == status || worded(before, without_numbers) != worded(status, without_numbers) {
+        return None;
+    }
+    let since = observed.lasting.get(MEASURED).copied().unwrap_or(now);
+    let age = Duration::try_from(now.duration_since(since)).unwrap_or_default();
+    MEASURED_EVERY.checked_sub(age).filter(|left| !left.is_zero())
+}
+
 /// How long a status that differs in counts and wording alone may wait: while pods are new these change by the moment,
 /// and each step would be a write. Phase, conditions and their reasons are written at once.
 pub(super) fn may_wait(observed: &Observed, status: &AIInferenceStatus, now: Timestamp) -> Option<Duration> {
@@ -90,13 +111,23 @@ fn without_steps(status: &AIInferenceStatus) -> AIInferenceStatus {
         replicas: 0,
         updated_replicas: 0,
         updated_ready_replicas: 0,
-        conditions: status
-            .conditions
-            .iter()
-            .map(|condition| Condition { message: String::new(), ..condition.clone() })
-            .collect(),
-        ..status.clone()
+        ..worded(status, |_| String::new())
     }
+}
+
+fn worded(status: &AIInferenceStatus, words: impl Fn(&str) -> String) -> AIInferenceStatus {
+    let reworded =
+        |condition: &Condition| Condition { message: words(&condition.message), ..condition.clone() };
+    AIInferenceStatus { conditions: status.conditions.iter().map(reworded).collect(), ..status.clone() }
+}
+
+/// Those that stand alone: one in a name is none.
+fn without_numbers(message: &str) -> String {
+    let is_number = |word: &&str| {
+        let word = word.trim_matches(|c: char| c.is_ascii_punctuation());
+        !word.is_empty() && word.chars().all(|c| c.is_ascii_digit())
+    };
+    message.split(' ').filter(|word| !is_number(word)).collect::<Vec<_>>().join(" ")
 }
 
 fn is_stopped(observed: &Observed) -> bool {

@@ -6,6 +6,7 @@ use api::{
 };
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use runtime::{events::Severity, refusal::Refusal};
+use workload::gpu::Room;
 
 use super::{Child, Deletion, LOOK_AGAIN_AFTER_LEFTOVER, LOOK_AGAIN_AFTER_REFUSAL, Plan, refused, rejected};
 use crate::{
@@ -171,6 +172,53 @@ fn reason_of<'a>(plan: &'a Plan, type_: &str) -> (&'a str, &'a str) {
 }
 
 #[test]
+fn a_spec_that_is_changed_back_gets_the_template_of_the_pods_that_still_serve() {
+    let mut scene = Scene::ready(1);
+    scene.observe(|observed| {
+        let known = observed.deployment.as_mut().unwrap();
+        known.kept_template =
+            known.kept_template.as_ref().map(|kept| kept.replace("loader:1", "loader:0").into());
+    });
+    scene.edit_spec(|spec| {
+        spec.rollout = Rollout::Replace;
+        spec.image = Some("typo:1".into());
+    });
+    scene.roll();
+    let loader =
+        |plan: &Plan| template(plan).spec.unwrap().init_containers.unwrap()[0].image.clone().unwrap();
+    assert_eq!(loader(&scene.plan()), "loader:1");
+    scene.edit_spec(|spec| spec.image = None);
+    let back = scene.plan();
+    assert_eq!(loader(&back), "loader:0", "no word of a pod that would stop, either");
+    assert_eq!(reason(&back.status, conditions::READY), ("True", reasons::READY));
+    assert_eq!(reason(&back.status, conditions::TEMPLATE_OUTDATED).0, "True");
+
+    let refreshed = |scene: &mut Scene, value: &str| {
+        scene.observe(|observed| {
+            let meta = &mut std::sync::Arc::make_mut(&mut observed.model).metadata;
+            meta.annotations = Some([(labels::REFRESH.to_owned(), value.to_owned())].into());
+        });
+        scene.write_status();
+        loader(&scene.plan())
+    };
+    assert_eq!(refreshed(&mut scene, "now"), "loader:1", "a newer rendering is asked for");
+}
+
+#[test]
+fn a_flag_that_is_refused_since_is_tolerated_while_pods_of_that_spec_are_left() {
+    let mut scene = Scene::ready(1);
+    scene.edit_spec(|spec| spec.args = vec!["--port=1".into()]);
+    scene.settle(1);
+    scene.edit_spec(|spec| spec.image = Some("typo:1".into()));
+    scene.roll();
+    scene.edit_spec(|spec| spec.image = None);
+    let runs = |scene: &Scene| super::runs(&validate(&scene.observed().model).unwrap(), &scene.observed());
+    assert!(runs(&scene));
+    scene.observe(|observed| observed.older.clear());
+    assert!(!runs(&scene));
+}
+
+#[test]
 fn fields_that_this_release_does_not_know_are_kept() {
     let (plan, _) = with_record(|deployment| {
         let mut kept: serde_json::Value =
@@ -278,7 +326,8 @@ fn the_first_phase_of_a_new_object_has_a_time() {
 fn pods_of_another_template_do_not_make_it_ready() {
     let mut scene = Scene::ready(2);
     // As after an edit of the Deployment: there is no revision of that template yet.
-    scene.observe(|observed| observed.others = observed.deployed.take().unwrap());
+    scene.older_pods(2);
+    scene.observe(|observed| observed.deployed = None);
     let status = scene.plan().status;
     assert_eq!(reason(&status, conditions::READY).0, "False");
     assert_eq!((status.ready_replicas, status.updated_ready_replicas), (2, 0));
@@ -316,6 +365,51 @@ fn counts_of_new_pods_wait_a_moment_and_a_turn_does_not() {
     assert_eq!(seen(&scene, -5), (1, None), "clocks that disagree hold nothing back");
     scene.pods(&[&new("node: gpu-0")]);
     assert_eq!(seen(&scene, 0), (1, None), "it has found a node");
+}
+
+#[test]
+fn a_measured_number_is_written_once_it_has_differed_for_ten_seconds_and_anything_else_at_once() {
+    let mut scene = Scene::new(CHAT);
+    scene.settle(0);
+    let stuck = |name: &str| {
+        format!(
+            "{{name: {name}, conditions: [{{type: PodScheduled, status: 'False', reason: Unschedulable, message: \
+             '1 Insufficient nvidia.com/gpu.'}}]}}"
+        )
+    };
+    scene.pods(&[&stuck("a")]);
+    let free = |scene: &mut Scene, free: i64| {
+        let node = "{metadata: {name: gpu-0, labels: {nvidia.com/gpu.product: A100}}}";
+        let room = Room { node: std::sync::Arc::new(serde_saphyr::from_str(node).unwrap()), free };
+        // More of them are asked for than there are.
+        scene.observe(|observed| observed.rooms = Some(vec![room]));
+    };
+    scene.edit_spec(|spec| spec.gpu.count = 4);
+    scene.settle(0);
+    scene.pods(&[&stuck("a")]);
+    free(&mut scene, 1);
+    scene.write_status();
+    free(&mut scene, 2);
+    let seen = |scene: &Scene, seconds| {
+        let plan = scene.plan_with(&defaults(&[]), at(seconds));
+        let said = condition(&plan.status, conditions::SCHEDULED).2;
+        (said[said.len() - 1..].to_owned(), plan.lasting, plan.requeue_after.map(|wait| wait.as_secs()))
+    };
+    let measured = || vec!["measured".to_owned()];
+    assert_eq!(seen(&scene, 0), ("1".into(), measured(), Some(10)));
+    scene.observe(|observed| observed.lasting = [("measured".to_owned(), at(0))].into());
+    assert_eq!(seen(&scene, 9), ("1".into(), measured(), Some(1)));
+    assert_eq!(seen(&scene, 10), ("2".into(), vec![], Some(30)));
+    free(&mut scene, 1);
+    assert_eq!(seen(&scene, 9).1, [""; 0], "it is as it was written");
+
+    scene.pods(&[&stuck("a"), &stuck("b")]);
+    free(&mut scene, 2);
+    assert_eq!(seen(&scene, 1).0, "2", "a count has changed, too");
+    free(&mut scene, 4);
+    assert_eq!(reason(&scene.plan().status, conditions::SCHEDULED).1, reasons::INSUFFICIENT_GPU);
+    scene.observe(|observed| observed.rooms = None);
+    assert!(scene.plan().lasting.is_empty(), "other words are no measured number");
 }
 
 #[test]

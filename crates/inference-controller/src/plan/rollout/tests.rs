@@ -25,9 +25,12 @@ fn stuck(rollout: &str, for_seconds: i64, message: &str) -> Scene {
     scene.pods(&[&format!(
         "{{phase: Pending, conditions: [{{type: PodScheduled, status: 'False', reason: Unschedulable, \
          message: '{message}', lastTransitionTime: '{}'}}]}}",
-        at(-for_seconds)
+        at(-9_000)
     )]);
-    scene.observe(|observed| observed.rooms = Some(vec![room("A100", 0)]));
+    scene.observe(|observed| {
+        observed.rooms = Some(vec![room("A100", 0)]);
+        observed.lasting = [("chat-0".to_owned(), at(-for_seconds))].into();
+    });
     scene
 }
 
@@ -52,6 +55,8 @@ fn auto_surges_until_gpus_have_been_short_for_the_time_that_the_user_allows() {
         strategy: Strategy::Surge,
         look_again: Some(Duration::from_secs(seconds)),
         warning: None,
+        lacks: vec!["chat-0".into()],
+        spares: None,
     };
     assert_eq!(decided(&stuck("Auto", 0, SHORT)), waits(300));
     assert_eq!(decided(&stuck("Auto", 299, SHORT)), waits(1));
@@ -63,7 +68,9 @@ fn auto_never_gives_a_ready_pod_up_for_a_product_that_no_node_has() {
     let mut scene =
         stuck("Auto", 9_000, "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.");
     scene.observe(|observed| observed.rooms = Some(vec![room("H100", 8)]));
-    assert_eq!(decided(&scene), Decision { strategy: Strategy::Surge, look_again: None, warning: None });
+    let (lacks, spares) = (Vec::new(), None);
+    let surges = Decision { strategy: Strategy::Surge, look_again: None, warning: None, lacks, spares };
+    assert_eq!(decided(&scene), surges);
 }
 
 #[test]
@@ -110,12 +117,13 @@ fn auto_that_has_given_up_surging_replaces_until_the_rollout_ends() {
 fn quota(scene: &mut Scene, message: &str, for_seconds: i64) {
     let failure = format!(
         "{{type: ReplicaFailure, status: 'True', message: '{message}', lastTransitionTime: '{}'}}",
-        at(-for_seconds)
+        at(-9_000)
     );
     scene.pods(&[]);
     scene.observe(|observed| {
         observed.deployment.as_mut().unwrap().creation_failure =
             Some(serde_saphyr::from_str(&failure).unwrap());
+        observed.lasting = [(QUOTA.to_owned(), at(-for_seconds))].into();
     });
 }
 
@@ -148,8 +156,7 @@ fn a_claim_of_one_node_counts_as_a_shortage_while_the_new_pod_waits_elsewhere() 
         let mut scene = Scene::new("{modelSource: pvc://models, engine: vllm, gpu: {count: 1}, replicas: 1}");
         scene.settle(1);
         scene.edit_spec(|spec| spec.args = vec!["--x".into()]);
-        scene.settle(0);
-        scene.older_pods(1);
+        scene.roll();
         let claim = format!(
             "{{metadata: {{name: models}}, spec: {{accessModes: [{modes}]}}, status: {{phase: Bound}}}}"
         );
@@ -162,6 +169,7 @@ fn a_claim_of_one_node_counts_as_a_shortage_while_the_new_pod_waits_elsewhere() 
             observed.claim = Some(Arc::new(serde_saphyr::from_str(&claim).unwrap()));
             let said = "Multi-Attach error for volume \"models\"".to_owned();
             observed.unattached = reported.then(|| ("new".to_owned(), said)).into_iter().collect();
+            observed.lasting = [("new".to_owned(), at(-300))].into();
         });
         strategy_of(&scene)
     };
@@ -172,11 +180,74 @@ fn a_claim_of_one_node_counts_as_a_shortage_while_the_new_pod_waits_elsewhere() 
 }
 
 #[test]
+fn a_claim_of_one_pod_counts_as_a_shortage_while_an_old_pod_has_it() {
+    let decided = |source: &str, message: &str| {
+        let mut scene = Scene::new("{modelSource: pvc://models, engine: vllm, gpu: {count: 1}, replicas: 1}");
+        scene.settle(1);
+        scene.edit_spec(|spec| {
+            spec.model_source = source.into();
+            spec.args = vec!["--x".into()];
+        });
+        scene.roll();
+        scene.pods(&[&format!(
+            "{{name: new, conditions: [{{type: PodScheduled, status: 'False', message: '{message}'}}]}}"
+        )]);
+        let claim = "{metadata: {name: any}, spec: {accessModes: [ReadWriteOncePod]}}";
+        scene.observe(|observed| {
+            observed.claim = Some(Arc::new(serde_saphyr::from_str(claim).unwrap()));
+            observed.lasting = [("new".to_owned(), at(-300))].into();
+        });
+        strategy_of(&scene)
+    };
+    let used = "0/2 nodes are available: 1 node has pod using PersistentVolumeClaim with the same name and \
+                ReadWriteOncePod access mode, 1 node(s) had untolerated taint {a: b}.";
+    assert_eq!(decided("pvc://models", used), Strategy::Replace);
+    assert_eq!(decided("pvc://others", used), Strategy::Surge, "no old pod has that claim");
+    let more = format!("{used} 1 Insufficient cpu.");
+    assert_eq!(decided("pvc://models", &more), Strategy::Surge, "something else is short, too");
+    assert_eq!(decided("pvc://models", "0/1 nodes are available"), Strategy::Surge);
+}
+
+#[test]
+fn the_time_counts_from_when_gpus_were_first_short_and_not_from_when_the_pod_first_found_no_node() {
+    let mut scene = stuck("Auto", 0, "0/1 nodes are available: 1 Insufficient cpu.");
+    assert_eq!(decided(&scene).lacks, [""; 0]);
+    scene = stuck("Auto", 0, SHORT);
+    scene.observe(|observed| observed.lasting.clear());
+    assert_eq!(scene.plan().lasting, ["chat-0"], "from now on it is known since when");
+    assert_eq!(decided(&scene).look_again, Some(Duration::from_secs(300)));
+    scene.observe(|observed| observed.lasting = [("another pod".to_owned(), at(-900))].into());
+    assert_eq!(strategy_of(&scene), Strategy::Surge);
+    let announced = stuck("Auto", 300, SHORT).plan();
+    assert!(
+        announced.children.is_empty() && announced.lasting == ["chat-0"],
+        "the announcement changes nothing"
+    );
+}
+
+#[test]
+fn the_message_says_why_no_old_pod_is_given_up() {
+    let said = |scene: &Scene| {
+        let conditions = scene.plan().status.conditions;
+        conditions.iter().find(|c| c.type_ == api::conditions::SCHEDULED).unwrap().message.clone()
+    };
+    let two = "0/2 nodes are available: 1 Insufficient cpu, 1 Insufficient nvidia.com/gpu.";
+    let because = "; no older pod is given up for it, because not only GPUs are short";
+    assert_eq!(said(&stuck("Auto", 9_000, two)), format!("needs 1 nvidia.com/gpu on A100; free: 0{because}"));
+    let mut small = stuck("Auto", 9_000, SHORT);
+    small.observe(|observed| observed.older[0].pods = vec![Arc::new(crate::tests::pod("{node: gpu-9}"))]);
+    assert!(said(&small).ends_with("because not each of them would make enough room"));
+    for plain in [stuck("Auto", 0, SHORT), stuck("Surge", 9_000, two)] {
+        assert_eq!(said(&plain), "needs 1 nvidia.com/gpu on A100; free: 0");
+    }
+}
+
+#[test]
 fn no_ready_pod_goes_where_another_old_pod_might_go_in_its_place_for_nothing() {
     let mut scene = stuck("Auto", 9_000, SHORT);
     scene.observe(|observed| {
         let elsewhere = crate::tests::pod("{name: elsewhere, ready: true, node: gpu-9, gpus: 1}");
-        observed.others.push(Arc::new(elsewhere));
+        observed.older[0].pods.push(Arc::new(elsewhere));
     });
     assert_eq!(strategy_of(&scene), Strategy::Surge, "the ReplicaSet chooses, and may choose wrongly");
 }
