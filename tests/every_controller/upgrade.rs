@@ -20,7 +20,7 @@ use kube::{
 use local_cluster::{ClusterSpec, NodePool, install::yaml_files};
 use serde_json::{Value, json};
 use tests::{
-    Scene, controller, fresh_name,
+    Scene, ask_until, controller, fresh_name,
     lives::{Life, life_of},
     start, tools, until_renewed, wait_for, within, workspace,
 };
@@ -79,6 +79,46 @@ async fn restarts_no_pod_of(release: &Path, released: &Controller) {
     let after = templates(&scene, &life).await;
     let changed = before.iter().zip(&after).filter(|(before, after)| before != after).count();
     assert_eq!(changed, 1, "only that of {object}");
+}
+
+#[tokio::test]
+async fn a_mistake_that_is_taken_back_after_an_upgrade_restarts_no_pod() {
+    for_every_controller(async |controller| {
+        for release in releases_of(controller) {
+            goes_back_to_the_pods_of(&release, controller).await;
+        }
+    })
+    .await;
+}
+
+async fn goes_back_to_the_pods_of(release: &Path, released: &Controller) {
+    let life = life_of(released);
+    let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
+    let scene = Scene::new(&cluster).await;
+    let objects = recreate_all(&scene, &life, release).await;
+    for object in &objects {
+        until_pods_are_ready(&scene, &life, object).await;
+    }
+    let (before, served) = (templates(&scene, &life).await, uids(&pods(&scene).await));
+    cluster.start_controller(&controller(released.name)).await.unwrap();
+    let (mistake, correction) = &life.mistake;
+    for object in &objects {
+        wait_for(&life.objects(&scene), object, "done, and its template outdated", within(), |object| {
+            life.kind.is_done(object) && outdated(object).is_some()
+        })
+        .await;
+        life.change(&scene, object, mistake).await;
+        ask_until(&format!("a pod of the mistake in {object}"), within(), async || {
+            let found = uids(&pods(&scene).await);
+            if found.len() > served.len() { Ok(()) } else { Err(format!("{found:?}")) }
+        })
+        .await;
+        life.change(&scene, object, correction).await;
+        life.until_done(&scene, object).await;
+        until_rolled_out(&scene, &life, object).await;
+    }
+    assert_eq!(templates(&scene, &life).await, before);
+    assert_eq!(uids(&pods(&scene).await), served);
 }
 
 #[tokio::test]

@@ -11,8 +11,8 @@ use api::{
     conditions, reasons,
 };
 use futures::{AsyncBufReadExt as _, TryStreamExt as _};
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
-use kube::api::LogParams;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, Secret};
+use kube::api::{DeleteParams, LogParams};
 use serde_json::{Value, json};
 use tests::{
     Scene, follow,
@@ -22,7 +22,7 @@ use tests::{
 
 use crate::{
     claims,
-    store::{BUCKET, MIB, Model, Read, Store, noise, on_real_nodes, pod_of, read_by, with},
+    store::{BUCKET, MIB, Model, Read, SECRET, Store, noise, on_real_nodes, pod_of, read_by, with},
 };
 
 #[tokio::test]
@@ -130,6 +130,18 @@ async fn wrong_credentials_are_told_and_mended_in_the_secret() {
     store.give_credentials("another-key").await;
     create(&scene, "chat", store.spec("qwen")).await;
     let told = told(&scene, "chat", reasons::SOURCE_UNAUTHORIZED, "correct the Secret").await;
+    told.heals(store.give_right_credentials()).await;
+}
+
+#[tokio::test]
+async fn a_secret_that_is_not_there_is_named_and_waited_for() {
+    let scene = real().await;
+    let store = Store::start(&scene).await;
+    store.put_model("qwen", &Model::small());
+    scene.api::<Secret>().delete(SECRET, &DeleteParams::default()).await.expect("the Secret is deleted");
+    create(&scene, "chat", store.spec("qwen")).await;
+    let missing = format!("Secret {}/{SECRET} does not exist", scene.namespace());
+    let told = told(&scene, "chat", reasons::SECRET_NOT_FOUND, &missing).await;
     told.heals(store.give_right_credentials()).await;
 }
 

@@ -19,7 +19,7 @@ pub(crate) const BUCKET: &str = "models";
 const ACCESS_KEY: &str = "AKIATESTACCESSKEY";
 const SECRET_KEY: &str = "test-secret-key-that-nobody-may-see";
 /// Name of the Secret with these two, in the test's namespace.
-const SECRET: &str = "store";
+pub(crate) const SECRET: &str = "store";
 
 /// An S3 server of one test, in the network that real nodes see. It ends with the cluster.
 pub(crate) struct Store<'a> {

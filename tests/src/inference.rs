@@ -40,6 +40,10 @@ pub(crate) fn life() -> Life {
         spec: json!({"modelSource": "s3://models/qwen", "engine": "vllm", "gpu": {"count": 1}}),
         scaled: json!({"replicas": 2}),
         changed: json!({"image": "engine:2"}),
+        mistake: (
+            json!({"scheduling": {"nodeSelector": {"disk": "typo"}}}),
+            json!({"scheduling": null}),
+        ),
         child: Child {
             resource: ApiResource::erase::<Deployment>(&()),
             suffix: "",

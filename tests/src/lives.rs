@@ -27,6 +27,8 @@ pub struct Life {
     /// What a user changes of the spec, in this order.
     pub scaled: Value,
     pub changed: Value,
+    /// A change with which no new pod finds a node, and the change that takes it back.
+    pub mistake: (Value, Value),
     /// The child that is edited by hand.
     pub child: Child,
     /// Lines of the metrics that the leader alone has once one object is done.

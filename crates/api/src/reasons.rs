@@ -50,6 +50,9 @@ pub const WARMUP_TIMEOUT: &str = "WarmupTimeout";
 pub const CRASH_LOOP: &str = "CrashLoop";
 pub const OUT_OF_MEMORY: &str = "OutOfMemory";
 pub const IMAGE_PULL_FAILED: &str = "ImagePullFailed";
+/// A Secret or a ConfigMap that a container refers to, or a key of it, does not exist.
+pub const SECRET_NOT_FOUND: &str = "SecretNotFound";
+pub const CONFIG_MAP_NOT_FOUND: &str = "ConfigMapNotFound";
 /// A volume of a pod cannot be attached or mounted.
 pub const VOLUME_NOT_ATTACHED: &str = "VolumeNotAttached";
 /// The node had too little memory or disk, and ended the pod.

@@ -21,8 +21,10 @@ pub const IMAGE_FAULTS: [&str; 6] = [
     "ImageInspectError",
     "RegistryUnavailable",
 ];
-/// How kubelets name a container that cannot be created, most often for want of a Secret or a key in it.
+/// How kubelets name a container that cannot be created.
 const CONFIG_FAULTS: [&str; 3] = ["CreateContainerConfigError", "CreateContainerError", "RunContainerError"];
+const SECRET: &str = "Secret";
+const CONFIG_MAP: &str = "ConfigMap";
 const BACK_OFF: &str = "CrashLoopBackOff";
 /// A kubelet resets the back-off of a container that ran this long (twice its longest back-off of 5 min).
 const STEADY_AFTER: Duration = Duration::from_secs(600);
@@ -30,6 +32,9 @@ const STEADY_AFTER: Duration = Duration::from_secs(600);
 /// A container that the kubelet cannot start.
 pub fn start_fault(pod: &PodView, container: &Container) -> Option<Cause> {
     let waiting = container.state.waiting.as_ref()?;
+    if let Some(missing) = missing_reference(pod, container, &waiting.message) {
+        return Some(missing);
+    }
     let reason = match waiting.reason.as_str() {
         reason if IMAGE_FAULTS.contains(&reason) => reasons::IMAGE_PULL_FAILED,
         reason if CONFIG_FAULTS.contains(&reason) => reasons::CRASH_LOOP,
@@ -42,6 +47,30 @@ pub fn start_fault(pod: &PodView, container: &Container) -> Option<Cause> {
         waiting.reason,
         quote(&waiting.message)
     );
+    Some(Cause { reason, message })
+}
+
+/// What a kubelet says of a Secret or a ConfigMap: `secret "x" not found`, `couldn't find key k in Secret demo/x`.
+fn missing_reference(pod: &PodView, container: &Container, said: &str) -> Option<Cause> {
+    let (kind, what) = if let Some(named) = said.strip_prefix("couldn't find key ") {
+        let (key, of) = named.rsplit_once(" in ")?;
+        (of.split_once(' ')?.0, format!("{of} has no key \"{key}\""))
+    } else {
+        let (kind, name) = said.strip_suffix("\" not found")?.split_once(" \"")?;
+        let kind = match kind {
+            "secret" => SECRET,
+            "configmap" => CONFIG_MAP,
+            _ => return None,
+        };
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        (kind, format!("{kind} {namespace}/{name} does not exist"))
+    };
+    let reason = match kind {
+        SECRET => reasons::SECRET_NOT_FOUND,
+        CONFIG_MAP => reasons::CONFIG_MAP_NOT_FOUND,
+        _ => return None,
+    };
+    let message = format!("{}; {} of pod {} needs it: add it", quote(&what), container.name, pod.name());
     Some(Cause { reason, message })
 }
 
@@ -138,5 +167,29 @@ mod tests {
         }
         assert_eq!(reason("CreateContainerConfigError"), Some(reasons::CRASH_LOOP));
         assert_eq!(reason("PodInitializing"), None);
+    }
+
+    #[test]
+    fn a_secret_that_is_missing_or_lacks_a_key_has_a_reason_of_its_own() {
+        let pod: PodView = serde_saphyr::from_str("{metadata: {name: chat-0, namespace: demo}}").unwrap();
+        let cause = |said: &str| {
+            let waiting = serde_json::json!({"reason": "CreateContainerConfigError", "message": said});
+            let state = serde_json::json!({"name": "engine", "state": {"waiting": waiting}});
+            let Cause { reason, message } =
+                start_fault(&pod, &serde_json::from_value(state).unwrap()).unwrap();
+            (reason, message.replace("; engine of pod chat-0 needs it: add it", ""))
+        };
+        let (secret, config_map) = (reasons::SECRET_NOT_FOUND, reasons::CONFIG_MAP_NOT_FOUND);
+        for (said, reason, message) in [
+            ("secret \"x\" not found", secret, "Secret demo/x does not exist"),
+            ("couldn't find key token in Secret demo/hf", secret, "Secret demo/hf has no key \"token\""),
+            ("configmap \"x\" not found", config_map, "ConfigMap demo/x does not exist"),
+            ("couldn't find key a.b in ConfigMap demo/x", config_map, "ConfigMap demo/x has no key \"a.b\""),
+        ] {
+            assert_eq!(cause(said), (reason, message.to_owned()));
+        }
+        for other in ["services have not yet been read at least once", "volume \"x\" not found", "a in b"] {
+            assert_eq!(cause(other).0, reasons::CRASH_LOOP, "{other}");
+        }
     }
 }

@@ -189,7 +189,10 @@ fn loader_fault(pod: &PodView, loader: &Container, now: Timestamp) -> Option<Fau
         return None;
     }
     if let Some(cause) = start_fault(pod, loader) {
-        return Some(About::Progressing.fault(cause));
+        let keeps_the_model_away = [reasons::SECRET_NOT_FOUND, reasons::CONFIG_MAP_NOT_FOUND];
+        let is_about_it = keeps_the_model_away.contains(&cause.reason);
+        let about = if is_about_it { About::ModelLoaded } else { About::Progressing };
+        return Some(about.fault(cause));
     }
     let since = loader.state.running.as_ref().and_then(|running| running.started_at);
     let runs_for = since.and_then(|since| Duration::try_from(now.duration_since(since)).ok());
@@ -332,6 +335,14 @@ mod tests {
         let fault = eviction_fault(&[&evicted, &evicted]).unwrap();
         assert_eq!(fault.reason, reasons::EVICTED);
         assert!(fault.message.starts_with("2 pods were ended by their kubelets; the last one, chat-9"));
+    }
+
+    #[test]
+    fn a_missing_secret_of_the_loader_keeps_the_model_away_and_one_of_the_engine_the_engine() {
+        let state =
+            "state: {waiting: {reason: CreateContainerConfigError, message: 'secret \"x\" not found'}}";
+        assert_eq!(loader(state), Some((reasons::SECRET_NOT_FOUND, About::ModelLoaded)));
+        assert_eq!(engine(state), Some((reasons::SECRET_NOT_FOUND, About::Progressing)));
     }
 
     #[test]
