@@ -4,6 +4,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::cmp::Ordering;
+
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// Whole bytes.
@@ -84,10 +86,18 @@ pub fn whole(text: &str) -> Option<i64> {
 
 /// Whether two texts are the same amount; the API server rewrites `1024Mi` as `1Gi`. False if one cannot be read.
 pub fn is_same(one: &str, other: &str) -> bool {
-    let (Some(one), Some(other)) = (exact(one), exact(other)) else { return false };
+    compared(one, other) == Some(Ordering::Equal)
+}
+
+/// Whether the one amount is less than the other. False if one cannot be read.
+pub fn is_less(one: &str, other: &str) -> bool {
+    compared(one, other) == Some(Ordering::Less)
+}
+
+fn compared(one: &str, other: &str) -> Option<Ordering> {
+    let (one, other) = (exact(one)?, exact(other)?);
     let product = |dividend: u128, divisor: u128| dividend.checked_mul(divisor);
-    let (left, right) = (product(one.dividend, other.divisor), product(other.dividend, one.divisor));
-    left.is_some() && left == right
+    Some(product(one.dividend, other.divisor)?.cmp(&product(other.dividend, one.divisor)?))
 }
 
 fn exact(text: &str) -> Option<Exact> {
@@ -163,6 +173,16 @@ mod tests {
         }
         for (one, other) in [("1G", "1Gi"), ("1", "x"), ("", "")] {
             assert!(!is_same(one, other), "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn amounts_are_compared_whatever_their_unit() {
+        for (less, more) in [("50m", "0.1"), ("100M", "128Mi"), ("1023Mi", "1Gi"), ("0", "1n")] {
+            assert!(is_less(less, more) && !is_less(more, less), "{less} and {more}");
+        }
+        for (one, other) in [("1Gi", "1024Mi"), ("much", "1"), ("1", "")] {
+            assert!(!is_less(one, other), "{one} and {other}");
         }
     }
 

@@ -8,7 +8,7 @@ use k8s_openapi::{
     api::core::v1::{Container, EnvVar, EnvVarSource, ResourceRequirements, SecretKeySelector},
     apimachinery::pkg::api::resource::Quantity,
 };
-use quantity::Bytes;
+use quantity::{Bytes, is_less};
 use workload::template::{container_security, env_var, literal, non_empty, raise};
 
 use super::{LOADER, volumes};
@@ -35,10 +35,8 @@ pub(super) fn loader(valid: &ValidInference, image: &str) -> Container {
         ),
         Source::Claim { .. } => {
             let path = literal(&volumes::model_path(&valid.source));
-            {
-                let arguments = vec!["check".to_owned(), path, engine, format!("--root={MODEL_PATH}")];
-                (arguments, Vec::new(), MEMORY_LIMIT, volumes::read_only_model_mount(&valid.source))
-            }
+            let arguments = vec!["check".to_owned(), path, engine, format!("--root={MODEL_PATH}")];
+            (arguments, Vec::new(), MEMORY_LIMIT, volumes::read_only_model_mount(&valid.source))
         }
     };
     Container {
@@ -60,21 +58,23 @@ fn with_users(own: Vec<EnvVar>, users: &[Variable]) -> Vec<EnvVar> {
 }
 
 fn resources(valid: &ValidInference, memory: Bytes) -> ResourceRequirements {
-    let Resources { requests, limits } = valid.loader.resources.clone().unwrap_or_default();
-    let mut limits: BTreeMap<_, _> = limits;
+    let Resources { mut requests, mut limits } = valid.loader.resources.clone().unwrap_or_default();
     match &valid.source {
         // Also what the user allows the loader is beside the pages of the model.
         Source::Store { volume: Volume::Memory { size }, .. } => raise(&mut limits, "memory", *size),
         Source::Store { volume: Volume::Disk { .. } | Volume::Claim { .. }, .. } | Source::Claim { .. } => {}
     }
-    let default = |amounts: BTreeMap<String, Quantity>, own: Vec<(&str, Quantity)>| {
-        let own = own.into_iter().map(|(name, amount)| (name.to_owned(), amount));
-        own.chain(amounts).collect::<BTreeMap<_, _>>()
-    };
-    let own = vec![("cpu", Quantity("100m".to_owned())), ("memory", Bytes::mebibytes(128).quantity())];
+    // No request may be above its limit, where the user has set only one of the two.
+    for (name, own) in [("cpu", Quantity("100m".to_owned())), ("memory", Bytes::mebibytes(128).quantity())] {
+        let own = limits.get(name).filter(|limit| is_less(&limit.0, &own.0)).cloned().unwrap_or(own);
+        requests.entry(name.to_owned()).or_insert(own);
+    }
+    let own = memory.quantity();
+    let own = requests.get("memory").filter(|request| is_less(&own.0, &request.0)).cloned().unwrap_or(own);
+    limits.entry("memory".to_owned()).or_insert(own);
     ResourceRequirements {
-        requests: Some(default(requests, own)),
-        limits: Some(default(limits, vec![("memory", memory.quantity())])),
+        requests: Some(BTreeMap::from_iter(requests)),
+        limits: Some(BTreeMap::from_iter(limits)),
         ..ResourceRequirements::default()
     }
 }
@@ -125,5 +125,39 @@ fn from_secret(secret: &str, key: &str, optional: Option<bool>) -> EnvVar {
             }),
             ..EnvVarSource::default()
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{Scene, deployment_of};
+
+    use super::*;
+
+    fn resources_with(users: &str) -> [(String, String); 2] {
+        let scene = Scene::new(&format!(
+            "{{modelSource: s3://models/qwen, engine: vllm, gpu: {{count: 1}}, modelLoader: {{resources: {users}}}}}"
+        ));
+        let pod = deployment_of(&scene.plan()).spec.unwrap().template.spec.unwrap();
+        let loader = pod.init_containers.unwrap().remove(0).resources.unwrap();
+        let amount = |amounts: &Option<BTreeMap<String, Quantity>>, name| {
+            amounts.as_ref().and_then(|amounts| amounts.get(name)).map_or(String::new(), |one| one.0.clone())
+        };
+        ["cpu", "memory"].map(|name| (amount(&loader.requests, name), amount(&loader.limits, name)))
+    }
+
+    #[test]
+    fn no_default_puts_a_request_above_its_limit() {
+        for (users, cpu, memory) in [
+            ("{}", ("100m", ""), ("128Mi", "512Mi")),
+            ("{limits: {memory: 64Mi, cpu: 50m}}", ("50m", "50m"), ("64Mi", "64Mi")),
+            ("{limits: {memory: 1Gi, cpu: 2}}", ("100m", "2"), ("128Mi", "1Gi")),
+            ("{requests: {memory: 1Gi, cpu: 2}}", ("2", ""), ("1Gi", "1Gi")),
+            ("{requests: {memory: 32Mi}}", ("100m", ""), ("32Mi", "512Mi")),
+            ("{requests: {memory: 32Mi}, limits: {memory: 96Mi}}", ("100m", ""), ("32Mi", "96Mi")),
+        ] {
+            let expected = [cpu, memory].map(|(request, limit)| (request.to_owned(), limit.to_owned()));
+            assert_eq!(resources_with(users), expected, "{users}");
+        }
     }
 }
