@@ -22,6 +22,14 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Ends an engine that does not serve yet, and waits where one does: the preStop hook of its container
+    PreStop(PreStop),
+    #[command(flatten)]
+    Transfer(Transfer),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Transfer {
     /// Brings everything below SOURCE into DIR
     Pull(Pull),
     /// Uploads everything in DIR below DESTINATION, and SHA256SUMS last
@@ -53,6 +61,9 @@ pub(crate) struct Pull {
     /// Seconds after which a store without any good answer is reported as unreachable, the first time
     #[arg(long, env = "TRANSFER_FIRST_ANSWER_SECONDS", default_value_t = 20)]
     pub(crate) first_answer_seconds: u64,
+    /// First copy this program into this folder, for the preStop hook of a container whose image does not have it
+    #[arg(long, value_name = "DIR")]
+    pub(crate) install: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -67,6 +78,19 @@ pub(crate) struct Check {
     /// Seconds to wait for the volume
     #[arg(long, env = "TRANSFER_DEADLINE_SECONDS", default_value_t = 60)]
     pub(crate) deadline_seconds: u64,
+    /// First copy this program into this folder, for the preStop hook of a container whose image does not have it
+    #[arg(long, value_name = "DIR")]
+    pub(crate) install: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PreStop {
+    /// A port of the engine, once for each; it serves while a socket has one of them
+    #[arg(long = "port", value_name = "PORT", required = true)]
+    pub(crate) ports: Vec<u16>,
+    /// How long to wait where the engine serves, or where that cannot be seen
+    #[arg(long, default_value_t = 10)]
+    pub(crate) wait_seconds: u64,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -128,6 +152,18 @@ mod tests {
         assert_eq!(whole_bytes("64Mi"), Ok(64 << 20));
         assert_eq!(whole_bytes("1500m"), Ok(1), "as the API server writes a fraction of a byte");
         assert!(whole_bytes("much").is_err_and(|error| error.contains("write 1073741824, 1Gi or 1.5G")));
+    }
+
+    #[test]
+    fn a_hook_needs_its_ports_and_nothing_else() {
+        let parsed = |more: &[&str]| {
+            Arguments::try_parse_from(["model-transfer", "pre-stop"].into_iter().chain(more.iter().copied()))
+        };
+        let Command::PreStop(hook) = parsed(&["--port=8000", "--port=8001"]).unwrap().command else {
+            panic!("a hook")
+        };
+        assert_eq!((hook.ports, hook.wait_seconds), (vec![8000, 8001], 10));
+        parsed(&[]).unwrap_err();
     }
 
     #[test]

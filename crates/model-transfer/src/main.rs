@@ -1,5 +1,6 @@
 //! `model-transfer` copies a model between an S3-compatible store and a folder: `pull` as the init container of a model
-//! server, `push` after a training run. `check` looks at a model that is there already.
+//! server, `push` after a training run. `check` looks at a model that is there already. `pre-stop` is the preStop hook of
+//! the engine that serves it.
 //!
 //! Interrupted anywhere, the next run goes on where this one stopped; what is in place is complete and was checked
 //! against the strongest checksum that the store gave. Memory does not grow with the model. Why it failed is told by exit code
@@ -12,8 +13,10 @@ mod check;
 mod cli;
 mod digest;
 mod fault;
+mod install;
 mod keys;
 mod location;
+mod pre_stop;
 mod progress;
 mod pull;
 mod push;
@@ -31,13 +34,16 @@ use tokio::{
 };
 use tracing::{error, info};
 
-use cli::{Arguments, Command};
+use cli::{Arguments, Check, Command, Options, Transfer};
 use fault::{Cause, Fault};
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     progress::install_log();
-    let done = run(&arguments);
+    let done = match &arguments.command {
+        Command::PreStop(wanted) => Ok(pre_stop::pre_stop(wanted)),
+        Command::Transfer(wanted) => run(wanted, &arguments.options),
+    };
     match done {
         Ok(summary) => {
             info!("{summary}");
@@ -54,7 +60,7 @@ fn main() -> ExitCode {
 /// Threads for the connections: one per processor, and another where a write may hold up the only one.
 const WORKERS: RangeInclusive<usize> = 2..=8;
 
-fn run(arguments: &Arguments) -> Result<String, Fault> {
+fn run(wanted: &Transfer, options: &Options) -> Result<String, Fault> {
     // Refused only if one is installed already, which then does.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
@@ -63,23 +69,26 @@ fn run(arguments: &Arguments) -> Result<String, Fault> {
         .enable_all()
         .build()
         .map_err(Fault::io("start", "threads"))?;
-    let ended = runtime.block_on(until_stopped(arguments));
+    let ended = runtime.block_on(until_stopped(wanted, options));
     // A write that hangs must not keep us: what it would have written is fetched again.
     runtime.shutdown_background();
     ended
 }
 
 /// The transfer, unless a signal or the clock ends it first; both leave a state that the next run resumes.
-async fn until_stopped(arguments: &Arguments) -> Result<String, Fault> {
+async fn until_stopped(wanted: &Transfer, options: &Options) -> Result<String, Fault> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Fault::io("listen for", "SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Fault::io("listen for", "SIGINT"))?;
-    let Arguments { command, options } = arguments;
     let timeout = Duration::from_secs(options.timeout_seconds);
     let transfer = async {
-        match command {
-            Command::Pull(wanted) => pull::pull(wanted, options).await,
-            Command::Push { folder, destination } => push::push(folder, destination, options).await,
-            Command::Check(cli::Check { folder, engine, root, deadline_seconds }) => {
+        match wanted {
+            Transfer::Pull(wanted) => {
+                wanted.install.as_deref().map_or(Ok(()), install::install)?;
+                pull::pull(wanted, options).await
+            }
+            Transfer::Push { folder, destination } => push::push(folder, destination, options).await,
+            Transfer::Check(Check { folder, engine, root, deadline_seconds, install }) => {
+                install.as_deref().map_or(Ok(()), install::install)?;
                 let root = root.as_deref().unwrap_or(folder);
                 check::check(folder, root, *engine, Duration::from_secs(*deadline_seconds)).await
             }

@@ -55,7 +55,8 @@ const CHECK_WITHIN: Duration = Duration::from_secs(60);
 
 pub(crate) async fn pull(wanted: &Pull, options: &Options) -> Result<String, Fault> {
     let began = Instant::now();
-    let Pull { source, folder: root, no_sync, engine, size_limit: _, first_answer_seconds } = wanted;
+    let Pull { source, folder: root, no_sync, engine, size_limit: _, first_answer_seconds, install: _ } =
+        wanted;
     let folder = Arc::new(Folder::open(root, !no_sync)?);
     let (store, progress) = (Store::open(source, options)?, Progress::new(options.progress()));
     let transfer = Arc::new(Transfer::new(store, Arc::clone(&folder), progress));

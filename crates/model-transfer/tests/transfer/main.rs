@@ -11,6 +11,7 @@ mod scene;
 mod check;
 mod checks;
 mod faults;
+mod install;
 mod keys;
 mod limits;
 mod pull;

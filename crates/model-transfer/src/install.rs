@@ -1,0 +1,32 @@
+//! A copy of this very program in a folder of the pod, where the container of the engine finds it: see `pre_stop`.
+//!
+//! What has the program's name is whole and may be executed. Nothing else in the folder is touched.
+
+use std::{
+    fs::{self, Permissions},
+    io,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+};
+
+use crate::fault::Fault;
+
+const PROGRAM: &str = "model-transfer";
+/// Not the program's name before it is whole.
+const UNFINISHED: &str = ".model-transfer.new";
+/// For any user: the engine may have another one than the loader.
+const MODE: u32 = 0o555;
+
+/// As often as the loader runs: each run replaces what the one before has left.
+pub(crate) fn install(folder: &Path) -> Result<(), Fault> {
+    let (place, new) = (folder.join(PROGRAM), folder.join(UNFINISHED));
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(Fault::io("remove", &new)(error));
+        }
+        Ok(()) | Err(_) => {}
+    }
+    fs::copy("/proc/self/exe", &new).map_err(Fault::io("copy this program to", &new))?;
+    fs::set_permissions(&new, Permissions::from_mode(MODE)).map_err(Fault::io("make executable", &new))?;
+    fs::rename(&new, &place).map_err(Fault::io("put in place", &place))
+}
