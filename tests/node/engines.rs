@@ -1,18 +1,26 @@
-//! What engines leave open, and what the controller closes.
+//! What no setting of an engine prevents: interfaces that every pod reaches, signals that are lost while it loads, and
+//! workers that outlive it.
 
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use api::aiinference::AIInference;
 use http::{Method, Request, StatusCode};
-use k8s_openapi::api::core::v1::Pod;
-use kube::client::Body;
-use serde_json::json;
+use k8s_openapi::api::core::v1::{ContainerState, Pod};
+use kube::{api::DeleteParams, client::Body};
+use serde_json::{Value, json};
 use tests::{
-    Scene,
-    inference::{create, until_ready},
-    real,
+    Scene, ask_until, follow,
+    inference::{self, change, create, until_ready},
+    real, wait_for, wait_until_gone, within,
 };
 
 use crate::{
     claims,
-    store::{Model, on_real_nodes, pod_of, with},
+    pods::container_status,
+    store::{Model, on_real_nodes, pod_of, wishes, with},
 };
 
 /// Paths of the interfaces that load code, read memory, or change what is logged.
@@ -34,8 +42,8 @@ const OPEN: [(Method, &str); 4] = [
 #[tokio::test]
 async fn triton_is_open_for_inference_and_closed_for_everything_that_changes_it() {
     let scene = real().await;
-    repository_in_a_claim(&scene).await;
-    create(&scene, "vision", with(on_real_nodes("pvc://models"), json!({ "engine": "triton" }))).await;
+    models_in_a_claim(&scene).await;
+    create(&scene, "vision", triton()).await;
     until_ready(&scene, "vision").await;
     let pod = pod_of(&scene, "vision").await;
     for (method, path) in OPEN {
@@ -59,12 +67,20 @@ async fn status_of(
     path: &str,
     key: Option<&str>,
 ) -> StatusCode {
-    let name = pod.metadata.name.as_deref().expect("a name");
-    let uri = format!("/api/v1/namespaces/{}/pods/{name}:8000/proxy/{path}", scene.namespace());
-    let request = Request::builder().method(method).uri(uri);
+    let request = Request::builder().method(method).uri(place(scene, pod, path));
     let request = key.into_iter().fold(request, |request, key| request.header("x-closed", key));
     let request = request.body(Body::from(b"{}".to_vec())).expect("a request");
     scene.client().send(request).await.expect("an answer").status()
+}
+
+async fn text_of(scene: &Scene<'_>, pod: &Pod, path: &str) -> String {
+    let request = Request::get(place(scene, pod, path)).body(Vec::new()).expect("a request");
+    scene.client().request_text(request).await.expect("an answer")
+}
+
+fn place(scene: &Scene<'_>, pod: &Pod, path: &str) -> String {
+    let name = pod.metadata.name.as_deref().expect("a name");
+    format!("/api/v1/namespaces/{}/pods/{name}:8000/proxy/{path}", scene.namespace())
 }
 
 fn key_of(pod: &Pod) -> String {
@@ -76,11 +92,162 @@ fn key_of(pod: &Pod) -> String {
     key.to_owned()
 }
 
-/// A claim with a repository of one model.
-async fn repository_in_a_claim(scene: &Scene<'_>) {
+/// What a kubelet needs to stop a pod whose engine does not drain, on a loaded machine. An engine that loses SIGTERM, and is
+/// not ended in another way, keeps its pod for the whole grace period.
+const GONE_WITHIN: Duration = Duration::from_secs(20);
+/// Of pods that serve: wait, drain, margin.
+const GRACE_SECONDS: i64 = 80;
+
+#[tokio::test]
+async fn a_pod_that_is_deleted_while_its_engine_loads_is_gone_soon() {
+    let scene = real().await;
+    models_in_a_claim(&scene).await;
+    for (name, spec) in [("chat", vllm()), ("vision", triton())] {
+        create(&scene, name, with(spec, wishes([LOADS_LONG, HAS_A_WORKER]))).await;
+    }
+    futures::future::join_all(["chat", "vision"].map(async |name| {
+        let pod = loading(&scene, name, None).await;
+        let workers = workers_of(&pod, 1).await;
+        let deleted = scene.api::<Pod>().delete(&pod, &DeleteParams::default()).await.expect("it is deleted");
+        let grace = deleted.left().and_then(|pod| pod.metadata.deletion_grace_period_seconds);
+        assert_eq!(grace, Some(GRACE_SECONDS));
+        gone_soon(&scene, &pod).await;
+        assert_eq!((workers, workers_now(&pod)), (1, 0));
+    }))
+    .await;
+}
+
+#[tokio::test]
+async fn an_object_that_is_deleted_while_its_engines_load_gives_its_gpus_back_soon() {
+    let scene = real().await;
+    models_in_a_claim(&scene).await;
+    create(&scene, "chat", with(vllm(), wishes([LOADS_LONG]))).await;
+    let pod = loading(&scene, "chat", None).await;
+    scene.api::<AIInference>().delete("chat", &DeleteParams::default()).await.expect("it is deleted");
+    // A garbage collector learns new kinds every 30 s.
+    wait_for(&scene.api::<Pod>(), &pod, "being deleted", within(), |pod: &Pod| {
+        pod.metadata.deletion_timestamp.is_some()
+    })
+    .await;
+    gone_soon(&scene, &pod).await;
+}
+
+#[tokio::test]
+async fn a_change_that_is_taken_back_while_it_loads_gives_its_gpus_back_soon() {
+    let scene = real().await;
+    models_in_a_claim(&scene).await;
+    create(&scene, "chat", with(vllm(), wishes([LOADS_AT_ONCE]))).await;
+    until_ready(&scene, "chat").await;
+    let serving = pod_of(&scene, "chat").await;
+    change(&scene, "chat", wishes([LOADS_LONG])).await;
+    let pod = loading(&scene, "chat", serving.metadata.name.as_deref()).await;
+    change(&scene, "chat", wishes([LOADS_AT_ONCE])).await;
+    gone_soon(&scene, &pod).await;
+    until_ready(&scene, "chat").await;
+    assert_eq!(pod_of(&scene, "chat").await.metadata.uid, serving.metadata.uid);
+}
+
+/// It takes longer than the pod waits before it sends SIGTERM to its engine.
+#[tokio::test]
+async fn a_request_in_flight_is_answered_by_a_pod_that_is_deleted() {
+    let scene = real().await;
+    models_in_a_claim(&scene).await;
+    create(&scene, "chat", with(vllm(), wishes([("ENGINE_ANSWER_MILLISECONDS", "15000")]))).await;
+    until_ready(&scene, "chat").await;
+    let pod = pod_of(&scene, "chat").await;
+    let name = pod.metadata.name.as_deref().expect("a name");
+    let answered = status_of(&scene, &pod, Method::POST, "v1/completions", None);
+    let deleted = async {
+        ask_until("the request is in flight", within(), async || {
+            let metrics = text_of(&scene, &pod, "metrics").await;
+            let mut lines = metrics.lines().filter(|line| line.starts_with("vllm:num_requests_running"));
+            lines.find(|line| line.ends_with(" 1")).map(drop).ok_or(metrics.clone())
+        })
+        .await;
+        scene.api::<Pod>().delete(name, &DeleteParams::default()).await.expect("it is deleted");
+    };
+    let (status, ()) = futures::future::join(answered, deleted).await;
+    assert_eq!(status, StatusCode::OK);
+    wait_until_gone(&scene.api::<Pod>(), name, within()).await;
+}
+
+/// The processes of a pod share their identifiers, so it is the container runtime that ends those of a container whose
+/// first process has ended.
+#[tokio::test]
+async fn a_worker_does_not_outlive_an_engine_that_crashes() {
+    let scene = real().await;
+    models_in_a_claim(&scene).await;
+    let wishes = wishes([HAS_A_WORKER, ("ENGINE_FAULT", "crash-after:5")]);
+    create(&scene, "chat", with(vllm(), wishes)).await;
+    let pod = loading(&scene, "chat", None).await;
+    workers_of(&pod, 1).await;
+    wait_for(&scene.api::<Pod>(), &pod, "started again", within(), |pod: &Pod| {
+        container_status(pod, "engine")
+            .is_some_and(|engine| engine.restart_count > 0 && engine.state.as_ref().is_some_and(is_running))
+    })
+    .await;
+    // Of the second engine. A worker of the first one would be there for as long as the pod.
+    workers_of(&pod, 1).await;
+    workers_of(&pod, 0).await;
+}
+
+const LOADS_LONG: (&str, &str) = ("ENGINE_LOAD_SECONDS", "300");
+const LOADS_AT_ONCE: (&str, &str) = ("ENGINE_LOAD_SECONDS", "0");
+const HAS_A_WORKER: (&str, &str) = ("ENGINE_WORKER", "true");
+
+/// Waits until so many workers of a pod run on this machine, on whose nodes all pods are.
+async fn workers_of(pod: &str, count: usize) -> usize {
+    ask_until("workers of the engine", within(), async || match workers_now(pod) {
+        found if found == count => Ok(found),
+        found => Err(format!("{found} instead of {count}")),
+    })
+    .await
+}
+
+fn workers_now(pod: &str) -> usize {
+    let processes = fs::read_dir("/proc").expect("processes").flatten();
+    let commands = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    let wanted = format!("\0worker\0{pod}\0");
+    commands.filter(|command| command.ends_with(wanted.as_bytes())).count()
+}
+
+async fn gone_soon(scene: &Scene<'_>, pod: &str) {
+    let began = Instant::now();
+    wait_until_gone(&scene.api::<Pod>(), pod, GONE_WITHIN).await;
+    println!("{pod} was gone after {:.1} s", began.elapsed().as_secs_f64());
+}
+
+/// The name of a pod, other than this one, as soon as its engine runs.
+async fn loading(scene: &Scene<'_>, model: &str, other_than: Option<&str>) -> String {
+    let runs = |pod: &Pod| {
+        container_status(pod, "engine").and_then(|engine| engine.state.as_ref()).is_some_and(is_running)
+    };
+    let (api, labels) = (scene.api::<Pod>(), inference::pods_of(model));
+    let loading = follow(&api, &labels, |pods| {
+        let mut pods = pods.values().filter(|pod| pod.metadata.name.as_deref() != other_than);
+        pods.find(|pod| runs(pod)).and_then(|pod| pod.metadata.name.clone())
+    });
+    tokio::time::timeout(within(), loading).await.expect("an engine that loads")
+}
+
+fn is_running(state: &ContainerState) -> bool {
+    state.running.is_some()
+}
+
+/// A claim with a model for each engine.
+async fn models_in_a_claim(scene: &Scene<'_>) {
     let folder = claims::folder(scene);
-    let model =
+    Model::small().write_to(&folder.join("vllm"));
+    let repository =
         Model::new([("classifier/config.pbtxt", Vec::new()), ("classifier/1/model.onnx", b"weights".into())]);
-    model.write_to(&folder);
+    repository.write_to(&folder.join("triton"));
     claims::claim(scene, &folder).await;
+}
+
+fn vllm() -> Value {
+    on_real_nodes("pvc://models/vllm")
+}
+
+fn triton() -> Value {
+    with(on_real_nodes("pvc://models/triton"), json!({ "engine": "triton" }))
 }

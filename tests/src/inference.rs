@@ -40,17 +40,15 @@ pub(crate) fn life() -> Life {
         spec: json!({"modelSource": "s3://models/qwen", "engine": "vllm", "gpu": {"count": 1}}),
         scaled: json!({"replicas": 2}),
         changed: json!({"image": "engine:2"}),
-        mistake: (
-            json!({"scheduling": {"nodeSelector": {"disk": "typo"}}}),
-            json!({"scheduling": null}),
-        ),
+        mistake: (json!({"scheduling": {"nodeSelector": {"disk": "typo"}}}), json!({"scheduling": null})),
         child: Child {
             resource: ApiResource::erase::<Deployment>(&()),
             suffix: "",
             edit: json!({"template": {"spec": {"terminationGracePeriodSeconds": 700}}}),
         },
         counted: &["aiinference_phase{phase=\"ready\"} 1", "aiinference_warmup_seconds_count 1"],
-        beyond_a_namespace: &[("", "nodes", "list"), ("", "nodes", "watch")],
+        // Pods are deleted where their nodes are lost.
+        beyond_a_namespace: &[("", "nodes", "list"), ("", "nodes", "watch"), ("", "pods", "delete")],
         use_every_right: |scene| Box::pin(use_every_right(scene)),
         settle: |scene| Box::pin(settle(scene)),
     }

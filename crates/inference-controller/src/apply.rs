@@ -101,7 +101,7 @@ impl Deleted {
                 self.migrations.push(*migration);
                 self.notes.push(note);
             }
-            Deletion::LostPod { .. } | Deletion::PodDisruptionBudget(_) | Deletion::LoadingPod { .. } => {}
+            Deletion::LostPod { .. } | Deletion::PodDisruptionBudget(_) => {}
         }
         self.failed.is_none()
     }
@@ -111,7 +111,6 @@ async fn delete(ctx: &Context, deletion: &Deletion) -> Result<(), ApplyError> {
     match deletion {
         Deletion::PodDisruptionBudget(budget) => ctx.budgets.delete(budget).await,
         Deletion::LostPod { pod, .. } => ctx.pods.delete(pod).await,
-        Deletion::LoadingPod { pod, grace_seconds } => ctx.pods.delete_now(pod, *grace_seconds).await,
     }
 }
 

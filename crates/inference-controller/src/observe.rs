@@ -34,8 +34,6 @@ pub(crate) struct Observed {
     pub(crate) deployed: Option<Vec<Arc<PodView>>>,
     /// Revisions of other templates that have pods.
     pub(crate) older: Vec<Older>,
-    /// Pods of any template that are being deleted.
-    pub(crate) terminating: Vec<Arc<PodView>>,
     /// Pods of the Deployment's template that kubelets have ended lately.
     pub(crate) failed: Vec<Arc<PodView>>,
     /// Of its PodDisruptionBudget.
@@ -77,7 +75,7 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
     let name = model.metadata.name.clone().unwrap_or_default();
     let deployment =
         own(&ctx.deployments, &uid, &names::deployment(&name)).map(|kept| DeploymentView::clone(&kept));
-    let (mut deployed, mut older, mut terminating, mut failed) = (None, Vec::new(), Vec::new(), Vec::new());
+    let (mut deployed, mut older, mut failed) = (None, Vec::new(), Vec::new());
     if let Some(deployment) = &deployment {
         // Revisions are told apart by their templates, as the Deployment's own controller does it. Counts in the status
         // of the Deployment are late, and after a change they speak of the revision before.
@@ -85,9 +83,8 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
         let revisions = ctx.replica_sets.owned_by(deployment.metadata.uid.as_deref().unwrap_or_default());
         for revision in revisions {
             let uid = revision.metadata.uid.as_deref().unwrap_or_default();
-            let (live, ending): (Vec<_>, Vec<_>) =
-                ctx.pods.owned_by(uid).into_iter().partition(|pod| !pod.is_over());
-            terminating.extend(ending);
+            let mut live = ctx.pods.owned_by(uid);
+            live.retain(|pod| !pod.is_over());
             // Two of the same template would be a fault of Kubernetes; the first is as good as the other.
             if deployed.is_none() && wanted.is_some() && revision.template == wanted {
                 deployed = Some(live);
@@ -129,7 +126,6 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
         deployment,
         deployed,
         older,
-        terminating,
         failed,
         budget,
         nodes,

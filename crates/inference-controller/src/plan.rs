@@ -35,7 +35,6 @@ mod revision;
 mod rollout;
 mod service;
 mod status;
-mod terminating;
 
 use conditions::Decided;
 pub(crate) use defaults::Defaults;
@@ -80,11 +79,6 @@ pub(crate) enum Deletion {
         pod: Box<Pod>,
         migration: Box<Migration>,
         note: Note,
-    },
-    /// Being deleted already; its grace period is shortened.
-    LoadingPod {
-        pod: Box<Pod>,
-        grace_seconds: u32,
     },
 }
 
@@ -147,7 +141,7 @@ pub(crate) fn plan(
             .into_iter()
             .flatten()
             .collect(),
-            superfluous.into_iter().chain(moves.deletions).chain(terminating::deletions(observed)).collect(),
+            superfluous.into_iter().chain(moves.deletions).collect(),
         )
     };
     let logs = faults::logs_to_read(revision.pods, observed);

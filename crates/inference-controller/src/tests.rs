@@ -97,7 +97,6 @@ impl Scene {
                 deployment: None,
                 deployed: None,
                 older: Vec::new(),
-                terminating: Vec::new(),
                 failed: Vec::new(),
                 budget: None,
                 nodes: Nodes::default(),

@@ -286,26 +286,11 @@ where
             }),
             ..DeleteParams::background()
         };
-        self.delete_with(object.meta(), &params).await
-    }
-
-    /// Deletes this object in whatever version, and gives a pod no more than this time to end. A grace of 0 s does not
-    /// wait for the kubelet: two pods of one name may then run at the same time.
-    pub async fn delete_now(&self, object: &K, grace_seconds: u32) -> Result<(), ApplyError> {
-        let uid = object.meta().uid.clone();
-        let params = DeleteParams {
-            grace_period_seconds: Some(grace_seconds),
-            preconditions: Some(Preconditions { uid, resource_version: None }),
-            ..DeleteParams::background()
-        };
-        self.delete_with(object.meta(), &params).await
-    }
-
-    async fn delete_with(&self, meta: &ObjectMeta, params: &DeleteParams) -> Result<(), ApplyError> {
+        let meta = object.meta();
         let key = Key::named_in(meta);
         let about = About::of::<K>(&key);
         let request = Request::new(K::url_path(&(), namespace(&key)))
-            .delete(&key.name, params)
+            .delete(&key.name, &params)
             .map_err(|error| about.call("delete", kube::Error::BuildRequest(error)))?;
         match self.writer.send(request, "delete").await {
             Ok(answer) => {

@@ -14,6 +14,8 @@ pub(crate) struct Behaviour {
     pub(crate) drain: Option<Duration>,
     /// `ENGINE_END_SECONDS`: how long an engine without its worker takes to end.
     pub(crate) end: Duration,
+    /// `ENGINE_WORKER`: a process of the same container that does not end with the engine.
+    pub(crate) has_worker: bool,
     /// `ENGINE_FAULT`.
     pub(crate) fault: Option<Fault>,
     /// `HOSTNAME`, which is the pod's name.
@@ -53,6 +55,7 @@ impl Behaviour {
             drain: duration("ENGINE_DRAIN_SECONDS", SECOND)?,
             // As it was seen.
             end: duration("ENGINE_END_SECONDS", SECOND)?.unwrap_or(Duration::from_secs(2)),
+            has_worker: variable("ENGINE_WORKER").as_deref() == Some("true"),
             fault: match variable("ENGINE_FAULT").filter(|text| !text.is_empty()) {
                 Some(text) => Some(fault(&text).with_context(|| format!("ENGINE_FAULT={text}"))?),
                 None => None,

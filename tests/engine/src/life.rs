@@ -5,7 +5,7 @@
 //! closes its port and idle connections. Only the pod's own wait before SIGTERM keeps clients from noticing.
 
 use std::{
-    process::ExitCode,
+    process::{Command, ExitCode},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -31,11 +31,21 @@ const TERMINATED: u8 = 128 + 15;
 /// Lives until SIGTERM or a fault, and returns what the process ends with.
 pub(crate) async fn live(invocation: Invocation, behaviour: Behaviour) -> anyhow::Result<ExitCode> {
     let serving = Serving::new(invocation, behaviour);
+    if serving.behaviour.has_worker {
+        start_worker(&serving.behaviour.pod)?;
+    }
     match &serving.invocation.engine {
         Engine::Vllm => vllm(&serving).await,
         Engine::Triton(_) => triton(&serving).await,
         Engine::Tgi => tgi(&serving).await,
     }
+}
+
+/// Nothing here ends it: workers of an engine that is killed go on until the container runtime ends them.
+fn start_worker(pod: &str) -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("failed to find this program")?;
+    let started = Command::new(program).args(["worker", pod]).spawn();
+    started.map(drop).context("failed to start a worker")
 }
 
 /// Opens its port when it is ready.

@@ -40,6 +40,8 @@ fn main() -> ExitCode {
             eprintln!("{USAGE}");
             return ExitCode::SUCCESS;
         }
+        // It ends when it is killed.
+        Some("worker") => tokio.block_on(std::future::pending()),
         Some("load") => tokio.block_on(load::run(&load::Args::parse_from(&arguments))),
         _ => tokio.block_on(serve(&arguments)),
     };

@@ -225,7 +225,7 @@ fn reason(loss: Loss) -> &'static str {
 }
 
 /// What a deletion needs, so that it reaches this very pod as it was seen.
-pub(super) fn identity(pod: &PodView) -> Pod {
+fn identity(pod: &PodView) -> Pod {
     let ObjectMeta { name, namespace, uid, resource_version, .. } = pod.metadata.clone();
     Pod {
         metadata: ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() },
@@ -297,7 +297,7 @@ mod tests {
     fn deleted(plan: &super::super::Plan) -> Vec<&str> {
         let names = plan.deletions.iter().map(|deletion| match deletion {
             Deletion::LostPod { pod, .. } => pod.metadata.name.as_deref().unwrap(),
-            Deletion::PodDisruptionBudget(_) | Deletion::LoadingPod { .. } => panic!("{deletion:?}"),
+            Deletion::PodDisruptionBudget(_) => panic!("{deletion:?}"),
         });
         names.collect()
     }

@@ -65,6 +65,8 @@ pub(super) fn pod_template(
             automount_service_account_token: Some(valid.pods.service_account_name.is_some()),
             // A Service called `vllm` would give every engine a VLLM_PORT that it takes for its own.
             enable_service_links: Some(false),
+            // The first process of a container loses signals that it does not handle, and cannot be ended from within.
+            share_process_namespace: Some(true),
             security_context: Some(pod_security(&valid.pods.security_context)),
             termination_grace_period_seconds: Some(probes::grace_seconds(&profile.drain)),
             ..PodSpec::default()

@@ -380,7 +380,7 @@ fn a_measured_number_is_written_once_it_has_differed_for_ten_seconds_and_anythin
     scene.pods(&[&stuck("a")]);
     let free = |scene: &mut Scene, free: i64| {
         let node = "{metadata: {name: gpu-0, labels: {nvidia.com/gpu.product: A100}}}";
-        let room = Room { node: std::sync::Arc::new(serde_saphyr::from_str(node).unwrap()), free };
+        let room = Room { node: std::sync::Arc::new(serde_saphyr::from_str(node).unwrap()), offered: 8, free };
         // More of them are asked for than there are.
         scene.observe(|observed| observed.rooms = Some(vec![room]));
     };

@@ -156,7 +156,7 @@ async fn a_child_that_was_planned_on_another_version_is_not_written() {
 
 #[tokio::test]
 async fn a_child_that_has_changed_in_the_api_server_since_it_was_planned_on_is_not_written_either() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&child_of(&deployment("a", 1), "child"));
     let (children, planned_on) = (children(&fake), seen(&fake));
     children.upsert(child(&planned_on));
@@ -174,7 +174,7 @@ async fn a_child_that_has_changed_in_the_api_server_since_it_was_planned_on_is_n
 
 #[tokio::test]
 async fn a_child_that_went_behind_the_cache_is_known_to_be_gone_after_one_try() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     fake.put(&child_of(&deployment("a", 1), "child"));
     let (children, stored) = (children(&fake), seen(&fake));
     children.upsert(child(&stored));
@@ -187,7 +187,7 @@ async fn a_child_that_went_behind_the_cache_is_known_to_be_gone_after_one_try() 
 
 #[tokio::test]
 async fn a_child_of_another_owner_is_reported_and_not_planned_again_for_ever() {
-    let fake = Fake::start().await;
+    let fake = ScriptedApi::start().await;
     let children = children(&fake);
     let mut foreign = config_map("child");
     foreign.metadata.resource_version = Some("50".into());
@@ -239,10 +239,7 @@ async fn a_child_that_has_to_end_first_is_known_to_be_ending() {
     ending["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     ending["metadata"]["resourceVersion"] = json!("9000");
     fake.next(Verb::Delete.of("configmaps"), [Answer::text(200, &ending.to_string())]);
-    children.delete_now(&seen, 5).await.unwrap();
-    let sent = &fake.calls(Verb::Delete.of("configmaps"))[0].body;
-    assert_eq!(sent["gracePeriodSeconds"], 5);
-    assert_eq!(sent["preconditions"], json!({"uid": seen.uid().unwrap()}), "whatever its version");
+    children.delete(&seen).await.unwrap();
     assert!(children.all()[0].meta().deletion_timestamp.is_some());
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use api::pods::{EnvVar as Variable, Resources};
 use k8s_openapi::{
     api::core::v1::{
-        Container, ContainerPort, EnvVar, Lifecycle, LifecycleHandler, ResourceRequirements, SleepAction,
+        Container, ContainerPort, EnvVar, ExecAction, Lifecycle, LifecycleHandler, ResourceRequirements,
     },
     apimachinery::pkg::api::resource::Quantity,
 };
@@ -46,7 +46,7 @@ pub(super) fn engine(valid: &ValidInference, profile: &Profile, image: &str) -> 
         liveness_probe: Some(probes::liveness(profile)),
         lifecycle: Some(Lifecycle {
             pre_stop: Some(LifecycleHandler {
-                sleep: Some(SleepAction { seconds: probes::PRE_STOP_SECONDS }),
+                exec: Some(ExecAction { command: Some(pre_stop(profile)) }),
                 ..LifecycleHandler::default()
             }),
             ..Lifecycle::default()
@@ -57,6 +57,14 @@ pub(super) fn engine(valid: &ValidInference, profile: &Profile, image: &str) -> 
         security_context: Some(container_security(None)),
         ..Container::default()
     }
+}
+
+/// An engine without a socket on its ports, which would lose SIGTERM, is ended; one that serves has some time before it.
+fn pre_stop(profile: &Profile) -> Vec<String> {
+    let ports = profile.ports.iter().map(|port| format!("--port={}", port.number));
+    let wait = format!("--wait-seconds={}", probes::PRE_STOP_SECONDS);
+    let hook = [format!("{}/model-transfer", volumes::PROGRAM_PATH), "pre-stop".to_owned()];
+    hook.into_iter().chain(ports).chain([wait]).collect()
 }
 
 /// The same for every pod of the object. It keeps out clients that have network access only: whatever may read the

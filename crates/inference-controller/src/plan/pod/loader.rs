@@ -1,5 +1,5 @@
-//! The init container that copies the model into the pod, or checks that the claim holds one. Its exit code says why a
-//! model is not there.
+//! The init container that copies the model into the pod, or checks that the claim holds one, and brings the program of
+//! the engine's preStop hook. Its exit code says why a model is not there.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ const MEMORY_LIMIT: Bytes = Bytes::mebibytes(512);
 
 pub(super) fn loader(valid: &ValidInference, image: &str) -> Container {
     let engine = format!("--engine={}", valid.engine.as_str());
-    let (arguments, environment, memory, mount) = match &valid.source {
+    let (mut arguments, environment, memory, mount) = match &valid.source {
         Source::Store { uri, store, volume } => (
             pull(uri, volume, engine),
             environment(store),
@@ -39,13 +39,14 @@ pub(super) fn loader(valid: &ValidInference, image: &str) -> Container {
             (arguments, Vec::new(), MEMORY_LIMIT, volumes::read_only_model_mount(&valid.source))
         }
     };
+    arguments.push(format!("--install={}", volumes::PROGRAM_PATH));
     Container {
         name: LOADER.to_owned(),
         image: Some(image.to_owned()),
         args: Some(arguments),
         env: non_empty(with_users(environment, &valid.loader.env)),
         resources: Some(resources(valid, memory)),
-        volume_mounts: Some(vec![mount]),
+        volume_mounts: Some(vec![mount, volumes::program_mount()]),
         security_context: Some(container_security(Some(true))),
         ..Container::default()
     }

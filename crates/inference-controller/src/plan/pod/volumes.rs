@@ -1,4 +1,4 @@
-//! The volumes of a pod: the model, a home for the user and its caches, and shared memory.
+//! The volumes of a pod: the model, a home for the user and its caches, shared memory, and the program of the preStop hook.
 
 use k8s_openapi::{
     api::core::v1::{
@@ -19,6 +19,12 @@ use crate::{
 const MODEL: &str = "model";
 const HOME_VOLUME: &str = "home";
 const SHARED_MEMORY: &str = "shared-memory";
+const PROGRAM: &str = "model-transfer";
+
+/// The loader copies its program there, for the preStop hook of the engine.
+pub(super) const PROGRAM_PATH: &str = "/opt/model-transfer";
+/// Several times the program, of which a loader that is started again makes a second copy first.
+const PROGRAM_SIZE: Bytes = Bytes::mebibytes(64);
 
 /// The 64 MiB that a container gets otherwise are too little for the workers of one engine to talk to each other;
 /// vLLM documents 2 GiB.
@@ -37,6 +43,11 @@ pub(super) fn volumes(valid: &ValidInference) -> Vec<PodVolume> {
             empty_dir: Some(in_memory(SHARED_MEMORY_SIZE.quantity())),
             ..PodVolume::default()
         },
+        PodVolume {
+            name: PROGRAM.to_owned(),
+            empty_dir: Some(EmptyDirVolumeSource { medium: None, size_limit: Some(PROGRAM_SIZE.quantity()) }),
+            ..PodVolume::default()
+        },
     ]
 }
 
@@ -50,7 +61,12 @@ pub(super) fn model_path(source: &Source) -> String {
 }
 
 pub(super) fn engine_mounts(source: &Source) -> Vec<VolumeMount> {
-    vec![read_only_model_mount(source), mount(HOME_VOLUME, HOME), mount(SHARED_MEMORY, "/dev/shm")]
+    let program = VolumeMount { read_only: Some(true), ..program_mount() };
+    vec![read_only_model_mount(source), mount(HOME_VOLUME, HOME), mount(SHARED_MEMORY, "/dev/shm"), program]
+}
+
+pub(super) fn program_mount() -> VolumeMount {
+    mount(PROGRAM, PROGRAM_PATH)
 }
 
 /// What was checked stays what it is: even a compromised engine changes no weights.
