@@ -98,19 +98,16 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
     let budget =
         own(&ctx.budgets, &uid, &names::pod_disruption_budget(&name)).map(|kept| kept.meta().clone());
     let pods = deployed.iter().flatten().chain(older.iter().flat_map(|older| &older.pods)).map(AsRef::as_ref);
-    let annotations = model.metadata.annotations.as_ref();
-    let is_refreshed = annotations.is_some_and(|known| known.contains_key(labels::REFRESH));
-    let generation = model.metadata.generation.unwrap_or_default().to_string();
-    let is_behind = |deployment: &DeploymentView| deployment.generation.as_deref() != Some(&*generation);
     let (mut nodes, mut room) = (Nodes::default(), None);
     if let Some(known) = &ctx.nodes {
         nodes = nodes_under(pods, known, &ctx.losses, now);
         nodes.is_blind = known.blind_since().is_some() || ctx.pods.blind_since().is_some();
         // Counting reads every pod of the cluster, so it is done only for a pod that finds no node, and while old pods may
         // go first.
-        let may_replace = model.spec.rollout == Rollout::Replace
-            && (!older.is_empty() || is_refreshed || deployment.as_ref().is_some_and(is_behind));
-        if may_replace || deployed.iter().flatten().any(|pod| pod.is_unschedulable()) {
+        let may_replace = !older.is_empty() || may_roll(&model, deployment.as_ref());
+        if may_replace && model.spec.rollout == Rollout::Replace
+            || deployed.iter().flatten().any(|pod| pod.is_unschedulable())
+        {
             let resource = &model.spec.gpu.resource_name;
             room = Some(rooms(known.all().into_iter(), ctx.pods.all().iter().map(AsRef::as_ref), resource));
         }
@@ -147,6 +144,15 @@ impl Observed {
     pub(crate) fn others(&self) -> impl Iterator<Item = &PodView> {
         self.older.iter().flat_map(|older| &older.pods).map(AsRef::as_ref)
     }
+}
+
+/// Whether the Deployment may get another template: that of a newer spec, or one that the user asks for.
+fn may_roll(model: &AIInference, deployment: Option<&DeploymentView>) -> bool {
+    let annotations = model.metadata.annotations.as_ref();
+    let is_refreshed = annotations.is_some_and(|known| known.contains_key(labels::REFRESH));
+    let generation = model.metadata.generation.unwrap_or_default().to_string();
+    is_refreshed
+        || deployment.is_some_and(|deployment| deployment.generation.as_deref() != Some(&*generation))
 }
 
 /// The claim that an AIInference reads, if it reads one.
@@ -310,6 +316,29 @@ mod tests {
         assert_eq!((keys(&well), keys(&lost), keys(&node("b", "Unknown"))), (0, 1, 0));
         known.replace(Vec::new(), "8");
         assert_eq!(keys(&well), 1, "it is gone");
+    }
+
+    #[test]
+    fn a_newer_spec_and_a_wish_for_a_newer_rendering_may_change_the_template() {
+        let mut model = model("{modelSource: s3://models, engine: vllm, gpu: {count: 1}}");
+        let of =
+            |generation: &str| DeploymentView { generation: Some(generation.into()), ..Default::default() };
+        assert_eq!([may_roll(&model, Some(&of("1"))), may_roll(&model, Some(&of("0")))], [false, true]);
+        model.metadata.annotations = Some([(labels::REFRESH.to_owned(), "1".to_owned())].into());
+        assert!(may_roll(&model, Some(&of("1"))));
+    }
+
+    #[test]
+    fn an_eviction_counts_for_an_hour_from_its_end_however_long_the_pod_had_run() {
+        let ended = |seconds: i64| {
+            let (created, turned) = (at(-90_000), at(-seconds));
+            let ready = format!("{{type: Ready, status: 'False', lastTransitionTime: '{turned}'}}");
+            failed_lately(&pod(&format!("{{created: '{created}', conditions: [{ready}]}}")), at(0))
+        };
+        assert_eq!([ended(3_599), ended(3_600)], [true, false]);
+        let never_began =
+            |seconds: i64| failed_lately(&pod(&format!("{{created: '{}'}}", at(-seconds))), at(0));
+        assert_eq!([never_began(3_599), never_began(3_600)], [true, false]);
     }
 
     #[test]

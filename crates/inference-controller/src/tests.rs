@@ -212,3 +212,18 @@ pub(crate) fn deployment_of(plan: &Plan) -> Deployment {
 fn the_command_line_is_sound() {
     Args::command().debug_assert();
 }
+
+#[test]
+fn a_deployment_of_a_later_spec_than_the_one_that_is_known_is_not_overwritten() {
+    let is_behind = |generation: &str| {
+        let mut scene = Scene::ready(1);
+        scene.observe(|observed| {
+            observed.deployment.as_mut().expect("a Deployment").generation = Some(generation.into());
+        });
+        super::is_behind(&scene.observed())
+    };
+    assert_eq!(["0", "1", "2", "?"].map(is_behind), [false, false, true, false]);
+    assert!(!super::is_behind(
+        &Scene::new("{modelSource: s3://m, engine: vllm, gpu: {count: 1}}").observed()
+    ));
+}

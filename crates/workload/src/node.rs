@@ -106,6 +106,8 @@ impl Losses {
         // The same loss at another time: the node was ready in between, which was not observed.
         let goes_on = |before: &&Lost| before.how != lost.how || before.reported == lost.reported;
         let since = before.filter(goes_on).map_or(lost.since, |before| before.since.min(lost.since));
+        // A node that is lost and then deleted is asked for no more, unless a pod was on it.
+        self.0.retain(|_, known| is_fresh(known, lost.since));
         self.0.insert(name.to_owned(), Lost { since, ..lost });
     }
 
@@ -124,20 +126,22 @@ impl Losses {
 
     /// It may have been lost before it was deleted.
     fn missed(&mut self, name: &str, now: Timestamp) -> Lost {
-        let fresh = |known: &Lost| {
-            Duration::try_from(now.duration_since(known.since)).is_ok_and(|lost| lost < FORGOTTEN_AFTER)
-        };
-        let known = self.0.get(name).copied().filter(fresh);
+        let known = self.0.get(name).copied().filter(|known| is_fresh(known, now));
         if let Some(known) = known.filter(|known| known.how == Loss::Deleted) {
             return known;
         }
         // Names of nodes that come and go need not repeat.
-        self.0.retain(|_, known| fresh(known));
+        self.0.retain(|_, known| is_fresh(known, now));
         let since = known.map_or(now, |known| known.since);
         let missed = Lost { how: Loss::Deleted, since, reported: now };
         self.0.insert(name.to_owned(), missed);
         missed
     }
+}
+
+fn is_fresh(known: &Lost, now: Timestamp) -> bool {
+    // Clock skew can make this negative; treat it as zero.
+    Duration::try_from(now.duration_since(known.since)).unwrap_or_default() < FORGOTTEN_AFTER
 }
 
 #[derive(Deserialize)]
@@ -256,5 +260,18 @@ mod tests {
         assert_eq!(change("True", 60), None);
         assert_eq!(change("Unknown", 70), lost(Loss::Unreachable, 70));
         assert_eq!(change("Unknown", 90), lost(Loss::Unreachable, 90), "it was ready in between");
+    }
+
+    #[test]
+    fn nodes_that_are_gone_do_not_add_up() {
+        let mut losses = Losses::default();
+        for hour in 0..99 {
+            losses.note(&format!("seen-{hour}"), &node("seen", "Unknown", hour * 3_600));
+            assert!(losses.0.len() <= 2, "those of the last two hours");
+        }
+        for hour in 99..199 {
+            losses.of(&format!("missed-{hour}"), None, at(hour * 3_600));
+            assert!(losses.0.len() <= 2, "those of the last two hours");
+        }
     }
 }

@@ -88,6 +88,18 @@ securityContext: {runAsUser: 0}
 }
 
 #[test]
+fn how_long_a_node_may_be_lost_is_no_part_of_a_pod() {
+    let tolerations = |seconds: u32| {
+        let mut scene = Scene::new(CHAT);
+        scene.edit_spec(|spec| spec.node_failure_seconds = seconds.try_into().unwrap());
+        template(&scene.plan()).spec.unwrap().tolerations.unwrap()
+    };
+    assert_eq!(tolerations(0), tolerations(3_600));
+    let seconds: Vec<i64> = tolerations(0).iter().filter_map(|one| one.toleration_seconds).collect();
+    assert_eq!(seconds, [3_900, 3_900]);
+}
+
+#[test]
 fn the_same_observation_gives_the_same_bytes() {
     let rendered = || serde_json::to_string(&Scene::new(CHAT).plan()).unwrap();
     assert_eq!(rendered(), rendered());
