@@ -12,7 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::cache::Key;
+use crate::{backoff::doubled, cache::Key};
 
 /// A person who edits a child by hand tries more than once.
 const AT_ONCE: u32 = 3;
@@ -49,8 +49,8 @@ impl Fights {
     pub(crate) fn wait(&self, key: &Key, hash: &str, now: Instant) -> Option<Duration> {
         let remembered = self.lock();
         let fight = remembered.fights.get(key).filter(|fight| *fight.hash == *hash)?;
-        let doublings = fight.times.checked_sub(AT_ONCE)?.min(16);
-        let wait = FIRST_WAIT.saturating_mul(1 << doublings).min(LONGEST_WAIT);
+        let repetitions = fight.times.checked_sub(AT_ONCE)?;
+        let wait = doubled(FIRST_WAIT, LONGEST_WAIT, repetitions.saturating_add(1));
         let left = wait.checked_sub(now.saturating_duration_since(fight.last))?;
         (!left.is_zero()).then_some(left)
     }

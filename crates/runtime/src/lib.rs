@@ -17,6 +17,7 @@
 pub mod admin;
 pub mod apply;
 pub mod args;
+mod backoff;
 pub mod cache;
 pub mod causes;
 pub mod children;

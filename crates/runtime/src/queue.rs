@@ -12,7 +12,10 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-use crate::cache::Key;
+use crate::{
+    backoff::{doubled, spread},
+    cache::Key,
+};
 
 /// Why a key is queued; a later reason is the stronger one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -356,9 +359,7 @@ impl State {
 }
 
 fn wait_after(failures: u32, backoff: &Backoff) -> Duration {
-    let doublings = failures.saturating_sub(1).min(31);
-    let wait = backoff.first.saturating_mul(1 << doublings).min(backoff.longest);
-    wait.mul_f64(1.0 + backoff.jitter * fastrand::f64())
+    spread(doubled(backoff.first, backoff.longest, failures), backoff.jitter)
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::{
+    backoff::{doubled, spread},
     cache::{Cache, Key},
     causes::with_causes,
     decode::Guard,
@@ -264,10 +265,7 @@ where
     }
 
     fn backoff(&self, failures: u32) -> Duration {
-        let doublings = failures.saturating_sub(1).min(16);
-        let wait =
-            self.timings.first_backoff.saturating_mul(1 << doublings).min(self.timings.longest_backoff);
-        wait.mul_f64(1.0 + JITTER * fastrand::f64())
+        spread(doubled(self.timings.first_backoff, self.timings.longest_backoff, failures), JITTER)
     }
 
     async fn list_into_cache(&mut self) -> Result<String, ListError> {

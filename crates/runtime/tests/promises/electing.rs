@@ -84,6 +84,15 @@ impl LeaseWatch {
     }
 }
 
+/// A replica that leads, and what it needs for that.
+async fn leader() -> (ScriptedApi, LeaseWatch, Replica) {
+    let fake = ScriptedApi::start().await;
+    let watch = LeaseWatch::start(&fake, "l");
+    let mut replica = watch.replica(&fake, "l", "a", TIMES);
+    replica.lead().await;
+    (fake, watch, replica)
+}
+
 impl Replica {
     async fn lead(&mut self) {
         let never = CancellationToken::new();
@@ -411,10 +420,7 @@ async fn a_lease_that_is_deleted_after_its_holder_died_is_taken_when_its_time_is
 
 #[tokio::test]
 async fn a_leader_that_finds_another_holder_in_its_lease_has_lost_at_once() {
-    let fake = ScriptedApi::start().await;
-    let watch = LeaseWatch::start(&fake, "l");
-    let mut a = watch.replica(&fake, "l", "a", TIMES);
-    a.lead().await;
+    let (fake, _watch, mut a) = leader().await;
     fake.put_json("leases", lease_of("another", "2020-01-01T00:00:00.000000Z", 3));
     let since = Instant::now();
     a.hold().await;
@@ -427,10 +433,7 @@ async fn a_leader_that_finds_another_holder_in_its_lease_has_lost_at_once() {
 
 #[tokio::test]
 async fn a_leader_that_loses_the_race_for_a_renewal_has_lost_at_once() {
-    let fake = ScriptedApi::start().await;
-    let watch = LeaseWatch::start(&fake, "l");
-    let mut a = watch.replica(&fake, "l", "a", TIMES);
-    a.lead().await;
+    let (fake, _watch, mut a) = leader().await;
     // It reads its own lease, and then another has written it.
     let stale = fake.stored("leases", "l").unwrap();
     let mut taken = stale.clone();
@@ -445,10 +448,7 @@ async fn a_leader_that_loses_the_race_for_a_renewal_has_lost_at_once() {
 
 #[tokio::test]
 async fn a_collision_with_somebody_who_only_touched_the_lease_loses_nothing() {
-    let fake = ScriptedApi::start().await;
-    let watch = LeaseWatch::start(&fake, "l");
-    let mut a = watch.replica(&fake, "l", "a", TIMES);
-    a.lead().await;
+    let (fake, _watch, mut a) = leader().await;
     fake.next(
         leases(Verb::Update).by("a"),
         [Answer::status(409, "Conflict", "the object has been modified")],
@@ -471,10 +471,7 @@ async fn a_lease_of_a_fraction_of_a_second_more_promises_the_next_whole_second()
 
 #[tokio::test]
 async fn a_release_that_nobody_answers_does_not_hold_up_the_exit() {
-    let fake = ScriptedApi::start().await;
-    let watch = LeaseWatch::start(&fake, "l");
-    let mut a = watch.replica(&fake, "l", "a", TIMES);
-    a.lead().await;
+    let (fake, _watch, mut a) = leader().await;
     fake.always(leases(Verb::Get).by("a"), Answer::NoHeaders);
     let since = Instant::now();
     within_patience("the release", a.elector.release()).await;
@@ -484,10 +481,7 @@ async fn a_release_that_nobody_answers_does_not_hold_up_the_exit() {
 
 #[tokio::test]
 async fn a_release_that_collides_with_a_last_renewal_is_tried_again() {
-    let fake = ScriptedApi::start().await;
-    let watch = LeaseWatch::start(&fake, "l");
-    let mut a = watch.replica(&fake, "l", "a", TIMES);
-    a.lead().await;
+    let (fake, _watch, mut a) = leader().await;
     fake.next(
         leases(Verb::Update).by("a"),
         [Answer::status(409, "Conflict", "the object has been modified")],
