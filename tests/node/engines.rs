@@ -67,20 +67,12 @@ async fn status_of(
     path: &str,
     key: Option<&str>,
 ) -> StatusCode {
-    let request = Request::builder().method(method).uri(place(scene, pod, path));
+    let name = pod.metadata.name.as_deref().expect("a name");
+    let uri = format!("/api/v1/namespaces/{}/pods/{name}:8000/proxy/{path}", scene.namespace());
+    let request = Request::builder().method(method).uri(uri);
     let request = key.into_iter().fold(request, |request, key| request.header("x-closed", key));
     let request = request.body(Body::from(b"{}".to_vec())).expect("a request");
     scene.client().send(request).await.expect("an answer").status()
-}
-
-async fn text_of(scene: &Scene<'_>, pod: &Pod, path: &str) -> String {
-    let request = Request::get(place(scene, pod, path)).body(Vec::new()).expect("a request");
-    scene.client().request_text(request).await.expect("an answer")
-}
-
-fn place(scene: &Scene<'_>, pod: &Pod, path: &str) -> String {
-    let name = pod.metadata.name.as_deref().expect("a name");
-    format!("/api/v1/namespaces/{}/pods/{name}:8000/proxy/{path}", scene.namespace())
 }
 
 fn key_of(pod: &Pod) -> String {
@@ -145,30 +137,6 @@ async fn a_change_that_is_taken_back_while_it_loads_gives_its_gpus_back_soon() {
     gone_soon(&scene, &pod).await;
     until_ready(&scene, "chat").await;
     assert_eq!(pod_of(&scene, "chat").await.metadata.uid, serving.metadata.uid);
-}
-
-/// It takes longer than the pod waits before it sends SIGTERM to its engine.
-#[tokio::test]
-async fn a_request_in_flight_is_answered_by_a_pod_that_is_deleted() {
-    let scene = real().await;
-    models_in_a_claim(&scene).await;
-    create(&scene, "chat", with(vllm(), wishes([("ENGINE_ANSWER_MILLISECONDS", "15000")]))).await;
-    until_ready(&scene, "chat").await;
-    let pod = pod_of(&scene, "chat").await;
-    let name = pod.metadata.name.as_deref().expect("a name");
-    let answered = status_of(&scene, &pod, Method::POST, "v1/completions", None);
-    let deleted = async {
-        ask_until("the request is in flight", within(), async || {
-            let metrics = text_of(&scene, &pod, "metrics").await;
-            let mut lines = metrics.lines().filter(|line| line.starts_with("vllm:num_requests_running"));
-            lines.find(|line| line.ends_with(" 1")).map(drop).ok_or(metrics.clone())
-        })
-        .await;
-        scene.api::<Pod>().delete(name, &DeleteParams::default()).await.expect("it is deleted");
-    };
-    let (status, ()) = futures::future::join(answered, deleted).await;
-    assert_eq!(status, StatusCode::OK);
-    wait_until_gone(&scene.api::<Pod>(), name, within()).await;
 }
 
 /// The processes of a pod share their identifiers, so it is the container runtime that ends those of a container whose
