@@ -167,8 +167,8 @@ where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
     let api: Api<K> = scene.api();
-    let ours = ListParams::default().labels(&format!("{}={CONTROLLER}", labels::MANAGED_BY));
-    let listed = api.list(&ours).await.unwrap();
+    let managed = ListParams::default().labels(&format!("{}={CONTROLLER}", labels::MANAGED_BY));
+    let listed = api.list(&managed).await.unwrap();
     let with_owner = |child: K| {
         let [owner] = child.owner_references() else { panic!("{child:?} has not one owner") };
         (child.name_any(), owner.uid.clone())

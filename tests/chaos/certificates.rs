@@ -15,7 +15,7 @@ use tests::{Scene, within};
 use crate::given::{CONTROLLER, Given, SYSTEM, serve, until, until_served};
 
 #[tokio::test]
-async fn a_renewed_serving_certificate_disturbs_nobody() {
+async fn a_renewed_serving_certificate_interrupts_nothing() {
     let given = Given::cluster(|spec| spec).await.with_controller(&[]).await;
     let scene = Scene::new(&given).await;
     serve(&scene, "before").await;

@@ -7,7 +7,7 @@ use tests::{Scene, wait_for, within};
 use crate::given::{CONTROLLER, Given, SYSTEM, lines_about, serve};
 
 #[tokio::test]
-async fn with_default_timings_it_leads_reconciles_and_exits_0_when_told_to_stop() {
+async fn with_default_timings_it_leads_reconciles_and_exits_0_after_sigterm() {
     let given = Given::cluster(|spec| spec).await.with_controller(&[]).await;
     let scene = Scene::new(&given).await;
     let leases: Api<Lease> = Api::namespaced(scene.client(), SYSTEM);

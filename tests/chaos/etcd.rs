@@ -46,7 +46,7 @@ async fn is_compacted(services: &Api<Service>, version: &str) -> bool {
     matches!(events.next().await, Some(Ok(WatchEvent::Error(status))) if status.code == 410)
 }
 
-/// How often the controller's watch of Services was told 410.
+/// How often the controller's watch of Services was answered with 410.
 fn expired(given: &Given) -> usize {
     let log = given.log();
     let failures = lines_about(&log, "watch failed").filter(|line| line["kind"] == "Service");

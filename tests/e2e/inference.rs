@@ -29,28 +29,28 @@ async fn until_renewed(scene: &Scene<'_>, times: usize) {
 }
 
 /// How long a fault of a pod may be unknown to the status.
-const TOLD_WITHIN: Duration = Duration::from_secs(5);
+const REPORTED_WITHIN: Duration = Duration::from_secs(5);
 
-/// What the status says of a fault: `Ready` has the reason and the message of the condition that fails.
-struct Told<'a> {
+/// How the status reports a fault: `Ready` has the reason and the message of the condition that fails.
+struct Report<'a> {
     condition: &'a str,
     reason: &'a str,
     /// Part of the message.
     message: &'a str,
 }
 
-/// Does something that makes a pod fail, and waits until the status tells it: in time after the pod's own status did.
-fn told_in_time(
+/// Does something that makes a pod fail, and waits until the status reports it, in time after the pod's own status does.
+fn reported_in_time(
     scene: &Scene<'_>,
     name: &str,
-    told: Told<'_>,
+    report: Report<'_>,
     fails: impl Fn(&Pod) -> bool,
     act: impl Future,
 ) -> impl Future<Output = AIInference> {
-    let Told { condition: type_, reason, message } = told;
+    let Report { condition: type_, reason, message } = report;
     let what = format!("{type_} and Ready are false because of {reason}: {message}");
     let models = scene.api::<AIInference>();
-    let is_told = move |model: &AIInference| {
+    let is_reported = move |model: &AIInference| {
         [type_, conditions::READY].into_iter().all(|type_| {
             condition(model, type_).is_some_and(|condition| {
                 condition.status == "False"
@@ -60,7 +60,8 @@ fn told_in_time(
         })
     };
     Box::pin(async move {
-        let told = wait_for(&models, name, &what, within(), |model| is_observed(model) && is_told(model));
-        scene.soon_after((&pods_of(name), fails), TOLD_WITHIN, act, told).await
+        let report =
+            wait_for(&models, name, &what, within(), |model| is_observed(model) && is_reported(model));
+        scene.soon_after((&pods_of(name), fails), REPORTED_WITHIN, act, report).await
     })
 }

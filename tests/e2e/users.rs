@@ -45,7 +45,7 @@ async fn an_editor_writes_and_scales_but_leaves_the_status_to_the_controller() {
 }
 
 #[tokio::test]
-async fn an_administrator_may_mend_the_status_too() {
+async fn an_administrator_may_also_write_the_status() {
     may("admin", |resource, subresources| {
         [(resource.to_owned(), verbs(&[&READ, &WRITE]))]
             .into_iter()
@@ -60,7 +60,7 @@ async fn an_administrator_may_mend_the_status_too() {
 }
 
 #[tokio::test]
-async fn a_user_without_a_role_may_nothing() {
+async fn a_user_without_a_role_may_do_nothing() {
     let scene = simulated().await;
     for crd in crds() {
         let resource = format!("{}.{}", crd.spec.names.plural, crd.spec.group);

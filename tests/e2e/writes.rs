@@ -75,18 +75,18 @@ async fn an_absent_child_is_created_and_then_left_alone() {
 #[tokio::test]
 async fn an_object_of_another_owner_is_not_touched() {
     let scene = scene().await;
-    let foreign: Api<ConfigMap> = scene.api();
-    let mut theirs = child(&scene, &[("theirs", "x")]);
-    theirs.metadata.owner_references = None;
-    let before = foreign.create(&PostParams::default(), &theirs).await.unwrap();
+    let config_maps: Api<ConfigMap> = scene.api();
+    let mut foreign = child(&scene, &[("foreign", "x")]);
+    foreign.metadata.owner_references = None;
+    let before = config_maps.create(&PostParams::default(), &foreign).await.unwrap();
     let refused = children(&scene).apply(&child(&scene, &[("a", "1")])).await.unwrap_err();
     assert!(matches!(refused, ApplyError::Foreign { .. }), "{refused:?}");
-    let after = foreign.get("child").await.unwrap();
+    let after = config_maps.get("child").await.unwrap();
     assert_eq!(before.metadata.resource_version, after.metadata.resource_version);
 }
 
 #[tokio::test]
-async fn our_own_child_that_the_cache_has_not_seen_is_found_and_then_written() {
+async fn a_child_that_the_cache_does_not_have_is_read_first_and_written_by_the_next_apply() {
     let scene = scene().await;
     children(&scene).apply(&child(&scene, &[("a", "1")])).await.unwrap();
     let children = children(&scene);
@@ -98,37 +98,37 @@ async fn our_own_child_that_the_cache_has_not_seen_is_found_and_then_written() {
 }
 
 #[tokio::test]
-async fn a_field_that_we_stop_setting_is_taken_back_and_one_of_others_stays() {
+async fn a_field_that_is_no_longer_applied_is_removed_and_a_foreign_field_is_kept() {
     let scene = scene().await;
     let children = children(&scene);
     children.apply(&child(&scene, &[("a", "1"), ("b", "2")])).await.unwrap();
-    scene.kubectl(&["patch", "configmap", "child", "--type=merge", "-p", r#"{"data":{"theirs":"x"}}"#]);
+    scene.kubectl(&["patch", "configmap", "child", "--type=merge", "-p", r#"{"data":{"foreign":"x"}}"#]);
     assert_eq!(children.apply(&child(&scene, &[("a", "1")])).await.unwrap(), Written::Changed);
     let data = scene.api::<ConfigMap>().get("child").await.unwrap().data.unwrap();
-    assert_eq!(data.into_keys().collect::<Vec<_>>(), ["a", "theirs"]);
+    assert_eq!(data.into_keys().collect::<Vec<_>>(), ["a", "foreign"]);
 }
 
 #[tokio::test]
-async fn a_write_meant_for_a_deleted_object_does_not_reach_its_namesake() {
+async fn a_write_for_a_deleted_object_does_not_change_a_newer_object_of_its_name() {
     let scene = scene().await;
     let children = children(&scene);
     let api: Api<ConfigMap> = scene.api();
     children.apply(&child(&scene, &[("a", "1")])).await.unwrap();
     let stale = api.get("child").await.unwrap();
     scene.kubectl(&["delete", "configmap", "child"]);
-    let mut theirs = child(&scene, &[("theirs", "x")]);
-    theirs.metadata.owner_references = None;
-    api.create(&PostParams::default(), &theirs).await.unwrap();
+    let mut foreign = child(&scene, &[("foreign", "x")]);
+    foreign.metadata.owner_references = None;
+    api.create(&PostParams::default(), &foreign).await.unwrap();
     let refused = children.apply(&child(&scene, &[("a", "2")])).await.unwrap_err();
     assert!(is_stale(&refused, Stale::Changed), "{refused:?}");
-    assert_eq!(api.get("child").await.unwrap().data, theirs.data);
+    assert_eq!(api.get("child").await.unwrap().data, foreign.data);
     let refused = children.delete(&stale).await.unwrap_err();
     assert!(is_stale(&refused, Stale::Changed), "nor does a delete: {refused:?}");
     assert!(api.get_opt("child").await.unwrap().is_some());
 }
 
 #[tokio::test]
-async fn a_child_that_we_have_deleted_is_known_to_be_gone() {
+async fn a_deleted_child_leaves_the_cache_at_once() {
     let scene = scene().await;
     let children = children(&scene);
     children.apply(&child(&scene, &[("a", "1")])).await.unwrap();

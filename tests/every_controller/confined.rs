@@ -21,16 +21,16 @@ use crate::{
 
 #[tokio::test]
 async fn a_controller_of_one_namespace_serves_it_under_roles_alone_and_no_other() {
-    for_every_controller(async |ours| {
-        let (scene, other, life) = (scene().await, scene().await, life_of(ours));
+    for_every_controller(async |tested| {
+        let (scene, other, life) = (scene().await, scene().await, life_of(tested));
         let untouched = life.create(&other, "life").await;
-        start_controller(ours, &scene, &[]).await;
+        start_controller(tested, &scene, &[]).await;
         life.play(&scene, "life").await;
 
         let bindings = scene.cluster_api::<ClusterRoleBinding>().list(&ListParams::default()).await.unwrap();
         let subjects = bindings.into_iter().flat_map(|binding| binding.subjects.unwrap_or_default());
         assert!(!subjects.into_iter().any(|subject| subject.namespace.as_deref() == Some(scene.namespace())));
-        let user = user(ours, scene.namespace());
+        let user = user(tested, scene.namespace());
         let events = scene.audit_events().unwrap();
         let requests: Vec<_> = events.iter().filter(|event| event.user == user).collect();
         assert!(
@@ -48,14 +48,14 @@ async fn a_controller_of_one_namespace_serves_it_under_roles_alone_and_no_other(
 #[tokio::test]
 async fn the_overlay_for_one_namespace_is_accepted_whole_and_without_a_warning() {
     let scene = scene().await;
-    for_every_controller(async |ours| {
-        let (_copy, overlay) = overlay_for(ours, scene.namespace());
+    for_every_controller(async |tested| {
+        let (_copy, overlay) = overlay_for(tested, scene.namespace());
         let apply = ["apply", "--server-side", "--dry-run=server", "--kustomize", overlay.to_str().unwrap()];
         let output = scene.kubectl_with_input(&apply, "");
         let complaint = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && !complaint.contains("Warning"), "{complaint}");
         let applied = String::from_utf8_lossy(&output.stdout);
-        assert!(applied.contains(&format!("deployment.apps/{}", ours.name)), "{applied}");
+        assert!(applied.contains(&format!("deployment.apps/{}", tested.name)), "{applied}");
         assert!(!applied.contains("clusterrole") && !applied.contains("namespace/"), "{applied}");
     })
     .await;
@@ -64,12 +64,12 @@ async fn the_overlay_for_one_namespace_is_accepted_whole_and_without_a_warning()
 #[tokio::test]
 async fn the_role_for_one_namespace_is_the_cluster_role_without_what_is_beyond_it() {
     let kubectl = scene().await.cluster().kubectl();
-    for_every_controller(async |ours| {
-        let base: ClusterRole = named(built(&kubectl, &deploy(ours).join("base")), ours.name);
-        let overlay = built(&kubectl, &deploy(ours).join("overlays/namespaced"));
-        let role: Role = named(overlay, &format!("{}-models", ours.name));
+    for_every_controller(async |tested| {
+        let base: ClusterRole = named(built(&kubectl, &deploy(tested).join("base")), tested.name);
+        let overlay = built(&kubectl, &deploy(tested).join("overlays/namespaced"));
+        let role: Role = named(overlay, &format!("{}-models", tested.name));
         let mut wanted = rights(base.rules.iter().flatten());
-        for &(group, resource, verb) in life_of(ours).beyond_a_namespace {
+        for &(group, resource, verb) in life_of(tested).beyond_a_namespace {
             let right = (group.to_owned(), resource.to_owned(), verb.to_owned());
             assert!(wanted.remove(&right), "{right:?}");
         }
@@ -86,10 +86,10 @@ pub(super) async fn scene() -> Scene<'static> {
 }
 
 /// Starts a controller for this namespace alone, and returns its name as a component.
-pub(super) async fn start_controller(ours: &Controller, scene: &Scene<'_>, args: &[&str]) -> String {
-    let name = format!("{}-{}", ours.name, scene.namespace());
-    let (_copy, overlay) = overlay_for(ours, scene.namespace());
-    let mut controller = controller(ours.name).replica(&name);
+pub(super) async fn start_controller(tested: &Controller, scene: &Scene<'_>, args: &[&str]) -> String {
+    let name = format!("{}-{}", tested.name, scene.namespace());
+    let (_copy, overlay) = overlay_for(tested, scene.namespace());
+    let mut controller = controller(tested.name).replica(&name);
     controller.base = overlay;
     controller.args = vec![format!("--namespace={}", scene.namespace())];
     controller.args.extend(args.iter().map(|&arg| arg.to_owned()));
@@ -97,11 +97,11 @@ pub(super) async fn start_controller(ours: &Controller, scene: &Scene<'_>, args:
     name
 }
 
-/// An overlay on ours, as a user would write it, and the folder that it is in.
-fn overlay_for(ours: &Controller, namespace: &str) -> (TempDir, PathBuf) {
+/// An overlay on the released ones, as a user would write it, and the folder that it is in.
+fn overlay_for(tested: &Controller, namespace: &str) -> (TempDir, PathBuf) {
     let copy = tempfile::tempdir().unwrap();
-    copy_folder(&deploy(ours), copy.path());
-    let overlay = copy.path().join("overlays/theirs");
+    copy_folder(&deploy(tested), copy.path());
+    let overlay = copy.path().join("overlays/team");
     fs::create_dir(&overlay).unwrap();
     let text = format!("namespace: {namespace}\nresources: [../namespaced]\n");
     fs::write(overlay.join("kustomization.yaml"), text).unwrap();

@@ -31,15 +31,15 @@ async fn for_every_controller(test: impl AsyncFn(&'static Controller)) {
 }
 
 /// A cluster of its own in which this controller runs.
-async fn cluster_of(ours: &Controller) -> Cluster {
+async fn cluster_of(tested: &Controller) -> Cluster {
     let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
-    cluster.start_controller(&controller(ours.name)).await.unwrap();
+    cluster.start_controller(&controller(tested.name)).await.unwrap();
     cluster
 }
 
 /// How the API server calls a controller of this namespace.
-fn user(ours: &Controller, namespace: &str) -> String {
-    format!("system:serviceaccount:{namespace}:{}", ours.name)
+fn user(tested: &Controller, namespace: &str) -> String {
+    format!("system:serviceaccount:{namespace}:{}", tested.name)
 }
 
 /// Group, resource with subresource, verb.

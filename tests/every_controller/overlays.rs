@@ -80,7 +80,7 @@ async fn two_replicas_are_deployed_and_the_images_of_an_overlay_arrive_in_the_fl
             let path = folder.join("kustomization.yaml");
             let mut expected = args_of(&kubectl, &deploy(controller).join("base"));
             for program in controller.programs {
-                let (image, theirs) =
+                let (image, other) =
                     (format!("ghcr.io/ai-controllers/{}", program.name), "registry.example/it:9.9");
                 let text = fs::read_to_string(&path).unwrap();
                 let (before, after) = text.split_once(&format!("{image}\n")).expect("the image of a program");
@@ -90,7 +90,7 @@ async fn two_replicas_are_deployed_and_the_images_of_an_overlay_arrive_in_the_fl
                 fs::write(&path, format!("{before}{image}\n{theirs_here}\n{after}")).unwrap();
                 let mut flags = expected.iter_mut().filter(|flag| flag.contains(&format!("={image}:")));
                 let flag = flags.next().expect("a flag with the image");
-                *flag = format!("{}={theirs}", flag.split_once('=').unwrap().0);
+                *flag = format!("{}={other}", flag.split_once('=').unwrap().0);
             }
             assert_eq!(args_of(&kubectl, &folder), expected, "{overlay}");
             assert_eq!(deployment_of(&kubectl, &folder).spec.unwrap().replicas, Some(2), "{overlay}");

@@ -26,7 +26,7 @@ async fn every_right_is_used_and_none_is_missing() {
         let denied: Vec<&&Event> = events.iter().filter(|event| event.code == Some(403)).collect();
         assert!(denied.is_empty(), "{denied:#?}");
         let requested = events.iter().flat_map(|event| rights_of(event));
-        let used: BTreeSet<Right> = requested.chain(asked_by_admission(controller)).collect();
+        let used: BTreeSet<Right> = requested.chain(checked_by_admission(controller)).collect();
         let granted = granted(controller, &scene).await;
         let unused: Vec<&Right> = granted.difference(&used).collect();
         assert!(unused.is_empty(), "rules that nothing needs: {unused:#?}");
@@ -37,7 +37,7 @@ async fn every_right_is_used_and_none_is_missing() {
 }
 
 #[tokio::test]
-async fn a_child_is_refused_to_whom_the_finalizers_of_its_owner_are() {
+async fn a_child_that_blocks_the_deletion_of_its_owner_needs_the_right_to_the_owners_finalizers() {
     let cluster = cluster_of(&CONTROLLERS[0]).await;
     let scene = Scene::new(&cluster).await;
     let life = life_of(&CONTROLLERS[0]);
@@ -73,7 +73,7 @@ async fn a_child_is_refused_to_whom_the_finalizers_of_its_owner_are() {
 ///
 /// OwnerReferencesPermissionEnforcement: the writer of an owner reference with `blockOwnerDeletion` must be allowed to
 /// update the finalizers of that owner. Without the right, no child is created.
-fn asked_by_admission(controller: &Controller) -> impl Iterator<Item = Right> {
+fn checked_by_admission(controller: &Controller) -> impl Iterator<Item = Right> {
     controller.kinds.iter().map(|kind| {
         let kind = kind.resource();
         (kind.group, format!("{}/finalizers", kind.plural), "update".to_owned())

@@ -9,8 +9,8 @@ use crate::for_every_controller;
 
 #[tokio::test]
 async fn the_other_replica_takes_over_when_the_leader_stops() {
-    for_every_controller(async |ours| {
-        let (name, life) = (ours.name, life_of(ours));
+    for_every_controller(async |tested| {
+        let (name, life) = (tested.name, life_of(tested));
         let replicas = ["a", "b"].map(|replica| format!("{name}-{replica}"));
         let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
         for replica in &replicas {
@@ -20,7 +20,7 @@ async fn the_other_replica_takes_over_when_the_leader_stops() {
         life.create(&scene, "first").await;
         life.until_done(&scene, "first").await;
 
-        // A holder is the name of the component and what tells its starts apart.
+        // A holder is the name of the component and a part that differs for each start.
         let leader = |lease: &Lease| {
             let holder = lease.spec.as_ref()?.holder_identity.clone()?;
             replicas.iter().find(|replica| holder.starts_with(*replica)).cloned()

@@ -28,38 +28,38 @@ const STOPS_WITHIN: Duration = Duration::from_secs(2);
 
 #[tokio::test]
 async fn a_reconcile_is_a_span_with_the_service_and_the_object() {
-    for_every_controller(async |ours| {
-        let (scene, life) = (confined::scene().await, life_of(ours));
+    for_every_controller(async |tested| {
+        let (scene, life) = (confined::scene().await, life_of(tested));
         let (endpoint, mut received) = receiver();
-        confined::start_controller(ours, &scene, &["--otlp-endpoint", &endpoint]).await;
+        confined::start_controller(tested, &scene, &["--otlp-endpoint", &endpoint]).await;
         life.create(&scene, "life").await;
         life.until_done(&scene, "life").await;
-        until_received(&mut received, ours, &format!("{}/life", scene.namespace())).await;
+        until_received(&mut received, tested, &format!("{}/life", scene.namespace())).await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_quiet_log_does_not_end_the_traces() {
-    for_every_controller(async |ours| {
-        let (scene, life) = (confined::scene().await, life_of(ours));
+    for_every_controller(async |tested| {
+        let (scene, life) = (confined::scene().await, life_of(tested));
         let (endpoint, mut received) = receiver();
         let args = ["--otlp-endpoint", &endpoint, "--log-level=error"];
-        confined::start_controller(ours, &scene, &args).await;
+        confined::start_controller(tested, &scene, &args).await;
         life.create(&scene, "life").await;
-        until_received(&mut received, ours, &format!("{}/life", scene.namespace())).await;
+        until_received(&mut received, tested, &format!("{}/life", scene.namespace())).await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_receiver_that_does_not_answer_delays_and_breaks_nothing() {
-    for_every_controller(async |ours| {
-        let (scene, life) = (confined::scene().await, life_of(ours));
+    for_every_controller(async |tested| {
+        let (scene, life) = (confined::scene().await, life_of(tested));
         // It takes connections and says nothing, which is worse than to refuse them.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", silent.local_addr().unwrap());
-        let controller = confined::start_controller(ours, &scene, &["--otlp-endpoint", &endpoint]).await;
+        let controller = confined::start_controller(tested, &scene, &["--otlp-endpoint", &endpoint]).await;
         life.create(&scene, "life").await;
         life.until_done(&scene, "life").await;
         life.change(&scene, "life", &life.changed).await;

@@ -118,8 +118,8 @@ fn traces(root: &Path) -> Vec<String> {
     let mounts = fs::read_to_string("/proc/self/mounts").expect("the mounts of the machine");
     let all = ["link", "address", "route"].map(ip).join("\n") + &mounts;
     let root = root.display().to_string();
-    let ours = ["10.77.", "10.78.", "real-", &root];
-    all.lines().filter(|line| ours.iter().any(|ours| line.contains(ours))).map(str::to_owned).collect()
+    let marks = ["10.77.", "10.78.", "real-", &root];
+    all.lines().filter(|line| marks.iter().any(|mark| line.contains(mark))).map(str::to_owned).collect()
 }
 
 /// The control groups of a cluster, one for each hierarchy.
@@ -127,9 +127,9 @@ fn control_groups(cluster: &str) -> Vec<PathBuf> {
     let prefix = format!("{cluster}-");
     let machine = Path::new("/sys/fs/cgroup");
     let hierarchies = fs::read_dir(machine).expect("control groups").flatten().map(|entry| entry.path());
-    let ours = hierarchies.chain([machine.to_owned()]).map(|hierarchy| hierarchy.join("local-cluster"));
+    let parents = hierarchies.chain([machine.to_owned()]).map(|hierarchy| hierarchy.join("local-cluster"));
     let groups =
-        ours.filter_map(|ours| fs::read_dir(ours).ok()).flatten().flatten().map(|entry| entry.path());
+        parents.filter_map(|parent| fs::read_dir(parent).ok()).flatten().flatten().map(|entry| entry.path());
     groups
         .filter(|group| group.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix)))
         .collect()

@@ -52,7 +52,7 @@ async fn a_killed_leader_is_followed_and_an_upgrade_touches_nothing_that_runs() 
     until_led(&scene, |leader| leader != killed).await;
 
     upgrade(&scene).await;
-    assert_eq!(Running::now(&scene).await, before, "nobody asked for a restart");
+    assert_eq!(Running::now(&scene).await, before, "a restart without a reason");
     // The new one works, and has not merely done nothing so far: neither has it to the other one.
     change(&scene, "chat", json!({ "replicas": 2 })).await;
     let scaled = until_ready(&scene, "chat").await;
@@ -158,7 +158,7 @@ fn kill(pod: &str) {
     assert!(Command::new("kill").arg("-KILL").arg(pid).status().expect("kill starts").success());
 }
 
-/// Waits until somebody holds the Lease who will do, and returns their identity.
+/// Waits until an accepted holder has the Lease, and returns its identity.
 async fn until_led(scene: &Scene<'_>, will_do: impl Fn(&str) -> bool) -> String {
     let leases: Api<Lease> = Api::namespaced(scene.client(), NAMESPACE);
     let lease =

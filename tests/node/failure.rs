@@ -163,8 +163,8 @@ async fn replaced_after(
     assert_ne!(node_of(&taken_over).as_deref(), Some(node));
     assert!(again >= created + Duration::from_secs(LOAD_SECONDS), "it got requests before it had loaded");
 
-    let told = until_ready(scene, "chat").await;
-    let migrations = told.status.unwrap().migrations;
+    let model = until_ready(scene, "chat").await;
+    let migrations = model.status.unwrap().migrations;
     let [migration] = migrations.as_slice() else { panic!("one pod was lost: {migrations:#?}") };
     assert_eq!((migration.pod.as_str(), migration.from_node.as_str()), (pod, node));
     Replaced { taken_out_of_service: out, replacement_created: created, answers_again: again }

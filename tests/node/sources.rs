@@ -1,4 +1,4 @@
-//! Where models come from: that the bytes arrive, and that what keeps them from arriving is told, and heals.
+//! Where models come from: the bytes arrive; a fault that keeps them from arriving is reported, and heals.
 
 use std::{
     fs::{self, Permissions},
@@ -76,7 +76,7 @@ async fn what_a_claim_has_is_what_the_engine_reads_and_cannot_change() {
 
 /// A kubelet makes a folder that is to be mounted and is not there.
 #[tokio::test]
-async fn a_folder_that_a_claim_does_not_have_is_told_and_not_made() {
+async fn a_folder_that_a_claim_does_not_have_is_reported_and_not_created() {
     let scene = real().await;
     let folder = claims::folder(&scene);
     let model = Model::small();
@@ -86,7 +86,7 @@ async fn a_folder_that_a_claim_does_not_have_is_told_and_not_made() {
     claims::claim(&scene, &folder).await;
     create(&scene, "chat", on_real_nodes("pvc://models/typo")).await;
     let words = "/models/typo: no such folder; found: llama, qwen";
-    told(&scene, "chat", reasons::SOURCE_NOT_FOUND, words).await;
+    until_reported(&scene, "chat", reasons::SOURCE_NOT_FOUND, words).await;
     change(&scene, "chat", json!({ "modelSource": "pvc://models/qwen" })).await;
     until_ready(&scene, "chat").await;
     let mut names: Vec<_> = fs::read_dir(&folder)
@@ -111,7 +111,7 @@ async fn a_repository_without_a_model_is_never_ready() {
         ready.into_iter().any(|ready| ready.status == "True").then_some(())
     });
     let failing = async {
-        told(&scene, "vision", reasons::SOURCE_NOT_FOUND, "/models holds no model").await;
+        until_reported(&scene, "vision", reasons::SOURCE_NOT_FOUND, "/models holds no model").await;
         // The next try of the loader finds nothing either.
         until_loader_says(&scene, "vision", 1, "holds no model").await;
     };
@@ -123,14 +123,14 @@ async fn a_repository_without_a_model_is_never_ready() {
 }
 
 #[tokio::test]
-async fn wrong_credentials_are_told_and_mended_in_the_secret() {
+async fn wrong_credentials_are_reported_and_corrected_in_the_secret() {
     let scene = real().await;
     let store = Store::start(&scene).await;
     store.put_model("qwen", &Model::small());
     store.give_credentials("another-key").await;
     create(&scene, "chat", store.spec("qwen")).await;
-    let told = told(&scene, "chat", reasons::SOURCE_UNAUTHORIZED, "correct the Secret").await;
-    told.heals(store.give_right_credentials()).await;
+    let report = until_reported(&scene, "chat", reasons::SOURCE_UNAUTHORIZED, "correct the Secret").await;
+    report.heals(store.give_right_credentials()).await;
 }
 
 #[tokio::test]
@@ -146,30 +146,31 @@ async fn a_secret_that_is_not_there_is_named_and_waited_for() {
 }
 
 #[tokio::test]
-async fn a_bucket_that_is_not_there_is_told_and_waited_for() {
+async fn a_missing_bucket_is_reported_and_waited_for() {
     let scene = real().await;
     let store = Store::start(&scene).await;
     let spec = with(store.spec(""), json!({ "modelSource": "s3://later/qwen" }));
     create(&scene, "chat", spec).await;
-    let told = told(&scene, "chat", reasons::SOURCE_NOT_FOUND, "there is no such bucket").await;
+    let report = until_reported(&scene, "chat", reasons::SOURCE_NOT_FOUND, "there is no such bucket").await;
     let mend = async {
         store.put_model("qwen", &Model::small());
         store.rename_bucket(BUCKET, "later");
     };
-    told.heals_within_a_run(mend).await;
+    report.heals_within_a_run(mend).await;
 }
 
 #[tokio::test]
-async fn a_prefix_with_nothing_below_it_is_told_and_waited_for() {
+async fn an_empty_prefix_is_reported_and_waited_for() {
     let scene = real().await;
     let store = Store::start(&scene).await;
     create(&scene, "chat", store.spec("qwen")).await;
-    let told = told(&scene, "chat", reasons::SOURCE_NOT_FOUND, "s3://models/qwen has no object").await;
-    told.heals_within_a_run(async { store.put_model("qwen", &Model::small()) }).await;
+    let report =
+        until_reported(&scene, "chat", reasons::SOURCE_NOT_FOUND, "s3://models/qwen has no object").await;
+    report.heals_within_a_run(async { store.put_model("qwen", &Model::small()) }).await;
 }
 
 #[tokio::test]
-async fn a_corrupt_object_is_told_and_fetched_again_when_it_has_changed() {
+async fn a_corrupt_object_is_reported_and_fetched_again_when_it_has_changed() {
     let scene = real().await;
     let store = Store::start(&scene).await;
     let model = Model::small();
@@ -179,20 +180,20 @@ async fn a_corrupt_object_is_told_and_fetched_again_when_it_has_changed() {
     corrupt[MIB / 2] ^= 1;
     store.put(&format!("qwen/{path}"), &corrupt);
     create(&scene, "chat", store.spec("qwen")).await;
-    let told = told(&scene, "chat", reasons::CHECKSUM_MISMATCH, path).await;
-    told.heals_within_a_run(async { store.put(&format!("qwen/{path}"), model.file(path)) }).await;
+    let report = until_reported(&scene, "chat", reasons::CHECKSUM_MISMATCH, path).await;
+    report.heals_within_a_run(async { store.put(&format!("qwen/{path}"), model.file(path)) }).await;
     let read = read_by(&scene, &pod_of(&scene, "chat").await);
     assert_eq!(read.digests, model.digests());
 }
 
 #[tokio::test]
-async fn a_volume_that_is_too_small_is_told_until_it_is_made_larger() {
+async fn a_volume_that_is_too_small_is_reported_until_it_is_made_larger() {
     let scene = real().await;
     let store = Store::start(&scene).await;
     store.put("qwen/config.json", b"{}");
     store.put_zeros("qwen/model.bin", 80 * MIB);
     create(&scene, "chat", with(store.spec("qwen"), in_memory("64Mi"))).await;
-    told(&scene, "chat", reasons::OUT_OF_SPACE, "raise spec.modelVolume.size").await;
+    until_reported(&scene, "chat", reasons::OUT_OF_SPACE, "raise spec.modelVolume.size").await;
     change(&scene, "chat", in_memory("96Mi")).await;
     until_ready(&scene, "chat").await;
 }
@@ -204,12 +205,12 @@ async fn a_model_that_shrinks_fits_into_the_volume_that_was_too_small() {
     store.put("qwen/config.json", b"{}");
     store.put_zeros("qwen/model.bin", 80 * MIB);
     create(&scene, "chat", with(store.spec("qwen"), in_memory("64Mi"))).await;
-    let told = told(&scene, "chat", reasons::OUT_OF_SPACE, "raise spec.modelVolume.size").await;
-    told.heals_within_a_run(async { store.put_zeros("qwen/model.bin", 48 * MIB) }).await;
+    let report = until_reported(&scene, "chat", reasons::OUT_OF_SPACE, "raise spec.modelVolume.size").await;
+    report.heals_within_a_run(async { store.put_zeros("qwen/model.bin", 48 * MIB) }).await;
 }
 
 #[tokio::test]
-async fn an_unreachable_store_is_waited_for_then_told_and_heals() {
+async fn an_unreachable_store_is_waited_for_then_reported_and_heals() {
     let scene = real().await;
     let store = Store::start(&scene).await;
     store.put_model("qwen", &Model::small());
@@ -218,8 +219,8 @@ async fn an_unreachable_store_is_waited_for_then_told_and_heals() {
     // Its patience is three quarters of that.
     spec["modelStore"]["timeoutSeconds"] = json!(60);
     create(&scene, "chat", spec).await;
-    let told = told(&scene, "chat", reasons::SOURCE_UNREACHABLE, "has not answered for").await;
-    told.heals(store.start_again()).await;
+    let report = until_reported(&scene, "chat", reasons::SOURCE_UNREACHABLE, "has not answered for").await;
+    report.heals(store.start_again()).await;
 }
 
 #[tokio::test]
@@ -253,25 +254,30 @@ fn in_memory(size: &str) -> Value {
     json!({ "modelVolume": { "medium": "Memory", "size": size } })
 }
 
-/// An AIInference whose model is not there, for a reason that its user was told.
-struct Told<'a> {
+/// An AIInference whose model is missing, for a reason that its status reports.
+struct Report<'a> {
     scene: &'a Scene<'static>,
     name: &'a str,
     pod: Pod,
 }
 
-/// Waits until the reason is told, in words that help.
-async fn told<'a>(scene: &'a Scene<'static>, name: &'a str, reason: &str, words: &str) -> Told<'a> {
+/// Waits until the status has the reason, and these words in its message.
+async fn until_reported<'a>(
+    scene: &'a Scene<'static>,
+    name: &'a str,
+    reason: &str,
+    words: &str,
+) -> Report<'a> {
     // A loader whose store does not answer is patient.
     let model = until_not_ready_within(scene, name, reason, within() * 3 / 2).await;
     assert_eq!(model.status.as_ref().and_then(|status| status.phase), Some(Phase::Failed));
     let loaded = condition(&model, conditions::MODEL_LOADED).expect("a condition");
     assert_eq!((loaded.status.as_str(), loaded.reason.as_str()), ("False", reason));
     assert!(loaded.message.contains(words), "{}", loaded.message);
-    Told { scene, name, pod: pod_of(scene, name).await }
+    Report { scene, name, pod: pod_of(scene, name).await }
 }
 
-impl Told<'_> {
+impl Report<'_> {
     /// Once the cause is gone, the very pod gets ready that was there before.
     async fn heals(self, mend: impl Future<Output = ()>) -> Pod {
         mend.await;

@@ -166,7 +166,7 @@ impl Model {
         Self(files)
     }
 
-    /// One that nobody waits for.
+    /// Its end is not waited for.
     pub(crate) fn small() -> Self {
         Self::new([("config.json", b"{}".into()), ("weights/model.bin", noise(1, MIB))])
     }

@@ -21,7 +21,7 @@ use crate::{
 
 /// Longer than kubelets, probes and a loaded machine take for an engine that loads nothing.
 const TIMEOUT_SECONDS: i64 = 25;
-/// How much later it may be told.
+/// How much later it may be reported.
 const PRECISION_SECONDS: i64 = 10;
 
 #[tokio::test]
@@ -75,7 +75,7 @@ async fn fails_in_time(scene: &Scene<'_>) {
     let after = progressing.last_transition_time.0.duration_since(started).as_secs();
     let in_time = TIMEOUT_SECONDS..=TIMEOUT_SECONDS + PRECISION_SECONDS;
     assert!(in_time.contains(&after), "{after} s after the engine's start");
-    eprintln!("told {after} s after the engine's start, of {TIMEOUT_SECONDS} s");
+    eprintln!("reported {after} s after the engine's start, of {TIMEOUT_SECONDS} s");
 }
 
 /// When the kubelet says that the engine of the only pod started.

@@ -140,21 +140,21 @@ pub async fn lose_a_node_under(scene: &Scene<'_>, model: &str) -> (Migration, Lo
     let pods = live_pods(scene).await;
     let node = node_of(pods.first().expect("a pod")).expect("a node").to_owned();
     nodes::stop_heartbeat(&scene.client(), &node).await.unwrap();
-    let told = until_migrated(scene, model).await;
+    let migration = until_migrated(scene, model).await;
     let seen = scene.cluster_api::<Node>().get(&node).await.unwrap();
     let conditions = seen.status.unwrap().conditions.unwrap();
     let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready").unwrap();
     let since = ready.last_transition_time.unwrap().0;
-    (told, LostNode { node, since, pods_before: names(&pods) })
+    (migration, LostNode { node, since, pods_before: names(&pods) })
 }
 
 pub async fn until_migrated(scene: &Scene<'_>, model: &str) -> Migration {
-    let told = |model: &AIInference| model.status.as_ref()?.migrations.first().cloned();
+    let newest = |model: &AIInference| model.status.as_ref()?.migrations.first().cloned();
     let model = wait_for(&scene.api::<AIInference>(), model, "a pod has moved", within(), |model| {
-        told(model).is_some_and(|told| told.to_node.is_some())
+        newest(model).is_some_and(|migration| migration.to_node.is_some())
     })
     .await;
-    told(&model).expect("a migration")
+    newest(&model).expect("a migration")
 }
 
 pub async fn live_pods(scene: &Scene<'_>) -> Vec<Pod> {
@@ -202,10 +202,10 @@ async fn use_every_right(scene: &Scene<'_>) {
             "deployment",
             json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta("deployment"), "spec": {
                 "replicas": 0,
-                "selector": {"matchLabels": {"app": "theirs"}},
+                "selector": {"matchLabels": {"app": "foreign"}},
                 "template": {
-                    "metadata": {"labels": {"app": "theirs"}},
-                    "spec": {"containers": [{"name": "theirs", "image": "theirs:1"}]},
+                    "metadata": {"labels": {"app": "foreign"}},
+                    "spec": {"containers": [{"name": "foreign", "image": "foreign:1"}]},
                 },
             }}),
         ),

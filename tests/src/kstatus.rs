@@ -2,7 +2,7 @@
 //! ported, and a check that it agrees with what our status says.
 //!
 //! Pure: from one object as the API server sends it to a word. kstatus itself is `pkg/kstatus/status` of
-//! sigs.k8s.io/cli-utils; its rules for built-in kinds are left out, as ours are none.
+//! sigs.k8s.io/cli-utils; its rules for built-in kinds are left out, as the kinds of this project are custom.
 
 use serde_json::Value;
 

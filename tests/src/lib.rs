@@ -41,8 +41,8 @@ pub async fn simulated() -> Scene<'static> {
     static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
     let cluster = CLUSTER.get_or_init(async || {
         let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
-        for ours in CONTROLLERS {
-            cluster.start_controller(&controller(ours.name)).await.unwrap_or_else(|error| {
+        for known in CONTROLLERS {
+            cluster.start_controller(&controller(known.name)).await.unwrap_or_else(|error| {
                 panic!("{}", explained(&error));
             });
         }
@@ -55,7 +55,7 @@ pub async fn simulated() -> Scene<'static> {
 pub async fn start(spec: ClusterSpec) -> Cluster {
     static SWEEP: Once = Once::new();
     local_cluster::install_crypto_provider();
-    // What an earlier run left that was killed is in nobody's way, but it is not ours to keep either.
+    // Removes what a killed earlier run has left. It would disturb nothing, but use disk and memory.
     SWEEP.call_once(|| drop(local_cluster::sweep()));
     let started = async {
         let cluster = Cluster::start(spec, &local_cluster::sibling_binary("local-cluster")?).await?;

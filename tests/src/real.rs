@@ -54,8 +54,8 @@ pub async fn start_real(spec: ClusterSpec) -> Cluster {
         for Image { reference, .. } in images() {
             cluster.load_image(&layout(reference), reference)?;
         }
-        for ours in CONTROLLERS {
-            cluster.deploy(&workspace().join("deploy").join(ours.name).join(DEPLOYED)).await?;
+        for known in CONTROLLERS {
+            cluster.deploy(&workspace().join("deploy").join(known.name).join(DEPLOYED)).await?;
         }
         Ok(())
     };

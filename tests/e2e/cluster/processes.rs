@@ -81,7 +81,7 @@ async fn a_component_that_ends_is_started_again() {
 }
 
 #[tokio::test]
-async fn a_start_that_fails_shows_the_last_words_of_what_failed() {
+async fn a_start_that_fails_shows_the_end_of_the_log_of_what_failed() {
     let empty = tempfile::tempdir().unwrap();
     let program = local_cluster::sibling_binary("local-cluster").unwrap();
     let name = fresh_name();

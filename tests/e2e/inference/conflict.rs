@@ -20,7 +20,7 @@ use super::{change, create, is_ready, until_not_ready, until_ready};
 const HEALS_WITHIN: Duration = Duration::from_secs(120);
 
 #[tokio::test]
-async fn a_foreign_deployment_is_not_touched_and_is_waited_for() {
+async fn a_foreign_deployment_of_the_same_name_is_left_alone_until_it_is_deleted() {
     let scene = simulated().await;
     let deployments = scene.api::<Deployment>();
     let foreign = serde_json::from_value(json!({
@@ -29,10 +29,10 @@ async fn a_foreign_deployment_is_not_touched_and_is_waited_for() {
         "metadata": {"name": "chat"},
         "spec": {
             "replicas": 0,
-            "selector": {"matchLabels": {"app": "theirs"}},
+            "selector": {"matchLabels": {"app": "foreign"}},
             "template": {
-                "metadata": {"labels": {"app": "theirs"}},
-                "spec": {"containers": [{"name": "theirs", "image": "theirs:1"}]},
+                "metadata": {"labels": {"app": "foreign"}},
+                "spec": {"containers": [{"name": "foreign", "image": "foreign:1"}]},
             },
         },
     }))
@@ -52,7 +52,7 @@ async fn a_foreign_deployment_is_not_touched_and_is_waited_for() {
 }
 
 #[tokio::test]
-async fn what_a_quota_denies_is_in_the_status_and_heals() {
+async fn a_child_that_a_quota_denies_is_reported_and_created_when_the_quota_is_gone() {
     let scene = simulated().await;
     let quotas = scene.api::<ResourceQuota>();
     let quota = serde_json::from_value(json!({
@@ -79,7 +79,7 @@ async fn what_a_quota_denies_is_in_the_status_and_heals() {
 }
 
 #[tokio::test]
-async fn a_deletion_that_a_policy_denies_is_in_the_status_and_heals() {
+async fn a_deletion_that_a_policy_denies_is_reported_and_made_when_the_policy_is_gone() {
     let scene = simulated().await;
     create(&scene, "chat", json!({"replicas": 2})).await;
     until_ready(&scene, "chat").await;

@@ -1,4 +1,4 @@
-//! What somebody else does to a child: fields of ours come back, fields of theirs stay.
+//! Changes of children by other managers: fields that the controller sets are restored, all other fields are kept.
 
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -12,30 +12,32 @@ use tests::{ask_until, simulated, wait_for, within};
 use super::{create, until_ready, until_renewed};
 
 #[tokio::test]
-async fn a_field_of_ours_comes_back_and_a_field_of_theirs_stays() {
+async fn a_field_that_the_controller_sets_is_restored_and_a_foreign_field_is_kept() {
     let scene = simulated().await;
     create(&scene, "chat", json!({"image": "engine:1"})).await;
     until_ready(&scene, "chat").await;
     let deployments = scene.api::<Deployment>();
     let edit = json!({
-        "metadata": {"annotations": {"example.com/theirs": "x"}},
+        "metadata": {"annotations": {"example.com/foreign": "x"}},
         "spec": {
             "minReadySeconds": 1,
-            "template": {"spec": {"containers": [{"name": "engine", "image": "theirs:1"}]}},
+            "template": {"spec": {"containers": [{"name": "engine", "image": "other:1"}]}},
         },
     });
     let edited = deployments.patch("chat", &PatchParams::default(), &Patch::Strategic(&edit)).await.unwrap();
-    let repaired = wait_for(&deployments, "chat", "our image again", within(), |deployment: &Deployment| {
-        deployment.metadata.generation > edited.metadata.generation && image(deployment) == Some("engine:1")
-    })
-    .await;
+    let repaired =
+        wait_for(&deployments, "chat", "the image is restored", within(), |deployment: &Deployment| {
+            deployment.metadata.generation > edited.metadata.generation
+                && image(deployment) == Some("engine:1")
+        })
+        .await;
     assert_eq!(repaired.spec.as_ref().unwrap().min_ready_seconds, Some(1));
-    assert_eq!(repaired.metadata.annotations.unwrap()["example.com/theirs"], "x");
+    assert_eq!(repaired.metadata.annotations.unwrap()["example.com/foreign"], "x");
     until_ready(&scene, "chat").await;
 }
 
 #[tokio::test]
-async fn a_label_by_which_we_find_a_child_comes_back() {
+async fn a_label_that_the_watch_of_a_child_selects_by_is_restored() {
     let scene = simulated().await;
     create(&scene, "chat", json!({})).await;
     until_ready(&scene, "chat").await;
@@ -49,9 +51,9 @@ async fn a_label_by_which_we_find_a_child_comes_back() {
     .await;
 }
 
-/// Without its labels our watch does not see it any more, and a plan that does not know it would render it anew.
+/// Without its labels the Deployment leaves the cache, and a plan without it would render its template anew.
 #[tokio::test]
-async fn a_deployment_without_its_labels_gets_them_back_and_the_model_serves_on() {
+async fn labels_taken_off_a_deployment_are_restored_and_the_model_stays_ready() {
     let scene = simulated().await;
     create(&scene, "chat", json!({"image": "engine:1"})).await;
     until_ready(&scene, "chat").await;
@@ -67,7 +69,7 @@ async fn a_deployment_without_its_labels_gets_them_back_and_the_model_serves_on(
         let repaired =
             wait_for(&deployments, "chat", "labelled again", within(), |deployment: &Deployment| {
                 deployment.metadata.resource_version != edited.metadata.resource_version
-                    && ours(deployment.metadata.labels.as_ref())
+                    && has_the_controllers_labels(deployment.metadata.labels.as_ref())
             })
             .await;
         assert_eq!(repaired.spec, before, "its template is the first one");
@@ -76,7 +78,7 @@ async fn a_deployment_without_its_labels_gets_them_back_and_the_model_serves_on(
     }
 }
 
-fn ours(labels: Option<&std::collections::BTreeMap<String, String>>) -> bool {
+fn has_the_controllers_labels(labels: Option<&std::collections::BTreeMap<String, String>>) -> bool {
     let has =
         |label: &str, value: &str| labels.is_some_and(|labels| labels.get(label).is_some_and(|v| v == value));
     has("app.kubernetes.io/managed-by", "inference-controller")
@@ -84,7 +86,7 @@ fn ours(labels: Option<&std::collections::BTreeMap<String, String>>) -> bool {
 }
 
 #[tokio::test]
-async fn a_child_that_is_deleted_comes_back() {
+async fn a_deleted_child_is_created_again() {
     let scene = simulated().await;
     create(&scene, "chat", json!({})).await;
     until_ready(&scene, "chat").await;
@@ -106,25 +108,25 @@ fn image(deployment: &Deployment) -> Option<&str> {
 }
 
 #[tokio::test]
-async fn a_manager_that_takes_a_field_back_each_time_is_named_in_one_event() {
-    const THEIRS: i32 = 7;
+async fn a_manager_that_changes_a_field_back_each_time_is_named_in_one_event() {
+    const OTHER_LIMIT: i32 = 7;
     let scene = simulated().await;
     create(&scene, "chat", json!({})).await;
     until_ready(&scene, "chat").await;
     // The times of managers are whole seconds, and the Deployment's own controller is one of them.
     until_renewed(&scene, 1).await;
     let (deployments, events) = (scene.api::<Deployment>(), scene.api::<Event>());
-    let theirs = Patch::Apply(json!({
+    let other = Patch::Apply(json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {"name": "chat"},
-        "spec": {"revisionHistoryLimit": THEIRS},
+        "spec": {"revisionHistoryLimit": OTHER_LIMIT},
     }));
     let params = PatchParams::apply("other-operator").force();
     let contests = ask_until("an event about the other manager", within(), async || {
         let deployment = deployments.get("chat").await.unwrap();
-        if deployment.spec.unwrap().revision_history_limit != Some(THEIRS) {
-            deployments.patch("chat", &params, &theirs).await.unwrap();
+        if deployment.spec.unwrap().revision_history_limit != Some(OTHER_LIMIT) {
+            deployments.patch("chat", &params, &other).await.unwrap();
         }
         let events = events.list(&ListParams::default()).await.unwrap();
         let is_contest = |event: &Event| event.reason.as_deref() == Some("FieldConflict");

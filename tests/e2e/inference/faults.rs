@@ -11,43 +11,46 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tests::{Scene, simulated};
 
-use super::{TOLD_WITHIN, Told, change, condition, create, told_in_time, until_not_ready, until_ready};
+use super::{
+    REPORTED_WITHIN, Report, change, condition, create, reported_in_time, until_not_ready, until_ready,
+};
 
 #[tokio::test]
-async fn a_crash_loop_is_told_and_heals() {
+async fn a_crash_loop_is_reported_and_heals() {
     let scene = simulated().await;
     let spec = script(&[("SIM_CRASH_REASON", "Error"), ("SIM_CRASH_AFTER", "50ms")]);
-    let told =
-        Told { condition: conditions::PROGRESSING, reason: "CrashLoop", message: "engine of pod chat-" };
-    let model = told_in_time(&scene, "chat", told, has_crashed, create(&scene, "chat", spec)).await;
+    let report =
+        Report { condition: conditions::PROGRESSING, reason: "CrashLoop", message: "engine of pod chat-" };
+    let model = reported_in_time(&scene, "chat", report, has_crashed, create(&scene, "chat", spec)).await;
     assert_eq!(model.status.unwrap().phase, Some(Phase::Failed));
     change(&scene, "chat", json!({"env": null})).await;
     until_ready(&scene, "chat").await;
 }
 
 #[tokio::test]
-async fn too_little_memory_is_told() {
+async fn too_little_memory_is_reported() {
     let scene = simulated().await;
     let spec = script(&[("SIM_CRASH_REASON", "OOMKilled"), ("SIM_CRASH_AFTER", "50ms")]);
     let message = "used more memory than its limit";
-    let told = Told { condition: conditions::PROGRESSING, reason: "OutOfMemory", message };
-    told_in_time(&scene, "chat", told, has_crashed, create(&scene, "chat", spec)).await;
+    let report = Report { condition: conditions::PROGRESSING, reason: "OutOfMemory", message };
+    reported_in_time(&scene, "chat", report, has_crashed, create(&scene, "chat", spec)).await;
 }
 
 #[tokio::test]
-async fn a_crash_after_it_was_ready_is_told() {
+async fn a_crash_after_it_was_ready_is_reported() {
     let scene = simulated().await;
     create(&scene, "chat", json!({})).await;
     until_ready(&scene, "chat").await;
     let crash = annotate_pods(&scene, json!({"sim.ai.infra.example.com/crash-reason": "Error"}));
-    let told = Told { condition: conditions::PROGRESSING, reason: "CrashLoop", message: "ended with code 1" };
-    let model = told_in_time(&scene, "chat", told, has_crashed, crash).await;
+    let report =
+        Report { condition: conditions::PROGRESSING, reason: "CrashLoop", message: "ended with code 1" };
+    let model = reported_in_time(&scene, "chat", report, has_crashed, crash).await;
     assert_eq!(condition(&model, conditions::AVAILABLE).unwrap().status, "False");
     assert!(!model.status.unwrap().model_loaded);
 }
 
 #[tokio::test]
-async fn an_image_that_cannot_be_pulled_is_told_and_the_old_revision_serves_on() {
+async fn an_image_that_cannot_be_pulled_is_reported_and_the_old_revision_keeps_serving() {
     let scene = simulated().await;
     create(&scene, "chat", json!({})).await;
     until_ready(&scene, "chat").await;
@@ -58,14 +61,14 @@ async fn an_image_that_cannot_be_pulled_is_told_and_the_old_revision_serves_on()
         waiting.any(|waiting| waiting.reason.as_deref().is_some_and(|reason| reason.contains("ImagePull")))
     };
     let message = "; 1 pods of an older revision serve on";
-    let told = Told { condition: conditions::PROGRESSING, reason: "ImagePullFailed", message };
+    let report = Report { condition: conditions::PROGRESSING, reason: "ImagePullFailed", message };
     let spoil = change(&scene, "chat", script(&[("SIM_IMAGE_PULL", "fail")]));
-    let model = told_in_time(&scene, "chat", told, cannot_pull, spoil).await;
+    let model = reported_in_time(&scene, "chat", report, cannot_pull, spoil).await;
     assert_eq!(condition(&model, conditions::AVAILABLE).unwrap().status, "True");
 }
 
 #[tokio::test]
-async fn a_loader_that_fails_says_why() {
+async fn a_loader_that_fails_is_reported_with_its_reason() {
     let scene = simulated().await;
     let fates = [
         ("unauthorized", 10, "SourceUnauthorized", "the store refused the credentials"),
@@ -78,9 +81,9 @@ async fn a_loader_that_fails_says_why() {
         let has_failed = |pod: &Pod| {
             ends(status(pod).init_container_statuses.iter().flatten(), |end| end.exit_code == code)
         };
-        let told = Told { condition: conditions::MODEL_LOADED, reason, message };
+        let report = Report { condition: conditions::MODEL_LOADED, reason, message };
         let spec = json!({"modelSource": format!("s3://sim-{bucket}/chat")});
-        let model = told_in_time(&scene, bucket, told, has_failed, create(&scene, bucket, spec)).await;
+        let model = reported_in_time(&scene, bucket, report, has_failed, create(&scene, bucket, spec)).await;
         assert_eq!(model.status.unwrap().phase, Some(Phase::Failed));
     }))
     .await;
@@ -91,29 +94,29 @@ async fn a_loader_that_fails_says_why() {
 }
 
 #[tokio::test]
-async fn more_gpus_than_a_node_has_and_a_product_that_no_node_has_are_told_apart() {
+async fn more_gpus_than_a_node_has_and_a_product_that_no_node_has_are_reported_with_different_reasons() {
     let scene = simulated().await;
     let gpus = |count: u8, product: &str| json!({"gpu": {"count": count, "productLabel": product}});
-    let large = Told {
+    let large = Report {
         condition: conditions::SCHEDULED,
         reason: "InsufficientGPU",
         message: "needs 16 nvidia.com/gpu on A100; free: ",
     };
-    let exotic = Told {
+    let exotic = Report {
         condition: conditions::SCHEDULED,
         reason: "NoSuchProduct",
         message: "no node has nvidia.com/gpu.product=B9000; found: A100, H100",
     };
     let create = |name: &'static str, spec: Value| create(&scene, name, spec);
     let (_, exotic) = futures::join!(
-        told_in_time(&scene, "large", large, finds_no_node, create("large", gpus(16, "A100"))),
-        told_in_time(&scene, "exotic", exotic, finds_no_node, create("exotic", gpus(1, "B9000"))),
+        reported_in_time(&scene, "large", large, finds_no_node, create("large", gpus(16, "A100"))),
+        reported_in_time(&scene, "exotic", exotic, finds_no_node, create("exotic", gpus(1, "B9000"))),
     );
     assert_eq!(exotic.status.unwrap().phase, Some(Phase::Pending));
 }
 
 #[tokio::test]
-async fn a_claim_that_is_not_there_is_named() {
+async fn a_missing_claim_is_named() {
     let scene = simulated().await;
     create(&scene, "vision", json!({"modelSource": "pvc://models/vision", "engine": "triton"})).await;
     let model = until_not_ready(&scene, "vision", "ClaimNotFound").await;
@@ -121,7 +124,7 @@ async fn a_claim_that_is_not_there_is_named() {
 }
 
 #[tokio::test]
-async fn a_claim_that_comes_later_heals_it() {
+async fn a_claim_that_is_created_later_ends_the_wait_for_it() {
     let scene = simulated().await;
     create(&scene, "vision", json!({"modelSource": "pvc://models/vision", "engine": "triton"})).await;
     until_not_ready(&scene, "vision", "ClaimNotFound").await;
@@ -149,9 +152,10 @@ async fn a_claim_that_waits_for_its_first_consumer_is_no_error() {
     create(&scene, "vision", json!({"modelSource": "pvc://models/vision", "engine": "triton"})).await;
     until_ready(&scene, "vision").await;
     let events = scene.api::<Event>().list(&ListParams::default()).await.unwrap();
-    let ours = events.iter().filter(|e| e.reporting_controller.as_deref() == Some("inference-controller"));
-    let told: Vec<&str> = ours.filter_map(|event| event.reason.as_deref()).collect();
-    assert!(!told.is_empty() && told.iter().all(|reason| !reason.starts_with("Claim")), "{told:?}");
+    let reported =
+        events.iter().filter(|e| e.reporting_controller.as_deref() == Some("inference-controller"));
+    let reasons: Vec<&str> = reported.filter_map(|event| event.reason.as_deref()).collect();
+    assert!(!reasons.is_empty() && reasons.iter().all(|reason| !reason.starts_with("Claim")), "{reasons:?}");
 }
 
 #[tokio::test]
@@ -161,14 +165,14 @@ async fn an_engine_that_does_not_warm_up_in_time_fails() {
     slow["warmupTimeoutSeconds"] = json!(10);
     create(&scene, "chat", slow).await;
     let model = until_not_ready(&scene, "chat", "WarmupTimeout").await;
-    let told = Timestamp::now();
+    let report = Timestamp::now();
     let pods = scene.api::<Pod>().list(&ListParams::default()).await.unwrap();
     let engine = status(&pods.items[0]).container_statuses.unwrap().remove(0);
     let timed_out =
         engine.state.unwrap().running.unwrap().started_at.unwrap().0 + SignedDuration::from_secs(10);
-    let late = told.duration_since(timed_out);
+    let late = report.duration_since(timed_out);
     // The start has whole seconds, so a second may be missing.
-    assert!(!late.is_negative() && late <= SignedDuration::try_from(TOLD_WITHIN).unwrap(), "{late:?}");
+    assert!(!late.is_negative() && late <= SignedDuration::try_from(REPORTED_WITHIN).unwrap(), "{late:?}");
     assert_eq!(model.status.unwrap().phase, Some(Phase::Failed));
     annotate_pods(&scene, json!({"sim.ai.infra.example.com/never-ready": "false"})).await;
     until_ready(&scene, "chat").await;

@@ -8,7 +8,7 @@ use tests::{Scene, controller, fresh_name, start, tools, wait_for, within};
 use super::{change, condition, create, until_not_ready, until_ready};
 
 #[tokio::test]
-async fn what_other_pods_hold_is_not_free_until_they_go() {
+async fn gpus_of_other_pods_are_not_free_until_those_pods_end() {
     let pool = NodePool { count: 3, gpus: 4, products: vec!["A100".to_owned()] };
     let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), pool)).await;
     cluster.start_controller(&controller("inference-controller")).await.unwrap();

@@ -56,7 +56,7 @@ async fn its_pods_are_admitted_where_pod_security_is_restricted() {
 }
 
 #[tokio::test]
-async fn pods_that_the_namespace_does_not_admit_are_told() {
+async fn pods_that_the_namespace_does_not_admit_are_reported() {
     let shared = simulated().await;
     let scene = Scene::restricted(&shared).await;
     create(&scene, "chat", json!({"securityContext": {"runAsUser": 0}})).await;
@@ -172,7 +172,7 @@ async fn an_object_that_is_deleted_and_made_again_at_once_gets_children_of_its_o
 }
 
 #[tokio::test]
-async fn a_name_that_no_service_may_have_gets_one_that_is_told() {
+async fn a_name_that_no_service_may_have_gets_another_one_in_the_url() {
     let scene = simulated().await;
     create(&scene, "qwen2.5-chat", json!({})).await;
     let url = until_ready(&scene, "qwen2.5-chat").await.status.unwrap().url.unwrap();
@@ -181,7 +181,7 @@ async fn a_name_that_no_service_may_have_gets_one_that_is_told() {
     scene.api::<Service>().get(service).await.unwrap();
 }
 
-/// Of everything that came of an object: its children, theirs, and theirs.
+/// The uids of all descendants of an object, down to the third generation.
 async fn uids_below(scene: &Scene<'_>, model: &AIInference) -> BTreeSet<String> {
     let mut all = uids_and_owners::<ConfigMap>(scene).await;
     all.extend(uids_and_owners::<Deployment>(scene).await);
@@ -218,7 +218,7 @@ where
     tokio::time::timeout(within(), gone).await.expect("nothing that is left of the old object");
 }
 
-/// When the API server received the last such request of a test of this namespace, by its own clock, which is ours.
+/// When the API server received the last such request of a test of this namespace, by its own clock, which is also the clock of this test.
 fn received_last(scene: &Scene<'_>, verb: &str, name: &str) -> Timestamp {
     let events = scene.audit_events().unwrap();
     let mut newest_first = events.iter().rev();

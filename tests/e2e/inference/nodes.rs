@@ -20,25 +20,28 @@ async fn the_pods_of_a_dead_node_are_replaced_elsewhere_in_time_and_none_by_forc
     let scene = Scene::new(&cluster).await;
     create(&scene, "chat", json!({"replicas": 2, "nodeFailureSeconds": 5})).await;
     until_ready(&scene, "chat").await;
-    let (told, lost) = lose_a_node_under(&scene, "chat").await;
+    let (migration, lost) = lose_a_node_under(&scene, "chat").await;
 
-    assert_eq!((told.from_node.as_str(), told.reason.as_str()), (lost.node.as_str(), "NodeUnreachable"));
+    assert_eq!(
+        (migration.from_node.as_str(), migration.reason.as_str()),
+        (lost.node.as_str(), "NodeUnreachable")
+    );
     until_ready(&scene, "chat").await;
     let pods = scene.api::<Pod>();
     let replacements: Vec<Pod> =
         live_pods(&scene).await.into_iter().filter(|pod| !lost.pods_before.contains(&name(pod))).collect();
     let [replacement] = replacements.as_slice() else { panic!("one pod was lost: {replacements:#?}") };
-    assert_eq!(node_of(replacement), told.to_node.as_deref());
+    assert_eq!(node_of(replacement), migration.to_node.as_deref());
     assert_ne!(node_of(replacement), Some(lost.node.as_str()));
     let took = created(replacement).duration_since(lost.since);
     assert!(took <= SignedDuration::from_secs(5 + 10), "{took:?}");
     // The cluster's times have whole seconds.
     assert!(took >= SignedDuration::from_secs(5 - 1), "{took:?}");
 
-    let old = pods.get(&told.pod).await.expect("a pod that was deleted by force is gone");
+    let old = pods.get(&migration.pod).await.expect("a pod that was deleted by force is gone");
     assert!(old.metadata.deletion_timestamp.is_some());
     nodes::start_heartbeat(&scene.client(), &lost.node).await.unwrap();
-    wait_until_gone(&pods, &told.pod, within()).await;
+    wait_until_gone(&pods, &migration.pod, within()).await;
 }
 
 #[tokio::test]
@@ -68,8 +71,8 @@ async fn the_pods_of_a_deleted_node_are_replaced_too() {
     until_ready(&scene, "chat").await;
     let node = node_of(&live_pods(&scene).await[0]).unwrap().to_owned();
     scene.cluster_api::<Node>().delete(&node, &DeleteParams::default()).await.unwrap();
-    let told = until_migrated(&scene, "chat").await;
-    assert_eq!((told.from_node, told.reason.as_str()), (node, "NodeDeleted"));
+    let migration = until_migrated(&scene, "chat").await;
+    assert_eq!((migration.from_node, migration.reason.as_str()), (node, "NodeDeleted"));
     until_ready(&scene, "chat").await;
 }
 
@@ -92,8 +95,8 @@ async fn no_pod_leaves_while_most_nodes_are_down_and_then_one_does() {
     assert_eq!(names(&live_pods(&scene).await), before, "three of four nodes are down");
 
     nodes::start_heartbeat(&scene.client(), "gpu-1").await.unwrap();
-    let told = until_migrated(&scene, "chat").await;
-    assert!(["gpu-2", "gpu-3"].contains(&told.from_node.as_str()), "{told:?}");
+    let migration = until_migrated(&scene, "chat").await;
+    assert!(["gpu-2", "gpu-3"].contains(&migration.from_node.as_str()), "{migration:?}");
 }
 
 async fn own_cluster() -> Cluster {

@@ -47,10 +47,10 @@ async fn written_until_ready(spec: serde_json::Value) -> Written {
     // What is still under way has been written by then.
     until_renewed(&scene, 2).await;
     let events = scene.cluster().audit_events().unwrap();
-    let ours: Vec<&Event> = events.iter().filter(|event| is_ours(&scene, event)).collect();
-    let count = |holds: &dyn Fn(&Event) -> bool| ours.iter().filter(|event| holds(event)).count();
+    let written: Vec<&Event> = events.iter().filter(|event| is_of_the_controller(&scene, event)).collect();
+    let count = |holds: &dyn Fn(&Event) -> bool| written.iter().filter(|event| holds(event)).count();
     let mut all = BTreeMap::new();
-    for event in &ours {
+    for event in &written {
         *all.entry(format!("{} {}/{}", event.verb, event.resource, event.subresource)).or_default() += 1;
     }
     Written {
@@ -62,6 +62,6 @@ async fn written_until_ready(spec: serde_json::Value) -> Written {
     }
 }
 
-fn is_ours(scene: &Scene<'_>, event: &Event) -> bool {
+fn is_of_the_controller(scene: &Scene<'_>, event: &Event) -> bool {
     event.user == USER && event.namespace == scene.namespace()
 }

@@ -80,7 +80,7 @@ async fn an_unseen_object_without_owner_is_refused_and_left_alone() {
 }
 
 #[tokio::test]
-async fn an_unseen_object_of_a_deleted_predecessor_of_our_owner_is_a_leftover_and_left_alone() {
+async fn an_unseen_object_of_a_deleted_predecessor_of_the_owner_is_a_leftover_and_left_alone() {
     let mut older = deployment("a", 1);
     older.metadata.uid = Some("uid-of-an-older-a".into());
     let is_leftover = |error: &ApplyError| matches!(error, ApplyError::Leftover { .. });
@@ -88,7 +88,7 @@ async fn an_unseen_object_of_a_deleted_predecessor_of_our_owner_is_a_leftover_an
 }
 
 #[tokio::test]
-async fn an_unseen_object_of_our_own_is_returned_to_the_plan_before_it_is_written() {
+async fn an_unseen_child_of_the_same_owner_is_returned_to_the_plan_before_it_is_written() {
     let fake = ScriptedApi::start().await;
     let stored = fake.put(&child_of(&deployment("a", 1), "child"));
     let children = children(&fake);
@@ -125,7 +125,7 @@ async fn an_absent_child_is_created_once_and_then_nothing_is_sent() {
 }
 
 #[tokio::test]
-async fn a_child_that_was_replaced_since_we_looked_is_not_written_and_not_believed_any_more() {
+async fn a_child_that_was_replaced_since_it_was_seen_is_not_written_and_leaves_the_cache() {
     let fake = ScriptedApi::start().await;
     let children = children(&fake);
     let mut seen = child_of(&deployment("a", 1), "child");
@@ -220,7 +220,7 @@ async fn a_delete_names_the_uid_and_the_version_it_was_decided_on() {
 }
 
 #[tokio::test]
-async fn a_child_that_we_have_deleted_is_gone_from_the_cache_at_once() {
+async fn a_deleted_child_leaves_the_cache_at_once() {
     let fake = ScriptedApi::start().await;
     fake.put(&config_map("child"));
     let (children, seen) = (children(&fake), seen(&fake));
@@ -230,7 +230,7 @@ async fn a_child_that_we_have_deleted_is_gone_from_the_cache_at_once() {
 }
 
 #[tokio::test]
-async fn a_child_that_has_to_end_first_is_known_to_be_ending() {
+async fn a_deleted_child_that_ends_later_is_in_the_cache_with_its_deletion_timestamp() {
     let fake = ScriptedApi::start().await;
     fake.put(&config_map("child"));
     let (children, seen) = (children(&fake), seen(&fake));
@@ -296,27 +296,27 @@ async fn a_condition_of_another_manager_costs_one_request_and_not_one_for_each_r
 }
 
 #[tokio::test]
-async fn a_manager_that_takes_back_each_write_is_named_and_not_answered_at_once() {
+async fn a_write_that_another_manager_takes_back_each_time_is_held_back_and_the_manager_is_named() {
     let fake = ScriptedApi::start().await;
     let children = children(&fake);
     assert_eq!(children.apply(&wanted()).await.unwrap(), Written::Created);
-    let taken_back = |fake: &ScriptedApi, children: &Children<Child, ConfigMap>| {
-        let mut theirs = fake.stored("configmaps", "child").unwrap();
-        theirs["data"]["key"] = json!("theirs");
-        theirs["metadata"]["managedFields"] = json!([
+    let take_back = |fake: &ScriptedApi, children: &Children<Child, ConfigMap>| {
+        let mut other = fake.stored("configmaps", "child").unwrap();
+        other["data"]["key"] = json!("another value");
+        other["metadata"]["managedFields"] = json!([
             {"manager": "test", "operation": "Apply", "time": "2026-01-01T00:00:09Z"},
             {"manager": "argocd", "operation": "Apply", "time": "2026-01-01T00:00:08Z"},
             {"manager": "kubectl", "operation": "Update", "time": "2026-01-01T00:00:01Z"},
             {"manager": "kubelet", "operation": "Update", "time": "2026-01-01T00:00:09Z", "subresource": "status"},
         ]);
-        let theirs: Value = fake.put_json("configmaps", theirs);
-        children.upsert(serde_json::from_value(theirs).unwrap());
+        let other: Value = fake.put_json("configmaps", other);
+        children.upsert(serde_json::from_value(other).unwrap());
     };
     for _ in 0..3 {
-        taken_back(&fake, &children);
+        take_back(&fake, &children);
         assert_eq!(children.apply(&wanted()).await.unwrap(), Written::Changed, "a person may try twice");
     }
-    taken_back(&fake, &children);
+    take_back(&fake, &children);
     let sent = fake.calls(patches()).len();
     let Written::Contested(contest) = children.apply(&wanted()).await.unwrap() else {
         panic!("sent at once")
@@ -334,7 +334,7 @@ async fn a_manager_that_takes_back_each_write_is_named_and_not_answered_at_once(
 }
 
 #[tokio::test]
-async fn a_manager_that_takes_back_the_writes_of_very_many_children_is_answered_at_once_for_none_of_them() {
+async fn writes_of_very_many_children_that_another_manager_takes_back_are_all_held_back() {
     /// More than are remembered beside those of the cache.
     const CHILDREN: usize = 1_100;
     let fake = ScriptedApi::start().await;

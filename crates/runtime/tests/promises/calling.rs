@@ -101,7 +101,7 @@ async fn an_error_that_is_no_status_keeps_its_code() {
 }
 
 #[tokio::test]
-async fn who_does_not_lead_sends_no_write() {
+async fn a_replica_that_does_not_lead_sends_no_write() {
     let fake = ScriptedApi::start().await;
     fake.put(&config_map("a"));
     let guard = WriteGuard::WhileLeading(LeaderGuard::default());

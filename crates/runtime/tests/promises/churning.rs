@@ -248,7 +248,7 @@ async fn falls(wave: usize, what: &str, allocated: &AtomicUsize, most: usize) {
     comes_to(&what, || allocated.load(Ordering::Relaxed), |now| now <= most).await;
 }
 
-/// Looks until a number is as it should be. Neither a gauge nor an allocator tells when it changes.
+/// Looks until a number is as it should be. Neither a gauge nor an allocator can be watched.
 async fn comes_to<N: Copy + Display>(what: &str, look: impl Fn() -> N, holds: impl Fn(N) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds(look()) {

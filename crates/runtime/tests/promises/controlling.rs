@@ -130,16 +130,16 @@ impl Controlled {
     }
 }
 
-/// Waits until a cache tells of this object.
+/// Waits until a cache has reported this object.
 async fn seen<K: Resource<DynamicType = ()>>(cache: &Cache<K>, name: &'static str) {
-    let (sender, mut told) = mpsc::unbounded_channel();
+    let (sender, mut reported) = mpsc::unbounded_channel();
     cache.subscribe(move |change| {
         if &*change.key.name == name {
-            // The receiver is gone once it has been told.
+            // The receiver is gone after the first report.
             let _ = sender.send(());
         }
     });
-    within_patience(name, told.recv()).await;
+    within_patience(name, reported.recv()).await;
 }
 
 async fn succeed(_: Arc<Deployment>) -> Result<Next, OnPurpose> {
@@ -174,7 +174,7 @@ async fn a_child_watch_that_keeps_failing_delays_no_other_kind() {
 }
 
 #[tokio::test]
-async fn a_watch_that_recovers_tells_what_it_missed() {
+async fn a_watch_that_recovers_reports_the_changes_that_it_missed() {
     let fake = ScriptedApi::start().await;
     let root = deployment("a", 1);
     fake.put(&root);
@@ -189,7 +189,7 @@ async fn a_watch_that_recovers_tells_what_it_missed() {
 }
 
 #[tokio::test]
-async fn poison_objects_of_every_sort_leave_the_good_ones_alone() {
+async fn malformed_objects_of_every_sort_do_not_affect_valid_ones() {
     let logs = Logs::capture();
     let fake = ScriptedApi::start().await;
     for name in ["errs", "good", "hangs", "panics"] {
@@ -208,10 +208,10 @@ async fn poison_objects_of_every_sort_leave_the_good_ones_alone() {
         let act = Arc::clone(&act);
         async move { act(root).await }
     });
-    logs.said(&["demo/panics", "panic", "on purpose"]).await;
-    logs.said(&["demo/hangs", "deadline"]).await;
-    logs.said(&["demo/errs", "on-purpose", "failed on purpose"]).await;
-    logs.said(&["skipped", "demo/unreadable"]).await;
+    logs.until_logged(&["demo/panics", "panic", "on purpose"]).await;
+    logs.until_logged(&["demo/hangs", "deadline"]).await;
+    logs.until_logged(&["demo/errs", "on-purpose", "failed on purpose"]).await;
+    logs.until_logged(&["skipped", "demo/unreadable"]).await;
     for generation in 2..5 {
         fake.put(&deployment("good", generation));
         controlled.ran_until("good").await;
@@ -270,7 +270,7 @@ async fn a_child_event_does_not_bypass_the_backoff_and_a_spec_change_jumps_it() 
 }
 
 #[tokio::test]
-async fn a_child_deleted_behind_an_expired_watch_starts_its_owner() {
+async fn a_child_deleted_while_the_watch_was_expired_starts_a_reconcile_of_its_owner() {
     let fake = ScriptedApi::start().await;
     let root = deployment("a", 1);
     fake.put(&root);
@@ -286,7 +286,7 @@ async fn a_child_deleted_behind_an_expired_watch_starts_its_owner() {
 }
 
 #[tokio::test]
-async fn a_root_that_was_recreated_behind_an_expired_watch_runs() {
+async fn a_root_recreated_while_the_watch_was_expired_is_reconciled() {
     let fake = ScriptedApi::start().await;
     fake.put(&deployment("a", 1));
     let mut controlled = Controlled::start(&fake, timings(), one_worker(), succeed);
@@ -302,7 +302,7 @@ async fn a_root_that_was_recreated_behind_an_expired_watch_runs() {
 }
 
 #[tokio::test]
-async fn only_a_controlling_owner_of_the_known_uid_is_started() {
+async fn only_a_controlling_owner_of_the_known_uid_is_reconciled() {
     let fake = ScriptedApi::start().await;
     let [loose, older, right] = ["loose", "older", "right"].map(|name| deployment(name, 1));
     for root in [&loose, &older, &right] {
@@ -323,7 +323,7 @@ async fn only_a_controlling_owner_of_the_known_uid_is_started() {
 }
 
 #[tokio::test]
-async fn both_owners_of_a_child_that_changes_hands_are_started() {
+async fn both_owners_of_a_child_that_changes_its_owner_are_reconciled() {
     let fake = ScriptedApi::start().await;
     let [one, two] = ["one", "two"].map(|name| deployment(name, 1));
     fake.put(&one);
@@ -372,7 +372,7 @@ async fn the_pause_in_a_header_counts_whatever_the_body_says() {
 }
 
 #[tokio::test]
-async fn a_stop_lets_what_runs_finish_and_begins_nothing_new() {
+async fn a_stop_waits_for_running_reconciles_and_begins_no_new_one() {
     let fake = ScriptedApi::start().await;
     fake.put(&deployment("a", 1));
     let gate = Gate::default();
@@ -393,7 +393,7 @@ async fn a_stop_lets_what_runs_finish_and_begins_nothing_new() {
 }
 
 #[tokio::test]
-async fn a_reconcile_that_hangs_does_not_hold_up_a_stop_for_longer_than_the_drain() {
+async fn a_reconcile_that_hangs_does_not_delay_a_stop_for_longer_than_the_drain_time() {
     static DROPPED: AtomicBool = AtomicBool::new(false);
     struct SaysWhenDropped;
     impl Drop for SaysWhenDropped {
@@ -538,7 +538,7 @@ fn reporting(fake: &ScriptedApi) -> Controlled {
 }
 
 #[tokio::test]
-async fn a_status_that_another_process_has_written_starts_its_object_and_our_own_does_not() {
+async fn a_status_written_by_another_process_starts_a_reconcile_and_one_of_this_process_does_not() {
     let fake = ScriptedApi::start().await;
     fake.put(&deployment("a", 1));
     let mut controlled = reporting(&fake);
@@ -547,9 +547,9 @@ async fn a_status_that_another_process_has_written_starts_its_object_and_our_own
     fake.until_called(statuses, 1).await;
     fake.put(&deployment("fence", 1));
     assert_eq!(controlled.ran().await, "fence", "our own status started nothing");
-    let mut theirs = fake.stored("deployments", "a").unwrap();
-    theirs["status"] = json!({"observedGeneration": 0});
-    fake.put_json("deployments", theirs);
+    let mut other = fake.stored("deployments", "a").unwrap();
+    other["status"] = json!({"observedGeneration": 0});
+    fake.put_json("deployments", other);
     assert_eq!(controlled.ran().await, "a");
     let repaired = fake.until_called(statuses, 3).await;
     assert_eq!(repaired[2].body["status"]["observedGeneration"], 1);
@@ -613,7 +613,7 @@ async fn a_panic_in_a_relation_ends_neither_the_watch_nor_the_process() {
     fake.put(&deployment("a", 1));
     within_patience("the first run", runs.recv()).await.unwrap();
     fake.put(&child_of(&deployment("a", 1), "poison"));
-    logs.said(&["demo/poison", "panicked", "on purpose"]).await;
+    logs.until_logged(&["demo/poison", "panicked", "on purpose"]).await;
     fake.put(&child_of(&deployment("a", 1), "good"));
     within_patience("a run for the good one", runs.recv()).await.unwrap();
     assert_eq!(fake.calls(child_watches()).len(), 1);

@@ -140,7 +140,7 @@ impl Referee {
     }
 }
 
-/// Eight contenders; each leads once and gives the Lease away. Returns how often somebody led.
+/// Eight contenders; each leads once and gives the Lease away. Returns how often one of them led.
 async fn race(fake: Arc<ScriptedApi>, lease: String) -> usize {
     let watch = LeaseWatch::start(&fake, &lease);
     let mut replicas = HOLDERS.map(|name| watch.replica(&fake, &lease, name, RACE));
@@ -166,7 +166,7 @@ async fn eight_contenders_start_at_once_and_lead_one_after_the_other() {
 }
 
 /// Eight contenders for the Lease of a holder that is dead; the first one keeps it.
-async fn race_for_the_dead() {
+async fn race_for_the_lease_of_a_dead_holder() {
     let fake = ScriptedApi::start().await;
     let since = Instant::now();
     fake.put_json("leases", lease_of("dead", "2020-01-01T00:00:00.000000Z", 3));
@@ -200,7 +200,7 @@ async fn race_for_the_dead() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_eight_contenders_replaces_a_dead_holder_and_stays() {
-    let races = (0..20).map(|_| tokio::spawn(race_for_the_dead()));
+    let races = (0..20).map(|_| tokio::spawn(race_for_the_lease_of_a_dead_holder()));
     for ended in join_all(races).await {
         ended.unwrap();
     }
@@ -347,7 +347,7 @@ async fn a_leader_whose_renewals_always_collide_loses_at_its_deadline() {
 }
 
 #[tokio::test]
-async fn a_leader_counts_from_when_it_asked_and_not_from_when_it_was_answered() {
+async fn a_leader_counts_its_time_from_the_request_and_not_from_the_answer() {
     let fake = ScriptedApi::start().await;
     let watch = LeaseWatch::start(&fake, "l");
     let [mut a, mut b] = ["a", "b"].map(|name| watch.replica(&fake, "l", name, TIMES));
@@ -443,11 +443,11 @@ async fn a_leader_that_loses_the_race_for_a_renewal_has_lost_at_once() {
     a.hold().await;
     assert_eq!(holder(&fake, "l"), "another", "its write was refused");
     assert_eq!(fake.calls(leases(Verb::Update).by("a")).len(), 1);
-    assert_eq!(fake.calls(leases(Verb::Get).by("a")).len(), 3, "one look tells it why");
+    assert_eq!(fake.calls(leases(Verb::Get).by("a")).len(), 3, "one read shows the reason");
 }
 
 #[tokio::test]
-async fn a_collision_with_somebody_who_only_touched_the_lease_loses_nothing() {
+async fn a_collision_with_a_write_that_keeps_the_holder_does_not_cost_the_lease() {
     let (fake, _watch, mut a) = leader().await;
     fake.next(
         leases(Verb::Update).by("a"),
@@ -470,7 +470,7 @@ async fn a_lease_of_a_fraction_of_a_second_more_promises_the_next_whole_second()
 }
 
 #[tokio::test]
-async fn a_release_that_nobody_answers_does_not_hold_up_the_exit() {
+async fn a_release_that_is_not_answered_does_not_delay_the_exit() {
     let (fake, _watch, mut a) = leader().await;
     fake.always(leases(Verb::Get).by("a"), Answer::NoHeaders);
     let since = Instant::now();

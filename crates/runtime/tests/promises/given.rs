@@ -164,21 +164,21 @@ impl Watched {
         Self { cache, health: plane.health(), metrics, changes, _plane: plane }
     }
 
-    /// The next change that the cache tells: + new, ~ changed, - gone.
-    pub(crate) async fn told(&mut self) -> String {
+    /// The next change that the cache reports: + new, ~ changed, - gone.
+    pub(crate) async fn next_change(&mut self) -> String {
         within_patience("a change in the cache", self.changes.recv()).await.unwrap()
     }
 
-    pub(crate) async fn told_times(&mut self, times: usize) -> Vec<String> {
+    pub(crate) async fn next_changes(&mut self, times: usize) -> Vec<String> {
         let mut all = Vec::new();
         for _ in 0..times {
-            all.push(self.told().await);
+            all.push(self.next_change().await);
         }
         all.sort();
         all
     }
 
-    pub(crate) fn told_nothing_more(&mut self) -> bool {
+    pub(crate) fn has_no_more_changes(&mut self) -> bool {
         self.changes.is_empty()
     }
 
@@ -215,7 +215,7 @@ impl Logs {
     }
 
     /// Waits until a line holds all these words, and returns it.
-    pub(crate) async fn said(&self, words: &[&str]) -> String {
+    pub(crate) async fn until_logged(&self, words: &[&str]) -> String {
         let mut text = self.0.subscribe();
         let found = |text: &str| {
             text.lines().find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)

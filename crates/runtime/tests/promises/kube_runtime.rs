@@ -76,28 +76,28 @@ impl Backoff for Doubling {
     }
 }
 
-/// Polls a watcher until the fake was called so often, and returns what it has told by then.
-async fn told_until<S, T>(fake: &ScriptedApi, on: On, times: usize, stream: S) -> Vec<T>
+/// Polls a watcher until so many calls have arrived, and returns its events until then.
+async fn events_until<S, T>(fake: &ScriptedApi, on: On, times: usize, stream: S) -> Vec<T>
 where
     S: futures::Stream<Item = T>,
 {
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     let collect = stream.for_each(|event| {
-        told.push(event);
+        events.push(event);
         futures::future::ready(())
     });
     tokio::select! {
         () = collect => panic!("a watcher never ends"),
         _ = fake.until_called(on, times) => {}
     }
-    told
+    events
 }
 
 #[tokio::test]
 async fn kube_runtime_never_lists_again_after_a_410_as_the_http_status() {
     let fake = ScriptedApi::start().await;
     fake.always(watches(), Answer::gone());
-    told_until(&fake, watches(), 8, watcher(config_maps(&fake), watcher::Config::default())).await;
+    events_until(&fake, watches(), 8, watcher(config_maps(&fake), watcher::Config::default())).await;
     assert_eq!(fake.calls(lists()).len(), 1);
     let versions: Vec<_> =
         fake.calls(watches()).iter().map(|watch| watch.query["resourceVersion"].clone()).collect();
@@ -111,7 +111,7 @@ async fn kube_runtime_lists_at_a_constant_pace_after_a_410_within_the_stream() {
     let backoff = Doubling::from(Duration::from_millis(10));
     let waits = Arc::clone(&backoff.given);
     let stream = watcher(config_maps(&fake), watcher::Config::default()).backoff(backoff);
-    told_until(&fake, lists(), 8, stream).await;
+    events_until(&fake, lists(), 8, stream).await;
     let waits = waits.lock().unwrap();
     assert!(waits.iter().all(|wait| *wait == Duration::from_millis(10)), "no wait grows: {waits:?}");
 }
@@ -124,10 +124,10 @@ async fn kube_runtime_sees_nothing_of_a_kind_with_one_malformed_object_and_lists
     let backoff = Doubling::from(Duration::from_millis(10));
     let waits = Arc::clone(&backoff.given);
     let stream = watcher(config_maps(&fake), watcher::Config::default()).backoff(backoff);
-    let told = told_until(&fake, lists(), 8, stream).await;
+    let events = events_until(&fake, lists(), 8, stream).await;
     let an_object =
         |event: &Result<Event<ConfigMap>, _>| matches!(event, Ok(Event::Apply(_) | Event::InitApply(_)));
-    assert!(!told.iter().any(an_object), "{told:?}");
+    assert!(!events.iter().any(an_object), "{events:?}");
     let waits = waits.lock().unwrap();
     assert!(waits.iter().all(|wait| *wait == Duration::from_millis(10)), "no wait grows: {waits:?}");
 }
@@ -137,8 +137,8 @@ async fn kube_runtime_reopens_a_watch_that_is_closed_at_once_without_a_pause_or_
     let fake = ScriptedApi::start().await;
     fake.always(watches(), Answer::closed_at_once());
     let stream = watcher(config_maps(&fake), watcher::Config::default()).default_backoff();
-    let told = told_until(&fake, watches(), 50, stream).await;
-    assert!(told.iter().all(|event| matches!(event, Ok(Event::Init | Event::InitDone))), "{told:?}");
+    let events = events_until(&fake, watches(), 50, stream).await;
+    assert!(events.iter().all(|event| matches!(event, Ok(Event::Init | Event::InitDone))), "{events:?}");
     assert_eq!(fake.calls(lists()).len(), 1);
 }
 
@@ -147,8 +147,8 @@ async fn kube_runtime_hides_a_429_behind_retries() {
     let fake = ScriptedApi::start().await;
     fake.always(watches(), Answer::busy(429, 0));
     let stream = watcher(config_maps(&fake), watcher::Config::default()).default_backoff();
-    let told = told_until(&fake, watches(), 4, stream).await;
-    assert!(told.iter().all(Result::is_ok), "{told:?}");
+    let events = events_until(&fake, watches(), 4, stream).await;
+    assert!(events.iter().all(Result::is_ok), "{events:?}");
 }
 
 #[tokio::test]
@@ -222,7 +222,7 @@ impl Upstream {
 }
 
 impl Upstream {
-    /// The runs until those of a new root and of its new child: whatever was told before has run by then.
+    /// The runs until those of a new root and of its new child: every earlier change has been reconciled by then.
     async fn ran_until_settled(&mut self, fake: &ScriptedApi, name: &str) -> Vec<String> {
         let root = deployment(name, 1);
         let mut runs = Vec::new();

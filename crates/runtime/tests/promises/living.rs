@@ -1,4 +1,4 @@
-//! Whole processes and their signals: who is told to stop, is killed, or sleeps for too long, leaves the work to a
+//! Whole processes and their signals: a process that is stopped, killed or suspended for too long leaves the work to a
 //! standby.
 //!
 //! The processes are this test binary itself, started once more with only `replica` to run.
@@ -181,7 +181,7 @@ async fn leader_and_standby(fake: &ScriptedApi) -> (Replica, Replica) {
     fake.until_called(patches(), 1).await;
     let waited_before = fake.calls(Verb::Get.of("leases")).len();
     let standby = Replica::start(fake, "b");
-    // Its caches are warm, and somebody besides the leader has looked at the Lease.
+    // Its caches are warm, and another replica than the leader has read the Lease.
     fake.until_called(Verb::Watch.of("configmaps"), 2).await;
     fake.until_called(Verb::Get.of("leases"), waited_before + 4).await;
     (leader, standby)
@@ -208,7 +208,7 @@ async fn in_the_middle_of_a_write() -> (ScriptedApi, Gate, Replica) {
 }
 
 #[tokio::test]
-async fn a_process_that_is_told_to_stop_finishes_what_runs_and_exits_0_within_2_s() {
+async fn a_process_that_gets_sigterm_finishes_running_reconciles_and_exits_0_within_2_s() {
     let (fake, gate, replica) = in_the_middle_of_a_write().await;
     replica.signal(Signal::TERM);
     // It goes on renewing, so that the drain may still write.
@@ -227,11 +227,11 @@ async fn a_process_that_is_told_to_stop_finishes_what_runs_and_exits_0_within_2_
 async fn a_standby_leads_within_1_s_of_a_sigterm() {
     let fake = ScriptedApi::start().await;
     let (leader, _standby) = leader_and_standby(&fake).await;
-    let told = Instant::now();
+    let stopped = Instant::now();
     leader.signal(Signal::TERM);
     let (success, log) = leader.ended().await;
     assert!(success, "{log}");
-    let took = taken_over(&fake).await - told;
+    let took = taken_over(&fake).await - stopped;
     assert!(took <= Duration::from_secs(1), "{took:?}");
 }
 

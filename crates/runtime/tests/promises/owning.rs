@@ -73,7 +73,7 @@ impl Given {
     }
 
     /// The garbage collector takes the child, and its event is the first to arrive.
-    fn child_leaves(&self) {
+    fn delete_child(&self) {
         self.fake.remove("configmaps", "child");
         let child = self.children.all().pop().unwrap();
         self.children.remove(child.meta());
@@ -93,20 +93,20 @@ async fn a_child_whose_deletion_is_seen_before_that_of_its_owner_is_not_created_
     let given = Given::new_root().await;
     given.apply().await.unwrap();
     given.fake.remove("deployments", "a");
-    given.child_leaves();
+    given.delete_child();
     given.assert_not_created().await;
     assert!(given.roots.is_empty());
 }
 
 #[tokio::test]
-async fn nor_is_one_that_was_gone_before_this_process_began() {
+async fn no_child_is_created_for_an_owner_that_was_deleted_before_this_process_began() {
     let given = Given::old_root().await;
     given.fake.remove("deployments", "a");
     given.assert_not_created().await;
 }
 
 #[tokio::test]
-async fn nor_is_one_of_an_owner_that_is_being_deleted() {
+async fn no_child_is_created_for_an_owner_that_is_being_deleted() {
     let given = Given::old_root().await;
     let mut ending = given.fake.stored("deployments", "a").unwrap();
     ending["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
@@ -116,7 +116,7 @@ async fn nor_is_one_of_an_owner_that_is_being_deleted() {
 }
 
 #[tokio::test]
-async fn nor_is_one_of_an_owner_that_was_replaced_by_another_of_its_name() {
+async fn no_child_is_created_for_an_owner_that_was_replaced_by_another_of_its_name() {
     let given = Given::old_root().await;
     given.fake.remove("deployments", "a");
     let mut namesake = deployment("a", 1);
@@ -130,7 +130,7 @@ async fn nor_is_one_of_an_owner_that_was_replaced_by_another_of_its_name() {
 async fn a_child_that_was_deleted_under_a_living_owner_is_created_again_after_one_read() {
     let given = Given::new_root().await;
     given.apply().await.unwrap();
-    given.child_leaves();
+    given.delete_child();
     assert_eq!(given.apply().await.unwrap(), Written::Created);
     assert_eq!(given.fake.verbs(), ["Patch configmaps", "Get deployments", "Patch configmaps"]);
     assert_eq!(given.apply().await.unwrap(), Written::Unchanged);
@@ -147,7 +147,7 @@ async fn nothing_is_created_while_the_watch_of_the_owners_is_failing() {
     let mut plane = Plane::new(client(&fake), one_try(), metrics());
     let roots = plane.watch::<Deployment>("Deployment", Scope::default());
     plane.start(&CancellationToken::new());
-    logs.said(&["watch failed", "Deployment"]).await;
+    logs.until_logged(&["watch failed", "Deployment"]).await;
     let children: Children<Child, k8s_openapi::api::core::v1::ConfigMap> =
         writer(&fake, &roots).of(Cache::default());
     let error = children.apply(&rendered(&root, "child")).await.unwrap_err();
@@ -156,7 +156,7 @@ async fn nothing_is_created_while_the_watch_of_the_owners_is_failing() {
 }
 
 #[tokio::test]
-async fn it_is_created_as_soon_as_the_watch_of_the_owners_works_again() {
+async fn a_child_is_created_as_soon_as_the_watch_of_the_owners_works_again() {
     let fake = ScriptedApi::start().await;
     let root = deployment("a", 1);
     fake.put(&root);

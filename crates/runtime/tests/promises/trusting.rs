@@ -78,7 +78,7 @@ fn distrustful_client() -> Client {
 async fn a_watch_of_a_server_of_another_authority_says_so() {
     let logs = Logs::capture();
     let _watched = Watched::start(distrustful_client(), one_try());
-    logs.said(&["watch failed", "invalid peer certificate: "]).await;
+    logs.until_logged(&["watch failed", "invalid peer certificate: "]).await;
 }
 
 #[tokio::test]
@@ -94,7 +94,7 @@ async fn a_lease_of_a_server_of_another_authority_says_so() {
     let (seen, stop) = (Cache::<Lease>::default(), CancellationToken::new());
     tokio::select! {
         _ = elector.lead(&seen, &stop) => panic!("it leads"),
-        _ = logs.said(&["failed to get the lease", "invalid peer certificate: "]) => {}
+        _ = logs.until_logged(&["failed to get the lease", "invalid peer certificate: "]) => {}
     }
 }
 

@@ -46,9 +46,9 @@ async fn a_list_of_several_pages_is_complete_before_the_watch_begins() {
     let mut watched = Watched::start(client, timings());
     within_patience("the list", watched.cache.synced()).await;
     assert_eq!(watched.cache.len(), OBJECTS);
-    watched.told_times(OBJECTS).await;
+    watched.next_changes(OBJECTS).await;
     api.add(&Object::marked("new")).await.unwrap();
-    assert_eq!(watched.told().await, "+mark-new");
+    assert_eq!(watched.next_change().await, "+mark-new");
 }
 
 /// However the server says that a version is too old, the next try is a new list, and the tries become rarer.
@@ -63,10 +63,10 @@ async fn assert_lists_again(answer: Answer) {
     for pair in verbs.chunks_exact(2) {
         assert_eq!(pair, ["List configmaps", "Watch configmaps"], "{verbs:?}");
     }
-    assert_eq!(watched.told().await, "+a");
+    assert_eq!(watched.next_change().await, "+a");
     fake.clear_script();
     fake.put(&config_map("b"));
-    assert_eq!(watched.told().await, "+b", "it recovers by itself");
+    assert_eq!(watched.next_change().await, "+b", "it recovers by itself");
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn a_500_with_a_pretty_printed_body_is_one_failure() {
     let tries = fake.until_called(watches(), 2).await;
     assert_eq!(tries[0].query["resourceVersion"], tries[1].query["resourceVersion"], "it resumes");
     fake.put(&config_map("a"));
-    assert_eq!(watched.told().await, "+a");
+    assert_eq!(watched.next_change().await, "+a");
     assert_eq!(watched.counted(FAILURES), 1);
     assert_eq!(fake.calls(lists()).len(), 1);
 }
@@ -141,10 +141,10 @@ async fn an_object_that_does_not_fit_is_skipped_in_a_list_and_named() {
     fake.put_json("configmaps", json!({"metadata": {"namespace": "demo", "name": "bad"}, "data": "no map"}));
     fake.put(&config_map("good-too"));
     let mut watched = Watched::start(client(&fake), timings());
-    assert_eq!(watched.told_times(2).await, ["+good", "+good-too"]);
-    logs.said(&["skipped", "demo/bad"]).await;
+    assert_eq!(watched.next_changes(2).await, ["+good", "+good-too"]);
+    logs.until_logged(&["skipped", "demo/bad"]).await;
     fake.put(&config_map("later"));
-    assert_eq!(watched.told().await, "+later");
+    assert_eq!(watched.next_change().await, "+later");
     assert_eq!(fake.verbs(), ["List configmaps", "Watch configmaps"], "one list is enough");
     assert_eq!(watched.counted("watch_undecodable_objects_total{kind=\"ConfigMap\"}"), 1);
 }
@@ -155,19 +155,19 @@ async fn an_object_that_does_not_fit_is_skipped_in_a_watch_and_named() {
     let fake = ScriptedApi::start().await;
     fake.put(&config_map("a"));
     let mut watched = Watched::start(client(&fake), timings());
-    assert_eq!(watched.told().await, "+a");
+    assert_eq!(watched.next_change().await, "+a");
     fake.until_called(watches(), 1).await;
     fake.put_json(
         "configmaps",
         json!({"metadata": {"namespace": "demo", "name": "a", "uid": "uid-a"}, "data": "no map"}),
     );
     fake.put(&config_map("b"));
-    assert_eq!(watched.told().await, "+b", "nothing is told of the broken one");
-    logs.said(&["skipped", "demo/a"]).await;
+    assert_eq!(watched.next_change().await, "+b", "no change is reported for the malformed one");
+    logs.until_logged(&["skipped", "demo/a"]).await;
     assert_eq!(watched.cache.len(), 2, "the last version that could be read is kept");
     assert_eq!(fake.verbs(), ["List configmaps", "Watch configmaps"], "the connection lives on");
     fake.remove("configmaps", "a");
-    assert_eq!(watched.told().await, "-a", "its end is understood");
+    assert_eq!(watched.next_change().await, "-a", "its end is understood");
 }
 
 #[tokio::test]
@@ -180,8 +180,8 @@ async fn an_object_whose_metadata_does_not_fit_is_skipped_and_named() {
     );
     fake.put(&config_map("good"));
     let mut watched = Watched::start(client(&fake), timings());
-    assert_eq!(watched.told().await, "+good");
-    logs.said(&["skipped", "demo/bad"]).await;
+    assert_eq!(watched.next_change().await, "+good");
+    logs.until_logged(&["skipped", "demo/bad"]).await;
 }
 
 #[tokio::test]
@@ -190,7 +190,7 @@ async fn a_429_is_seen_at_the_first_answer() {
     let fake = ScriptedApi::start().await;
     fake.always(watches(), Answer::busy(429, 1));
     let watched = Watched::start(client(&fake), one_try());
-    logs.said(&["watch failed", "429"]).await;
+    logs.until_logged(&["watch failed", "429"]).await;
     let complaints = watched.health.complaints(Duration::ZERO);
     assert!(complaints[0].contains("ConfigMap") && complaints[0].contains("429"), "{complaints:?}");
     assert_eq!(fake.calls(watches()).len(), 1, "nothing repeats it behind our back");
@@ -208,11 +208,11 @@ async fn a_silent_watch_is_opened_again_after_the_limit() {
     assert_eq!(tries[0].query["resourceVersion"], tries[1].query["resourceVersion"], "it resumes");
     assert_eq!(fake.calls(lists()).len(), 1);
     fake.put(&config_map("a"));
-    assert_eq!(watched.told().await, "+a");
+    assert_eq!(watched.next_change().await, "+a");
 }
 
 #[tokio::test]
-async fn the_server_is_asked_to_end_each_watch_before_we_call_it_silent() {
+async fn the_server_is_asked_to_end_each_watch_before_it_counts_as_silent() {
     let fake = ScriptedApi::start().await;
     let _watched = Watched::start(client(&fake), Timings::default());
     let tries = fake.until_called(watches(), 1).await;
@@ -228,7 +228,7 @@ async fn a_watch_that_the_server_ends_in_time_is_resumed_at_once_and_is_no_failu
     let mut watched = Watched::start(client(&fake), timings);
     fake.until_called(watches(), 2).await;
     fake.put(&config_map("a"));
-    assert_eq!(watched.told().await, "+a");
+    assert_eq!(watched.next_change().await, "+a");
     assert_eq!(fake.calls(lists()).len(), 1);
     assert_eq!(watched.counted(FAILURES), 0);
 }
@@ -255,10 +255,10 @@ async fn a_watch_without_headers_ends_at_its_deadline() {
     let mut watched =
         Watched::start(client_within(&fake, Deadlines { watch_start, ..Deadlines::default() }), timings());
     fake.until_called(watches(), 3).await;
-    logs.said(&["watch was not answered within 0.2 s"]).await;
+    logs.until_logged(&["watch was not answered within 0.2 s"]).await;
     assert_eq!(fake.calls(lists()).len(), 1, "nothing was missed, so nothing is listed again");
     fake.put(&config_map("a"));
-    assert_eq!(watched.told().await, "+a");
+    assert_eq!(watched.next_change().await, "+a");
 }
 
 #[tokio::test]
@@ -270,8 +270,8 @@ async fn a_list_that_never_ends_is_cut_at_its_deadline() {
     let list = Duration::from_millis(200);
     let mut watched =
         Watched::start(client_within(&fake, Deadlines { list, ..Deadlines::default() }), timings());
-    assert_eq!(watched.told().await, "+a");
-    logs.said(&["list was not answered within 0.2 s"]).await;
+    assert_eq!(watched.next_change().await, "+a");
+    logs.until_logged(&["list was not answered within 0.2 s"]).await;
 }
 
 #[tokio::test]
@@ -284,7 +284,7 @@ async fn a_bookmark_moves_the_version_that_is_resumed() {
 }
 
 #[tokio::test]
-async fn a_line_cut_by_a_broken_connection_is_neither_lost_nor_told_twice() {
+async fn an_event_cut_by_a_broken_connection_is_neither_lost_nor_reported_twice() {
     let fake = ScriptedApi::start().await;
     let half = r#"{"type":"ADDED","object":{"metadata":{"na"#;
     let gate = Gate::default();
@@ -293,9 +293,9 @@ async fn a_line_cut_by_a_broken_connection_is_neither_lost_nor_told_twice() {
     fake.until_called(watches(), 2).await;
     fake.put(&config_map("a"));
     gate.open();
-    assert_eq!(watched.told().await, "+a");
+    assert_eq!(watched.next_change().await, "+a");
     assert_eq!(fake.calls(lists()).len(), 1);
-    assert!(watched.told_nothing_more());
+    assert!(watched.has_no_more_changes());
 }
 
 /// A watch over so many objects that then has to list again.
@@ -304,7 +304,7 @@ async fn listing_again(fake: &ScriptedApi, objects: usize, answers: impl FnOnce(
         fake.put(&config_map(&format!("object-{number:02}")));
     }
     let mut watched = Watched::start(client(fake), timings());
-    watched.told_times(objects).await;
+    watched.next_changes(objects).await;
     fake.until_called(watches(), 1).await;
     answers(fake);
     fake.compact("configmaps");
@@ -324,7 +324,7 @@ async fn a_list_that_loses_most_is_confirmed_by_another_quorum_list() {
     let waited = asked[2].at - asked[1].at;
     assert!(waited >= timings().first_backoff, "a second opinion of the same moment is none: {waited:?}");
     fake.put(&config_map("later"));
-    assert_eq!(watched.told().await, "+later", "the loss was never told");
+    assert_eq!(watched.next_change().await, "+later", "the loss was never reported");
     assert_eq!(watched.cache.len(), 23);
 }
 
@@ -341,7 +341,7 @@ async fn an_answer_that_is_no_list_is_a_failure_and_no_empty_list() {
     let mut watched = listing_again(&fake, 3, answers).await;
     fake.until_called(lists(), 6).await;
     fake.put(&config_map("later"));
-    assert_eq!(watched.told().await, "+later", "nothing was lost");
+    assert_eq!(watched.next_change().await, "+later", "nothing was lost");
     assert_eq!(watched.cache.len(), 4);
 }
 
@@ -368,29 +368,29 @@ async fn the_first_watch_that_works_again_wakes_the_others() {
 }
 
 #[tokio::test]
-async fn a_loss_that_is_confirmed_is_told() {
+async fn a_confirmed_loss_is_reported() {
     let fake = ScriptedApi::start().await;
     let answers = |fake: &ScriptedApi| fake.next(lists(), [empty_list(), empty_list()]);
     let mut watched = listing_again(&fake, 22, answers).await;
-    let told = watched.told_times(22).await;
-    assert!(told.iter().all(|change| change.starts_with('-')), "{told:?}");
+    let changes = watched.next_changes(22).await;
+    assert!(changes.iter().all(|change| change.starts_with('-')), "{changes:?}");
     assert_eq!(fake.calls(lists()).len(), 3);
 }
 
 #[tokio::test]
-async fn a_loss_whose_confirmation_fails_is_not_told() {
+async fn a_loss_whose_confirmation_fails_is_not_reported() {
     let fake = ScriptedApi::start().await;
     let unavailable = Answer::status(503, "ServiceUnavailable", "the server is starting");
     let answers = |fake: &ScriptedApi| fake.next(lists(), [empty_list(), unavailable]);
     let mut watched = listing_again(&fake, 22, answers).await;
     fake.until_called(lists(), 4).await;
     fake.put(&config_map("later"));
-    assert_eq!(watched.told().await, "+later");
+    assert_eq!(watched.next_change().await, "+later");
     assert_eq!(watched.cache.len(), 23);
 }
 
 #[tokio::test]
-async fn a_list_in_which_most_names_are_others_has_lost_them() {
+async fn a_list_with_mostly_other_names_counts_as_a_loss() {
     let fake = ScriptedApi::start().await;
     let strangers: Vec<_> = (0..22).map(|number| config_map(&format!("stranger-{number}"))).collect();
     let metadata = json!({"resourceVersion": "5000"});
@@ -400,11 +400,11 @@ async fn a_list_in_which_most_names_are_others_has_lost_them() {
     let mut watched = listing_again(&fake, 22, answers).await;
     fake.until_called(lists(), 3).await;
     fake.put(&config_map("later"));
-    assert_eq!(watched.told().await, "+later");
+    assert_eq!(watched.next_change().await, "+later");
 }
 
 #[tokio::test]
-async fn a_loss_of_ten_or_of_half_is_told_at_once() {
+async fn a_loss_of_ten_or_of_half_is_reported_at_once() {
     for (objects, lost) in [(10, 10), (24, 12)] {
         let fake = ScriptedApi::start().await;
         let mut watched = listing_again(&fake, objects, |fake| {
@@ -414,8 +414,8 @@ async fn a_loss_of_ten_or_of_half_is_told_at_once() {
             }
         })
         .await;
-        let told = watched.told_times(lost).await;
-        assert!(told.iter().all(|change| change.starts_with('-')), "{told:?}");
+        let changes = watched.next_changes(lost).await;
+        assert!(changes.iter().all(|change| change.starts_with('-')), "{changes:?}");
         assert_eq!(fake.calls(lists()).len(), 2);
     }
 }
@@ -425,20 +425,20 @@ async fn a_later_answer_is_not_overwritten_by_an_earlier_event() {
     let fake = ScriptedApi::start().await;
     fake.put(&config_map("a"));
     let mut watched = Watched::start(client(&fake), timings());
-    assert_eq!(watched.told().await, "+a");
+    assert_eq!(watched.next_change().await, "+a");
     fake.until_called(watches(), 1).await;
     // Our own write was answered with this version before the watch came so far.
     let mut answer = config_map("a");
     answer.metadata.resource_version = Some("9000".into());
     watched.cache.absorb(answer);
-    assert_eq!(watched.told().await, "~a");
+    assert_eq!(watched.next_change().await, "~a");
     fake.put(&config_map("a"));
     fake.put(&config_map("fence"));
-    assert_eq!(watched.told().await, "+fence", "nobody is sent back in time");
+    assert_eq!(watched.next_change().await, "+fence", "no subscriber sees an older version");
 }
 
 #[tokio::test]
-async fn a_plane_that_is_told_to_stop_ends_at_once() {
+async fn a_plane_that_is_stopped_ends_at_once() {
     let fake = ScriptedApi::start().await;
     let stop = CancellationToken::new();
     let mut plane = Plane::new(client(&fake), timings(), metrics());
