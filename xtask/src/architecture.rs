@@ -276,8 +276,9 @@ struct Dependency {
 impl Package {
     /// Packages of the workspace that are compiled with it, or also those that only its tests need.
     fn uses(&self, with_tests: bool) -> impl Iterator<Item = &str> {
-        let ours = self.dependencies.iter().filter(|dependency| dependency.path.is_some());
-        ours.filter(move |dependency| with_tests || dependency.kind.as_deref() != Some("dev"))
+        let local = self.dependencies.iter().filter(|dependency| dependency.path.is_some());
+        local
+            .filter(move |dependency| with_tests || dependency.kind.as_deref() != Some("dev"))
             .map(|dependency| dependency.name.as_str())
     }
 

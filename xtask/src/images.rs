@@ -345,10 +345,10 @@ mod tests {
         };
         keep_budgets(std::slice::from_ref(&image)).unwrap();
         image.archive_bytes += 10_000;
-        let told = keep_budgets(&[image]).unwrap_err().to_string();
+        let refusal = keep_budgets(&[image]).unwrap_err().to_string();
         assert!(
-            told.starts_with("the image of inference-controller has 15.01 MB and may have 15.00"),
-            "{told}"
+            refusal.starts_with("the image of inference-controller has 15.01 MB and may have 15.00"),
+            "{refusal}"
         );
     }
 }

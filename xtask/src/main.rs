@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The chain of causes on one line: a backtrace tells a user nothing.
+            // The chain of causes on one line: a backtrace does not help a user.
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }

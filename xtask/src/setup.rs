@@ -78,7 +78,7 @@ fn install_cargo_deny() -> anyhow::Result<()> {
     let package = format!("cargo-deny@{CARGO_DENY}");
     let mut install = cargo(["install", "--locked", &package, "--root"]);
     install.arg(&root);
-    // A quick build is worth more here than a quick program; and its own target folder, not ours.
+    // A quick build is worth more here than a quick program; and a target folder of its own.
     install.env("CARGO_PROFILE_RELEASE_LTO", "off").env_remove("CARGO_TARGET_DIR");
     succeed(&mut install).context("failed to install cargo-deny")
 }

@@ -1,4 +1,4 @@
-//! Runs other programs as named steps and tells how long each took.
+//! Runs other programs as named steps and reports how long each took.
 
 use std::{
     path::{Path, PathBuf},
@@ -33,7 +33,7 @@ impl Steps {
         ended
     }
 
-    /// A step that cannot be taken here; the summary says so, that nobody takes it for done.
+    /// A step that cannot be taken here; the summary lists it as not run.
     pub(crate) fn leave_out(&mut self, name: &str, reason: impl std::fmt::Display) {
         self.left_out.push((name.to_owned(), reason.to_string()));
     }

@@ -314,7 +314,7 @@ impl<K: Resource> Cache<K> {
     pub fn replace(&self, objects: Vec<Arc<K>>, list_version: &str) {
         let initial = !*self.shared.synced.borrow();
         self.change(|state| {
-            // A list of an older state (a restored etcd) is the truth from now on.
+            // A list of an older state (a restored etcd) replaces a newer one.
             state.version = list_version.parse().unwrap_or(0);
             let mut fresh: HashMap<Key, Arc<K>> = HashMap::with_capacity(objects.len());
             for object in objects {
@@ -325,7 +325,7 @@ impl<K: Resource> Cache<K> {
             }
             let vanished: Vec<Key> =
                 state.objects.keys().filter(|key| !fresh.contains_key(*key)).cloned().collect();
-            let mut changes: Vec<Told<K>> = vanished.into_iter().map(|key| state.take(key)).collect();
+            let mut changes: Vec<OwnedChange<K>> = vanished.into_iter().map(|key| state.take(key)).collect();
             changes.extend(fresh.into_iter().map(|(key, object)| state.put(key, object)));
             for change in &mut changes {
                 change.initial = initial;
@@ -335,16 +335,16 @@ impl<K: Resource> Cache<K> {
         self.shared.synced.send_replace(true);
     }
 
-    fn change(&self, edit: impl FnOnce(&mut State<K>) -> Vec<Told<K>>) {
+    fn change(&self, edit: impl FnOnce(&mut State<K>) -> Vec<OwnedChange<K>>) {
         let subscribers = self.subscribers();
         let changes = edit(&mut self.write());
-        for told in changes.iter().filter(|told| told.differs()) {
+        for owned in changes.iter().filter(|owned| owned.differs()) {
             let change = Change {
-                key: &told.key,
-                old: told.old.as_ref(),
-                new: told.new.as_ref(),
-                initial: told.initial,
-                own: told.own,
+                key: &owned.key,
+                old: owned.old.as_ref(),
+                new: owned.new.as_ref(),
+                initial: owned.initial,
+                own: owned.own,
             };
             for subscriber in subscribers.iter() {
                 call(subscriber, &change);
@@ -373,7 +373,7 @@ impl<K> Drop for Writing<'_, K> {
     }
 }
 
-struct Told<K> {
+struct OwnedChange<K> {
     key: Key,
     old: Option<Arc<K>>,
     new: Option<Arc<K>>,
@@ -381,7 +381,7 @@ struct Told<K> {
     own: bool,
 }
 
-impl<K: Resource> Told<K> {
+impl<K: Resource> OwnedChange<K> {
     /// The same version twice (a re-list, or the echo of an absorbed write) is no change.
     fn differs(&self) -> bool {
         match (&self.old, &self.new) {
@@ -393,11 +393,11 @@ impl<K: Resource> Told<K> {
 }
 
 impl<K: Resource> State<K> {
-    fn put(&mut self, key: Key, object: Arc<K>) -> Told<K> {
+    fn put(&mut self, key: Key, object: Arc<K>) -> OwnedChange<K> {
         // What is known of this very version stays: it may be less by now than what was read again (`kept`).
         if let Some(known) = self.objects.get(&key).filter(|known| is_same(known, &object)) {
             let (old, new) = (Some(Arc::clone(known)), Some(Arc::clone(known)));
-            return Told { key, old, new, initial: false, own: false };
+            return OwnedChange { key, old, new, initial: false, own: false };
         }
         let old = self.objects.insert(key.clone(), Arc::clone(&object));
         let (before, after) = (old.as_deref().and_then(owner_uid), owner_uid(&*object));
@@ -412,10 +412,10 @@ impl<K: Resource> State<K> {
                 }
             }
         }
-        Told { key, old, new: Some(object), initial: false, own: false }
+        OwnedChange { key, old, new: Some(object), initial: false, own: false }
     }
 
-    fn take_if(&mut self, key: Key, uid: Option<&str>) -> Vec<Told<K>> {
+    fn take_if(&mut self, key: Key, uid: Option<&str>) -> Vec<OwnedChange<K>> {
         match self.objects.get(&key) {
             Some(known) if known.meta().uid.as_deref() == uid => vec![self.take(key)],
             Some(_) | None => Vec::new(),
@@ -442,13 +442,13 @@ impl<K: Resource> State<K> {
         }
     }
 
-    fn take(&mut self, key: Key) -> Told<K> {
+    fn take(&mut self, key: Key) -> OwnedChange<K> {
         self.removals += 1;
         let old = self.objects.remove(&key);
         if let Some(uid) = old.as_deref().and_then(owner_uid) {
             self.disown(uid, &key);
         }
-        Told { key, old, new: None, initial: false, own: false }
+        OwnedChange { key, old, new: None, initial: false, own: false }
     }
 
     fn disown(&mut self, uid: &str, key: &Key) {
@@ -519,7 +519,7 @@ mod tests {
         object
     }
 
-    /// The names told since the last look, with a sign: + new, ~ changed, - gone.
+    /// The names of changes since the last call, with a sign: + new, ~ changed, - gone.
     fn record(cache: &Cache<ConfigMap>) -> impl Fn() -> Vec<String> + use<> {
         let log = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&log);
@@ -539,31 +539,31 @@ mod tests {
     }
 
     #[test]
-    fn a_relist_tells_what_is_new_changed_and_vanished() {
+    fn a_relist_reports_what_is_new_changed_and_vanished() {
         let cache = Cache::default();
         cache.replace(
             listed([config_map("a", 1, None), config_map("b", 2, None), config_map("c", 3, None)]),
             "3",
         );
-        let told = record(&cache);
-        assert_eq!(told(), ["+a", "+b", "+c"], "a late subscriber is told what is known");
+        let changes = record(&cache);
+        assert_eq!(changes(), ["+a", "+b", "+c"], "a late subscriber gets what is known");
         cache.replace(
             listed([config_map("a", 1, None), config_map("b", 9, None), config_map("d", 8, None)]),
             "9",
         );
-        assert_eq!(told(), ["+d", "-c", "~b"]);
+        assert_eq!(changes(), ["+d", "-c", "~b"]);
     }
 
     #[test]
     fn an_absorbed_write_is_seen_at_once_and_its_echo_is_no_change() {
         let cache = Cache::default();
         cache.replace(listed([config_map("a", 5, None)]), "5");
-        let told = record(&cache);
-        told();
+        let changes = record(&cache);
+        changes();
         cache.absorb(config_map("a", 6, None));
-        assert_eq!(told(), ["~a"]);
+        assert_eq!(changes(), ["~a"]);
         cache.upsert(config_map("a", 6, None));
-        assert!(told().is_empty());
+        assert!(changes().is_empty());
     }
 
     #[test]
@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_the_truth_about_everything_else_however_old_it_is() {
+    fn a_list_replaces_everything_else_however_old_it_is() {
         let cache = Cache::default();
         cache.replace(listed([config_map("a", 5, None)]), "5");
         cache.absorb(config_map("a", 8, None));
@@ -643,12 +643,12 @@ mod tests {
     }
 
     #[test]
-    fn a_subscriber_that_panics_silences_no_other() {
+    fn a_subscriber_that_panics_does_not_stop_the_others() {
         let cache = Cache::default();
         cache.subscribe(|_| panic!("on purpose"));
-        let told = record(&cache);
+        let changes = record(&cache);
         cache.upsert(config_map("a", 1, None));
-        assert_eq!(told(), ["+a"]);
+        assert_eq!(changes(), ["+a"]);
     }
 
     #[test]

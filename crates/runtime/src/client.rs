@@ -187,7 +187,7 @@ where
     Ok(Response::from_parts(head, Full::new(bytes).map_err(|never| match never {}).boxed_unsync()))
 }
 
-/// A failure as a Status with the code and the pause that HTTP told. kube takes both from the body alone, where they
+/// A failure as a Status with the code and the pause of the HTTP answer. kube takes both from the body alone, where they
 /// are missing if a proxy has answered, or the API server's own flow control, which speaks plain text.
 fn as_status(head: &Parts, body: &[u8]) -> Bytes {
     let read: Option<Value> = serde_json::from_slice(body).ok();
@@ -219,7 +219,7 @@ struct Operation {
 }
 
 impl Operation {
-    /// kube names the operation in an extension of the request; what is unnamed is told by its method.
+    /// kube names the operation in an extension of the request; an unnamed one is derived from its method.
     fn of(request: &Request<Body>, deadlines: &Deadlines) -> Self {
         let named = request.extensions().get::<&'static str>().copied();
         let is_write = request.method() != Method::GET;

@@ -440,7 +440,7 @@ mod tests {
         assert_eq!(
             bench.next_run().await.as_deref(),
             Some("a"),
-            "a child that vanished behind a re-list is told"
+            "a child that vanished behind a re-list is reported"
         );
     }
 

@@ -1,4 +1,4 @@
-//! Reads objects from JSON without what nobody here reads. It skips while it reads: half of an object's bytes are
+//! Reads objects from JSON without the fields that are never used. It skips while it reads: half of an object's bytes are
 //! managedFields, a tree of many small allocations that would only be dropped again.
 
 use std::{borrow::Cow, panic::catch_unwind};
@@ -56,7 +56,7 @@ impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Guard<K> {
     }
 }
 
-/// What tells an object apart, taken field by field: its metadata may be what does not fit.
+/// What identifies an object, taken field by field: its metadata may be what does not fit.
 fn identity(object: &Value) -> ObjectMeta {
     let text = |field: &str| object["metadata"][field].as_str().map(str::to_owned);
     ObjectMeta {

@@ -1,4 +1,4 @@
-//! Whether the watches of a process work, as `/readyz` tells it. Each kind has a health of its own.
+//! Whether the watches of a process work, as `/readyz` reports it. Each kind has a health of its own.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},

@@ -1,6 +1,6 @@
 //! Children as a controller needs them: a narrow view, and the whole object only until it was found to be as it should.
 //!
-//! Children are many, and at rest nobody looks at them. A view is what decisions are made from; the rest is needed once,
+//! Children are many, and at rest they are not read. A view is what decisions are made from; the rest is needed once,
 //! to compare what is there with what should be there. After that a hash of what was compared says as much.
 
 use std::{
@@ -163,7 +163,7 @@ impl<K: Resource> Resource for Metadata<K> {
     }
 }
 
-/// Reads metadata without labels, annotations and all that tells no object from another.
+/// Reads metadata without labels, annotations and everything that does not identify an object.
 fn identity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]

@@ -1,9 +1,9 @@
 //! Leader election by a Lease, with client-go's rules.
 //!
-//! The other side's clock is never believed: how long a holder has been silent is measured from when *we* saw its
+//! The clock of another replica does not count: how long a holder has been silent is measured from when this process saw its
 //! record change. Every write carries the resourceVersion it was decided on. A leader that cannot renew in time, or
 //! sees another holder, has lost at once, and its process must exit. This is not a fence: a write that is already on
-//! its way may land, which is why every write of ours carries a uid.
+//! its way may land, which is why every write carries a uid.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -99,7 +99,7 @@ struct Record {
 /// How one try to renew went.
 enum Renewal {
     Written,
-    /// Somebody touched the object meanwhile; it is still ours, and not renewed.
+    /// Another client has written the object; this replica still holds it, and has not renewed it.
     Collided,
     Taken,
 }
@@ -108,7 +108,7 @@ enum Renewal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Decision {
     Create,
-    /// It is ours, free, or its holder has been silent for too long.
+    /// This replica holds it, or it is free, or its holder has been silent for too long.
     Write,
     WaitUntil(Instant),
 }
@@ -239,7 +239,7 @@ impl Elector {
             spec.lease_duration_seconds = Some(1);
             spec.renew_time = Some(MicroTime(Timestamp::now()));
             match self.leases.replace(&self.name, &PostParams::default(), &lease).await {
-                // A last renewal of ours was still on its way.
+                // A last renewal of this replica has arrived in between.
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 freed => return freed.map(drop),
             }
@@ -287,7 +287,7 @@ impl Elector {
         let wanted = self.wanted(lease.as_ref());
         let written = match &lease {
             Some(_) => self.leases.replace(&self.name, &PostParams::default(), &wanted).await,
-            // Somebody deleted it while we led: take it again, unless another replica already has.
+            // It was deleted while this replica led: take it again, unless another replica already has.
             None => self.leases.create(&PostParams::default(), &wanted).await,
         };
         match written {
@@ -298,8 +298,8 @@ impl Elector {
             }
             Err(kube::Error::Api(status)) if status.code == 409 => {
                 let now_held = self.leases.get_opt(&self.name).await?;
-                let ours = now_held.as_ref().and_then(holder) == Some(&*self.identity);
-                Ok(if ours { Renewal::Collided } else { Renewal::Taken })
+                let is_held = now_held.as_ref().and_then(holder) == Some(&*self.identity);
+                Ok(if is_held { Renewal::Collided } else { Renewal::Taken })
             }
             Err(error) => Err(error),
         }

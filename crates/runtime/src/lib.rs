@@ -9,7 +9,7 @@
 //!  every HTTP call: deadline on headers and body, leader guard on writes, no hidden retries
 //! ```
 //!
-//! It knows no kind of ours: a controller names its kinds, their relations and one function. Why it does not use
+//! It knows no kind of this project: a controller names its kinds, their relations and one function. Why it does not use
 //! kube's own watcher, reflector and `Controller` is said in ARCHITECTURE.md.
 
 #![forbid(unsafe_code)]

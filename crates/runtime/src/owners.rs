@@ -66,14 +66,14 @@ pub(crate) trait Owners: Send + Sync {
 /// All roots of one kind.
 pub(crate) struct Roots<K> {
     cache: Cache<K>,
-    bereaved: Arc<Bereaved>,
+    lost_children: Arc<LostChildren>,
 }
 
 /// The uids of owners that have lost a child. Only of owners that are in the cache, so it is no larger than that.
 #[derive(Default)]
-struct Bereaved(Mutex<HashSet<String>>);
+struct LostChildren(Mutex<HashSet<String>>);
 
-impl Bereaved {
+impl LostChildren {
     fn uids(&self) -> MutexGuard<'_, HashSet<String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -84,15 +84,15 @@ where
     K: Resource<DynamicType = ()> + Send + Sync + 'static,
 {
     pub(crate) fn new(cache: &Cache<K>) -> Self {
-        let bereaved = Arc::<Bereaved>::default();
-        let known = Arc::clone(&bereaved);
+        let lost_children = Arc::<LostChildren>::default();
+        let known = Arc::clone(&lost_children);
         cache.subscribe(move |change| {
             let uid = |object: Option<&Arc<K>>| object.and_then(|object| object.meta().uid.clone());
             if let Some(left) = uid(change.old).filter(|old| uid(change.new).as_ref() != Some(old)) {
                 known.uids().remove(&left);
             }
         });
-        Self { cache: cache.clone(), bereaved }
+        Self { cache: cache.clone(), lost_children }
     }
 
     fn has(&self, key: &Key, uid: &str) -> bool {
@@ -114,7 +114,7 @@ where
         match self.cache.get(key).filter(|root| root.meta().uid.as_deref() == Some(&owner.uid)) {
             None => Standing::Gone,
             Some(root) if root.meta().deletion_timestamp.is_some() => Standing::Gone,
-            Some(root) if was_reconciled(&*root) || self.bereaved.uids().contains(&owner.uid) => {
+            Some(root) if was_reconciled(&*root) || self.lost_children.uids().contains(&owner.uid) => {
                 Standing::Known
             }
             Some(_) => Standing::New,
@@ -154,7 +154,7 @@ where
             return;
         }
         // Looked up under the lock: if the root leaves at the same time, its own subscriber comes after this.
-        let mut uids = self.bereaved.uids();
+        let mut uids = self.lost_children.uids();
         if self.has(key, &owner.uid) {
             uids.insert(owner.uid.clone());
         }

@@ -67,7 +67,7 @@ impl Default for Backoff {
 
 /// A server that asks for a longer pause than this is asked again before.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(300);
-/// One in this many picks is taken from the resync lane although changes wait, so that a storm starves nobody.
+/// One in this many picks is taken from the resync lane although changes wait, so that a storm of changes does not starve it.
 const RESYNC_SHARE: u32 = 17;
 
 /// See the file's head. Shared by reference between the caches' subscribers and the workers.

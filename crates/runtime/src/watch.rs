@@ -273,7 +273,7 @@ where
         let before = self.cache.len();
         let lost = self.cache.count_missing_from(&objects);
         if lost > DOUBTFUL_LOSS && lost > before / 2 {
-            // An emptied or half-restored store must not lead to mass action: ask once more before it is believed.
+            // An emptied or half-restored store must not lead to mass action: ask once more before it is taken over.
             let wait = self.backoff(1);
             warn!(
                 kind = self.kind,

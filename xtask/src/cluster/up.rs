@@ -22,7 +22,7 @@ use crate::{
 /// What real nodes say of their GPUs; a product that simulated ones do not have, so that pods can choose.
 const REAL_PRODUCT: &str = "T4";
 
-/// A sample takes seconds; whoever runs this without a terminal must not wait for ever.
+/// A sample takes seconds; a run without a terminal must not wait for ever.
 const SAMPLES_READY_WITHIN: Duration = Duration::from_secs(300);
 
 #[derive(Args)]
@@ -100,7 +100,7 @@ async fn bring_up(
     let workspace = workspace();
     let mut cluster = Cluster::begin(spec, &local_cluster::sibling_binary("local-cluster")?).await?;
     let client = cluster.client().await?;
-    let ours = async {
+    let controllers = async {
         let deploy = workspace.join("deploy");
         cluster.install_shared(&deploy).await?;
         if let Some(images) = images {
@@ -117,7 +117,7 @@ async fn bring_up(
         }
         Ok(())
     };
-    tokio::try_join!(cluster.ready(), ours)?;
+    tokio::try_join!(cluster.ready(), controllers)?;
     let ready_after = began.elapsed();
     println!("all components ready after {:.1} s\n", ready_after.as_secs_f32());
     let mut outcome = Ok(());

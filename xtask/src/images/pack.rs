@@ -84,7 +84,7 @@ pub(super) fn write(content: &Content<'_>, layout: &Path, archive: &Path) -> any
         "{} is there and is no image: move it away, or choose another folder",
         layout.display()
     );
-    // Half an image would look like somebody else's folder.
+    // Half an image would look like a folder with other content.
     let begun = layout.with_extension("new");
     if begun.exists() {
         fs::remove_dir_all(&begun).with_context(|| format!("failed to remove {}", begun.display()))?;

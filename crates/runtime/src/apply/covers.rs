@@ -40,7 +40,7 @@ fn holds_quantities(field: &str) -> bool {
     matches!(field, "limits" | "requests" | "sizeLimit")
 }
 
-/// Lists whose items have names are merged by name, so others may add items of theirs; any other list is ours alone.
+/// Lists whose items have names are merged by name, so other managers may add items; any other list is applied whole.
 fn covers_array(seen: &[Value], desired: &[Value], quantities: bool) -> bool {
     let Some(key) = merge_key(desired) else {
         return seen.len() == desired.len()
