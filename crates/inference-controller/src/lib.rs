@@ -40,6 +40,7 @@ use runtime::{
 
 use workload::{
     claim::ClaimView,
+    crashes::Crashes,
     deployment::{DeploymentView, ReplicaSetView},
     event::{ATTACH_FAILURES, EventView},
     lasting::Lasting,
@@ -50,14 +51,12 @@ use workload::{
 
 use crate::{
     apply::{Applied, apply},
-    crashes::Crashes,
     observe::{Observed, claim_key, count_managed, follow, keys_by_instance, keys_on_lost, observe},
     plan::{Defaults, RenderedDeployment, due, plan, refused, rejected, runs},
     validate::{Invalid, ValidInference, validate},
 };
 
 mod apply;
-mod crashes;
 mod engine;
 mod metrics;
 mod names;

@@ -17,13 +17,14 @@ use kube::Resource;
 use runtime::cache::{Cache, Key};
 use workload::{
     claim::ClaimView,
+    crashes::Crash,
     deployment::{DeploymentView, ReplicaSetView},
     gpu::{Room, rooms},
     node::{Losses, Lost, NodeView},
     pod::{Instance, PodView},
 };
 
-use crate::{Context, crashes::Crash, names};
+use crate::{Context, names};
 
 /// One AIInference and its children as the caches have them.
 #[derive(Clone, Debug)]

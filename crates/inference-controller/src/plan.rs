@@ -13,10 +13,9 @@ use k8s_openapi::api::{
 use runtime::{events::Note, refusal::Refusal};
 use serde::Serialize;
 
-use workload::pace::Allowance;
+use workload::{crashes::Log, pace::Allowance};
 
 use crate::{
-    crashes::Log,
     observe::Observed,
     validate::{Invalid, ValidInference},
 };

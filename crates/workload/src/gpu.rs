@@ -14,6 +14,7 @@ use api::{
 
 use crate::{
     Cause,
+    container::quote,
     node::{NodeView, is_known_label},
     pod::PodView,
 };
@@ -167,6 +168,34 @@ impl Demand<'_> {
     fn node_selector(&self) -> &BTreeMap<String, String> {
         static NONE: BTreeMap<String, String> = BTreeMap::new();
         self.scheduling.map_or(&NONE, |scheduling| &scheduling.node_selector)
+    }
+}
+
+/// Why no node takes a pod; `demand`: `None` without GPUs. What is not counted as too few GPUs, because something else is
+/// wrong, or because the scheduler knows more, is said in the scheduler's words.
+pub fn unplaced(demand: Option<Demand<'_>>, pod: &PodView, rooms: Option<&[Room]>) -> Option<Cause> {
+    let scheduled = pod.scheduled.as_ref().filter(|_| pod.is_unschedulable())?;
+    if scheduled.reason != "Unschedulable" {
+        return None;
+    }
+    let said = quote(&scheduled.message);
+    let cause = |reason, message| Some(Cause { reason, message });
+    let Some(demand) = demand else { return cause(reasons::UNSCHEDULABLE, said) };
+    if let Some(short) = rooms.and_then(|rooms| demand.shortage(rooms)) {
+        return Some(short);
+    }
+    let gpus = demand.gpus;
+    if pod.lacks().any(|resource| resource == gpus.resource) {
+        let message = format!("needs {}; the scheduler says: {said}", gpus.wanted());
+        return cause(reasons::INSUFFICIENT_GPU, message);
+    }
+    let is_about_labels = said.contains("didn't match Pod's node affinity") && pod.lacks().next().is_none();
+    match gpus.product_names().filter(|_| is_about_labels) {
+        Some(products) => {
+            let message = format!("no node has {products}; the scheduler says: {said}");
+            cause(reasons::NO_SUCH_PRODUCT, message)
+        }
+        None => cause(reasons::UNSCHEDULABLE, said),
     }
 }
 
@@ -337,5 +366,34 @@ mod tests {
         assert_eq!(fits(&gpus(1, &[]), "{nodeSelector: {disk: fast}}", a100(), 1), Fit::TooSmall);
         let unknown = "{nodeSelector: {kubernetes.io/os: linux}}";
         assert_eq!(fits(&gpus(1, &[]), unknown, a100(), 1), Fit::Unknown);
+    }
+
+    fn placement(message: &str) -> &'static str {
+        let pod: PodView = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "new", "labels": {
+                api::labels::MANAGED_BY: "a-controller", api::labels::NAME: "a", api::labels::INSTANCE: "b",
+            }},
+            "status": {"conditions": [{
+                "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
+            }]},
+        }))
+        .unwrap();
+        let gpus = gpus(2, &["A100"]);
+        unplaced(Some(Demand { gpus: &gpus, scheduling: None }), &pod, None).unwrap().reason
+    }
+
+    #[test]
+    fn the_schedulers_words_become_a_reason() {
+        assert_eq!(
+            placement(
+                "0/4 nodes are available: 2 Insufficient nvidia.com/gpu, 2 node(s) didn't match Pod's node affinity/selector."
+            ),
+            reasons::INSUFFICIENT_GPU
+        );
+        assert_eq!(
+            placement("0/4 nodes are available: 4 node(s) didn't match Pod's node affinity/selector."),
+            reasons::NO_SUCH_PRODUCT
+        );
+        assert_eq!(placement("0/4 nodes are available: 4 Insufficient cpu."), reasons::UNSCHEDULABLE);
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  seen:      pod, node, claim, deployment, event narrow views, decoded from what a watch delivers
-//!  judged:    container, gpu, claim, pace        why a pod does not start or stay, what fits where, how fast pods move
-//!             lasting                            since when something has been true
+//!  judged:    container, crashes, gpu, claim     why a pod does not start or stay, what fits where
+//!             quota, pace, lasting               what a quota lacks, how fast pods move, since when something is true
 //!  rendered:  template, kept_template, name      restricted pod templates, what is kept of them, names of children
 //! ```
 //!
@@ -15,6 +15,7 @@
 pub mod amounts;
 pub mod claim;
 pub mod container;
+pub mod crashes;
 pub mod deployment;
 pub mod event;
 pub mod gpu;
@@ -24,6 +25,7 @@ pub mod name;
 pub mod node;
 pub mod pace;
 pub mod pod;
+pub mod quota;
 pub mod template;
 
 mod metadata;

@@ -113,6 +113,13 @@ impl PodView {
         self.scheduled.as_ref().is_some_and(|scheduled| scheduled.status == "False")
     }
 
+    /// Resources that the scheduler found too little of, on any node: `2 Insufficient nvidia.com/gpu, 1 Insufficient cpu.`
+    pub fn lacks(&self) -> impl Iterator<Item = &str> {
+        let said = self.scheduled.as_ref().filter(|_| self.is_unschedulable());
+        let names = said.into_iter().flat_map(|scheduled| scheduled.message.split("Insufficient ").skip(1));
+        names.filter_map(|rest| rest.split([',', ' ']).next().map(|name| name.trim_end_matches('.')))
+    }
+
     /// Evicted, finished or being deleted: its controller has replaced it already, or will.
     pub fn is_over(&self) -> bool {
         self.metadata.deletion_timestamp.is_some() || self.phase == "Failed" || self.phase == "Succeeded"

@@ -10,14 +10,14 @@ use jiff::Timestamp;
 use workload::{
     Cause, claim,
     container::{is_out_of_memory, keeps_ending, last_end, quote, start_fault},
+    crashes::{Crash, Log},
     deployment::DeploymentView,
-    gpu::{Demand, Room},
+    gpu::{Demand, Room, unplaced},
     pod::{Container, PodView, Terminated},
 };
 
 use super::pod::{ENGINE, LOADER};
 use crate::{
-    crashes::{Crash, Log},
     observe::Observed,
     validate::{Source, ValidInference},
 };
@@ -87,36 +87,13 @@ pub(super) fn logs_to_read(pods: &[Arc<PodView>], observed: &Observed) -> Vec<Lo
     pods.iter().filter_map(log).collect()
 }
 
-/// Why no node takes a pod. What is not counted as too few GPUs, because something else is wrong, or because the
-/// scheduler knows more, is said in the scheduler's words.
+/// Why no node takes a pod.
 pub(super) fn placement_fault(
     valid: &ValidInference,
     pod: &PodView,
     rooms: Option<&[Room]>,
 ) -> Option<Fault> {
-    let scheduled = pod.scheduled.as_ref().filter(|_| pod.is_unschedulable())?;
-    if scheduled.reason != "Unschedulable" {
-        return None;
-    }
-    let said = quote(&scheduled.message);
-    let fault = |reason, message| Some(About::Scheduled.fault(Cause { reason, message }));
-    let Some(demand) = demand(valid) else { return fault(reasons::UNSCHEDULABLE, said) };
-    if let Some(short) = rooms.and_then(|rooms| demand.shortage(rooms)) {
-        return Some(About::Scheduled.fault(short));
-    }
-    let gpus = demand.gpus;
-    if said.contains(&format!("Insufficient {}", gpus.resource)) {
-        let message = format!("needs {}; the scheduler says: {said}", gpus.wanted());
-        return fault(reasons::INSUFFICIENT_GPU, message);
-    }
-    let is_about_labels = said.contains("didn't match Pod's node affinity") && !said.contains("Insufficient");
-    match gpus.product_names().filter(|_| is_about_labels) {
-        Some(products) => {
-            let message = format!("no node has {products}; the scheduler says: {said}");
-            fault(reasons::NO_SUCH_PRODUCT, message)
-        }
-        None => fault(reasons::UNSCHEDULABLE, said),
-    }
+    unplaced(demand(valid), pod, rooms).map(|cause| About::Scheduled.fault(cause))
 }
 
 /// What a pod asks of its node; `None` without GPUs.
@@ -247,10 +224,7 @@ fn last_words(ended: &Terminated) -> String {
 mod tests {
     use workload::container::IMAGE_FAULTS;
 
-    use crate::{
-        tests::{at, model, pod},
-        validate::validate,
-    };
+    use crate::tests::{at, pod};
 
     use super::*;
 
@@ -387,30 +361,6 @@ mod tests {
             at(0),
         );
         assert!(!engine.unwrap().message.contains("secret"));
-    }
-
-    fn placement(message: &str) -> &'static str {
-        let spec = "{modelSource: s3://m, engine: vllm, gpu: {count: 2, productLabel: A100}}";
-        let parts = format!(
-            "{{conditions: [{{type: PodScheduled, status: 'False', reason: Unschedulable, message: '{}'}}]}}",
-            message.replace('\'', "''")
-        );
-        placement_fault(&validate(&model(spec)).unwrap(), &pod(&parts), None).unwrap().reason
-    }
-
-    #[test]
-    fn the_schedulers_words_become_a_reason() {
-        assert_eq!(
-            placement(
-                "0/4 nodes are available: 2 Insufficient nvidia.com/gpu, 2 node(s) didn't match Pod's node affinity/selector."
-            ),
-            reasons::INSUFFICIENT_GPU
-        );
-        assert_eq!(
-            placement("0/4 nodes are available: 4 node(s) didn't match Pod's node affinity/selector."),
-            reasons::NO_SUCH_PRODUCT
-        );
-        assert_eq!(placement("0/4 nodes are available: 4 Insufficient cpu."), reasons::UNSCHEDULABLE);
     }
 
     #[test]

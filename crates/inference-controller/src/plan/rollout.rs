@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use api::aiinference::Rollout;
 use jiff::Timestamp;
-use workload::{deployment::DeploymentView, gpu::Fit, pod::PodView};
+use workload::{deployment::DeploymentView, gpu::Fit, pod::PodView, quota::Exceeded};
 
 use super::{
     faults::{claim_fault, demand},
@@ -133,7 +133,7 @@ fn lacks(valid: &ValidInference, revision: &Revision<'_>, observed: &Observed) -
 /// use.
 fn lacks_gpus(valid: &ValidInference, observed: &Observed, pod: &PodView) -> bool {
     let Some((demand, rooms)) = demand(valid).zip(observed.rooms.as_deref()) else { return false };
-    let mut short = insufficient(pod).peekable();
+    let mut short = pod.lacks().peekable();
     let only_gpus = short.peek().is_some() && short.all(|resource| resource == demand.gpus.resource);
     // Of every old pod: the ReplicaSet chooses which of them goes.
     let would_fit = observed.others().all(|old| demand.fit_instead_of(old, rooms) == Fit::Fits);
@@ -144,8 +144,8 @@ fn lacks_gpus(valid: &ValidInference, observed: &Observed, pod: &PodView) -> boo
 fn spares(valid: &ValidInference, revision: &Revision<'_>, observed: &Observed) -> Option<&'static str> {
     let demand = demand(valid)?;
     let is_gpu = |resource: &str| resource == demand.gpus.resource;
-    let pod = revision.pods.iter().find(|pod| insufficient(pod).any(is_gpu))?;
-    if insufficient(pod).any(|resource| !is_gpu(resource)) {
+    let pod = revision.pods.iter().find(|pod| pod.lacks().any(is_gpu))?;
+    if pod.lacks().any(|resource| !is_gpu(resource)) {
         return Some("no older pod is given up for it, because not only GPUs are short");
     }
     let rooms = observed.rooms.as_deref()?;
@@ -156,46 +156,20 @@ fn spares(valid: &ValidInference, revision: &Revision<'_>, observed: &Observed) 
         .then_some("no older pod is given up for it, because not each of them would make enough room")
 }
 
-/// Resources that the scheduler names of a pod that it cannot place: `2 Insufficient nvidia.com/gpu, 1 Insufficient cpu.`
-fn insufficient(pod: &PodView) -> impl Iterator<Item = &str> {
-    let message =
-        pod.scheduled.as_ref().filter(|_| pod.is_unschedulable()).map(|scheduled| &scheduled.message);
-    let names = message.into_iter().flat_map(|message| message.split("Insufficient ").skip(1));
-    names.filter_map(|rest| rest.split([',', ' ']).next().map(|name| name.trim_end_matches('.')))
-}
-
 /// A quota of GPUs or of pods that has room for the new pod once an old one is gone.
 fn lacks_quota(valid: &ValidInference, observed: &Observed) -> bool {
     let failure = observed.deployment.as_ref().and_then(|deployment| deployment.creation_failure.as_ref());
-    let quota = failure.and_then(|failure| failure.message.split_once("exceeded quota: "));
-    let Some((_, quota)) = quota else { return false };
-    let amounts = |label: &str| -> Option<Vec<(&str, i64)>> {
-        let (_, rest) = quota.split_once(label)?;
-        let end = [", used: ", ", limited: "].iter().filter_map(|next| rest.find(next)).min();
-        let list = rest.get(..end.unwrap_or(rest.len()))?;
-        list.split(',')
-            .map(|pair| pair.trim().split_once('=').and_then(|(n, v)| Some((n, quantity::whole(v)?))))
-            .collect()
-    };
-    let amounts = amounts("requested: ").zip(amounts("used: ")).zip(amounts("limited: "));
-    let Some(((requested, used), limited)) = amounts else { return false };
+    let Some(quota) = failure.and_then(|failure| Exceeded::parse(&failure.message)) else { return false };
     let gpus = valid.gpus.as_ref();
-    let fits_without = |old: &PodView| {
-        requested.iter().all(|(name, wanted)| {
-            let amount = |list: &[(&str, i64)]| list.iter().find(|(known, _)| known == name).map(|(_, v)| *v);
-            let gives_back = match name.strip_prefix("requests.").unwrap_or(name) {
-                "pods" | "count/pods" => 1,
-                resource if gpus.is_some_and(|gpus| gpus.resource == resource) => old.held.of(resource),
-                // Not known of an old pod: in doubt it stays.
-                _ => 0,
-            };
-            amount(&used)
-                .zip(amount(&limited))
-                .is_some_and(|(used, limit)| used - gives_back + wanted <= limit)
-        })
-    };
     // Of every old pod: the ReplicaSet chooses which of them goes.
-    observed.others().all(fits_without)
+    observed.others().all(|old| {
+        quota.would_fit(|resource| match resource {
+            "pods" | "count/pods" => 1,
+            resource if gpus.is_some_and(|gpus| gpus.resource == resource) => old.held.of(resource),
+            // Not known of an old pod: in doubt it stays.
+            _ => 0,
+        })
+    })
 }
 
 /// A claim that an old pod has, and that the new one cannot have beside it: its volume cannot be attached where the new pod
@@ -218,7 +192,7 @@ fn lacks_claim(valid: &ValidInference, observed: &Observed, pod: &PodView) -> bo
         None => {
             let said =
                 pod.scheduled.as_ref().is_some_and(|scheduled| scheduled.message.contains(USED_BY_A_POD));
-            pod.is_unschedulable() && said && insufficient(pod).next().is_none() && holders.next().is_some()
+            pod.is_unschedulable() && said && pod.lacks().next().is_none() && holders.next().is_some()
         }
     }
 }

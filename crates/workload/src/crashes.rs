@@ -11,18 +11,18 @@ use std::{
 /// A log to read: the container's last run.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Log {
-    pub(crate) uid: String,
-    pub(crate) pod: String,
-    pub(crate) container: String,
-    pub(crate) restarts: i32,
+pub struct Log {
+    pub uid: String,
+    pub pod: String,
+    pub container: String,
+    pub restarts: i32,
     /// It runs or waits again, so the log that matters is that of the run before.
-    pub(crate) previous: bool,
+    pub previous: bool,
 }
 
 /// Causes by uid of the pod.
 #[derive(Debug, Default)]
-pub(crate) struct Crashes(Mutex<HashMap<String, Known>>);
+pub struct Crashes(Mutex<HashMap<String, Known>>);
 
 #[derive(Clone, Debug)]
 struct Known {
@@ -32,10 +32,10 @@ struct Known {
 
 /// What was read of one pod: nothing, a log without a cause, or a cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Crash {
+pub struct Crash {
     /// At which restart count the log was read.
-    pub(crate) read_at: Option<i32>,
-    pub(crate) cause: Option<String>,
+    pub read_at: Option<i32>,
+    pub cause: Option<String>,
 }
 
 /// Pods that crash at one time; beyond that some logs are read again.
@@ -66,7 +66,7 @@ const SECRETS: [&str; 9] =
     ["hf_", "sk-", "AKIA", "ASIA", "Bearer", "token=", "api-key=", "api_key=", "password="];
 
 impl Crashes {
-    pub(crate) fn of(&self, uid: &str) -> Crash {
+    pub fn of(&self, uid: &str) -> Crash {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(uid).map_or_else(Crash::default, |known| Crash {
             read_at: Some(known.restarts),
@@ -75,7 +75,7 @@ impl Crashes {
     }
 
     /// `text`: what was read, if it could be.
-    pub(crate) fn note(&self, log: &Log, text: Option<&str>) {
+    pub fn note(&self, log: &Log, text: Option<&str>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MOST {
             known.clear();
@@ -87,13 +87,13 @@ impl Crashes {
 
 impl Crash {
     /// Once for each pod that crashes; again, after another crash, if no cause was found.
-    pub(crate) fn needs_reading(&self, restarts: i32) -> bool {
+    pub fn needs_reading(&self, restarts: i32) -> bool {
         self.cause.is_none() && self.read_at != Some(restarts)
     }
 }
 
 /// The line that names the cause, without secrets and without what loggers put before it.
-pub(crate) fn cause_in(log: &str) -> Option<String> {
+fn cause_in(log: &str) -> Option<String> {
     let lines: Vec<&str> = log.lines().map(str::trim_end).filter(|line| !line.trim().is_empty()).collect();
     let is_hollow = |line: &str| HOLLOW.iter().any(|hollow| line.contains(hollow));
     let telling = TELLING.iter().find_map(|word| {
