@@ -134,15 +134,15 @@ async fn wrong_credentials_are_reported_and_corrected_in_the_secret() {
 }
 
 #[tokio::test]
-async fn a_secret_that_is_not_there_is_named_and_waited_for() {
+async fn a_missing_secret_is_named_and_waited_for() {
     let scene = real().await;
     let store = Store::start(&scene).await;
     store.put_model("qwen", &Model::small());
     scene.api::<Secret>().delete(SECRET, &DeleteParams::default()).await.expect("the Secret is deleted");
     create(&scene, "chat", store.spec("qwen")).await;
     let missing = format!("Secret {}/{SECRET} does not exist", scene.namespace());
-    let told = told(&scene, "chat", reasons::SECRET_NOT_FOUND, &missing).await;
-    told.heals(store.give_right_credentials()).await;
+    let report = until_reported(&scene, "chat", reasons::SECRET_NOT_FOUND, &missing).await;
+    report.heals(store.give_right_credentials()).await;
 }
 
 #[tokio::test]
