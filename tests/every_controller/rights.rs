@@ -9,7 +9,11 @@ use local_cluster::audit::Event;
 use serde_json::json;
 use tests::{Scene, lives::life_of};
 
-use crate::{Right, cluster_of, for_every_controller, rights, user};
+use crate::{
+    Right, cluster_of, for_every_controller,
+    overlays::{built, deploy},
+    rights, user,
+};
 
 #[tokio::test]
 async fn every_right_is_used_and_none_is_missing() {
@@ -68,6 +72,33 @@ async fn a_child_that_blocks_the_deletion_of_its_owner_needs_the_right_to_the_ow
     assert!(!refused.status.success() && reason.contains("cannot set blockOwnerDeletion"), "{reason}");
 }
 
+/// Whoever installs a controller may leave out its right to every log of the cluster, and nothing with it.
+#[tokio::test]
+async fn logs_are_a_right_of_their_own() {
+    let kubectl = crate::confined::scene().await.cluster().kubectl();
+    for_every_controller(async |controller| {
+        for folder in ["base", "overlays/namespaced"] {
+            let roles = built(&kubectl, &deploy(controller).join(folder)).into_iter().filter(|object| {
+                object.types.as_ref().is_some_and(|types| ["ClusterRole", "Role"].contains(&&*types.kind))
+            });
+            for role in roles {
+                let name = role.metadata.name.clone().unwrap();
+                let role: Role = role.try_parse().unwrap();
+                let rights = rights(role.rules.iter().flatten());
+                let is_for_logs = rights.iter().any(|(_, resource, _)| resource == "pods/log");
+                assert_eq!(is_for_logs, name == logs_role(controller), "{folder}: {name}");
+                assert!(!is_for_logs || rights.len() == 1, "{folder}: {rights:?}");
+            }
+        }
+    })
+    .await;
+}
+
+/// The role of a controller that reads logs.
+pub(super) fn logs_role(controller: &Controller) -> String {
+    format!("{}-logs", controller.name)
+}
+
 /// What admission plugins ask the authorizer for. No request of the controller shows it, so the audit log does not have
 /// it.
 ///
@@ -97,8 +128,10 @@ fn rights_of(event: &Event) -> Vec<Right> {
 }
 
 async fn granted(controller: &Controller, scene: &Scene<'_>) -> BTreeSet<Right> {
-    let everywhere = scene.cluster_api::<ClusterRole>().get(controller.name).await.unwrap();
+    let roles = scene.cluster_api::<ClusterRole>();
+    let everywhere = roles.get(controller.name).await.unwrap();
+    let logs = roles.get_opt(&logs_role(controller)).await.unwrap().and_then(|role| role.rules);
     let own: Api<Role> = Api::namespaced(scene.client(), "ai-system");
     let own = own.get(controller.name).await.unwrap();
-    rights(everywhere.rules.iter().chain(&own.rules).flatten())
+    rights(everywhere.rules.iter().chain(&own.rules).chain(&logs).flatten())
 }
