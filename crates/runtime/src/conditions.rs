@@ -46,10 +46,20 @@ fn condition(verdict: Verdict, before: &[Condition], generation: Option<i64>, no
     }
 }
 
-/// At most so many bytes of a text, cut at the end of a character.
-pub(crate) fn shortened(mut text: String, longest: usize) -> String {
+/// At most so many bytes of a text, in one line. Messages repeat words of webhooks, nodes and engines: nothing of them may
+/// act on a terminal, or make a text look like another one.
+pub(crate) fn shortened(text: String, longest: usize) -> String {
+    let visible = text.chars().filter(|c| !is_format(*c));
+    let mut text: String = visible.map(|c| if c.is_control() { ' ' } else { c }).collect();
     text.truncate(text.floor_char_boundary(longest));
     text
+}
+
+/// Characters without a shape: they change the direction of a text, or hide in it.
+fn is_format(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// The API server keeps no fractions: with them, a status that is read back would never equal the one that was written.
@@ -87,6 +97,13 @@ mod tests {
     fn what_is_written_is_what_the_api_server_keeps() {
         let conditions = merged(vec![ready(true, "Ready", "")], &[], None, at("12:00:00.750"));
         assert_eq!(conditions[0].last_transition_time.0, at("12:00:00"));
+    }
+
+    #[test]
+    fn a_message_does_nothing_to_a_terminal() {
+        let said = "denied\r\n\u{1b}[2J by \u{202e}ycilop\u{2066} a\u{200b}b";
+        let conditions = merged(vec![ready(false, "Denied", said)], &[], None, at("12:00:00"));
+        assert_eq!(conditions[0].message, "denied   [2J by ycilop ab");
     }
 
     #[test]

@@ -102,10 +102,37 @@ pub fn is_out_of_memory(ended: &Terminated) -> bool {
 
 /// A text of another program, cut to a length that fits a condition.
 pub fn quote(text: &str) -> String {
-    let text = text.trim();
-    let text = text.get(..text.floor_char_boundary(LONGEST_QUOTE)).unwrap_or(text);
-    // A terminal that shows a condition must not act on it.
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    // What is left out takes no part of the length, but no more than this is looked at.
+    let looked_at = text.trim().get(..text.trim().floor_char_boundary(4 * LONGEST_QUOTE));
+    let mut text = printable(looked_at.unwrap_or_default());
+    text.truncate(text.floor_char_boundary(LONGEST_QUOTE));
+    text.shrink_to_fit();
+    text
+}
+
+/// A text in one line without what a terminal acts on, and without characters that have no shape: they hide words, or turn
+/// the direction of those around them.
+pub fn printable(text: &str) -> String {
+    let mut chars = text.chars().peekable();
+    let mut shown = String::with_capacity(text.len());
+    while let Some(c) = chars.next() {
+        if c == '\u{1b}' && chars.next_if_eq(&'[').is_some() {
+            // Colours and movements: parameters, and one letter at their end.
+            while chars.next_if(|c| matches!(c, ' '..='?')).is_some() {}
+            chars.next_if(char::is_ascii);
+        } else if c.is_control() {
+            shown.push(' ');
+        } else if !is_format(c) {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+fn is_format(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]
@@ -150,9 +177,11 @@ mod tests {
     }
 
     #[test]
-    fn a_quote_is_bounded_and_has_no_control_characters() {
-        assert_eq!(quote(" a\u{1b}[31mb\nc "), "a [31mb c");
+    fn a_quote_is_bounded_and_does_nothing_to_a_terminal() {
+        assert_eq!(quote(" a\u{1b}[1;31mb\nc\u{1b}]0;d\u{7} "), "ab c ]0;d ");
+        assert_eq!(quote("\u{202e}txt.\u{2066}exe\u{200b}\u{feff}!\u{e0041}"), "txt.exe!");
         assert_eq!(quote(&"x".repeat(9_999)).len(), LONGEST_QUOTE);
+        assert!(quote(&"é\u{200b}".repeat(9_999)).len() <= LONGEST_QUOTE);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //!  seen:      pod, node, claim, deployment, event narrow views, decoded from what a watch delivers
 //!  judged:    container, crashes, gpu, claim     why a pod does not start or stay, what fits where
 //!             quota, pace, lasting               what a quota lacks, how fast pods move, since when something is true
+//!  repeated:  redaction                          texts of others, without what looks like a secret
 //!  rendered:  template, kept_template, name      restricted pod templates, what is kept of them, names of children
 //! ```
 //!
@@ -26,6 +27,7 @@ pub mod node;
 pub mod pace;
 pub mod pod;
 pub mod quota;
+pub mod redaction;
 pub mod template;
 
 mod metadata;

@@ -30,6 +30,11 @@ pub struct Condition {
 /// Other tools write `managed-by`, too: Helm most of all.
 const CONTROLLER_SUFFIX: &str = "-controller";
 
+/// Of all fields of the reference to the owner.
+const LONGEST_OWNER: usize = 1_024;
+/// What is said of an object that is held back.
+const MOST_FINALIZERS: usize = 3;
+
 impl Instance {
     /// The name of the object, if it is of this kind (`app.kubernetes.io/name`).
     pub fn of_kind(&self, kind: &str) -> Option<&str> {
@@ -57,17 +62,24 @@ pub(crate) fn narrow(metadata: ObjectMeta) -> (ObjectMeta, Option<Instance>) {
         .zip(labels.remove(labels::INSTANCE))
         .filter(|_| is_managed)
         .map(|(kind, name)| Instance { kind: kind.into(), name: name.into() });
-    // A decoded list has spare capacity, which adds up over thousands of objects.
-    let owner_references = metadata.owner_references.map(|mut owners| {
-        owners.shrink_to_fit();
-        owners
+    // Of the owners, the one that controls it: a user may name thousands. A name has at most 253 bytes.
+    let owners = metadata.owner_references.into_iter().flatten();
+    let controller = owners.into_iter().find(|owner| owner.controller == Some(true));
+    let controller = controller.filter(|owner| {
+        owner.api_version.len() + owner.kind.len() + owner.name.len() + owner.uid.len() <= LONGEST_OWNER
     });
+    let finalizers =
+        metadata.finalizers.filter(|_| metadata.deletion_timestamp.is_some()).map(|mut finalizers| {
+            finalizers.truncate(MOST_FINALIZERS);
+            finalizers
+        });
     let narrow = ObjectMeta {
         name: metadata.name,
         namespace: metadata.namespace,
         uid: metadata.uid,
         resource_version: metadata.resource_version,
-        owner_references,
+        owner_references: controller.map(|owner| vec![owner]),
+        finalizers,
         creation_timestamp: metadata.creation_timestamp,
         deletion_timestamp: metadata.deletion_timestamp,
         deletion_grace_period_seconds: metadata.deletion_grace_period_seconds,

@@ -1,0 +1,213 @@
+//! What of a text may be repeated: nothing that looks like a secret. Pure.
+//!
+//! It leaves out too much rather than too little: a word that stands where a secret would stand goes, whatever it is.
+
+/// What stands for a secret.
+const REDACTED: &str = "(redacted)";
+
+/// How secrets of well-known services begin; `eyJ` is a JSON Web Token.
+const BEGINNINGS: [&str; 21] = [
+    "hf_",
+    "sk-",
+    "nvapi-",
+    "ghp_",
+    "gho_",
+    "ghu_",
+    "ghs_",
+    "ghr_",
+    "github_pat_",
+    "glpat-",
+    "AKIA",
+    "ASIA",
+    "eyJ",
+    "xoxb-",
+    "xoxp-",
+    "xoxa-",
+    "AIza",
+    "npm_",
+    "pypi-",
+    "dckr_pat_",
+    "ya29.",
+];
+/// Ends of names whose value is a secret: `HF_TOKEN`, `db-password`, `X-Amz-Signature`.
+const NAMES: [&str; 20] = [
+    "token",
+    "password",
+    "passwd",
+    "passphrase",
+    "pwd",
+    "secret",
+    "apikey",
+    "authorization",
+    "signature",
+    "credential",
+    "credentials",
+    "cookie",
+    "accesskey",
+    "secretkey",
+    "privatekey",
+    "accountkey",
+    "keyid",
+    "jwt",
+    "sig",
+    "auth",
+];
+/// Words before a secret of HTTP.
+const SCHEMES: [&str; 4] = ["bearer", "basic", "digest", "negotiate"];
+
+/// The text with one space between words, and without secrets.
+pub fn redacted(text: &str) -> String {
+    let (mut hides_next, mut was_name) = (false, false);
+    let words = text.split_whitespace().map(|word| {
+        // `Authorization: Bearer x` and `token = x`.
+        let is_between = is_scheme(word) || ((hides_next || was_name) && name_of(word).is_empty());
+        was_name = is_secret(word);
+        let (kept, follows) = match hides_next {
+            _ if is_between => (word.to_owned(), true),
+            true => (REDACTED.to_owned(), false),
+            false => without_value(word),
+        };
+        hides_next = follows;
+        kept
+    });
+    words.collect::<Vec<String>>().join(" ")
+}
+
+/// One word, and whether a secret follows it.
+fn without_value(word: &str) -> (String, bool) {
+    if let Some((scheme, rest)) = word.split_once("://") {
+        return (format!("{}://{}", without_value(scheme).0, without_access(rest)), false);
+    }
+    // Everything after `name=` or `name:` goes, whatever separates it.
+    let separators = word.char_indices().filter(|(_, c)| matches!(c, '=' | ':'));
+    for (at, separator) in separators {
+        let (name, value) = (&word[..at], &word[at + separator.len_utf8()..]);
+        if is_secret(name) {
+            let is_there = value.chars().any(char::is_alphanumeric);
+            let shown = if is_there { REDACTED } else { value };
+            return (format!("{name}{separator}{shown}"), !is_there || is_scheme(value));
+        }
+    }
+    if word.starts_with('-') && is_secret(word) {
+        return (word.to_owned(), true);
+    }
+    (if holds_secret(word) { REDACTED.to_owned() } else { word.to_owned() }, false)
+}
+
+/// Of a URL after its scheme: without user, password and query, which may be signed.
+fn without_access(rest: &str) -> String {
+    let (rest, query) = match rest.find(['?', '#']) {
+        Some(at) => (&rest[..at], "?(redacted)"),
+        None => (rest, ""),
+    };
+    // A password may hold a slash that should have been escaped.
+    let host = rest.rfind('@').map_or(rest, |at| &rest[at + 1..]);
+    let user = if host.len() < rest.len() { "(redacted)@" } else { "" };
+    format!("{user}{}{query}", without_value(host).0)
+}
+
+/// Letters and digits alone, in lower case: `"api_key":` is `apikey`.
+fn name_of(word: &str) -> String {
+    word.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+}
+
+fn is_secret(name: &str) -> bool {
+    let name = name_of(name);
+    NAMES.iter().any(|secret| name.ends_with(secret))
+}
+
+fn is_scheme(word: &str) -> bool {
+    SCHEMES.contains(&name_of(word).as_str())
+}
+
+fn holds_secret(word: &str) -> bool {
+    let begins = |at: usize| word[..at].chars().next_back().is_none_or(|before| !before.is_alphanumeric());
+    let known = BEGINNINGS.iter().any(|secret| word.match_indices(secret).any(|(at, _)| begins(at)));
+    let parts = word.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '+' | '=')));
+    known || parts.into_iter().any(is_random)
+}
+
+/// As long and as mixed as a key; names of classes are long, but have few digits.
+fn is_random(part: &str) -> bool {
+    const LONG: usize = 32;
+    const DIGITS: usize = 4;
+    let digits = part.chars().filter(char::is_ascii_digit).count();
+    part.len() >= LONG
+        && digits >= DIGITS
+        && part.contains(|c: char| c.is_ascii_uppercase())
+        && part.contains(|c: char| c.is_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_secret_is_repeated() {
+        for text in [
+            "Authorization: Bearer VALUE",
+            "authorization: basic VALUE",
+            "{'Authorization': 'Bearer VALUE'}",
+            "proxy-authorization:Basic VALUE",
+            "Bearer VALUE",
+            "BASIC VALUE",
+            "https://user:VALUE@proxy:3128/x",
+            "https://user:a/VALUE@proxy",
+            "postgres://VALUE@db",
+            "--api-key VALUE",
+            "--api-key=VALUE",
+            "--hf-token VALUE",
+            "\"token\": \"VALUE\"",
+            "\"token\":\"VALUE\"",
+            "{\"api_key\": \"VALUE\", \"a\": 1}",
+            "token = VALUE",
+            "TOKEN=VALUE",
+            "hf_token=VALUE",
+            "Password=VALUE",
+            "MYSQL_PASSWORD:VALUE",
+            "aws_secret_access_key=VALUE",
+            "AWS_SECRET_ACCESS_KEY = VALUE",
+            "env(HF_TOKEN=VALUE)",
+            "key ghp_VALUE",
+            "(nvapi-VALUE)",
+            "'hf_VALUE'",
+            "sk-VALUE",
+            "x:sk-VALUE",
+            "/v1?X-Amz-Signature=VALUE",
+            "https://s3/bucket/key?a=b&X-Amz-Signature=VALUE",
+            "https://s3/bucket?X-Amz-Credential=VALUE",
+            "&x-amz-security-token=VALUE",
+            "secret: VALUE",
+            "Set-Cookie: VALUE",
+        ] {
+            for value in ["q7xW", "eyJhbGciOi.J9.x", "a1b2/c3+d4=="] {
+                let shown = redacted(&text.replace("VALUE", value));
+                assert!(!shown.contains(value), "{text}: {shown}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_without_a_name_is_known_by_its_looks() {
+        let key = "wJalrXUtnFEMIK7MDENGbPxRfiCYEXA4MPLE12KEY";
+        assert_eq!(redacted(&format!("cannot use {key} here")), "cannot use (redacted) here");
+    }
+
+    #[test]
+    fn what_an_engine_says_of_a_fault_stays() {
+        for text in [
+            "Error while deserializing header: header too large",
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.1 GiB",
+            "unrecognized arguments: --headless",
+            "/models does not appear to have a file named config.json",
+            "Can't load tokenizer for '/models'",
+            "Model architectures ['Qwen2_5_VLForConditionalGeneration'] are not supported for now",
+            "failed to load 'vision' version 1: Invalid argument: no backend",
+            "model-00001-of-00003.safetensors is incomplete",
+            "http://127.0.0.1:8000/health",
+            "max_num_batched_tokens (2048) is smaller than max_model_len (4096)",
+        ] {
+            assert_eq!(redacted(text), text);
+        }
+    }
+}
