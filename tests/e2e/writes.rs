@@ -16,7 +16,7 @@ use tests::Scene;
 const OWNER: &str = "2b1f4d4e-6f51-4dd8-a5a8-0c0f8cf0a001";
 
 /// As a controller keeps them.
-type Children = runtime::children::Children<Kept<Metadata<ConfigMap>>, ConfigMap>;
+type Children = runtime::children::Children<Kept<Metadata<ConfigMap>, ConfigMap>, ConfigMap>;
 
 /// With an empty cache.
 fn children(scene: &Scene<'_>) -> Children {

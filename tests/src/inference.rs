@@ -182,6 +182,14 @@ async fn settle(scene: &Scene<'_>) {
     change(scene, "paused", json!({"paused": true})).await;
     create(scene, "stopped", json!({"replicas": 0})).await;
     create(scene, "unmounted", json!({"modelSource": "pvc://nothing", "engine": "triton"})).await;
+    // It crashes once more, and then its kubelet waits for longer than any test.
+    let crash = json!([
+        {"name": "SIM_CRASH_REASON", "value": "Error"},
+        {"name": "SIM_CRASH_AFTER", "value": "50ms"},
+        {"name": "SIM_BACKOFF", "value": "24h"},
+    ]);
+    create(scene, "crashing", json!({"env": crash})).await;
+    until_not_ready(scene, "crashing", "CrashLoop").await;
     until_not_ready(scene, "stopped", "Stopped").await;
     until_not_ready(scene, "unmounted", "ClaimNotFound").await;
     // The last one: it counts the GPUs that the others have left.

@@ -10,8 +10,10 @@ use jiff::Timestamp;
 use runtime::{
     apply::{ApplyError, Written},
     events::{Note, Severity},
+    logs::Tail,
     refusal::Refusal,
 };
+use workload::crashes::Reading;
 
 use crate::{
     Context,
@@ -77,8 +79,11 @@ pub(crate) async fn apply(
     // Logs after everything that must not wait for a node.
     for log in &logs {
         let namespace = model.metadata.namespace.as_deref().unwrap_or_default();
-        let text = ctx.logs.end_of(namespace, &log.pod, &log.container, log.previous).await;
-        ctx.crashes.note(log, text.as_deref());
+        match &ctx.logs.end_of(namespace, &log.pod, &log.container, log.previous).await {
+            Tail::Text(text) => ctx.crashes.note(log, Reading::Text(text)),
+            Tail::Unreadable => ctx.crashes.note(log, Reading::Unreadable),
+            Tail::Forbidden => ctx.crashes.note(log, Reading::Forbidden),
+        }
         requeue_after = Some(Duration::ZERO);
     }
     Ok(Applied::All { requeue_after })

@@ -51,9 +51,11 @@ use workload::{
 
 use crate::{
     apply::{Applied, apply},
-    observe::{Observed, claim_key, count_managed, follow, keys_by_instance, keys_on_lost, observe},
+    observe::{
+        Observed, claim_key, count_managed, follow, follow_crashes, keys_by_instance, keys_on_lost, observe,
+    },
     plan::{Defaults, RenderedDeployment, due, plan, refused, rejected, runs},
-    validate::{Invalid, ValidInference, validate},
+    validate::{Invalid, OwnAccount, ValidInference, validate},
 };
 
 mod apply;
@@ -98,15 +100,26 @@ pub struct InferenceArgs {
     /// Image of TGI; default: the one that this release was made for
     #[arg(long)]
     pub tgi_image: Option<String>,
+
+    /// Service account of this process, as which no engine may run; default: none is refused
+    #[arg(long, env = "POD_SERVICE_ACCOUNT")]
+    pub own_service_account: Option<String>,
+
+    /// Namespace of that service account
+    #[arg(long, env = "POD_NAMESPACE")]
+    pub own_namespace: Option<String>,
 }
+
+/// A child of an AIInference, by a view of it.
+type Own<V> = Kept<V, AIInference>;
 
 /// What every reconcile has at hand.
 pub(crate) struct Context {
     pub(crate) models: Cache<AIInference>,
-    pub(crate) config_maps: Children<Kept<Metadata<ConfigMap>>, ConfigMap>,
-    pub(crate) deployments: Children<Kept<DeploymentView>, RenderedDeployment>,
-    pub(crate) services: Children<Kept<Metadata<Service>>, Service>,
-    pub(crate) budgets: Children<Kept<Metadata<PodDisruptionBudget>>, PodDisruptionBudget>,
+    pub(crate) config_maps: Children<Own<Metadata<ConfigMap>>, ConfigMap>,
+    pub(crate) deployments: Children<Own<DeploymentView>, RenderedDeployment>,
+    pub(crate) services: Children<Own<Metadata<Service>>, Service>,
+    pub(crate) budgets: Children<Own<Metadata<PodDisruptionBudget>>, PodDisruptionBudget>,
     pub(crate) replica_sets: Cache<ReplicaSetView>,
     /// Of every owner, since all hold something of their nodes.
     pub(crate) pods: Children<PodView, Pod>,
@@ -120,10 +133,11 @@ pub(crate) struct Context {
     pub(crate) pace: Pace,
     pub(crate) lasting: Lasting,
     pub(crate) logs: Logs,
-    pub(crate) crashes: Crashes,
+    pub(crate) crashes: Arc<Crashes>,
     pub(crate) writer: Writer,
     pub(crate) recorder: Recorder,
     pub(crate) defaults: Defaults,
+    pub(crate) own_account: OwnAccount,
 }
 
 /// Names what is watched and what runs for it.
@@ -133,6 +147,7 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
     let sees_nodes = nodes.is_some();
     let models = process.watch("AIInference");
     let writer = process.writer(&models);
+    let pods = writer.of(process.watch_selected("Pod", UNFINISHED));
     let ctx = Arc::new(Context {
         models,
         config_maps: writer.of(process.watch_labelled("ConfigMap", &ours)),
@@ -140,7 +155,8 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         services: writer.of(process.watch_labelled("Service", &ours)),
         budgets: writer.of(process.watch_labelled("PodDisruptionBudget", &ours)),
         replica_sets: process.watch_labelled("ReplicaSet", &ours),
-        pods: writer.of(process.watch_selected("Pod", UNFINISHED)),
+        crashes: follow_crashes(&pods),
+        pods,
         failed_pods: process.watch_matching("FailedPod", &ours, FAILED),
         claims: process.watch("PersistentVolumeClaim"),
         attach_failures: process.watch_selected("Event", ATTACH_FAILURES),
@@ -149,9 +165,9 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         pace: Pace::default(),
         lasting: Lasting::default(),
         logs: process.logs(),
-        crashes: Crashes::default(),
         writer,
         recorder: process.recorder(),
+        own_account: OwnAccount::of(&args),
         defaults: Defaults::new(args, sees_nodes),
     });
     metrics::export(process, &ctx.models, &ctx.pods);
@@ -184,10 +200,14 @@ async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Re
     }
     let observed = observe(ctx, Arc::clone(&model), now);
     if is_behind(&observed) {
-        // Its own watch is late: another process has rendered a newer spec.
-        return Ok(Next::After(LOOK_AGAIN_AT_ROOT));
+        // Another process has rendered a newer spec, and the watch of this one is late. Or the annotation was written by
+        // hand, and is repaired like any other field. The API server knows which.
+        let newest = ctx.writer.newest_generation(&ctx.models, &model).await?;
+        if newest != model.metadata.generation {
+            return Ok(Next::After(LOOK_AGAIN_AT_ROOT));
+        }
     }
-    let valid = match validate(&model) {
+    let valid = match validate(&model).and_then(|valid| ctx.own_account.is_not_that_of(valid)) {
         Ok(valid) => valid,
         Err(invalid) => return finish(apply(ctx, &model, rejected(&invalid, &observed, now), now).await?),
     };
@@ -209,7 +229,7 @@ async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Re
 /// For the watch of AIInferences to catch up.
 const LOOK_AGAIN_AT_ROOT: Duration = Duration::from_secs(1);
 
-/// Whether the Deployment was rendered for a later spec than the one that is known.
+/// Whether the Deployment says that it was rendered for a later spec than the one that is known.
 fn is_behind(observed: &Observed) -> bool {
     let rendered =
         observed.deployment.as_ref().and_then(|deployment| deployment.generation.as_deref()?.parse().ok());

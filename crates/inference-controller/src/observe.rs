@@ -12,13 +12,17 @@ use api::{
     source::ModelSource,
 };
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{
+    api::apps::v1::{Deployment, ReplicaSet},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use kube::Resource;
 use runtime::cache::{Cache, Key};
 use workload::{
     claim::ClaimView,
-    crashes::Crash,
+    crashes::{Crash, Crashes},
     deployment::{DeploymentView, ReplicaSetView},
+    event::EventView,
     gpu::{Room, rooms},
     node::{Losses, Lost, NodeView},
     pod::{Instance, PodView},
@@ -73,31 +77,33 @@ pub(crate) struct Nodes {
 
 pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Observed {
     let uid = model.metadata.uid.clone().unwrap_or_default();
+    let namespace = &*model.metadata.namespace.clone().unwrap_or_default();
     let name = model.metadata.name.clone().unwrap_or_default();
-    let deployment =
-        own(&ctx.deployments, &uid, &names::deployment(&name)).map(|kept| DeploymentView::clone(&kept));
+    let deployment = own(&ctx.deployments, namespace, &uid, &names::deployment(&name))
+        .map(|kept| DeploymentView::clone(&kept));
     let (mut deployed, mut older, mut failed) = (None, Vec::new(), Vec::new());
     if let Some(deployment) = &deployment {
         // Revisions are told apart by their templates, as the Deployment's own controller does it. Counts in the status
         // of the Deployment are late, and after a change they speak of the revision before.
         let wanted = deployment.template.filter(|_| deployment.metadata.deletion_timestamp.is_none());
-        let revisions = ctx.replica_sets.owned_by(deployment.metadata.uid.as_deref().unwrap_or_default());
+        let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
+        let revisions = ctx.replica_sets.owned_by::<Deployment>(namespace, uid);
         for revision in revisions {
             let uid = revision.metadata.uid.as_deref().unwrap_or_default();
-            let mut live = ctx.pods.owned_by(uid);
+            let mut live = ctx.pods.owned_by::<ReplicaSet>(namespace, uid);
             live.retain(|pod| !pod.is_over());
             // Two of the same template would be a fault of Kubernetes; the first is as good as the other.
             if deployed.is_none() && wanted.is_some() && revision.template == wanted {
                 deployed = Some(live);
-                failed = ctx.failed_pods.owned_by(uid);
+                failed = ctx.failed_pods.owned_by::<ReplicaSet>(namespace, uid);
                 failed.retain(|pod| failed_lately(pod, now));
             } else if !live.is_empty() {
                 older.push(Older { revision, pods: live });
             }
         }
     }
-    let budget =
-        own(&ctx.budgets, &uid, &names::pod_disruption_budget(&name)).map(|kept| kept.meta().clone());
+    let budget = own(&ctx.budgets, namespace, &uid, &names::pod_disruption_budget(&name))
+        .map(|kept| kept.meta().clone());
     let pods = deployed.iter().flatten().chain(older.iter().flat_map(|older| &older.pods)).map(AsRef::as_ref);
     let (mut nodes, mut room) = (Nodes::default(), None);
     if let Some(known) = &ctx.nodes {
@@ -118,7 +124,8 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
     let crashes = crashed.map(|pod| (pod.uid().to_owned(), ctx.crashes.of(pod.uid()))).collect();
     let waiting =
         deployed.iter().flatten().filter(|pod: &&Arc<PodView>| pod.node.is_some() && !has_begun(pod));
-    let unattached = attach_failures(ctx, &waiting.map(|pod| pod.uid()).collect());
+    let unattached =
+        attach_failures(&ctx.attach_failures, namespace, &waiting.map(|pod| pod.uid()).collect());
     Observed {
         model,
         deployment,
@@ -172,12 +179,17 @@ fn has_begun(pod: &PodView) -> bool {
 }
 
 /// Events of the cluster's own controllers; they are few, and looked at only for pods that have not begun.
-fn attach_failures(ctx: &Context, waiting: &BTreeSet<&str>) -> BTreeMap<String, String> {
+fn attach_failures(
+    failures: &Cache<EventView>,
+    namespace: &str,
+    waiting: &BTreeSet<&str>,
+) -> BTreeMap<String, String> {
     if waiting.is_empty() {
         return BTreeMap::new();
     }
-    let events = ctx.attach_failures.all();
-    let of_waiting = events.iter().filter(|event| waiting.contains(event.pod_uid()));
+    let events = failures.all();
+    let is_of_here = |event: &EventView| event.metadata.namespace.as_deref() == Some(namespace);
+    let of_waiting = events.iter().filter(|event| is_of_here(event) && waiting.contains(event.pod_uid()));
     of_waiting.map(|event| (event.pod_uid().to_owned(), event.message.clone())).collect()
 }
 
@@ -204,6 +216,19 @@ pub(crate) fn follow(nodes: &Cache<NodeView>) -> Arc<Mutex<Losses>> {
         }
     });
     losses
+}
+
+/// What logs said of crashes, of pods that are there.
+pub(crate) fn follow_crashes(pods: &Cache<PodView>) -> Arc<Crashes> {
+    let crashes = Arc::<Crashes>::default();
+    let kept = Arc::clone(&crashes);
+    pods.subscribe(move |change| {
+        let left = change.old.filter(|old| change.new.is_none_or(|new| new.uid() != old.uid()));
+        if let Some(pod) = left {
+            kept.forget(pod.uid());
+        }
+    });
+    crashes
 }
 
 /// What an object is made for: the AIInference that its labels name.
@@ -270,8 +295,9 @@ fn nodes_under<'a>(
     }
 }
 
-fn own<V: Resource>(children: &Cache<V>, uid: &str, name: &str) -> Option<Arc<V>> {
-    children.owned_by(uid).into_iter().find(|child| child.meta().name.as_deref() == Some(name))
+fn own<V: Resource>(children: &Cache<V>, namespace: &str, uid: &str, name: &str) -> Option<Arc<V>> {
+    let owned = children.owned_by::<AIInference>(namespace, uid);
+    owned.into_iter().find(|child| child.meta().name.as_deref() == Some(name))
 }
 
 #[cfg(test)]
@@ -305,6 +331,29 @@ mod tests {
         assert_eq!(under("a"), (1, 2, 3));
         assert_eq!(under("c"), (0, 0, 0));
         assert_eq!(under("deleted"), (1, 2, 3));
+    }
+
+    #[test]
+    fn what_another_namespace_says_of_a_child_or_a_pod_is_not_believed() {
+        let children: Cache<DeploymentView> = Cache::default();
+        let (events, kind) =
+            (Cache::default(), "apiVersion: ai.infra.example.com/v1alpha1, kind: AIInference");
+        for namespace in ["attacker", "demo"] {
+            let child = format!(
+                "{{metadata: {{name: chat, namespace: {namespace}, uid: of-{namespace}, \
+                 ownerReferences: [{{{kind}, name: chat, uid: uid-of-chat, controller: true}}]}}}}"
+            );
+            children.upsert(serde_saphyr::from_str(&child).unwrap());
+            let event = format!(
+                "{{metadata: {{name: a, namespace: {namespace}}}, involvedObject: {{uid: chat-0}}, message: {namespace}}}"
+            );
+            events.upsert(serde_saphyr::from_str(&event).unwrap());
+        }
+        let child = own(&children, "demo", "uid-of-chat", "chat").unwrap();
+        assert_eq!(child.metadata.uid.as_deref(), Some("of-demo"));
+        assert!(own(&children, "another", "uid-of-chat", "chat").is_none());
+        let said = attach_failures(&events, "demo", &["chat-0"].into());
+        assert_eq!(said, [("chat-0".to_owned(), "demo".to_owned())].into());
     }
 
     #[test]

@@ -83,6 +83,10 @@ pub(crate) enum Deletion {
 
 /// A foreign object may be deleted, and a quota or a policy changed, without any event that is watched here.
 const LOOK_AGAIN_AFTER_REFUSAL: Duration = Duration::from_secs(60);
+/// A busy garbage collector needs less.
+const LEFTOVER_GOES_WITHIN: Duration = Duration::from_secs(30);
+/// It may only be slow: a Deployment that is deleted before its pods is there until they have ended.
+const LOOK_AGAIN_AFTER_OVERDUE: Duration = Duration::from_secs(10);
 /// An idle garbage collector needs less.
 const LOOK_AGAIN_AFTER_LEFTOVER: Duration = Duration::from_secs(1);
 
@@ -163,6 +167,8 @@ pub(crate) fn refused(
     defaults: &Defaults,
     now: Timestamp,
 ) -> Plan {
+    let overdue = overdue(refusal, observed, now);
+    let refusal = overdue.as_ref().unwrap_or(refusal);
     let revision = revision::revision(valid, observed, defaults);
     let rollout = rollout::rollout(valid, &revision, observed, now);
     // Pods leave a lost node when the children are accepted again.
@@ -172,10 +178,20 @@ pub(crate) fn refused(
     let events = events::of_change(observed.model.status.as_ref(), &judged);
     let status = status::of_valid(valid, &revision, observed, judged, moves.migrations, now);
     let wait = match refusal {
-        Refusal::Leftover => LOOK_AGAIN_AFTER_LEFTOVER,
+        Refusal::Leftover { .. } => LOOK_AGAIN_AFTER_LEFTOVER,
+        Refusal::OwnershipConflict(_) if overdue.is_some() => LOOK_AGAIN_AFTER_OVERDUE,
         Refusal::OwnershipConflict(_) | Refusal::Invalid(_) | Refusal::Denied(_) => LOOK_AGAIN_AFTER_REFUSAL,
     };
     status_only(status, events, Some(wait))
+}
+
+/// A leftover that does not go, because something holds it back, is a conflict like any other.
+fn overdue(refusal: &Refusal, observed: &Observed, now: Timestamp) -> Option<Refusal> {
+    let Refusal::Leftover { deleted, message } = refusal else { return None };
+    // Before its own deletion has begun, it counts from when its name was wanted.
+    let created = observed.model.metadata.creation_timestamp.as_ref().map(|created| created.0);
+    let waited = Duration::try_from(now.duration_since(deleted.or(created)?)).unwrap_or_default();
+    (waited > LEFTOVER_GOES_WITHIN).then(|| Refusal::OwnershipConflict(message.clone()))
 }
 
 /// A plan that changes nothing else.

@@ -22,6 +22,8 @@ use quantity::Bytes;
 use sha2::{Digest, Sha256};
 use workload::gpu::{Gpus, NodeLabel};
 
+use crate::InferenceArgs;
+
 mod flags;
 
 /// A spec that can be carried out.
@@ -81,6 +83,29 @@ pub(crate) enum Volume {
     Disk { limit: Option<Quantity> },
     Memory { size: Bytes },
     Claim { size: Quantity, class: Option<String> },
+}
+
+/// As whom this process speaks to the API server, if it knows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OwnAccount(Option<(String, String)>);
+
+impl OwnAccount {
+    pub(crate) fn of(args: &InferenceArgs) -> Self {
+        Self(args.own_namespace.clone().zip(args.own_service_account.clone()))
+    }
+
+    /// A pod gets the token of its account, and the rights of this one are more than those of a namespace's users.
+    pub(crate) fn is_not_that_of(&self, valid: ValidInference) -> Result<ValidInference, Invalid> {
+        let theirs = valid.pods.service_account_name.as_deref();
+        match &self.0 {
+            Some((namespace, own)) if *namespace == valid.namespace && theirs == Some(own) => {
+                Err(Invalid(format!(
+                    "spec.serviceAccountName: {own} is the account of the controller itself; use another one"
+                )))
+            }
+            Some(_) | None => Ok(valid),
+        }
+    }
 }
 
 /// A spec that cannot be carried out, and what to change.
@@ -277,6 +302,26 @@ mod tests {
 
     fn valid(spec: &str) -> ValidInference {
         validate(&model(spec)).unwrap()
+    }
+
+    #[test]
+    fn no_engine_runs_as_the_controller_itself() {
+        let account =
+            |namespace: &str| OwnAccount(Some((namespace.to_owned(), "inference-controller".to_owned())));
+        let runs_as = |name: &str| {
+            valid(&format!(
+                "{{modelSource: s3://m, engine: vllm, gpu: {{count: 1}}, serviceAccountName: {name}}}"
+            ))
+        };
+        let refused = account("demo").is_not_that_of(runs_as("inference-controller")).unwrap_err();
+        assert!(
+            refused.0.starts_with("spec.serviceAccountName: inference-controller is the account of"),
+            "{refused}"
+        );
+        assert!(account("demo").is_not_that_of(runs_as("reader")).is_ok());
+        assert!(account("demo").is_not_that_of(valid(MINIMAL)).is_ok());
+        assert!(account("ai-system").is_not_that_of(runs_as("inference-controller")).is_ok(), "a namesake");
+        assert!(OwnAccount::default().is_not_that_of(runs_as("inference-controller")).is_ok());
     }
 
     const MINIMAL: &str = "{modelSource: s3://models/qwen, engine: vllm, gpu: {count: 1}}";

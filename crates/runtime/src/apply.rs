@@ -14,10 +14,11 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{
     Client, Resource,
-    api::{Patch, PatchParams},
+    api::{GetParams, Patch, PatchParams},
     core::Request,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -102,7 +103,14 @@ pub enum ApplyError {
     #[error(
         "{kind} {key} belongs to a deleted object of the same name; the garbage collector is about to take it"
     )]
-    Leftover { kind: &'static str, key: Key },
+    Leftover {
+        kind: &'static str,
+        key: Key,
+        /// `None`: its deletion has not begun.
+        deleted: Option<Timestamp>,
+        /// The first of those that hold it back.
+        finalizers: Vec<String>,
+    },
     /// An object of that name belongs to another owner.
     #[error("{kind} {key} exists and belongs to {owner}; rename one of the two, or delete it")]
     Foreign { kind: &'static str, key: Key, owner: String },
@@ -221,6 +229,32 @@ impl Writer {
         Ok(Written::Changed)
     }
 
+    /// The generation of a root as the API server has it now, for a controller whose watch may be late. `None`: it is gone.
+    /// The cache has what was read.
+    pub async fn newest_generation<K>(&self, cache: &Cache<K>, object: &K) -> Result<Option<i64>, ApplyError>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let key = Key::of(object);
+        let about = About::of::<K>(&key);
+        let removals = cache.removals();
+        let request = Request::new(K::url_path(&(), namespace(&key)))
+            .get(&key.name, &GetParams::default())
+            .map_err(|error| about.call("read", kube::Error::BuildRequest(error)))?;
+        match self.read::<K>(request, "get").await {
+            Ok(read) => {
+                let generation = read.meta().generation;
+                cache.absorb_read(read, removals);
+                Ok(generation)
+            }
+            Err(error) if is_code(&error, 404) => {
+                cache.forget(&key, object.meta().uid.as_deref());
+                Ok(None)
+            }
+            Err(error) => Err(about.call("read", error)),
+        }
+    }
+
     pub(crate) fn owners(&self) -> &Arc<dyn Owners> {
         &self.owners
     }
@@ -333,7 +367,12 @@ impl<'a> About<'a> {
         match owners.iter().find(|owner| owner.controller == Some(true)) {
             Some(controller) if controller.uid == owner.uid => Ok(()),
             Some(controller) if controller.kind == owner.kind && controller.name == owner.name => {
-                Err(ApplyError::Leftover { kind, key })
+                Err(ApplyError::Leftover {
+                    kind,
+                    key,
+                    deleted: there.deletion_timestamp.as_ref().map(|deleted| deleted.0),
+                    finalizers: there.finalizers.clone().unwrap_or_default(),
+                })
             }
             Some(controller) => {
                 let owner = format!("{} {}", controller.kind, controller.name);

@@ -141,13 +141,6 @@ impl<K> Cache<K> {
         self.read().objects.values().cloned().collect()
     }
 
-    /// What the owner of this uid controls, ordered by key so that decisions are deterministic.
-    pub fn owned_by(&self, uid: &str) -> Vec<Arc<K>> {
-        let state = self.read();
-        let keys = state.by_owner.get(uid).into_iter().flatten();
-        keys.filter_map(|key| state.objects.get(key).cloned()).collect()
-    }
-
     pub fn len(&self) -> usize {
         self.read().objects.len()
     }
@@ -200,6 +193,16 @@ impl<K> Cache<K> {
 }
 
 impl<K: Resource> Cache<K> {
+    /// What the owner of this kind and uid controls in its namespace, ordered by key so that decisions are deterministic.
+    /// An owner reference is what the writer of an object says: a uid that is named in another namespace, or as that of
+    /// another kind, is not believed.
+    pub fn owned_by<O: Resource<DynamicType = ()>>(&self, namespace: &str, uid: &str) -> Vec<Arc<K>> {
+        let state = self.read();
+        let keys = state.by_owner.get(uid).into_iter().flatten().filter(|key| *key.namespace == *namespace);
+        let objects = keys.filter_map(|key| state.objects.get(key));
+        objects.filter(|object| controller_of(&***object).is_some_and(is_of_kind::<O>)).cloned().collect()
+    }
+
     /// One object as the watch delivers it. What came before the answer to our own write is known to be out of date.
     pub fn upsert(&self, object: K) {
         let object = Arc::new(object);
@@ -499,7 +502,7 @@ fn parse_version(meta: &ObjectMeta) -> u64 {
 mod tests {
     use std::sync::Mutex;
 
-    use k8s_openapi::api::core::v1::ConfigMap;
+    use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
 
     use super::*;
 
@@ -514,7 +517,13 @@ mod tests {
         object.metadata.uid = Some(format!("uid-{name}"));
         object.metadata.resource_version = Some(version.to_string());
         object.metadata.owner_references = owner.map(|uid| {
-            vec![OwnerReference { uid: uid.into(), controller: Some(true), ..OwnerReference::default() }]
+            vec![OwnerReference {
+                api_version: "apps/v1".into(),
+                kind: "Deployment".into(),
+                uid: uid.into(),
+                controller: Some(true),
+                ..OwnerReference::default()
+            }]
         });
         object
     }
@@ -662,11 +671,28 @@ mod tests {
     }
 
     #[test]
+    fn an_object_of_another_namespace_or_of_another_kind_of_owner_is_no_child() {
+        let cache = Cache::default();
+        let child = config_map("child", 1, Some("one"));
+        let (mut elsewhere, mut of_a_daemon) =
+            (config_map("b", 2, Some("one")), config_map("c", 3, Some("one")));
+        elsewhere.metadata.namespace = Some("another".into());
+        of_a_daemon.metadata.owner_references.as_mut().unwrap()[0].kind = "DaemonSet".into();
+        let mut of_a_namesake = config_map("d", 4, Some("one"));
+        of_a_namesake.metadata.owner_references.as_mut().unwrap()[0].api_version = "theirs/v1".into();
+        cache.replace(listed([child, elsewhere, of_a_daemon, of_a_namesake]), "4");
+        let owned = cache.owned_by::<Deployment>("demo", "one");
+        let names: Vec<_> = owned.iter().map(|object| object.metadata.name.as_deref()).collect();
+        assert_eq!(names, [Some("child")]);
+    }
+
+    #[test]
     fn the_owner_index_follows_a_change_of_owner() {
         let cache = Cache::default();
         cache.replace(listed([config_map("b", 1, Some("one")), config_map("a", 2, Some("one"))]), "2");
         let names = |uid: &str| -> Vec<String> {
-            cache.owned_by(uid).iter().filter_map(|object| object.metadata.name.clone()).collect()
+            let owned = cache.owned_by::<Deployment>("demo", uid);
+            owned.iter().filter_map(|object| object.metadata.name.clone()).collect()
         };
         assert_eq!(names("one"), ["a", "b"]);
         cache.upsert(config_map("a", 3, Some("two")));

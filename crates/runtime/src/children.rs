@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tracing::info;
 
 use crate::{
-    apply::{About, ApplyError, Contest, Stale, Writer, Written, is_code, is_conflict, namespace},
+    apply::{About, ApplyError, Contest, Stale, Writer, Written, covers, is_code, is_conflict, namespace},
     cache::{Cache, Key, controller_of},
     decode,
     fights::Fights,
@@ -76,9 +76,10 @@ impl Writer {
     }
 }
 
-impl<V, K> Children<Kept<V>, K>
+impl<V, R, K> Children<Kept<V, R>, K>
 where
     V: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
+    R: Resource<DynamicType = ()> + 'static,
     K: Resource<DynamicType = ()> + Serialize,
 {
     /// Makes a child what it should be. `desired` names its controlling owner, which must be a root of this controller.
@@ -89,7 +90,10 @@ where
     /// use k8s_openapi::api::{apps::v1::Deployment, core::v1::Service};
     /// use runtime::{children::Children, kept::{Kept, Metadata}};
     ///
-    /// async fn wrong(services: &Children<Kept<Metadata<Service>>, Service>, deployment: &Deployment) {
+    /// async fn wrong<R>(services: &Children<Kept<Metadata<Service>, R>, Service>, deployment: &Deployment)
+    /// where
+    ///     R: kube::Resource<DynamicType = ()> + 'static,
+    /// {
     ///     let _ = services.apply(deployment).await;
     /// }
     /// ```
@@ -126,7 +130,11 @@ where
             // It cannot be brought back; its end will start the next reconcile.
             return Ok(Written::Unchanged);
         }
-        if seen.covers(&body, &hash).map_err(|source| about.render(source))? {
+        let covered = match seen.covers(&body, &hash).map_err(|source| about.render(source))? {
+            Some(covered) => covered,
+            None => self.covers_as_read(&seen, &body, &hash, &about).await?,
+        };
+        if covered {
             return Ok(Written::Unchanged);
         }
         let now = Instant::now();
@@ -139,6 +147,37 @@ where
         Ok(Written::Changed)
     }
 
+    /// For a child that is too large to be kept. Once for each of its versions, unless it is to be written.
+    async fn covers_as_read(
+        &self,
+        seen: &Kept<V, R>,
+        body: &Value,
+        hash: &str,
+        about: &About<'_>,
+    ) -> Result<bool, ApplyError> {
+        let request = Request::new(K::url_path(&(), namespace(about.key)))
+            .get(&about.key.name, &GetParams::default())
+            .map_err(|error| about.call("read", kube::Error::BuildRequest(error)))?;
+        let json = match self.writer.send(request, "get").await {
+            Ok(json) => json,
+            Err(error) if is_code(&error, 404) => return Err(about.stale(Stale::Changed)),
+            Err(error) => return Err(about.call("read", error)),
+        };
+        let there: Value = serde_json::from_str(&json)
+            .map_err(|error| about.call("read", kube::Error::SerdeError(error)))?;
+        let (is, was) = (&there["metadata"], seen.meta());
+        if is["uid"].as_str() != was.uid.as_deref()
+            || is["resourceVersion"].as_str() != was.resource_version.as_deref()
+        {
+            return Err(about.stale(Stale::Changed));
+        }
+        let covered = covers(&there, body);
+        if covered {
+            seen.was_covered(hash);
+        }
+        Ok(covered)
+    }
+
     /// The first apply of an absent child neither forces nor merges: what is there already may belong to another owner.
     async fn create(
         &self,
@@ -149,7 +188,7 @@ where
         self.may_create(owner, about).await?;
         body["metadata"]["resourceVersion"] = json!(NEVER_A_VERSION);
         let params = PatchParams::apply(self.writer.field_manager());
-        match self.writer.patch::<Kept<V>>(&body, &params, about).await {
+        match self.writer.patch::<Kept<V, R>>(&body, &params, about).await {
             Ok(created) => {
                 self.cache.absorb(created);
                 info!(kind = about.kind, child = %about.key, "created");
@@ -176,7 +215,7 @@ where
         let request = Request::new(K::url_path(&(), namespace(about.key)))
             .get(&about.key.name, &GetParams::default())
             .map_err(|error| about.call("read", kube::Error::BuildRequest(error)))?;
-        match self.writer.read::<Kept<V>>(request, "get").await {
+        match self.writer.read::<Kept<V, R>>(request, "get").await {
             Ok(there) => {
                 about.check_owner(there.meta(), owner)?;
                 self.cache.absorb_read(there, removals);
@@ -231,7 +270,7 @@ where
             body["metadata"]["resourceVersion"] = json!(version);
         }
         let params = PatchParams::apply(self.writer.field_manager()).force();
-        match self.writer.patch::<Kept<V>>(&body, &params, about).await {
+        match self.writer.patch::<Kept<V, R>>(&body, &params, about).await {
             Ok(written) => {
                 self.cache.absorb(written);
                 Ok(())

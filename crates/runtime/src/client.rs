@@ -14,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{Method, Request, Response, header, response::Parts};
-use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited, combinators::UnsyncBoxBody};
 use kube::{
     Client, Config,
     client::{Body, ClientBuilder},
@@ -47,11 +47,18 @@ impl Default for Deadlines {
     }
 }
 
-/// A call that was not answered in time, or not sent.
+/// What one call may answer: an object is no larger than 3 MiB, and a page of a list is asked for again with fewer objects.
+const LARGEST_ANSWER: usize = 8 << 20;
+/// A log comes from a node, which may be in the wrong hands and need not keep to what it was asked for.
+pub(crate) const LARGEST_LOG: usize = 256 << 10;
+
+/// A call that was not answered in time, or with too much, or not sent.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     #[error("{operation} was not answered within {} s", .limit.as_secs_f32())]
     TimedOut { operation: &'static str, limit: Duration },
+    #[error("{operation} was answered with more than {limit} bytes")]
+    TooLarge { operation: &'static str, limit: usize },
     #[error("{operation} was not sent: this replica does not lead")]
     NotLeading { operation: &'static str },
 }
@@ -157,7 +164,7 @@ where
         let answer = self.inner.call(request);
         Box::pin(async move {
             let limit = operation.limit;
-            let answered = tokio::time::timeout(limit, complete(answer, operation.is_watch)).await;
+            let answered = tokio::time::timeout(limit, complete(answer, &operation)).await;
             let answered = answered
                 .unwrap_or_else(|_| Err(CallError::TimedOut { operation: operation.name, limit }.into()));
             metrics.request_ended(&method, answered.as_ref().ok().map(|response| response.status()));
@@ -169,7 +176,7 @@ where
 /// The headers, and the body too unless it is that of a watch that has begun.
 async fn complete<B, E>(
     answer: impl Future<Output = Result<Response<B>, E>>,
-    is_watch: bool,
+    operation: &Operation,
 ) -> Result<Response<AnswerBody>, BoxError>
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -177,10 +184,18 @@ where
     E: Into<BoxError>,
 {
     let (head, body) = answer.await.map_err(Into::into)?.into_parts();
-    if is_watch && head.status.is_success() {
+    if operation.is_watch && head.status.is_success() {
         return Ok(Response::from_parts(head, body.map_err(Into::into).boxed_unsync()));
     }
-    let mut bytes = body.collect().await.map_err(Into::into)?.to_bytes();
+    let (operation, limit) = (operation.name, operation.largest);
+    // It is read as it comes, and no further than that.
+    let collected = Limited::new(body, limit).collect().await;
+    let mut bytes = collected
+        .map_err(|error| match error.is::<LengthLimitError>() {
+            true => CallError::TooLarge { operation, limit }.into(),
+            false => error,
+        })?
+        .to_bytes();
     if head.status.is_client_error() || head.status.is_server_error() {
         bytes = as_status(&head, &bytes);
     }
@@ -214,6 +229,8 @@ fn as_status(head: &Parts, body: &[u8]) -> Bytes {
 struct Operation {
     name: &'static str,
     limit: Duration,
+    /// Bytes of the answer.
+    largest: usize,
     is_watch: bool,
     is_write: bool,
 }
@@ -231,7 +248,8 @@ impl Operation {
             "list" | "list_metadata" => deadlines.list,
             _ => deadlines.read,
         };
-        Self { name, limit, is_watch, is_write }
+        let largest = if name == "get_log" { LARGEST_LOG } else { LARGEST_ANSWER };
+        Self { name, limit, largest, is_watch, is_write }
     }
 }
 

@@ -2,6 +2,9 @@
 //!
 //! Children are many, and at rest they are not read. A view is what decisions are made from; the rest is needed once,
 //! to compare what is there with what should be there. After that a hash of what was compared says as much.
+//!
+//! Labels select what is watched, and anyone who may write objects may set them. So only the metadata is kept of what no
+//! root controls, and of a large child the view alone: to be compared, it is read once more.
 
 use std::{
     borrow::Cow,
@@ -14,24 +17,32 @@ use std::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
 use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error as _};
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 
-use crate::apply::covers;
+use crate::{apply::covers, cache::is_of_kind};
 
-/// A child by its view `V`.
-pub struct Kept<V> {
+/// A child of a root of kind `R`, by its view `V`.
+pub struct Kept<V, R> {
     view: V,
     rest: Mutex<Rest>,
+    root: PhantomData<fn() -> R>,
 }
+
+/// Several times what a controller renders. Thousands of children of this size fit into memory.
+const LARGEST_TEXT: usize = 64 << 10;
+/// Of all fields of the reference to the controlling owner; names of objects have at most 253 bytes.
+const LONGEST_OWNER: usize = 1_024;
 
 enum Rest {
     /// The object as JSON, which has not been compared yet, or was not as it should.
     Text(Box<str>),
     /// It has everything that the apply of this hash sets. This version of it will for ever.
     Covers(Box<str>),
+    /// It is not kept: too large, or of no root.
+    Unkept,
 }
 
-impl<V> Deref for Kept<V> {
+impl<V, R> Deref for Kept<V, R> {
     type Target = V;
 
     fn deref(&self) -> &V {
@@ -39,51 +50,79 @@ impl<V> Deref for Kept<V> {
     }
 }
 
-impl<V> Kept<V> {
-    /// Whether it has everything that an apply of `desired` would set; `hash` is that of `desired`.
-    pub(crate) fn covers(&self, desired: &Value, hash: &str) -> Result<bool, serde_json::Error> {
+impl<V, R> Kept<V, R> {
+    /// Whether it has everything that an apply of `desired` would set; `hash` is that of `desired`. `None` if it has to be
+    /// read to know that.
+    pub(crate) fn covers(&self, desired: &Value, hash: &str) -> Result<Option<bool>, serde_json::Error> {
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
         let covered = match &*rest {
             // The hash is a part of what is set, so an object covers one alone.
-            Rest::Covers(known) => return Ok(**known == *hash),
+            Rest::Covers(known) => return Ok(Some(**known == *hash)),
             Rest::Text(text) => covers(&serde_json::from_str(text)?, desired),
+            Rest::Unkept => return Ok(None),
         };
         if covered {
             *rest = Rest::Covers(hash.into());
         }
-        Ok(covered)
+        Ok(Some(covered))
+    }
+
+    /// This very version was read, and has everything that the apply of this hash sets.
+    pub(crate) fn was_covered(&self, hash: &str) {
+        *self.rest.lock().unwrap_or_else(PoisonError::into_inner) = Rest::Covers(hash.into());
     }
 }
 
-impl<'de, V: DeserializeOwned> Deserialize<'de> for Kept<V> {
+/// An object, as far as it says whose it is.
+#[derive(Deserialize)]
+struct Outline<'a> {
+    #[serde(borrow, default)]
+    metadata: Option<&'a RawValue>,
+}
+
+impl<'de, V: DeserializeOwned, R: Resource<DynamicType = ()>> Deserialize<'de> for Kept<V, R> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // From one end to the other, with no tree of values in between.
         let mut text = Vec::new();
         serde_transcode::transcode(deserializer, &mut serde_json::Serializer::new(&mut text))
             .map_err(D::Error::custom)?;
         let text = String::from_utf8(text).map_err(D::Error::custom)?;
-        let view = serde_json::from_str(&text).map_err(D::Error::custom)?;
-        Ok(Self { view, rest: Mutex::new(Rest::Text(text.into())) })
+        let (view, rest) = parted::<V, R>(text).map_err(D::Error::custom)?;
+        Ok(Self { view, rest: Mutex::new(rest), root: PhantomData })
     }
 }
 
-impl<V: Clone> Clone for Kept<V> {
+fn parted<V: DeserializeOwned, R: Resource<DynamicType = ()>>(
+    text: String,
+) -> Result<(V, Rest), serde_json::Error> {
+    let outline: Outline<'_> = serde_json::from_str(&text)?;
+    let metadata = outline.metadata.map_or("{}", RawValue::get);
+    let owner = serde_json::from_str::<Identity>(metadata)?.0.owner_references;
+    if !owner.iter().flatten().any(is_of_kind::<R>) {
+        return Ok((serde_json::from_str(&format!("{{\"metadata\":{metadata}}}"))?, Rest::Unkept));
+    }
+    let view = serde_json::from_str(&text)?;
+    Ok((view, if text.len() <= LARGEST_TEXT { Rest::Text(text.into()) } else { Rest::Unkept }))
+}
+
+impl<V: Clone, R> Clone for Kept<V, R> {
     fn clone(&self) -> Self {
         let rest = match &*self.rest.lock().unwrap_or_else(PoisonError::into_inner) {
             Rest::Text(text) => Rest::Text(text.clone()),
             Rest::Covers(hash) => Rest::Covers(hash.clone()),
+            Rest::Unkept => Rest::Unkept,
         };
-        Self { view: self.view.clone(), rest: Mutex::new(rest) }
+        Self { view: self.view.clone(), rest: Mutex::new(rest), root: PhantomData }
     }
 }
 
-impl<V: fmt::Debug> fmt::Debug for Kept<V> {
+impl<V: fmt::Debug, R> fmt::Debug for Kept<V, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Kept").field(&self.view).finish()
     }
 }
 
-impl<V: Resource> Resource for Kept<V> {
+impl<V: Resource, R> Resource for Kept<V, R> {
     type DynamicType = V::DynamicType;
     type Scope = V::Scope;
 
@@ -163,7 +202,11 @@ impl<K: Resource> Resource for Metadata<K> {
     }
 }
 
-/// Reads metadata without labels, annotations and everything that does not identify an object.
+#[derive(Deserialize)]
+struct Identity(#[serde(deserialize_with = "identity")] ObjectMeta);
+
+/// Reads metadata without labels, annotations and everything that does not identify an object; of the owners, the one
+/// that controls it.
 fn identity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
@@ -173,26 +216,42 @@ fn identity<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
         uid: Option<String>,
         resource_version: Option<String>,
         generation: Option<i64>,
+        creation_timestamp: Option<Time>,
         deletion_timestamp: Option<Time>,
-        // Without the room to grow that a list has when it is read.
-        owner_references: Option<Box<[OwnerReference]>>,
+        owner_references: Option<Vec<OwnerReference>>,
+        finalizers: Option<Vec<String>>,
     }
     let parts = Parts::deserialize(deserializer)?;
+    let ends = parts.deletion_timestamp.is_some();
+    let owner = parts.owner_references.into_iter().flatten().find(|owner| owner.controller == Some(true));
+    let owner = owner.filter(|OwnerReference { api_version, kind, name, uid, .. }| {
+        [api_version, kind, name, uid].into_iter().map(String::len).sum::<usize>() <= LONGEST_OWNER
+    });
     Ok(ObjectMeta {
         name: parts.name,
         namespace: parts.namespace,
         uid: parts.uid,
         resource_version: parts.resource_version,
         generation: parts.generation,
+        creation_timestamp: parts.creation_timestamp,
         deletion_timestamp: parts.deletion_timestamp,
-        owner_references: parts.owner_references.map(Vec::from),
+        owner_references: owner.map(|owner| vec![owner]),
+        // Of interest while they hold back its end, and then the first ones say enough.
+        finalizers: parts.finalizers.filter(|_| ends).map(first_ones),
         ..ObjectMeta::default()
     })
 }
 
+fn first_ones(mut finalizers: Vec<String>) -> Vec<String> {
+    const MOST: usize = 3;
+    finalizers.truncate(MOST);
+    finalizers.shrink_to_fit();
+    finalizers
+}
+
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::ConfigMap;
+    use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
     use serde_json::json;
 
     use super::*;
@@ -200,16 +259,27 @@ mod tests {
 
     const JSON: &str = r#"{"kind": "ConfigMap", "apiVersion": "v1", "metadata": {
         "name": "chat", "uid": "1", "labels": {"a": "b"}, "managedFields": [{"manager": "x"}],
-        "ownerReferences": [{"apiVersion": "v1", "kind": "A", "name": "a", "uid": "2", "controller": true}]},
+        "ownerReferences": [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "a", "uid": "2", "controller": true}]},
         "data": {"text": "with \"quotes\"\n", "empty": ""}, "immutable": true}"#;
 
-    type Child = Kept<Metadata<ConfigMap>>;
+    type Child = Kept<Metadata<ConfigMap>, Deployment>;
 
     fn text(child: &Child) -> Option<String> {
         match &*child.rest.lock().unwrap() {
             Rest::Text(text) => Some(text.to_string()),
-            Rest::Covers(_) => None,
+            Rest::Covers(_) | Rest::Unkept => None,
         }
+    }
+
+    /// As a child of the root "a" with so many bytes of data; `owner` is added to the reference.
+    fn large(bytes: usize, owner: Value) -> Child {
+        let mut reference = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "a", "uid": "2", "controller": true});
+        reference.as_object_mut().unwrap().extend(owner.as_object().unwrap().clone());
+        let object = json!({
+            "metadata": {"name": "chat", "uid": "1", "ownerReferences": [reference]},
+            "data": {"text": "x".repeat(bytes)},
+        });
+        decode::object(&object.to_string()).unwrap()
     }
 
     #[test]
@@ -225,20 +295,48 @@ mod tests {
     fn the_rest_goes_once_it_was_found_to_be_as_it_should_and_not_before() {
         let child: Child = decode::object(JSON).unwrap();
         let (wanted, other) = (json!({"immutable": true}), json!({"immutable": false}));
-        assert!(!child.covers(&other, "other").unwrap());
+        assert_eq!(child.covers(&other, "other").unwrap(), Some(false));
         assert!(text(&child).is_some(), "it may be compared with something else");
-        assert!(child.covers(&wanted, "wanted").unwrap());
+        assert_eq!(child.covers(&wanted, "wanted").unwrap(), Some(true));
         assert!(text(&child).is_none());
-        assert!(child.covers(&wanted, "wanted").unwrap());
-        assert!(!child.covers(&other, "other").unwrap());
+        assert_eq!(child.covers(&wanted, "wanted").unwrap(), Some(true));
+        assert_eq!(child.covers(&other, "other").unwrap(), Some(false));
+    }
+
+    #[test]
+    fn nothing_but_its_identity_is_kept_of_what_no_root_controls() {
+        for owner in
+            [json!({"controller": false}), json!({"kind": "ReplicaSet"}), json!({"apiVersion": "theirs/v1"})]
+        {
+            let stranger = large(1, owner.clone());
+            assert!(text(&stranger).is_none(), "{owner}");
+            assert_eq!(stranger.meta().name.as_deref(), Some("chat"));
+        }
+        assert!(text(&large(1, json!({}))).is_some());
+    }
+
+    #[test]
+    fn a_large_child_is_not_kept_and_has_to_be_read_to_be_compared() {
+        let child = large(1 << 20, json!({}));
+        assert!(text(&child).is_none());
+        assert_eq!(child.covers(&json!({}), "wanted").unwrap(), None);
+        child.was_covered("wanted");
+        assert_eq!(child.covers(&json!({}), "wanted").unwrap(), Some(true));
+    }
+
+    #[test]
+    fn owners_that_no_cluster_has_are_not_kept() {
+        let child = large(1, json!({"name": "a".repeat(LONGEST_OWNER)}));
+        assert_eq!(child.meta().owner_references, None);
     }
 
     #[test]
     fn an_item_of_a_list_covers_without_saying_what_kind_it_is() {
-        let child: Child = decode::object(r#"{"metadata": {"name": "chat"}, "immutable": true}"#).unwrap();
+        let child: Child =
+            decode::object(&JSON.replace(r#""kind": "ConfigMap", "apiVersion": "v1","#, "")).unwrap();
         let wanted = |immutable| json!({"apiVersion": "v1", "kind": "ConfigMap", "immutable": immutable});
-        assert!(!child.covers(&wanted(false), "a").unwrap());
-        assert!(child.covers(&wanted(true), "b").unwrap());
+        assert_eq!(child.covers(&wanted(false), "a").unwrap(), Some(false));
+        assert_eq!(child.covers(&wanted(true), "b").unwrap(), Some(true));
     }
 
     #[test]

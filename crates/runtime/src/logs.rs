@@ -7,13 +7,22 @@ use kube::Resource;
 use kube::{Client, api::LogParams, core::Request};
 use tracing::debug;
 
-use crate::causes::with_causes;
+use crate::{apply::is_code, causes::with_causes, client::LARGEST_LOG};
 
 /// The end of a log: the cause of a crash stands within the last few hundred lines.
 const LINES: i64 = 1_000;
-const BYTES: i64 = 256 << 10;
-/// A node that does not answer must not hold up the object.
-const DEADLINE: Duration = Duration::from_secs(3);
+/// A node that does not answer must not hold up the object: two logs take 5 s at most.
+const DEADLINE: Duration = Duration::from_millis(2_500);
+
+/// What became of the wish to read a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tail {
+    Text(String),
+    /// It is gone, or its node does not answer as it should.
+    Unreadable,
+    /// This controller has no right to read it.
+    Forbidden,
+}
 
 /// Reads logs in the name of one controller.
 #[derive(Clone)]
@@ -22,37 +31,33 @@ pub struct Logs {
 }
 
 impl Logs {
-    pub(crate) fn new(client: Client) -> Self {
+    pub fn new(client: Client) -> Self {
         Self { client }
     }
 
-    /// The end of the log of the container's last run, or of the one before if it runs again. `None` if it cannot be read:
-    /// it may be gone, and nothing depends on it.
-    pub async fn end_of(
-        &self,
-        namespace: &str,
-        pod: &str,
-        container: &str,
-        previous: bool,
-    ) -> Option<String> {
+    /// The end of the log of the container's last run, or of the one before if it runs again. Nothing depends on it, so
+    /// that it cannot be read is no error.
+    pub async fn end_of(&self, namespace: &str, pod: &str, container: &str, previous: bool) -> Tail {
         let params = LogParams {
             container: Some(container.to_owned()),
             previous,
             tail_lines: Some(LINES),
-            limit_bytes: Some(BYTES),
+            limit_bytes: i64::try_from(LARGEST_LOG).ok(),
             ..LogParams::default()
         };
-        let mut request = Request::new(Pod::url_path(&(), Some(namespace))).logs(pod, &params).ok()?;
+        let Ok(mut request) = Request::new(Pod::url_path(&(), Some(namespace))).logs(pod, &params) else {
+            return Tail::Unreadable;
+        };
         request.extensions_mut().insert("get_log");
         match tokio::time::timeout(DEADLINE, self.client.request_text(request)).await {
-            Ok(Ok(log)) => Some(log),
+            Ok(Ok(log)) => Tail::Text(log),
             Ok(Err(error)) => {
                 debug!(pod, container, error = with_causes(&error), "the log cannot be read");
-                None
+                if is_code(&error, 403) { Tail::Forbidden } else { Tail::Unreadable }
             }
             Err(_) => {
                 debug!(pod, container, "the log was not read in time");
-                None
+                Tail::Unreadable
             }
         }
     }

@@ -3,6 +3,7 @@
 //! Everything else is an error, and is retried. Only what the answer says counts here; what a user reads of it is decided
 //! by the controller.
 
+use jiff::Timestamp;
 use kube::core::Status;
 
 use crate::apply::ApplyError;
@@ -11,8 +12,12 @@ use crate::apply::ApplyError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// A deleted predecessor of the same name has left it. Only this one resolves by waiting: the garbage collector is
-    /// about to take it.
-    Leftover,
+    /// about to take it. If it never does, `message` says what holds it back.
+    Leftover {
+        /// `None`: its deletion has not begun.
+        deleted: Option<Timestamp>,
+        message: String,
+    },
     /// An object of that name belongs to another owner.
     OwnershipConflict(String),
     /// The API server calls it invalid.
@@ -25,7 +30,18 @@ impl Refusal {
     /// The refusal that this error is, or the error itself.
     pub fn of(error: ApplyError) -> Result<Self, ApplyError> {
         match &error {
-            ApplyError::Leftover { .. } => Ok(Self::Leftover),
+            ApplyError::Leftover { kind, key, deleted, finalizers } => {
+                let since = deleted.map(|deleted| format!(" since {deleted}")).unwrap_or_default();
+                let held = match finalizers.as_slice() {
+                    [] => String::new(),
+                    finalizers => format!(", held back by its finalizers ({})", finalizers.join(", ")),
+                };
+                let message = format!(
+                    "{kind} {key} of a deleted object of the same name is still there{since}{held}; let what set the \
+                     finalizers finish, or delete it"
+                );
+                Ok(Self::Leftover { deleted: *deleted, message })
+            }
             ApplyError::Foreign { .. } => Ok(Self::OwnershipConflict(error.to_string())),
             ApplyError::Call { kind, key, source, .. } => match &**source {
                 kube::Error::Api(status) => match verdict(status) {
@@ -96,6 +112,26 @@ mod tests {
             let Ok(Refusal::Denied(words)) = refused(code, message) else { panic!("{code} {message}") };
             assert_eq!(words, format!("the API server denies Deployment demo/chat: {message}"));
         }
+    }
+
+    #[test]
+    fn a_leftover_says_what_holds_it_back() {
+        let leftover = |deleted: Option<&str>, finalizers: &[&str]| {
+            let refusal = Refusal::of(ApplyError::Leftover {
+                kind: "Service",
+                key: Key::new("demo", "chat"),
+                deleted: deleted.map(|deleted| deleted.parse().unwrap()),
+                finalizers: finalizers.iter().map(|&finalizer| finalizer.to_owned()).collect(),
+            });
+            let Ok(Refusal::Leftover { message, .. }) = refusal else { panic!("{refusal:?}") };
+            message
+        };
+        assert_eq!(
+            leftover(Some("2026-01-01T00:00:00Z"), &["example.com/theirs"]),
+            "Service demo/chat of a deleted object of the same name is still there since 2026-01-01T00:00:00Z, held back \
+             by its finalizers (example.com/theirs); let what set the finalizers finish, or delete it"
+        );
+        assert!(leftover(None, &[]).contains("is still there; let"));
     }
 
     #[test]

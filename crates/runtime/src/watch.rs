@@ -28,6 +28,7 @@ use crate::{
     backoff::{doubled, spread},
     cache::{Cache, Key},
     causes::with_causes,
+    client::CallError,
     decode::Guard,
     health::{Health, PlaneHealth},
     metrics::Metrics,
@@ -75,7 +76,8 @@ impl Default for Timings {
     }
 }
 
-/// A cluster of 10 000 objects is 20 requests; a page of 500 bounds the server's and our peak memory.
+/// A cluster of 10 000 objects is 20 requests. Where the objects are so large that a page is more than one answer may be
+/// (`client`), pages get smaller.
 const PAGE: u32 = 500;
 /// Each wait is drawn from [wait, wait × 1.25].
 const JITTER: f64 = 0.25;
@@ -305,7 +307,16 @@ where
         loop {
             let mut request = self.request().list(&params).map_err(kube::Error::BuildRequest)?;
             request.extensions_mut().insert("list");
-            let page: Page<K> = self.client.request(request).await?;
+            let limit = params.limit.unwrap_or(PAGE);
+            let page: Page<K> = match self.client.request(request).await {
+                Err(error) if limit > 1 && is_too_large(&error) => {
+                    params.limit = Some((limit / 4).max(1));
+                    continue;
+                }
+                page => page?,
+            };
+            // One page of large objects must not make the rest of a long list slow.
+            params.limit = Some(limit.saturating_mul(2).min(PAGE));
             let version = page.version()?;
             for item in page.items.unwrap_or_default() {
                 match item {
@@ -415,6 +426,11 @@ where
         }
         self.cache.get(&key).filter(|known| known.meta().uid == meta.uid)
     }
+}
+
+fn is_too_large(error: &kube::Error) -> bool {
+    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+    causes.into_iter().any(|cause| matches!(cause.downcast_ref(), Some(CallError::TooLarge { .. })))
 }
 
 fn note_version(version: &mut String, meta: &ObjectMeta) {

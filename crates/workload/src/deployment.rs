@@ -40,6 +40,9 @@ pub struct Rendered {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TemplateHash([u8; 16]);
 
+/// The API server takes no more than this as annotations, so no recorded template is larger.
+const LARGEST_TEMPLATE: usize = 256 << 10;
+
 /// The Deployment's controller adds it to the template of each revision.
 const POD_TEMPLATE_HASH: &str = "pod-template-hash";
 
@@ -108,11 +111,13 @@ impl From<DeploymentParts> for DeploymentView {
         let surge = spec.strategy.and_then(|strategy| strategy.rolling_update?.max_surge);
         let failure = status.conditions.into_iter().find(|c| c.is("ReplicaFailure") && c.status == "True");
         let (metadata, _) = narrow(metadata);
+        let rendered = || Some(spec.template.as_ref()?.to_string().into_boxed_str());
+        let kept = recorded.or_else(rendered).filter(|template| template.len() <= LARGEST_TEMPLATE);
         Self {
             metadata,
             generation,
             resolved,
-            kept_template: recorded.or_else(|| Some(spec.template.as_ref()?.to_string().into())),
+            kept_template: kept,
             template: spec.template.map(TemplateHash::of),
             replaces: surge == Some(IntOrString::Int(0)),
             creation_failure: failure,

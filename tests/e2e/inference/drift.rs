@@ -1,5 +1,6 @@
 //! Changes of children by other managers: fields that the controller sets are restored, all other fields are kept.
 
+use api::labels::GENERATION;
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{ConfigMap, Service},
@@ -9,7 +10,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 use tests::{ask_until, simulated, wait_for, within};
 
-use super::{create, until_ready, until_renewed};
+use super::{change, create, until_ready, until_renewed};
 
 #[tokio::test]
 async fn a_field_that_the_controller_sets_is_restored_and_a_foreign_field_is_kept() {
@@ -141,4 +142,21 @@ async fn a_manager_that_changes_a_field_back_each_time_is_named_in_one_event() {
     let note = contest.note.as_deref().unwrap();
     let expected = format!("other-operator keeps changing fields of Deployment {}/chat", scene.namespace());
     assert!(note.starts_with(&expected), "{note}");
+}
+
+/// A larger generation than that of the object makes the controller wait for its own watch, but not for ever.
+#[tokio::test]
+async fn a_generation_that_was_written_by_hand_is_repaired_and_the_spec_is_followed() {
+    let scene = simulated().await;
+    create(&scene, "chat", json!({"image": "engine:1"})).await;
+    until_ready(&scene, "chat").await;
+    let deployments = scene.api::<Deployment>();
+    let edit = json!({"metadata": {"annotations": {GENERATION: "9000000000000000000"}}});
+    deployments.patch("chat", &PatchParams::default(), &Patch::Merge(&edit)).await.unwrap();
+    wait_for(&deployments, "chat", "its own generation again", within(), |deployment: &Deployment| {
+        deployment.metadata.annotations.as_ref().is_some_and(|known| known[GENERATION] == "1")
+    })
+    .await;
+    change(&scene, "chat", json!({"image": "engine:2"})).await;
+    until_ready(&scene, "chat").await;
 }

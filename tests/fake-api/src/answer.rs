@@ -1,6 +1,12 @@
 //! How a call is answered: from the store, or with one of the faults of an API server or of a proxy before it.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use axum::response::IntoResponse;
 use futures::{StreamExt, stream};
@@ -31,6 +37,8 @@ pub enum Answer {
     NoHeaders,
     /// Headers with this code, the beginning of a body, and nothing after it.
     HalfABody(u16),
+    /// 200, and a body without an end; counts the bytes of it that were taken.
+    Endless(Arc<AtomicU64>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -134,6 +142,14 @@ impl Answer {
                     End::Close => streamed(lines),
                     End::Silence => streamed(lines.chain(stream::pending())),
                 };
+                Box::pin(std::future::ready(body.into_response()))
+            }
+            Self::Endless(taken) => {
+                let chunk = format!("{}\n", "x".repeat(16 << 10));
+                let body = streamed(stream::repeat_with(move || {
+                    taken.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+                    chunk.clone()
+                }));
                 Box::pin(std::future::ready(body.into_response()))
             }
             Self::NoHeaders => Box::pin(std::future::pending()),

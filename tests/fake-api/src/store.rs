@@ -1,7 +1,7 @@
 //! The objects of a scripted API server, and how an API server without faults answers from them.
 //!
-//! One version counter for all kinds, as in etcd. Lists are never split in pages. Of the label selectors, only equality
-//! works; of the field selectors, only `metadata.name`. An apply is taken for the whole object, or for its whole status: fields of
+//! One version counter for all kinds, as in etcd. A page begins where the one before ended, whatever has changed since; of
+//! the label selectors only equality counts, of the field selectors only `metadata.name`. An apply is taken for the whole object, or for its whole status: fields of
 //! other managers are not what is tested here.
 
 use std::{
@@ -135,9 +135,13 @@ impl Store {
     fn list(&self, call: &Call) -> Response {
         let mut kinds = self.lock();
         let (version, selector) = (kinds.version, Selector::of(call));
+        let number = |name: &str| call.query.get(name).and_then(|text| text.parse::<usize>().ok());
+        let (first, limit) = (number("continue").unwrap_or(0), number("limit").unwrap_or(usize::MAX));
         let objects = kinds.kind(&call.plural).objects.values();
-        let items = objects.filter(|object| selector.matches(object)).cloned().collect();
-        list("Fake", version, "", items)
+        let mut rest = objects.filter(|object| selector.matches(object)).skip(first);
+        let items = rest.by_ref().take(limit).cloned().collect();
+        let next = rest.next().map(|_| (first + limit).to_string());
+        list("Fake", version, next.as_deref().unwrap_or_default(), items)
     }
 
     fn watch(&self, call: &Call) -> Response {

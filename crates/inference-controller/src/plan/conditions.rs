@@ -18,7 +18,7 @@ use workload::{
 use super::{
     faults::{
         About, Fault, WarmUp, attach_fault, claim_fault, creation_fault, eviction_fault, fault_of,
-        placement_fault, warm_up, was_killed,
+        placement_fault, warm_up, was_killed, why,
     },
     nodes::Moves,
     pod::{ENGINE, LOADER},
@@ -101,7 +101,7 @@ pub(super) fn of_refused(
     let mut judged = of_valid(valid, observed, decided, now);
     let (reason, message) = match refusal {
         // Nothing is wrong, and soon nothing is left of it.
-        Refusal::Leftover => return judged,
+        Refusal::Leftover { .. } => return judged,
         Refusal::OwnershipConflict(message) => (reasons::OWNERSHIP_CONFLICT, message),
         Refusal::Denied(message) => {
             // What was announced stays announced.
@@ -279,7 +279,7 @@ fn faults(
     let had_timed_out = reason_before(observed, conditions::PROGRESSING) == Some(reasons::WARMUP_TIMEOUT);
     let of_pods = pods.iter().filter_map(|pod| {
         let timed_out = warm_up(pod, timeout, now) == WarmUp::TimedOut && !pod.is_ready;
-        let fault = fault_of(pod, observed.crashes.get(pod.uid()), now)
+        let fault = fault_of(pod, why(pod, observed).as_deref(), now)
             .or_else(|| attach_fault(pod, observed))
             .or_else(|| placement_fault(valid, pod, observed.rooms.as_deref()));
         // The kubelet's restart comes after the timeout, and must not hide it behind a crash.

@@ -17,7 +17,14 @@ pub(crate) struct Defaults {
 
 impl Defaults {
     pub(crate) fn new(args: InferenceArgs, sees_nodes: bool) -> Self {
-        let InferenceArgs { loader_image, vllm_image, triton_image, tgi_image } = args;
+        let InferenceArgs {
+            loader_image,
+            vllm_image,
+            triton_image,
+            tgi_image,
+            own_service_account: _,
+            own_namespace: _,
+        } = args;
         let pinned = |engine| Profile::newest(engine).image.to_owned();
         Self {
             loader_image,

@@ -59,15 +59,36 @@ impl About {
     }
 }
 
-/// Why a pod does not get ready.
-pub(super) fn fault_of(pod: &PodView, crash: Option<&Crash>, now: Timestamp) -> Option<Fault> {
+/// Why a pod does not get ready. `why`: why its engine crashed, if that is known.
+pub(super) fn fault_of(pod: &PodView, why: Option<&str>, now: Timestamp) -> Option<Fault> {
     if pod.is_ready {
         return None;
     }
     let loader = pod.init_container(LOADER).and_then(|loader| loader_fault(pod, loader, now));
-    loader
-        .or_else(|| engine_fault(pod, pod.container(ENGINE)?, crash.and_then(|crash| crash.cause.as_deref())))
+    loader.or_else(|| engine_fault(pod, pod.container(ENGINE)?, why))
 }
+
+/// Why the engine of a pod crashed: as its log says, or that of another pod of its revision. Until a log was read, which
+/// after a restart of the controller is after the first plan, what the status says of this pod stays.
+pub(super) fn why(pod: &PodView, observed: &Observed) -> Option<String> {
+    let crashes = &observed.crashes;
+    let own = crashes.get(pod.uid());
+    let known = own.and_then(Crash::cause).or_else(|| crashes.values().find_map(Crash::cause));
+    let is_unread = own.is_none_or(|crash| *crash == Crash::Unread);
+    known.map(str::to_owned).or_else(|| written_cause(pod.name(), observed).filter(|_| is_unread))
+}
+
+/// The cause in a message as `crash` writes it.
+fn written_cause(pod: &str, observed: &Observed) -> Option<String> {
+    let mut conditions = observed.model.status.iter().flat_map(|status| &status.conditions);
+    let written = conditions.find(|condition| condition.reason == reasons::CRASH_LOOP)?;
+    let of_pod = written.message.strip_prefix(&format!("{ENGINE} of pod {pod} "))?;
+    let (_, after) = of_pod.split_once(CAUSE_AFTER)?;
+    after.rsplit_once(&hint(pod, ENGINE)).map(|(cause, _)| cause.to_owned())
+}
+
+/// Each costs a request to a node, which may not answer; one cause is enough for a revision.
+const MOST_LOGS: usize = 2;
 
 /// Logs of engines that keep ending and have not said why yet.
 pub(super) fn logs_to_read(pods: &[Arc<PodView>], observed: &Observed) -> Vec<Log> {
@@ -84,7 +105,8 @@ pub(super) fn logs_to_read(pods: &[Arc<PodView>], observed: &Observed) -> Vec<Lo
             previous: engine.state.terminated.is_none(),
         })
     };
-    pods.iter().filter_map(log).collect()
+    let is_known = observed.crashes.values().any(|crash| crash.cause().is_some());
+    pods.iter().filter(|_| !is_known).filter_map(log).take(MOST_LOGS).collect()
 }
 
 /// Why no node takes a pod.
@@ -198,17 +220,28 @@ fn crash(pod: &PodView, container: &Container, ended: &Terminated, why: Option<&
     let (reason, how, hint) = if is_out_of_memory(ended) {
         let how = "used more memory than its limit".to_owned();
         let hint = match name {
-            ENGINE => "raise spec.resources.limits.memory".to_owned(),
-            _ => format!("see kubectl describe pod {pod}"),
+            ENGINE => "; raise spec.resources.limits.memory".to_owned(),
+            _ => format!("; see kubectl describe pod {pod}"),
         };
         (reasons::OUT_OF_MEMORY, how, hint)
     } else {
         let how = format!("ended with code {}", ended.exit_code);
-        (reasons::CRASH_LOOP, how, format!("see kubectl logs {pod} -c {name} --previous"))
+        (reasons::CRASH_LOOP, how, hint(pod, name))
     };
-    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-    let message = format!("{name} of pod {pod} {how} ({times} restarts){why}; {hint}");
+    // The log of an engine that was killed for its memory does not say so.
+    let message = match why.filter(|_| reason == reasons::CRASH_LOOP) {
+        Some(why) => format!("{name} of pod {pod} {how} ({times}{CAUSE_AFTER}{why}{hint}"),
+        None => format!("{name} of pod {pod} {how} ({times} restarts){hint}"),
+    };
     About::Progressing.fault(Cause { reason, message })
+}
+
+/// What stands before the cause in the message of a crash.
+const CAUSE_AFTER: &str = " restarts): ";
+
+/// What stands after it.
+fn hint(pod: &str, container: &str) -> String {
+    format!("; see kubectl logs {pod} -c {container} --previous")
 }
 
 /// The loader's termination message. Those of other containers may hold anything, and are not repeated.

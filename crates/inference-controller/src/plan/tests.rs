@@ -4,11 +4,14 @@ use api::{
     aiinference::{AIInferenceStatus, Phase, Rollout},
     conditions, labels, reasons,
 };
-use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::{api::core::v1::PodTemplateSpec, apimachinery::pkg::apis::meta::v1::Time};
 use runtime::{events::Severity, refusal::Refusal};
-use workload::gpu::Room;
+use workload::{crashes::Crash, gpu::Room};
 
-use super::{Child, Deletion, LOOK_AGAIN_AFTER_LEFTOVER, LOOK_AGAIN_AFTER_REFUSAL, Plan, refused, rejected};
+use super::{
+    Child, Deletion, LOOK_AGAIN_AFTER_LEFTOVER, LOOK_AGAIN_AFTER_OVERDUE, LOOK_AGAIN_AFTER_REFUSAL, Plan,
+    refused, rejected,
+};
 use crate::{
     tests::{Scene, at, defaults, deployment_of},
     validate::{Invalid, validate},
@@ -392,7 +395,8 @@ fn a_measured_number_is_written_once_it_has_differed_for_ten_seconds_and_anythin
     scene.pods(&[&stuck("a")]);
     let free = |scene: &mut Scene, free: i64| {
         let node = "{metadata: {name: gpu-0, labels: {nvidia.com/gpu.product: A100}}}";
-        let room = Room { node: std::sync::Arc::new(serde_saphyr::from_str(node).unwrap()), offered: 8, free };
+        let room =
+            Room { node: std::sync::Arc::new(serde_saphyr::from_str(node).unwrap()), offered: 8, free };
         // More of them are asked for than there are.
         scene.observe(|observed| observed.rooms = Some(vec![room]));
     };
@@ -701,11 +705,85 @@ fn a_child_of_another_owner_is_named_and_looked_at_again() {
 fn what_a_deleted_object_of_the_same_name_has_left_is_waited_for() {
     let observed = Scene::new(CHAT).observed();
     let valid = validate(&observed.model).unwrap();
-    let plan = refused(&Refusal::Leftover, &valid, &observed, &defaults(&[]), at(0));
+    let leftover = Refusal::Leftover { deleted: Some(at(-30)), message: "is still there".into() };
+    let plan = refused(&leftover, &valid, &observed, &defaults(&[]), at(0));
     assert!(plan.children.is_empty());
     assert_eq!(plan.status.phase, Some(Phase::Pending));
     assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::LOADING));
     assert_eq!(plan.requeue_after, Some(LOOK_AGAIN_AFTER_LEFTOVER));
+}
+
+#[test]
+fn what_a_deleted_object_has_left_is_reported_when_something_holds_it_back() {
+    let mut scene = Scene::new(CHAT);
+    scene.observe(|observed| {
+        std::sync::Arc::make_mut(&mut observed.model).metadata.creation_timestamp = Some(Time(at(-31)));
+    });
+    let observed = scene.observed();
+    let valid = validate(&observed.model).unwrap();
+    for deleted in [Some(at(-31)), None] {
+        let leftover = Refusal::Leftover { deleted, message: "Service demo/chat is still there".into() };
+        let plan = refused(&leftover, &valid, &observed, &defaults(&[]), at(0));
+        let expected = ("False", reasons::OWNERSHIP_CONFLICT, "Service demo/chat is still there");
+        assert_eq!(condition(&plan.status, conditions::READY), expected);
+        assert_eq!(plan.requeue_after, Some(LOOK_AGAIN_AFTER_OVERDUE));
+    }
+}
+
+/// Three replicas of which each crashes.
+fn crashing() -> Scene {
+    let mut scene = Scene::ready(3);
+    let crashed = |name: &str| {
+        format!(
+            "{{name: {name}, node: gpu-0, phase: Running, containers: [{{name: engine, restartCount: 3, \
+             state: {{waiting: {{reason: CrashLoopBackOff}}}}, lastState: {{terminated: {{exitCode: 1}}}}}}]}}"
+        )
+    };
+    scene.pods(&["a", "b", "c"].map(crashed).each_ref().map(String::as_str));
+    scene
+}
+
+fn knows(scene: &mut Scene, pod: &str, crash: Crash) {
+    scene.observe(|observed| {
+        observed.crashes.insert(pod.to_owned(), crash);
+    });
+}
+
+#[test]
+fn two_logs_are_read_at_a_time_and_none_when_one_has_said_why() {
+    let mut scene = crashing();
+    let asked = |scene: &Scene| scene.plan().logs.into_iter().map(|log| log.pod).collect::<Vec<_>>();
+    assert_eq!(asked(&scene), ["a", "b"]);
+    for pod in ["a", "b"] {
+        knows(&mut scene, pod, Crash::Silent { restarts: 3 });
+    }
+    assert_eq!(asked(&scene), ["c"]);
+    knows(&mut scene, "c", Crash::Known { cause: "SafetensorError: x".into() });
+    assert!(asked(&scene).is_empty());
+    knows(&mut scene, "a", Crash::Silent { restarts: 2 });
+    assert!(asked(&scene).is_empty(), "one cause is enough");
+    assert_eq!(
+        condition(&scene.plan().status, conditions::READY).2,
+        "engine of pod a ended with code 1 (3 restarts): SafetensorError: x; see kubectl logs a -c engine --previous"
+    );
+}
+
+#[test]
+fn a_cause_that_was_written_stays_until_a_controller_that_has_started_anew_has_read_the_log() {
+    let mut scene = crashing();
+    knows(&mut scene, "a", Crash::Known { cause: "ValueError: a (b); c".into() });
+    scene.write_status();
+    let written = scene.observed().model.status.clone();
+    knows(&mut scene, "a", Crash::Unread);
+    let plan = scene.plan();
+    assert_eq!(
+        Some(&plan.status),
+        written.as_ref(),
+        "a write for each object and each restart of the controller"
+    );
+    assert_eq!(plan.logs[0].pod, "a");
+    knows(&mut scene, "a", Crash::Silent { restarts: 3 });
+    assert!(!condition(&scene.plan().status, conditions::READY).2.contains("ValueError"), "it was read");
 }
 
 #[test]

@@ -197,6 +197,40 @@ async fn a_child_of_another_owner_is_reported_and_not_planned_again_for_ever() {
     assert!(matches!(error, ApplyError::Foreign { .. }), "{error:?}");
 }
 
+/// Large children are not kept in memory.
+#[tokio::test]
+async fn a_large_child_is_read_to_be_compared_and_written_only_if_it_differs() {
+    let fake = ScriptedApi::start().await;
+    let children = children(&fake);
+    let large = |text: &str| {
+        let mut child = wanted();
+        child.data = Some([("key".to_owned(), text.repeat(1 << 20))].into());
+        child
+    };
+    assert_eq!(children.apply(&large("a")).await.unwrap(), Written::Created);
+    for _ in 0..3 {
+        assert_eq!(children.apply(&large("a")).await.unwrap(), Written::Unchanged);
+    }
+    assert_eq!(fake.verbs(), ["Patch configmaps", "Get configmaps"], "once for each version");
+    assert_eq!(children.apply(&large("b")).await.unwrap(), Written::Changed);
+    let older = seen(&fake);
+    fake.put(&older);
+    let error = children.apply(&large("b")).await.unwrap_err();
+    assert!(is_stale(&error, Stale::Changed), "the watch has not delivered that version yet: {error:?}");
+}
+
+#[tokio::test]
+async fn the_newest_generation_of_a_root_is_read_from_the_server_and_known_from_then_on() {
+    let (fake, roots) = (ScriptedApi::start().await, roots());
+    let (writer, known) = (writer(&fake, &roots), roots.all().pop().unwrap());
+    fake.put(&deployment("a", 7));
+    assert_eq!(writer.newest_generation(&roots, &*known).await.unwrap(), Some(7));
+    assert_eq!(roots.all()[0].metadata.generation, Some(7));
+    fake.remove("deployments", "a");
+    assert_eq!(writer.newest_generation(&roots, &*known).await.unwrap(), None);
+    assert!(roots.is_empty());
+}
+
 /// The child as it is stored now.
 fn seen(fake: &ScriptedApi) -> ConfigMap {
     serde_json::from_value(fake.stored("configmaps", "child").unwrap()).unwrap()

@@ -1,13 +1,16 @@
 //! Every call ends in time and is sent once: K6 and K7.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchParams},
 };
-use runtime::client::{self, Deadlines, LeaderGuard, WriteGuard};
+use runtime::{
+    client::{self, Deadlines, LeaderGuard, WriteGuard},
+    logs::{Logs, Tail},
+};
 use tokio::time::Instant;
 
 use crate::{
@@ -97,6 +100,37 @@ async fn an_error_that_is_no_status_keeps_its_code() {
             matches!(&error, kube::Error::Api(status) if status.code == code && status.message == body),
             "{error:?}"
         );
+    }
+}
+
+/// A kubelet in the wrong hands does not keep to the bytes that it is asked for.
+#[tokio::test]
+async fn a_log_without_an_end_is_given_up_as_soon_as_it_is_too_long() {
+    let (fake, taken) = (ScriptedApi::start().await, std::sync::Arc::default());
+    fake.always(Verb::Get.of("pods"), Answer::Endless(std::sync::Arc::clone(&taken)));
+    let sent = Instant::now();
+    let read = Logs::new(client(&fake)).end_of("demo", "chat-0", "engine", true).await;
+    assert_eq!(read, Tail::Unreadable);
+    assert!(sent.elapsed() < Duration::from_secs(2), "it was read until the deadline");
+    // What is on its way in buffers is more than what is kept.
+    assert!(taken.load(Ordering::Relaxed) < 16 << 20, "{taken:?}");
+}
+
+#[tokio::test]
+async fn a_log_is_read_and_one_that_may_not_be_read_is_told_from_one_that_cannot() {
+    let fake = ScriptedApi::start().await;
+    let whole = "x".repeat(256 << 10);
+    fake.next(
+        Verb::Get.of("pods"),
+        [
+            Answer::text(200, &whole),
+            Answer::status(403, "Forbidden", "pods \"chat-0\" is forbidden: User \"x\" cannot get resource"),
+            Answer::status(404, "NotFound", "not found"),
+        ],
+    );
+    let logs = Logs::new(client(&fake));
+    for expected in [Tail::Text(whole), Tail::Forbidden, Tail::Unreadable] {
+        assert_eq!(logs.end_of("demo", "chat-0", "engine", true).await, expected);
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn child_of(owner: &Deployment, name: &str) -> ConfigMap {
 }
 
 /// Children as a controller keeps them.
-pub(crate) type Child = Kept<Metadata<ConfigMap>>;
+pub(crate) type Child = Kept<Metadata<ConfigMap>, Deployment>;
 
 /// Of a controller of Deployments.
 pub(crate) fn writer(fake: &ScriptedApi, roots: &Cache<Deployment>) -> Writer {

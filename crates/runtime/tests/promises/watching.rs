@@ -448,3 +448,36 @@ async fn a_plane_that_is_stopped_ends_at_once() {
     stop.cancel();
     within_patience("the end", plane.finished(&stop)).await;
 }
+
+/// What a namespace's users may write by the hundred: pages get smaller until they fit, and the list is complete.
+#[tokio::test]
+async fn a_list_of_large_objects_comes_in_pages_that_fit_into_memory() {
+    let fake = ScriptedApi::start().await;
+    for number in 0..40 {
+        let mut large = config_map(&format!("large-{number:02}"));
+        large.data = Some([("text".to_owned(), "x".repeat(1 << 20))].into());
+        fake.put(&large);
+    }
+    let mut watched = Watched::start(client(&fake), timings());
+    assert_eq!(watched.next_changes(40).await.len(), 40);
+    assert_eq!(watched.cache.len(), 40);
+    let limits: Vec<u32> = fake
+        .calls(Verb::List.of("configmaps"))
+        .iter()
+        .map(|call| call.query["limit"].parse().unwrap())
+        .collect();
+    assert!(limits.len() > 5 && limits.iter().skip(4).all(|limit| *limit < 32), "{limits:?}");
+}
+
+#[tokio::test]
+async fn a_list_of_small_objects_comes_in_few_pages() {
+    let fake = ScriptedApi::start().await;
+    for number in 0..1_001 {
+        fake.put(&config_map(&format!("small-{number:04}")));
+    }
+    let mut watched = Watched::start(client(&fake), timings());
+    watched.next_changes(1_001).await;
+    let limits: Vec<String> =
+        fake.calls(Verb::List.of("configmaps")).iter().map(|call| call.query["limit"].clone()).collect();
+    assert_eq!(limits, ["500", "500", "500"]);
+}
