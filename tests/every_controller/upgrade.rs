@@ -218,10 +218,21 @@ async fn recreate(scene: &Scene<'_>, life: &Life, object: &mut Value) -> String 
         spec.remove("clusterIP");
         spec.remove("clusterIPs");
     }
-    let created: DynamicObject = scene.apply(&object.to_string()).await.unwrap().remove(0);
+    // The release owns every field of its children, so that a later one takes back what it sets no more.
+    let manager = format!("--field-manager={}", life.controller);
+    let apply = ["apply", "--server-side", &manager, "--output=json", "--filename=-"];
+    let applied = scene.kubectl_with_input(&apply, &object.to_string());
+    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    let created: DynamicObject = serde_json::from_slice(&applied.stdout).unwrap();
     if object["kind"] == *life.kind.resource().kind {
-        let patch = Patch::Merge(json!({"status": status}));
-        life.objects(scene).patch_status(&created.name_any(), &PatchParams::default(), &patch).await.unwrap();
+        let status = json!({
+            "apiVersion": object["apiVersion"],
+            "kind": object["kind"],
+            "metadata": {"name": created.name_any()},
+            "status": status,
+        });
+        let params = PatchParams::apply(life.controller);
+        life.objects(scene).patch_status(&created.name_any(), &params, &Patch::Apply(status)).await.unwrap();
     }
     created.metadata.uid.unwrap()
 }

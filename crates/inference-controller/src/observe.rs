@@ -50,7 +50,7 @@ pub(crate) struct Observed {
     pub(crate) claim: Option<Arc<ClaimView>>,
     /// Why volumes cannot be attached, by the uid of the pod that waits for one.
     pub(crate) unattached: BTreeMap<String, String>,
-    /// What is known of crashes of its pods, by the pod's uid.
+    /// What is known of crashes of its pods, by the uid of each that is not ready.
     pub(crate) crashes: BTreeMap<String, Crash>,
     /// What was true when it was planned last, and since when.
     pub(crate) lasting: BTreeMap<String, Timestamp>,
@@ -120,7 +120,7 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
         }
     }
     let claim = claim_key(&model).and_then(|key| ctx.claims.get(&key));
-    let crashed = deployed.iter().flatten().filter(|pod: &&Arc<PodView>| !pod.is_ready && has_restarted(pod));
+    let crashed = deployed.iter().flatten().filter(|pod: &&Arc<PodView>| !pod.is_ready);
     let crashes = crashed.map(|pod| (pod.uid().to_owned(), ctx.crashes.of(pod.uid()))).collect();
     let waiting =
         deployed.iter().flatten().filter(|pod: &&Arc<PodView>| pod.node.is_some() && !has_begun(pod));
@@ -191,10 +191,6 @@ fn attach_failures(
     let is_of_here = |event: &EventView| event.metadata.namespace.as_deref() == Some(namespace);
     let of_waiting = events.iter().filter(|event| is_of_here(event) && waiting.contains(event.pod_uid()));
     of_waiting.map(|event| (event.pod_uid().to_owned(), event.message.clone())).collect()
-}
-
-fn has_restarted(pod: &PodView) -> bool {
-    pod.containers.iter().any(|container| container.restart_count > 0 || container.state.terminated.is_some())
 }
 
 /// Longer than a large model takes from download to eviction, several times over.

@@ -96,7 +96,7 @@ pub(super) fn logs_to_read(pods: &[Arc<PodView>], observed: &Observed) -> Vec<Lo
         let engine = pod.container(ENGINE).filter(|_| !pod.is_ready)?;
         keeps_ending(engine).filter(|ended| !is_out_of_memory(ended))?;
         let restarts = engine.restart_count;
-        let unread = observed.crashes.get(pod.uid()).is_none_or(|crash| crash.needs_reading(restarts));
+        let unread = observed.crashes.get(pod.uid()).is_some_and(|crash| crash.needs_reading(restarts));
         unread.then(|| Log {
             uid: pod.uid().to_owned(),
             pod: pod.name().to_owned(),

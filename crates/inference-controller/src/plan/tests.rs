@@ -740,6 +740,9 @@ fn crashing() -> Scene {
         )
     };
     scene.pods(&["a", "b", "c"].map(crashed).each_ref().map(String::as_str));
+    for pod in ["a", "b", "c"] {
+        knows(&mut scene, pod, Crash::Unread);
+    }
     scene
 }
 
