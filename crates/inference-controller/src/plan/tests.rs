@@ -182,6 +182,27 @@ fn a_template_of_another_release_is_kept_and_the_status_names_the_difference() {
     assert_eq!(reason_of(&plan, conditions::READY), ("True", reasons::READY), "it is no fault");
 }
 
+#[test]
+fn the_image_in_the_status_is_that_of_the_template_that_is_kept() {
+    let (plan, _) = with_record(|deployment| {
+        let kept: String = deployment.kept_template.take().unwrap().into();
+        let at = kept.find("\"image\":\"").unwrap() + 9;
+        let end = at + kept[at..].find('"').unwrap();
+        deployment.kept_template = Some(format!("{}vllm:0{}", &kept[..at], &kept[end..]).into());
+    });
+    assert_eq!(plan.status.resolved.unwrap().image, "vllm:0");
+}
+
+#[test]
+fn a_template_that_is_too_long_for_an_annotation_is_not_recorded() {
+    let recorded = |length: usize| {
+        let mut scene = Scene::new(CHAT);
+        scene.edit_spec(|spec| spec.args = vec!["x".repeat(length)]);
+        deployment_of(&scene.plan()).metadata.annotations.unwrap().contains_key(labels::TEMPLATE)
+    };
+    assert_eq!([recorded(100 << 10), recorded(128 << 10)], [true, false]);
+}
+
 fn reason_of<'a>(plan: &'a Plan, type_: &str) -> (&'a str, &'a str) {
     reason(&plan.status, type_)
 }
@@ -207,6 +228,12 @@ fn a_spec_that_is_changed_back_gets_the_template_of_the_pods_that_still_serve() 
     assert_eq!(loader(&back), "loader:0", "no word of a pod that would stop, either");
     assert_eq!(reason(&back.status, conditions::READY), ("True", reasons::READY));
     assert_eq!(reason(&back.status, conditions::TEMPLATE_OUTDATED).0, "True");
+    let mut two = scene.observed().older;
+    two[0].pods[0] = std::sync::Arc::new(crate::tests::pod("{node: gpu-1}"));
+    let revision = std::sync::Arc::make_mut(&mut two[0].revision).rendered.as_mut().unwrap();
+    revision.template = revision.template.replace("loader:0", "loader:9").into();
+    scene.observe(|observed| observed.older.extend(two));
+    assert_eq!(loader(&scene.plan()), "loader:0", "of several revisions, that which serves");
 
     let refreshed = |scene: &mut Scene, value: &str| {
         scene.observe(|observed| {
@@ -279,6 +306,9 @@ fn a_new_value_of_the_refresh_annotation_takes_the_newer_template_once() {
     assert_eq!(loader(&scene), "loader:2", "the value is not new any more");
     refresh(&mut scene, None);
     assert_eq!(loader(&scene), "loader:2", "nor is the annotation's end a new value");
+    scene.settle(1);
+    refresh(&mut scene, Some("now"));
+    assert_eq!(loader(&scene), "loader:2", "nor is the value that it had last");
 }
 
 #[test]

@@ -146,6 +146,15 @@ fn a_quota_that_an_old_pod_fills_counts_as_a_shortage() {
     assert_eq!(strategy_of(&scene), Strategy::Surge, "it would not fit even then");
     quota(&mut scene, &refused(1, ",requests.cpu=1"), 300);
     assert_eq!(strategy_of(&scene), Strategy::Surge, "what an old pod gives back of it is not known");
+    scene.observe(|observed| {
+        observed.older[0].pods.push(Arc::new(crate::tests::pod("{name: idle, gpus: 0}")))
+    });
+    quota(&mut scene, &refused(1, ""), 300);
+    assert_eq!(
+        strategy_of(&scene),
+        Strategy::Surge,
+        "the ReplicaSet may choose the pod that gives nothing back"
+    );
     quota(&mut scene, "admission webhook denied the request", 9_000);
     assert_eq!(strategy_of(&scene), Strategy::Surge);
 }
@@ -250,6 +259,34 @@ fn no_ready_pod_goes_where_another_old_pod_might_go_in_its_place_for_nothing() {
         observed.older[0].pods.push(Arc::new(elsewhere));
     });
     assert_eq!(strategy_of(&scene), Strategy::Surge, "the ReplicaSet chooses, and may choose wrongly");
+}
+
+#[test]
+fn gpus_that_are_free_by_our_own_count_cost_no_ready_pod() {
+    let mut scene = stuck("Auto", 9_000, SHORT);
+    scene.observe(|observed| observed.rooms = Some(vec![room("A100", 1)]));
+    assert_eq!(strategy_of(&scene), Strategy::Surge);
+}
+
+#[test]
+fn the_pod_that_has_lacked_gpus_longest_decides() {
+    let mut scene = stuck("Auto", 300, SHORT);
+    scene.observe(|observed| {
+        let mut second = PodView::clone(&observed.deployed.as_ref().unwrap()[0]);
+        second.metadata.uid = Some("second".into());
+        observed.deployed.as_mut().unwrap().push(Arc::new(second));
+    });
+    assert_eq!(strategy_of(&scene), Strategy::Replace);
+}
+
+#[test]
+fn what_a_quota_refused_to_the_revision_before_is_no_shortage_of_this_one() {
+    let mut scene = stuck("Auto", 0, SHORT);
+    let said = "exceeded quota: a, requested: pods=1, used: pods=1, limited: pods=1";
+    quota(&mut scene, said, 9_000);
+    assert_eq!(strategy_of(&scene), Strategy::Replace);
+    scene.edit_spec(|spec| spec.args = vec!["--x".into()]);
+    assert_eq!(strategy_of(&scene), Strategy::Surge);
 }
 
 #[test]
