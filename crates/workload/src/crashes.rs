@@ -9,7 +9,11 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use crate::{container::printable, redaction::redacted};
+use crate::{
+    container::{is_out_of_memory, keeps_ending, printable},
+    pod::{Container, PodView},
+    redaction::redacted,
+};
 
 /// A log to read: the container's last run.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -122,6 +126,19 @@ impl Crashes {
     fn known(&self) -> MutexGuard<'_, HashMap<String, Crash>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The log of a container that keeps ending, unless what is known of it is enough.
+pub fn log_to_read(pod: &PodView, container: &Container, known: &Crash) -> Option<Log> {
+    keeps_ending(container).filter(|ended| !is_out_of_memory(ended))?;
+    let restarts = container.restart_count;
+    known.needs_reading(restarts).then(|| Log {
+        uid: pod.uid().to_owned(),
+        pod: pod.name().to_owned(),
+        container: container.name.clone(),
+        restarts,
+        previous: container.state.terminated.is_none(),
+    })
 }
 
 impl Crash {
@@ -349,5 +366,24 @@ mod tests {
         assert!(!crashes.of("another").needs_reading(1), "it would be read in every reconcile");
         crashes.forget("first");
         assert!(crashes.of("first").needs_reading(1), "it is forgotten, and there is room for one more");
+    }
+
+    #[test]
+    fn the_log_of_the_run_that_ended_is_read_unless_the_cause_is_known() {
+        let read = |state: &str, known: Crash| {
+            let parts = format!("{{name: engine, restartCount: 2, {state}}}");
+            let log = log_to_read(&PodView::default(), &serde_saphyr::from_str(&parts).unwrap(), &known);
+            log.map(|log| log.previous)
+        };
+        let ended = "state: {terminated: {exitCode: 1}}";
+        assert_eq!(read(ended, Crash::Unread), Some(false));
+        assert_eq!(
+            read("state: {running: {}}, lastState: {terminated: {exitCode: 1}}", Crash::Unread),
+            Some(true)
+        );
+        assert_eq!(read("state: {terminated: {exitCode: 137, reason: OOMKilled}}", Crash::Unread), None);
+        assert_eq!(read(ended, Crash::Silent { restarts: 2 }), None);
+        assert_eq!(read(ended, Crash::Silent { restarts: 1 }), Some(false));
+        assert_eq!(read(ended, Crash::Known { cause: "x".to_owned() }), None);
     }
 }

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use workload::{
     Cause, claim,
     container::{is_out_of_memory, keeps_ending, last_end, quote, start_fault},
-    crashes::{Crash, Log},
+    crashes::{Crash, Log, log_to_read},
     deployment::DeploymentView,
     gpu::{Demand, Room, unplaced},
     pod::{Container, PodView, Terminated},
@@ -92,21 +92,12 @@ const MOST_LOGS: usize = 2;
 
 /// Logs of engines that keep ending and have not said why yet.
 pub(super) fn logs_to_read(pods: &[Arc<PodView>], observed: &Observed) -> Vec<Log> {
-    let log = |pod: &Arc<PodView>| {
-        let engine = pod.container(ENGINE).filter(|_| !pod.is_ready)?;
-        keeps_ending(engine).filter(|ended| !is_out_of_memory(ended))?;
-        let restarts = engine.restart_count;
-        let unread = observed.crashes.get(pod.uid()).is_some_and(|crash| crash.needs_reading(restarts));
-        unread.then(|| Log {
-            uid: pod.uid().to_owned(),
-            pod: pod.name().to_owned(),
-            container: ENGINE.to_owned(),
-            restarts,
-            previous: engine.state.terminated.is_none(),
-        })
-    };
     let is_known = observed.crashes.values().any(|crash| crash.cause().is_some());
-    pods.iter().filter(|_| !is_known).filter_map(log).take(MOST_LOGS).collect()
+    let unready = pods.iter().filter(|pod| !pod.is_ready && !is_known);
+    unready
+        .filter_map(|pod| log_to_read(pod, pod.container(ENGINE)?, observed.crashes.get(pod.uid())?))
+        .take(MOST_LOGS)
+        .collect()
 }
 
 /// Why no node takes a pod.
@@ -336,11 +327,23 @@ mod tests {
     }
 
     #[test]
+    fn the_message_about_too_little_memory_names_the_field_to_raise() {
+        let lacks = pod(
+            "{containers: [{name: engine, restartCount: 2, state: {terminated: {exitCode: 137, reason: OOMKilled}}}]}",
+        );
+        let message = fault_of(&lacks, None, at(0)).unwrap().message;
+        assert!(message.ends_with("raise spec.resources.limits.memory"), "{message}");
+    }
+
+    #[test]
     fn pods_that_kubelets_end_again_and_again_are_counted() {
         let evicted = pod("{phase: Failed, name: chat-9}");
         assert_eq!(eviction_fault(&[&evicted]), None);
         let fault = eviction_fault(&[&evicted, &evicted]).unwrap();
         assert_eq!(fault.reason, reasons::EVICTED);
+        let of = |name: &str, seconds| pod(&format!("{{name: {name}, created: '{}'}}", at(seconds)));
+        let named = eviction_fault(&[&of("old", 0), &of("new", 9), &of("older", -9)]).unwrap().message;
+        assert!(named.contains("the last one, new:"), "{named}");
         assert!(fault.message.starts_with("2 pods were ended by their kubelets; the last one, chat-9"));
     }
 

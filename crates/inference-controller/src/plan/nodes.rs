@@ -415,6 +415,7 @@ mod tests {
         let mut scene = scene(Loss::Unreachable, 900);
         scene.edit_spec(|spec| spec.pods.paused = true);
         assert_eq!(due_in(&scene), [""; 0]);
+        lose(&mut scene, Loss::Unreachable, 12, 1);
         assert_eq!(plan(&scene, &allowing(&[], None)).requeue_after, None);
     }
 
@@ -459,6 +460,19 @@ mod tests {
         scene.write_status();
         scene.pods(&[kept, &replacement("ready: true, node: gpu-2")]);
         assert_eq!(progress(&scene), ("Complete".into(), Some("gpu-2".into())));
+    }
+
+    #[test]
+    fn a_replacement_that_is_reported_for_one_pod_is_not_reported_for_another() {
+        let mut scene = scene(Loss::Unreachable, 30);
+        let mut gone = applied(plan(&scene, &allowing(&["b"], None))).migrations;
+        gone.push(gone[0].clone());
+        gone[0].to_node = Some("gpu-2".into());
+        scene.observe(|observed| {
+            Arc::make_mut(&mut observed.model).status.as_mut().unwrap().migrations = gone;
+        });
+        scene.pods(&[&format!("{{name: c, node: gpu-2, created: '{}'}}", at(1))]);
+        assert_eq!(plan(&scene, &allowing(&[], None)).status.migrations[1].to_node, None);
     }
 
     #[test]

@@ -675,6 +675,10 @@ fn the_kubelets_restart_does_not_hide_that_a_warm_up_took_too_long() {
     assert_eq!(reason(&status, conditions::READY), ("False", reasons::WARMUP_TIMEOUT));
     scene.write_status();
     scene.pods(&[
+        "{node: gpu-0, containers: [{name: engine, restartCount: 2, state: {terminated: {exitCode: 1}}}]}",
+    ]);
+    assert_eq!(reason(&scene.plan().status, conditions::READY).1, reasons::CRASH_LOOP, "no kubelet ended it");
+    scene.pods(&[
         "{ready: true, node: gpu-0, containers: [{name: engine, restartCount: 1, state: {running: {}}}]}",
     ]);
     assert_eq!(scene.plan().status.phase, Some(Phase::Ready));

@@ -86,7 +86,7 @@ mod tests {
         for argument in ["-p80", "-p", "--graceful-termination-timeout"] {
             assert!(refused(Engine::Tgi, argument), "{argument}");
         }
-        assert!(refused(Engine::Vllm, "--"));
+        assert!(Engine::ALL.into_iter().all(|engine| refused(engine, "--")));
     }
 
     #[test]
@@ -105,7 +105,8 @@ mod tests {
         }
         assert!(!refused(Engine::Triton, "--log-verbose=1"));
         assert!(!refused(Engine::Tgi, "--max-total-tokens=4096"));
-        assert!(!refused(Engine::Tgi, "--por"));
+        assert!(!refused(Engine::Tgi, "--por") && !refused(Engine::Tgi, "-pretty"));
+        assert!(!refused(Engine::Vllm, "-") && !refused(Engine::Triton, ""));
     }
 
     proptest! {
