@@ -610,6 +610,22 @@ mod tests {
         // A restored etcd counts from an older version.
         cache.replace(listed([config_map("a", 3, None)]), "4");
         assert_eq!(version_of(&*cache.all()[0]), 3);
+        cache.absorb(config_map("a", 5, None));
+        assert_eq!(version_of(&*cache.all()[0]), 5, "answers count from there on");
+    }
+
+    #[test]
+    fn a_list_that_is_newer_than_an_answer_counts() {
+        let cache = Cache::default();
+        cache.replace(listed([config_map("b", 5, None)]), "5");
+        cache.begin_list();
+        cache.absorb(config_map("a", 8, None));
+        cache.forget(&Key::new("demo", "b"), Some("uid-b"));
+        let mut young = config_map("b", 9, None);
+        young.metadata.uid = Some("young".into());
+        cache.replace(listed([young]), "9");
+        let known: Vec<_> = cache.all().iter().map(|known| known.metadata.uid.clone()).collect();
+        assert_eq!(known, [Some("young".to_owned())], "a was deleted, and b created again");
     }
 
     #[test]

@@ -169,3 +169,41 @@ fn was_reconciled<K: Serialize>(root: &K) -> bool {
         None => !root["status"].is_null(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::apps::v1::Deployment;
+    use serde_json::json;
+
+    use super::*;
+
+    fn root(uid: &str) -> Deployment {
+        serde_json::from_value(json!({"metadata": {"namespace": "demo", "name": "a", "uid": uid}})).unwrap()
+    }
+
+    fn reference(uid: &str) -> OwnerReference {
+        OwnerReference {
+            api_version: "apps/v1".into(),
+            kind: "Deployment".into(),
+            name: "a".into(),
+            uid: uid.into(),
+            controller: Some(true),
+            ..OwnerReference::default()
+        }
+    }
+
+    #[test]
+    fn only_owners_in_the_cache_are_remembered_to_have_lost_a_child() {
+        let cache = Cache::default();
+        let (roots, key) = (Roots::new(&cache), Key::new("demo", "a"));
+        cache.upsert(root("first"));
+        roots.lost_a_child(&key, &reference("gone"));
+        roots.lost_a_child(&key, &reference("first"));
+        assert_eq!(*roots.lost_children.uids(), HashSet::from(["first".to_owned()]));
+        cache.upsert(root("second"));
+        assert!(roots.lost_children.uids().is_empty(), "replaced by another one of its name");
+        roots.lost_a_child(&key, &reference("second"));
+        cache.remove(&root("second").metadata);
+        assert!(roots.lost_children.uids().is_empty());
+    }
+}

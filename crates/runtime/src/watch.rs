@@ -549,4 +549,43 @@ mod tests {
         let event: WatchEvent<Guard<ConfigMap>> = serde_json::from_str(line).unwrap();
         assert!(matches!(event, WatchEvent::Modified(Guard::Undecodable { .. })));
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn watches_that_recover_all_the_time_shorten_the_backoff_of_another_only_once_in_a_while() {
+        let mut config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        config.root_cert = Some(Vec::new());
+        let metrics = Arc::new(Metrics::new("test"));
+        let guard = crate::client::WriteGuard::Always;
+        let client =
+            crate::client::build(config, crate::client::Deadlines::default(), guard, Arc::clone(&metrics))
+                .unwrap();
+        let (cache, timings) = (Cache::<ConfigMap>::default(), Timings::default());
+        let mut watch = Watch {
+            kind: "ConfigMap",
+            client,
+            scope: Scope::default(),
+            timings,
+            health: Arc::clone(cache.health()),
+            cache,
+            metrics,
+            undecodable: HashSet::new(),
+            recovery: Arc::default(),
+            hurried: None,
+        };
+        let recovery = Arc::clone(&watch.recovery);
+        let recoveries = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                recovery.notify_waiters();
+            }
+        });
+        let began = Instant::now();
+        watch.wait_for_next_try(timings.longest_backoff).await;
+        assert!(began.elapsed() <= timings.spread + Duration::from_millis(100));
+        let again = Instant::now();
+        watch.wait_for_next_try(timings.longest_backoff).await;
+        assert!(again.elapsed() >= timings.spread_gap - timings.spread, "{:?}", again.elapsed());
+        assert!(again.elapsed() < timings.longest_backoff);
+        recoveries.abort();
+    }
 }

@@ -327,6 +327,12 @@ async fn a_condition_of_another_manager_costs_one_request_and_not_one_for_each_r
     assert_eq!(fake.calls(Verb::Patch.of("deployments")).len(), 1);
     writer.apply_status(&roots, &object, &json!({"conditions": []})).await.unwrap();
     assert_eq!(fake.calls(Verb::Patch.of("deployments")).len(), 2, "another status is sent");
+    writer.apply_status(&roots, &object, &status).await.unwrap();
+    let mut newer = object.clone();
+    newer.metadata.resource_version = Some("9000".into());
+    let sent = fake.calls(Verb::Patch.of("deployments")).len();
+    writer.apply_status(&roots, &newer, &status).await.unwrap();
+    assert_eq!(fake.calls(Verb::Patch.of("deployments")).len(), sent + 1, "the new version may lack it");
 }
 
 #[tokio::test]
@@ -368,7 +374,7 @@ async fn a_write_that_another_manager_takes_back_each_time_is_held_back_and_the_
 }
 
 #[tokio::test]
-async fn writes_of_very_many_children_that_another_manager_takes_back_are_all_held_back() {
+async fn a_write_is_held_back_also_while_very_many_other_children_are_fought_about() {
     /// More than are remembered beside those of the cache.
     const CHILDREN: usize = 1_100;
     let fake = ScriptedApi::start().await;
@@ -380,23 +386,112 @@ async fn writes_of_very_many_children_that_another_manager_takes_back_are_all_he
             child
         })
         .collect();
-    let there = |wanted: &ConfigMap| {
+    for wanted in &wanted {
         let mut there = child_of(&deployment("a", 1), wanted.metadata.name.as_deref().unwrap());
         there.metadata.resource_version = Some("50".into());
-        child(&there)
-    };
-    wanted.iter().for_each(|wanted| children.upsert(there(wanted)));
-    // Each write is answered with what the other manager has made of it at once.
+        children.upsert(child(&there));
+    }
+    // The cache keeps what it has, as if another manager had taken each write back at once.
     let answer = serde_json::to_string(&child_of(&deployment("a", 1), "another")).unwrap();
     fake.always(patches(), Answer::text(200, &answer));
-    for _ in 0..3 {
+    fake.always(Verb::Get.of("configmaps"), Answer::text(200, &answer));
+    for _ in 0..2 {
         for wanted in &wanted {
-            assert_eq!(children.apply(wanted).await.unwrap(), Written::Changed, "a person may try twice");
+            assert_eq!(children.apply(wanted).await.unwrap(), Written::Changed);
         }
     }
-    fake.always(Verb::Get.of("configmaps"), Answer::text(200, &answer));
-    for wanted in &wanted {
-        let written = children.apply(wanted).await.unwrap();
-        assert!(matches!(written, Written::Contested(_)), "{:?} is sent at once", wanted.metadata.name);
+    // The third write, and what would be the fourth, come right after each other, however slow the machine is.
+    let last = wanted.last().unwrap();
+    assert_eq!(children.apply(last).await.unwrap(), Written::Changed, "a person may try twice");
+    let written = children.apply(last).await.unwrap();
+    assert!(matches!(written, Written::Contested(_)), "{written:?}");
+}
+
+#[tokio::test]
+async fn a_child_that_is_being_deleted_is_not_written() {
+    let fake = ScriptedApi::start().await;
+    let children = children(&fake);
+    let mut ending = serde_json::to_value(child_of(&deployment("a", 1), "child")).unwrap();
+    ending["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    children.upsert(serde_json::from_value(ending).unwrap());
+    assert_eq!(children.apply(&wanted()).await.unwrap(), Written::Unchanged);
+    assert!(fake.verbs().is_empty(), "its end starts the next reconcile");
+}
+
+#[tokio::test]
+async fn a_child_that_ends_between_its_refused_creation_and_the_read_is_planned_again() {
+    let fake = ScriptedApi::start().await;
+    fake.next(patches(), [Answer::status(409, "Conflict", "the object exists")]);
+    let error = children(&fake).apply(&wanted()).await.unwrap_err();
+    assert!(is_stale(&error, Stale::Changed), "{error:?}");
+    assert_eq!(fake.verbs(), ["Patch configmaps", "Get configmaps"]);
+}
+
+#[tokio::test]
+async fn a_child_that_was_gone_before_its_deletion_leaves_the_cache() {
+    let fake = ScriptedApi::start().await;
+    fake.put(&config_map("child"));
+    let (children, seen) = (children(&fake), seen(&fake));
+    children.upsert(child(&seen));
+    fake.remove("configmaps", "child");
+    children.delete(&seen).await.unwrap();
+    assert!(children.is_empty(), "the next reconcile would delete it again");
+}
+
+#[tokio::test]
+async fn the_answer_to_a_deletion_brings_no_other_object_into_the_cache() {
+    let fake = ScriptedApi::start().await;
+    fake.put(&config_map("child"));
+    let (children, seen) = (children(&fake), seen(&fake));
+    children.upsert(child(&seen));
+    let mut other = serde_json::to_value(&seen).unwrap();
+    other["metadata"]["uid"] = json!("another");
+    other["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    other["metadata"]["resourceVersion"] = json!("9000");
+    fake.next(Verb::Delete.of("configmaps"), [Answer::text(200, &other.to_string())]);
+    children.delete(&seen).await.unwrap();
+    assert!(children.is_empty(), "it was deleted, and nothing is known of another one");
+}
+
+#[tokio::test]
+async fn an_object_of_another_kind_with_the_name_of_the_owner_is_a_foreign_owner() {
+    let mut there = child_of(&deployment("a", 1), "child");
+    let owner = &mut there.metadata.owner_references.as_mut().unwrap()[0];
+    (owner.kind, owner.uid) = ("StatefulSet".into(), "another".into());
+    assert_refused(&there, is_foreign).await;
+}
+
+#[tokio::test]
+async fn only_the_controlling_owner_counts() {
+    let fake = ScriptedApi::start().await;
+    let children = children(&fake);
+    let mut there = child_of(&deployment("a", 1), "child");
+    there.metadata.resource_version = Some("50".into());
+    let mut beside = there.metadata.owner_references.clone().unwrap()[0].clone();
+    (beside.uid, beside.controller) = ("another".into(), None);
+    there.metadata.owner_references.as_mut().unwrap().insert(0, beside);
+    children.upsert(child(&there));
+    fake.put(&there);
+    assert_eq!(children.apply(&wanted()).await.unwrap(), Written::Changed);
+
+    for owner in there.metadata.owner_references.as_mut().unwrap() {
+        owner.controller = None;
     }
+    assert_refused(&there, is_foreign).await;
+}
+
+#[tokio::test]
+async fn a_status_names_the_uid_of_its_object_and_is_written_once_for_each_version() {
+    let fake = ScriptedApi::start().await;
+    fake.put(&deployment("a", 1));
+    let planned_on: Deployment = serde_json::from_value(fake.stored("deployments", "a").unwrap()).unwrap();
+    let roots = Cache::default();
+    roots.upsert(planned_on.clone());
+    let (writer, status) = (writer(&fake, &roots), json!({"replicas": 1}));
+    assert_eq!(writer.apply_status(&roots, &planned_on, &status).await.unwrap(), Written::Changed);
+    let sent = &fake.calls(Verb::Patch.of("deployments"))[0].body["metadata"];
+    assert_eq!(sent["uid"], planned_on.metadata.uid.clone().unwrap());
+    // The status has changed the object, so the version that it was planned on is an old one.
+    let error = writer.apply_status(&roots, &planned_on, &status).await.unwrap_err();
+    assert!(is_stale(&error, Stale::Changed), "{error:?}");
 }

@@ -500,3 +500,49 @@ async fn a_lease_that_cannot_be_read_or_written_at_first_is_won_later() {
     watch.replica(&fake, "l", "a", TIMES).lead().await;
     assert_eq!(holder(&fake, "l"), "a");
 }
+
+#[tokio::test]
+async fn a_renewal_counts_from_its_request_and_not_from_its_answer() {
+    /// A standby comes soon after the deadline of the leader.
+    const CLOSE: Timings = Timings {
+        duration: Duration::from_secs(2),
+        renew_deadline: Duration::from_millis(1_900),
+        retry: Duration::from_millis(400),
+    };
+    let fake = ScriptedApi::start().await;
+    let watch = LeaseWatch::start(&fake, "l");
+    let [mut a, mut b] = ["a", "b"].map(|name| watch.replica(&fake, "l", name, CLOSE));
+    a.lead().await;
+    fake.next(leases(Verb::Get).by("a"), [Answer::Stored]);
+    fake.next(leases(Verb::Update).by("a"), [Answer::Slow(Duration::from_millis(700))]);
+    for verb in [Verb::Get, Verb::Update] {
+        fake.always(leases(verb).by("a"), Answer::NoHeaders);
+    }
+    let guard = a.guard.clone();
+    let holding = tokio::spawn(async move { a.hold().await });
+    let standby = tokio::spawn(async move {
+        b.lead().await;
+        guard.may_write()
+    });
+    let both = within_patience("the new leader", standby).await.unwrap();
+    assert!(!both, "two leaders at once");
+    within_patience("the loss", holding).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_renewal_keeps_labels_annotations_and_owners_of_the_lease() {
+    let (fake, _watch, mut a) = leader().await;
+    let mut marked = fake.stored("leases", "l").unwrap();
+    marked["metadata"]["labels"] = json!({"team": "ai"});
+    marked["metadata"]["annotations"] = json!({"note": "kept"});
+    let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "uid-owner"});
+    marked["metadata"]["ownerReferences"] = json!([owner]);
+    fake.put_json("leases", marked.clone());
+    let holding = tokio::spawn(async move { a.hold().await });
+    fake.until_called(leases(Verb::Update).by("a"), 1).await;
+    holding.abort();
+    let renewed = fake.stored("leases", "l").unwrap();
+    for field in ["labels", "annotations", "ownerReferences"] {
+        assert_eq!(renewed["metadata"][field], marked["metadata"][field], "{field}");
+    }
+}

@@ -283,6 +283,60 @@ async fn a_bookmark_moves_the_version_that_is_resumed() {
     assert_eq!(fake.until_called(watches(), 2).await[1].query["resourceVersion"], "777");
 }
 
+/// The last event of a connection that ends at once has version 777, and the next one goes on there.
+async fn assert_resumed_after(event: &str, object: serde_json::Value) {
+    let fake = ScriptedApi::start().await;
+    fake.put(&config_map("a"));
+    let line = format!(r#"{{"type":"{event}","object":{object}}}"#);
+    fake.next(watches(), [Answer::Lines(vec![line], End::Close)]);
+    let _watched = Watched::start(client(&fake), timings());
+    assert_eq!(fake.until_called(watches(), 2).await[1].query["resourceVersion"], "777");
+    assert_eq!(fake.calls(lists()).len(), 1);
+}
+
+#[tokio::test]
+async fn a_deletion_moves_the_version_that_is_resumed() {
+    let mut deleted = config_map("a");
+    deleted.metadata.resource_version = Some("777".into());
+    assert_resumed_after("DELETED", serde_json::to_value(deleted).unwrap()).await;
+}
+
+#[tokio::test]
+async fn an_object_that_does_not_fit_moves_the_version_that_is_resumed() {
+    let metadata = json!({"namespace": "demo", "name": "bad", "resourceVersion": "777"});
+    assert_resumed_after("MODIFIED", json!({"metadata": metadata, "data": "no map"})).await;
+}
+
+#[tokio::test]
+async fn an_object_that_does_not_fit_does_not_keep_an_older_one_of_its_name() {
+    let fake = ScriptedApi::start().await;
+    fake.put(&config_map("a"));
+    let mut watched = Watched::start(client(&fake), timings());
+    assert_eq!(watched.next_change().await, "+a");
+    let metadata = json!({"namespace": "demo", "name": "a", "uid": "another"});
+    fake.mute("configmaps");
+    fake.put_json("configmaps", json!({"metadata": metadata, "data": "no map"}));
+    fake.compact("configmaps");
+    assert_eq!(watched.next_change().await, "-a", "the object of the first uid is gone");
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_while_a_list_is_under_way_stays() {
+    let fake = ScriptedApi::start().await;
+    fake.put(&config_map("a"));
+    let gate = Gate::default();
+    fake.next(lists(), [Answer::Late(gate.clone())]);
+    let mut watched = Watched::start(client(&fake), timings());
+    fake.until_called(lists(), 1).await;
+    let mut created = config_map("created");
+    created.metadata.resource_version = Some("9000".into());
+    watched.cache.absorb(created);
+    assert_eq!(watched.next_change().await, "+created");
+    gate.open();
+    assert_eq!(watched.next_change().await, "+a");
+    assert_eq!(watched.cache.len(), 2, "the list is older than the answer");
+}
+
 #[tokio::test]
 async fn an_event_cut_by_a_broken_connection_is_neither_lost_nor_reported_twice() {
     let fake = ScriptedApi::start().await;
