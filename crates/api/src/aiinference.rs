@@ -517,6 +517,11 @@ pub struct Resolved {
     #[serde(default)]
     #[schemars(length(max = 256))]
     pub profile: String,
+
+    /// Digest of the pod template. A Deployment whose template was changed together with its record is recognized by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub template: Option<String>,
 }
 
 /// A pod that was moved away from a node.

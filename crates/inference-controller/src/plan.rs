@@ -137,7 +137,7 @@ pub(crate) fn plan(
                     rollout.strategy,
                     planned_on,
                 )))),
-                Some(Child::Service(Box::new(service::service(valid, &revision)))),
+                Some(Child::Service(Box::new(service::service(valid, &revision, observed)))),
                 pod_disruption_budget::pod_disruption_budget(valid)
                     .map(|budget| Child::PodDisruptionBudget(Box::new(budget))),
             ]

@@ -19,8 +19,10 @@ use k8s_openapi::{
 };
 use kube::Resource;
 use quantity::Bytes;
-use sha2::{Digest, Sha256};
-use workload::gpu::{Gpus, NodeLabel};
+use workload::{
+    digest::digest,
+    gpu::{Gpus, NodeLabel},
+};
 
 use crate::InferenceArgs;
 
@@ -284,7 +286,7 @@ fn spec_hash(spec: &AIInferenceSpec) -> Result<String, Invalid> {
     // In the order of the struct's fields, and maps are sorted: the same spec gives the same bytes.
     let bytes =
         serde_json::to_vec(&spec).map_err(|error| Invalid(format!("the spec is not JSON: {error}")))?;
-    Ok(Sha256::digest(bytes).iter().take(8).map(|byte| format!("{byte:02x}")).collect())
+    Ok(digest(bytes, 8))
 }
 
 #[cfg(test)]

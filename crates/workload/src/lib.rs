@@ -6,6 +6,7 @@
 //!             quota, pace, lasting               what a quota lacks, how fast pods move, since when something is true
 //!  repeated:  redaction                          texts of others, without what looks like a secret
 //!  rendered:  template, kept_template, name      restricted pod templates, what is kept of them, names of children
+//!             digest                             short names of content
 //! ```
 //!
 //! Pure: no client, no cache, no clock, no environment. It knows no kind of this project, only Kubernetes' own kinds
@@ -18,6 +19,7 @@ pub mod claim;
 pub mod container;
 pub mod crashes;
 pub mod deployment;
+pub mod digest;
 pub mod event;
 pub mod gpu;
 pub mod kept_template;

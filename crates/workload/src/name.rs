@@ -2,7 +2,7 @@
 //!
 //! Stable: a name never changes while the object lives, and two objects never get the same one.
 
-use sha2::{Digest, Sha256};
+use crate::digest::digest;
 
 /// Longest name of a Service, and of anything that becomes a label value.
 const LONGEST: usize = 63;
@@ -39,8 +39,7 @@ fn hashed(name: &str, longest: usize) -> String {
 }
 
 fn hash(name: &str) -> String {
-    let digest = Sha256::digest(name);
-    digest.iter().take(HASH / 2).map(|byte| format!("{byte:02x}")).collect()
+    digest(name, HASH / 2)
 }
 
 #[cfg(test)]

@@ -7,11 +7,15 @@
 
 use std::sync::Arc;
 
-use api::{aiinference, labels};
+use api::{
+    aiinference::{self, AIInferenceStatus},
+    labels,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use workload::{
     deployment::{DeploymentView, Rendered},
+    digest::digest,
     kept_template::{LONGEST_RECORD, differences},
     pod::PodView,
 };
@@ -67,9 +71,19 @@ pub(super) fn revision<'a>(
         profile: profile.id.to_owned(),
         refresh: valid.refresh.clone(),
     };
-    let deployment = observed.deployment.as_ref().filter(|deployment| is_deployed(valid, deployment));
+    let deployed = observed.deployment.as_ref().filter(|deployment| is_deployed(valid, deployment));
+    let returned = returned(valid, observed);
+    // Whoever may change the Deployment may change the record, too. If the template that the status knows is still there,
+    // it is that which is kept; otherwise, in doubt, nothing is restarted.
+    let deployment = deployed.filter(|deployment| match &returned {
+        Some((older, _)) => {
+            !is_reported(&older.template, observed)
+                || deployment.kept_template.as_deref().is_some_and(|kept| is_reported(kept, observed))
+        }
+        None => true,
+    });
     let is_deployed = deployment.is_some();
-    let (kept, resolved, pods) = match (deployment, returned(valid, observed)) {
+    let (kept, resolved, pods) = match (deployment, returned) {
         (Some(deployment), _) => (
             deployment.kept_template.as_deref(),
             deployment.resolved.as_deref(),
@@ -107,7 +121,7 @@ impl Revision<'_> {
     /// As users see it.
     pub(super) fn resolved(&self) -> aiinference::Resolved {
         let Record { image, profile, .. } = self.record.clone();
-        aiinference::Resolved { image, profile }
+        aiinference::Resolved { image, profile, template: Some(digest_of(&self.template.to_string())) }
     }
 
     pub(super) fn ready(&self) -> impl Iterator<Item = &PodView> {
@@ -139,6 +153,19 @@ fn returned<'a>(
         is_of(valid, &recorded(Some(&rendered.resolved)), false).then_some((rendered, older.pods.as_slice()))
     });
     of_spec.max_by_key(|(_, pods)| pods.iter().filter(|pod| pod.is_ready).count())
+}
+
+/// Whether the status has this template for the spec as it is.
+fn is_reported(template: &str, observed: &Observed) -> bool {
+    let is_of_generation =
+        |status: &&AIInferenceStatus| Some(status.observed_generation) == observed.model.metadata.generation;
+    let resolved =
+        observed.model.status.as_ref().filter(is_of_generation).and_then(|status| status.resolved.as_ref());
+    resolved.and_then(|resolved| resolved.template.as_deref()) == Some(&digest_of(template))
+}
+
+fn digest_of(template: &str) -> String {
+    format!("sha256:{}", digest(template, 16))
 }
 
 /// As far as pods are concerned, and for this value of the annotation that asks for a newer rendering.

@@ -11,18 +11,35 @@ use super::{
     pod::ENGINE,
     revision::Revision,
 };
-use crate::{engine::HTTP_PORT, names, validate::ValidInference};
+use crate::{engine::HTTP_PORT, names, observe::Observed, validate::ValidInference};
 
-pub(super) fn service(valid: &ValidInference, revision: &Revision<'_>) -> Service {
+pub(super) fn service(valid: &ValidInference, revision: &Revision<'_>, observed: &Observed) -> Service {
     Service {
         metadata: metadata(valid, names::service(&valid.name)),
         spec: Some(ServiceSpec {
             selector: Some(selector(&valid.name)),
-            ports: Some(ports(&revision.template)),
+            ports: Some(all_ports(revision, observed)),
             ..ServiceSpec::default()
         }),
         ..Service::default()
     }
+}
+
+/// Those of the pods that serve stay until the last of them is gone; a port that a pod does not name reaches other pods
+/// only.
+fn all_ports(revision: &Revision<'_>, observed: &Observed) -> Vec<ServicePort> {
+    let mut all = ports(&revision.template);
+    let records = observed.older.iter().filter_map(|older| older.revision.rendered.as_deref());
+    let older = records.map(|rendered| &*rendered.template);
+    let deployed =
+        observed.deployment.iter().filter(|_| !revision.is_deployed && observed.pods().next().is_some());
+    let deployed = deployed.filter_map(|deployment| deployment.kept_template.as_deref());
+    for template in older.chain(deployed).filter_map(|template| serde_json::from_str(template).ok()) {
+        let more =
+            ports(&template).into_iter().filter(|port| all.iter().all(|known| known.name != port.name));
+        all.extend(more.collect::<Vec<_>>());
+    }
+    all
 }
 
 /// Those that the engine's container names, so that they always fit the pods that are kept.

@@ -1,18 +1,25 @@
 //! Plans as a whole: what is rendered, what is kept, and what the status says of what was observed.
 
+use std::sync::Arc;
+
 use api::{
-    aiinference::{AIInferenceStatus, Phase, Rollout},
+    aiinference::{AIInferenceStatus, Engine, Phase, Rollout},
     conditions, labels, reasons,
 };
 use k8s_openapi::{api::core::v1::PodTemplateSpec, apimachinery::pkg::apis::meta::v1::Time};
 use runtime::{events::Severity, refusal::Refusal};
-use workload::{crashes::Crash, gpu::Room};
+use workload::{
+    crashes::Crash,
+    deployment::{Rendered, ReplicaSetView},
+    gpu::Room,
+};
 
 use super::{
     Child, Deletion, LOOK_AGAIN_AFTER_LEFTOVER, LOOK_AGAIN_AFTER_OVERDUE, LOOK_AGAIN_AFTER_REFUSAL, Plan,
     refused, rejected,
 };
 use crate::{
+    observe::{Observed, Older},
     tests::{Scene, at, defaults, deployment_of},
     validate::{Invalid, validate},
 };
@@ -865,4 +872,51 @@ fn a_pod_that_is_replaced_is_no_rollout() {
     assert_eq!(reason(&status, conditions::PROGRESSING), ("True", reasons::COMPLETE));
     assert_eq!(reason(&status, conditions::READY), ("False", reasons::LOADING));
     assert_eq!(status.phase, Some(Phase::Loading));
+}
+
+/// Whoever may change the Deployment may change the record on it, too.
+#[test]
+fn a_template_that_was_changed_together_with_its_record_is_taken_back() {
+    let mut scene = Scene::ready(2);
+    let served = template(&scene.plan());
+    let forge = |observed: &mut Observed, keeps_record: bool| {
+        let deployment = observed.deployment.as_mut().unwrap();
+        let template = deployment.kept_template.clone().unwrap();
+        let resolved = deployment.resolved.clone().unwrap();
+        let forged: Box<str> = template.replace("vllm/vllm-openai", "evil/vllm").into();
+        deployment.kept_template = Some(forged);
+        let rendered = keeps_record.then(|| Box::new(Rendered { resolved, template }));
+        let revision = Arc::new(ReplicaSetView { rendered, ..ReplicaSetView::default() });
+        observed.older = vec![Older { revision, pods: observed.deployed.take().unwrap() }];
+    };
+    scene.observe(|observed| forge(observed, true));
+    let plan = scene.plan();
+    assert_eq!(template(&plan), served);
+    assert_eq!(condition(&plan.status, conditions::TEMPLATE_OUTDATED).0, "absent");
+
+    // Nothing is left of the template that the status knows: in doubt no pod is restarted.
+    let mut scene = Scene::ready(2);
+    scene.observe(|observed| forge(observed, false));
+    assert_ne!(template(&scene.plan()), served);
+}
+
+#[test]
+fn a_service_keeps_the_ports_of_pods_that_serve_while_the_engine_changes() {
+    let mut scene = Scene::new("{modelSource: pvc://m, engine: triton, gpu: {count: 1}}");
+    scene.settle(1);
+    let ports = |scene: &Scene| {
+        let plan = scene.plan();
+        let services = plan.children.iter().filter_map(|child| match child {
+            Child::Service(service) => Some(service.clone()),
+            Child::ConfigMap(_) | Child::Deployment(_) | Child::PodDisruptionBudget(_) => None,
+        });
+        let ports = services.flat_map(|service| service.spec.unwrap().ports.unwrap());
+        ports.filter_map(|port| port.name).collect::<Vec<_>>()
+    };
+    scene.edit_spec(|spec| spec.engine = Engine::Vllm);
+    assert_eq!(ports(&scene), ["http", "grpc", "metrics"], "before the new revision is deployed");
+    scene.roll();
+    assert_eq!(ports(&scene), ["http", "grpc", "metrics"], "while it rolls");
+    scene.settle(1);
+    assert_eq!(ports(&scene), ["http"]);
 }

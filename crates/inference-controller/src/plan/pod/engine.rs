@@ -10,8 +10,10 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 use quantity::Bytes;
-use sha2::{Digest, Sha256};
-use workload::template::{container_security, env_var, literal, non_empty, raise};
+use workload::{
+    digest::digest,
+    template::{container_security, env_var, literal, non_empty, raise},
+};
 
 use super::{ENGINE, probes, volumes};
 use crate::{
@@ -70,8 +72,7 @@ fn pre_stop(profile: &Profile) -> Vec<String> {
 /// The same for every pod of the object. It keeps out clients that have network access only: whatever may read the
 /// AIInference, one of its children or its events can compute it.
 fn closed_key(valid: &ValidInference) -> String {
-    let digest = Sha256::digest(format!("closed {}", valid.owner.uid));
-    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    digest(format!("closed {}", valid.owner.uid), 16)
 }
 
 /// Defaults first; what the user names wins.
