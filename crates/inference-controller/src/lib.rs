@@ -41,7 +41,7 @@ use runtime::{
 use workload::{
     claim::ClaimView,
     crashes::Crashes,
-    deployment::{DeploymentView, ReplicaSetView},
+    deployment::{DeploymentView, RenderedDeployment, ReplicaSetView},
     event::{ATTACH_FAILURES, EventView},
     lasting::Lasting,
     node::{Losses, NodeView},
@@ -54,7 +54,7 @@ use crate::{
     observe::{
         Observed, claim_key, count_managed, follow, follow_crashes, keys_by_instance, keys_on_lost, observe,
     },
-    plan::{Defaults, RenderedDeployment, due, plan, refused, rejected, runs},
+    plan::{Defaults, due, plan, refused, rejected, runs},
     validate::{Invalid, OwnAccount, ValidInference, validate},
 };
 

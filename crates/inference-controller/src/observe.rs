@@ -21,7 +21,7 @@ use runtime::cache::{Cache, Key};
 use workload::{
     claim::ClaimView,
     crashes::{Crash, Crashes},
-    deployment::{DeploymentView, ReplicaSetView},
+    deployment::{DeploymentView, Older, ReplicaSetView},
     event::EventView,
     gpu::{Room, rooms},
     node::{Losses, Lost, NodeView},
@@ -54,13 +54,6 @@ pub(crate) struct Observed {
     pub(crate) crashes: BTreeMap<String, Crash>,
     /// What was true when it was planned last, and since when.
     pub(crate) lasting: BTreeMap<String, Timestamp>,
-}
-
-/// A revision of another template than the Deployment's, and its pods; there is at least one.
-#[derive(Clone, Debug)]
-pub(crate) struct Older {
-    pub(crate) revision: Arc<ReplicaSetView>,
-    pub(crate) pods: Vec<Arc<PodView>>,
 }
 
 /// The nodes, as far as they matter to one AIInference.

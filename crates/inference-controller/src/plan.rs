@@ -13,7 +13,7 @@ use k8s_openapi::api::{
 use runtime::{events::Note, refusal::Refusal};
 use serde::Serialize;
 
-use workload::{crashes::Log, pace::Allowance};
+use workload::{crashes::Log, deployment::RenderedDeployment, pace::Allowance};
 
 use crate::{
     observe::Observed,
@@ -37,7 +37,6 @@ mod status;
 
 use conditions::Decided;
 pub(crate) use defaults::Defaults;
-pub(crate) use deployment::RenderedDeployment;
 pub(crate) use nodes::{due, record};
 pub(crate) use pod::ENGINE;
 pub(crate) use revision::runs;

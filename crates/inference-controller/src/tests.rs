@@ -11,14 +11,14 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde_json::json;
 use workload::{
-    deployment::{Rendered, ReplicaSetView},
+    deployment::{Older, Rendered, ReplicaSetView},
     pace::Allowance,
     pod::PodView,
 };
 
 use crate::{
     Args, InferenceArgs, NAME, names,
-    observe::{Nodes, Observed, Older},
+    observe::{Nodes, Observed},
     plan::{Child, Defaults, Plan, plan},
     validate::validate,
 };

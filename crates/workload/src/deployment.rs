@@ -1,6 +1,6 @@
 //! Deployments and their revisions, as far as decisions need them.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use api::labels;
 use k8s_openapi::{
@@ -8,13 +8,14 @@ use k8s_openapi::{
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
 };
 use kube::Resource;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::{
     kept_template::differences,
     metadata::{Condition, Instance, narrow},
+    pod::PodView,
 };
 
 /// A ReplicaSet: which revision it is.
@@ -34,6 +35,13 @@ pub struct ReplicaSetView {
 pub struct Rendered {
     pub resolved: Box<str>,
     pub template: Box<str>,
+}
+
+/// A revision of another template than the Deployment's, and its pods; there is at least one.
+#[derive(Clone, Debug)]
+pub struct Older {
+    pub revision: Arc<ReplicaSetView>,
+    pub pods: Vec<Arc<PodView>>,
 }
 
 /// Tells pod templates apart.
@@ -78,6 +86,46 @@ pub struct DeploymentView {
     pub replaces: bool,
     /// Why pods cannot be created.
     pub creation_failure: Option<Condition>,
+}
+
+/// A Deployment whose pod template may have fields that this release does not know.
+#[derive(Clone, Debug, Serialize)]
+pub struct RenderedDeployment {
+    pub metadata: ObjectMeta,
+    pub spec: Value,
+    /// Version of the Deployment that this was planned on; `None` if there was none.
+    #[serde(skip)]
+    pub planned_on: Option<String>,
+}
+
+/// Written as what it is; the derived form allocates its names, and names of metrics must be static.
+impl Resource for RenderedDeployment {
+    type DynamicType = ();
+    type Scope = <Deployment as Resource>::Scope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        Deployment::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        Deployment::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        Deployment::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        Deployment::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
 }
 
 #[derive(Deserialize)]

@@ -6,6 +6,7 @@
 //!             quota, pace, lasting               what a quota lacks, how fast pods move, since when something is true
 //!  repeated:  redaction                          texts of others, without what looks like a secret
 //!  rendered:  template, kept_template, name      restricted pod templates, what is kept of them, names of children
+//!             revision                           which recorded template a spec gets
 //!             digest                             short names of content
 //! ```
 //!
@@ -30,6 +31,7 @@ pub mod pace;
 pub mod pod;
 pub mod quota;
 pub mod redaction;
+pub mod revision;
 pub mod template;
 
 mod metadata;

@@ -13,6 +13,7 @@ use workload::{
     kept_template::summary,
     node::Loss,
     pod::{Container, PodView},
+    revision::Revision,
 };
 
 use super::{
@@ -22,7 +23,6 @@ use super::{
     },
     nodes::Moves,
     pod::{ENGINE, LOADER},
-    revision::Revision,
     rollout::Decision,
 };
 use crate::{

@@ -1,64 +1,16 @@
 //! The Deployment: how many pods, and how a change reaches them.
 
-use std::borrow::Cow;
-
 use k8s_openapi::{
-    api::apps::v1::{Deployment, DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment},
-    apimachinery::pkg::{
-        apis::meta::v1::{LabelSelector, ObjectMeta},
-        util::intstr::IntOrString,
-    },
+    api::apps::v1::{DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment},
+    apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
 };
-use kube::Resource;
-use serde::Serialize;
-use serde_json::Value;
+use workload::{deployment::RenderedDeployment, revision::Revision};
 
 use super::{
     metadata::{metadata, selector},
-    revision::Revision,
     rollout::Strategy,
 };
 use crate::{names, validate::ValidInference};
-
-/// A Deployment whose pod template may have fields that this release does not know.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct RenderedDeployment {
-    pub(crate) metadata: ObjectMeta,
-    pub(crate) spec: Value,
-    /// Version of the Deployment that this was planned on; `None` if there was none.
-    #[serde(skip)]
-    pub(crate) planned_on: Option<String>,
-}
-
-/// Written as what it is; the derived form allocates its names, and names of metrics must be static.
-impl Resource for RenderedDeployment {
-    type DynamicType = ();
-    type Scope = <Deployment as Resource>::Scope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        Deployment::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        Deployment::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        Deployment::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        Deployment::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
 
 /// How Kubernetes writes "no deadline". A model may load for hours, and whether it has taken too long is our decision.
 const NO_DEADLINE: i32 = i32::MAX;
@@ -76,7 +28,7 @@ pub(super) fn deployment(
         Strategy::Replace => (0, 1),
     };
     let mut metadata = metadata(valid, names::deployment(&valid.name));
-    metadata.annotations = Some(revision.annotations(valid).into_iter().collect());
+    metadata.annotations = Some(revision.annotations(valid.generation));
     let spec = DeploymentSpec {
         replicas: Some(valid.replicas),
         selector: LabelSelector { match_labels: Some(selector(&valid.name)), ..LabelSelector::default() },

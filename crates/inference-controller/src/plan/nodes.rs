@@ -18,9 +18,10 @@ use workload::{
     node::{Loss, Lost},
     pace::Allowance,
     pod::PodView,
+    revision::Revision,
 };
 
-use super::{Deletion, pod::ENGINE, revision::Revision};
+use super::{Deletion, pod::ENGINE};
 use crate::{observe::Observed, validate::ValidInference};
 
 /// What is done about the lost nodes under one AIInference.

@@ -7,14 +7,17 @@ use std::time::Duration;
 
 use api::aiinference::Rollout;
 use jiff::Timestamp;
-use workload::{deployment::DeploymentView, gpu::Fit, pod::PodView, quota::Exceeded};
-
-use super::{
-    faults::{claim_fault, demand},
+use workload::{
+    deployment::{DeploymentView, Older},
+    gpu::Fit,
+    pod::PodView,
+    quota::Exceeded,
     revision::Revision,
 };
+
+use super::faults::{claim_fault, demand};
 use crate::{
-    observe::{Observed, Older},
+    observe::Observed,
     validate::{Source, ValidInference},
 };
 

@@ -5,11 +5,11 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use serde_json::Value;
+use workload::revision::Revision;
 
 use super::{
     metadata::{metadata, selector},
-    pod::ENGINE,
-    revision::Revision,
+    revision::engine_of,
 };
 use crate::{engine::HTTP_PORT, names, observe::Observed, validate::ValidInference};
 
@@ -44,9 +44,7 @@ fn all_ports(revision: &Revision<'_>, observed: &Observed) -> Vec<ServicePort> {
 
 /// Those that the engine's container names, so that they always fit the pods that are kept.
 fn ports(template: &Value) -> Vec<ServicePort> {
-    let containers = template.pointer("/spec/containers").and_then(Value::as_array);
-    let engine = containers.into_iter().flatten().find(|container| container["name"] == ENGINE);
-    let ports = engine.and_then(|engine| engine["ports"].as_array()).into_iter().flatten();
+    let ports = engine_of(template).and_then(|engine| engine["ports"].as_array()).into_iter().flatten();
     let port = |port: &Value| {
         let name = port["name"].as_str()?;
         Some(ServicePort {

@@ -6,12 +6,12 @@ use api::aiinference::{AIInferenceStatus, Migration};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use runtime::conditions::{merged, whole_seconds};
-use workload::{gpu::Gpus, pod::PodView};
+use workload::{gpu::Gpus, pod::PodView, revision::Revision};
 
 use super::{
     conditions::{Counts, Judged},
     metadata::selector,
-    revision::Revision,
+    revision::resolved,
     service,
 };
 use crate::{observe::Observed, validate::ValidInference};
@@ -36,7 +36,7 @@ pub(super) fn of_valid(
     AIInferenceStatus {
         url: Some(service::url(valid)),
         selector: Some(joined(&valid.name)),
-        resolved: Some(revision.resolved()),
+        resolved: Some(resolved(revision)),
         gpu: valid.gpus.as_ref().and_then(Gpus::product_names),
         migrations,
         ..written(observed, judged, now)

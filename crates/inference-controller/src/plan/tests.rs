@@ -10,7 +10,7 @@ use k8s_openapi::{api::core::v1::PodTemplateSpec, apimachinery::pkg::apis::meta:
 use runtime::{events::Severity, refusal::Refusal};
 use workload::{
     crashes::Crash,
-    deployment::{Rendered, ReplicaSetView},
+    deployment::{Older, Rendered, ReplicaSetView},
     gpu::Room,
 };
 
@@ -19,7 +19,7 @@ use super::{
     refused, rejected,
 };
 use crate::{
-    observe::{Observed, Older},
+    observe::Observed,
     tests::{Scene, at, defaults, deployment_of},
     validate::{Invalid, validate},
 };
