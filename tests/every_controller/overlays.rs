@@ -6,7 +6,7 @@ use std::{
     process::Command,
 };
 
-use api::controllers::Controller;
+use api::controllers::{Controller, REGISTRY};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Namespace};
 use kube::api::DynamicObject;
 use local_cluster::ClusterSpec;
@@ -80,8 +80,7 @@ async fn two_replicas_are_deployed_and_the_images_of_an_overlay_arrive_in_the_fl
             let path = folder.join("kustomization.yaml");
             let mut expected = args_of(&kubectl, &deploy(controller).join("base"));
             for program in controller.programs {
-                let (image, other) =
-                    (format!("ghcr.io/ai-controllers/{}", program.name), "registry.example/it:9.9");
+                let (image, other) = (format!("{REGISTRY}/{}", program.name), "registry.example/it:9.9");
                 let text = fs::read_to_string(&path).unwrap();
                 let (before, after) = text.split_once(&format!("{image}\n")).expect("the image of a program");
                 // Its tag is on the next line.

@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
+use api::controllers::REGISTRY;
 use k8s_openapi::api::{
     apps::v1::{Deployment, ReplicaSet},
     coordination::v1::Lease,
@@ -112,8 +113,8 @@ impl Running {
 
 /// Gives the same program another name, as a new version has, and waits until both replicas run it.
 async fn upgrade(scene: &Scene<'_>) {
-    let image = format!("ghcr.io/ai-controllers/{CONTROLLER}:next");
-    scene.load_image(&tests::layout(&format!("ghcr.io/ai-controllers/{CONTROLLER}:dev")), &image).unwrap();
+    let image = format!("{REGISTRY}/{CONTROLLER}:next");
+    scene.load_image(&tests::layout(&format!("{REGISTRY}/{CONTROLLER}:dev")), &image).unwrap();
     let deployments: Api<Deployment> = Api::namespaced(scene.client(), NAMESPACE);
     let containers = json!([{ "name": "controller", "image": image }]);
     let patch = Patch::Strategic(json!({ "spec": { "template": { "spec": { "containers": containers } } } }));

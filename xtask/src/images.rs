@@ -2,8 +2,8 @@
 //!
 //! Here is what an image is called and the order of the steps; `programs` builds and examines the programs, `pack` writes images,
 //! `deliver` hands them on. The same programs of the same commit give the same digests, wherever they are packed.
-//! Which programs are released is in `api::controllers`; registries and tags are decided here, and a test compares the
-//! manifests in `deploy` with them.
+//! Which programs are released, and where, is in `api::controllers`; tags are decided here, and a test compares the manifests
+//! in `deploy` with them.
 #![expect(clippy::print_stdout, reason = "what this command prints is what it is for")]
 
 mod certificates;
@@ -17,7 +17,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use api::controllers::{self, Program};
+use api::controllers::{self, Program, REGISTRY};
 use serde::Serialize;
 
 use crate::steps::target_folder;
@@ -69,8 +69,7 @@ const OF_TESTS: [Program; 2] = [
     Program { name: "test-engine", description: "Behaves like an inference engine" },
 ];
 
-/// Where released images are, and where nothing is: nodes must have the images of tests already.
-const RELEASED_AT: &str = "ghcr.io/ai-controllers";
+/// Where nothing is: nodes must have the images of tests already.
 const TESTS_AT: &str = "local.test";
 const TESTS_TAG: &str = "1";
 
@@ -111,7 +110,7 @@ impl Build {
 impl Image {
     fn reference(&self, build: Build) -> String {
         match self.purpose {
-            Purpose::Released => format!("{RELEASED_AT}/{}:{}", self.program.name, build.tag()),
+            Purpose::Released => self.program.image(build.tag()),
             Purpose::Tests => format!("{TESTS_AT}/{}:{TESTS_TAG}", self.program.name),
         }
     }
@@ -228,7 +227,7 @@ fn packed(
 }
 
 fn keep_budgets(images: &[Packed]) -> anyhow::Result<()> {
-    let released = |image: &&Packed| image.reference.starts_with(RELEASED_AT);
+    let released = |image: &&Packed| image.reference.starts_with(REGISTRY);
     for image in images.iter().filter(released) {
         let sizes =
             [("program", image.binary_bytes, PROGRAM_BUDGET), ("image", image.archive_bytes, IMAGE_BUDGET)];
@@ -278,7 +277,7 @@ mod tests {
     }
 
     fn released(name: &str) -> String {
-        format!("{RELEASED_AT}/{name}")
+        format!("{REGISTRY}/{name}")
     }
 
     fn manifests(folder: &Path, found: &mut Vec<(PathBuf, String)>) {

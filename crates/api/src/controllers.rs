@@ -50,10 +50,20 @@ pub const CONTROLLERS: &[Controller] = &[Controller {
     programs: &[MODEL_TRANSFER],
 }];
 
-const MODEL_TRANSFER: Program = Program {
+pub const MODEL_TRANSFER: Program = Program {
     name: "model-transfer",
     description: "Copies models between an S3-compatible store and a folder",
 };
+
+/// Where released images are.
+pub const REGISTRY: &str = "ghcr.io/ai-controllers";
+
+impl Program {
+    /// The released image with this tag.
+    pub fn image(&self, tag: &str) -> String {
+        format!("{REGISTRY}/{}:{tag}", self.name)
+    }
+}
 
 /// Every program that is released as an image, once: the controllers, then what they start in pods.
 pub fn released() -> Vec<Program> {

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use api::{aiinference::AIInference, labels};
+use api::{aiinference::AIInference, controllers::MODEL_TRANSFER, labels};
 use clap::Parser;
 use jiff::Timestamp;
 use k8s_openapi::api::{
@@ -86,7 +86,7 @@ pub struct Args {
 #[derive(clap::Args, Clone, Debug)]
 pub struct InferenceArgs {
     /// Image that copies a model into a pod before the engine starts
-    #[arg(long, default_value = concat!("ghcr.io/ai-controllers/model-transfer:", env!("CARGO_PKG_VERSION")))]
+    #[arg(long, default_value_t = MODEL_TRANSFER.image(env!("CARGO_PKG_VERSION")))]
     pub loader_image: String,
 
     /// Image of vLLM; default: the one that this release was made for
