@@ -24,8 +24,9 @@ use workload::{
     deployment::{DeploymentView, Older, ReplicaSetView},
     event::EventView,
     gpu::{Room, rooms},
-    node::{Losses, Lost, NodeView},
+    node::{Losses, NodeView},
     pod::{Instance, PodView},
+    stranded::Nodes,
 };
 
 use crate::{Context, names};
@@ -54,18 +55,6 @@ pub(crate) struct Observed {
     pub(crate) crashes: BTreeMap<String, Crash>,
     /// What was true when it was planned last, and since when.
     pub(crate) lasting: BTreeMap<String, Timestamp>,
-}
-
-/// The nodes, as far as they matter to one AIInference.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Nodes {
-    /// Those under its pods that are lost, by name.
-    pub(crate) lost: BTreeMap<String, Lost>,
-    /// How many of the cluster's nodes are down; counted only if one under its pods is.
-    pub(crate) down: usize,
-    pub(crate) all: usize,
-    /// Nodes or pods cannot be watched just now, so what is known of them may be out of date.
-    pub(crate) is_blind: bool,
 }
 
 pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Observed {

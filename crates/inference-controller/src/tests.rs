@@ -14,11 +14,12 @@ use workload::{
     deployment::{Older, Rendered, ReplicaSetView},
     pace::Allowance,
     pod::PodView,
+    stranded::Nodes,
 };
 
 use crate::{
     Args, InferenceArgs, NAME, names,
-    observe::{Nodes, Observed},
+    observe::Observed,
     plan::{Child, Defaults, Plan, plan},
     validate::validate,
 };

@@ -3,7 +3,8 @@
 //! ```text
 //!  seen:      pod, node, claim, deployment, event narrow views, decoded from what a watch delivers
 //!  judged:    container, crashes, gpu, claim     why a pod does not start or stay, what fits where
-//!             quota, pace, lasting               what a quota lacks, how fast pods move, since when something is true
+//!             quota, lasting                     what a quota lacks, since when something is true
+//!             stranded, pace                     which pods leave lost nodes, and how fast
 //!  repeated:  redaction                          texts of others, without what looks like a secret
 //!  rendered:  template, kept_template, name      restricted pod templates, what is kept of them, names of children
 //!             revision                           which recorded template a spec gets
@@ -32,6 +33,7 @@ pub mod pod;
 pub mod quota;
 pub mod redaction;
 pub mod revision;
+pub mod stranded;
 pub mod template;
 
 mod metadata;

@@ -1,24 +1,18 @@
-//! Pods on nodes that are lost: which of them are replaced, when, and what the status says of it. Pure.
-//!
-//! A pod is deleted as a user would do it, never by force: on a node that is only cut off it may still run. Its
-//! ReplicaSet makes another one at once; the old one stays `Terminating` until its node is back or is declared dead. A
-//! pod that is ready on a node whose kubelet still reports is left alone: it serves.
+//! What becomes of the pods of one AIInference that are on lost nodes, and what the status says of it. Pure.
 
 use std::time::Duration;
 
 use api::{aiinference::Migration, reasons};
 use jiff::Timestamp;
-use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use runtime::{
     conditions::whole_seconds,
     events::{Note, Severity},
 };
 
 use workload::{
-    node::{Loss, Lost},
     pace::Allowance,
-    pod::PodView,
     revision::Revision,
+    stranded::{Stranded, StrandedPods, Terms},
 };
 
 use super::{Deletion, pod::ENGINE};
@@ -37,32 +31,12 @@ pub(super) struct Moves {
     pub(super) look_again: Option<Duration>,
 }
 
-/// A pod on a lost node.
-struct Stranded<'a> {
-    pod: &'a PodView,
-    node: &'a str,
-    lost: Lost,
-    /// How much longer its node may take to come back.
-    left: Duration,
-}
-
-/// When so many nodes are down, it is more likely that the control plane is cut off than that they are dead. Kubernetes
-/// itself stops evicting from a zone at the same share.
-const TOO_MANY_DOWN_PERCENT: usize = 55;
-/// A node that comes back starts no reconcile of objects with pods on the others.
-const LOOK_AGAIN_WHILE_TOO_MANY_ARE_DOWN: Duration = Duration::from_secs(10);
-/// Nodes and pods are watched apart: a node may be seen after the first pod on it.
-const NODES_ARE_SEEN_WITHIN: Duration = Duration::from_secs(5);
 /// In the status.
 const MIGRATIONS_KEPT: usize = 10;
 
 /// uids of the pods that may be replaced now, if the pace allows it; in the order in which they go.
 pub(crate) fn due<'a>(valid: &ValidInference, observed: &'a Observed, now: Timestamp) -> Vec<&'a str> {
-    if valid.pods.paused || too_many_are_down(observed) || observed.nodes.is_blind {
-        return Vec::new();
-    }
-    let due = stranded(valid, observed, now).into_iter().filter(|stranded| stranded.left.is_zero());
-    due.map(|stranded| stranded.pod.uid()).collect()
+    stranded(valid, observed, now).due()
 }
 
 /// `allowance`: `None` while the API server refuses the children.
@@ -74,28 +48,34 @@ pub(super) fn moves(
     now: Timestamp,
 ) -> Moves {
     let stranded = stranded(valid, observed, now);
-    let is_allowed = |pod: &PodView| allowance.is_some_and(|allowance| allowance.pods.contains(pod.uid()));
-    let (go, stay): (Vec<&Stranded<'_>>, Vec<&Stranded<'_>>) =
-        stranded.iter().partition(|stranded| is_allowed(stranded.pod));
-    let look_again = if stay.is_empty() || valid.pods.paused {
-        None
-    } else if too_many_are_down(observed) || observed.nodes.is_blind {
-        Some(LOOK_AGAIN_WHILE_TOO_MANY_ARE_DOWN)
-    } else {
-        let waits = stay.iter().map(|stranded| stranded.left).filter(|left| !left.is_zero());
-        waits.chain(allowance.and_then(|allowance| allowance.look_again)).min()
-    };
-    let deletion = |stranded: &&Stranded<'_>| Deletion::LostPod {
-        pod: Box::new(identity(stranded.pod)),
-        migration: Box::new(migration(stranded, now)),
-        note: note(stranded),
-    };
+    let leaving = allowance.into_iter().flat_map(|allowance| stranded.leaving(allowance));
+    let deletions: Vec<Deletion> = leaving.map(|stranded| deletion(stranded, now)).collect();
     Moves {
-        deletions: go.iter().map(deletion).collect(),
-        under_way: !go.is_empty() || migrations_are_under_way(valid, revision, observed),
-        waits_for: stay.first().map(|first| waiting(first, outlook(valid, observed, allowance))),
+        under_way: !deletions.is_empty() || migrations_are_under_way(valid, revision, observed),
+        deletions,
+        waits_for: stranded.waits_for(allowance),
         migrations: settled(observed),
-        look_again,
+        look_again: stranded.look_again(allowance),
+    }
+}
+
+fn stranded<'a>(valid: &ValidInference, observed: &'a Observed, now: Timestamp) -> StrandedPods<'a> {
+    let terms = Terms { patience: valid.node_failure, is_paused: valid.pods.paused, container: ENGINE };
+    StrandedPods::of(observed.pods(), &observed.nodes, &terms, now)
+}
+
+fn deletion(stranded: &Stranded<'_>, now: Timestamp) -> Deletion {
+    let (severity, reason, message) = (Severity::Warning, stranded.reason(), stranded.message());
+    Deletion::LostPod {
+        pod: Box::new(stranded.identity()),
+        migration: Box::new(Migration {
+            pod: stranded.pod.name().to_owned(),
+            from_node: stranded.node.to_owned(),
+            to_node: None,
+            reason: reason.to_owned(),
+            time: Some(whole_seconds(now)),
+        }),
+        note: Note { severity, reason, message },
     }
 }
 
@@ -104,36 +84,6 @@ pub(crate) fn record(migrations: &mut Vec<Migration>, new: Migration) {
     migrations.push(new);
     let surplus = migrations.len().saturating_sub(MIGRATIONS_KEPT);
     migrations.drain(..surplus);
-}
-
-fn stranded<'a>(valid: &ValidInference, observed: &'a Observed, now: Timestamp) -> Vec<Stranded<'a>> {
-    let stranded = observed.pods().filter_map(|pod| {
-        let node = pod.node.as_deref()?;
-        let lost = *observed.nodes.lost.get(node)?;
-        // It serves: its kubelet reports it, or has reported it after the node was last seen to be lost.
-        let came_back = pod.ready_turned.is_some_and(|turned| turned > lost.reported);
-        if lost.how == Loss::NotReady && serves(pod) || pod.is_ready && came_back {
-            return None;
-        }
-        let patience = match lost.how {
-            Loss::NotReady | Loss::Unreachable => valid.node_failure,
-            Loss::Deleted => valid.node_failure.max(NODES_ARE_SEEN_WITHIN),
-        };
-        // Clock skew can make this negative; treat it as zero.
-        let gone_for = Duration::try_from(now.duration_since(lost.since)).unwrap_or_default();
-        Some(Stranded { pod, node, lost, left: patience.saturating_sub(gone_for) })
-    });
-    stranded.collect()
-}
-
-/// As its kubelet says it of the engine. When a node ceases to be ready, the control plane takes the condition Ready from
-/// all pods on it, and their kubelet gives it back up to ten seconds later.
-fn serves(pod: &PodView) -> bool {
-    pod.is_ready || pod.container(ENGINE).is_some_and(|engine| engine.ready)
-}
-
-fn too_many_are_down(observed: &Observed) -> bool {
-    observed.nodes.down * 100 > observed.nodes.all * TOO_MANY_DOWN_PERCENT
 }
 
 /// Those that the status has already, with the nodes that their replacements have found since.
@@ -172,76 +122,18 @@ fn migrations_are_under_way(valid: &ValidInference, revision: &Revision<'_>, obs
     status.conditions.iter().any(|condition| condition.reason == reasons::MIGRATING)
 }
 
-fn migration(stranded: &Stranded<'_>, now: Timestamp) -> Migration {
-    Migration {
-        pod: stranded.pod.name().to_owned(),
-        from_node: stranded.node.to_owned(),
-        to_node: None,
-        reason: reason(stranded.lost.how).to_owned(),
-        time: Some(whole_seconds(now)),
-    }
-}
-
-fn note(stranded: &Stranded<'_>) -> Note {
-    Note {
-        severity: Severity::Warning,
-        reason: reason(stranded.lost.how),
-        message: format!("node {} {}; pod {} is replaced", stranded.node, how(stranded), stranded.pod.name()),
-    }
-}
-
-fn waiting(stranded: &Stranded<'_>, outlook: &str) -> String {
-    format!("node {} {}; pod {} {outlook}", stranded.node, how(stranded), stranded.pod.name())
-}
-
-/// What becomes of a pod that is still on a lost node.
-fn outlook(valid: &ValidInference, observed: &Observed, allowance: Option<&Allowance>) -> &'static str {
-    if valid.pods.paused {
-        "stays while spec.paused is set"
-    } else if allowance.is_none() {
-        "stays until the children are accepted"
-    } else if too_many_are_down(observed) {
-        "stays while most nodes are down, because the control plane may be cut off"
-    } else if observed.nodes.is_blind {
-        "stays while nodes or pods cannot be watched"
-    } else {
-        "is replaced unless the node comes back"
-    }
-}
-
-fn how(stranded: &Stranded<'_>) -> &'static str {
-    match stranded.lost.how {
-        Loss::NotReady => "is not ready",
-        Loss::Unreachable => "does not answer",
-        Loss::Deleted => "was deleted",
-    }
-}
-
-fn reason(loss: Loss) -> &'static str {
-    match loss {
-        Loss::NotReady => reasons::NODE_NOT_READY,
-        Loss::Unreachable => reasons::NODE_UNREACHABLE,
-        Loss::Deleted => reasons::NODE_DELETED,
-    }
-}
-
-/// What a deletion needs, so that it reaches this very pod as it was seen.
-fn identity(pod: &PodView) -> Pod {
-    let ObjectMeta { name, namespace, uid, resource_version, .. } = pod.metadata.clone();
-    Pod {
-        metadata: ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() },
-        ..Pod::default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use api::conditions;
 
+    use workload::{
+        node::{Loss, Lost},
+        stranded::Nodes,
+    };
+
     use crate::{
-        observe::Nodes,
         tests::{Scene, at, defaults},
         validate::validate,
     };
@@ -304,30 +196,6 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_due_when_its_node_has_been_lost_for_as_long_as_the_user_says() {
-        assert_eq!(due_in(&scene(Loss::Unreachable, 29)), [""; 0]);
-        assert_eq!(due_in(&scene(Loss::Unreachable, 30)), ["b"]);
-        let look_again =
-            |seconds| plan(&scene(Loss::Unreachable, seconds), &allowing(&[], None)).requeue_after;
-        assert_eq!(look_again(12), Some(Duration::from_secs(18)), "the very moment");
-    }
-
-    #[test]
-    fn a_ready_pod_on_a_node_whose_kubelet_still_reports_is_left_alone() {
-        let mut scene = scene(Loss::NotReady, 900);
-        assert_eq!(due_in(&scene), [""; 0]);
-        let kept = plan(&scene, &allowing(&[], None));
-        assert_eq!((kept.status.ready_replicas, kept.requeue_after), (2, None));
-        scene.pods(&["{name: a, ready: true, node: gpu-0}", "{name: b, node: gpu-1}"]);
-        assert_eq!(due_in(&scene), ["b"], "one that does not serve is replaced");
-        let marked = "{name: b, node: gpu-1, containers: [{name: engine, ready: true}]}";
-        scene.pods(&["{name: a, ready: true, node: gpu-0}", marked]);
-        assert_eq!(due_in(&scene), [""; 0], "the condition is taken from it when its node is not ready");
-        lose(&mut scene, Loss::Unreachable, 900, 1);
-        assert_eq!(due_in(&scene), ["b"], "of a node that does not answer it says nothing");
-    }
-
-    #[test]
     fn a_pod_on_a_node_that_does_not_answer_is_not_counted_as_ready() {
         let status = plan(&scene(Loss::Unreachable, 1), &allowing(&[], None)).status;
         assert_eq!((status.ready_replicas, status.updated_ready_replicas), (1, 1));
@@ -337,22 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_stays_for_now_is_not_said_to_be_replaced() {
-        let said = |edit: fn(&mut Scene)| {
-            let mut scene = scene(Loss::Unreachable, 1);
-            edit(&mut scene);
-            let status = plan(&scene, &allowing(&[], None)).status;
-            status.conditions.into_iter().find(|c| c.type_ == conditions::READY).unwrap().message
-        };
-        assert!(said(|_| ()).ends_with("pod b is replaced unless the node comes back"));
-        let paused = said(|scene| scene.edit_spec(|spec| spec.pods.paused = true));
-        assert!(paused.ends_with("pod b stays while spec.paused is set"), "{paused}");
-        let down = said(|scene| lose(scene, Loss::Unreachable, 1, 3));
-        assert!(
-            down.ends_with("pod b stays while most nodes are down, because the control plane may be cut off")
-        );
-        let blind = said(|scene| scene.observe(|observed| observed.nodes.is_blind = true));
-        assert!(blind.ends_with("pod b stays while nodes or pods cannot be watched"));
+    fn a_pod_stays_until_the_children_are_accepted() {
         let observed = scene(Loss::Unreachable, 1).observed();
         let valid = validate(&observed.model).unwrap();
         let conflict = runtime::refusal::Refusal::OwnershipConflict("no".into());
@@ -362,62 +215,11 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_node_gets_a_moment_to_be_seen() {
-        let mut quick = scene(Loss::Deleted, 4);
-        quick.edit_spec(|spec| spec.node_failure_seconds = 0);
-        assert_eq!(due_in(&quick), [""; 0]);
-        lose(&mut quick, Loss::Deleted, 5, 1);
-        assert_eq!(due_in(&quick), ["b"]);
-    }
-
-    #[test]
     fn pods_of_an_older_revision_are_replaced_too() {
         let mut scene = scene(Loss::Unreachable, 30);
         scene.roll();
         lose(&mut scene, Loss::Unreachable, 30, 1);
         assert_eq!(due_in(&scene), ["b"]);
-    }
-
-    #[test]
-    fn nothing_is_due_while_more_than_55_percent_of_the_nodes_are_down() {
-        let mut scene = scene(Loss::Unreachable, 900);
-        lose(&mut scene, Loss::Unreachable, 900, 2);
-        assert_eq!(due_in(&scene), ["b"]);
-        lose(&mut scene, Loss::Unreachable, 900, 3);
-        assert_eq!(due_in(&scene), [""; 0]);
-        assert_eq!(plan(&scene, &allowing(&[], None)).requeue_after, Some(Duration::from_secs(10)));
-    }
-
-    #[test]
-    fn nothing_is_due_while_nodes_or_pods_cannot_be_watched() {
-        let mut scene = scene(Loss::Unreachable, 900);
-        scene.observe(|observed| observed.nodes.is_blind = true);
-        assert_eq!(due_in(&scene), [""; 0]);
-    }
-
-    #[test]
-    fn a_pod_that_was_seen_ready_after_its_node_was_lost_is_left_alone() {
-        let mut scene = scene(Loss::Unreachable, 900);
-        let ready = format!(
-            "{{name: b, node: gpu-1, conditions: [{{type: Ready, status: 'True', lastTransitionTime: '{}'}}]}}",
-            at(-100)
-        );
-        scene.pods(&["{name: a, ready: true, node: gpu-0}", &ready]);
-        assert_eq!(due_in(&scene), [""; 0]);
-        // Its node reported NotReady then, and has fallen silent since.
-        scene.observe(|observed| {
-            observed.nodes.lost.values_mut().for_each(|lost| lost.reported = at(-99));
-        });
-        assert_eq!(due_in(&scene), ["b"]);
-    }
-
-    #[test]
-    fn nothing_is_due_of_what_is_paused() {
-        let mut scene = scene(Loss::Unreachable, 900);
-        scene.edit_spec(|spec| spec.pods.paused = true);
-        assert_eq!(due_in(&scene), [""; 0]);
-        lose(&mut scene, Loss::Unreachable, 12, 1);
-        assert_eq!(plan(&scene, &allowing(&[], None)).requeue_after, None);
     }
 
     #[test]
@@ -433,13 +235,6 @@ mod tests {
         let progressing = plan.status.conditions.iter().find(|c| c.type_ == conditions::PROGRESSING).unwrap();
         assert_eq!((progressing.status.as_str(), progressing.reason.as_str()), ("True", reasons::MIGRATING));
         assert_eq!(note.message, "node gpu-1 does not answer; pod b is replaced");
-    }
-
-    #[test]
-    fn what_must_wait_for_others_waits_until_it_may_go() {
-        let plan = plan(&scene(Loss::Unreachable, 30), &allowing(&[], Some(7)));
-        assert!(plan.deletions.is_empty() && plan.status.migrations.is_empty());
-        assert_eq!(plan.requeue_after, Some(Duration::from_secs(7)));
     }
 
     #[test]
