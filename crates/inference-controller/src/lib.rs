@@ -1,15 +1,16 @@
 //! Runs model servers: turns an AIInference into a Deployment, a Service and a truthful status.
 //!
 //! ```text
-//!  AIInference ──┐                              ┌─▶ ConfigMap, Deployment, Service, PodDisruptionBudget
-//!  children, pods┼▶ observe → validate → plan → apply ─▶ pods of lost nodes are deleted
-//!  nodes, claims ┘   caches     pure     pure    I/O ─▶ status, events
+//!  AIInference ──┐            ┌─▶ leave ─▶ pods of lost nodes are deleted
+//!  children, pods┼▶ observe ──┤
+//!  nodes, claims ┘   caches   └─▶ validate → plan → apply ─▶ ConfigMap, Deployment, Service, PodDisruptionBudget
+//!                                   pure     pure    I/O  ─▶ status, events
 //! ```
 //!
 //! `observe` reads caches and sends nothing, `validate` and `plan` are pure, `apply` carries out and decides nothing.
 //! What a pod of each engine looks like is one table, in `engine`. No other controller is called: the loader and the
 //! engine are seen through their pods. What no object can decide alone, how many pods may leave lost nodes at a time, is
-//! in `pace`.
+//! in `workload::pace`.
 
 #![forbid(unsafe_code)]
 
@@ -35,26 +36,28 @@ use runtime::{
     kept::{Kept, Metadata},
     logs::Logs,
     process::{Identity, Process, Started},
+    refusal::Refusal,
     relations::Referrers,
 };
 
 use workload::{
     claim::ClaimView,
     crashes::Crashes,
+    departures::Departures,
     deployment::{DeploymentView, RenderedDeployment, ReplicaSetView},
     event::{ATTACH_FAILURES, EventView},
     lasting::Lasting,
     node::{Losses, NodeView},
-    pace::Pace,
+    pace::{Allowance, Pace},
     pod::{FAILED, PodView, UNFINISHED},
 };
 
 use crate::{
-    apply::{Applied, apply},
+    apply::{Applied, apply, leave},
     observe::{
         Observed, claim_key, count_managed, follow, follow_crashes, keys_by_instance, keys_on_lost, observe,
     },
-    plan::{Defaults, due, plan, refused, rejected, runs},
+    plan::{Defaults, Plan, due, leaving, plan, refused, rejected, runs},
     validate::{Invalid, OwnAccount, ValidInference, validate},
 };
 
@@ -131,6 +134,7 @@ pub(crate) struct Context {
     pub(crate) nodes: Option<Cache<NodeView>>,
     pub(crate) losses: Arc<Mutex<Losses>>,
     pub(crate) pace: Pace,
+    pub(crate) departures: Departures,
     pub(crate) lasting: Lasting,
     pub(crate) logs: Logs,
     pub(crate) crashes: Arc<Crashes>,
@@ -163,6 +167,7 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         losses: nodes.as_ref().map(follow).unwrap_or_default(),
         nodes,
         pace: Pace::default(),
+        departures: Departures::default(),
         lasting: Lasting::default(),
         logs: process.logs(),
         writer,
@@ -192,13 +197,13 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
     })
 }
 
-/// Observe, validate, plan, apply.
+/// Observe, leave lost nodes, validate, plan, apply.
 async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Result<Next, ApplyError> {
     if model.metadata.deletion_timestamp.is_some() {
         // Its children go with it, by their owner references; to repair them now would bring them back.
         return Ok(Next::Done);
     }
-    let observed = observe(ctx, Arc::clone(&model), now);
+    let mut observed = observe(ctx, Arc::clone(&model), now);
     if is_behind(&observed) {
         // Another process has rendered a newer spec, and the watch of this one is late. Or the annotation was written by
         // hand, and is repaired like any other field. The API server knows which.
@@ -207,22 +212,51 @@ async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Re
             return Ok(Next::After(LOOK_AGAIN_AT_ROOT));
         }
     }
-    let valid = match validate(&model).and_then(|valid| ctx.own_account.is_not_that_of(valid)) {
-        Ok(valid) => valid,
-        Err(invalid) => return finish(apply(ctx, &model, rejected(&invalid, &observed, now), now).await?),
-    };
-    if let Some(invalid) = newly_refused(&valid, &observed) {
-        return finish(apply(ctx, &model, rejected(invalid, &observed, now), now).await?);
+    // The one decision that no object can make alone: how many pods may leave lost nodes at a time. They leave whatever
+    // becomes of the spec and the children.
+    let allowance = ctx.pace.allow(&due(&observed, now), || count_managed(&ctx.pods), now);
+    let leaving = leaving(&observed, &allowance, now);
+    let mut left = Ok(None);
+    if !leaving.is_empty() {
+        left = leave(ctx, &model, leaving, now).await;
+        // What is planned speaks of what is there now.
+        observed = observe(ctx, Arc::clone(&model), now);
     }
-    // The one decision that no object can make alone: how many pods may leave lost nodes at a time.
-    let allowance = ctx.pace.allow(&due(&valid, &observed, now), || count_managed(&ctx.pods), now);
-    let plan = plan(&valid, &observed, &allowance, &ctx.defaults, now);
-    ctx.lasting.note(&valid.owner.uid, &plan.lasting, now);
-    match apply(ctx, &model, plan, now).await? {
-        Applied::Refused(refusal) => {
-            finish(apply(ctx, &model, refused(&refusal, &valid, &observed, &ctx.defaults, now), now).await?)
+    let valid = validate(&model)
+        .and_then(|valid| ctx.own_account.is_not_that_of(valid))
+        .and_then(|valid| unless_newly_refused(valid, &observed));
+    let applied = match &valid {
+        Ok(valid) => {
+            let refusal = left.as_ref().ok().and_then(Option::as_ref);
+            carry_out(ctx, valid, &observed, &allowance, refusal, now).await?
         }
-        done @ Applied::All { .. } => finish(done),
+        Err(invalid) => apply(ctx, &model, rejected(invalid, &observed, &allowance, now), now).await?,
+    };
+    left?;
+    Ok(match applied {
+        Applied::All { requeue_after: Some(wait) } => Next::After(wait),
+        Applied::All { requeue_after: None } | Applied::Refused(_) => Next::Done,
+    })
+}
+
+/// `refusal`: of the deletion of a pod; it is reported like that of a child, and holds up no child.
+async fn carry_out(
+    ctx: &Context,
+    valid: &ValidInference,
+    observed: &Observed,
+    allowance: &Allowance,
+    refusal: Option<&Refusal>,
+    now: Timestamp,
+) -> Result<Applied, ApplyError> {
+    let refused = |refusal| refused(refusal, valid, observed, allowance, &ctx.defaults, now);
+    let mut plan = plan(valid, observed, allowance, &ctx.defaults, now);
+    ctx.lasting.note(&valid.owner.uid, &plan.lasting, now);
+    if let Some(refusal) = refusal {
+        plan = Plan { children: plan.children, deletions: plan.deletions, ..refused(refusal) };
+    }
+    match apply(ctx, &observed.model, plan, now).await? {
+        Applied::Refused(refusal) => apply(ctx, &observed.model, refused(&refusal), now).await,
+        done @ Applied::All { .. } => Ok(done),
     }
 }
 
@@ -237,14 +271,10 @@ fn is_behind(observed: &Observed) -> bool {
 }
 
 /// What this release refuses and an earlier one accepted is refused only to pods that do not run yet.
-fn newly_refused<'a>(valid: &'a ValidInference, observed: &Observed) -> Option<&'a Invalid> {
-    valid.tolerated.as_ref().filter(|_| !runs(valid, observed))
-}
-
-fn finish(applied: Applied) -> Result<Next, ApplyError> {
-    match applied {
-        Applied::All { requeue_after: Some(wait) } => Ok(Next::After(wait)),
-        Applied::All { requeue_after: None } | Applied::Refused(_) => Ok(Next::Done),
+fn unless_newly_refused(valid: ValidInference, observed: &Observed) -> Result<ValidInference, Invalid> {
+    match &valid.tolerated {
+        Some(invalid) if !runs(&valid, observed) => Err(invalid.clone()),
+        Some(_) | None => Ok(valid),
     }
 }
 

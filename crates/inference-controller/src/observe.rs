@@ -21,6 +21,7 @@ use runtime::cache::{Cache, Key};
 use workload::{
     claim::ClaimView,
     crashes::{Crash, Crashes},
+    departures::Departure,
     deployment::{DeploymentView, Older, ReplicaSetView},
     event::EventView,
     gpu::{Room, rooms},
@@ -53,6 +54,8 @@ pub(crate) struct Observed {
     pub(crate) unattached: BTreeMap<String, String>,
     /// What is known of crashes of its pods, by the uid of each that is not ready.
     pub(crate) crashes: BTreeMap<String, Crash>,
+    /// Pods that have left lost nodes, and that its status does not have yet.
+    pub(crate) departed: Vec<Departure>,
     /// What was true when it was planned last, and since when.
     pub(crate) lasting: BTreeMap<String, Timestamp>,
 }
@@ -108,6 +111,10 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
         deployed.iter().flatten().filter(|pod: &&Arc<PodView>| pod.node.is_some() && !has_begun(pod));
     let unattached =
         attach_failures(&ctx.attach_failures, namespace, &waiting.map(|pod| pod.uid()).collect());
+    let recorded = model.status.as_ref().map_or(&[][..], |status| &status.migrations);
+    let departed = ctx.departures.unrecorded(&uid, |departure| {
+        recorded.iter().any(|known| known.pod == departure.pod && known.from_node == departure.node)
+    });
     Observed {
         model,
         deployment,
@@ -120,6 +127,7 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
         claim,
         unattached,
         crashes,
+        departed,
         lasting: ctx.lasting.of(&uid),
     }
 }

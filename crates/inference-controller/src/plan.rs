@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use api::aiinference::{AIInferenceStatus, Migration};
+use api::aiinference::AIInferenceStatus;
 use jiff::Timestamp;
 use k8s_openapi::api::{
-    core::v1::{ConfigMap, Pod, Service},
+    core::v1::{ConfigMap, Service},
     policy::v1::PodDisruptionBudget,
 };
 use runtime::{events::Note, refusal::Refusal};
@@ -37,7 +37,7 @@ mod status;
 
 use conditions::Decided;
 pub(crate) use defaults::Defaults;
-pub(crate) use nodes::{due, record};
+pub(crate) use nodes::{Leaving, due, leaving};
 pub(crate) use pod::ENGINE;
 pub(crate) use revision::runs;
 
@@ -47,7 +47,8 @@ pub(crate) use revision::runs;
 pub(crate) struct Plan {
     /// In the order in which they are applied.
     pub(crate) children: Vec<Child>,
-    pub(crate) deletions: Vec<Deletion>,
+    /// What must go, as it was seen.
+    pub(crate) deletions: Vec<PodDisruptionBudget>,
     pub(crate) status: AIInferenceStatus,
     pub(crate) events: Vec<Note>,
     /// What the next plan needs to say why an engine crashed.
@@ -68,18 +69,6 @@ pub(crate) enum Child {
     PodDisruptionBudget(Box<PodDisruptionBudget>),
 }
 
-/// What must go, as it was seen.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) enum Deletion {
-    PodDisruptionBudget(Box<PodDisruptionBudget>),
-    /// Of a lost node; nothing but what identifies it. The rest is recorded once the deletion was accepted.
-    LostPod {
-        pod: Box<Pod>,
-        migration: Box<Migration>,
-        note: Note,
-    },
-}
-
 /// A foreign object may be deleted, and a quota or a policy changed, without any event that is watched here.
 const LOOK_AGAIN_AFTER_REFUSAL: Duration = Duration::from_secs(60);
 /// A busy garbage collector needs less.
@@ -89,7 +78,7 @@ const LOOK_AGAIN_AFTER_OVERDUE: Duration = Duration::from_secs(10);
 /// An idle garbage collector needs less.
 const LOOK_AGAIN_AFTER_LEFTOVER: Duration = Duration::from_secs(1);
 
-/// For a spec that can be carried out. `allowance`: which of the pods that are `due` may leave their nodes now.
+/// For a spec that can be carried out, after the pods of `allowance` have left their nodes.
 pub(crate) fn plan(
     valid: &ValidInference,
     observed: &Observed,
@@ -99,21 +88,22 @@ pub(crate) fn plan(
 ) -> Plan {
     let revision = revision::revision(valid, observed, defaults);
     let rollout = rollout::rollout(valid, &revision, observed, now);
-    let moves = nodes::moves(valid, &revision, observed, Some(allowance), now);
+    let moves = nodes::moves(valid, &revision, observed, now);
     let decided = Decided { revision: &revision, moves: &moves, rollout: &rollout };
     let judged = conditions::of_valid(valid, observed, &decided, now);
-    let soonest = [rollout.look_again, moves.look_again, judged.look_again].into_iter().flatten().min();
+    let look_again = nodes::look_again(observed, allowance, now);
+    let soonest = [rollout.look_again, look_again, judged.look_again].into_iter().flatten().min();
     let changes = events::of_change(observed.model.status.as_ref(), &judged);
     let mut lasting = rollout.lacks;
     if let Some(warning) =
         rollout.warning.filter(|warning| !valid.pods.paused && !events::was_announced(observed, warning))
     {
         // First the warning, then, in the next reconcile, what it warns of.
-        let status = status::of_valid(valid, &revision, observed, judged, moves.migrations, now);
+        let status = status::of_valid(valid, &revision, observed, judged, nodes::migrations(observed), now);
         let announced = vec![events::announcement(warning)];
         return Plan { lasting, ..status_only(status, announced, Some(Duration::ZERO)) };
     }
-    let status = status::of_valid(valid, &revision, observed, judged, moves.migrations, now);
+    let status = status::of_valid(valid, &revision, observed, judged, nodes::migrations(observed), now);
     let measured = status::may_measure(observed, &status, now);
     lasting.extend(measured.map(|_| status::MEASURED.to_owned()));
     let wait = measured.or_else(|| status::may_wait(observed, &status, now));
@@ -125,8 +115,7 @@ pub(crate) fn plan(
     let (children, deletions) = if valid.pods.paused {
         (Vec::new(), Vec::new())
     } else {
-        let superfluous = pod_disruption_budget::superfluous(valid, observed)
-            .map(|budget| Deletion::PodDisruptionBudget(Box::new(budget)));
+        let superfluous = pod_disruption_budget::superfluous(valid, observed);
         (
             [
                 Some(Child::ConfigMap(Box::new(config_map::config_map(valid)))),
@@ -143,7 +132,7 @@ pub(crate) fn plan(
             .into_iter()
             .flatten()
             .collect(),
-            superfluous.into_iter().chain(moves.deletions).collect(),
+            superfluous.into_iter().collect(),
         )
     };
     let logs = faults::logs_to_read(revision.pods, observed);
@@ -152,10 +141,17 @@ pub(crate) fn plan(
 }
 
 /// For a spec that cannot be carried out: what runs is left running.
-pub(crate) fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Plan {
+pub(crate) fn rejected(
+    invalid: &Invalid,
+    observed: &Observed,
+    allowance: &Allowance,
+    now: Timestamp,
+) -> Plan {
     let judged = conditions::of_invalid(invalid, observed);
     let events = events::of_change(observed.model.status.as_ref(), &judged);
-    status_only(status::of_invalid(observed, judged, now), events, None)
+    let migrations = nodes::migrations(observed);
+    let status = AIInferenceStatus { migrations, ..status::of_invalid(observed, judged, now) };
+    status_only(status, events, nodes::look_again(observed, allowance, now))
 }
 
 /// For children that the API server has just refused: the next try comes later.
@@ -163,6 +159,7 @@ pub(crate) fn refused(
     refusal: &Refusal,
     valid: &ValidInference,
     observed: &Observed,
+    allowance: &Allowance,
     defaults: &Defaults,
     now: Timestamp,
 ) -> Plan {
@@ -170,18 +167,17 @@ pub(crate) fn refused(
     let refusal = overdue.as_ref().unwrap_or(refusal);
     let revision = revision::revision(valid, observed, defaults);
     let rollout = rollout::rollout(valid, &revision, observed, now);
-    // Pods leave a lost node when the children are accepted again.
-    let moves = nodes::moves(valid, &revision, observed, None, now);
+    let moves = nodes::moves(valid, &revision, observed, now);
     let decided = Decided { revision: &revision, moves: &moves, rollout: &rollout };
     let judged = conditions::of_refused(refusal, valid, observed, &decided, now);
     let events = events::of_change(observed.model.status.as_ref(), &judged);
-    let status = status::of_valid(valid, &revision, observed, judged, moves.migrations, now);
+    let status = status::of_valid(valid, &revision, observed, judged, nodes::migrations(observed), now);
     let wait = match refusal {
         Refusal::Leftover { .. } => LOOK_AGAIN_AFTER_LEFTOVER,
         Refusal::OwnershipConflict(_) if overdue.is_some() => LOOK_AGAIN_AFTER_OVERDUE,
         Refusal::OwnershipConflict(_) | Refusal::Invalid(_) | Refusal::Denied(_) => LOOK_AGAIN_AFTER_REFUSAL,
     };
-    status_only(status, events, Some(wait))
+    status_only(status, events, nodes::look_again(observed, allowance, now).into_iter().chain([wait]).min())
 }
 
 /// A leftover that does not go, because something holds it back, is a conflict like any other.

@@ -105,6 +105,7 @@ impl Scene {
                 claim: None,
                 unattached: Default::default(),
                 crashes: Default::default(),
+                departed: Vec::new(),
                 lasting: Default::default(),
             },
         }

@@ -50,8 +50,6 @@ pub(crate) struct ValidInference {
     pub(crate) rollout: Rollout,
     /// How long GPUs may be short before an old pod goes first.
     pub(crate) surge_timeout: Duration,
-    /// How long a node may be gone before its pods are replaced.
-    pub(crate) node_failure: Duration,
     pub(crate) pods: PodOptions,
     /// Settings of the loader.
     pub(crate) loader: ModelLoader,
@@ -156,7 +154,6 @@ pub(crate) fn validate(model: &AIInference) -> Result<ValidInference, Invalid> {
         warmup_timeout_seconds: spec.warmup_timeout_seconds,
         rollout: spec.rollout,
         surge_timeout: Duration::from_secs(u64::from(spec.surge_timeout_seconds.unsigned_abs())),
-        node_failure: Duration::from_secs(u64::from(spec.node_failure_seconds.unsigned_abs())),
         pods: spec.pods.clone(),
         loader,
         refresh: meta.annotations.as_ref().and_then(|known| known.get(labels::REFRESH).cloned()),

@@ -4,15 +4,18 @@
 //!  seen:      pod, node, claim, deployment, event narrow views, decoded from what a watch delivers
 //!  judged:    container, crashes, gpu, claim     why a pod does not start or stay, what fits where
 //!             quota, lasting                     what a quota lacks, since when something is true
-//!             stranded, pace                     which pods leave lost nodes, and how fast
+//!             stranded, pace, departures         which pods leave lost nodes, how fast, and which have left
 //!  repeated:  redaction                          texts of others, without what looks like a secret
 //!  rendered:  template, kept_template, name      restricted pod templates, what is kept of them, names of children
 //!             revision                           which recorded template a spec gets
 //!             digest                             short names of content
 //! ```
 //!
-//! Pure: no client, no cache, no clock, no environment. It knows no kind of this project, only Kubernetes' own kinds
+//! No client, no cache of objects, no clock, no environment. It knows no kind of this project, only Kubernetes' own kinds
 //! and the field types that the kinds share (`api::pods`). Controllers own conditions, retries and every decision.
+//!
+//! All of it is pure but five memories, which controllers own and pass the time to: `node::Losses`, `pace::Pace`,
+//! `departures::Departures`, `lasting::Lasting` and `crashes::Crashes`. Each is bounded, and may begin anew.
 
 #![forbid(unsafe_code)]
 
@@ -20,6 +23,7 @@ pub mod amounts;
 pub mod claim;
 pub mod container;
 pub mod crashes;
+pub mod departures;
 pub mod deployment;
 pub mod digest;
 pub mod event;

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
 use crate::{
+    departures::Departure,
     node::{Loss, Lost},
     pace::Allowance,
     pod::PodView,
@@ -48,8 +49,8 @@ pub struct StrandedPods<'a> {
 /// A pod on a lost node.
 #[derive(Debug)]
 pub struct Stranded<'a> {
-    pub pod: &'a PodView,
-    pub node: &'a str,
+    pod: &'a PodView,
+    node: &'a str,
     lost: Lost,
     /// How much longer its node may take to come back.
     left: Duration,
@@ -68,6 +69,8 @@ enum Hold {
 const TOO_MANY_DOWN_PERCENT: usize = 55;
 /// A node that comes back starts no reconcile of objects with pods on the others.
 const LOOK_AGAIN_WHILE_TOO_MANY_ARE_DOWN: Duration = Duration::from_secs(10);
+/// A policy may be changed without any event that is watched here.
+const LOOK_AGAIN_AFTER_REFUSAL: Duration = Duration::from_secs(60);
 /// Nodes and pods are watched apart: a node may be seen after the first pod on it.
 const NODES_ARE_SEEN_WITHIN: Duration = Duration::from_secs(5);
 
@@ -103,50 +106,45 @@ impl<'a> StrandedPods<'a> {
         self.pods.iter().filter(|stranded| allowance.pods.contains(stranded.pod.uid()))
     }
 
-    fn staying(&self, allowance: Option<&Allowance>) -> impl Iterator<Item = &Stranded<'a>> {
-        self.pods
-            .iter()
-            .filter(move |stranded| allowance.is_none_or(|known| !known.pods.contains(stranded.pod.uid())))
-    }
-
-    /// When the next one may go, or what keeps it is looked at again.
-    pub fn look_again(&self, allowance: Option<&Allowance>) -> Option<Duration> {
-        self.staying(allowance).next()?;
+    /// When the next one may go, or what keeps one is looked at again. To be asked after those that the pace allows have
+    /// been deleted: one of them that is still there was not.
+    pub fn look_again(&self, allowance: &Allowance) -> Option<Duration> {
+        self.pods.first()?;
         match self.hold {
             Some(Hold::Paused) => None,
             Some(Hold::TooManyAreDown | Hold::Blind) => Some(LOOK_AGAIN_WHILE_TOO_MANY_ARE_DOWN),
             None => {
-                let waits = self.staying(allowance).map(|stranded| stranded.left);
-                let next = allowance.and_then(|allowance| allowance.look_again);
-                waits.filter(|left| !left.is_zero()).chain(next).min()
+                let waits = self.pods.iter().map(|stranded| stranded.left).filter(|left| !left.is_zero());
+                let refused = self.leaving(allowance).next().map(|_| LOOK_AGAIN_AFTER_REFUSAL);
+                waits.chain(allowance.look_again).chain(refused).min()
             }
         }
     }
 
     /// What becomes of the first pod that is still on a lost node.
-    pub fn waits_for(&self, allowance: Option<&Allowance>) -> Option<String> {
+    pub fn waits_for(&self) -> Option<String> {
         let outlook = match self.hold {
             Some(Hold::Paused) => "stays while spec.paused is set",
-            Some(Hold::TooManyAreDown) if allowance.is_some() => {
+            Some(Hold::TooManyAreDown) => {
                 "stays while most nodes are down, because the control plane may be cut off"
             }
-            Some(Hold::Blind) if allowance.is_some() => "stays while nodes or pods cannot be watched",
-            Some(_) | None if allowance.is_none() => "stays until the children are accepted",
-            Some(_) | None => "is replaced unless the node comes back",
+            Some(Hold::Blind) => "stays while nodes or pods cannot be watched",
+            None => "is replaced unless the node comes back",
         };
-        let first = self.staying(allowance).next()?;
+        let first = self.pods.first()?;
         Some(format!("{}; pod {} {outlook}", first.loss(), first.pod.name()))
     }
 }
 
 impl Stranded<'_> {
-    /// The reason of conditions and events.
-    pub fn reason(&self) -> &'static str {
-        match self.lost.how {
+    /// What is known of it once its deletion was accepted.
+    pub fn departure(&self, now: Timestamp) -> Departure {
+        let reason = match self.lost.how {
             Loss::NotReady => reasons::NODE_NOT_READY,
             Loss::Unreachable => reasons::NODE_UNREACHABLE,
             Loss::Deleted => reasons::NODE_DELETED,
-        }
+        };
+        Departure { pod: self.pod.name().to_owned(), node: self.node.to_owned(), reason, time: now }
     }
 
     /// What an event says once its deletion was accepted.
@@ -243,11 +241,11 @@ mod tests {
         }
 
         fn look_again(&self, allowance: &Allowance) -> Option<u64> {
-            self.with(|stranded| stranded.look_again(Some(allowance))).map(|wait| wait.as_secs())
+            self.with(|stranded| stranded.look_again(allowance)).map(|wait| wait.as_secs())
         }
 
         fn waits_for(&self) -> String {
-            self.with(|stranded| stranded.waits_for(Some(&Allowance::default()))).unwrap()
+            self.with(|stranded| stranded.waits_for()).unwrap()
         }
     }
 
@@ -342,14 +340,21 @@ mod tests {
         let gone = |allowance: &Allowance| {
             scene.with(|stranded| {
                 let gone = stranded.leaving(allowance);
-                gone.map(|one| (one.identity().metadata.name, one.reason(), one.message()))
-                    .collect::<Vec<_>>()
+                let said =
+                    gone.map(|one| (one.identity().metadata.name, one.departure(at(0)), one.message()));
+                said.collect::<Vec<_>>()
             })
         };
+        let (pod, node, reason) = ("b".to_owned(), "gpu-1".to_owned(), reasons::NODE_UNREACHABLE);
+        let departure = Departure { pod: pod.clone(), node, reason, time: at(0) };
         let message = "node gpu-1 does not answer; pod b is replaced".to_owned();
-        let b = (Some("b".to_owned()), reasons::NODE_UNREACHABLE, message);
-        assert_eq!(gone(&allowing(&["b"], None)), [b]);
+        assert_eq!(gone(&allowing(&["b"], None)), [(Some(pod), departure, message)]);
         let waiting = allowing(&[], Some(7));
         assert_eq!((gone(&waiting), scene.look_again(&waiting)), (Vec::new(), Some(7)));
+    }
+
+    #[test]
+    fn a_pod_whose_deletion_was_refused_is_looked_at_again() {
+        assert_eq!(scene(Loss::Unreachable, 30).look_again(&allowing(&["b"], None)), Some(60));
     }
 }

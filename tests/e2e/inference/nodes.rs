@@ -2,8 +2,8 @@
 //! alone.
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::DeleteParams;
+use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
+use kube::api::{DeleteParams, PostParams};
 use local_cluster::{Cluster, ClusterSpec, NodePool, nodes};
 use serde_json::json;
 use tests::{
@@ -12,7 +12,7 @@ use tests::{
     start, tools, wait_for, wait_until_gone, within,
 };
 
-use super::{create, until_ready, until_renewed};
+use super::{change, create, until_not_ready, until_ready, until_renewed};
 
 #[tokio::test]
 async fn the_pods_of_a_dead_node_are_replaced_elsewhere_in_time_and_none_by_force() {
@@ -74,6 +74,38 @@ async fn the_pods_of_a_deleted_node_are_replaced_too() {
     let migration = until_migrated(&scene, "chat").await;
     assert_eq!((migration.from_node, migration.reason.as_str()), (node, "NodeDeleted"));
     until_ready(&scene, "chat").await;
+}
+
+#[tokio::test]
+async fn neither_a_wrong_spec_nor_a_refused_child_keeps_a_pod_on_a_dead_node() {
+    let cluster = own_cluster().await;
+    let (wrong, denied) = (Scene::new(&cluster).await, Scene::new(&cluster).await);
+    for scene in [&wrong, &denied] {
+        create(scene, "chat", json!({"nodeFailureSeconds": 5})).await;
+        until_ready(scene, "chat").await;
+    }
+    change(&wrong, "chat", json!({"args": ["--port=1"]})).await;
+    until_not_ready(&wrong, "chat", "InvalidSpec").await;
+    let quota = serde_json::from_value(json!({
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "none"},
+        "spec": {"hard": {"count/poddisruptionbudgets.policy": "0"}},
+    }))
+    .unwrap();
+    let quotas = denied.api::<ResourceQuota>();
+    quotas.create(&PostParams::default(), &quota).await.unwrap();
+    wait_for(&quotas, "none", "enforced", within(), |quota: &ResourceQuota| {
+        quota.status.as_ref().is_some_and(|status| status.hard.is_some())
+    })
+    .await;
+    change(&denied, "chat", json!({"replicas": 2})).await;
+    until_not_ready(&denied, "chat", "Denied").await;
+
+    lose_a_node_under(&wrong, "chat").await;
+    until_not_ready(&wrong, "chat", "InvalidSpec").await;
+    lose_a_node_under(&denied, "chat").await;
+    until_not_ready(&denied, "chat", "Denied").await;
 }
 
 #[tokio::test]

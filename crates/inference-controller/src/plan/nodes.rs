@@ -1,94 +1,99 @@
 //! What becomes of the pods of one AIInference that are on lost nodes, and what the status says of it. Pure.
+//!
+//! A pod leaves a lost node whatever is wrong with the rest of the spec or with the children, so only two fields of the
+//! spec count here, which the API server has checked.
 
 use std::time::Duration;
 
 use api::{aiinference::Migration, reasons};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
 use runtime::{
     conditions::whole_seconds,
     events::{Note, Severity},
 };
-
 use workload::{
+    departures::{Departure, MOST_OF_ONE},
     pace::Allowance,
     revision::Revision,
-    stranded::{Stranded, StrandedPods, Terms},
+    stranded::{StrandedPods, Terms},
 };
 
-use super::{Deletion, pod::ENGINE};
+use super::pod::ENGINE;
 use crate::{observe::Observed, validate::ValidInference};
 
-/// What is done about the lost nodes under one AIInference.
+/// A pod that is deleted because its node is lost: nothing but what identifies it, and what is kept and reported once
+/// the deletion was accepted.
+#[derive(Debug)]
+pub(crate) struct Leaving {
+    pub(crate) pod: Pod,
+    pub(crate) departure: Departure,
+    pub(crate) note: Note,
+}
+
+/// What conditions say of the lost nodes under one AIInference.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
-    pub(super) deletions: Vec<Deletion>,
-    /// Those of the status, with the nodes that replacements have found.
-    pub(super) migrations: Vec<Migration>,
     /// A pod has left its node, and its replacement does not serve yet.
     pub(super) under_way: bool,
     /// Which pods will be replaced, if their nodes do not come back.
     pub(super) waits_for: Option<String>,
-    pub(super) look_again: Option<Duration>,
 }
-
-/// In the status.
-const MIGRATIONS_KEPT: usize = 10;
 
 /// uids of the pods that may be replaced now, if the pace allows it; in the order in which they go.
-pub(crate) fn due<'a>(valid: &ValidInference, observed: &'a Observed, now: Timestamp) -> Vec<&'a str> {
-    stranded(valid, observed, now).due()
+pub(crate) fn due(observed: &Observed, now: Timestamp) -> Vec<&str> {
+    stranded(observed, now).due()
 }
 
-/// `allowance`: `None` while the API server refuses the children.
+/// Those that the pace allows to go.
+pub(crate) fn leaving(observed: &Observed, allowance: &Allowance, now: Timestamp) -> Vec<Leaving> {
+    let stranded = stranded(observed, now);
+    let leaving = stranded.leaving(allowance).map(|stranded| {
+        let departure = stranded.departure(now);
+        let (severity, reason, message) = (Severity::Warning, departure.reason, stranded.message());
+        Leaving { pod: stranded.identity(), departure, note: Note { severity, reason, message } }
+    });
+    leaving.collect()
+}
+
+/// When the next one may go, after those that may go now have left.
+pub(super) fn look_again(observed: &Observed, allowance: &Allowance, now: Timestamp) -> Option<Duration> {
+    stranded(observed, now).look_again(allowance)
+}
+
 pub(super) fn moves(
     valid: &ValidInference,
     revision: &Revision<'_>,
     observed: &Observed,
-    allowance: Option<&Allowance>,
     now: Timestamp,
 ) -> Moves {
-    let stranded = stranded(valid, observed, now);
-    let leaving = allowance.into_iter().flat_map(|allowance| stranded.leaving(allowance));
-    let deletions: Vec<Deletion> = leaving.map(|stranded| deletion(stranded, now)).collect();
-    Moves {
-        under_way: !deletions.is_empty() || migrations_are_under_way(valid, revision, observed),
-        deletions,
-        waits_for: stranded.waits_for(allowance),
-        migrations: settled(observed),
-        look_again: stranded.look_again(allowance),
-    }
+    // From the first deletion until every replica of this revision is ready again.
+    let complete = i32::try_from(revision.ready().count()).unwrap_or(i32::MAX) >= valid.replicas;
+    let mut conditions = observed.model.status.iter().flat_map(|status| &status.conditions);
+    let has_begun =
+        !observed.departed.is_empty() || conditions.any(|condition| condition.reason == reasons::MIGRATING);
+    Moves { under_way: has_begun && !complete, waits_for: stranded(observed, now).waits_for() }
 }
 
-fn stranded<'a>(valid: &ValidInference, observed: &'a Observed, now: Timestamp) -> StrandedPods<'a> {
-    let terms = Terms { patience: valid.node_failure, is_paused: valid.pods.paused, container: ENGINE };
+fn stranded(observed: &Observed, now: Timestamp) -> StrandedPods<'_> {
+    let spec = &observed.model.spec;
+    let patience = Duration::from_secs(u64::from(spec.node_failure_seconds.unsigned_abs()));
+    let terms = Terms { patience, is_paused: spec.pods.paused, container: ENGINE };
     StrandedPods::of(observed.pods(), &observed.nodes, &terms, now)
 }
 
-fn deletion(stranded: &Stranded<'_>, now: Timestamp) -> Deletion {
-    let (severity, reason, message) = (Severity::Warning, stranded.reason(), stranded.message());
-    Deletion::LostPod {
-        pod: Box::new(stranded.identity()),
-        migration: Box::new(Migration {
-            pod: stranded.pod.name().to_owned(),
-            from_node: stranded.node.to_owned(),
-            to_node: None,
-            reason: reason.to_owned(),
-            time: Some(whole_seconds(now)),
-        }),
-        note: Note { severity, reason, message },
-    }
-}
-
-/// Adds a migration to those of a status.
-pub(crate) fn record(migrations: &mut Vec<Migration>, new: Migration) {
-    migrations.push(new);
-    let surplus = migrations.len().saturating_sub(MIGRATIONS_KEPT);
-    migrations.drain(..surplus);
-}
-
-/// Those that the status has already, with the nodes that their replacements have found since.
-fn settled(observed: &Observed) -> Vec<Migration> {
+/// The last ones: those that the status has and those that it lacks, with the nodes that replacements have found.
+pub(super) fn migrations(observed: &Observed) -> Vec<Migration> {
     let mut migrations = observed.model.status.clone().unwrap_or_default().migrations;
+    migrations.extend(observed.departed.iter().map(|departure| Migration {
+        pod: departure.pod.clone(),
+        from_node: departure.node.clone(),
+        to_node: None,
+        reason: departure.reason.to_owned(),
+        time: Some(whole_seconds(departure.time)),
+    }));
+    let surplus = migrations.len().saturating_sub(MOST_OF_ONE);
+    migrations.drain(..surplus);
     let Some(first) = migrations.iter().filter(|reported| reported.to_node.is_none()).filter_map(time).min()
     else {
         return migrations;
@@ -113,13 +118,6 @@ fn settled(observed: &Observed) -> Vec<Migration> {
 
 fn time(migration: &Migration) -> Option<Timestamp> {
     migration.time.as_ref().map(|time| time.0)
-}
-
-/// From the first deletion until every replica of this revision is ready again.
-fn migrations_are_under_way(valid: &ValidInference, revision: &Revision<'_>, observed: &Observed) -> bool {
-    let complete = i32::try_from(revision.ready().count()).unwrap_or(i32::MAX) >= valid.replicas;
-    let Some(status) = observed.model.status.as_ref().filter(|_| !complete) else { return false };
-    status.conditions.iter().any(|condition| condition.reason == reasons::MIGRATING)
 }
 
 #[cfg(test)]
@@ -159,9 +157,7 @@ mod tests {
     }
 
     fn due_in(scene: &Scene) -> Vec<String> {
-        let observed = scene.observed();
-        let valid = validate(&observed.model).unwrap();
-        due(&valid, &observed, at(0)).into_iter().map(str::to_owned).collect()
+        due(&scene.observed(), at(0)).into_iter().map(str::to_owned).collect()
     }
 
     fn allowing(pods: &[&str], look_again: Option<u64>) -> Allowance {
@@ -177,22 +173,15 @@ mod tests {
         super::super::plan(&valid, &observed, allowance, &defaults(&[]), at(0))
     }
 
-    /// The status after all deletions were accepted.
-    fn applied(plan: super::super::Plan) -> api::aiinference::AIInferenceStatus {
-        let mut status = plan.status;
-        for deletion in plan.deletions {
-            let Deletion::LostPod { migration, .. } = deletion else { panic!("{deletion:?}") };
-            record(&mut status.migrations, *migration);
-        }
-        status
-    }
-
-    fn deleted(plan: &super::super::Plan) -> Vec<&str> {
-        let names = plan.deletions.iter().map(|deletion| match deletion {
-            Deletion::LostPod { pod, .. } => pod.metadata.name.as_deref().unwrap(),
-            Deletion::PodDisruptionBudget(_) => panic!("{deletion:?}"),
+    /// Pod b has left its node; no status says it yet.
+    fn departed() -> Scene {
+        let mut scene = scene(Loss::Unreachable, 30);
+        let left = leaving(&scene.observed(), &allowing(&["b"], None), at(0));
+        scene.pods(&["{name: a, ready: true, node: gpu-0}"]);
+        scene.observe(|observed| {
+            observed.departed = left.into_iter().map(|leaving| leaving.departure).collect();
         });
-        names.collect()
+        scene
     }
 
     #[test]
@@ -205,13 +194,55 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_stays_until_the_children_are_accepted() {
-        let observed = scene(Loss::Unreachable, 1).observed();
+    fn neither_a_wrong_spec_nor_a_refused_child_keeps_a_pod_on_a_lost_node() {
+        let mut scene = scene(Loss::Unreachable, 12);
+        scene.edit_spec(|spec| spec.model_source = "nonsense".to_owned());
+        let observed = scene.observed();
+        let invalid = validate(&observed.model).unwrap_err();
+        let nothing = Allowance::default();
+        let plan = super::super::rejected(&invalid, &observed, &nothing, at(0));
+        assert_eq!(plan.requeue_after, Some(Duration::from_secs(18)), "the very moment");
+        lose(&mut scene, Loss::Unreachable, 30, 1);
+        assert_eq!(due_in(&scene), ["b"]);
+
+        let observed = self::scene(Loss::Unreachable, 12).observed();
         let valid = validate(&observed.model).unwrap();
-        let conflict = runtime::refusal::Refusal::OwnershipConflict("no".into());
-        let refused = super::super::refused(&conflict, &valid, &observed, &defaults(&[]), at(0)).status;
-        let progressing = refused.conditions.iter().find(|c| c.type_ == conditions::PROGRESSING).unwrap();
-        assert!(progressing.message.ends_with("pod b stays until the children are accepted"));
+        let refusal = runtime::refusal::Refusal::Denied("no".into());
+        let plan = super::super::refused(&refusal, &valid, &observed, &nothing, &defaults(&[]), at(0));
+        assert_eq!(plan.requeue_after, Some(Duration::from_secs(18)), "sooner than the children");
+    }
+
+    #[test]
+    fn whatever_is_planned_a_migration_that_the_status_lacks_is_recorded() {
+        let mut scene = departed();
+        let recorded = |plan: super::super::Plan| {
+            let pods = plan.status.migrations.into_iter().map(|migration| migration.pod);
+            pods.collect::<Vec<_>>()
+        };
+        // The status write met a conflict: it is planned again, on the same memory.
+        for _ in 0..2 {
+            assert_eq!(recorded(plan(&scene, &Allowance::default())), ["b"]);
+        }
+        let observed = scene.observed();
+        let valid = validate(&observed.model).unwrap();
+        let refusal = runtime::refusal::Refusal::Denied("no".into());
+        let nothing = Allowance::default();
+        let refused = super::super::refused(&refusal, &valid, &observed, &nothing, &defaults(&[]), at(0));
+        assert_eq!(recorded(refused), ["b"]);
+        scene.edit_spec(|spec| spec.model_source = "nonsense".to_owned());
+        let observed = scene.observed();
+        let invalid = validate(&observed.model).unwrap_err();
+        assert_eq!(recorded(super::super::rejected(&invalid, &observed, &nothing, at(0))), ["b"]);
+    }
+
+    #[test]
+    fn a_spec_that_is_paused_keeps_its_pods_even_if_it_is_wrong() {
+        let mut scene = scene(Loss::Unreachable, 900);
+        scene.edit_spec(|spec| {
+            spec.model_source = "nonsense".to_owned();
+            spec.pods.paused = true;
+        });
+        assert_eq!(due_in(&scene), [""; 0]);
     }
 
     #[test]
@@ -223,25 +254,29 @@ mod tests {
     }
 
     #[test]
-    fn what_may_go_goes_and_is_reported() {
-        let plan = plan(&scene(Loss::Unreachable, 30), &allowing(&["b"], None));
-        assert_eq!(deleted(&plan), ["b"]);
-        let [Deletion::LostPod { migration: told, note, .. }] = plan.deletions.as_slice() else {
+    fn what_may_go_goes_and_is_reported_once_it_has_left() {
+        let before = scene(Loss::Unreachable, 30);
+        let may_go = allowing(&["b"], None);
+        let [Leaving { pod, note, .. }] = &*leaving(&before.observed(), &may_go, at(0)) else {
             panic!("one")
         };
-        assert_eq!(plan.status.migrations, [], "it is not recorded before it has happened");
-        assert_eq!((told.pod.as_str(), told.from_node.as_str(), &told.to_node), ("b", "gpu-1", &None));
-        assert_eq!((told.reason.as_str(), time(told)), (reasons::NODE_UNREACHABLE, Some(at(0))));
-        let progressing = plan.status.conditions.iter().find(|c| c.type_ == conditions::PROGRESSING).unwrap();
-        assert_eq!((progressing.status.as_str(), progressing.reason.as_str()), ("True", reasons::MIGRATING));
+        assert_eq!(pod.metadata.name.as_deref(), Some("b"));
         assert_eq!(note.message, "node gpu-1 does not answer; pod b is replaced");
+        assert_eq!(plan(&before, &may_go).status.migrations, [], "its deletion was not accepted");
+
+        let status = plan(&departed(), &may_go).status;
+        let [migration] = status.migrations.as_slice() else { panic!("one") };
+        assert_eq!((&*migration.pod, &*migration.from_node, &migration.to_node), ("b", "gpu-1", &None));
+        assert_eq!((&*migration.reason, time(migration)), (reasons::NODE_UNREACHABLE, Some(at(0))));
+        let progressing = status.conditions.iter().find(|c| c.type_ == conditions::PROGRESSING).unwrap();
+        assert_eq!((progressing.status.as_str(), progressing.reason.as_str()), ("True", reasons::MIGRATING));
     }
 
     #[test]
     fn it_migrates_until_the_replacement_serves_and_the_node_that_it_found_is_reported() {
-        let mut scene = scene(Loss::Unreachable, 30);
-        let gone = applied(plan(&scene, &allowing(&["b"], None)));
-        scene.observe(|observed| Arc::make_mut(&mut observed.model).status = Some(gone));
+        let mut scene = departed();
+        scene.write_status();
+        scene.observe(|observed| observed.departed.clear());
         let progress = |scene: &Scene| {
             let status = plan(scene, &allowing(&[], None)).status;
             let reason = |type_| status.conditions.iter().find(|c| c.type_ == type_).unwrap().reason.clone();
@@ -260,12 +295,11 @@ mod tests {
 
     #[test]
     fn a_replacement_that_is_reported_for_one_pod_is_not_reported_for_another() {
-        let mut scene = scene(Loss::Unreachable, 30);
-        let mut gone = applied(plan(&scene, &allowing(&["b"], None))).migrations;
-        gone.push(gone[0].clone());
-        gone[0].to_node = Some("gpu-2".into());
+        let mut scene = departed();
+        scene.write_status();
         scene.observe(|observed| {
-            Arc::make_mut(&mut observed.model).status.as_mut().unwrap().migrations = gone;
+            let status = Arc::make_mut(&mut observed.model).status.as_mut().unwrap();
+            status.migrations[0].to_node = Some("gpu-2".into());
         });
         scene.pods(&[&format!("{{name: c, node: gpu-2, created: '{}'}}", at(1))]);
         assert_eq!(plan(&scene, &allowing(&[], None)).status.migrations[1].to_node, None);
@@ -273,16 +307,15 @@ mod tests {
 
     #[test]
     fn the_last_ten_migrations_are_kept() {
-        let told = |index: usize| Migration {
-            pod: index.to_string(),
-            from_node: "gpu-9".into(),
-            to_node: Some("gpu-8".into()),
-            reason: reasons::NODE_DELETED.into(),
-            time: Some(whole_seconds(at(-900))),
-        };
-        let mut kept: Vec<Migration> = (0..10).map(told).collect();
-        record(&mut kept, told(10));
-        let pods: Vec<&str> = kept.iter().map(|told| told.pod.as_str()).collect();
-        assert_eq!(pods, ["1", "2", "3", "4", "5", "6", "7", "8", "9", "10"]);
+        let mut scene = departed();
+        scene.write_status();
+        scene.observe(|observed| {
+            let departed =
+                |index: usize| Departure { pod: index.to_string(), ..observed.departed[0].clone() };
+            observed.departed = (0..10).map(departed).collect();
+        });
+        let kept = plan(&scene, &Allowance::default()).status.migrations;
+        let pods: Vec<&str> = kept.iter().map(|migration| migration.pod.as_str()).collect();
+        assert_eq!(pods, ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]);
     }
 }
