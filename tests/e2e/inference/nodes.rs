@@ -84,7 +84,7 @@ async fn neither_a_wrong_spec_nor_a_refused_child_keeps_a_pod_on_a_dead_node() {
         create(scene, "chat", json!({"nodeFailureSeconds": 5})).await;
         until_ready(scene, "chat").await;
     }
-    change(&wrong, "chat", json!({"args": ["--port=1"]})).await;
+    change(&wrong, "chat", json!({"args": ["--por=1"]})).await;
     until_not_ready(&wrong, "chat", "InvalidSpec").await;
     let quota = serde_json::from_value(json!({
         "apiVersion": "v1",
