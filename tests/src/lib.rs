@@ -42,7 +42,9 @@ pub async fn simulated() -> Scene<'static> {
     let cluster = CLUSTER.get_or_init(async || {
         let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
         for known in CONTROLLERS {
-            cluster.start_controller(&controller(known.name)).await.unwrap_or_else(|error| {
+            // No test should wait for a minute.
+            let quick = controller(known.name).with_args(["--refusal-retry-period=2"]);
+            cluster.start_controller(&quick).await.unwrap_or_else(|error| {
                 panic!("{}", explained(&error));
             });
         }

@@ -173,7 +173,7 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         writer,
         recorder: process.recorder(),
         own_account: OwnAccount::of(&args),
-        defaults: Defaults::new(args, sees_nodes),
+        defaults: Defaults::new(args, sees_nodes, process.refusal_retry_period()),
     });
     metrics::export(process, &ctx.models, &ctx.pods);
     let readers = Referrers::of(&ctx.models, claim_key);

@@ -69,8 +69,6 @@ pub(crate) enum Child {
     PodDisruptionBudget(Box<PodDisruptionBudget>),
 }
 
-/// A foreign object may be deleted, and a quota or a policy changed, without any event that is watched here.
-const LOOK_AGAIN_AFTER_REFUSAL: Duration = Duration::from_secs(60);
 /// A busy garbage collector needs less.
 const LEFTOVER_GOES_WITHIN: Duration = Duration::from_secs(30);
 /// It may only be slow: a Deployment that is deleted before its pods is there until they have ended.
@@ -175,7 +173,7 @@ pub(crate) fn refused(
     let wait = match refusal {
         Refusal::Leftover { .. } => LOOK_AGAIN_AFTER_LEFTOVER,
         Refusal::OwnershipConflict(_) if overdue.is_some() => LOOK_AGAIN_AFTER_OVERDUE,
-        Refusal::OwnershipConflict(_) | Refusal::Invalid(_) | Refusal::Denied(_) => LOOK_AGAIN_AFTER_REFUSAL,
+        Refusal::OwnershipConflict(_) | Refusal::Invalid(_) | Refusal::Denied(_) => defaults.refusal_retry,
     };
     status_only(status, events, nodes::look_again(observed, allowance, now).into_iter().chain([wait]).min())
 }

@@ -1,6 +1,6 @@
 //! Objects as an API server would have them, from the few lines that a test cares about.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use api::{
     aiinference::{AIInference, AIInferenceSpec},
@@ -188,6 +188,8 @@ impl Scene {
     }
 }
 
+pub(crate) const REFUSAL_RETRY: Duration = Duration::from_secs(60);
+
 /// The defaults of a release that was started with these flags.
 pub(crate) fn defaults(flags: &[&str]) -> Defaults {
     #[derive(clap::Parser)]
@@ -198,7 +200,11 @@ pub(crate) fn defaults(flags: &[&str]) -> Defaults {
     // Not the release's own, which would change the snapshots with every release.
     let loader = ["--loader-image=loader:1"].into_iter().filter(|_| flags.is_empty());
     let arguments = ["test"].into_iter().chain(loader).chain(flags.iter().copied());
-    Defaults::new(<Cli as clap::Parser>::try_parse_from(arguments).expect("flags").inference, true)
+    Defaults::new(
+        <Cli as clap::Parser>::try_parse_from(arguments).expect("flags").inference,
+        true,
+        REFUSAL_RETRY,
+    )
 }
 
 /// The Deployment among the children of a plan.

@@ -53,6 +53,10 @@ pub struct RuntimeArgs {
     /// Seconds between two tries to get or renew the Lease
     #[arg(long, default_value = "2", value_parser = seconds)]
     pub lease_retry_period: Duration,
+
+    /// Seconds after which children that the API server refused are tried again, if nothing else changes
+    #[arg(long, default_value = "60", value_parser = seconds)]
+    pub refusal_retry_period: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -57,6 +57,7 @@ pub struct Process {
     identity: Identity,
     namespace: Option<String>,
     replica: String,
+    refusal_retry_period: Duration,
     options: Options,
     client: Client,
     plane: Plane,
@@ -103,6 +104,11 @@ impl Process {
     {
         let (labels, fields) = (Some(labels.to_owned()), Some(fields.to_owned()));
         self.plane.watch(kind, Scope { namespace: self.namespace.clone(), labels, fields })
+    }
+
+    /// When children that the API server refused are tried again, if nothing else changes.
+    pub fn refusal_retry_period(&self) -> Duration {
+        self.refusal_retry_period
     }
 
     /// Whether `--namespace` was given: then there is a Role alone, and nothing cluster-scoped can be watched.
@@ -291,6 +297,7 @@ async fn live(
         identity: *identity,
         namespace: args.namespace.clone(),
         replica: replica.clone(),
+        refusal_retry_period: args.refusal_retry_period,
         options: Options { workers: usize::from(args.workers), ..Options::default() },
         client,
         plane,

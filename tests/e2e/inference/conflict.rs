@@ -1,7 +1,5 @@
 //! Writes of children that the API server refuses: a name that another object has, a quota, a policy.
 
-use std::time::Duration;
-
 use api::aiinference::{AIInference, Phase};
 use k8s_openapi::api::{
     admissionregistration::v1::ValidatingAdmissionPolicyBinding, policy::v1::PodDisruptionBudget,
@@ -15,9 +13,6 @@ use serde_json::json;
 use tests::{ask_until, simulated, wait_for, wait_until_gone, within};
 
 use super::{change, create, is_ready, until_not_ready, until_ready};
-
-/// The controller looks again every minute.
-const HEALS_WITHIN: Duration = Duration::from_secs(120);
 
 #[tokio::test]
 async fn a_foreign_deployment_of_the_same_name_is_left_alone_until_it_is_deleted() {
@@ -48,7 +43,7 @@ async fn a_foreign_deployment_of_the_same_name_is_left_alone_until_it_is_deleted
     assert!(scene.api::<Service>().get_opt("chat").await.unwrap().is_none(), "nothing was tried after it");
 
     deployments.delete("chat", &DeleteParams::default()).await.unwrap();
-    wait_for(&scene.api::<AIInference>(), "chat", "healed", HEALS_WITHIN, is_ready).await;
+    wait_for(&scene.api::<AIInference>(), "chat", "healed", within(), is_ready).await;
 }
 
 #[tokio::test]
@@ -75,7 +70,7 @@ async fn a_child_that_a_quota_denies_is_reported_and_created_when_the_quota_is_g
     assert!(message.contains("exceeded quota: none"), "{message}");
 
     quotas.delete("none", &DeleteParams::default()).await.unwrap();
-    wait_for(&scene.api::<AIInference>(), "chat", "healed", HEALS_WITHIN, is_ready).await;
+    wait_for(&scene.api::<AIInference>(), "chat", "healed", within(), is_ready).await;
 }
 
 #[tokio::test]
@@ -125,6 +120,6 @@ async fn a_deletion_that_a_policy_denies_is_reported_and_made_when_the_policy_is
 
     let bindings = scene.cluster_api::<ValidatingAdmissionPolicyBinding>();
     bindings.delete(&policy, &DeleteParams::default()).await.unwrap();
-    wait_until_gone(&budgets, "chat", HEALS_WITHIN).await;
+    wait_until_gone(&budgets, "chat", within()).await;
     until_ready(&scene, "chat").await;
 }

@@ -1,4 +1,6 @@
-//! What this release gives a pod that is rendered for the first time. Pure.
+//! What this release gives a pod that is rendered for the first time, and how this process was started. Pure.
+
+use std::time::Duration;
 
 use api::aiinference::Engine;
 
@@ -13,10 +15,12 @@ pub(crate) struct Defaults {
     tgi_image: String,
     /// Whether pods are replaced by this controller when their node is lost.
     pub(super) sees_nodes: bool,
+    /// A foreign object may be deleted, and a quota or a policy changed, without any event that is watched here.
+    pub(super) refusal_retry: Duration,
 }
 
 impl Defaults {
-    pub(crate) fn new(args: InferenceArgs, sees_nodes: bool) -> Self {
+    pub(crate) fn new(args: InferenceArgs, sees_nodes: bool, refusal_retry: Duration) -> Self {
         let InferenceArgs {
             loader_image,
             vllm_image,
@@ -32,6 +36,7 @@ impl Defaults {
             triton_image: triton_image.unwrap_or_else(|| pinned(Engine::Triton)),
             tgi_image: tgi_image.unwrap_or_else(|| pinned(Engine::Tgi)),
             sees_nodes,
+            refusal_retry,
         }
     }
 

@@ -15,13 +15,10 @@ use workload::{
     pace::Allowance,
 };
 
-use super::{
-    Child, LOOK_AGAIN_AFTER_LEFTOVER, LOOK_AGAIN_AFTER_OVERDUE, LOOK_AGAIN_AFTER_REFUSAL, Plan, refused,
-    rejected,
-};
+use super::{Child, LOOK_AGAIN_AFTER_LEFTOVER, LOOK_AGAIN_AFTER_OVERDUE, Plan, refused, rejected};
 use crate::{
     observe::Observed,
-    tests::{Scene, at, defaults, deployment_of},
+    tests::{REFUSAL_RETRY, Scene, at, defaults, deployment_of},
     validate::{Invalid, validate},
 };
 
@@ -752,7 +749,7 @@ fn a_child_of_another_owner_is_named_and_looked_at_again() {
     assert_eq!(plan.status.phase, Some(Phase::Failed));
     assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::OWNERSHIP_CONFLICT));
     assert_eq!(reason(&plan.status, conditions::ACCEPTED), ("True", reasons::VALID));
-    assert_eq!(plan.requeue_after, Some(LOOK_AGAIN_AFTER_REFUSAL));
+    assert_eq!(plan.requeue_after, Some(REFUSAL_RETRY));
 }
 
 #[test]
@@ -859,7 +856,7 @@ fn a_denied_child_has_the_api_servers_words_and_is_looked_at_again() {
     assert_eq!(condition(&plan.status, conditions::READY), ("False", reasons::DENIED, words));
     assert_eq!(reason(&plan.status, conditions::ACCEPTED), ("True", reasons::VALID));
     assert_eq!(plan.status.phase, Some(Phase::Failed));
-    assert_eq!(plan.requeue_after, Some(LOOK_AGAIN_AFTER_REFUSAL));
+    assert_eq!(plan.requeue_after, Some(REFUSAL_RETRY));
 }
 
 #[test]
