@@ -1,7 +1,7 @@
 //! Carries out what was planned, in a fixed order. Decides nothing.
 //!
 //! Pods leave lost nodes first: no spec, child or status that fails may keep a service on a dead node, and neither may
-//! hold up the other. Then children, deletions, status, events and logs; a failure ends this order.
+//! hold up the other. Then children, deletions, status, events and logs; the first failure ends this order.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ pub(crate) async fn apply(
         }
     }
     ctx.writer.apply_status(&ctx.models, model, &status).await?;
-    // Events last: they tell of what the status already says.
+    // Events last: they say what the status says already.
     for note in events.iter().chain(&notes) {
         ctx.recorder.publish(model, note, now).await;
     }

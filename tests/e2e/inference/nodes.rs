@@ -1,9 +1,13 @@
 //! A node that dies takes no replica with it for long, one that flaps takes none, and a cluster that is cut off is left
 //! alone.
 
+use std::{convert::Infallible, pin::pin};
+
+use api::aiinference::AIInference;
+use futures::future::{Either, select};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use local_cluster::{Cluster, ClusterSpec, NodePool, nodes};
 use serde_json::json;
 use tests::{
@@ -106,6 +110,38 @@ async fn neither_a_wrong_spec_nor_a_refused_child_keeps_a_pod_on_a_dead_node() {
     until_not_ready(&wrong, "chat", "InvalidSpec").await;
     lose_a_node_under(&denied, "chat").await;
     until_not_ready(&denied, "chat", "Denied").await;
+}
+
+#[tokio::test]
+async fn a_migration_is_recorded_even_if_the_object_changes_at_that_moment() {
+    let cluster = own_cluster().await;
+    let scene = Scene::new(&cluster).await;
+    create(&scene, "chat", json!({"nodeFailureSeconds": 5})).await;
+    until_ready(&scene, "chat").await;
+    let pod = live_pods(&scene).await.remove(0);
+    let node = node_of(&pod).unwrap();
+    nodes::stop_heartbeat(&scene.client(), node).await.unwrap();
+    wait_for(&scene.cluster_api::<Node>(), node, "silent", within(), |node| !nodes::is_ready(node)).await;
+
+    // With each change, a status that was planned before it meets a conflict.
+    let models = scene.api::<AIInference>();
+    let changes = async {
+        let mut count = 0;
+        loop {
+            count += 1;
+            let patch = Patch::Merge(json!({"metadata": {"annotations": {"count": count.to_string()}}}));
+            if let Err(error) = models.patch("chat", &PatchParams::default(), &patch).await {
+                break Err::<Infallible, _>(error);
+            }
+        }
+    };
+    let (pods, name) = (scene.api::<Pod>(), name(&pod));
+    let leaves = wait_for(&pods, &name, "deleted", within(), |pod| pod.metadata.deletion_timestamp.is_some());
+    match select(pin!(changes), pin!(leaves)).await {
+        Either::Left((Err(error), _)) => panic!("{error}"),
+        Either::Right(_) => {}
+    }
+    assert_eq!(until_migrated(&scene, "chat").await.pod, name);
 }
 
 #[tokio::test]
