@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use api::reasons;
+use jiff::Timestamp;
 
 use crate::{
     Cause,
@@ -98,6 +99,75 @@ pub fn keeps_ending(container: &Container) -> Option<&Terminated> {
 
 pub fn is_out_of_memory(ended: &Terminated) -> bool {
     ended.reason == "OOMKilled"
+}
+
+/// How far a container is with its warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WarmUp {
+    /// It does not run, or has done so before.
+    None,
+    /// It may take so much longer.
+    Left(Duration),
+    TimedOut,
+}
+
+/// How long a container may still warm up.
+pub fn warm_up(container: Option<&Container>, timeout: Duration, now: Timestamp) -> WarmUp {
+    let first = container.filter(|one| one.restart_count == 0 && one.started != Some(true));
+    let Some(since) = first.and_then(|one| one.state.running.as_ref()?.started_at) else {
+        return WarmUp::None;
+    };
+    // Clock skew can make this negative; treat it as zero.
+    let taken = Duration::try_from(now.duration_since(since)).unwrap_or_default();
+    match timeout.checked_sub(taken).filter(|left| !left.is_zero()) {
+        Some(left) => WarmUp::Left(left),
+        None => WarmUp::TimedOut,
+    }
+}
+
+/// Whether the container was last ended by a signal, as a kubelet does after a startup probe failed for too long.
+pub fn was_killed(container: &Container) -> bool {
+    last_end(container).is_some_and(|ended| ended.exit_code > 128)
+}
+
+/// A container that keeps ending. `why`: as its log says. `memory`: the field that gives it more.
+pub fn crash(
+    pod: &PodView,
+    container: &Container,
+    ended: &Terminated,
+    why: Option<&str>,
+    memory: Option<&str>,
+) -> Cause {
+    let (name, pod, times) = (container.name.as_str(), pod.name(), container.restart_count);
+    if is_out_of_memory(ended) {
+        // The log of a container that was killed for its memory does not say so.
+        let hint = memory.map_or(format!("see kubectl describe pod {pod}"), |field| format!("raise {field}"));
+        let message =
+            format!("{name} of pod {pod} used more memory than its limit ({times} restarts); {hint}");
+        return Cause { reason: reasons::OUT_OF_MEMORY, message };
+    }
+    let how = format!("{name} of pod {pod} ended with code {} ({times}", ended.exit_code);
+    let hint = hint(pod, name);
+    let message = match why {
+        Some(why) => format!("{how}{CAUSE_AFTER}{why}{hint}"),
+        None => format!("{how} restarts){hint}"),
+    };
+    Cause { reason: reasons::CRASH_LOOP, message }
+}
+
+/// The cause in a message as `crash` writes it of this container.
+pub fn cause_in<'a>(message: &'a str, pod: &str, container: &str) -> Option<&'a str> {
+    let of_pod = message.strip_prefix(&format!("{container} of pod {pod} "))?;
+    let (_, after) = of_pod.split_once(CAUSE_AFTER)?;
+    after.rsplit_once(&hint(pod, container)).map(|(cause, _)| cause)
+}
+
+/// What stands before the cause in the message of a crash.
+const CAUSE_AFTER: &str = " restarts): ";
+
+/// What stands after it.
+fn hint(pod: &str, container: &str) -> String {
+    format!("; see kubectl logs {pod} -c {container} --previous")
 }
 
 /// A text of another program, cut to a length that fits a condition.
@@ -220,5 +290,21 @@ mod tests {
         for other in ["services have not yet been read at least once", "volume \"x\" not found", "a in b"] {
             assert_eq!(cause(other).0, reasons::CRASH_LOOP, "{other}");
         }
+    }
+
+    #[test]
+    fn a_warm_up_is_timed_from_the_start_of_the_container() {
+        let noon: Timestamp = "2026-01-01T12:00:00Z".parse().unwrap();
+        let since = |seconds: i64, more: &str| {
+            let started = noon - jiff::SignedDuration::from_secs(seconds);
+            let engine = container(&format!("state: {{running: {{startedAt: '{started}'}}}}{more}"));
+            warm_up(Some(&engine), Duration::from_secs(300), noon)
+        };
+        assert_eq!(since(0, ""), WarmUp::Left(Duration::from_secs(300)));
+        assert_eq!(since(299, ""), WarmUp::Left(Duration::from_secs(1)));
+        assert_eq!(since(300, ""), WarmUp::TimedOut);
+        assert_eq!(since(-20, ""), WarmUp::Left(Duration::from_secs(300)));
+        assert_eq!(since(900, ", started: true"), WarmUp::None, "it has been warm, whatever it is now");
+        assert_eq!(since(900, ", restartCount: 1"), WarmUp::None);
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  seen:      pod, node, claim, deployment, event narrow views, decoded from what a watch delivers
-//!  judged:    container, crashes, gpu, claim     why a pod does not start or stay, what fits where
-//!             quota, lasting                     what a quota lacks, since when something is true
+//!  judged:    container, loader, crashes, claim  why a pod does not start or stay, what fits where
+//!             gpu, quota, lasting                where GPUs are, what a quota lacks, since when something is true
 //!             stranded, pace, departures         which pods leave lost nodes, how fast, and which have left
 //!  repeated:  redaction                          texts of others, without what looks like a secret
 //!  rendered:  template, kept_template, name      restricted pod templates, what is kept of them, names of children
@@ -30,6 +30,7 @@ pub mod event;
 pub mod gpu;
 pub mod kept_template;
 pub mod lasting;
+pub mod loader;
 pub mod name;
 pub mod node;
 pub mod pace;

@@ -9,7 +9,7 @@ use api::{aiinference::Phase, conditions, reasons};
 use jiff::Timestamp;
 use runtime::{conditions::Verdict, refusal::Refusal};
 use workload::{
-    container::last_end,
+    container::{WarmUp, last_end, warm_up, was_killed},
     kept_template::summary,
     node::Loss,
     pod::{Container, PodView},
@@ -18,8 +18,8 @@ use workload::{
 
 use super::{
     faults::{
-        About, Fault, WarmUp, attach_fault, claim_fault, creation_fault, eviction_fault, fault_of,
-        placement_fault, warm_up, was_killed, why,
+        About, Fault, attach_fault, claim_fault, creation_fault, eviction_fault, fault_of, placement_fault,
+        why,
     },
     nodes::Moves,
     pod::{ENGINE, LOADER},
@@ -244,7 +244,7 @@ fn serving(valid: &ValidInference, observed: &Observed, decided: &Decided<'_>, n
         Phase::Pending
     };
     let timeout = warmup_timeout(valid);
-    let look_again = pods.iter().filter_map(|pod| match warm_up(pod, timeout, now) {
+    let look_again = pods.iter().filter_map(|pod| match warm_up(pod.container(ENGINE), timeout, now) {
         WarmUp::Left(left) => Some(left),
         WarmUp::None | WarmUp::TimedOut => None,
     });
@@ -278,12 +278,12 @@ fn faults(
     let timeout = warmup_timeout(valid);
     let had_timed_out = reason_before(observed, conditions::PROGRESSING) == Some(reasons::WARMUP_TIMEOUT);
     let of_pods = pods.iter().filter_map(|pod| {
-        let timed_out = warm_up(pod, timeout, now) == WarmUp::TimedOut && !pod.is_ready;
+        let timed_out = warm_up(pod.container(ENGINE), timeout, now) == WarmUp::TimedOut && !pod.is_ready;
         let fault = fault_of(pod, why(pod, observed).as_deref(), now)
             .or_else(|| attach_fault(pod, observed))
             .or_else(|| placement_fault(valid, pod, observed.rooms.as_deref()));
         // The kubelet's restart comes after the timeout, and must not hide it behind a crash.
-        let was_restarted = had_timed_out && !pod.is_ready && was_killed(pod);
+        let was_restarted = had_timed_out && !pod.is_ready && pod.container(ENGINE).is_some_and(was_killed);
         if timed_out || was_restarted { Some(too_slow(valid, pod)) } else { fault }
     });
     let deployment = observed.deployment.as_ref().filter(|_| revision.is_deployed);

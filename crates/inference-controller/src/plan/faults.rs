@@ -3,17 +3,18 @@
 //! A container that keeps ending counts as failing until it is ready, also while the kubelet tries it again: a condition
 //! that changed with every restart would be of no use.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use api::{loader::ExitCode, reasons};
+use api::reasons;
 use jiff::Timestamp;
 use workload::{
     Cause, claim,
-    container::{is_out_of_memory, keeps_ending, last_end, quote, start_fault},
+    container::{cause_in, crash, keeps_ending, quote, start_fault},
     crashes::{Crash, Log, log_to_read},
     deployment::DeploymentView,
     gpu::{Demand, Room, unplaced},
-    pod::{Container, PodView, Terminated},
+    loader,
+    pod::{Container, PodView},
 };
 
 use super::pod::{ENGINE, LOADER};
@@ -37,18 +38,6 @@ pub(super) enum About {
     Progressing,
 }
 
-/// How far a pod is with its warm-up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WarmUp {
-    /// The engine does not run, or has done so before.
-    None,
-    /// It may take so much longer.
-    Left(Duration),
-    TimedOut,
-}
-
-/// How long a loader waits for a store that does not answer before it ends.
-const LOADER_PATIENCE: Duration = Duration::from_secs(180);
 /// One eviction is what node pressure does now and then; two of pods that never got ready have a lasting cause.
 const EVICTIONS: usize = 2;
 
@@ -78,13 +67,10 @@ pub(super) fn why(pod: &PodView, observed: &Observed) -> Option<String> {
     known.map(str::to_owned).or_else(|| written_cause(pod.name(), observed).filter(|_| is_unread))
 }
 
-/// The cause in a message as `crash` writes it.
 fn written_cause(pod: &str, observed: &Observed) -> Option<String> {
     let mut conditions = observed.model.status.iter().flat_map(|status| &status.conditions);
     let written = conditions.find(|condition| condition.reason == reasons::CRASH_LOOP)?;
-    let of_pod = written.message.strip_prefix(&format!("{ENGINE} of pod {pod} "))?;
-    let (_, after) = of_pod.split_once(CAUSE_AFTER)?;
-    after.rsplit_once(&hint(pod, ENGINE)).map(|(cause, _)| cause.to_owned())
+    cause_in(&written.message, pod, ENGINE).map(str::to_owned)
 }
 
 /// Each costs a request to a node, which may not answer; one cause is enough for a revision.
@@ -151,101 +137,25 @@ pub(super) fn eviction_fault(failed: &[&PodView]) -> Option<Fault> {
     Some(About::Progressing.fault(Cause { reason: reasons::EVICTED, message }))
 }
 
-/// How long the engine of a pod may still warm up.
-pub(super) fn warm_up(pod: &PodView, timeout: Duration, now: Timestamp) -> WarmUp {
-    let engine = pod.container(ENGINE);
-    let Some(engine) = engine.filter(|engine| engine.restart_count == 0 && engine.started != Some(true))
-    else {
-        return WarmUp::None;
-    };
-    let Some(since) = engine.state.running.as_ref().and_then(|running| running.started_at) else {
-        return WarmUp::None;
-    };
-    // Clock skew can make this negative; treat it as zero.
-    let taken = Duration::try_from(now.duration_since(since)).unwrap_or_default();
-    match timeout.checked_sub(taken).filter(|left| !left.is_zero()) {
-        Some(left) => WarmUp::Left(left),
-        None => WarmUp::TimedOut,
-    }
-}
-
-/// Whether the engine was last ended by a signal, as a kubelet does after a startup probe failed for too long.
-pub(super) fn was_killed(pod: &PodView) -> bool {
-    pod.container(ENGINE).and_then(last_end).is_some_and(|ended| ended.exit_code > 128)
-}
-
+/// A model that is not there is one thing, a container that does not run another.
 fn loader_fault(pod: &PodView, loader: &Container, now: Timestamp) -> Option<Fault> {
-    if loader.state.terminated.as_ref().is_some_and(|ended| ended.exit_code == 0) {
-        return None;
-    }
-    if let Some(cause) = start_fault(pod, loader) {
-        let keeps_the_model_away = [reasons::SECRET_NOT_FOUND, reasons::CONFIG_MAP_NOT_FOUND];
-        let is_about_it = keeps_the_model_away.contains(&cause.reason);
-        let about = if is_about_it { About::ModelLoaded } else { About::Progressing };
-        return Some(about.fault(cause));
-    }
-    let since = loader.state.running.as_ref().and_then(|running| running.started_at);
-    let runs_for = since.and_then(|since| Duration::try_from(now.duration_since(since)).ok());
-    if runs_for.is_some_and(|runs| runs > LOADER_PATIENCE) {
-        // Without progress it would have ended.
-        return None;
-    }
-    // One that is run again, after a reboot of its node, has ended with code 0 before.
-    let ended = last_end(loader).filter(|ended| ended.exit_code != 0)?;
-    match ExitCode::from_code(ended.exit_code).filter(|code| *code != ExitCode::Usage) {
-        Some(code) => {
-            let message = format!("{LOADER} of pod {}: {}", pod.name(), last_words(ended));
-            Some(About::ModelLoaded.fault(Cause { reason: code.reason(), message }))
-        }
-        None => keeps_ending(loader).map(|ended| crash(pod, loader, ended, None)),
-    }
+    let cause = loader::fault(pod, loader, now)?;
+    let does_not_run = [reasons::CRASH_LOOP, reasons::OUT_OF_MEMORY, reasons::IMAGE_PULL_FAILED];
+    let about = if does_not_run.contains(&cause.reason) { About::Progressing } else { About::ModelLoaded };
+    Some(about.fault(cause))
 }
 
 fn engine_fault(pod: &PodView, engine: &Container, why: Option<&str>) -> Option<Fault> {
-    let cause = start_fault(pod, engine).map(|cause| About::Progressing.fault(cause));
-    cause.or_else(|| keeps_ending(engine).map(|ended| crash(pod, engine, ended, why)))
-}
-
-fn crash(pod: &PodView, container: &Container, ended: &Terminated, why: Option<&str>) -> Fault {
-    let (name, pod, times) = (container.name.as_str(), pod.name(), container.restart_count);
-    let (reason, how, hint) = if is_out_of_memory(ended) {
-        let how = "used more memory than its limit".to_owned();
-        let hint = match name {
-            ENGINE => "; raise spec.resources.limits.memory".to_owned(),
-            _ => format!("; see kubectl describe pod {pod}"),
-        };
-        (reasons::OUT_OF_MEMORY, how, hint)
-    } else {
-        let how = format!("ended with code {}", ended.exit_code);
-        (reasons::CRASH_LOOP, how, hint(pod, name))
+    let crashed = || {
+        let raise = Some("spec.resources.limits.memory");
+        keeps_ending(engine).map(|ended| crash(pod, engine, ended, why, raise))
     };
-    // The log of an engine that was killed for its memory does not say so.
-    let message = match why.filter(|_| reason == reasons::CRASH_LOOP) {
-        Some(why) => format!("{name} of pod {pod} {how} ({times}{CAUSE_AFTER}{why}{hint}"),
-        None => format!("{name} of pod {pod} {how} ({times} restarts){hint}"),
-    };
-    About::Progressing.fault(Cause { reason, message })
-}
-
-/// What stands before the cause in the message of a crash.
-const CAUSE_AFTER: &str = " restarts): ";
-
-/// What stands after it.
-fn hint(pod: &str, container: &str) -> String {
-    format!("; see kubectl logs {pod} -c {container} --previous")
-}
-
-/// The loader's termination message. Those of other containers may hold anything, and are not repeated.
-fn last_words(ended: &Terminated) -> String {
-    if ended.message.is_empty() {
-        format!("ended with code {}", ended.exit_code)
-    } else {
-        quote(&ended.message)
-    }
+    start_fault(pod, engine).or_else(crashed).map(|cause| About::Progressing.fault(cause))
 }
 
 #[cfg(test)]
 mod tests {
+    use api::loader::ExitCode;
     use workload::container::IMAGE_FAULTS;
 
     use crate::tests::{at, pod};
@@ -356,30 +266,6 @@ mod tests {
     }
 
     #[test]
-    fn a_loader_that_has_succeeded_at_last_is_no_fault() {
-        assert_eq!(
-            loader("state: {terminated: {exitCode: 0}}, lastState: {terminated: {exitCode: 12}}"),
-            None
-        );
-        assert_eq!(
-            loader("state: {running: {}}, lastState: {terminated: {exitCode: 12}}"),
-            Some((reasons::SOURCE_UNREACHABLE, About::ModelLoaded))
-        );
-    }
-
-    #[test]
-    fn a_loader_that_has_run_for_long_again_is_no_fault() {
-        let running = |seconds: i64| {
-            let since = at(-seconds);
-            loader(&format!(
-                "state: {{running: {{startedAt: '{since}'}}}}, lastState: {{terminated: {{exitCode: 12}}}}"
-            ))
-        };
-        assert_eq!(running(180), Some((reasons::SOURCE_UNREACHABLE, About::ModelLoaded)));
-        assert_eq!(running(181), None);
-    }
-
-    #[test]
     fn what_the_loader_said_is_repeated_and_what_the_engine_said_is_not() {
         let loader = fault_of(
             &pod(
@@ -397,22 +283,5 @@ mod tests {
             at(0),
         );
         assert!(!engine.unwrap().message.contains("secret"));
-    }
-
-    #[test]
-    fn a_warm_up_is_timed_from_the_start_of_the_engine() {
-        let since = |seconds: i64, more: &str| {
-            let pod = pod(&format!(
-                "{{containers: [{{name: engine, state: {{running: {{startedAt: '{}'}}}}{more}}}]}}",
-                at(-seconds)
-            ));
-            warm_up(&pod, Duration::from_secs(300), at(0))
-        };
-        assert_eq!(since(0, ""), WarmUp::Left(Duration::from_secs(300)));
-        assert_eq!(since(299, ""), WarmUp::Left(Duration::from_secs(1)));
-        assert_eq!(since(300, ""), WarmUp::TimedOut);
-        assert_eq!(since(-20, ""), WarmUp::Left(Duration::from_secs(300)));
-        assert_eq!(since(900, ", started: true"), WarmUp::None, "it has been warm, whatever it is now");
-        assert_eq!(since(900, ", restartCount: 1"), WarmUp::None);
     }
 }
