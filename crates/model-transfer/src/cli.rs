@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use api::loader::{self, PATIENCE, STALL, TIMEOUT, options};
 use clap::{Args, Parser, Subcommand};
 use quantity::Bytes;
 
@@ -50,19 +51,19 @@ pub(crate) struct Pull {
     #[arg(value_name = "DIR")]
     pub(crate) folder: PathBuf,
     /// Do not wait until the files are on disk; after a reboot of the machine they are fetched again
-    #[arg(long, env = "TRANSFER_NO_SYNC")]
+    #[arg(long = options::NO_SYNC, env = "TRANSFER_NO_SYNC")]
     pub(crate) no_sync: bool,
     /// Refuse what this engine cannot load: before the copy by its names, and after it as `check` does
-    #[arg(long)]
+    #[arg(long = options::ENGINE)]
     pub(crate) engine: Option<Engine>,
     /// What the volume may hold, in bytes or as 64Gi; a model that is larger is refused before a byte is fetched
-    #[arg(long, env = "TRANSFER_SIZE_LIMIT", value_parser = whole_bytes)]
+    #[arg(long = options::SIZE_LIMIT, env = "TRANSFER_SIZE_LIMIT", value_parser = whole_bytes)]
     pub(crate) size_limit: Option<u64>,
     /// Seconds after which a store without any good answer is reported as unreachable, the first time
     #[arg(long, env = "TRANSFER_FIRST_ANSWER_SECONDS", default_value_t = 20)]
     pub(crate) first_answer_seconds: u64,
     /// First copy this program into this folder, for the preStop hook of a container whose image does not have it
-    #[arg(long, value_name = "DIR")]
+    #[arg(long = options::INSTALL, value_name = "DIR")]
     pub(crate) install: Option<PathBuf>,
 }
 
@@ -70,16 +71,16 @@ pub(crate) struct Pull {
 pub(crate) struct Check {
     #[arg(value_name = "DIR")]
     pub(crate) folder: PathBuf,
-    #[arg(long)]
+    #[arg(long = options::ENGINE)]
     pub(crate) engine: Engine,
     /// Where links of the model may lead, if not only into DIR
-    #[arg(long, value_name = "DIR")]
+    #[arg(long = options::ROOT, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
     /// Seconds to wait for the volume
     #[arg(long, env = "TRANSFER_DEADLINE_SECONDS", default_value_t = 60)]
     pub(crate) deadline_seconds: u64,
     /// First copy this program into this folder, for the preStop hook of a container whose image does not have it
-    #[arg(long, value_name = "DIR")]
+    #[arg(long = options::INSTALL, value_name = "DIR")]
     pub(crate) install: Option<PathBuf>,
 }
 
@@ -96,13 +97,13 @@ pub(crate) struct PreStop {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Options {
     /// Seconds until the transfer is given up; the next run goes on from there
-    #[arg(long, global = true, env = "TRANSFER_TIMEOUT_SECONDS", default_value_t = 3600)]
+    #[arg(long, global = true, env = TIMEOUT.variable, default_value_t = TIMEOUT.default)]
     pub(crate) timeout_seconds: u64,
     /// Seconds to wait, without any progress, for a store that does not answer or for a fault to be mended
-    #[arg(long, global = true, env = "TRANSFER_PATIENCE_SECONDS", default_value_t = 180)]
+    #[arg(long, global = true, env = PATIENCE.variable, default_value_t = PATIENCE.default)]
     pub(crate) patience_seconds: u64,
     /// Seconds without a byte after which a request is sent anew
-    #[arg(long, global = true, env = "TRANSFER_STALL_SECONDS", default_value_t = 30)]
+    #[arg(long, global = true, env = STALL.variable, default_value_t = STALL.default)]
     pub(crate) stall_seconds: u64,
     /// Seconds between two lines that say how far a transfer is
     #[arg(long, global = true, env = "TRANSFER_PROGRESS_SECONDS", default_value_t = 10,
@@ -114,10 +115,9 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Shorter than the whole time: a time-out that came first would not say what was waited for.
     pub(crate) fn patience(&self) -> Duration {
-        let timeout = Duration::from_secs(self.timeout_seconds);
-        Duration::from_secs(self.patience_seconds).min(timeout * 3 / 4)
+        let [patience, timeout] = [self.patience_seconds, self.timeout_seconds].map(Duration::from_secs);
+        loader::patience(patience, timeout)
     }
 
     pub(crate) fn progress(&self) -> Duration {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use api::loader::LONGEST_STEP;
+
 use crate::fault::Cause;
 
-/// No wait is longer: a fault that is mended must be noticed soon.
-const LONGEST_STEP: Duration = Duration::from_secs(30);
 const FIRST_STEP: Duration = Duration::from_millis(200);
 
 /// Waits of one request that fails in passing ways: 0.2 s, doubling, until nothing has come for too long.
