@@ -45,7 +45,7 @@ use workload::{
     crashes::Crashes,
     departures::Departures,
     deployment::{DeploymentView, RenderedDeployment, ReplicaSetView},
-    event::{ATTACH_FAILURES, EventView},
+    event::{ATTACH_FAILURES, EventView, MOUNT_FAILURES},
     lasting::Lasting,
     node::{Losses, NodeView},
     pace::{Allowance, Pace},
@@ -55,7 +55,8 @@ use workload::{
 use crate::{
     apply::{Applied, apply, leave},
     observe::{
-        Observed, claim_key, count_managed, follow, follow_crashes, keys_by_instance, keys_on_lost, observe,
+        Observed, claim_key, count_managed, follow, follow_crashes, keys_by_instance, keys_of_event,
+        keys_on_lost, observe,
     },
     plan::{Defaults, Plan, due, leaving, plan, refused, rejected, runs},
     validate::{Invalid, OwnAccount, ValidInference, validate},
@@ -130,6 +131,7 @@ pub(crate) struct Context {
     pub(crate) failed_pods: Cache<PodView>,
     pub(crate) claims: Cache<ClaimView>,
     pub(crate) attach_failures: Cache<EventView>,
+    pub(crate) mount_failures: Cache<EventView>,
     /// None in a process that may see one namespace alone: then no pod leaves a lost node, and no GPU is counted.
     pub(crate) nodes: Option<Cache<NodeView>>,
     pub(crate) losses: Arc<Mutex<Losses>>,
@@ -164,6 +166,7 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         failed_pods: process.watch_matching("FailedPod", &ours, FAILED),
         claims: process.watch("PersistentVolumeClaim"),
         attach_failures: process.watch_selected("Event", ATTACH_FAILURES),
+        mount_failures: process.watch_selected("MountEvent", MOUNT_FAILURES),
         losses: nodes.as_ref().map(follow).unwrap_or_default(),
         nodes,
         pace: Pace::default(),
@@ -187,6 +190,10 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         .maps(&ctx.pods, keys_by_instance)
         .maps(&ctx.failed_pods, keys_by_instance)
         .maps(&ctx.claims, move |claim| readers.keys(claim));
+    for events in [&ctx.attach_failures, &ctx.mount_failures] {
+        let pods = ctx.pods.clone();
+        controller = controller.maps(events, move |event| keys_of_event(&pods, event));
+    }
     if let Some(nodes) = &ctx.nodes {
         let (known, pods) = (nodes.clone(), ctx.pods.clone());
         controller = controller.maps(nodes, move |node| keys_on_lost(&known, &pods, node));

@@ -1,9 +1,8 @@
 //! What the caches know of one AIInference: everything that a plan needs, already classified. Sends nothing.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
 
 use api::{
@@ -23,7 +22,7 @@ use workload::{
     crashes::{Crash, Crashes},
     departures::Departure,
     deployment::{DeploymentView, Older, ReplicaSetView},
-    event::EventView,
+    event::{EventView, VolumeFailure},
     gpu::{Room, rooms},
     node::{Losses, NodeView},
     pod::{Instance, PodView},
@@ -41,7 +40,7 @@ pub(crate) struct Observed {
     pub(crate) deployed: Option<Vec<Arc<PodView>>>,
     /// Revisions of other templates that have pods.
     pub(crate) older: Vec<Older>,
-    /// Pods of the Deployment's template that kubelets have ended lately.
+    /// Pods of the Deployment's template that kubelets have ended.
     pub(crate) failed: Vec<Arc<PodView>>,
     /// Of its PodDisruptionBudget.
     pub(crate) budget: Option<ObjectMeta>,
@@ -50,8 +49,8 @@ pub(crate) struct Observed {
     pub(crate) rooms: Option<Vec<Room>>,
     /// The claim with its model.
     pub(crate) claim: Option<Arc<ClaimView>>,
-    /// Why volumes cannot be attached, by the uid of the pod that waits for one.
-    pub(crate) unattached: BTreeMap<String, String>,
+    /// What is said of volumes, by the uid of the pod that was placed and waits for one.
+    pub(crate) unattached: BTreeMap<String, VolumeFailure>,
     /// What is known of crashes of its pods, by the uid of each that is not ready.
     pub(crate) crashes: BTreeMap<String, Crash>,
     /// Pods that have left lost nodes, and that its status does not have yet.
@@ -81,7 +80,6 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
             if deployed.is_none() && wanted.is_some() && revision.template == wanted {
                 deployed = Some(live);
                 failed = ctx.failed_pods.owned_by::<ReplicaSet>(namespace, uid);
-                failed.retain(|pod| failed_lately(pod, now));
             } else if !live.is_empty() {
                 older.push(Older { revision, pods: live });
             }
@@ -107,10 +105,15 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
     let claim = claim_key(&model).and_then(|key| ctx.claims.get(&key));
     let crashed = deployed.iter().flatten().filter(|pod: &&Arc<PodView>| !pod.is_ready);
     let crashes = crashed.map(|pod| (pod.uid().to_owned(), ctx.crashes.of(pod.uid()))).collect();
-    let waiting =
-        deployed.iter().flatten().filter(|pod: &&Arc<PodView>| pod.node.is_some() && !has_begun(pod));
-    let unattached =
-        attach_failures(&ctx.attach_failures, namespace, &waiting.map(|pod| pod.uid()).collect());
+    let lasting = ctx.lasting.of(&uid);
+    let mut waiting =
+        deployed.iter().flatten().filter(|pod| pod.node.is_some() && !pod.has_begun()).peekable();
+    let mut unattached = BTreeMap::new();
+    if waiting.peek().is_some() {
+        let (attach, mount) = (ctx.attach_failures.all(), ctx.mount_failures.all());
+        let failure = |pod: &Arc<PodView>| VolumeFailure::of(pod, &attach, &mount, &lasting);
+        unattached = waiting.filter_map(|pod| Some((pod.uid().to_owned(), failure(pod)?))).collect();
+    }
     let recorded = model.status.as_ref().map_or(&[][..], |status| &status.migrations);
     let departed = ctx.departures.unrecorded(&uid, |departure| {
         recorded.iter().any(|known| known.pod == departure.pod && known.from_node == departure.node)
@@ -128,7 +131,7 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
         unattached,
         crashes,
         departed,
-        lasting: ctx.lasting.of(&uid),
+        lasting,
     }
 }
 
@@ -160,36 +163,6 @@ pub(crate) fn claim_key(model: &AIInference) -> Option<Key> {
         Ok(ModelSource::Claim { name, path: _ }) => Some(Key::new(namespace, &name)),
         Ok(ModelSource::Store { .. }) | Err(_) => None,
     }
-}
-
-fn has_begun(pod: &PodView) -> bool {
-    let mut containers = pod.init_containers.iter().chain(&pod.containers);
-    containers
-        .any(|one| one.state.running.is_some() || one.state.terminated.is_some() || one.restart_count > 0)
-}
-
-/// Events of the cluster's own controllers; they are few, and looked at only for pods that have not begun.
-fn attach_failures(
-    failures: &Cache<EventView>,
-    namespace: &str,
-    waiting: &BTreeSet<&str>,
-) -> BTreeMap<String, String> {
-    if waiting.is_empty() {
-        return BTreeMap::new();
-    }
-    let events = failures.all();
-    let is_of_here = |event: &EventView| event.metadata.namespace.as_deref() == Some(namespace);
-    let of_waiting = events.iter().filter(|event| is_of_here(event) && waiting.contains(event.pod_uid()));
-    of_waiting.map(|event| (event.pod_uid().to_owned(), event.message.clone())).collect()
-}
-
-/// Longer than a large model takes from download to eviction, several times over.
-const LATELY: Duration = Duration::from_secs(3_600);
-
-fn failed_lately(pod: &PodView, now: Timestamp) -> bool {
-    // When it ceased to be ready, or never became: close to its end.
-    let age = pod.ready_turned.or(pod.created()).map(|ended| now.duration_since(ended));
-    age.is_some_and(|age| Duration::try_from(age).unwrap_or_default() < LATELY)
 }
 
 /// Keeps what is known of lost nodes up to date by every change of a node.
@@ -243,6 +216,13 @@ pub(crate) fn keys_by_instance<V: ForInstance>(object: &V) -> Vec<Key> {
 /// The pods of all AIInferences.
 pub(crate) fn count_managed(pods: &Cache<PodView>) -> usize {
     pods.all().iter().filter(|pod| !keys_by_instance(&***pod).is_empty()).count()
+}
+
+/// An event of a volume: the AIInference of the pod that it is about.
+pub(crate) fn keys_of_event(pods: &Cache<PodView>, event: &EventView) -> Vec<Key> {
+    let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
+    let pod = pods.get(&Key::new(namespace, &event.pod)).filter(|pod| event.is_about(pod));
+    pod.map(|pod| keys_by_instance(&*pod)).unwrap_or_default()
 }
 
 /// A node that is lost, was lost, or is gone: the AIInferences with pods on it.
@@ -320,26 +300,36 @@ mod tests {
     }
 
     #[test]
-    fn what_another_namespace_says_of_a_child_or_a_pod_is_not_believed() {
+    fn what_another_namespace_says_of_a_child_is_not_believed() {
         let children: Cache<DeploymentView> = Cache::default();
-        let (events, kind) =
-            (Cache::default(), "apiVersion: ai.infra.example.com/v1alpha1, kind: AIInference");
+        let kind = "apiVersion: ai.infra.example.com/v1alpha1, kind: AIInference";
         for namespace in ["attacker", "demo"] {
             let child = format!(
                 "{{metadata: {{name: chat, namespace: {namespace}, uid: of-{namespace}, \
                  ownerReferences: [{{{kind}, name: chat, uid: uid-of-chat, controller: true}}]}}}}"
             );
             children.upsert(serde_saphyr::from_str(&child).unwrap());
-            let event = format!(
-                "{{metadata: {{name: a, namespace: {namespace}}}, involvedObject: {{uid: chat-0}}, message: {namespace}}}"
-            );
-            events.upsert(serde_saphyr::from_str(&event).unwrap());
         }
         let child = own(&children, "demo", "uid-of-chat", "chat").unwrap();
         assert_eq!(child.metadata.uid.as_deref(), Some("of-demo"));
         assert!(own(&children, "another", "uid-of-chat", "chat").is_none());
-        let said = attach_failures(&events, "demo", &["chat-0"].into());
-        assert_eq!(said, [("chat-0".to_owned(), "demo".to_owned())].into());
+    }
+
+    #[test]
+    fn an_event_runs_the_object_of_the_very_pod_that_it_is_about() {
+        let pods = Cache::default();
+        pods.upsert(pod("{node: a}"));
+        let keys = |namespace: &str, name: &str, uid: &str| {
+            let event = format!(
+                "{{metadata: {{name: a, namespace: {namespace}}}, involvedObject: {{name: {name}, uid: {uid}}}}}"
+            );
+            let keys = keys_of_event(&pods, &serde_saphyr::from_str(&event).unwrap());
+            keys.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(keys("demo", "chat-0", "chat-0"), ["demo/chat"]);
+        assert!(keys("demo", "chat-0", "its-predecessor").is_empty());
+        assert!(keys("attacker", "chat-0", "chat-0").is_empty());
+        assert!(keys("demo", "chat-1", "chat-0").is_empty());
     }
 
     #[test]
@@ -362,19 +352,6 @@ mod tests {
         assert_eq!([may_roll(&model, Some(&of("1"))), may_roll(&model, Some(&of("0")))], [false, true]);
         model.metadata.annotations = Some([(labels::REFRESH.to_owned(), "1".to_owned())].into());
         assert!(may_roll(&model, Some(&of("1"))));
-    }
-
-    #[test]
-    fn an_eviction_counts_for_an_hour_from_its_end_however_long_the_pod_had_run() {
-        let ended = |seconds: i64| {
-            let (created, turned) = (at(-90_000), at(-seconds));
-            let ready = format!("{{type: Ready, status: 'False', lastTransitionTime: '{turned}'}}");
-            failed_lately(&pod(&format!("{{created: '{created}', conditions: [{ready}]}}")), at(0))
-        };
-        assert_eq!([ended(3_599), ended(3_600)], [true, false]);
-        let never_began =
-            |seconds: i64| failed_lately(&pod(&format!("{{created: '{}'}}", at(-seconds))), at(0));
-        assert_eq!([never_began(3_599), never_began(3_600)], [true, false]);
     }
 
     #[test]

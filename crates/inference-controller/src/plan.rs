@@ -93,6 +93,7 @@ pub(crate) fn plan(
     let soonest = [rollout.look_again, look_again, judged.look_again].into_iter().flatten().min();
     let changes = events::of_change(observed.model.status.as_ref(), &judged);
     let mut lasting = rollout.lacks;
+    lasting.extend(observed.unattached.iter().filter_map(|(uid, failure)| failure.fact(uid)));
     if let Some(warning) =
         rollout.warning.filter(|warning| !valid.pods.paused && !events::was_announced(observed, warning))
     {

@@ -12,6 +12,7 @@ use k8s_openapi::{api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::
 use serde_json::json;
 use workload::{
     deployment::{Older, Rendered, ReplicaSetView},
+    event::VolumeFailure,
     pace::Allowance,
     pod::PodView,
     stranded::Nodes,
@@ -168,6 +169,17 @@ impl Scene {
     /// The current revision has these pods, and none is ready unless it says so.
     pub(crate) fn pods(&mut self, parts: &[&str]) {
         self.observed.deployed = Some(parts.iter().map(|parts| Arc::new(pod(parts))).collect());
+    }
+
+    /// An event says this of the volume of the first pod of the current revision.
+    pub(crate) fn unattached(&mut self, said: &str) {
+        let pod = &self.observed.deployed.as_ref().expect("a revision")[0];
+        let event =
+            json!({"metadata": {"namespace": "demo"}, "involvedObject": {"uid": pod.uid()}, "message": said});
+        let event = Arc::new(serde_json::from_value(event).expect("an event"));
+        let failure = VolumeFailure::of(pod, &[event], &[], &Default::default());
+        self.observed.unattached =
+            failure.map(|failure| (pod.uid().to_owned(), failure)).into_iter().collect();
     }
 
     pub(crate) fn observed(&self) -> Observed {

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Longest text that is repeated from a container, a kubelet or a scheduler.
-const LONGEST_QUOTE: usize = 512;
+pub(crate) const LONGEST_QUOTE: usize = 512;
 
 /// How kubelets name an image that cannot be pulled.
 pub const IMAGE_FAULTS: [&str; 6] = [

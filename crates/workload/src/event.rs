@@ -1,13 +1,24 @@
-//! Events of the cluster's own controllers about pods, as far as decisions need them.
+//! Events about the volumes of pods: why a pod that was placed does not begin. Pure.
 
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use api::reasons;
+use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Event, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::Resource;
 use serde::Deserialize;
 
-use crate::container::quote;
+use crate::{
+    Cause, Finding,
+    container::{LONGEST_QUOTE, quote},
+    metadata::timestamp,
+    pod::PodView,
+};
 
 /// Volumes that cannot be attached to the node of a pod, most often because another node has them.
 pub const ATTACH_FAILURES: &str = "involvedObject.kind=Pod,reason=FailedAttachVolume";
+/// Volumes that a kubelet cannot mount. Shared file systems are mounted without being attached.
+pub const MOUNT_FAILURES: &str = "involvedObject.kind=Pod,reason=FailedMount";
 
 /// An event: which pod of its namespace it is about, and what it says, as it may be repeated. Any user of a namespace may
 /// write events there.
@@ -16,18 +27,99 @@ pub const ATTACH_FAILURES: &str = "involvedObject.kind=Pod,reason=FailedAttachVo
 #[serde(from = "EventParts")]
 pub struct EventView {
     pub metadata: ObjectMeta,
+    pub pod: String,
     pod_uid: String,
-    pub message: String,
+    message: String,
+    last: Option<Timestamp>,
 }
 
 impl EventView {
-    pub fn pod_uid(&self) -> &str {
-        &self.pod_uid
+    pub fn is_about(&self, pod: &PodView) -> bool {
+        self.metadata.namespace == pod.metadata.namespace
+            && !pod.uid().is_empty()
+            && self.pod_uid == pod.uid()
     }
+}
+
+/// What was said of the volumes of one pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VolumeFailure {
+    message: String,
+    patience: Duration,
+}
+
+/// A volume is often attached a moment after another node has given it up, as in every rollout with `Replace`; that it
+/// could not be attached at first is reported all the same.
+const ATTACHED_WITHIN: Duration = Duration::from_secs(60);
+/// A kubelet tries again after 0.5 s, 1 s, 2 s and so on.
+const MOUNTED_WITHIN: Duration = Duration::from_secs(30);
+/// How the cluster names a volume that one node has and another one wants.
+const MULTI_ATTACH: &str = "Multi-Attach";
+
+impl VolumeFailure {
+    /// Of a pod that waits, as `attach` and `mount` have it. What cannot be attached is not mounted either.
+    ///
+    /// That a volume is attached elsewhere is said once, and the API server forgets events after an hour. `facts` has what
+    /// was said since the pod waits (`fact`).
+    pub fn of(
+        pod: &PodView,
+        attach: &[Arc<EventView>],
+        mount: &[Arc<EventView>],
+        facts: &BTreeMap<String, Timestamp>,
+    ) -> Option<Self> {
+        let last_of = |events: &[Arc<EventView>]| {
+            let of_pod = events.iter().filter(|event| event.is_about(pod));
+            of_pod.max_by_key(|event| event.last).map(|event| event.message.clone())
+        };
+        let about = about(pod.uid());
+        let known = || facts.keys().find_map(|fact| fact.strip_prefix(&about)).map(str::to_owned);
+        let attach = last_of(attach).or_else(known).map(|said| (said, ATTACHED_WITHIN));
+        let said = attach.or_else(|| last_of(mount).map(|said| (said, MOUNTED_WITHIN)));
+        said.map(|(message, patience)| Self { message, patience })
+    }
+
+    /// What is to be known of the pod of this uid when the event is gone. Kubelets repeat theirs.
+    pub fn fact(&self, uid: &str) -> Option<String> {
+        (self.patience == ATTACHED_WITHIN).then(|| format!("{}{}", about(uid), self.message))
+    }
+
+    /// Whether another node has the volume, and every pod that is named as its user is one of these. `Multi-Attach error
+    /// for volume "pvc-1" Volume is already used by pod(s) a, b and 1 pod(s) in different namespaces`
+    pub fn is_held_by(&self, is_one: impl Fn(&str) -> bool) -> bool {
+        // Names may be missing at the end of a message that was cut.
+        let is_whole = self.message.len() + char::MAX_LEN_UTF8 <= LONGEST_QUOTE;
+        let Some((_, said)) = self.message.split_once(MULTI_ATTACH).filter(|_| is_whole) else {
+            return false;
+        };
+        match said.split_once("used by pod(s) ") {
+            Some((_, names)) => names.split(", ").all(|name| is_one(name.trim())),
+            None => !said.contains("pod(s)"),
+        }
+    }
+
+    /// Why the pod does not begin, once it has waited for too long.
+    pub fn finding(&self, pod: &PodView, now: Timestamp) -> Finding {
+        let waited = pod.placed().map(|placed| now.duration_since(placed));
+        // Clock skew can make this negative; treat it as zero.
+        let waited = waited.map(|waited| Duration::try_from(waited).unwrap_or_default());
+        let left = waited.and_then(|waited| self.patience.checked_sub(waited)).filter(|left| !left.is_zero());
+        let (name, node) = (pod.name(), pod.node.as_deref().unwrap_or_default());
+        let cause = || Cause {
+            reason: reasons::VOLUME_NOT_ATTACHED,
+            message: format!("pod {name} waits on node {node} for its volume: {}", self.message),
+        };
+        Finding { cause: left.is_none().then(cause), look_again: left }
+    }
+}
+
+fn about(uid: &str) -> String {
+    format!("volume of pod {uid}: ")
 }
 
 /// Those of the API server have 36 bytes.
 const LONGEST_UID: usize = 64;
+/// As the API server limits it.
+const LONGEST_NAME: usize = 253;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -36,16 +128,22 @@ struct EventParts {
     involved_object: InvolvedParts,
     #[serde(default)]
     message: String,
+    #[serde(default, deserialize_with = "timestamp")]
+    last_timestamp: Option<Timestamp>,
+    #[serde(default, deserialize_with = "timestamp")]
+    event_time: Option<Timestamp>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct InvolvedParts {
+    name: String,
     uid: String,
 }
 
 impl From<EventParts> for EventView {
-    fn from(EventParts { metadata, involved_object, message }: EventParts) -> Self {
+    fn from(parts: EventParts) -> Self {
+        let EventParts { metadata, involved_object, message, last_timestamp, event_time } = parts;
         let metadata = ObjectMeta {
             name: metadata.name,
             namespace: metadata.namespace,
@@ -53,27 +151,135 @@ impl From<EventParts> for EventView {
             resource_version: metadata.resource_version,
             ..ObjectMeta::default()
         };
-        let pod_uid = involved_object.uid;
-        let pod_uid = if pod_uid.len() <= LONGEST_UID { pod_uid } else { String::new() };
-        Self { metadata, pod_uid, message: quote(&message) }
+        let short = |text: String, most| if text.len() <= most { text } else { String::new() };
+        Self {
+            metadata,
+            pod: short(involved_object.name, LONGEST_NAME),
+            pod_uid: short(involved_object.uid, LONGEST_UID),
+            message: quote(&message),
+            last: last_timestamp.or(event_time),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use jiff::SignedDuration;
+
     use super::*;
+
+    fn event(uid: &str, message: &str, more: &str) -> Arc<EventView> {
+        let text = format!(
+            "{{metadata: {{name: a, namespace: demo}}, involvedObject: {{name: chat, uid: {uid}}}, message: \
+             '{message}'{more}}}"
+        );
+        Arc::new(serde_saphyr::from_str(&text).unwrap())
+    }
+
+    fn pod(namespace: &str) -> PodView {
+        let labels = "{app.kubernetes.io/managed-by: a-controller, app.kubernetes.io/name: a, \
+                      app.kubernetes.io/instance: b}";
+        let text = format!(
+            "{{metadata: {{name: chat, namespace: {namespace}, uid: u, labels: {labels}}}, spec: {{nodeName: gpu-1, \
+             containers: []}}, status: {{conditions: [{{type: PodScheduled, status: 'True', lastTransitionTime: \
+             '{NOON}'}}]}}}}"
+        );
+        serde_saphyr::from_str(&text).unwrap()
+    }
+
+    const NOON: &str = "2026-01-01T12:00:00Z";
+
+    fn at(seconds: i64) -> Timestamp {
+        NOON.parse::<Timestamp>().unwrap() + SignedDuration::from_secs(seconds)
+    }
+
+    fn failure(attach: &[Arc<EventView>], mount: &[Arc<EventView>]) -> Option<VolumeFailure> {
+        VolumeFailure::of(&pod("demo"), attach, mount, &BTreeMap::new())
+    }
 
     #[test]
     fn only_so_much_is_kept_of_an_event_as_may_be_repeated() {
         let large = "x".repeat(1 << 20);
-        let event = |uid: &str, message: &str| -> EventView {
-            let text =
-                format!("{{metadata: {{name: a}}, involvedObject: {{uid: {uid}}}, message: \"{message}\"}}");
-            serde_saphyr::from_str(&text).unwrap()
-        };
-        let kept = event("u", &large);
+        let kept = event("u", &large, "");
         assert!(kept.message.capacity() <= 1_024, "{}", kept.message.capacity());
-        assert_eq!(event("u", "Multi-Attach\\nerror\\u202e").message, "Multi-Attach error");
-        assert_eq!((event("u", "").pod_uid(), event(&large, "").pod_uid()), ("u", ""));
+        assert_eq!(event("u", "Multi-Attach\terror\u{202e}", "").message, "Multi-Attach error");
+        assert_eq!(event(&large, "", "").pod_uid, "");
+    }
+
+    #[test]
+    fn an_event_is_about_the_pod_of_its_namespace_and_uid() {
+        let (own, other) = (event("u", "a", ""), event("v", "a", ""));
+        assert_eq!([own.is_about(&pod("demo")), own.is_about(&pod("attacker"))], [true, false]);
+        assert!(!other.is_about(&pod("demo")));
+        assert!(!event("''", "a", "").is_about(&PodView::default()));
+    }
+
+    #[test]
+    fn a_failure_to_mount_is_known_and_one_to_attach_comes_first_the_latest_of_several() {
+        let said = |attach: &[Arc<EventView>], mount: &[Arc<EventView>]| {
+            failure(attach, mount).map(|failure| failure.message)
+        };
+        let mount = [event("u", "MountVolume.SetUp failed", "")];
+        assert_eq!(said(&[], &mount).as_deref(), Some("MountVolume.SetUp failed"));
+        let attach = ["12:00:09", "12:00:10", "12:00:08"]
+            .map(|time| event("u", time, &format!(", lastTimestamp: '2026-01-01T{time}Z'")));
+        assert_eq!(said(&attach, &mount).as_deref(), Some("12:00:10"));
+        assert_eq!(said(&[], &[]), None);
+    }
+
+    #[test]
+    fn what_was_said_of_attaching_is_known_while_the_pod_waits_although_the_event_is_gone() {
+        let first = failure(&[event("u", "Multi-Attach error", "")], &[]).unwrap();
+        let facts: BTreeMap<String, Timestamp> =
+            first.fact("u").into_iter().map(|fact| (fact, at(0))).collect();
+        let mount = [event("u", "timed out waiting", "")];
+        let kept = VolumeFailure::of(&pod("demo"), &[], &mount, &facts);
+        assert_eq!(kept.as_ref(), Some(&first));
+        assert_eq!(kept.unwrap().fact("u"), first.fact("u"), "and after the next plan, too");
+        let another = first.fact("v").into_iter().map(|fact| (fact, at(0))).collect();
+        assert_eq!(VolumeFailure::of(&pod("demo"), &[], &[], &another), None);
+        assert_eq!(failure(&[], &mount).unwrap().fact("u"), None, "kubelets repeat theirs");
+    }
+
+    #[test]
+    fn a_wait_for_a_volume_is_a_fault_after_a_minute_and_one_for_a_mount_after_half_of_one() {
+        let found = |failure: &VolumeFailure, seconds| {
+            let Finding { cause, look_again } = failure.finding(&pod("demo"), at(seconds));
+            (cause.map(|cause| cause.message), look_again.map(|left| left.as_secs()))
+        };
+        let attach = failure(&[event("u", "a", "")], &[]).unwrap();
+        let message = "pod chat waits on node gpu-1 for its volume: a".to_owned();
+        assert_eq!(found(&attach, -9), (None, Some(60)));
+        assert_eq!(found(&attach, 59), (None, Some(1)));
+        assert_eq!(found(&attach, 60), (Some(message.clone()), None));
+        let mount = failure(&[], &[event("u", "a", "")]).unwrap();
+        assert_eq!(found(&mount, 29), (None, Some(1)));
+        assert_eq!(found(&mount, 30), (Some(message), None));
+    }
+
+    #[test]
+    fn a_volume_is_held_by_the_pods_that_the_event_names() {
+        let held = |message: &str| {
+            let failure = failure(&[event("u", message, "")], &[]).unwrap();
+            failure.is_held_by(|name| ["old-0", "old-1"].contains(&name))
+        };
+        let multi =
+            |rest: &str| held(&format!("Multi-Attach error for volume \"pvc-1\" Volume is already {rest}"));
+        assert!(multi("exclusively attached to one node and can''t be attached to another"));
+        assert!(multi("used by pod(s) old-0"));
+        assert!(multi("used by pod(s) old-1, old-0"));
+        for foreign in [
+            "used by pod(s) notebook",
+            "used by pod(s) old-0, notebook",
+            "used by pod(s) old-0 and 1 pod(s) in different namespaces",
+            "used by 1 pod(s) in different namespaces",
+        ] {
+            assert!(!multi(foreign), "{foreign}");
+        }
+        for before in ["", " ", "  ", "   ", "    ", "     ", "      "] {
+            let many = format!("{before}used by pod(s) {}", ["old-0"; 99].join(", "));
+            assert!(!multi(&many), "it was cut, perhaps after a name");
+        }
+        assert!(!held("AttachVolume.Attach failed for volume \"pvc-1\": maximum number of volumes reached"));
     }
 }

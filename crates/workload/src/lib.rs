@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!  seen:      pod, node, claim, deployment, event narrow views, decoded from what a watch delivers
-//!  judged:    container, loader, crashes, claim  why a pod does not start or stay, what fits where
-//!             gpu, quota, lasting                where GPUs are, what a quota lacks, since when something is true
+//!  judged:    container, loader, crashes, event  why a pod does not start or stay
+//!             claim, evictions, gpu, quota       what fits where, what a quota lacks
+//!             lasting                            since when something is true
 //!             stranded, pace, departures         which pods leave lost nodes, how fast, and which have left
 //!  repeated:  redaction                          texts of others, without what looks like a secret
 //!  rendered:  template, kept_template, name      restricted pod templates, what is kept of them, names of children
@@ -19,6 +20,8 @@
 
 #![forbid(unsafe_code)]
 
+use std::time::Duration;
+
 pub mod amounts;
 pub mod claim;
 pub mod container;
@@ -27,6 +30,7 @@ pub mod departures;
 pub mod deployment;
 pub mod digest;
 pub mod event;
+pub mod evictions;
 pub mod gpu;
 pub mod kept_template;
 pub mod lasting;
@@ -42,6 +46,13 @@ pub mod stranded;
 pub mod template;
 
 mod metadata;
+
+/// What is wrong now, if anything is, and when that may be different although no object changes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Finding {
+    pub cause: Option<Cause>,
+    pub look_again: Option<Duration>,
+}
 
 /// What is wrong: a reason of `api::reasons`, and a message that names the object and the fix.
 #[derive(Clone, Debug, PartialEq)]

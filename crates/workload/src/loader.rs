@@ -2,32 +2,47 @@
 
 use std::time::Duration;
 
-use api::loader::ExitCode;
+use api::loader::{self, ExitCode};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::EnvVar;
 
 use crate::{
-    Cause,
+    Cause, Finding,
     container::{crash, keeps_ending, last_end, quote, start_fault},
     pod::{Container, PodView, Terminated},
 };
 
-/// How long a loader waits for a store that does not answer before it ends.
-const LOADER_PATIENCE: Duration = Duration::from_secs(180);
+/// After how long a run that still meets the fault of the run before has ended, by the environment of the container.
+pub fn gives_up_within(environment: &[EnvVar]) -> Duration {
+    loader::gives_up_within(|name| {
+        let set = environment.iter().find(|variable| variable.name == name)?;
+        // What is not a number here may be any: it comes from a ConfigMap.
+        Some(set.value.as_ref().and_then(|value| value.parse().ok()).unwrap_or(u64::MAX))
+    })
+}
 
-/// Why the model is not there.
-pub fn fault(pod: &PodView, loader: &Container, now: Timestamp) -> Option<Cause> {
+/// Why the model is not there. A run that still meets the fault of the run before `gives_up_within` this time.
+pub fn finding(pod: &PodView, loader: &Container, gives_up_within: Duration, now: Timestamp) -> Finding {
     if loader.state.terminated.as_ref().is_some_and(|ended| ended.exit_code == 0) {
-        return None;
+        return Finding::default();
     }
     if let Some(cause) = start_fault(pod, loader) {
-        return Some(cause);
+        return Finding { cause: Some(cause), look_again: None };
     }
     let since = loader.state.running.as_ref().and_then(|running| running.started_at);
-    let runs_for = since.and_then(|since| Duration::try_from(now.duration_since(since)).ok());
-    if runs_for.is_some_and(|runs| runs > LOADER_PATIENCE) {
+    // Clock skew can make this negative; treat it as zero.
+    let runs_for = since.map(|since| Duration::try_from(now.duration_since(since)).unwrap_or_default());
+    let look_again = runs_for.map(|runs_for| gives_up_within.saturating_sub(runs_for));
+    if look_again.is_some_and(|left| left.is_zero()) {
         // Without progress it would have ended.
-        return None;
+        return Finding::default();
     }
+    let cause = failure(pod, loader);
+    Finding { look_again: look_again.filter(|_| cause.is_some()), cause }
+}
+
+/// Why the last run failed.
+fn failure(pod: &PodView, loader: &Container) -> Option<Cause> {
     // One that is run again, after a reboot of its node, has ended with code 0 before.
     let ended = last_end(loader).filter(|ended| ended.exit_code != 0)?;
     match ExitCode::from_code(ended.exit_code).filter(|code| *code != ExitCode::Usage) {
@@ -58,7 +73,8 @@ mod tests {
 
     fn reason(state: &str) -> Option<&'static str> {
         let loader = serde_saphyr::from_str(&format!("{{name: model-loader, {state}}}")).unwrap();
-        fault(&PodView::default(), &loader, NOON.parse().unwrap()).map(|cause| cause.reason)
+        let found = finding(&PodView::default(), &loader, Duration::from_secs(180), NOON.parse().unwrap());
+        found.cause.map(|cause| cause.reason)
     }
 
     #[test]
@@ -81,7 +97,8 @@ mod tests {
                 "state: {{running: {{startedAt: '{since}'}}}}, lastState: {{terminated: {{exitCode: 12}}}}"
             ))
         };
-        assert_eq!(running(180), Some(reasons::SOURCE_UNREACHABLE));
-        assert_eq!(running(181), None);
+        assert_eq!(running(-9), Some(reasons::SOURCE_UNREACHABLE));
+        assert_eq!(running(179), Some(reasons::SOURCE_UNREACHABLE));
+        assert_eq!(running(180), None);
     }
 }

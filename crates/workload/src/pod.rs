@@ -31,6 +31,10 @@ pub struct PodView {
     pub is_ready: bool,
     /// When it became ready, or ceased to be.
     pub ready_turned: Option<Timestamp>,
+    /// Its volumes are mounted and its network is there, as kubelets of Kubernetes 1.29 and later report it.
+    pub is_set_up: bool,
+    /// When its kubelet decided to end it.
+    pub disrupted: Option<Timestamp>,
     pub init_containers: Box<[Container]>,
     pub containers: Box<[Container]>,
 }
@@ -125,6 +129,21 @@ impl PodView {
         self.metadata.deletion_timestamp.is_some() || self.phase == "Failed" || self.phase == "Succeeded"
     }
 
+    /// Whether the kubelet is done with its volumes: its containers start, run or have run.
+    pub fn has_begun(&self) -> bool {
+        let mut containers = self.init_containers.iter().chain(&self.containers);
+        self.is_set_up
+            || containers.any(|one| {
+                one.state.running.is_some() || one.state.terminated.is_some() || one.restart_count > 0
+            })
+    }
+
+    /// When it got its node, as far as that is known.
+    pub fn placed(&self) -> Option<Timestamp> {
+        let placed = self.scheduled.as_ref().filter(|scheduled| scheduled.status == "True");
+        placed.and_then(|placed| placed.last_transition_time).or(self.created())
+    }
+
     pub fn created(&self) -> Option<Timestamp> {
         self.metadata.creation_timestamp.as_ref().map(|created| created.0)
     }
@@ -167,6 +186,12 @@ impl From<PodParts> for PodView {
         let ready = status.conditions.iter().find(|condition| condition.is("Ready"));
         let is_ready = ready.is_some_and(|ready| ready.status == "True");
         let ready_turned = ready.and_then(|ready| ready.last_transition_time);
+        let turned = |type_: &str| {
+            let turned = status.conditions.iter().find(|one| one.is(type_) && one.status == "True");
+            turned.map(|condition| condition.last_transition_time)
+        };
+        let is_set_up = turned("PodReadyToStartContainers").is_some();
+        let disrupted = turned("DisruptionTarget").flatten();
         let (metadata, instance) = narrow(metadata);
         let node = spec.node_name.filter(|node| !node.is_empty());
         let held = held(&spec.init_containers, &spec.containers);
@@ -186,6 +211,8 @@ impl From<PodParts> for PodView {
             scheduled: status.conditions.into_iter().find(|condition| condition.is("PodScheduled")),
             is_ready,
             ready_turned,
+            is_set_up,
+            disrupted,
             init_containers: status.init_container_statuses,
             containers: status.container_statuses,
         }
@@ -215,6 +242,24 @@ status: {phase: Running, containerStatuses: [{name: a}]}
         assert_eq!(pod.node.as_deref(), Some("gpu-0"));
         assert_ne!(pod.held, Extended::default());
         assert!(pod.instance.is_none() && pod.containers.is_empty());
+    }
+
+    #[test]
+    fn a_pod_has_begun_once_its_volumes_are_there() {
+        let labels = "app.kubernetes.io/instance: a, app.kubernetes.io/name: b, app.kubernetes.io/managed-by: c-controller";
+        let begun = |status: &str| {
+            let text = format!("{{metadata: {{name: a, labels: {{{labels}}}}}, status: {{{status}}}}}");
+            serde_saphyr::from_str::<PodView>(&text).unwrap().has_begun()
+        };
+        let set_up =
+            |status: &str| format!("conditions: [{{type: PodReadyToStartContainers, status: '{status}'}}]");
+        assert_eq!(
+            [begun(&set_up("True")), begun(&set_up("False")), begun("phase: Pending")],
+            [true, false, false]
+        );
+        let container = |state: &str| begun(&format!("initContainerStatuses: [{{name: a, {state}}}]"));
+        assert!(container("state: {running: {}}") && container("state: {terminated: {exitCode: 0}}"));
+        assert!(container("restartCount: 1") && !container("state: {waiting: {reason: PodInitializing}}"));
     }
 
     #[test]

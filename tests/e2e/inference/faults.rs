@@ -3,16 +3,22 @@
 use api::{aiinference::Phase, conditions};
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::{
-    core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus},
-    events::v1::Event,
+use k8s_openapi::{
+    api::{
+        apps::v1::Deployment,
+        core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus},
+        events::v1::Event,
+    },
+    apimachinery::pkg::util::intstr::IntOrString,
 };
 use kube::api::{ListParams, Patch, PatchParams};
+use local_cluster::{ClusterSpec, NodePool, nodes};
 use serde_json::{Value, json};
-use tests::{Scene, simulated};
+use tests::{Scene, controller, follow, fresh_name, simulated, start, tools, wait_for, within};
 
 use super::{
-    REPORTED_WITHIN, Report, change, condition, create, reported_in_time, until_not_ready, until_ready,
+    REPORTED_WITHIN, Report, change, condition, create, pods_of, reported_in_time, until_not_ready,
+    until_ready,
 };
 
 #[tokio::test]
@@ -156,6 +162,59 @@ async fn a_claim_that_waits_for_its_first_consumer_is_no_error() {
         events.iter().filter(|e| e.reporting_controller.as_deref() == Some("inference-controller"));
     let reasons: Vec<&str> = reported.filter_map(|event| event.reason.as_deref()).collect();
     assert!(!reasons.is_empty() && reasons.iter().all(|reason| !reason.starts_with("Claim")), "{reasons:?}");
+}
+
+#[tokio::test]
+async fn an_event_of_a_volume_that_an_old_pod_has_is_reported_and_auto_lets_the_old_pod_go_first() {
+    let pool = NodePool { count: 3, gpus: 1, products: vec!["A100".to_owned()] };
+    let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), pool)).await;
+    cluster.start_controller(&controller("inference-controller")).await.unwrap();
+    let scene = Scene::new(&cluster).await;
+    waiting_claim(&scene, "ReadWriteOnce").await;
+    let spec = json!({"modelSource": "pvc://models/vision", "engine": "triton", "surgeTimeoutSeconds": 30});
+    create(&scene, "vision", spec).await;
+    until_ready(&scene, "vision").await;
+    let (pods, deployments) = (scene.api::<Pod>(), scene.api::<Deployment>());
+    let old = pods.list(&ListParams::default()).await.unwrap().items.remove(0);
+    let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+    // No kubelet: the new pod gets another node, and does not begin.
+    for other in ["gpu-0", "gpu-1", "gpu-2"].into_iter().filter(|other| node(&old).as_deref() != Some(*other))
+    {
+        nodes::stop_heartbeat(&scene.client(), other).await.unwrap();
+    }
+    change(&scene, "vision", json!({"args": ["--log-verbose=1"]})).await;
+    let labels = pods_of("vision");
+    let new = follow(&pods, &labels, |all| {
+        all.values().find(|pod| node(pod).is_some() && pod.metadata.name != old.metadata.name).cloned()
+    });
+    let new = tokio::time::timeout(within(), new).await.expect("a new pod with a node");
+    let (other, new) = (node(&new).unwrap(), new.metadata);
+    let (old, name) = (old.metadata.name.unwrap(), new.name.unwrap());
+    // It has waited for long.
+    let since = Timestamp::now() - SignedDuration::from_mins(2);
+    let placed = json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": since.to_string()});
+    let patch = Patch::Strategic(json!({"status": {"conditions": [placed]}}));
+    pods.patch_status(&name, &PatchParams::default(), &patch).await.unwrap();
+    let said = format!("Multi-Attach error for volume \"models\" Volume is already used by pod(s) {old}");
+    let event = json!({"apiVersion": "v1", "kind": "Event",
+        "metadata": {"name": "not-attached", "namespace": scene.namespace()},
+        "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": scene.namespace(), "name": name, "uid": new.uid},
+        "reason": "FailedAttachVolume", "type": "Warning", "message": said, "count": 1,
+        "source": {"component": "attachdetach-controller"},
+        "firstTimestamp": Timestamp::now().to_string(), "lastTimestamp": Timestamp::now().to_string()});
+    scene.apply(&event.to_string()).await.unwrap();
+    let model = until_not_ready(&scene, "vision", "VolumeNotAttached").await;
+    let message = &condition(&model, conditions::READY).unwrap().message;
+    assert!(
+        message.starts_with(&format!("pod {name} waits on node {other} for its volume: {said}")),
+        "{message}"
+    );
+    wait_for(&deployments, "vision", "replaced", within(), |deployment: &Deployment| {
+        let strategy =
+            deployment.spec.as_ref().and_then(|spec| spec.strategy.as_ref()?.rolling_update.clone());
+        strategy.is_some_and(|rolling| rolling.max_surge == Some(IntOrString::Int(0)))
+    })
+    .await;
 }
 
 #[tokio::test]

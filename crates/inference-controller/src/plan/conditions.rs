@@ -17,10 +17,7 @@ use workload::{
 };
 
 use super::{
-    faults::{
-        About, Fault, attach_fault, claim_fault, creation_fault, eviction_fault, fault_of, placement_fault,
-        why,
-    },
+    faults::{About, Fault, claim_fault, creation_fault, eviction_fault, fault_of},
     nodes::Moves,
     pod::{ENGINE, LOADER},
     rollout::Decision,
@@ -36,7 +33,7 @@ pub(super) struct Judged {
     pub(super) phase: Phase,
     pub(super) verdicts: Vec<Verdict>,
     pub(super) counts: Counts,
-    /// When a warm-up will have taken too long, or long enough to be mentioned.
+    /// When a warm-up will have taken too long, or long enough to be mentioned, or a fault will come or go by itself.
     pub(super) look_again: Option<Duration>,
 }
 
@@ -203,7 +200,7 @@ fn serving(valid: &ValidInference, observed: &Observed, decided: &Decided<'_>, n
     let Decided { revision, moves, rollout: _ } = decided;
     let pods: Vec<&PodView> = revision.pods.iter().map(AsRef::as_ref).collect();
     let counts = counts(observed, revision.pods);
-    let faults = faults(valid, observed, revision, &pods, now);
+    let (faults, fault_turns) = faults(valid, observed, revision, &pods, now);
     let about = |about: About| faults.iter().find(|fault| fault.about == about);
     let complete = counts.updated_ready >= valid.replicas;
 
@@ -252,7 +249,11 @@ fn serving(valid: &ValidInference, observed: &Observed, decided: &Decided<'_>, n
     Judged {
         phase,
         counts,
-        look_again: look_again.chain(stage_turns).chain(counted.map(|_| COUNT_AGAIN_AFTER)).min(),
+        look_again: look_again
+            .chain(stage_turns)
+            .chain(fault_turns)
+            .chain(counted.map(|_| COUNT_AGAIN_AFTER))
+            .min(),
         verdicts: [
             Some(accepted(valid)),
             Some(model_loaded),
@@ -274,24 +275,23 @@ fn faults(
     revision: &Revision<'_>,
     pods: &[&PodView],
     now: Timestamp,
-) -> Vec<Fault> {
+) -> (Vec<Fault>, Option<Duration>) {
     let timeout = warmup_timeout(valid);
     let had_timed_out = reason_before(observed, conditions::PROGRESSING) == Some(reasons::WARMUP_TIMEOUT);
-    let of_pods = pods.iter().filter_map(|pod| {
+    let of_pods = pods.iter().map(|pod| {
         let timed_out = warm_up(pod.container(ENGINE), timeout, now) == WarmUp::TimedOut && !pod.is_ready;
-        let fault = fault_of(pod, why(pod, observed).as_deref(), now)
-            .or_else(|| attach_fault(pod, observed))
-            .or_else(|| placement_fault(valid, pod, observed.rooms.as_deref()));
+        let (fault, turns) = fault_of(valid, pod, observed, now);
         // The kubelet's restart comes after the timeout, and must not hide it behind a crash.
         let was_restarted = had_timed_out && !pod.is_ready && pod.container(ENGINE).is_some_and(was_killed);
-        if timed_out || was_restarted { Some(too_slow(valid, pod)) } else { fault }
+        if timed_out || was_restarted { (Some(too_slow(valid, pod)), turns) } else { (fault, turns) }
     });
+    let (of_pods, turns): (Vec<Option<Fault>>, Vec<Option<Duration>>) = of_pods.unzip();
     let deployment = observed.deployment.as_ref().filter(|_| revision.is_deployed);
-    let failed: Vec<&PodView> = observed.failed.iter().map(AsRef::as_ref).collect();
-    let evicted =
-        eviction_fault(&failed).filter(|_| revision.is_deployed && pods.iter().all(|pod| !pod.is_ready));
-    let of_claim = claim_fault(valid, observed).into_iter();
-    of_claim.chain(of_pods).chain(evicted).chain(deployment.and_then(creation_fault)).collect()
+    let (evicted, evictions_turn) =
+        if revision.is_deployed { eviction_fault(observed, pods, now) } else { (None, None) };
+    let of_deployment = [evicted, deployment.and_then(creation_fault)];
+    let faults = [claim_fault(valid, observed)].into_iter().chain(of_pods).chain(of_deployment);
+    (faults.flatten().collect(), turns.into_iter().chain([evictions_turn]).flatten().min())
 }
 
 fn too_slow(valid: &ValidInference, pod: &PodView) -> Fault {

@@ -3,21 +3,22 @@
 //! A container that keeps ending counts as failing until it is ready, also while the kubelet tries it again: a condition
 //! that changed with every restart would be of no use.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use api::reasons;
 use jiff::Timestamp;
 use workload::{
-    Cause, claim,
+    Cause, Finding, claim,
     container::{cause_in, crash, keeps_ending, quote, start_fault},
     crashes::{Crash, Log, log_to_read},
     deployment::DeploymentView,
+    evictions,
     gpu::{Demand, Room, unplaced},
     loader,
     pod::{Container, PodView},
 };
 
-use super::pod::{ENGINE, LOADER};
+use super::pod::{ENGINE, LOADER, loader::gives_up_within};
 use crate::{
     observe::Observed,
     validate::{Source, ValidInference},
@@ -31,6 +32,9 @@ pub(super) struct Fault {
     pub(super) message: String,
 }
 
+/// A fault, and when there may be another or none although no object changes.
+pub(super) type Found = (Option<Fault>, Option<Duration>);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum About {
     ModelLoaded,
@@ -38,28 +42,50 @@ pub(super) enum About {
     Progressing,
 }
 
-/// One eviction is what node pressure does now and then; two of pods that never got ready have a lasting cause.
-const EVICTIONS: usize = 2;
-
 impl About {
+    fn found(self, finding: Finding) -> Found {
+        let Finding { cause, look_again } = finding;
+        (cause.map(|cause| self.fault(cause)), look_again)
+    }
+
     fn fault(self, cause: Cause) -> Fault {
         let Cause { reason, message } = cause;
         Fault { about: self, reason, message }
     }
 }
 
-/// Why a pod does not get ready. `why`: why its engine crashed, if that is known.
-pub(super) fn fault_of(pod: &PodView, why: Option<&str>, now: Timestamp) -> Option<Fault> {
+/// Why a pod does not get ready.
+pub(super) fn fault_of(valid: &ValidInference, pod: &PodView, observed: &Observed, now: Timestamp) -> Found {
     if pod.is_ready {
-        return None;
+        return (None, None);
     }
-    let loader = pod.init_container(LOADER).and_then(|loader| loader_fault(pod, loader, now));
-    loader.or_else(|| engine_fault(pod, pod.container(ENGINE)?, why))
+    let (loader, gives_up) = pod.init_container(LOADER).map_or((None, None), |loader| {
+        let finding = loader::finding(pod, loader, gives_up_within(valid), now);
+        // A model that is not there is one thing, a container that does not run another.
+        let does_not_run = [reasons::CRASH_LOOP, reasons::OUT_OF_MEMORY, reasons::IMAGE_PULL_FAILED];
+        let is_there = finding.cause.as_ref().is_some_and(|cause| does_not_run.contains(&cause.reason));
+        if is_there { About::Progressing.found(finding) } else { About::ModelLoaded.found(finding) }
+    });
+    let volume = observed.unattached.get(pod.uid()).map(|failure| failure.finding(pod, now));
+    let (volume, waits) = About::Progressing.found(volume.unwrap_or_default());
+    let fault = loader
+        .or_else(|| engine_fault(pod, pod.container(ENGINE)?, why(pod, observed).as_deref()))
+        .or(volume)
+        .or_else(|| placement_fault(valid, pod, observed.rooms.as_deref()));
+    (fault, gives_up.into_iter().chain(waits).min())
+}
+
+/// That kubelets have ended pods again and again, and what is left of them is not ready.
+pub(super) fn eviction_fault(observed: &Observed, pods: &[&PodView], now: Timestamp) -> Found {
+    if pods.iter().any(|pod| pod.is_ready) {
+        return (None, None);
+    }
+    About::Progressing.found(evictions::finding(&observed.failed, pods, now))
 }
 
 /// Why the engine of a pod crashed: as its log says, or that of another pod of its revision. Until a log was read, which
 /// after a restart of the controller is after the first plan, what the status says of this pod stays.
-pub(super) fn why(pod: &PodView, observed: &Observed) -> Option<String> {
+fn why(pod: &PodView, observed: &Observed) -> Option<String> {
     let crashes = &observed.crashes;
     let own = crashes.get(pod.uid());
     let known = own.and_then(Crash::cause).or_else(|| crashes.values().find_map(Crash::cause));
@@ -87,11 +113,7 @@ pub(super) fn logs_to_read(pods: &[Arc<PodView>], observed: &Observed) -> Vec<Lo
 }
 
 /// Why no node takes a pod.
-pub(super) fn placement_fault(
-    valid: &ValidInference,
-    pod: &PodView,
-    rooms: Option<&[Room]>,
-) -> Option<Fault> {
+fn placement_fault(valid: &ValidInference, pod: &PodView, rooms: Option<&[Room]>) -> Option<Fault> {
     unplaced(demand(valid), pod, rooms).map(|cause| About::Scheduled.fault(cause))
 }
 
@@ -116,35 +138,6 @@ pub(super) fn creation_fault(deployment: &DeploymentView) -> Option<Fault> {
     Some(About::Scheduled.fault(Cause { reason: reasons::UNSCHEDULABLE, message }))
 }
 
-/// Why a pod that was placed does not begin: a volume that another node has.
-pub(super) fn attach_fault(pod: &PodView, observed: &Observed) -> Option<Fault> {
-    let said = observed.unattached.get(pod.uid())?;
-    let node = pod.node.as_deref().unwrap_or_default();
-    let message = format!("pod {} waits on node {node} for its volume: {}", pod.name(), quote(said));
-    Some(About::Progressing.fault(Cause { reason: reasons::VOLUME_NOT_ATTACHED, message }))
-}
-
-/// Pods that kubelets evict or reject again and again.
-pub(super) fn eviction_fault(failed: &[&PodView]) -> Option<Fault> {
-    let last = failed.iter().max_by_key(|pod| pod.created()).filter(|_| failed.len() >= EVICTIONS)?;
-    let message = format!(
-        "{} pods were ended by their kubelets; the last one, {}: {}: {}",
-        failed.len(),
-        last.name(),
-        last.reason,
-        quote(&last.message)
-    );
-    Some(About::Progressing.fault(Cause { reason: reasons::EVICTED, message }))
-}
-
-/// A model that is not there is one thing, a container that does not run another.
-fn loader_fault(pod: &PodView, loader: &Container, now: Timestamp) -> Option<Fault> {
-    let cause = loader::fault(pod, loader, now)?;
-    let does_not_run = [reasons::CRASH_LOOP, reasons::OUT_OF_MEMORY, reasons::IMAGE_PULL_FAILED];
-    let about = if does_not_run.contains(&cause.reason) { About::Progressing } else { About::ModelLoaded };
-    Some(about.fault(cause))
-}
-
 fn engine_fault(pod: &PodView, engine: &Container, why: Option<&str>) -> Option<Fault> {
     let crashed = || {
         let raise = Some("spec.resources.limits.memory");
@@ -158,12 +151,20 @@ mod tests {
     use api::loader::ExitCode;
     use workload::container::IMAGE_FAULTS;
 
-    use crate::tests::{at, pod};
+    use crate::{
+        tests::{Scene, at, pod},
+        validate::validate,
+    };
 
     use super::*;
 
+    fn fault(parts: &str) -> Option<Fault> {
+        let observed = Scene::ready(1).observed();
+        fault_of(&validate(&observed.model).unwrap(), &pod(parts), &observed, at(0)).0
+    }
+
     fn reason_and_condition(parts: &str) -> Option<(&'static str, About)> {
-        fault_of(&pod(parts), None, at(0)).map(|fault| (fault.reason, fault.about))
+        fault(parts).map(|fault| (fault.reason, fault.about))
     }
 
     fn engine(state: &str) -> Option<(&'static str, About)> {
@@ -238,23 +239,9 @@ mod tests {
 
     #[test]
     fn the_message_about_too_little_memory_names_the_field_to_raise() {
-        let lacks = pod(
-            "{containers: [{name: engine, restartCount: 2, state: {terminated: {exitCode: 137, reason: OOMKilled}}}]}",
-        );
-        let message = fault_of(&lacks, None, at(0)).unwrap().message;
+        let lacks = "{containers: [{name: engine, restartCount: 2, state: {terminated: {exitCode: 137, reason: OOMKilled}}}]}";
+        let message = fault(lacks).unwrap().message;
         assert!(message.ends_with("raise spec.resources.limits.memory"), "{message}");
-    }
-
-    #[test]
-    fn pods_that_kubelets_end_again_and_again_are_counted() {
-        let evicted = pod("{phase: Failed, name: chat-9}");
-        assert_eq!(eviction_fault(&[&evicted]), None);
-        let fault = eviction_fault(&[&evicted, &evicted]).unwrap();
-        assert_eq!(fault.reason, reasons::EVICTED);
-        let of = |name: &str, seconds| pod(&format!("{{name: {name}, created: '{}'}}", at(seconds)));
-        let named = eviction_fault(&[&of("old", 0), &of("new", 9), &of("older", -9)]).unwrap().message;
-        assert!(named.contains("the last one, new:"), "{named}");
-        assert!(fault.message.starts_with("2 pods were ended by their kubelets; the last one, chat-9"));
     }
 
     #[test]
@@ -267,21 +254,9 @@ mod tests {
 
     #[test]
     fn what_the_loader_said_is_repeated_and_what_the_engine_said_is_not() {
-        let loader = fault_of(
-            &pod(
-                "{init: [{name: model-loader, state: {terminated: {exitCode: 11, message: 'no object under qwen/'}}}]}",
-            ),
-            None,
-            at(0),
-        );
-        assert_eq!(loader.unwrap().message, "model-loader of pod chat-0: no object under qwen/");
-        let engine = fault_of(
-            &pod(
-                "{containers: [{name: engine, restartCount: 2, state: {terminated: {exitCode: 1, message: 'token=secret'}}}]}",
-            ),
-            None,
-            at(0),
-        );
-        assert!(!engine.unwrap().message.contains("secret"));
+        let loader = "{init: [{name: model-loader, state: {terminated: {exitCode: 11, message: 'no object under qwen/'}}}]}";
+        assert_eq!(fault(loader).unwrap().message, "model-loader of pod chat-0: no object under qwen/");
+        let engine = "{containers: [{name: engine, restartCount: 2, state: {terminated: {exitCode: 1, message: 'token=secret'}}}]}";
+        assert!(!fault(engine).unwrap().message.contains("secret"));
     }
 }

@@ -18,7 +18,7 @@ use super::{
 use crate::{engine::Profile, validate::ValidInference};
 
 mod engine;
-mod loader;
+pub(super) mod loader;
 mod probes;
 mod volumes;
 

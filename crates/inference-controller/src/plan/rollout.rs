@@ -175,29 +175,28 @@ fn lacks_quota(valid: &ValidInference, observed: &Observed) -> bool {
     })
 }
 
-/// A claim that an old pod has, and that the new one cannot have beside it: its volume cannot be attached where the new pod
-/// was placed, as the cluster itself reports, or, if one pod at a time may use it, the scheduler places no other.
+/// A claim that the old pods have, and that the new one cannot have beside them: its volume is attached elsewhere for them
+/// alone, as the cluster itself reports, or, if one pod at a time may use it, the scheduler places no other.
 fn lacks_claim(valid: &ValidInference, observed: &Observed, pod: &PodView) -> bool {
     let Source::Claim { claim: name, path: _ } = &valid.source else { return false };
     if observed.claim.as_ref().is_none_or(|claim| claim.is_shareable()) {
         return false;
     }
     let mounts = format!("\"claimName\":\"{name}\"");
-    let has_claim = |older: &&Older| {
+    let has_claim = |older: &Older| {
         older.revision.rendered.as_ref().is_some_and(|rendered| rendered.template.contains(&mounts))
     };
-    let mut holders = observed.older.iter().filter(has_claim).flat_map(|older| &older.pods);
-    match &pod.node {
-        Some(node) => {
-            observed.unattached.contains_key(pod.uid())
-                && holders.any(|old| old.node.as_ref().is_some_and(|held| held != node))
-        }
-        None => {
-            let said =
-                pod.scheduled.as_ref().is_some_and(|scheduled| scheduled.message.contains(USED_BY_A_POD));
-            pod.is_unschedulable() && said && pod.lacks().next().is_none() && holders.next().is_some()
-        }
+    // Every old pod: the ReplicaSet chooses which of them goes.
+    let is_elsewhere = |old: &PodView| old.node.is_some() && old.node != pod.node;
+    if !observed.older.iter().all(has_claim) || !observed.others().all(is_elsewhere) {
+        return false;
     }
+    if pod.node.is_some() {
+        let is_old = |name: &str| observed.others().any(|old| old.name() == name);
+        return observed.unattached.get(pod.uid()).is_some_and(|failure| failure.is_held_by(is_old));
+    }
+    let said = pod.scheduled.as_ref().is_some_and(|scheduled| scheduled.message.contains(USED_BY_A_POD));
+    pod.is_unschedulable() && said && pod.lacks().next().is_none()
 }
 
 #[cfg(test)]

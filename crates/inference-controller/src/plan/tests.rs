@@ -619,6 +619,55 @@ fn a_model_that_is_not_there_is_the_reason_for_not_being_ready() {
 }
 
 #[test]
+fn a_volume_that_is_not_attached_within_a_minute_fails_the_revision() {
+    let mut scene = Scene::ready(1);
+    let placed = format!("{{type: PodScheduled, status: 'True', lastTransitionTime: '{}'}}", at(0));
+    scene.pods(&[&format!("{{phase: Pending, node: gpu-1, conditions: [{placed}]}}")]);
+    scene.unattached("Multi-Attach error");
+    let plan = scene.plan_with(&defaults(&[]), at(59));
+    assert_eq!(
+        (plan.status.phase, plan.requeue_after.map(|wait| wait.as_secs())),
+        (Some(Phase::Loading), Some(1))
+    );
+    let status = scene.plan_with(&defaults(&[]), at(60)).status;
+    assert_eq!(status.phase, Some(Phase::Failed));
+    let message = "pod chat-0 waits on node gpu-1 for its volume: Multi-Attach error";
+    assert_eq!(condition(&status, conditions::READY), ("False", reasons::VOLUME_NOT_ATTACHED, message));
+}
+
+#[test]
+fn a_source_that_is_still_unreachable_fails_until_the_loader_has_ended_or_has_run_for_too_long_for_that() {
+    let mut scene = Scene::ready(1);
+    scene.pods(&[&format!(
+        "{{node: gpu-0, init: [{{name: model-loader, restartCount: 1, state: {{running: {{startedAt: '{}'}}}}, \
+         lastState: {{terminated: {{exitCode: 12}}}}}}]}}",
+        at(0)
+    )]);
+    let seen = |seconds| {
+        let plan = scene.plan_with(&defaults(&[]), at(seconds));
+        (reason_of(&plan, conditions::READY).1.to_owned(), plan.requeue_after.map(|wait| wait.as_secs()))
+    };
+    assert_eq!(seen(200), (reasons::SOURCE_UNREACHABLE.to_owned(), Some(50)), "it ends a moment later");
+    assert_eq!(seen(250), (reasons::LOADING.to_owned(), None), "without progress it would have ended");
+}
+
+#[test]
+fn pods_that_kubelets_have_ended_are_the_reason_until_one_has_got_further() {
+    let mut scene = Scene::ready(1);
+    let rejected = |seconds| {
+        std::sync::Arc::new(crate::tests::pod(&format!("{{phase: Failed, created: '{}'}}", at(seconds))))
+    };
+    scene.observe(|observed| observed.failed = vec![rejected(-9), rejected(-8)]);
+    scene.pods(&[&format!("{{node: gpu-0, created: '{}'}}", at(-7))]);
+    assert_eq!(reason_of(&scene.plan(), conditions::READY).1, reasons::EVICTED);
+    scene.pods(&[&format!(
+        "{{node: gpu-0, created: '{}', init: [{{name: model-loader, state: {{running: {{}}}}}}]}}",
+        at(-7)
+    )]);
+    assert_eq!(reason_of(&scene.plan(), conditions::READY).1, reasons::LOADING);
+}
+
+#[test]
 fn full_gpus_are_named_and_may_heal_by_themselves() {
     let mut scene = Scene::ready(1);
     scene.pods(&[

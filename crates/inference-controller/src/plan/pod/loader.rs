@@ -1,9 +1,12 @@
 //! The init container that copies the model into the pod, or checks that the claim holds one, and brings the program of
 //! the engine's preStop hook. Its exit code says why a model is not there.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use api::pods::{EnvVar as Variable, Resources};
+use api::{
+    loader::{TIMEOUT, options},
+    pods::{EnvVar as Variable, Resources},
+};
 use k8s_openapi::{
     api::core::v1::{Container, EnvVar, EnvVarSource, ResourceRequirements, SecretKeySelector},
     apimachinery::pkg::api::resource::Quantity,
@@ -21,7 +24,7 @@ use crate::{
 const MEMORY_LIMIT: Bytes = Bytes::mebibytes(512);
 
 pub(super) fn loader(valid: &ValidInference, image: &str) -> Container {
-    let engine = format!("--engine={}", valid.engine.as_str());
+    let engine = option(options::ENGINE, valid.engine.as_str());
     let (mut arguments, environment, memory, mount) = match &valid.source {
         Source::Store { uri, store, volume } => (
             pull(uri, volume, engine),
@@ -35,11 +38,11 @@ pub(super) fn loader(valid: &ValidInference, image: &str) -> Container {
         ),
         Source::Claim { .. } => {
             let path = literal(&volumes::model_path(&valid.source));
-            let arguments = vec!["check".to_owned(), path, engine, format!("--root={MODEL_PATH}")];
+            let arguments = vec!["check".to_owned(), path, engine, option(options::ROOT, MODEL_PATH)];
             (arguments, Vec::new(), MEMORY_LIMIT, volumes::read_only_model_mount(&valid.source))
         }
     };
-    arguments.push(format!("--install={}", volumes::PROGRAM_PATH));
+    arguments.push(option(options::INSTALL, volumes::PROGRAM_PATH));
     Container {
         name: LOADER.to_owned(),
         image: Some(image.to_owned()),
@@ -50,6 +53,19 @@ pub(super) fn loader(valid: &ValidInference, image: &str) -> Container {
         security_context: Some(container_security(Some(true))),
         ..Container::default()
     }
+}
+
+/// See `workload::loader`.
+pub(in crate::plan) fn gives_up_within(valid: &ValidInference) -> Duration {
+    let own = match &valid.source {
+        Source::Store { store, .. } => environment(store),
+        Source::Claim { .. } => Vec::new(),
+    };
+    workload::loader::gives_up_within(&with_users(own, &valid.loader.env))
+}
+
+fn option(name: &str, value: impl std::fmt::Display) -> String {
+    format!("--{name}={value}")
 }
 
 /// What the user names wins.
@@ -88,9 +104,9 @@ fn pull(uri: &str, volume: &Volume, engine: String) -> Vec<String> {
         Volume::Memory { size } => (true, Some(*size)),
         Volume::Claim { .. } => (false, None),
     };
-    arguments.extend(ends_with_pod.then(|| "--no-sync".to_owned()));
+    arguments.extend(ends_with_pod.then(|| format!("--{}", options::NO_SYNC)));
     // Beyond its limit the kubelet evicts the pod, and the next one would begin anew.
-    arguments.extend(limit.map(|limit| format!("--size-limit={}", limit.count())));
+    arguments.extend(limit.map(|limit| option(options::SIZE_LIMIT, limit.count())));
     arguments
 }
 
@@ -102,7 +118,7 @@ fn environment(store: &Store) -> Vec<EnvVar> {
         value_from: None,
     };
     let mut environment =
-        vec![value("AWS_REGION", region), value("TRANSFER_TIMEOUT_SECONDS", &timeout_seconds.to_string())];
+        vec![value("AWS_REGION", region), value(TIMEOUT.variable, &timeout_seconds.to_string())];
     environment.extend(endpoint.as_deref().map(|endpoint| value("AWS_ENDPOINT_URL", endpoint)));
     if let Some(secret) = secret {
         environment.extend([
@@ -131,7 +147,10 @@ fn from_secret(secret: &str, key: &str, optional: Option<bool>) -> EnvVar {
 
 #[cfg(test)]
 mod tests {
-    use crate::tests::{Scene, deployment_of};
+    use crate::{
+        tests::{Scene, deployment_of},
+        validate::validate,
+    };
 
     use super::*;
 
@@ -160,5 +179,23 @@ mod tests {
             let expected = [cpu, memory].map(|(request, limit)| (request.to_owned(), limit.to_owned()));
             assert_eq!(resources_with(users), expected, "{users}");
         }
+    }
+
+    #[test]
+    fn a_fault_lasts_as_long_as_the_loader_waits_by_the_environment_that_it_gets() {
+        let seconds = |store: &str, env: &str| {
+            let scene = Scene::new(&format!(
+                "{{modelSource: s3://models/qwen, engine: vllm, gpu: {{count: 1}}, modelStore: {store}, \
+                 modelLoader: {{env: {env}}}}}"
+            ));
+            gives_up_within(&validate(&scene.observed().model).unwrap()).as_secs()
+        };
+        assert_eq!(seconds("{}", "[]"), 250);
+        assert_eq!(seconds("{timeoutSeconds: 100}", "[]"), 110, "three quarters of it, and the last request");
+        assert_eq!(seconds("{}", "[{name: TRANSFER_PATIENCE_SECONDS, value: '600'}]"), 670);
+        assert_eq!(seconds("{}", "[{name: TRANSFER_TIMEOUT_SECONDS, value: '100'}]"), 110);
+        let elsewhere =
+            "[{name: TRANSFER_PATIENCE_SECONDS, valueFrom: {configMapKeyRef: {name: a, key: b}}}]";
+        assert_eq!(seconds("{}", elsewhere), 2_770, "in doubt the longest");
     }
 }

@@ -159,38 +159,87 @@ fn a_quota_that_an_old_pod_fills_counts_as_a_shortage() {
     assert_eq!(strategy_of(&scene), Strategy::Surge);
 }
 
+/// A rollout on a claim with this access mode: the old pod, chat-0, is on gpu-0, and the new one has waited on this node
+/// since an event said this.
+fn waits_for_volume(mode: &str, node: &str, said: Option<&str>) -> Scene {
+    let mut scene = Scene::new("{modelSource: pvc://models, engine: vllm, gpu: {count: 1}, replicas: 1}");
+    scene.settle(1);
+    scene.edit_spec(|spec| spec.args = vec!["--x".into()]);
+    scene.roll();
+    let claim =
+        format!("{{metadata: {{name: models}}, spec: {{accessModes: [{mode}]}}, status: {{phase: Bound}}}}");
+    scene.pods(&[&format!(
+        "{{name: new, node: {node}, containers: [{{name: engine, state: {{waiting: {{reason: ImagePullBackOff}}}}}}], \
+         conditions: [{{type: PodScheduled, status: 'True', lastTransitionTime: '{}'}}]}}",
+        at(-300)
+    )]);
+    scene.observe(|observed| {
+        observed.claim = Some(Arc::new(serde_saphyr::from_str(&claim).unwrap()));
+        observed.lasting = [("new".to_owned(), at(-300))].into();
+    });
+    if let Some(said) = said {
+        scene.unattached(said);
+    }
+    scene
+}
+
+const HELD: &str = "Multi-Attach error for volume \"pvc-1\" Volume is already used by pod(s) chat-0";
+
 #[test]
 fn a_claim_of_one_node_counts_as_a_shortage_while_the_new_pod_waits_elsewhere() {
-    let decided = |modes: &str, node: &str, reported: bool| {
-        let mut scene = Scene::new("{modelSource: pvc://models, engine: vllm, gpu: {count: 1}, replicas: 1}");
-        scene.settle(1);
-        scene.edit_spec(|spec| spec.args = vec!["--x".into()]);
-        scene.roll();
-        let claim = format!(
-            "{{metadata: {{name: models}}, spec: {{accessModes: [{modes}]}}, status: {{phase: Bound}}}}"
-        );
-        scene.pods(&[&format!(
-            "{{name: new, node: {node}, containers: [{{name: engine, state: {{waiting: {{reason: \
-             ImagePullBackOff}}}}}}], conditions: [{{type: PodScheduled, status: 'True', lastTransitionTime: '{}'}}]}}",
-            at(-300)
-        )]);
-        scene.observe(|observed| {
-            observed.claim = Some(Arc::new(serde_saphyr::from_str(&claim).unwrap()));
-            let said = "Multi-Attach error for volume \"models\"".to_owned();
-            observed.unattached = reported.then(|| ("new".to_owned(), said)).into_iter().collect();
-            observed.lasting = [("new".to_owned(), at(-300))].into();
-        });
+    let decided = |mode: &str, node: &str, said| strategy_of(&waits_for_volume(mode, node, said));
+    assert_eq!(decided("ReadWriteOnce", "gpu-1", Some(HELD)), Strategy::Replace);
+    assert_eq!(decided("ReadWriteOnce", "gpu-1", None), Strategy::Surge, "an image is no reason");
+    assert_eq!(
+        decided("ReadWriteOnce", "gpu-0", Some(HELD)),
+        Strategy::Surge,
+        "the volume is attached there"
+    );
+    assert_eq!(decided("ReadWriteMany", "gpu-1", Some(HELD)), Strategy::Surge);
+}
+
+#[test]
+fn no_old_pod_goes_for_a_volume_that_another_pod_has_or_that_cannot_be_attached_for_another_reason() {
+    let decided = |said| strategy_of(&waits_for_volume("ReadWriteOnce", "gpu-1", Some(said)));
+    let foreign = "Multi-Attach error for volume \"pvc-1\" Volume is already used by pod(s) chat-0, notebook";
+    assert_eq!(decided(foreign), Strategy::Surge);
+    let limit = "AttachVolume.Attach failed for volume \"pvc-1\": node has reached its limit of volumes";
+    assert_eq!(decided(limit), Strategy::Surge);
+
+    let beside = |old: &str| {
+        let mut scene = waits_for_volume("ReadWriteOnce", "gpu-1", Some(HELD));
+        scene.observe(|observed| observed.older[0].pods.push(Arc::new(crate::tests::pod(old))));
         strategy_of(&scene)
     };
-    assert_eq!(decided("ReadWriteOnce", "gpu-1", true), Strategy::Replace);
-    assert_eq!(decided("ReadWriteOnce", "gpu-1", false), Strategy::Surge, "an image is no reason");
-    assert_eq!(decided("ReadWriteOnce", "gpu-0", true), Strategy::Surge, "the volume is attached there");
-    assert_eq!(decided("ReadWriteMany", "gpu-1", true), Strategy::Surge);
+    assert_eq!(beside("{name: chat-1, node: gpu-2}"), Strategy::Replace);
+    assert_eq!(
+        beside("{name: chat-1, node: gpu-1}"),
+        Strategy::Surge,
+        "it has the volume where the new pod is"
+    );
+    assert_eq!(beside("{name: chat-1}"), Strategy::Surge, "it has no volume yet");
+    let mut scene = waits_for_volume("ReadWriteOnce", "gpu-1", Some(HELD));
+    scene.observe(|observed| {
+        let pods = observed.older[0].pods.clone();
+        observed.older.push(Older { revision: Arc::default(), pods });
+    });
+    assert_eq!(strategy_of(&scene), Strategy::Surge, "one revision had another source");
+}
+
+#[test]
+fn what_was_said_of_a_volume_is_known_to_the_next_plan() {
+    let scene = waits_for_volume("ReadWriteOnce", "gpu-1", Some(HELD));
+    let fact = format!("volume of pod new: {HELD}");
+    let announced = scene.plan();
+    assert!(announced.children.is_empty() && announced.lasting == ["new", &*fact]);
+    let mut surges = scene;
+    surges.edit_spec(|spec| spec.rollout = Rollout::Surge);
+    assert_eq!(surges.plan().lasting, [fact]);
 }
 
 #[test]
 fn a_claim_of_one_pod_counts_as_a_shortage_while_an_old_pod_has_it() {
-    let decided = |source: &str, message: &str| {
+    let scene = |source: &str, message: &str| {
         let mut scene = Scene::new("{modelSource: pvc://models, engine: vllm, gpu: {count: 1}, replicas: 1}");
         scene.settle(1);
         scene.edit_spec(|spec| {
@@ -206,8 +255,9 @@ fn a_claim_of_one_pod_counts_as_a_shortage_while_an_old_pod_has_it() {
             observed.claim = Some(Arc::new(serde_saphyr::from_str(claim).unwrap()));
             observed.lasting = [("new".to_owned(), at(-300))].into();
         });
-        strategy_of(&scene)
+        scene
     };
+    let decided = |source: &str, message: &str| strategy_of(&scene(source, message));
     let used = "0/2 nodes are available: 1 node has pod using PersistentVolumeClaim with the same name and \
                 ReadWriteOncePod access mode, 1 node(s) had untolerated taint {a: b}.";
     assert_eq!(decided("pvc://models", used), Strategy::Replace);
@@ -215,6 +265,9 @@ fn a_claim_of_one_pod_counts_as_a_shortage_while_an_old_pod_has_it() {
     let more = format!("{used} 1 Insufficient cpu.");
     assert_eq!(decided("pvc://models", &more), Strategy::Surge, "something else is short, too");
     assert_eq!(decided("pvc://models", "0/1 nodes are available"), Strategy::Surge);
+    let mut foreign = scene("pvc://models", used);
+    foreign.observe(|observed| observed.older[0].pods = vec![Arc::new(crate::tests::pod("{gpus: 1}"))]);
+    assert_eq!(strategy_of(&foreign), Strategy::Surge, "the old pod waits for the claim, too");
 }
 
 #[test]
