@@ -50,6 +50,8 @@ pub(super) struct Counts {
 
 /// Most pods are ready sooner, and reporting each of their steps would cost status writes that nobody reads.
 const WORTH_REPORTING: Duration = Duration::from_secs(10);
+/// After the object itself, whose time of creation is in whole seconds.
+const CLAIMS_ARE_SEEN_WITHIN: Duration = Duration::from_secs(3);
 /// What is free changes with every pod of the cluster; that a pod finds a node is reported at once.
 const COUNT_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
@@ -290,8 +292,24 @@ fn faults(
     let (evicted, evictions_turn) =
         if revision.is_deployed { eviction_fault(observed, pods, now) } else { (None, None) };
     let of_deployment = [evicted, deployment.and_then(creation_fault)];
-    let faults = [claim_fault(valid, observed)].into_iter().chain(of_pods).chain(of_deployment);
-    (faults.flatten().collect(), turns.into_iter().chain([evictions_turn]).flatten().min())
+    let (of_claim, claim_turns) = claim_fault_by_now(valid, observed, now);
+    let faults = [of_claim].into_iter().chain(of_pods).chain(of_deployment);
+    (faults.flatten().collect(), turns.into_iter().chain([evictions_turn, claim_turns]).flatten().min())
+}
+
+/// A claim that is created together with the object may be seen after it: then it is no fault yet, and when it will be.
+fn claim_fault_by_now(
+    valid: &ValidInference,
+    observed: &Observed,
+    now: Timestamp,
+) -> (Option<Fault>, Option<Duration>) {
+    let created = observed.model.metadata.creation_timestamp.as_ref().filter(|_| observed.claim.is_none());
+    let age = created.map(|created| Duration::try_from(now.duration_since(created.0)).unwrap_or_default());
+    let left = age.and_then(|age| CLAIMS_ARE_SEEN_WITHIN.checked_sub(age)).filter(|left| !left.is_zero());
+    match (claim_fault(valid, observed), left) {
+        (Some(_), Some(left)) => (None, Some(left)),
+        (fault, _) => (fault, None),
+    }
 }
 
 fn too_slow(valid: &ValidInference, pod: &PodView) -> Fault {

@@ -1,6 +1,6 @@
 //! Plans as a whole: what is rendered, what is kept, and what the status says of what was observed.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use api::{
     aiinference::{AIInferenceStatus, Engine, Phase, Rollout},
@@ -537,7 +537,7 @@ fn an_announcement_is_made_once_whatever_comes_of_it() {
     };
     let mut scene = announced(|_| {});
     let first = scene.plan();
-    assert!(first.children.is_empty() && first.requeue_after == Some(std::time::Duration::ZERO));
+    assert!(first.children.is_empty() && first.requeue_after == Some(Duration::ZERO));
     scene.write_status();
     assert!(!scene.plan().children.is_empty());
     // A webhook denies what was announced: it is not announced again.
@@ -710,17 +710,17 @@ fn warming_up(for_seconds: i64, more: &str) -> Scene {
 fn what_a_pod_is_busy_with_is_reported_once_it_takes_long() {
     let plan = warming_up(3, "").plan();
     assert_eq!(condition(&plan.status, conditions::READY).2, "no pod of this revision is ready yet");
-    assert_eq!(plan.requeue_after, Some(std::time::Duration::from_secs(7)));
+    assert_eq!(plan.requeue_after, Some(Duration::from_secs(7)));
     let plan = warming_up(10, "").plan();
     assert_eq!(condition(&plan.status, conditions::READY).2, "engine of pod chat-0 warms up");
-    assert_eq!(plan.requeue_after, Some(std::time::Duration::from_secs(290)));
+    assert_eq!(plan.requeue_after, Some(Duration::from_secs(290)));
 }
 
 #[test]
 fn a_warm_up_that_takes_too_long_fails_on_the_second() {
     let plan = warming_up(299, "").plan();
     assert_eq!(plan.status.phase, Some(Phase::Loading));
-    assert_eq!(plan.requeue_after, Some(std::time::Duration::from_secs(1)));
+    assert_eq!(plan.requeue_after, Some(Duration::from_secs(1)));
     let plan = warming_up(300, "").plan();
     assert_eq!(plan.status.phase, Some(Phase::Failed));
     assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::WARMUP_TIMEOUT));
@@ -992,4 +992,16 @@ fn a_service_keeps_the_ports_of_pods_that_serve_while_the_engine_changes() {
     assert_eq!(ports(&scene), ["http", "grpc", "metrics"], "while it rolls");
     scene.settle(1);
     assert_eq!(ports(&scene), ["http"]);
+}
+
+#[test]
+fn a_claim_that_was_created_with_the_object_is_not_missed_before_it_can_be_seen() {
+    let mut scene = Scene::new("{modelSource: pvc://models, engine: triton, gpu: {count: 1}}");
+    scene.observe(|observed| {
+        Arc::make_mut(&mut observed.model).metadata.creation_timestamp = Some(Time(at(0)));
+    });
+    let status = |seconds| scene.plan_with(&defaults(&[]), at(seconds));
+    assert_eq!(reason(&status(1).status, conditions::READY), ("False", reasons::LOADING));
+    assert_eq!(status(1).requeue_after, Some(Duration::from_secs(2)));
+    assert_eq!(reason(&status(3).status, conditions::READY), ("False", reasons::CLAIM_NOT_FOUND));
 }
