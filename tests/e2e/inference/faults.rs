@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,
-        core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus},
+        core::v1::{ContainerStateTerminated, ContainerStatus, Node, Pod, PodStatus},
         events::v1::Event,
     },
     apimachinery::pkg::util::intstr::IntOrString,
@@ -18,7 +18,7 @@ use tests::{Scene, controller, follow, fresh_name, simulated, start, tools, wait
 
 use super::{
     REPORTED_WITHIN, Report, change, condition, create, pods_of, reported_in_time, until_not_ready,
-    until_ready,
+    until_ready, until_renewed,
 };
 
 #[tokio::test]
@@ -171,17 +171,19 @@ async fn an_event_of_a_volume_that_an_old_pod_has_is_reported_and_auto_lets_the_
     cluster.start_controller(&controller("inference-controller")).await.unwrap();
     let scene = Scene::new(&cluster).await;
     waiting_claim(&scene, "ReadWriteOnce").await;
-    let spec = json!({"modelSource": "pvc://models/vision", "engine": "triton", "surgeTimeoutSeconds": 30});
+    let spec = json!({"modelSource": "pvc://models/vision", "engine": "triton", "surgeTimeoutSeconds": 30, "nodeFailureSeconds": 3600});
     create(&scene, "vision", spec).await;
     until_ready(&scene, "vision").await;
     let (pods, deployments) = (scene.api::<Pod>(), scene.api::<Deployment>());
     let old = pods.list(&ListParams::default()).await.unwrap().items.remove(0);
     let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-    // No kubelet: the new pod gets another node, and does not begin.
-    for other in ["gpu-0", "gpu-1", "gpu-2"].into_iter().filter(|other| node(&old).as_deref() != Some(*other))
-    {
-        nodes::stop_heartbeat(&scene.client(), other).await.unwrap();
-    }
+    // The new pod gets a node without a kubelet, and does not begin.
+    let free: Vec<&str> =
+        ["gpu-0", "gpu-1", "gpu-2"].into_iter().filter(|one| node(&old).as_deref() != Some(*one)).collect();
+    let cordon = Patch::Merge(json!({"spec": {"unschedulable": true}}));
+    let all_nodes = scene.cluster_api::<Node>();
+    all_nodes.patch(free[0], &PatchParams::default(), &cordon).await.unwrap();
+    nodes::stop_heartbeat(&scene.client(), free[1]).await.unwrap();
     change(&scene, "vision", json!({"args": ["--log-verbose=1"]})).await;
     let labels = pods_of("vision");
     let new = follow(&pods, &labels, |all| {
@@ -195,6 +197,9 @@ async fn an_event_of_a_volume_that_an_old_pod_has_is_reported_and_auto_lets_the_
     let placed = json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": since.to_string()});
     let patch = Patch::Strategic(json!({"status": {"conditions": [placed]}}));
     pods.patch_status(&name, &PatchParams::default(), &patch).await.unwrap();
+    // Nothing but the event starts the next reconcile: the loss of the node is known, too.
+    wait_for(&all_nodes, &other, "lost", within(), |node| !nodes::is_ready(node)).await;
+    until_renewed(&scene, 4).await;
     let said = format!("Multi-Attach error for volume \"models\" Volume is already used by pod(s) {old}");
     let event = json!({"apiVersion": "v1", "kind": "Event",
         "metadata": {"name": "not-attached", "namespace": scene.namespace()},
@@ -203,7 +208,8 @@ async fn an_event_of_a_volume_that_an_old_pod_has_is_reported_and_auto_lets_the_
         "source": {"component": "attachdetach-controller"},
         "firstTimestamp": Timestamp::now().to_string(), "lastTimestamp": Timestamp::now().to_string()});
     scene.apply(&event.to_string()).await.unwrap();
-    let model = until_not_ready(&scene, "vision", "VolumeNotAttached").await;
+    let report = until_not_ready(&scene, "vision", "VolumeNotAttached");
+    let model = tokio::time::timeout(REPORTED_WITHIN, report).await.expect("a report in time");
     let message = &condition(&model, conditions::READY).unwrap().message;
     assert!(
         message.starts_with(&format!("pod {name} waits on node {other} for its volume: {said}")),
