@@ -85,8 +85,8 @@ async fn two_replicas_are_deployed_and_the_images_of_an_overlay_arrive_in_the_fl
                 let (before, after) = text.split_once(&format!("{image}\n")).expect("the image of a program");
                 // Its tag is on the next line.
                 let (_, after) = after.split_once('\n').expect("the tag");
-                let theirs_here = "    newName: registry.example/it\n    newTag: '9.9'";
-                fs::write(&path, format!("{before}{image}\n{theirs_here}\n{after}")).unwrap();
+                let replacement = "    newName: registry.example/it\n    newTag: '9.9'";
+                fs::write(&path, format!("{before}{image}\n{replacement}\n{after}")).unwrap();
                 let mut flags = expected.iter_mut().filter(|flag| flag.contains(&format!("={image}:")));
                 let flag = flags.next().expect("a flag with the image");
                 *flag = format!("{}={other}", flag.split_once('=').unwrap().0);

@@ -72,7 +72,7 @@ async fn a_child_that_blocks_the_deletion_of_its_owner_needs_the_right_to_the_ow
     assert!(!refused.status.success() && reason.contains("cannot set blockOwnerDeletion"), "{reason}");
 }
 
-/// Whoever installs a controller may leave out its right to every log of the cluster, and nothing with it.
+/// An administrator may leave out the right to read logs, and loses nothing else.
 #[tokio::test]
 async fn logs_are_a_right_of_their_own() {
     let kubectl = crate::confined::scene().await.cluster().kubectl();

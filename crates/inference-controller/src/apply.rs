@@ -9,6 +9,7 @@ use api::{aiinference::AIInference, reasons};
 use jiff::Timestamp;
 use runtime::{
     apply::{ApplyError, Written},
+    cache::Key,
     events::{Note, Severity},
     logs::Tail,
     refusal::Refusal,
@@ -86,7 +87,13 @@ pub(crate) async fn apply(
     // Logs after everything that must not wait for a node.
     for log in &logs {
         let namespace = model.metadata.namespace.as_deref().unwrap_or_default();
-        match &ctx.logs.end_of(namespace, &log.pod, &log.container, log.previous).await {
+        let tail = ctx.logs.end_of(namespace, &log.pod, &log.container, log.previous).await;
+        // What was noted of a pod that has left meanwhile would never be forgotten.
+        let known = ctx.pods.get(&Key::new(namespace, &log.pod));
+        if known.is_none_or(|pod| pod.uid() != log.uid) {
+            continue;
+        }
+        match &tail {
             Tail::Text(text) => ctx.crashes.note(log, Reading::Text(text)),
             Tail::Unreadable => ctx.crashes.note(log, Reading::Unreadable),
             Tail::Forbidden => ctx.crashes.note(log, Reading::Forbidden),

@@ -29,7 +29,7 @@ use k8s_openapi::api::{
 use runtime::{
     apply::{ApplyError, Writer},
     args::RuntimeArgs,
-    cache::Cache,
+    cache::{Cache, Key},
     children::Children,
     controller::Next,
     events::Recorder,
@@ -58,7 +58,7 @@ use crate::{
         Observed, claim_key, count_managed, follow, follow_crashes, keys_by_instance, keys_of_event,
         keys_on_lost, observe,
     },
-    plan::{Defaults, Plan, due, leaving, plan, refused, rejected, runs},
+    plan::{Defaults, Plan, due, leaving, plan, refused, rejected, runs, takes_back},
     validate::{Invalid, OwnAccount, ValidInference, validate},
 };
 
@@ -214,8 +214,7 @@ async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Re
     if is_behind(&observed) {
         // Another process has rendered a newer spec, and the watch of this one is late. Or the annotation was written by
         // hand, and is repaired like any other field. The API server knows which.
-        let newest = ctx.writer.newest_generation(&ctx.models, &model).await?;
-        if newest != model.metadata.generation {
+        if !is_newest(ctx, &model).await? {
             return Ok(Next::After(LOOK_AGAIN_AT_ROOT));
         }
     }
@@ -233,6 +232,11 @@ async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Re
         .and_then(|valid| ctx.own_account.is_not_that_of(valid))
         .and_then(|valid| unless_newly_refused(valid, &observed));
     let applied = match &valid {
+        // The annotation `refresh` asks for another template, and changes no generation.
+        Ok(valid) if takes_back(valid, &observed) && !is_newest(ctx, &model).await? => {
+            left?;
+            return Ok(Next::After(LOOK_AGAIN_AT_ROOT));
+        }
         Ok(valid) => {
             let refusal = left.as_ref().ok().and_then(Option::as_ref);
             carry_out(ctx, valid, &observed, &allowance, refusal, now).await?
@@ -269,6 +273,13 @@ async fn carry_out(
 
 /// For the watch of AIInferences to catch up.
 const LOOK_AGAIN_AT_ROOT: Duration = Duration::from_secs(1);
+
+/// Whether the API server has no newer version of this object. If it has, the cache has it from now on.
+async fn is_newest(ctx: &Context, model: &AIInference) -> Result<bool, ApplyError> {
+    ctx.writer.newest_generation(&ctx.models, model).await?;
+    let known = ctx.models.get(&Key::of(model));
+    Ok(known.is_some_and(|known| known.metadata.resource_version == model.metadata.resource_version))
+}
 
 /// Whether the Deployment says that it was rendered for a later spec than the one that is known.
 fn is_behind(observed: &Observed) -> bool {

@@ -1,4 +1,5 @@
-//! What the caches know of one AIInference: everything that a plan needs, already classified. Sends nothing.
+//! What the caches and this process's memories have of one AIInference: everything that a plan needs, already classified.
+//! It forgets departures that the status has; it sends nothing.
 
 use std::{
     collections::BTreeMap,
@@ -91,7 +92,9 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
     let (mut nodes, mut room) = (Nodes::default(), None);
     if let Some(known) = &ctx.nodes {
         nodes = nodes_under(pods, known, &ctx.losses, now);
-        nodes.is_blind = known.blind_since().is_some() || ctx.pods.blind_since().is_some();
+        // Of the objects, too: one that was paused since must not lose its pods.
+        let blind = [known.blind_since(), ctx.pods.blind_since(), ctx.models.blind_since()];
+        nodes.is_blind = blind.iter().any(Option::is_some);
         // Counting reads every pod of the cluster, so it is done only for a pod that finds no node, and while old pods may
         // go first.
         let may_replace = !older.is_empty() || may_roll(&model, deployment.as_ref());

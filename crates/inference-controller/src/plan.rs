@@ -13,7 +13,7 @@ use k8s_openapi::api::{
 use runtime::{events::Note, refusal::Refusal};
 use serde::Serialize;
 
-use workload::{crashes::Log, deployment::RenderedDeployment, pace::Allowance};
+use workload::{crashes::Log, deployment::RenderedDeployment, pace::Allowance, time::elapsed};
 
 use crate::{
     observe::Observed,
@@ -39,7 +39,7 @@ use conditions::Decided;
 pub(crate) use defaults::Defaults;
 pub(crate) use nodes::{Leaving, due, leaving};
 pub(crate) use pod::ENGINE;
-pub(crate) use revision::runs;
+pub(crate) use revision::{runs, takes_back};
 
 /// The whole decision.
 #[derive(Debug, Serialize)]
@@ -94,15 +94,14 @@ pub(crate) fn plan(
     let changes = events::of_change(observed.model.status.as_ref(), &judged);
     let mut lasting = rollout.lacks;
     lasting.extend(observed.unattached.iter().filter_map(|(uid, failure)| failure.fact(uid)));
+    let status = status::of_valid(valid, &revision, observed, judged, nodes::migrations(observed), now);
     if let Some(warning) =
         rollout.warning.filter(|warning| !valid.pods.paused && !events::was_announced(observed, warning))
     {
         // First the warning, then, in the next reconcile, what it warns of.
-        let status = status::of_valid(valid, &revision, observed, judged, nodes::migrations(observed), now);
         let announced = vec![events::announcement(warning)];
         return Plan { lasting, ..status_only(status, announced, Some(Duration::ZERO)) };
     }
-    let status = status::of_valid(valid, &revision, observed, judged, nodes::migrations(observed), now);
     let measured = status::may_measure(observed, &status, now);
     lasting.extend(measured.map(|_| status::MEASURED.to_owned()));
     let wait = measured.or_else(|| status::may_wait(observed, &status, now));
@@ -184,7 +183,7 @@ fn overdue(refusal: &Refusal, observed: &Observed, now: Timestamp) -> Option<Ref
     let Refusal::Leftover { deleted, message } = refusal else { return None };
     // Before its own deletion has begun, it counts from when its name was wanted.
     let created = observed.model.metadata.creation_timestamp.as_ref().map(|created| created.0);
-    let waited = Duration::try_from(now.duration_since(deleted.or(created)?)).unwrap_or_default();
+    let waited = elapsed(deleted.or(created)?, now);
     (waited > LEFTOVER_GOES_WITHIN).then(|| Refusal::OwnershipConflict(message.clone()))
 }
 

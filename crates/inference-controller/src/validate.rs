@@ -96,9 +96,9 @@ impl OwnAccount {
 
     /// A pod gets the token of its account, and the rights of this one are more than those of a namespace's users.
     pub(crate) fn is_not_that_of(&self, valid: ValidInference) -> Result<ValidInference, Invalid> {
-        let theirs = valid.pods.service_account_name.as_deref();
+        let account = valid.pods.service_account_name.as_deref();
         match &self.0 {
-            Some((namespace, own)) if *namespace == valid.namespace && theirs == Some(own) => {
+            Some((namespace, own)) if *namespace == valid.namespace && account == Some(own) => {
                 Err(Invalid(format!(
                     "spec.serviceAccountName: {own} is the account of the controller itself; use another one"
                 )))

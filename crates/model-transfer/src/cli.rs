@@ -40,7 +40,7 @@ pub(crate) enum Transfer {
         /// s3://bucket[/prefix]
         destination: Location,
     },
-    /// Looks whether DIR holds a model that an engine can load; asks no store and writes nothing
+    /// Looks whether DIR holds a model that an engine can load; asks no store and writes nothing into DIR
     Check(Check),
 }
 

@@ -7,6 +7,7 @@ use std::{
     io,
     os::unix::fs::PermissionsExt,
     path::Path,
+    process::{Command, Stdio},
 };
 
 use crate::fault::Fault;
@@ -28,5 +29,13 @@ pub(crate) fn install(folder: &Path) -> Result<(), Fault> {
     }
     fs::copy("/proc/self/exe", &new).map_err(Fault::io("copy this program to", &new))?;
     fs::set_permissions(&new, Permissions::from_mode(MODE)).map_err(Fault::io("make executable", &new))?;
-    fs::rename(&new, &place).map_err(Fault::io("put in place", &place))
+    fs::rename(&new, &place).map_err(Fault::io("put in place", &place))?;
+    // On a volume that allows no execution the hook would fail, and an engine that serves would end at once.
+    let ran = Command::new(&place).arg("--version").stdout(Stdio::null()).status();
+    let status = ran.map_err(Fault::io("run", &place))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(Fault::io("run", &place)(io::Error::other(status.to_string())))
+    }
 }

@@ -5,7 +5,8 @@
 //! Interrupted anywhere, the next run goes on where this one stopped; what is in place is complete and was checked
 //! against the strongest checksum that the store gave. Memory does not grow with the model. Why it failed is told by exit code
 //! and by one line, which also goes to the termination log; README.md beside this crate lists both for users.
-//! It must not print credentials, write outside the folder, or follow a link out of it.
+//! It must not print credentials, write outside the folder and that of
+//! `--install`, or follow a link out of it.
 
 #![forbid(unsafe_code)]
 

@@ -32,10 +32,6 @@ use crate::{
     owners::{Owners, Roots},
 };
 
-mod covers;
-
-pub(crate) use covers::covers;
-
 /// Writes in the name of one controller, for its root kind.
 #[derive(Clone)]
 pub struct Writer {

@@ -17,8 +17,9 @@ use tokio::time::Instant;
 use tracing::info;
 
 use crate::{
-    apply::{About, ApplyError, Contest, Stale, Writer, Written, covers, is_code, is_conflict, namespace},
+    apply::{About, ApplyError, Contest, Stale, Writer, Written, is_code, is_conflict, namespace},
     cache::{Cache, Key, controller_of},
+    covers::covers,
     decode,
     fights::Fights,
     kept::Kept,
@@ -121,11 +122,6 @@ where
         };
         // Before versions are compared: a plan knows no child of another owner, and would never be planned on it.
         about.check_owner(seen.meta(), owner)?;
-        if let Onto::Version(planned_on) = onto
-            && seen.meta().resource_version.as_deref() != planned_on
-        {
-            return Err(about.stale(Stale::Changed));
-        }
         if seen.meta().deletion_timestamp.is_some() {
             // It cannot be brought back; its end will start the next reconcile.
             return Ok(Written::Unchanged);
@@ -135,7 +131,13 @@ where
             None => self.covers_as_read(&seen, &body, &hash, &about).await?,
         };
         if covered {
+            // Whatever has changed since it was planned on, such as its status.
             return Ok(Written::Unchanged);
+        }
+        if let Onto::Version(planned_on) = onto
+            && seen.meta().resource_version.as_deref() != planned_on
+        {
+            return Err(about.stale(Stale::Changed));
         }
         let now = Instant::now();
         if let Some(wait) = self.fights.wait(&key, &hash, now) {

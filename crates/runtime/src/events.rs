@@ -78,7 +78,7 @@ impl Recorder {
             event_time: Some(MicroTime(now)),
             type_: Some(format!("{:?}", note.severity)),
             reason: Some(note.reason.to_owned()),
-            note: Some(shortened(note.message.clone(), LONGEST_NOTE)),
+            note: Some(shortened(&note.message, LONGEST_NOTE)),
             action: Some("Reconcile".to_owned()),
             regarding: Some(ObjectReference {
                 api_version: Some(K::api_version(&()).into_owned()),

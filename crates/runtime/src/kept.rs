@@ -19,7 +19,7 @@ use kube::Resource;
 use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error as _};
 use serde_json::{Value, value::RawValue};
 
-use crate::{apply::covers, cache::is_of_kind};
+use crate::{cache::is_of_kind, covers::covers};
 
 /// A child of a root of kind `R`, by its view `V`.
 pub struct Kept<V, R> {

@@ -24,6 +24,7 @@ pub mod children;
 pub mod client;
 pub mod conditions;
 pub mod controller;
+mod covers;
 mod decode;
 pub mod events;
 mod fights;

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use api::reasons;
 use jiff::Timestamp;
+use text::{cut, printable};
 
 use crate::{
     Cause,
     pod::{Container, PodView, Terminated},
+    time::left,
 };
 
 /// Longest text that is repeated from a container, a kubelet or a scheduler.
@@ -117,9 +119,7 @@ pub fn warm_up(container: Option<&Container>, timeout: Duration, now: Timestamp)
     let Some(since) = first.and_then(|one| one.state.running.as_ref()?.started_at) else {
         return WarmUp::None;
     };
-    // Clock skew can make this negative; treat it as zero.
-    let taken = Duration::try_from(now.duration_since(since)).unwrap_or_default();
-    match timeout.checked_sub(taken).filter(|left| !left.is_zero()) {
+    match left(timeout, since, now) {
         Some(left) => WarmUp::Left(left),
         None => WarmUp::TimedOut,
     }
@@ -156,7 +156,7 @@ pub fn crash(
 }
 
 /// The cause in a message as `crash` writes it of this container.
-pub fn cause_in<'a>(message: &'a str, pod: &str, container: &str) -> Option<&'a str> {
+pub fn written_cause<'a>(message: &'a str, pod: &str, container: &str) -> Option<&'a str> {
     let of_pod = message.strip_prefix(&format!("{container} of pod {pod} "))?;
     let (_, after) = of_pod.split_once(CAUSE_AFTER)?;
     after.rsplit_once(&hint(pod, container)).map(|(cause, _)| cause)
@@ -174,35 +174,9 @@ fn hint(pod: &str, container: &str) -> String {
 pub fn quote(text: &str) -> String {
     // What is left out takes no part of the length, but no more than this is looked at.
     let looked_at = text.trim().get(..text.trim().floor_char_boundary(4 * LONGEST_QUOTE));
-    let mut text = printable(looked_at.unwrap_or_default());
-    text.truncate(text.floor_char_boundary(LONGEST_QUOTE));
+    let mut text = cut(printable(looked_at.unwrap_or_default()), LONGEST_QUOTE);
     text.shrink_to_fit();
     text
-}
-
-/// A text in one line without what a terminal acts on, and without characters that have no shape: they hide words, or turn
-/// the direction of those around them.
-pub fn printable(text: &str) -> String {
-    let mut chars = text.chars().peekable();
-    let mut shown = String::with_capacity(text.len());
-    while let Some(c) = chars.next() {
-        if c == '\u{1b}' && chars.next_if_eq(&'[').is_some() {
-            // Colours and movements: parameters, and one letter at their end.
-            while chars.next_if(|c| matches!(c, ' '..='?')).is_some() {}
-            chars.next_if(char::is_ascii);
-        } else if c.is_control() {
-            shown.push(' ');
-        } else if !is_format(c) {
-            shown.push(c);
-        }
-    }
-    shown
-}
-
-fn is_format(c: char) -> bool {
-    matches!(c,
-        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Why engines crashed, in their own words: which log is read, what of it is the cause, and what is known already.
+//! Why engines crashed, by their logs: which log is read, what of it is the cause, and what is known already.
 //!
 //! The cause is rarely in the last line: vLLM ends with "see root cause above", a hundred lines after it. Logs hold what
 //! clients of the engine sent, too, so only a line that states an error is believed, and nothing that looks like a secret is
@@ -9,8 +9,10 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use text::printable;
+
 use crate::{
-    container::{is_out_of_memory, keeps_ending, printable},
+    container::{is_out_of_memory, keeps_ending},
     pod::{Container, PodView},
     redaction::redacted,
 };
@@ -72,8 +74,8 @@ enum Place {
     Message,
 }
 
-/// Words by which a line names the cause, the most telling first.
-const TELLING: [(&str, Place); 12] = [
+/// Words by which a line names the cause, in order of precedence.
+const CAUSES: [(&str, Place); 12] = [
     ("SafetensorError", Place::Class),
     ("CUDA out of memory", Place::Message),
     ("OutOfMemoryError", Place::Class),
@@ -88,7 +90,7 @@ const TELLING: [(&str, Place); 12] = [
     ("ModuleNotFoundError", Place::Class),
 ];
 /// Errors that only say that something else went wrong.
-const HOLLOW: [&str; 4] = [
+const CONSEQUENCES: [&str; 4] = [
     "See root cause above",
     "See stack trace for root cause",
     "Engine core initialization failed",
@@ -164,10 +166,10 @@ pub fn cause_in(log: &str) -> Option<String> {
     let lines: Vec<String> = log.lines().map(printable).filter(|line| !line.trim().is_empty()).collect();
     let errors: Vec<&str> = lines.iter().filter_map(|line| stated_in(line)).collect();
     // The last one of a kind is the one that ended the engine: it may have got over others of that kind.
-    let telling = TELLING.iter().find_map(|(words, place)| {
-        errors.iter().rev().find_map(|error| told_by(error, words, place)).map(redacted)
+    let of_table = CAUSES.iter().find_map(|(words, place)| {
+        errors.iter().rev().find_map(|error| stated_by(error, words, place)).map(redacted)
     });
-    let (cause, longest) = match telling {
+    let (cause, longest) = match of_table {
         Some(cause) => (cause, LONGEST_CAUSE),
         None => {
             let error = last_raised(&lines)?;
@@ -185,10 +187,10 @@ pub fn cause_in(log: &str) -> Option<String> {
 fn stated_in(line: &str) -> Option<&str> {
     let said = without_prefix(line);
     let is_access = line.contains("\" HTTP/") || line.contains(" HTTP/1.") || line.contains(" HTTP/2");
-    let is_hollow = HOLLOW.iter().any(|hollow| said.contains(hollow));
+    let is_consequence = CONSEQUENCES.iter().any(|hollow| said.contains(hollow));
     let glog = said.strip_prefix('E').filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
     let program = said.split_once("error: ").is_some_and(|(program, _)| is_program(program));
-    (!is_access && !is_hollow && (glog.is_some() || program || class_of(said).is_some())).then_some(said)
+    (!is_access && !is_consequence && (glog.is_some() || program || class_of(said).is_some())).then_some(said)
 }
 
 /// A line without the process that wrote it, `(EngineCore pid=7) `, and without what Python's loggers put before an error,
@@ -215,8 +217,8 @@ fn class_of(said: &str) -> Option<&str> {
     (is_class && (rest.is_empty() || rest.starts_with(": "))).then_some(class)
 }
 
-/// What is repeated of an error that has these words in their place: from the beginning of the word that is telling.
-fn told_by<'a>(error: &'a str, words: &str, place: &Place) -> Option<&'a str> {
+/// What is repeated of an error that has these words in their place: from the beginning of the first of these words.
+fn stated_by<'a>(error: &'a str, words: &str, place: &Place) -> Option<&'a str> {
     match place {
         Place::Class => class_of(error).filter(|class| class.ends_with(words)).map(|_| error),
         Place::Message => {

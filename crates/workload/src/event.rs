@@ -13,6 +13,7 @@ use crate::{
     container::{LONGEST_QUOTE, quote},
     metadata::timestamp,
     pod::PodView,
+    time::elapsed,
 };
 
 /// Volumes that cannot be attached to the node of a pod, most often because another node has them.
@@ -56,6 +57,10 @@ const MOUNTED_WITHIN: Duration = Duration::from_secs(30);
 /// How the cluster names a volume that one node has and another one wants.
 const MULTI_ATTACH: &str = "Multi-Attach";
 
+/// How a kubelet begins what it says of a volume that is attached. One that waits for its attachment is `Unable to attach or
+/// mount`.
+const MOUNTING: &str = "MountVolume.";
+
 impl VolumeFailure {
     /// Of a pod that waits, as `attach` and `mount` have it. What cannot be attached is not mounted either.
     ///
@@ -67,18 +72,25 @@ impl VolumeFailure {
         mount: &[Arc<EventView>],
         facts: &BTreeMap<String, Timestamp>,
     ) -> Option<Self> {
-        let last_of = |events: &[Arc<EventView>]| {
+        fn last_of<'a>(events: &'a [Arc<EventView>], pod: &PodView) -> Option<&'a EventView> {
             let of_pod = events.iter().filter(|event| event.is_about(pod));
-            of_pod.max_by_key(|event| event.last).map(|event| event.message.clone())
-        };
+            of_pod.max_by_key(|event| event.last).map(AsRef::as_ref)
+        }
+        let (attach, mount) = (last_of(attach, pod), last_of(mount, pod));
         let about = about(pod.uid());
         let known = || facts.keys().find_map(|fact| fact.strip_prefix(&about)).map(str::to_owned);
-        let attach = last_of(attach).or_else(known).map(|said| (said, ATTACHED_WITHIN));
-        let said = attach.or_else(|| last_of(mount).map(|said| (said, MOUNTED_WITHIN)));
+        // Once it is attached, the mount itself may fail.
+        let is_attached = mount.is_some_and(|mount| {
+            mount.message.starts_with(MOUNTING) && attach.is_none_or(|attach| attach.last < mount.last)
+        });
+        let unattached = attach.map(|event| event.message.clone()).or_else(known).filter(|_| !is_attached);
+        let unmounted = || mount.map(|event| (event.message.clone(), MOUNTED_WITHIN));
+        let said = unattached.map(|said| (said, ATTACHED_WITHIN)).or_else(unmounted);
         said.map(|(message, patience)| Self { message, patience })
     }
 
-    /// What is to be known of the pod of this uid when the event is gone. Kubelets repeat theirs.
+    /// What is to be known of the pod of this uid when the event is gone. Events of mounts are repeated by kubelets and need
+    /// no record.
     pub fn fact(&self, uid: &str) -> Option<String> {
         (self.patience == ATTACHED_WITHIN).then(|| format!("{}{}", about(uid), self.message))
     }
@@ -99,9 +111,7 @@ impl VolumeFailure {
 
     /// Why the pod does not begin, once it has waited for too long.
     pub fn finding(&self, pod: &PodView, now: Timestamp) -> Finding {
-        let waited = pod.placed().map(|placed| now.duration_since(placed));
-        // Clock skew can make this negative; treat it as zero.
-        let waited = waited.map(|waited| Duration::try_from(waited).unwrap_or_default());
+        let waited = pod.placed().map(|placed| elapsed(placed, now));
         let left = waited.and_then(|waited| self.patience.checked_sub(waited)).filter(|left| !left.is_zero());
         let (name, node) = (pod.name(), pod.node.as_deref().unwrap_or_default());
         let cause = || Cause {
@@ -224,6 +234,14 @@ mod tests {
         let attach = ["12:00:09", "12:00:10", "12:00:08"]
             .map(|time| event("u", time, &format!(", lastTimestamp: '2026-01-01T{time}Z'")));
         assert_eq!(said(&attach, &mount).as_deref(), Some("12:00:10"));
+        let later = [event("u", "MountVolume.MountDevice failed", ", lastTimestamp: '2026-01-01T12:01:00Z'")];
+        assert_eq!(
+            said(&attach, &later).as_deref(),
+            Some("MountVolume.MountDevice failed"),
+            "it is attached"
+        );
+        let waits = [event("u", "Unable to attach or mount", ", lastTimestamp: '2026-01-01T12:01:00Z'")];
+        assert_eq!(said(&attach, &waits).as_deref(), Some("12:00:10"));
         assert_eq!(said(&[], &[]), None);
     }
 
@@ -238,7 +256,7 @@ mod tests {
         assert_eq!(kept.unwrap().fact("u"), first.fact("u"), "and after the next plan, too");
         let another = first.fact("v").into_iter().map(|fact| (fact, at(0))).collect();
         assert_eq!(VolumeFailure::of(&pod("demo"), &[], &[], &another), None);
-        assert_eq!(failure(&[], &mount).unwrap().fact("u"), None, "kubelets repeat theirs");
+        assert_eq!(failure(&[], &mount).unwrap().fact("u"), None, "kubelets repeat it");
     }
 
     #[test]

@@ -9,10 +9,13 @@ use crate::{
     Cause, Finding,
     container::quote,
     pod::{Container, PodView},
+    time::elapsed,
 };
 
 /// One eviction is what node pressure does now and then; two of pods that never got ready have a lasting cause.
 const EVICTIONS: usize = 2;
+/// Reasons of pods that ended with their node, which says nothing of the next ones.
+const NODE_SHUTDOWN: [&str; 3] = ["Terminated", "NodeShutdown", "Shutdown"];
 /// Longer than a replacement waits for a node, several times over.
 const LATELY: Duration = Duration::from_secs(3_600);
 
@@ -22,13 +25,14 @@ const LATELY: Duration = Duration::from_secs(3_600);
 pub fn finding(failed: &[Arc<PodView>], live: &[&PodView], now: Timestamp) -> Finding {
     let counted: Vec<Failure<'_>> = failed
         .iter()
+        .filter(|pod| !NODE_SHUTDOWN.contains(&&*pod.reason))
         .filter_map(|pod| Failure::of(pod))
         .filter(|one| !one.counts_for(now).is_zero())
         .collect();
     let longest = counted.iter().map(|one| one.lasted).max().unwrap_or_default();
     let ended = counted.iter().map(|one| one.ended).max();
     let runs = |pod: &&&PodView| pod.phase == "Running" && pod.created() > ended;
-    let lasts = |pod: &&PodView| pod.placed().filter(|_| pod.has_begun()).map(|placed| since(placed, now));
+    let lasts = |pod: &&PodView| pod.placed().filter(|_| pod.has_begun()).map(|placed| elapsed(placed, now));
     let Some(last) = counted.iter().max_by_key(|one| one.pod.created()) else { return Finding::default() };
     let got_further = live.iter().any(|pod| runs(&pod) || lasts(pod).is_some_and(|lasts| lasts > longest));
     if counted.len() < EVICTIONS || got_further {
@@ -61,18 +65,13 @@ impl<'a> Failure<'a> {
         let last = containers.filter_map(finished).chain(pod.disrupted).max();
         let began = pod.ready_turned.max(pod.placed())?;
         let ended = last.map_or(began, |last| last.max(began));
-        Some(Self { pod, ended, lasted: since(began, ended) })
+        Some(Self { pod, ended, lasted: elapsed(began, ended) })
     }
 
     /// How much longer it counts: some time, and as long as the next pod needs to get as far.
     fn counts_for(&self, now: Timestamp) -> Duration {
-        (LATELY + self.lasted).saturating_sub(since(self.ended, now))
+        (LATELY + self.lasted).saturating_sub(elapsed(self.ended, now))
     }
-}
-
-/// Clock skew can make this negative; treat it as zero.
-fn since(then: Timestamp, now: Timestamp) -> Duration {
-    Duration::try_from(now.duration_since(then)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -126,6 +125,12 @@ mod tests {
         assert_eq!(found(&pods[..1], &[], 4), None);
         let message = "3 pods were ended by their kubelets; the last one, new: Evicted: too much";
         assert_eq!(found(&pods, &[], 4).as_deref(), Some(message));
+    }
+
+    #[test]
+    fn pods_that_ended_with_their_node_say_nothing_of_the_next_ones() {
+        let shut_down = |name: &str| pod(name, at(0), "phase: Failed, reason: Terminated");
+        assert_eq!(found(&[shut_down("a"), shut_down("b")], &[], 4), None);
     }
 
     #[test]

@@ -44,6 +44,7 @@ pub mod redaction;
 pub mod revision;
 pub mod stranded;
 pub mod template;
+pub mod time;
 
 mod metadata;
 

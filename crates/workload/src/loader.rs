@@ -10,6 +10,7 @@ use crate::{
     Cause, Finding,
     container::{crash, keeps_ending, last_end, quote, start_fault},
     pod::{Container, PodView, Terminated},
+    time::elapsed,
 };
 
 /// After how long a run that still meets the fault of the run before has ended, by the environment of the container.
@@ -21,7 +22,7 @@ pub fn gives_up_within(environment: &[EnvVar]) -> Duration {
     })
 }
 
-/// Why the model is not there. A run that still meets the fault of the run before `gives_up_within` this time.
+/// Why the model is not there. `gives_up_within`: after so long, a run that met the same fault as the run before has ended.
 pub fn finding(pod: &PodView, loader: &Container, gives_up_within: Duration, now: Timestamp) -> Finding {
     if loader.state.terminated.as_ref().is_some_and(|ended| ended.exit_code == 0) {
         return Finding::default();
@@ -30,8 +31,7 @@ pub fn finding(pod: &PodView, loader: &Container, gives_up_within: Duration, now
         return Finding { cause: Some(cause), look_again: None };
     }
     let since = loader.state.running.as_ref().and_then(|running| running.started_at);
-    // Clock skew can make this negative; treat it as zero.
-    let runs_for = since.map(|since| Duration::try_from(now.duration_since(since)).unwrap_or_default());
+    let runs_for = since.map(|since| elapsed(since, now));
     let look_again = runs_for.map(|runs_for| gives_up_within.saturating_sub(runs_for));
     if look_again.is_some_and(|left| left.is_zero()) {
         // Without progress it would have ended.
@@ -47,7 +47,7 @@ fn failure(pod: &PodView, loader: &Container) -> Option<Cause> {
     let ended = last_end(loader).filter(|ended| ended.exit_code != 0)?;
     match ExitCode::from_code(ended.exit_code).filter(|code| *code != ExitCode::Usage) {
         Some(code) => {
-            let message = format!("{} of pod {}: {}", loader.name, pod.name(), last_words(ended));
+            let message = format!("{} of pod {}: {}", loader.name, pod.name(), termination_message(ended));
             Some(Cause { reason: code.reason(), message })
         }
         None => keeps_ending(loader).map(|ended| crash(pod, loader, ended, None, None)),
@@ -55,7 +55,7 @@ fn failure(pod: &PodView, loader: &Container) -> Option<Cause> {
 }
 
 /// The loader's termination message. Those of other containers may hold anything, and are not repeated.
-fn last_words(ended: &Terminated) -> String {
+fn termination_message(ended: &Terminated) -> String {
     if ended.message.is_empty() {
         format!("ended with code {}", ended.exit_code)
     } else {

@@ -14,7 +14,7 @@ use k8s_openapi::{
 use kube::Resource;
 use serde::Deserialize;
 
-use crate::{amounts::Extended, metadata::Condition};
+use crate::{amounts::Extended, metadata::Condition, time::elapsed};
 
 /// A node: whether its kubelet works, which GPUs it has, and who may use them.
 #[derive(Resource, Clone, Debug, Default, Deserialize)]
@@ -140,8 +140,7 @@ impl Losses {
 }
 
 fn is_fresh(known: &Lost, now: Timestamp) -> bool {
-    // Clock skew can make this negative; treat it as zero.
-    Duration::try_from(now.duration_since(known.since)).unwrap_or_default() < FORGOTTEN_AFTER
+    elapsed(known.since, now) < FORGOTTEN_AFTER
 }
 
 #[derive(Deserialize)]

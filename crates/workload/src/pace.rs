@@ -11,6 +11,8 @@ use std::{
 
 use jiff::Timestamp;
 
+use crate::time::elapsed;
+
 /// Pods that may be deleted now, by uid.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allowance {
@@ -46,7 +48,7 @@ impl Pace {
 impl Window {
     fn allow(&mut self, uids: &[&str], of: usize, now: Timestamp) -> Allowance {
         // After a clock was set back, grants lie in the future: they are forgotten.
-        self.granted.retain(|(_, at)| *at <= now && age(*at, now) < WINDOW);
+        self.granted.retain(|(_, at)| *at <= now && elapsed(*at, now) < WINDOW);
         let most = (of * PERCENT_OF_PODS / 100).max(1);
         let mut pods = BTreeSet::new();
         let mut look_again = None;
@@ -55,7 +57,7 @@ impl Window {
             let was_granted = self.granted.iter().any(|(granted, _)| granted == uid);
             if !was_granted && self.granted.len() >= most {
                 let oldest = self.granted.iter().map(|(_, at)| *at).min();
-                look_again = oldest.map(|oldest| WINDOW.saturating_sub(age(oldest, now)));
+                look_again = oldest.map(|oldest| WINDOW.saturating_sub(elapsed(oldest, now)));
                 continue;
             }
             if !was_granted {
@@ -65,10 +67,6 @@ impl Window {
         }
         Allowance { pods, look_again }
     }
-}
-
-fn age(at: Timestamp, now: Timestamp) -> Duration {
-    Duration::try_from(now.duration_since(at)).unwrap_or_default()
 }
 
 #[cfg(test)]

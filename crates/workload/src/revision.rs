@@ -73,13 +73,8 @@ pub fn revision<'a>(
     };
     let (deployment, pods) = deployed;
     let returned = wanted.returned(older);
-    // Whoever may change the Deployment may change the record, too. If the template that the status has is still there, it
-    // is that which is kept; otherwise, in doubt, nothing is restarted.
-    let is_reported = |template: &str| wanted.reported == Some(&*digest_of(template));
-    let deployment = deployment.filter(|deployment| wanted.is_deployed(deployment)).filter(|deployment| {
-        let has_it = deployment.kept_template.as_deref().is_some_and(is_reported);
-        has_it || returned.is_none_or(|(older, _)| !is_reported(&older.template))
-    });
+    let is_of_spec = |deployment: &&DeploymentView| wanted.is_deployed(deployment);
+    let deployment = deployment.filter(is_of_spec).filter(|known| !wanted.takes_back(Some(known), older));
     let is_deployed = deployment.is_some();
     let (kept, resolved, pods) = match (deployment, returned) {
         (Some(deployment), _) => (deployment.kept_template.as_deref(), deployment.resolved.as_deref(), pods),
@@ -132,6 +127,21 @@ impl Wanted<'_> {
         deployment.is_some_and(|deployment| self.is_deployed(deployment)) || self.returned(older).is_some()
     }
 
+    /// Whether an older template is kept instead of that of the Deployment, although that has a record of this spec: a user
+    /// who may change the Deployment may change the record, too. It is the template that the status has, with pods that are
+    /// still there; otherwise, in doubt, nothing is restarted. The spec must be known to be the newest.
+    pub fn takes_back(&self, deployment: Option<&DeploymentView>, older: &[Older]) -> bool {
+        let Some(deployment) = deployment.filter(|deployment| self.is_deployed(deployment)) else {
+            return false;
+        };
+        let is_reported = |template: &str| self.reported == Some(&*digest_of(template));
+        let has_it = deployment.kept_template.as_deref().is_some_and(is_reported);
+        // One that was refreshed is not the one to go back to once the annotation was taken away.
+        let is_same = |older: &Rendered| recorded(Some(&older.resolved)).refresh.as_deref() == self.refresh;
+        let returned = self.returned(older).filter(|(older, _)| is_same(older));
+        !has_it && returned.is_some_and(|(older, _)| is_reported(&older.template))
+    }
+
     /// Whether the Deployment was rendered for this spec. The generation counts, too: another release may hash the same
     /// spec differently.
     fn is_deployed(&self, deployment: &DeploymentView) -> bool {
@@ -168,7 +178,42 @@ fn digest_of(template: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::deployment::ReplicaSetView;
+
     use super::*;
+
+    /// A Deployment and an older revision, by their templates and the values of `refresh` that they were rendered for.
+    fn takes_back(deployed: (&str, Option<&str>), older: (&str, Option<&str>), wanted: Option<&str>) -> bool {
+        let record = |refresh: Option<&str>| {
+            let refresh = refresh.map(str::to_owned);
+            let record = Record { spec_hash: "hash".into(), refresh, ..Record::default() };
+            Some(serde_json::to_string(&record).unwrap().into_boxed_str())
+        };
+        let deployment = DeploymentView {
+            kept_template: Some(deployed.0.into()),
+            resolved: record(deployed.1),
+            ..DeploymentView::default()
+        };
+        let rendered = Rendered { resolved: record(older.1).unwrap(), template: older.0.into() };
+        let revision = ReplicaSetView { rendered: Some(Box::new(rendered)), ..ReplicaSetView::default() };
+        let older = [Older { revision: Arc::new(revision), pods: vec![Arc::default()] }];
+        let reported = digest_of("\"known\"");
+        let wanted = Wanted { spec_hash: "hash", generation: 1, refresh: wanted, reported: Some(&reported) };
+        wanted.takes_back(Some(&deployment), &older)
+    }
+
+    #[test]
+    fn the_template_that_the_status_has_is_gone_back_to_unless_another_was_asked_for() {
+        let (known, other) = ("\"known\"", "\"other\"");
+        assert!(takes_back((other, None), (known, None), None), "the record was changed");
+        assert!(!takes_back((known, None), (other, None), None));
+        assert!(!takes_back((other, None), (other, None), None), "in doubt it stays");
+        assert!(!takes_back((other, Some("1")), (known, None), Some("1")), "a newer one was asked for");
+        assert!(
+            !takes_back((other, None), (known, Some("1")), None),
+            "the wish was taken back, and the pods with it"
+        );
+    }
 
     /// Otherwise an upgrade would write every Deployment once.
     #[test]

@@ -15,6 +15,7 @@ use crate::{
     node::{Loss, Lost},
     pace::Allowance,
     pod::PodView,
+    time::elapsed,
 };
 
 /// The nodes, as far as they matter to one object that owns pods.
@@ -88,8 +89,7 @@ impl<'a> StrandedPods<'a> {
                 Loss::NotReady | Loss::Unreachable => terms.patience,
                 Loss::Deleted => terms.patience.max(NODES_ARE_SEEN_WITHIN),
             };
-            // Clock skew can make this negative; treat it as zero.
-            let gone_for = Duration::try_from(now.duration_since(lost.since)).unwrap_or_default();
+            let gone_for = elapsed(lost.since, now);
             Some(Stranded { pod, node, lost, left: patience.saturating_sub(gone_for) })
         });
         Self { pods: stranded.collect(), hold: hold(nodes, terms) }

@@ -14,6 +14,7 @@ use workload::{
     node::Loss,
     pod::{Container, PodView},
     revision::Revision,
+    time::left,
 };
 
 use super::{
@@ -304,8 +305,7 @@ fn claim_fault_by_now(
     now: Timestamp,
 ) -> (Option<Fault>, Option<Duration>) {
     let created = observed.model.metadata.creation_timestamp.as_ref().filter(|_| observed.claim.is_none());
-    let age = created.map(|created| Duration::try_from(now.duration_since(created.0)).unwrap_or_default());
-    let left = age.and_then(|age| CLAIMS_ARE_SEEN_WITHIN.checked_sub(age)).filter(|left| !left.is_zero());
+    let left = created.and_then(|created| left(CLAIMS_ARE_SEEN_WITHIN, created.0, now));
     match (claim_fault(valid, observed), left) {
         (Some(_), Some(left)) => (None, Some(left)),
         (fault, _) => (fault, None),
@@ -343,8 +343,7 @@ fn model_loaded(fault: Option<&Fault>, counts: Counts, stage: String) -> Verdict
 fn stage(pods: &[&PodView], now: Timestamp) -> (String, Option<Duration>) {
     let mut look_again: Option<Duration> = None;
     for (busy, since) in pods.iter().filter_map(|pod| busy_since(pod)) {
-        let taken = Duration::try_from(now.duration_since(since)).unwrap_or_default();
-        match WORTH_REPORTING.checked_sub(taken).filter(|left| !left.is_zero()) {
+        match left(WORTH_REPORTING, since, now) {
             None => return (busy, None),
             left => look_again = look_again.or(left).min(left),
         }

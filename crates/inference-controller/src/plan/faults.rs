@@ -9,7 +9,7 @@ use api::reasons;
 use jiff::Timestamp;
 use workload::{
     Cause, Finding, claim,
-    container::{cause_in, crash, keeps_ending, quote, start_fault},
+    container::{crash, keeps_ending, quote, start_fault, written_cause},
     crashes::{Crash, Log, log_to_read},
     deployment::DeploymentView,
     evictions,
@@ -88,15 +88,21 @@ pub(super) fn eviction_fault(observed: &Observed, pods: &[&PodView], now: Timest
 fn why(pod: &PodView, observed: &Observed) -> Option<String> {
     let crashes = &observed.crashes;
     let own = crashes.get(pod.uid());
-    let known = own.and_then(Crash::cause).or_else(|| crashes.values().find_map(Crash::cause));
     let is_unread = own.is_none_or(|crash| *crash == Crash::Unread);
-    known.map(str::to_owned).or_else(|| written_cause(pod.name(), observed).filter(|_| is_unread))
+    let of_own = own.and_then(Crash::cause).map(str::to_owned);
+    let of_own = of_own.or_else(|| cause_in_status(pod.name(), observed).filter(|_| is_unread));
+    of_own.or_else(|| {
+        let of_another =
+            |other: &PodView| Some((other.name().to_owned(), crashes.get(other.uid())?.cause()?));
+        let (name, cause) = observed.pods().find_map(of_another)?;
+        Some(format!("pod {name} ended with {cause}"))
+    })
 }
 
-fn written_cause(pod: &str, observed: &Observed) -> Option<String> {
+fn cause_in_status(pod: &str, observed: &Observed) -> Option<String> {
     let mut conditions = observed.model.status.iter().flat_map(|status| &status.conditions);
     let written = conditions.find(|condition| condition.reason == reasons::CRASH_LOOP)?;
-    cause_in(&written.message, pod, ENGINE).map(str::to_owned)
+    written_cause(&written.message, pod, ENGINE).map(str::to_owned)
 }
 
 /// Each costs a request to a node, which may not answer; one cause is enough for a revision.

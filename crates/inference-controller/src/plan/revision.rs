@@ -45,6 +45,11 @@ pub(crate) fn runs(valid: &ValidInference, observed: &Observed) -> bool {
     wanted(valid, observed).runs(observed.deployment.as_ref(), &observed.older)
 }
 
+/// Whether the Deployment's template is about to be taken back: see `Wanted::takes_back`.
+pub(crate) fn takes_back(valid: &ValidInference, observed: &Observed) -> bool {
+    wanted(valid, observed).takes_back(observed.deployment.as_ref(), &observed.older)
+}
+
 /// The engine's container in a pod template.
 pub(super) fn engine_of(template: &Value) -> Option<&Value> {
     let mut containers = template.pointer("/spec/containers")?.as_array()?.iter();

@@ -13,6 +13,7 @@ use workload::{
     pod::PodView,
     quota::Exceeded,
     revision::Revision,
+    time::left,
 };
 
 use super::faults::{claim_fault, demand};
@@ -102,13 +103,9 @@ fn surge_or_replace(
     if observed.deployment.as_ref().is_some_and(|deployment| deployment.replaces) {
         return (Strategy::Replace, None);
     }
-    let lacked_for = lacks.iter().map(|what| {
-        let since = observed.lasting.get(what).copied().unwrap_or(now);
-        // Clock skew can make this negative; treat it as zero.
-        Duration::try_from(now.duration_since(since)).unwrap_or_default()
-    });
-    let Some(waited) = lacked_for.max() else { return (Strategy::Surge, None) };
-    match valid.surge_timeout.checked_sub(waited).filter(|left| !left.is_zero()) {
+    let since = lacks.iter().map(|what| observed.lasting.get(what).copied().unwrap_or(now));
+    let Some(since) = since.min() else { return (Strategy::Surge, None) };
+    match left(valid.surge_timeout, since, now) {
         None => (Strategy::Replace, None),
         left => (Strategy::Surge, left),
     }

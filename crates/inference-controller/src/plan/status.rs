@@ -6,7 +6,7 @@ use api::aiinference::{AIInferenceStatus, Migration};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use runtime::conditions::{merged, whole_seconds};
-use workload::{gpu::Gpus, pod::PodView, revision::Revision};
+use workload::{gpu::Gpus, pod::PodView, revision::Revision, time::left};
 
 use super::{
     conditions::{Counts, Judged},
@@ -86,8 +86,7 @@ pub(super) fn may_measure(
         return None;
     }
     let since = observed.lasting.get(MEASURED).copied().unwrap_or(now);
-    let age = Duration::try_from(now.duration_since(since)).unwrap_or_default();
-    MEASURED_EVERY.checked_sub(age).filter(|left| !left.is_zero())
+    left(MEASURED_EVERY, since, now)
 }
 
 /// How long a status that differs in counts and wording alone may wait: while pods are new these change by the moment,
@@ -100,7 +99,7 @@ pub(super) fn may_wait(observed: &Observed, status: &AIInferenceStatus, now: Tim
     // The oldest of those that are not ready, so that pods that come and go all the time cannot hold it back for ever.
     let unsettled = observed.pods().filter(|pod| !pod.is_ready).filter_map(PodView::created).min();
     let settled = observed.pods().filter_map(PodView::created).max();
-    // With clock skew, a pod from the future, nothing is held back.
+    // With a creation time in the future, because of clock skew, nothing is held back.
     let age = Duration::try_from(now.duration_since(unsettled.or(settled)?)).ok()?;
     NEW_FOR.checked_sub(age).filter(|left| !left.is_zero())
 }

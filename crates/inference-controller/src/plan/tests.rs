@@ -867,7 +867,7 @@ fn two_logs_are_read_at_a_time_and_none_when_one_has_said_why() {
     assert!(asked(&scene).is_empty(), "one cause is enough");
     assert_eq!(
         condition(&scene.plan().status, conditions::READY).2,
-        "engine of pod a ended with code 1 (3 restarts): SafetensorError: x; see kubectl logs a -c engine --previous"
+        "engine of pod a ended with code 1 (3 restarts): pod c ended with SafetensorError: x; see kubectl logs a -c engine --previous"
     );
 }
 
@@ -947,7 +947,7 @@ fn a_pod_that_is_replaced_is_no_rollout() {
     assert_eq!(status.phase, Some(Phase::Loading));
 }
 
-/// Whoever may change the Deployment may change the record on it, too.
+/// A user who may change the Deployment may change the record on it, too.
 #[test]
 fn a_template_that_was_changed_together_with_its_record_is_taken_back() {
     let mut scene = Scene::ready(2);

@@ -48,7 +48,7 @@ mod tests {
     #[test]
     fn only_processes_of_this_container_are_chosen() {
         // As version 2 shows it, and version 1.
-        for (ours, theirs, pause) in [
+        for (own, other, pause) in [
             ("0::/\n", "0::/../sidecar\n", "0::/../pause\n"),
             (
                 "4:pids:/pod/a\n1:cpu:/pod/a\n",
@@ -56,7 +56,7 @@ mod tests {
                 "4:pids:/pod/p\n1:cpu:/pod/p\n",
             ),
         ] {
-            let all = [(1, pause), (7, ours), (8, theirs), (20, ours), (30, ours), (31, pause)];
+            let all = [(1, pause), (7, own), (8, other), (20, own), (30, own), (31, pause)];
             assert_eq!(chosen_of(&all), Ok(vec![7, 20]));
         }
     }

@@ -173,6 +173,14 @@ async fn a_child_that_has_changed_in_the_api_server_since_it_was_planned_on_is_n
 }
 
 #[tokio::test]
+async fn a_child_that_is_as_it_should_be_is_not_planned_again_for_a_newer_version() {
+    let fake = ScriptedApi::start().await;
+    let children = children(&fake);
+    assert_eq!(children.apply(&wanted()).await.unwrap(), Written::Created);
+    assert_eq!(children.apply_onto(&wanted(), Some("an older version")).await.unwrap(), Written::Unchanged);
+}
+
+#[tokio::test]
 async fn a_child_that_went_behind_the_cache_is_known_to_be_gone_after_one_try() {
     let fake = ScriptedApi::start().await;
     fake.put(&child_of(&deployment("a", 1), "child"));
