@@ -29,7 +29,7 @@ use k8s_openapi::api::{
 use runtime::{
     apply::{ApplyError, Writer},
     args::RuntimeArgs,
-    cache::{Cache, Key},
+    cache::Cache,
     children::Children,
     controller::Next,
     events::Recorder,
@@ -214,7 +214,7 @@ async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Re
     if is_behind(&observed) {
         // Another process has rendered a newer spec, and the watch of this one is late. Or the annotation was written by
         // hand, and is repaired like any other field. The API server knows which.
-        if !is_newest(ctx, &model).await? {
+        if !ctx.writer.is_newest(&ctx.models, &model).await? {
             return Ok(Next::After(LOOK_AGAIN_AT_ROOT));
         }
     }
@@ -233,7 +233,7 @@ async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Re
         .and_then(|valid| unless_newly_refused(valid, &observed));
     let applied = match &valid {
         // The annotation `refresh` asks for another template, and changes no generation.
-        Ok(valid) if takes_back(valid, &observed) && !is_newest(ctx, &model).await? => {
+        Ok(valid) if takes_back(valid, &observed) && !ctx.writer.is_newest(&ctx.models, &model).await? => {
             left?;
             return Ok(Next::After(LOOK_AGAIN_AT_ROOT));
         }
@@ -273,13 +273,6 @@ async fn carry_out(
 
 /// For the watch of AIInferences to catch up.
 const LOOK_AGAIN_AT_ROOT: Duration = Duration::from_secs(1);
-
-/// Whether the API server has no newer version of this object. If it has, the cache has it from now on.
-async fn is_newest(ctx: &Context, model: &AIInference) -> Result<bool, ApplyError> {
-    ctx.writer.newest_generation(&ctx.models, model).await?;
-    let known = ctx.models.get(&Key::of(model));
-    Ok(known.is_some_and(|known| known.metadata.resource_version == model.metadata.resource_version))
-}
 
 /// Whether the Deployment says that it was rendered for a later spec than the one that is known.
 fn is_behind(observed: &Observed) -> bool {

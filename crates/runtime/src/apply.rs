@@ -225,9 +225,9 @@ impl Writer {
         Ok(Written::Changed)
     }
 
-    /// The generation of a root as the API server has it now, for a controller whose watch may be late. `None`: it is gone.
-    /// The cache has what was read.
-    pub async fn newest_generation<K>(&self, cache: &Cache<K>, object: &K) -> Result<Option<i64>, ApplyError>
+    /// Whether the API server has no newer version of a root, for a controller whose watch may be late. The cache has what
+    /// was read.
+    pub async fn is_newest<K>(&self, cache: &Cache<K>, object: &K) -> Result<bool, ApplyError>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,
     {
@@ -239,13 +239,13 @@ impl Writer {
             .map_err(|error| about.call("read", kube::Error::BuildRequest(error)))?;
         match self.read::<K>(request, "get").await {
             Ok(read) => {
-                let generation = read.meta().generation;
+                let is_newest = read.meta().resource_version == object.meta().resource_version;
                 cache.absorb_read(read, removals);
-                Ok(generation)
+                Ok(is_newest)
             }
             Err(error) if is_code(&error, 404) => {
                 cache.forget(&key, object.meta().uid.as_deref());
-                Ok(None)
+                Ok(false)
             }
             Err(error) => Err(about.call("read", error)),
         }

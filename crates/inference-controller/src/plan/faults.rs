@@ -90,19 +90,16 @@ fn why(pod: &PodView, observed: &Observed) -> Option<String> {
     let own = crashes.get(pod.uid());
     let is_unread = own.is_none_or(|crash| *crash == Crash::Unread);
     let of_own = own.and_then(Crash::cause).map(str::to_owned);
-    let of_own = of_own.or_else(|| cause_in_status(pod.name(), observed).filter(|_| is_unread));
+    let mut written = observed.model.status.iter().flat_map(|status| &status.conditions);
+    let written = written.find(|condition| is_unread && condition.reason == reasons::CRASH_LOOP);
+    let written = written.and_then(|written| written_cause(&written.message, pod.name(), ENGINE));
+    let of_own = of_own.or_else(|| written.map(str::to_owned));
     of_own.or_else(|| {
         let of_another =
             |other: &PodView| Some((other.name().to_owned(), crashes.get(other.uid())?.cause()?));
         let (name, cause) = observed.pods().find_map(of_another)?;
         Some(format!("pod {name} ended with {cause}"))
     })
-}
-
-fn cause_in_status(pod: &str, observed: &Observed) -> Option<String> {
-    let mut conditions = observed.model.status.iter().flat_map(|status| &status.conditions);
-    let written = conditions.find(|condition| condition.reason == reasons::CRASH_LOOP)?;
-    written_cause(&written.message, pod, ENGINE).map(str::to_owned)
 }
 
 /// Each costs a request to a node, which may not answer; one cause is enough for a revision.

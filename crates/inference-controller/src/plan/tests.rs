@@ -954,10 +954,9 @@ fn a_template_that_was_changed_together_with_its_record_is_taken_back() {
     let served = template(&scene.plan());
     let forge = |observed: &mut Observed, keeps_record: bool| {
         let deployment = observed.deployment.as_mut().unwrap();
-        let template = deployment.kept_template.clone().unwrap();
+        let template = deployment.kept_template.take().unwrap();
+        deployment.kept_template = Some(template.replace("vllm/vllm-openai", "evil/vllm").into());
         let resolved = deployment.resolved.clone().unwrap();
-        let forged: Box<str> = template.replace("vllm/vllm-openai", "evil/vllm").into();
-        deployment.kept_template = Some(forged);
         let rendered = keeps_record.then(|| Box::new(Rendered { resolved, template }));
         let revision = Arc::new(ReplicaSetView { rendered, ..ReplicaSetView::default() });
         observed.older = vec![Older { revision, pods: observed.deployed.take().unwrap() }];

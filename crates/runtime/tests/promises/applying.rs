@@ -228,14 +228,16 @@ async fn a_large_child_is_read_to_be_compared_and_written_only_if_it_differs() {
 }
 
 #[tokio::test]
-async fn the_newest_generation_of_a_root_is_read_from_the_server_and_known_from_then_on() {
+async fn whether_a_root_is_the_newest_is_read_from_the_server_and_what_was_read_is_known() {
     let (fake, roots) = (ScriptedApi::start().await, roots());
     let (writer, known) = (writer(&fake, &roots), roots.all().pop().unwrap());
     fake.put(&deployment("a", 7));
-    assert_eq!(writer.newest_generation(&roots, &*known).await.unwrap(), Some(7));
-    assert_eq!(roots.all()[0].metadata.generation, Some(7));
+    assert!(!writer.is_newest(&roots, &*known).await.unwrap());
+    let known = roots.all().pop().unwrap();
+    assert_eq!(known.metadata.generation, Some(7));
+    assert!(writer.is_newest(&roots, &*known).await.unwrap());
     fake.remove("deployments", "a");
-    assert_eq!(writer.newest_generation(&roots, &*known).await.unwrap(), None);
+    assert!(!writer.is_newest(&roots, &*known).await.unwrap());
     assert!(roots.is_empty());
 }
 
