@@ -6,6 +6,7 @@
 //! in `deploy` with them.
 #![expect(clippy::print_stdout, reason = "what this command prints is what it is for")]
 
+mod build;
 mod certificates;
 mod deliver;
 mod pack;
@@ -21,6 +22,7 @@ use api::controllers::{self, Program, REGISTRY};
 use serde::Serialize;
 
 use crate::steps::target_folder;
+use build::Build;
 use pack::{Content, Origin};
 use programs::Built;
 
@@ -76,36 +78,6 @@ const TESTS_TAG: &str = "1";
 /// What a released program and its image may take, in bytes.
 const PROGRAM_BUDGET: u64 = 12_000_000;
 const IMAGE_BUDGET: u64 = 15_000_000;
-
-/// How programs are built, and so what their images are called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Build {
-    Release,
-    Dev,
-}
-
-impl Build {
-    fn cargo_profile(self) -> &'static str {
-        match self {
-            Self::Release => "release",
-            Self::Dev => "image-dev",
-        }
-    }
-
-    fn folder(self) -> &'static str {
-        match self {
-            Self::Release => "release",
-            Self::Dev => "dev",
-        }
-    }
-
-    fn tag(self) -> &'static str {
-        match self {
-            Self::Release => env!("CARGO_PKG_VERSION"),
-            Self::Dev => "dev",
-        }
-    }
-}
 
 impl Image {
     fn reference(&self, build: Build) -> String {

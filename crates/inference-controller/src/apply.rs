@@ -1,4 +1,4 @@
-//! Carries out what was planned, in a fixed order. Decides nothing.
+//! Carries out what was planned, in a fixed order. Decides only when to look again after a contested write or a read log.
 //!
 //! Pods leave lost nodes first: no spec, child or status that fails may keep a service on a dead node, and neither may
 //! hold up the other. Then children, deletions, status, events and logs; the first failure ends this order.

@@ -1,4 +1,4 @@
-//! What each engine needs: image, arguments, ports, probes, metrics, drain. One table; nothing else knows an engine.
+//! What each engine needs: image, arguments, ports, probes, metrics, drain. ARCHITECTURE.md lists what else knows engines.
 //!
 //! Pods keep the template that they were first rendered with, so a row may be edited: it changes what is rendered for new
 //! and changed specs. Give it a new id then, which users see in `status.resolved.profile`.

@@ -9,6 +9,7 @@
 
 mod fetch;
 mod folder;
+mod object;
 mod partial;
 mod plan;
 mod request;
@@ -34,21 +35,9 @@ use crate::{
     sums::{self, SHA256SUMS},
 };
 use folder::Folder;
+use object::Object;
 use plan::{Plan, plan};
 use transfer::Transfer;
-
-/// A file of the model, as the store listed it.
-#[derive(Clone, Debug)]
-struct Object {
-    key: Key,
-    /// Below the folder.
-    path: String,
-    size: u64,
-    etag: Option<String>,
-    /// Changes with the content: the ETag or, from stores that give none, the time of the last change.
-    version: String,
-    expected: Expected,
-}
 
 /// As long as a look at a folder that was just written may take.
 const CHECK_WITHIN: Duration = Duration::from_secs(60);

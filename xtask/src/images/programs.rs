@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail, ensure};
 use api::controllers::Program;
 use serde::Deserialize;
 
-use super::Build;
+use super::build::Build;
 use crate::steps::{cargo, succeed, target_folder, workspace};
 
 /// A program that was found fit for an image.

@@ -17,7 +17,7 @@ use tokio::{
 use tracing::warn;
 
 use super::{
-    Object,
+    object::Object,
     partial::Partial,
     request::{EtagIs, NOTE_EVERY, Sink, fill},
     transfer::{CONNECTIONS, Transfer},

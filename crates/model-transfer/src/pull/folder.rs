@@ -15,7 +15,7 @@ use std::{
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    Object,
+    object::Object,
     partial::{self, Partial, no_link},
 };
 use crate::{

@@ -19,7 +19,7 @@ use rustix::{
 };
 use tokio::sync::watch;
 
-use super::Object;
+use super::object::Object;
 
 /// What one request asks for: long enough to be fast, short enough that many of them share one large file.
 pub(super) const PART: u64 = 16 << 20;

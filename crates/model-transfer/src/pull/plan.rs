@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Object, folder::Placed};
+use super::{folder::Placed, object::Object};
 use crate::digest::{Expected, Proof};
 
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::io;
 use futures::StreamExt as _;
 use object_store::{GetOptions, GetRange, GetResult, ObjectStore as _};
 
-use super::{Object, transfer::Transfer};
+use super::{object::Object, transfer::Transfer};
 use crate::{
     fault::Fault,
     store::{EtagIsNoDigest, Trouble},

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::Semaphore;
 
-use super::{Object, folder::Folder};
+use super::{folder::Folder, object::Object};
 use crate::{progress::Progress, store::Store};
 
 /// Requests at once: enough for small files over a distance, and little enough to hold what they bring.

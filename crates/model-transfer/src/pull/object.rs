@@ -1,0 +1,18 @@
+//! A file of the model.
+
+use object_store::path::Path as Key;
+
+use crate::digest::Expected;
+
+/// A file of the model, as the store listed it.
+#[derive(Clone, Debug)]
+pub(super) struct Object {
+    pub(super) key: Key,
+    /// Below the folder.
+    pub(super) path: String,
+    pub(super) size: u64,
+    pub(super) etag: Option<String>,
+    /// Changes with the content: the ETag or, from stores that give none, the time of the last change.
+    pub(super) version: String,
+    pub(super) expected: Expected,
+}
