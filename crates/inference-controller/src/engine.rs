@@ -49,7 +49,7 @@ pub(crate) struct Metrics {
     pub(crate) path: &'static str,
 }
 
-/// How the engine finishes what it has begun when it is told to stop.
+/// How the engine finishes requests in flight after SIGTERM.
 #[derive(Debug)]
 pub(crate) struct Drain {
     /// Longest time that the engine itself takes after SIGTERM.

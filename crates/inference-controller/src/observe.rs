@@ -68,7 +68,7 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
         .map(|kept| DeploymentView::clone(&kept));
     let (mut deployed, mut older, mut failed) = (None, Vec::new(), Vec::new());
     if let Some(deployment) = &deployment {
-        // Revisions are told apart by their templates, as the Deployment's own controller does it. Counts in the status
+        // Revisions are identified by their templates, as the Deployment's own controller does it. Counts in the status
         // of the Deployment are late, and after a change they speak of the revision before.
         let wanted = deployment.template.filter(|_| deployment.metadata.deletion_timestamp.is_none());
         let uid = deployment.metadata.uid.as_deref().unwrap_or_default();

@@ -49,7 +49,7 @@ pub(super) struct Counts {
     pub(super) updated_ready: i32,
 }
 
-/// Most pods are ready sooner, and reporting each of their steps would cost status writes that nobody reads.
+/// Most pods are ready sooner, and reporting each of their steps would cost status writes of no use.
 const WORTH_REPORTING: Duration = Duration::from_secs(10);
 /// After the object itself, whose time of creation is in whole seconds.
 const CLAIMS_ARE_SEEN_WITHIN: Duration = Duration::from_secs(3);
