@@ -39,3 +39,16 @@ pub(crate) fn install(folder: &Path) -> Result<(), Fault> {
         Err(Fault::io("run", &place)(io::Error::other(status.to_string())))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The copy is this test program, which knows no `--version`.
+    #[test]
+    fn a_copy_that_does_not_run_is_an_error_before_an_engine_starts() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = install(folder.path()).unwrap_err();
+        assert!(error.to_string().contains("failed to run"), "{error}");
+    }
+}
