@@ -25,8 +25,10 @@ async fn pods_run_where_restricted_is_enforced_and_hold_no_token() {
     let store = Store::start(&scene).await;
     store.put_model("qwen", &Model::small());
     create(&scene, "store", store.spec("qwen")).await;
-    create(&scene, "claim", on_real_nodes(&model_in_a_claim(&scene).await)).await;
-    for name in ["store", "claim"] {
+    let claim = on_real_nodes(&model_in_a_claim(&scene).await);
+    create(&scene, "claim", claim.clone()).await;
+    create(&scene, "account", with(claim, json!({ "serviceAccountName": "default" }))).await;
+    for name in ["store", "claim", "account"] {
         until_ready(&scene, name).await;
         // As it was admitted: by then a token would have been added.
         let spec = pod_of(&scene, name).await.spec.expect("a spec");

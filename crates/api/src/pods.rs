@@ -29,8 +29,9 @@ pub struct PodOptions {
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub image_pull_secrets: Vec<ImagePullSecret>,
 
-    /// ServiceAccount of the pods, for workload identity; the account of the controller itself is refused. Without one
-    /// the pods get no token. Changing it restarts pods.
+    /// ServiceAccount of the pods, for workload identity: the webhook of a cloud adds a token for that cloud. The token
+    /// of the Kubernetes API is never mounted. The account of the controller itself is refused. Changing it restarts
+    /// pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]

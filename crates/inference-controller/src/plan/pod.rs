@@ -62,7 +62,9 @@ pub(super) fn pod_template(
                 secrets.map(|secret| LocalObjectReference { name: secret.name.clone() }).collect(),
             ),
             service_account_name: valid.pods.service_account_name.clone(),
-            automount_service_account_token: Some(valid.pods.service_account_name.is_some()),
+            // No engine needs the token of the Kubernetes API. Workload identity does not, either: the webhooks of clouds
+            // add a volume with a token for their own audience.
+            automount_service_account_token: Some(false),
             // A Service called `vllm` would give every engine a VLLM_PORT that it takes for its own.
             enable_service_links: Some(false),
             // The first process of a container loses signals that it does not handle, and cannot be ended from within.

@@ -96,6 +96,19 @@ securityContext: {runAsUser: 0}
 }
 
 #[test]
+fn a_pod_never_mounts_the_token_of_the_kubernetes_api_whatever_its_account_is() {
+    for account in [None, Some("reader")] {
+        let mut scene = Scene::new(CHAT);
+        scene.edit_spec(|spec| spec.pods.service_account_name = account.map(str::to_owned));
+        let pod = template(&scene.plan()).spec.unwrap();
+        assert_eq!(
+            (pod.service_account_name.as_deref(), pod.automount_service_account_token),
+            (account, Some(false))
+        );
+    }
+}
+
+#[test]
 fn how_long_a_node_may_be_lost_is_no_part_of_a_pod() {
     let tolerations = |seconds: u32| {
         let mut scene = Scene::new(CHAT);
