@@ -58,7 +58,12 @@ async fn the_overlay_for_one_namespace_is_accepted_whole_and_without_a_warning()
         assert!(output.status.success() && !complaint.contains("Warning"), "{complaint}");
         let applied = String::from_utf8_lossy(&output.stdout);
         assert!(applied.contains(&format!("deployment.apps/{}", tested.name)), "{applied}");
-        assert!(!applied.contains("clusterrole") && !applied.contains("namespace/"), "{applied}");
+        assert!(
+            !applied.contains("clusterrole")
+                && !applied.contains("namespace/")
+                && !applied.contains("admission"),
+            "{applied}"
+        );
     })
     .await;
 }

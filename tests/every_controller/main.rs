@@ -5,6 +5,7 @@
 
 mod confined;
 mod overlays;
+mod policy;
 mod rest;
 mod rights;
 mod standby;

@@ -1,6 +1,10 @@
-//! `cargo xtask codegen`: writes `deploy/crds` from the types in `crates/api`, or says what would change.
+//! `cargo xtask codegen`: writes `deploy/crds` from the types in `crates/api` and the admission policies from its table of
+//! controllers, or names what would change.
 //!
-//! It moves bytes between the crate and the folder and knows nothing about either's content.
+//! It moves bytes between the crate and the folder and knows nothing about the content of either; the text of the
+//! policies is in `policy`.
+
+mod policy;
 
 use std::{
     collections::BTreeSet,
@@ -9,6 +13,9 @@ use std::{
 };
 
 use anyhow::Context;
+use api::controllers::CONTROLLERS;
+
+use crate::steps::workspace;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -18,9 +25,29 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds");
+    let folder = workspace().join("deploy/crds");
     let manifests = api::crds::manifests().context("failed to write the definitions as YAML")?;
-    if args.check { check(&folder, &manifests) } else { write(&folder, &manifests) }
+    if args.check {
+        check(&folder, &manifests)?
+    } else {
+        write(&folder, &manifests)?
+    }
+    for controller in CONTROLLERS {
+        let path = workspace().join("deploy").join(controller.name).join(policy::PATH);
+        let text = policy::policy(controller);
+        if !args.check {
+            fs::write(&path, text).with_context(|| format!("failed to write {}", path.display()))?;
+            continue;
+        }
+        let committed =
+            fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
+        anyhow::ensure!(
+            committed == text,
+            "{} is not what crates/api/src/controllers.rs gives; run `cargo xtask codegen` and commit the result",
+            path.display()
+        );
+    }
+    Ok(())
 }
 
 fn write(folder: &Path, manifests: &[api::crds::Manifest]) -> anyhow::Result<()> {
@@ -77,8 +104,13 @@ fn leftovers(folder: &Path, manifests: &[api::crds::Manifest]) -> anyhow::Result
 
 #[cfg(test)]
 mod tests {
-    use super::{check, write};
+    use super::{Args, check, run, write};
     use api::crds::Manifest;
+
+    #[test]
+    fn what_is_committed_is_what_the_types_and_the_table_give() {
+        run(&Args { check: true }).unwrap();
+    }
 
     fn manifests() -> Vec<Manifest> {
         vec![Manifest { file_name: "a.yaml".to_owned(), text: "kind: A\n".to_owned() }]

@@ -1,5 +1,5 @@
-//! The controllers that there are: images, builds, samples, `cargo xtask up`, the tests that every controller must pass
-//! and the checks of the manuals follow from this one table.
+//! The controllers that there are: images, builds, samples, admission policies, `cargo xtask up`, the tests that every
+//! controller must pass and the checks of the manuals follow from this one table.
 //!
 //! What else a new controller needs is listed in ARCHITECTURE.md. A kind whose controller does not exist yet is not
 //! here. Data only: nothing here builds, starts or asks anything.
@@ -17,6 +17,8 @@ pub struct Controller {
     pub description: &'static str,
     /// The kinds whose status it writes.
     pub kinds: &'static [Kind],
+    /// The resources that it makes for its objects, by API group. Its admission policy allows it no others.
+    pub children: &'static [(&'static str, &'static [&'static str])],
     /// What it starts in the pods of its users, each from an image of its own.
     pub programs: &'static [Program],
 }
@@ -47,6 +49,11 @@ pub const CONTROLLERS: &[Controller] = &[Controller {
         done: conditions::READY,
         samples: &["aiinference-triton-claim.yaml", "aiinference.yaml"],
     }],
+    children: &[
+        ("", &["configmaps", "services"]),
+        ("apps", &["deployments"]),
+        ("policy", &["poddisruptionbudgets"]),
+    ],
     programs: &[MODEL_TRANSFER],
 }];
 

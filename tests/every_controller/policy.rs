@@ -1,0 +1,377 @@
+//! The admission policy of a controller: its token writes nothing that its kind does not control.
+
+use std::collections::BTreeSet;
+
+use api::controllers::{CONTROLLERS, Controller};
+use k8s_openapi::api::{
+    admissionregistration::v1::ValidatingAdmissionPolicy,
+    core::v1::Pod,
+    rbac::v1::{ClusterRole, PolicyRule, Role},
+};
+use kube::{
+    ResourceExt as _,
+    api::{DynamicObject, ListParams},
+};
+use serde_json::{Value, json};
+use tests::{Scene, ask_until, lives::life_of, wait_for, within};
+
+use crate::{
+    Right, cluster_of, confined, for_every_controller,
+    overlays::{built, copy_folder, deploy},
+    rights, user,
+};
+
+/// What an admission policy answers, in contrast to a missing right.
+const BY_POLICY: &str = "denied request";
+
+/// Writes of an account, as a dry run: admission decides them, and nothing changes if they are allowed.
+struct Writer<'a> {
+    scene: &'a Scene<'a>,
+    account: String,
+}
+
+impl Writer<'_> {
+    /// The answer of the API server if it refuses the write.
+    fn refusal(&self, args: &[&str], input: &str) -> Option<String> {
+        let user = format!("--as={}", self.account);
+        let output = self.scene.kubectl_with_input(&[args, &["--dry-run=server", &user]].concat(), input);
+        (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    fn may_not(&self, args: &[&str]) {
+        let refusal = self.refusal(args, "");
+        assert!(refusal.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{args:?}: {refusal:?}");
+    }
+
+    fn may_create(&self, object: &Value) {
+        assert_eq!(self.creates(object), None, "{object}");
+    }
+
+    fn may_not_create(&self, object: &Value) {
+        let refusal = self.creates(object);
+        assert!(refusal.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{object}: {refusal:?}");
+    }
+
+    /// Creates this object, in the namespace that it names.
+    fn creates(&self, object: &Value) -> Option<String> {
+        let namespace =
+            format!("--namespace={}", object["metadata"]["namespace"].as_str().expect("a namespace"));
+        self.refusal(&["create", "-f", "-", &namespace], &object.to_string())
+    }
+
+    /// A policy takes effect some time after it was created.
+    async fn until_limited(&self, args: &[&str]) {
+        ask_until("a refusal by the policy", within(), async || match self.refusal(args, "") {
+            Some(refusal) if refusal.contains(BY_POLICY) => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .await;
+    }
+}
+
+const LABEL: &str = r#"{"metadata":{"labels":{"touched":"yes"}}}"#;
+
+#[tokio::test]
+async fn the_token_of_a_controller_writes_only_what_its_kind_controls() {
+    for_every_controller(async |controller| {
+        let cluster = cluster_of(controller).await;
+        let scene = Scene::new(&cluster).await;
+        let life = life_of(controller);
+        life.create(&scene, "life").await;
+        life.until_done(&scene, "life").await;
+        let owner = life.objects(&scene).get("life").await.unwrap();
+        grant_every_write(&scene, controller);
+        let writer = Writer { scene: &scene, account: user(controller, "ai-system") };
+        foreign_objects(&scene, controller);
+        writer.until_limited(&["create", "configmap", "probe"]).await;
+
+        for namespace in ["kube-system", scene.namespace()] {
+            let namespaced = format!("--namespace={namespace}");
+            for (resource, _) in FOREIGN {
+                let foreign = [resource, "foreign", &namespaced];
+                writer.may_not(&[&["delete"], &foreign[..]].concat());
+                writer.may_not(&[&["patch", "--type=merge", "--patch", LABEL], &foreign[..]].concat());
+                // Taking over: the object would be one of its own afterwards.
+                let ours = json!({"metadata": {"ownerReferences": [owner_of(&owner, true)]}}).to_string();
+                writer.may_not(&[&["patch", "--type=merge", "--patch", &ours], &foreign[..]].concat());
+            }
+            writer.may_not_create(&config_map(namespace, json!([])));
+        }
+        let reference = |controls: bool| json!([owner_of(&owner, controls)]);
+        writer.may_create(&config_map(scene.namespace(), reference(true)));
+        writer.may_not_create(&config_map(scene.namespace(), reference(false)));
+        writer.may_not_create(&config_map("kube-system", reference(true)));
+        let other = json!([{"apiVersion": "v1", "kind": owner.types.as_ref().unwrap().kind, "name": "life",
+            "uid": owner.uid(), "controller": true}]);
+        writer.may_not_create(&config_map(scene.namespace(), other));
+        let lease = |name: &str| {
+            json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": name, "namespace": "ai-system"}})
+        };
+        writer.may_not_create(&lease("foreign"));
+
+        // What it made: it may be changed, and not given away.
+        let child = format!("life{}", life.child.suffix);
+        let patch = |patch: &str| {
+            let kind = format!(
+                "{}.{}.{}",
+                life.child.resource.plural, life.child.resource.version, life.child.resource.group
+            );
+            writer.refusal(&["patch", &kind, &child, "--type=merge", "--patch", patch], "")
+        };
+        assert_eq!(patch(LABEL), None);
+        let given_away = patch(r#"{"metadata":{"ownerReferences":null}}"#);
+        assert!(given_away.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{given_away:?}");
+        let policies = scene.cluster_api::<ValidatingAdmissionPolicy>();
+        let policy = wait_for(&policies, controller.name, "checked by the API server", within(), |policy| {
+            policy
+                .status
+                .as_ref()
+                .is_some_and(|status| status.observed_generation == policy.metadata.generation)
+        })
+        .await;
+        let checked = policy.status.and_then(|status| status.type_checking);
+        let warnings = checked.and_then(|checked| checked.expression_warnings);
+        assert!(warnings.clone().is_none_or(|warnings| warnings.is_empty()), "{warnings:#?}");
+    })
+    .await;
+}
+
+/// Pods that no child of the controller made stay, and those of its children go where their nodes are lost.
+#[tokio::test]
+async fn the_token_of_a_controller_deletes_the_pods_of_its_children_alone() {
+    for_every_controller(async |controller| {
+        let cluster = cluster_of(controller).await;
+        let scene = Scene::new(&cluster).await;
+        let life = life_of(controller);
+        life.create(&scene, "life").await;
+        life.until_done(&scene, "life").await;
+        let writer = Writer { scene: &scene, account: user(controller, "ai-system") };
+        foreign_objects(&scene, controller);
+        writer.until_limited(&["create", "configmap", "probe"]).await;
+
+        let pods = scene.api::<Pod>().list(&ListParams::default()).await.unwrap();
+        let (foreign, own): (Vec<Pod>, Vec<Pod>) =
+            pods.into_iter().partition(|pod| !pod.labels().values().any(|value| value == controller.name));
+        assert!(!foreign.is_empty() && !own.is_empty());
+        for pod in &foreign {
+            writer.may_not(&["delete", "pod", &pod.name_any()]);
+        }
+        for pod in &own {
+            let refusal = writer.refusal(&["delete", "pod", &pod.name_any()], "");
+            // A pod that no ReplicaSet made has the label by hand.
+            let is_made_by_hand = pod.owner_references().is_empty();
+            assert_eq!(
+                refusal.is_some_and(|text| text.contains(BY_POLICY)),
+                is_made_by_hand,
+                "{}",
+                pod.name_any()
+            );
+        }
+        assert!(own.iter().any(|pod| pod.owner_references().is_empty()));
+    })
+    .await;
+}
+
+/// A stolen token makes no pod that leaves its container, and no Service that takes the address of another.
+#[tokio::test]
+async fn the_token_of_a_controller_makes_no_pod_with_rights_over_its_node_or_a_token() {
+    let cluster = cluster_of(&CONTROLLERS[0]).await;
+    let scene = Scene::new(&cluster).await;
+    let life = life_of(&CONTROLLERS[0]);
+    let owner = life.create(&scene, "owner").await;
+    let writer = Writer { scene: &scene, account: user(&CONTROLLERS[0], "ai-system") };
+    let reference = owner_of(&owner, true);
+    let deployment = |spec: Value| {
+        let containers = json!([{"name": "main", "image": "image"}]);
+        let mut pod = json!({"automountServiceAccountToken": false, "containers": containers});
+        pod.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        json!({
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "stolen", "namespace": scene.namespace(), "ownerReferences": [reference]},
+            "spec": {
+                "selector": {"matchLabels": {"app": "stolen"}},
+                "template": {"metadata": {"labels": {"app": "stolen"}}, "spec": pod},
+            },
+        })
+    };
+    let container =
+        |security: Value| json!([{"name": "main", "image": "image", "securityContext": security}]);
+    writer.until_limited(&["create", "configmap", "probe"]).await;
+    writer.may_create(&deployment(json!({})));
+    writer.may_create(&deployment(json!({"hostNetwork": false, "volumes": [{"name": "a", "emptyDir": {}}]})));
+    for spec in [
+        json!({"hostNetwork": true}),
+        json!({"hostPID": true}),
+        json!({"hostIPC": true}),
+        json!({"volumes": [{"name": "node", "hostPath": {"path": "/"}}]}),
+        json!({"containers": container(json!({"privileged": true}))}),
+        json!({"containers": container(json!({"capabilities": {"add": ["SYS_ADMIN"]}}))}),
+        json!({"automountServiceAccountToken": true}),
+        json!({"serviceAccountName": "foreign", "automountServiceAccountToken": null}),
+        json!({"volumes": [{"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "a"}}]}}]}),
+        json!({"initContainers": [{"name": "first", "image": "image", "securityContext": {"privileged": true}}]}),
+    ] {
+        writer.may_not_create(&deployment(spec));
+    }
+    // A Deployment of a release that mounted the token goes on to be served, with the same account.
+    let old = deployment(json!({"serviceAccountName": "reader", "automountServiceAccountToken": true}));
+    scene.apply(&old.to_string()).await.unwrap();
+    let patch = |patch: &str| {
+        writer.refusal(&["patch", "deployment", "stolen", "--type=merge", "--patch", patch], "")
+    };
+    assert_eq!(patch(LABEL), None);
+    let other =
+        patch(r#"{"spec":{"template":{"spec":{"serviceAccountName":"other","serviceAccount":"other"}}}}"#);
+    assert!(other.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{other:?}");
+
+    let service = |spec: Value| {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "stolen", "namespace": scene.namespace(), "ownerReferences": [reference]},
+            "spec": spec,
+        })
+    };
+    let ports = json!([{"port": 80}]);
+    writer.may_create(&service(json!({"ports": ports})));
+    writer.may_not_create(&service(json!({"ports": ports, "externalIPs": ["10.1.2.3"]})));
+    writer.may_not_create(&service(json!({"ports": ports, "type": "LoadBalancer"})));
+    writer.may_not_create(&service(json!({"type": "ExternalName", "externalName": "example.com"})));
+}
+
+#[tokio::test]
+async fn the_policy_for_one_namespace_limits_the_account_there() {
+    let scene = confined::scene().await;
+    for_every_controller(async |tested| {
+        let scene = Scene::new(scene.cluster()).await;
+        let copy = tempfile::tempdir().unwrap();
+        copy_folder(&deploy(tested), copy.path());
+        let folder = copy.path().join("overlays/namespaced-policy");
+        let path = folder.join("kustomization.yaml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let named = text.replace("-models", &format!("-{}", scene.namespace()));
+        std::fs::write(&path, named.replace(":models:", &format!(":{}:", scene.namespace()))).unwrap();
+        scene.kubectl(&["apply", "--server-side", "--kustomize", folder.to_str().unwrap()]);
+
+        let life = life_of(tested);
+        confined::start_controller(tested, &scene, &[]).await;
+        let writer = Writer { scene: &scene, account: user(tested, scene.namespace()) };
+        scene.kubectl(&["create", "configmap", "foreign"]);
+        let patch = ["patch", "configmap", "foreign", "--type=merge", "--patch", LABEL];
+        writer.until_limited(&patch).await;
+        life.play(&scene, "life").await;
+        writer.may_not(&patch);
+        // The account of the same name in another namespace is another account.
+        let other = Writer { scene: &scene, account: user(tested, "other") };
+        let refusal = other.refusal(&patch, "").expect("it has no rights here");
+        assert!(!refusal.contains(BY_POLICY), "{refusal}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_write_that_the_roles_grant_is_limited_by_the_policy() {
+    let kubectl = confined::scene().await.cluster().kubectl();
+    for_every_controller(async |controller| {
+        let base = built(&kubectl, &deploy(controller).join("base"));
+        let policy: ValidatingAdmissionPolicy = one(&base, "ValidatingAdmissionPolicy", controller.name);
+        let account = user(controller, "ai-system");
+        let conditions = policy.spec.as_ref().and_then(|spec| spec.match_conditions.as_ref()).unwrap();
+        assert!(conditions[0].expression.contains(&format!("'{account}'")), "{conditions:?}");
+        let constraints = policy.spec.and_then(|spec| spec.match_constraints).unwrap();
+        let limited: BTreeSet<(String, String)> = constraints
+            .resource_rules
+            .iter()
+            .flatten()
+            .flat_map(|rule| pairs(rule.api_groups.as_deref(), rule.resources.as_deref()))
+            .collect();
+        let of_its_kinds: BTreeSet<String> =
+            controller.kinds.iter().map(|kind| kind.resource().plural).collect();
+        for right in granted_writes(&base, controller) {
+            let (group, resource, verb) = right;
+            // The status of its own kind, and what admission plugins ask for.
+            if of_its_kinds.contains(resource.split('/').next().unwrap_or_default()) {
+                continue;
+            }
+            assert!(limited.contains(&(group.clone(), resource.clone())), "{verb} {resource} of {group:?}");
+        }
+    })
+    .await;
+}
+
+fn granted_writes(base: &[DynamicObject], controller: &Controller) -> impl Iterator<Item = Right> {
+    let everywhere: ClusterRole = one(base, "ClusterRole", controller.name);
+    let own: Role = one(base, "Role", controller.name);
+    let rules: Vec<PolicyRule> = everywhere.rules.into_iter().chain(own.rules).flatten().collect();
+    let reads = ["get", "list", "watch"];
+    rights(&rules).into_iter().filter(move |(_, _, verb)| !reads.contains(&verb.as_str()))
+}
+
+fn pairs(groups: Option<&[String]>, resources: Option<&[String]>) -> Vec<(String, String)> {
+    let groups = groups.unwrap_or_default().iter();
+    groups
+        .flat_map(|group| {
+            let resources = resources.unwrap_or_default().iter();
+            resources.map(|resource| (group.clone(), resource.clone())).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+fn one<K: serde::de::DeserializeOwned>(objects: &[DynamicObject], kind: &str, name: &str) -> K {
+    let is_it = |object: &&DynamicObject| {
+        object.metadata.name.as_deref() == Some(name)
+            && object.types.as_ref().is_some_and(|types| types.kind == kind)
+    };
+    let found = objects.iter().find(is_it).expect("an object of that name");
+    serde_json::from_value(serde_json::to_value(found).unwrap()).unwrap()
+}
+
+/// Kinds that a controller may have the right to write, and what makes an object of each.
+const FOREIGN: [(&str, &str); 3] = [
+    ("configmap", "create configmap foreign"),
+    ("service", "create service clusterip foreign --tcp=80"),
+    ("deployment", "create deployment foreign --image=image --replicas=1"),
+];
+
+/// With the roles of a controller alone, some writes are refused before its policy is asked: those that no role allows, and
+/// owner references on what the account cannot delete. More rights show that the policy refuses them, too.
+fn grant_every_write(scene: &Scene<'_>, controller: &Controller) {
+    let resources = "--resource=configmaps,services,deployments.apps";
+    scene.kubectl(&["create", "clusterrole", "every-write", "--verb=create,update,patch,delete", resources]);
+    let account = format!("--serviceaccount=ai-system:{}", controller.name);
+    scene.kubectl(&["create", "clusterrolebinding", "every-write", "--clusterrole=every-write", &account]);
+}
+
+/// Objects of users in the scene and in kube-system, and pods that no controller made.
+fn foreign_objects(scene: &Scene<'_>, controller: &Controller) {
+    for namespace in ["kube-system", scene.namespace()] {
+        for (_, create) in FOREIGN {
+            let args: Vec<&str> = create.split(' ').collect();
+            scene.kubectl(&[&args[..], &[&format!("--namespace={namespace}")]].concat());
+        }
+    }
+    scene.kubectl(&["run", "foreign", "--image=image"]);
+    let label = format!("--labels=app.kubernetes.io/managed-by={}", controller.name);
+    scene.kubectl(&["run", "labelled", "--image=image", &label]);
+}
+
+fn owner_of(owner: &DynamicObject, controls: bool) -> Value {
+    let types = owner.types.as_ref().expect("a kind");
+    json!({
+        "apiVersion": types.api_version,
+        "kind": types.kind,
+        "name": owner.name_any(),
+        "uid": owner.uid(),
+        "controller": controls,
+    })
+}
+
+fn config_map(namespace: &str, owners: Value) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "stolen", "namespace": namespace, "ownerReferences": owners},
+    })
+}
