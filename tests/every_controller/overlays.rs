@@ -7,7 +7,10 @@ use std::{
 };
 
 use api::controllers::{Controller, REGISTRY};
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::Namespace};
+use k8s_openapi::{
+    api::{apps::v1::Deployment, core::v1::Namespace, networking::v1::NetworkPolicy},
+    apimachinery::pkg::util::intstr::IntOrString,
+};
 use kube::api::DynamicObject;
 use local_cluster::ClusterSpec;
 use tests::{Scene, api_server, fresh_name, lives::life_of, start, tools, workspace};
@@ -64,6 +67,30 @@ async fn deleting_a_controller_leaves_the_namespace_and_the_kinds_to_the_others(
             assert_eq!(namespace.metadata.deletion_timestamp, None, "{folder:?}");
             let object = life.objects(&scene).get(controller.name).await.unwrap();
             assert_eq!(object.metadata.deletion_timestamp, None, "{folder:?}");
+        }
+    })
+    .await;
+}
+
+/// Only the API server has no label that a rule could name.
+#[tokio::test]
+async fn every_rule_of_the_network_policy_but_that_for_the_api_server_names_its_peers() {
+    let kubectl = api_server().await.cluster().kubectl();
+    for_every_controller(async |controller| {
+        for folder in FOLDERS {
+            let built = built(&kubectl, &deploy(controller).join(folder));
+            let is_policy = |kind: &kube::core::TypeMeta| kind.kind == "NetworkPolicy";
+            let policy = built.into_iter().find(|object| object.types.as_ref().is_some_and(is_policy));
+            let policy: NetworkPolicy = policy.expect("a NetworkPolicy").try_parse().unwrap();
+            let spec = policy.spec.unwrap();
+            let ingress = spec.ingress.unwrap_or_default();
+            assert!(
+                !ingress.is_empty() && ingress.iter().all(|rule| rule.from.is_some()),
+                "{folder}: {ingress:#?}"
+            );
+            let anywhere = spec.egress.unwrap_or_default().into_iter().filter(|rule| rule.to.is_none());
+            let ports = anywhere.flat_map(|rule| rule.ports.unwrap_or_default()).filter_map(|port| port.port);
+            assert_eq!(ports.collect::<Vec<_>>(), [443, 6443].map(IntOrString::Int), "{folder}");
         }
     })
     .await;
