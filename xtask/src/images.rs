@@ -1,16 +1,19 @@
 //! `cargo xtask images`: builds static programs and packs one OCI image each, without Docker.
 //!
-//! Here is what an image is called and the order of the steps; `programs` builds and examines the programs, `pack` writes images,
-//! `deliver` hands them on. The same programs of the same commit give the same digests, wherever they are packed.
-//! Which programs are released, and where, is in `api::controllers`; tags are decided here, and a test compares the manifests
-//! in `deploy` with them.
-#![expect(clippy::print_stdout, reason = "what this command prints is what it is for")]
+//! This file names the images and orders the steps: `programs` builds and examines programs, `licences` and `sbom` state
+//! what they are linked from, `pack` writes images, `deliver` pushes or loads them. The same programs of the same commit
+//! give the same digests on every machine. Which programs are released, and where, is in `api::controllers`; tags are
+//! decided here, and a test compares the manifests in `deploy` with them.
+#![expect(clippy::print_stdout, reason = "the output is the result of this command")]
 
 mod build;
 mod certificates;
 mod deliver;
+mod licences;
 mod pack;
+mod platform;
 mod programs;
+mod sbom;
 
 use std::{
     fs,
@@ -23,18 +26,21 @@ use serde::Serialize;
 
 use crate::steps::target_folder;
 use build::Build;
+use licences::{Graph, Licences};
 use pack::{Content, Origin};
+use platform::Platform;
 use programs::Built;
 
 pub(crate) use programs::ensure_target;
 
-/// Builds an OCI image of each program, and says how large each is
+/// Builds an OCI image of each program, and prints their sizes
 ///
 /// Each image is a folder `DIR/NAME` in the OCI layout, and an archive `DIR/NAME.tar` that `docker load`,
-/// `ctr images import` and `kind load image-archive` take. `DIR/images.json` lists them.
+/// `ctr images import` and `kind load image-archive` take. `DIR/images.json` lists them, and `DIR/NAME.cdx.json` says
+/// what each contains (CycloneDX).
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where they go instead of `images` in cargo's target folder
+    /// Folder of the images; by default `images` in cargo's target folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Tagged `dev`, and quick to build instead of small
@@ -46,12 +52,22 @@ pub(crate) struct Args {
     /// Then pushes them to REGISTRY/NAME:TAG; for example ghcr.io/you, or 127.0.0.1:5000 (plain http on loopback only)
     #[arg(long, value_name = "REGISTRY")]
     push: Option<String>,
-    /// Then brings them to the nodes of the running local cluster; implies --dev and --with-tests
+    /// Pushes although files differ from the commit that the images name
+    #[arg(long, requires = "push")]
+    allow_dirty: bool,
+    /// Pushes although the registry has another image with the tag of a release
+    #[arg(long, requires = "push")]
+    overwrite: bool,
+    /// What the images are for: this machine, or each platform that is named; several make an index of each image.
+    /// Another platform than this machine's needs its cross compiler (on Debian, gcc-aarch64-linux-gnu)
+    #[arg(long, value_name = "PLATFORM", value_enum, conflicts_with = "load")]
+    platform: Vec<Platform>,
+    /// Then loads them into the nodes of the running local cluster; implies --dev and --with-tests
     #[arg(long, conflicts_with_all = ["push", "out"])]
     load: bool,
 }
 
-/// What is in an image: a program, from the package of the same name.
+/// An image holds one program, from the package of the same name.
 #[derive(Debug)]
 struct Image {
     program: Program,
@@ -71,11 +87,11 @@ const OF_TESTS: [Program; 2] = [
     Program { name: "test-engine", description: "Behaves like an inference engine" },
 ];
 
-/// Where nothing is: nodes must have the images of tests already.
+/// A registry that does not exist: images of tests are loaded into nodes and never pulled.
 const TESTS_AT: &str = "local.test";
 const TESTS_TAG: &str = "1";
 
-/// What a released program and its image may take, in bytes.
+/// Largest sizes of a released program and of its image, in bytes.
 const PROGRAM_BUDGET: u64 = 12_000_000;
 const IMAGE_BUDGET: u64 = 15_000_000;
 
@@ -100,31 +116,45 @@ pub(crate) struct Folder {
 pub(crate) struct Packed {
     pub(crate) name: &'static str,
     pub(crate) reference: String,
-    /// Of the manifest, `sha256:…`: what a registry and a node call it.
+    /// Of the manifest or index, `sha256:…`, by which registries and nodes name the image.
     pub(crate) digest: String,
     pub(crate) layout: PathBuf,
     pub(crate) archive: PathBuf,
+    /// Of the largest platform.
     pub(crate) binary_bytes: u64,
+    /// Of all platforms.
     pub(crate) archive_bytes: u64,
+    /// Of one platform, on average.
+    pub(crate) image_bytes: u64,
 }
 
 /// Every image, those of the tests too, quick to build: what the local cluster and the tests run.
 pub(crate) fn build_dev() -> anyhow::Result<Folder> {
-    build_into(&default_folder(Build::Dev)?, Build::Dev, true)
+    build_into(&default_folder(Build::Dev)?, Build::Dev, &[Platform::of_this_machine()?], true)
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let cluster = args.load.then(deliver::cluster_with_real_nodes).transpose()?;
+    if args.push.is_some() && !args.allow_dirty {
+        // Before minutes are spent on builds.
+        deliver::ensure_is_a_commit(&Origin::of_this_commit()?)?;
+    }
     let folder = if args.load {
         build_dev()?
     } else {
         let wanted = if args.dev { Build::Dev } else { Build::Release };
         let path = args.out.clone().map_or_else(|| default_folder(wanted), Ok)?;
-        build_into(&path, wanted, args.with_tests)?
+        let mut platforms = args.platform.clone();
+        if platforms.is_empty() {
+            platforms.push(Platform::of_this_machine()?);
+        }
+        platforms.sort();
+        platforms.dedup();
+        build_into(&path, wanted, &platforms, args.with_tests)?
     };
     println!("{}\n{}", table(&folder.images), folder.path.display());
     if let Some(registry) = &args.push {
-        deliver::push(&folder, registry)?;
+        deliver::push(&folder, registry, args.overwrite)?;
     }
     if let Some(cluster) = &cluster {
         deliver::load(&folder, cluster)?;
@@ -136,65 +166,83 @@ fn default_folder(build: Build) -> anyhow::Result<PathBuf> {
     Ok(target_folder()?.join("images").join(build.folder()))
 }
 
-fn build_into(path: &Path, build: Build, with_tests: bool) -> anyhow::Result<Folder> {
+fn build_into(path: &Path, build: Build, platforms: &[Platform], with_tests: bool) -> anyhow::Result<Folder> {
     let mut wanted = vec![(Purpose::Released, controllers::released())];
     if with_tests {
         wanted.push((Purpose::Tests, OF_TESTS.to_vec()));
     }
-    let mut built = Vec::new();
-    // Apart: what the tests ask of a crate must not change what is released.
+    let mut images: Vec<(Image, Vec<(Platform, Built)>)> = Vec::new();
+    // Built apart: features that the tests enable must not change what is released.
     for (purpose, programs) in wanted {
-        for program in programs::build(build, &programs)? {
-            built.push((Image { program: program.program, purpose }, program));
+        images.extend(programs.iter().map(|&program| (Image { program, purpose }, Vec::new())));
+        let first = images.len() - programs.len();
+        for &platform in platforms {
+            let built = programs::build(build, platform, &programs)?;
+            for ((_, binaries), built) in images[first..].iter_mut().zip(built) {
+                binaries.push((platform, built));
+            }
         }
     }
     fs::create_dir_all(path).with_context(|| format!("failed to create {}", path.display()))?;
     let origin = Origin::of_this_commit()?;
-    let mut images = Vec::new();
-    for (image, built) in &built {
-        images.push(packed(build, image, built, &origin, path)?);
+    // Crates for one platform alone are few, and none has a licence that the others do not have.
+    let target = platforms.first().context("no platform")?.target();
+    let graph = Graph::of_target(&target)?;
+    let mut all = Vec::new();
+    for (image, binaries) in &images {
+        all.push(packed(build, image, binaries, &graph, &origin, path)?);
     }
     if build == Build::Release {
-        keep_budgets(&images)?;
+        keep_budgets(&all)?;
     }
-    let list = serde_json::to_string_pretty(&images).context("failed to write the list of images")?;
+    let list = serde_json::to_string_pretty(&all).context("failed to write the list of images")?;
     let list_path = path.join("images.json");
     fs::write(&list_path, list).with_context(|| format!("failed to write {}", list_path.display()))?;
-    Ok(Folder { path: path.to_owned(), images })
+    Ok(Folder { path: path.to_owned(), images: all })
 }
 
 fn packed(
     build: Build,
     image: &Image,
-    built: &Built,
+    binaries: &[(Platform, Built)],
+    graph: &Graph,
     origin: &Origin,
     folder: &Path,
 ) -> anyhow::Result<Packed> {
     let Program { name, description } = image.program;
-    let certificates = match image.purpose {
-        Purpose::Released => Some(certificates::pem()),
-        Purpose::Tests => None,
+    let (certificates, licences) = match image.purpose {
+        Purpose::Released => (Some(certificates::pem()), graph.licences(name)?),
+        Purpose::Tests => (None, Licences::new()),
     };
     let reference = image.reference(build);
     let content = Content {
         name,
         description,
         reference: &reference,
-        binary: &built.bytes,
+        binaries: binaries.iter().map(|(platform, built)| (*platform, built.bytes.as_slice())).collect(),
         certificates: certificates.as_deref(),
+        licences: &licences,
         origin,
     };
     let (layout, archive) = (PathBuf::from(name), PathBuf::from(format!("{name}.tar")));
     let written = pack::write(&content, &folder.join(&layout), &folder.join(&archive))
         .with_context(|| format!("failed to pack the image {name}"))?;
+    if image.purpose == Purpose::Released {
+        let list = serde_json::to_string_pretty(&sbom::sbom(graph, name, &written.digest)?)
+            .context("failed to write what an image contains")?;
+        let path = folder.join(format!("{name}.cdx.json"));
+        fs::write(&path, list).with_context(|| format!("failed to write {}", path.display()))?;
+    }
+    let platforms = binaries.len().max(1) as u64;
     Ok(Packed {
         name,
         reference,
         digest: written.digest,
         layout,
         archive,
-        binary_bytes: built.bytes.len() as u64,
+        binary_bytes: binaries.iter().map(|(_, built)| built.bytes.len() as u64).max().unwrap_or(0),
         archive_bytes: written.archive_bytes,
+        image_bytes: written.archive_bytes / platforms,
     })
 }
 
@@ -202,7 +250,7 @@ fn keep_budgets(images: &[Packed]) -> anyhow::Result<()> {
     let released = |image: &&Packed| image.reference.starts_with(REGISTRY);
     for image in images.iter().filter(released) {
         let sizes =
-            [("program", image.binary_bytes, PROGRAM_BUDGET), ("image", image.archive_bytes, IMAGE_BUDGET)];
+            [("program", image.binary_bytes, PROGRAM_BUDGET), ("image", image.image_bytes, IMAGE_BUDGET)];
         for (what, bytes, budget) in sizes {
             if bytes > budget {
                 let (name, is, may) = (image.name, megabytes(bytes), megabytes(budget));
@@ -218,14 +266,14 @@ fn keep_budgets(images: &[Packed]) -> anyhow::Result<()> {
 fn table(images: &[Packed]) -> String {
     let width = images.iter().map(|image| image.reference.len()).max().unwrap_or(0);
     let mut lines = format!("{:width$}  program MB  image MB  digest", "image");
-    for Packed { reference, digest, binary_bytes, archive_bytes, .. } in images {
-        let (binary, archive) = (megabytes(*binary_bytes), megabytes(*archive_bytes));
+    for Packed { reference, digest, binary_bytes, image_bytes, .. } in images {
+        let (binary, archive) = (megabytes(*binary_bytes), megabytes(*image_bytes));
         lines.push_str(&format!("\n{reference:width$}  {binary:>10}  {archive:>8}  {digest}"));
     }
     lines
 }
 
-/// As disks and registries count them.
+/// In millions of bytes.
 fn megabytes(bytes: u64) -> String {
     format!("{}.{:02}", bytes / 1_000_000, bytes % 1_000_000 / 10_000)
 }
@@ -283,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn manifests_name_only_our_images_and_only_this_version() {
+    fn manifests_name_released_images_of_this_version_alone() {
         let mut all = Vec::new();
         manifests(&workspace().join("deploy"), &mut all);
         let prefix = released("");
@@ -293,7 +341,7 @@ mod tests {
         for (path, text) in all {
             for (at, _) in text.match_indices(&prefix) {
                 let reference = text[at..].split_whitespace().next().unwrap();
-                // Without a tag it is what an overlay gives a tag to.
+                // An overlay sets the tag of a reference without one.
                 let (name, tag) = reference.split_once(':').unwrap_or((reference, Build::Release.tag()));
                 assert!(known.contains(&name.to_owned()), "{reference} in {}", path.display());
                 assert_eq!(tag, Build::Release.tag(), "{reference} in {}", path.display());
@@ -313,9 +361,10 @@ mod tests {
             archive: PathBuf::new(),
             binary_bytes: PROGRAM_BUDGET,
             archive_bytes: IMAGE_BUDGET,
+            image_bytes: IMAGE_BUDGET,
         };
         keep_budgets(std::slice::from_ref(&image)).unwrap();
-        image.archive_bytes += 10_000;
+        image.image_bytes += 10_000;
         let refusal = keep_budgets(&[image]).unwrap_err().to_string();
         assert!(
             refusal.starts_with("the image of inference-controller has 15.01 MB and may have 15.00"),

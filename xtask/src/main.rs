@@ -35,7 +35,7 @@ enum Command {
     Test(test::Args),
     /// Everything that must hold before a change lands: format, lints, licences, tests, docs
     Ci,
-    /// Builds an OCI image of each program, and says how large each is
+    /// Builds an OCI image of each program, and prints their sizes
     Images(images::Args),
     /// Figures of speed and memory, from release builds
     Bench(bench::Args),

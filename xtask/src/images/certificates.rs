@@ -1,10 +1,10 @@
-//! The certificate authorities that an image trusts: Mozilla's, as the crate `webpki-root-certs` brings them, where
-//! programs that ask the system look for them. A cluster with an authority of its own mounts a file over it.
+//! The certificate authorities that an image trusts: Mozilla's, as the crate `webpki-root-certs` brings them, at
+//! the path where programs look for those of the system. A cluster with an authority of its own mounts a file over it.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use webpki_root_certs::TLS_SERVER_ROOT_CERTS;
 
-/// The first place where every program looks.
+/// The path that programs try first.
 pub(super) const PATH: &str = "etc/ssl/certs/ca-certificates.crt";
 
 const LINE: usize = 64;

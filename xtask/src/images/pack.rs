@@ -1,7 +1,9 @@
-//! Writes one image: a layer with the program, a configuration, a manifest; as an OCI layout, and as an archive of it.
+//! Writes one image: a layer with the program, a configuration and a manifest for each platform, and an index where there
+//! are several; as an OCI layout, and as an archive of it.
 //!
-//! The bytes depend on nothing but what is given: names in a fixed order, no times, no users of this machine, and a
-//! compressor that does the same on every processor. Nothing in an image may be written or belongs to who runs it.
+//! The bytes depend on the arguments alone: names have a fixed order, files have no times and no users of this machine,
+//! and the compressor gives the same result on every processor. All files belong to root; the program runs as another
+//! user.
 
 use std::{
     env, fs,
@@ -15,19 +17,21 @@ use flate2::{Compression, write::GzEncoder};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::certificates;
+use super::{certificates, licences::Licences, platform::Platform};
 use crate::steps::workspace;
 
 /// What goes into an image.
 pub(super) struct Content<'a> {
-    /// Of the program, which is `/<name>` and the entry point.
+    /// Name of the program, which is `/<name>` and the entry point.
     pub(super) name: &'a str,
     pub(super) description: &'a str,
-    /// What nodes call the image, `registry/name:tag`.
+    /// Name of the image, `registry/name:tag`.
     pub(super) reference: &'a str,
-    pub(super) binary: &'a [u8],
-    /// Who is trusted, for programs that speak to the world.
+    /// One for each platform.
+    pub(super) binaries: Vec<(Platform, &'a [u8])>,
+    /// Of the authorities that are trusted, for programs that connect to other hosts.
     pub(super) certificates: Option<&'a str>,
+    pub(super) licences: &'a Licences,
     pub(super) origin: &'a Origin,
 }
 
@@ -35,18 +39,21 @@ pub(super) struct Content<'a> {
 pub(super) struct Origin {
     /// RFC 3339.
     created: String,
-    /// The commit, and whether there was more than that; nothing outside of a repository.
+    /// The commit, marked if files differ from it; none outside of a repository.
     revision: Option<String>,
 }
 
-/// What came of it.
+/// Marks a revision whose files are not those of the commit.
+const DIRTY: &str = "-dirty";
+
+/// The result of writing an image.
 #[derive(Debug)]
 pub(super) struct Written {
     pub(super) digest: String,
     pub(super) archive_bytes: u64,
 }
 
-/// Not root, and a number: `runAsNonRoot` cannot look up names.
+/// A number, because `runAsNonRoot` cannot look up names.
 const USER: &str = "65532:65532";
 const PASSWD: &str = "root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
@@ -60,11 +67,11 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
 impl Origin {
-    /// `SOURCE_DATE_EPOCH` wins over the time of the commit, as everywhere.
+    /// `SOURCE_DATE_EPOCH` takes precedence over the time of the commit, as in other build tools.
     pub(super) fn of_this_commit() -> anyhow::Result<Self> {
         let revision = git(&["rev-parse", "HEAD"]).map(|commit| {
             let is_clean = git(&["status", "--porcelain"]).is_some_and(|changes| changes.is_empty());
-            if is_clean { commit } else { format!("{commit}-dirty") }
+            if is_clean { commit } else { format!("{commit}{DIRTY}") }
         });
         let epoch = env::var("SOURCE_DATE_EPOCH").ok();
         let seconds = epoch.or_else(|| git(&["log", "-1", "--format=%ct"])).unwrap_or_else(|| "0".to_owned());
@@ -74,9 +81,19 @@ impl Origin {
         let created = jiff::Timestamp::from_second(seconds).context("SOURCE_DATE_EPOCH is out of range")?;
         Ok(Self { created: created.to_string(), revision })
     }
+
+    #[cfg(test)]
+    pub(super) fn made_from(revision: Option<&str>) -> Self {
+        Self { created: String::new(), revision: revision.map(str::to_owned) }
+    }
+
+    /// Whether an image says which sources it was made from.
+    pub(super) fn is_a_commit(&self) -> bool {
+        self.revision.as_ref().is_some_and(|revision| !revision.ends_with(DIRTY))
+    }
 }
 
-/// Replaces the layout and the archive that are there.
+/// Replaces an older layout and archive.
 pub(super) fn write(content: &Content<'_>, layout: &Path, archive: &Path) -> anyhow::Result<Written> {
     let image = image(content)?;
     ensure!(
@@ -84,7 +101,7 @@ pub(super) fn write(content: &Content<'_>, layout: &Path, archive: &Path) -> any
         "{} is there and is no image: move it away, or choose another folder",
         layout.display()
     );
-    // Half an image would look like a folder with other content.
+    // An interrupted write must not leave half an image, which would be taken for a folder with other content.
     let begun = layout.with_extension("new");
     if begun.exists() {
         fs::remove_dir_all(&begun).with_context(|| format!("failed to remove {}", begun.display()))?;
@@ -119,7 +136,7 @@ struct File {
     bytes: Vec<u8>,
 }
 
-/// Bytes that others name by their digest.
+/// Content that is addressed by its digest.
 struct Blob {
     digest: String,
     bytes: Vec<u8>,
@@ -148,19 +165,83 @@ impl Blob {
 }
 
 fn image(content: &Content<'_>) -> anyhow::Result<Image> {
-    let tar = layer(content)?;
+    let annotations = annotations(content);
+    let mut parts = Vec::new();
+    for (platform, binary) in &content.binaries {
+        parts.push(part(content, *platform, binary, &annotations)?);
+    }
+    let manifests: Vec<Value> = parts.iter().map(Part::descriptor).collect();
+    // One platform needs no index: older clients get a plain image.
+    let (mut named, index) = match manifests.as_slice() {
+        [manifest] => (manifest.clone(), None),
+        several => {
+            let index = Blob::json(&json!({
+                "schemaVersion": 2,
+                "mediaType": INDEX,
+                "manifests": several,
+                "annotations": annotations,
+            }))?;
+            (index.descriptor(INDEX), Some(index))
+        }
+    };
+    let (_, tag) = content.reference.rsplit_once(':').context("a reference without a tag")?;
+    // containerd reads the first, others the second.
+    named["annotations"] = json!({
+        "io.containerd.image.name": content.reference,
+        "org.opencontainers.image.ref.name": tag,
+    });
+    let digest = named["digest"].as_str().unwrap_or_default().to_owned();
+    let layout = json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": [named] });
+    // For Docker before 25, which knows neither layouts nor platforms.
+    let first = parts.first().context("an image without a program")?;
+    let docker = json!([{
+        "Config": first.configuration.path(),
+        "RepoTags": [content.reference],
+        "Layers": [first.layer.path()],
+    }]);
+    let blobs = parts.into_iter().flat_map(|part| [part.configuration, part.layer, part.manifest]);
+    let mut files: Vec<File> = blobs.chain(index).map(Blob::file).collect();
+    files.sort_by(|one, other| one.path.cmp(&other.path));
+    for (path, value) in [
+        ("index.json", &layout),
+        ("manifest.json", &docker),
+        ("oci-layout", &json!({ "imageLayoutVersion": "1.0.0" })),
+    ] {
+        let bytes = serde_json::to_vec(value).context("failed to write JSON")?;
+        files.push(File { path: path.to_owned(), bytes });
+    }
+    Ok(Image { digest, files })
+}
+
+/// An image for one platform.
+struct Part {
+    platform: Platform,
+    configuration: Blob,
+    layer: Blob,
+    manifest: Blob,
+}
+
+impl Part {
+    fn descriptor(&self) -> Value {
+        let mut descriptor = self.manifest.descriptor(MANIFEST);
+        descriptor["platform"] = json!({ "architecture": self.platform.architecture(), "os": "linux" });
+        descriptor
+    }
+}
+
+fn part(
+    content: &Content<'_>,
+    platform: Platform,
+    binary: &[u8],
+    annotations: &Value,
+) -> anyhow::Result<Part> {
+    let tar = layer(content, binary)?;
     let uncompressed = digest(&tar);
     let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
     gzip.write_all(&tar).context("failed to compress the layer")?;
     let layer = Blob::of(gzip.finish().context("failed to compress the layer")?);
-
-    let annotations = annotations(content);
-    let architecture = match env::consts::ARCH {
-        "aarch64" => "arm64",
-        _ => "amd64",
-    };
     let configuration = Blob::json(&json!({
-        "architecture": architecture,
+        "architecture": platform.architecture(),
         "os": "linux",
         "created": content.origin.created,
         "config": {
@@ -179,34 +260,7 @@ fn image(content: &Content<'_>) -> anyhow::Result<Image> {
         "layers": [layer.descriptor(LAYER)],
         "annotations": annotations,
     }))?;
-
-    let (_, tag) = content.reference.rsplit_once(':').context("a reference without a tag")?;
-    let mut named = manifest.descriptor(MANIFEST);
-    named["platform"] = json!({ "architecture": architecture, "os": "linux" });
-    // containerd reads the first, others the second.
-    named["annotations"] = json!({
-        "io.containerd.image.name": content.reference,
-        "org.opencontainers.image.ref.name": tag,
-    });
-    let index = json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": [named] });
-    // For Docker before 25, which knows no layouts.
-    let docker = json!([{
-        "Config": configuration.path(),
-        "RepoTags": [content.reference],
-        "Layers": [layer.path()],
-    }]);
-    let digest = manifest.digest.clone();
-    let mut files = vec![configuration.file(), layer.file(), manifest.file()];
-    files.sort_by(|one, other| one.path.cmp(&other.path));
-    for (path, value) in [
-        ("index.json", &index),
-        ("manifest.json", &docker),
-        ("oci-layout", &json!({ "imageLayoutVersion": "1.0.0" })),
-    ] {
-        let bytes = serde_json::to_vec(value).context("failed to write JSON")?;
-        files.push(File { path: path.to_owned(), bytes });
-    }
-    Ok(Image { digest, files })
+    Ok(Part { platform, configuration, layer, manifest })
 }
 
 fn annotations(content: &Content<'_>) -> Value {
@@ -225,8 +279,8 @@ fn annotations(content: &Content<'_>) -> Value {
     annotations
 }
 
-/// The one layer: the program, and the few files that programs look for.
-fn layer(content: &Content<'_>) -> anyhow::Result<Vec<u8>> {
+/// The one layer: the program, the few files that programs look for, and licences.
+fn layer(content: &Content<'_>, binary: &[u8]) -> anyhow::Result<Vec<u8>> {
     let mut tar = tar::Builder::new(Vec::new());
     folder_entry(&mut tar, "etc/")?;
     file_entry(&mut tar, "etc/group", 0o644, GROUP.as_bytes())?;
@@ -236,7 +290,19 @@ fn layer(content: &Content<'_>) -> anyhow::Result<Vec<u8>> {
         folder_entry(&mut tar, "etc/ssl/certs/")?;
         file_entry(&mut tar, certificates::PATH, 0o644, certificates.as_bytes())?;
     }
-    file_entry(&mut tar, content.name, 0o755, content.binary)?;
+    let mut folder = None;
+    for (path, text) in content.licences {
+        if folder.is_none() {
+            folder_entry(&mut tar, "licenses/")?;
+        }
+        let parent = path.split_once('/').map_or("", |(parent, _)| parent);
+        if folder != Some(parent) && !parent.is_empty() {
+            folder_entry(&mut tar, &format!("licenses/{parent}/"))?;
+        }
+        folder = Some(parent);
+        file_entry(&mut tar, &format!("licenses/{path}"), 0o644, text)?;
+    }
+    file_entry(&mut tar, content.name, 0o755, binary)?;
     tar.into_inner().context("failed to end the layer")
 }
 
@@ -248,7 +314,7 @@ fn file_entry(tar: &mut tar::Builder<Vec<u8>>, path: &str, mode: u32, bytes: &[u
     entry(tar, path, tar::EntryType::Regular, mode, bytes)
 }
 
-/// Owned by root and of no time.
+/// Owned by root, with the time 0.
 fn entry(
     tar: &mut tar::Builder<Vec<u8>>,
     path: &str,
@@ -271,7 +337,7 @@ fn digest(bytes: &[u8]) -> String {
     format!("sha256:{hex}")
 }
 
-/// What git says, or nothing: sources without a repository are fine.
+/// Output of git; none outside of a repository.
 fn git(arguments: &[&str]) -> Option<String> {
     let mut git = Command::new("git");
     let output = git.current_dir(workspace()).args(arguments).stderr(Stdio::null()).output().ok()?;

@@ -1,5 +1,5 @@
-//! Builds static programs for this machine's architecture, and examines each before it becomes an image: that it needs
-//! nothing of the image, that it starts, and that it names no path of this machine.
+//! Builds static programs for one platform, and examines each before it becomes an image: that it needs nothing of the
+//! image, that it starts where this machine can run it, and that it names no path of this machine.
 
 use std::{
     collections::BTreeMap,
@@ -8,40 +8,52 @@ use std::{
     process::{Command, Stdio},
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use api::controllers::Program;
 use serde::Deserialize;
 
-use super::build::Build;
+use super::{build::Build, platform::Platform};
 use crate::steps::{cargo, succeed, target_folder, workspace};
 
-/// A program that was found fit for an image.
+/// A program that passed every check.
 #[derive(Debug)]
 pub(super) struct Built {
-    pub(super) program: Program,
     pub(super) bytes: Vec<u8>,
 }
 
 /// Builds packages and reads their programs, in this order.
-pub(super) fn build(build: Build, wanted: &[Program]) -> anyhow::Result<Vec<Built>> {
-    ensure_target()?;
-    let target = target()?;
+pub(super) fn build(build: Build, platform: Platform, wanted: &[Program]) -> anyhow::Result<Vec<Built>> {
+    ensure_target_of(platform)?;
+    let target = platform.target();
     let remapped = Remapped::of_this_machine()?;
+    let tools = Tools::of(platform)?;
     let mut command = cargo(["build", "--locked", "--message-format=json-render-diagnostics", "--target"]);
     command.args([&target, "--profile", build.cargo_profile()]);
     for program in wanted {
         command.args(["--package", program.name]);
     }
-    // Only the compiler of C code: with musl-gcc as the linker, programs crash when they start.
-    command.env(format!("CC_{}", target.replace('-', "_")), "musl-gcc");
+    let variable = |name: &str| format!("{name}_{}", target.replace('-', "_"));
+    command.env(variable("CC"), &tools.compiler);
+    if let Some(archiver) = &tools.archiver {
+        command.env(variable("AR"), archiver);
+    }
     // C code that names the time when it was built. The same for all: what is built already stays at a new commit.
     command.env("SOURCE_DATE_EPOCH", "0");
-    // Whatever flags the user has set: they would be in the program.
+    // Flags that the user has set would change the program.
     command.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    let (mut rust_flags, mut c_flags) = (tools.rust_flags.to_vec(), tools.c_flags.to_vec());
+    let (remapped_rust, remapped_c) = (remapped.rust_flags(), remapped.c_flags());
     if build == Build::Release {
         // With the path of this checkout in the flags, every other checkout builds all dependencies anew.
-        command.env(format!("CFLAGS_{}", target.replace('-', "_")), remapped.c_flags());
-        command.env("CARGO_ENCODED_RUSTFLAGS", remapped.rust_flags());
+        rust_flags.extend(remapped_rust.iter().map(String::as_str));
+        c_flags.extend(remapped_c.iter().map(String::as_str));
+    }
+    if !c_flags.is_empty() {
+        command.env(variable("CFLAGS"), c_flags.join(" "));
+    }
+    if !rust_flags.is_empty() {
+        // As cargo wants them: separated by a character that no path has.
+        command.env("CARGO_ENCODED_RUSTFLAGS", rust_flags.join("\u{1f}"));
     }
     let output = command.stderr(Stdio::inherit()).output().context("failed to start cargo")?;
     ensure!(output.status.success(), "cargo failed to build the programs: {}", output.status);
@@ -51,16 +63,26 @@ pub(super) fn build(build: Build, wanted: &[Program]) -> anyhow::Result<Vec<Buil
         let name = program.name;
         let path = executables.get(name).with_context(|| format!("cargo built no program {name}"))?;
         let bytes = fs::read(path).with_context(|| format!("failed to read {}", path.display()))?;
-        examine(path, &bytes, build, &remapped).with_context(|| format!("{name} is not fit for an image"))?;
-        built.push(Built { program: *program, bytes });
+        examine(path, &bytes, build, platform, &remapped)
+            .with_context(|| format!("{name} is not fit for an image"))?;
+        built.push(Built { bytes });
     }
     Ok(built)
 }
 
-/// Installs the standard library that static programs are linked with, where that has not been done.
+/// Installs the standard library that static programs of this machine are linked with, where that has not been done.
 pub(crate) fn ensure_target() -> anyhow::Result<()> {
-    let target = target()?;
-    let library = printed(Command::new("rustc").args(["--print", "target-libdir", "--target", &target]))?;
+    ensure_target_of(Platform::of_this_machine()?)
+}
+
+fn ensure_target_of(platform: Platform) -> anyhow::Result<()> {
+    let target = platform.target();
+    let library = printed(Command::new("rustc").current_dir(workspace()).args([
+        "--print",
+        "target-libdir",
+        "--target",
+        &target,
+    ]))?;
     if Path::new(&library).is_dir() {
         return Ok(());
     }
@@ -68,11 +90,45 @@ pub(crate) fn ensure_target() -> anyhow::Result<()> {
         .with_context(|| format!("Rust's standard library for {target} is missing: install it"))
 }
 
-/// Linux, whatever this machine runs.
-fn target() -> anyhow::Result<String> {
-    match env::consts::ARCH {
-        architecture @ ("x86_64" | "aarch64") => Ok(format!("{architecture}-unknown-linux-musl")),
-        other => bail!("images are built on x86_64 and aarch64, and this is {other}"),
+/// What C code is compiled with, and how programs are linked.
+struct Tools {
+    compiler: String,
+    archiver: Option<String>,
+    c_flags: &'static [&'static str],
+    rust_flags: &'static [&'static str],
+}
+
+impl Tools {
+    fn of(platform: Platform) -> anyhow::Result<Self> {
+        if platform == Platform::of_this_machine()? {
+            // Only the compiler of C code: with musl-gcc as the linker, programs crash when they start.
+            let compiler = "musl-gcc".to_owned();
+            return Ok(Self { compiler, archiver: None, c_flags: &[], rust_flags: &[] });
+        }
+        let processor = platform.processor();
+        let compiler = format!("{processor}-linux-gnu-gcc");
+        let version =
+            Command::new(&compiler).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        ensure!(
+            version.is_ok_and(|status| status.success()),
+            "images for {} need {compiler}: install the Debian packages gcc-{package}-linux-gnu and \
+             libc6-dev-{}-cross, or build on such a machine",
+            platform.architecture(),
+            platform.architecture(),
+            package = processor.replace('_', "-"),
+        );
+        Ok(Self {
+            compiler,
+            archiver: Some(format!("{processor}-linux-gnu-ar")),
+            // Its headers are those of glibc: without checked variants of functions, which musl does not have.
+            c_flags: match platform {
+                Platform::Amd64 => &["-U_FORTIFY_SOURCE"],
+                // libgcc has the functions for atomics of older processors, and is not linked.
+                Platform::Arm64 => &["-U_FORTIFY_SOURCE", "-mno-outline-atomics"],
+            },
+            // The linker that comes with Rust, and musl as Rust brings it.
+            rust_flags: &["-Clinker=rust-lld", "-Clink-self-contained=yes"],
+        })
     }
 }
 
@@ -83,28 +139,24 @@ impl Remapped {
     fn of_this_machine() -> anyhow::Result<Self> {
         let home = env::home_dir().context("this user has no home folder")?;
         let cargo_home = env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
-        let sysroot = printed(Command::new("rustc").current_dir(workspace()).args(["--print", "sysroot"]))?;
         Ok(Self(vec![
             (workspace().to_owned(), "/source"),
             (target_folder()?, "/target"),
             (cargo_home, "/cargo"),
-            (sysroot.into(), "/rust"),
+            (sysroot()?, "/rust"),
         ]))
     }
 
-    /// As cargo wants them: separated by a character that no path has.
-    fn rust_flags(&self) -> String {
-        let flags = self.0.iter().map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
-        flags.collect::<Vec<_>>().join("\u{1f}")
+    fn rust_flags(&self) -> Vec<String> {
+        self.0.iter().map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display())).collect()
     }
 
-    fn c_flags(&self) -> String {
-        let flags = self.0.iter().map(|(from, to)| format!("-ffile-prefix-map={}={to}", from.display()));
-        flags.collect::<Vec<_>>().join(" ")
+    fn c_flags(&self) -> Vec<String> {
+        self.0.iter().map(|(from, to)| format!("-ffile-prefix-map={}={to}", from.display())).collect()
     }
 }
 
-/// What cargo says of each program that it built, or found as it should be.
+/// A message of cargo about a program that it built or found up to date.
 #[derive(Deserialize)]
 struct Artifact {
     executable: Option<PathBuf>,
@@ -116,18 +168,30 @@ struct Target {
     name: String,
 }
 
-/// Programs by name, from cargo's messages; those that are about something else have another form.
+/// Programs by name, from cargo's messages. Messages about other things lack these fields.
 fn executables(messages: &[u8]) -> BTreeMap<String, PathBuf> {
     let lines = messages.split(|byte| *byte == b'\n');
     let artifacts = lines.filter_map(|line| serde_json::from_slice::<Artifact>(line).ok());
     artifacts.filter_map(|artifact| Some((artifact.target.name, artifact.executable?))).collect()
 }
 
-fn examine(path: &Path, bytes: &[u8], build: Build, remapped: &Remapped) -> anyhow::Result<()> {
+fn examine(
+    path: &Path,
+    bytes: &[u8],
+    build: Build,
+    platform: Platform,
+    remapped: &Remapped,
+) -> anyhow::Result<()> {
     ensure!(is_static(bytes).context("it is no program of Linux")?, "it asks for a dynamic loader");
+    ensure!(machine(bytes) == Some(platform), "it is not for {}", platform.architecture());
     let help = Command::new(path).arg("--help").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    let help = help.with_context(|| format!("failed to start {}", path.display()))?;
-    ensure!(help.success(), "`{} --help` ended with {help}", path.display());
+    match help {
+        Ok(help) => ensure!(help.success(), "`{} --help` ended with {help}", path.display()),
+        // Another processor, and no emulator is registered.
+        Err(error)
+            if platform != Platform::of_this_machine()? && error.raw_os_error() == Some(EXEC_FORMAT) => {}
+        Err(error) => return Err(error).with_context(|| format!("failed to start {}", path.display())),
+    }
     if build == Build::Release {
         for (folder, _) in &remapped.0 {
             let folder = folder.to_string_lossy();
@@ -135,6 +199,18 @@ fn examine(path: &Path, bytes: &[u8], build: Build, remapped: &Remapped) -> anyh
         }
     }
     Ok(())
+}
+
+/// ENOEXEC of Linux: the kernel cannot run a program of this format.
+const EXEC_FORMAT: i32 = 8;
+
+/// The processor that an ELF program is for.
+fn machine(bytes: &[u8]) -> Option<Platform> {
+    match u16::from_le_bytes(*bytes.get(18..)?.first_chunk()?) {
+        62 => Some(Platform::Amd64),
+        183 => Some(Platform::Arm64),
+        _ => None,
+    }
 }
 
 /// Whether an ELF program of 64 bits has no PT_INTERP among its program headers; `None` if it is no such program.
@@ -152,7 +228,7 @@ fn is_static(bytes: &[u8]) -> Option<bool> {
     (headers.len() == count).then(|| types.all(|kind| u32::from_le_bytes(*kind) != PT_INTERP))
 }
 
-/// Whether the text stands somewhere in the bytes.
+/// Whether the bytes contain the text.
 fn contains(bytes: &[u8], text: &[u8]) -> bool {
     let Some((first, rest)) = text.split_first() else { return true };
     let mut from = bytes;
@@ -165,7 +241,11 @@ fn contains(bytes: &[u8], text: &[u8]) -> bool {
     false
 }
 
-fn printed(command: &mut Command) -> anyhow::Result<String> {
+pub(super) fn sysroot() -> anyhow::Result<PathBuf> {
+    Ok(printed(Command::new("rustc").current_dir(workspace()).args(["--print", "sysroot"]))?.into())
+}
+
+pub(super) fn printed(command: &mut Command) -> anyhow::Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("failed to start {program}"))?;
@@ -199,8 +279,9 @@ mod tests {
 
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[test]
-    fn this_test_itself_is_linked_dynamically() {
+    fn this_test_itself_is_linked_dynamically_and_for_this_machine() {
         let own = fs::read(env::current_exe().unwrap()).unwrap();
+        assert_eq!(machine(&own), Some(Platform::of_this_machine().unwrap()));
         assert_eq!(is_static(&own), Some(false));
         assert!(contains(&own, workspace().to_string_lossy().as_bytes()), "and names where it was built");
     }

@@ -1,4 +1,4 @@
-//! That an image is the same wherever it is packed, and that it is what a node expects.
+//! The bytes of images: the same on every machine, and in the form that nodes and registries expect.
 
 use std::{collections::BTreeMap, io::Read as _};
 
@@ -9,7 +9,7 @@ use super::*;
 
 const REFERENCE: &str = "registry.test/program:1";
 
-/// What a layer says of one of its entries.
+/// Metadata of one entry of a layer.
 #[derive(Debug, PartialEq, Eq)]
 struct Entry {
     path: String,
@@ -19,14 +19,21 @@ struct Entry {
 }
 
 fn packed(folder: &TempDir, binary: &[u8]) -> Written {
+    packed_for(folder, vec![(Platform::Amd64, binary)])
+}
+
+fn packed_for(folder: &TempDir, binaries: Vec<(Platform, &[u8])>) -> Written {
     let origin = Origin { created: "2026-01-02T03:04:05Z".to_owned(), revision: Some("abc".to_owned()) };
     let certificates = certificates::pem();
     let content = Content {
         name: "program",
         description: "Does nothing",
         reference: REFERENCE,
-        binary,
+        binaries,
         certificates: Some(&certificates),
+        licences: &[("LICENSE", "ours"), ("one-1.0/LICENSE", "of one"), ("one-1.0/NOTICE", "of one")]
+            .map(|(path, text)| (path.to_owned(), text.as_bytes().to_vec()))
+            .into(),
         origin: &origin,
     };
     write(&content, &folder.path().join("program"), &folder.path().join("program.tar")).unwrap()
@@ -40,7 +47,7 @@ fn json(folder: &TempDir, path: &str) -> Value {
     serde_json::from_slice(&fs::read(folder.path().join("program").join(path)).unwrap()).unwrap()
 }
 
-/// The blob that a descriptor names; its digest and size must be true.
+/// The blob that a descriptor names. Its digest and size are checked.
 fn blob(folder: &TempDir, descriptor: &Value) -> Vec<u8> {
     let named = descriptor["digest"].as_str().unwrap();
     let path = folder.path().join("program/blobs").join(named.replace(':', "/"));
@@ -90,8 +97,9 @@ fn a_folder_that_is_no_image_is_not_replaced() {
         name: "program",
         description: "",
         reference: REFERENCE,
-        binary: b"",
+        binaries: vec![(Platform::Amd64, b"")],
         certificates: None,
+        licences: &Licences::new(),
         origin: &origin,
     };
     let refused = write(&content, &folder.path().join("program"), &folder.path().join("program.tar"));
@@ -125,6 +133,11 @@ fn a_layer_holds_the_program_and_what_programs_look_for_and_nothing_of_this_mach
         ("etc/ssl/", 0o755),
         ("etc/ssl/certs/", 0o755),
         ("etc/ssl/certs/ca-certificates.crt", 0o644),
+        ("licenses/", 0o755),
+        ("licenses/LICENSE", 0o644),
+        ("licenses/one-1.0/", 0o755),
+        ("licenses/one-1.0/LICENSE", 0o644),
+        ("licenses/one-1.0/NOTICE", 0o644),
         ("program", 0o755),
     ];
     assert_eq!(
@@ -146,6 +159,33 @@ fn a_node_finds_who_runs_it_and_what_it_was_made_from() {
     assert_eq!(configuration["config"]["Labels"]["org.opencontainers.image.revision"], json!("abc"));
     assert_eq!(configuration["created"], json!("2026-01-02T03:04:05Z"));
     assert_eq!(configuration["rootfs"]["diff_ids"], json!([digest(&uncompressed_layer(&folder))]));
+}
+
+#[test]
+fn an_image_for_two_platforms_is_an_index_in_which_each_has_its_program() {
+    let folder = folder();
+    let written = packed_for(&folder, vec![(Platform::Amd64, b"one"), (Platform::Arm64, b"other")]);
+    let named = &json(&folder, "index.json")["manifests"][0];
+    assert_eq!((&named["digest"], &named["mediaType"]), (&json!(written.digest), &json!(INDEX)));
+    let index: Value = serde_json::from_slice(&blob(&folder, named)).unwrap();
+    let mut programs = Vec::new();
+    for descriptor in index["manifests"].as_array().unwrap() {
+        let manifest: Value = serde_json::from_slice(&blob(&folder, descriptor)).unwrap();
+        let configuration: Value = serde_json::from_slice(&blob(&folder, &manifest["config"])).unwrap();
+        assert_eq!(configuration["architecture"], descriptor["platform"]["architecture"]);
+        let mut tar = Vec::new();
+        let compressed = blob(&folder, &manifest["layers"][0]);
+        GzDecoder::new(compressed.as_slice()).read_to_end(&mut tar).unwrap();
+        for entry in tar::Archive::new(tar.as_slice()).entries().unwrap() {
+            let mut entry = entry.unwrap();
+            if entry.path().unwrap().as_ref() == Path::new("program") {
+                let mut program = String::new();
+                entry.read_to_string(&mut program).unwrap();
+                programs.push((configuration["architecture"].clone(), program));
+            }
+        }
+    }
+    assert_eq!(programs, [(json!("amd64"), "one".to_owned()), (json!("arm64"), "other".to_owned())]);
 }
 
 #[test]
