@@ -24,3 +24,30 @@ pub(crate) fn run() -> anyhow::Result<()> {
     steps.summary();
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A tag can be moved to other code; a commit cannot.
+    #[test]
+    fn workflows_pin_every_action_by_its_commit_and_name_its_version() {
+        let mut pinned = 0;
+        for entry in fs::read_dir(workspace().join(".github/workflows")).unwrap() {
+            let path = entry.unwrap().path();
+            let text = fs::read_to_string(&path).unwrap();
+            for action in
+                text.lines().filter_map(|line| line.trim().trim_start_matches("- ").strip_prefix("uses: "))
+            {
+                let (_, version) = action.split_once('@').unwrap();
+                let (commit, version) = version.split_once(" # v").unwrap_or((version, ""));
+                let is_commit = commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+                assert!(is_commit && !version.is_empty(), "{action} in {}", path.display());
+                pinned += 1;
+            }
+        }
+        assert!(pinned >= 9, "{pinned}: have the workflows moved?");
+    }
+}
