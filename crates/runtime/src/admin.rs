@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{health::PlaneHealth, metrics::Metrics};
 
-/// A watch may fail for so long before the replica calls itself unready.
+/// Time that a watch may fail before the replica is unready.
 const WATCH_GRACE: Duration = Duration::from_secs(30);
 
 /// A probe is one packet and a head is sent at once; 10 s are enough for a slow network.
@@ -76,7 +76,7 @@ pub async fn serve(
     stop: CancellationToken,
 ) {
     let router = Router::new()
-        // The process answers: nothing that a restart would mend is wrong. A dead watch task or a lost lease ends it.
+        // An answer is enough: a dead watch task or a lost Lease ends the process, and a restart repairs nothing else.
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics_page))
