@@ -18,13 +18,14 @@ const REFRESH: Duration = Duration::from_millis(250);
 /// Shows the objects of these kinds and returns when every one is done; it may never.
 pub(super) async fn until_all_done(client: &Client, kinds: &[&Kind]) -> anyhow::Result<()> {
     let mut screen = Screen { in_place: stdout().is_terminal(), shown: Vec::new() };
+    let mut widths: Vec<Widths> = vec![Widths::default(); kinds.len()];
     loop {
         let mut lines = Vec::new();
         let mut all_done = true;
-        for kind in kinds {
+        for (kind, widths) in kinds.iter().zip(&mut widths) {
             let table = fetch(client, &kind.resource()).await?;
             all_done &= table.rows.iter().all(|row| kind.is_done(&row.object));
-            lines.extend(table.lines());
+            lines.extend(table.lines(widths));
         }
         screen.show(lines);
         if all_done {
@@ -66,9 +67,26 @@ async fn fetch(client: &Client, kind: &ApiResource) -> anyhow::Result<Table> {
     client.request(request).await.with_context(|| format!("failed to list {}", kind.plural))
 }
 
+/// Of each column, in characters. They only grow, so that a line that is printed below an older one lines up with it.
+#[derive(Clone, Debug, Default)]
+struct Widths(Vec<usize>);
+
+/// Longer than any phase, so that most tables keep their first widths.
+const NARROWEST_PHASE: usize = "Degraded".len();
+
+impl Widths {
+    fn grow(&mut self, columns: &[String], cells: &[String]) {
+        self.0.resize(cells.len(), 0);
+        for ((width, cell), column) in self.0.iter_mut().zip(cells).zip(columns) {
+            let narrowest = if column == "PHASE" { NARROWEST_PHASE } else { 0 };
+            *width = (*width).max(cell.len()).max(narrowest);
+        }
+    }
+}
+
 impl Table {
     /// The head and one line per object, in columns of equal width.
-    fn lines(&self) -> Vec<Line> {
+    fn lines(&self, widths: &mut Widths) -> Vec<Line> {
         let wanted: Vec<usize> = (0..self.column_definitions.len())
             .filter(|&at| self.column_definitions[at].priority == 0)
             .collect();
@@ -77,12 +95,13 @@ impl Table {
             wanted.iter().map(|&at| row.cells.get(at).map(shown).unwrap_or_default()).collect::<Vec<_>>()
         });
         let all: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
-        let width = |column: usize| all.iter().map(|cells| cells[column].len()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..wanted.len()).map(width).collect();
+        for cells in &all {
+            widths.grow(&all[0], cells);
+        }
         let age = all[0].iter().position(|name| name == "AGE");
         all.iter()
             .map(|cells| {
-                let padded = cells.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}   "));
+                let padded = cells.iter().zip(&widths.0).map(|(cell, &width)| format!("{cell:<width$}   "));
                 let lasting = cells.iter().enumerate().filter(|&(at, _)| Some(at) != age);
                 Line {
                     text: padded.collect::<String>().trim_end().to_owned(),
@@ -133,16 +152,37 @@ impl Screen {
 mod tests {
     use super::*;
 
+    fn table(rows: serde_json::Value) -> Table {
+        serde_json::from_value(serde_json::json!({
+            "columnDefinitions": [
+                {"name": "Name", "priority": 0}, {"name": "Phase", "priority": 0},
+                {"name": "Ready", "priority": 0}, {"name": "Url", "priority": 1},
+            ],
+            "rows": rows,
+        }))
+        .unwrap()
+    }
+
+    fn text(table: &Table, widths: &mut Widths) -> Vec<String> {
+        table.lines(widths).into_iter().map(|line| line.text).collect()
+    }
+
     #[test]
     fn columns_line_up_and_wide_ones_are_left_out() {
-        let table: Table = serde_json::from_value(serde_json::json!({
-            "columnDefinitions": [
-                {"name": "Name", "priority": 0}, {"name": "Ready", "priority": 0}, {"name": "Url", "priority": 1},
-            ],
-            "rows": [{"cells": ["chat", 2, "http://chat"], "object": {"metadata": {}}}],
-        }))
-        .unwrap();
-        let lines: Vec<String> = table.lines().into_iter().map(|line| line.text).collect();
-        assert_eq!(lines, ["NAME   READY", "chat   2"]);
+        let one = table(serde_json::json!([
+            {"cells": ["chat", "Ready", 2, "http://chat"], "object": {"metadata": {}}},
+        ]));
+        let lines = text(&one, &mut Widths::default());
+        assert_eq!(lines, ["NAME   PHASE      READY", "chat   Ready      2"]);
+    }
+
+    #[test]
+    fn a_later_frame_lines_up_with_an_earlier_one() {
+        let mut widths = Widths::default();
+        let row = |name: &str| serde_json::json!({"cells": [name, "", 0, ""], "object": {"metadata": {}}});
+        let both = table(serde_json::json!([row("a-long-name"), row("chat")]));
+        text(&both, &mut widths);
+        let later = table(serde_json::json!([row("chat")]));
+        assert_eq!(text(&later, &mut widths)[1], "chat                     0");
     }
 }
