@@ -19,7 +19,7 @@ type Needed = (&'static str, &'static [&'static str]);
 
 const PROGRAMS: &[Needed] = &[("cc", &["gcc", "libc6-dev"]), ("git", &["git"])];
 
-/// For real nodes, which only root can have.
+/// For real nodes.
 const FOR_NODES: &[Needed] = &[
     ("ip", &["iproute2"]),
     // For images.
@@ -31,15 +31,27 @@ const FOR_NODES: &[Needed] = &[
 ];
 
 pub(crate) fn run() -> anyhow::Result<()> {
-    debian_packages()?;
+    prepare()?;
     // Says which Go is needed if there is none, and builds Kubernetes where that has not been done.
     local_cluster::tools::ensure()?;
     local_cluster::tools::ensure_services()?;
-    if has_nodes() {
-        images::ensure_target()?;
+    if local_cluster::real::allowed().is_ok() {
         local_cluster::tools::ensure_nodes()?;
     }
     install_cargo_deny()
+}
+
+/// What builds and tests need beside Rust and Go: Debian packages, and Rust's library for static programs.
+pub(crate) fn prepare() -> anyhow::Result<()> {
+    let has_nodes = local_cluster::real::allowed().is_ok();
+    let missing = missing(has_nodes, is_installed);
+    if !missing.is_empty() {
+        install(&missing, is_root() && is_installed("apt-get"))?;
+    }
+    if has_nodes {
+        images::ensure_target()?;
+    }
+    Ok(())
 }
 
 /// Where `run` has installed it.
@@ -47,26 +59,27 @@ pub(crate) fn cargo_deny() -> anyhow::Result<PathBuf> {
     Ok(cargo_deny_root()?.join("bin/cargo-deny"))
 }
 
-fn debian_packages() -> anyhow::Result<()> {
-    let for_nodes: &[Needed] = if has_nodes() { FOR_NODES } else { &[] };
-    let missing: Vec<&str> = PROGRAMS
+/// The Debian packages of everything that is not there; those of real nodes only where there can be any.
+fn missing(has_nodes: bool, is_installed: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    let for_nodes: &[Needed] = if has_nodes { FOR_NODES } else { &[] };
+    PROGRAMS
         .iter()
         .chain(for_nodes)
         .filter(|(program, _)| !is_installed(program))
         .flat_map(|(_, packages)| *packages)
         .copied()
-        .collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let names = missing.join(" ");
-    if !is_root() || !is_installed("apt-get") {
+        .collect()
+}
+
+fn install(packages: &[&str], may_install: bool) -> anyhow::Result<()> {
+    if !may_install {
+        let names = packages.join(" ");
         bail!(
             "missing Debian packages: {names}; install them, for example with: sudo apt-get install {names}"
         );
     }
     succeed(Command::new("apt-get").arg("update"))?;
-    succeed(Command::new("apt-get").args(["install", "--yes", "--no-install-recommends"]).args(missing))
+    succeed(Command::new("apt-get").args(["install", "--yes", "--no-install-recommends"]).args(packages))
 }
 
 fn install_cargo_deny() -> anyhow::Result<()> {
@@ -88,10 +101,6 @@ fn cargo_deny_root() -> anyhow::Result<PathBuf> {
     Ok(local_cluster::tools::ensure()?.with_file_name(format!("cargo-deny-{CARGO_DENY}")))
 }
 
-fn has_nodes() -> bool {
-    cfg!(target_os = "linux") && is_root()
-}
-
 /// An absolute path stands for itself.
 fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -101,4 +110,32 @@ fn is_installed(program: &str) -> bool {
 fn is_root() -> bool {
     let id = Command::new("id").arg("-u").stderr(Stdio::null()).output();
     id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fresh_machine_with_real_nodes_lacks_everything_and_one_without_only_what_compiles() {
+        let nothing = |_: &str| false;
+        assert_eq!(missing(false, nothing), ["gcc", "libc6-dev", "git"]);
+        let all = missing(true, nothing);
+        for package in ["gcc", "nftables", "iproute2", "musl-tools", "libseccomp-dev"] {
+            assert!(all.contains(&package), "{all:?}");
+        }
+        assert_eq!(missing(true, |_| true), [""; 0]);
+    }
+
+    #[test]
+    fn one_missing_program_asks_for_its_package_alone() {
+        assert_eq!(missing(true, |program| program != "nft"), ["nftables"]);
+        assert_eq!(missing(false, |program| program != "nft"), [""; 0]);
+    }
+
+    #[test]
+    fn who_may_not_install_gets_the_command() {
+        let refused = install(&["gcc", "git"], false).unwrap_err().to_string();
+        assert!(refused.contains("sudo apt-get install gcc git"), "{refused}");
+    }
 }

@@ -1,7 +1,8 @@
-//! `cargo xtask test`: builds the tools and the binaries, then runs every test with cargo's own runner.
+//! `cargo xtask test`: installs what is missing, builds the tools and the binaries, then runs every test with cargo's own
+//! runner.
 
 use crate::{
-    images,
+    images, setup,
     steps::{Steps, build_programs, cargo, succeed},
 };
 
@@ -22,6 +23,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut steps = Steps::default();
+    steps.run("setup", setup::prepare)?;
     steps.run("cluster tools", || Ok(local_cluster::tools::ensure().map(drop)?))?;
     steps.run("services", || Ok(local_cluster::tools::ensure_services().map(drop)?))?;
     steps.run("programs", build_programs)?;
@@ -34,7 +36,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     })?;
     match local_cluster::real::allowed() {
         Ok(()) => {
-            // What is missing and could be installed is no reason to leave them out.
+            // Setup has installed it, or failed.
             local_cluster::real::check()?;
             steps.run("tools of real nodes", || Ok(local_cluster::tools::ensure_nodes().map(drop)?))?;
             steps.run("images", || images::build_dev().map(drop))?;

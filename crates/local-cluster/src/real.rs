@@ -42,7 +42,8 @@ pub(crate) fn node_name(index: u32) -> String {
 
 /// Whether this machine and this user may have real nodes at all.
 pub fn allowed() -> Result<()> {
-    refused(cfg!(target_os = "linux"), rustix::process::geteuid().is_root()).map_or(Ok(()), no_nodes)
+    let is_root = rustix::process::geteuid().is_root();
+    refused(cfg!(target_os = "linux"), is_root, has_capabilities()).map_or(Ok(()), no_nodes)
 }
 
 /// Whether real nodes can be started now; the error says what is missing.
@@ -55,14 +56,31 @@ fn no_nodes(reason: String) -> Result<()> {
     Err(Error::NoRealNodes { reason })
 }
 
-fn refused(is_linux: bool, is_root: bool) -> Option<String> {
-    match (is_linux, is_root) {
-        (true, true) => None,
-        (false, _) => Some("they need Linux; leave --real-nodes out, and nodes are simulated".to_owned()),
-        (true, false) => {
-            Some("they need root, because each is made of namespaces: run the command as root".to_owned())
+fn refused(is_linux: bool, is_root: bool, has_capabilities: bool) -> Option<String> {
+    let reason = match (is_linux, is_root, has_capabilities) {
+        (true, true, true) => return None,
+        (false, _, _) => "they need Linux; leave --real-nodes out, and nodes are simulated",
+        (true, false, _) => "they need root, because each is made of namespaces: run the command as root",
+        (true, true, false) => {
+            "they need the capabilities CAP_SYS_ADMIN and CAP_NET_ADMIN, which this root does not have: run the command \
+             outside of a container, or in a privileged one"
         }
-    }
+    };
+    Some(reason.to_owned())
+}
+
+/// Namespaces, mounts and links need them; root in a container often has neither.
+#[cfg(target_os = "linux")]
+fn has_capabilities() -> bool {
+    use rustix::thread::{CapabilitySet, capabilities};
+
+    let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
+    capabilities(None).is_ok_and(|own| own.effective.contains(needed))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn has_capabilities() -> bool {
+    false
 }
 
 fn missing(is_installed: impl Fn(&str) -> bool) -> Option<String> {
@@ -82,13 +100,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_told_with_the_fix() {
-        assert_eq!((refused(true, true), missing(|_| true)), (None, None));
-        let told = [refused(false, true), refused(true, false), missing(|program| program == "unshare")];
-        let fixes =
-            ["leave --real-nodes out", "run the command as root", "apt-get install iproute2 nftables"];
-        for (told, fix) in told.into_iter().zip(fixes) {
-            assert!(told.as_ref().is_some_and(|told| told.contains(fix)), "{told:?}");
+    fn what_is_missing_is_named_with_the_fix() {
+        assert_eq!((refused(true, true, true), missing(|_| true)), (None, None));
+        let reasons = [
+            (refused(false, true, true), "leave --real-nodes out"),
+            (refused(true, false, false), "run the command as root"),
+            (refused(true, true, false), "CAP_SYS_ADMIN"),
+            (missing(|program| program == "unshare"), "apt-get install iproute2 nftables"),
+        ];
+        for (reason, fix) in reasons {
+            assert!(reason.as_ref().is_some_and(|reason| reason.contains(fix)), "{reason:?}");
         }
     }
 }
