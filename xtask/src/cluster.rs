@@ -8,13 +8,15 @@ mod table;
 mod up;
 
 use anyhow::Context as _;
+use api::controllers::CONTROLLERS;
 use clap::Subcommand;
 
 use crate::dev_cluster::{NAME, running};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Starts a Kubernetes with simulated GPU nodes, the controllers and the samples, and returns when all is Ready
+    /// Starts a Kubernetes with simulated GPU nodes, the controllers and the samples, and returns when all is Ready; or
+    /// installs the controllers into a cluster that exists
     Up(up::UpArgs),
     /// Stops what `up` started and removes everything, also after a crash
     Down,
@@ -39,9 +41,20 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
 }
 
 async fn down() -> anyhow::Result<()> {
+    let existing = local_cluster::running(NAME)?.and_then(|cluster| cluster.spec().existing.clone());
     let there = local_cluster::remove(NAME).await?;
     local_cluster::sweep()?;
-    println!("{}", if there { "stopped and removed" } else { "nothing was running" });
+    match existing {
+        Some(kubeconfig) => {
+            println!("stopped the controllers; the cluster of {} is as it was", kubeconfig.display());
+            println!("to remove from it what `up` installed, and every object of these kinds:");
+            for controller in CONTROLLERS {
+                println!("  kubectl delete -k deploy/{}/base", controller.name);
+            }
+            println!("  kubectl delete -k deploy/namespace && kubectl delete -f deploy/crds");
+        }
+        None => println!("{}", if there { "stopped and removed" } else { "nothing was running" }),
+    }
     Ok(())
 }
 

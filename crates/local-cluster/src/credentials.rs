@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kube::config::Kubeconfig;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -191,11 +192,50 @@ fn write_server_certificate(files: &Credentials, authority: &Authority) -> Resul
     write_secret(&files.server_key(), server.key.as_bytes())
 }
 
+/// Makes the kubeconfig of a cluster that exists the administrator's, with absolute paths, and returns the address of its
+/// API server.
+pub(crate) fn adopt(folder: &Folder, kubeconfig: &Path) -> Result<String> {
+    let read = read_kubeconfig(kubeconfig)?;
+    let text = serde_saphyr::to_string(&read)
+        .map_err(|error| Error::invalid("copy", kubeconfig.display().to_string(), error))?;
+    write_secret(&folder.kubeconfig(), text.as_bytes())?;
+    let cluster = current_cluster(&read, kubeconfig)?;
+    Ok(cluster.server.clone().unwrap_or_default())
+}
+
+/// How a controller reaches the API server of a cluster of this crate.
+pub(crate) fn own_server(folder: &Folder, port: u16) -> Value {
+    server_entry(folder, &on_this_machine(port))
+}
+
+/// How a controller reaches the API server of a cluster that was adopted: as its administrator does.
+pub(crate) fn adopted_server(folder: &Folder) -> Result<Value> {
+    let path = folder.kubeconfig();
+    let cluster = current_cluster(&read_kubeconfig(&path)?, &path)?.clone();
+    serde_json::to_value(cluster).map_err(|error| Error::invalid("read", path.display().to_string(), error))
+}
+
+fn read_kubeconfig(path: &Path) -> Result<Kubeconfig> {
+    Kubeconfig::read_from(path).map_err(|error| Error::invalid("read", path.display().to_string(), error))
+}
+
+/// The cluster that `current-context` leads to.
+fn current_cluster<'a>(kubeconfig: &'a Kubeconfig, path: &Path) -> Result<&'a kube::config::Cluster> {
+    let named = || {
+        let current = kubeconfig.current_context.as_ref()?;
+        let context =
+            kubeconfig.contexts.iter().find(|context| context.name == *current)?.context.as_ref()?;
+        kubeconfig.clusters.iter().find(|cluster| cluster.name == context.cluster)?.cluster.as_ref()
+    };
+    let reason = "its current-context leads to no cluster";
+    named().ok_or_else(|| Error::invalid("use", path.display().to_string(), reason))
+}
+
 /// A kubeconfig whose token is read from a file again and again, so that it can be renewed under a running process.
-pub(crate) fn write_token_kubeconfig(folder: &Folder, component: &str, port: u16) -> Result<PathBuf> {
+pub(crate) fn write_token_kubeconfig(folder: &Folder, component: &str, server: &Value) -> Result<PathBuf> {
     let files = Credentials::of(folder);
     let path = files.kubeconfig(component);
-    write_kubeconfig(&path, folder, &on_this_machine(port), json!({ "tokenFile": files.token(component) }))?;
+    write_login(&path, folder, server, json!({ "tokenFile": files.token(component) }))?;
     Ok(path)
 }
 
@@ -218,17 +258,24 @@ fn certificate_login(pair: &Pair) -> Value {
 }
 
 fn write_kubeconfig(path: &Path, folder: &Folder, server: &str, user: Value) -> Result<()> {
+    write_login(path, folder, &server_entry(folder, server), user)
+}
+
+/// A server with the authority of this cluster.
+fn server_entry(folder: &Folder, server: &str) -> Value {
+    // A file, as in a pod, where its replacement can be noticed.
+    json!({ "server": server, "certificate-authority": Credentials::of(folder).authority() })
+}
+
+/// A kubeconfig with one server and one user.
+fn write_login(path: &Path, folder: &Folder, server: &Value, user: Value) -> Result<()> {
     let name = folder.name();
     let kubeconfig = json!({
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": name,
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-        "clusters": [{"name": name, "cluster": {
-            "server": server,
-            // A file, as in a pod, where its replacement can be noticed.
-            "certificate-authority": Credentials::of(folder).authority(),
-        }}],
+        "clusters": [{"name": name, "cluster": server}],
         "users": [{"name": name, "user": user}],
     });
     let text = serde_saphyr::to_string(&kubeconfig)
@@ -307,6 +354,43 @@ mod tests {
         let kubeconfig = kube::config::Kubeconfig::read_from(folder.kubeconfig()).unwrap();
         let server = kubeconfig.clusters[0].cluster.as_ref().unwrap().server.clone();
         assert_eq!(server.as_deref(), Some("https://127.0.0.1:6443"));
+    }
+
+    #[test]
+    fn a_controller_reaches_an_adopted_cluster_as_its_administrator_does_and_has_no_right_of_it() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::at(root.path().join("own"));
+        fs::create_dir_all(folder.credentials()).unwrap();
+        let given = root.path().join("given");
+        let text = r#"
+current-context: b
+contexts: [{name: a, context: {cluster: a, user: a}}, {name: b, context: {cluster: b, user: b}}]
+clusters:
+- {name: a, cluster: {server: "https://a:1"}}
+- {name: b, cluster: {server: "https://b:2", certificate-authority: ca.crt, tls-server-name: b.example}}
+users: [{name: a, user: {token: wrong}}, {name: b, user: {token: secret}}]
+"#;
+        fs::write(&given, text).unwrap();
+        assert_eq!(adopt(&folder, &given).unwrap(), "https://b:2");
+        let controller =
+            write_token_kubeconfig(&folder, "controller", &adopted_server(&folder).unwrap()).unwrap();
+        let written = fs::read_to_string(&controller).unwrap();
+        assert!(!written.contains("secret"), "{written}");
+        let read = Kubeconfig::read_from(&controller).unwrap();
+        let cluster = current_cluster(&read, &controller).unwrap();
+        assert_eq!(cluster.server.as_deref(), Some("https://b:2"));
+        assert_eq!(cluster.tls_server_name.as_deref(), Some("b.example"));
+        let authority = root.path().join("ca.crt");
+        assert_eq!(cluster.certificate_authority.as_deref(), authority.to_str());
+    }
+
+    #[test]
+    fn a_kubeconfig_that_leads_to_no_cluster_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let given = root.path().join("given");
+        fs::write(&given, "current-context: gone\n").unwrap();
+        let refused = adopt(&Folder::at(root.path().to_owned()), &given).unwrap_err().to_string();
+        assert!(refused.contains("current-context leads to no cluster"), "{refused}");
     }
 
     #[test]

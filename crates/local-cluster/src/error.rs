@@ -20,6 +20,16 @@ pub enum Error {
     #[error("Go {found} is too old: install Go {needed} or newer (https://go.dev/dl)")]
     GoTooOld { found: String, needed: String },
 
+    #[error(
+        "{} has version {found}, and {wanted} is needed: name a folder with {wanted}, or none, and it is built \
+         (unset KUBEBUILDER_ASSETS if that names this one)",
+        path.display()
+    )]
+    WrongVersion { path: PathBuf, found: String, wanted: String },
+
+    #[error("{} holds none of {programs}: name a folder that does, or none, and they are built", folder.display())]
+    NoneGiven { folder: PathBuf, programs: String },
+
     #[error("failed to build {program}; `go build` said:\n{output}")]
     Build { program: String, output: String },
 

@@ -1,6 +1,9 @@
 //! What a cluster is made of. It decides nothing about processes; the supervisor reads it from `spec.json`.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +25,10 @@ const RENEW_TOKENS_AFTER: Duration = Duration::from_mins(48);
 pub struct ClusterSpec {
     /// Names the state folder; several clusters run side by side under different names.
     pub name: String,
+    /// The kubeconfig of a cluster that exists: nothing of Kubernetes is started, only controllers are, and none of the
+    /// other fields but `tools`, for its kubectl, has a meaning.
+    #[serde(default)]
+    pub existing: Option<PathBuf>,
     /// `None` starts etcd and the API server alone: objects are accepted or refused, and nothing else happens to them.
     pub nodes: Option<NodePool>,
     /// Beside the simulated ones.
@@ -100,6 +107,7 @@ impl ClusterSpec {
     pub fn api_only(name: impl Into<String>, tools: impl Into<PathBuf>) -> Self {
         Self {
             name: name.into(),
+            existing: None,
             nodes: None,
             real: None,
             clock: NodeClock::SHORT,
@@ -107,6 +115,11 @@ impl ClusterSpec {
             history: None,
             tools: tools.into(),
         }
+    }
+
+    /// A cluster that exists, for controllers that run on this machine. `tools` is a folder with a kubectl.
+    pub fn existing(name: impl Into<String>, kubeconfig: &Path, tools: impl Into<PathBuf>) -> Self {
+        Self { existing: Some(kubeconfig.to_owned()), ..Self::api_only(name, tools) }
     }
 
     /// A whole control plane with simulated nodes.

@@ -313,15 +313,27 @@ async fn add_controller(supervisor: &Arc<Supervisor>, controller: ControllerProc
     let name = controller.name.clone();
     supervisor.refuse_known(&name)?;
     let folder = supervisor.folder.clone();
-    let kubeconfig = credentials::write_token_kubeconfig(&folder, &name, supervisor.port.number())?;
+    let server = match &supervisor.spec.existing {
+        Some(_) => credentials::adopted_server(&folder)?,
+        None => credentials::own_server(&folder, supervisor.port.number()),
+    };
+    let kubeconfig = credentials::write_token_kubeconfig(&folder, &name, &server)?;
     let renewal = tokens::start(&folder, &controller, supervisor.spec.renew_tokens_after).await?;
     let working_dir = folder.root().to_owned();
     let starts = AtomicU32::new(0);
+    // Controllers of other machines can run in a cluster that exists.
+    let place = match &supervisor.spec.existing {
+        Some(_) => {
+            let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+            format!("{host}-{}-", std::process::id())
+        }
+        None => String::new(),
+    };
     supervisor.start(&name, move || {
         let address = format!("127.0.0.1:{}", free_port()?);
         let ControllerProcess { name, program, args, env, namespace, service_account: _ } = &controller;
         // A process that was killed must not be taken for the one that follows it.
-        let identity = format!("{name}_{}", starts.fetch_add(1, Ordering::Relaxed));
+        let identity = format!("{name}_{place}{}", starts.fetch_add(1, Ordering::Relaxed));
         let mut env = env.clone();
         env.insert("KUBECONFIG".to_owned(), kubeconfig.display().to_string());
         let own = [
@@ -346,6 +358,9 @@ async fn add_controller(supervisor: &Arc<Supervisor>, controller: ControllerProc
 
 async fn renew(supervisor: &Supervisor, renewal: Renewal) -> Result<()> {
     let folder = &supervisor.folder;
+    if supervisor.spec.existing.is_some() {
+        return Err(Error::invalid("renew", "credentials", "they are not those of a cluster started here"));
+    }
     match renewal {
         Renewal::ServerCertificate => credentials::renew_server_certificate(folder),
         Renewal::Authority if supervisor.spec.real.is_some() => {

@@ -4,6 +4,7 @@
 //! `tools/<group>/go.mod` says which modules and versions; there is no Go code of ours. An explicit list of packages is
 //! built, so that nobody waits for a kubelet that nothing here needs.
 
+mod given;
 mod go;
 mod progress;
 
@@ -16,13 +17,17 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::{Error, Result, folder::home_folder, process::write_atomically};
+use given::Version;
 use progress::Progress;
 
 /// Also in `tools/cluster/go.mod`; a test compares them.
 pub const KUBERNETES_VERSION: &str = "v1.36.3";
 
+/// Its kustomize knows everything that `deploy` uses.
+const OLDEST_KUBECTL: Version = Version { major: 1, minor: 30, patch: 0 };
+
 /// Everything that the default environment runs.
-const CLUSTER: Group = Group {
+const CLUSTER: Group<'static> = Group {
     name: "cluster",
     go_mod: include_str!("../tools/cluster/go.mod"),
     go_sum: include_str!("../tools/cluster/go.sum"),
@@ -38,7 +43,7 @@ const CLUSTER: Group = Group {
 };
 
 /// What of Kubernetes itself runs on a real node.
-const KUBELET: Group = Group {
+const KUBELET: Group<'static> = Group {
     name: "kubelet",
     programs: &[
         Program { name: "kube-proxy", package: "k8s.io/kubernetes/cmd/kube-proxy" },
@@ -48,7 +53,7 @@ const KUBELET: Group = Group {
 };
 
 /// What runs the containers of a real node, and gives them addresses.
-const NODE: Group = Group {
+const NODE: Group<'static> = Group {
     name: "node",
     go_mod: include_str!("../tools/node/go.mod"),
     go_sum: include_str!("../tools/node/go.sum"),
@@ -71,7 +76,7 @@ const NODE: Group = Group {
 };
 
 /// What a cluster with real nodes offers them: names and images.
-const ADDONS: Group = Group {
+const ADDONS: Group<'static> = Group {
     name: "addons",
     go_mod: include_str!("../tools/addons/go.mod"),
     go_sum: include_str!("../tools/addons/go.sum"),
@@ -83,7 +88,7 @@ const ADDONS: Group = Group {
 };
 
 /// What is reached over the network: an object store.
-const SERVICES: Group = Group {
+const SERVICES: Group<'static> = Group {
     name: "services",
     go_mod: include_str!("../tools/services/go.mod"),
     go_sum: include_str!("../tools/services/go.sum"),
@@ -92,7 +97,7 @@ const SERVICES: Group = Group {
 };
 
 /// What figures of ours are compared with; only a bench needs it.
-const BENCH: Group = Group {
+const BENCH: Group<'static> = Group {
     name: "bench",
     go_mod: include_str!("../tools/bench/go.mod"),
     go_sum: include_str!("../tools/bench/go.sum"),
@@ -102,12 +107,12 @@ const BENCH: Group = Group {
 
 /// Programs of one Go module graph: they are upgraded and built together.
 #[derive(Debug, Clone, Copy)]
-struct Group {
+struct Group<'a> {
     name: &'static str,
     go_mod: &'static str,
     go_sum: &'static str,
     linkage: Linkage,
-    programs: &'static [Program],
+    programs: &'a [Program],
 }
 
 /// What a program needs to run.
@@ -120,7 +125,7 @@ enum Linkage {
 }
 
 /// A program and the Go package that it is built from.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Program {
     name: &'static str,
     package: &'static str,
@@ -131,6 +136,67 @@ struct Program {
 /// Progress goes to standard error. Blocks; only one process of the user builds at a time.
 pub fn ensure() -> Result<PathBuf> {
     CLUSTER.ensure()
+}
+
+/// As [`ensure`], with the programs that are in a folder already: only the others are built, and Go is needed only for
+/// them.
+pub fn ensure_with(given: &Path) -> Result<PathBuf> {
+    let (there, missing): (Vec<Program>, Vec<Program>) =
+        CLUSTER.programs.iter().partition(|program| given.join(program.name).is_file());
+    if there.is_empty() {
+        let programs = CLUSTER.programs.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
+        return Err(Error::NoneGiven { folder: given.to_owned(), programs });
+    }
+    let given = fs::canonicalize(given).map_err(Error::io("read", given))?;
+    for program in &there {
+        let path = given.join(program.name);
+        let (found, wanted) = (given::version(&path)?, wanted(program));
+        if !found.is_same_minor(wanted) {
+            return Err(Error::WrongVersion { path, found: found.to_string(), wanted: wanted.minor_only() });
+        }
+    }
+    let names =
+        |programs: &[Program]| programs.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
+    eprintln!("uses {} of {}", names(&there), given.display());
+    if missing.is_empty() {
+        return Ok(given);
+    }
+    let built = CLUSTER.ensure_some(&missing)?;
+    let paths = there
+        .iter()
+        .map(|program| given.join(program.name))
+        .chain(missing.iter().map(|program| built.join(program.name)));
+    given::link(&cache()?, &paths.collect::<Vec<_>>())
+}
+
+/// The folder with a `kubectl` that renders the manifests of this project: the one on PATH if it is new enough, or one
+/// that is built.
+pub fn ensure_kubectl(given: Option<&Path>) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = given.map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
+    for folder in folders.filter(|folder| folder.is_absolute() || Some(folder.as_path()) == given) {
+        let kubectl = folder.join("kubectl");
+        if kubectl.is_file() && given::version(&kubectl).is_ok_and(|found| found >= OLDEST_KUBECTL) {
+            return fs::canonicalize(&folder).map_err(Error::io("read", folder));
+        }
+    }
+    let kubectl: Vec<Program> =
+        CLUSTER.programs.iter().filter(|program| program.name == "kubectl").copied().collect();
+    CLUSTER.ensure_some(&kubectl)
+}
+
+/// The version that `go.mod` names for a program of a cluster.
+fn wanted(program: &Program) -> Version {
+    let required = CLUSTER.go_mod.lines().find_map(|line| {
+        let (module, version) = line.strip_prefix("require ")?.split_once(' ')?;
+        program.package.starts_with(module).then_some(version)
+    });
+    Version::in_text(required.unwrap_or_default()).unwrap_or_default()
+}
+
+/// Where built programs are kept.
+fn cache() -> Result<PathBuf> {
+    Ok(home_folder("XDG_CACHE_HOME", ".cache")?.join("ai-controllers/tools"))
 }
 
 /// The folder with the services, as [`ensure`].
@@ -164,10 +230,16 @@ pub fn ensure_bench() -> Result<PathBuf> {
     BENCH.ensure()
 }
 
-impl Group {
+impl Group<'_> {
+    /// The folder with these programs of the group: that of the whole group if it was built before.
+    fn ensure_some(&self, programs: &[Program]) -> Result<PathBuf> {
+        let whole = cache()?.join(format!("{}-{}", self.name, self.fingerprint(&go::find(self.go_mod)?)));
+        if self.is_complete(&whole) { Ok(whole) } else { Group { programs, ..*self }.ensure() }
+    }
+
     fn ensure(&self) -> Result<PathBuf> {
         let go = go::find(self.go_mod)?;
-        let cache = home_folder("XDG_CACHE_HOME", ".cache")?.join("ai-controllers/tools");
+        let cache = cache()?;
         let folder = cache.join(format!("{}-{}", self.name, self.fingerprint(&go)));
         if self.is_complete(&folder) {
             return Ok(folder);
@@ -260,6 +332,59 @@ mod tests {
     #[test]
     fn the_version_is_that_of_the_go_module() {
         assert!(CLUSTER.go_mod.contains(&format!("require k8s.io/kubernetes {KUBERNETES_VERSION} ")));
+    }
+
+    #[test]
+    fn each_program_of_a_cluster_has_a_version_to_compare_with() {
+        for program in CLUSTER.programs {
+            assert!(wanted(program) > Version::default(), "{}", program.name);
+        }
+        let kubernetes = Version::in_text(KUBERNETES_VERSION).unwrap();
+        assert_eq!(CLUSTER.programs.iter().filter(|program| wanted(program) == kubernetes).count(), 4);
+    }
+
+    /// A folder with a script in the place of each of these programs, which prints this version.
+    fn folder_with(programs: &[(&str, &str)]) -> tempfile::TempDir {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let folder = tempfile::tempdir().unwrap();
+        for (name, version) in programs {
+            let path = folder.path().join(name);
+            fs::write(&path, format!("#!/bin/sh\necho '{version}'\n")).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn a_whole_folder_of_the_wanted_minor_version_is_used_as_it_is() {
+        let kubernetes = "Kubernetes v1.36.0";
+        let folder = folder_with(&[
+            ("etcd", "etcd Version: 3.6.1"),
+            ("kubectl", "Client Version: v1.36.9"),
+            ("kube-apiserver", kubernetes),
+            ("kube-controller-manager", kubernetes),
+            ("kube-scheduler", kubernetes),
+            ("kwok", "kwok version v0.8.1 go1.26.0 (linux/amd64)"),
+        ]);
+        assert_eq!(ensure_with(folder.path()).unwrap(), fs::canonicalize(folder.path()).unwrap());
+    }
+
+    #[test]
+    fn another_minor_version_is_refused_with_both_versions_and_the_fix() {
+        let folder =
+            folder_with(&[("etcd", "etcd Version: 3.6.8"), ("kube-apiserver", "Kubernetes v1.33.0")]);
+        let refused = ensure_with(folder.path()).unwrap_err().to_string();
+        for part in ["kube-apiserver has version v1.33.0", "v1.36 is needed", "KUBEBUILDER_ASSETS"] {
+            assert!(refused.contains(part), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_folder_without_any_of_the_programs_is_refused() {
+        let folder = folder_with(&[("etcdctl", "3.6.8")]);
+        let refused = ensure_with(folder.path()).unwrap_err().to_string();
+        assert!(refused.contains("holds none of etcd, kubectl"), "{refused}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! From nothing to Ready: build, start, install, and show how the samples come up.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -42,6 +42,17 @@ pub(crate) struct UpArgs {
     /// Start without the samples
     #[arg(long)]
     no_samples: bool,
+    /// Folder with etcd, kube-apiserver, kubectl and others of the wanted version; what it lacks is built
+    #[arg(long, value_name = "DIR", env = "KUBEBUILDER_ASSETS")]
+    kubernetes: Option<PathBuf>,
+    /// Installs into the cluster of this kubeconfig instead of starting one, and runs the controllers on this machine;
+    /// `down` ends them and leaves that cluster as it is. No samples are applied
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["nodes", "gpus", "products", "real_nodes", "no_samples"]
+    )]
+    kubeconfig: Option<PathBuf>,
 }
 
 pub(super) fn run(args: &UpArgs, runtime: &Runtime) -> anyhow::Result<()> {
@@ -50,14 +61,24 @@ pub(super) fn run(args: &UpArgs, runtime: &Runtime) -> anyhow::Result<()> {
         if args.real_nodes > 0 && nodes != args.real_nodes as usize {
             bail!("the cluster is running with {nodes} real nodes: stop it first with `cargo xtask down`");
         }
+        if let Some(kubeconfig) = &args.kubeconfig {
+            let kubeconfig = kubeconfig.display();
+            bail!("a cluster is running: stop it with `cargo xtask down` before --kubeconfig {kubeconfig}");
+        }
         println!("already running:\n");
         runtime.block_on(status::print(&cluster))?;
         next_steps(&cluster);
         return Ok(());
     }
+    if let Some(kubeconfig) = &args.kubeconfig {
+        return join(kubeconfig, args.kubernetes.as_deref(), runtime);
+    }
     let began = Instant::now();
     build_programs()?;
-    let tools = local_cluster::tools::ensure()?;
+    let tools = match &args.kubernetes {
+        Some(given) => local_cluster::tools::ensure_with(given)?,
+        None => local_cluster::tools::ensure()?,
+    };
     let nodes = NodePool { count: args.nodes, gpus: args.gpus, products: args.products.clone() };
     let mut spec = ClusterSpec::simulated(NAME, tools, nodes).with_clock(NodeClock::REAL);
     let mut images = None;
@@ -88,6 +109,46 @@ pub(super) fn run(args: &UpArgs, runtime: &Runtime) -> anyhow::Result<()> {
     let resident = runtime.block_on(cluster.status())?.resident_bytes();
     println!("\n{:.1} s in all, {} resident", began.elapsed().as_secs_f32(), status::mebibytes(resident));
     outcome
+}
+
+/// Installs into a cluster that exists, and leaves the controllers running on this machine.
+fn join(kubeconfig: &Path, kubernetes: Option<&Path>, runtime: &Runtime) -> anyhow::Result<()> {
+    let kubeconfig = kubeconfig
+        .canonicalize()
+        .with_context(|| format!("failed to read kubeconfig {}", kubeconfig.display()))?;
+    build_programs()?;
+    let spec = ClusterSpec::existing(NAME, &kubeconfig, local_cluster::tools::ensure_kubectl(kubernetes)?);
+    let deploy = workspace().join("deploy");
+    let joined = async {
+        let mut cluster = Cluster::start(spec, &local_cluster::sibling_binary("local-cluster")?).await?;
+        println!("installs into the cluster of {}", kubeconfig.display());
+        cluster.install_shared(&deploy).await?;
+        println!("  CRDs and the namespace ai-system");
+        for controller in CONTROLLERS {
+            cluster.start_controller(&Controller::new(controller.name, &deploy)?).await?;
+            println!("  {}: account, rights and policies; it runs on this machine", controller.name);
+        }
+        cluster.detach().await?;
+        anyhow::Ok(cluster)
+    };
+    let joined = async {
+        tokio::select! {
+            joined = joined => joined.map(Some),
+            interrupted = tokio::signal::ctrl_c() => interrupted.map(|()| None).context("failed to wait for Ctrl-C"),
+        }
+    };
+    let Some(cluster) = runtime.block_on(joined)? else {
+        bail!("interrupted: the controllers are stopped, and what was installed is left in the cluster");
+    };
+    println!("\nnext:");
+    println!("  export KUBECONFIG={}", kubeconfig.display());
+    println!(
+        "  kubectl apply -f deploy/samples/aiinference.yaml   # its pods pull images and want GPUs of type A100"
+    );
+    println!("  cargo xtask status         # the controllers, and the folder of their logs");
+    println!("  cargo xtask down           # stops them; the cluster keeps what was installed");
+    drop(cluster);
+    Ok(())
 }
 
 /// Starts everything. The cluster is kept even if samples do not become Ready, so that one can see why.

@@ -58,6 +58,9 @@ pub(super) async fn cluster(supervisor: &Supervisor) -> Result<()> {
 
 async fn in_order(supervisor: &Supervisor) -> Result<()> {
     let Supervisor { folder, spec, launcher, port, .. } = supervisor;
+    if let Some(kubeconfig) = &spec.existing {
+        return reach_existing(folder, kubeconfig).await;
+    }
     write(&folder.audit_policy(), AUDIT_POLICY)?;
     write(&folder.stages(), &simulation::stages())?;
     credentials::create(folder, port.number())?;
@@ -102,6 +105,15 @@ async fn in_order(supervisor: &Supervisor) -> Result<()> {
         Some(real) => unless_one_ends(supervisor, real_nodes_ready(&client, real)).await,
         None => Ok(()),
     }
+}
+
+/// Whether the cluster answers to this kubeconfig, of which a copy is kept for as long as controllers run.
+async fn reach_existing(folder: &Folder, kubeconfig: &Path) -> Result<()> {
+    let server = credentials::adopt(folder, kubeconfig)?;
+    let client = admin_client(folder).await?;
+    // Whoever may log in may ask for it.
+    client.apiserver_version().await.map_err(Error::api("reach", server))?;
+    Ok(())
 }
 
 /// The network of real nodes, once the hub says that it is there.
