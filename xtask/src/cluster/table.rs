@@ -71,15 +71,11 @@ async fn fetch(client: &Client, kind: &ApiResource) -> anyhow::Result<Table> {
 #[derive(Clone, Debug, Default)]
 struct Widths(Vec<usize>);
 
-/// Longer than any phase, so that most tables keep their first widths.
-const NARROWEST_PHASE: usize = "Degraded".len();
-
 impl Widths {
-    fn grow(&mut self, columns: &[String], cells: &[String]) {
+    fn grow(&mut self, cells: &[String]) {
         self.0.resize(cells.len(), 0);
-        for ((width, cell), column) in self.0.iter_mut().zip(cells).zip(columns) {
-            let narrowest = if column == "PHASE" { NARROWEST_PHASE } else { 0 };
-            *width = (*width).max(cell.len()).max(narrowest);
+        for (width, cell) in self.0.iter_mut().zip(cells) {
+            *width = (*width).max(cell.len());
         }
     }
 }
@@ -96,7 +92,7 @@ impl Table {
         });
         let all: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
         for cells in &all {
-            widths.grow(&all[0], cells);
+            widths.grow(cells);
         }
         let age = all[0].iter().position(|name| name == "AGE");
         all.iter()
@@ -173,7 +169,7 @@ mod tests {
             {"cells": ["chat", "Ready", 2, "http://chat"], "object": {"metadata": {}}},
         ]));
         let lines = text(&one, &mut Widths::default());
-        assert_eq!(lines, ["NAME   PHASE      READY", "chat   Ready      2"]);
+        assert_eq!(lines, ["NAME   PHASE   READY", "chat   Ready   2"]);
     }
 
     #[test]
@@ -183,6 +179,6 @@ mod tests {
         let both = table(serde_json::json!([row("a-long-name"), row("chat")]));
         text(&both, &mut widths);
         let later = table(serde_json::json!([row("chat")]));
-        assert_eq!(text(&later, &mut widths)[1], "chat                     0");
+        assert_eq!(text(&later, &mut widths)[1], "chat                  0");
     }
 }
