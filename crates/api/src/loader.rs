@@ -45,7 +45,7 @@ pub fn patience(patience: Duration, timeout: Duration) -> Duration {
 
 /// After how long a run of the loader that still meets the fault of the run before has ended. `value`: seconds that a
 /// variable is set to, if it is set.
-pub fn gives_up_within(value: impl Fn(&str) -> Option<u64>) -> Duration {
+pub fn stall_timeout(value: impl Fn(&str) -> Option<u64>) -> Duration {
     let [timeout, waits, stall] = [TIMEOUT, PATIENCE, STALL]
         .map(|setting| Duration::from_secs(value(setting.variable).unwrap_or(setting.default)));
     // The patience may end within a wait, after which there is one more request.
@@ -107,7 +107,7 @@ mod tests {
     fn a_loader_gives_up_after_its_patience_one_more_wait_and_one_more_request() {
         let within = |set: &[(&str, u64)]| {
             let value = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
-            gives_up_within(value).as_secs()
+            stall_timeout(value).as_secs()
         };
         assert_eq!(within(&[]), 180 + 30 + 30 + 10);
         assert_eq!(within(&[("TRANSFER_PATIENCE_SECONDS", 600)]), 600 + 30 + 30 + 10);

@@ -1,7 +1,7 @@
-//! Carries out what was planned, in a fixed order. Decides only when to look again after a contested write or a read log.
+//! Applies a plan in a fixed order. It only decides when to reconcile again after a contested write or a log read.
 //!
-//! Pods leave lost nodes first: no spec, child or status that fails may keep a service on a dead node, and neither may
-//! hold up the other. Then children, deletions, status, events and logs; the first failure ends this order.
+//! Pods on lost nodes are deleted first and independently of the rest. Then children, deletions, status, events and logs;
+//! the first failure ends this sequence.
 
 use std::time::Duration;
 
@@ -18,32 +18,32 @@ use workload::crashes::Reading;
 
 use crate::{
     Context,
-    plan::{Child, Leaving, Plan},
+    plan::{Child, Plan, PodDeletion},
 };
 
-/// How a plan ended.
+/// The outcome of a plan.
 #[derive(Debug)]
 pub(crate) enum Applied {
     All {
         requeue_after: Option<Duration>,
     },
-    /// A child was refused, or a deletion; nothing after it was tried.
+    /// The write of a child or a deletion was refused; the steps after it were skipped.
     Refused(Refusal),
 }
 
-/// Deletes pods of lost nodes; the failure of one holds up no other. What is refused is returned.
-pub(crate) async fn leave(
+/// Deletes pods on lost nodes. All deletions are attempted; the first refusal is returned.
+pub(crate) async fn delete_stranded(
     ctx: &Context,
     model: &AIInference,
-    leaving: Vec<Leaving>,
+    deletions: Vec<PodDeletion>,
     now: Timestamp,
 ) -> Result<Option<Refusal>, ApplyError> {
     let mut failed = None;
-    for Leaving { pod, departure, note } in leaving {
+    for PodDeletion { pod, migration, note } in deletions {
         match ctx.pods.delete(&pod).await {
             Ok(()) => {
-                // At once: the write of the status may meet a conflict, and this process may end before it.
-                ctx.departures.note(model.metadata.uid.as_deref().unwrap_or_default(), departure);
+                // Recorded before the status write, which may fail with a conflict.
+                ctx.migrations.note(model.metadata.uid.as_deref().unwrap_or_default(), migration);
                 ctx.recorder.publish(model, &note, now).await;
             }
             Err(error) => failed = failed.or(Some(error)),
@@ -58,9 +58,9 @@ pub(crate) async fn apply(
     plan: Plan,
     now: Timestamp,
 ) -> Result<Applied, ApplyError> {
-    let Plan { children, deletions, status, events, logs, lasting: _, mut requeue_after } = plan;
+    let Plan { children, deletions, status, events, logs, facts: _, mut requeue_after } = plan;
     let mut notes = Vec::new();
-    // Children before the status: if one fails, the status is not written and so never claims what did not happen.
+    // Children before the status: after a failure the status is not written, so it never reports what did not happen.
     for child in &children {
         match apply_child(ctx, child).await {
             Ok(Written::Contested(contest)) => {
@@ -80,15 +80,15 @@ pub(crate) async fn apply(
         }
     }
     ctx.writer.apply_status(&ctx.models, model, &status).await?;
-    // Events last: they say what the status says already.
+    // After the status, which has the same content.
     for note in events.iter().chain(&notes) {
         ctx.recorder.publish(model, note, now).await;
     }
-    // Logs after everything that must not wait for a node.
+    // Last, because a request to a kubelet may be slow.
     for log in &logs {
         let namespace = model.metadata.namespace.as_deref().unwrap_or_default();
         let tail = ctx.logs.end_of(namespace, &log.pod, &log.container, log.previous).await;
-        // What was noted of a pod that has left meanwhile would never be forgotten.
+        // An entry for a pod that was deleted meanwhile would never be removed.
         let known = ctx.pods.get(&Key::new(namespace, &log.pod));
         if known.is_none_or(|pod| pod.uid() != log.uid) {
             continue;

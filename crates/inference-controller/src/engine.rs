@@ -1,29 +1,29 @@
-//! What each engine needs: image, arguments, ports, probes, metrics, drain. ARCHITECTURE.md lists what else knows engines.
+//! The table of engines: image, arguments, ports, probes, metrics, drain. ARCHITECTURE.md lists the other engine-specific files.
 //!
-//! Pods keep the template that they were first rendered with, so a row may be edited: it changes what is rendered for new
-//! and changed specs. Give it a new id then, which users see in `status.resolved.profile`.
+//! A change of a row affects only new and changed specs, because existing pod templates are pinned. A changed row needs a
+//! new id, which `status.resolved.profile` shows.
 
 use api::aiinference::Engine;
 
-/// Where the weights are, in every pod.
+/// Mount path of the model volume in every pod.
 pub(crate) const MODEL_PATH: &str = "/models";
-/// Where the engines serve, whatever their own default is.
+/// Port of every engine's HTTP API.
 pub(crate) const HTTP_PORT: i32 = 8000;
-/// Home of the user, and root of every cache: images assume a root user's home.
+/// Home directory and parent of all caches; the images' defaults are writable only for root.
 pub(crate) const HOME: &str = "/home/engine";
 
-/// How one engine is run.
+/// The settings of one engine.
 #[derive(Debug)]
 pub(crate) struct Profile {
     /// Shown in `status.resolved.profile`.
     pub(crate) id: &'static str,
     pub(crate) image: &'static str,
-    /// The first one is `http`.
+    /// The first port is `http`.
     pub(crate) ports: &'static [Port],
     pub(crate) health: Health,
     pub(crate) metrics: Metrics,
     pub(crate) drain: Drain,
-    /// Environment beside HOME and USER; users may override it.
+    /// Environment in addition to HOME and USER; users may override it.
     pub(crate) env: &'static [(&'static str, &'static str)],
     arguments: fn(&Invocation<'_>) -> Vec<String>,
 }
@@ -34,37 +34,36 @@ pub(crate) struct Port {
     pub(crate) number: i32,
 }
 
-/// Paths on `http`. None of them asks for the user's API key, and none is answered before the model is loaded, except
-/// a liveness path that has its own meaning.
+/// Paths on `http` that need no API key. `ready` succeeds only after the model is loaded.
 #[derive(Debug)]
 pub(crate) struct Health {
     pub(crate) ready: &'static str,
     pub(crate) live: &'static str,
 }
 
-/// Where Prometheus finds the metrics.
+/// Port and path of the metrics.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     pub(crate) port: i32,
     pub(crate) path: &'static str,
 }
 
-/// How the engine finishes requests in flight after SIGTERM.
+/// Completion of running requests after SIGTERM.
 #[derive(Debug)]
 pub(crate) struct Drain {
-    /// Longest time that the engine itself takes after SIGTERM.
+    /// Maximum duration of the engine's own drain.
     pub(crate) seconds: i64,
 }
 
-/// What the arguments depend on.
+/// Inputs of the arguments.
 #[derive(Debug)]
 pub(crate) struct Invocation<'a> {
-    /// Where the weights are in the pod.
+    /// Path of the weights in the pod.
     pub(crate) model_path: &'a str,
     pub(crate) served_model_name: &'a str,
     /// The image's tag, if it is a version such as `v0.17.1`.
     pub(crate) version: Option<(u32, u32)>,
-    /// At least 1: an engine on the CPU also runs one worker.
+    /// At least 1, also on the CPU.
     pub(crate) shards: i32,
     /// Derived from the object's uid; see `plan::pod::engine`.
     pub(crate) closed_key: &'a str,
@@ -84,18 +83,18 @@ static VLLM: Profile = Profile {
         ("TORCHINDUCTOR_CACHE_DIR", "/home/engine/torchinductor"),
         ("TRITON_CACHE_DIR", "/home/engine/triton"),
         ("XDG_CACHE_HOME", "/home/engine/cache"),
-        // The model is in place: nothing is looked up on a hub, and no usage is reported.
+        // The model is local: no requests to a hub, and no usage reports.
         ("HF_HUB_OFFLINE", "1"),
         ("VLLM_NO_USAGE_STATS", "1"),
         ("DO_NOT_TRACK", "1"),
-        // Sockets and compiled headers; /tmp of an image may be read-only.
+        // For sockets and compiled headers; /tmp of an image may be read-only.
         ("TMPDIR", HOME),
     ],
     arguments: |with| {
         // The image runs `vllm serve`, whose first argument is the model.
         let mut arguments = vec![with.model_path.to_owned()];
         let is_at_least = |version| with.version.is_none_or(|given| given >= version);
-        // Both flags came with 0.18; an older release refuses to start with them.
+        // Both flags exist since 0.18; older releases refuse to start with them.
         let drains = is_at_least((0, 18));
         if drains {
             // Probes and scrapes would fill the log.
@@ -128,7 +127,7 @@ static TRITON: Profile = Profile {
         ("DO_NOT_TRACK", "1"),
     ],
     arguments: |with| {
-        // Models are named by the folders of the repository, and their GPUs by their own configuration.
+        // The folders of the repository name the models, whose own configuration selects GPUs.
         let mut arguments = vec!["tritonserver".to_owned()];
         arguments.extend_from_slice(with.users);
         // Every pod of the cluster reaches the server. Without the key these interfaces load code, read shared memory
@@ -155,7 +154,7 @@ static TGI: Profile = Profile {
     health: Health { ready: "/health", live: "/health" },
     metrics: Metrics { port: HTTP_PORT, path: "/metrics" },
     drain: Drain { seconds: 90 },
-    // The image points all of them at /data, which only root may write.
+    // The image's defaults are below /data, which is writable only for root.
     env: &[
         ("HF_HOME", "/home/engine/huggingface"),
         ("HUGGINGFACE_HUB_CACHE", "/home/engine/huggingface"),
@@ -165,7 +164,7 @@ static TGI: Profile = Profile {
         ("USAGE_STATS", "off"),
     ],
     arguments: |with| {
-        // clap refuses a flag that comes twice, and the image's own default port is 80.
+        // clap refuses repeated flags, and the image's default port is 80.
         let mut arguments = with.users.to_vec();
         arguments.extend([
             format!("--model-id={}", with.model_path),
@@ -183,7 +182,7 @@ const HTTP: Port = Port { name: "http", number: HTTP_PORT };
 const CLOSED_HEADER: &str = "x-closed";
 
 impl Profile {
-    /// What a pod that is rendered for the first time gets.
+    /// The profile of newly rendered pods.
     pub(crate) fn newest(engine: Engine) -> &'static Profile {
         match engine {
             Engine::Vllm => &VLLM,
@@ -192,13 +191,13 @@ impl Profile {
         }
     }
 
-    /// The whole command line; the controller's flags come last, so that they win where an engine takes the last one.
+    /// The command line. The controller's flags come last, because engines use the last one of repeated flags.
     pub(crate) fn arguments(&self, invocation: &Invocation<'_>) -> Vec<String> {
         (self.arguments)(invocation)
     }
 }
 
-/// Major and minor version in the tag of an image (`repository:v0.17.1-cu124`), if there is one.
+/// Major and minor version from the tag of an image (`repository:v0.17.1-cu124`).
 pub(crate) fn version_of(image: &str) -> Option<(u32, u32)> {
     let (_, tag) = image.split('@').next()?.rsplit_once(':')?;
     let mut numbers = tag.trim_start_matches('v').split(|c: char| !c.is_ascii_digit());
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_vllm_gets_no_flag_that_it_does_not_know() {
+    fn an_old_vllm_gets_no_flag_that_it_does_not_support() {
         let has_drain = |image: &str| {
             arguments(Engine::Vllm, image, &[])
                 .iter()
@@ -253,7 +252,7 @@ mod tests {
         };
         assert!(!has_drain("vllm/vllm-openai:v0.17.1"));
         assert!(has_drain("vllm/vllm-openai:v0.18.0"));
-        assert!(has_drain("registry:5000/mine@sha256:00"), "an unknown version is taken for a new one");
+        assert!(has_drain("registry:5000/mine@sha256:00"), "an unknown version counts as new");
     }
 
     #[test]

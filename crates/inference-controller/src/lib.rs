@@ -1,16 +1,15 @@
-//! Runs model servers: turns an AIInference into a Deployment, a Service and a truthful status.
+//! Controller of AIInference: creates a Deployment, a Service, a ConfigMap and a PodDisruptionBudget, and reports the status.
 //!
 //! ```text
-//!  AIInference ──┐            ┌─▶ leave ─▶ pods of lost nodes are deleted
+//!  AIInference ──┐            ┌─▶ delete pods on lost nodes
 //!  children, pods┼▶ observe ──┤
 //!  nodes, claims ┘   caches   └─▶ validate → plan → apply ─▶ ConfigMap, Deployment, Service, PodDisruptionBudget
 //!                                   pure     pure    I/O  ─▶ status, events
 //! ```
 //!
-//! `observe` reads caches and sends nothing, `validate` and `plan` are pure, `apply` carries out and decides nothing.
-//! What a pod of each engine looks like is one table, in `engine`. No other controller is called: the loader and the
-//! engine are seen through their pods. What no object can decide alone, how many pods may leave lost nodes at a time, is
-//! in `workload::pace`.
+//! `observe` only reads caches, `validate` and `plan` are pure, `apply` sends requests and decides nothing. `engine` has one
+//! table row per engine. The state of the loader and the engine comes from the pod's status. `workload::pace` limits, over
+//! all objects, how many pods on lost nodes are deleted at a time.
 
 #![forbid(unsafe_code)]
 
@@ -43,22 +42,22 @@ use runtime::{
 use workload::{
     claim::ClaimView,
     crashes::Crashes,
-    departures::Departures,
     deployment::{DeploymentView, RenderedDeployment, ReplicaSetView},
     event::{ATTACH_FAILURES, EventView, MOUNT_FAILURES},
-    lasting::Lasting,
-    node::{Losses, NodeView},
+    facts::FactTimes,
+    migrations::Migrations,
+    node::{NodeLosses, NodeView},
     pace::{Allowance, Pace},
     pod::{FAILED, PodView, UNFINISHED},
 };
 
 use crate::{
-    apply::{Applied, apply, leave},
+    apply::{Applied, apply, delete_stranded},
     observe::{
-        Observed, claim_key, count_managed, follow, follow_crashes, keys_by_instance, keys_of_event,
-        keys_on_lost, observe,
+        Observed, claim_key, count_managed, keys_by_instance, keys_of_event, keys_on_lost, observe,
+        track_crashes, track_losses,
     },
-    plan::{Defaults, Plan, due, leaving, plan, refused, rejected, runs, takes_back},
+    plan::{Defaults, Plan, due, has_pods, plan, pod_deletions, refused, rejected, restores_older},
     validate::{Invalid, OwnAccount, ValidInference, validate},
 };
 
@@ -70,7 +69,7 @@ mod observe;
 mod plan;
 mod validate;
 
-/// Field manager, name of the Lease and value of the managed-by label.
+/// Field manager, name of the Lease and value of the label `app.kubernetes.io/managed-by`.
 pub const NAME: &str = "inference-controller";
 
 pub const IDENTITY: Identity =
@@ -86,58 +85,58 @@ pub struct Args {
     pub inference: InferenceArgs,
 }
 
-/// Defaults of this release. What runs already keeps those that it was first rendered with.
+/// Defaults of this release. Existing pod templates keep the defaults that they were rendered with.
 #[derive(clap::Args, Clone, Debug)]
 pub struct InferenceArgs {
     /// Image that copies a model into a pod before the engine starts
     #[arg(long, default_value_t = MODEL_TRANSFER.image(env!("CARGO_PKG_VERSION")))]
     pub loader_image: String,
 
-    /// Image of vLLM; default: the one that this release was made for
+    /// Image of vLLM [default: the version this release was tested with]
     #[arg(long)]
     pub vllm_image: Option<String>,
 
-    /// Image of Triton; default: the one that this release was made for
+    /// Image of Triton [default: the version this release was tested with]
     #[arg(long)]
     pub triton_image: Option<String>,
 
-    /// Image of TGI; default: the one that this release was made for
+    /// Image of TGI [default: the version this release was tested with]
     #[arg(long)]
     pub tgi_image: Option<String>,
 
-    /// Service account of this process, as which no engine may run; default: none is refused
+    /// Service account of this process; engines must not use it [default: no account is refused]
     #[arg(long, env = "POD_SERVICE_ACCOUNT")]
     pub own_service_account: Option<String>,
 
-    /// Namespace of that service account
+    /// Namespace of the service account of this process
     #[arg(long, env = "POD_NAMESPACE")]
     pub own_namespace: Option<String>,
 }
 
-/// A child of an AIInference, by a view of it.
-type Own<V> = Kept<V, AIInference>;
+/// A view of a child of an AIInference.
+type Child<V> = Kept<V, AIInference>;
 
-/// What every reconcile has at hand.
+/// Shared by all reconciles.
 pub(crate) struct Context {
     pub(crate) models: Cache<AIInference>,
-    pub(crate) config_maps: Children<Own<Metadata<ConfigMap>>, ConfigMap>,
-    pub(crate) deployments: Children<Own<DeploymentView>, RenderedDeployment>,
-    pub(crate) services: Children<Own<Metadata<Service>>, Service>,
-    pub(crate) budgets: Children<Own<Metadata<PodDisruptionBudget>>, PodDisruptionBudget>,
+    pub(crate) config_maps: Children<Child<Metadata<ConfigMap>>, ConfigMap>,
+    pub(crate) deployments: Children<Child<DeploymentView>, RenderedDeployment>,
+    pub(crate) services: Children<Child<Metadata<Service>>, Service>,
+    pub(crate) budgets: Children<Child<Metadata<PodDisruptionBudget>>, PodDisruptionBudget>,
     pub(crate) replica_sets: Cache<ReplicaSetView>,
-    /// Of every owner, since all hold something of their nodes.
+    /// Pods of every owner, because all use resources of their nodes.
     pub(crate) pods: Children<PodView, Pod>,
-    /// Managed pods that kubelets have ended.
+    /// Managed pods with phase Failed.
     pub(crate) failed_pods: Cache<PodView>,
     pub(crate) claims: Cache<ClaimView>,
     pub(crate) attach_failures: Cache<EventView>,
     pub(crate) mount_failures: Cache<EventView>,
-    /// None in a process that may see one namespace alone: then no pod leaves a lost node, and no GPU is counted.
+    /// `None` if the process is confined to one namespace: pods on lost nodes are not replaced then, and GPUs not counted.
     pub(crate) nodes: Option<Cache<NodeView>>,
-    pub(crate) losses: Arc<Mutex<Losses>>,
+    pub(crate) losses: Arc<Mutex<NodeLosses>>,
     pub(crate) pace: Pace,
-    pub(crate) departures: Departures,
-    pub(crate) lasting: Lasting,
+    pub(crate) migrations: Migrations,
+    pub(crate) fact_times: FactTimes,
     pub(crate) logs: Logs,
     pub(crate) crashes: Arc<Crashes>,
     pub(crate) writer: Writer,
@@ -146,37 +145,37 @@ pub(crate) struct Context {
     pub(crate) own_account: OwnAccount,
 }
 
-/// Names what is watched and what runs for it.
+/// Declares the watches and starts the controller.
 pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
-    let ours = format!("{}={NAME},{}={}", labels::MANAGED_BY, labels::NAME, names::KIND);
+    let managed = format!("{}={NAME},{}={}", labels::MANAGED_BY, labels::NAME, names::KIND);
     let nodes = (!process.is_confined()).then(|| process.watch_cluster("Node"));
-    let sees_nodes = nodes.is_some();
+    let watches_nodes = nodes.is_some();
     let models = process.watch("AIInference");
     let writer = process.writer(&models);
     let pods = writer.of(process.watch_selected("Pod", UNFINISHED));
     let ctx = Arc::new(Context {
         models,
-        config_maps: writer.of(process.watch_labelled("ConfigMap", &ours)),
-        deployments: writer.of(process.watch_labelled("Deployment", &ours)),
-        services: writer.of(process.watch_labelled("Service", &ours)),
-        budgets: writer.of(process.watch_labelled("PodDisruptionBudget", &ours)),
-        replica_sets: process.watch_labelled("ReplicaSet", &ours),
-        crashes: follow_crashes(&pods),
+        config_maps: writer.of(process.watch_labelled("ConfigMap", &managed)),
+        deployments: writer.of(process.watch_labelled("Deployment", &managed)),
+        services: writer.of(process.watch_labelled("Service", &managed)),
+        budgets: writer.of(process.watch_labelled("PodDisruptionBudget", &managed)),
+        replica_sets: process.watch_labelled("ReplicaSet", &managed),
+        crashes: track_crashes(&pods),
         pods,
-        failed_pods: process.watch_matching("FailedPod", &ours, FAILED),
+        failed_pods: process.watch_matching("FailedPod", &managed, FAILED),
         claims: process.watch("PersistentVolumeClaim"),
         attach_failures: process.watch_selected("Event", ATTACH_FAILURES),
         mount_failures: process.watch_selected("MountEvent", MOUNT_FAILURES),
-        losses: nodes.as_ref().map(follow).unwrap_or_default(),
+        losses: nodes.as_ref().map(track_losses).unwrap_or_default(),
         nodes,
         pace: Pace::default(),
-        departures: Departures::default(),
-        lasting: Lasting::default(),
+        migrations: Migrations::default(),
+        fact_times: FactTimes::default(),
         logs: process.logs(),
         writer,
         recorder: process.recorder(),
         own_account: OwnAccount::of(&args),
-        defaults: Defaults::new(args, sees_nodes, process.refusal_retry_period()),
+        defaults: Defaults::new(args, watches_nodes, process.refusal_retry_period()),
     });
     metrics::export(process, &ctx.models, &ctx.pods);
     let readers = Referrers::of(&ctx.models, claim_key);
@@ -204,53 +203,54 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
     })
 }
 
-/// Observe, leave lost nodes, validate, plan, apply.
+/// Observes, deletes pods on lost nodes, validates, plans, applies.
 async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Result<Next, ApplyError> {
     if model.metadata.deletion_timestamp.is_some() {
-        // Its children go with it, by their owner references; to repair them now would bring them back.
+        // The garbage collector deletes the children; applying them now would create them again.
         return Ok(Next::Done);
     }
     let mut observed = observe(ctx, Arc::clone(&model), now);
     if is_behind(&observed) {
-        // Another process has rendered a newer spec, and the watch of this one is late. Or the annotation was written by
-        // hand, and is repaired like any other field. The API server knows which.
+        // Either this process's watch is late and another process has applied a newer spec, or the annotation was edited by
+        // hand and must be repaired. The API server's version of the object decides.
         if !ctx.writer.is_newest(&ctx.models, &model).await? {
             return Ok(Next::After(LOOK_AGAIN_AT_ROOT));
         }
     }
-    // The one decision that no object can make alone: how many pods may leave lost nodes at a time. They leave whatever
-    // becomes of the spec and the children.
+    // The limit applies to all objects of the process. Neither an invalid spec nor a refused child delays these deletions.
     let allowance = ctx.pace.allow(&due(&observed, now), || count_managed(&ctx.pods), now);
-    let leaving = leaving(&observed, &allowance, now);
-    let mut left = Ok(None);
-    if !leaving.is_empty() {
-        left = leave(ctx, &model, leaving, now).await;
-        // What is planned speaks of what is there now.
+    let deletions = pod_deletions(&observed, &allowance, now);
+    let mut deleted = Ok(None);
+    if !deletions.is_empty() {
+        deleted = delete_stranded(ctx, &model, deletions, now).await;
+        // The plan must not include the deleted pods.
         observed = observe(ctx, Arc::clone(&model), now);
     }
     let valid = validate(&model)
-        .and_then(|valid| ctx.own_account.is_not_that_of(valid))
+        .and_then(|valid| ctx.own_account.is_not_used_by(valid))
         .and_then(|valid| unless_newly_refused(valid, &observed));
     let applied = match &valid {
-        // The annotation `refresh` asks for another template, and changes no generation.
-        Ok(valid) if takes_back(valid, &observed) && !ctx.writer.is_newest(&ctx.models, &model).await? => {
-            left?;
+        // The annotation `refresh` changes the template without a new generation.
+        Ok(valid)
+            if restores_older(valid, &observed) && !ctx.writer.is_newest(&ctx.models, &model).await? =>
+        {
+            deleted?;
             return Ok(Next::After(LOOK_AGAIN_AT_ROOT));
         }
         Ok(valid) => {
-            let refusal = left.as_ref().ok().and_then(Option::as_ref);
+            let refusal = deleted.as_ref().ok().and_then(Option::as_ref);
             carry_out(ctx, valid, &observed, &allowance, refusal, now).await?
         }
         Err(invalid) => apply(ctx, &model, rejected(invalid, &observed, &allowance, now), now).await?,
     };
-    left?;
+    deleted?;
     Ok(match applied {
         Applied::All { requeue_after: Some(wait) } => Next::After(wait),
         Applied::All { requeue_after: None } | Applied::Refused(_) => Next::Done,
     })
 }
 
-/// `refusal`: of the deletion of a pod; it is reported like that of a child, and holds up no child.
+/// `refusal`: the refused deletion of a pod. It is reported like the refusal of a child; children are applied anyway.
 async fn carry_out(
     ctx: &Context,
     valid: &ValidInference,
@@ -261,7 +261,7 @@ async fn carry_out(
 ) -> Result<Applied, ApplyError> {
     let refused = |refusal| refused(refusal, valid, observed, allowance, &ctx.defaults, now);
     let mut plan = plan(valid, observed, allowance, &ctx.defaults, now);
-    ctx.lasting.note(&valid.owner.uid, &plan.lasting, now);
+    ctx.fact_times.note(&valid.owner.uid, &plan.facts, now);
     if let Some(refusal) = refusal {
         plan = Plan { children: plan.children, deletions: plan.deletions, ..refused(refusal) };
     }
@@ -271,20 +271,20 @@ async fn carry_out(
     }
 }
 
-/// For the watch of AIInferences to catch up.
+/// Time for the watch of AIInferences to catch up.
 const LOOK_AGAIN_AT_ROOT: Duration = Duration::from_secs(1);
 
-/// Whether the Deployment says that it was rendered for a later spec than the one that is known.
+/// Whether the Deployment was rendered for a newer spec than the cached one.
 fn is_behind(observed: &Observed) -> bool {
     let rendered =
         observed.deployment.as_ref().and_then(|deployment| deployment.generation.as_deref()?.parse().ok());
     rendered > observed.model.metadata.generation
 }
 
-/// What this release refuses and an earlier one accepted is refused only to pods that do not run yet.
+/// A flag that an earlier release accepted is refused only if no pods run with it.
 fn unless_newly_refused(valid: ValidInference, observed: &Observed) -> Result<ValidInference, Invalid> {
     match &valid.tolerated {
-        Some(invalid) if !runs(&valid, observed) => Err(invalid.clone()),
+        Some(invalid) if !has_pods(&valid, observed) => Err(invalid.clone()),
         Some(_) | None => Ok(valid),
     }
 }

@@ -1,4 +1,4 @@
-//! The inference-controller's process: reads the command line and hands over to the runtime.
+//! The inference-controller's process: parses the command line and starts the runtime.
 
 #![forbid(unsafe_code)]
 
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use inference_controller::{Args, IDENTITY, start};
 
-/// That of musl has one lock for all threads.
+/// musl's allocator takes one global lock.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -1,6 +1,6 @@
-//! What only this controller can count: how many models are in which phase, and how long engines take to warm up.
+//! Metrics: the number of AIInferences by phase, and the duration of warm-ups.
 //!
-//! Both are exported by the leader alone, so that two replicas do not count the same twice.
+//! Only the leader exports them, so that standbys do not count twice.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use workload::pod::PodView;
 
 use crate::plan::ENGINE;
 
-/// How many objects are in which phase.
+/// The number of objects in each phase.
 const PHASES: Phases<AIInference, Phase> = Phases {
     name: "aiinference_phase",
     help: "AIInferences by phase",
@@ -28,7 +28,7 @@ const PHASES: Phases<AIInference, Phase> = Phases {
 };
 
 pub(crate) fn export(process: &Process, models: &Cache<AIInference>, pods: &Cache<PodView>) {
-    // One second to nine hours; spec.warmupTimeoutSeconds ends at a day.
+    // From one second to nine hours.
     let warmups = Histogram::new(exponential_buckets(1.0, 2.0, 16));
     process.metrics().with_registry(|registry| {
         registry.register_with_unit(
@@ -48,16 +48,16 @@ pub(crate) fn export(process: &Process, models: &Cache<AIInference>, pods: &Cach
     });
 }
 
-/// Seconds that the engine took, if the pod has just become ready for the first time.
+/// The duration of a warm-up in seconds, if the pod has just become ready for the first time.
 fn warmed_up(before: &Arc<PodView>, after: &Arc<PodView>) -> Option<f64> {
     if before.is_ready || !after.is_ready {
         return None;
     }
     let engine = after.containers.iter().find(|container| container.name == ENGINE)?;
-    let began = engine.state.running.as_ref()?.started_at?;
-    // A pod that was ready before and ceased to be did so after its engine began; that is no warm-up.
-    let is_first = engine.restart_count == 0 && before.ready_turned.is_none_or(|turned| turned <= began);
-    let seconds = after.ready_turned?.duration_since(began).as_secs_f64();
+    let started = engine.state.running.as_ref()?.started_at?;
+    // A pod that was ready before and ceased to be did so after its engine started; that is no warm-up.
+    let is_first = engine.restart_count == 0 && before.ready_changed.is_none_or(|changed| changed <= started);
+    let seconds = after.ready_changed?.duration_since(started).as_secs_f64();
     is_first.then_some(seconds.max(0.0))
 }
 
@@ -79,12 +79,12 @@ mod tests {
         assert_eq!(label.map(|(_, label)| *label), Some("pending"));
     }
 
-    /// A pod whose Ready condition turned at this time, with an engine that began at 10 s.
-    fn at_work(ready: &str, turned: i64, restarts: i32) -> Arc<PodView> {
+    /// A pod whose Ready condition changed at `changed`, with an engine that started at 10 s.
+    fn pod_with(ready: &str, changed: i64, restarts: i32) -> Arc<PodView> {
         let parts = format!(
             "{{conditions: [{{type: Ready, status: '{ready}', lastTransitionTime: '{}'}}], containers: \
              [{{name: engine, restartCount: {restarts}, state: {{running: {{startedAt: '{}'}}}}}}]}}",
-            at(turned),
+            at(changed),
             at(10)
         );
         Arc::new(pod(&parts))
@@ -92,11 +92,15 @@ mod tests {
 
     #[test]
     fn a_warm_up_is_counted_once() {
-        let warming = at_work("False", 3, 0);
-        assert_eq!(warmed_up(&warming, &at_work("True", 70, 0)), Some(60.0));
+        let warming = pod_with("False", 3, 0);
+        assert_eq!(warmed_up(&warming, &pod_with("True", 70, 0)), Some(60.0));
         assert_eq!(warmed_up(&warming, &warming), None);
-        assert_eq!(warmed_up(&at_work("True", 70, 0), &at_work("True", 70, 0)), None);
-        assert_eq!(warmed_up(&at_work("False", 80, 0), &at_work("True", 90, 0)), None, "it was ready before");
-        assert_eq!(warmed_up(&warming, &at_work("True", 70, 1)), None, "a crash is no warm-up");
+        assert_eq!(warmed_up(&pod_with("True", 70, 0), &pod_with("True", 70, 0)), None);
+        assert_eq!(
+            warmed_up(&pod_with("False", 80, 0), &pod_with("True", 90, 0)),
+            None,
+            "it was ready before"
+        );
+        assert_eq!(warmed_up(&warming, &pod_with("True", 70, 1)), None, "a crash is no warm-up");
     }
 }

@@ -5,7 +5,7 @@ use workload::name;
 /// Value of the label `app.kubernetes.io/name` on every child.
 pub(crate) const KIND: &str = "aiinference";
 
-/// A Deployment accepts any object name.
+/// Every object name is a valid name of a Deployment.
 pub(crate) fn deployment(name: &str) -> String {
     name.to_owned()
 }

@@ -1,5 +1,5 @@
-//! What the caches and this process's memories have of one AIInference: everything that a plan needs, already classified.
-//! It forgets departures that the status has; it sends nothing.
+//! Collects everything that the plan of one AIInference needs from the caches and the in-memory records. It sends nothing; it
+//! removes records of migrations that the status has.
 
 use std::{
     collections::BTreeMap,
@@ -21,55 +21,55 @@ use runtime::cache::{Cache, Key};
 use workload::{
     claim::ClaimView,
     crashes::{Crash, Crashes},
-    departures::Departure,
-    deployment::{DeploymentView, Older, ReplicaSetView},
+    deployment::{DeploymentView, OlderRevision, ReplicaSetView},
     event::{EventView, VolumeFailure},
-    gpu::{Room, rooms},
-    node::{Losses, NodeView},
+    gpu::{self, NodeCapacity},
+    migrations::PodMigration,
+    node::{NodeLosses, NodeView},
     pod::{Instance, PodView},
     stranded::Nodes,
 };
 
 use crate::{Context, names};
 
-/// One AIInference and its children as the caches have them.
+/// One AIInference with its children, from the caches.
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
     pub(crate) model: Arc<AIInference>,
     pub(crate) deployment: Option<DeploymentView>,
-    /// Pods of the template that the Deployment has now; `None` while no ReplicaSet has it.
+    /// Pods of the Deployment's present template; `None` while no ReplicaSet has it.
     pub(crate) deployed: Option<Vec<Arc<PodView>>>,
-    /// Revisions of other templates that have pods.
-    pub(crate) older: Vec<Older>,
-    /// Pods of the Deployment's template that kubelets have ended.
+    /// Revisions with other templates that have pods.
+    pub(crate) older: Vec<OlderRevision>,
+    /// Failed pods of the Deployment's present template.
     pub(crate) failed: Vec<Arc<PodView>>,
-    /// Of its PodDisruptionBudget.
+    /// Metadata of its PodDisruptionBudget.
     pub(crate) budget: Option<ObjectMeta>,
     pub(crate) nodes: Nodes,
-    /// Where GPUs of its kind are; `None` unless a pod finds no node.
-    pub(crate) rooms: Option<Vec<Room>>,
-    /// The claim with its model.
+    /// Capacity of its GPU resource by node; `None` unless it is needed, because counting reads all pods of the cluster.
+    pub(crate) capacities: Option<Vec<NodeCapacity>>,
+    /// The claim of `spec.modelSource`.
     pub(crate) claim: Option<Arc<ClaimView>>,
-    /// What is said of volumes, by the uid of the pod that was placed and waits for one.
+    /// Failures of volumes, by uid of the scheduled pod that waits for one.
     pub(crate) unattached: BTreeMap<String, VolumeFailure>,
-    /// What is known of crashes of its pods, by the uid of each that is not ready.
+    /// Causes of crashes, by uid of each pod that is not ready.
     pub(crate) crashes: BTreeMap<String, Crash>,
-    /// Pods that have left lost nodes, and that its status does not have yet.
-    pub(crate) departed: Vec<Departure>,
-    /// What was true when it was planned last, and since when.
-    pub(crate) lasting: BTreeMap<String, Timestamp>,
+    /// Pods deleted from lost nodes that the status does not record yet.
+    pub(crate) unrecorded: Vec<PodMigration>,
+    /// Facts of the last plan, and since when each has been true.
+    pub(crate) facts: BTreeMap<String, Timestamp>,
 }
 
 pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Observed {
     let uid = model.metadata.uid.clone().unwrap_or_default();
     let namespace = &*model.metadata.namespace.clone().unwrap_or_default();
     let name = model.metadata.name.clone().unwrap_or_default();
-    let deployment = own(&ctx.deployments, namespace, &uid, &names::deployment(&name))
+    let deployment = owned(&ctx.deployments, namespace, &uid, &names::deployment(&name))
         .map(|kept| DeploymentView::clone(&kept));
     let (mut deployed, mut older, mut failed) = (None, Vec::new(), Vec::new());
     if let Some(deployment) = &deployment {
-        // Revisions are identified by their templates, as the Deployment's own controller does it. Counts in the status
-        // of the Deployment are late, and after a change they speak of the revision before.
+        // Revisions are matched by template, as in the Deployment controller. The counts in the Deployment's status are
+        // late, and after a change they refer to the previous revision.
         let wanted = deployment.template.filter(|_| deployment.metadata.deletion_timestamp.is_none());
         let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
         let revisions = ctx.replica_sets.owned_by::<Deployment>(namespace, uid);
@@ -77,49 +77,55 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
             let uid = revision.metadata.uid.as_deref().unwrap_or_default();
             let mut live = ctx.pods.owned_by::<ReplicaSet>(namespace, uid);
             live.retain(|pod| !pod.is_over());
-            // Two of the same template would be a fault of Kubernetes; the first is as good as the other.
+            // At most one ReplicaSet has this template.
             if deployed.is_none() && wanted.is_some() && revision.template == wanted {
                 deployed = Some(live);
                 failed = ctx.failed_pods.owned_by::<ReplicaSet>(namespace, uid);
             } else if !live.is_empty() {
-                older.push(Older { revision, pods: live });
+                older.push(OlderRevision { revision, pods: live });
             }
         }
     }
-    let budget = own(&ctx.budgets, namespace, &uid, &names::pod_disruption_budget(&name))
+    let budget = owned(&ctx.budgets, namespace, &uid, &names::pod_disruption_budget(&name))
         .map(|kept| kept.meta().clone());
     let pods = deployed.iter().flatten().chain(older.iter().flat_map(|older| &older.pods)).map(AsRef::as_ref);
-    let (mut nodes, mut room) = (Nodes::default(), None);
+    let (mut nodes, mut capacities) = (Nodes::default(), None);
     if let Some(known) = &ctx.nodes {
-        nodes = nodes_under(pods, known, &ctx.losses, now);
-        // Of the objects, too: one that was paused since must not lose its pods.
-        let blind = [known.blind_since(), ctx.pods.blind_since(), ctx.models.blind_since()];
-        nodes.is_blind = blind.iter().any(Option::is_some);
-        // Counting reads every pod of the cluster, so it is done only for a pod that finds no node, and while old pods may
-        // go first.
+        nodes = nodes_of(pods, known, &ctx.losses, now);
+        // The watch of AIInferences counts, too: the object may have been paused meanwhile.
+        let stale = [known.blind_since(), ctx.pods.blind_since(), ctx.models.blind_since()];
+        nodes.is_stale = stale.iter().any(Option::is_some);
+        // Counting reads all pods of the cluster, so it is done only for an unschedulable pod, and for `Replace`.
         let may_replace = !older.is_empty() || may_roll(&model, deployment.as_ref());
         if may_replace && model.spec.rollout == Rollout::Replace
             || deployed.iter().flatten().any(|pod| pod.is_unschedulable())
         {
             let resource = &model.spec.gpu.resource_name;
-            room = Some(rooms(known.all().into_iter(), ctx.pods.all().iter().map(AsRef::as_ref), resource));
+            capacities = Some(gpu::capacities(
+                known.all().into_iter(),
+                ctx.pods.all().iter().map(AsRef::as_ref),
+                resource,
+            ));
         }
     }
     let claim = claim_key(&model).and_then(|key| ctx.claims.get(&key));
     let crashed = deployed.iter().flatten().filter(|pod: &&Arc<PodView>| !pod.is_ready);
     let crashes = crashed.map(|pod| (pod.uid().to_owned(), ctx.crashes.of(pod.uid()))).collect();
-    let lasting = ctx.lasting.of(&uid);
-    let mut waiting =
-        deployed.iter().flatten().filter(|pod| pod.node.is_some() && !pod.has_begun()).peekable();
+    let facts = ctx.fact_times.of(&uid);
+    let mut waiting = deployed
+        .iter()
+        .flatten()
+        .filter(|pod| pod.node.is_some() && !pod.has_started_containers())
+        .peekable();
     let mut unattached = BTreeMap::new();
     if waiting.peek().is_some() {
         let (attach, mount) = (ctx.attach_failures.all(), ctx.mount_failures.all());
-        let failure = |pod: &Arc<PodView>| VolumeFailure::of(pod, &attach, &mount, &lasting);
+        let failure = |pod: &Arc<PodView>| VolumeFailure::of(pod, &attach, &mount, &facts);
         unattached = waiting.filter_map(|pod| Some((pod.uid().to_owned(), failure(pod)?))).collect();
     }
     let recorded = model.status.as_ref().map_or(&[][..], |status| &status.migrations);
-    let departed = ctx.departures.unrecorded(&uid, |departure| {
-        recorded.iter().any(|known| known.pod == departure.pod && known.from_node == departure.node)
+    let unrecorded = ctx.migrations.unrecorded(&uid, |migration| {
+        recorded.iter().any(|known| known.pod == migration.pod && known.from_node == migration.node)
     });
     Observed {
         model,
@@ -129,28 +135,28 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
         failed,
         budget,
         nodes,
-        rooms: room,
+        capacities,
         claim,
         unattached,
         crashes,
-        departed,
-        lasting,
+        unrecorded,
+        facts,
     }
 }
 
 impl Observed {
-    /// All pods that are not on their way out.
+    /// All pods that are neither finished nor being deleted.
     pub(crate) fn pods(&self) -> impl Iterator<Item = &PodView> {
         self.deployed.iter().flatten().map(AsRef::as_ref).chain(self.others())
     }
 
-    /// Those of other templates than the Deployment's.
+    /// Pods of other templates than the Deployment's.
     pub(crate) fn others(&self) -> impl Iterator<Item = &PodView> {
         self.older.iter().flat_map(|older| &older.pods).map(AsRef::as_ref)
     }
 }
 
-/// Whether the Deployment may get another template: that of a newer spec, or one that the user asks for.
+/// Whether the Deployment's template may change: by a newer spec or by the annotation `refresh`.
 fn may_roll(model: &AIInference, deployment: Option<&DeploymentView>) -> bool {
     let annotations = model.metadata.annotations.as_ref();
     let is_refreshed = annotations.is_some_and(|known| known.contains_key(labels::REFRESH));
@@ -159,7 +165,7 @@ fn may_roll(model: &AIInference, deployment: Option<&DeploymentView>) -> bool {
         || deployment.is_some_and(|deployment| deployment.generation.as_deref() != Some(&*generation))
 }
 
-/// The claim that an AIInference reads, if it reads one.
+/// The key of the claim in `spec.modelSource`, if it names one.
 pub(crate) fn claim_key(model: &AIInference) -> Option<Key> {
     let namespace = model.metadata.namespace.as_deref().unwrap_or_default();
     match model.spec.model_source.parse() {
@@ -168,32 +174,32 @@ pub(crate) fn claim_key(model: &AIInference) -> Option<Key> {
     }
 }
 
-/// Keeps what is known of lost nodes up to date by every change of a node.
-pub(crate) fn follow(nodes: &Cache<NodeView>) -> Arc<Mutex<Losses>> {
-    let losses = Arc::new(Mutex::new(Losses::default()));
-    let kept = Arc::clone(&losses);
+/// Records node losses from every change of a node.
+pub(crate) fn track_losses(nodes: &Cache<NodeView>) -> Arc<Mutex<NodeLosses>> {
+    let losses = Arc::new(Mutex::new(NodeLosses::default()));
+    let shared = Arc::clone(&losses);
     nodes.subscribe(move |change| {
         if let Some(node) = change.new {
-            kept.lock().unwrap_or_else(PoisonError::into_inner).note(&change.key.name, node);
+            shared.lock().unwrap_or_else(PoisonError::into_inner).note(&change.key.name, node);
         }
     });
     losses
 }
 
-/// What logs said of crashes, of pods that are there.
-pub(crate) fn follow_crashes(pods: &Cache<PodView>) -> Arc<Crashes> {
+/// Causes of crashes; entries of deleted pods are removed.
+pub(crate) fn track_crashes(pods: &Cache<PodView>) -> Arc<Crashes> {
     let crashes = Arc::<Crashes>::default();
-    let kept = Arc::clone(&crashes);
+    let shared = Arc::clone(&crashes);
     pods.subscribe(move |change| {
-        let left = change.old.filter(|old| change.new.is_none_or(|new| new.uid() != old.uid()));
-        if let Some(pod) = left {
-            kept.forget(pod.uid());
+        let deleted = change.old.filter(|old| change.new.is_none_or(|new| new.uid() != old.uid()));
+        if let Some(pod) = deleted {
+            shared.forget(pod.uid());
         }
     });
     crashes
 }
 
-/// What an object is made for: the AIInference that its labels name.
+/// Objects whose labels name the instance that they belong to.
 pub(crate) trait ForInstance: Resource {
     fn instance(&self) -> Option<&Instance>;
 }
@@ -216,19 +222,19 @@ pub(crate) fn keys_by_instance<V: ForInstance>(object: &V) -> Vec<Key> {
     name.map(|name| Key::new(namespace, name)).into_iter().collect()
 }
 
-/// The pods of all AIInferences.
+/// The number of pods of all AIInferences.
 pub(crate) fn count_managed(pods: &Cache<PodView>) -> usize {
     pods.all().iter().filter(|pod| !keys_by_instance(&***pod).is_empty()).count()
 }
 
-/// An event of a volume: the AIInference of the pod that it is about.
+/// The AIInference of the pod that an event is about.
 pub(crate) fn keys_of_event(pods: &Cache<PodView>, event: &EventView) -> Vec<Key> {
     let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
     let pod = pods.get(&Key::new(namespace, &event.pod)).filter(|pod| event.is_about(pod));
     pod.map(|pod| keys_by_instance(&*pod)).unwrap_or_default()
 }
 
-/// A node that is lost, was lost, or is gone: the AIInferences with pods on it.
+/// The AIInferences with pods on a node that is lost or deleted.
 pub(crate) fn keys_on_lost(known: &Cache<NodeView>, pods: &Cache<PodView>, node: &NodeView) -> Vec<Key> {
     if known.get(&Key::of(node)).is_some() && node.lost().is_none() {
         return Vec::new();
@@ -238,10 +244,10 @@ pub(crate) fn keys_on_lost(known: &Cache<NodeView>, pods: &Cache<PodView>, node:
     stranded.flat_map(|pod| keys_by_instance(&**pod)).collect()
 }
 
-fn nodes_under<'a>(
+fn nodes_of<'a>(
     pods: impl Iterator<Item = &'a PodView>,
     known: &Cache<NodeView>,
-    losses: &Mutex<Losses>,
+    losses: &Mutex<NodeLosses>,
     now: Timestamp,
 ) -> Nodes {
     let mut lost = BTreeMap::new();
@@ -260,11 +266,11 @@ fn nodes_under<'a>(
         lost,
         down: all.iter().filter(|node| node.lost().is_some()).count(),
         all: all.len(),
-        is_blind: false,
+        is_stale: false,
     }
 }
 
-fn own<V: Resource>(children: &Cache<V>, namespace: &str, uid: &str, name: &str) -> Option<Arc<V>> {
+fn owned<V: Resource>(children: &Cache<V>, namespace: &str, uid: &str, name: &str) -> Option<Arc<V>> {
     let owned = children.owned_by::<AIInference>(namespace, uid);
     owned.into_iter().find(|child| child.meta().name.as_deref() == Some(name))
 }
@@ -285,25 +291,25 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_are_down_are_counted_over_the_cluster() {
+    fn lost_nodes_are_counted_over_the_cluster() {
         let known = Cache::default();
-        let losses = follow(&known);
+        let losses = track_losses(&known);
         for (name, status) in [("a", "Unknown"), ("b", "False"), ("c", "True")] {
             known.upsert(node(name, status));
         }
-        let under = |name: &str| {
+        let of = |name: &str| {
             let pod = pod(&format!("{{node: {name}}}"));
-            let Nodes { lost, down, all, is_blind: _ } =
-                nodes_under(std::iter::once(&pod), &known, &losses, at(1));
+            let Nodes { lost, down, all, is_stale: _ } =
+                nodes_of(std::iter::once(&pod), &known, &losses, at(1));
             (lost.len(), down, all)
         };
-        assert_eq!(under("a"), (1, 2, 3));
-        assert_eq!(under("c"), (0, 0, 0));
-        assert_eq!(under("deleted"), (1, 2, 3));
+        assert_eq!(of("a"), (1, 2, 3));
+        assert_eq!(of("c"), (0, 0, 0));
+        assert_eq!(of("deleted"), (1, 2, 3));
     }
 
     #[test]
-    fn what_another_namespace_says_of_a_child_is_not_believed() {
+    fn a_child_in_another_namespace_is_ignored() {
         let children: Cache<DeploymentView> = Cache::default();
         let kind = "apiVersion: ai.infra.example.com/v1alpha1, kind: AIInference";
         for namespace in ["attacker", "demo"] {
@@ -313,13 +319,13 @@ mod tests {
             );
             children.upsert(serde_saphyr::from_str(&child).unwrap());
         }
-        let child = own(&children, "demo", "uid-of-chat", "chat").unwrap();
+        let child = owned(&children, "demo", "uid-of-chat", "chat").unwrap();
         assert_eq!(child.metadata.uid.as_deref(), Some("of-demo"));
-        assert!(own(&children, "another", "uid-of-chat", "chat").is_none());
+        assert!(owned(&children, "another", "uid-of-chat", "chat").is_none());
     }
 
     #[test]
-    fn an_event_runs_the_object_of_the_very_pod_that_it_is_about() {
+    fn an_event_enqueues_the_owner_of_its_pod_by_uid() {
         let pods = Cache::default();
         pods.upsert(pod("{node: a}"));
         let keys = |namespace: &str, name: &str, uid: &str| {
@@ -336,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_node_that_is_lost_or_gone_runs_the_objects_on_it() {
+    fn only_a_lost_or_deleted_node_enqueues_the_objects_on_it() {
         let (known, pods) = (Cache::default(), Cache::default());
         pods.upsert(pod("{node: a}"));
         let keys = |node: &NodeView| keys_on_lost(&known, &pods, node).len();
@@ -344,11 +350,11 @@ mod tests {
         known.upsert(well.clone());
         assert_eq!((keys(&well), keys(&lost), keys(&node("b", "Unknown"))), (0, 1, 0));
         known.replace(Vec::new(), "8");
-        assert_eq!(keys(&well), 1, "it is gone");
+        assert_eq!(keys(&well), 1, "the node is deleted");
     }
 
     #[test]
-    fn a_newer_spec_and_a_wish_for_a_newer_rendering_may_change_the_template() {
+    fn a_newer_spec_and_the_refresh_annotation_may_change_the_template() {
         let mut model = model("{modelSource: s3://models, engine: vllm, gpu: {count: 1}}");
         let of =
             |generation: &str| DeploymentView { generation: Some(generation.into()), ..Default::default() };
@@ -358,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_a_claim_concerns_the_objects_that_read_it() {
+    fn a_claim_enqueues_the_objects_that_read_it() {
         let read = |source: &str| {
             let key =
                 claim_key(&model(&format!("{{modelSource: '{source}', engine: vllm, gpu: {{count: 1}}}}")));

@@ -1,6 +1,6 @@
-//! What has to be done for one AIInference, as one value. Pure: no request, no clock, no randomness.
+//! Decides all writes for one AIInference and returns them as one value. Pure: no request, no clock, no randomness.
 //!
-//! Reads as a table of contents; each child and each policy has its own file.
+//! Each child and each policy has its own file.
 
 use std::time::Duration;
 
@@ -37,30 +37,30 @@ mod status;
 
 use conditions::Decided;
 pub(crate) use defaults::Defaults;
-pub(crate) use nodes::{Leaving, due, leaving};
+pub(crate) use nodes::{PodDeletion, due, pod_deletions};
 pub(crate) use pod::ENGINE;
-pub(crate) use revision::{runs, takes_back};
+pub(crate) use revision::{has_pods, restores_older};
 
-/// The whole decision.
+/// All writes for one AIInference.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Plan {
     /// In the order in which they are applied.
     pub(crate) children: Vec<Child>,
-    /// What must go, as it was seen.
+    /// Budgets to delete, with uid and version as preconditions.
     pub(crate) deletions: Vec<PodDisruptionBudget>,
     pub(crate) status: AIInferenceStatus,
     pub(crate) events: Vec<Note>,
-    /// What the next plan needs to say why an engine crashed.
+    /// Logs to read, for the causes of crashes.
     pub(crate) logs: Vec<Log>,
-    /// What is true now, so that the next plan knows since when.
+    /// Facts that are true now, for `FactTimes`.
     #[serde(skip)]
-    pub(crate) lasting: Vec<String>,
-    /// When to look again even if nothing changes.
+    pub(crate) facts: Vec<String>,
+    /// When to reconcile again even if no object changes.
     pub(crate) requeue_after: Option<Duration>,
 }
 
-/// A child as it should be.
+/// The desired state of a child.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) enum Child {
     ConfigMap(Box<ConfigMap>),
@@ -69,14 +69,14 @@ pub(crate) enum Child {
     PodDisruptionBudget(Box<PodDisruptionBudget>),
 }
 
-/// A busy garbage collector needs less.
+/// Even a busy garbage collector is faster.
 const LEFTOVER_GOES_WITHIN: Duration = Duration::from_secs(30);
-/// It may only be slow: a Deployment that is deleted before its pods is there until they have ended.
+/// With foreground deletion, a Deployment exists until its pods have ended.
 const LOOK_AGAIN_AFTER_OVERDUE: Duration = Duration::from_secs(10);
-/// An idle garbage collector needs less.
+/// An idle garbage collector is faster.
 const LOOK_AGAIN_AFTER_LEFTOVER: Duration = Duration::from_secs(1);
 
-/// For a spec that can be carried out, after the pods of `allowance` have left their nodes.
+/// The plan for a valid spec, after the deletions that `allowance` covers.
 pub(crate) fn plan(
     valid: &ValidInference,
     observed: &Observed,
@@ -86,25 +86,25 @@ pub(crate) fn plan(
 ) -> Plan {
     let revision = revision::revision(valid, observed, defaults);
     let rollout = rollout::rollout(valid, &revision, observed, now);
-    let moves = nodes::moves(valid, &revision, observed, now);
-    let decided = Decided { revision: &revision, moves: &moves, rollout: &rollout };
-    let judged = conditions::of_valid(valid, observed, &decided, now);
+    let migration = nodes::migration_state(valid, &revision, observed, now);
+    let decided = Decided { revision: &revision, migration: &migration, rollout: &rollout };
+    let assessment = conditions::of_valid(valid, observed, &decided, now);
     let look_again = nodes::look_again(observed, allowance, now);
-    let soonest = [rollout.look_again, look_again, judged.look_again].into_iter().flatten().min();
-    let changes = events::of_change(observed.model.status.as_ref(), &judged);
-    let mut lasting = rollout.lacks;
-    lasting.extend(observed.unattached.iter().filter_map(|(uid, failure)| failure.fact(uid)));
-    let status = status::of_valid(valid, &revision, observed, judged, nodes::migrations(observed), now);
+    let soonest = [rollout.look_again, look_again, assessment.look_again].into_iter().flatten().min();
+    let changes = events::of_change(observed.model.status.as_ref(), &assessment);
+    let mut facts = rollout.shortages;
+    facts.extend(observed.unattached.iter().filter_map(|(uid, failure)| failure.fact(uid)));
+    let status = status::of_valid(valid, &revision, observed, assessment, nodes::migrations(observed), now);
     if let Some(warning) =
         rollout.warning.filter(|warning| !valid.pods.paused && !events::was_announced(observed, warning))
     {
-        // First the warning, then, in the next reconcile, what it warns of.
+        // Writes only the warning; the next reconcile applies the change.
         let announced = vec![events::announcement(warning)];
-        return Plan { lasting, ..status_only(status, announced, Some(Duration::ZERO)) };
+        return Plan { facts, ..status_only(status, announced, Some(Duration::ZERO)) };
     }
-    let measured = status::may_measure(observed, &status, now);
-    lasting.extend(measured.map(|_| status::MEASURED.to_owned()));
-    let wait = measured.or_else(|| status::may_wait(observed, &status, now));
+    let measured = status::delay_of_numbers(observed, &status, now);
+    facts.extend(measured.map(|_| status::MEASURED.to_owned()));
+    let wait = measured.or_else(|| status::delay_of_counts(observed, &status, now));
     let status = match &observed.model.status {
         Some(written) if wait.is_some() => written.clone(),
         Some(_) | None => status,
@@ -135,24 +135,24 @@ pub(crate) fn plan(
     };
     let logs = faults::logs_to_read(revision.pods, observed);
     let requeue_after = soonest.into_iter().chain(wait).min();
-    Plan { children, deletions, status, events: changes, logs, lasting, requeue_after }
+    Plan { children, deletions, status, events: changes, logs, facts, requeue_after }
 }
 
-/// For a spec that cannot be carried out: what runs is left running.
+/// The plan for an invalid spec: children stay unchanged.
 pub(crate) fn rejected(
     invalid: &Invalid,
     observed: &Observed,
     allowance: &Allowance,
     now: Timestamp,
 ) -> Plan {
-    let judged = conditions::of_invalid(invalid, observed);
-    let events = events::of_change(observed.model.status.as_ref(), &judged);
+    let assessment = conditions::of_invalid(invalid, observed);
+    let events = events::of_change(observed.model.status.as_ref(), &assessment);
     let migrations = nodes::migrations(observed);
-    let status = AIInferenceStatus { migrations, ..status::of_invalid(observed, judged, now) };
+    let status = AIInferenceStatus { migrations, ..status::of_invalid(observed, assessment, now) };
     status_only(status, events, nodes::look_again(observed, allowance, now))
 }
 
-/// For children that the API server has just refused: the next try comes later.
+/// The plan after the API server has refused a child: report it, and retry later.
 pub(crate) fn refused(
     refusal: &Refusal,
     valid: &ValidInference,
@@ -165,11 +165,11 @@ pub(crate) fn refused(
     let refusal = overdue.as_ref().unwrap_or(refusal);
     let revision = revision::revision(valid, observed, defaults);
     let rollout = rollout::rollout(valid, &revision, observed, now);
-    let moves = nodes::moves(valid, &revision, observed, now);
-    let decided = Decided { revision: &revision, moves: &moves, rollout: &rollout };
-    let judged = conditions::of_refused(refusal, valid, observed, &decided, now);
-    let events = events::of_change(observed.model.status.as_ref(), &judged);
-    let status = status::of_valid(valid, &revision, observed, judged, nodes::migrations(observed), now);
+    let migration = nodes::migration_state(valid, &revision, observed, now);
+    let decided = Decided { revision: &revision, migration: &migration, rollout: &rollout };
+    let assessment = conditions::of_refused(refusal, valid, observed, &decided, now);
+    let events = events::of_change(observed.model.status.as_ref(), &assessment);
+    let status = status::of_valid(valid, &revision, observed, assessment, nodes::migrations(observed), now);
     let wait = match refusal {
         Refusal::Leftover { .. } => LOOK_AGAIN_AFTER_LEFTOVER,
         Refusal::OwnershipConflict(_) if overdue.is_some() => LOOK_AGAIN_AFTER_OVERDUE,
@@ -178,19 +178,19 @@ pub(crate) fn refused(
     status_only(status, events, nodes::look_again(observed, allowance, now).into_iter().chain([wait]).min())
 }
 
-/// A leftover that does not go, because something holds it back, is a conflict like any other.
+/// A leftover child that is not deleted in time counts as an ownership conflict.
 fn overdue(refusal: &Refusal, observed: &Observed, now: Timestamp) -> Option<Refusal> {
     let Refusal::Leftover { deleted, message } = refusal else { return None };
-    // Before its own deletion has begun, it counts from when its name was wanted.
+    // Without a deletion timestamp the time counts from the creation of the AIInference.
     let created = observed.model.metadata.creation_timestamp.as_ref().map(|created| created.0);
     let waited = elapsed(deleted.or(created)?, now);
     (waited > LEFTOVER_GOES_WITHIN).then(|| Refusal::OwnershipConflict(message.clone()))
 }
 
-/// A plan that changes nothing else.
+/// A plan that writes only status and events.
 fn status_only(status: AIInferenceStatus, events: Vec<Note>, requeue_after: Option<Duration>) -> Plan {
-    let (children, deletions, logs, lasting) = Default::default();
-    Plan { children, deletions, status, events, logs, lasting, requeue_after }
+    let (children, deletions, logs, facts) = Default::default();
+    Plan { children, deletions, status, events, logs, facts, requeue_after }
 }
 
 #[cfg(test)]

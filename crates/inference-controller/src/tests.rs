@@ -1,4 +1,4 @@
-//! Objects as an API server would have them, from the few lines that a test cares about.
+//! Test fixtures: API objects built from the few fields that a test sets.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde_json::json;
 use workload::{
-    deployment::{Older, Rendered, ReplicaSetView},
+    deployment::{OlderRevision, ReplicaSetView, TemplateRecord},
     event::VolumeFailure,
     pace::Allowance,
     pod::PodView,
@@ -79,19 +79,19 @@ fn ready_pods(count: usize) -> Vec<Arc<PodView>> {
     vec![ready; count]
 }
 
-/// So many seconds after the moment at which tests take place.
+/// The time of the tests plus `seconds`.
 pub(crate) fn at(seconds: i64) -> Timestamp {
     let noon: Timestamp = "2026-01-01T12:00:00Z".parse().expect("a time");
     noon + SignedDuration::from_secs(seconds)
 }
 
-/// One AIInference and what the caches have of it.
+/// One AIInference and its observation.
 pub(crate) struct Scene {
     observed: Observed,
 }
 
 impl Scene {
-    /// Nothing but the object.
+    /// Only the object, without children.
     pub(crate) fn new(spec: &str) -> Self {
         Self {
             observed: Observed {
@@ -102,17 +102,17 @@ impl Scene {
                 failed: Vec::new(),
                 budget: None,
                 nodes: Nodes::default(),
-                rooms: None,
+                capacities: None,
                 claim: None,
                 unattached: Default::default(),
                 crashes: Default::default(),
-                departed: Vec::new(),
-                lasting: Default::default(),
+                unrecorded: Vec::new(),
+                facts: Default::default(),
             },
         }
     }
 
-    /// So many replicas, all of the current revision and ready; the status says so.
+    /// All replicas are ready and of the current revision, and the status is written.
     pub(crate) fn ready(replicas: usize) -> Self {
         let mut scene = Self::new(&format!(
             "{{modelSource: s3://models/qwen, engine: vllm, gpu: {{count: 1}}, replicas: {replicas}}}"
@@ -121,10 +121,10 @@ impl Scene {
         scene
     }
 
-    /// What was planned has happened: the Deployment is there, and all its pods are ready.
+    /// Applies the plan: the Deployment exists and all its pods are ready.
     pub(crate) fn settle(&mut self, replicas: usize) {
         if self.plan().children.is_empty() {
-            // A warning comes first.
+            // The first plan is an announcement.
             self.write_status();
         }
         let stored = serde_json::to_value(deployment_of(&self.plan())).expect("JSON");
@@ -134,13 +134,13 @@ impl Scene {
         self.write_status();
     }
 
-    /// The status that is planned now has been written.
+    /// Writes the planned status.
     pub(crate) fn write_status(&mut self) {
         let status = self.plan().status;
         Arc::make_mut(&mut self.observed.model).status = Some(status);
     }
 
-    /// The user changes the spec.
+    /// Changes the spec and its generation.
     pub(crate) fn edit_spec(&mut self, edit: impl FnOnce(&mut AIInferenceSpec)) {
         let model = Arc::make_mut(&mut self.observed.model);
         let before = model.spec.clone();
@@ -150,32 +150,31 @@ impl Scene {
         }
     }
 
-    /// So many pods of another revision are there, too, and ready.
+    /// Adds `count` ready pods of an older revision.
     pub(crate) fn older_pods(&mut self, count: usize) {
-        self.observed.older = vec![Older { revision: Arc::default(), pods: ready_pods(count) }];
+        self.observed.older = vec![OlderRevision { revision: Arc::default(), pods: ready_pods(count) }];
     }
 
-    /// What is planned now is deployed, without pods, beside those of the revision before and its record.
+    /// Applies the plan as a new revision without pods; the previous revision keeps its pods and its record.
     pub(crate) fn roll(&mut self) {
         let before = self.observed.deployment.clone().expect("a Deployment");
         let pods = self.observed.deployed.take().expect("a revision");
         self.settle(0);
-        let rendered = before.resolved.zip(before.kept_template);
-        let rendered = rendered.map(|(resolved, template)| Box::new(Rendered { resolved, template }));
+        let rendered = before.resolved.zip(before.pinned_template);
+        let rendered = rendered.map(|(resolved, template)| Box::new(TemplateRecord { resolved, template }));
         let revision = Arc::new(ReplicaSetView { rendered, ..ReplicaSetView::default() });
-        self.observed.older = vec![Older { revision, pods }];
+        self.observed.older = vec![OlderRevision { revision, pods }];
     }
 
-    /// The current revision has these pods, and none is ready unless it says so.
+    /// Sets the pods of the current revision.
     pub(crate) fn pods(&mut self, parts: &[&str]) {
         self.observed.deployed = Some(parts.iter().map(|parts| Arc::new(pod(parts))).collect());
     }
 
-    /// An event says this of the volume of the first pod of the current revision.
-    pub(crate) fn unattached(&mut self, said: &str) {
+    /// Adds an event about the volume of the first pod of the current revision.
+    pub(crate) fn unattached(&mut self, message: &str) {
         let pod = &self.observed.deployed.as_ref().expect("a revision")[0];
-        let event =
-            json!({"metadata": {"namespace": "demo"}, "involvedObject": {"uid": pod.uid()}, "message": said});
+        let event = json!({"metadata": {"namespace": "demo"}, "involvedObject": {"uid": pod.uid()}, "message": message});
         let event = Arc::new(serde_json::from_value(event).expect("an event"));
         let failure = VolumeFailure::of(pod, &[event], &[], &Default::default());
         self.observed.unattached =
@@ -202,14 +201,14 @@ impl Scene {
 
 pub(crate) const REFUSAL_RETRY: Duration = Duration::from_secs(60);
 
-/// The defaults of a release that was started with these flags.
+/// The defaults of a process with these flags.
 pub(crate) fn defaults(flags: &[&str]) -> Defaults {
     #[derive(clap::Parser)]
     struct Cli {
         #[command(flatten)]
         inference: InferenceArgs,
     }
-    // Not the release's own, which would change the snapshots with every release.
+    // A fixed image, because the default changes with every release.
     let loader = ["--loader-image=loader:1"].into_iter().filter(|_| flags.is_empty());
     let arguments = ["test"].into_iter().chain(loader).chain(flags.iter().copied());
     Defaults::new(
@@ -229,12 +228,12 @@ pub(crate) fn deployment_of(plan: &Plan) -> Deployment {
 }
 
 #[test]
-fn the_command_line_is_sound() {
+fn the_command_line_is_valid() {
     Args::command().debug_assert();
 }
 
 #[test]
-fn a_deployment_of_a_later_spec_than_the_one_that_is_known_is_not_overwritten() {
+fn a_deployment_of_a_newer_spec_is_not_overwritten() {
     let is_behind = |generation: &str| {
         let mut scene = Scene::ready(1);
         scene.observe(|observed| {

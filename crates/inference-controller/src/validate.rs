@@ -1,7 +1,7 @@
-//! From what a user wrote to what can be rendered: defaults filled in, strings parsed into types. Pure.
+//! Converts a spec into validated types, with defaults. Pure.
 //!
-//! A spec that cannot be carried out is `Invalid`: a condition for the user, never a retry. The API server has refused
-//! most of these already; this is for what its rules cannot say, and for objects that are older than its rules.
+//! An `Invalid` spec becomes a condition and is not retried. The API server refuses most invalid specs; this module checks
+//! what CEL rules cannot express, and objects that are older than the rules.
 
 use std::time::Duration;
 
@@ -28,14 +28,14 @@ use crate::InferenceArgs;
 
 mod flags;
 
-/// A spec that can be carried out.
+/// A valid spec.
 #[derive(Clone, Debug)]
 pub(crate) struct ValidInference {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) owner: OwnerReference,
     pub(crate) generation: i64,
-    /// Hash of everything in the spec that decides what a pod looks like.
+    /// Hash of the spec fields that the pod template depends on.
     pub(crate) spec_hash: String,
     pub(crate) source: Source,
     pub(crate) engine: Engine,
@@ -48,27 +48,27 @@ pub(crate) struct ValidInference {
     pub(crate) replicas: i32,
     pub(crate) warmup_timeout_seconds: i32,
     pub(crate) rollout: Rollout,
-    /// How long GPUs may be short before an old pod goes first.
+    /// How long a shortage may last before an old pod is deleted first.
     pub(crate) surge_timeout: Duration,
     pub(crate) pods: PodOptions,
     /// Settings of the loader.
     pub(crate) loader: ModelLoader,
-    /// Value of the annotation that asks for what this release renders.
+    /// Value of the annotation `refresh`, which requests a new rendering.
     pub(crate) refresh: Option<String>,
-    /// A flag that an earlier release accepted: pods that run with it are kept, new ones are refused.
+    /// A flag that an earlier release accepted: existing pods with it are kept, new ones are refused.
     pub(crate) tolerated: Option<Invalid>,
 }
 
-/// Where the weights come from.
+/// The source of the weights.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Source {
     /// Copied into each pod.
     Store { uri: String, store: Store, volume: Volume },
-    /// Mounted as it is.
+    /// Mounted read-only from a claim.
     Claim { claim: String, path: Option<String> },
 }
 
-/// How an object store is reached.
+/// Access to an object store.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Store {
     pub(crate) endpoint: Option<String>,
@@ -77,15 +77,15 @@ pub(crate) struct Store {
     pub(crate) timeout_seconds: i32,
 }
 
-/// Where a copy lives.
+/// The volume of a copied model.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Volume {
     Disk { limit: Option<Quantity> },
     Memory { size: Bytes },
-    Claim { size: Quantity, class: Option<String> },
+    Ephemeral { size: Quantity, class: Option<String> },
 }
 
-/// As whom this process speaks to the API server, if it knows.
+/// Namespace and name of this process's service account, if known.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OwnAccount(Option<(String, String)>);
 
@@ -94,13 +94,13 @@ impl OwnAccount {
         Self(args.own_namespace.clone().zip(args.own_service_account.clone()))
     }
 
-    /// A pod gets the token of its account, and the rights of this one are more than those of a namespace's users.
-    pub(crate) fn is_not_that_of(&self, valid: ValidInference) -> Result<ValidInference, Invalid> {
+    /// Refuses the controller's own account for engines: their pods would get its token, and with it rights in all namespaces.
+    pub(crate) fn is_not_used_by(&self, valid: ValidInference) -> Result<ValidInference, Invalid> {
         let account = valid.pods.service_account_name.as_deref();
         match &self.0 {
             Some((namespace, own)) if *namespace == valid.namespace && account == Some(own) => {
                 Err(Invalid(format!(
-                    "spec.serviceAccountName: {own} is the account of the controller itself; use another one"
+                    "spec.serviceAccountName: {own} is the service account of the controller; use another one"
                 )))
             }
             Some(_) | None => Ok(valid),
@@ -108,7 +108,7 @@ impl OwnAccount {
     }
 }
 
-/// A spec that cannot be carried out, and what to change.
+/// Why a spec is invalid, and what to change.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Invalid(pub(crate) String);
@@ -129,9 +129,9 @@ pub(crate) fn validate(model: &AIInference) -> Result<ValidInference, Invalid> {
         )));
     }
     let resources = spec.resources.clone().unwrap_or_default();
-    memory_is_readable("spec.resources", &resources)?;
+    memory_is_valid("spec.resources", &resources)?;
     let loader = spec.model_loader.clone().unwrap_or_default();
-    memory_is_readable(
+    memory_is_valid(
         "spec.modelLoader.resources",
         loader.resources.as_ref().unwrap_or(&Resources::default()),
     )?;
@@ -161,11 +161,11 @@ pub(crate) fn validate(model: &AIInference) -> Result<ValidInference, Invalid> {
     })
 }
 
-/// Children go when the object goes; with foreground deletion, before it.
+/// Children are deleted with the object; with foreground deletion, before it.
 fn owner(model: &AIInference) -> Result<OwnerReference, Invalid> {
     let owner = model
         .controller_owner_ref(&())
-        .ok_or_else(|| Invalid("the object has no uid: it does not come from an API server".to_owned()))?;
+        .ok_or_else(|| Invalid("the object has no uid; it was not read from an API server".to_owned()))?;
     Ok(OwnerReference { block_owner_deletion: Some(true), ..owner })
 }
 
@@ -174,7 +174,7 @@ fn source(spec: &AIInferenceSpec) -> Result<Source, Invalid> {
         spec.model_source.parse().map_err(|wrong| Invalid(format!("spec.modelSource {wrong}")))?;
     Ok(match source {
         ModelSource::Store { .. } => Source::Store {
-            // As it was written: another spelling of the same place is no reason to restart pods.
+            // As the user wrote it; another spelling of the same location must not restart pods.
             uri: spec.model_source.clone(),
             store: store(spec.model_store.as_ref()),
             volume: volume(spec.model_volume.as_ref())?,
@@ -203,7 +203,7 @@ fn volume(volume: Option<&ModelVolume>) -> Result<Volume, Invalid> {
         .map(|size| {
             Bytes::parse(&size.0).ok_or_else(|| {
                 Invalid(format!(
-                    "spec.modelVolume.size {:?} is no amount of bytes; write for example 50Gi",
+                    "spec.modelVolume.size {:?} is not a quantity of bytes; use for example 50Gi",
                     size.0
                 ))
             })
@@ -213,9 +213,10 @@ fn volume(volume: Option<&ModelVolume>) -> Result<Volume, Invalid> {
     match medium {
         Medium::Disk => Ok(Volume::Disk { limit: size.clone() }),
         Medium::Memory => Ok(Volume::Memory { size: bytes.ok_or_else(required)? }),
-        Medium::Volume => {
-            Ok(Volume::Claim { size: size.clone().ok_or_else(required)?, class: storage_class_name.clone() })
-        }
+        Medium::Volume => Ok(Volume::Ephemeral {
+            size: size.clone().ok_or_else(required)?,
+            class: storage_class_name.clone(),
+        }),
     }
 }
 
@@ -229,7 +230,7 @@ fn gpus(spec: &AIInferenceSpec) -> Result<Option<Gpus>, Invalid> {
         let (key, value) = text.split_once('=').unwrap_or((labels::NVIDIA_GPU_PRODUCT, text));
         if key.is_empty() || value.is_empty() {
             return Err(Invalid(format!(
-                "spec.gpu: {text:?} is no GPU product; write for example A100 or nvidia.com/gpu.product=A100"
+                "spec.gpu: {text:?} is not a GPU product; use for example A100 or nvidia.com/gpu.product=A100"
             )));
         }
         match products.iter_mut().find(|product| product.key == key) {
@@ -240,22 +241,22 @@ fn gpus(spec: &AIInferenceSpec) -> Result<Option<Gpus>, Invalid> {
     Ok(Some(Gpus { count: gpu.count, resource: gpu.resource_name.clone(), products }))
 }
 
-/// Memory is the one amount that is added to.
-fn memory_is_readable(field: &str, resources: &Resources) -> Result<(), Invalid> {
+/// Memory must be parseable, because the size of a model volume may be added to it.
+fn memory_is_valid(field: &str, resources: &Resources) -> Result<(), Invalid> {
     for (kind, amounts) in [("requests", &resources.requests), ("limits", &resources.limits)] {
         if let Some(Quantity(memory)) = amounts.get("memory")
             && Bytes::parse(memory).is_none()
         {
             return Err(Invalid(format!(
-                "{field}.{kind}.memory {memory:?} is no amount of bytes; write for example 16Gi"
+                "{field}.{kind}.memory {memory:?} is not a quantity of bytes; use for example 16Gi"
             )));
         }
     }
     Ok(())
 }
 
-/// Fields of the API that the loader of this release cannot carry out: ignoring them would read another bucket, trust
-/// another authority or serve unchecked bytes.
+/// Refuses fields that the loader of this release does not support. Ignoring them would read another bucket, trust other
+/// certificates or serve unverified bytes.
 fn is_supported(store: Option<&ModelStore>) -> Result<(), Invalid> {
     let Some(store) = store else { return Ok(()) };
     let fields = [
@@ -271,16 +272,16 @@ fn is_supported(store: Option<&ModelStore>) -> Result<(), Invalid> {
     }
 }
 
-/// Fields that change no pod are set to one value first, so that scaling or pausing never re-renders one.
+/// Fields that do not affect pods are set to fixed values first, so that scaling or pausing does not change the hash.
 fn spec_hash(spec: &AIInferenceSpec) -> Result<String, Invalid> {
     let mut spec = spec.clone();
     spec.replicas = 0;
     spec.rollout = Rollout::Auto;
-    // The default is not written, so specs that are older than this field keep their hash.
+    // The default is not serialized, so specs without this field keep their hash.
     spec.surge_timeout_seconds = DEFAULT_SURGE_TIMEOUT_SECONDS;
     spec.node_failure_seconds = 0;
     spec.pods.paused = false;
-    // In the order of the struct's fields, and maps are sorted: the same spec gives the same bytes.
+    // Fields are in the order of the struct and maps are sorted, so equal specs give equal bytes.
     let bytes =
         serde_json::to_vec(&spec).map_err(|error| Invalid(format!("the spec is not JSON: {error}")))?;
     Ok(digest(bytes, 8))
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn no_engine_runs_as_the_controller_itself() {
+    fn no_engine_uses_the_service_account_of_the_controller() {
         let account =
             |namespace: &str| OwnAccount(Some((namespace.to_owned(), "inference-controller".to_owned())));
         let runs_as = |name: &str| {
@@ -312,15 +313,18 @@ mod tests {
                 "{{modelSource: s3://m, engine: vllm, gpu: {{count: 1}}, serviceAccountName: {name}}}"
             ))
         };
-        let refused = account("demo").is_not_that_of(runs_as("inference-controller")).unwrap_err();
+        let refused = account("demo").is_not_used_by(runs_as("inference-controller")).unwrap_err();
         assert!(
-            refused.0.starts_with("spec.serviceAccountName: inference-controller is the account of"),
+            refused.0.starts_with("spec.serviceAccountName: inference-controller is the service account of"),
             "{refused}"
         );
-        assert!(account("demo").is_not_that_of(runs_as("reader")).is_ok());
-        assert!(account("demo").is_not_that_of(valid(MINIMAL)).is_ok());
-        assert!(account("ai-system").is_not_that_of(runs_as("inference-controller")).is_ok(), "a namesake");
-        assert!(OwnAccount::default().is_not_that_of(runs_as("inference-controller")).is_ok());
+        assert!(account("demo").is_not_used_by(runs_as("reader")).is_ok());
+        assert!(account("demo").is_not_used_by(valid(MINIMAL)).is_ok());
+        assert!(
+            account("ai-system").is_not_used_by(runs_as("inference-controller")).is_ok(),
+            "an account of the same name in another namespace"
+        );
+        assert!(OwnAccount::default().is_not_used_by(runs_as("inference-controller")).is_ok());
     }
 
     const MINIMAL: &str = "{modelSource: s3://models/qwen, engine: vllm, gpu: {count: 1}}";
@@ -347,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_has_a_name_and_perhaps_a_path() {
+    fn a_claim_has_a_name_and_an_optional_path() {
         let source = |text: &str| {
             valid(&format!("{{modelSource: '{text}', engine: triton, gpu: {{count: 0}}}}")).source
         };
@@ -359,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_names_nothing_is_refused_with_the_two_forms() {
+    fn an_invalid_source_is_refused_with_the_two_valid_forms() {
         for text in [
             "http://host/x",
             "s3://",
@@ -395,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn serving_on_the_cpu_needs_an_image_unless_triton_serves() {
+    fn engines_other_than_triton_need_an_image_for_the_cpu() {
         assert!(
             refusal("{modelSource: s3://m, engine: vllm, gpu: {count: 0}}")
                 .contains("spec.image is required")
@@ -408,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_in_memory_or_of_its_own_needs_a_size() {
+    fn memory_and_ephemeral_volumes_need_a_size() {
         for medium in ["Memory", "Volume"] {
             let message = refusal(&format!(
                 "{{modelSource: s3://m, engine: vllm, gpu: {{count: 1}}, modelVolume: {{medium: {medium}}}}}"
@@ -417,9 +421,9 @@ mod tests {
         }
     }
 
-    /// What the first release recorded on the Deployments of these specs.
+    /// Hashes that the first release recorded.
     #[test]
-    fn the_hash_of_a_spec_of_an_earlier_release_is_still_the_same() {
+    fn the_hash_of_a_spec_equals_that_of_earlier_releases() {
         for (spec, recorded) in [
             (MINIMAL, "2aa2ebf88887ba06"),
             (
@@ -432,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_loader_cannot_do_yet_is_refused_and_not_ignored() {
+    fn fields_that_the_loader_does_not_support_are_refused() {
         for (field, value) in [
             ("addressing", "Path".to_owned()),
             ("caSecretName", "ca".to_owned()),
@@ -446,7 +450,7 @@ mod tests {
         valid("{modelSource: s3://m, engine: vllm, gpu: {count: 1}, modelStore: {addressing: Auto}}");
     }
 
-    /// The API says of each field whether a change of it restarts pods; the hash must agree.
+    /// The description of each field documents whether a change restarts pods.
     #[test]
     fn the_hash_changes_with_exactly_the_fields_that_are_documented_to_restart_pods() {
         let plain = json!({"modelSource": "s3://m", "engine": "vllm", "gpu": {"count": 1}});
@@ -489,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_node_is_remembered_for_longer_than_pods_may_wait_on_it() {
+    fn a_node_loss_is_kept_longer_than_the_maximum_of_node_failure_seconds() {
         let longest = Duration::from_secs(MAX_NODE_FAILURE_SECONDS.unsigned_abs().into());
         assert!(workload::node::FORGOTTEN_AFTER > longest);
     }

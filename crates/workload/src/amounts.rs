@@ -1,17 +1,17 @@
-//! Extended resources (GPUs above all): what a container asks for, what a pod holds, what a node offers. Pure.
+//! Extended resources, such as GPUs: requests of containers and pods, allocatable amounts of nodes. Pure.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::Deserialize;
 
-/// Whole amounts of extended resources, by name. Most pods hold none.
+/// Whole amounts of extended resources, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Extended(Box<[(Box<str>, i64)]>);
 
 impl Extended {
     pub(crate) fn from_amounts(amounts: &BTreeMap<String, Quantity>) -> Self {
-        // Extended resources have a domain and are whole numbers; those of Kubernetes itself have none.
+        // Names of extended resources have a domain; `cpu` and `memory` do not.
         let amounts = amounts.iter().filter(|(name, _)| name.contains('/'));
         let whole =
             amounts.filter_map(|(name, amount)| Some((name.as_str().into(), quantity::whole(&amount.0)?)));
@@ -24,8 +24,8 @@ impl Extended {
     }
 }
 
-/// What a pod holds of its node, by the scheduler's rule: containers and sidecars run together; each other init
-/// container runs alone, beside the sidecars that were started before it.
+/// The effective request of a pod, by the scheduler's rule: the sum of containers and sidecars, or the largest sum of one
+/// other init container and the sidecars before it, whichever is larger.
 pub(crate) fn held(init_containers: &[ContainerSpec], containers: &[ContainerSpec]) -> Extended {
     type Amounts = BTreeMap<Box<str>, i64>;
     fn add(sum: &mut Amounts, container: &ContainerSpec) {
@@ -56,7 +56,7 @@ pub(crate) fn held(init_containers: &[ContainerSpec], containers: &[ContainerSpe
     Extended(together.into_iter().collect())
 }
 
-/// The requests of a container, and whether it is a sidecar.
+/// The requests of a container; `restartPolicy: Always` makes an init container a sidecar.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct ContainerSpec {
@@ -82,14 +82,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_holds_what_its_containers_hold_together_or_an_earlier_one_alone() {
+    fn a_pod_holds_the_sum_of_its_containers_or_the_largest_init_container() {
         assert_eq!(held(&format!("containers: [{{{TWO}}}, {{{TWO}}}]")), 4);
         assert_eq!(held(&format!("containers: [{{{TWO}}}], initContainers: [{{{TWO}}}, {{{TWO}}}]")), 2);
         assert_eq!(held("containers: [{resources: {requests: {cpu: 500m}}}, {}]"), 0);
     }
 
     #[test]
-    fn a_sidecar_holds_its_amounts_beside_all_that_start_after_it() {
+    fn a_sidecar_adds_its_request_to_the_containers_after_it() {
         let sidecar = format!("{{restartPolicy: Always, {TWO}}}");
         assert_eq!(held(&format!("containers: [{{{TWO}}}], initContainers: [{sidecar}]")), 4);
         assert_eq!(held(&format!("containers: [{{}}], initContainers: [{sidecar}, {{{TWO}}}]")), 4);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn an_amount_may_have_a_suffix() {
+    fn amounts_with_a_suffix_are_parsed() {
         assert_eq!(held("containers: [{resources: {requests: {nvidia.com/gpu: 1k}}}]"), 1_000);
     }
 }

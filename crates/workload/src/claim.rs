@@ -1,4 +1,4 @@
-//! Claims: who may mount one, and why it cannot be used. Pure.
+//! PersistentVolumeClaims: access modes, and why a claim cannot be used. Pure.
 
 use api::reasons;
 use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::ObjectMeta};
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::Cause;
 
-/// A claim: who may mount it, and whether its volume is still there.
+/// The access modes and the phase of a claim.
 #[derive(Resource, Clone, Debug, Default, Deserialize)]
 #[resource(inherit = PersistentVolumeClaim)]
 #[serde(from = "ClaimParts")]
@@ -17,19 +17,19 @@ pub struct ClaimView {
     pub phase: String,
 }
 
-/// Pods on several nodes at a time.
+/// Access modes that allow mounts on several nodes at a time.
 const SHARED_MODES: [&str; 2] = ["ReadOnlyMany", "ReadWriteMany"];
 const LOST: &str = "Lost";
 
 impl ClaimView {
-    /// Whether pods on several nodes may mount it at a time.
+    /// Whether pods on several nodes may mount the claim at a time.
     pub fn is_shareable(&self) -> bool {
         self.access_modes.iter().any(|mode| SHARED_MODES.contains(&mode.as_str()))
     }
 }
 
-/// Why pods cannot use the claim. One that waits for its first consumer is bound when the first pod is placed: nothing
-/// is wrong with it. `field`: where the user names the claim.
+/// Why pods cannot use the claim. A Pending claim is no fault: with `WaitForFirstConsumer` it is bound when the first pod
+/// is scheduled. `field`: the field that names the claim.
 pub fn fault(
     claim: Option<&ClaimView>,
     (namespace, name): (&str, &str),
@@ -37,19 +37,22 @@ pub fn fault(
     replicas: i32,
 ) -> Option<Cause> {
     let cause = |reason, message| Some(Cause { reason, message });
-    let Some(seen) = claim else {
-        let message = format!(
-            "there is no PersistentVolumeClaim \"{name}\" in namespace {namespace}; create it, or change {field}"
-        );
+    let Some(claim) = claim else {
+        let message =
+            format!("PersistentVolumeClaim {namespace}/{name} does not exist; create it, or change {field}");
         return cause(reasons::CLAIM_NOT_FOUND, message);
     };
-    if seen.phase == LOST {
-        let message = format!("claim {name} has lost its volume; restore the volume, or replace the claim");
+    if claim.phase == LOST {
+        let message = format!(
+            "PersistentVolumeClaim {namespace}/{name} has lost its volume; restore the volume, or replace the claim"
+        );
         return cause(reasons::CLAIM_NOT_FOUND, message);
     }
-    if replicas > 1 && !seen.is_shareable() {
-        let (modes, wanted) = (seen.access_modes.join(" and "), SHARED_MODES.join(" or "));
-        let message = format!("claim {name} is {modes}; {replicas} replicas need {wanted}");
+    if replicas > 1 && !claim.is_shareable() {
+        let (modes, wanted) = (claim.access_modes.join(" and "), SHARED_MODES.join(" or "));
+        let message = format!(
+            "PersistentVolumeClaim {namespace}/{name} is {modes}; {replicas} replicas need {wanted}: set replicas to 1, or use such a claim"
+        );
         return cause(reasons::CLAIM_NOT_SHAREABLE, message);
     }
     None
@@ -113,20 +116,21 @@ mod tests {
         assert_eq!(reason, reasons::CLAIM_NOT_FOUND);
         assert_eq!(
             message,
-            "there is no PersistentVolumeClaim \"models\" in namespace demo; create it, or change spec.modelSource"
+            "PersistentVolumeClaim demo/models does not exist; create it, or change spec.modelSource"
         );
     }
 
     #[test]
-    fn a_claim_of_one_node_serves_one_replica() {
+    fn a_read_write_once_claim_supports_one_replica() {
         assert_eq!(reason_of(1, ONE_NODE), None);
-        let message = "claim models is ReadWriteOnce; 2 replicas need ReadOnlyMany or ReadWriteMany";
+        let message = "PersistentVolumeClaim demo/models is ReadWriteOnce; 2 replicas need ReadOnlyMany or ReadWriteMany: set \
+                       replicas to 1, or use such a claim";
         assert_eq!(reason_of(2, ONE_NODE), Some((reasons::CLAIM_NOT_SHAREABLE, message.to_owned())));
         assert_eq!(reason_of(2, Some("spec: {accessModes: [ReadWriteOnce, ReadOnlyMany]}")), None);
     }
 
     #[test]
-    fn a_claim_that_waits_for_its_first_consumer_is_no_fault() {
+    fn a_pending_claim_is_no_fault() {
         let waiting = Some("spec: {accessModes: [ReadWriteMany]}, status: {phase: Pending}");
         assert_eq!(reason_of(1, waiting), None);
     }

@@ -1,4 +1,4 @@
-//! Why a container does not start, or does not stay. Pure.
+//! Why a container does not start or keeps ending. Pure.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use text::{cut, printable};
 use crate::{
     Cause,
     pod::{Container, PodView, Terminated},
-    time::left,
+    time::remaining,
 };
 
-/// Longest text that is repeated from a container, a kubelet or a scheduler.
+/// Maximum length of a text quoted from a container, a kubelet or the scheduler.
 pub(crate) const LONGEST_QUOTE: usize = 512;
 
-/// How kubelets name an image that cannot be pulled.
+/// Waiting reasons of an image that cannot be pulled.
 pub const IMAGE_FAULTS: [&str; 6] = [
     "ErrImagePull",
     "ImagePullBackOff",
@@ -24,15 +24,15 @@ pub const IMAGE_FAULTS: [&str; 6] = [
     "ImageInspectError",
     "RegistryUnavailable",
 ];
-/// How kubelets name a container that cannot be created.
+/// Waiting reasons of a container that cannot be created.
 const CONFIG_FAULTS: [&str; 3] = ["CreateContainerConfigError", "CreateContainerError", "RunContainerError"];
 const SECRET: &str = "Secret";
 const CONFIG_MAP: &str = "ConfigMap";
 const BACK_OFF: &str = "CrashLoopBackOff";
-/// A kubelet resets the back-off of a container that ran this long (twice its longest back-off of 5 min).
+/// A kubelet resets the restart back-off of a container that ran this long (twice its maximum back-off of 5 min).
 const STEADY_AFTER: Duration = Duration::from_secs(600);
 
-/// A container that the kubelet cannot start.
+/// Why the kubelet cannot start a container.
 pub fn start_fault(pod: &PodView, container: &Container) -> Option<Cause> {
     let waiting = container.state.waiting.as_ref()?;
     if let Some(missing) = missing_reference(pod, container, &waiting.message) {
@@ -53,13 +53,14 @@ pub fn start_fault(pod: &PodView, container: &Container) -> Option<Cause> {
     Some(Cause { reason, message })
 }
 
-/// What a kubelet says of a Secret or a ConfigMap: `secret "x" not found`, `couldn't find key k in Secret demo/x`.
-fn missing_reference(pod: &PodView, container: &Container, said: &str) -> Option<Cause> {
-    let (kind, what) = if let Some(named) = said.strip_prefix("couldn't find key ") {
+/// A missing Secret, ConfigMap or key, from a kubelet's message: `secret "x" not found`, `couldn't find key k in Secret
+/// demo/x`.
+fn missing_reference(pod: &PodView, container: &Container, text: &str) -> Option<Cause> {
+    let (kind, what) = if let Some(named) = text.strip_prefix("couldn't find key ") {
         let (key, of) = named.rsplit_once(" in ")?;
         (of.split_once(' ')?.0, format!("{of} has no key \"{key}\""))
     } else {
-        let (kind, name) = said.strip_suffix("\" not found")?.split_once(" \"")?;
+        let (kind, name) = text.strip_suffix("\" not found")?.split_once(" \"")?;
         let kind = match kind {
             "secret" => SECRET,
             "configmap" => CONFIG_MAP,
@@ -77,16 +78,16 @@ fn missing_reference(pod: &PodView, container: &Container, said: &str) -> Option
     Some(Cause { reason, message })
 }
 
-/// How the container ended, now or the last time.
+/// The latest end of the container.
 pub fn last_end(container: &Container) -> Option<&Terminated> {
     container.state.terminated.as_ref().or(container.last.terminated.as_ref())
 }
 
-/// A container that keeps ending: the kubelet waits before it tries again, or the last run was short and not the first.
-/// One end is no loop: a node that reboots ends every container once.
+/// The latest end of a container that ends repeatedly: the kubelet is in back-off, or the container restarted more than
+/// once and its last run was short. A single end does not count: a reboot of the node ends every container once.
 pub fn keeps_ending(container: &Container) -> Option<&Terminated> {
     if container.started == Some(true) {
-        // This run got through its start, whatever became of earlier ones.
+        // The startup probe of the present run has succeeded.
         return None;
     }
     let ended = last_end(container)?;
@@ -103,34 +104,34 @@ pub fn is_out_of_memory(ended: &Terminated) -> bool {
     ended.reason == "OOMKilled"
 }
 
-/// How far a container is with its warm-up.
+/// The state of a container's warm-up: its first run until its startup probe succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WarmUp {
-    /// It does not run, or has done so before.
+    /// The container is not running, has started, or has restarted.
     None,
-    /// It may take so much longer.
-    Left(Duration),
+    /// The remaining time.
+    Remaining(Duration),
     TimedOut,
 }
 
-/// How long a container may still warm up.
+/// The warm-up of a container that may take `timeout`.
 pub fn warm_up(container: Option<&Container>, timeout: Duration, now: Timestamp) -> WarmUp {
     let first = container.filter(|one| one.restart_count == 0 && one.started != Some(true));
     let Some(since) = first.and_then(|one| one.state.running.as_ref()?.started_at) else {
         return WarmUp::None;
     };
-    match left(timeout, since, now) {
-        Some(left) => WarmUp::Left(left),
+    match remaining(timeout, since, now) {
+        Some(remaining) => WarmUp::Remaining(remaining),
         None => WarmUp::TimedOut,
     }
 }
 
-/// Whether the container was last ended by a signal, as a kubelet does after a startup probe failed for too long.
+/// Whether a signal ended the container, as when the kubelet kills it after its startup probe timed out.
 pub fn was_killed(container: &Container) -> bool {
     last_end(container).is_some_and(|ended| ended.exit_code > 128)
 }
 
-/// A container that keeps ending. `why`: as its log says. `memory`: the field that gives it more.
+/// The cause for a container that keeps ending. `why`: the cause from its log. `memory`: the field that sets its limit.
 pub fn crash(
     pod: &PodView,
     container: &Container,
@@ -140,7 +141,7 @@ pub fn crash(
 ) -> Cause {
     let (name, pod, times) = (container.name.as_str(), pod.name(), container.restart_count);
     if is_out_of_memory(ended) {
-        // The log of a container that was killed for its memory does not say so.
+        // The log of a container killed for its memory shows no cause.
         let hint = memory.map_or(format!("see kubectl describe pod {pod}"), |field| format!("raise {field}"));
         let message =
             format!("{name} of pod {pod} used more memory than its limit ({times} restarts); {hint}");
@@ -155,26 +156,26 @@ pub fn crash(
     Cause { reason: reasons::CRASH_LOOP, message }
 }
 
-/// The cause in a message as `crash` writes it of this container.
+/// The inverse of `crash`: extracts `why` from its message.
 pub fn written_cause<'a>(message: &'a str, pod: &str, container: &str) -> Option<&'a str> {
     let of_pod = message.strip_prefix(&format!("{container} of pod {pod} "))?;
     let (_, after) = of_pod.split_once(CAUSE_AFTER)?;
     after.rsplit_once(&hint(pod, container)).map(|(cause, _)| cause)
 }
 
-/// What stands before the cause in the message of a crash.
+/// Separates the restarts from the cause in the message of `crash`.
 const CAUSE_AFTER: &str = " restarts): ";
 
-/// What stands after it.
+/// The end of the message of `crash`.
 fn hint(pod: &str, container: &str) -> String {
     format!("; see kubectl logs {pod} -c {container} --previous")
 }
 
-/// A text of another program, cut to a length that fits a condition.
+/// A text of another program without control characters, cut to fit a condition.
 pub fn quote(text: &str) -> String {
-    // What is left out takes no part of the length, but no more than this is looked at.
-    let looked_at = text.trim().get(..text.trim().floor_char_boundary(4 * LONGEST_QUOTE));
-    let mut text = cut(printable(looked_at.unwrap_or_default()), LONGEST_QUOTE);
+    // Removed characters do not count towards the length, so more than the limit is read.
+    let read = text.trim().get(..text.trim().floor_char_boundary(4 * LONGEST_QUOTE));
+    let mut text = cut(printable(read.unwrap_or_default()), LONGEST_QUOTE);
     text.shrink_to_fit();
     text
 }
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn one_end_is_no_loop() {
+    fn a_single_end_is_no_loop() {
         assert!(!loops("state: {terminated: {exitCode: 1}}"));
         assert!(!loops("restartCount: 1, state: {running: {}}, lastState: {terminated: {exitCode: 255}}"));
         assert!(loops("restartCount: 2, state: {running: {}}, lastState: {terminated: {exitCode: 1}}"));
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_after_a_long_run_is_no_loop_however_often_it_happened() {
+    fn repeated_ends_after_long_runs_are_no_loop() {
         let ran = |until: &str| {
             loops(&format!(
                 "restartCount: 9, state: {{running: {{}}}}, lastState: {{terminated: {{exitCode: 137, \
@@ -214,14 +215,14 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_got_through_its_start_is_no_loop_whatever_came_before() {
+    fn a_started_container_is_no_loop() {
         assert!(!loops(
             "restartCount: 2, started: true, state: {running: {}}, lastState: {terminated: {exitCode: 1}}"
         ));
     }
 
     #[test]
-    fn a_quote_is_bounded_and_does_nothing_to_a_terminal() {
+    fn a_quote_is_bounded_and_has_no_control_characters() {
         assert_eq!(quote(" a\u{1b}[1;31mb\nc\u{1b}]0;d\u{7} "), "ab c ]0;d ");
         assert_eq!(quote("\u{202e}txt.\u{2066}exe\u{200b}\u{feff}!\u{e0041}"), "txt.exe!");
         assert_eq!(quote(&"x".repeat(9_999)).len(), LONGEST_QUOTE);
@@ -243,23 +244,23 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_is_missing_or_lacks_a_key_has_a_reason_of_its_own() {
+    fn missing_secrets_config_maps_and_keys_have_their_own_reasons() {
         let pod: PodView = serde_saphyr::from_str("{metadata: {name: chat-0, namespace: demo}}").unwrap();
-        let cause = |said: &str| {
-            let waiting = serde_json::json!({"reason": "CreateContainerConfigError", "message": said});
+        let cause = |text: &str| {
+            let waiting = serde_json::json!({"reason": "CreateContainerConfigError", "message": text});
             let state = serde_json::json!({"name": "engine", "state": {"waiting": waiting}});
             let Cause { reason, message } =
                 start_fault(&pod, &serde_json::from_value(state).unwrap()).unwrap();
             (reason, message.replace("; engine of pod chat-0 needs it: add it", ""))
         };
         let (secret, config_map) = (reasons::SECRET_NOT_FOUND, reasons::CONFIG_MAP_NOT_FOUND);
-        for (said, reason, message) in [
+        for (text, reason, message) in [
             ("secret \"x\" not found", secret, "Secret demo/x does not exist"),
             ("couldn't find key token in Secret demo/hf", secret, "Secret demo/hf has no key \"token\""),
             ("configmap \"x\" not found", config_map, "ConfigMap demo/x does not exist"),
             ("couldn't find key a.b in ConfigMap demo/x", config_map, "ConfigMap demo/x has no key \"a.b\""),
         ] {
-            assert_eq!(cause(said), (reason, message.to_owned()));
+            assert_eq!(cause(text), (reason, message.to_owned()));
         }
         for other in ["services have not yet been read at least once", "volume \"x\" not found", "a in b"] {
             assert_eq!(cause(other).0, reasons::CRASH_LOOP, "{other}");
@@ -274,11 +275,11 @@ mod tests {
             let engine = container(&format!("state: {{running: {{startedAt: '{started}'}}}}{more}"));
             warm_up(Some(&engine), Duration::from_secs(300), noon)
         };
-        assert_eq!(since(0, ""), WarmUp::Left(Duration::from_secs(300)));
-        assert_eq!(since(299, ""), WarmUp::Left(Duration::from_secs(1)));
+        assert_eq!(since(0, ""), WarmUp::Remaining(Duration::from_secs(300)));
+        assert_eq!(since(299, ""), WarmUp::Remaining(Duration::from_secs(1)));
         assert_eq!(since(300, ""), WarmUp::TimedOut);
-        assert_eq!(since(-20, ""), WarmUp::Left(Duration::from_secs(300)));
-        assert_eq!(since(900, ", started: true"), WarmUp::None, "it has been warm, whatever it is now");
+        assert_eq!(since(-20, ""), WarmUp::Remaining(Duration::from_secs(300)));
+        assert_eq!(since(900, ", started: true"), WarmUp::None, "the startup probe has succeeded");
         assert_eq!(since(900, ", restartCount: 1"), WarmUp::None);
     }
 }

@@ -1,8 +1,8 @@
-//! Why engines crashed, by their logs: which log is read, what of it is the cause, and what is known already.
+//! Why engines crashed, from their logs: which log to read, which line is the cause, and which causes are known.
 //!
-//! The cause is rarely in the last line: vLLM ends with "see root cause above", a hundred lines after it. Logs hold what
-//! clients of the engine sent, too, so only a line that states an error is believed, and nothing that looks like a secret is
-//! repeated. What is known is kept in memory only; after a restart of the process the logs are read again.
+//! The cause is rarely in the last line: vLLM ends with "see root cause above", a hundred lines after it. Logs also contain
+//! text from clients of the engine, so only lines in the form of an error count, and secrets are removed. The causes are
+//! kept in memory only; after a restart of the process the logs are read again.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ use crate::{
     redaction::redacted,
 };
 
-/// A log to read: the container's last run.
+/// A log to read: that of the run that ended last.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Log {
@@ -25,56 +25,56 @@ pub struct Log {
     pub pod: String,
     pub container: String,
     pub restarts: i32,
-    /// It runs or waits again, so the log that matters is that of the run before.
+    /// Whether the run that ended is the previous one: the container runs or waits again.
     pub previous: bool,
 }
 
-/// What came of reading a log.
+/// The result of reading a log.
 #[derive(Clone, Copy, Debug)]
 pub enum Reading<'a> {
     Text(&'a str),
-    /// It is gone, or its node does not answer as it should.
+    /// The log is gone, or the kubelet cannot be reached.
     Unreadable,
-    /// There is no right to read it.
+    /// The controller has no right to read it.
     Forbidden,
 }
 
-/// What is known of crashes, by uid of the pod.
+/// Causes of crashes, by uid of the pod.
 #[derive(Debug, Default)]
 pub struct Crashes(Mutex<HashMap<String, Crash>>);
 
-/// What is known of the crashes of one pod.
+/// The cause of the crashes of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Crash {
     #[default]
     Unread,
-    /// Its log was read, or could not be, at this restart count, and names no cause.
-    Silent {
+    /// At this restart count the log named no cause or was unreadable.
+    Unknown {
         restarts: i32,
     },
     Known {
         cause: String,
     },
-    /// Its log is not asked for (again): there is no right to, or too many pods crash at one time.
-    Closed,
+    /// The log is not read: the right is missing, or too many pods are crashing.
+    NotRead,
 }
 
-/// Pods that crash at one time; of more than these no log is read.
+/// Maximum number of entries; logs of further pods are not read.
 const MOST: usize = 1_024;
-/// A condition should be read at a glance.
+/// In bytes: a condition should fit a few lines of a terminal.
 const LONGEST_CAUSE: usize = 240;
-/// Of an error that is not in the table: its class says most.
+/// In bytes, for errors that are not in `CAUSES`; their class is the most useful part.
 const LONGEST_MESSAGE: usize = 120;
 
-/// Where in a line a cause may stand.
+/// The part of a line in which a pattern must occur.
 enum Place {
-    /// It is the class of the exception.
+    /// The class of an exception.
     Class,
-    /// It is in the message of an exception, or of an error of the program itself.
+    /// The message of an exception, or of another error of the program.
     Message,
 }
 
-/// Words by which a line names the cause, in order of precedence.
+/// Patterns of lines that name the cause, in order of precedence.
 const CAUSES: [(&str, Place); 12] = [
     ("SafetensorError", Place::Class),
     ("CUDA out of memory", Place::Message),
@@ -89,7 +89,7 @@ const CAUSES: [(&str, Place); 12] = [
     ("unexpected argument", Place::Message),
     ("ModuleNotFoundError", Place::Class),
 ];
-/// Errors that only say that something else went wrong.
+/// Errors that only refer to another error.
 const CONSEQUENCES: [&str; 4] = [
     "See root cause above",
     "See stack trace for root cause",
@@ -99,24 +99,24 @@ const CONSEQUENCES: [&str; 4] = [
 const TRACEBACK: &str = "Traceback (most recent call last)";
 
 impl Crashes {
-    /// The pod is gone.
+    /// Removes a deleted pod.
     pub fn forget(&self, uid: &str) {
         self.known().remove(uid);
     }
 
     pub fn of(&self, uid: &str) -> Crash {
         let known = self.known();
-        let full = if known.len() < MOST { Crash::Unread } else { Crash::Closed };
+        let full = if known.len() < MOST { Crash::Unread } else { Crash::NotRead };
         known.get(uid).cloned().unwrap_or(full)
     }
 
     pub fn note(&self, log: &Log, reading: Reading<'_>) {
         let crash = match reading {
-            Reading::Forbidden => Crash::Closed,
-            Reading::Unreadable => Crash::Silent { restarts: log.restarts },
+            Reading::Forbidden => Crash::NotRead,
+            Reading::Unreadable => Crash::Unknown { restarts: log.restarts },
             Reading::Text(text) => match cause_in(text) {
                 Some(cause) => Crash::Known { cause },
-                None => Crash::Silent { restarts: log.restarts },
+                None => Crash::Unknown { restarts: log.restarts },
             },
         };
         let mut known = self.known();
@@ -130,7 +130,7 @@ impl Crashes {
     }
 }
 
-/// The log of a container that keeps ending, unless what is known of it is enough.
+/// The log of a container that keeps ending, unless its cause is known.
 pub fn log_to_read(pod: &PodView, container: &Container, known: &Crash) -> Option<Log> {
     keeps_ending(container).filter(|ended| !is_out_of_memory(ended))?;
     let restarts = container.restart_count;
@@ -144,81 +144,81 @@ pub fn log_to_read(pod: &PodView, container: &Container, known: &Crash) -> Optio
 }
 
 impl Crash {
-    /// Once for each pod that crashes; again, after another crash, if no cause was found.
+    /// Once per pod; after further crashes only if no cause was found.
     pub fn needs_reading(&self, restarts: i32) -> bool {
         match self {
             Self::Unread => true,
-            Self::Silent { restarts: read_at } => *read_at != restarts,
-            Self::Known { .. } | Self::Closed => false,
+            Self::Unknown { restarts: read_at } => *read_at != restarts,
+            Self::Known { .. } | Self::NotRead => false,
         }
     }
 
     pub fn cause(&self) -> Option<&str> {
         match self {
             Self::Known { cause } => Some(cause),
-            Self::Unread | Self::Silent { .. } | Self::Closed => None,
+            Self::Unread | Self::Unknown { .. } | Self::NotRead => None,
         }
     }
 }
 
-/// The cause that the log names, as it may be repeated.
+/// The cause that a log names, without secrets and cut to a bounded length.
 pub fn cause_in(log: &str) -> Option<String> {
     let lines: Vec<String> = log.lines().map(printable).filter(|line| !line.trim().is_empty()).collect();
-    let errors: Vec<&str> = lines.iter().filter_map(|line| stated_in(line)).collect();
-    // The last one of a kind is the one that ended the engine: it may have got over others of that kind.
+    let errors: Vec<&str> = lines.iter().filter_map(|line| error_in(line)).collect();
+    // The last error of a pattern ended the engine; it may have recovered from earlier ones.
     let of_table = CAUSES.iter().find_map(|(words, place)| {
-        errors.iter().rev().find_map(|error| stated_by(error, words, place)).map(redacted)
+        errors.iter().rev().find_map(|error| matching(error, words, place)).map(redacted)
     });
     let (cause, longest) = match of_table {
         Some(cause) => (cause, LONGEST_CAUSE),
         None => {
             let error = last_raised(&lines)?;
             let class = class_of(error)?;
-            let said = redacted(error.get(class.len()..).unwrap_or_default());
-            (format!("{class}{said}"), class.len() + LONGEST_MESSAGE)
+            let message = redacted(error.get(class.len()..).unwrap_or_default());
+            (format!("{class}{message}"), class.len() + LONGEST_MESSAGE)
         }
     };
     let end = cause.floor_char_boundary(longest.min(LONGEST_CAUSE));
     Some(cause.get(..end).unwrap_or(&cause).to_owned()).filter(|text| !text.is_empty())
 }
 
-/// The error that a line states: `ValueError: …`, `vllm: error: …`, or a line of glog's level E. Anything else, requests
-/// of clients above all, may hold the same words and is no error.
-fn stated_in(line: &str) -> Option<&str> {
-    let said = without_prefix(line);
+/// The error in a line: `ValueError: …`, `vllm: error: …`, or a line of glog's level E. Other lines, such as logged
+/// requests, may contain the same words but are no errors.
+fn error_in(line: &str) -> Option<&str> {
+    let text = without_prefix(line);
     let is_access = line.contains("\" HTTP/") || line.contains(" HTTP/1.") || line.contains(" HTTP/2");
-    let is_consequence = CONSEQUENCES.iter().any(|hollow| said.contains(hollow));
-    let glog = said.strip_prefix('E').filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    let program = said.split_once("error: ").is_some_and(|(program, _)| is_program(program));
-    (!is_access && !is_consequence && (glog.is_some() || program || class_of(said).is_some())).then_some(said)
+    let is_consequence = CONSEQUENCES.iter().any(|phrase| text.contains(phrase));
+    let glog = text.strip_prefix('E').filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    let program = text.split_once("error: ").is_some_and(|(program, _)| is_program(program));
+    (!is_access && !is_consequence && (glog.is_some() || program || class_of(text).is_some())).then_some(text)
 }
 
-/// A line without the process that wrote it, `(EngineCore pid=7) `, and without what Python's loggers put before an error,
-/// `ERROR 11-22 10:00:00 [core.py:7] `.
+/// A line without the prefix of the process, `(EngineCore pid=7) `, and that of Python's logger, `ERROR 11-22 10:00:00
+/// [core.py:7] `.
 fn without_prefix(line: &str) -> &str {
-    let said = line.strip_prefix('(').and_then(|line| line.split_once(") ")).map_or(line, |(_, said)| said);
-    said.strip_prefix("ERROR ").and_then(|said| said.split_once("] ")).map_or(said, |(_, said)| said)
+    let text = line.strip_prefix('(').and_then(|line| line.split_once(") ")).map_or(line, |(_, text)| text);
+    text.strip_prefix("ERROR ").and_then(|text| text.split_once("] ")).map_or(text, |(_, text)| text)
 }
 
-/// `vllm: ` or nothing.
+/// Whether the text is empty or a program name such as `vllm: `.
 fn is_program(before: &str) -> bool {
     let name = before.strip_suffix(": ").unwrap_or(before);
     name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
 }
 
-/// The class that a Python exception begins with, with its modules.
-fn class_of(said: &str) -> Option<&str> {
+/// The qualified class at the beginning of a Python exception.
+fn class_of(text: &str) -> Option<&str> {
     let end =
-        said.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.'))).unwrap_or(said.len());
-    let (class, rest) = said.split_at(end);
+        text.find(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.'))).unwrap_or(text.len());
+    let (class, rest) = text.split_at(end);
     let name = class.rsplit('.').next().unwrap_or_default();
     let is_class = name.starts_with(|c: char| c.is_ascii_uppercase())
         && ["Error", "Exception", "Exit", "Interrupt", "Timeout"].iter().any(|ending| name.ends_with(ending));
     (is_class && (rest.is_empty() || rest.starts_with(": "))).then_some(class)
 }
 
-/// What is repeated of an error that has these words in their place: from the beginning of the first of these words.
-fn stated_by<'a>(error: &'a str, words: &str, place: &Place) -> Option<&'a str> {
+/// The part of an error to show if it matches the pattern: all of it for a class, otherwise from the matching word on.
+fn matching<'a>(error: &'a str, words: &str, place: &Place) -> Option<&'a str> {
     match place {
         Place::Class => class_of(error).filter(|class| class.ends_with(words)).map(|_| error),
         Place::Message => {
@@ -229,15 +229,15 @@ fn stated_by<'a>(error: &'a str, words: &str, place: &Place) -> Option<&'a str> 
     }
 }
 
-/// `ValueError: …`: the first line after a traceback that is not indented; of the last traceback that says more than that
-/// another one went wrong.
+/// The exception of the last traceback that is no consequence of another error: the first line after it that is not
+/// indented.
 fn last_raised(lines: &[String]) -> Option<&str> {
     let tracebacks =
         lines.iter().enumerate().rev().filter_map(|(at, line)| Some((at, line.find(TRACEBACK)?)));
     tracebacks.into_iter().find_map(|(at, column)| {
         let mut after = lines[at + 1..].iter().filter_map(|line| line.get(column..));
         let raised = after.find(|line| !line.starts_with([' ', '^']) && !line.is_empty())?;
-        stated_in(raised)
+        error_in(raised)
     })
 }
 
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_is_found_a_hundred_lines_before_the_end() {
+    fn a_cause_a_hundred_lines_before_the_end_is_found() {
         let log =
             vllm("safetensors_rust.SafetensorError: Error while deserializing header: header too large");
         let cause = "safetensors_rust.SafetensorError: Error while deserializing header: header too large";
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_without_a_pattern_is_the_last_one_that_was_raised_and_says_why() {
+    fn without_a_pattern_the_last_raised_exception_is_the_cause() {
         assert_eq!(
             cause_in(&vllm("ValueError: no such thing")).as_deref(),
             Some("ValueError: no such thing")
@@ -286,16 +286,16 @@ mod tests {
     }
 
     #[test]
-    fn of_an_unknown_error_the_class_and_a_short_message_are_repeated() {
-        let said = format!("ValueError: cannot log in with --password {} {}", "hunter2", "x".repeat(500));
-        let cause = cause_in(&vllm(&said)).unwrap();
+    fn an_unknown_exception_is_shown_with_its_class_and_a_short_message() {
+        let error = format!("ValueError: cannot log in with --password {} {}", "hunter2", "x".repeat(500));
+        let cause = cause_in(&vllm(&error)).unwrap();
         assert!(cause.starts_with("ValueError: cannot log in with --password (redacted) xxx"), "{cause}");
         assert!(cause.len() <= "ValueError".len() + LONGEST_MESSAGE, "{}", cause.len());
         assert_eq!(cause_in(&vllm("hunter2 is what it printed")), None, "no exception");
     }
 
     #[test]
-    fn what_the_engines_were_seen_to_write_is_understood() {
+    fn observed_errors_of_the_engines_are_recognized() {
         for (line, expected) in [
             (
                 "E1122 model_repository_manager.cc:1 failed to load 'vision' version 1: Invalid argument: no backend",
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_of_the_engine_send_is_never_a_cause() {
+    fn text_from_clients_is_never_a_cause() {
         for line in [
             "INFO:     10.0.0.1:4711 - \"GET /SafetensorError:%20failed HTTP/1.1\" 404 Not Found",
             "10.0.0.1 - - [22/Nov/2026] \"GET /failed to load model HTTP/1.1\" 404 9",
@@ -333,14 +333,14 @@ mod tests {
     }
 
     #[test]
-    fn secrets_and_what_acts_on_a_terminal_are_not_repeated_and_the_text_is_bounded() {
+    fn a_cause_is_bounded_and_has_no_secrets_or_control_characters() {
         let cause = cause_in("SafetensorError: token=abc hf_secret \u{202e}x\u{1b}[31my").unwrap();
         assert_eq!(cause, "SafetensorError: token=(redacted) (redacted) xy");
         assert!(cause_in(&format!("SafetensorError: {}", "é".repeat(500))).unwrap().len() <= LONGEST_CAUSE);
     }
 
     #[test]
-    fn a_log_is_read_once_unless_it_had_no_cause() {
+    fn a_log_is_read_again_only_if_it_had_no_cause() {
         let crashes = Crashes::default();
         assert!(crashes.of("a").needs_reading(2));
         crashes.note(&log("a", 2), Reading::Unreadable);
@@ -351,27 +351,27 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_may_not_be_read_is_not_asked_for_again() {
+    fn a_forbidden_log_is_not_requested_again() {
         let crashes = Crashes::default();
         crashes.note(&log("a", 2), Reading::Forbidden);
         assert!(!crashes.of("a").needs_reading(3));
     }
 
     #[test]
-    fn with_too_many_crashing_pods_what_is_known_stays_and_no_more_is_read() {
+    fn with_too_many_crashing_pods_known_causes_stay_and_no_more_logs_are_read() {
         let crashes = Crashes::default();
         crashes.note(&log("first", 1), Reading::Text("SafetensorError: x"));
         for number in 1..MOST + 10 {
             crashes.note(&log(&number.to_string(), 1), Reading::Unreadable);
         }
         assert_eq!(crashes.of("first").cause(), Some("SafetensorError: x"));
-        assert!(!crashes.of("another").needs_reading(1), "it would be read in every reconcile");
+        assert!(!crashes.of("another").needs_reading(1), "otherwise every reconcile would read it");
         crashes.forget("first");
-        assert!(crashes.of("first").needs_reading(1), "it is forgotten, and there is room for one more");
+        assert!(crashes.of("first").needs_reading(1), "its entry was removed");
     }
 
     #[test]
-    fn the_log_of_the_run_that_ended_is_read_unless_the_cause_is_known() {
+    fn the_log_of_the_ended_run_is_read_unless_the_cause_is_known() {
         let read = |state: &str, known: Crash| {
             let parts = format!("{{name: engine, restartCount: 2, {state}}}");
             let log = log_to_read(&PodView::default(), &serde_saphyr::from_str(&parts).unwrap(), &known);
@@ -384,8 +384,8 @@ mod tests {
             Some(true)
         );
         assert_eq!(read("state: {terminated: {exitCode: 137, reason: OOMKilled}}", Crash::Unread), None);
-        assert_eq!(read(ended, Crash::Silent { restarts: 2 }), None);
-        assert_eq!(read(ended, Crash::Silent { restarts: 1 }), Some(false));
+        assert_eq!(read(ended, Crash::Unknown { restarts: 2 }), None);
+        assert_eq!(read(ended, Crash::Unknown { restarts: 1 }), Some(false));
         assert_eq!(read(ended, Crash::Known { cause: "x".to_owned() }), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Deployments and their revisions, as far as decisions need them.
+//! Narrow views of Deployments and ReplicaSets.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
@@ -13,12 +13,12 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    kept_template::differences,
     metadata::{Condition, Instance, narrow},
+    pinned_template::differences,
     pod::PodView,
 };
 
-/// A ReplicaSet: which revision it is.
+/// A ReplicaSet, as one revision of a Deployment.
 #[derive(Resource, Clone, Debug, Default, Deserialize)]
 #[resource(inherit = ReplicaSet)]
 #[serde(from = "ReplicaSetParts")]
@@ -26,41 +26,41 @@ pub struct ReplicaSetView {
     pub metadata: ObjectMeta,
     pub instance: Option<Instance>,
     pub template: Option<TemplateHash>,
-    /// What its pods were rendered for; of those that have pods alone.
-    pub rendered: Option<Box<Rendered>>,
+    /// The record of its template; `None` without replicas.
+    pub rendered: Option<Box<TemplateRecord>>,
 }
 
-/// The record of a pod template, as the annotations have it.
+/// The annotations that record a pod template.
 #[derive(Clone, Debug)]
-pub struct Rendered {
+pub struct TemplateRecord {
     pub resolved: Box<str>,
     pub template: Box<str>,
 }
 
-/// A revision of another template than the Deployment's, and its pods; there is at least one.
+/// A revision whose template differs from the Deployment's, with at least one pod.
 #[derive(Clone, Debug)]
-pub struct Older {
+pub struct OlderRevision {
     pub revision: Arc<ReplicaSetView>,
     pub pods: Vec<Arc<PodView>>,
 }
 
-/// Tells pod templates apart.
+/// Identifies a pod template by its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TemplateHash([u8; 16]);
 
-/// The API server takes no more than this as annotations, so no recorded template is larger.
+/// The API server's limit on annotations; a recorded template cannot be larger.
 const LARGEST_TEMPLATE: usize = 256 << 10;
 
-/// The Deployment's controller adds it to the template of each revision.
+/// Label that the Deployment controller adds to the template of each ReplicaSet.
 const POD_TEMPLATE_HASH: &str = "pod-template-hash";
 
 impl TemplateHash {
-    /// Of everything but what makes the template of a ReplicaSet differ from that of its Deployment.
+    /// Hashes the template without the label that exists only in ReplicaSets.
     fn of(mut template: Value) -> Self {
         if let Some(labels) = template["metadata"]["labels"].as_object_mut() {
             labels.remove(POD_TEMPLATE_HASH);
         }
-        // The fields of a value are in the order of their names.
+        // `Value` sorts object fields by name, so equal templates give equal text.
         let digest = Sha256::digest(template.to_string());
         let mut first = [0; 16];
         first.copy_from_slice(&digest[..16]);
@@ -68,37 +68,37 @@ impl TemplateHash {
     }
 }
 
-/// A Deployment: what its pods were rendered from, and how it fares.
+/// A Deployment: the record of its template, its strategy and its failures.
 #[derive(Resource, Clone, Debug, Default, Deserialize)]
 #[resource(inherit = Deployment)]
 #[serde(from = "DeploymentParts")]
 pub struct DeploymentView {
     pub metadata: ObjectMeta,
-    /// The generation of the owner, as the annotation has it.
+    /// Value of the annotation `generation`: the owner's generation.
     pub generation: Option<Box<str>>,
-    /// Defaults that were resolved for the pods, as the annotation has them.
+    /// Value of the annotation `resolved`: the record of the rendering.
     pub resolved: Option<Box<str>>,
-    /// The pod template to keep, as JSON: as it was recorded, or, without a record, as it is.
-    pub kept_template: Option<Box<str>>,
-    /// Of the template as it is.
+    /// The pinned pod template as JSON: the recorded one, or the present one if none is recorded.
+    pub pinned_template: Option<Box<str>>,
+    /// Hash of the present template.
     pub template: Option<TemplateHash>,
-    /// `maxSurge` is 0: old pods go before new ones come.
+    /// `maxSurge` is 0: old pods are deleted before new ones are created.
     pub replaces: bool,
-    /// Why pods cannot be created.
+    /// The condition `ReplicaFailure`, if True.
     pub creation_failure: Option<Condition>,
 }
 
-/// A Deployment whose pod template may have fields that this release does not know.
+/// A Deployment to apply. Its spec is JSON because the pinned template may have fields that this release has no type for.
 #[derive(Clone, Debug, Serialize)]
 pub struct RenderedDeployment {
     pub metadata: ObjectMeta,
     pub spec: Value,
-    /// Version of the Deployment that this was planned on; `None` if there was none.
+    /// `resourceVersion` of the Deployment that the plan was based on; `None` if there was none.
     #[serde(skip)]
     pub planned_on: Option<String>,
 }
 
-/// Written as what it is; the derived form allocates its names, and names of metrics must be static.
+/// Not derived: the derive macro allocates the names, and metric labels must be static.
 impl Resource for RenderedDeployment {
     type DynamicType = ();
     type Scope = <Deployment as Resource>::Scope;
@@ -165,7 +165,7 @@ impl From<DeploymentParts> for DeploymentView {
             metadata,
             generation,
             resolved,
-            kept_template: kept,
+            pinned_template: kept,
             template: spec.template.map(TemplateHash::of),
             replaces: surge == Some(IntOrString::Int(0)),
             creation_failure: failure,
@@ -196,13 +196,13 @@ impl From<ReplicaSetParts> for ReplicaSetView {
     }
 }
 
-/// The Deployment's controller copies the annotations of a Deployment to the ReplicaSet of its template, and removes none.
-/// So the record is that of another template where the Deployment was edited by hand, or was written without a record.
-fn rendered(mut annotations: BTreeMap<String, String>, template: &Value) -> Option<Rendered> {
+/// The Deployment controller copies annotations to the ReplicaSet and never removes any. So the record may belong to
+/// another template, for example if the Deployment was edited by hand; such a record is dropped.
+fn rendered(mut annotations: BTreeMap<String, String>, template: &Value) -> Option<TemplateRecord> {
     let (resolved, recorded) = (annotations.remove(labels::RESOLVED)?, annotations.remove(labels::TEMPLATE)?);
     let parsed: Value = serde_json::from_str(&recorded).ok()?;
     let is_of_template = differences(template, &parsed).is_empty();
-    is_of_template.then(|| Rendered { resolved: resolved.into(), template: recorded.into() })
+    is_of_template.then(|| TemplateRecord { resolved: resolved.into(), template: recorded.into() })
 }
 
 #[cfg(test)]
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_revision_has_the_template_of_its_deployment_but_for_one_label() {
+    fn a_replica_set_has_the_template_hash_of_its_deployment() {
         let spec = |label: &str, image: &str| {
             format!(
                 "{{metadata: {{name: chat}}, spec: {{replicas: 1, template: {{metadata: {{labels: {{app: a{label}}}}}, \
@@ -226,7 +226,7 @@ mod tests {
         assert_ne!(revision.template, deployment("engine:2").template);
     }
 
-    /// A ReplicaSet with this record of the template of `image`, as the API server has it.
+    /// A ReplicaSet of `image` whose record has the image `recorded`.
     fn revision(replicas: i32, recorded: &str, image: &str) -> ReplicaSetView {
         let template = |image: &str| {
             serde_json::json!({"metadata": {"labels": {"app": "a"}},
@@ -245,9 +245,9 @@ mod tests {
     }
 
     #[test]
-    fn the_record_of_a_revision_is_kept_while_it_has_pods_and_only_if_it_is_that_of_its_template() {
+    fn a_record_is_used_if_it_has_replicas_and_matches_the_template() {
         assert!(revision(1, "engine:1", "engine:1").rendered.is_some());
-        assert!(revision(0, "engine:1", "engine:1").rendered.is_none(), "nothing runs of it");
+        assert!(revision(0, "engine:1", "engine:1").rendered.is_none(), "no replicas");
         assert!(revision(1, "engine:1", "engine:2").rendered.is_none(), "the Deployment was edited by hand");
     }
 }

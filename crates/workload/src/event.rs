@@ -1,4 +1,4 @@
-//! Events about the volumes of pods: why a pod that was placed does not begin. Pure.
+//! Events about volumes of pods: why a scheduled pod does not start. Pure.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -16,13 +16,12 @@ use crate::{
     time::elapsed,
 };
 
-/// Volumes that cannot be attached to the node of a pod, most often because another node has them.
+/// Events about volumes that cannot be attached to a node, most often because they are attached to another one.
 pub const ATTACH_FAILURES: &str = "involvedObject.kind=Pod,reason=FailedAttachVolume";
-/// Volumes that a kubelet cannot mount. Shared file systems are mounted without being attached.
+/// Events about volumes that a kubelet cannot mount. Shared file systems are mounted without being attached.
 pub const MOUNT_FAILURES: &str = "involvedObject.kind=Pod,reason=FailedMount";
 
-/// An event: which pod of its namespace it is about, and what it says, as it may be repeated. Any user of a namespace may
-/// write events there.
+/// An event about a pod. Its text is sanitized and cut, because any user of a namespace may create events there.
 #[derive(Resource, Clone, Debug, Default, Deserialize)]
 #[resource(inherit = Event)]
 #[serde(from = "EventParts")]
@@ -42,30 +41,30 @@ impl EventView {
     }
 }
 
-/// What was said of the volumes of one pod.
+/// Why a volume of one pod is not attached or mounted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VolumeFailure {
     message: String,
-    patience: Duration,
+    tolerated_for: Duration,
 }
 
-/// A volume is often attached a moment after another node has given it up, as in every rollout with `Replace`; that it
-/// could not be attached at first is reported all the same.
+/// With rollout strategy `Replace` the first attempt to attach a volume often fails, because the old pod's node has not
+/// released it yet.
 const ATTACHED_WITHIN: Duration = Duration::from_secs(60);
-/// A kubelet tries again after 0.5 s, 1 s, 2 s and so on.
+/// A kubelet retries after 0.5 s, 1 s, 2 s and so on.
 const MOUNTED_WITHIN: Duration = Duration::from_secs(30);
-/// How the cluster names a volume that one node has and another one wants.
+/// Begins the message about a volume that is attached to another node.
 const MULTI_ATTACH: &str = "Multi-Attach";
 
-/// How a kubelet begins what it says of a volume that is attached. One that waits for its attachment is `Unable to attach or
-/// mount`.
+/// Begins the kubelet's message about a volume that is attached but not mounted. While it waits for the attachment, the
+/// message begins with `Unable to attach or mount`.
 const MOUNTING: &str = "MountVolume.";
 
 impl VolumeFailure {
-    /// Of a pod that waits, as `attach` and `mount` have it. What cannot be attached is not mounted either.
+    /// The failure of a pod, from the events about it. A failure to attach takes precedence over a failure to mount.
     ///
-    /// That a volume is attached elsewhere is said once, and the API server forgets events after an hour. `facts` has what
-    /// was said since the pod waits (`fact`).
+    /// A failure to attach is reported by one event, which the API server deletes after an hour; `facts` has its message for as
+    /// long as the pod waits (see `fact`).
     pub fn of(
         pod: &PodView,
         attach: &[Arc<EventView>],
@@ -79,46 +78,48 @@ impl VolumeFailure {
         let (attach, mount) = (last_of(attach, pod), last_of(mount, pod));
         let about = about(pod.uid());
         let known = || facts.keys().find_map(|fact| fact.strip_prefix(&about)).map(str::to_owned);
-        // Once it is attached, the mount itself may fail.
+        // A newer mount failure shows that the volume has been attached since.
         let is_attached = mount.is_some_and(|mount| {
             mount.message.starts_with(MOUNTING) && attach.is_none_or(|attach| attach.last < mount.last)
         });
         let unattached = attach.map(|event| event.message.clone()).or_else(known).filter(|_| !is_attached);
         let unmounted = || mount.map(|event| (event.message.clone(), MOUNTED_WITHIN));
-        let said = unattached.map(|said| (said, ATTACHED_WITHIN)).or_else(unmounted);
-        said.map(|(message, patience)| Self { message, patience })
+        let failure = unattached.map(|message| (message, ATTACHED_WITHIN)).or_else(unmounted);
+        failure.map(|(message, tolerated_for)| Self { message, tolerated_for })
     }
 
-    /// What is to be known of the pod of this uid when the event is gone. Events of mounts are repeated by kubelets and need
-    /// no record.
+    /// The fact to record in `facts::FactTimes`, so that the failure is known after its event is deleted. Kubelets repeat
+    /// events about mounts, so these need no record.
     pub fn fact(&self, uid: &str) -> Option<String> {
-        (self.patience == ATTACHED_WITHIN).then(|| format!("{}{}", about(uid), self.message))
+        (self.tolerated_for == ATTACHED_WITHIN).then(|| format!("{}{}", about(uid), self.message))
     }
 
-    /// Whether another node has the volume, and every pod that is named as its user is one of these. `Multi-Attach error
-    /// for volume "pvc-1" Volume is already used by pod(s) a, b and 1 pod(s) in different namespaces`
-    pub fn is_held_by(&self, is_one: impl Fn(&str) -> bool) -> bool {
-        // Names may be missing at the end of a message that was cut.
+    /// Whether the volume is attached to another node and `is_one` holds for every pod that the event names as its user:
+    /// `Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) a, b and 1 pod(s) in different namespaces`.
+    pub fn is_used_only_by(&self, is_one: impl Fn(&str) -> bool) -> bool {
+        // A cut message may lack names.
         let is_whole = self.message.len() + char::MAX_LEN_UTF8 <= LONGEST_QUOTE;
-        let Some((_, said)) = self.message.split_once(MULTI_ATTACH).filter(|_| is_whole) else {
+        let Some((_, users)) = self.message.split_once(MULTI_ATTACH).filter(|_| is_whole) else {
             return false;
         };
-        match said.split_once("used by pod(s) ") {
+        match users.split_once("used by pod(s) ") {
             Some((_, names)) => names.split(", ").all(|name| is_one(name.trim())),
-            None => !said.contains("pod(s)"),
+            None => !users.contains("pod(s)"),
         }
     }
 
-    /// Why the pod does not begin, once it has waited for too long.
+    /// The cause, once the pod has waited for longer than is tolerated.
     pub fn finding(&self, pod: &PodView, now: Timestamp) -> Finding {
         let waited = pod.placed().map(|placed| elapsed(placed, now));
-        let left = waited.and_then(|waited| self.patience.checked_sub(waited)).filter(|left| !left.is_zero());
+        let remaining = waited
+            .and_then(|waited| self.tolerated_for.checked_sub(waited))
+            .filter(|remaining| !remaining.is_zero());
         let (name, node) = (pod.name(), pod.node.as_deref().unwrap_or_default());
         let cause = || Cause {
             reason: reasons::VOLUME_NOT_ATTACHED,
-            message: format!("pod {name} waits on node {node} for its volume: {}", self.message),
+            message: format!("pod {name} on node {node} waits for its volume: {}", self.message),
         };
-        Finding { cause: left.is_none().then(cause), look_again: left }
+        Finding { cause: remaining.is_none().then(cause), look_again: remaining }
     }
 }
 
@@ -126,9 +127,9 @@ fn about(uid: &str) -> String {
     format!("volume of pod {uid}: ")
 }
 
-/// Those of the API server have 36 bytes.
+/// The API server generates uids of 36 bytes.
 const LONGEST_UID: usize = 64;
-/// As the API server limits it.
+/// The API server's limit.
 const LONGEST_NAME: usize = 253;
 
 #[derive(Deserialize)]
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_much_is_kept_of_an_event_as_may_be_repeated() {
+    fn the_text_of_an_event_is_sanitized_and_cut() {
         let large = "x".repeat(1 << 20);
         let kept = event("u", &large, "");
         assert!(kept.message.capacity() <= 1_024, "{}", kept.message.capacity());
@@ -225,48 +226,48 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_to_mount_is_known_and_one_to_attach_comes_first_the_latest_of_several() {
-        let said = |attach: &[Arc<EventView>], mount: &[Arc<EventView>]| {
+    fn the_latest_failure_to_attach_takes_precedence_over_a_failure_to_mount() {
+        let message_of = |attach: &[Arc<EventView>], mount: &[Arc<EventView>]| {
             failure(attach, mount).map(|failure| failure.message)
         };
         let mount = [event("u", "MountVolume.SetUp failed", "")];
-        assert_eq!(said(&[], &mount).as_deref(), Some("MountVolume.SetUp failed"));
+        assert_eq!(message_of(&[], &mount).as_deref(), Some("MountVolume.SetUp failed"));
         let attach = ["12:00:09", "12:00:10", "12:00:08"]
             .map(|time| event("u", time, &format!(", lastTimestamp: '2026-01-01T{time}Z'")));
-        assert_eq!(said(&attach, &mount).as_deref(), Some("12:00:10"));
+        assert_eq!(message_of(&attach, &mount).as_deref(), Some("12:00:10"));
         let later = [event("u", "MountVolume.MountDevice failed", ", lastTimestamp: '2026-01-01T12:01:00Z'")];
         assert_eq!(
-            said(&attach, &later).as_deref(),
+            message_of(&attach, &later).as_deref(),
             Some("MountVolume.MountDevice failed"),
             "it is attached"
         );
         let waits = [event("u", "Unable to attach or mount", ", lastTimestamp: '2026-01-01T12:01:00Z'")];
-        assert_eq!(said(&attach, &waits).as_deref(), Some("12:00:10"));
-        assert_eq!(said(&[], &[]), None);
+        assert_eq!(message_of(&attach, &waits).as_deref(), Some("12:00:10"));
+        assert_eq!(message_of(&[], &[]), None);
     }
 
     #[test]
-    fn what_was_said_of_attaching_is_known_while_the_pod_waits_although_the_event_is_gone() {
+    fn a_failure_to_attach_is_known_after_its_event_is_deleted() {
         let first = failure(&[event("u", "Multi-Attach error", "")], &[]).unwrap();
         let facts: BTreeMap<String, Timestamp> =
             first.fact("u").into_iter().map(|fact| (fact, at(0))).collect();
         let mount = [event("u", "timed out waiting", "")];
         let kept = VolumeFailure::of(&pod("demo"), &[], &mount, &facts);
         assert_eq!(kept.as_ref(), Some(&first));
-        assert_eq!(kept.unwrap().fact("u"), first.fact("u"), "and after the next plan, too");
+        assert_eq!(kept.unwrap().fact("u"), first.fact("u"), "the fact can be recorded again");
         let another = first.fact("v").into_iter().map(|fact| (fact, at(0))).collect();
         assert_eq!(VolumeFailure::of(&pod("demo"), &[], &[], &another), None);
-        assert_eq!(failure(&[], &mount).unwrap().fact("u"), None, "kubelets repeat it");
+        assert_eq!(failure(&[], &mount).unwrap().fact("u"), None, "kubelets repeat the event");
     }
 
     #[test]
-    fn a_wait_for_a_volume_is_a_fault_after_a_minute_and_one_for_a_mount_after_half_of_one() {
+    fn a_pod_may_wait_60_s_for_an_attachment_and_30_s_for_a_mount() {
         let found = |failure: &VolumeFailure, seconds| {
             let Finding { cause, look_again } = failure.finding(&pod("demo"), at(seconds));
-            (cause.map(|cause| cause.message), look_again.map(|left| left.as_secs()))
+            (cause.map(|cause| cause.message), look_again.map(|wait| wait.as_secs()))
         };
         let attach = failure(&[event("u", "a", "")], &[]).unwrap();
-        let message = "pod chat waits on node gpu-1 for its volume: a".to_owned();
+        let message = "pod chat on node gpu-1 waits for its volume: a".to_owned();
         assert_eq!(found(&attach, -9), (None, Some(60)));
         assert_eq!(found(&attach, 59), (None, Some(1)));
         assert_eq!(found(&attach, 60), (Some(message.clone()), None));
@@ -276,10 +277,10 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_held_by_the_pods_that_the_event_names() {
+    fn a_volume_is_used_by_the_pods_that_the_event_names() {
         let held = |message: &str| {
             let failure = failure(&[event("u", message, "")], &[]).unwrap();
-            failure.is_held_by(|name| ["old-0", "old-1"].contains(&name))
+            failure.is_used_only_by(|name| ["old-0", "old-1"].contains(&name))
         };
         let multi =
             |rest: &str| held(&format!("Multi-Attach error for volume \"pvc-1\" Volume is already {rest}"));
@@ -296,7 +297,7 @@ mod tests {
         }
         for before in ["", " ", "  ", "   ", "    ", "     ", "      "] {
             let many = format!("{before}used by pod(s) {}", ["old-0"; 99].join(", "));
-            assert!(!multi(&many), "it was cut, perhaps after a name");
+            assert!(!multi(&many), "the message was cut and may lack names");
         }
         assert!(!held("AttachVolume.Attach failed for volume \"pvc-1\": maximum number of volumes reached"));
     }

@@ -1,4 +1,4 @@
-//! Pods that kubelets end again and again: evicted, or rejected at their start. Pure.
+//! Repeated failures of pods: evicted by a kubelet, or rejected at admission. Pure.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,50 +12,54 @@ use crate::{
     time::elapsed,
 };
 
-/// One eviction is what node pressure does now and then; two of pods that never got ready have a lasting cause.
-const EVICTIONS: usize = 2;
-/// Reasons of pods that ended with their node, which says nothing of the next ones.
+/// One eviction may be temporary node pressure; two indicate a lasting cause.
+const FEWEST_FAILURES: usize = 2;
+/// Reasons of pods that ended because their node shut down; not counted.
 const NODE_SHUTDOWN: [&str; 3] = ["Terminated", "NodeShutdown", "Shutdown"];
-/// Longer than a replacement waits for a node, several times over.
-const LATELY: Duration = Duration::from_secs(3_600);
+/// Several times longer than a replacement usually waits for a node.
+const COUNTED_FOR: Duration = Duration::from_secs(3_600);
 
-/// `failed`: pods of a revision that kubelets have ended. `live`: its other pods, of which none is ready.
+/// `failed`: failed pods of a revision. `live`: its other pods, none of them ready.
 ///
-/// The failures say nothing of a pod that has got further: one that runs, or one that has lasted longer than they did.
+/// No finding if a newer pod is running, or a pod has survived for longer than every failed one.
 pub fn finding(failed: &[Arc<PodView>], live: &[&PodView], now: Timestamp) -> Finding {
     let counted: Vec<Failure<'_>> = failed
         .iter()
         .filter(|pod| !NODE_SHUTDOWN.contains(&&*pod.reason))
         .filter_map(|pod| Failure::of(pod))
-        .filter(|one| !one.counts_for(now).is_zero())
+        .filter(|one| !one.remaining_count(now).is_zero())
         .collect();
-    let longest = counted.iter().map(|one| one.lasted).max().unwrap_or_default();
+    let longest = counted.iter().map(|one| one.survived).max().unwrap_or_default();
     let ended = counted.iter().map(|one| one.ended).max();
     let runs = |pod: &&&PodView| pod.phase == "Running" && pod.created() > ended;
-    let lasts = |pod: &&PodView| pod.placed().filter(|_| pod.has_begun()).map(|placed| elapsed(placed, now));
+    let survives = |pod: &&PodView| {
+        pod.placed().filter(|_| pod.has_started_containers()).map(|placed| elapsed(placed, now))
+    };
     let Some(last) = counted.iter().max_by_key(|one| one.pod.created()) else { return Finding::default() };
-    let got_further = live.iter().any(|pod| runs(&pod) || lasts(pod).is_some_and(|lasts| lasts > longest));
-    if counted.len() < EVICTIONS || got_further {
+    let got_further =
+        live.iter().any(|pod| runs(&pod) || survives(pod).is_some_and(|survives| survives > longest));
+    if counted.len() < FEWEST_FAILURES || got_further {
         return Finding::default();
     }
     let message = format!(
-        "{} pods were ended by their kubelets; the last one, {}: {}: {}",
+        "{} pods were ended by kubelets; last: pod {} ({}): {}",
         counted.len(),
         last.pod.name(),
         last.pod.reason,
         quote(&last.pod.message)
     );
-    // Times of the API have whole seconds.
-    let outlasts = live.iter().filter_map(lasts).map(|lasts| longest - lasts + Duration::from_secs(1));
-    let look_again = counted.iter().map(|one| one.counts_for(now)).chain(outlasts).min();
+    // Timestamps of the API have whole seconds.
+    let overtakes =
+        live.iter().filter_map(survives).map(|survives| longest - survives + Duration::from_secs(1));
+    let look_again = counted.iter().map(|one| one.remaining_count(now)).chain(overtakes).min();
     Finding { cause: Some(Cause { reason: reasons::EVICTED, message }), look_again }
 }
 
 struct Failure<'a> {
     pod: &'a PodView,
     ended: Timestamp,
-    /// How long it had been on its node without being ready.
-    lasted: Duration,
+    /// How long the pod was on its node without being ready.
+    survived: Duration,
 }
 
 impl<'a> Failure<'a> {
@@ -63,14 +67,14 @@ impl<'a> Failure<'a> {
         let containers = pod.init_containers.iter().chain(&pod.containers);
         let finished = |one: &Container| one.state.terminated.as_ref()?.finished_at;
         let last = containers.filter_map(finished).chain(pod.disrupted).max();
-        let began = pod.ready_turned.max(pod.placed())?;
+        let began = pod.ready_changed.max(pod.placed())?;
         let ended = last.map_or(began, |last| last.max(began));
-        Some(Self { pod, ended, lasted: elapsed(began, ended) })
+        Some(Self { pod, ended, survived: elapsed(began, ended) })
     }
 
-    /// How much longer it counts: some time, and as long as the next pod needs to get as far.
-    fn counts_for(&self, now: Timestamp) -> Duration {
-        (LATELY + self.lasted).saturating_sub(elapsed(self.ended, now))
+    /// The remaining time in which the failure counts: an hour, and as long as the next pod needs to get as far.
+    fn remaining_count(&self, now: Timestamp) -> Duration {
+        (COUNTED_FOR + self.survived).saturating_sub(elapsed(self.ended, now))
     }
 }
 
@@ -84,7 +88,7 @@ mod tests {
         "2026-01-01T12:00:00Z".parse::<Timestamp>().unwrap() + SignedDuration::from_mins(minutes)
     }
 
-    /// A pod of these parts of its metadata and its status.
+    /// A managed pod with this status.
     fn pod(name: &str, created: Timestamp, status: &str) -> Arc<PodView> {
         let labels = "{app.kubernetes.io/managed-by: a-controller, app.kubernetes.io/name: a, \
                       app.kubernetes.io/instance: b}";
@@ -94,7 +98,7 @@ mod tests {
         Arc::new(serde_saphyr::from_str(&text).unwrap())
     }
 
-    /// One that was evicted while it loaded.
+    /// A pod that was evicted by its kubelet while its model was loading.
     fn evicted(name: &str, created: i64, ended: i64) -> Arc<PodView> {
         let (created, ended) = (at(created), at(ended));
         let unready = format!("{{type: Ready, status: 'False', lastTransitionTime: '{created}'}}");
@@ -120,21 +124,21 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_kubelets_end_again_and_again_are_counted() {
+    fn repeated_evictions_are_counted() {
         let pods = [evicted("old", 0, 1), evicted("new", 2, 3), evicted("older", -2, -1)];
         assert_eq!(found(&pods[..1], &[], 4), None);
-        let message = "3 pods were ended by their kubelets; the last one, new: Evicted: too much";
+        let message = "3 pods were ended by kubelets; last: pod new (Evicted): too much";
         assert_eq!(found(&pods, &[], 4).as_deref(), Some(message));
     }
 
     #[test]
-    fn pods_that_ended_with_their_node_say_nothing_of_the_next_ones() {
+    fn pods_that_ended_with_their_node_are_not_counted() {
         let shut_down = |name: &str| pod(name, at(0), "phase: Failed, reason: Terminated");
         assert_eq!(found(&[shut_down("a"), shut_down("b")], &[], 4), None);
     }
 
     #[test]
-    fn pods_that_were_rejected_say_nothing_of_one_that_loads() {
+    fn rejected_pods_are_no_finding_while_another_pod_loads() {
         let failed = [rejected(0), rejected(1)];
         let waits = pod("waits", at(2), "phase: Pending");
         assert!(found(&failed, std::slice::from_ref(&waits), 30).is_some(), "it has not begun");
@@ -143,28 +147,28 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_were_evicted_while_they_loaded_count_until_one_has_lasted_longer_or_runs() {
+    fn evictions_count_until_a_pod_survives_longer_or_runs() {
         let failed = [evicted("a", 0, 10), evicted("b", 10, 22)];
         assert!(found(&failed, &[loading(23)], 35).is_some());
         assert_eq!(found(&failed, &[loading(23)], 36), None);
         let looks_again = finding(&failed, &[&loading(23)], at(35)).look_again;
-        assert_eq!(looks_again, Some(Duration::from_secs(1)), "nothing else starts a reconcile");
+        assert_eq!(looks_again, Some(Duration::from_secs(1)), "no event starts a reconcile then");
         let runs = |created| pod("runs", at(created), "phase: Running");
         assert_eq!(found(&failed, &[runs(23)], 24), None);
-        assert!(found(&failed, &[runs(21)], 24).is_some(), "it was there before the last one ended");
+        assert!(found(&failed, &[runs(21)], 24).is_some(), "it was created before the last failure");
     }
 
     #[test]
-    fn pods_that_load_for_longer_than_an_hour_before_their_eviction_count() {
+    fn evictions_after_more_than_an_hour_of_loading_count() {
         let failed = [evicted("a", 0, 70), evicted("b", 71, 141)];
         assert!(found(&failed, &[], 142).is_some());
         assert!(found(&failed, &[], 199).is_some());
-        assert_eq!(found(&failed, &[], 200), None, "the first one was not followed for too long");
+        assert_eq!(found(&failed, &[], 200), None, "the first failure no longer counts");
         assert_eq!(finding(&failed, &[], at(199)).look_again, Some(Duration::from_secs(60)));
     }
 
     #[test]
-    fn an_eviction_of_a_pod_that_was_ready_counts_for_an_hour_however_long_it_had_run() {
+    fn an_eviction_of_a_ready_pod_is_counted_within_an_hour() {
         let served = |ended: i64| {
             let ready = format!("{{type: Ready, status: 'False', lastTransitionTime: '{}'}}", at(ended));
             pod("served", at(-90_000), &format!("phase: Failed, conditions: [{ready}]"))

@@ -1,22 +1,22 @@
 //! Pods, nodes, claims and GPUs as controllers see and render them.
 //!
 //! ```text
-//!  seen:      pod, node, claim, deployment, event narrow views, decoded from what a watch delivers
-//!  judged:    container, loader, crashes, event  why a pod does not start or stay
-//!             claim, evictions, gpu, quota       what fits where, what a quota lacks
-//!             lasting                            since when something is true
-//!             stranded, pace, departures         which pods leave lost nodes, how fast, and which have left
-//!  repeated:  redaction                          texts of others, without what looks like a secret
-//!  rendered:  template, kept_template, name      restricted pod templates, what is kept of them, names of children
-//!             revision                           which recorded template a spec gets
-//!             digest                             short names of content
+//!  views:     pod, node, claim, deployment, event narrow views, decoded from watch events
+//!  faults:    container, loader, crashes, event  why a pod does not start or keeps ending
+//!             claim, evictions, gpu, quota       what is missing: volumes, GPUs, quota
+//!             facts                              since when a fact has been true
+//!             stranded, pace, migrations         pods on lost nodes: which are replaced, when, how fast
+//!  texts:     redaction                          log lines without secrets
+//!  children:  template, pinned_template, name    restricted pod templates, their records, names of children
+//!             revision                           which recorded template the current spec uses
+//!             digest                             truncated SHA-256
 //! ```
 //!
-//! No client, no cache of objects, no clock, no environment. It knows no kind of this project, only Kubernetes' own kinds
-//! and the field types that the kinds share (`api::pods`). Controllers own conditions, retries and every decision.
+//! No client, no cache of objects, no clock, no environment. It uses Kubernetes' own kinds and the field types shared by
+//! this project's kinds (`api::pods`), but none of those kinds. Controllers own conditions, retries and every decision.
 //!
-//! All of it is pure but five memories, which controllers own and pass the time to: `node::Losses`, `pace::Pace`,
-//! `departures::Departures`, `lasting::Lasting` and `crashes::Crashes`. Each is bounded, and may begin anew.
+//! Everything is pure except five bounded in-memory records, which the controllers own: `node::NodeLosses`, `pace::Pace`,
+//! `migrations::Migrations`, `facts::FactTimes` and `crashes::Crashes`. All may be empty after a restart.
 
 #![forbid(unsafe_code)]
 
@@ -26,18 +26,18 @@ pub mod amounts;
 pub mod claim;
 pub mod container;
 pub mod crashes;
-pub mod departures;
 pub mod deployment;
 pub mod digest;
 pub mod event;
 pub mod evictions;
+pub mod facts;
 pub mod gpu;
-pub mod kept_template;
-pub mod lasting;
 pub mod loader;
+pub mod migrations;
 pub mod name;
 pub mod node;
 pub mod pace;
+pub mod pinned_template;
 pub mod pod;
 pub mod quota;
 pub mod redaction;
@@ -48,14 +48,14 @@ pub mod time;
 
 mod metadata;
 
-/// What is wrong now, if anything is, and when that may be different although no object changes.
+/// The present fault, if any, and when to check again even if no object changes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Finding {
     pub cause: Option<Cause>,
     pub look_again: Option<Duration>,
 }
 
-/// What is wrong: a reason of `api::reasons`, and a message that names the object and the fix.
+/// A reason of `api::reasons` and a message that names the object and the fix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cause {
     pub reason: &'static str,

@@ -14,16 +14,16 @@ use crate::{
 };
 
 /// After how long a run that still meets the fault of the run before has ended, by the environment of the container.
-pub fn gives_up_within(environment: &[EnvVar]) -> Duration {
-    loader::gives_up_within(|name| {
+pub fn stall_timeout(environment: &[EnvVar]) -> Duration {
+    loader::stall_timeout(|name| {
         let set = environment.iter().find(|variable| variable.name == name)?;
         // What is not a number here may be any: it comes from a ConfigMap.
         Some(set.value.as_ref().and_then(|value| value.parse().ok()).unwrap_or(u64::MAX))
     })
 }
 
-/// Why the model is not there. `gives_up_within`: after so long, a run that met the same fault as the run before has ended.
-pub fn finding(pod: &PodView, loader: &Container, gives_up_within: Duration, now: Timestamp) -> Finding {
+/// Why the model is not there. `stall_timeout`: after so long, a run that met the same fault as the run before has ended.
+pub fn finding(pod: &PodView, loader: &Container, stall_timeout: Duration, now: Timestamp) -> Finding {
     if loader.state.terminated.as_ref().is_some_and(|ended| ended.exit_code == 0) {
         return Finding::default();
     }
@@ -32,7 +32,7 @@ pub fn finding(pod: &PodView, loader: &Container, gives_up_within: Duration, now
     }
     let since = loader.state.running.as_ref().and_then(|running| running.started_at);
     let runs_for = since.map(|since| elapsed(since, now));
-    let look_again = runs_for.map(|runs_for| gives_up_within.saturating_sub(runs_for));
+    let look_again = runs_for.map(|runs_for| stall_timeout.saturating_sub(runs_for));
     if look_again.is_some_and(|left| left.is_zero()) {
         // Without progress it would have ended.
         return Finding::default();

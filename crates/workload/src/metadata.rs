@@ -1,11 +1,11 @@
-//! What every view keeps of an object's metadata, and of a condition.
+//! The parts of metadata and of conditions that every view has.
 
 use api::labels;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Deserializer};
 
-/// The object that a pod or a ReplicaSet was made for, by the recommended labels.
+/// The object that a pod or a ReplicaSet belongs to, by the labels `app.kubernetes.io/name` and `…/instance`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
     kind: Box<str>,
@@ -27,12 +27,12 @@ pub struct Condition {
     pub last_transition_time: Option<Timestamp>,
 }
 
-/// Other tools write `managed-by`, too: Helm most of all.
+/// Other tools, such as Helm, write `managed-by`, too.
 const CONTROLLER_SUFFIX: &str = "-controller";
 
-/// Of all fields of the reference to the owner.
+/// Maximum length of all fields of an owner reference together. A longer reference is dropped.
 const LONGEST_OWNER: usize = 1_024;
-/// What is said of an object that is held back.
+/// Finalizers of a deleted object are shown in messages.
 const MOST_FINALIZERS: usize = 3;
 
 impl Instance {
@@ -47,13 +47,13 @@ impl Condition {
         self.type_ == type_
     }
 
-    /// The kubelet's words are long, and the same on every node.
-    pub(crate) fn without_words(self) -> Self {
+    /// Saves memory: a kubelet's texts are long and equal on every node.
+    pub(crate) fn without_text(self) -> Self {
         Self { reason: String::new(), message: String::new(), ..self }
     }
 }
 
-/// Identity, owners and times; and the instance, if a controller of this project manages the object.
+/// Identity, controller and times. The instance is `None` unless a controller of this project manages the object.
 pub(crate) fn narrow(metadata: ObjectMeta) -> (ObjectMeta, Option<Instance>) {
     let mut labels = metadata.labels.unwrap_or_default();
     let is_managed = labels.get(labels::MANAGED_BY).is_some_and(|by| by.ends_with(CONTROLLER_SUFFIX));
@@ -62,7 +62,7 @@ pub(crate) fn narrow(metadata: ObjectMeta) -> (ObjectMeta, Option<Instance>) {
         .zip(labels.remove(labels::INSTANCE))
         .filter(|_| is_managed)
         .map(|(kind, name)| Instance { kind: kind.into(), name: name.into() });
-    // Of the owners, the one that controls it: a user may name thousands. A name has at most 253 bytes.
+    // An object may have thousands of owner references, but only one controller.
     let owners = metadata.owner_references.into_iter().flatten();
     let controller = owners.into_iter().find(|owner| owner.controller == Some(true));
     let controller = controller.filter(|owner| {

@@ -1,4 +1,4 @@
-//! Nodes, as far as pods depend on them: which are lost and since when, which GPUs they have, what keeps pods off.
+//! Narrow views of nodes: loss, extended resources, taints.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use crate::{amounts::Extended, metadata::Condition, time::elapsed};
 
-/// A node: whether its kubelet works, which GPUs it has, and who may use them.
+/// A node: its Ready condition, extended resources and taints.
 #[derive(Resource, Clone, Debug, Default, Deserialize)]
 #[resource(inherit = Node)]
 #[serde(from = "NodeParts")]
@@ -24,37 +24,37 @@ pub struct NodeView {
     pub metadata: ObjectMeta,
     ready: Option<Condition>,
     pub allocatable: Extended,
-    /// Keys of those that keep pods off.
+    /// Keys of the taints with effect NoSchedule or NoExecute.
     pub taints: Vec<String>,
 }
 
-/// A node that, by all that is known, does not run its pods.
+/// Why and since when a node is not Ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lost {
-    pub how: Loss,
-    /// When it left Ready, or was first missed.
+pub struct NodeLoss {
+    pub kind: LossKind,
+    /// When the node left Ready, or when its deletion was first observed.
     pub since: Timestamp,
-    /// When it was first seen to be lost in this way: a node that was not ready may fall silent later.
+    /// Since when `kind` has been the same: a node may be NotReady first and Unreachable later.
     pub reported: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
-    /// Its kubelet reports it, so it lives, and its pods may serve on.
+pub enum LossKind {
+    /// Ready is False: the kubelet still reports, and pods may still serve.
     NotReady,
-    /// Its kubelet has stopped reporting.
+    /// Ready is Unknown: the kubelet has stopped reporting.
     Unreachable,
     Deleted,
 }
 
-/// Since when nodes have not been ready. A node's condition tells when it turned last, which is too late once a node
-/// that was not ready falls silent, and a deleted node has none. This is kept in memory only: after a restart of the
-/// process the time counts from the condition, or from when the node was first missed, so a replacement comes later,
+/// Since when nodes have not been Ready, by name. The condition's `lastTransitionTime` is not enough: it changes again when
+/// a NotReady node becomes Unreachable, and a deleted node has no condition. Kept in memory only: after a restart of the
+/// process the time counts from the condition, or from the first observation of the deletion, so pods are replaced later,
 /// never sooner.
 #[derive(Debug, Default)]
-pub struct Losses(HashMap<String, Lost>);
+pub struct NodeLosses(HashMap<String, NodeLoss>);
 
-/// For how long a loss is remembered. Controllers must not let pods wait longer than this on a lost node.
+/// NodeLosses older than this are dropped. Controllers must replace pods on lost nodes sooner than this.
 pub const FORGOTTEN_AFTER: Duration = Duration::from_hours(2);
 
 impl NodeView {
@@ -62,27 +62,26 @@ impl NodeView {
         self.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// Of those that are kept.
+    /// The value of a label for which `is_kept_label` is true.
     pub fn label(&self, key: &str) -> Option<&str> {
         Some(self.metadata.labels.as_ref()?.get(key)?.as_str())
     }
 
-    /// A node without the condition is new, not lost.
-    pub fn lost(&self) -> Option<Lost> {
+    /// `None` if the node is Ready, or new and without the condition.
+    pub fn lost(&self) -> Option<NodeLoss> {
         let ready = self.ready.as_ref()?;
-        let how = match ready.status.as_str() {
+        let kind = match ready.status.as_str() {
             "True" => return None,
-            "False" => Loss::NotReady,
-            _ => Loss::Unreachable,
+            "False" => LossKind::NotReady,
+            _ => LossKind::Unreachable,
         };
         let turned = ready.last_transition_time?;
-        Some(Lost { how, since: turned, reported: turned })
+        Some(NodeLoss { kind, since: turned, reported: turned })
     }
 }
 
-/// Labels by which users choose nodes. The dozens of others that Kubernetes, feature discovery and drivers write are not
-/// kept.
-pub fn is_known_label(key: &str) -> bool {
+/// Labels by which users select nodes. Views drop the many others that Kubernetes, feature discovery and drivers write.
+pub fn is_kept_label(key: &str) -> bool {
     const COMMON: [&str; 4] = [
         labels::NVIDIA_GPU_PRODUCT,
         "kubernetes.io/hostname",
@@ -95,51 +94,51 @@ pub fn is_known_label(key: &str) -> bool {
     COMMON.contains(&key) || !is_generated
 }
 
-impl Losses {
-    /// A node was added or changed.
+impl NodeLosses {
+    /// Records that a node was added or changed.
     pub fn note(&mut self, name: &str, node: &NodeView) {
         let Some(lost) = node.lost() else {
             self.0.remove(name);
             return;
         };
         let before = self.0.get(name);
-        // The same loss at another time: the node was ready in between, which was not observed.
-        let goes_on = |before: &&Lost| before.how != lost.how || before.reported == lost.reported;
+        // The same kind with another time means that the node was Ready in between, although this was not observed.
+        let goes_on = |before: &&NodeLoss| before.kind != lost.kind || before.reported == lost.reported;
         let since = before.filter(goes_on).map_or(lost.since, |before| before.since.min(lost.since));
-        // A node that is lost and then deleted is asked for no more, unless a pod was on it.
+        // Entries of deleted nodes without pods are never read again; drop them by age.
         self.0.retain(|_, known| is_fresh(known, lost.since));
-        self.0.insert(name.to_owned(), Lost { since, ..lost });
+        self.0.insert(name.to_owned(), NodeLoss { since, ..lost });
     }
 
-    /// How the node is lost, if it is: `node` is `None` if there is no such node.
-    pub fn of(&mut self, name: &str, node: Option<&NodeView>, now: Timestamp) -> Option<Lost> {
+    /// The loss of a node, if it is lost. `node` is `None` if the node does not exist.
+    pub fn of(&mut self, name: &str, node: Option<&NodeView>, now: Timestamp) -> Option<NodeLoss> {
         match node {
-            Some(node) => node.lost().map(|lost| Lost { since: self.since(name, lost), ..lost }),
-            None => Some(self.missed(name, now)),
+            Some(node) => node.lost().map(|lost| NodeLoss { since: self.since(name, lost), ..lost }),
+            None => Some(self.deleted(name, now)),
         }
     }
 
-    fn since(&self, name: &str, lost: Lost) -> Timestamp {
-        let is_same = |known: &&Lost| (known.how, known.reported) == (lost.how, lost.reported);
+    fn since(&self, name: &str, lost: NodeLoss) -> Timestamp {
+        let is_same = |known: &&NodeLoss| (known.kind, known.reported) == (lost.kind, lost.reported);
         self.0.get(name).filter(is_same).map_or(lost.since, |known| known.since)
     }
 
-    /// It may have been lost before it was deleted.
-    fn missed(&mut self, name: &str, now: Timestamp) -> Lost {
+    /// The loss of a deleted node, which counts from an earlier loss if there was one.
+    fn deleted(&mut self, name: &str, now: Timestamp) -> NodeLoss {
         let known = self.0.get(name).copied().filter(|known| is_fresh(known, now));
-        if let Some(known) = known.filter(|known| known.how == Loss::Deleted) {
+        if let Some(known) = known.filter(|known| known.kind == LossKind::Deleted) {
             return known;
         }
-        // Names of nodes that come and go need not repeat.
+        // Deleted nodes whose names are never used again; drop them by age.
         self.0.retain(|_, known| is_fresh(known, now));
         let since = known.map_or(now, |known| known.since);
-        let missed = Lost { how: Loss::Deleted, since, reported: now };
-        self.0.insert(name.to_owned(), missed);
-        missed
+        let loss = NodeLoss { kind: LossKind::Deleted, since, reported: now };
+        self.0.insert(name.to_owned(), loss);
+        loss
     }
 }
 
-fn is_fresh(known: &Lost, now: Timestamp) -> bool {
+fn is_fresh(known: &NodeLoss, now: Timestamp) -> bool {
     elapsed(known.since, now) < FORGOTTEN_AFTER
 }
 
@@ -174,9 +173,9 @@ struct NodeStatusParts {
 impl From<NodeParts> for NodeView {
     fn from(NodeParts { metadata, spec, status }: NodeParts) -> Self {
         let mut labels = metadata.labels.unwrap_or_default();
-        labels.retain(|key, _| is_known_label(key));
-        // Cordoning taints, too.
-        let keeps_off = spec.taints.into_iter().filter(|taint| taint.effect != "PreferNoSchedule");
+        labels.retain(|key, _| is_kept_label(key));
+        // Cordoned nodes have the taint `node.kubernetes.io/unschedulable`.
+        let excluding = spec.taints.into_iter().filter(|taint| taint.effect != "PreferNoSchedule");
         let ready = status.conditions.into_iter().find(|condition| condition.is("Ready"));
         Self {
             metadata: ObjectMeta {
@@ -186,9 +185,9 @@ impl From<NodeParts> for NodeView {
                 labels: Some(labels),
                 ..ObjectMeta::default()
             },
-            ready: ready.map(Condition::without_words),
+            ready: ready.map(Condition::without_text),
             allocatable: Extended::from_amounts(&status.allocatable),
-            taints: keeps_off.map(|taint| taint.key).collect(),
+            taints: excluding.map(|taint| taint.key).collect(),
         }
     }
 }
@@ -211,65 +210,65 @@ mod tests {
         .unwrap()
     }
 
-    fn lost(how: Loss, since: i64) -> Option<Lost> {
-        lost_later(how, since, since)
+    fn lost(kind: LossKind, since: i64) -> Option<NodeLoss> {
+        lost_later(kind, since, since)
     }
 
-    fn lost_later(how: Loss, since: i64, reported: i64) -> Option<Lost> {
-        Some(Lost { how, since: at(since), reported: at(reported) })
+    fn lost_later(kind: LossKind, since: i64, reported: i64) -> Option<NodeLoss> {
+        Some(NodeLoss { kind, since: at(since), reported: at(reported) })
     }
 
     #[test]
-    fn a_node_is_lost_from_the_moment_at_which_it_left_ready() {
+    fn a_node_is_lost_from_its_last_transition() {
         assert_eq!(node("a", "True", 0).lost(), None);
-        assert_eq!(node("a", "False", 0).lost(), lost(Loss::NotReady, 0));
-        assert_eq!(node("a", "Unknown", 3).lost(), lost(Loss::Unreachable, 3));
+        assert_eq!(node("a", "False", 0).lost(), lost(LossKind::NotReady, 0));
+        assert_eq!(node("a", "Unknown", 3).lost(), lost(LossKind::Unreachable, 3));
         let new: NodeView = serde_saphyr::from_str("{metadata: {name: a}}").unwrap();
         assert_eq!(new.lost(), None);
     }
 
     #[test]
-    fn a_deleted_node_is_lost_from_when_it_was_missed_until_it_is_back() {
-        let mut losses = Losses::default();
-        assert_eq!(losses.of("a", None, at(0)), lost(Loss::Deleted, 0));
-        assert_eq!(losses.of("a", None, at(9)), lost(Loss::Deleted, 0));
+    fn a_deleted_node_is_lost_from_the_first_observation_until_it_is_back() {
+        let mut losses = NodeLosses::default();
+        assert_eq!(losses.of("a", None, at(0)), lost(LossKind::Deleted, 0));
+        assert_eq!(losses.of("a", None, at(9)), lost(LossKind::Deleted, 0));
         let back = node("a", "True", 10);
         losses.note("a", &back);
         assert_eq!(losses.of("a", Some(&back), at(11)), None);
-        assert_eq!(losses.of("a", None, at(20)), lost(Loss::Deleted, 20));
+        assert_eq!(losses.of("a", None, at(20)), lost(LossKind::Deleted, 20));
     }
 
     #[test]
-    fn a_node_that_falls_silent_or_is_deleted_later_is_lost_from_when_it_left_ready() {
-        let mut losses = Losses::default();
+    fn a_loss_counts_from_when_the_node_left_ready_when_its_kind_changes() {
+        let mut losses = NodeLosses::default();
         let mut change = |status: &str, since| {
             let node = node("a", status, since);
             losses.note("a", &node);
             losses.of("a", Some(&node), at(since + 1))
         };
-        assert_eq!(change("False", 0), lost(Loss::NotReady, 0));
-        assert_eq!(change("Unknown", 40), lost_later(Loss::Unreachable, 0, 40));
-        assert_eq!(losses.of("a", None, at(50)), lost_later(Loss::Deleted, 0, 50));
-        assert_eq!(losses.of("a", None, at(51)), lost_later(Loss::Deleted, 0, 50));
+        assert_eq!(change("False", 0), lost(LossKind::NotReady, 0));
+        assert_eq!(change("Unknown", 40), lost_later(LossKind::Unreachable, 0, 40));
+        assert_eq!(losses.of("a", None, at(50)), lost_later(LossKind::Deleted, 0, 50));
+        assert_eq!(losses.of("a", None, at(51)), lost_later(LossKind::Deleted, 0, 50));
         let mut change = |status: &str, since| {
             let node = node("a", status, since);
             losses.note("a", &node);
             losses.of("a", Some(&node), at(since + 1))
         };
         assert_eq!(change("True", 60), None);
-        assert_eq!(change("Unknown", 70), lost(Loss::Unreachable, 70));
-        assert_eq!(change("Unknown", 90), lost(Loss::Unreachable, 90), "it was ready in between");
+        assert_eq!(change("Unknown", 70), lost(LossKind::Unreachable, 70));
+        assert_eq!(change("Unknown", 90), lost(LossKind::Unreachable, 90), "it was Ready in between");
     }
 
     #[test]
-    fn nodes_that_are_gone_do_not_add_up() {
-        let mut losses = Losses::default();
+    fn entries_of_deleted_nodes_are_bounded() {
+        let mut losses = NodeLosses::default();
         for hour in 0..99 {
             losses.note(&format!("seen-{hour}"), &node("seen", "Unknown", hour * 3_600));
             assert!(losses.0.len() <= 2, "those of the last two hours");
         }
         for hour in 99..199 {
-            losses.of(&format!("missed-{hour}"), None, at(hour * 3_600));
+            losses.of(&format!("deleted-{hour}"), None, at(hour * 3_600));
             assert!(losses.0.len() <= 2, "those of the last two hours");
         }
     }

@@ -1,7 +1,7 @@
-//! How fast pods may be taken off lost nodes, over all objects of a process.
+//! Limits how many pods on lost nodes a process deletes within ten seconds, over all objects.
 //!
-//! A cluster in trouble must not be made worse by moving everything at once. The window is ten seconds, so a restart
-//! forgets no more than that. It decides how many, never which or whether.
+//! Replacing all pods at once would overload a cluster that has lost nodes. After a restart of the process the limit starts
+//! again. Callers decide which pods are deleted; this module decides only how many.
 
 use std::{
     collections::BTreeSet,
@@ -17,11 +17,11 @@ use crate::time::elapsed;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allowance {
     pub pods: BTreeSet<String>,
-    /// When the others may ask again.
+    /// When a further pod may be allowed.
     pub look_again: Option<Duration>,
 }
 
-/// Shared by all workers, who would otherwise each spend the whole allowance.
+/// The limit of the process; shared by all workers.
 #[derive(Debug, Default)]
 pub struct Pace(Mutex<Window>);
 
@@ -32,11 +32,11 @@ struct Window {
 }
 
 const WINDOW: Duration = Duration::from_secs(10);
-/// At most this share of all our pods in a window, and always one.
+/// At most this share of all managed pods per window, and at least one pod.
 const PERCENT_OF_PODS: usize = 10;
 
 impl Pace {
-    /// `of`: all managed pods, counted only if there is something to allow.
+    /// `of` counts all managed pods; it is called only if `uids` is not empty.
     pub fn allow(&self, uids: &[&str], of: impl FnOnce() -> usize, now: Timestamp) -> Allowance {
         if uids.is_empty() {
             return Allowance::default();
@@ -47,13 +47,13 @@ impl Pace {
 
 impl Window {
     fn allow(&mut self, uids: &[&str], of: usize, now: Timestamp) -> Allowance {
-        // After a clock was set back, grants lie in the future: they are forgotten.
+        // If the clock was set back, earlier grants are in the future; drop them.
         self.granted.retain(|(_, at)| *at <= now && elapsed(*at, now) < WINDOW);
         let most = (of * PERCENT_OF_PODS / 100).max(1);
         let mut pods = BTreeSet::new();
         let mut look_again = None;
         for uid in uids {
-            // A deletion that did not go through may be tried again at no cost.
+            // A failed deletion may be repeated without a second grant.
             let was_granted = self.granted.iter().any(|(granted, _)| granted == uid);
             if !was_granted && self.granted.len() >= most {
                 let oldest = self.granted.iter().map(|(_, at)| *at).min();
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pod_goes_at_once_and_the_next_when_the_window_has_passed() {
+    fn one_pod_is_allowed_at_once_and_the_next_after_the_window() {
         let mut window = Window::default();
         assert_eq!(window.allow(&["a", "b"], 4, at(0)), allowance(&["a"], Some(10)));
         assert_eq!(window.allow(&["b"], 4, at(4)), allowance(&[], Some(6)));
@@ -95,21 +95,21 @@ mod tests {
     }
 
     #[test]
-    fn a_tenth_of_many_pods_goes_at_once() {
+    fn a_tenth_of_many_pods_is_allowed_at_once() {
         let mut window = Window::default();
         assert_eq!(window.allow(&["a", "b", "c", "d"], 39, at(0)).pods.len(), 3);
-        assert_eq!(window.allow(&["e"], 39, at(1)).pods.len(), 0, "the limit is that of the process");
+        assert_eq!(window.allow(&["e"], 39, at(1)).pods.len(), 0, "the limit holds over all objects");
     }
 
     #[test]
-    fn a_deletion_that_did_not_go_through_costs_nothing() {
+    fn a_failed_deletion_is_repeated_without_a_second_grant() {
         let mut window = Window::default();
         assert_eq!(window.allow(&["a"], 4, at(0)), allowance(&["a"], None));
         assert_eq!(window.allow(&["a"], 4, at(1)), allowance(&["a"], None));
     }
 
     #[test]
-    fn a_clock_that_is_set_back_blocks_nothing() {
+    fn a_clock_that_is_set_back_does_not_block_deletions() {
         let mut window = Window::default();
         window.allow(&["a"], 4, at(3_600));
         assert_eq!(window.allow(&["b"], 4, at(0)), allowance(&["b"], None));
@@ -117,7 +117,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_ten_seconds_ever_see_more_than_their_share(
+        fn no_window_of_ten_seconds_exceeds_the_limit(
             asks in prop::collection::vec((0_i64..4, 1_usize..6), 1..60),
             of in 1_usize..100,
         ) {

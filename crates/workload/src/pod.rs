@@ -1,4 +1,4 @@
-//! Pods, as far as decisions need them. A cluster has many, so everything else is dropped while decoding.
+//! Narrow views of pods: only the fields that decisions need. The others are dropped while decoding, to save memory.
 
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
@@ -12,44 +12,44 @@ use crate::{
 
 pub use crate::metadata::{Condition, Instance};
 
-/// A pod: where it is, what it holds there and, if a controller of this project manages it, what its containers do.
+/// A pod: its node and resources and, if a controller of this project manages it, the state of its containers.
 #[derive(Resource, Clone, Debug, Default, Deserialize)]
 #[resource(inherit = Pod)]
 #[serde(from = "PodParts")]
 pub struct PodView {
     pub metadata: ObjectMeta,
-    /// `None` for pods of other owners.
+    /// `None` unless a controller of this project manages the pod.
     pub instance: Option<Instance>,
-    /// Extended resources that it holds on its node.
+    /// Extended resources that the pod requests.
     pub held: Extended,
     pub phase: String,
-    /// Why it failed, in the kubelet's words (`Evicted`).
+    /// Why the pod failed, such as `Evicted`.
     pub reason: String,
     pub message: String,
     pub node: Option<String>,
     pub scheduled: Option<Condition>,
     pub is_ready: bool,
-    /// When it became ready, or ceased to be.
-    pub ready_turned: Option<Timestamp>,
-    /// Its volumes are mounted and its network is there, as kubelets of Kubernetes 1.29 and later report it.
+    /// `lastTransitionTime` of the condition Ready.
+    pub ready_changed: Option<Timestamp>,
+    /// The condition PodReadyToStartContainers (Kubernetes 1.29 and later): volumes and network are set up.
     pub is_set_up: bool,
-    /// When its kubelet decided to end it.
+    /// Since when the condition DisruptionTarget is True.
     pub disrupted: Option<Timestamp>,
     pub init_containers: Box<[Container]>,
     pub containers: Box<[Container]>,
 }
 
-/// Pods that a kubelet has ended: evicted, or rejected at their start.
+/// Field selector of pods that were evicted, or rejected at admission.
 pub const FAILED: &str = "status.phase=Failed";
 
-/// Pods that hold something of their node, or will.
+/// Field selector of pods that have not ended.
 pub const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Container {
     pub name: String,
-    /// Its startup probe has succeeded.
+    /// Whether the startup probe has succeeded.
     #[serde(default)]
     pub started: Option<bool>,
     #[serde(default)]
@@ -62,7 +62,7 @@ pub struct Container {
     pub last: ContainerState,
 }
 
-/// One of the three is there, or none.
+/// At most one of the fields is set.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct ContainerState {
     pub waiting: Option<Waiting>,
@@ -112,25 +112,26 @@ impl PodView {
         self.init_containers.iter().find(|container| container.name == name)
     }
 
-    /// Whether the scheduler has tried and found no node.
+    /// Whether the scheduler found no node.
     pub fn is_unschedulable(&self) -> bool {
         self.scheduled.as_ref().is_some_and(|scheduled| scheduled.status == "False")
     }
 
-    /// Resources that the scheduler found too little of, on any node: `2 Insufficient nvidia.com/gpu, 1 Insufficient cpu.`
-    pub fn lacks(&self) -> impl Iterator<Item = &str> {
-        let said = self.scheduled.as_ref().filter(|_| self.is_unschedulable());
-        let names = said.into_iter().flat_map(|scheduled| scheduled.message.split("Insufficient ").skip(1));
+    /// Names of insufficient resources in the scheduler's message: `2 Insufficient nvidia.com/gpu, 1 Insufficient cpu.`
+    pub fn insufficient_resources(&self) -> impl Iterator<Item = &str> {
+        let scheduled = self.scheduled.as_ref().filter(|_| self.is_unschedulable());
+        let names =
+            scheduled.into_iter().flat_map(|scheduled| scheduled.message.split("Insufficient ").skip(1));
         names.filter_map(|rest| rest.split([',', ' ']).next().map(|name| name.trim_end_matches('.')))
     }
 
-    /// Evicted, finished or being deleted: its controller has replaced it already, or will.
+    /// Whether the pod has failed, succeeded or is being deleted.
     pub fn is_over(&self) -> bool {
         self.metadata.deletion_timestamp.is_some() || self.phase == "Failed" || self.phase == "Succeeded"
     }
 
-    /// Whether the kubelet is done with its volumes: its containers start, run or have run.
-    pub fn has_begun(&self) -> bool {
+    /// Whether the kubelet has set up the volumes: containers start, run or have run.
+    pub fn has_started_containers(&self) -> bool {
         let mut containers = self.init_containers.iter().chain(&self.containers);
         self.is_set_up
             || containers.any(|one| {
@@ -138,7 +139,7 @@ impl PodView {
             })
     }
 
-    /// When it got its node, as far as that is known.
+    /// When the pod was scheduled; the creation time if that is not known.
     pub fn placed(&self) -> Option<Timestamp> {
         let placed = self.scheduled.as_ref().filter(|scheduled| scheduled.status == "True");
         placed.and_then(|placed| placed.last_transition_time).or(self.created())
@@ -185,18 +186,18 @@ impl From<PodParts> for PodView {
     fn from(PodParts { metadata, spec, status }: PodParts) -> Self {
         let ready = status.conditions.iter().find(|condition| condition.is("Ready"));
         let is_ready = ready.is_some_and(|ready| ready.status == "True");
-        let ready_turned = ready.and_then(|ready| ready.last_transition_time);
-        let turned = |type_: &str| {
-            let turned = status.conditions.iter().find(|one| one.is(type_) && one.status == "True");
-            turned.map(|condition| condition.last_transition_time)
+        let ready_changed = ready.and_then(|ready| ready.last_transition_time);
+        let true_since = |type_: &str| {
+            let condition = status.conditions.iter().find(|one| one.is(type_) && one.status == "True");
+            condition.map(|condition| condition.last_transition_time)
         };
-        let is_set_up = turned("PodReadyToStartContainers").is_some();
-        let disrupted = turned("DisruptionTarget").flatten();
+        let is_set_up = true_since("PodReadyToStartContainers").is_some();
+        let disrupted = true_since("DisruptionTarget").flatten();
         let (metadata, instance) = narrow(metadata);
         let node = spec.node_name.filter(|node| !node.is_empty());
         let held = held(&spec.init_containers, &spec.containers);
         if instance.is_none() {
-            // Most pods of a cluster: only what they hold matters.
+            // A pod of another owner: only its resources and its node are used.
             let metadata = ObjectMeta { owner_references: None, ..metadata };
             return Self { metadata, node, held, phase: status.phase, ..Self::default() };
         }
@@ -210,7 +211,7 @@ impl From<PodParts> for PodView {
             node,
             scheduled: status.conditions.into_iter().find(|condition| condition.is("PodScheduled")),
             is_ready,
-            ready_turned,
+            ready_changed,
             is_set_up,
             disrupted,
             init_containers: status.init_container_statuses,
@@ -224,16 +225,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_without_a_status_is_nothing_yet() {
+    fn a_pod_without_a_status_is_decoded() {
         let pod: PodView = serde_saphyr::from_str("{metadata: {name: a}, spec: {containers: []}}").unwrap();
         assert!(pod.node.is_none() && pod.scheduled.is_none() && !pod.is_ready && pod.containers.is_empty());
     }
 
     #[test]
-    fn only_what_it_holds_is_kept_of_a_pod_of_another_owner() {
+    fn only_node_and_resources_are_kept_of_a_pod_of_another_owner() {
         let pod: PodView = serde_saphyr::from_str(
             "
-metadata: {name: theirs, labels: {app.kubernetes.io/instance: chat}}
+metadata: {name: other, labels: {app.kubernetes.io/instance: chat}}
 spec: {nodeName: gpu-0, containers: [{name: a, resources: {requests: {nvidia.com/gpu: '2'}}}]}
 status: {phase: Running, containerStatuses: [{name: a}]}
 ",
@@ -245,25 +246,25 @@ status: {phase: Running, containerStatuses: [{name: a}]}
     }
 
     #[test]
-    fn a_pod_has_begun_once_its_volumes_are_there() {
+    fn containers_start_once_the_volumes_are_set_up() {
         let labels = "app.kubernetes.io/instance: a, app.kubernetes.io/name: b, app.kubernetes.io/managed-by: c-controller";
-        let begun = |status: &str| {
+        let started = |status: &str| {
             let text = format!("{{metadata: {{name: a, labels: {{{labels}}}}}, status: {{{status}}}}}");
-            serde_saphyr::from_str::<PodView>(&text).unwrap().has_begun()
+            serde_saphyr::from_str::<PodView>(&text).unwrap().has_started_containers()
         };
         let set_up =
             |status: &str| format!("conditions: [{{type: PodReadyToStartContainers, status: '{status}'}}]");
         assert_eq!(
-            [begun(&set_up("True")), begun(&set_up("False")), begun("phase: Pending")],
+            [started(&set_up("True")), started(&set_up("False")), started("phase: Pending")],
             [true, false, false]
         );
-        let container = |state: &str| begun(&format!("initContainerStatuses: [{{name: a, {state}}}]"));
+        let container = |state: &str| started(&format!("initContainerStatuses: [{{name: a, {state}}}]"));
         assert!(container("state: {running: {}}") && container("state: {terminated: {exitCode: 0}}"));
         assert!(container("restartCount: 1") && !container("state: {waiting: {reason: PodInitializing}}"));
     }
 
     #[test]
-    fn a_managed_pod_keeps_what_decisions_need() {
+    fn a_managed_pod_keeps_the_fields_that_decisions_need() {
         let pod: PodView = serde_saphyr::from_str(
             "
 metadata:

@@ -1,6 +1,6 @@
-//! What a ResourceQuota has refused, in the API server's words. Pure.
+//! Parses the API server's message about an exceeded ResourceQuota. Pure.
 
-/// Of each resource that the quota limits: how much was requested, is used, and may be.
+/// For each limited resource: the amounts requested, used and allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exceeded<'a>(Vec<(&'a str, [i64; 3])>);
 
@@ -22,7 +22,7 @@ impl<'a> Exceeded<'a> {
         all.collect::<Option<_>>().map(Self)
     }
 
-    /// Whether what was requested would fit if so much of each resource were given back.
+    /// Whether the request would fit the quota after `given_back` of each resource is released.
     pub fn would_fit(&self, given_back: impl Fn(&str) -> i64) -> bool {
         self.0.iter().all(|(name, [wanted, used, limit])| {
             used - given_back(name.strip_prefix("requests.").unwrap_or(name)) + wanted <= *limit
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_resource_of_a_quota_must_have_room_once_some_is_given_back() {
+    fn a_request_fits_if_every_resource_of_the_quota_has_room() {
         let message = "pods \"a\" is forbidden: exceeded quota: team, requested: pods=1,requests.nvidia.com/gpu=2, \
                        used: pods=3,requests.nvidia.com/gpu=4, limited: pods=4,requests.nvidia.com/gpu=4";
         let exceeded = Exceeded::parse(message).unwrap();

@@ -1,12 +1,12 @@
-//! What of a text may be repeated: nothing that looks like a secret. Pure.
+//! Removes secrets from log text before it appears in a message. Pure.
 //!
-//! It leaves out too much rather than too little: a word that stands where a secret would stand goes, whatever it is.
+//! It prefers false positives: any word in the position of a secret is removed.
 
-/// What stands for a secret.
+/// The replacement of a secret.
 const REDACTED: &str = "(redacted)";
 
-/// How secrets of well-known services begin; `eyJ` is a JSON Web Token.
-const BEGINNINGS: [&str; 21] = [
+/// Prefixes of tokens of well-known services; `eyJ` begins a JSON Web Token.
+const PREFIXES: [&str; 21] = [
     "hf_",
     "sk-",
     "nvapi-",
@@ -29,7 +29,7 @@ const BEGINNINGS: [&str; 21] = [
     "dckr_pat_",
     "ya29.",
 ];
-/// Ends of names whose value is a secret: `HF_TOKEN`, `db-password`, `X-Amz-Signature`.
+/// Suffixes of names whose value is a secret: `HF_TOKEN`, `db-password`, `X-Amz-Signature`.
 const NAMES: [&str; 20] = [
     "token",
     "password",
@@ -52,33 +52,33 @@ const NAMES: [&str; 20] = [
     "sig",
     "auth",
 ];
-/// Words before a secret of HTTP.
+/// HTTP authentication schemes; a secret follows.
 const SCHEMES: [&str; 4] = ["bearer", "basic", "digest", "negotiate"];
 
-/// The text with one space between words, and without secrets.
+/// The text without secrets; whitespace becomes single spaces.
 pub fn redacted(text: &str) -> String {
     let (mut hides_next, mut was_name) = (false, false);
     let words = text.split_whitespace().map(|word| {
-        // `Authorization: Bearer x` and `token = x`.
+        // `Bearer` in `Authorization: Bearer x`, `=` in `token = x`.
         let is_between = is_scheme(word) || ((hides_next || was_name) && name_of(word).is_empty());
         was_name = is_secret(word);
-        let (kept, follows) = match hides_next {
+        let (shown, follows) = match hides_next {
             _ if is_between => (word.to_owned(), true),
             true => (REDACTED.to_owned(), false),
             false => without_value(word),
         };
         hides_next = follows;
-        kept
+        shown
     });
     words.collect::<Vec<String>>().join(" ")
 }
 
-/// One word, and whether a secret follows it.
+/// One word without its secret, and whether the next word is a secret.
 fn without_value(word: &str) -> (String, bool) {
     if let Some((scheme, rest)) = word.split_once("://") {
         return (format!("{}://{}", without_value(scheme).0, without_access(rest)), false);
     }
-    // Everything after `name=` or `name:` goes, whatever separates it.
+    // Everything after `name=` or `name:` is removed.
     let separators = word.char_indices().filter(|(_, c)| matches!(c, '=' | ':'));
     for (at, separator) in separators {
         let (name, value) = (&word[..at], &word[at + separator.len_utf8()..]);
@@ -94,19 +94,19 @@ fn without_value(word: &str) -> (String, bool) {
     (if holds_secret(word) { REDACTED.to_owned() } else { word.to_owned() }, false)
 }
 
-/// Of a URL after its scheme: without user, password and query, which may be signed.
+/// The part of a URL after its scheme, without user, password and query; a query may hold a signature.
 fn without_access(rest: &str) -> String {
     let (rest, query) = match rest.find(['?', '#']) {
         Some(at) => (&rest[..at], "?(redacted)"),
         None => (rest, ""),
     };
-    // A password may hold a slash that should have been escaped.
+    // A password may contain an unescaped slash.
     let host = rest.rfind('@').map_or(rest, |at| &rest[at + 1..]);
     let user = if host.len() < rest.len() { "(redacted)@" } else { "" };
     format!("{user}{}{query}", without_value(host).0)
 }
 
-/// Letters and digits alone, in lower case: `"api_key":` is `apikey`.
+/// Only letters and digits, in lower case: `"api_key":` becomes `apikey`.
 fn name_of(word: &str) -> String {
     word.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
@@ -122,12 +122,12 @@ fn is_scheme(word: &str) -> bool {
 
 fn holds_secret(word: &str) -> bool {
     let begins = |at: usize| word[..at].chars().next_back().is_none_or(|before| !before.is_alphanumeric());
-    let known = BEGINNINGS.iter().any(|secret| word.match_indices(secret).any(|(at, _)| begins(at)));
+    let known = PREFIXES.iter().any(|secret| word.match_indices(secret).any(|(at, _)| begins(at)));
     let parts = word.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '+' | '=')));
     known || parts.into_iter().any(is_random)
 }
 
-/// As long and as mixed as a key; names of classes are long, but have few digits.
+/// Looks like a key: long, with both cases and several digits. Class names are long, but have few digits.
 fn is_random(part: &str) -> bool {
     const LONG: usize = 32;
     const DIGITS: usize = 4;
@@ -188,13 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_without_a_name_is_known_by_its_looks() {
+    fn a_key_without_a_name_is_recognized() {
         let key = "wJalrXUtnFEMIK7MDENGbPxRfiCYEXA4MPLE12KEY";
         assert_eq!(redacted(&format!("cannot use {key} here")), "cannot use (redacted) here");
     }
 
     #[test]
-    fn what_an_engine_says_of_a_fault_stays() {
+    fn error_messages_without_secrets_are_unchanged() {
         for text in [
             "Error while deserializing header: header too large",
             "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.1 GiB",

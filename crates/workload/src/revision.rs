@@ -1,9 +1,9 @@
-//! The revision that a spec asks for: its pod template, which is kept once it was rendered, and its pods. Pure.
+//! The revision of the current spec: its pinned pod template and its pods. Pure.
 //!
-//! What was rendered is recorded on the Deployment together with the spec that it was rendered for. Until that spec
-//! changes, the recorded template is applied again field for field, whatever this release would render: an upgrade of
-//! the controller, or its rollback, restarts no pod. What changes no pod is no change. A spec that is changed back while
-//! its pods are there gets their template again, as their ReplicaSet has it recorded.
+//! The rendered template is recorded on the Deployment, with a hash of the spec fields that it depends on. While the hash
+//! stays the same, the recorded template is applied unchanged, whatever this release would render: an upgrade or rollback
+//! of the controller restarts no pod. If the spec is changed back while pods of its earlier revision exist, the template
+//! recorded on their ReplicaSet is used again.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,90 +12,95 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    deployment::{DeploymentView, Older, Rendered},
+    deployment::{DeploymentView, OlderRevision, TemplateRecord},
     digest::digest,
-    kept_template::{LONGEST_RECORD, differences},
+    pinned_template::{LONGEST_RECORD, differences},
     pod::PodView,
 };
 
-/// What a spec asks for, as far as its pods are concerned.
+/// The part of a spec that decides the pod template.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
-    /// Of the part of the spec that decides what a pod looks like.
+pub struct DesiredTemplate<'a> {
+    /// Hash of the spec fields that the template depends on.
     pub spec_hash: &'a str,
     pub generation: i64,
-    /// Value of the annotation `refresh`.
+    /// Value of the user's annotation `refresh`.
     pub refresh: Option<&'a str>,
-    /// Digest of the template, as the status has it for this generation.
+    /// Digest of the template in the status, if the status is of this generation.
     pub reported: Option<&'a str>,
 }
 
-/// The revision that the spec asks for.
+/// The revision of the current spec.
 #[derive(Debug)]
 pub struct Revision<'a> {
-    /// As JSON, because a newer release may have recorded fields that this one does not know.
+    /// JSON, because a newer release may have recorded fields that this release has no type for.
     pub template: Value,
     record: Record,
-    /// Whether the Deployment asks for this revision already.
+    /// Whether the Deployment already has this revision.
     pub is_deployed: bool,
-    /// Its pods; before it is deployed, those that are left of an earlier time.
+    /// Its pods; before it is deployed, remaining pods of its earlier deployment.
     pub pods: &'a [Arc<PodView>],
-    /// Fields in which the kept template differs from what this release would render.
+    /// Fields in which the pinned template differs from the one this release renders.
     pub outdated: Vec<String>,
 }
 
-/// The record on the Deployment, as JSON. Every field may be absent: an older or a newer release wrote it.
+/// The annotation `resolved`, as JSON. Other releases may have written it, so every field may be absent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Record {
     #[serde(rename = "template")]
     spec_hash: String,
-    /// What of it came from the release. In the order of the first release, which wrote the fields of a struct.
+    /// Values that the rendering release added to the spec, by name. The names sort in the field order of the first release.
     #[serde(flatten)]
     defaults: BTreeMap<String, Value>,
-    /// Value of the annotation `refresh` for which this was rendered.
+    /// Value of the annotation `refresh` at rendering.
     #[serde(skip_serializing_if = "Option::is_none")]
     refresh: Option<String>,
 }
 
-/// `rendered` is what this release makes of the spec, `defaults` what of that comes from the release.
+/// `rendered`: the template as this release renders it. `defaults`: the values in it that come from this release.
 pub fn revision<'a>(
-    wanted: Wanted<'_>,
+    desired: DesiredTemplate<'_>,
     rendered: Value,
     defaults: BTreeMap<String, Value>,
     deployed: (Option<&'a DeploymentView>, &'a [Arc<PodView>]),
-    older: &'a [Older],
+    older: &'a [OlderRevision],
 ) -> Revision<'a> {
     let record = Record {
-        spec_hash: wanted.spec_hash.to_owned(),
-        refresh: wanted.refresh.map(str::to_owned),
+        spec_hash: desired.spec_hash.to_owned(),
+        refresh: desired.refresh.map(str::to_owned),
         defaults,
     };
     let (deployment, pods) = deployed;
-    let returned = wanted.returned(older);
-    let is_of_spec = |deployment: &&DeploymentView| wanted.is_deployed(deployment);
-    let deployment = deployment.filter(is_of_spec).filter(|known| !wanted.takes_back(Some(known), older));
+    let earlier = desired.earlier(older);
+    let is_of_spec = |deployment: &&DeploymentView| desired.is_deployed(deployment);
+    let deployment =
+        deployment.filter(is_of_spec).filter(|known| !desired.restores_older(Some(known), older));
     let is_deployed = deployment.is_some();
-    let (kept, resolved, pods) = match (deployment, returned) {
-        (Some(deployment), _) => (deployment.kept_template.as_deref(), deployment.resolved.as_deref(), pods),
-        (None, Some((Rendered { resolved, template }, pods))) => (Some(&**template), Some(&**resolved), pods),
+    let (pinned, resolved, pods) = match (deployment, earlier) {
+        (Some(deployment), _) => {
+            (deployment.pinned_template.as_deref(), deployment.resolved.as_deref(), pods)
+        }
+        (None, Some((TemplateRecord { resolved, template }, pods))) => {
+            (Some(&**template), Some(&**resolved), pods)
+        }
         (None, None) => (None, None, &[][..]),
     };
-    let kept = kept.filter(|kept| **kept != *rendered.to_string());
-    let Some(kept) = kept.and_then(|kept| serde_json::from_str::<Value>(kept).ok()) else {
+    let pinned = pinned.filter(|pinned| **pinned != *rendered.to_string());
+    let Some(pinned) = pinned.and_then(|pinned| serde_json::from_str::<Value>(pinned).ok()) else {
         return Revision { template: rendered, record, is_deployed, pods, outdated: Vec::new() };
     };
-    let outdated = differences(&kept, &rendered);
+    let outdated = differences(&pinned, &rendered);
     let before = recorded(resolved);
     let refresh = before.refresh.or(record.refresh);
     let record = Record { spec_hash: record.spec_hash, refresh, defaults: before.defaults };
-    Revision { template: kept, record, is_deployed, pods, outdated }
+    Revision { template: pinned, record, is_deployed, pods, outdated }
 }
 
 impl Revision<'_> {
-    /// Annotations of the Deployment by which a later reconcile finds this revision again.
+    /// Annotations of the Deployment that record this revision.
     pub fn annotations(&self, generation: i64) -> BTreeMap<String, String> {
-        // Text and JSON that was read: writing it as JSON cannot fail.
+        // Strings and JSON values; serialization cannot fail.
         let record = serde_json::to_string(&self.record).unwrap_or_default();
         let template = Some(self.template.to_string()).filter(|template| template.len() <= LONGEST_RECORD);
         let annotations = [
@@ -106,12 +111,12 @@ impl Revision<'_> {
         annotations.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
     }
 
-    /// What came from the release that rendered it, by name; empty if that is not known.
+    /// A value that the rendering release added; empty if it is not recorded.
     pub fn default(&self, name: &str) -> &str {
         self.record.defaults.get(name).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// For the status.
+    /// The digest that the status shows.
     pub fn digest(&self) -> String {
         digest_of(&self.template.to_string())
     }
@@ -121,37 +126,37 @@ impl Revision<'_> {
     }
 }
 
-impl Wanted<'_> {
-    /// Whether pods of this very spec run, or are about to.
-    pub fn runs(&self, deployment: Option<&DeploymentView>, older: &[Older]) -> bool {
-        deployment.is_some_and(|deployment| self.is_deployed(deployment)) || self.returned(older).is_some()
+impl DesiredTemplate<'_> {
+    /// Whether this spec is deployed, or pods of an earlier deployment of it exist.
+    pub fn has_pods(&self, deployment: Option<&DeploymentView>, older: &[OlderRevision]) -> bool {
+        deployment.is_some_and(|deployment| self.is_deployed(deployment)) || self.earlier(older).is_some()
     }
 
-    /// Whether an older template is kept instead of that of the Deployment, although that has a record of this spec: a user
-    /// who may change the Deployment may change the record, too. It is the template that the status has, with pods that are
-    /// still there; otherwise, in doubt, nothing is restarted. The spec must be known to be the newest.
-    pub fn takes_back(&self, deployment: Option<&DeploymentView>, older: &[Older]) -> bool {
+    /// Whether the template of an older revision is used instead of the Deployment's, although the Deployment has a record of
+    /// this spec: a user may have edited that record. It is used only if its digest is the one in the status and its pods
+    /// still exist. The caller must have the newest version of the spec.
+    pub fn restores_older(&self, deployment: Option<&DeploymentView>, older: &[OlderRevision]) -> bool {
         let Some(deployment) = deployment.filter(|deployment| self.is_deployed(deployment)) else {
             return false;
         };
         let is_reported = |template: &str| self.reported == Some(&*digest_of(template));
-        let has_it = deployment.kept_template.as_deref().is_some_and(is_reported);
-        // One that was refreshed is not the one to go back to once the annotation was taken away.
-        let is_same = |older: &Rendered| recorded(Some(&older.resolved)).refresh.as_deref() == self.refresh;
-        let returned = self.returned(older).filter(|(older, _)| is_same(older));
-        !has_it && returned.is_some_and(|(older, _)| is_reported(&older.template))
+        let has_reported = deployment.pinned_template.as_deref().is_some_and(is_reported);
+        // A revision that was rendered for another value of `refresh` is not restored.
+        let is_same =
+            |older: &TemplateRecord| recorded(Some(&older.resolved)).refresh.as_deref() == self.refresh;
+        let earlier = self.earlier(older).filter(|(older, _)| is_same(older));
+        !has_reported && earlier.is_some_and(|(older, _)| is_reported(&older.template))
     }
 
-    /// Whether the Deployment was rendered for this spec. The generation counts, too: another release may hash the same
-    /// spec differently.
+    /// Whether the Deployment was rendered for this spec. An equal generation is enough, because another release may hash the
+    /// same spec differently.
     fn is_deployed(&self, deployment: &DeploymentView) -> bool {
         let is_of_generation = deployment.generation.as_deref() == Some(&*self.generation.to_string());
         self.is_of(&recorded(deployment.resolved.as_deref()), is_of_generation)
     }
 
-    /// An older revision that was rendered for this spec and has pods: the spec was changed, and is changed back before
-    /// they are gone. Of several, that which serves most.
-    fn returned<'a>(&self, older: &'a [Older]) -> Option<(&'a Rendered, &'a [Arc<PodView>])> {
+    /// An older revision that was rendered for this spec and still has pods. Of several, the one with the most ready pods.
+    fn earlier<'a>(&self, older: &'a [OlderRevision]) -> Option<(&'a TemplateRecord, &'a [Arc<PodView>])> {
         let of_spec = older.iter().filter_map(|older| {
             let rendered = older.revision.rendered.as_deref()?;
             let is_of_spec = self.is_of(&recorded(Some(&rendered.resolved)), false);
@@ -160,14 +165,14 @@ impl Wanted<'_> {
         of_spec.max_by_key(|(_, pods)| pods.iter().filter(|pod| pod.is_ready).count())
     }
 
-    /// As far as pods are concerned, and for this value of the annotation that asks for a newer rendering.
+    /// Whether a record is of this spec, and of this value of `refresh` if it is set.
     fn is_of(&self, record: &Record, is_of_generation: bool) -> bool {
         (is_of_generation || record.spec_hash == self.spec_hash)
             && (self.refresh.is_none() || self.refresh == record.refresh.as_deref())
     }
 }
 
-/// A record that cannot be read is as good as none: the template itself is kept anyway.
+/// An unreadable record counts as empty; the template stays pinned.
 fn recorded(resolved: Option<&str>) -> Record {
     resolved.and_then(|record| serde_json::from_str(record).ok()).unwrap_or_default()
 }
@@ -182,42 +187,44 @@ mod tests {
 
     use super::*;
 
-    /// A Deployment and an older revision, by their templates and the values of `refresh` that they were rendered for.
-    fn takes_back(deployed: (&str, Option<&str>), older: (&str, Option<&str>), wanted: Option<&str>) -> bool {
+    /// `deployed` and `older`: a template and the value of `refresh` that it was rendered for.
+    fn restores_older(
+        deployed: (&str, Option<&str>),
+        older: (&str, Option<&str>),
+        desired: Option<&str>,
+    ) -> bool {
         let record = |refresh: Option<&str>| {
             let refresh = refresh.map(str::to_owned);
             let record = Record { spec_hash: "hash".into(), refresh, ..Record::default() };
             Some(serde_json::to_string(&record).unwrap().into_boxed_str())
         };
         let deployment = DeploymentView {
-            kept_template: Some(deployed.0.into()),
+            pinned_template: Some(deployed.0.into()),
             resolved: record(deployed.1),
             ..DeploymentView::default()
         };
-        let rendered = Rendered { resolved: record(older.1).unwrap(), template: older.0.into() };
+        let rendered = TemplateRecord { resolved: record(older.1).unwrap(), template: older.0.into() };
         let revision = ReplicaSetView { rendered: Some(Box::new(rendered)), ..ReplicaSetView::default() };
-        let older = [Older { revision: Arc::new(revision), pods: vec![Arc::default()] }];
+        let older = [OlderRevision { revision: Arc::new(revision), pods: vec![Arc::default()] }];
         let reported = digest_of("\"known\"");
-        let wanted = Wanted { spec_hash: "hash", generation: 1, refresh: wanted, reported: Some(&reported) };
-        wanted.takes_back(Some(&deployment), &older)
+        let desired =
+            DesiredTemplate { spec_hash: "hash", generation: 1, refresh: desired, reported: Some(&reported) };
+        desired.restores_older(Some(&deployment), &older)
     }
 
     #[test]
-    fn the_template_that_the_status_has_is_gone_back_to_unless_another_was_asked_for() {
+    fn the_template_in_the_status_is_restored_unless_another_was_requested() {
         let (known, other) = ("\"known\"", "\"other\"");
-        assert!(takes_back((other, None), (known, None), None), "the record was changed");
-        assert!(!takes_back((known, None), (other, None), None));
-        assert!(!takes_back((other, None), (other, None), None), "in doubt it stays");
-        assert!(!takes_back((other, Some("1")), (known, None), Some("1")), "a newer one was asked for");
-        assert!(
-            !takes_back((other, None), (known, Some("1")), None),
-            "the wish was taken back, and the pods with it"
-        );
+        assert!(restores_older((other, None), (known, None), None), "the record was edited");
+        assert!(!restores_older((known, None), (other, None), None));
+        assert!(!restores_older((other, None), (other, None), None), "the older one is not the reported one");
+        assert!(!restores_older((other, Some("1")), (known, None), Some("1")), "a newer one was requested");
+        assert!(!restores_older((other, None), (known, Some("1")), None), "the annotation was removed");
     }
 
-    /// Otherwise an upgrade would write every Deployment once.
+    /// A different form would cost one write of every Deployment at an upgrade.
     #[test]
-    fn the_record_of_the_first_release_is_written_again_byte_for_byte() {
+    fn a_record_of_the_first_release_is_serialized_unchanged() {
         let of_first = "{\"template\":\"2aa2ebf88887ba06\",\"image\":\"vllm/vllm-openai:v0.28.0\",\
                         \"loaderImage\":\"loader:1\",\"profile\":\"vllm-1\"}";
         assert_eq!(serde_json::to_string(&recorded(Some(of_first))).unwrap(), of_first);

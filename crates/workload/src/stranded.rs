@@ -1,8 +1,8 @@
-//! Pods on nodes that are lost: which of them are replaced, when, and the words for it.
+//! Pods on lost nodes: which of them are replaced and when, and the messages about them.
 //!
-//! A pod is deleted as a user would do it, never by force: on a node that is only cut off it may still run. Its owner
-//! makes another one at once; the old one stays `Terminating` until its node is back or is declared dead. A pod that is
-//! ready on a node whose kubelet still reports is left alone: it serves.
+//! Pods are deleted with their grace period, never by force: on an unreachable node a pod may still run. The ReplicaSet
+//! creates the replacement at once; the old pod stays `Terminating` until its node is back or is deleted. A pod that is
+//! ready on a NotReady node still serves and is not replaced.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,36 +11,36 @@ use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
 use crate::{
-    departures::Departure,
-    node::{Loss, Lost},
+    migrations::PodMigration,
+    node::{LossKind, NodeLoss},
     pace::Allowance,
     pod::PodView,
     time::elapsed,
 };
 
-/// The nodes, as far as they matter to one object that owns pods.
+/// The nodes that matter to one owner of pods.
 #[derive(Clone, Debug, Default)]
 pub struct Nodes {
-    /// Those under its pods that are lost, by name.
-    pub lost: BTreeMap<String, Lost>,
-    /// How many of the cluster's nodes are down; counted only if one under its pods is.
+    /// NodeLoss nodes that have pods of the owner, by name.
+    pub lost: BTreeMap<String, NodeLoss>,
+    /// Number of lost nodes in the cluster; counted only if `lost` is not empty.
     pub down: usize,
     pub all: usize,
-    /// Nodes or pods cannot be watched just now, so what is known of them may be out of date.
-    pub is_blind: bool,
+    /// Whether a watch of nodes or pods is failing, so that the caches may be out of date.
+    pub is_stale: bool,
 }
 
-/// What the owner of pods says of lost nodes.
+/// How the owner of the pods wants them replaced.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// For how long a node may be lost before its pods are replaced.
-    pub patience: Duration,
+    /// How long a node may be lost before its pods are replaced.
+    pub timeout: Duration,
     pub is_paused: bool,
-    /// A pod serves while this container of it is ready.
+    /// The container that decides whether a pod serves.
     pub container: &'static str,
 }
 
-/// The pods of one object that are on lost nodes, in the order in which they go.
+/// The pods of one owner that are on lost nodes, in the order of their replacement.
 #[derive(Debug)]
 pub struct StrandedPods<'a> {
     pods: Vec<Stranded<'a>>,
@@ -52,27 +52,27 @@ pub struct StrandedPods<'a> {
 pub struct Stranded<'a> {
     pod: &'a PodView,
     node: &'a str,
-    lost: Lost,
-    /// How much longer its node may take to come back.
-    left: Duration,
+    lost: NodeLoss,
+    /// The remaining time until the pod is replaced.
+    remaining: Duration,
 }
 
-/// Why no pod goes, however long its node has been lost.
+/// Why no pod is replaced at all.
 #[derive(Clone, Copy, Debug)]
 enum Hold {
     Paused,
     TooManyAreDown,
-    Blind,
+    Stale,
 }
 
-/// When so many nodes are down, it is more likely that the control plane is cut off than that they are dead. Kubernetes
-/// itself stops evicting from a zone at the same share.
+/// Above this share it is more likely that the control plane has lost its network than that all these nodes are down.
+/// Kubernetes' `--unhealthy-zone-threshold` has the same default.
 const TOO_MANY_DOWN_PERCENT: usize = 55;
-/// A node that comes back starts no reconcile of objects with pods on the others.
+/// A node that recovers starts no reconcile of owners with pods on other nodes.
 const LOOK_AGAIN_WHILE_TOO_MANY_ARE_DOWN: Duration = Duration::from_secs(10);
-/// A policy may be changed without any event that is watched here.
+/// A change of an admission policy causes no watched event.
 const LOOK_AGAIN_AFTER_REFUSAL: Duration = Duration::from_secs(60);
-/// Nodes and pods are watched apart: a node may be seen after the first pod on it.
+/// The watches of nodes and pods are independent: a new node may arrive after the first pod on it.
 const NODES_ARE_SEEN_WITHIN: Duration = Duration::from_secs(5);
 
 impl<'a> StrandedPods<'a> {
@@ -80,56 +80,57 @@ impl<'a> StrandedPods<'a> {
         let stranded = pods.filter_map(|pod| {
             let node = pod.node.as_deref()?;
             let lost = *nodes.lost.get(node)?;
-            // It serves: its kubelet reports it, or has reported it after the node was last seen to be lost.
-            let came_back = pod.ready_turned.is_some_and(|turned| turned > lost.reported);
-            if lost.how == Loss::NotReady && serves(pod, terms.container) || pod.is_ready && came_back {
+            // The pod serves: the kubelet still reports it ready, or reported it ready after the node was lost.
+            let came_back = pod.ready_changed.is_some_and(|turned| turned > lost.reported);
+            if lost.kind == LossKind::NotReady && serves(pod, terms.container) || pod.is_ready && came_back {
                 return None;
             }
-            let patience = match lost.how {
-                Loss::NotReady | Loss::Unreachable => terms.patience,
-                Loss::Deleted => terms.patience.max(NODES_ARE_SEEN_WITHIN),
+            let timeout = match lost.kind {
+                LossKind::NotReady | LossKind::Unreachable => terms.timeout,
+                LossKind::Deleted => terms.timeout.max(NODES_ARE_SEEN_WITHIN),
             };
-            let gone_for = elapsed(lost.since, now);
-            Some(Stranded { pod, node, lost, left: patience.saturating_sub(gone_for) })
+            let lost_for = elapsed(lost.since, now);
+            Some(Stranded { pod, node, lost, remaining: timeout.saturating_sub(lost_for) })
         });
         Self { pods: stranded.collect(), hold: hold(nodes, terms) }
     }
 
-    /// uids of the pods that may be replaced now, if the pace allows it.
+    /// The uids of the pods whose time has come, in the order in which `Pace` should allow them.
     pub fn due(&self) -> Vec<&'a str> {
-        let due = self.pods.iter().filter(|stranded| self.hold.is_none() && stranded.left.is_zero());
+        let due = self.pods.iter().filter(|stranded| self.hold.is_none() && stranded.remaining.is_zero());
         due.map(|stranded| stranded.pod.uid()).collect()
     }
 
-    /// Those that the pace allows to go.
-    pub fn leaving(&self, allowance: &Allowance) -> impl Iterator<Item = &Stranded<'a>> {
+    /// The pods to delete now.
+    pub fn allowed(&self, allowance: &Allowance) -> impl Iterator<Item = &Stranded<'a>> {
         self.pods.iter().filter(|stranded| allowance.pods.contains(stranded.pod.uid()))
     }
 
-    /// When the next one may go, or what keeps one is looked at again. To be asked after those that the pace allows have
-    /// been deleted: one of them that is still there was not.
+    /// When to check again. Call it after the allowed pods have been deleted: one that still exists was refused.
     pub fn look_again(&self, allowance: &Allowance) -> Option<Duration> {
         self.pods.first()?;
         match self.hold {
             Some(Hold::Paused) => None,
-            Some(Hold::TooManyAreDown | Hold::Blind) => Some(LOOK_AGAIN_WHILE_TOO_MANY_ARE_DOWN),
+            Some(Hold::TooManyAreDown | Hold::Stale) => Some(LOOK_AGAIN_WHILE_TOO_MANY_ARE_DOWN),
             None => {
-                let waits = self.pods.iter().map(|stranded| stranded.left).filter(|left| !left.is_zero());
-                let refused = self.leaving(allowance).next().map(|_| LOOK_AGAIN_AFTER_REFUSAL);
+                let waits = self
+                    .pods
+                    .iter()
+                    .map(|stranded| stranded.remaining)
+                    .filter(|remaining| !remaining.is_zero());
+                let refused = self.allowed(allowance).next().map(|_| LOOK_AGAIN_AFTER_REFUSAL);
                 waits.chain(allowance.look_again).chain(refused).min()
             }
         }
     }
 
-    /// What becomes of the first pod that is still on a lost node.
-    pub fn waits_for(&self) -> Option<String> {
+    /// A message about the first pod that is still on a lost node.
+    pub fn outlook_message(&self) -> Option<String> {
         let outlook = match self.hold {
-            Some(Hold::Paused) => "stays while spec.paused is set",
-            Some(Hold::TooManyAreDown) => {
-                "stays while most nodes are down, because the control plane may be cut off"
-            }
-            Some(Hold::Blind) => "stays while nodes or pods cannot be watched",
-            None => "is replaced unless the node comes back",
+            Some(Hold::Paused) => "is not replaced while spec.paused is true",
+            Some(Hold::TooManyAreDown) => "is not replaced while more than 55 % of the nodes are down",
+            Some(Hold::Stale) => "is not replaced while the watch of nodes or pods fails",
+            None => "is replaced unless the node recovers",
         };
         let first = self.pods.first()?;
         Some(format!("{}; pod {} {outlook}", first.loss(), first.pod.name()))
@@ -138,30 +139,30 @@ impl<'a> StrandedPods<'a> {
 
 impl Stranded<'_> {
     /// What is known of it once its deletion was accepted.
-    pub fn departure(&self, now: Timestamp) -> Departure {
-        let reason = match self.lost.how {
-            Loss::NotReady => reasons::NODE_NOT_READY,
-            Loss::Unreachable => reasons::NODE_UNREACHABLE,
-            Loss::Deleted => reasons::NODE_DELETED,
+    pub fn migration(&self, now: Timestamp) -> PodMigration {
+        let reason = match self.lost.kind {
+            LossKind::NotReady => reasons::NODE_NOT_READY,
+            LossKind::Unreachable => reasons::NODE_UNREACHABLE,
+            LossKind::Deleted => reasons::NODE_DELETED,
         };
-        Departure { pod: self.pod.name().to_owned(), node: self.node.to_owned(), reason, time: now }
+        PodMigration { pod: self.pod.name().to_owned(), node: self.node.to_owned(), reason, time: now }
     }
 
-    /// What an event says once its deletion was accepted.
+    /// The message of the event about an accepted deletion.
     pub fn message(&self) -> String {
         format!("{}; pod {} is replaced", self.loss(), self.pod.name())
     }
 
     fn loss(&self) -> String {
-        let how = match self.lost.how {
-            Loss::NotReady => "is not ready",
-            Loss::Unreachable => "does not answer",
-            Loss::Deleted => "was deleted",
+        let how = match self.lost.kind {
+            LossKind::NotReady => "is not ready",
+            LossKind::Unreachable => "is unreachable",
+            LossKind::Deleted => "was deleted",
         };
         format!("node {} {how}", self.node)
     }
 
-    /// What a deletion needs, so that it reaches this very pod as it was seen.
+    /// The name, uid and version of the pod, as preconditions of its deletion.
     pub fn identity(&self) -> Pod {
         let ObjectMeta { name, namespace, uid, resource_version, .. } = self.pod.metadata.clone();
         Pod {
@@ -171,8 +172,8 @@ impl Stranded<'_> {
     }
 }
 
-/// As its kubelet says it of the container. When a node ceases to be ready, the control plane takes the condition Ready
-/// from all pods on it, and their kubelet gives it back up to ten seconds later.
+/// Whether the pod serves, by the status of its container. When a node becomes NotReady, the control plane sets Ready to
+/// False on all its pods, and the kubelet restores it only up to ten seconds later.
 fn serves(pod: &PodView, container: &str) -> bool {
     pod.is_ready || pod.container(container).is_some_and(|container| container.ready)
 }
@@ -183,7 +184,7 @@ fn hold(nodes: &Nodes, terms: &Terms) -> Option<Hold> {
     } else if nodes.down * 100 > nodes.all * TOO_MANY_DOWN_PERCENT {
         Some(Hold::TooManyAreDown)
     } else {
-        nodes.is_blind.then_some(Hold::Blind)
+        nodes.is_stale.then_some(Hold::Stale)
     }
 }
 
@@ -191,24 +192,24 @@ fn hold(nodes: &Nodes, terms: &Terms) -> Option<Hold> {
 mod tests {
     use super::*;
 
-    const TERMS: Terms = Terms { patience: Duration::from_secs(30), is_paused: false, container: "engine" };
+    const TERMS: Terms = Terms { timeout: Duration::from_secs(30), is_paused: false, container: "engine" };
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_767_268_800 + seconds).unwrap()
     }
 
-    /// Pod b on gpu-1, which has been lost for so long, and pod a on gpu-0; one of four nodes is down.
+    /// Pod b on the lost node gpu-1 and pod a on gpu-0; one of four nodes is down.
     struct Scene {
         b: PodView,
         nodes: Nodes,
         terms: Terms,
     }
 
-    fn scene(how: Loss, for_seconds: i64) -> Scene {
-        let lost = Lost { how, since: at(-for_seconds), reported: at(-for_seconds) };
+    fn scene(kind: LossKind, for_seconds: i64) -> Scene {
+        let lost = NodeLoss { kind, since: at(-for_seconds), reported: at(-for_seconds) };
         Scene {
             b: pod("b", "gpu-1", "conditions: [{type: Ready, status: 'True'}]"),
-            nodes: Nodes { lost: [("gpu-1".to_owned(), lost)].into(), down: 1, all: 4, is_blind: false },
+            nodes: Nodes { lost: [("gpu-1".to_owned(), lost)].into(), down: 1, all: 4, is_stale: false },
             terms: TERMS,
         }
     }
@@ -244,53 +245,54 @@ mod tests {
             self.with(|stranded| stranded.look_again(allowance)).map(|wait| wait.as_secs())
         }
 
-        fn waits_for(&self) -> String {
-            self.with(|stranded| stranded.waits_for()).unwrap()
+        fn outlook_message(&self) -> String {
+            self.with(|stranded| stranded.outlook_message()).unwrap()
         }
     }
 
     #[test]
-    fn a_pod_is_due_when_its_node_has_been_lost_for_as_long_as_the_user_says() {
-        assert_eq!(scene(Loss::Unreachable, 29).due(), [""; 0]);
-        assert_eq!(scene(Loss::Unreachable, 30).due(), ["b"]);
-        let look_again = scene(Loss::Unreachable, 12).look_again(&Allowance::default());
-        assert_eq!(look_again, Some(18), "the very moment");
+    fn a_pod_is_due_when_its_node_has_been_lost_for_the_timeout() {
+        assert_eq!(scene(LossKind::Unreachable, 29).due(), [""; 0]);
+        assert_eq!(scene(LossKind::Unreachable, 30).due(), ["b"]);
+        let look_again = scene(LossKind::Unreachable, 12).look_again(&Allowance::default());
+        assert_eq!(look_again, Some(18), "exactly when the pod is due");
     }
 
     #[test]
-    fn a_ready_pod_on_a_node_whose_kubelet_still_reports_is_left_alone() {
-        let mut scene = scene(Loss::NotReady, 900);
+    fn a_ready_pod_on_a_not_ready_node_is_not_replaced() {
+        let mut scene = scene(LossKind::NotReady, 900);
         assert_eq!((scene.due(), scene.look_again(&Allowance::default())), (Vec::new(), None));
         scene.b = pod("b", "gpu-1", "");
-        assert_eq!(scene.due(), ["b"], "one that does not serve is replaced");
+        assert_eq!(scene.due(), ["b"], "a pod that does not serve is replaced");
         scene.b = pod("b", "gpu-1", "containerStatuses: [{name: engine, ready: true}]");
-        assert_eq!(scene.due(), [""; 0], "the condition is taken from it when its node is not ready");
-        scene.nodes.lost.values_mut().for_each(|lost| lost.how = Loss::Unreachable);
-        assert_eq!(scene.due(), ["b"], "of a node that does not answer it says nothing");
+        assert_eq!(scene.due(), [""; 0], "the control plane sets Ready to False with the node's");
+        scene.nodes.lost.values_mut().for_each(|lost| lost.kind = LossKind::Unreachable);
+        assert_eq!(scene.due(), ["b"], "the status of pods on an unreachable node is out of date");
     }
 
     #[test]
-    fn a_pod_that_stays_for_now_is_not_said_to_be_replaced() {
-        let said = |edit: fn(&mut Scene)| {
-            let mut scene = scene(Loss::Unreachable, 1);
+    fn the_message_names_why_a_pod_is_not_replaced() {
+        let message = |edit: fn(&mut Scene)| {
+            let mut scene = scene(LossKind::Unreachable, 1);
             edit(&mut scene);
-            scene.waits_for()
+            scene.outlook_message()
         };
-        assert_eq!(said(|_| ()), "node gpu-1 does not answer; pod b is replaced unless the node comes back");
-        assert!(said(|scene| scene.terms.is_paused = true).ends_with("pod b stays while spec.paused is set"));
-        let down = said(|scene| scene.nodes.down = 3);
+        assert_eq!(message(|_| ()), "node gpu-1 is unreachable; pod b is replaced unless the node recovers");
         assert!(
-            down.ends_with("pod b stays while most nodes are down, because the control plane may be cut off")
+            message(|scene| scene.terms.is_paused = true)
+                .ends_with("pod b is not replaced while spec.paused is true")
         );
-        let blind = said(|scene| scene.nodes.is_blind = true);
-        assert!(blind.ends_with("pod b stays while nodes or pods cannot be watched"));
+        let down = message(|scene| scene.nodes.down = 3);
+        assert!(down.ends_with("pod b is not replaced while more than 55 % of the nodes are down"));
+        let blind = message(|scene| scene.nodes.is_stale = true);
+        assert!(blind.ends_with("pod b is not replaced while the watch of nodes or pods fails"));
     }
 
     #[test]
-    fn a_deleted_node_gets_a_moment_to_be_seen() {
+    fn a_deleted_node_may_be_one_whose_watch_event_is_late() {
         let due_after = |seconds| {
-            let mut quick = scene(Loss::Deleted, seconds);
-            quick.terms.patience = Duration::ZERO;
+            let mut quick = scene(LossKind::Deleted, seconds);
+            quick.terms.timeout = Duration::ZERO;
             quick.due()
         };
         assert_eq!(due_after(4), [""; 0]);
@@ -299,7 +301,7 @@ mod tests {
 
     #[test]
     fn nothing_is_due_while_more_than_55_percent_of_the_nodes_are_down() {
-        let mut scene = scene(Loss::Unreachable, 900);
+        let mut scene = scene(LossKind::Unreachable, 900);
         scene.nodes.down = 2;
         assert_eq!(scene.due(), ["b"]);
         scene.nodes.down = 3;
@@ -309,52 +311,52 @@ mod tests {
 
     #[test]
     fn nothing_is_due_while_nodes_or_pods_cannot_be_watched() {
-        let mut scene = scene(Loss::Unreachable, 900);
-        scene.nodes.is_blind = true;
+        let mut scene = scene(LossKind::Unreachable, 900);
+        scene.nodes.is_stale = true;
         assert_eq!(scene.due(), [""; 0]);
         assert_eq!(scene.look_again(&Allowance::default()), Some(10));
     }
 
     #[test]
-    fn a_pod_that_was_seen_ready_after_its_node_was_lost_is_left_alone() {
-        let mut scene = scene(Loss::Unreachable, 900);
+    fn a_pod_that_became_ready_after_its_node_was_lost_is_not_replaced() {
+        let mut scene = scene(LossKind::Unreachable, 900);
         let ready =
             format!("conditions: [{{type: Ready, status: 'True', lastTransitionTime: '{}'}}]", at(-100));
         scene.b = pod("b", "gpu-1", &ready);
         assert_eq!(scene.due(), [""; 0]);
-        // Its node reported NotReady then, and has fallen silent since.
+        // The node was NotReady then and is Unreachable now.
         scene.nodes.lost.values_mut().for_each(|lost| lost.reported = at(-99));
         assert_eq!(scene.due(), ["b"]);
     }
 
     #[test]
-    fn nothing_is_due_of_what_is_paused() {
-        let mut scene = scene(Loss::Unreachable, 900);
+    fn nothing_is_due_while_the_owner_is_paused() {
+        let mut scene = scene(LossKind::Unreachable, 900);
         scene.terms.is_paused = true;
         assert_eq!((scene.due(), scene.look_again(&Allowance::default())), (Vec::new(), None));
     }
 
     #[test]
-    fn what_may_go_goes_and_what_must_wait_for_others_waits_until_it_may_go() {
-        let scene = scene(Loss::Unreachable, 30);
-        let gone = |allowance: &Allowance| {
+    fn allowed_pods_are_deleted_and_others_are_checked_again() {
+        let scene = scene(LossKind::Unreachable, 30);
+        let deleted = |allowance: &Allowance| {
             scene.with(|stranded| {
-                let gone = stranded.leaving(allowance);
-                let said =
-                    gone.map(|one| (one.identity().metadata.name, one.departure(at(0)), one.message()));
-                said.collect::<Vec<_>>()
+                let allowed = stranded.allowed(allowance);
+                let parts =
+                    allowed.map(|one| (one.identity().metadata.name, one.migration(at(0)), one.message()));
+                parts.collect::<Vec<_>>()
             })
         };
         let (pod, node, reason) = ("b".to_owned(), "gpu-1".to_owned(), reasons::NODE_UNREACHABLE);
-        let departure = Departure { pod: pod.clone(), node, reason, time: at(0) };
-        let message = "node gpu-1 does not answer; pod b is replaced".to_owned();
-        assert_eq!(gone(&allowing(&["b"], None)), [(Some(pod), departure, message)]);
+        let migration = PodMigration { pod: pod.clone(), node, reason, time: at(0) };
+        let message = "node gpu-1 is unreachable; pod b is replaced".to_owned();
+        assert_eq!(deleted(&allowing(&["b"], None)), [(Some(pod), migration, message)]);
         let waiting = allowing(&[], Some(7));
-        assert_eq!((gone(&waiting), scene.look_again(&waiting)), (Vec::new(), Some(7)));
+        assert_eq!((deleted(&waiting), scene.look_again(&waiting)), (Vec::new(), Some(7)));
     }
 
     #[test]
-    fn a_pod_whose_deletion_was_refused_is_looked_at_again() {
-        assert_eq!(scene(Loss::Unreachable, 30).look_again(&allowing(&["b"], None)), Some(60));
+    fn a_pod_whose_deletion_was_refused_is_checked_again() {
+        assert_eq!(scene(LossKind::Unreachable, 30).look_again(&allowing(&["b"], None)), Some(60));
     }
 }

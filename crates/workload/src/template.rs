@@ -1,5 +1,5 @@
-//! Parts of a pod template that pass Pod Security `restricted`, and the translation of what users write (`api::pods`)
-//! into what Kubernetes has. Pure and deterministic: the same input gives the same bytes.
+//! Parts of a pod template that pass Pod Security `restricted`, and the conversion of `api::pods` into Kubernetes types.
+//! Pure and deterministic: equal input gives equal bytes.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use crate::gpu::{GPU_TAINT, Gpus};
 /// Taints of nodes whose Ready condition is False, and Unknown.
 const NOT_READY_TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
-/// Nodes with any of the products.
+/// Node affinity for nodes that have any of the products.
 pub fn product_affinity(gpus: &Gpus) -> Option<Affinity> {
     let terms: Vec<NodeSelectorTerm> = gpus
         .products
@@ -46,9 +46,9 @@ pub fn product_affinity(gpus: &Gpus) -> Option<Affinity> {
     })
 }
 
-/// The user's tolerations, that of GPU nodes for pods with GPUs, and, if `lost_node_seconds` says so, a longer stay on a
-/// node that is lost than Kubernetes' own five minutes: a controller that replaces such pods earlier and a few at a time
-/// needs Kubernetes only as the second line, for when the controller itself does not run.
+/// The user's tolerations, and the toleration of GPU nodes for pods with GPUs. `lost_node_seconds` replaces the default
+/// five minutes after which Kubernetes evicts pods from a lost node: the controller replaces them earlier and at a limited
+/// rate, and Kubernetes' eviction is the fallback while the controller is down.
 pub fn tolerations(
     scheduling: Option<&Scheduling>,
     gpus: Option<&Gpus>,
@@ -96,7 +96,7 @@ pub fn pod_security(context: &pods::SecurityContext) -> PodSecurityContext {
         run_as_group: Some(run_as_group),
         run_as_non_root: (run_as_user != 0).then_some(true),
         fs_group: Some(fs_group),
-        // A model of a hundred thousand files must not be walked at every start.
+        // Avoids a walk over all files of the model at every start.
         fs_group_change_policy: Some("OnRootMismatch".to_owned()),
         seccomp_profile: Some(SeccompProfile {
             type_: "RuntimeDefault".to_owned(),
@@ -106,7 +106,7 @@ pub fn pod_security(context: &pods::SecurityContext) -> PodSecurityContext {
     }
 }
 
-/// Of every container. `read_only_root` is left to the image where programs write beside their own files.
+/// Security context of every container. `read_only_root` is `None` where the image needs a writable root.
 pub fn container_security(read_only_root: Option<bool>) -> SecurityContext {
     SecurityContext {
         allow_privilege_escalation: Some(false),
@@ -116,7 +116,7 @@ pub fn container_security(read_only_root: Option<bool>) -> SecurityContext {
     }
 }
 
-/// Kubernetes expands `$(NAME)` in arguments and values; users' text is taken literally.
+/// Escapes `$`: Kubernetes would expand `$(NAME)` in arguments and values.
 pub fn literal(text: &str) -> String {
     text.replace('$', "$$")
 }
@@ -152,12 +152,12 @@ pub fn env_var(variable: &Variable) -> EnvVar {
     }
 }
 
-/// A mount without options.
+/// A writable mount of the whole volume.
 pub fn mount(volume: &str, path: &str) -> VolumeMount {
     VolumeMount { name: volume.to_owned(), mount_path: path.to_owned(), ..VolumeMount::default() }
 }
 
-/// Raises an amount that is set; what has no limit needs none.
+/// Adds `more` to an amount that is set; an absent amount stays absent.
 pub fn raise(amounts: &mut BTreeMap<String, Quantity>, name: &str, more: Bytes) {
     if let Some(amount) = amounts.get_mut(name)
         && let Some(bytes) = Bytes::parse(&amount.0)

@@ -1,4 +1,4 @@
-//! Times between what the API says and now.
+//! Durations between timestamps of API objects and now.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ pub fn elapsed(since: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(since)).unwrap_or_default()
 }
 
-/// How much of `whole` is left; `None` once it is over.
-pub fn left(whole: Duration, since: Timestamp, now: Timestamp) -> Option<Duration> {
-    whole.checked_sub(elapsed(since, now)).filter(|left| !left.is_zero())
+/// The part of `whole` that has not elapsed yet; `None` if nothing remains.
+pub fn remaining(whole: Duration, since: Timestamp, now: Timestamp) -> Option<Duration> {
+    whole.checked_sub(elapsed(since, now)).filter(|rest| !rest.is_zero())
 }

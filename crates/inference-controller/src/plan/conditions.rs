@@ -1,7 +1,6 @@
-//! What is true of an AIInference now: its phase and its conditions, each with a reason and a message. Pure.
+//! The phase and the conditions of an AIInference, each with a reason and a message. Pure.
 //!
-//! `Ready` speaks of the revision that the spec asks for, and only of pods that were seen to be ready. When a condition
-//! was last different is not decided here, but in `status`.
+//! `Ready` counts only observed ready pods of the current revision. Transition times are set in `status`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,16 +9,16 @@ use jiff::Timestamp;
 use runtime::{conditions::Verdict, refusal::Refusal};
 use workload::{
     container::{WarmUp, last_end, warm_up, was_killed},
-    kept_template::summary,
-    node::Loss,
+    node::LossKind,
+    pinned_template::summary,
     pod::{Container, PodView},
     revision::Revision,
-    time::left,
+    time::remaining,
 };
 
 use super::{
-    faults::{About, Fault, claim_fault, creation_fault, eviction_fault, fault_of},
-    nodes::Moves,
+    faults::{Fault, FaultyCondition, claim_fault, creation_fault, eviction_fault, fault_of},
+    nodes::MigrationState,
     pod::{ENGINE, LOADER},
     rollout::Decision,
 };
@@ -28,38 +27,38 @@ use crate::{
     validate::{Invalid, ValidInference},
 };
 
-/// Phase and conditions, without their times.
+/// Phase and conditions without transition times.
 #[derive(Debug)]
-pub(super) struct Judged {
+pub(super) struct Assessment {
     pub(super) phase: Phase,
     pub(super) verdicts: Vec<Verdict>,
     pub(super) counts: Counts,
-    /// When a warm-up will have taken too long, or long enough to be mentioned, or a fault will come or go by itself.
+    /// When a timeout ends, so that the assessment may change although no object changes.
     pub(super) look_again: Option<Duration>,
 }
 
-/// How many pods there are.
+/// Numbers of pods.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
-    /// Of any revision.
+    /// Pods of all revisions.
     pub(super) all: i32,
     pub(super) ready: i32,
-    /// Of the revision that the spec asks for.
+    /// Pods of the current revision.
     pub(super) updated: i32,
     pub(super) updated_ready: i32,
 }
 
-/// Most pods are ready sooner, and reporting each of their steps would cost status writes of no use.
+/// Shorter stages are not reported, to save status writes.
 const WORTH_REPORTING: Duration = Duration::from_secs(10);
-/// After the object itself, whose time of creation is in whole seconds.
+/// The watch of claims may lag behind that of AIInferences. Creation times have whole seconds.
 const CLAIMS_ARE_SEEN_WITHIN: Duration = Duration::from_secs(3);
-/// What is free changes with every pod of the cluster; that a pod finds a node is reported at once.
+/// Free GPUs change with every pod of the cluster. A pod that is scheduled is reported at once.
 const COUNT_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
-/// What the other parts of a plan have decided, as far as conditions speak of it.
+/// Results of other parts of the plan that conditions report.
 pub(super) struct Decided<'a> {
     pub(super) revision: &'a Revision<'a>,
-    pub(super) moves: &'a Moves,
+    pub(super) migration: &'a MigrationState,
     pub(super) rollout: &'a Decision,
 }
 
@@ -68,22 +67,22 @@ pub(super) fn of_valid(
     observed: &Observed,
     decided: &Decided<'_>,
     now: Timestamp,
-) -> Judged {
-    let mut judged = if valid.replicas == 0 {
+) -> Assessment {
+    let mut assessment = if valid.replicas == 0 {
         stopped(valid, counts(observed, decided.revision.pods))
     } else {
         serving(valid, observed, decided, now)
     };
-    judged.verdicts.extend(outdated(decided.revision));
-    if valid.pods.paused { paused(judged) } else { with_progress(judged) }
+    assessment.verdicts.extend(outdated(decided.revision));
+    if valid.pods.paused { paused(assessment) } else { with_progress(assessment) }
 }
 
-/// The pods of the last valid spec go on; of this one there are none.
-pub(super) fn of_invalid(invalid: &Invalid, observed: &Observed) -> Judged {
+/// Pods of the last valid spec keep running; there are no pods of an invalid spec.
+pub(super) fn of_invalid(invalid: &Invalid, observed: &Observed) -> Assessment {
     let message = invalid.to_string();
     let counts = counts(observed, &[]);
     let accepted = fails(conditions::ACCEPTED, reasons::INVALID_SPEC, message.clone());
-    with_progress(Judged {
+    with_progress(Assessment {
         phase: Phase::Failed,
         verdicts: vec![accepted, available(counts), fails(conditions::READY, reasons::INVALID_SPEC, message)],
         counts,
@@ -97,34 +96,34 @@ pub(super) fn of_refused(
     observed: &Observed,
     decided: &Decided<'_>,
     now: Timestamp,
-) -> Judged {
-    let mut judged = of_valid(valid, observed, decided, now);
+) -> Assessment {
+    let mut assessment = of_valid(valid, observed, decided, now);
     let (reason, message) = match refusal {
-        // Nothing is wrong, and soon nothing is left of it.
-        Refusal::Leftover { .. } => return judged,
+        // The garbage collector is about to delete the child of the deleted owner; no fault.
+        Refusal::Leftover { .. } => return assessment,
         Refusal::OwnershipConflict(message) => (reasons::OWNERSHIP_CONFLICT, message),
         Refusal::Denied(message) => {
-            // What was announced stays announced.
+            // Keeps the announcement, so that it is not repeated.
             let warning = decided.rollout.warning.iter().map(|warning| format!("{warning}; "));
-            let said = warning.chain([message.clone()]).collect();
-            judged.replace(fails(conditions::PROGRESSING, reasons::DENIED, said));
+            let message_of_progress = warning.chain([message.clone()]).collect();
+            assessment.replace(fails(conditions::PROGRESSING, reasons::DENIED, message_of_progress));
             (reasons::DENIED, message)
         }
         Refusal::Invalid(message) => {
-            judged.replace(fails(conditions::ACCEPTED, reasons::INVALID_SPEC, message.clone()));
+            assessment.replace(fails(conditions::ACCEPTED, reasons::INVALID_SPEC, message.clone()));
             (reasons::INVALID_SPEC, message)
         }
     };
-    judged.replace(fails(conditions::READY, reason, message.clone()));
-    judged.phase = Phase::Failed;
-    with_progress(judged)
+    assessment.replace(fails(conditions::READY, reason, message.clone()));
+    assessment.phase = Phase::Failed;
+    with_progress(assessment)
 }
 
 fn counts(observed: &Observed, pods: &[Arc<PodView>]) -> Counts {
-    // A node that does not answer keeps its pods' last status, which says nothing of now.
+    // The status of pods on an unreachable node is out of date.
     let serves = |pod: &PodView| {
         let lost = pod.node.as_deref().and_then(|node| observed.nodes.lost.get(node));
-        pod.is_ready && lost.is_none_or(|lost| lost.how == Loss::NotReady)
+        pod.is_ready && lost.is_none_or(|lost| lost.kind == LossKind::NotReady)
     };
     Counts {
         all: count(observed.pods().count()),
@@ -138,7 +137,7 @@ fn count(pods: usize) -> i32 {
     i32::try_from(pods).unwrap_or(i32::MAX)
 }
 
-impl Judged {
+impl Assessment {
     fn replace(&mut self, verdict: Verdict) {
         match self.verdicts.iter_mut().find(|known| known.type_ == verdict.type_) {
             Some(known) => *known = verdict,
@@ -147,30 +146,31 @@ impl Judged {
     }
 }
 
-/// What tools that follow kstatus look for, present only while True: `Reconciling` while the generation is not done,
-/// `Stalled` when it will not get there without a change.
-fn with_progress(mut judged: Judged) -> Judged {
-    judged
+/// Conditions of kstatus, present only while True: `Reconciling` while the generation is in progress, `Stalled` if it needs
+/// a change to complete.
+fn with_progress(mut assessment: Assessment) -> Assessment {
+    assessment
         .verdicts
         .retain(|verdict| ![conditions::RECONCILING, conditions::STALLED].contains(&verdict.type_));
-    let ready = judged.verdicts.iter().find(|verdict| verdict.type_ == conditions::READY && !verdict.holds);
+    let ready =
+        assessment.verdicts.iter().find(|verdict| verdict.type_ == conditions::READY && !verdict.holds);
     let Some(Verdict { reason, message, .. }) = ready.filter(|ready| ready.reason != reasons::STOPPED) else {
-        return judged;
+        return assessment;
     };
-    let type_ = match judged.phase {
+    let type_ = match assessment.phase {
         Phase::Failed => conditions::STALLED,
         Phase::Pending | Phase::Loading | Phase::Ready => conditions::RECONCILING,
     };
     let verdict = holds(type_, reason, message.clone());
-    judged.verdicts.push(verdict);
-    judged
+    assessment.verdicts.push(verdict);
+    assessment
 }
 
-/// The pods that serve were rendered by another release, which is no fault.
+/// Reports that the running release would render another template. This is no fault.
 fn outdated(revision: &Revision<'_>) -> Option<Verdict> {
     let message = format!(
-        "this release renders these pods differently: {}; they are kept until the spec changes or the annotation {} \
-         gets a new value",
+        "this release renders the pod template differently: {}; the pods keep their template until the spec changes or \
+         the annotation {} gets a new value",
         summary(&revision.outdated),
         api::labels::REFRESH,
     );
@@ -178,14 +178,14 @@ fn outdated(revision: &Revision<'_>) -> Option<Verdict> {
     is_outdated.then(|| holds(conditions::TEMPLATE_OUTDATED, reasons::NEWER_TEMPLATE, message))
 }
 
-fn stopped(valid: &ValidInference, counts: Counts) -> Judged {
+fn stopped(valid: &ValidInference, counts: Counts) -> Assessment {
     let message = "spec.replicas is 0".to_owned();
     let progressing = if counts.all == 0 {
-        holds(conditions::PROGRESSING, reasons::COMPLETE, "no pod is left".to_owned())
+        holds(conditions::PROGRESSING, reasons::COMPLETE, "no pod remains".to_owned())
     } else {
-        holds(conditions::PROGRESSING, reasons::SCALING, format!("{} pods are left", counts.all))
+        holds(conditions::PROGRESSING, reasons::SCALING, format!("{} pods remain", counts.all))
     };
-    Judged {
+    Assessment {
         phase: Phase::Pending,
         verdicts: vec![
             accepted(valid),
@@ -199,44 +199,45 @@ fn stopped(valid: &ValidInference, counts: Counts) -> Judged {
     }
 }
 
-fn serving(valid: &ValidInference, observed: &Observed, decided: &Decided<'_>, now: Timestamp) -> Judged {
-    let Decided { revision, moves, rollout: _ } = decided;
+fn serving(valid: &ValidInference, observed: &Observed, decided: &Decided<'_>, now: Timestamp) -> Assessment {
+    let Decided { revision, migration, rollout: _ } = decided;
     let pods: Vec<&PodView> = revision.pods.iter().map(AsRef::as_ref).collect();
     let counts = counts(observed, revision.pods);
-    let (faults, fault_turns) = faults(valid, observed, revision, &pods, now);
-    let about = |about: About| faults.iter().find(|fault| fault.about == about);
+    let (faults, faults_look_again) = faults(valid, observed, revision, &pods, now);
+    let fault_in = |condition: FaultyCondition| faults.iter().find(|fault| fault.condition == condition);
     let complete = counts.updated_ready >= valid.replicas;
 
-    let (stage, stage_turns) = stage(&pods, now);
-    let model_loaded = model_loaded(about(About::ModelLoaded), counts, stage);
-    let scheduled = scheduled(about(About::Scheduled), &pods, decided.rollout.spares);
-    let progressing = progressing(about(About::Progressing), valid, observed, decided, counts);
+    let (stage, stage_look_again) = stage(&pods, now);
+    let model_loaded = model_loaded(fault_in(FaultyCondition::ModelLoaded), counts, stage);
+    let scheduled = scheduled(fault_in(FaultyCondition::Scheduled), &pods, decided.rollout.why_kept);
+    let progressing = progressing(fault_in(FaultyCondition::Progressing), valid, observed, decided, counts);
     let ready = if complete {
         let message = format!("{} of {} replicas are ready", counts.updated_ready, valid.replicas);
         holds(conditions::READY, reasons::READY, message)
     } else {
-        // A model that is not there, or an engine that does not run, is the cause; that it has not loaded, the effect.
-        // It stays one while other replicas have loaded the model.
-        let lasting = about(About::ModelLoaded)
-            .map(|Fault { reason, message, about: _ }| fails(conditions::READY, reason, message.clone()));
-        let order = [lasting.as_ref(), scheduled.as_ref(), Some(&progressing), Some(&model_loaded)];
+        // A fault of the model takes precedence, even if other replicas have loaded the model.
+        let model_fault = fault_in(FaultyCondition::ModelLoaded)
+            .map(|Fault { reason, message, condition: _ }| fails(conditions::READY, reason, message.clone()));
+        let order = [model_fault.as_ref(), scheduled.as_ref(), Some(&progressing), Some(&model_loaded)];
         let cause = order.into_iter().flatten().find(|verdict| !verdict.holds);
         match cause {
             Some(Verdict { reason, message, .. }) => fails(conditions::READY, reason, message.clone()),
-            // Some replicas serve, and the others are on their way.
+            // Some replicas are ready, and the others have no fault.
             None => {
                 let reason = match progressing.reason {
                     reasons::COMPLETE => reasons::LOADING,
                     under_way => under_way,
                 };
                 let ready = format!("{} of {} replicas are ready", counts.updated_ready, valid.replicas);
-                fails(conditions::READY, reason, moves.waits_for.clone().unwrap_or(ready))
+                fails(conditions::READY, reason, migration.outlook.clone().unwrap_or(ready))
             }
         }
     };
     let phase = if complete {
         Phase::Ready
-    } else if about(About::ModelLoaded).is_some() || about(About::Progressing).is_some() {
+    } else if fault_in(FaultyCondition::ModelLoaded).is_some()
+        || fault_in(FaultyCondition::Progressing).is_some()
+    {
         Phase::Failed
     } else if pods.iter().any(|pod| pod.node.is_some()) {
         Phase::Loading
@@ -245,16 +246,16 @@ fn serving(valid: &ValidInference, observed: &Observed, decided: &Decided<'_>, n
     };
     let timeout = warmup_timeout(valid);
     let look_again = pods.iter().filter_map(|pod| match warm_up(pod.container(ENGINE), timeout, now) {
-        WarmUp::Left(left) => Some(left),
+        WarmUp::Remaining(remaining) => Some(remaining),
         WarmUp::None | WarmUp::TimedOut => None,
     });
-    let counted = about(About::Scheduled).filter(|_| observed.rooms.is_some());
-    Judged {
+    let counted = fault_in(FaultyCondition::Scheduled).filter(|_| observed.capacities.is_some());
+    Assessment {
         phase,
         counts,
         look_again: look_again
-            .chain(stage_turns)
-            .chain(fault_turns)
+            .chain(stage_look_again)
+            .chain(faults_look_again)
             .chain(counted.map(|_| COUNT_AGAIN_AFTER))
             .min(),
         verdicts: [
@@ -271,7 +272,7 @@ fn serving(valid: &ValidInference, observed: &Observed, decided: &Decided<'_>, n
     }
 }
 
-/// In the order of the pods' names, so that the same pods give the same message.
+/// In the order of the pods' names, so that the message is stable.
 fn faults(
     valid: &ValidInference,
     observed: &Observed,
@@ -283,41 +284,48 @@ fn faults(
     let had_timed_out = reason_before(observed, conditions::PROGRESSING) == Some(reasons::WARMUP_TIMEOUT);
     let of_pods = pods.iter().map(|pod| {
         let timed_out = warm_up(pod.container(ENGINE), timeout, now) == WarmUp::TimedOut && !pod.is_ready;
-        let (fault, turns) = fault_of(valid, pod, observed, now);
-        // The kubelet's restart comes after the timeout, and must not hide it behind a crash.
+        let (fault, look_again) = fault_of(valid, pod, observed, now);
+        // After the timeout the kubelet restarts the engine; report the timeout, not a crash.
         let was_restarted = had_timed_out && !pod.is_ready && pod.container(ENGINE).is_some_and(was_killed);
-        if timed_out || was_restarted { (Some(too_slow(valid, pod)), turns) } else { (fault, turns) }
+        if timed_out || was_restarted {
+            (Some(too_slow(valid, pod)), look_again)
+        } else {
+            (fault, look_again)
+        }
     });
-    let (of_pods, turns): (Vec<Option<Fault>>, Vec<Option<Duration>>) = of_pods.unzip();
+    let (of_pods, look_again): (Vec<Option<Fault>>, Vec<Option<Duration>>) = of_pods.unzip();
     let deployment = observed.deployment.as_ref().filter(|_| revision.is_deployed);
-    let (evicted, evictions_turn) =
+    let (evicted, evictions_look_again) =
         if revision.is_deployed { eviction_fault(observed, pods, now) } else { (None, None) };
     let of_deployment = [evicted, deployment.and_then(creation_fault)];
-    let (of_claim, claim_turns) = claim_fault_by_now(valid, observed, now);
+    let (of_claim, claim_look_again) = claim_fault_by_now(valid, observed, now);
     let faults = [of_claim].into_iter().chain(of_pods).chain(of_deployment);
-    (faults.flatten().collect(), turns.into_iter().chain([evictions_turn, claim_turns]).flatten().min())
+    (
+        faults.flatten().collect(),
+        look_again.into_iter().chain([evictions_look_again, claim_look_again]).flatten().min(),
+    )
 }
 
-/// A claim that is created together with the object may be seen after it: then it is no fault yet, and when it will be.
+/// Ignores a missing claim for a short time after the creation of the object, because the watch of claims may be late.
 fn claim_fault_by_now(
     valid: &ValidInference,
     observed: &Observed,
     now: Timestamp,
 ) -> (Option<Fault>, Option<Duration>) {
     let created = observed.model.metadata.creation_timestamp.as_ref().filter(|_| observed.claim.is_none());
-    let left = created.and_then(|created| left(CLAIMS_ARE_SEEN_WITHIN, created.0, now));
-    match (claim_fault(valid, observed), left) {
-        (Some(_), Some(left)) => (None, Some(left)),
+    let wait = created.and_then(|created| remaining(CLAIMS_ARE_SEEN_WITHIN, created.0, now));
+    match (claim_fault(valid, observed), wait) {
+        (Some(_), Some(wait)) => (None, Some(wait)),
         (fault, _) => (fault, None),
     }
 }
 
 fn too_slow(valid: &ValidInference, pod: &PodView) -> Fault {
     Fault {
-        about: About::Progressing,
+        condition: FaultyCondition::Progressing,
         reason: reasons::WARMUP_TIMEOUT,
         message: format!(
-            "engine of pod {} was not ready within {} s; raise spec.warmupTimeoutSeconds, or see kubectl logs {0}",
+            "engine of pod {} was not ready within {} s of its start; raise spec.warmupTimeoutSeconds, or see kubectl logs {0}",
             pod.name(),
             valid.warmup_timeout_seconds
         ),
@@ -334,43 +342,45 @@ fn model_loaded(fault: Option<&Fault>, counts: Counts, stage: String) -> Verdict
         );
     }
     match fault {
-        Some(Fault { reason, message, about: _ }) => fails(type_, reason, message.clone()),
+        Some(Fault { reason, message, condition: _ }) => fails(type_, reason, message.clone()),
         None => fails(type_, reasons::LOADING, stage),
     }
 }
 
-/// What a pod is busy with, once that takes long; and when it will have.
+/// A message about the present stage of a pod, once it takes long, and when to check again.
 fn stage(pods: &[&PodView], now: Timestamp) -> (String, Option<Duration>) {
     let mut look_again: Option<Duration> = None;
-    for (busy, since) in pods.iter().filter_map(|pod| busy_since(pod)) {
-        match left(WORTH_REPORTING, since, now) {
-            None => return (busy, None),
-            left => look_again = look_again.or(left).min(left),
+    for (stage, since) in pods.iter().filter_map(|pod| stage_since(pod)) {
+        match remaining(WORTH_REPORTING, since, now) {
+            None => return (stage, None),
+            wait => look_again = look_again.or(wait).min(wait),
         }
     }
-    ("no pod of this revision is ready yet".to_owned(), look_again)
+    ("no pod of the current revision is ready yet".to_owned(), look_again)
 }
 
-fn busy_since(pod: &PodView) -> Option<(String, Timestamp)> {
+fn stage_since(pod: &PodView) -> Option<(String, Timestamp)> {
     let since = |container: &Container| container.state.running.as_ref()?.started_at;
     let name = pod.name();
     if let Some((engine, since)) = pod.container(ENGINE).and_then(|engine| Some((engine, since(engine)?))) {
-        let again = last_end(engine).map(|ended| format!(", after it ended with code {}", ended.exit_code));
-        return Some((format!("{ENGINE} of pod {name} warms up{}", again.unwrap_or_default()), since));
+        let again =
+            last_end(engine).map(|ended| format!("; its last run ended with code {}", ended.exit_code));
+        return Some((format!("{ENGINE} of pod {name} is warming up{}", again.unwrap_or_default()), since));
     }
     let loader = pod.init_container(LOADER).and_then(since);
-    loader.map(|since| (format!("{LOADER} of pod {name} brings the model"), since))
+    loader.map(|since| (format!("{LOADER} of pod {name} is copying the model"), since))
 }
 
-/// Absent while there is nothing to place.
-fn scheduled(fault: Option<&Fault>, pods: &[&PodView], spares: Option<&str>) -> Option<Verdict> {
+/// `None` while there are no pods, or the scheduler has not tried all of them.
+fn scheduled(fault: Option<&Fault>, pods: &[&PodView], why_kept: Option<&str>) -> Option<Verdict> {
     let type_ = conditions::SCHEDULED;
-    if let Some(Fault { reason, message, about: _ }) = fault {
-        let spares = spares.filter(|_| *reason == reasons::INSUFFICIENT_GPU).map(|why| format!("; {why}"));
-        return Some(fails(type_, reason, format!("{message}{}", spares.unwrap_or_default())));
+    if let Some(Fault { reason, message, condition: _ }) = fault {
+        let why_kept =
+            why_kept.filter(|_| *reason == reasons::INSUFFICIENT_GPU).map(|why| format!("; {why}"));
+        return Some(fails(type_, reason, format!("{message}{}", why_kept.unwrap_or_default())));
     }
     let placed = !pods.is_empty() && pods.iter().all(|pod| pod.node.is_some());
-    placed.then(|| holds(type_, reasons::SCHEDULED, format!("{} pods have a node", pods.len())))
+    placed.then(|| holds(type_, reasons::SCHEDULED, format!("{} pods are scheduled", pods.len())))
 }
 
 fn available(counts: Counts) -> Verdict {
@@ -388,17 +398,17 @@ fn progressing(
     decided: &Decided<'_>,
     counts: Counts,
 ) -> Verdict {
-    let Decided { revision: _, moves, rollout } = decided;
+    let Decided { revision: _, migration, rollout } = decided;
     let type_ = conditions::PROGRESSING;
     let Counts { all, ready, updated, updated_ready } = counts;
-    // Before any fault: what is about to be done must have been said.
+    // Takes precedence over faults: the announcement must be in the status before the change.
     if let Some(warning) = &rollout.warning {
         return holds(type_, reasons::ROLLING, warning.clone());
     }
-    if let Some(Fault { reason, message, about: _ }) = fault {
+    if let Some(Fault { reason, message, condition: _ }) = fault {
         let still = ready - updated_ready;
         let message = if still > 0 {
-            format!("{message}; {still} pods of an older revision serve on")
+            format!("{message}; {still} pods of an older revision still serve")
         } else {
             message.clone()
         };
@@ -408,19 +418,26 @@ fn progressing(
     let was_complete = [Some(reasons::COMPLETE), Some(reasons::SCALING), Some(reasons::MIGRATING)]
         .contains(&reason_before(observed, type_));
     if all > updated {
-        let message =
-            format!("{updated_ready} of {wanted} replicas are ready, {} pods are older", all - updated);
+        let message = format!(
+            "{updated_ready} of {wanted} replicas are ready; {} pods have an older revision",
+            all - updated
+        );
         holds(type_, reasons::ROLLING, message)
-    } else if moves.under_way || (moves.waits_for.is_some() && updated_ready < wanted) {
-        let leaves = format!("{updated_ready} of {wanted} replicas are ready, others leave a lost node");
-        let message = moves.waits_for.clone().unwrap_or(leaves);
+    } else if migration.under_way || (migration.outlook.is_some() && updated_ready < wanted) {
+        let replacing =
+            format!("{updated_ready} of {wanted} replicas are ready; pods on lost nodes are being replaced");
+        let message = migration.outlook.clone().unwrap_or(replacing);
         holds(type_, reasons::MIGRATING, message)
     } else if updated_ready >= wanted && updated == wanted {
-        holds(type_, reasons::COMPLETE, format!("all {wanted} replicas are of this revision"))
+        holds(
+            type_,
+            reasons::COMPLETE,
+            format!("all {wanted} replicas are ready and have the current revision"),
+        )
     } else if was_complete && updated != wanted {
         holds(type_, reasons::SCALING, format!("{updated} of {wanted} replicas exist"))
     } else if was_complete {
-        // A pod that is replaced one for one is neither.
+        // The replacement of a single pod is neither a rollout nor scaling: keep the reason.
         let unchanged = reason_before(observed, type_).filter(|reason| *reason == reasons::COMPLETE);
         let reason = unchanged.unwrap_or(reasons::SCALING);
         holds(type_, reason, format!("{updated_ready} of {wanted} replicas are ready"))
@@ -429,16 +446,16 @@ fn progressing(
     }
 }
 
-/// Adds that nothing is changed to what `Ready` says.
-fn paused(mut judged: Judged) -> Judged {
-    for verdict in judged.verdicts.iter_mut().filter(|verdict| verdict.type_ == conditions::READY) {
+/// Adds to `Ready` that the object is paused.
+fn paused(mut assessment: Assessment) -> Assessment {
+    for verdict in assessment.verdicts.iter_mut().filter(|verdict| verdict.type_ == conditions::READY) {
         verdict.reason = reasons::PAUSED;
-        verdict.message = format!("spec.paused is set, so nothing is changed; {}", verdict.message);
+        verdict.message = format!("spec.paused is true, so no changes are applied; {}", verdict.message);
     }
-    judged
+    assessment
 }
 
-/// The constant that the condition of this type had as its reason.
+/// The reason of the condition in the last status, if it is one of these constants.
 fn reason_before(observed: &Observed, type_: &str) -> Option<&'static str> {
     let status = observed.model.status.as_ref()?;
     let reason = &status.conditions.iter().find(|condition| condition.type_ == type_)?.reason;
@@ -453,8 +470,8 @@ fn warmup_timeout(valid: &ValidInference) -> Duration {
 
 fn accepted(valid: &ValidInference) -> Verdict {
     let message = match &valid.tolerated {
-        Some(Invalid(message)) => format!("{message}; the pods are kept as they are until the spec changes"),
-        None => "the spec can be carried out".to_owned(),
+        Some(Invalid(message)) => format!("{message}; running pods stay unchanged until the spec changes"),
+        None => "the spec is valid".to_owned(),
     };
     holds(conditions::ACCEPTED, reasons::VALID, message)
 }

@@ -1,4 +1,4 @@
-//! The ConfigMap `<name>-model`: where the model comes from, for people and programs beside the engine.
+//! The ConfigMap `<name>-model`: the model's source and path, for other workloads.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 

@@ -1,4 +1,4 @@
-//! What this release gives a pod that is rendered for the first time, and how this process was started. Pure.
+//! Defaults for newly rendered pods, from the release and from the command line. Pure.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use api::aiinference::Engine;
 
 use crate::{InferenceArgs, engine::Profile};
 
-/// What a pod that is rendered for the first time gets.
+/// Defaults for newly rendered pods, and options of the process.
 #[derive(Clone, Debug)]
 pub(crate) struct Defaults {
     pub(super) loader_image: String,
     vllm_image: String,
     triton_image: String,
     tgi_image: String,
-    /// Whether pods are replaced by this controller when their node is lost.
-    pub(super) sees_nodes: bool,
-    /// A foreign object may be deleted, and a quota or a policy changed, without any event that is watched here.
+    /// Whether this controller watches nodes and replaces pods on lost ones.
+    pub(super) watches_nodes: bool,
+    /// When to retry after a refusal. The deletion of a foreign object or a change of a quota or policy causes no watched event.
     pub(super) refusal_retry: Duration,
 }
 
 impl Defaults {
-    pub(crate) fn new(args: InferenceArgs, sees_nodes: bool, refusal_retry: Duration) -> Self {
+    pub(crate) fn new(args: InferenceArgs, watches_nodes: bool, refusal_retry: Duration) -> Self {
         let InferenceArgs {
             loader_image,
             vllm_image,
@@ -35,7 +35,7 @@ impl Defaults {
             vllm_image: vllm_image.unwrap_or_else(|| pinned(Engine::Vllm)),
             triton_image: triton_image.unwrap_or_else(|| pinned(Engine::Triton)),
             tgi_image: tgi_image.unwrap_or_else(|| pinned(Engine::Tgi)),
-            sees_nodes,
+            watches_nodes,
             refusal_retry,
         }
     }

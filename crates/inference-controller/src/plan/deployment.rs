@@ -1,4 +1,4 @@
-//! The Deployment: how many pods, and how a change reaches them.
+//! The Deployment: replicas, strategy and pod template.
 
 use k8s_openapi::{
     api::apps::v1::{DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment},
@@ -12,9 +12,9 @@ use super::{
 };
 use crate::{names, validate::ValidInference};
 
-/// How Kubernetes writes "no deadline". A model may load for hours, and whether it has taken too long is our decision.
+/// Disables the Deployment's deadline. A model may load for hours; `spec.warmupTimeoutSeconds` limits the warm-up instead.
 const NO_DEADLINE: i32 = i32::MAX;
-/// Enough for `kubectl rollout history`; the source of truth is the AIInference.
+/// Enough for `kubectl rollout history`.
 const REVISIONS_KEPT: i32 = 3;
 
 pub(super) fn deployment(
@@ -43,7 +43,7 @@ pub(super) fn deployment(
         revision_history_limit: Some(REVISIONS_KEPT),
         ..DeploymentSpec::default()
     };
-    // A struct of plain fields with string keys: writing it as JSON cannot fail.
+    // Plain fields and string keys; serialization cannot fail.
     let mut spec = serde_json::to_value(spec).unwrap_or_default();
     spec["template"] = revision.template.clone();
     RenderedDeployment { metadata, spec, planned_on }

@@ -1,7 +1,7 @@
-//! Why a pod does not get ready: the model is not there, the engine does not run, no node takes it. Pure.
+//! Why a pod does not become ready: the model is missing, the engine does not run, or the pod is unschedulable. Pure.
 //!
-//! A container that keeps ending counts as failing until it is ready, also while the kubelet tries it again: a condition
-//! that changed with every restart would be of no use.
+//! A container that keeps ending counts as faulty until it is ready, also while it runs again; otherwise conditions would
+//! change with every restart.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,36 +13,36 @@ use workload::{
     crashes::{Crash, Log, log_to_read},
     deployment::DeploymentView,
     evictions,
-    gpu::{Demand, Room, unplaced},
+    gpu::{Demand, NodeCapacity, unschedulable},
     loader,
     pod::{Container, PodView},
 };
 
-use super::pod::{ENGINE, LOADER, loader::gives_up_within};
+use super::pod::{ENGINE, LOADER, loader::stall_timeout};
 use crate::{
     observe::Observed,
     validate::{Source, ValidInference},
 };
 
-/// Something that is wrong, and the condition that says so.
+/// A fault and the condition that reports it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Fault {
-    pub(super) about: About,
+    pub(super) condition: FaultyCondition,
     pub(super) reason: &'static str,
     pub(super) message: String,
 }
 
-/// A fault, and when there may be another or none although no object changes.
+/// A fault, and when to check again even if no object changes.
 pub(super) type Found = (Option<Fault>, Option<Duration>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum About {
+pub(super) enum FaultyCondition {
     ModelLoaded,
     Scheduled,
     Progressing,
 }
 
-impl About {
+impl FaultyCondition {
     fn found(self, finding: Finding) -> Found {
         let Finding { cause, look_again } = finding;
         (cause.map(|cause| self.fault(cause)), look_again)
@@ -50,41 +50,46 @@ impl About {
 
     fn fault(self, cause: Cause) -> Fault {
         let Cause { reason, message } = cause;
-        Fault { about: self, reason, message }
+        Fault { condition: self, reason, message }
     }
 }
 
-/// Why a pod does not get ready.
+/// Why a pod is not ready.
 pub(super) fn fault_of(valid: &ValidInference, pod: &PodView, observed: &Observed, now: Timestamp) -> Found {
     if pod.is_ready {
         return (None, None);
     }
-    let (loader, gives_up) = pod.init_container(LOADER).map_or((None, None), |loader| {
-        let finding = loader::finding(pod, loader, gives_up_within(valid), now);
-        // A model that is not there is one thing, a container that does not run another.
+    let (loader, loader_look_again) = pod.init_container(LOADER).map_or((None, None), |loader| {
+        let finding = loader::finding(pod, loader, stall_timeout(valid), now);
+        // A loader that does not run is a fault of Progressing, a missing model one of ModelLoaded.
         let does_not_run = [reasons::CRASH_LOOP, reasons::OUT_OF_MEMORY, reasons::IMAGE_PULL_FAILED];
-        let is_there = finding.cause.as_ref().is_some_and(|cause| does_not_run.contains(&cause.reason));
-        if is_there { About::Progressing.found(finding) } else { About::ModelLoaded.found(finding) }
+        let is_process_fault =
+            finding.cause.as_ref().is_some_and(|cause| does_not_run.contains(&cause.reason));
+        if is_process_fault {
+            FaultyCondition::Progressing.found(finding)
+        } else {
+            FaultyCondition::ModelLoaded.found(finding)
+        }
     });
     let volume = observed.unattached.get(pod.uid()).map(|failure| failure.finding(pod, now));
-    let (volume, waits) = About::Progressing.found(volume.unwrap_or_default());
+    let (volume, volume_look_again) = FaultyCondition::Progressing.found(volume.unwrap_or_default());
     let fault = loader
         .or_else(|| engine_fault(pod, pod.container(ENGINE)?, why(pod, observed).as_deref()))
         .or(volume)
-        .or_else(|| placement_fault(valid, pod, observed.rooms.as_deref()));
-    (fault, gives_up.into_iter().chain(waits).min())
+        .or_else(|| placement_fault(valid, pod, observed.capacities.as_deref()));
+    (fault, loader_look_again.into_iter().chain(volume_look_again).min())
 }
 
-/// That kubelets have ended pods again and again, and what is left of them is not ready.
+/// Repeated evictions, while no pod is ready.
 pub(super) fn eviction_fault(observed: &Observed, pods: &[&PodView], now: Timestamp) -> Found {
     if pods.iter().any(|pod| pod.is_ready) {
         return (None, None);
     }
-    About::Progressing.found(evictions::finding(&observed.failed, pods, now))
+    FaultyCondition::Progressing.found(evictions::finding(&observed.failed, pods, now))
 }
 
-/// Why the engine of a pod crashed: as its log says, or that of another pod of its revision. Until a log was read, which
-/// after a restart of the controller is after the first plan, what the status says of this pod stays.
+/// Why the engine of a pod crashed: from its log, or from that of another pod of the object. Until the log has been read,
+/// for example after a restart of the controller, the cause in the last status is used.
 fn why(pod: &PodView, observed: &Observed) -> Option<String> {
     let crashes = &observed.crashes;
     let own = crashes.get(pod.uid());
@@ -102,10 +107,10 @@ fn why(pod: &PodView, observed: &Observed) -> Option<String> {
     })
 }
 
-/// Each costs a request to a node, which may not answer; one cause is enough for a revision.
+/// Limits the requests to kubelets per reconcile. One cause is enough for a revision.
 const MOST_LOGS: usize = 2;
 
-/// Logs of engines that keep ending and have not said why yet.
+/// Logs of engines that keep ending without a known cause.
 pub(super) fn logs_to_read(pods: &[Arc<PodView>], observed: &Observed) -> Vec<Log> {
     let is_known = observed.crashes.values().any(|crash| crash.cause().is_some());
     let unready = pods.iter().filter(|pod| !pod.is_ready && !is_known);
@@ -115,12 +120,16 @@ pub(super) fn logs_to_read(pods: &[Arc<PodView>], observed: &Observed) -> Vec<Lo
         .collect()
 }
 
-/// Why no node takes a pod.
-fn placement_fault(valid: &ValidInference, pod: &PodView, rooms: Option<&[Room]>) -> Option<Fault> {
-    unplaced(demand(valid), pod, rooms).map(|cause| About::Scheduled.fault(cause))
+/// Why a pod is unschedulable.
+fn placement_fault(
+    valid: &ValidInference,
+    pod: &PodView,
+    capacities: Option<&[NodeCapacity]>,
+) -> Option<Fault> {
+    unschedulable(demand(valid), pod, capacities).map(|cause| FaultyCondition::Scheduled.fault(cause))
 }
 
-/// What a pod asks of its node; `None` without GPUs.
+/// The GPU demand of a pod; `None` without GPUs.
 pub(super) fn demand(valid: &ValidInference) -> Option<Demand<'_>> {
     let gpus = valid.gpus.as_ref()?;
     Some(Demand { gpus, scheduling: valid.pods.scheduling.as_ref() })
@@ -131,14 +140,14 @@ pub(super) fn claim_fault(valid: &ValidInference, observed: &Observed) -> Option
     let Source::Claim { claim, path: _ } = &valid.source else { return None };
     let named = (valid.namespace.as_str(), claim.as_str());
     claim::fault(observed.claim.as_deref(), named, "spec.modelSource", valid.replicas)
-        .map(|cause| About::ModelLoaded.fault(cause))
+        .map(|cause| FaultyCondition::ModelLoaded.fault(cause))
 }
 
-/// Why there are not even pods: a quota, or a policy of the namespace. Only the Deployment's status has it.
+/// Why pods cannot be created, such as a quota. Only the Deployment's status reports it.
 pub(super) fn creation_fault(deployment: &DeploymentView) -> Option<Fault> {
     let failure = deployment.creation_failure.as_ref()?;
     let message = format!("pods cannot be created: {}", quote(&failure.message));
-    Some(About::Scheduled.fault(Cause { reason: reasons::UNSCHEDULABLE, message }))
+    Some(FaultyCondition::Scheduled.fault(Cause { reason: reasons::UNSCHEDULABLE, message }))
 }
 
 fn engine_fault(pod: &PodView, engine: &Container, why: Option<&str>) -> Option<Fault> {
@@ -146,7 +155,7 @@ fn engine_fault(pod: &PodView, engine: &Container, why: Option<&str>) -> Option<
         let raise = Some("spec.resources.limits.memory");
         keeps_ending(engine).map(|ended| crash(pod, engine, ended, why, raise))
     };
-    start_fault(pod, engine).or_else(crashed).map(|cause| About::Progressing.fault(cause))
+    start_fault(pod, engine).or_else(crashed).map(|cause| FaultyCondition::Progressing.fault(cause))
 }
 
 #[cfg(test)]
@@ -166,15 +175,15 @@ mod tests {
         fault_of(&validate(&observed.model).unwrap(), &pod(parts), &observed, at(0)).0
     }
 
-    fn reason_and_condition(parts: &str) -> Option<(&'static str, About)> {
-        fault(parts).map(|fault| (fault.reason, fault.about))
+    fn reason_and_condition(parts: &str) -> Option<(&'static str, FaultyCondition)> {
+        fault(parts).map(|fault| (fault.reason, fault.condition))
     }
 
-    fn engine(state: &str) -> Option<(&'static str, About)> {
+    fn engine(state: &str) -> Option<(&'static str, FaultyCondition)> {
         reason_and_condition(&format!("{{containers: [{{name: engine, {state}}}]}}"))
     }
 
-    fn loader(state: &str) -> Option<(&'static str, About)> {
+    fn loader(state: &str) -> Option<(&'static str, FaultyCondition)> {
         reason_and_condition(&format!(
             "{{init: [{{name: model-loader, {state}}}], \
              containers: [{{name: engine, state: {{waiting: {{reason: PodInitializing}}}}}}]}}"
@@ -182,8 +191,8 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_keeps_ending_is_named_until_it_is_ready_whatever_its_code() {
-        let crash_loop = Some((reasons::CRASH_LOOP, About::Progressing));
+    fn an_engine_that_keeps_ending_is_a_fault_until_it_is_ready_for_any_exit_code() {
+        let crash_loop = Some((reasons::CRASH_LOOP, FaultyCondition::Progressing));
         assert_eq!(
             engine("state: {waiting: {reason: CrashLoopBackOff}}, lastState: {terminated: {exitCode: 1}}"),
             crash_loop
@@ -200,33 +209,33 @@ mod tests {
     }
 
     #[test]
-    fn too_little_memory_has_a_reason_of_its_own() {
+    fn an_oom_kill_has_the_reason_out_of_memory() {
         assert_eq!(
             engine("restartCount: 2, lastState: {terminated: {exitCode: 137, reason: OOMKilled}}"),
-            Some((reasons::OUT_OF_MEMORY, About::Progressing))
+            Some((reasons::OUT_OF_MEMORY, FaultyCondition::Progressing))
         );
     }
 
     #[test]
-    fn an_image_that_cannot_be_pulled_is_named_for_loader_and_engine() {
+    fn an_image_that_cannot_be_pulled_is_a_fault_of_loader_and_engine() {
         for reason in IMAGE_FAULTS {
-            let expected = Some((reasons::IMAGE_PULL_FAILED, About::Progressing));
+            let expected = Some((reasons::IMAGE_PULL_FAILED, FaultyCondition::Progressing));
             assert_eq!(engine(&format!("state: {{waiting: {{reason: {reason}}}}}")), expected);
             assert_eq!(loader(&format!("state: {{waiting: {{reason: {reason}}}}}")), expected);
         }
     }
 
     #[test]
-    fn every_exit_code_of_the_loader_says_why_the_model_is_not_there() {
+    fn every_exit_code_of_the_loader_has_a_reason() {
         for code in ExitCode::ALL.into_iter().filter(|code| *code != ExitCode::Usage) {
             let state = format!("state: {{terminated: {{exitCode: {}, message: why}}}}", code.code());
-            assert_eq!(loader(&state), Some((code.reason(), About::ModelLoaded)));
+            assert_eq!(loader(&state), Some((code.reason(), FaultyCondition::ModelLoaded)));
         }
-        let crash_loop = Some((reasons::CRASH_LOOP, About::Progressing));
+        let crash_loop = Some((reasons::CRASH_LOOP, FaultyCondition::Progressing));
         assert_eq!(
             loader("restartCount: 2, state: {terminated: {exitCode: 2}}"),
             crash_loop,
-            "a mistake of the controller, not of the user"
+            "a fault of the controller, not of the user"
         );
         assert_eq!(loader("restartCount: 2, state: {terminated: {exitCode: 101}}"), crash_loop);
     }
@@ -241,22 +250,22 @@ mod tests {
     }
 
     #[test]
-    fn the_message_about_too_little_memory_names_the_field_to_raise() {
-        let lacks = "{containers: [{name: engine, restartCount: 2, state: {terminated: {exitCode: 137, reason: OOMKilled}}}]}";
-        let message = fault(lacks).unwrap().message;
+    fn the_message_about_an_oom_kill_names_the_field_to_raise() {
+        let killed = "{containers: [{name: engine, restartCount: 2, state: {terminated: {exitCode: 137, reason: OOMKilled}}}]}";
+        let message = fault(killed).unwrap().message;
         assert!(message.ends_with("raise spec.resources.limits.memory"), "{message}");
     }
 
     #[test]
-    fn a_missing_secret_of_the_loader_keeps_the_model_away_and_one_of_the_engine_the_engine() {
+    fn a_missing_secret_is_a_fault_of_the_container_that_needs_it() {
         let state =
             "state: {waiting: {reason: CreateContainerConfigError, message: 'secret \"x\" not found'}}";
-        assert_eq!(loader(state), Some((reasons::SECRET_NOT_FOUND, About::ModelLoaded)));
-        assert_eq!(engine(state), Some((reasons::SECRET_NOT_FOUND, About::Progressing)));
+        assert_eq!(loader(state), Some((reasons::SECRET_NOT_FOUND, FaultyCondition::ModelLoaded)));
+        assert_eq!(engine(state), Some((reasons::SECRET_NOT_FOUND, FaultyCondition::Progressing)));
     }
 
     #[test]
-    fn what_the_loader_said_is_repeated_and_what_the_engine_said_is_not() {
+    fn only_the_termination_message_of_the_loader_is_quoted() {
         let loader = "{init: [{name: model-loader, state: {terminated: {exitCode: 11, message: 'no object under qwen/'}}}]}";
         assert_eq!(fault(loader).unwrap().message, "model-loader of pod chat-0: no object under qwen/");
         let engine = "{containers: [{name: engine, restartCount: 2, state: {terminated: {exitCode: 1, message: 'token=secret'}}}]}";

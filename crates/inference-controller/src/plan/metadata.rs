@@ -1,4 +1,4 @@
-//! What every child has: its name, its owner, and the labels by which people and selectors find it.
+//! Metadata of every child: name, owner and labels.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub(super) fn labels_of(valid: &ValidInference) -> BTreeMap<String, String> {
     labels
 }
 
-/// What picks the pods of one AIInference. A Deployment's selector can never change, so this must not, either.
+/// The selector of the pods of one AIInference. It must never change, because a Deployment's selector is immutable.
 pub(super) fn selector(instance: &str) -> BTreeMap<String, String> {
     [(labels::NAME, names::KIND), (labels::INSTANCE, instance), (labels::TRACK, labels::TRACK_STABLE)]
         .map(|(key, value)| (key.to_owned(), value.to_owned()))

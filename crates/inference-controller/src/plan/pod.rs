@@ -1,6 +1,6 @@
-//! The pod template: a loader that brings or checks the model, an engine that serves it, and where they may run.
+//! The pod template: the loader, which copies or checks the model, the engine, which serves it, and scheduling constraints.
 //!
-//! Admitted by Pod Security `restricted`, unless the user asks for root. The same spec gives the same bytes.
+//! It passes Pod Security `restricted`, unless the user requests root. Equal specs give equal bytes.
 
 use std::collections::BTreeMap;
 
@@ -22,12 +22,12 @@ pub(super) mod loader;
 mod probes;
 mod volumes;
 
-/// Name of the init container; by it we find why a model is not there.
+/// Name of the init container.
 pub(super) const LOADER: &str = "model-loader";
 /// Name of the main container.
 pub(crate) const ENGINE: &str = "engine";
 
-/// Longer than the longest `nodeFailureSeconds`, on which it must not depend: that field restarts nothing.
+/// Longer than the maximum of `nodeFailureSeconds`. It must not depend on that field, whose changes restart no pods.
 const LOST_NODE_SECONDS: i64 = MAX_NODE_FAILURE_SECONDS as i64 + 300;
 
 pub(super) fn pod_template(
@@ -40,8 +40,8 @@ pub(super) fn pod_template(
     let Scheduling { node_selector, tolerations: _, priority_class_name, runtime_class_name, scheduler_name } =
         scheduling.cloned().unwrap_or_default();
     let secrets = valid.pods.image_pull_secrets.iter();
-    // A controller that sees no nodes replaces no pods; then Kubernetes' own eviction, after five minutes, is the only one.
-    let lost_node_seconds = defaults.sees_nodes.then_some(LOST_NODE_SECONDS);
+    // Without a watch of nodes the controller replaces no pods, and Kubernetes' eviction after five minutes must apply.
+    let lost_node_seconds = defaults.watches_nodes.then_some(LOST_NODE_SECONDS);
     PodTemplateSpec {
         metadata: Some(ObjectMeta {
             labels: Some(pod_labels(valid)),
@@ -65,9 +65,9 @@ pub(super) fn pod_template(
             // No engine needs the token of the Kubernetes API. Workload identity does not, either: the webhooks of clouds
             // add a volume with a token for their own audience.
             automount_service_account_token: Some(false),
-            // A Service called `vllm` would give every engine a VLLM_PORT that it takes for its own.
+            // A Service named `vllm` would set VLLM_PORT in every engine, which vLLM reads as its own option.
             enable_service_links: Some(false),
-            // The first process of a container loses signals that it does not handle, and cannot be ended from within.
+            // As process 1 of its container, an engine without a handler would ignore SIGTERM, also from the preStop hook.
             share_process_namespace: Some(true),
             security_context: Some(pod_security(&valid.pods.security_context)),
             termination_grace_period_seconds: Some(probes::grace_seconds(&profile.drain)),
@@ -84,7 +84,7 @@ fn pod_labels(valid: &ValidInference) -> BTreeMap<String, String> {
     labels
 }
 
-/// Where the metrics are, as Prometheus configurations conventionally look for it.
+/// The conventional annotations for scraping by Prometheus.
 fn pod_annotations(valid: &ValidInference, profile: &Profile) -> BTreeMap<String, String> {
     let metrics = &profile.metrics;
     let mut annotations: BTreeMap<String, String> = [

@@ -1,5 +1,5 @@
-//! The PodDisruptionBudget: a drained node takes one replica at a time. With a single replica it would only block
-//! the drain, so there is none.
+//! The PodDisruptionBudget: a drain evicts one replica at a time. A single replica has none, because it would block the
+//! drain.
 
 use k8s_openapi::{
     api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec},
@@ -21,7 +21,7 @@ pub(super) fn pod_disruption_budget(valid: &ValidInference) -> Option<PodDisrupt
                 ..LabelSelector::default()
             }),
             max_unavailable: Some(IntOrString::Int(1)),
-            // A replica that does not serve must not keep a node from being drained.
+            // A pod that is not ready must not block a drain.
             unhealthy_pod_eviction_policy: Some("AlwaysAllow".to_owned()),
             ..PodDisruptionBudgetSpec::default()
         }),
@@ -29,9 +29,9 @@ pub(super) fn pod_disruption_budget(valid: &ValidInference) -> Option<PodDisrupt
     })
 }
 
-/// The budget of a service that has been scaled down to one replica or none; nothing but what identifies it.
+/// The budget to delete after scaling down to one replica or none; only its metadata is set.
 pub(super) fn superfluous(valid: &ValidInference, observed: &Observed) -> Option<PodDisruptionBudget> {
-    let going = |budget: &ObjectMeta| budget.deletion_timestamp.is_some();
-    let metadata = observed.budget.clone().filter(|budget| valid.replicas <= 1 && !going(budget))?;
+    let is_deleted = |budget: &ObjectMeta| budget.deletion_timestamp.is_some();
+    let metadata = observed.budget.clone().filter(|budget| valid.replicas <= 1 && !is_deleted(budget))?;
     Some(PodDisruptionBudget { metadata, ..PodDisruptionBudget::default() })
 }

@@ -1,7 +1,7 @@
-//! The revision that the spec asks for. What of it is kept, and until when, is decided in `workload::revision`. Pure.
+//! The revision of the current spec. `workload::revision` decides which recorded template is used. Pure.
 
 use serde_json::{Value, json};
-use workload::revision::{Revision, Wanted};
+use workload::revision::{DesiredTemplate, Revision};
 
 use super::{
     defaults::Defaults,
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{engine::Profile, observe::Observed, validate::ValidInference};
 
-/// Names in the record.
+/// Keys in the record.
 const IMAGE: &str = "image";
 const PROFILE: &str = "profile";
 
@@ -20,17 +20,17 @@ pub(super) fn revision<'a>(
 ) -> Revision<'a> {
     let profile = Profile::newest(valid.engine);
     let image = valid.image.clone().unwrap_or_else(|| defaults.engine_image(valid.engine).to_owned());
-    // A struct of plain fields with string keys: writing it as JSON cannot fail.
+    // Plain fields and string keys; serialization cannot fail.
     let rendered = serde_json::to_value(pod_template(valid, profile, &image, defaults)).unwrap_or_default();
     let of_release =
         [(IMAGE, json!(image)), ("loaderImage", json!(defaults.loader_image)), (PROFILE, json!(profile.id))];
     let of_release = of_release.map(|(name, value)| (name.to_owned(), value)).into();
     let pods = observed.deployed.as_deref().unwrap_or_default();
     let deployed = (observed.deployment.as_ref(), pods);
-    workload::revision::revision(wanted(valid, observed), rendered, of_release, deployed, &observed.older)
+    workload::revision::revision(desired(valid, observed), rendered, of_release, deployed, &observed.older)
 }
 
-/// As users see it.
+/// `status.resolved`.
 pub(super) fn resolved(revision: &Revision<'_>) -> api::aiinference::Resolved {
     let image = engine_of(&revision.template).and_then(|engine| engine["image"].as_str());
     api::aiinference::Resolved {
@@ -40,14 +40,14 @@ pub(super) fn resolved(revision: &Revision<'_>) -> api::aiinference::Resolved {
     }
 }
 
-/// Whether pods of this very spec run, or are about to.
-pub(crate) fn runs(valid: &ValidInference, observed: &Observed) -> bool {
-    wanted(valid, observed).runs(observed.deployment.as_ref(), &observed.older)
+/// See `DesiredTemplate::has_pods`.
+pub(crate) fn has_pods(valid: &ValidInference, observed: &Observed) -> bool {
+    desired(valid, observed).has_pods(observed.deployment.as_ref(), &observed.older)
 }
 
-/// Whether the Deployment's template is about to be taken back: see `Wanted::takes_back`.
-pub(crate) fn takes_back(valid: &ValidInference, observed: &Observed) -> bool {
-    wanted(valid, observed).takes_back(observed.deployment.as_ref(), &observed.older)
+/// See `DesiredTemplate::restores_older`.
+pub(crate) fn restores_older(valid: &ValidInference, observed: &Observed) -> bool {
+    desired(valid, observed).restores_older(observed.deployment.as_ref(), &observed.older)
 }
 
 /// The engine's container in a pod template.
@@ -56,11 +56,11 @@ pub(super) fn engine_of(template: &Value) -> Option<&Value> {
     containers.find(|container| container["name"] == ENGINE)
 }
 
-fn wanted<'a>(valid: &'a ValidInference, observed: &'a Observed) -> Wanted<'a> {
+fn desired<'a>(valid: &'a ValidInference, observed: &'a Observed) -> DesiredTemplate<'a> {
     let status = observed.model.status.as_ref();
     let status = status.filter(|status| status.observed_generation == valid.generation);
     let resolved = status.and_then(|status| status.resolved.as_ref());
-    Wanted {
+    DesiredTemplate {
         spec_hash: &valid.spec_hash,
         generation: valid.generation,
         refresh: valid.refresh.as_deref(),

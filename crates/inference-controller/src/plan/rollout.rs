@@ -1,19 +1,19 @@
-//! Which pods go first when a revision changes: the new one comes before an old one goes, or, on full GPUs, after. Pure.
+//! The order of a rollout: create a new pod before an old one is deleted, or delete first if GPUs are short. Pure.
 //!
-//! A ready pod is given up only for a revision that can run as far as is known, and only where its own room is what the
-//! new pod lacks. In doubt the old pods stay.
+//! With `Auto`, a ready pod is deleted first only if the new revision can run as far as is known, and lacks exactly the
+//! resources that the old pod would release. In doubt the old pods stay.
 
 use std::time::Duration;
 
 use api::aiinference::Rollout;
 use jiff::Timestamp;
 use workload::{
-    deployment::{DeploymentView, Older},
+    deployment::{DeploymentView, OlderRevision},
     gpu::Fit,
     pod::PodView,
     quota::Exceeded,
     revision::Revision,
-    time::left,
+    time::remaining,
 };
 
 use super::faults::{claim_fault, demand};
@@ -24,9 +24,9 @@ use crate::{
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Strategy {
-    /// The new pod is ready before an old one goes.
+    /// A new pod becomes ready before an old one is deleted.
     Surge,
-    /// One old pod goes first.
+    /// An old pod is deleted before a new one is created.
     Replace,
 }
 
@@ -34,17 +34,17 @@ pub(super) enum Strategy {
 pub(super) struct Decision {
     pub(super) strategy: Strategy,
     pub(super) look_again: Option<Duration>,
-    /// What a user must know before it happens: nothing serves for a while.
+    /// Announces that no pod will be ready for a while.
     pub(super) warning: Option<String>,
-    /// What an old pod would give back and the new one lacks, so that it is known since when.
-    pub(super) lacks: Vec<String>,
-    /// Why no old pod goes for a new one that lacks GPUs, where that is known.
-    pub(super) spares: Option<&'static str>,
+    /// Shortages that the deletion of an old pod would resolve; recorded as facts, to measure how long they last.
+    pub(super) shortages: Vec<String>,
+    /// Why no old pod is deleted although a new one lacks GPUs.
+    pub(super) why_kept: Option<&'static str>,
 }
 
-/// What the scheduler says of a claim that is ReadWriteOncePod.
+/// Part of the scheduler's message about a ReadWriteOncePod claim that is in use.
 const USED_BY_A_POD: &str = "PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
-/// How a quota is named in `lacks`; everything else by the uid of the pod.
+/// The entry of a quota in `shortages`; other entries are uids of pods.
 const QUOTA: &str = "quota";
 
 pub(super) fn rollout(
@@ -53,20 +53,21 @@ pub(super) fn rollout(
     observed: &Observed,
     now: Timestamp,
 ) -> Decision {
-    let may_give_up =
+    let may_replace =
         valid.rollout == Rollout::Auto && revision.is_deployed && observed.others().next().is_some();
-    let lacks = if may_give_up { lacks(valid, revision, observed) } else { Vec::new() };
+    let shortages = if may_replace { shortages(valid, revision, observed) } else { Vec::new() };
     let (strategy, look_again) = match valid.rollout {
         Rollout::Surge => (Strategy::Surge, None),
         Rollout::Replace if cannot_run(valid, observed) => (Strategy::Surge, None),
         Rollout::Replace => (Strategy::Replace, None),
-        Rollout::Auto if may_give_up && !cannot_run(valid, observed) => {
-            surge_or_replace(valid, observed, &lacks, now)
+        Rollout::Auto if may_replace && !cannot_run(valid, observed) => {
+            surge_or_replace(valid, observed, &shortages, now)
         }
         Rollout::Auto => (Strategy::Surge, None),
     };
-    let spares = if may_give_up && lacks.is_empty() { spares(valid, revision, observed) } else { None };
-    // Before the change is made: afterwards the pod is gone.
+    let why_kept =
+        if may_replace && shortages.is_empty() { why_kept(valid, revision, observed) } else { None };
+    // Only before the change is applied; afterwards the pod is deleted.
     let replaces = |deployment: &DeploymentView| revision.is_deployed && deployment.replaces;
     let is_ahead = observed.deployment.as_ref().is_some_and(|deployment| !replaces(deployment));
     let ready: Vec<&PodView> = observed.pods().filter(|pod| pod.is_ready).collect();
@@ -78,17 +79,17 @@ pub(super) fn rollout(
                 && revision.ready().next().is_none() =>
         {
             Some(format!(
-                "rollout is {:?}: pod {} is the only one that serves, and stops before the new revision is ready",
+                "rollout {:?}: pod {}, the only ready one, is deleted before a pod of the new revision is ready",
                 valid.rollout,
                 last.name()
             ))
         }
         _ => None,
     };
-    Decision { strategy, look_again, warning, lacks, spares }
+    Decision { strategy, look_again, warning, shortages, why_kept }
 }
 
-/// Whether pods are about to be exchanged, or are being.
+/// Whether a rollout is about to start or in progress.
 fn will_roll(revision: &Revision<'_>, observed: &Observed) -> bool {
     !revision.is_deployed || observed.others().next().is_some()
 }
@@ -96,104 +97,104 @@ fn will_roll(revision: &Revision<'_>, observed: &Observed) -> bool {
 fn surge_or_replace(
     valid: &ValidInference,
     observed: &Observed,
-    lacks: &[String],
+    shortages: &[String],
     now: Timestamp,
 ) -> (Strategy, Option<Duration>) {
-    // Once given up, surging stays given up until the rollout ends, or the two would alternate.
+    // `Replace` stays until the rollout ends; otherwise the strategy would alternate.
     if observed.deployment.as_ref().is_some_and(|deployment| deployment.replaces) {
         return (Strategy::Replace, None);
     }
-    let since = lacks.iter().map(|what| observed.lasting.get(what).copied().unwrap_or(now));
+    let since = shortages.iter().map(|what| observed.facts.get(what).copied().unwrap_or(now));
     let Some(since) = since.min() else { return (Strategy::Surge, None) };
-    match left(valid.surge_timeout, since, now) {
+    match remaining(valid.surge_timeout, since, now) {
         None => (Strategy::Replace, None),
-        left => (Strategy::Surge, left),
+        wait => (Strategy::Surge, wait),
     }
 }
 
-/// Whether the new revision is known not to run, even with the room of an old pod.
+/// Whether it is known that the new revision cannot run, even in the place of an old pod.
 fn cannot_run(valid: &ValidInference, observed: &Observed) -> bool {
     if claim_fault(valid, observed).is_some() {
         return true;
     }
-    let Some((demand, rooms)) = demand(valid).zip(observed.rooms.as_deref()) else { return false };
-    let fit = |pod: &PodView| demand.fit_instead_of(pod, rooms);
-    demand.shortage(rooms).is_some() && observed.pods().all(|pod| fit(pod) == Fit::TooSmall)
+    let Some((demand, capacities)) = demand(valid).zip(observed.capacities.as_deref()) else { return false };
+    let fit = |pod: &PodView| demand.fit_in_place_of(pod, capacities);
+    demand.shortage(capacities).is_some() && observed.pods().all(|pod| fit(pod) == Fit::TooSmall)
 }
 
-/// What keeps pods of the new revision from their places, if an old pod would give exactly that back.
-fn lacks(valid: &ValidInference, revision: &Revision<'_>, observed: &Observed) -> Vec<String> {
-    let of_quota = lacks_quota(valid, observed).then(|| QUOTA.to_owned());
+/// Shortages of the new revision that the deletion of an old pod would resolve.
+fn shortages(valid: &ValidInference, revision: &Revision<'_>, observed: &Observed) -> Vec<String> {
+    let of_quota = is_short_of_quota(valid, observed).then(|| QUOTA.to_owned());
     let pods = revision.pods.iter().map(AsRef::as_ref);
-    let of_pods = pods.filter(|pod| lacks_gpus(valid, observed, pod) || lacks_claim(valid, observed, pod));
+    let of_pods =
+        pods.filter(|pod| is_short_of_gpus(valid, observed, pod) || waits_for_claim(valid, observed, pod));
     of_quota.into_iter().chain(of_pods.map(|pod| pod.uid().to_owned())).collect()
 }
 
-/// Counted here, and confirmed by the scheduler, which sees more: nothing but GPUs is short on any node that the pod may
-/// use.
-fn lacks_gpus(valid: &ValidInference, observed: &Observed, pod: &PodView) -> bool {
-    let Some((demand, rooms)) = demand(valid).zip(observed.rooms.as_deref()) else { return false };
-    let mut short = pod.lacks().peekable();
+/// Both the count and the scheduler's message must show that only GPUs are short, and any old pod must release enough.
+fn is_short_of_gpus(valid: &ValidInference, observed: &Observed, pod: &PodView) -> bool {
+    let Some((demand, capacities)) = demand(valid).zip(observed.capacities.as_deref()) else { return false };
+    let mut short = pod.insufficient_resources().peekable();
     let only_gpus = short.peek().is_some() && short.all(|resource| resource == demand.gpus.resource);
-    // Of every old pod: the ReplicaSet chooses which of them goes.
-    let would_fit = observed.others().all(|old| demand.fit_instead_of(old, rooms) == Fit::Fits);
-    only_gpus && demand.shortage(rooms).is_some() && would_fit
+    // True for every old pod, because the ReplicaSet chooses which one is deleted.
+    let would_fit = observed.others().all(|old| demand.fit_in_place_of(old, capacities) == Fit::Fits);
+    only_gpus && demand.shortage(capacities).is_some() && would_fit
 }
 
-/// For the message about the pod that lacks GPUs.
-fn spares(valid: &ValidInference, revision: &Revision<'_>, observed: &Observed) -> Option<&'static str> {
+/// Why old pods are kept, for the message about a new pod that lacks GPUs.
+fn why_kept(valid: &ValidInference, revision: &Revision<'_>, observed: &Observed) -> Option<&'static str> {
     let demand = demand(valid)?;
     let is_gpu = |resource: &str| resource == demand.gpus.resource;
-    let pod = revision.pods.iter().find(|pod| pod.lacks().any(is_gpu))?;
-    if pod.lacks().any(|resource| !is_gpu(resource)) {
-        return Some("no older pod is given up for it, because not only GPUs are short");
+    let pod = revision.pods.iter().find(|pod| pod.insufficient_resources().any(is_gpu))?;
+    if pod.insufficient_resources().any(|resource| !is_gpu(resource)) {
+        return Some("no older pod is deleted for it, because other resources are short, too");
     }
-    let rooms = observed.rooms.as_deref()?;
-    let too_small = |old| demand.fit_instead_of(old, rooms) == Fit::TooSmall;
+    let capacities = observed.capacities.as_deref()?;
+    let too_small = |old| demand.fit_in_place_of(old, capacities) == Fit::TooSmall;
     observed
         .others()
         .any(too_small)
-        .then_some("no older pod is given up for it, because not each of them would make enough room")
+        .then_some("no older pod is deleted for it, because the GPUs of one of them would not be enough")
 }
 
-/// A quota of GPUs or of pods that has room for the new pod once an old one is gone.
-fn lacks_quota(valid: &ValidInference, observed: &Observed) -> bool {
+/// Whether a quota of GPUs or pods would admit the new pod after an old one is deleted.
+fn is_short_of_quota(valid: &ValidInference, observed: &Observed) -> bool {
     let failure = observed.deployment.as_ref().and_then(|deployment| deployment.creation_failure.as_ref());
     let Some(quota) = failure.and_then(|failure| Exceeded::parse(&failure.message)) else { return false };
     let gpus = valid.gpus.as_ref();
-    // Of every old pod: the ReplicaSet chooses which of them goes.
+    // True for every old pod, because the ReplicaSet chooses which one is deleted.
     observed.others().all(|old| {
         quota.would_fit(|resource| match resource {
             "pods" | "count/pods" => 1,
             resource if gpus.is_some_and(|gpus| gpus.resource == resource) => old.held.of(resource),
-            // Not known of an old pod: in doubt it stays.
+            // Other resources of the old pod are not known, so it stays.
             _ => 0,
         })
     })
 }
 
-/// A claim that the old pods have, and that the new one cannot have beside them: its volume is attached elsewhere for them
-/// alone, as the cluster itself reports, or, if one pod at a time may use it, the scheduler places no other.
-fn lacks_claim(valid: &ValidInference, observed: &Observed, pod: &PodView) -> bool {
+/// Whether the new pod waits for a claim that only old pods use: by the event, its volume is attached to their nodes, or, for
+/// a ReadWriteOncePod claim, by the scheduler's message.
+fn waits_for_claim(valid: &ValidInference, observed: &Observed, pod: &PodView) -> bool {
     let Source::Claim { claim: name, path: _ } = &valid.source else { return false };
     if observed.claim.as_ref().is_none_or(|claim| claim.is_shareable()) {
         return false;
     }
     let mounts = format!("\"claimName\":\"{name}\"");
-    let has_claim = |older: &Older| {
+    let has_claim = |older: &OlderRevision| {
         older.revision.rendered.as_ref().is_some_and(|rendered| rendered.template.contains(&mounts))
     };
-    // Every old pod: the ReplicaSet chooses which of them goes.
+    // Holds for every old pod, because the ReplicaSet chooses which one is deleted.
     let is_elsewhere = |old: &PodView| old.node.is_some() && old.node != pod.node;
     if !observed.older.iter().all(has_claim) || !observed.others().all(is_elsewhere) {
         return false;
     }
     if pod.node.is_some() {
         let is_old = |name: &str| observed.others().any(|old| old.name() == name);
-        return observed.unattached.get(pod.uid()).is_some_and(|failure| failure.is_held_by(is_old));
+        return observed.unattached.get(pod.uid()).is_some_and(|failure| failure.is_used_only_by(is_old));
     }
-    let said = pod.scheduled.as_ref().is_some_and(|scheduled| scheduled.message.contains(USED_BY_A_POD));
-    pod.is_unschedulable() && said && pod.lacks().next().is_none()
+    let is_in_use = pod.scheduled.as_ref().is_some_and(|scheduled| scheduled.message.contains(USED_BY_A_POD));
+    pod.is_unschedulable() && is_in_use && pod.insufficient_resources().next().is_none()
 }
 
 #[cfg(test)]

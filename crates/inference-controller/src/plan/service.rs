@@ -1,4 +1,4 @@
-//! The Service: one address for the pods that are ready, whatever their revision.
+//! The Service, which selects the pods of all revisions.
 
 use k8s_openapi::{
     api::core::v1::{Service, ServicePort, ServiceSpec},
@@ -25,15 +25,14 @@ pub(super) fn service(valid: &ValidInference, revision: &Revision<'_>, observed:
     }
 }
 
-/// Those of the pods that serve stay until the last of them is gone; a port that a pod does not name reaches other pods
-/// only.
+/// Ports of all revisions that have pods. A named port that a pod lacks routes only to the other pods.
 fn all_ports(revision: &Revision<'_>, observed: &Observed) -> Vec<ServicePort> {
     let mut all = ports(&revision.template);
     let records = observed.older.iter().filter_map(|older| older.revision.rendered.as_deref());
     let older = records.map(|rendered| &*rendered.template);
     let deployed =
         observed.deployment.iter().filter(|_| !revision.is_deployed && observed.pods().next().is_some());
-    let deployed = deployed.filter_map(|deployment| deployment.kept_template.as_deref());
+    let deployed = deployed.filter_map(|deployment| deployment.pinned_template.as_deref());
     for template in older.chain(deployed).filter_map(|template| serde_json::from_str(template).ok()) {
         let more =
             ports(&template).into_iter().filter(|port| all.iter().all(|known| known.name != port.name));
@@ -42,7 +41,7 @@ fn all_ports(revision: &Revision<'_>, observed: &Observed) -> Vec<ServicePort> {
     all
 }
 
-/// Those that the engine's container names, so that they always fit the pods that are kept.
+/// The ports of the engine's container.
 fn ports(template: &Value) -> Vec<ServicePort> {
     let ports = engine_of(template).and_then(|engine| engine["ports"].as_array()).into_iter().flatten();
     let port = |port: &Value| {
@@ -58,7 +57,7 @@ fn ports(template: &Value) -> Vec<ServicePort> {
     ports.filter_map(port).collect()
 }
 
-/// Where clients inside the cluster reach the engine.
+/// The URL of the Service inside the cluster.
 pub(super) fn url(valid: &ValidInference) -> String {
     format!("http://{}.{}.svc:{HTTP_PORT}", names::service(&valid.name), valid.namespace)
 }

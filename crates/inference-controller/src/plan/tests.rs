@@ -1,4 +1,4 @@
-//! Plans as a whole: what is rendered, what is kept, and what the status says of what was observed.
+//! Whole plans: rendered children, pinned templates, and the status for an observation.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,8 +10,8 @@ use k8s_openapi::{api::core::v1::PodTemplateSpec, apimachinery::pkg::apis::meta:
 use runtime::{events::Severity, refusal::Refusal};
 use workload::{
     crashes::Crash,
-    deployment::{Older, Rendered, ReplicaSetView},
-    gpu::Room,
+    deployment::{OlderRevision, ReplicaSetView, TemplateRecord},
+    gpu::NodeCapacity,
     pace::Allowance,
 };
 
@@ -44,7 +44,7 @@ fn a_new_object_gets_all_its_children() {
     let mut plan = Scene::new(CHAT).plan();
     for child in &mut plan.children {
         if let Child::Deployment(deployment) = child {
-            // The template once more, as text.
+            // Removes the copy of the template in the annotation.
             deployment.metadata.annotations.as_mut().unwrap().remove(labels::TEMPLATE);
         }
     }
@@ -84,7 +84,7 @@ serviceAccountName: reader
 }
 
 #[test]
-fn a_tgi_pod_with_a_volume_of_its_own() {
+fn a_tgi_pod_with_an_ephemeral_volume() {
     let spec = "
 modelSource: s3://models/qwen
 engine: tgi
@@ -109,7 +109,7 @@ fn a_pod_never_mounts_the_token_of_the_kubernetes_api_whatever_its_account_is() 
 }
 
 #[test]
-fn how_long_a_node_may_be_lost_is_no_part_of_a_pod() {
+fn node_failure_seconds_does_not_change_the_template() {
     let tolerations = |seconds: u32| {
         let mut scene = Scene::new(CHAT);
         scene.edit_spec(|spec| spec.node_failure_seconds = seconds.try_into().unwrap());
@@ -127,7 +127,7 @@ fn the_same_observation_gives_the_same_bytes() {
 }
 
 #[test]
-fn every_child_belongs_to_the_object_and_carries_the_selectors_labels() {
+fn every_child_has_the_owner_reference_and_the_labels() {
     for child in &Scene::new(CHAT).plan().children {
         let child = serde_json::to_value(child).unwrap();
         let (_, child) = child.as_object().unwrap().iter().next().unwrap();
@@ -140,7 +140,7 @@ fn every_child_belongs_to_the_object_and_carries_the_selectors_labels() {
 }
 
 #[test]
-fn no_selector_asks_for_what_a_pod_does_not_have() {
+fn every_selector_matches_the_labels_of_the_pods() {
     let plan = Scene::new(CHAT).plan();
     let pod = template(&plan).metadata.unwrap().labels.unwrap();
     for child in &plan.children {
@@ -157,7 +157,7 @@ fn no_selector_asks_for_what_a_pod_does_not_have() {
 }
 
 #[test]
-fn a_controller_with_other_defaults_keeps_what_runs() {
+fn new_defaults_do_not_change_existing_templates() {
     let old = Scene::ready(2);
     let upgraded = defaults(&["--vllm-image=vllm:99", "--loader-image=loader:99"]);
     let bytes = |plan: &Plan| serde_json::to_string(&template(plan)).unwrap();
@@ -170,15 +170,18 @@ fn a_controller_with_other_defaults_keeps_what_runs() {
         spec.rollout = Rollout::Replace;
         spec.node_failure_seconds = 90;
     });
-    assert_eq!(bytes(&scaled.plan_with(&upgraded, at(0))), before, "scaling is no reason to restart");
+    assert_eq!(bytes(&scaled.plan_with(&upgraded, at(0))), before, "scaling restarts no pods");
 
     let mut changed = Scene::ready(2);
     changed.edit_spec(|spec| spec.warmup_timeout_seconds = 900);
     let after = bytes(&changed.plan_with(&upgraded, at(0)));
-    assert!(after.contains("vllm:99") && after.contains("loader:99"), "a changed spec gets today's defaults");
+    assert!(
+        after.contains("vllm:99") && after.contains("loader:99"),
+        "a changed spec gets the present defaults"
+    );
 }
 
-/// What a scene plans for its pods once the record of its Deployment was edited.
+/// The plan after an edit of the Deployment's record, and the template before it.
 fn with_record(edit: impl FnOnce(&mut workload::deployment::DeploymentView)) -> (Plan, PodTemplateSpec) {
     let mut scene = Scene::ready(1);
     let before = template(&scene.plan());
@@ -187,11 +190,11 @@ fn with_record(edit: impl FnOnce(&mut workload::deployment::DeploymentView)) -> 
 }
 
 #[test]
-fn a_template_of_another_release_is_kept_and_the_status_names_the_difference() {
+fn a_template_of_another_release_stays_and_the_status_names_the_difference() {
     let (plan, before) = with_record(|deployment| {
-        let kept = deployment.kept_template.as_ref().unwrap();
-        assert!(kept.contains("loader:1"));
-        deployment.kept_template = Some(kept.replace("loader:1", "loader:0").into());
+        let pinned = deployment.pinned_template.as_ref().unwrap();
+        assert!(pinned.contains("loader:1"));
+        deployment.pinned_template = Some(pinned.replace("loader:1", "loader:0").into());
     });
     assert_ne!(template(&plan), before);
     let (status, reason, message) = condition(&plan.status, conditions::TEMPLATE_OUTDATED);
@@ -201,12 +204,12 @@ fn a_template_of_another_release_is_kept_and_the_status_names_the_difference() {
 }
 
 #[test]
-fn the_image_in_the_status_is_that_of_the_template_that_is_kept() {
+fn the_image_in_the_status_is_that_of_the_pinned_template() {
     let (plan, _) = with_record(|deployment| {
-        let kept: String = deployment.kept_template.take().unwrap().into();
-        let at = kept.find("\"image\":\"").unwrap() + 9;
-        let end = at + kept[at..].find('"').unwrap();
-        deployment.kept_template = Some(format!("{}vllm:0{}", &kept[..at], &kept[end..]).into());
+        let pinned: String = deployment.pinned_template.take().unwrap().into();
+        let at = pinned.find("\"image\":\"").unwrap() + 9;
+        let end = at + pinned[at..].find('"').unwrap();
+        deployment.pinned_template = Some(format!("{}vllm:0{}", &pinned[..at], &pinned[end..]).into());
     });
     assert_eq!(plan.status.resolved.unwrap().image, "vllm:0");
 }
@@ -226,12 +229,12 @@ fn reason_of<'a>(plan: &'a Plan, type_: &str) -> (&'a str, &'a str) {
 }
 
 #[test]
-fn a_spec_that_is_changed_back_gets_the_template_of_the_pods_that_still_serve() {
+fn a_spec_that_is_changed_back_gets_the_template_of_its_remaining_pods() {
     let mut scene = Scene::ready(1);
     scene.observe(|observed| {
         let known = observed.deployment.as_mut().unwrap();
-        known.kept_template =
-            known.kept_template.as_ref().map(|kept| kept.replace("loader:1", "loader:0").into());
+        known.pinned_template =
+            known.pinned_template.as_ref().map(|pinned| pinned.replace("loader:1", "loader:0").into());
     });
     scene.edit_spec(|spec| {
         spec.rollout = Rollout::Replace;
@@ -243,7 +246,7 @@ fn a_spec_that_is_changed_back_gets_the_template_of_the_pods_that_still_serve() 
     assert_eq!(loader(&scene.plan()), "loader:1");
     scene.edit_spec(|spec| spec.image = None);
     let back = scene.plan();
-    assert_eq!(loader(&back), "loader:0", "no word of a pod that would stop, either");
+    assert_eq!(loader(&back), "loader:0", "and no announcement");
     assert_eq!(reason(&back.status, conditions::READY), ("True", reasons::READY));
     assert_eq!(reason(&back.status, conditions::TEMPLATE_OUTDATED).0, "True");
     let mut two = scene.observed().older;
@@ -251,7 +254,7 @@ fn a_spec_that_is_changed_back_gets_the_template_of_the_pods_that_still_serve() 
     let revision = std::sync::Arc::make_mut(&mut two[0].revision).rendered.as_mut().unwrap();
     revision.template = revision.template.replace("loader:0", "loader:9").into();
     scene.observe(|observed| observed.older.extend(two));
-    assert_eq!(loader(&scene.plan()), "loader:0", "of several revisions, that which serves");
+    assert_eq!(loader(&scene.plan()), "loader:0", "of several revisions, the one with ready pods");
 
     let refreshed = |scene: &mut Scene, value: &str| {
         scene.observe(|observed| {
@@ -261,30 +264,31 @@ fn a_spec_that_is_changed_back_gets_the_template_of_the_pods_that_still_serve() 
         scene.write_status();
         loader(&scene.plan())
     };
-    assert_eq!(refreshed(&mut scene, "now"), "loader:1", "a newer rendering is asked for");
+    assert_eq!(refreshed(&mut scene, "now"), "loader:1", "a new rendering is requested");
 }
 
 #[test]
-fn a_flag_that_is_refused_since_is_tolerated_while_pods_of_that_spec_are_left() {
+fn a_flag_that_became_invalid_is_tolerated_while_pods_of_that_spec_exist() {
     let mut scene = Scene::ready(1);
     scene.edit_spec(|spec| spec.args = vec!["--port=1".into()]);
     scene.settle(1);
     scene.edit_spec(|spec| spec.image = Some("typo:1".into()));
     scene.roll();
     scene.edit_spec(|spec| spec.image = None);
-    let runs = |scene: &Scene| super::runs(&validate(&scene.observed().model).unwrap(), &scene.observed());
-    assert!(runs(&scene));
+    let has_pods =
+        |scene: &Scene| super::has_pods(&validate(&scene.observed().model).unwrap(), &scene.observed());
+    assert!(has_pods(&scene));
     scene.observe(|observed| observed.older.clear());
-    assert!(!runs(&scene));
+    assert!(!has_pods(&scene));
 }
 
 #[test]
-fn fields_that_this_release_does_not_know_are_kept() {
+fn unknown_fields_of_a_pinned_template_are_kept() {
     let (plan, _) = with_record(|deployment| {
-        let mut kept: serde_json::Value =
-            serde_json::from_str(deployment.kept_template.as_ref().unwrap()).unwrap();
-        kept["spec"]["fieldOfTheFuture"] = true.into();
-        deployment.kept_template = Some(kept.to_string().into());
+        let mut pinned: serde_json::Value =
+            serde_json::from_str(deployment.pinned_template.as_ref().unwrap()).unwrap();
+        pinned["spec"]["fieldOfTheFuture"] = true.into();
+        deployment.pinned_template = Some(pinned.to_string().into());
         deployment.resolved = Some("{\"version\": 9}".into());
     });
     let deployment = plan.children.iter().find_map(|child| match child {
@@ -298,9 +302,9 @@ fn fields_that_this_release_does_not_know_are_kept() {
 fn a_new_value_of_the_refresh_annotation_takes_the_newer_template_once() {
     let mut scene = Scene::ready(1);
     scene.observe(|observed| {
-        let kept = observed.deployment.as_mut().unwrap();
-        kept.kept_template =
-            kept.kept_template.as_ref().map(|kept| kept.replace("loader:1", "loader:0").into());
+        let deployment = observed.deployment.as_mut().unwrap();
+        deployment.pinned_template =
+            deployment.pinned_template.as_ref().map(|pinned| pinned.replace("loader:1", "loader:0").into());
     });
     let loader = |scene: &Scene| {
         let containers = template(&scene.plan()).spec.unwrap().init_containers.unwrap();
@@ -317,20 +321,20 @@ fn a_new_value_of_the_refresh_annotation_takes_the_newer_template_once() {
     assert_eq!(loader(&scene), "loader:1");
     scene.settle(1);
     scene.observe(|observed| {
-        let kept = observed.deployment.as_mut().unwrap();
-        kept.kept_template =
-            kept.kept_template.as_ref().map(|kept| kept.replace("loader:1", "loader:2").into());
+        let deployment = observed.deployment.as_mut().unwrap();
+        deployment.pinned_template =
+            deployment.pinned_template.as_ref().map(|pinned| pinned.replace("loader:1", "loader:2").into());
     });
-    assert_eq!(loader(&scene), "loader:2", "the value is not new any more");
+    assert_eq!(loader(&scene), "loader:2", "the value is the same");
     refresh(&mut scene, None);
-    assert_eq!(loader(&scene), "loader:2", "nor is the annotation's end a new value");
+    assert_eq!(loader(&scene), "loader:2", "removing the annotation is no new value");
     scene.settle(1);
     refresh(&mut scene, Some("now"));
-    assert_eq!(loader(&scene), "loader:2", "nor is the value that it had last");
+    assert_eq!(loader(&scene), "loader:2", "the last value again is no new value");
 }
 
 #[test]
-fn replicas_that_are_ready_make_it_ready() {
+fn an_object_with_all_replicas_ready_is_ready() {
     let status = Scene::ready(2).plan().status;
     assert_eq!((status.phase, status.ready_replicas, status.model_loaded), (Some(Phase::Ready), 2, true));
     for (type_, expected) in [
@@ -357,7 +361,7 @@ fn at_rest_nothing_changes_and_nothing_is_reported() {
 }
 
 #[test]
-fn a_changed_spec_is_not_ready_before_its_own_pods_are() {
+fn a_changed_spec_is_ready_only_when_its_own_pods_are() {
     let mut scene = Scene::ready(2);
     scene.edit_spec(|spec| spec.args = vec!["--max-model-len=1".into()]);
     let status = scene.plan().status;
@@ -367,7 +371,7 @@ fn a_changed_spec_is_not_ready_before_its_own_pods_are() {
     assert_eq!(
         reason(&status, conditions::AVAILABLE),
         ("True", reasons::MINIMUM_REPLICAS),
-        "the old ones serve on"
+        "the old pods still serve"
     );
     assert_eq!((status.ready_replicas, status.updated_ready_replicas, status.model_loaded), (2, 0, false));
     assert_eq!(status.observed_generation, 2);
@@ -377,7 +381,7 @@ fn a_changed_spec_is_not_ready_before_its_own_pods_are() {
 fn the_first_phase_of_a_new_object_has_a_time() {
     let mut scene = Scene::new(CHAT);
     scene.observe(|observed| {
-        // As the API server fills it in.
+        // The API server's default.
         let status = AIInferenceStatus { phase: Some(Phase::Pending), ..AIInferenceStatus::default() };
         std::sync::Arc::make_mut(&mut observed.model).status = Some(status);
     });
@@ -397,7 +401,7 @@ fn pods_of_another_template_do_not_make_it_ready() {
 }
 
 #[test]
-fn steps_on_the_way_are_no_events_and_the_end_is_one() {
+fn progress_causes_no_events_and_completion_causes_one() {
     let mut scene = Scene::new(CHAT);
     scene.edit_spec(|spec| spec.replicas = 3);
     scene.settle(0);
@@ -413,7 +417,7 @@ fn steps_on_the_way_are_no_events_and_the_end_is_one() {
 }
 
 #[test]
-fn counts_of_new_pods_wait_a_moment_and_a_turn_does_not() {
+fn counts_of_new_pods_are_delayed_and_condition_changes_are_not() {
     let mut scene = Scene::new(CHAT);
     scene.settle(0);
     let new = |more: &str| format!("{{created: '{}', {more}}}", at(0));
@@ -425,13 +429,13 @@ fn counts_of_new_pods_wait_a_moment_and_a_turn_does_not() {
     assert_eq!(seen(&scene, 0), (0, Some(5)));
     assert_eq!(seen(&scene, 4), (0, Some(1)));
     assert_eq!(seen(&scene, 5), (1, None));
-    assert_eq!(seen(&scene, -5), (1, None), "clocks that disagree hold nothing back");
+    assert_eq!(seen(&scene, -5), (1, None), "clock skew delays nothing");
     scene.pods(&[&new("node: gpu-0")]);
-    assert_eq!(seen(&scene, 0), (1, None), "it has found a node");
+    assert_eq!(seen(&scene, 0), (1, None), "the pod was scheduled");
 }
 
 #[test]
-fn a_measured_number_is_written_once_it_has_differed_for_ten_seconds_and_anything_else_at_once() {
+fn a_change_of_measured_numbers_is_written_after_ten_seconds_and_other_changes_at_once() {
     let mut scene = Scene::new(CHAT);
     scene.settle(0);
     let stuck = |name: &str| {
@@ -443,10 +447,13 @@ fn a_measured_number_is_written_once_it_has_differed_for_ten_seconds_and_anythin
     scene.pods(&[&stuck("a")]);
     let free = |scene: &mut Scene, free: i64| {
         let node = "{metadata: {name: gpu-0, labels: {nvidia.com/gpu.product: A100}}}";
-        let room =
-            Room { node: std::sync::Arc::new(serde_saphyr::from_str(node).unwrap()), offered: 8, free };
-        // More of them are asked for than there are.
-        scene.observe(|observed| observed.rooms = Some(vec![room]));
+        let capacity = NodeCapacity {
+            node: std::sync::Arc::new(serde_saphyr::from_str(node).unwrap()),
+            allocatable: 8,
+            free,
+        };
+        // Fewer than are requested.
+        scene.observe(|observed| observed.capacities = Some(vec![capacity]));
     };
     scene.edit_spec(|spec| spec.gpu.count = 4);
     scene.settle(0);
@@ -456,28 +463,28 @@ fn a_measured_number_is_written_once_it_has_differed_for_ten_seconds_and_anythin
     free(&mut scene, 2);
     let seen = |scene: &Scene, seconds| {
         let plan = scene.plan_with(&defaults(&[]), at(seconds));
-        let said = condition(&plan.status, conditions::SCHEDULED).2;
-        (said[said.len() - 1..].to_owned(), plan.lasting, plan.requeue_after.map(|wait| wait.as_secs()))
+        let message = condition(&plan.status, conditions::SCHEDULED).2;
+        (message[message.len() - 1..].to_owned(), plan.facts, plan.requeue_after.map(|wait| wait.as_secs()))
     };
     let measured = || vec!["measured".to_owned()];
     assert_eq!(seen(&scene, 0), ("1".into(), measured(), Some(10)));
-    scene.observe(|observed| observed.lasting = [("measured".to_owned(), at(0))].into());
+    scene.observe(|observed| observed.facts = [("measured".to_owned(), at(0))].into());
     assert_eq!(seen(&scene, 9), ("1".into(), measured(), Some(1)));
     assert_eq!(seen(&scene, 10), ("2".into(), vec![], Some(30)));
     free(&mut scene, 1);
-    assert_eq!(seen(&scene, 9).1, [""; 0], "it is as it was written");
+    assert_eq!(seen(&scene, 9).1, [""; 0], "the status equals the written one");
 
     scene.pods(&[&stuck("a"), &stuck("b")]);
     free(&mut scene, 2);
-    assert_eq!(seen(&scene, 1).0, "2", "a count has changed, too");
+    assert_eq!(seen(&scene, 1).0, "2", "the number of pods has changed, too");
     free(&mut scene, 4);
     assert_eq!(reason(&scene.plan().status, conditions::SCHEDULED).1, reasons::INSUFFICIENT_GPU);
-    scene.observe(|observed| observed.rooms = None);
-    assert!(scene.plan().lasting.is_empty(), "other words are no measured number");
+    scene.observe(|observed| observed.capacities = None);
+    assert!(scene.plan().facts.is_empty(), "another message is no measured number");
 }
 
 #[test]
-fn the_reason_of_a_new_pod_never_waits() {
+fn a_changed_reason_is_never_delayed() {
     let mut scene = Scene::new(CHAT);
     scene.settle(0);
     let crashed = |why: &str| {
@@ -492,7 +499,7 @@ fn the_reason_of_a_new_pod_never_waits() {
 }
 
 #[test]
-fn scaling_up_says_so_and_scaling_down_stays_ready() {
+fn scaling_up_is_not_ready_and_scaling_down_is() {
     let mut scene = Scene::ready(2);
     scene.edit_spec(|spec| spec.replicas = 3);
     let status = scene.plan().status;
@@ -516,7 +523,7 @@ fn no_replicas_means_stopped() {
 }
 
 #[test]
-fn a_paused_object_is_left_alone_and_says_so() {
+fn a_paused_object_is_not_changed_and_has_the_reason_paused() {
     let mut scene = Scene::ready(2);
     scene.edit_spec(|spec| {
         spec.pods.paused = true;
@@ -538,7 +545,7 @@ fn a_paused_object_is_left_alone_and_says_so() {
 }
 
 #[test]
-fn an_announcement_is_made_once_whatever_comes_of_it() {
+fn an_announcement_is_made_once_even_if_the_change_is_denied() {
     let announced = |edit: fn(&mut api::aiinference::AIInferenceSpec)| {
         let mut scene = Scene::ready(1);
         scene.edit_spec(|spec| {
@@ -553,7 +560,7 @@ fn an_announcement_is_made_once_whatever_comes_of_it() {
     assert!(first.children.is_empty() && first.requeue_after == Some(Duration::ZERO));
     scene.write_status();
     assert!(!scene.plan().children.is_empty());
-    // A webhook denies what was announced: it is not announced again.
+    // A webhook denies the announced change.
     let observed = scene.observed();
     let valid = validate(&observed.model).unwrap();
     let denied = refused(
@@ -570,11 +577,11 @@ fn an_announcement_is_made_once_whatever_comes_of_it() {
     assert!(!scene.plan().children.is_empty());
 
     let stopped = announced(|spec| spec.replicas = 0);
-    assert!(!stopped.plan().children.is_empty(), "who stops a server needs no warning");
+    assert!(!stopped.plan().children.is_empty(), "stopping needs no announcement");
 }
 
 #[test]
-fn a_single_replica_has_no_budget_and_loses_the_one_it_had() {
+fn scaling_to_one_replica_deletes_the_budget() {
     let budget = Scene::ready(2).plan().children.into_iter().find_map(|child| match child {
         Child::PodDisruptionBudget(budget) => Some(*budget),
         Child::ConfigMap(_) | Child::Deployment(_) | Child::Service(_) => None,
@@ -588,7 +595,7 @@ fn a_single_replica_has_no_budget_and_loses_the_one_it_had() {
 }
 
 #[test]
-fn a_pod_that_has_a_node_loads_and_one_that_has_none_is_pending() {
+fn a_scheduled_pod_is_loading_and_an_unscheduled_one_pending() {
     let mut scene = Scene::ready(1);
     scene.pods(&["{phase: Pending}"]);
     let status = scene.plan().status;
@@ -603,7 +610,7 @@ fn a_pod_that_has_a_node_loads_and_one_that_has_none_is_pending() {
 }
 
 #[test]
-fn a_crash_fails_the_revision_while_the_older_one_serves_on() {
+fn a_crash_fails_the_revision_while_older_pods_still_serve() {
     let mut scene = Scene::ready(2);
     scene.edit_spec(|spec| spec.image = Some("broken:1".into()));
     scene.settle(2);
@@ -613,7 +620,7 @@ fn a_crash_fails_the_revision_while_the_older_one_serves_on() {
     assert_eq!(plan.status.phase, Some(Phase::Failed));
     let (status, reason_, message) = condition(&plan.status, conditions::PROGRESSING);
     assert_eq!((status, reason_), ("False", reasons::CRASH_LOOP));
-    assert!(message.ends_with("2 pods of an older revision serve on"), "{message}");
+    assert!(message.ends_with("2 pods of an older revision still serve"), "{message}");
     assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::CRASH_LOOP));
     assert_eq!(reason(&plan.status, conditions::AVAILABLE).0, "True");
     assert_eq!(plan.events[0].severity, Severity::Warning);
@@ -621,7 +628,7 @@ fn a_crash_fails_the_revision_while_the_older_one_serves_on() {
 }
 
 #[test]
-fn a_model_that_is_not_there_is_the_reason_for_not_being_ready() {
+fn a_missing_model_is_the_reason_of_ready() {
     let mut scene = Scene::ready(1);
     scene.pods(&["{node: gpu-0, init: [{name: model-loader, state: {terminated: {exitCode: 11, message: no such key}}}]}"]);
     let status = scene.plan().status;
@@ -644,12 +651,12 @@ fn a_volume_that_is_not_attached_within_a_minute_fails_the_revision() {
     );
     let status = scene.plan_with(&defaults(&[]), at(60)).status;
     assert_eq!(status.phase, Some(Phase::Failed));
-    let message = "pod chat-0 waits on node gpu-1 for its volume: Multi-Attach error";
+    let message = "pod chat-0 on node gpu-1 waits for its volume: Multi-Attach error";
     assert_eq!(condition(&status, conditions::READY), ("False", reasons::VOLUME_NOT_ATTACHED, message));
 }
 
 #[test]
-fn a_source_that_is_still_unreachable_fails_until_the_loader_has_ended_or_has_run_for_too_long_for_that() {
+fn an_unreachable_source_is_a_fault_until_the_loader_has_run_longer_than_its_stall_timeout() {
     let mut scene = Scene::ready(1);
     scene.pods(&[&format!(
         "{{node: gpu-0, init: [{{name: model-loader, restartCount: 1, state: {{running: {{startedAt: '{}'}}}}, \
@@ -660,12 +667,16 @@ fn a_source_that_is_still_unreachable_fails_until_the_loader_has_ended_or_has_ru
         let plan = scene.plan_with(&defaults(&[]), at(seconds));
         (reason_of(&plan, conditions::READY).1.to_owned(), plan.requeue_after.map(|wait| wait.as_secs()))
     };
-    assert_eq!(seen(200), (reasons::SOURCE_UNREACHABLE.to_owned(), Some(50)), "it ends a moment later");
-    assert_eq!(seen(250), (reasons::LOADING.to_owned(), None), "without progress it would have ended");
+    assert_eq!(
+        seen(200),
+        (reasons::SOURCE_UNREACHABLE.to_owned(), Some(50)),
+        "the loader ends after 250 s without progress"
+    );
+    assert_eq!(seen(250), (reasons::LOADING.to_owned(), None), "so it makes progress");
 }
 
 #[test]
-fn pods_that_kubelets_have_ended_are_the_reason_until_one_has_got_further() {
+fn evictions_are_the_reason_until_a_pod_survives_longer() {
     let mut scene = Scene::ready(1);
     let rejected = |seconds| {
         std::sync::Arc::new(crate::tests::pod(&format!("{{phase: Failed, created: '{}'}}", at(seconds))))
@@ -681,7 +692,7 @@ fn pods_that_kubelets_have_ended_are_the_reason_until_one_has_got_further() {
 }
 
 #[test]
-fn full_gpus_are_named_and_may_heal_by_themselves() {
+fn a_lack_of_gpus_is_pending_and_no_failure() {
     let mut scene = Scene::ready(1);
     scene.pods(&[
         "{phase: Pending, conditions: [{type: PodScheduled, status: 'False', reason: Unschedulable, \
@@ -695,7 +706,7 @@ fn full_gpus_are_named_and_may_heal_by_themselves() {
 }
 
 #[test]
-fn pods_that_the_namespace_forbids_are_the_reason() {
+fn a_refused_creation_of_pods_is_the_reason() {
     let mut scene = Scene::ready(1);
     scene.pods(&[]);
     scene.observe(|observed| {
@@ -720,17 +731,17 @@ fn warming_up(for_seconds: i64, more: &str) -> Scene {
 }
 
 #[test]
-fn what_a_pod_is_busy_with_is_reported_once_it_takes_long() {
+fn the_stage_of_a_pod_is_reported_once_it_takes_long() {
     let plan = warming_up(3, "").plan();
-    assert_eq!(condition(&plan.status, conditions::READY).2, "no pod of this revision is ready yet");
+    assert_eq!(condition(&plan.status, conditions::READY).2, "no pod of the current revision is ready yet");
     assert_eq!(plan.requeue_after, Some(Duration::from_secs(7)));
     let plan = warming_up(10, "").plan();
-    assert_eq!(condition(&plan.status, conditions::READY).2, "engine of pod chat-0 warms up");
+    assert_eq!(condition(&plan.status, conditions::READY).2, "engine of pod chat-0 is warming up");
     assert_eq!(plan.requeue_after, Some(Duration::from_secs(290)));
 }
 
 #[test]
-fn a_warm_up_that_takes_too_long_fails_on_the_second() {
+fn a_warm_up_fails_exactly_at_its_timeout() {
     let plan = warming_up(299, "").plan();
     assert_eq!(plan.status.phase, Some(Phase::Loading));
     assert_eq!(plan.requeue_after, Some(Duration::from_secs(1)));
@@ -741,7 +752,7 @@ fn a_warm_up_that_takes_too_long_fails_on_the_second() {
 }
 
 #[test]
-fn the_kubelets_restart_does_not_hide_that_a_warm_up_took_too_long() {
+fn the_kubelets_restart_does_not_hide_a_warm_up_timeout() {
     let mut scene = warming_up(300, "");
     scene.write_status();
     scene.pods(&["{node: gpu-0, containers: [{name: engine, restartCount: 1, state: {running: {}}, \
@@ -752,7 +763,11 @@ fn the_kubelets_restart_does_not_hide_that_a_warm_up_took_too_long() {
     scene.pods(&[
         "{node: gpu-0, containers: [{name: engine, restartCount: 2, state: {terminated: {exitCode: 1}}}]}",
     ]);
-    assert_eq!(reason(&scene.plan().status, conditions::READY).1, reasons::CRASH_LOOP, "no kubelet ended it");
+    assert_eq!(
+        reason(&scene.plan().status, conditions::READY).1,
+        reasons::CRASH_LOOP,
+        "the kubelet did not end it"
+    );
     scene.pods(&[
         "{ready: true, node: gpu-0, containers: [{name: engine, restartCount: 1, state: {running: {}}}]}",
     ]);
@@ -760,28 +775,28 @@ fn the_kubelets_restart_does_not_hide_that_a_warm_up_took_too_long() {
 }
 
 #[test]
-fn a_condition_keeps_its_time_until_its_status_turns() {
+fn a_transition_time_changes_only_with_the_status() {
     let mut scene = Scene::ready(1);
     let time = |status: &AIInferenceStatus, type_: &str| {
         status.conditions.iter().find(|c| c.type_ == type_).unwrap().last_transition_time.0
     };
     scene.pods(&["{phase: Pending, node: gpu-0}"]);
-    let turned = scene.plan_with(&defaults(&[]), at(60)).status;
-    assert_eq!(time(&turned, conditions::READY), at(60));
-    assert_eq!(time(&turned, conditions::ACCEPTED), at(0));
-    assert_eq!(turned.last_transition_time.clone().unwrap().0, at(60));
+    let changed = scene.plan_with(&defaults(&[]), at(60)).status;
+    assert_eq!(time(&changed, conditions::READY), at(60));
+    assert_eq!(time(&changed, conditions::ACCEPTED), at(0));
+    assert_eq!(changed.last_transition_time.clone().unwrap().0, at(60));
 
-    scene.observe(|observed| std::sync::Arc::make_mut(&mut observed.model).status = Some(turned));
+    scene.observe(|observed| std::sync::Arc::make_mut(&mut observed.model).status = Some(changed));
     scene.pods(&[
         "{node: gpu-0, containers: [{name: engine, restartCount: 2, state: {terminated: {exitCode: 1}}}]}",
     ]);
     let still = scene.plan_with(&defaults(&[]), at(90)).status;
     assert_eq!(reason(&still, conditions::READY), ("False", reasons::CRASH_LOOP));
-    assert_eq!(time(&still, conditions::READY), at(60), "another reason is no turn");
+    assert_eq!(time(&still, conditions::READY), at(60), "another reason is no transition");
 }
 
 #[test]
-fn an_invalid_spec_leaves_what_runs_running() {
+fn an_invalid_spec_does_not_change_the_children() {
     let mut scene = Scene::ready(2);
     scene.edit_spec(|spec| spec.args = vec!["--port=1".into()]);
     let observed = scene.observed();
@@ -797,12 +812,12 @@ fn an_invalid_spec_leaves_what_runs_running() {
     assert_eq!(
         rejected(&Invalid("x".into()), &observed, &Allowance::default(), at(0)).requeue_after,
         None,
-        "a change will come"
+        "only a change of the spec helps"
     );
 }
 
 #[test]
-fn a_child_of_another_owner_is_named_and_looked_at_again() {
+fn an_ownership_conflict_is_reported_and_retried() {
     let observed = Scene::new(CHAT).observed();
     let valid = validate(&observed.model).unwrap();
     let refusal = Refusal::OwnershipConflict("Deployment demo/chat exists and has no owner".into());
@@ -815,7 +830,7 @@ fn a_child_of_another_owner_is_named_and_looked_at_again() {
 }
 
 #[test]
-fn what_a_deleted_object_of_the_same_name_has_left_is_waited_for() {
+fn children_of_a_deleted_predecessor_are_waited_for() {
     let observed = Scene::new(CHAT).observed();
     let valid = validate(&observed.model).unwrap();
     let leftover = Refusal::Leftover { deleted: Some(at(-30)), message: "is still there".into() };
@@ -827,7 +842,7 @@ fn what_a_deleted_object_of_the_same_name_has_left_is_waited_for() {
 }
 
 #[test]
-fn what_a_deleted_object_has_left_is_reported_when_something_holds_it_back() {
+fn a_child_of_a_deleted_predecessor_that_is_not_deleted_in_time_is_a_conflict() {
     let mut scene = Scene::new(CHAT);
     scene.observe(|observed| {
         std::sync::Arc::make_mut(&mut observed.model).metadata.creation_timestamp = Some(Time(at(-31)));
@@ -843,7 +858,7 @@ fn what_a_deleted_object_has_left_is_reported_when_something_holds_it_back() {
     }
 }
 
-/// Three replicas of which each crashes.
+/// Three crashing replicas.
 fn crashing() -> Scene {
     let mut scene = Scene::ready(3);
     let crashed = |name: &str| {
@@ -854,29 +869,29 @@ fn crashing() -> Scene {
     };
     scene.pods(&["a", "b", "c"].map(crashed).each_ref().map(String::as_str));
     for pod in ["a", "b", "c"] {
-        knows(&mut scene, pod, Crash::Unread);
+        set_crash(&mut scene, pod, Crash::Unread);
     }
     scene
 }
 
-fn knows(scene: &mut Scene, pod: &str, crash: Crash) {
+fn set_crash(scene: &mut Scene, pod: &str, crash: Crash) {
     scene.observe(|observed| {
         observed.crashes.insert(pod.to_owned(), crash);
     });
 }
 
 #[test]
-fn two_logs_are_read_at_a_time_and_none_when_one_has_said_why() {
+fn at_most_two_logs_are_read_at_a_time_and_none_when_a_cause_is_known() {
     let mut scene = crashing();
     let asked = |scene: &Scene| scene.plan().logs.into_iter().map(|log| log.pod).collect::<Vec<_>>();
     assert_eq!(asked(&scene), ["a", "b"]);
     for pod in ["a", "b"] {
-        knows(&mut scene, pod, Crash::Silent { restarts: 3 });
+        set_crash(&mut scene, pod, Crash::Unknown { restarts: 3 });
     }
     assert_eq!(asked(&scene), ["c"]);
-    knows(&mut scene, "c", Crash::Known { cause: "SafetensorError: x".into() });
+    set_crash(&mut scene, "c", Crash::Known { cause: "SafetensorError: x".into() });
     assert!(asked(&scene).is_empty());
-    knows(&mut scene, "a", Crash::Silent { restarts: 2 });
+    set_crash(&mut scene, "a", Crash::Unknown { restarts: 2 });
     assert!(asked(&scene).is_empty(), "one cause is enough");
     assert_eq!(
         condition(&scene.plan().status, conditions::READY).2,
@@ -885,25 +900,28 @@ fn two_logs_are_read_at_a_time_and_none_when_one_has_said_why() {
 }
 
 #[test]
-fn a_cause_that_was_written_stays_until_a_controller_that_has_started_anew_has_read_the_log() {
+fn after_a_restart_of_the_controller_the_written_cause_stays_until_the_log_is_read() {
     let mut scene = crashing();
-    knows(&mut scene, "a", Crash::Known { cause: "ValueError: a (b); c".into() });
+    set_crash(&mut scene, "a", Crash::Known { cause: "ValueError: a (b); c".into() });
     scene.write_status();
     let written = scene.observed().model.status.clone();
-    knows(&mut scene, "a", Crash::Unread);
+    set_crash(&mut scene, "a", Crash::Unread);
     let plan = scene.plan();
     assert_eq!(
         Some(&plan.status),
         written.as_ref(),
-        "a write for each object and each restart of the controller"
+        "a restart of the controller must not cost a write per object"
     );
     assert_eq!(plan.logs[0].pod, "a");
-    knows(&mut scene, "a", Crash::Silent { restarts: 3 });
-    assert!(!condition(&scene.plan().status, conditions::READY).2.contains("ValueError"), "it was read");
+    set_crash(&mut scene, "a", Crash::Unknown { restarts: 3 });
+    assert!(
+        !condition(&scene.plan().status, conditions::READY).2.contains("ValueError"),
+        "the log names no cause now"
+    );
 }
 
 #[test]
-fn a_denied_child_has_the_api_servers_words_and_is_looked_at_again() {
+fn a_denied_child_is_reported_with_the_api_servers_message_and_retried() {
     let observed = Scene::new(CHAT).observed();
     let valid = validate(&observed.model).unwrap();
     let words = "the API server denies Deployment demo/chat: exceeded quota: gpus";
@@ -922,7 +940,7 @@ fn a_denied_child_has_the_api_servers_words_and_is_looked_at_again() {
 }
 
 #[test]
-fn a_child_that_the_api_server_calls_invalid_is_a_fault_of_the_spec() {
+fn a_child_refused_as_invalid_is_a_fault_of_the_spec() {
     let observed = Scene::new(CHAT).observed();
     let valid = validate(&observed.model).unwrap();
     let plan = refused(
@@ -938,7 +956,7 @@ fn a_child_that_the_api_server_calls_invalid_is_a_fault_of_the_spec() {
 }
 
 #[test]
-fn a_rollout_never_takes_pods_away_before_their_time() {
+fn only_replace_allows_an_unavailable_pod() {
     let surge = |rollout: Rollout| {
         let mut scene = Scene::new(CHAT);
         scene.edit_spec(|spec| spec.rollout = rollout);
@@ -951,7 +969,7 @@ fn a_rollout_never_takes_pods_away_before_their_time() {
 }
 
 #[test]
-fn a_pod_that_is_replaced_is_no_rollout() {
+fn the_replacement_of_a_pod_is_no_rollout() {
     let mut scene = Scene::ready(2);
     scene.pods(&["{ready: true, node: gpu-0}", "{phase: Pending}"]);
     let status = scene.plan().status;
@@ -960,33 +978,33 @@ fn a_pod_that_is_replaced_is_no_rollout() {
     assert_eq!(status.phase, Some(Phase::Loading));
 }
 
-/// A user who may change the Deployment may change the record on it, too.
+/// Users who may edit the Deployment may also edit its record.
 #[test]
-fn a_template_that_was_changed_together_with_its_record_is_taken_back() {
+fn a_template_that_was_edited_together_with_its_record_is_restored() {
     let mut scene = Scene::ready(2);
     let served = template(&scene.plan());
     let forge = |observed: &mut Observed, keeps_record: bool| {
         let deployment = observed.deployment.as_mut().unwrap();
-        let template = deployment.kept_template.take().unwrap();
-        deployment.kept_template = Some(template.replace("vllm/vllm-openai", "evil/vllm").into());
+        let template = deployment.pinned_template.take().unwrap();
+        deployment.pinned_template = Some(template.replace("vllm/vllm-openai", "evil/vllm").into());
         let resolved = deployment.resolved.clone().unwrap();
-        let rendered = keeps_record.then(|| Box::new(Rendered { resolved, template }));
+        let rendered = keeps_record.then(|| Box::new(TemplateRecord { resolved, template }));
         let revision = Arc::new(ReplicaSetView { rendered, ..ReplicaSetView::default() });
-        observed.older = vec![Older { revision, pods: observed.deployed.take().unwrap() }];
+        observed.older = vec![OlderRevision { revision, pods: observed.deployed.take().unwrap() }];
     };
     scene.observe(|observed| forge(observed, true));
     let plan = scene.plan();
     assert_eq!(template(&plan), served);
     assert_eq!(condition(&plan.status, conditions::TEMPLATE_OUTDATED).0, "absent");
 
-    // Nothing is left of the template that the status knows: in doubt no pod is restarted.
+    // The reported template is not recorded anywhere; then no pod is restarted.
     let mut scene = Scene::ready(2);
     scene.observe(|observed| forge(observed, false));
     assert_ne!(template(&scene.plan()), served);
 }
 
 #[test]
-fn a_service_keeps_the_ports_of_pods_that_serve_while_the_engine_changes() {
+fn a_service_keeps_the_ports_of_older_pods_while_the_engine_changes() {
     let mut scene = Scene::new("{modelSource: pvc://m, engine: triton, gpu: {count: 1}}");
     scene.settle(1);
     let ports = |scene: &Scene| {
@@ -1001,13 +1019,13 @@ fn a_service_keeps_the_ports_of_pods_that_serve_while_the_engine_changes() {
     scene.edit_spec(|spec| spec.engine = Engine::Vllm);
     assert_eq!(ports(&scene), ["http", "grpc", "metrics"], "before the new revision is deployed");
     scene.roll();
-    assert_eq!(ports(&scene), ["http", "grpc", "metrics"], "while it rolls");
+    assert_eq!(ports(&scene), ["http", "grpc", "metrics"], "during the rollout");
     scene.settle(1);
     assert_eq!(ports(&scene), ["http"]);
 }
 
 #[test]
-fn a_claim_that_was_created_with_the_object_is_not_missed_before_it_can_be_seen() {
+fn a_claim_created_with_the_object_is_not_reported_as_missing_at_once() {
     let mut scene = Scene::new("{modelSource: pvc://models, engine: triton, gpu: {count: 1}}");
     scene.observe(|observed| {
         Arc::make_mut(&mut observed.model).metadata.creation_timestamp = Some(Time(at(0)));

@@ -1,7 +1,7 @@
-//! Arguments that users may not give, in whatever spelling the engine would take them. Pure.
+//! Refuses arguments that set flags of the controller, in every spelling that the engine accepts. Pure.
 //!
-//! The API server refuses the documented spellings. Command line parsers also take abbreviations, underscores and
-//! values without a gap; a port or a model path that slips in that way would move the engine away from its probes.
+//! The API server refuses the documented spellings. Parsers of command lines also accept abbreviations, underscores and
+//! values without a separator.
 
 use api::aiinference::Engine;
 
@@ -9,23 +9,24 @@ use super::Invalid;
 
 pub(super) fn none_is_owned(engine: Engine, arguments: &[String]) -> Result<(), Invalid> {
     for argument in arguments {
-        // Everything after it would be a value, our own flags too.
+        // The engine would treat all later arguments as positional, also the controller's flags.
         if argument == "--" {
             return Err(Invalid(
-                "spec.args must not contain \"--\": flags of the controller follow".to_owned(),
+                "spec.args must not contain \"--\", because the flags of the controller follow; remove it"
+                    .to_owned(),
             ));
         }
         let owned = engine.owned_flags().iter().find(|owned| sets(engine, argument, owned));
         if let Some(owned) = owned {
             return Err(Invalid(format!(
-                "spec.args: {argument:?} sets {owned}, which the controller sets itself; remove it"
+                "spec.args: {argument:?} sets {owned}, which only the controller may set; remove it"
             )));
         }
     }
     Ok(())
 }
 
-/// Whether the engine would take this argument for the flag.
+/// Whether the engine would parse this argument as the flag.
 fn sets(engine: Engine, argument: &str, owned: &str) -> bool {
     let given = argument.split('=').next().unwrap_or_default();
     if !owned.starts_with("--") {
@@ -39,11 +40,11 @@ fn sets(engine: Engine, argument: &str, owned: &str) -> bool {
         return false;
     }
     match engine {
-        // argparse takes every unambiguous beginning of a flag, and vLLM reads `_` as `-`.
+        // argparse accepts unambiguous prefixes, and vLLM replaces `_` by `-`.
         Engine::Vllm => owned.starts_with(&given.replace('_', "-")),
-        // getopt_long takes every unambiguous beginning, too.
+        // getopt_long accepts unambiguous prefixes, too.
         Engine::Triton => owned.starts_with(given),
-        // clap takes a flag as it is, or not at all.
+        // clap accepts only the exact flag.
         Engine::Tgi => owned == given,
     }
 }
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn undocumented_spellings_are_refused_where_the_engine_takes_them() {
+    fn undocumented_spellings_are_refused_where_the_engine_accepts_them() {
         for argument in [
             "--tensor_parallel_size=2",
             "--tensor-par",
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_the_users_pass() {
+    fn other_flags_are_accepted() {
         for argument in [
             "--max-model-len=8192",
             "--gpu-memory-utilization",

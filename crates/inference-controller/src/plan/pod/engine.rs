@@ -1,4 +1,4 @@
-//! The engine's container: image, arguments, environment, probes and amounts.
+//! The engine's container: image, arguments, environment, probes and resources.
 
 use std::collections::BTreeMap;
 
@@ -55,13 +55,14 @@ pub(super) fn engine(valid: &ValidInference, profile: &Profile, image: &str) -> 
         }),
         resources: Some(resources(valid)),
         volume_mounts: Some(volumes::engine_mounts(&valid.source)),
-        // Engines write beside their own files.
+        // Engines write into folders of their image.
         security_context: Some(container_security(None)),
         ..Container::default()
     }
 }
 
-/// An engine without a socket on its ports, which would lose SIGTERM, is ended; one that serves has some time before it.
+/// The preStop hook kills an engine that does not listen yet, because engines ignore SIGTERM while they load. For an engine
+/// that serves, it waits until traffic has moved to other pods.
 fn pre_stop(profile: &Profile) -> Vec<String> {
     let ports = profile.ports.iter().map(|port| format!("--port={}", port.number));
     let wait = format!("--wait-seconds={}", probes::PRE_STOP_SECONDS);
@@ -69,16 +70,17 @@ fn pre_stop(profile: &Profile) -> Vec<String> {
     hook.into_iter().chain(ports).chain([wait]).collect()
 }
 
-/// The same for every pod of the object. It keeps out clients that have network access only: whatever may read the
-/// AIInference, one of its children or its events can compute it.
+/// The key of Triton's restricted APIs, equal for all pods of the object. It keeps out clients that have only network
+/// access; anyone who may read the AIInference, its children or its events can compute it.
 fn closed_key(valid: &ValidInference) -> String {
     digest(format!("closed {}", valid.owner.uid), 16)
 }
 
-/// Defaults first; what the user names wins.
+/// Defaults and the user's variables; the user's take precedence.
 fn environment(profile: &Profile, users: &[Variable]) -> Vec<EnvVar> {
-    let ours = [("HOME", HOME), ("USER", "engine")];
-    ours.iter()
+    let common = [("HOME", HOME), ("USER", "engine")];
+    common
+        .iter()
         .chain(profile.env)
         .filter(|(name, _)| users.iter().all(|variable| variable.name != *name))
         .map(|(name, value)| EnvVar {
@@ -90,7 +92,7 @@ fn environment(profile: &Profile, users: &[Variable]) -> Vec<EnvVar> {
         .collect()
 }
 
-/// What the user asks for, the GPUs, and what a copied model takes of the pod's own memory or disk.
+/// The user's resources, the GPUs, and the memory or disk that a copy of the model uses.
 fn resources(valid: &ValidInference) -> ResourceRequirements {
     let Resources { mut requests, mut limits } = valid.resources.clone();
     if let Some(gpus) = &valid.gpus {
@@ -105,7 +107,7 @@ fn resources(valid: &ValidInference) -> ResourceRequirements {
                 raise(&mut limits, "ephemeral-storage", size);
             }
         }
-        Source::Store { volume: Volume::Disk { limit: None } | Volume::Claim { .. }, .. }
+        Source::Store { volume: Volume::Disk { limit: None } | Volume::Ephemeral { .. }, .. }
         | Source::Claim { .. } => {}
     }
     ResourceRequirements {

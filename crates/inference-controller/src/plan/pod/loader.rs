@@ -1,5 +1,5 @@
-//! The init container that copies the model into the pod, or checks that the claim holds one, and brings the program of
-//! the engine's preStop hook. Its exit code says why a model is not there.
+//! The init container `model-loader`: copies the model into the pod, or checks the model in the claim, and installs the
+//! program of the engine's preStop hook. Its exit code is the reason of a missing model.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
     validate::{Source, Store, ValidInference, Volume},
 };
 
-/// It streams; what it holds at once does not grow with the model.
+/// Enough for models of any size, because the loader streams.
 const MEMORY_LIMIT: Bytes = Bytes::mebibytes(512);
 
 pub(super) fn loader(valid: &ValidInference, image: &str) -> Container {
@@ -32,7 +32,7 @@ pub(super) fn loader(valid: &ValidInference, image: &str) -> Container {
             match volume {
                 // Pages of a memory volume are charged to the container that writes them.
                 Volume::Memory { size } => MEMORY_LIMIT.plus(*size),
-                Volume::Disk { .. } | Volume::Claim { .. } => MEMORY_LIMIT,
+                Volume::Disk { .. } | Volume::Ephemeral { .. } => MEMORY_LIMIT,
             },
             volumes::model_mount(&valid.source),
         ),
@@ -55,20 +55,20 @@ pub(super) fn loader(valid: &ValidInference, image: &str) -> Container {
     }
 }
 
-/// See `workload::loader`.
-pub(in crate::plan) fn gives_up_within(valid: &ValidInference) -> Duration {
+/// See `workload::loader::stall_timeout`.
+pub(in crate::plan) fn stall_timeout(valid: &ValidInference) -> Duration {
     let own = match &valid.source {
         Source::Store { store, .. } => environment(store),
         Source::Claim { .. } => Vec::new(),
     };
-    workload::loader::gives_up_within(&with_users(own, &valid.loader.env))
+    workload::loader::stall_timeout(&with_users(own, &valid.loader.env))
 }
 
 fn option(name: &str, value: impl std::fmt::Display) -> String {
     format!("--{name}={value}")
 }
 
-/// What the user names wins.
+/// The user's variables take precedence.
 fn with_users(own: Vec<EnvVar>, users: &[Variable]) -> Vec<EnvVar> {
     let is_free = |own: &EnvVar| users.iter().all(|variable| variable.name != own.name);
     own.into_iter().filter(is_free).chain(users.iter().map(env_var)).collect()
@@ -77,11 +77,12 @@ fn with_users(own: Vec<EnvVar>, users: &[Variable]) -> Vec<EnvVar> {
 fn resources(valid: &ValidInference, memory: Bytes) -> ResourceRequirements {
     let Resources { mut requests, mut limits } = valid.loader.resources.clone().unwrap_or_default();
     match &valid.source {
-        // Also what the user allows the loader is beside the pages of the model.
+        // The user's limit does not include the pages of the model.
         Source::Store { volume: Volume::Memory { size }, .. } => raise(&mut limits, "memory", *size),
-        Source::Store { volume: Volume::Disk { .. } | Volume::Claim { .. }, .. } | Source::Claim { .. } => {}
+        Source::Store { volume: Volume::Disk { .. } | Volume::Ephemeral { .. }, .. }
+        | Source::Claim { .. } => {}
     }
-    // No request may be above its limit, where the user has set only one of the two.
+    // If the user sets only one of request and limit, the default of the other must keep the request within the limit.
     for (name, own) in [("cpu", Quantity("100m".to_owned())), ("memory", Bytes::mebibytes(128).quantity())] {
         let own = limits.get(name).filter(|limit| is_less(&limit.0, &own.0)).cloned().unwrap_or(own);
         requests.entry(name.to_owned()).or_insert(own);
@@ -98,14 +99,14 @@ fn resources(valid: &ValidInference, memory: Bytes) -> ResourceRequirements {
 
 fn pull(uri: &str, volume: &Volume, engine: String) -> Vec<String> {
     let mut arguments = vec!["pull".to_owned(), literal(uri), MODEL_PATH.to_owned(), engine];
-    // A volume that ends with its pod need not reach the disk: the engine reads it from memory in a moment.
+    // A volume that is deleted with its pod needs no fsync.
     let (ends_with_pod, limit) = match volume {
         Volume::Disk { limit } => (true, limit.as_ref().and_then(|limit| Bytes::parse(&limit.0))),
         Volume::Memory { size } => (true, Some(*size)),
-        Volume::Claim { .. } => (false, None),
+        Volume::Ephemeral { .. } => (false, None),
     };
     arguments.extend(ends_with_pod.then(|| format!("--{}", options::NO_SYNC)));
-    // Beyond its limit the kubelet evicts the pod, and the next one would begin anew.
+    // Beyond the limit the kubelet would evict the pod, and the next pod would start the download again.
     arguments.extend(limit.map(|limit| option(options::SIZE_LIMIT, limit.count())));
     arguments
 }
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn no_default_puts_a_request_above_its_limit() {
+    fn no_default_request_exceeds_its_limit() {
         for (users, cpu, memory) in [
             ("{}", ("100m", ""), ("128Mi", "512Mi")),
             ("{limits: {memory: 64Mi, cpu: 50m}}", ("50m", "50m"), ("64Mi", "64Mi")),
@@ -182,13 +183,13 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_lasts_as_long_as_the_loader_waits_by_the_environment_that_it_gets() {
+    fn the_stall_timeout_follows_the_environment_of_the_loader() {
         let seconds = |store: &str, env: &str| {
             let scene = Scene::new(&format!(
                 "{{modelSource: s3://models/qwen, engine: vllm, gpu: {{count: 1}}, modelStore: {store}, \
                  modelLoader: {{env: {env}}}}}"
             ));
-            gives_up_within(&validate(&scene.observed().model).unwrap()).as_secs()
+            stall_timeout(&validate(&scene.observed().model).unwrap()).as_secs()
         };
         assert_eq!(seconds("{}", "[]"), 250);
         assert_eq!(seconds("{timeoutSeconds: 100}", "[]"), 110, "three quarters of it, and the last request");
@@ -196,6 +197,6 @@ mod tests {
         assert_eq!(seconds("{}", "[{name: TRANSFER_TIMEOUT_SECONDS, value: '100'}]"), 110);
         let elsewhere =
             "[{name: TRANSFER_PATIENCE_SECONDS, valueFrom: {configMapKeyRef: {name: a, key: b}}}]";
-        assert_eq!(seconds("{}", elsewhere), 2_770, "in doubt the longest");
+        assert_eq!(seconds("{}", elsewhere), 2_770, "an unknown value counts as the maximum");
     }
 }

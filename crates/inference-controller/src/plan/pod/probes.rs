@@ -1,4 +1,4 @@
-//! When a pod counts as started, ready and alive, and how long it may take to go: arithmetic in seconds.
+//! Startup, readiness and liveness probes, and the termination grace period.
 
 use k8s_openapi::{
     api::core::v1::{HTTPGetAction, Probe},
@@ -7,22 +7,22 @@ use k8s_openapi::{
 
 use crate::engine::{Drain, Profile};
 
-/// Until every proxy has heard that the pod goes, and sends it nothing new; the engine still serves.
+/// Time for kube-proxies and gateways to remove the pod from their backends; the engine still serves.
 pub(super) const PRE_STOP_SECONDS: i64 = 10;
-/// Beyond the engine's own drain, for what it does after it.
+/// Time for the engine to exit after its drain.
 const MARGIN_SECONDS: i64 = 10;
 
 const STARTUP_PERIOD: i32 = 5;
 const READINESS_PERIOD: i32 = 5;
 const LIVENESS_PERIOD: i32 = 10;
-/// A busy engine answers late; that alone must not take it out or kill it.
+/// A busy engine answers slowly, which must not fail its probes.
 const PROBE_TIMEOUT: i32 = 5;
-/// A minute of silence.
+/// One minute.
 const LIVENESS_FAILURES: i32 = 6;
 const READINESS_FAILURES: i32 = 3;
 
-/// Whether a warm-up has taken too long is decided by us, from the cache. The kubelet would restart the engine and so
-/// hide what happened; its budget is longer, so that it only comes when we do not.
+/// The controller reports a warm-up timeout before the kubelet restarts the engine: the probe allows two periods more than
+/// `warmupTimeoutSeconds`.
 pub(super) fn startup(profile: &Profile, warmup_timeout_seconds: i32) -> Probe {
     probe(profile.health.ready, STARTUP_PERIOD, startup_failures(warmup_timeout_seconds))
 }
@@ -35,13 +35,12 @@ pub(super) fn liveness(profile: &Profile) -> Probe {
     probe(profile.health.live, LIVENESS_PERIOD, LIVENESS_FAILURES)
 }
 
-/// From the first word of going to the kill.
+/// `terminationGracePeriodSeconds`.
 pub(super) fn grace_seconds(drain: &Drain) -> i64 {
     PRE_STOP_SECONDS + drain.seconds + MARGIN_SECONDS
 }
 
-/// The first probe may come at once, so `n` failures are over after `n - 1` periods; that must be a period more than
-/// the timeout.
+/// The first probe may run at once, so `n` failures take at least `n - 1` periods, which must exceed the timeout by a period.
 fn startup_failures(warmup_timeout_seconds: i32) -> i32 {
     let periods =
         (i64::from(warmup_timeout_seconds) + i64::from(STARTUP_PERIOD) - 1) / i64::from(STARTUP_PERIOD);
@@ -71,7 +70,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_kubelet_never_ends_a_warm_up_before_we_do(timeout in 10..=86_400) {
+        fn the_startup_probe_fails_later_than_the_warm_up_timeout(timeout in 10..=86_400) {
             let failures = startup_failures(timeout);
             let earliest_kill = STARTUP_PERIOD * (failures - 1);
             prop_assert!(earliest_kill >= timeout + STARTUP_PERIOD);
@@ -86,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn every_profile_has_more_grace_than_it_drains() {
+    fn the_grace_period_of_every_profile_exceeds_its_drain() {
         for engine in Engine::ALL {
             let drain = &Profile::newest(engine).drain;
             assert!(grace_seconds(drain) > PRE_STOP_SECONDS + drain.seconds);

@@ -1,4 +1,4 @@
-//! The volumes of a pod: the model, a home for the user and its caches, shared memory, and the program of the preStop hook.
+//! The volumes of a pod: the model, a home directory with caches, shared memory, and the program of the preStop hook.
 
 use k8s_openapi::{
     api::core::v1::{
@@ -21,13 +21,12 @@ const HOME_VOLUME: &str = "home";
 const SHARED_MEMORY: &str = "shared-memory";
 const PROGRAM: &str = "model-transfer";
 
-/// The loader copies its program there, for the preStop hook of the engine.
+/// Where the loader installs the program of the preStop hook.
 pub(super) const PROGRAM_PATH: &str = "/opt/model-transfer";
-/// Several times the program, of which a loader that is started again makes a second copy first.
+/// Several times the size of the program: a restarted loader writes a second copy before it replaces the first.
 const PROGRAM_SIZE: Bytes = Bytes::mebibytes(64);
 
-/// The 64 MiB that a container gets otherwise are too little for the workers of one engine to talk to each other;
-/// vLLM documents 2 GiB.
+/// The default of 64 MiB is too small for the communication of an engine's workers; vLLM documents 2 GiB.
 const SHARED_MEMORY_SIZE: Bytes = Bytes::mebibytes(2 * 1024);
 
 pub(super) fn volumes(valid: &ValidInference) -> Vec<PodVolume> {
@@ -51,8 +50,8 @@ pub(super) fn volumes(valid: &ValidInference) -> Vec<PodVolume> {
     ]
 }
 
-/// Where the engine finds the weights. A claim is mounted at its root: a kubelet creates a missing sub-path, so that a
-/// typing error would make an empty folder in the user's volume.
+/// The path of the weights in the engine. A claim is mounted at its root, not with a `subPath`: the kubelet would create a
+/// missing sub-path, so a typing error would create an empty folder in the user's volume.
 pub(super) fn model_path(source: &Source) -> String {
     match source {
         Source::Claim { claim: _, path: Some(path) } => format!("{MODEL_PATH}/{path}"),
@@ -69,16 +68,16 @@ pub(super) fn program_mount() -> VolumeMount {
     mount(PROGRAM, PROGRAM_PATH)
 }
 
-/// What was checked stays what it is: even a compromised engine changes no weights.
+/// Read-only, so that even a compromised engine cannot change the weights.
 pub(super) fn read_only_model_mount(source: &Source) -> VolumeMount {
     VolumeMount { read_only: Some(true), ..model_mount(source) }
 }
 
-/// A fresh file system has a folder `lost+found` at its root, which Triton takes for a broken model: the copy lives in a
-/// folder beside it.
+/// An ephemeral volume is mounted with a `subPath`, because Triton takes the folder `lost+found` at the root of a new file
+/// system for a broken model.
 pub(super) fn model_mount(source: &Source) -> VolumeMount {
     let sub_path = match source {
-        Source::Store { volume: Volume::Claim { .. }, .. } => Some(MODEL.to_owned()),
+        Source::Store { volume: Volume::Ephemeral { .. }, .. } => Some(MODEL.to_owned()),
         Source::Store { volume: Volume::Disk { .. } | Volume::Memory { .. }, .. } | Source::Claim { .. } => {
             None
         }
@@ -102,8 +101,8 @@ fn model(source: &Source) -> PodVolume {
                 ..named
             },
             Volume::Memory { size } => PodVolume { empty_dir: Some(in_memory(size.quantity())), ..named },
-            Volume::Claim { size, class } => {
-                PodVolume { ephemeral: Some(claim_of_the_pod(size, class.as_deref())), ..named }
+            Volume::Ephemeral { size, class } => {
+                PodVolume { ephemeral: Some(ephemeral_claim(size, class.as_deref())), ..named }
             }
         },
     }
@@ -113,8 +112,8 @@ fn in_memory(limit: Quantity) -> EmptyDirVolumeSource {
     EmptyDirVolumeSource { medium: Some("Memory".to_owned()), size_limit: Some(limit) }
 }
 
-/// It comes and goes with its pod.
-fn claim_of_the_pod(size: &Quantity, class: Option<&str>) -> EphemeralVolumeSource {
+/// A claim that is created and deleted with its pod.
+fn ephemeral_claim(size: &Quantity, class: Option<&str>) -> EphemeralVolumeSource {
     EphemeralVolumeSource {
         volume_claim_template: Some(PersistentVolumeClaimTemplate {
             metadata: None,

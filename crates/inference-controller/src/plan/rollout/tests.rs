@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use workload::gpu::Room;
+use workload::gpu::NodeCapacity;
 
 use crate::{
     plan::revision::revision,
@@ -12,7 +12,7 @@ use super::*;
 
 const SHORT: &str = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.";
 
-/// A rollout: an old pod that serves on gpu-0 with one GPU, and a new one that has found no node for so many seconds.
+/// A rollout: a ready old pod on gpu-0 with one GPU, and a new pod that has been unschedulable for `for_seconds`.
 fn stuck(rollout: &str, for_seconds: i64, message: &str) -> Scene {
     let mut scene = Scene::ready(1);
     scene.edit_spec(|spec| {
@@ -28,15 +28,15 @@ fn stuck(rollout: &str, for_seconds: i64, message: &str) -> Scene {
         at(-9_000)
     )]);
     scene.observe(|observed| {
-        observed.rooms = Some(vec![room("A100", 0)]);
-        observed.lasting = [("chat-0".to_owned(), at(-for_seconds))].into();
+        observed.capacities = Some(vec![capacity("A100", 0)]);
+        observed.facts = [("chat-0".to_owned(), at(-for_seconds))].into();
     });
     scene
 }
 
-fn room(product: &str, free: i64) -> Room {
+fn capacity(product: &str, free: i64) -> NodeCapacity {
     let node = format!("{{metadata: {{name: gpu-0, labels: {{nvidia.com/gpu.product: {product}}}}}}}");
-    Room { node: Arc::new(serde_saphyr::from_str(&node).unwrap()), offered: 8, free }
+    NodeCapacity { node: Arc::new(serde_saphyr::from_str(&node).unwrap()), allocatable: 8, free }
 }
 
 fn decided(scene: &Scene) -> Decision {
@@ -50,13 +50,13 @@ fn strategy_of(scene: &Scene) -> Strategy {
 }
 
 #[test]
-fn auto_surges_until_gpus_have_been_short_for_the_time_that_the_user_allows() {
+fn auto_surges_until_gpus_have_been_short_for_the_surge_timeout() {
     let waits = |seconds| Decision {
         strategy: Strategy::Surge,
         look_again: Some(Duration::from_secs(seconds)),
         warning: None,
-        lacks: vec!["chat-0".into()],
-        spares: None,
+        shortages: vec!["chat-0".into()],
+        why_kept: None,
     };
     assert_eq!(decided(&stuck("Auto", 0, SHORT)), waits(300));
     assert_eq!(decided(&stuck("Auto", 299, SHORT)), waits(1));
@@ -64,17 +64,17 @@ fn auto_surges_until_gpus_have_been_short_for_the_time_that_the_user_allows() {
 }
 
 #[test]
-fn auto_never_gives_a_ready_pod_up_for_a_product_that_no_node_has() {
+fn auto_deletes_no_ready_pod_for_a_product_that_no_node_has() {
     let mut scene =
         stuck("Auto", 9_000, "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.");
-    scene.observe(|observed| observed.rooms = Some(vec![room("H100", 8)]));
-    let (lacks, spares) = (Vec::new(), None);
-    let surges = Decision { strategy: Strategy::Surge, look_again: None, warning: None, lacks, spares };
+    scene.observe(|observed| observed.capacities = Some(vec![capacity("H100", 8)]));
+    let (shortages, why_kept) = (Vec::new(), None);
+    let surges = Decision { strategy: Strategy::Surge, look_again: None, warning: None, shortages, why_kept };
     assert_eq!(decided(&scene), surges);
 }
 
 #[test]
-fn auto_never_gives_a_ready_pod_up_where_its_gpus_would_not_be_enough() {
+fn auto_deletes_no_ready_pod_whose_gpus_would_not_be_enough() {
     let mut scene = stuck("Auto", 9_000, SHORT);
     scene.edit_spec(|spec| spec.gpu.count = 2);
     scene.settle(0);
@@ -84,7 +84,7 @@ fn auto_never_gives_a_ready_pod_up_where_its_gpus_would_not_be_enough() {
 }
 
 #[test]
-fn auto_never_gives_a_ready_pod_up_for_anything_but_gpus() {
+fn auto_deletes_no_ready_pod_for_anything_but_gpus() {
     for message in [
         "0/1 nodes are available: 1 Insufficient cpu.",
         "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient nvidia.com/gpu.",
@@ -95,20 +95,24 @@ fn auto_never_gives_a_ready_pod_up_for_anything_but_gpus() {
         assert_eq!(strategy_of(&stuck("Auto", 9_000, message)), Strategy::Surge, "{message}");
     }
     let mut uncounted = stuck("Auto", 9_000, SHORT);
-    uncounted.observe(|observed| observed.rooms = None);
-    assert_eq!(strategy_of(&uncounted), Strategy::Surge, "a controller that sees no nodes counts nothing");
+    uncounted.observe(|observed| observed.capacities = None);
+    assert_eq!(strategy_of(&uncounted), Strategy::Surge, "without a watch of nodes nothing is counted");
 }
 
 #[test]
-fn auto_that_has_given_up_surging_replaces_until_the_rollout_ends() {
+fn auto_keeps_replacing_until_the_rollout_ends() {
     let replaces = |scene: &mut Scene| {
         scene.observe(|observed| observed.deployment.as_mut().unwrap().replaces = true);
     };
     let mut scene = stuck("Auto", 1, SHORT);
     replaces(&mut scene);
     assert_eq!(strategy_of(&scene), Strategy::Replace);
-    scene.observe(|observed| observed.rooms = Some(vec![room("H100", 0)]));
-    assert_eq!(strategy_of(&scene), Strategy::Surge, "no further pod goes once the product is gone");
+    scene.observe(|observed| observed.capacities = Some(vec![capacity("H100", 0)]));
+    assert_eq!(
+        strategy_of(&scene),
+        Strategy::Surge,
+        "no further pod is deleted once no node has the product"
+    );
     let mut done = Scene::ready(1);
     replaces(&mut done);
     assert_eq!(strategy_of(&done), Strategy::Surge);
@@ -123,12 +127,12 @@ fn quota(scene: &mut Scene, message: &str, for_seconds: i64) {
     scene.observe(|observed| {
         observed.deployment.as_mut().unwrap().creation_failure =
             Some(serde_saphyr::from_str(&failure).unwrap());
-        observed.lasting = [(QUOTA.to_owned(), at(-for_seconds))].into();
+        observed.facts = [(QUOTA.to_owned(), at(-for_seconds))].into();
     });
 }
 
 #[test]
-fn a_quota_that_an_old_pod_fills_counts_as_a_shortage() {
+fn a_quota_that_old_pods_use_up_counts_as_a_shortage() {
     let refused = |gpus: i64, more: &str| {
         format!(
             "pods \"chat-1\" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu={gpus}{more}, \
@@ -143,25 +147,21 @@ fn a_quota_that_an_old_pod_fills_counts_as_a_shortage() {
     quota(&mut scene, &refused(1, ",pods=1"), 300);
     assert_eq!(strategy_of(&scene), Strategy::Replace);
     quota(&mut scene, &refused(2, ""), 300);
-    assert_eq!(strategy_of(&scene), Strategy::Surge, "it would not fit even then");
+    assert_eq!(strategy_of(&scene), Strategy::Surge, "it would not fit even in the place of the old pod");
     quota(&mut scene, &refused(1, ",requests.cpu=1"), 300);
-    assert_eq!(strategy_of(&scene), Strategy::Surge, "what an old pod gives back of it is not known");
+    assert_eq!(strategy_of(&scene), Strategy::Surge, "the CPU of an old pod is not known");
     scene.observe(|observed| {
         observed.older[0].pods.push(Arc::new(crate::tests::pod("{name: idle, gpus: 0}")))
     });
     quota(&mut scene, &refused(1, ""), 300);
-    assert_eq!(
-        strategy_of(&scene),
-        Strategy::Surge,
-        "the ReplicaSet may choose the pod that gives nothing back"
-    );
+    assert_eq!(strategy_of(&scene), Strategy::Surge, "the ReplicaSet may delete the pod without GPUs");
     quota(&mut scene, "admission webhook denied the request", 9_000);
     assert_eq!(strategy_of(&scene), Strategy::Surge);
 }
 
-/// A rollout on a claim with this access mode: the old pod, chat-0, is on gpu-0, and the new one has waited on this node
-/// since an event said this.
-fn waits_for_volume(mode: &str, node: &str, said: Option<&str>) -> Scene {
+/// A rollout with a claim of this access mode: the old pod, chat-0, is on gpu-0; the new pod waits on `node`, and an event
+/// about its volume has this message.
+fn waits_for_volume(mode: &str, node: &str, message: Option<&str>) -> Scene {
     let mut scene = Scene::new("{modelSource: pvc://models, engine: vllm, gpu: {count: 1}, replicas: 1}");
     scene.settle(1);
     scene.edit_spec(|spec| spec.args = vec!["--x".into()]);
@@ -175,39 +175,39 @@ fn waits_for_volume(mode: &str, node: &str, said: Option<&str>) -> Scene {
     )]);
     scene.observe(|observed| {
         observed.claim = Some(Arc::new(serde_saphyr::from_str(&claim).unwrap()));
-        observed.lasting = [("new".to_owned(), at(-300))].into();
+        observed.facts = [("new".to_owned(), at(-300))].into();
     });
-    if let Some(said) = said {
-        scene.unattached(said);
+    if let Some(message) = message {
+        scene.unattached(message);
     }
     scene
 }
 
-const HELD: &str = "Multi-Attach error for volume \"pvc-1\" Volume is already used by pod(s) chat-0";
+const IN_USE: &str = "Multi-Attach error for volume \"pvc-1\" Volume is already used by pod(s) chat-0";
 
 #[test]
-fn a_claim_of_one_node_counts_as_a_shortage_while_the_new_pod_waits_elsewhere() {
-    let decided = |mode: &str, node: &str, said| strategy_of(&waits_for_volume(mode, node, said));
-    assert_eq!(decided("ReadWriteOnce", "gpu-1", Some(HELD)), Strategy::Replace);
-    assert_eq!(decided("ReadWriteOnce", "gpu-1", None), Strategy::Surge, "an image is no reason");
+fn a_read_write_once_claim_counts_as_a_shortage_while_the_new_pod_waits_on_another_node() {
+    let decided = |mode: &str, node: &str, message| strategy_of(&waits_for_volume(mode, node, message));
+    assert_eq!(decided("ReadWriteOnce", "gpu-1", Some(IN_USE)), Strategy::Replace);
+    assert_eq!(decided("ReadWriteOnce", "gpu-1", None), Strategy::Surge, "it waits for its image");
     assert_eq!(
-        decided("ReadWriteOnce", "gpu-0", Some(HELD)),
+        decided("ReadWriteOnce", "gpu-0", Some(IN_USE)),
         Strategy::Surge,
         "the volume is attached there"
     );
-    assert_eq!(decided("ReadWriteMany", "gpu-1", Some(HELD)), Strategy::Surge);
+    assert_eq!(decided("ReadWriteMany", "gpu-1", Some(IN_USE)), Strategy::Surge);
 }
 
 #[test]
-fn no_old_pod_goes_for_a_volume_that_another_pod_has_or_that_cannot_be_attached_for_another_reason() {
-    let decided = |said| strategy_of(&waits_for_volume("ReadWriteOnce", "gpu-1", Some(said)));
+fn no_old_pod_is_deleted_for_a_volume_in_use_by_others_or_another_attach_error() {
+    let decided = |message| strategy_of(&waits_for_volume("ReadWriteOnce", "gpu-1", Some(message)));
     let foreign = "Multi-Attach error for volume \"pvc-1\" Volume is already used by pod(s) chat-0, notebook";
     assert_eq!(decided(foreign), Strategy::Surge);
     let limit = "AttachVolume.Attach failed for volume \"pvc-1\": node has reached its limit of volumes";
     assert_eq!(decided(limit), Strategy::Surge);
 
     let beside = |old: &str| {
-        let mut scene = waits_for_volume("ReadWriteOnce", "gpu-1", Some(HELD));
+        let mut scene = waits_for_volume("ReadWriteOnce", "gpu-1", Some(IN_USE));
         scene.observe(|observed| observed.older[0].pods.push(Arc::new(crate::tests::pod(old))));
         strategy_of(&scene)
     };
@@ -215,30 +215,30 @@ fn no_old_pod_goes_for_a_volume_that_another_pod_has_or_that_cannot_be_attached_
     assert_eq!(
         beside("{name: chat-1, node: gpu-1}"),
         Strategy::Surge,
-        "it has the volume where the new pod is"
+        "it uses the volume on the node of the new pod"
     );
-    assert_eq!(beside("{name: chat-1}"), Strategy::Surge, "it has no volume yet");
-    let mut scene = waits_for_volume("ReadWriteOnce", "gpu-1", Some(HELD));
+    assert_eq!(beside("{name: chat-1}"), Strategy::Surge, "it does not use the volume yet");
+    let mut scene = waits_for_volume("ReadWriteOnce", "gpu-1", Some(IN_USE));
     scene.observe(|observed| {
         let pods = observed.older[0].pods.clone();
-        observed.older.push(Older { revision: Arc::default(), pods });
+        observed.older.push(OlderRevision { revision: Arc::default(), pods });
     });
     assert_eq!(strategy_of(&scene), Strategy::Surge, "one revision had another source");
 }
 
 #[test]
-fn what_was_said_of_a_volume_is_known_to_the_next_plan() {
-    let scene = waits_for_volume("ReadWriteOnce", "gpu-1", Some(HELD));
-    let fact = format!("volume of pod new: {HELD}");
+fn a_volume_failure_is_recorded_for_the_next_plan() {
+    let scene = waits_for_volume("ReadWriteOnce", "gpu-1", Some(IN_USE));
+    let fact = format!("volume of pod new: {IN_USE}");
     let announced = scene.plan();
-    assert!(announced.children.is_empty() && announced.lasting == ["new", &*fact]);
+    assert!(announced.children.is_empty() && announced.facts == ["new", &*fact]);
     let mut surges = scene;
     surges.edit_spec(|spec| spec.rollout = Rollout::Surge);
-    assert_eq!(surges.plan().lasting, [fact]);
+    assert_eq!(surges.plan().facts, [fact]);
 }
 
 #[test]
-fn a_claim_of_one_pod_counts_as_a_shortage_while_an_old_pod_has_it() {
+fn a_read_write_once_pod_claim_counts_as_a_shortage_while_an_old_pod_uses_it() {
     let scene = |source: &str, message: &str| {
         let mut scene = Scene::new("{modelSource: pvc://models, engine: vllm, gpu: {count: 1}, replicas: 1}");
         scene.settle(1);
@@ -253,7 +253,7 @@ fn a_claim_of_one_pod_counts_as_a_shortage_while_an_old_pod_has_it() {
         let claim = "{metadata: {name: any}, spec: {accessModes: [ReadWriteOncePod]}}";
         scene.observe(|observed| {
             observed.claim = Some(Arc::new(serde_saphyr::from_str(claim).unwrap()));
-            observed.lasting = [("new".to_owned(), at(-300))].into();
+            observed.facts = [("new".to_owned(), at(-300))].into();
         });
         scene
     };
@@ -261,7 +261,7 @@ fn a_claim_of_one_pod_counts_as_a_shortage_while_an_old_pod_has_it() {
     let used = "0/2 nodes are available: 1 node has pod using PersistentVolumeClaim with the same name and \
                 ReadWriteOncePod access mode, 1 node(s) had untolerated taint {a: b}.";
     assert_eq!(decided("pvc://models", used), Strategy::Replace);
-    assert_eq!(decided("pvc://others", used), Strategy::Surge, "no old pod has that claim");
+    assert_eq!(decided("pvc://others", used), Strategy::Surge, "no old pod uses that claim");
     let more = format!("{used} 1 Insufficient cpu.");
     assert_eq!(decided("pvc://models", &more), Strategy::Surge, "something else is short, too");
     assert_eq!(decided("pvc://models", "0/1 nodes are available"), Strategy::Surge);
@@ -271,58 +271,61 @@ fn a_claim_of_one_pod_counts_as_a_shortage_while_an_old_pod_has_it() {
 }
 
 #[test]
-fn the_time_counts_from_when_gpus_were_first_short_and_not_from_when_the_pod_first_found_no_node() {
+fn the_time_counts_from_the_first_shortage_of_gpus() {
     let mut scene = stuck("Auto", 0, "0/1 nodes are available: 1 Insufficient cpu.");
-    assert_eq!(decided(&scene).lacks, [""; 0]);
+    assert_eq!(decided(&scene).shortages, [""; 0]);
     scene = stuck("Auto", 0, SHORT);
-    scene.observe(|observed| observed.lasting.clear());
-    assert_eq!(scene.plan().lasting, ["chat-0"], "from now on it is known since when");
+    scene.observe(|observed| observed.facts.clear());
+    assert_eq!(scene.plan().facts, ["chat-0"], "the shortage is recorded");
     assert_eq!(decided(&scene).look_again, Some(Duration::from_secs(300)));
-    scene.observe(|observed| observed.lasting = [("another pod".to_owned(), at(-900))].into());
+    scene.observe(|observed| observed.facts = [("another pod".to_owned(), at(-900))].into());
     assert_eq!(strategy_of(&scene), Strategy::Surge);
     let announced = stuck("Auto", 300, SHORT).plan();
     assert!(
-        announced.children.is_empty() && announced.lasting == ["chat-0"],
+        announced.children.is_empty() && announced.facts == ["chat-0"],
         "the announcement changes nothing"
     );
 }
 
 #[test]
-fn the_message_says_why_no_old_pod_is_given_up() {
-    let said = |scene: &Scene| {
+fn the_message_names_why_no_old_pod_is_deleted() {
+    let message = |scene: &Scene| {
         let conditions = scene.plan().status.conditions;
         conditions.iter().find(|c| c.type_ == api::conditions::SCHEDULED).unwrap().message.clone()
     };
     let two = "0/2 nodes are available: 1 Insufficient cpu, 1 Insufficient nvidia.com/gpu.";
-    let because = "; no older pod is given up for it, because not only GPUs are short";
-    assert_eq!(said(&stuck("Auto", 9_000, two)), format!("needs 1 nvidia.com/gpu on A100; free: 0{because}"));
+    let because = "; no older pod is deleted for it, because other resources are short, too";
+    assert_eq!(
+        message(&stuck("Auto", 9_000, two)),
+        format!("needs 1 nvidia.com/gpu on A100; free: 0{because}")
+    );
     let mut small = stuck("Auto", 9_000, SHORT);
     small.observe(|observed| observed.older[0].pods = vec![Arc::new(crate::tests::pod("{node: gpu-9}"))]);
-    assert!(said(&small).ends_with("because not each of them would make enough room"));
+    assert!(message(&small).ends_with("because the GPUs of one of them would not be enough"));
     for plain in [stuck("Auto", 0, SHORT), stuck("Surge", 9_000, two)] {
-        assert_eq!(said(&plain), "needs 1 nvidia.com/gpu on A100; free: 0");
+        assert_eq!(message(&plain), "needs 1 nvidia.com/gpu on A100; free: 0");
     }
 }
 
 #[test]
-fn no_ready_pod_goes_where_another_old_pod_might_go_in_its_place_for_nothing() {
+fn no_old_pod_is_deleted_if_the_replica_set_may_choose_one_that_does_not_help() {
     let mut scene = stuck("Auto", 9_000, SHORT);
     scene.observe(|observed| {
         let elsewhere = crate::tests::pod("{name: elsewhere, ready: true, node: gpu-9, gpus: 1}");
         observed.older[0].pods.push(Arc::new(elsewhere));
     });
-    assert_eq!(strategy_of(&scene), Strategy::Surge, "the ReplicaSet chooses, and may choose wrongly");
+    assert_eq!(strategy_of(&scene), Strategy::Surge, "the ReplicaSet chooses the pod");
 }
 
 #[test]
-fn gpus_that_are_free_by_our_own_count_cost_no_ready_pod() {
+fn no_ready_pod_is_deleted_while_enough_gpus_are_free() {
     let mut scene = stuck("Auto", 9_000, SHORT);
-    scene.observe(|observed| observed.rooms = Some(vec![room("A100", 1)]));
+    scene.observe(|observed| observed.capacities = Some(vec![capacity("A100", 1)]));
     assert_eq!(strategy_of(&scene), Strategy::Surge);
 }
 
 #[test]
-fn the_pod_that_has_lacked_gpus_longest_decides() {
+fn the_longest_shortage_decides() {
     let mut scene = stuck("Auto", 300, SHORT);
     scene.observe(|observed| {
         let mut second = PodView::clone(&observed.deployed.as_ref().unwrap()[0]);
@@ -333,17 +336,17 @@ fn the_pod_that_has_lacked_gpus_longest_decides() {
 }
 
 #[test]
-fn what_a_quota_refused_to_the_revision_before_is_no_shortage_of_this_one() {
+fn a_quota_error_of_the_previous_revision_is_no_shortage_of_this_one() {
     let mut scene = stuck("Auto", 0, SHORT);
-    let said = "exceeded quota: a, requested: pods=1, used: pods=1, limited: pods=1";
-    quota(&mut scene, said, 9_000);
+    let message = "exceeded quota: a, requested: pods=1, used: pods=1, limited: pods=1";
+    quota(&mut scene, message, 9_000);
     assert_eq!(strategy_of(&scene), Strategy::Replace);
     scene.edit_spec(|spec| spec.args = vec!["--x".into()]);
     assert_eq!(strategy_of(&scene), Strategy::Surge);
 }
 
 #[test]
-fn replace_is_not_refused_in_doubt() {
+fn replace_is_used_if_the_fit_is_unknown() {
     let mut scene = stuck("Replace", 0, SHORT);
     scene.edit_spec(|spec| {
         spec.pods.scheduling =
@@ -353,21 +356,21 @@ fn replace_is_not_refused_in_doubt() {
 }
 
 #[test]
-fn auto_says_before_it_acts_that_nothing_will_serve() {
+fn auto_announces_that_no_pod_will_be_ready() {
     assert!(decided(&stuck("Auto", 300, SHORT)).warning.is_some());
     assert_eq!(decided(&stuck("Auto", 299, SHORT)).warning, None);
 }
 
 #[test]
-fn what_the_user_chose_does_not_wait() {
+fn surge_and_replace_do_not_wait() {
     assert_eq!(strategy_of(&stuck("Surge", 9_000, SHORT)), Strategy::Surge);
     assert_eq!(strategy_of(&stuck("Replace", 0, SHORT)), Strategy::Replace);
 }
 
 #[test]
-fn replace_spares_the_pod_that_serves_from_a_revision_that_is_known_not_to_run() {
+fn replace_deletes_no_ready_pod_for_a_revision_that_cannot_run() {
     let mut scene = stuck("Replace", 0, SHORT);
-    scene.observe(|observed| observed.rooms = Some(vec![room("H100", 8)]));
+    scene.observe(|observed| observed.capacities = Some(vec![capacity("H100", 8)]));
     assert_eq!(strategy_of(&scene), Strategy::Surge);
     let mut scene = Scene::ready(1);
     scene.edit_spec(|spec| {
@@ -378,14 +381,14 @@ fn replace_spares_the_pod_that_serves_from_a_revision_that_is_known_not_to_run()
 }
 
 #[test]
-fn replace_says_before_it_acts_that_nothing_will_serve() {
+fn replace_announces_that_no_pod_will_be_ready() {
     let mut scene = Scene::ready(1);
     scene.edit_spec(|spec| {
         spec.rollout = Rollout::Replace;
         spec.args = vec!["--x".into()];
     });
     let warning = decided(&scene).warning.unwrap();
-    assert!(warning.contains("pod chat-0 is the only one that serves"), "{warning}");
+    assert!(warning.contains("pod chat-0, the only ready one, is deleted"), "{warning}");
     let mut two = Scene::ready(2);
     two.edit_spec(|spec| {
         spec.rollout = Rollout::Replace;

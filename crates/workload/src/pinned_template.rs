@@ -1,26 +1,25 @@
-//! The pod template that a spec was first rendered to. It is recorded with the child and kept field for field until the
-//! spec changes, whatever a newer release would render: an upgrade of a controller restarts no pod. Pure.
+//! Compares a pinned pod template with the one that the running release renders. A template is pinned when it is first
+//! rendered for a spec, and is applied unchanged until the spec changes: an upgrade of a controller restarts no pod. Pure.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// Annotations of an object may have 256 KiB together. A template beyond this is not recorded; then what the child has
-/// is kept, and only drift of such a template is not repaired.
+/// The annotations of an object are limited to 256 KiB in total. A larger template is not recorded; the child's present
+/// template is pinned instead, and manual changes to it are not reverted.
 pub const LONGEST_RECORD: usize = 128 << 10;
 
 /// More would make the message of a condition unreadable.
 const DIFFERENCES_SHOWN: usize = 6;
 
-/// The fields in which a kept template differs from what is rendered today; empty if there are none. Values are shown of
-/// images alone: an environment may hold secrets.
-pub fn differences(kept: &Value, rendered: &Value) -> Vec<String> {
-    let mut walk = Walk { found: Vec::new(), has_server_defaults: has_server_defaults(kept) };
-    walk.compare("", kept, rendered);
+/// Paths of the fields that differ. Values are shown only for images: environment values may be secrets.
+pub fn differences(pinned: &Value, rendered: &Value) -> Vec<String> {
+    let mut walk = Walk { found: Vec::new(), has_server_defaults: has_server_defaults(pinned) };
+    walk.compare("", pinned, rendered);
     walk.found
 }
 
-/// One line for a condition.
+/// One line for a condition's message.
 pub fn summary(differences: &[String]) -> String {
     let shown = differences.iter().take(DIFFERENCES_SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
     match differences.len().saturating_sub(DIFFERENCES_SHOWN) {
@@ -29,7 +28,7 @@ pub fn summary(differences: &[String]) -> String {
     }
 }
 
-/// A template that was read back from the API server has fields that were not rendered; those are no difference.
+/// A template read from the API server has defaulted fields that no release renders; they are not differences.
 fn has_server_defaults(template: &Value) -> bool {
     template.pointer("/spec/dnsPolicy").is_some()
 }
@@ -40,47 +39,47 @@ struct Walk {
 }
 
 impl Walk {
-    fn compare(&mut self, path: &str, kept: &Value, rendered: &Value) {
-        match (kept, rendered) {
-            (Value::Object(kept), Value::Object(rendered)) => {
-                let new = rendered.keys().filter(|name| !kept.contains_key(*name));
-                for name in kept.keys().chain(new) {
+    fn compare(&mut self, path: &str, pinned: &Value, rendered: &Value) {
+        match (pinned, rendered) {
+            (Value::Object(pinned), Value::Object(rendered)) => {
+                let new = rendered.keys().filter(|name| !pinned.contains_key(*name));
+                for name in pinned.keys().chain(new) {
                     let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                    match (kept.get(name), rendered.get(name)) {
-                        (Some(kept), Some(rendered)) => self.compare(&path, kept, rendered),
+                    match (pinned.get(name), rendered.get(name)) {
+                        (Some(pinned), Some(rendered)) => self.compare(&path, pinned, rendered),
                         (Some(_), None) if self.has_server_defaults => {}
                         _ => self.found.push(path),
                     }
                 }
             }
-            (Value::Array(kept), Value::Array(rendered)) => {
-                let (kept, rendered) = match (by_name(kept), by_name(rendered)) {
-                    (Some(kept), Some(rendered)) => (kept, rendered),
-                    _ => (by_index(kept), by_index(rendered)),
+            (Value::Array(pinned), Value::Array(rendered)) => {
+                let (pinned, rendered) = match (by_name(pinned), by_name(rendered)) {
+                    (Some(pinned), Some(rendered)) => (pinned, rendered),
+                    _ => (by_index(pinned), by_index(rendered)),
                 };
-                let new = rendered.keys().filter(|name| !kept.contains_key(*name));
-                for name in kept.keys().chain(new) {
+                let new = rendered.keys().filter(|name| !pinned.contains_key(*name));
+                for name in pinned.keys().chain(new) {
                     let path = format!("{path}[{name}]");
-                    match (kept.get(name), rendered.get(name)) {
-                        (Some(kept), Some(rendered)) => self.compare(&path, kept, rendered),
+                    match (pinned.get(name), rendered.get(name)) {
+                        (Some(pinned), Some(rendered)) => self.compare(&path, pinned, rendered),
                         _ => self.found.push(path),
                     }
                 }
             }
-            (Value::String(kept), Value::String(rendered)) => {
-                if kept != rendered && !(is_quantity(path) && quantity::is_same(kept, rendered)) {
+            (Value::String(pinned), Value::String(rendered)) => {
+                if pinned != rendered && !(is_quantity(path) && quantity::is_same(pinned, rendered)) {
                     let is_image = path.ends_with(".image");
-                    let change = if is_image { format!(" ({kept} -> {rendered})") } else { String::new() };
+                    let change = if is_image { format!(" ({pinned} -> {rendered})") } else { String::new() };
                     self.found.push(format!("{path}{change}"));
                 }
             }
-            (kept, rendered) if kept == rendered => {}
+            (pinned, rendered) if pinned == rendered => {}
             _ => self.found.push(path.to_owned()),
         }
     }
 }
 
-/// The API server writes quantities in a form of its own.
+/// The API server normalizes quantities, so they are compared by value.
 fn is_quantity(path: &str) -> bool {
     path.contains("resources.") || path.ends_with(".sizeLimit")
 }
@@ -111,12 +110,12 @@ mod tests {
     }
 
     #[test]
-    fn every_changed_field_is_named_and_only_images_show_their_values() {
-        let kept = template(json!({"name": "engine", "image": "a:1", "args": ["x"],
+    fn every_changed_field_is_listed_and_only_images_with_values() {
+        let pinned = template(json!({"name": "engine", "image": "a:1", "args": ["x"],
             "env": [{"name": "TOKEN", "value": "secret"}], "stdin": true}));
         let rendered = template(json!({"name": "engine", "image": "a:2", "args": ["x", "y"],
             "env": [{"name": "TOKEN", "value": "other"}, {"name": "NEW", "value": "1"}]}));
-        let found = differences(&kept, &rendered);
+        let found = differences(&pinned, &rendered);
         assert_eq!(
             found,
             [
@@ -130,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_api_server_adds_is_no_difference() {
-        let mut kept = template(json!({"name": "engine", "imagePullPolicy": "IfNotPresent",
+    fn defaults_of_the_api_server_are_no_differences() {
+        let mut pinned = template(json!({"name": "engine", "imagePullPolicy": "IfNotPresent",
             "resources": {"limits": {"memory": "1Gi"}}}));
-        kept["spec"]["dnsPolicy"] = json!("ClusterFirst");
-        kept["spec"]["volumes"] = json!([{"name": "model", "emptyDir": {"sizeLimit": "16Gi"}}]);
+        pinned["spec"]["dnsPolicy"] = json!("ClusterFirst");
+        pinned["spec"]["volumes"] = json!([{"name": "model", "emptyDir": {"sizeLimit": "16Gi"}}]);
         let mut rendered = template(json!({"name": "engine", "resources": {"limits": {"memory": "1024Mi"}}}));
         rendered["spec"]["volumes"] = json!([{"name": "model", "emptyDir": {"sizeLimit": "16384Mi"}}]);
-        assert_eq!(differences(&kept, &rendered), [""; 0]);
+        assert_eq!(differences(&pinned, &rendered), [""; 0]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Since when something has been true of an object, where no object of the API says it. Kept in memory only: after a
-//! restart of the process the time begins anew, so what waits for it comes later, never sooner.
+//! Since when a fact about an object has been true, where no API object has a timestamp for it. Kept in memory only: after
+//! a restart of the process every time starts again, so actions that depend on it happen later, never sooner.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -8,19 +8,19 @@ use std::{
 
 use jiff::Timestamp;
 
-/// By the uid of an object, what was true of it when it was planned last.
+/// By uid of the object: the facts of its last plan, and since when each has been true.
 #[derive(Debug, Default)]
-pub struct Lasting(Mutex<HashMap<String, BTreeMap<String, Timestamp>>>);
+pub struct FactTimes(Mutex<HashMap<String, BTreeMap<String, Timestamp>>>);
 
-/// Objects that were deleted while something was true of them are forgotten with all others; the times begin anew.
+/// Deleted objects are not removed one by one; at this number all entries are dropped and the times start again.
 const MOST: usize = 10_000;
 
-impl Lasting {
+impl FactTimes {
     pub fn of(&self, uid: &str) -> BTreeMap<String, Timestamp> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(uid).cloned().unwrap_or_default()
     }
 
-    /// This is true of the object now, and nothing else.
+    /// Replaces the facts of an object. A fact that was true before keeps its time.
     pub fn note(&self, uid: &str, facts: &[String], now: Timestamp) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = known.remove(uid).unwrap_or_default();
@@ -44,27 +44,27 @@ mod tests {
     }
 
     #[test]
-    fn a_fact_lasts_from_when_it_was_first_true_until_it_is_not() {
-        let lasting = Lasting::default();
+    fn a_fact_keeps_its_time_while_it_stays_true() {
+        let times = FactTimes::default();
         let note = |facts: &[&str], seconds| {
             let facts: Vec<String> = facts.iter().map(|&fact| fact.to_owned()).collect();
-            lasting.note("chat", &facts, at(seconds));
-            lasting.of("chat").into_values().collect::<Vec<_>>()
+            times.note("chat", &facts, at(seconds));
+            times.of("chat").into_values().collect::<Vec<_>>()
         };
         assert_eq!(note(&["a"], 0), [at(0)]);
         assert_eq!(note(&["a", "b"], 5), [at(0), at(5)]);
         assert_eq!(note(&["b"], 7), [at(5)]);
         assert_eq!(note(&["a", "b"], 9), [at(9), at(5)], "it was not true in between");
         assert_eq!(note(&[], 11), []);
-        assert!(lasting.0.lock().unwrap().is_empty());
+        assert!(times.0.lock().unwrap().is_empty());
     }
 
     #[test]
-    fn objects_that_are_gone_do_not_add_up() {
-        let lasting = Lasting::default();
+    fn entries_of_deleted_objects_are_bounded() {
+        let times = FactTimes::default();
         for uid in 0..=MOST {
-            lasting.note(&uid.to_string(), &["a".to_owned()], at(0));
+            times.note(&uid.to_string(), &["a".to_owned()], at(0));
         }
-        assert_eq!(lasting.0.lock().unwrap().len(), 1);
+        assert_eq!(times.0.lock().unwrap().len(), 1);
     }
 }
