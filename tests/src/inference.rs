@@ -46,6 +46,11 @@ pub(crate) fn life() -> Life {
             suffix: "",
             edit: json!({"template": {"spec": {"terminationGracePeriodSeconds": 700}}}),
         },
+        podless: Child {
+            resource: ApiResource::erase::<Service>(&()),
+            suffix: "",
+            edit: json!({"selector": {labels::NAME: "another"}}),
+        },
         counted: &["aiinference_phase{phase=\"ready\"} 1", "aiinference_warmup_seconds_count 1"],
         // Pods are deleted where their nodes are lost.
         beyond_a_namespace: &[("", "nodes", "list"), ("", "nodes", "watch"), ("", "pods", "delete")],

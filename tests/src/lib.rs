@@ -11,6 +11,7 @@ pub mod kstatus;
 pub mod lives;
 mod real;
 mod scene;
+pub mod sweep;
 mod wait;
 
 use std::{

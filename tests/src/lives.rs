@@ -5,9 +5,10 @@
 
 use api::controllers::{Controller, Kind};
 use futures::future::LocalBoxFuture;
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
-    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
 
@@ -31,6 +32,8 @@ pub struct Life {
     pub mistake: (Value, Value),
     /// The child that is edited by hand.
     pub child: Child,
+    /// A child that has no pods: an edit of it starts none.
+    pub podless: Child,
     /// Lines of the metrics that the leader alone has once one object is done.
     pub counted: &'static [&'static str],
     /// Rights that a controller of one namespace does without: group, resource, verb.
@@ -39,6 +42,37 @@ pub struct Life {
     pub use_every_right: Steps,
     /// Creates an object in each state that lasts, beside those that are done, and waits until each has its state.
     pub settle: Steps,
+}
+
+/// A step of the life that the sweep plays (`crate::sweep`): what a user or the cluster does once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Created,
+    Scaled,
+    /// A rollout.
+    Changed,
+    /// A pod is deleted, as when its node is lost.
+    PodLost,
+    /// By hand, and without an effect on pods.
+    ChildEdited,
+    ScaledBack,
+    /// Under the same name, before the children of the first object are gone.
+    Recreated,
+    Deleted,
+}
+
+impl Step {
+    /// In this order.
+    pub const ALL: [Self; 8] = [
+        Self::Created,
+        Self::Scaled,
+        Self::Changed,
+        Self::PodLost,
+        Self::ChildEdited,
+        Self::ScaledBack,
+        Self::Recreated,
+        Self::Deleted,
+    ];
 }
 
 /// Steps of a script that only one controller needs.
@@ -81,6 +115,29 @@ impl Life {
         self.until_done(scene, name).await;
     }
 
+    /// Does what this step is, and does not wait for what the controller does about it.
+    pub async fn take(&self, step: Step, scene: &Scene<'_>, name: &str) {
+        match step {
+            Step::Created => drop(self.create(scene, name).await),
+            Step::Scaled => self.change(scene, name, &self.scaled).await,
+            Step::Changed => self.change(scene, name, &self.changed).await,
+            Step::PodLost => lose_pod(scene).await,
+            Step::ChildEdited => drop(self.podless.edit(scene, name).await),
+            Step::ScaledBack => self.change(scene, name, &self.scaled_back()).await,
+            Step::Recreated => {
+                self.delete(scene, name).await;
+                self.create(scene, name).await;
+            }
+            Step::Deleted => self.delete(scene, name).await,
+        }
+    }
+
+    /// The change that takes `scaled` back.
+    fn scaled_back(&self) -> Value {
+        let fields = self.scaled.as_object().into_iter().flat_map(|fields| fields.keys());
+        fields.map(|field| (field.clone(), self.spec[field.as_str()].clone())).collect()
+    }
+
     /// Returns the object as the API server answers it.
     pub async fn create(&self, scene: &Scene<'_>, name: &str) -> DynamicObject {
         let ApiResource { api_version, kind, .. } = self.kind.resource();
@@ -107,13 +164,9 @@ impl Life {
 
     /// Edits a child, and waits until the controller has taken the edit back.
     pub async fn edit_child(&self, scene: &Scene<'_>, name: &str) {
-        let Child { resource, suffix, edit } = &self.child;
-        let children: Api<DynamicObject> = Api::namespaced_with(scene.client(), scene.namespace(), resource);
-        let name = format!("{name}{suffix}");
-        let before = children.get(&name).await.expect("the child");
-        let patch = Patch::Merge(json!({"spec": edit}));
-        let edited = children.patch(&name, &PatchParams::default(), &patch).await.expect("it is accepted");
-        assert_ne!(edited.data["spec"], before.data["spec"], "the edit changes nothing");
+        let before = self.child.edit(scene, name).await;
+        let children = self.child.api(scene);
+        let name = format!("{name}{}", self.child.suffix);
         wait_for(&children, &name, "as before the edit", within(), |child: &DynamicObject| {
             child.data["spec"] == before.data["spec"]
         })
@@ -126,4 +179,34 @@ impl Life {
         objects.delete(name, &DeleteParams::default()).await.expect("it can be deleted");
         wait_until_gone(&objects, name, within()).await;
     }
+}
+
+impl Child {
+    fn api(&self, scene: &Scene<'_>) -> Api<DynamicObject> {
+        Api::namespaced_with(scene.client(), scene.namespace(), &self.resource)
+    }
+
+    /// Edits the child of this object, and returns it as it was before.
+    async fn edit(&self, scene: &Scene<'_>, object: &str) -> DynamicObject {
+        let (children, name) = (self.api(scene), format!("{object}{}", self.suffix));
+        let before = children.get(&name).await.expect("the child");
+        let patch = Patch::Merge(json!({"spec": self.edit}));
+        let edited = children.patch(&name, &PatchParams::default(), &patch).await.expect("it is accepted");
+        assert_ne!(edited.data["spec"], before.data["spec"], "the edit changes nothing");
+        before
+    }
+}
+
+/// Deletes the first pod of the namespace.
+async fn lose_pod(scene: &Scene<'_>) {
+    let pods = scene.api::<Pod>();
+    let all = pods.list(&ListParams::default()).await.expect("the pods");
+    let mut names: Vec<String> = all
+        .into_iter()
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none())
+        .filter_map(|pod| pod.metadata.name)
+        .collect();
+    names.sort();
+    let Some(first) = names.first() else { return };
+    pods.delete(first, &DeleteParams::default()).await.expect("it can be deleted");
 }

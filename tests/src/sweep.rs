@@ -1,0 +1,226 @@
+//! Each write of a controller may be the one that goes wrong: its scripted life (`lives`) is played once for every write
+//! and every way in which a write can fail, and must come out as a life without a fault.
+//!
+//! At the end of each step the children and the status are those of the undisturbed life (without identities and times),
+//! no more pods were made than in it, and nothing is written for two seconds; at the end of the life nothing is left.
+//! Lives are played side by side, each in a namespace of its own with a proxy and a process of the controller.
+//!
+//! Nothing here knows a kind.
+
+mod life;
+mod mode;
+mod proxy;
+mod world;
+
+use std::{
+    fmt::Write as _,
+    time::{Duration, Instant},
+};
+
+use api::controllers::Controller;
+use futures::{StreamExt as _, stream};
+use local_cluster::{ClusterSpec, NodePool, sibling_binary};
+use tokio::sync::Mutex;
+
+use crate::{fresh_name, lives::life_of, start, tools, workspace};
+use life::{Ground, Lane, Reference, any, play_undisturbed, play_with, rights};
+use world::{Pods, difference};
+
+pub use mode::{Fault, Mode};
+
+/// Most of a life is waiting, so that many fit on two cores.
+const SIDE_BY_SIDE: usize = 24;
+/// Room for every pod of every life.
+const GPUS_OF_A_NODE: u32 = 64;
+
+/// Which faults are played.
+#[derive(Clone, Debug)]
+pub enum Choice {
+    /// Of these modes, and of this write or of all.
+    All { modes: Vec<Mode>, write: Option<usize> },
+    /// So many, spread over modes and writes; always the same ones.
+    Spread(usize),
+}
+
+/// One life with a fault.
+#[derive(Debug)]
+pub struct Outcome {
+    pub fault: Fault,
+    pub took: Duration,
+    /// What was wrong with it.
+    pub problem: Option<String>,
+    /// The life had fewer writes than the number of the fault: it was undisturbed.
+    pub missed: bool,
+}
+
+/// What a sweep has found.
+#[derive(Debug)]
+pub struct Report {
+    pub controller: &'static str,
+    /// Of an undisturbed life.
+    pub writes: usize,
+    pub outcomes: Vec<Outcome>,
+    pub took: Duration,
+}
+
+/// Plays the lives of this controller, in a cluster of its own.
+pub async fn sweep(controller: &'static Controller, choice: &Choice) -> Result<Report, String> {
+    let began = Instant::now();
+    let nodes = NodePool { gpus: GPUS_OF_A_NODE, ..NodePool::default() };
+    let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), nodes)).await;
+    let life = life_of(controller);
+    let overlay = workspace().join("deploy").join(controller.name).join("overlays/namespaced");
+    let ground = Ground {
+        cluster: &cluster,
+        life: &life,
+        program: sibling_binary(controller.name).map_err(|error| error.to_string())?,
+        rights: rights(&cluster.kubectl(), &overlay)?,
+        pods: Pods::follow(cluster.client().await.map_err(|error| error.to_string())?),
+    };
+    let reference = reference(&ground).await?;
+    let faults = choice.faults(reference.writes);
+    let lanes = Mutex::new(Vec::new());
+    let outcomes = stream::iter(faults)
+        .map(|fault| outcome(&ground, &lanes, fault, &reference))
+        .buffer_unordered(SIDE_BY_SIDE);
+    let mut outcomes: Vec<Outcome> = outcomes.collect().await;
+    outcomes.sort_by_key(|outcome| outcome.fault);
+    Ok(Report { controller: controller.name, writes: reference.writes, outcomes, took: began.elapsed() })
+}
+
+/// What two undisturbed lives agree on.
+async fn reference(ground: &Ground<'_>) -> Result<Reference, String> {
+    let one = async || {
+        let lane = Lane::new(ground).await?;
+        let lived = play_undisturbed(ground, &lane).await?;
+        let collections = any(lived.sent.collections, lane.namespace()).collect();
+        Ok::<_, String>(Reference { steps: lived.steps, collections, writes: lived.sent.writes.len() })
+    };
+    let (first, second) = futures::try_join!(one(), one())?;
+    for ((first, made), (second, made_again)) in first.steps.iter().zip(&second.steps) {
+        let differs = difference(first, second);
+        if !differs.is_empty() || made != made_again {
+            return Err(format!("two undisturbed lives differ ({made} and {made_again} pods):\n{differs}"));
+        }
+    }
+    Ok(Reference { writes: first.writes.max(second.writes), ..first })
+}
+
+async fn outcome<'a>(
+    ground: &Ground<'a>,
+    lanes: &Mutex<Vec<Lane<'a>>>,
+    fault: Fault,
+    reference: &Reference,
+) -> Outcome {
+    let began = Instant::now();
+    let free = lanes.lock().await.pop();
+    let lived = async {
+        let lane = match free {
+            Some(lane) => lane,
+            None => Lane::new(ground).await?,
+        };
+        let lived = play_with(ground, &lane, fault, reference).await?;
+        // What a life has spoilt is no place for another one.
+        lanes.lock().await.push(lane);
+        Ok(lived.sent.writes.len() < fault.write)
+    };
+    let lived: Result<bool, String> = lived.await;
+    let missed = matches!(lived, Ok(true));
+    Outcome { fault, took: began.elapsed(), problem: lived.err(), missed }
+}
+
+impl Choice {
+    /// In the order in which they are played: those of one write are far apart.
+    fn faults(&self, writes: usize) -> Vec<Fault> {
+        match self {
+            Self::All { modes, write } => {
+                let all = modes.iter().flat_map(|&mode| (1..=writes).map(move |write| Fault { mode, write }));
+                let all = all.filter(|fault| write.is_none_or(|write| write == fault.write));
+                all.collect()
+            }
+            Self::Spread(count) => {
+                let modes = Mode::ALL.len();
+                let spread = (0..*count).map(|number| {
+                    let write = 1 + number * writes / count;
+                    Fault { mode: Mode::ALL[number % modes], write }
+                });
+                spread.collect()
+            }
+        }
+    }
+}
+
+impl Outcome {
+    /// The problem, and how to see it again.
+    fn explained(&self, controller: &str) -> Option<String> {
+        let problem = self.problem.as_ref()?;
+        let Fault { mode, write } = self.fault;
+        let fault = self.fault;
+        Some(format!(
+            "{mode} at write {write}: {problem}\nto repeat it: cargo xtask sweep {controller} {fault}\n"
+        ))
+    }
+}
+
+impl Report {
+    pub fn is_clean(&self) -> bool {
+        self.outcomes.iter().all(|outcome| outcome.problem.is_none())
+    }
+
+    /// Every problem in full.
+    pub fn problems(&self) -> String {
+        let all = self.outcomes.iter().filter_map(|outcome| outcome.explained(self.controller));
+        all.collect::<Vec<_>>().join("\n")
+    }
+
+    /// Modes and how their lives went.
+    pub fn table(&self) -> String {
+        let mut table =
+            format!("{:<16} {:>5} {:>5} {:>7} {:>7}\n", "mode", "lives", "same", "failed", "seconds");
+        for mode in Mode::ALL {
+            let of_mode: Vec<&Outcome> =
+                self.outcomes.iter().filter(|outcome| outcome.fault.mode == mode).collect();
+            if of_mode.is_empty() {
+                continue;
+            }
+            let failed = of_mode.iter().filter(|outcome| outcome.problem.is_some()).count();
+            let seconds = of_mode.iter().map(|outcome| outcome.took.as_secs_f64()).sum::<f64>();
+            let (lives, mean) = (of_mode.len(), seconds / of_mode.len() as f64);
+            let _ = writeln!(table, "{mode:<16} {lives:>5} {:>5} {failed:>7} {mean:>7.1}", lives - failed);
+        }
+        let (lives, missed) = (self.outcomes.len(), self.outcomes.iter().filter(|one| one.missed).count());
+        let _ = writeln!(
+            table,
+            "{}: {} writes, {lives} lives ({missed} with fewer writes than their fault's), {:.0} s",
+            self.controller,
+            self.writes,
+            self.took.as_secs_f64()
+        );
+        table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_sample_has_every_mode_and_writes_of_the_whole_life() {
+        let faults = Choice::Spread(18).faults(40);
+        let modes: BTreeSet<Mode> = faults.iter().map(|fault| fault.mode).collect();
+        assert_eq!((faults.len(), modes.len()), (18, Mode::ALL.len()));
+        assert!(faults.iter().any(|fault| fault.write == 1));
+        assert!(faults.iter().any(|fault| fault.write > 36) && faults.iter().all(|fault| fault.write <= 40));
+        assert_eq!(faults, Choice::Spread(18).faults(40));
+    }
+
+    #[test]
+    fn the_whole_has_every_mode_of_every_write() {
+        let all = Choice::All { modes: Mode::ALL.to_vec(), write: None };
+        assert_eq!(all.faults(40).len(), 40 * Mode::ALL.len());
+        let one = Choice::All { modes: vec![Mode::Killed], write: Some(7) };
+        assert_eq!(one.faults(40), [Fault { mode: Mode::Killed, write: 7 }]);
+    }
+}

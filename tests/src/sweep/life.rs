@@ -1,0 +1,451 @@
+//! One life under one fault: a namespace, a proxy and a process of its own.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    panic::AssertUnwindSafe,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::FutureExt as _;
+use k8s_openapi::api::{authentication::v1::TokenRequest, coordination::v1::Lease, core::v1::ServiceAccount};
+use kube::{
+    Client, Config,
+    api::{DeleteParams, DynamicObject, PostParams},
+    config::{AuthInfo, Kubeconfig},
+};
+use local_cluster::{Cluster, explained, install};
+use serde_json::{Value, json};
+use tokio::{
+    process::{Child, Command},
+    time::{Instant, sleep, timeout},
+};
+
+use super::{
+    mode::Fault,
+    proxy::{Proxy, Sent},
+    world::{ANY, Pods, World, difference, look},
+};
+use crate::{
+    Scene,
+    lives::{Life, Step},
+};
+
+const NAME: &str = "life";
+/// No lease is lost for lack of a core; a killed process leaves it to the next one by the hand of the sweep.
+const ARGS: [&str; 5] = [
+    "--lease-duration=120",
+    "--lease-renew-deadline=90",
+    "--lease-retry-period=5",
+    "--refusal-retry-period=2",
+    "--admin-address=127.0.0.1:0",
+];
+/// After so long without a request the controller has nothing more to do.
+const IDLE_AFTER: Duration = Duration::from_millis(1_000);
+/// Nothing may be written for so long.
+const QUIET: Duration = Duration::from_secs(2);
+/// The longest back-off of a watch that has failed a few times, beside what the step itself takes.
+const SETTLES_WITHIN: Duration = Duration::from_secs(60);
+const STARTS_WITHIN: Duration = Duration::from_secs(30);
+/// How often what cannot be watched is looked at.
+const POLL: Duration = Duration::from_millis(50);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(400);
+const LINES_SHOWN: usize = 30;
+
+/// What an undisturbed life is like.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reference {
+    /// At the end of each step: what there is, and how many pods were made.
+    pub(super) steps: Vec<(World, usize)>,
+    /// With `ANY` as the namespace.
+    pub(super) collections: BTreeSet<String>,
+    /// How many writes it has.
+    pub(super) writes: usize,
+}
+
+/// How a life went.
+#[derive(Debug)]
+pub(super) struct Lived {
+    pub(super) sent: Sent,
+    pub(super) steps: Vec<(World, usize)>,
+}
+
+/// What every life of a sweep has.
+pub(super) struct Ground<'a> {
+    pub(super) cluster: &'a Cluster,
+    pub(super) life: &'a Life,
+    pub(super) program: PathBuf,
+    /// What the overlay for one namespace makes, without the Deployment.
+    pub(super) rights: Vec<DynamicObject>,
+    pub(super) pods: Pods,
+}
+
+/// A namespace in which one life follows the other.
+pub(super) struct Lane<'a> {
+    scene: Scene<'a>,
+    /// With the rights of the controller.
+    upstream: Client,
+    folder: PathBuf,
+}
+
+impl<'a> Lane<'a> {
+    pub(super) async fn new(ground: &Ground<'a>) -> Result<Self, String> {
+        let scene = Scene::new(ground.cluster).await;
+        let account = ground.life.controller;
+        let mut manifest = String::new();
+        for object in &ground.rights {
+            let mut object = serde_json::to_value(object).map_err(|error| error.to_string())?;
+            object["metadata"]["namespace"] = json!(scene.namespace());
+            for subject in object.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
+                subject["namespace"] = json!(scene.namespace());
+            }
+            manifest.push_str(&format!("---\n{object}\n"));
+        }
+        scene.apply(&manifest).await.map_err(|error| explained(&error))?;
+        let accounts = scene.api::<ServiceAccount>();
+        let issued = accounts
+            .create_token_request(account, &PostParams::default(), &TokenRequest::default())
+            .await
+            .map_err(|error| error.to_string())?;
+        let token = issued.status.map(|status| status.token).unwrap_or_default();
+        let folder = ground.cluster.folder().root().join("sweep").join(scene.namespace());
+        fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+        let upstream = client_with(ground.cluster, &token).await?;
+        Ok(Self { scene, upstream, folder })
+    }
+}
+
+/// A client that has this token instead of the rights of an administrator.
+async fn client_with(cluster: &Cluster, token: &str) -> Result<Client, String> {
+    let kubeconfig =
+        Kubeconfig::read_from(cluster.folder().kubeconfig()).map_err(|error| error.to_string())?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &Default::default())
+        .await
+        .map_err(|error| error.to_string())?;
+    config.default_retry = false;
+    config.auth_info =
+        serde_json::from_value::<AuthInfo>(json!({ "token": token })).map_err(|error| error.to_string())?;
+    Client::try_from(config).map_err(|error| error.to_string())
+}
+
+/// Plays a life without a fault, and returns what it was like.
+pub(super) async fn play_undisturbed(ground: &Ground<'_>, lane: &Lane<'_>) -> Result<Lived, String> {
+    play(ground, lane, None, None).await
+}
+
+/// Plays a life with a fault, and compares it with an undisturbed one.
+pub(super) async fn play_with(
+    ground: &Ground<'_>,
+    lane: &Lane<'_>,
+    fault: Fault,
+    reference: &Reference,
+) -> Result<Lived, String> {
+    play(ground, lane, Some(fault), Some(reference)).await
+}
+
+async fn play(
+    ground: &Ground<'_>,
+    lane: &Lane<'_>,
+    fault: Option<Fault>,
+    reference: Option<&Reference>,
+) -> Result<Lived, String> {
+    let proxy = Proxy::start(lane.upstream.clone(), &ground.life.kind.resource().plural, fault)
+        .await
+        .map_err(|error| error.to_string())?;
+    let run = Run {
+        ground,
+        lane,
+        proxy,
+        fault,
+        reference,
+        process: Mutex::default(),
+        restarts: AtomicBool::default(),
+    };
+    let lived = AssertUnwindSafe(run.live()).catch_unwind().await;
+    let lived = lived.unwrap_or_else(|panic| Err(said(&*panic)));
+    let result = lived.map_err(|problem| run.explained(&problem));
+    let ended = run.end().await;
+    let lived = result?;
+    ended.map(|()| lived)
+}
+
+struct Run<'r, 'a> {
+    ground: &'r Ground<'a>,
+    lane: &'r Lane<'a>,
+    proxy: Proxy,
+    fault: Option<Fault>,
+    reference: Option<&'r Reference>,
+    /// `None` between a kill and the next start.
+    process: Mutex<Option<Child>>,
+    /// From a kill until the next process has listed everything.
+    restarts: AtomicBool,
+}
+
+impl Run<'_, '_> {
+    async fn live(&self) -> Result<Lived, String> {
+        let before = self.ground.pods.made(self.lane.scene.namespace())?;
+        fs::write(self.log(), "").map_err(|error| error.to_string())?;
+        self.start().await?;
+        let lists = self.until_listed().await?;
+        let again = async {
+            self.proxy.doomed().await;
+            self.restarts.store(true, Ordering::SeqCst);
+            match self.restart(lists).await {
+                Ok(()) => {
+                    self.restarts.store(false, Ordering::SeqCst);
+                    std::future::pending().await
+                }
+                Err(error) => error,
+            }
+        };
+        tokio::select! {
+            lived = self.play_steps(before) => lived,
+            error = again => Err(error),
+        }
+    }
+
+    async fn play_steps(&self, pods_before: usize) -> Result<Lived, String> {
+        let mut steps = Vec::new();
+        for (index, step) in Step::ALL.into_iter().enumerate() {
+            let in_step = |problem: String| format!("step {step:?}: {problem}");
+            if self.fault.is_some_and(|fault| fault.mode == super::Mode::StaleLists) {
+                self.proxy.remember().await.map_err(in_step)?;
+            }
+            self.ground.life.take(step, &self.lane.scene, NAME).await;
+            let world = self.until_settled(index, step).await.map_err(in_step)?;
+            let made = self.ground.pods.made(self.lane.scene.namespace())? - pods_before;
+            if let Some(reference) = self.reference
+                && made > reference.steps[index].1
+            {
+                return Err(in_step(format!(
+                    "{made} pods were made, and {} without the fault",
+                    reference.steps[index].1
+                )));
+            }
+            steps.push((world, made));
+        }
+        Ok(Lived { sent: self.proxy.sent(), steps })
+    }
+
+    /// Returns what there is when the step is done and the controller is at rest.
+    async fn until_settled(&self, index: usize, step: Step) -> Result<World, String> {
+        let deadline = Instant::now() + SETTLES_WITHIN;
+        let mut last: Option<World> = None;
+        loop {
+            self.until_idle(deadline).await?;
+            let written = self.proxy.writes();
+            let world = self.look().await?;
+            let problem = match (self.reference, &last) {
+                (Some(reference), _) => difference(&reference.steps[index].0, &world),
+                (None, Some(before)) => difference(before, &world),
+                (None, None) => "it was looked at only once".to_owned(),
+            };
+            let problem = if problem.is_empty() { self.unfinished(step).await? } else { problem };
+            if !problem.is_empty() {
+                if Instant::now() > deadline {
+                    return Err(format!("it does not become as without the fault:\n{problem}"));
+                }
+                last = Some(world);
+                sleep(LOOK_AGAIN_AFTER).await;
+                continue;
+            }
+            // What comes before the fault is what the undisturbed life has shown.
+            if self.fault.is_none_or(|fault| fault.write <= written) {
+                sleep(QUIET).await;
+                let late = self.proxy.sent().writes.split_off(written);
+                if self.reference.is_some() && !late.is_empty() {
+                    return Err(format!("at rest it wrote {late:?}"));
+                }
+                if !late.is_empty() {
+                    last = None;
+                    continue;
+                }
+            }
+            self.still_runs()?;
+            return Ok(world);
+        }
+    }
+
+    /// In an undisturbed life, what says that the step is not done.
+    async fn unfinished(&self, step: Step) -> Result<String, String> {
+        if self.reference.is_some() {
+            return Ok(String::new());
+        }
+        let objects = self.ground.life.objects(&self.lane.scene);
+        let object = objects.get_opt(NAME).await.map_err(|error| error.to_string())?;
+        let is_done = match (step, object) {
+            (Step::Deleted, None) => true,
+            (Step::Deleted, Some(_)) | (_, None) => false,
+            (_, Some(object)) => self.ground.life.kind.is_done(&object),
+        };
+        Ok(if is_done { String::new() } else { "it is not done".to_owned() })
+    }
+
+    async fn until_idle(&self, deadline: Instant) -> Result<(), String> {
+        while self.proxy.idle() < IDLE_AFTER || self.restarts.load(Ordering::SeqCst) {
+            if Instant::now() > deadline {
+                let writes = self.proxy.sent().writes;
+                return Err(format!("it does not come to rest; it wrote {writes:#?}"));
+            }
+            sleep(POLL).await;
+        }
+        Ok(())
+    }
+
+    async fn look(&self) -> Result<World, String> {
+        let namespace = self.lane.scene.namespace();
+        let mut collections: BTreeSet<String> =
+            self.reference.map(|all| all.collections.clone()).unwrap_or_default();
+        collections.extend(any(self.proxy.sent().collections, namespace));
+        look(&self.lane.scene, &collections, &self.ground.life.kind.resource().plural, &self.ground.pods)
+            .await
+    }
+
+    async fn start(&self) -> Result<(), String> {
+        self.proxy.begin_process();
+        let kubeconfig = self.lane.folder.join("kubeconfig");
+        fs::write(&kubeconfig, kubeconfig_of(&self.proxy)).map_err(|error| error.to_string())?;
+        let namespace = self.lane.scene.namespace();
+        let log = File::options().append(true).open(self.log()).map_err(|error| error.to_string())?;
+        let also = log.try_clone().map_err(|error| error.to_string())?;
+        let child = Command::new(&self.ground.program)
+            .args(ARGS)
+            .arg(format!("--namespace={namespace}"))
+            .arg(format!("--lease-namespace={namespace}"))
+            .arg("--kubeconfig")
+            .arg(&kubeconfig)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(also)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| format!("{}: {error}", self.ground.program.display()))?;
+        *self.process() = Some(child);
+        Ok(())
+    }
+
+    /// Waits until a first process has asked for all that it wants to know; returns how many lists that is.
+    async fn until_listed(&self) -> Result<usize, String> {
+        let listed = async {
+            while self.proxy.listed() == 0 || self.proxy.idle() < IDLE_AFTER / 2 {
+                self.still_runs()?;
+                sleep(POLL).await;
+            }
+            Ok(self.proxy.listed())
+        };
+        timeout(STARTS_WITHIN, listed).await.unwrap_or_else(|_| Err("it lists nothing".to_owned()))
+    }
+
+    /// Kills the process, and starts another one, which has to ask for so many lists.
+    async fn restart(&self, lists: usize) -> Result<(), String> {
+        self.kill().await?;
+        self.start().await?;
+        let listed = async {
+            while self.proxy.listed() < lists {
+                self.still_runs()?;
+                sleep(POLL).await;
+            }
+            Ok(())
+        };
+        timeout(STARTS_WITHIN, listed).await.unwrap_or_else(|_| Err("it does not list everything".to_owned()))
+    }
+
+    /// The next process need not wait for the end of the lease of a process that is known to be gone.
+    async fn kill(&self) -> Result<(), String> {
+        let process = self.process().take();
+        if let Some(mut process) = process {
+            process.kill().await.map_err(|error| error.to_string())?;
+        }
+        let leases = self.lane.scene.api::<Lease>();
+        match leases.delete(self.ground.life.controller, &DeleteParams::default()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            deleted => deleted.map(drop).map_err(|error| error.to_string()),
+        }
+    }
+
+    async fn end(&self) -> Result<(), String> {
+        self.kill().await
+    }
+
+    fn still_runs(&self) -> Result<(), String> {
+        match self.process().as_mut().map(Child::try_wait) {
+            Some(Ok(Some(status))) => Err(format!("the process ended by itself: {status}")),
+            Some(Ok(None) | Err(_)) | None => Ok(()),
+        }
+    }
+
+    fn process(&self) -> MutexGuard<'_, Option<Child>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn log(&self) -> PathBuf {
+        self.lane.folder.join("controller.log")
+    }
+
+    /// The problem with what is needed to understand it.
+    fn explained(&self, problem: &str) -> String {
+        let writes = self.proxy.sent().writes;
+        let numbered: String =
+            writes.iter().enumerate().map(|(index, write)| format!("  {}: {write}\n", index + 1)).collect();
+        format!("{problem}\nits writes:\n{numbered}the end of its log:\n{}", tail(&self.log()))
+    }
+}
+
+/// With `ANY` as the namespace.
+pub(super) fn any(
+    collections: impl IntoIterator<Item = String>,
+    namespace: &str,
+) -> impl Iterator<Item = String> {
+    let own = format!("/namespaces/{namespace}/");
+    collections.into_iter().map(move |path| path.replace(&own, &format!("/namespaces/{ANY}/")))
+}
+
+impl Lane<'_> {
+    pub(super) fn namespace(&self) -> &str {
+        self.scene.namespace()
+    }
+}
+
+/// The proxy has the rights, so its client needs none.
+fn kubeconfig_of(proxy: &Proxy) -> String {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "sweep",
+        "contexts": [{"name": "sweep", "context": {"cluster": "sweep", "user": "sweep"}}],
+        "clusters": [{"name": "sweep", "cluster": {"server": format!("http://{}", proxy.address)}}],
+        "users": [{"name": "sweep", "user": {}}],
+    })
+    .to_string()
+}
+
+/// What the overlay for one namespace gives a controller, without the Deployment of it.
+pub(super) fn rights(kubectl: &Path, overlay: &Path) -> Result<Vec<DynamicObject>, String> {
+    let output = std::process::Command::new(kubectl).arg("kustomize").arg(overlay).output();
+    let output = output.map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let mut objects =
+        install::parse(&String::from_utf8_lossy(&output.stdout)).map_err(|error| explained(&error))?;
+    let needed = ["ServiceAccount", "Role", "RoleBinding"];
+    objects.retain(|object| object.types.as_ref().is_some_and(|types| needed.contains(&&*types.kind)));
+    Ok(objects)
+}
+
+fn tail(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(LINES_SHOWN)..].join("\n")
+}
+
+fn said(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a word").to_owned()
+}

@@ -1,0 +1,246 @@
+//! What there is in a namespace, in a form in which two lives can be compared: without identities and times.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use api::labels;
+use futures::TryStreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{ListParams, PartialObjectMeta, WatchEvent, WatchParams},
+};
+use serde_json::{Map, Value, json};
+use tokio::task::JoinHandle;
+
+use crate::Scene;
+
+/// The objects of a controller, and the pods; by the path of what they are.
+pub(super) type World = BTreeMap<String, Value>;
+
+/// Looks at these collections. Of the objects that own the others, the status counts too.
+pub(super) async fn look(
+    scene: &Scene<'_>,
+    collections: &BTreeSet<String>,
+    roots: &str,
+    pods: &Pods,
+) -> Result<World, String> {
+    let mut world = World::new();
+    let known = pods.named(scene.namespace());
+    for collection in collections.iter().filter(|collection| !collection.ends_with("/events")) {
+        let is_root = collection.rsplit('/').next() == Some(roots);
+        let path = collection.replace(ANY, scene.namespace());
+        for object in list(scene, &path).await? {
+            if is_root || is_child(&object) {
+                let name = object["metadata"]["name"].as_str().unwrap_or_default();
+                let seen = seen(&object, is_root, scene.namespace(), &known);
+                world.insert(format!("{collection}/{name}"), seen);
+            }
+        }
+    }
+    let pods = list(scene, &format!("/api/v1/namespaces/{}/pods", scene.namespace())).await?;
+    let mut states: Vec<String> = pods.iter().map(pod_state).collect();
+    states.sort();
+    if !states.is_empty() {
+        world.insert("pods".to_owned(), json!(states));
+    }
+    Ok(world)
+}
+
+/// Stands for the namespace in paths of collections.
+pub(super) const ANY: &str = "*";
+
+/// How the one differs from the other, line by line; empty where it does not.
+pub(super) fn difference(wanted: &World, there: &World) -> String {
+    let mut lines = String::new();
+    let paths: BTreeSet<&String> = wanted.keys().chain(there.keys()).collect();
+    for path in paths {
+        differ(path, wanted.get(path), there.get(path), &mut lines);
+    }
+    lines
+}
+
+fn differ(path: &str, wanted: Option<&Value>, there: Option<&Value>, lines: &mut String) {
+    match (wanted, there) {
+        (wanted, there) if wanted == there => {}
+        (Some(Value::Object(wanted)), Some(Value::Object(there))) => {
+            let fields: BTreeSet<&String> = wanted.keys().chain(there.keys()).collect();
+            for field in fields {
+                differ(&format!("{path}.{field}"), wanted.get(field), there.get(field), lines);
+            }
+        }
+        (Some(Value::Array(wanted)), Some(Value::Array(there))) if wanted.len() == there.len() => {
+            for (index, (wanted, there)) in wanted.iter().zip(there).enumerate() {
+                differ(&format!("{path}[{index}]"), Some(wanted), Some(there), lines);
+            }
+        }
+        (wanted, there) => {
+            let shown = |value: Option<&Value>| value.map_or("(nothing)".to_owned(), Value::to_string);
+            let _ = writeln!(lines, "  {path}: {} instead of {}", shown(there), shown(wanted));
+        }
+    }
+}
+
+async fn list(scene: &Scene<'_>, path: &str) -> Result<Vec<Value>, String> {
+    let request = http::Request::get(path).body(Vec::new()).map_err(|error| error.to_string())?;
+    let mut list: Value =
+        scene.client().request(request).await.map_err(|error| format!("{path}: {error}"))?;
+    match list["items"].take() {
+        Value::Array(items) => Ok(items),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Kubernetes puts objects of its own into every namespace.
+fn is_child(object: &Value) -> bool {
+    let metadata = &object["metadata"];
+    metadata["ownerReferences"].is_array() || metadata["labels"][labels::MANAGED_BY].is_string()
+}
+
+fn pod_state(pod: &Value) -> String {
+    let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+    let is_ready = conditions.into_iter().any(|found| found["type"] == "Ready" && found["status"] == "True");
+    let leaves = pod["metadata"]["deletionTimestamp"].is_string();
+    let phase = pod["status"]["phase"].as_str().unwrap_or_default();
+    format!("{phase}{}{}", if is_ready { ", ready" } else { "" }, if leaves { ", leaving" } else { "" })
+}
+
+fn seen(object: &Value, is_root: bool, namespace: &str, pods: &BTreeSet<String>) -> Value {
+    let metadata = &object["metadata"];
+    let mut kept = Map::new();
+    for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
+        kept.insert(field.to_owned(), metadata[field].clone());
+    }
+    kept.insert("leaves".to_owned(), json!(metadata["deletionTimestamp"].is_string()));
+    if let Some(fields) = object.as_object() {
+        for (field, value) in fields {
+            let of_others = field == "status" && !is_root;
+            if !of_others && !["metadata", "apiVersion", "kind"].contains(&&**field) {
+                kept.insert(field.clone(), value.clone());
+            }
+        }
+    }
+    masked(&Value::Object(kept), namespace, pods)
+}
+
+/// Fields whose values differ from object to object, and the hash of all that was applied, which is made of such.
+const IDENTITIES: [&str; 5] = ["uid", "resourceVersion", "clusterIP", "clusterIPs", labels::APPLIED];
+
+fn masked(value: &Value, namespace: &str, pods: &BTreeSet<String>) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let kept = fields.iter().filter(|(field, _)| !IDENTITIES.contains(&&***field));
+            kept.map(|(field, value)| (field.clone(), masked(value, namespace, pods))).collect()
+        }
+        Value::Array(items) => items.iter().map(|item| masked(item, namespace, pods)).collect(),
+        Value::String(text) if text.parse::<jiff::Timestamp>().is_ok() => json!("(a time)"),
+        Value::String(text) => {
+            let mut text = text.replace(namespace, ANY);
+            for pod in pods.iter().filter(|_| text.contains('-')).cloned().collect::<Vec<_>>() {
+                text = text.replace(&pod, "(a pod)");
+            }
+            json!(text)
+        }
+        other => other.clone(),
+    }
+}
+
+/// Every pod that was ever made, in all namespaces.
+pub(super) struct Pods {
+    made: Arc<Mutex<BTreeMap<String, BTreeSet<String>>>>,
+    broken: Arc<Mutex<Option<String>>>,
+    task: JoinHandle<()>,
+}
+
+impl Pods {
+    pub(super) fn follow(client: Client) -> Self {
+        let made = Arc::<Mutex<BTreeMap<_, _>>>::default();
+        let broken = Arc::<Mutex<Option<String>>>::default();
+        let task = tokio::spawn({
+            let (made, broken) = (Arc::clone(&made), Arc::clone(&broken));
+            async move {
+                let Err(error) = follow(&Api::all(client), &made).await;
+                *locked(&broken) = Some(error.to_string());
+            }
+        });
+        Self { made, broken, task }
+    }
+
+    /// Names of those that this namespace has had; no two pods have the same name.
+    pub(super) fn named(&self, namespace: &str) -> BTreeSet<String> {
+        locked(&self.made).get(namespace).cloned().unwrap_or_default()
+    }
+
+    /// How many this namespace has had.
+    pub(super) fn made(&self, namespace: &str) -> Result<usize, String> {
+        match &*locked(&self.broken) {
+            Some(error) => Err(format!("the watch of the pods broke: {error}")),
+            None => Ok(self.named(namespace).len()),
+        }
+    }
+}
+
+impl Drop for Pods {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+type Made = Mutex<BTreeMap<String, BTreeSet<String>>>;
+
+async fn follow(pods: &Api<Pod>, made: &Made) -> Result<std::convert::Infallible, kube::Error> {
+    let note = |pod: &PartialObjectMeta<Pod>| {
+        let namespace = pod.namespace().unwrap_or_default();
+        locked(made).entry(namespace).or_default().insert(pod.name_any());
+    };
+    let list = pods.list_metadata(&ListParams::default()).await?;
+    list.items.iter().for_each(note);
+    let mut version = list.metadata.resource_version.unwrap_or_default();
+    loop {
+        let events = pods.watch_metadata(&WatchParams::default(), &version).await?;
+        futures::pin_mut!(events);
+        while let Some(event) = events.try_next().await? {
+            match event {
+                WatchEvent::Added(pod) | WatchEvent::Modified(pod) | WatchEvent::Deleted(pod) => {
+                    version = pod.resource_version().unwrap_or_default();
+                    note(&pod);
+                }
+                WatchEvent::Bookmark(bookmark) => version = bookmark.metadata.resource_version,
+                WatchEvent::Error(status) => return Err(kube::Error::Api(status)),
+            }
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_identities_do_not_count_and_everything_else_does() {
+        let object = |uid: &str, time: &str, image: &str| {
+            json!({
+                "metadata": {"name": "chat", "uid": uid, "annotations": {labels::APPLIED: uid}},
+                "spec": {"image": image},
+                "status": {"since": time, "message": format!("pod chat-{uid} of test-{uid} waits")},
+            })
+        };
+        let world = |uid: &str, time: &str, image: &str| {
+            let pods = BTreeSet::from([format!("chat-{uid}")]);
+            let seen = seen(&object(uid, time, image), true, &format!("test-{uid}"), &pods);
+            World::from([("chat".to_owned(), seen)])
+        };
+        let first = world("1", "2026-01-02T03:04:05Z", "engine:1");
+        assert_eq!(difference(&first, &world("2", "2026-02-03T04:05:06Z", "engine:1")), "");
+        let other = difference(&first, &world("2", "2026-02-03T04:05:06Z", "engine:2"));
+        assert_eq!(other, "  chat.spec.image: \"engine:2\" instead of \"engine:1\"\n");
+        assert!(difference(&first, &World::new()).starts_with("  chat: (nothing) instead of {"));
+    }
+}
