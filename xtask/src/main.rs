@@ -1,6 +1,6 @@
 //! `cargo xtask`: the project's own commands, a thin command line over the crates.
 //!
-//! It parses and dispatches; each command is a file beside this one. It knows nothing that a crate should know.
+//! It parses and dispatches; each command is a file beside this one. It holds no logic of a crate.
 
 #[cfg(test)]
 mod architecture;
@@ -8,6 +8,7 @@ mod bench;
 mod ci;
 mod cluster;
 mod codegen;
+mod demo;
 mod dev_cluster;
 mod images;
 mod setup;
@@ -35,8 +36,10 @@ enum Command {
     Test(test::Args),
     /// Everything that must hold before a change lands: format, lints, licences, tests, docs
     Ci,
-    /// Builds an OCI image of each program, and prints their sizes
+    /// Builds an OCI image of each program, and prints the size of each
     Images(images::Args),
+    /// What follows when something fails, second by second, as text and as a picture
+    Demo(demo::Args),
     /// Figures of speed and memory, from release builds
     Bench(bench::Args),
     /// Installs what the project needs, or names what is missing
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Ci => ci::run(),
         Command::Images(args) => images::run(&args),
+        Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Setup => setup::run(),
     };

@@ -1,0 +1,53 @@
+//! `cargo xtask demo`: makes something fail on simulated nodes and shows what follows, second by second.
+//!
+//! A demo asserts nothing, the tests do: it prints and draws what it observed in the API, and fails only if the end that
+//! it waits for does not come in time.
+#![expect(clippy::print_stdout, reason = "what these commands print is what they are for")]
+
+mod node_death;
+mod observation;
+mod picture;
+mod record;
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Parser;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask demo", about = "What follows when something fails, second by second")]
+enum Command {
+    /// A node dies under one of two replicas of an AIInference
+    NodeDeath(node_death::Args),
+}
+
+fn main() -> ExitCode {
+    match run(&Command::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &Command) -> anyhow::Result<()> {
+    local_cluster::install_crypto_provider();
+    let tokio = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the async runtime")?;
+    match command {
+        Command::NodeDeath(args) => tokio.block_on(node_death::run(args)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Command::command().debug_assert();
+    }
+}

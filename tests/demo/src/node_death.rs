@@ -1,0 +1,280 @@
+//! A node dies under one of two replicas: who notices what when, until two replicas serve again.
+//!
+//! It uses the cluster that `cargo xtask up` started, in a namespace of its own and with the node brought back at the
+//! end; or a cluster of its own that ends with the command.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail, ensure};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, Client, api::DeleteParams};
+use local_cluster::{Cluster, ClusterSpec, Controller, NodeClock, NodePool, install, nodes, tools};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    observation::{Observed, PodState, Watched, happened},
+    picture,
+    record::{Event, Record, What, Workload, line},
+};
+
+/// The cluster that `cargo xtask up` starts.
+const DEVELOPMENT: &str = "dev";
+/// The one that this command starts if there is none.
+const OWN: &str = "demo";
+const MODEL: &str = "chat";
+const DEPLOYMENT: &str = "plain";
+const DEPLOYMENT_LABEL: &str = "demo/deployment";
+const CONTROLLER: &str = "inference-controller";
+const REPLICAS: usize = 2;
+
+/// The default of an AIInference, written out so that the picture can name it.
+const NODE_FAILURE_SECONDS: i32 = 30;
+/// How long the simulated engines load and warm up; long enough to be seen.
+const LOADS: &str = "5s";
+const WARMS_UP: &str = "5s";
+
+/// How often the API is looked at: what the observed times are exact to.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Pods that load and warm up for 10 s.
+const READY_WITHIN: Duration = Duration::from_secs(120);
+/// 40 s until the node is not Ready, 30 s more, 10 s for the new pod; and a machine that is busy.
+const REPLACED_WITHIN: Duration = Duration::from_secs(240);
+/// As before, with 300 s of toleration.
+const TOLERATED_WITHIN: Duration = Duration::from_secs(540);
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Beside the AIInference a Deployment of the same pods, which waits for Kubernetes' own 300 s: six minutes in all
+    #[arg(long)]
+    beside_deployment: bool,
+    /// Folder for the record (node-death.json) and its picture (node-death.svg)
+    #[arg(long, default_value = "target/demo")]
+    out: PathBuf,
+    /// Draws a record again, beside it, instead of making a node die
+    #[arg(long, value_name = "RECORD", conflicts_with_all = ["beside_deployment", "out"])]
+    draw: Option<PathBuf>,
+}
+
+pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
+    if let Some(file) = &args.draw {
+        let text = fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))?;
+        let record = serde_json::from_str(&text)
+            .with_context(|| format!("{} is not a record of this demo", file.display()))?;
+        return write(&file.with_extension("svg"), &picture::svg(&record));
+    }
+    let cluster = cluster().await?;
+    let client = cluster.client().await?;
+    // A second run need not wait for the end of the first one's namespace.
+    let namespace = format!("demo-{}", std::process::id());
+    let watched = Watched::new(&client, &namespace, MODEL, DEPLOYMENT_LABEL);
+    let record = tokio::select! {
+        record = observe(&cluster, &client, &watched, args.beside_deployment) => record,
+        interrupted = tokio::signal::ctrl_c() => {
+            interrupted.context("failed to wait for Ctrl-C")?;
+            Err(anyhow::anyhow!("interrupted"))
+        }
+    };
+    let cleared = clear(&client, &watched).await;
+    let record = record?;
+    cleared?;
+    fs::create_dir_all(&args.out).with_context(|| format!("failed to create {}", args.out.display()))?;
+    let text = serde_json::to_string_pretty(&record).context("failed to write the record")?;
+    write(&args.out.join("node-death.json"), &format!("{text}\n"))?;
+    write(&args.out.join("node-death.svg"), &picture::svg(&record))
+}
+
+fn write(file: &Path, text: &str) -> anyhow::Result<()> {
+    fs::write(file, text).with_context(|| format!("failed to write {}", file.display()))?;
+    println!("wrote {}", file.display());
+    Ok(())
+}
+
+/// The cluster of `up` if nodes can die in it, or one with the same clock that lives as long as the value.
+async fn cluster() -> anyhow::Result<Cluster> {
+    if let Some(running) = local_cluster::running(DEVELOPMENT)?
+        && running.spec().nodes.is_some()
+        && running.spec().clock == NodeClock::REAL
+    {
+        println!("uses the cluster of `cargo xtask up`, in a namespace of its own");
+        return Ok(running);
+    }
+    println!("starts a cluster of its own, which ends with the demo");
+    let deploy = Path::new("deploy");
+    let spec = ClusterSpec::simulated(OWN, tools::ensure()?, NodePool::default()).with_clock(NodeClock::REAL);
+    let cluster = Cluster::start(spec, &local_cluster::sibling_binary("local-cluster")?).await?;
+    cluster.install_shared(deploy).await?;
+    cluster.start_controller(&Controller::new(CONTROLLER, deploy)?).await?;
+    Ok(cluster)
+}
+
+async fn observe(
+    cluster: &Cluster,
+    client: &Client,
+    watched: &Watched,
+    beside_deployment: bool,
+) -> anyhow::Result<Record> {
+    let namespace = watched.namespace();
+    apply(client, namespace, &namespace_object(namespace)).await?;
+    apply(client, namespace, &model()).await?;
+    until_ready(watched, Workload::Inference).await?;
+    let pods = watched.pods().await?;
+    let node = pods.into_values().find_map(|pod| pod.node).context("no pod has a node")?;
+    if beside_deployment {
+        apply(client, namespace, &deployment(&node)).await?;
+        until_ready(watched, Workload::Deployment).await?;
+    }
+    let mut before = watched.observe(&node).await?;
+    let lost = |workload| before.pods.values().any(|pod| pod.workload == workload && pod.is_on(&node));
+    ensure!(
+        lost(Workload::Inference) && (!beside_deployment || lost(Workload::Deployment)),
+        "the scheduler put no pod of the Deployment on {node}: try again"
+    );
+
+    println!("\n{REPLICAS} replicas of {MODEL} are Ready, one of them on {node}");
+    let mut record = Record {
+        kubernetes: tools::KUBERNETES_VERSION.to_owned(),
+        node: node.clone(),
+        node_failure_seconds: NODE_FAILURE_SECONDS,
+        toleration_seconds: cluster.spec().clock.toleration.as_secs(),
+        events: Vec::new(),
+    };
+    let mut keep = |second, what| {
+        let event = Event { second, what };
+        println!("{}", line(&event, &node));
+        record.events.push(event);
+    };
+    nodes::stop_heartbeat(client, &node).await?;
+    let died = Instant::now();
+    keep(0.0, What::NodeDies);
+    let within = if beside_deployment { TOLERATED_WITHIN } else { REPLACED_WITHIN };
+    while died.elapsed() < within {
+        sleep(LOOK_EVERY).await;
+        let now = watched.observe(&node).await?;
+        let second = (died.elapsed().as_secs_f64() * 10.0).round() / 10.0;
+        for what in happened(&before, &now) {
+            keep(second, what);
+        }
+        before = now;
+        let serves = |workload| serving(&before, workload, &node) >= REPLICAS;
+        let inference = before.unready.is_none() && serves(Workload::Inference);
+        if inference && (!beside_deployment || serves(Workload::Deployment)) {
+            println!();
+            return Ok(record);
+        }
+    }
+    bail!("{REPLICAS} replicas do not serve again {} s after the death of {node}", within.as_secs())
+}
+
+/// How many pods of the workload serve, on nodes that live.
+fn serving(observed: &Observed, workload: Workload, dead: &str) -> usize {
+    let serves =
+        |pod: &&PodState| pod.workload == workload && pod.is_ready && !pod.is_deleted && !pod.is_on(dead);
+    observed.pods.values().filter(serves).count()
+}
+
+async fn until_ready(watched: &Watched, workload: Workload) -> anyhow::Result<()> {
+    let began = Instant::now();
+    while began.elapsed() < READY_WITHIN {
+        let pods = watched.pods().await?;
+        let ready = pods.values().filter(|pod| pod.workload == workload && pod.is_ready).count();
+        if ready >= REPLICAS && watched.unready().await?.is_none() {
+            return Ok(());
+        }
+        sleep(LOOK_EVERY).await;
+    }
+    bail!("the pods of the {workload} are not Ready after {} s", READY_WITHIN.as_secs())
+}
+
+/// Brings the node back, and deletes the namespace.
+async fn clear(client: &Client, watched: &Watched) -> anyhow::Result<()> {
+    // A node that has not died is not changed by this.
+    for node in watched.pods().await?.into_values().filter_map(|pod| pod.node) {
+        nodes::start_heartbeat(client, &node).await?;
+    }
+    let (namespaces, name): (Api<Namespace>, _) = (Api::all(client.clone()), watched.namespace());
+    let deleted = namespaces.delete(name, &DeleteParams::default()).await;
+    deleted.with_context(|| format!("failed to delete namespace {name}"))?;
+    Ok(())
+}
+
+async fn apply(client: &Client, namespace: &str, object: &Value) -> anyhow::Result<()> {
+    // JSON is YAML.
+    install::apply(client, namespace, &object.to_string()).await?;
+    Ok(())
+}
+
+fn namespace_object(name: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } })
+}
+
+fn model() -> Value {
+    json!({
+        "apiVersion": "ai.infra.example.com/v1alpha1",
+        "kind": "AIInference",
+        "metadata": { "name": MODEL },
+        "spec": {
+            "modelSource": "s3://models/qwen/Qwen-7B-Chat",
+            "engine": "vllm",
+            "gpu": { "count": 1 },
+            "replicas": REPLICAS,
+            "nodeFailureSeconds": NODE_FAILURE_SECONDS,
+            "env": fate(),
+            // Not on a real node, which pulls images.
+            "scheduling": { "nodeSelector": simulated() },
+        },
+    })
+}
+
+/// Pods of the same shape, one of them on this node.
+fn deployment(node: &str) -> Value {
+    let labels = json!({ DEPLOYMENT_LABEL: DEPLOYMENT });
+    let on_this_node = json!({
+        "weight": 100,
+        "preference": {
+            "matchExpressions": [{ "key": "kubernetes.io/hostname", "operator": "In", "values": [node] }],
+        },
+    });
+    let one_per_node =
+        json!({ "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": labels } });
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": { "name": DEPLOYMENT },
+        "spec": {
+            "replicas": REPLICAS,
+            "selector": { "matchLabels": labels },
+            "template": {
+                "metadata": { "labels": labels },
+                "spec": {
+                    "nodeSelector": simulated(),
+                    "tolerations": [{ "key": "nvidia.com/gpu", "operator": "Exists" }],
+                    "affinity": {
+                        "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [on_this_node] },
+                        "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [one_per_node] },
+                    },
+                    "initContainers": [{ "name": "model-loader", "image": "loader:1" }],
+                    "containers": [{
+                        "name": "engine",
+                        "image": "engine:1",
+                        "env": fate(),
+                        "resources": { "limits": { "nvidia.com/gpu": "1" } },
+                    }],
+                },
+            },
+        },
+    })
+}
+
+/// How the simulation plays each pod.
+fn fate() -> Value {
+    json!([{ "name": "SIM_LOAD_TIME", "value": LOADS }, { "name": "SIM_READY_DELAY", "value": WARMS_UP }])
+}
+
+fn simulated() -> Value {
+    json!({ "node.kubernetes.io/instance-type": "simulated" })
+}
