@@ -256,14 +256,14 @@ fn the_readme_says_of_each_kind_which_controller_there_is() {
         let controller = CONTROLLERS
             .iter()
             .find(|controller| controller.kinds.iter().any(|owned| owned.resource().kind == kind));
-        let said = rows.get(kind).unwrap_or_else(|| panic!("{kind} is missing in README.md"));
-        assert_eq!(said[1], format!("{}/{}", crd.spec.group, crd.spec.versions[0].name), "{kind}");
+        let row = rows.get(kind).unwrap_or_else(|| panic!("{kind} is missing in README.md"));
+        assert_eq!(row[1], format!("{}/{}", crd.spec.group, crd.spec.versions[0].name), "{kind}");
         let wanted = controller.map_or("not there yet: API only", |controller| controller.name);
-        assert_eq!(said.last(), Some(&wanted), "{kind}");
+        assert_eq!(row.last(), Some(&wanted), "{kind}");
     }
 }
 
-/// What `cargo metadata` says of the workspace.
+/// The output of `cargo metadata`.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,

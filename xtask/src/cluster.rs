@@ -1,4 +1,4 @@
-//! `cargo xtask up | down | status | kubeconfig`: a Kubernetes with our controllers on this machine.
+//! `cargo xtask up | down | status | kubeconfig`: a Kubernetes with the controllers on this machine.
 //!
 //! What a cluster is and how it is started is in `local-cluster`; here is what a person sees of it.
 #![expect(clippy::print_stdout, reason = "what these commands print is what they are for")]

@@ -1,7 +1,7 @@
 //! `cargo xtask codegen`: writes `deploy/crds` from the types in `crates/api` and the admission policies from its table of
 //! controllers, or names what would change.
 //!
-//! It moves bytes between the crate and the folder and knows nothing about the content of either; the text of the
+//! It moves bytes between the crate and the folder and does not depend on their content; the text of the
 //! policies is in `policy`.
 
 mod policy;
@@ -76,7 +76,7 @@ fn check(folder: &Path, manifests: &[api::crds::Manifest]) -> anyhow::Result<()>
     let names: BTreeSet<_> = stale.iter().filter_map(|path| path.file_name()?.to_str()).collect();
     anyhow::ensure!(
         names.is_empty(),
-        "deploy/crds is not what crates/api says ({}); run `cargo xtask codegen` and commit the result",
+        "deploy/crds differs from crates/api ({}); run `cargo xtask codegen` and commit the result",
         names.into_iter().collect::<Vec<_>>().join(", ")
     );
     Ok(())

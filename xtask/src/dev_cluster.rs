@@ -4,7 +4,7 @@ use local_cluster::Cluster;
 
 pub(crate) const NAME: &str = "dev";
 
-/// The running cluster, or the error that says how to start it.
+/// The running cluster, or an error with the command that starts it.
 pub(crate) fn running() -> anyhow::Result<Cluster> {
     let cluster = local_cluster::running(NAME)?;
     Ok(cluster.ok_or_else(|| local_cluster::Error::NotRunning { name: NAME.to_owned() })?)

@@ -32,7 +32,7 @@ const FOR_NODES: &[Needed] = &[
 
 pub(crate) fn run() -> anyhow::Result<()> {
     prepare()?;
-    // Says which Go is needed if there is none, and builds Kubernetes where that has not been done.
+    // An error names the Go that is needed if there is none; builds Kubernetes where that has not been done.
     local_cluster::tools::ensure()?;
     local_cluster::tools::ensure_services()?;
     if local_cluster::real::allowed().is_ok() {

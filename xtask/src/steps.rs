@@ -51,7 +51,7 @@ impl Steps {
     }
 }
 
-/// The cargo that runs us, in the workspace.
+/// The cargo that runs this command, in the workspace.
 pub(crate) fn cargo<const N: usize>(args: [&str; N]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     without_cargos_variables(&mut command);
@@ -69,7 +69,7 @@ pub(crate) fn without_cargos_variables(command: &mut Command) {
     }
 }
 
-/// Builds what runs beside us: the supervisor of a cluster, and every controller that there is.
+/// Builds the programs that run beside this one: the supervisor of a cluster, and every controller.
 pub(crate) fn build_programs() -> anyhow::Result<()> {
     let mut build = cargo(["build", "--locked", "--package", "local-cluster"]);
     for controller in api::controllers::CONTROLLERS {
@@ -85,8 +85,8 @@ pub(crate) fn workspace() -> &'static Path {
 
 /// Cargo's folder of builds: `debug` and `release` are in it, and in one of them is what runs now.
 pub(crate) fn target_folder() -> anyhow::Result<PathBuf> {
-    let own = std::env::current_exe().context("failed to find our own program")?;
-    let target = own.ancestors().nth(2).context("our own program is not in a folder of cargo's")?;
+    let own = std::env::current_exe().context("failed to find the running program")?;
+    let target = own.ancestors().nth(2).context("the running program is not in a folder of cargo's")?;
     Ok(target.to_owned())
 }
 

@@ -34,7 +34,7 @@ pub fn sum(page: &str, sample: &str) -> f64 {
     samples.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
 }
 
-/// Whether `/readyz` says so; a server that does not answer does not.
+/// Whether `/readyz` answers 200; no answer counts as not ready.
 pub(crate) async fn is_ready(address: &str) -> bool {
     ask(address, "/readyz").await.is_ok_and(|answer| answer.is_ok)
 }

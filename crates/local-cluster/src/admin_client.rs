@@ -1,5 +1,5 @@
-//! The client with all rights, for the supervisor and for the owner of a cluster. It is not for our controllers, which
-//! have tokens of their own.
+//! The client with all rights, for the supervisor and for the owner of a cluster. It is not for controllers, which have
+//! tokens of their own.
 
 use kube::{Client, Config, config::Kubeconfig};
 

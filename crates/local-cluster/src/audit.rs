@@ -14,7 +14,7 @@ const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 pub struct Event {
     pub user: String,
     pub user_agent: String,
-    /// Tells the tokens of a ServiceAccount apart (`JTI=…`); empty where there is none.
+    /// Identifies the token of a ServiceAccount (`JTI=…`); empty where there is none.
     pub credential: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
     pub verb: String,

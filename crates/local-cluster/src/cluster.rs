@@ -25,21 +25,21 @@ use crate::{
     real,
 };
 
-/// How often we look at what cannot be watched: another process's start, readiness and end.
+/// How often start, readiness and end of another process are polled; they cannot be watched.
 const POLL: Duration = Duration::from_millis(50);
 /// Until the supervisor answers on its socket; it does nothing before that.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
 /// Longer than any one thing that the supervisor can be asked for.
 const REPLIES_WITHIN: Duration = Duration::from_secs(30);
-/// Our controllers get 10 s to finish, everything else is killed, and real nodes get 20 s to be gone.
+/// Controllers get 10 s to finish, everything else is killed, and real nodes get 20 s to be gone.
 const STOPS_WITHIN: Duration = Duration::from_secs(40);
 const KILLED_WITHIN: Duration = Duration::from_secs(5);
 const LINES_SHOWN: usize = 15;
 
 /// A running cluster.
 ///
-/// The one who started it owns it: when the value is dropped, or this process ends in whatever way, the cluster ends
-/// too. [`Cluster::detach`] gives it a life of its own.
+/// The process that started it owns it: when the value is dropped, or this process ends in whatever way, the cluster
+/// ends too. [`Cluster::detach`] gives it a life of its own.
 #[derive(Debug)]
 pub struct Cluster {
     folder: Folder,
@@ -121,12 +121,12 @@ impl Cluster {
     pub async fn status(&self) -> Result<Status> {
         match self.ask(&Request::Status).await? {
             Reply::Status(status) => Ok(status),
-            Reply::Done => Err(self.refused("tell its status", "it said something else")),
-            Reply::Failed(reason) => Err(self.refused("tell its status", reason)),
+            Reply::Done => Err(self.refused("report its status", "the reply is of another kind")),
+            Reply::Failed(reason) => Err(self.refused("report its status", reason)),
         }
     }
 
-    /// What our controllers asked for, and what others wrote.
+    /// Every request of the controllers, and the writes of others.
     pub fn audit_events(&self) -> Result<Vec<audit::Event>> {
         audit::read(&self.folder.audit_log())
     }
@@ -165,12 +165,12 @@ impl Cluster {
         self.expect_done("renew the server certificate", &Request::Renew(Renewal::ServerCertificate)).await
     }
 
-    /// A new certificate authority. Kubernetes starts anew with it, and clients that were made before are worthless.
+    /// A new certificate authority. Kubernetes restarts with it, and clients that were made before are rejected.
     pub async fn replace_authority(&self) -> Result<()> {
         self.expect_done("replace the authority", &Request::Renew(Renewal::Authority)).await
     }
 
-    /// From now on the cluster runs until [`Cluster::stop`] is called on it, by whatever process.
+    /// From now on the cluster runs until [`Cluster::stop`] is called on it, by any process.
     pub async fn detach(&mut self) -> Result<()> {
         self.expect_done("detach", &Request::Detach).await?;
         if let Some(mut owned) = self.owned.take() {
@@ -190,18 +190,18 @@ impl Cluster {
         (0..self.spec.real.as_ref().map_or(0, |real| real.count)).map(real::node_name).collect()
     }
 
-    /// Pulls the plug of a real node: its processes run on and reach nobody.
+    /// Takes the network link of a real node down: its processes run on without a connection.
     pub async fn cut_off(&self, node: &str) -> Result<()> {
         self.expect_done("cut a node off", &Request::Link { node: node.to_owned(), up: false }).await
     }
 
-    /// Puts the plug in again.
+    /// Takes the link up again.
     pub async fn reconnect(&self, node: &str) -> Result<()> {
         self.expect_done("reconnect a node", &Request::Link { node: node.to_owned(), up: true }).await
     }
 
-    /// Kills containerd of a real node and keeps it down: its kubelet reports NotReady half a minute later, and its pods
-    /// run on.
+    /// Kills containerd of a real node and keeps it down: its kubelet reports NotReady half a minute later, and its
+    /// pods run on.
     pub async fn stop_containerd(&self, node: &str) -> Result<()> {
         self.expect_done("stop containerd", &Request::Containerd { node: node.to_owned(), runs: false }).await
     }
@@ -238,7 +238,7 @@ impl Cluster {
         self.until(|phase| matches!(phase, Phase::Serving | Phase::Ready { .. })).await
     }
 
-    /// A cluster that does not come up is of no use to anybody.
+    /// A cluster that does not come up is stopped and removed.
     async fn or_stop(self, step: impl AsyncFnOnce(&Self) -> Result<()>) -> Result<Self> {
         match step(&self).await {
             Ok(()) => Ok(self),
@@ -280,7 +280,7 @@ impl Cluster {
         match self.ask(request).await? {
             Reply::Done => Ok(()),
             Reply::Failed(reason) => Err(self.refused(what, reason)),
-            Reply::Status(_) => Err(self.refused(what, "it said something else")),
+            Reply::Status(_) => Err(self.refused(what, "the reply is of another kind")),
         }
     }
 
@@ -295,7 +295,7 @@ impl Cluster {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // Closing the pipe is what ends the supervisor; without reading its end it would stay a zombie of ours.
+        // Closing the pipe ends the supervisor; without the wait it would stay a zombie of this process.
         drop(self.pipe.take());
         if let Some(mut supervisor) = self.supervisor.take() {
             let _ = supervisor.wait();
@@ -313,7 +313,7 @@ pub fn running(name: &str) -> Result<Option<Cluster>> {
     Ok(Some(Cluster { folder, spec, owned: None }))
 }
 
-/// Stops the cluster of this name if it runs, and clears away what it or a dead supervisor left; tells whether there
+/// Stops the cluster of this name if it runs, and clears away what it or a dead supervisor left; true if there
 /// was anything.
 pub async fn remove(name: &str) -> Result<bool> {
     let folder = Folder::of(name)?;
@@ -327,7 +327,7 @@ pub async fn remove(name: &str) -> Result<bool> {
     Ok(there)
 }
 
-/// Clears away what dead supervisors left, under whatever name.
+/// Clears away what dead supervisors left, under any name.
 pub fn sweep() -> Result<()> {
     let _turn = take_turn()?;
     let all = Folder::all()?;
@@ -341,9 +341,9 @@ pub fn sweep() -> Result<()> {
     Ok(())
 }
 
-/// A program of this workspace, which cargo puts beside ours; `package` is what builds it.
+/// A program of this workspace, which cargo puts beside the running one; `package` is what builds it.
 pub fn sibling_binary(package: &str) -> Result<PathBuf> {
-    let own = std::env::current_exe().map_err(Error::io("find", "our own program"))?;
+    let own = std::env::current_exe().map_err(Error::io("find", "the running program"))?;
     let mut folder = own.parent().unwrap_or(Path::new("/")).to_owned();
     // Test binaries and examples are one folder further down.
     if folder.ends_with("deps") || folder.ends_with("examples") {
@@ -397,7 +397,7 @@ fn spawn_supervisor(folder: &Folder, program: &Path) -> Result<Owned> {
         .stdin(Stdio::piped())
         .stdout(log_file)
         .stderr(also)
-        // Our folder may be on a disk that somebody wants to unmount.
+        // A working directory would keep the disk that it is on from being unmounted.
         .current_dir("/")
         .spawn()
         .map_err(Error::io("start", program))?;
@@ -433,7 +433,7 @@ fn clear(folder: &Folder) -> Result<()> {
     for process in &left {
         process.wait_until_gone(KILLED_WITHIN);
     }
-    // Also when nothing says whether it had real nodes: a start that was killed may have written little.
+    // Also when it is unknown whether it had real nodes: a start that was killed may have written little.
     real::control_groups::clear_cluster(folder, STOPS_WITHIN)?;
     match fs::remove_dir_all(folder.root()) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -16,7 +16,7 @@ pub(crate) const KWOK: &str = "kwok";
 pub(crate) const HUB: &str = "hub";
 pub(crate) const RELAY: &str = "relay";
 pub(crate) const REGISTRY: &str = "registry";
-/// Answers questions about names, for pods on real nodes.
+/// Resolves names for pods on real nodes.
 pub(crate) const COREDNS: &str = "coredns";
 
 /// Nodes with this label are played by kwok; a node that loses it goes silent.
@@ -24,7 +24,7 @@ pub(crate) const MANAGED_LABEL: &str = "kwok.x-k8s.io/managed";
 
 /// Controllers for things that a cluster without clouds, attached volumes or bootstrapping does not have.
 ///
-/// A name that the controller manager does not know is an error of its own, so an upgrade will tell.
+/// The controller manager refuses unknown names, so an upgrade that removes one fails at the start.
 const CONTROLLERS_LEFT_OUT: [&str; 15] = [
     "bootstrap-signer-controller",
     "token-cleaner-controller",
@@ -233,7 +233,7 @@ fn client_flags(files: &Credentials, component: &str) -> Flags {
     let mut flags = Flags::default();
     flags
         .set("kubeconfig", files.kubeconfig(component).display())
-        // No port: nobody asks it anything.
+        // No port: nothing connects to it.
         .set("secure-port", 0)
         .set("leader-elect", false)
         // The default of 20 a second delays the start by seconds and a thousand pods by a minute.

@@ -1,4 +1,4 @@
-//! Running one of our controllers as a host process with exactly the rights that its deployment gives it.
+//! Running a controller of this project as a host process with exactly the rights that its deployment gives it.
 
 use std::{
     collections::BTreeMap,
@@ -65,7 +65,7 @@ impl Cluster {
     }
 
     /// Applies everything of the controller's base but its Deployment, starts the program under the ServiceAccount that
-    /// the Deployment names, and returns when it says that it is ready. The namespace must be there already.
+    /// the Deployment names, and returns when it is ready. The namespace must be there already.
     pub async fn start_controller(&self, controller: &Controller) -> Result<()> {
         let base = self.render(&controller.base).await?;
         let (deployments, rest): (Vec<_>, Vec<_>) = base.into_iter().partition(is_deployment);
@@ -100,14 +100,15 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until the controller's `/readyz` agrees. A controller that ends meanwhile is an error with its last words.
+    /// Waits until the controller's `/readyz` agrees. A controller that ends meanwhile is an error with the end of its
+    /// log.
     async fn controller_ready(&self, name: &str) -> Result<()> {
         let began = Instant::now();
         loop {
             let status = self.status().await?;
             let Some(component) = status.components.into_iter().find(|component| component.name == name)
             else {
-                return Err(Error::invalid("wait for", name, "the supervisor does not know it"));
+                return Err(Error::invalid("wait for", name, "the supervisor has no such component"));
             };
             let log = self.folder().log(name);
             if component.restarts > 0 || component.state == ComponentState::BackingOff {

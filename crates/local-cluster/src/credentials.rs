@@ -1,5 +1,6 @@
 //! The cluster's keys, certificates and kubeconfigs. Made anew for each cluster, in memory, and written as files; while
-//! it runs, the server certificate or the whole authority can be replaced. Who uses the files is not told of it here.
+//! it runs, the server certificate or the whole authority can be replaced. Processes that use the files have to notice
+//! by themselves.
 //!
 //! P-256 throughout. Nothing here is meant to be trusted by anything but this one cluster.
 
@@ -51,8 +52,8 @@ pub(crate) const KWOK_USER: &str = "kwok-controller";
 /// The user that answers questions about names, in clusters with real nodes.
 pub(crate) const NAMES_USER: &str = "coredns";
 
-/// Users on real nodes, where the API server has another address: kubelets have a name and a group by which it knows
-/// what is theirs.
+/// Users on real nodes, where the API server has another address: kubelets have a name and a group by which it
+/// limits them to their own objects.
 const NODES_GROUP: &str = "system:nodes";
 const KUBE_PROXY: (&str, &str) = ("kube-proxy", "system:kube-proxy");
 
@@ -71,7 +72,7 @@ impl Credentials {
         self.folder.join("ca.crt")
     }
 
-    /// Read by nobody but us, to sign later what is renewed.
+    /// Used only here, to sign later what is renewed.
     fn authority_key(&self) -> PathBuf {
         self.folder.join("ca.key")
     }
@@ -88,7 +89,7 @@ impl Credentials {
         self.folder.join("sa.key")
     }
 
-    /// The API server refuses a private key where it wants this one.
+    /// The API server refuses a private key in its place.
     pub(crate) fn token_checking_key(&self) -> PathBuf {
         self.folder.join("sa.pub")
     }
@@ -139,7 +140,7 @@ pub(crate) fn create_for_nodes(folder: &Folder, nodes: u32, port: u16) -> Result
     Ok(())
 }
 
-/// Makes an authority, and with it everything that an authority signs: whatever an earlier one signed is worthless to
+/// Makes an authority, and with it everything that an authority signs: what an earlier one signed is rejected by
 /// those who read the files from now on. Tokens stay valid.
 pub(crate) fn replace_authority(folder: &Folder, port: u16) -> Result<()> {
     let files = Credentials::of(folder);
@@ -192,8 +193,8 @@ fn write_server_certificate(files: &Credentials, authority: &Authority) -> Resul
     write_secret(&files.server_key(), server.key.as_bytes())
 }
 
-/// Makes the kubeconfig of a cluster that exists the administrator's, with absolute paths, and returns the address of its
-/// API server.
+/// Makes the kubeconfig of a cluster that exists the administrator's, with absolute paths, and returns the address of
+/// its API server.
 pub(crate) fn adopt(folder: &Folder, kubeconfig: &Path) -> Result<String> {
     let read = read_kubeconfig(kubeconfig)?;
     let text = serde_saphyr::to_string(&read)
@@ -333,7 +334,7 @@ fn sign(params: &CertificateParams, authority: &Authority) -> std::result::Resul
     Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
 }
 
-/// k8s-openapi already knows how bytes look in JSON, which spares us a dependency.
+/// k8s-openapi already encodes bytes for JSON, which saves a dependency.
 fn base64(bytes: &[u8]) -> Value {
     json!(k8s_openapi::ByteString(bytes.to_vec()))
 }

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
-/// Why a cluster, a tool or a step of ours failed.
+/// Why a cluster, a tool or a step failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("failed to {step} {}", path.display())]
@@ -30,7 +30,7 @@ pub enum Error {
     #[error("{} holds none of {programs}: name a folder that does, or none, and they are built", folder.display())]
     NoneGiven { folder: PathBuf, programs: String },
 
-    #[error("failed to build {program}; `go build` said:\n{output}")]
+    #[error("failed to build {program}; output of `go build`:\n{output}")]
     Build { program: String, output: String },
 
     #[error("{} is missing: run `cargo build -p {package}` first", path.display())]
@@ -103,7 +103,7 @@ impl Error {
         move |source| Self::Api { step, object, source: Box::new(source) }
     }
 
-    /// Something that we could not read, write or understand.
+    /// Something that could not be read, written or understood.
     pub(crate) fn invalid(
         step: &'static str,
         object: impl Into<String>,

@@ -1,4 +1,5 @@
-//! Where a cluster keeps what it needs on disk. Paths only; who writes a file is said beside its function.
+//! Where a cluster keeps what it needs on disk. Paths only; the doc of each function names the writer of
+//! the file.
 
 use std::{
     fs,
@@ -64,7 +65,7 @@ impl Folder {
         self.root.join("audit.log")
     }
 
-    /// Written by whoever starts the cluster.
+    /// Written by the process that starts the cluster.
     pub(crate) fn spec(&self) -> PathBuf {
         self.root.join("spec.json")
     }
@@ -120,7 +121,7 @@ impl Folder {
         self.root.join("etcd")
     }
 
-    /// etcd wants `host:port` even in a unix URL and names the socket file after it.
+    /// etcd requires `host:port` even in a unix URL and names the socket file after it.
     pub(crate) fn etcd_socket(&self) -> PathBuf {
         self.etcd().join("client:0")
     }

@@ -1,4 +1,4 @@
-//! Putting files into a cluster with server-side apply: CRDs, roles, samples. It knows no kind of ours.
+//! Putting files into a cluster with server-side apply: CRDs, roles, samples. It knows no kind of this project.
 
 use std::{
     collections::HashMap,
@@ -119,7 +119,7 @@ async fn apply_one(
             format!("{} {namespace}/{name}", resource.kind),
         ),
     };
-    // What is installed here is ours alone, so whoever touched it by hand loses.
+    // These objects have one owner, so changes that were made by hand are overwritten.
     let params = PatchParams::apply(FIELD_MANAGER).force();
     api.patch(&name, &params, &Patch::Apply(object)).await.map_err(Error::api("apply", title))
 }

@@ -2,16 +2,17 @@
 //!
 //! ```text
 //!  up, tests ──▶ Cluster ──spec.json──▶ supervisor ──▶ etcd  kube-apiserver  kube-controller-manager
-//!                   ╰────control socket────╯   ╰─────▶ kube-scheduler  kwok  our controllers
+//!                   ╰────control socket────╯   ╰─────▶ kube-scheduler  kwok  controllers
 //! ```
 //!
 //! [`tools`] builds the programs, [`Cluster`] starts one supervisor process per cluster and talks to it, and the
 //! [`supervisor`] holds every process of that cluster. Nodes and pods are simulated; the API server is not. With root,
-//! [`real`] nodes run containers beside them.
+//! [`real`] nodes run containers beside them. For a cluster that exists ([`ClusterSpec::existing`]) the supervisor holds
+//! controllers alone.
 //!
-//! This crate knows no custom kind: CRDs, roles and samples are files that it is given. It knows how our controllers are
-//! deployed and started ([`Controller`]), and the stages of the simulation know the containers of the pods that they make.
-//! Without real nodes it needs no root and keeps nothing outside its cache and state folders; real nodes also have control
+//! This crate knows no custom kind: CRDs, roles and samples are files that it is given. It contains how controllers are
+//! deployed and started ([`Controller`]), and the stages of the simulation name the containers of their pods. Without
+//! real nodes it needs no root and keeps nothing outside its cache and state folders; real nodes also have control
 //! groups, which end with them. Nothing that runs in a user's cluster may depend on it.
 
 pub mod admin;
@@ -50,6 +51,6 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Lets rustls use ring; to be called once before the first client of the process. Later calls change nothing.
 pub fn install_crypto_provider() {
-    // An error means that a provider is already installed, which is what we want.
+    // An error means that a provider is already installed, which is just as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

@@ -86,14 +86,14 @@ fn main() -> anyhow::Result<()> {
 fn supervise(dir: PathBuf, owner_pipe: bool) -> anyhow::Result<()> {
     // The file is the supervisor's log.
     tracing_subscriber::fmt()
-        // The client reports each refused connection of a start as an error; ours are reported by us.
+        // The client reports each refused connection of a start as an error; the supervisor reports those that matter.
         .with_env_filter(EnvFilter::new("info,kube_client=off"))
         .with_ansi(false)
         .with_writer(std::io::stderr)
         .init();
     local_cluster::supervisor::leave_terminal();
     local_cluster::install_crypto_provider();
-    let launcher = std::env::current_exe().context("failed to find our own program")?;
+    let launcher = std::env::current_exe().context("failed to find the running program")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -11,7 +11,7 @@ use crate::{Error, NodePool, Result, command_lines::MANAGED_LABEL};
 
 /// Pods are spread over zones, and with one zone alone the loss of a node can look like the loss of the cluster.
 const ZONES: u32 = 2;
-/// What the GPU operator gives nodes, and what our controllers must tolerate.
+/// The taint that the GPU operator gives nodes, which pods of the controllers must tolerate.
 const GPU_TAINT: &str = "nvidia.com/gpu";
 
 /// Creates the pool's nodes and returns their names.
@@ -40,7 +40,7 @@ pub async fn start_heartbeat(client: &Client, node: &str) -> Result<()> {
     set_managed_label(client, node, json!("true")).await
 }
 
-/// Whether the node's kubelet says that it works.
+/// Whether the node is Ready.
 pub fn is_ready(node: &Node) -> bool {
     let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")

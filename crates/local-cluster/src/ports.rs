@@ -13,7 +13,7 @@ use crate::{Error, Result};
 const BACKLOG: i32 = 1024;
 const ANY_PORT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
 
-/// A port that nobody else gets as long as this lives: a socket is bound to it and never listens.
+/// A port that no other process gets as long as this value lives: a socket is bound to it and never listens.
 ///
 /// The program it is meant for binds with `SO_REUSEPORT` beside it and gets every connection.
 #[derive(Debug)]

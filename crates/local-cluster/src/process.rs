@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, real::namespaces};
 
-/// How often we look whether a process that is not our child has gone; there is nothing to wait on.
+/// How often a process that is no child of this one is polled; there is nothing to wait on.
 const POLL: Duration = Duration::from_millis(20);
 
 /// One process of this machine, now or earlier.
@@ -35,15 +35,15 @@ impl Identity {
         start_time(self.pid).as_deref() == Some(&self.started)
     }
 
-    /// Sends the signal, unless the process is gone and its pid possibly somebody else's.
+    /// Sends the signal, unless the process is gone and its pid possibly reused.
     pub(crate) fn signal(&self, signal: Signal) {
         if let (true, Some(pid)) = (self.is_alive(), Pid::from_raw(self.pid)) {
-            // It can only fail because the process has ended meanwhile, which is what a caller wants to know least.
+            // It can only fail because the process has ended meanwhile, which is no failure.
             let _ = rustix::process::kill_process(pid, signal);
         }
     }
 
-    /// Blocks until the process is gone; tells whether it went in time.
+    /// Blocks until the process is gone; false if it is still there at the deadline.
     pub(crate) fn wait_until_gone(&self, deadline: Duration) -> bool {
         let started = Instant::now();
         while self.is_alive() {
@@ -56,7 +56,7 @@ impl Identity {
     }
 }
 
-/// What a program says that ends soon and says little; it is killed when it does not.
+/// The output of a program that ends soon and prints little; it is killed at the deadline.
 pub(crate) fn output_within(command: &mut Command, within: Duration) -> io::Result<Output> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let began = Instant::now();
@@ -180,7 +180,7 @@ pub(crate) fn resident_bytes(pid: i32) -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// When the process started, in the system's own terms. A zombie counts as gone: nobody may ever reap it.
+/// When the process started, in the system's own terms. A zombie counts as gone: it may never be reaped.
 #[cfg(target_os = "linux")]
 fn start_time(pid: i32) -> Option<String> {
     let fields = stat(pid)?;
@@ -191,7 +191,7 @@ fn start_time(pid: i32) -> Option<String> {
     fields.get(19).cloned()
 }
 
-/// What the system says of a process, from its state on: parent, group, and so on.
+/// The fields of `/proc/PID/stat`, from the state on: parent, group, and so on.
 fn stat(pid: i32) -> Option<Vec<String>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field is the program's name in parentheses and may hold anything, parentheses too.

@@ -1,4 +1,4 @@
-//! What is said on a supervisor's control socket: one JSON request per connection and line, one JSON reply.
+//! The protocol of a supervisor's control socket: one JSON request per connection and line, one JSON reply.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -11,7 +11,7 @@ pub(crate) enum Request {
     AddController(ControllerProcess),
     /// Starts a program in the network that real nodes see.
     AddService(Service),
-    /// Pulls the plug of a real node, or puts it in again.
+    /// Takes the network link of a real node down, or up again.
     Link {
         node: String,
         up: bool,
@@ -26,7 +26,8 @@ pub(crate) enum Request {
         name: String,
         order: Order,
     },
-    /// Replaces credentials while everything runs, and answers when whatever has to start anew for it has been told so.
+    /// Replaces credentials while everything runs, and answers when every component that must restart for it has been
+    /// ordered to.
     Renew(Renewal),
     /// From now on the cluster outlives its owner.
     Detach,
@@ -76,7 +77,7 @@ impl Order {
 pub(crate) enum Renewal {
     /// Signed by the same authority; the API server notices by itself.
     ServerCertificate,
-    /// And with it every certificate; all of Kubernetes starts anew, and our controllers have to notice.
+    /// And with it every certificate; all of Kubernetes restarts, and controllers have to notice.
     Authority,
 }
 
@@ -141,7 +142,7 @@ pub struct ComponentStatus {
     pub last_exit: Option<String>,
     pub pid: Option<u32>,
     pub resident_bytes: Option<u64>,
-    /// Where its admin server listens, if it is one of our controllers.
+    /// Where its admin server listens, if it is a controller.
     pub admin_address: Option<String>,
 }
 
@@ -151,7 +152,7 @@ pub enum ComponentState {
     Paused,
     /// It ended by itself and is started again soon.
     BackingOff,
-    /// It was told to stop.
+    /// It was stopped on request.
     Stopped,
 }
 

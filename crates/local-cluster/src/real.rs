@@ -9,8 +9,9 @@
 //!
 //! Nothing of this has a name on the machine: no namespace is mounted, no link, address or route is in its own network.
 //! The hub's network lives as long as the hub's process, and everything of a node as long as its init, whose end is the
-//! end of every process in it and of its mounts and links; so a SIGKILL of whatever part leaves files and empty control
-//! groups, which are removed with the cluster or by the next command. Clusters do not see each other and all use the same addresses.
+//! end of every process in it and of its mounts and links; so a SIGKILL of any part leaves files and empty control
+//! groups, which are removed with the cluster or by the next command. Clusters do not see each other and all use the
+//! same addresses.
 
 pub(crate) mod control_groups;
 pub(crate) mod gpus;
@@ -46,7 +47,7 @@ pub fn allowed() -> Result<()> {
     refused(cfg!(target_os = "linux"), is_root, has_capabilities()).map_or(Ok(()), no_nodes)
 }
 
-/// Whether real nodes can be started now; the error says what is missing.
+/// Whether real nodes can be started now; the error names what is missing.
 pub fn check() -> Result<()> {
     allowed()?;
     missing(is_installed).map_or(Ok(()), no_nodes)

@@ -1,6 +1,6 @@
 //! How simulated pods behave: the stages that kwok plays, put together from the files of the folder beside this one.
 //!
-//! The crate's README.md says which settings choose a pod's fate.
+//! The crate's README.md lists the settings that choose a pod's fate.
 
 /// The stages. `@jq` stands for the functions, `@fate` for the head of each template.
 const STAGES: &str = include_str!("simulation/stages.yaml");

@@ -36,7 +36,7 @@ pub struct ClusterSpec {
     pub clock: NodeClock,
     /// When the token of a controller is renewed; it lives for an hour.
     pub renew_tokens_after: Duration,
-    /// Clients that resume from a version older than this are told that it is gone: etcd is compacted so often, and the
+    /// Clients that resume from a version older than this get 410 Gone: etcd is compacted so often, and the
     /// API server keeps no cache that would remember. `None`: Kubernetes' own five minutes, and more in the cache.
     pub history: Option<Duration>,
     /// The folder with the programs that [`crate::tools::ensure`] built.
@@ -63,7 +63,7 @@ impl Default for NodePool {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RealNodes {
     pub count: u32,
-    /// GPUs that each node says it has.
+    /// GPUs in the status of each node.
     pub gpus: u32,
     /// Value of the label `nvidia.com/gpu.product`.
     pub product: String,
@@ -72,7 +72,7 @@ pub struct RealNodes {
     pub pause: PathBuf,
 }
 
-/// How fast the cluster believes that a silent node is dead.
+/// How fast the cluster treats a silent node as dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeClock {
     /// A node that renewed no lease for so long gets `Ready=Unknown`.
@@ -81,7 +81,7 @@ pub struct NodeClock {
     pub monitor_period: Duration,
     /// How long a node's lease lasts; it is renewed four times as often.
     pub lease: Duration,
-    /// How long pods stay on a node with an unreachable or not-ready taint, unless they say otherwise.
+    /// How long pods stay on a node with an unreachable or not-ready taint, unless their spec differs.
     pub toleration: Duration,
 }
 

@@ -1,9 +1,9 @@
 //! The process that holds all processes of one cluster.
 //!
 //! It starts them in order, starts again what ends by itself, answers on the control socket, and stops everything
-//! when it is told to or when its owner is gone. It installs nothing into the cluster but what makes nodes appear.
+//! on request or when its owner is gone. It installs nothing into the cluster but what makes nodes appear.
 //!
-//! It runs on one thread: the system ends our children when the *thread* that started them ends.
+//! It runs on one thread: the system ends child processes when the *thread* that started them ends.
 
 mod component;
 mod start;
@@ -52,7 +52,8 @@ pub fn launch(parent: i32, network: Option<&Path>, program: &Path, args: &[Strin
     Error::io("start", program)(process::become_child_of(parent, network, program, args))
 }
 
-/// Makes this process independent of the terminal: Ctrl-C there and its end are for whoever started the cluster.
+/// Makes this process independent of the terminal: Ctrl-C there and its end reach only the process that
+/// started the cluster.
 pub fn leave_terminal() {
     // It fails only for a process that leads a group, which has left already.
     let _ = rustix::process::setsid();
@@ -61,10 +62,10 @@ pub fn leave_terminal() {
 /// Those that read certificates when they start; etcd is behind a socket, and has none.
 const USERS_OF_CERTIFICATES: [&str; 4] = [API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK];
 
-/// Runs the cluster whose `spec.json` is in the folder until it is told to stop or its owner is gone.
+/// Runs the cluster whose `spec.json` is in the folder until a request to stop comes or its owner is gone.
 pub async fn supervise(root: PathBuf, launcher: PathBuf, owned: bool) -> Result<()> {
     let folder = Folder::at(root);
-    // The lock says that this cluster lives; the system lets go of it when this process ends, however it ends.
+    // The lock marks the cluster as running; the system releases it when this process ends, however it ends.
     let lock = File::create(folder.lock()).map_err(Error::io("create", folder.lock()))?;
     lock.try_lock().map_err(|_| Error::AlreadyRunning { name: folder.name() })?;
     let listener = UnixListener::bind(folder.control()).map_err(Error::io("listen on", folder.control()))?;
@@ -108,7 +109,7 @@ fn remove(folder: &Folder) -> Result<()> {
 struct Supervisor {
     folder: Folder,
     spec: ClusterSpec,
-    /// The program that starts another one as a child that cannot outlive us: our own binary.
+    /// The program that starts another one as a child that cannot outlive this process: its own binary.
     launcher: PathBuf,
     port: ReservedPort,
     phase: watch::Sender<Phase>,
@@ -196,7 +197,7 @@ impl Supervisor {
         Status { phase: self.phase.borrow().clone(), components }
     }
 
-    /// Our controllers go first and have time to finish; the rest loses nothing that anybody wants to keep.
+    /// Controllers end first and have time to finish; the other components hold nothing that must be kept.
     async fn stop_components(&self) {
         let components = std::mem::take(&mut *self.components());
         let (controllers, rest): (Vec<_>, Vec<_>) =
@@ -258,7 +259,7 @@ async fn carry_out(supervisor: &Arc<Supervisor>, request: Request) -> Reply {
             Ok(())
         }
         Request::ShutDown => {
-            // A full channel means that we are stopping already.
+            // A full channel means that a stop is under way.
             let _ = supervisor.stop.try_send(());
             Ok(())
         }
@@ -399,14 +400,14 @@ async fn order_component(supervisor: &Supervisor, name: &str, order: Order) -> R
     sent.await
 }
 
-/// Returns when the pipe to our owner closes, unless the cluster was detached from it.
+/// Returns when the pipe to the owner closes, unless the cluster was detached from it.
 async fn watch_owner(supervisor: Arc<Supervisor>) {
     let pipe = io::stdin().as_fd().try_clone_to_owned().and_then(pipe::Receiver::from_owned_fd);
     let mut pipe = match pipe {
         Ok(pipe) => pipe,
-        Err(error) => return warn!(%error, "standard input is no pipe, so nobody owns this cluster"),
+        Err(error) => return warn!(%error, "standard input is no pipe, so this cluster has no owner"),
     };
-    // Nobody writes into the pipe; what comes is its end.
+    // Nothing is written into the pipe; only its end is read.
     let mut nothing = [0; 16];
     while matches!(pipe.read(&mut nothing).await, Ok(read) if read > 0) {}
     if *supervisor.detached.borrow() {

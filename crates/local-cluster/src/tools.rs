@@ -1,8 +1,8 @@
 //! The programs of a cluster, and the services that tests run beside it: built from Go modules, once per version, into
 //! the user's cache folder.
 //!
-//! `tools/<group>/go.mod` says which modules and versions; there is no Go code of ours. An explicit list of packages is
-//! built, so that nobody waits for a kubelet that nothing here needs.
+//! `tools/<group>/go.mod` says which modules and versions; the project has no Go code. Only the
+//! listed packages are built: a kubelet that is not needed takes minutes.
 
 mod given;
 mod go;
@@ -23,7 +23,7 @@ use progress::Progress;
 /// Also in `tools/cluster/go.mod`; a test compares them.
 pub const KUBERNETES_VERSION: &str = "v1.36.3";
 
-/// Its kustomize knows everything that `deploy` uses.
+/// The first whose kustomize supports everything that `deploy` uses.
 const OLDEST_KUBECTL: Version = Version { major: 1, minor: 30, patch: 0 };
 
 /// Everything that the default environment runs.
@@ -96,7 +96,7 @@ const SERVICES: Group<'static> = Group {
     programs: &[Program { name: "versitygw", package: "github.com/versity/versitygw/cmd/versitygw" }],
 };
 
-/// What figures of ours are compared with; only a bench needs it.
+/// A peer of the model loader; only a bench needs it.
 const BENCH: Group<'static> = Group {
     name: "bench",
     go_mod: include_str!("../tools/bench/go.mod"),
@@ -225,7 +225,7 @@ pub fn ensure_addons() -> Result<PathBuf> {
     ADDONS.ensure()
 }
 
-/// The folder with the programs that a bench compares ours with, as [`ensure`].
+/// The folder with the programs that a bench compares with, as [`ensure`].
 pub fn ensure_bench() -> Result<PathBuf> {
     BENCH.ensure()
 }

@@ -11,7 +11,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// After a watch or a list broke; short, because whoever waits has a deadline of seconds.
+/// After a watch or a list broke; short, because waits have deadlines of seconds.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// What an object was when its waiter gave up.
@@ -100,7 +100,7 @@ where
             WatchEvent::Added(object) | WatchEvent::Modified(object) => Some(object),
             WatchEvent::Deleted(_) => None,
             WatchEvent::Bookmark(_) => continue,
-            // Most likely our version is too old: list again.
+            // Most likely the version is too old: list again.
             WatchEvent::Error(_) => return Ok(false),
         };
         if holds(last_seen.as_ref()) {

@@ -80,7 +80,7 @@ impl Serving {
 
     /// Returns when no request is in flight.
     pub(crate) async fn idle(&self) {
-        // An error would say that this is gone, which no request survives.
+        // An error would mean that this value is gone, which no request outlives.
         let _ = self.in_flight.subscribe().wait_for(|count| *count == 0).await;
     }
 
@@ -184,9 +184,9 @@ async fn complete(State(serving): State<Arc<Serving>>, body: Bytes) -> Response 
     let Ok(request) = serde_json::from_slice::<Value>(&body) else {
         return serving.refuse(StatusCode::BAD_REQUEST, "the body is no JSON");
     };
-    // vLLM knows its model by one name; TGI has one model and does not ask.
-    if let (Some(wanted), Some(ours)) = (request["model"].as_str(), &serving.invocation.served_model_name)
-        && wanted != ours
+    // vLLM has one name for its model; TGI ignores the name.
+    if let (Some(wanted), Some(served)) = (request["model"].as_str(), &serving.invocation.served_model_name)
+        && wanted != served
     {
         return serving.refuse(StatusCode::NOT_FOUND, &format!("the model `{wanted}` does not exist"));
     }
@@ -201,7 +201,7 @@ async fn infer(State(serving): State<Arc<Serving>>, extract::Path(name): extract
     answer(&serving, &name).await
 }
 
-/// Takes its time and says who answered.
+/// Waits as long as an answer takes, and names the pod that answered.
 async fn answer(serving: &Serving, model: &str) -> Response {
     let Some(counters) = serving.counters(model) else {
         return serving.refuse(StatusCode::SERVICE_UNAVAILABLE, "the model is not loaded");

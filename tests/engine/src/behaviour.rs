@@ -1,4 +1,4 @@
-//! What a test wants of us beyond being an engine, from the environment: times, and how to fail.
+//! What a test can set beyond what an engine has, from the environment: times, and how to fail.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ pub(crate) struct Behaviour {
     pub(crate) load: Duration,
     /// `ENGINE_ANSWER_MILLISECONDS`: what an answer takes.
     pub(crate) answer: Duration,
-    /// `ENGINE_DRAIN_SECONDS`, instead of what the arguments say.
+    /// `ENGINE_DRAIN_SECONDS`, instead of the value in the arguments.
     pub(crate) drain: Option<Duration>,
     /// `ENGINE_END_SECONDS`: how long an engine without its worker takes to end.
     pub(crate) end: Duration,
@@ -20,7 +20,7 @@ pub(crate) struct Behaviour {
     pub(crate) fault: Option<Fault>,
     /// `HOSTNAME`, which is the pod's name.
     pub(crate) pod: String,
-    /// `ENGINE_REVISION`, by which a test tells one rollout from another.
+    /// `ENGINE_REVISION`, by which a test distinguishes rollouts.
     pub(crate) revision: String,
 }
 

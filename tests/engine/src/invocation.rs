@@ -1,5 +1,5 @@
-//! Which engine we are called as, read from the arguments alone, as AIInference renders them. Flags that matter to a
-//! real vLLM or TGI only are left alone, as are the user's; Triton refuses what it does not know.
+//! Which engine is played, read from the arguments alone, as AIInference renders them. Flags that matter to a real vLLM
+//! or TGI only are ignored, as are the user's; Triton refuses unknown ones.
 
 mod triton;
 

@@ -25,7 +25,7 @@ use crate::{
     repository, vllm,
 };
 
-/// As a shell says it of a program that SIGTERM ended.
+/// The exit code that a shell reports for a program ended by SIGTERM.
 const TERMINATED: u8 = 128 + 15;
 
 /// Lives until SIGTERM or a fault, and returns what the process ends with.

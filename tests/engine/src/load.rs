@@ -47,7 +47,7 @@ pub(crate) struct Args {
 /// Between two tries to get a first answer.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// If no answer comes in time, the load begins all the same, and tells so.
+/// If no answer comes in time, the load begins all the same.
 async fn until_answered(client: &Client, within: Duration) {
     let deadline = Instant::now() + within;
     while Instant::now() < deadline && client.send().await.is_err() {
@@ -55,7 +55,7 @@ async fn until_answered(client: &Client, within: Duration) {
     }
 }
 
-/// Ends with success whatever was counted: what is too many is for the test to say.
+/// Ends with success whatever was counted: the test decides what is too many.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Args { url, body, rate, seconds, keep_alive, timeout_seconds, first_answer_seconds } = args;
     let patience = Duration::from_secs((*timeout_seconds).into());

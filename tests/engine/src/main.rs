@@ -1,7 +1,7 @@
 //! `test-engine`: a small program that a node takes for an inference engine, and the load that such an engine gets.
 //!
 //! Called as AIInference calls vLLM, Triton or TGI, it behaves like that engine: it reads the model, warms up, is asked
-//! by probes, answers, and drains; or fails in the way that `ENGINE_FAULT` says. It must never be kinder than the real
+//! by probes, answers, and drains; or fails as `ENGINE_FAULT` selects. It must never be kinder than the real
 //! engines: what works only with it is no promise. `test-engine load` sends requests at fixed times and counts.
 
 #![forbid(unsafe_code)]
@@ -27,7 +27,7 @@ use invocation::Invocation;
 
 const USAGE: &str =
     "test-engine: called with the arguments of vLLM, Triton or TGI it behaves like that engine;
-called as `test-engine load --help` it tells how to put load on one";
+`test-engine load --help` describes how to put load on one";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -45,13 +45,13 @@ fn main() -> ExitCode {
         Some("load") => tokio.block_on(load::run(&load::Args::parse_from(&arguments))),
         _ => tokio.block_on(serve(&arguments)),
     };
-    // A model that is still being read must not keep us.
+    // A model that is still being read must not delay the end.
     tokio.shutdown_background();
     ended.unwrap_or_else(|error| failed(&error))
 }
 
 async fn serve(arguments: &[String]) -> anyhow::Result<ExitCode> {
-    let invocation = Invocation::parse(arguments).context("failed to tell which engine this is")?;
+    let invocation = Invocation::parse(arguments).context("failed to recognise the engine")?;
     let behaviour = Behaviour::parse(|name| std::env::var(name).ok())?;
     life::live(invocation, behaviour).await
 }

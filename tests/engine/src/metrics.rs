@@ -1,4 +1,4 @@
-//! Metrics under the names that scalers and dashboards know each engine by.
+//! Metrics under the names that scalers and dashboards expect of each engine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! Reads a model as an engine does, every byte, and says what it was: tests compare that with the store.
+//! Reads a model as an engine does, every byte, and reports what it read: tests compare that with the store.
 
 use std::{
     fs::{self, File},
@@ -17,7 +17,7 @@ pub(crate) struct Model {
     pub(crate) bytes: u64,
     /// Over a line `path\0sha256\n` of each file, by path.
     pub(crate) sha256: String,
-    /// Whether we could change it.
+    /// Whether it could be changed.
     pub(crate) writable: bool,
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn read(folder: &Path) -> anyhow::Result<Model> {
     Ok(Model { files, bytes, sha256: hex(all), writable: is_writable(folder) })
 }
 
-/// Only an attempt tells: rights do not know of a volume that is mounted read-only.
+/// Only an attempt shows it: permissions do not reflect a read-only mount.
 fn is_writable(folder: &Path) -> bool {
     let path = folder.join(".written-by-the-engine");
     File::create(&path).and_then(|_| fs::remove_file(&path)).is_ok()
@@ -66,7 +66,7 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<ModelFile>) -> anyhow::Re
     Ok(())
 }
 
-/// Size and digest of what was read, not of what the file system says.
+/// Size and digest of what was read, not of the metadata.
 fn hashed(path: &Path) -> io::Result<(u64, String)> {
     let mut file = File::open(path)?;
     let mut hash = Sha256::new();
@@ -100,7 +100,7 @@ mod tests {
         let model = read(folder.path()).unwrap();
         let files: Vec<_> = model.files.iter().map(|file| (file.path.as_str(), file.size)).collect();
         assert_eq!(files, [("1/weights", 0), ("config.json", 3)]);
-        // As `printf abc | sha256sum` says.
+        // The output of `printf abc | sha256sum`.
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!((model.files[1].sha256.as_str(), model.bytes), (abc, 3));
         let lines = format!("1/weights\0{}\nconfig.json\0{abc}\n", model.files[0].sha256);

@@ -85,6 +85,6 @@ async fn connection(stream: TcpStream, router: Router, closing: Closing, mut clo
 }
 
 async fn closed(close: &mut watch::Receiver<bool>) {
-    // An error says that the ports are gone, which closes them as well.
+    // An error means that the ports are gone, which closes them as well.
     let _ = close.wait_for(|close| *close).await;
 }

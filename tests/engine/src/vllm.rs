@@ -1,4 +1,4 @@
-//! How vLLM ends when it finds no model or cannot read it: lines of its log, whose last one does not say why.
+//! How vLLM ends when it finds no model or cannot read it: lines of its log, whose last one does not name the cause.
 
 use std::{
     fs::{self, File},
@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-/// What vLLM says about a folder without a model; `None` of one that it begins to load.
+/// vLLM's log for a folder without a model; `None` for one that it begins to load.
 pub(crate) fn no_model(folder: &Path) -> Option<Vec<String>> {
     let mut files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_model = files.any(|path| {
@@ -26,7 +26,7 @@ pub(crate) fn no_model(folder: &Path) -> Option<Vec<String>> {
     })
 }
 
-/// Why the weights cannot be read, as the first file that is wrong says by its first bytes.
+/// Why the weights cannot be read, by the first bytes of the first file that is wrong.
 pub(crate) fn broken(folder: &Path) -> Option<&'static str> {
     let mut files: Vec<_> =
         fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
@@ -50,7 +50,7 @@ fn header_fault(file: &Path) -> Option<&'static str> {
 /// What garbage in the place of a header is taken for.
 pub(crate) const TOO_LARGE: &str = "header too large";
 
-/// The end of the log of an engine that cannot read its weights: the cause, then what each process above it says.
+/// The end of the log of an engine that cannot read its weights: the cause, then the log of each process above it.
 pub(crate) fn end_of(why: &str) -> Vec<String> {
     /// As many as were seen; more than the last 2048 bytes of the log.
     const LINES: usize = 100;
@@ -76,11 +76,11 @@ mod tests {
     fn a_folder_without_a_configuration_is_no_model() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("model.safetensors"), "x").unwrap();
-        let said = no_model(folder.path()).unwrap().join("\n");
+        let log = no_model(folder.path()).unwrap().join("\n");
         let path = folder.path().display();
         assert!(
-            said.contains(&format!("Invalid repository ID or local directory specified: '{path}'")),
-            "{said}"
+            log.contains(&format!("Invalid repository ID or local directory specified: '{path}'")),
+            "{log}"
         );
         fs::write(folder.path().join("config.json"), "{}").unwrap();
         assert_eq!(no_model(folder.path()), None);

@@ -1,5 +1,5 @@
 //! `pause`: the first process of every pod on a real node of the local cluster. It holds the pod's namespaces, buries
-//! orphans where the pod shares its processes, and ends when it is told to. It does nothing else.
+//! orphans where the pod shares its processes, and ends at SIGTERM. It does nothing else.
 
 #![forbid(unsafe_code)]
 

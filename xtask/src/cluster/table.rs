@@ -1,6 +1,6 @@
 //! The custom resources as `kubectl get` shows them, refreshed until all are done.
 //!
-//! The API server makes the columns and `api::controllers` says what done is, so this file knows no kind.
+//! The API server makes the columns and `api::controllers` defines when an object is done, so this file names no kind.
 
 use std::{
     io::{IsTerminal as _, stdout},
@@ -101,18 +101,18 @@ impl Table {
                 let lasting = cells.iter().enumerate().filter(|&(at, _)| Some(at) != age);
                 Line {
                     text: padded.collect::<String>().trim_end().to_owned(),
-                    says: lasting.map(|(_, cell)| cell.clone()).collect(),
+                    content: lasting.map(|(_, cell)| cell.clone()).collect(),
                 }
             })
             .collect()
     }
 }
 
-/// A line of a table, and what it says apart from its age.
+/// A line of a table, and its cells without the age.
 #[derive(Debug, PartialEq)]
 struct Line {
     text: String,
-    says: Vec<String>,
+    content: Vec<String>,
 }
 
 fn shown(cell: &serde_json::Value) -> String {
@@ -129,13 +129,13 @@ struct Screen {
 }
 
 impl Screen {
-    /// On a terminal the table is drawn over the last one; elsewhere only lines that say something new are added.
+    /// On a terminal the table is drawn over the last one; elsewhere only lines with new content are added.
     fn show(&mut self, lines: Vec<Line>) {
         if self.in_place && !self.shown.is_empty() {
             print!("\x1b[{}A\x1b[J", self.shown.len());
         }
         for line in &lines {
-            let is_new = !self.shown.iter().any(|shown| shown.says == line.says);
+            let is_new = !self.shown.iter().any(|shown| shown.content == line.content);
             if self.in_place || is_new {
                 println!("{}", line.text);
             }

@@ -19,7 +19,7 @@ use crate::{
     steps::{build_programs, workspace},
 };
 
-/// What real nodes say of their GPUs; a product that simulated ones do not have, so that pods can choose.
+/// Product of the GPUs of real nodes; simulated ones have others, so that pods can choose.
 const REAL_PRODUCT: &str = "T4";
 
 /// A sample takes seconds; a run without a terminal must not wait for ever.
@@ -143,7 +143,7 @@ fn join(kubeconfig: &Path, kubernetes: Option<&Path>, runtime: &Runtime) -> anyh
     println!("\nnext:");
     println!("  export KUBECONFIG={}", kubeconfig.display());
     println!(
-        "  kubectl apply -f deploy/samples/aiinference.yaml   # its pods pull images and want GPUs of type A100"
+        "  kubectl apply -f deploy/samples/aiinference.yaml   # its pods pull images and request GPUs of product A100"
     );
     println!("  cargo xtask status         # the controllers, and the folder of their logs");
     println!("  cargo xtask down           # stops them; the cluster keeps what was installed");

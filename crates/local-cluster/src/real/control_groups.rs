@@ -1,8 +1,8 @@
-//! The control groups of a cluster's nodes: everything that runs in a node is in one of them, so they tell what is left
+//! The control groups of a cluster's nodes: everything that runs in a node is in one of them, so they show what is left
 //! of a node whose supervisor is gone.
 //!
-//! The machine's groups are others' too, and are in one hierarchy (version 2) or in one for each controller (version 1):
-//! in each, everything of ours is below one group.
+//! The machine's groups are others' too, and are in one hierarchy (version 2) or in one for each controller (version
+//! 1): in each, all groups of this crate are below one.
 
 use std::{
     fs, io,
@@ -18,7 +18,7 @@ use crate::{Error, Folder, Result};
 
 const MACHINE: &str = "/sys/fs/cgroup";
 /// Of all clusters.
-const OURS: &str = "local-cluster";
+const ROOT_GROUP: &str = "local-cluster";
 /// What is in a node and in no pod. In version 2, a group with groups below it has no processes of its own.
 const NODE_ITSELF: &str = "node";
 const PROCESSES: &str = "cgroup.procs";
@@ -33,12 +33,12 @@ const POLL: Duration = Duration::from_millis(20);
 /// How often a path is begun anew when another cluster, which ends, removes a part of it.
 const ATTEMPTS: u32 = 20;
 
-/// The group of a node, as its kubelet wants it told.
+/// The group of a node, in the form of the kubelet's setting.
 pub(crate) fn name(folder: &Folder, node: &str) -> String {
-    format!("/{OURS}/{}/{node}", of_cluster(folder))
+    format!("/{ROOT_GROUP}/{}/{node}", of_cluster(folder))
 }
 
-/// Clusters of one name are told apart by their folders.
+/// Clusters of one name differ by their folders.
 fn of_cluster(folder: &Folder) -> String {
     let digest = Sha256::digest(folder.root().as_os_str().as_encoded_bytes());
     let digest: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
@@ -49,7 +49,7 @@ fn of_cluster(folder: &Folder) -> String {
 pub(crate) fn enter(folder: &Folder, node: &str) -> Result<()> {
     let cluster = of_cluster(folder);
     for hierarchy in hierarchies() {
-        let node = make(&hierarchy, &[OURS, &cluster, node])?;
+        let node = make(&hierarchy, &[ROOT_GROUP, &cluster, node])?;
         let itself = make(&node, &[NODE_ITSELF])?;
         let processes = itself.join(PROCESSES);
         let pid = std::process::id().to_string();
@@ -117,8 +117,8 @@ pub(crate) fn clear_cluster(folder: &Folder, within: Duration) -> Result<()> {
 fn clear(groups: PathBuf, within: Duration) -> Result<()> {
     let began = Instant::now();
     for hierarchy in hierarchies() {
-        let ours = hierarchy.join(OURS);
-        let group = ours.join(&groups);
+        let root = hierarchy.join(ROOT_GROUP);
+        let group = root.join(&groups);
         loop {
             kill_all(&group);
             remove_tree(&group);
@@ -131,7 +131,7 @@ fn clear(groups: PathBuf, within: Duration) -> Result<()> {
             sleep(POLL);
         }
         // The last cluster takes it along.
-        let _ = fs::remove_dir(ours);
+        let _ = fs::remove_dir(root);
     }
     Ok(())
 }
@@ -148,7 +148,7 @@ fn kill_all(group: &Path) {
     }
 }
 
-/// A group is a folder of files that nobody can remove, and need not. One that is in use stays.
+/// The files of a group cannot be removed, only its folder can. A group that is in use stays.
 fn remove_tree(group: &Path) {
     for below in folders(group) {
         remove_tree(&below);
@@ -156,7 +156,7 @@ fn remove_tree(group: &Path) {
     let _ = fs::remove_dir(group);
 }
 
-/// Where the machine has its groups: a file says which version a folder is.
+/// Where the machine has its groups: a file shows which version a folder is.
 fn hierarchies() -> Vec<PathBuf> {
     let machine = PathBuf::from(MACHINE);
     if machine.join("cgroup.controllers").exists() {

@@ -13,7 +13,7 @@ use crate::{
 
 use super::network;
 
-/// Makes the network that this process was started in the hub's, says so, and stays.
+/// Makes the network that this process was started in the hub's, records it, and stays.
 pub fn run(root: &Path) -> Result<std::convert::Infallible> {
     let folder = Folder::at(root.to_owned());
     let made = network::ip(&network::make_hub()).and_then(|()| network::allow_forwarding());

@@ -1,4 +1,4 @@
-//! Images for real nodes: put into the cluster's own registry, from which nodes take whatever image, by whatever name.
+//! Images for real nodes: put into the cluster's own registry, from which nodes pull every image, under any name.
 
 use std::{
     io,

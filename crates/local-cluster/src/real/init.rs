@@ -43,7 +43,7 @@ pub fn run(root: &Path, index: u32) -> Result<std::convert::Infallible> {
     node.keep()
 }
 
-/// Mounts that end with us: memory at `/run`, so that nothing of an earlier life is there, and in it our own folder.
+/// Mounts that end with this process: memory at `/run`, empty at each start, and in it the folder of the cluster.
 fn own_view(folder: &Folder, name: &str) -> io::Result<()> {
     let own = folder.node(name);
     fs::create_dir_all(&own)?;
@@ -92,7 +92,7 @@ impl Node {
         Ok(())
     }
 
-    /// What is no program of ours has lost its parent, and nobody else will ever ask how it ended.
+    /// A process that this one did not start has lost its parent, and is reaped here alone.
     fn keep(mut self) -> Result<std::convert::Infallible> {
         loop {
             let ended = namespaces::wait_for_any_child()

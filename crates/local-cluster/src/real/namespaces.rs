@@ -1,4 +1,4 @@
-//! The few system calls that real nodes need. Elsewhere than on Linux each of them fails and says so.
+//! The few system calls that real nodes need. On other systems than Linux each of them is an error.
 
 use std::{io, path::Path};
 
@@ -56,7 +56,7 @@ pub(crate) fn set_host_name(name: &str) -> io::Result<()> {
     Ok(rustix::system::sethostname(name.as_bytes())?)
 }
 
-/// Waits until any child ends, also one that was left to us by another process; its pid.
+/// Waits until any child ends, also one that was inherited from another process; its pid.
 #[cfg(target_os = "linux")]
 pub(crate) fn wait_for_any_child() -> io::Result<Option<u32>> {
     use rustix::process::{WaitOptions, wait};

@@ -21,7 +21,7 @@ pub fn run(root: &Path, index: u32) -> Error {
     }
     let own_program = match std::env::current_exe() {
         Ok(path) => path,
-        Err(error) => return Error::io("find", "our own program")(error),
+        Err(error) => return Error::io("find", "the running program")(error),
     };
     let failed = Command::new("unshare")
         .args(["--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child=SIGKILL", "--mount-proc"])

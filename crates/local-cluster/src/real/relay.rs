@@ -49,7 +49,7 @@ async fn pass_on(listener: std::net::TcpListener, to: SocketAddr) -> io::Result<
     }
 }
 
-/// One connection, to its end; that it breaks is seen by both sides, as without us.
+/// One connection, to its end; a break is seen by both sides, as without the relay.
 async fn connect(mut outside: TcpStream, to: SocketAddr) -> io::Result<()> {
     let mut inside = timeout(CONNECTS_WITHIN, TcpStream::connect(to)).await??;
     for stream in [&outside, &inside] {

@@ -1,4 +1,4 @@
-//! What the programs of a node are told: their command lines and configuration files, and why they say what they say.
+//! The command lines and configuration files of a node's programs, and the reason of each setting.
 
 use std::{
     fs,
@@ -70,7 +70,7 @@ impl<'a> Settings<'a> {
         for (path, text) in [
             (self.at("containerd.toml"), self.containerd_settings()),
             (self.at("cni/pods.conflist"), self.pod_network().to_string()),
-            // Whatever an image is called, it comes from the cluster's own registry.
+            // Every image comes from the cluster's own registry, under any name.
             (self.at("registries/_default/hosts.toml"), mirror),
             (self.at("kubelet.json"), self.kubelet_settings().to_string()),
             (self.at("resolv.conf"), names),
@@ -220,7 +220,7 @@ disabled_plugins = [
             // Machines of version 1 are few, but there are.
             "failCgroupV1": false,
             "failSwapOn": false,
-            // The disk is the machine's, and not ours to tidy.
+            // The disk belongs to the machine; nothing is deleted to free space.
             "evictionHard": {},
             "imageGCHighThresholdPercent": 100,
             "localStorageCapacityIsolation": false,
@@ -238,7 +238,7 @@ disabled_plugins = [
             "clientConnection": { "kubeconfig": self.credentials.kubeconfig("kube-proxy") },
             "clusterCIDR": PODS,
             "hostnameOverride": self.name,
-            // Limits of the machine's connection table, which is not ours to change.
+            // Limits of the machine's connection table, which must not change.
             "conntrack": {
                 "maxPerCore": 0,
                 "min": 0,

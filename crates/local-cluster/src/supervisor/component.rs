@@ -1,4 +1,4 @@
-//! One process that is kept running, and the task that keeps it. It does not know what the process does.
+//! One process that is kept running, and the task that keeps it. It is independent of what the process does.
 
 use std::{
     ffi::OsStr,
@@ -35,7 +35,7 @@ const HEALTHY_AFTER: Duration = Duration::from_secs(30);
 /// What every program may expect to be set.
 const INHERITED: [&str; 3] = ["HOME", "PATH", "TMPDIR"];
 
-/// The flag by which our controllers learn where to serve health and metrics.
+/// The flag of the controllers for the address of health and metrics.
 const ADMIN_ADDRESS: &str = "--admin-address";
 
 pub(super) struct Setting {
@@ -73,7 +73,7 @@ pub(super) struct Observed {
     pub(super) state: ComponentState,
     pub(super) pid: Option<u32>,
     pub(super) restarts: u32,
-    /// How it ended last, by itself or because it was told to.
+    /// How it ended last, by itself or on request.
     pub(super) last_exit: Option<String>,
     admin_address: Option<String>,
 }
@@ -113,7 +113,7 @@ impl Component {
         }
     }
 
-    /// Whether it is one of ours, which want time to finish what they do.
+    /// Whether it is a controller, which needs time to finish its work.
     pub(super) fn is_controller(&self) -> bool {
         self.observed.borrow().admin_address.is_some()
     }
@@ -270,7 +270,7 @@ impl Keeper {
             .stdin(Stdio::null())
             .stdout(open()?)
             .stderr(open()?)
-            // A signal to our group is for us; we end the parts in order.
+            // A signal to the supervisor's group must not reach it: the supervisor ends its components in order.
             .process_group(0)
             .spawn()
             .map_err(Error::io("start", &program))?;
@@ -405,7 +405,7 @@ async fn end_now(child: &mut Child) {
 }
 
 fn signal(child: &Child, signal: Signal) {
-    // The pid is still ours: a child keeps it until it is waited for, and then `id` is `None`.
+    // The pid is still that of the child: it is kept until the child is waited for, and then `id` is `None`.
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
     if let Some(pid) = pid {
         let _ = rustix::process::kill_process(pid, signal);

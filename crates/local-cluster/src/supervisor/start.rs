@@ -111,12 +111,12 @@ async fn in_order(supervisor: &Supervisor) -> Result<()> {
 async fn reach_existing(folder: &Folder, kubeconfig: &Path) -> Result<()> {
     let server = credentials::adopt(folder, kubeconfig)?;
     let client = admin_client(folder).await?;
-    // Whoever may log in may ask for it.
+    // Every user who can log in may request it.
     client.apiserver_version().await.map_err(Error::api("reach", server))?;
     Ok(())
 }
 
-/// The network of real nodes, once the hub says that it is there.
+/// The network of real nodes, once the hub has made it.
 async fn hub_ready(folder: &Folder) -> Result<PathBuf> {
     loop {
         match hub::network(folder) {
@@ -133,7 +133,7 @@ async fn real_nodes(supervisor: &Supervisor, client: &Client, real: &RealNodes) 
     supervisor.start_in_hub(REGISTRY, move || Ok(registry.clone()));
     for index in 0..real.count {
         let node = command_lines::node(folder, launcher, index);
-        // Whoever stops a node wants it dead.
+        // A node that is stopped is meant to die at once.
         supervisor.start_with_grace(&node_name(index), Duration::ZERO, move || Ok(node.clone()));
         let advertised = tokio::spawn(gpus::advertise(client.clone(), node_name(index), real.gpus));
         if let Some(node) = supervisor.components().get_mut(&node_name(index)) {
@@ -157,7 +157,7 @@ async fn pause_image(folder: &Folder, real: &RealNodes) -> Result<()> {
     spawn_blocking(push).await.map_err(|error| Error::invalid("load image", PAUSE, error))?
 }
 
-/// A node is ready when its kubelet says so and pods can have its GPUs.
+/// A node is ready when its kubelet reports it and its GPUs can be allocated.
 async fn real_nodes_ready(client: &Client, real: &RealNodes) -> Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
     let count = real.gpus.to_string();
@@ -194,7 +194,7 @@ async fn nodes_and_controllers_ready(client: &Client, pool: &NodePool) -> Result
     Ok(())
 }
 
-/// Does the work, unless a component ends meanwhile: then its last words are the error.
+/// Does the work, unless a component ends meanwhile: then the end of its log is the error.
 async fn unless_one_ends<T>(supervisor: &Supervisor, work: impl Future<Output = Result<T>>) -> Result<T> {
     let ended = {
         let components = supervisor.components();
@@ -205,7 +205,7 @@ async fn unless_one_ends<T>(supervisor: &Supervisor, work: impl Future<Output = 
                 async move {
                     loop {
                         let seen = observed.borrow_and_update().clone();
-                        // What was told to end may do so.
+                        // A component that was stopped on request is no failure.
                         let ended = seen.state == ComponentState::BackingOff || seen.restarts > 0;
                         if let (true, Some(exit)) = (ended, seen.last_exit) {
                             let tail = tail(&log, LINES_SHOWN);

@@ -16,7 +16,7 @@ use super::lock;
 use crate::{Error, Result, process::output_within};
 
 /// A program that prints its version does nothing else; on a busy machine its start alone may take seconds.
-const SAYS_WITHIN: Duration = Duration::from_secs(20);
+const PRINTS_WITHIN: Duration = Duration::from_secs(20);
 
 /// A semantic version without what follows the patch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,8 +58,8 @@ impl Display for Version {
 pub(super) fn version(program: &Path) -> Result<Version> {
     let is_kubectl = program.file_name().is_some_and(|name| name == "kubectl");
     let args: &[&str] = if is_kubectl { &["version", "--client"] } else { &["--version"] };
-    let output =
-        output_within(Command::new(program).args(args), SAYS_WITHIN).map_err(Error::io("start", program))?;
+    let output = output_within(Command::new(program).args(args), PRINTS_WITHIN)
+        .map_err(Error::io("start", program))?;
     let text = String::from_utf8_lossy(&output.stdout);
     Version::in_text(&text).ok_or_else(|| {
         let asked = format!("{} {}", program.display(), args.join(" "));
@@ -80,7 +80,7 @@ pub(super) fn link(cache: &Path, programs: &[PathBuf]) -> Result<PathBuf> {
     let _lock = lock(cache)?;
     for program in programs {
         let place = folder.join(program.file_name().unwrap_or_default());
-        // The name of the folder says where each link leads.
+        // The name of the folder depends on the target of each link.
         if !place.is_symlink() {
             symlink(program, &place).map_err(Error::io("create", &place))?;
         }

@@ -58,8 +58,8 @@ impl Go {
         mut tick: impl FnMut(),
     ) -> Result<()> {
         let program = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let said: PathBuf = source.join(format!("{program}.log"));
-        let log = File::create(&said).map_err(Error::io("create", &said))?;
+        let output_file: PathBuf = source.join(format!("{program}.log"));
+        let log = File::create(&output_file).map_err(Error::io("create", &output_file))?;
         let mut build = Command::new("go")
             .arg("build")
             .args(flags)
@@ -88,8 +88,8 @@ impl Go {
         if exit.success() {
             return Ok(());
         }
-        let mut output = tail(&said, LINES_SHOWN);
-        if fs::metadata(&said).is_ok_and(|said| said.len() == 0) {
+        let mut output = tail(&output_file, LINES_SHOWN);
+        if fs::metadata(&output_file).is_ok_and(|metadata| metadata.len() == 0) {
             output = format!("nothing ({exit})");
         }
         Err(Error::Build { program, output })

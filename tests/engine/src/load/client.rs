@@ -40,7 +40,7 @@ impl FromStr for Target {
     }
 }
 
-/// Why a request failed, in the words of the report.
+/// Why a request failed, as the report names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     Unresolved,
@@ -65,7 +65,7 @@ impl Failure {
     }
 }
 
-/// What the test engine says of itself in each answer; others say nothing.
+/// The identity of a test engine, which is in each of its answers; empty for other servers.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Answer {
@@ -105,7 +105,7 @@ impl Client {
     async fn answered(&self) -> Result<Answer, Failure> {
         if let Some(kept) = self.kept() {
             match self.ask(kept).await {
-                // Closed by the server while it waited, or together with our request: of an answer nothing has come.
+                // Closed by the server while it waited, or as the request was sent: no part of an answer has come.
                 Err(Failure::Reset) => {
                     let answer = self.ask(self.connect().await?).await?;
                     return Ok(Answer { reconnected: true, ..answer });
@@ -116,7 +116,7 @@ impl Client {
         self.ask(self.connect().await?).await
     }
 
-    /// A kept connection that is still open, as far as we know.
+    /// A kept connection that has not been seen to close.
     fn kept(&self) -> Option<Connection> {
         let mut kept = self.kept.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|connection| connection.sender.is_ready());
@@ -130,7 +130,7 @@ impl Client {
         let (sender, connection) =
             handshake(TokioIo::new(stream)).await.map_err(|error| connection_failure(&error))?;
         let driver = tokio::spawn(async move {
-            // What goes wrong here is told to the request, if there is one.
+            // The request fails with the same error, if there is one.
             let _ = connection.await;
         });
         Ok(Connection { sender, _driver: AbortOnDropHandle::new(driver) })

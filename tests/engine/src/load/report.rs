@@ -15,8 +15,8 @@ pub(super) struct Outcome {
     pub(super) answer: Result<Answer, Failure>,
 }
 
-/// How many failures are told with their times.
-const TOLD: usize = 10;
+/// How many failures are listed with their times.
+const LISTED_FAILURES: usize = 10;
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
@@ -34,13 +34,13 @@ pub(super) struct Report {
     latest_start_ms: f64,
     by_pod: BTreeMap<String, u64>,
     by_revision: BTreeMap<String, u64>,
-    first_failures: Vec<Told>,
+    first_failures: Vec<ListedFailure>,
     #[serde(skip)]
     took: Vec<Duration>,
 }
 
 #[derive(Debug, Serialize)]
-struct Told {
+struct ListedFailure {
     second: f64,
     kind: String,
 }
@@ -64,7 +64,7 @@ impl Report {
             Err(failure) => {
                 self.failed += 1;
                 *self.failures.entry(failure.kind()).or_default() += 1;
-                self.first_failures.push(Told { second: due.as_secs_f64(), kind: failure.kind() });
+                self.first_failures.push(ListedFailure { second: due.as_secs_f64(), kind: failure.kind() });
             }
         }
     }
@@ -76,7 +76,7 @@ impl Report {
         self.max_ms = milliseconds(share(&self.took, 100));
         // They came in the order of their ends.
         self.first_failures.sort_by(|one, other| one.second.total_cmp(&other.second));
-        self.first_failures.truncate(TOLD);
+        self.first_failures.truncate(LISTED_FAILURES);
         self
     }
 }
@@ -114,7 +114,7 @@ mod tests {
         let report = report.finished();
         assert_eq!((report.sent, report.failed, report.succeeded), (12, 12, 0));
         assert_eq!((report.failures["refused"], report.failures["timeout"]), (1, 11));
-        let told: Vec<f64> = report.first_failures.iter().map(|told| told.second).collect();
-        assert_eq!(told, (0..10).map(f64::from).collect::<Vec<_>>());
+        let seconds: Vec<f64> = report.first_failures.iter().map(|failure| failure.second).collect();
+        assert_eq!(seconds, (0..10).map(f64::from).collect::<Vec<_>>());
     }
 }

@@ -1,4 +1,4 @@
-//! An engine that was told to fail fails in that way and in no other.
+//! An engine that is made to fail fails in that way and in no other.
 
 use crate::scene::{Engine, MODEL, VLLM, ask, status, until};
 

@@ -64,9 +64,9 @@ fn an_answer_tells_who_gave_it_and_another_model_does_not_exist() {
     let engine = Engine::start(VLLM, &[]);
     let port = engine.ready();
     let answer = ask(port, "POST /v1/completions", r#"{"model":"llama"}"#).unwrap();
-    let told = answer.json();
+    let reported = answer.json();
     assert_eq!(
-        (&told["pod"], &told["revision"], &told["model"]),
+        (&reported["pod"], &reported["revision"], &reported["model"]),
         (&json!("llama-0"), &json!("1"), &json!("llama"))
     );
     assert_eq!(ask(port, "POST /v1/completions", r#"{"model":"other"}"#).unwrap().status, 404);
@@ -78,7 +78,7 @@ fn a_test_can_compare_the_bytes_that_were_read() {
     let engine = Engine::start(VLLM, &[]);
     let port = engine.ready();
     let model = ask(port, "GET /model", "").unwrap().json();
-    // As `printf abc | sha256sum` says.
+    // The output of `printf abc | sha256sum`.
     let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     assert_eq!(model["files"][1], json!({ "path": "llama/1/weights", "size": 3, "sha256": abc }));
     assert_eq!(model["bytes"], json!(5));

@@ -70,8 +70,8 @@ fn a_status_that_is_no_success_is_a_failure_of_that_kind() {
 }
 
 #[test]
-fn nobody_there_and_nobody_who_answers_are_two_kinds() {
-    // Nobody accepts: the system does, and then nothing comes.
+fn no_listener_and_no_answer_are_two_kinds() {
+    // The system accepts connections, and no answer comes.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     assert_eq!(load(port, &["--timeout-seconds", "1"])["failures"], json!({ "timeout": 20 }));

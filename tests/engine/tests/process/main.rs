@@ -1,4 +1,4 @@
-//! The real program on loopback: an engine that is started, probed, asked, told to fail and stopped; and load on it.
+//! The real program on loopback: an engine that is started, probed, asked, made to fail and stopped; and load on it.
 
 #![cfg(test)]
 

@@ -45,7 +45,7 @@ impl Answer {
 }
 
 impl Engine {
-    /// Called as the line says, with a model in the place of `/models`.
+    /// Called with this command line, with a model in the place of `/models`.
     pub(crate) fn start(line: &str, environment: &[(&str, &str)]) -> Self {
         Self::start_with(MODEL, line, environment)
     }
@@ -218,7 +218,7 @@ impl Kept {
     }
 }
 
-/// For what cannot be watched: the process answers when it is asked, and tells of nothing by itself.
+/// For what cannot be watched: the process answers requests and sends nothing by itself.
 pub(crate) fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
