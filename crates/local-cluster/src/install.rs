@@ -1,4 +1,4 @@
-//! Putting files into a cluster with server-side apply: CRDs, roles, samples. It knows no kind of this project.
+//! Putting files into a cluster with server-side apply: CRDs, roles, samples. It depends on no kind of this project.
 
 use std::{
     collections::HashMap,

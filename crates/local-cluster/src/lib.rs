@@ -10,7 +10,7 @@
 //! [`real`] nodes run containers beside them. For a cluster that exists ([`ClusterSpec::existing`]) the supervisor holds
 //! controllers alone.
 //!
-//! This crate knows no custom kind: CRDs, roles and samples are files that it is given. It contains how controllers are
+//! This crate depends on no custom kind: CRDs, roles and samples are files that it is given. It contains how controllers are
 //! deployed and started ([`Controller`]), and the stages of the simulation name the containers of their pods. Without
 //! real nodes it needs no root and keeps nothing outside its cache and state folders; real nodes also have control
 //! groups, which end with them. Nothing that runs in a user's cluster may depend on it.

@@ -1,8 +1,8 @@
 //! The programs of a cluster, and the services that tests run beside it: built from Go modules, once per version, into
 //! the user's cache folder.
 //!
-//! `tools/<group>/go.mod` says which modules and versions; the project has no Go code. Only the
-//! listed packages are built: a kubelet that is not needed takes minutes.
+//! `tools/<group>/go.mod` lists modules and versions; the project has no Go code. Only the listed packages are built: a
+//! kubelet that is not needed takes minutes.
 
 mod given;
 mod go;

@@ -24,7 +24,7 @@ const TAIL: f64 = 0.14;
 const STEPS: [u32; 6] = [5, 10, 20, 30, 60, 120];
 const MOST_TICKS: f64 = 12.0;
 
-/// What a bar says.
+/// The meaning of a bar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tone {
     Serves,

@@ -1,4 +1,4 @@
-//! What a demo observed, as a file and as lines of text. It does not know how it was observed.
+//! What a demo observed, as a file and as lines of text. It does not depend on how it was observed.
 
 use std::fmt::{self, Display};
 
@@ -14,7 +14,7 @@ pub(crate) struct Record {
     pub(crate) node: String,
     /// Of the AIInference.
     pub(crate) node_failure_seconds: i32,
-    /// How long pods tolerate an unreachable node unless they say otherwise.
+    /// How long pods tolerate an unreachable node by default.
     pub(crate) toleration_seconds: u64,
     /// In the order in which they were observed.
     pub(crate) events: Vec<Event>,
@@ -86,10 +86,10 @@ impl Display for Workload {
 /// A line of the timeline. It names the node that dies, which the event does not.
 pub(crate) fn line(event: &Event, dies: &str) -> String {
     let Event { second, what } = event;
-    format!("{second:7.1} s  {}", said(what, dies))
+    format!("{second:7.1} s  {}", description(what, dies))
 }
 
-fn said(what: &What, dies: &str) -> String {
+fn description(what: &What, dies: &str) -> String {
     match what {
         What::NodeDies => format!("node {dies} dies: no heartbeat, and its pods stand still"),
         What::NodeNotReady { reason } => format!("node {dies} is not Ready any more ({reason})"),
