@@ -330,15 +330,15 @@ pub struct ModelStore {
     #[schemars(extend("default" = "Auto"))]
     pub addressing: Addressing,
 
-    /// Secret with the certificate of the authority (key `ca.crt`, PEM) that signed the store's certificate. Default: the
-    /// public authorities.
+    /// Secret with certificates (key `ca.crt`, PEM) of authorities that are trusted beside the public ones. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
     pub ca_secret_name: Option<String>,
 
     /// Digest of the model's SHA256SUMS file, `sha256:` and 64 hexadecimal digits in lower case. A store that holds
-    /// another model is refused with reason ChecksumMismatch. Default: none, the SHA256SUMS of the store is trusted.
+    /// another model is refused with reason ChecksumMismatch. Needs an s3:// source. Default: none, the SHA256SUMS of the
+    /// store is trusted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 71))]
     #[x_kube(validation = rules::sha256_digest())]
@@ -355,6 +355,17 @@ pub enum Addressing {
 }
 
 impl Addressing {
+    pub const ALL: [Addressing; 3] = [Addressing::Auto, Addressing::Path, Addressing::VirtualHosted];
+
+    /// The value of the loader's option.
+    pub fn as_option(self) -> &'static str {
+        match self {
+            Addressing::Auto => "auto",
+            Addressing::Path => "path",
+            Addressing::VirtualHosted => "virtual-hosted",
+        }
+    }
+
     fn is_auto(&self) -> bool {
         *self == Addressing::Auto
     }

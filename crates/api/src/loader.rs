@@ -9,8 +9,11 @@ use crate::reasons;
 
 /// Names of the options that controllers give, without their dashes.
 pub mod options {
+    pub const ADDRESSING: &str = "addressing";
+    pub const CA_FILE: &str = "ca-file";
     pub const ENGINE: &str = "engine";
     pub const INSTALL: &str = "install";
+    pub const MANIFEST_DIGEST: &str = "manifest-digest";
     pub const NO_SYNC: &str = "no-sync";
     pub const ROOT: &str = "root";
     pub const SIZE_LIMIT: &str = "size-limit";

@@ -2,7 +2,10 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use api::loader::{self, PATIENCE, STALL, TIMEOUT, options};
+use api::{
+    aiinference::Addressing,
+    loader::{self, PATIENCE, STALL, TIMEOUT, options},
+};
 use clap::{Args, Parser, Subcommand};
 use quantity::Bytes;
 
@@ -109,6 +112,14 @@ pub(crate) struct Options {
     #[arg(long, global = true, env = "TRANSFER_PROGRESS_SECONDS", default_value_t = 10,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) progress_seconds: u64,
+    /// How requests name the bucket: path, virtual-hosted, or auto, which is virtual-hosted for AWS S3, Alibaba Cloud OSS
+    /// and Tencent Cloud COS, and path for any other endpoint
+    #[arg(long = options::ADDRESSING, global = true, env = "TRANSFER_ADDRESSING", value_name = "STYLE",
+          default_value = Addressing::Auto.as_option(), value_parser = addressing)]
+    pub(crate) addressing: Addressing,
+    /// PEM file with certificate authorities that are trusted beside those of the system
+    #[arg(long = options::CA_FILE, global = true, env = "TRANSFER_CA_FILE", value_name = "FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
     /// Where the reason of a failure goes, if the file exists
     #[arg(long, global = true, default_value = "/dev/termination-log")]
     pub(crate) termination_log: PathBuf,
@@ -123,6 +134,14 @@ impl Options {
     pub(crate) fn progress(&self) -> Duration {
         Duration::from_secs(self.progress_seconds)
     }
+}
+
+fn addressing(text: &str) -> Result<Addressing, String> {
+    let known = Addressing::ALL.into_iter().find(|one| one.as_option() == text);
+    known.ok_or_else(|| {
+        let known = Addressing::ALL.map(Addressing::as_option).join(", ");
+        format!("{text:?} is no addressing style: write one of {known}")
+    })
 }
 
 fn whole_bytes(text: &str) -> Result<u64, String> {

@@ -1,11 +1,16 @@
-//! The object store: one bucket, reached as the environment says, and what its answers mean for the next request.
+//! The object store: one bucket, as the environment and the options name it, and what its answers mean for the next
+//! request.
 //!
-//! object_store signs, sends and parses; it never retries here, since only we know what came and for how long.
+//! object_store signs, sends and parses. It must not retry: how long a request may fail depends on what the others got.
 
 mod answers;
+mod credentials;
+mod endpoint;
 mod http;
 
 use std::{
+    fs,
+    path::Path as FilePath,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -19,6 +24,7 @@ use object_store::{
     aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey},
     path::Path,
 };
+use reqwest::Certificate;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
 
@@ -31,10 +37,12 @@ use crate::{
     location::Location,
     retry::Backoff,
 };
+use credentials::{Identity, OfPod};
+use endpoint::{endpoint, token_service, without_password};
 
-/// Connections beyond this many are opened and closed again; as many as there are requests at once.
-const IDLE_CONNECTIONS: usize = 32;
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// Models have tens to thousands of files. What a listing holds in memory is bounded by this number.
+pub(crate) const MOST_OBJECTS: usize = 50_000;
+const DEFAULT_REGION: &str = "us-east-1";
 
 /// One bucket.
 #[derive(Clone, Debug)]
@@ -42,10 +50,12 @@ pub(crate) struct Store {
     pub(crate) s3: Arc<AmazonS3>,
     /// For messages: `s3://models at http://minio:9000`.
     name: String,
+    region: String,
+    identity: Identity,
     patience: Duration,
-    /// When the store last gave us a byte, on any connection.
+    /// When the store last sent a byte, on any connection.
     progress: Arc<Mutex<Instant>>,
-    /// Whether it ever gave a good answer.
+    /// Whether it has ever given a good answer.
     answered: Arc<AtomicBool>,
     complaints: Arc<Complaints>,
 }
@@ -56,41 +66,45 @@ impl Store {
         let stall = Duration::from_secs(options.stall_seconds);
         let environment = AmazonS3Builder::from_env();
         let setting = |key| environment.get_config_value(&key).filter(|value| !value.is_empty());
-        let endpoint = setting(AmazonS3ConfigKey::S3Endpoint).or(setting(AmazonS3ConfigKey::Endpoint));
-        let has_credentials = [
-            AmazonS3ConfigKey::AccessKeyId,
-            AmazonS3ConfigKey::SecretAccessKey,
-            AmazonS3ConfigKey::WebIdentityTokenFile,
-            AmazonS3ConfigKey::ContainerCredentialsRelativeUri,
-            AmazonS3ConfigKey::ContainerCredentialsFullUri,
-        ]
-        .into_iter()
-        .any(|key| setting(key).is_some());
-        let answered = Arc::<AtomicBool>::default();
-        let client = ClientOptions::new()
-            .with_allow_http(endpoint.as_deref().is_some_and(|endpoint| endpoint.starts_with("http://")))
-            .with_connect_timeout(CONNECT_WITHIN)
-            // Ours are per answer and per byte: a model may take hours.
-            .with_timeout_disabled()
-            .with_http1_only()
-            .with_pool_max_idle_per_host(IDLE_CONNECTIONS);
-        let s3 = environment
+        let given = setting(AmazonS3ConfigKey::S3Endpoint).or(setting(AmazonS3ConfigKey::Endpoint));
+        let region = setting(AmazonS3ConfigKey::Region).unwrap_or_else(|| DEFAULT_REGION.to_owned());
+        let at = endpoint(&location.bucket, &region, given.as_deref(), options.addressing)
+            .map_err(|error| Fault::new(Cause::Usage, error.to_string()))?;
+        let token_service = setting(AmazonS3ConfigKey::StsEndpoint).unwrap_or_else(|| token_service(&region));
+        let identity =
+            Identity::of(setting).map_err(|half| Fault::new(Cause::Unauthorized, half.to_string()))?;
+        let authorities = options.ca_file.as_deref().map_or(Ok(Vec::new()), authorities)?;
+
+        let name = format!("s3://{} at {}", location.bucket, without_password(&at.url));
+        let builder = environment
             .with_bucket_name(&location.bucket)
-            .with_virtual_hosted_style_request(false)
-            // A public bucket; asking the machine for its own credentials would lend them to whoever names a model.
-            .with_skip_signature(!has_credentials)
+            .with_region(&region)
+            .with_virtual_hosted_style_request(at.is_virtual_hosted)
+            .with_config(AmazonS3ConfigKey::S3Endpoint, &at.url)
+            .with_config(AmazonS3ConfigKey::StsEndpoint, token_service)
+            // A public bucket; the machine's own credentials would serve any user who names a model.
+            .with_skip_signature(identity == Identity::Anonymous)
             .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
-            .with_client_options(client)
-            .with_http_connector(http::Connector::new(stall, Arc::clone(&answered)))
-            .build()
-            .map_err(|error| Fault::new(Cause::Usage, answers::innermost(&error)))?;
-        let name = match endpoint {
-            Some(endpoint) => format!("s3://{} at {}", location.bucket, without_password(&endpoint)),
-            None => format!("s3://{}", location.bucket),
+            .with_client_options(ClientOptions::new().with_allow_http(at.url.starts_with("http://")));
+        let build = |builder: AmazonS3Builder, answered: &Arc<AtomicBool>| {
+            let connector = http::Connector::new(stall, Arc::clone(answered), authorities.clone());
+            let built = builder.with_http_connector(connector).build();
+            built.map_err(|error| Fault::new(Cause::Usage, answers::innermost(&error)))
+        };
+        let answered = Arc::<AtomicBool>::default();
+        let s3 = match identity {
+            Identity::Pod => {
+                // An answer of the token service is none of the store.
+                let of_pod = build(builder.clone(), &Arc::default())?.credentials().clone();
+                build(builder.with_credentials(Arc::new(OfPod(of_pod))), &answered)?
+            }
+            Identity::Keys | Identity::Anonymous => build(builder, &answered)?,
         };
         Ok(Self {
             s3: Arc::new(s3),
             name,
+            region,
+            identity,
             patience: options.patience(),
             progress: Arc::new(Mutex::new(Instant::now())),
             answered,
@@ -102,8 +116,15 @@ impl Store {
     pub(crate) async fn list(&self, folder: &str) -> Result<Vec<ObjectMeta>, Fault> {
         let folder = Path::parse(folder).map_err(|error| Fault::new(Cause::Usage, error.to_string()))?;
         self.retried("list", || async {
-            let listed: Result<Vec<ObjectMeta>, _> = self.s3.list(Some(&folder)).try_collect().await;
-            listed.map_err(|error| Trouble::of(&error))
+            let mut objects = Vec::new();
+            let mut listed = self.s3.list(Some(&folder));
+            while let Some(object) = listed.try_next().await.map_err(|error| Trouble::of(&error))? {
+                if objects.len() == MOST_OBJECTS {
+                    return Err(Trouble::TooManyObjects);
+                }
+                objects.push(object);
+            }
+            Ok(objects)
         })
         .await
     }
@@ -152,7 +173,7 @@ impl Store {
         Fault::new(Cause::Unreachable, format!("{store} has not answered for {seconds} s ({why})"))
     }
 
-    /// Bytes came: the store lives.
+    /// The store has sent bytes: it lives.
     pub(crate) fn progressed(&self) {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
@@ -182,60 +203,103 @@ impl Attempts<'_> {
         self.backoff.reset();
     }
 
-    /// Waits before the next attempt, or says why there is none.
+    /// Waits before the next attempt, or returns why there is none.
     pub(crate) async fn failed(&mut self, trouble: Trouble, what: &str) -> Result<(), Fault> {
-        let store = &self.store.name;
-        let why = match trouble {
-            Trouble::Passing(why) => why,
+        let Store { name: store, region: own, identity, .. } = self.store;
+        let (cause, message) = match trouble {
+            Trouble::Passing(why) => return self.wait(&why, what).await,
             Trouble::Garbled(why) => {
                 self.garbled += 1;
-                if self.garbled > GARBLED_ANSWERS {
-                    return Err(Fault::new(Cause::Checksum, format!("{store}, {what}: {why}")));
+                if self.garbled <= GARBLED_ANSWERS {
+                    return self.wait(&why, what).await;
                 }
-                why
+                (Cause::Checksum, format!("{store}, {what}: {why}"))
             }
             Trouble::Unauthorized(why) => {
+                let (refused, fix) = identity.refused();
+                (Cause::Unauthorized, format!("{store} {refused} ({why}): {fix}"))
+            }
+            Trouble::NoCredentials(why) => {
+                (Cause::Unauthorized, format!("no credentials for {store}: {why}"))
+            }
+            Trouble::ClockSkew(why) => {
                 let message =
-                    format!("{store} refused the credentials ({why}): correct the Secret, or what it allows");
-                return Err(Fault::new(Cause::Unauthorized, message));
+                    format!("{store} refused the time of the request ({why}): correct the clock of the node");
+                (Cause::Unauthorized, message)
             }
-            Trouble::Missing(why) => {
-                return Err(Fault::new(Cause::NotFound, format!("{store} does not have it ({why}): {what}")));
-            }
+            Trouble::Missing(why) => (Cause::NotFound, format!("{store} does not have it ({why}): {what}")),
             Trouble::NoBucket => {
                 let message = format!("{store}: there is no such bucket: create it, or correct its name");
-                return Err(Fault::new(Cause::NotFound, message));
+                (Cause::NotFound, message)
             }
             Trouble::Changed => {
-                let message = format!("{store}, {what}: it was changed while it was read");
-                return Err(Fault::new(Cause::Changed, message));
+                (Cause::Changed, format!("{store}, {what}: it was changed while it was read"))
+            }
+            Trouble::OtherRegion { region, why } => {
+                let message = if region == *own {
+                    format!("{store} refused to answer ({why}), although region {region} is right: {what}")
+                } else {
+                    format!(
+                        "{store}: the bucket is in region {region}, not in {own} ({why}): set \
+                         spec.modelStore.region (AWS_REGION) to {region}, and the endpoint, if any, to one there"
+                    )
+                };
+                (Cause::Unreachable, message)
+            }
+            Trouble::Redirected { to, why } => {
+                let to = to.map_or(String::new(), |to| format!(" to {to}"));
+                let message = format!(
+                    "{store} redirects{to} ({why}), and redirects are not followed: correct \
+                     spec.modelStore.endpoint (AWS_ENDPOINT_URL)"
+                );
+                (Cause::Unreachable, message)
+            }
+            Trouble::PathRefused(why) => {
+                let message = format!(
+                    "{store} takes the bucket in the host alone ({why}): set spec.modelStore.addressing to \
+                     VirtualHosted (--addressing=virtual-hosted)"
+                );
+                (Cause::Unreachable, message)
             }
             Trouble::Refused(why) => {
-                return Err(Fault::new(
-                    Cause::Unreachable,
-                    format!("{store} refused to answer ({why}): {what}"),
-                ));
+                (Cause::Unreachable, format!("{store} refused to answer ({why}): {what}"))
             }
-            Trouble::HostileKey(why) => return Err(Fault::new(Cause::NotFound, format!("{store}: {why}"))),
+            Trouble::TooManyObjects => {
+                let message = format!(
+                    "{store} has more than {MOST_OBJECTS} objects below the prefix: name the folder of one model"
+                );
+                (Cause::NotFound, message)
+            }
+            Trouble::HostileKey(why) => (Cause::NotFound, format!("{store}: {why}")),
         };
+        Err(Fault::new(cause, message))
+    }
+
+    /// Waits before the next attempt, unless the store has been silent for the whole patience.
+    async fn wait(&mut self, why: &str, what: &str) -> Result<(), Fault> {
+        let store = &self.store.name;
         let silence = self.store.last_progress().max(self.began).elapsed();
         let Some(step) = self.backoff.next(silence, fastrand::f64()) else {
             let seconds = silence.as_secs();
             let message = format!("{store} has not answered for {seconds} s ({why}): {what}");
             return Err(Fault::new(Cause::Unreachable, message));
         };
-        self.store.complaints.tell(&why, step);
+        self.store.complaints.report(why, step);
         sleep(step).await;
         Ok(())
     }
 }
 
-/// `http://user:password@host` is allowed, and not repeated.
-fn without_password(endpoint: &str) -> String {
-    match (endpoint.split_once("://"), endpoint.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
-        _ => endpoint.to_owned(),
-    }
+/// The certificates of a PEM file.
+fn authorities(file: &FilePath) -> Result<Vec<Certificate>, Fault> {
+    let unusable = |why: String| {
+        let file = file.display();
+        let fix = "give the Secret of spec.modelStore.caSecretName a key ca.crt with certificates in PEM";
+        Fault::new(Cause::Unreachable, format!("no authority can be read from {file} ({why}): {fix}"))
+    };
+    let pem = fs::read(file).map_err(|error| unusable(error.to_string()))?;
+    let found = Certificate::from_pem_bundle(&pem).map_err(|error| unusable(answers::innermost(&error)))?;
+    if found.is_empty() { Err(unusable("it has no certificate".to_owned())) } else { Ok(found) }
 }
 
 /// Sixteen requests that fail for one reason are one line in the log.
@@ -249,7 +313,7 @@ struct Complained {
 }
 
 impl Complaints {
-    fn tell(&self, why: &str, step: Duration) {
+    fn report(&self, why: &str, step: Duration) {
         const LINE_EVERY: Duration = Duration::from_secs(5);
         let mut complained = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         complained.last = Some(why.to_owned());
@@ -264,16 +328,5 @@ impl Complaints {
     /// Why the store failed last.
     fn last(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).last.clone()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_password_in_an_endpoint_is_not_repeated() {
-        assert_eq!(without_password("http://user:p@ss@minio:9000"), "http://minio:9000");
-        assert_eq!(without_password("http://minio:9000"), "http://minio:9000");
     }
 }

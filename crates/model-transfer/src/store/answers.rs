@@ -1,11 +1,11 @@
 //! What a failed request means for the next one. Pure.
 
-use std::error::Error;
+use std::{error::Error, io};
 
 use http::StatusCode;
 use object_store::client::{HttpError, HttpErrorKind};
 
-use super::http::Refusal;
+use super::{credentials::NoCredentials, http::Refusal};
 
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +15,10 @@ pub(crate) enum Trouble {
     /// Not what was asked for: wrong lengths, wrong ranges. Worth few tries.
     Garbled(String),
     Unauthorized(String),
+    /// The request could not be signed. A complete sentence.
+    NoCredentials(String),
+    /// The clocks of this machine and of the store differ by more than the store allows.
+    ClockSkew(String),
     /// No such object.
     Missing(String),
     NoBucket,
@@ -22,6 +26,20 @@ pub(crate) enum Trouble {
     Changed,
     /// A lasting refusal for another reason.
     Refused(String),
+    /// The store names another region as the bucket's.
+    OtherRegion {
+        region: String,
+        why: String,
+    },
+    /// The answer is at another address, which may belong to anyone.
+    Redirected {
+        to: Option<String>,
+        why: String,
+    },
+    /// The store takes the bucket in the host alone.
+    PathRefused(String),
+    /// More than `MOST_OBJECTS` below one folder.
+    TooManyObjects,
     /// The listing names an object that cannot be a file.
     HostileKey(String),
 }
@@ -35,7 +53,10 @@ impl Trouble {
         let mut transport = None;
         while let Some(error) = cause {
             if let Some(refusal) = error.downcast_ref::<Refusal>() {
-                return meaning(refusal.status, &refusal.code);
+                return meaning(refusal);
+            }
+            if let Some(NoCredentials(trouble)) = error.downcast_ref::<NoCredentials>() {
+                return trouble.clone();
             }
             if let Some(error) = error.downcast_ref::<HttpError>() {
                 transport = Some(error);
@@ -44,6 +65,10 @@ impl Trouble {
         }
         match transport {
             Some(error) if error.kind() == HttpErrorKind::Decode => Trouble::Garbled(innermost(error)),
+            Some(error) if is_unknown_authority(error) => Trouble::Passing(format!(
+                "{}; name the authority of its certificate in spec.modelStore.caSecretName",
+                innermost(error)
+            )),
             Some(error) => Trouble::Passing(innermost(error)),
             // An answer came and made no sense.
             None => Trouble::Garbled(innermost(error)),
@@ -51,28 +76,64 @@ impl Trouble {
     }
 }
 
-fn meaning(status: StatusCode, code: &str) -> Trouble {
-    let told =
+fn meaning(refusal: &Refusal) -> Trouble {
+    let Refusal { status, code, region, location, date } = refusal;
+    let why =
         if code.is_empty() { status.as_u16().to_string() } else { format!("{} {code}", status.as_u16()) };
-    match (status, code) {
-        // What it says matters more than how.
+    match (*status, code.as_str()) {
+        // The code says more than the status.
         (_, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired" | "InvalidAccessKeyId") => {
-            Trouble::Unauthorized(told)
+            Trouble::Unauthorized(why)
         }
-        // versitygw's word for an access key that it does not know, with status 404.
-        (_, "XAdminUserNotFound") => Trouble::Unauthorized(told),
+        // How versitygw refuses an access key that it does not know, with status 404.
+        (_, "XAdminUserNotFound") => Trouble::Unauthorized(why),
+        (_, "RequestTimeTooSkewed") => Trouble::ClockSkew(match date {
+            Some(date) => format!("{why}; its clock shows {date}"),
+            None => why,
+        }),
         (_, "NoSuchBucket" | "InvalidBucketName") => Trouble::NoBucket,
-        (_, "SlowDown" | "RequestTimeout" | "InternalError") => Trouble::Passing(told),
-        (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => Trouble::Unauthorized(told),
-        (StatusCode::NOT_FOUND, _) => Trouble::Missing(told),
-        // The range begins behind the end: it has become shorter.
+        (_, "SlowDown" | "RequestTimeout" | "InternalError") => Trouble::Passing(why),
+        // OSS, COS, OBS and TOS, in this order.
+        (
+            _,
+            "SecondLevelDomainForbidden"
+            | "PathStyleDomainForbidden"
+            | "VirtualHostDomainRequired"
+            | "InvalidPathAccess",
+        ) => Trouble::PathRefused(why),
+        (status, code) if status.is_redirection() || code == "AuthorizationHeaderMalformed" => {
+            match (region, status.is_redirection()) {
+                (Some(region), _) => Trouble::OtherRegion { region: region.clone(), why },
+                (None, true) => Trouble::Redirected { to: location.clone(), why },
+                (None, false) => Trouble::Refused(why),
+            }
+        }
+        (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => Trouble::Unauthorized(why),
+        (StatusCode::NOT_FOUND, _) => Trouble::Missing(why),
+        // The range begins behind the end: the object has become shorter.
         (StatusCode::PRECONDITION_FAILED | StatusCode::RANGE_NOT_SATISFIABLE, _) => Trouble::Changed,
         (StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS | StatusCode::CONFLICT, _) => {
-            Trouble::Passing(told)
+            Trouble::Passing(why)
         }
-        (status, _) if status.is_server_error() => Trouble::Passing(told),
-        _ => Trouble::Refused(told),
+        (status, _) if status.is_server_error() => Trouble::Passing(why),
+        _ => Trouble::Refused(why),
     }
+}
+
+/// A certificate that none of the trusted authorities has signed, or one whose authority was created anew under its name.
+fn is_unknown_authority(error: &(dyn Error + 'static)) -> bool {
+    use rustls::{CertificateError, Error as Tls};
+
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(Tls::InvalidCertificate(why)) = error.downcast_ref::<Tls>() {
+            return matches!(why, CertificateError::UnknownIssuer | CertificateError::BadSignature);
+        }
+        // What an io::Error carries is not its source.
+        let carried = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        cause = carried.map(|carried| carried as &(dyn Error + 'static)).or_else(|| error.source());
+    }
+    false
 }
 
 /// The last cause says most; those above it repeat addresses.
@@ -88,14 +149,18 @@ pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
 mod tests {
     use super::*;
 
-    fn told(status: u16, code: &str) -> Trouble {
-        let refusal = Refusal { status: StatusCode::from_u16(status).unwrap(), code: code.to_owned() };
+    fn trouble(refusal: Refusal) -> Trouble {
         let error = HttpError::new(HttpErrorKind::Unknown, refusal);
         Trouble::of(&object_store::Error::Generic { store: "S3", source: Box::new(error) })
     }
 
+    fn refusal(status: u16, code: &str) -> Refusal {
+        let status = StatusCode::from_u16(status).unwrap();
+        Refusal { status, code: code.to_owned(), ..Refusal::default() }
+    }
+
     #[test]
-    fn each_class_of_answers_is_told_apart() {
+    fn each_class_of_answers_has_its_meaning() {
         let text = |text: &str| text.to_owned();
         for (status, code, meant) in [
             (401, "", Trouble::Unauthorized(text("401"))),
@@ -113,12 +178,28 @@ mod tests {
             (500, "InternalError", Trouble::Passing(text("500 InternalError"))),
             (503, "SlowDown", Trouble::Passing(text("503 SlowDown"))),
             (504, "", Trouble::Passing(text("504"))),
-            (301, "PermanentRedirect", Trouble::Refused(text("301 PermanentRedirect"))),
+            (301, "PermanentRedirect", Trouble::Redirected { to: None, why: text("301 PermanentRedirect") }),
+            (403, "RequestTimeTooSkewed", Trouble::ClockSkew(text("403 RequestTimeTooSkewed"))),
+            (403, "SecondLevelDomainForbidden", Trouble::PathRefused(text("403 SecondLevelDomainForbidden"))),
             (400, "AuthorizationHeaderMalformed", Trouble::Refused(text("400 AuthorizationHeaderMalformed"))),
             (405, "", Trouble::Refused(text("405"))),
         ] {
-            assert_eq!(told(status, code), meant);
+            assert_eq!(trouble(refusal(status, code)), meant);
         }
+    }
+
+    #[test]
+    fn a_region_that_the_store_names_is_the_reason() {
+        for (status, code) in
+            [(301, "PermanentRedirect"), (307, "TemporaryRedirect"), (400, "AuthorizationHeaderMalformed")]
+        {
+            let named = Refusal { region: Some("eu-west-1".to_owned()), ..refusal(status, code) };
+            let expected =
+                Trouble::OtherRegion { region: "eu-west-1".to_owned(), why: format!("{status} {code}") };
+            assert_eq!(trouble(named), expected);
+        }
+        let denied = Refusal { region: Some("eu-west-1".to_owned()), ..refusal(403, "AccessDenied") };
+        assert_eq!(trouble(denied), Trouble::Unauthorized("403 AccessDenied".to_owned()));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Between object_store and its HTTP client: bounds each wait, turns every refusal into an error of ours that carries no
-//! text of the store, and obeys `Retry-After`.
+//! The HTTP client of object_store: follows no redirect, bounds each wait, turns every refusal into an error that repeats
+//! no free text of the store, and keeps to `Retry-After`.
 
 use std::{
     pin::Pin,
@@ -14,24 +14,42 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt as _;
-use http::{HeaderMap, Method, StatusCode, header::RETRY_AFTER};
+use http::{
+    HeaderMap, Method, StatusCode, Uri,
+    header::{DATE, LOCATION, RETRY_AFTER},
+};
 use http_body::{Body, Frame, SizeHint};
 use object_store::{
-    ClientOptions,
+    ClientConfigKey, ClientOptions,
     client::{
         HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
-        HttpService, ReqwestConnector,
+        HttpService,
     },
+};
+use reqwest::{
+    Certificate,
+    dns::{Addrs, Name, Resolve, Resolving},
+    redirect::Policy,
 };
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 
-/// The answer was no. Of its text only the code is kept: the rest may repeat parts of credentials.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// Connections beyond this many are opened and closed again; as many as there are requests at once.
+const IDLE_CONNECTIONS: usize = 32;
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+
+/// A refused request. Of its text only what has a closed form is kept: the rest may repeat parts of credentials.
+#[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
 #[error("{status} {code}")]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
-    /// As S3 names it, `NoSuchBucket`; empty where none is told.
+    /// As S3 names it, `NoSuchBucket`; empty where there is none.
     pub(super) code: String,
+    /// Of the bucket, where the store names it.
+    pub(super) region: Option<String>,
+    /// Scheme and host of a redirect.
+    pub(super) location: Option<String>,
+    /// The store's time.
+    pub(super) date: Option<String>,
 }
 
 /// On an answer: the store encrypts the object in a way that makes its ETag something else than its MD5.
@@ -50,20 +68,54 @@ struct NoByte(Duration);
 pub(super) struct Connector {
     stall: Duration,
     answered: Arc<AtomicBool>,
+    authorities: Vec<Certificate>,
 }
 
 impl Connector {
-    /// `answered` is set by the first good answer.
-    pub(super) fn new(stall: Duration, answered: Arc<AtomicBool>) -> Self {
-        Self { stall, answered }
+    /// `answered` is set by the first good answer. `authorities`: trusted beside those of the system.
+    pub(super) fn new(stall: Duration, answered: Arc<AtomicBool>, authorities: Vec<Certificate>) -> Self {
+        Self { stall, answered, authorities }
     }
 }
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let client = ReqwestConnector::default().connect(options)?;
+        let allow_http = options.get_config_value(&ClientConfigKey::AllowHttp);
+        // Its time-outs are per answer and per byte, see `Watched`: a model may take hours.
+        let client = reqwest::Client::builder()
+            .user_agent(concat!("model-transfer/", env!("CARGO_PKG_VERSION")))
+            .https_only(allow_http.as_deref() != Some("true"))
+            // The headers that sign a request, the session token among them, would go to any host that an answer names.
+            .redirect(Policy::none())
+            .connect_timeout(CONNECT_WITHIN)
+            .http1_only()
+            .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .dns_resolver(Shuffled)
+            .tls_certs_merge(self.authorities.iter().cloned())
+            .build()
+            .map_err(|error| object_store::Error::Generic { store: "S3", source: Box::new(error) })?;
         let (stall, answered) = (self.stall, Arc::clone(&self.answered));
-        Ok(HttpClient::new(Watched { client, stall, answered, hold: Hold::default() }))
+        Ok(HttpClient::new(Watched {
+            client: HttpClient::new(client),
+            stall,
+            answered,
+            hold: Hold::default(),
+        }))
+    }
+}
+
+/// The addresses of a host in a random order: the front ends of a store share the load.
+#[derive(Debug)]
+struct Shuffled;
+
+impl Resolve for Shuffled {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let mut found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            fastrand::shuffle(&mut found);
+            let addresses: Addrs = Box::new(found.into_iter());
+            Ok(addresses)
+        })
     }
 }
 
@@ -144,7 +196,16 @@ impl Body for Impatient {
 async fn refusal(answer: HttpResponse) -> Refusal {
     let (head, body) = answer.into_parts();
     let text = beginning(body).await;
-    Refusal { status: head.status, code: code(&String::from_utf8_lossy(&text)) }
+    let text = String::from_utf8_lossy(&text);
+    let header = |name: &str| head.headers.get(name)?.to_str().ok();
+    let region = header("x-amz-bucket-region").or_else(|| element(&text, "Region")).filter(is_region);
+    Refusal {
+        status: head.status,
+        code: element(&text, "Code").filter(is_code).unwrap_or_default().to_owned(),
+        region: region.map(str::to_owned),
+        location: header(LOCATION.as_str()).and_then(origin),
+        date: header(DATE.as_str()).filter(is_date).map(str::to_owned),
+    }
 }
 
 /// Enough for the code; a page of a proxy may be of any length.
@@ -162,11 +223,32 @@ async fn beginning(body: HttpResponseBody) -> Vec<u8> {
 }
 
 /// `<Error><Code>NoSuchBucket</Code>...`
-fn code(text: &str) -> String {
-    let code =
-        text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>")).map(|(code, _)| code);
-    let is_code = |code: &&str| code.len() <= 64 && code.chars().all(|char| char.is_ascii_alphanumeric());
-    code.filter(is_code).unwrap_or_default().to_owned()
+fn element<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    let (_, rest) = text.split_once(&format!("<{name}>"))?;
+    rest.split_once(&format!("</{name}>")).map(|(content, _)| content)
+}
+
+fn is_code(text: &&str) -> bool {
+    text.len() <= 64 && text.chars().all(|char| char.is_ascii_alphanumeric())
+}
+
+fn is_region(text: &&str) -> bool {
+    let is_part = |char: char| char.is_ascii_lowercase() || char.is_ascii_digit() || char == '-';
+    (1..=64).contains(&text.len()) && text.chars().all(is_part)
+}
+
+/// `Sun, 06 Nov 1994 08:49:37 GMT`
+fn is_date(text: &&str) -> bool {
+    let is_part = |char: char| char.is_ascii_alphanumeric() || " ,:".contains(char);
+    text.len() == 29 && text.ends_with(" GMT") && text.chars().all(is_part)
+}
+
+/// Scheme, host and port; what else an address has may be a signature.
+fn origin(location: &str) -> Option<String> {
+    let location: Uri = location.parse().ok()?;
+    let (scheme, host) = (location.scheme_str()?, location.host()?);
+    let port = location.port().map_or(String::new(), |port| format!(":{port}"));
+    (host.len() <= 253).then(|| format!("{scheme}://{host}{port}"))
 }
 
 fn hides_digest(headers: &HeaderMap) -> bool {
@@ -210,18 +292,41 @@ mod tests {
         [(http::HeaderName::from_static(name), http::HeaderValue::from_static(value))].into_iter().collect()
     }
 
-    #[test]
-    fn only_the_code_of_a_refusal_is_kept() {
-        let text = "<?xml version=\"1.0\"?><Error><Code>InvalidAccessKeyId</Code><AWSAccessKeyId>AKIA1</AWSAccessKeyId>";
-        assert_eq!(code(text), "InvalidAccessKeyId");
+    #[tokio::test]
+    async fn only_what_has_a_closed_form_is_kept_of_a_refusal() {
+        let kept = async |text: &'static str, headers: HeaderMap| {
+            let mut answer = HttpResponse::new(text.to_owned().into());
+            *answer.headers_mut() = headers;
+            refusal(answer).await
+        };
+        let text = "<?xml version=\"1.0\"?><Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region>\
+                    <AWSAccessKeyId>AKIA1</AWSAccessKeyId>";
+        let refused = kept(text, headers("date", "Sun, 06 Nov 1994 08:49:37 GMT")).await;
+        assert_eq!(refused.code, "AuthorizationHeaderMalformed");
+        assert_eq!(refused.region.as_deref(), Some("eu-west-1"));
+        assert_eq!(refused.date.as_deref(), Some("Sun, 06 Nov 1994 08:49:37 GMT"));
+        assert!(!format!("{refused:?}").contains("AKIA1"));
         for text in ["", "<html>Bad Gateway</html>", "<Code>", "<Code>a b</Code>", "<Code>\u{1b}[31m</Code>"]
         {
-            assert_eq!(code(text), "", "{text}");
+            let refused = kept(text, headers("date", "<Code>x</Code>")).await;
+            assert_eq!((refused.code.as_str(), refused.date), ("", None), "{text}");
         }
+        let named = kept("", headers("x-amz-bucket-region", "eu-west-1")).await;
+        assert_eq!(named.region.as_deref(), Some("eu-west-1"));
+        assert_eq!(kept("<Region>a b</Region>", HeaderMap::new()).await.region, None);
     }
 
     #[test]
-    fn a_pause_is_obeyed_up_to_half_a_minute() {
+    fn a_redirect_is_named_by_its_host_alone() {
+        assert_eq!(
+            origin("https://me:key@b.example:8443/x?signature=1").as_deref(),
+            Some("https://b.example:8443")
+        );
+        assert_eq!(origin("/elsewhere"), None);
+    }
+
+    #[test]
+    fn a_pause_is_kept_up_to_half_a_minute() {
         for (value, seconds) in
             [("0", Some(0)), ("7", Some(7)), ("3600", Some(30)), ("Wed, 21 Oct 2026", None), ("-1", None)]
         {

@@ -34,8 +34,23 @@ impl Gateway {
         Self::start_with(Vec::new())
     }
 
+    /// With the bucket in the host, below this domain.
+    pub(crate) fn start_virtual(domain: &str) -> Self {
+        Self::start_with(vec!["--virtual-domain".to_owned(), domain.to_owned()])
+    }
+
+    /// Over TLS, for this name, with a certificate that nothing trusts: `cert.pem` in this folder.
+    pub(crate) fn start_signed(folder: &Path, name: &str) -> Self {
+        let (certificate, key) = (folder.join("cert.pem"), folder.join("key.pem"));
+        let rcgen::CertifiedKey { cert, signing_key } =
+            rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        fs::write(&certificate, cert.pem()).unwrap();
+        fs::write(&key, signing_key.serialize_pem()).unwrap();
+        Self::start_tls(&certificate, &key)
+    }
+
     /// Over TLS, with this certificate and key.
-    pub(crate) fn start_tls(certificate: &Path, key: &Path) -> Self {
+    fn start_tls(certificate: &Path, key: &Path) -> Self {
         let path = |path: &Path| path.to_str().unwrap().to_owned();
         Self::start_with(vec!["--cert".to_owned(), path(certificate), "--key".to_owned(), path(key)])
     }

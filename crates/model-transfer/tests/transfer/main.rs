@@ -1,5 +1,5 @@
-//! The real program against a real S3 server (versitygw over a folder), with a proxy between them that breaks what it is
-//! told to break. Every test has a server, a proxy and folders of its own.
+//! The real program against a real S3 server (versitygw over a folder), with a proxy between them that breaks what a test
+//! asks it to break. Every test has a server, a proxy and folders of its own.
 
 #![cfg(test)]
 
@@ -8,8 +8,10 @@ mod program;
 mod proxy;
 mod scene;
 
+mod addressing;
 mod check;
 mod checks;
+mod credentials;
 mod faults;
 mod install;
 mod keys;

@@ -1,6 +1,7 @@
-//! An HTTP proxy that breaks what it is told to break, and counts the bytes of objects that it lets through.
+//! An HTTP proxy that breaks what a test asks it to break, and counts the bytes of objects that it lets through. It stands
+//! in the place of the store, or is named as the proxy of the environment.
 //!
-//! One request per connection, which keeps it small: the client is told to close.
+//! One request per connection, which keeps it small: the answers ask the client to close.
 
 use std::{
     io::{Read, Write},
@@ -17,6 +18,8 @@ use std::{
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Request {
     pub(crate) method: String,
+    /// Of the header, without its port.
+    pub(crate) host: String,
     /// `/bucket/key`
     pub(crate) path: String,
     pub(crate) query: String,
@@ -51,12 +54,17 @@ pub(crate) enum Break {
     /// The answer claims that the object is longer than it is.
     ClaimLonger,
     Status(u16, &'static str),
+    /// With this code of S3.
+    Error(u16, &'static str),
     /// One header more.
     Header(&'static str),
     /// Another body, with status 200.
     Answer(String),
     Refuse,
 }
+
+/// The time of errors.
+pub(crate) const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
 type Rule = Box<dyn FnMut(&Request) -> Break + Send>;
 
@@ -165,6 +173,14 @@ fn serve(
                 body.len()
             );
         }
+        Break::Error(status, code) => {
+            let body = format!("<Error><Code>{code}</Code></Error>");
+            return write!(
+                client,
+                "HTTP/1.1 {status} X\r\ncontent-length: {}\r\ndate: {DATE}\r\nconnection: close\r\n\r\n{body}",
+                body.len()
+            );
+        }
         Break::Answer(body) => {
             return write!(
                 client,
@@ -174,8 +190,11 @@ fn serve(
         }
         _ => {}
     }
+    if request.method == "CONNECT" {
+        return tunnel(client, upstream);
+    }
     let mut server = TcpStream::connect(upstream)?;
-    server.write_all(with_close(&head).as_bytes())?;
+    server.write_all(with_close(&of_origin(&head)).as_bytes())?;
     server.write_all(beginning.get_ref())?;
     let rest = header(&head, "content-length").unwrap_or(0) - beginning.get_ref().len() as u64;
     std::io::copy(&mut (&mut client).take(rest), &mut server)?;
@@ -237,6 +256,29 @@ fn serve(
     client.shutdown(Shutdown::Both)
 }
 
+/// Bytes both ways, until one side closes.
+fn tunnel(mut client: TcpStream, upstream: SocketAddr) -> std::io::Result<()> {
+    let server = TcpStream::connect(upstream)?;
+    client.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
+    let (mut from, mut to) = (client.try_clone()?, server.try_clone()?);
+    thread::spawn(move || {
+        drop(std::io::copy(&mut from, &mut to));
+        drop(to.shutdown(Shutdown::Both));
+    });
+    let (mut from, mut to) = (server, client);
+    std::io::copy(&mut from, &mut to)?;
+    to.shutdown(Shutdown::Both)
+}
+
+/// A proxy is asked for `http://host/path`, an origin for `/path`.
+fn of_origin(head: &str) -> String {
+    let absolute = head.split_once(" http://").and_then(|(method, rest)| {
+        let path = rest.find(['/', ' '])?;
+        Some(format!("{method} {}", &rest[path..]))
+    });
+    absolute.unwrap_or_else(|| head.to_owned())
+}
+
 /// The head with its empty line, and what was read of the body.
 fn read_head(stream: &mut TcpStream) -> std::io::Result<Option<(String, std::io::Cursor<Vec<u8>>)>> {
     let mut read = Vec::new();
@@ -255,11 +297,15 @@ fn read_head(stream: &mut TcpStream) -> std::io::Result<Option<(String, std::io:
 }
 
 fn parse(head: &str) -> Request {
+    let host = head.lines().filter_map(|line| line.split_once(':'));
+    let host = host.filter(|(name, _)| name.eq_ignore_ascii_case("host")).map(|(_, host)| host.trim());
+    let host = host.map(|host| host.split(':').next().unwrap_or(host).to_owned()).next().unwrap_or_default();
+    let head = of_origin(head);
     let mut words = head.split(' ');
     let method = words.next().unwrap_or_default().to_owned();
     let target = words.next().unwrap_or_default();
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    Request { method, path: path.to_owned(), query: query.to_owned(), number: 0 }
+    Request { method, host, path: path.to_owned(), query: query.to_owned(), number: 0 }
 }
 
 fn header(head: &str, name: &str) -> Option<u64> {

@@ -5,6 +5,7 @@ use api::loader::ExitCode;
 use crate::{
     gateway::Gateway,
     program::Program,
+    proxy::Break,
     scene::{MIB, SOURCE, Scene, files, noise},
 };
 
@@ -149,25 +150,54 @@ fn a_loader_that_is_started_again_waits_for_the_model_inside_its_process() {
 }
 
 #[test]
-fn tls_is_trusted_by_the_authorities_that_are_given() {
+fn tls_is_trusted_by_the_authorities_of_the_system_and_those_that_are_given() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    let rcgen::CertifiedKey { cert, signing_key } =
-        rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
-    std::fs::write(at("cert.pem"), cert.pem()).unwrap();
-    std::fs::write(at("key.pem"), signing_key.serialize_pem()).unwrap();
-    let gateway = Gateway::start_tls(&at("cert.pem"), &at("key.pem"));
+    let gateway = Gateway::start_signed(folder.path(), "127.0.0.1");
     std::fs::create_dir(gateway.file("qwen")).unwrap();
     std::fs::write(gateway.file("qwen/config.json"), "{}").unwrap();
+    let rcgen::CertifiedKey { cert: other, .. } =
+        rcgen::generate_simple_self_signed(["other".to_owned()]).unwrap();
+    std::fs::write(at("other.pem"), other.pem()).unwrap();
+    std::fs::write(at("empty.pem"), "").unwrap();
 
     let pull = || {
         Program::new(gateway.address, ["pull", SOURCE, at("models").to_str().unwrap()])
             .env("AWS_ENDPOINT_URL", &format!("https://{}", gateway.address))
             .env("TRANSFER_PATIENCE_SECONDS", "1")
     };
-    pull().run().failed(ExitCode::SourceUnreachable, "certificate");
-    pull().env("SSL_CERT_FILE", at("cert.pem").to_str().unwrap()).run().succeeded();
+    let given = |name: &str| pull().arg(&format!("--ca-file={}", at(name).display()));
+    let system = |program: Program, name: &str| program.env("SSL_CERT_FILE", at(name).to_str().unwrap());
+    pull().run().failed(ExitCode::SourceUnreachable, "spec.modelStore.caSecretName");
+    given("other.pem").run().failed(ExitCode::SourceUnreachable, "spec.modelStore.caSecretName");
+    for name in ["empty.pem", "missing.pem"] {
+        given(name).run().failed(ExitCode::SourceUnreachable, "no authority can be read from");
+    }
+    given("cert.pem").run().succeeded();
     assert_eq!(std::fs::read(at("models/config.json")).unwrap(), b"{}");
+    system(pull(), "cert.pem").run().succeeded();
+    system(given("other.pem"), "cert.pem").run().succeeded();
+}
+
+#[test]
+fn tls_goes_through_the_proxy_of_the_environment() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let scene = Scene::before(Gateway::start_signed(folder.path(), "store.test"));
+    std::fs::create_dir(scene.gateway.file("qwen")).unwrap();
+    std::fs::write(scene.gateway.file("qwen/config.json"), "{}").unwrap();
+    let ended = scene
+        .pull()
+        .env("AWS_ENDPOINT_URL", "https://store.test")
+        .env("HTTPS_PROXY", &format!("http://{}", scene.proxy.address))
+        .env("TRANSFER_CA_FILE", &at("cert.pem"))
+        .run();
+    ended.succeeded();
+    let requests = scene.proxy.take_requests();
+    assert!(
+        !requests.is_empty() && requests.iter().all(|request| request.method == "CONNECT"),
+        "{requests:?}"
+    );
 }
 
 #[test]
@@ -177,4 +207,28 @@ fn http_is_spoken_only_to_an_endpoint_that_says_so() {
     let https = format!("https://{}", scene.proxy.address);
     let ended = scene.pull().env("AWS_ENDPOINT_URL", &https).env("TRANSFER_PATIENCE_SECONDS", "1").run();
     ended.failed(ExitCode::SourceUnreachable, "has not answered");
+}
+
+/// A listing of one object, from a store without ETags.
+fn listing(size: usize, changed: &str, more: bool) -> String {
+    let next = if more { "<NextContinuationToken>x</NextContinuationToken>" } else { "" };
+    let object = |key: &str| {
+        format!(
+            "<Contents><Key>qwen/{key}</Key><LastModified>{changed}</LastModified><Size>{size}</Size></Contents>"
+        )
+    };
+    let objects: String = if more {
+        (0..1000).map(|number| object(&number.to_string())).collect()
+    } else {
+        object("config.json")
+    };
+    format!("<ListBucketResult><IsTruncated>{more}</IsTruncated>{next}{objects}</ListBucketResult>")
+}
+
+#[test]
+fn a_listing_without_an_end_is_refused() {
+    let scene = Scene::new();
+    scene.proxy.rule(|_| Break::Answer(listing(1, "2020-01-01T00:00:00.000Z", true)));
+    scene.pull().run().failed(ExitCode::SourceNotFound, "has more than 50000 objects");
+    assert_eq!(scene.proxy.take_requests().len(), 51);
 }

@@ -23,7 +23,10 @@ pub(crate) struct Scene {
 
 impl Scene {
     pub(crate) fn new() -> Self {
-        let gateway = Gateway::start();
+        Self::before(Gateway::start())
+    }
+
+    pub(crate) fn before(gateway: Gateway) -> Self {
         let proxy = Proxy::start(gateway.address);
         Self { gateway, proxy, root: tempfile::tempdir().unwrap() }
     }
