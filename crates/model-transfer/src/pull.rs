@@ -149,7 +149,8 @@ fn object(path: String, meta: ObjectMeta) -> Object {
     let ObjectMeta { location: key, size, e_tag, last_modified, version: _ } = meta;
     let etag = e_tag.filter(|etag| !etag.trim_matches('"').is_empty());
     let version = etag.clone().unwrap_or_else(|| format!("changed {}", last_modified.to_rfc3339()));
-    Object { key, path, size, expected: Expected::of_etag(etag.as_deref()), etag, version }
+    let (expected, changed) = (Expected::of_etag(etag.as_deref()), last_modified.timestamp());
+    Object { key, path, size, expected, etag, changed, version }
 }
 
 /// Brings `SHA256SUMS`, where the model has one, before everything else: from then on it says what to expect.

@@ -292,6 +292,7 @@ mod tests {
             path: path.to_owned(),
             size: content.len() as u64,
             etag: None,
+            changed: 0,
             version: "v1".to_owned(),
             expected: Expected::Nothing,
         }

@@ -12,6 +12,8 @@ pub(super) struct Object {
     pub(super) path: String,
     pub(super) size: u64,
     pub(super) etag: Option<String>,
+    /// Time of the last change, in seconds since 1970.
+    pub(super) changed: i64,
     /// Changes with the content: the ETag or, from stores that give none, the time of the last change.
     pub(super) version: String,
     pub(super) expected: Expected,

@@ -245,6 +245,7 @@ mod tests {
             path: "a".to_owned(),
             size,
             etag: None,
+            changed: 0,
             version: version.to_owned(),
             expected: Expected::Nothing,
         }

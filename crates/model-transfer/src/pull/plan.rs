@@ -53,6 +53,7 @@ mod tests {
             path: path.to_owned(),
             size,
             etag: None,
+            changed: 0,
             version: version.to_owned(),
             expected: Expected::Nothing,
         };

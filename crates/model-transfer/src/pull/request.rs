@@ -7,12 +7,16 @@ use object_store::{GetOptions, GetRange, GetResult, ObjectStore as _};
 
 use super::{object::Object, transfer::Transfer};
 use crate::{
+    digest::Expected,
     fault::Fault,
     store::{EtagIsNoDigest, Trouble},
 };
 
 /// What a kill may lose of a connection's bytes.
 pub(super) const NOTE_EVERY: u64 = 1 << 20;
+
+/// Seconds of an answer without `Last-Modified`, as object_store fills them in.
+const NO_TIME: i64 = 0;
 
 /// Where the bytes go.
 pub(super) trait Sink {
@@ -134,9 +138,27 @@ fn is_of(object: &Object, answer: &GetResult) -> Result<(), Trouble> {
     if object.etag.is_some() && unquoted(&answer.meta.e_tag) != unquoted(&object.etag) {
         return Err(Trouble::Changed);
     }
+    if object.etag.is_none() {
+        is_of_time(object, answer)?;
+    }
     if answer.meta.size != object.size {
         let (listed, told) = (object.size, answer.meta.size);
         return Err(Trouble::Garbled(format!("listed with {listed} bytes, answered with {told}")));
     }
     Ok(())
+}
+
+/// Of stores that give no ETag: whether the answer is of the version that was listed, by the time of its last change.
+fn is_of_time(object: &Object, answer: &GetResult) -> Result<(), Trouble> {
+    let changed = answer.meta.last_modified.timestamp();
+    if changed == NO_TIME {
+        // The digest of the whole file tells versions apart as well.
+        return if matches!(object.expected, Expected::Sha256(_)) {
+            Ok(())
+        } else {
+            Err(Trouble::Garbled("an answer with neither ETag nor Last-Modified".to_owned()))
+        };
+    }
+    // An answer has whole seconds and a listing fractions of them: one of the two may be rounded.
+    if changed.abs_diff(object.changed) <= 1 { Ok(()) } else { Err(Trouble::Changed) }
 }

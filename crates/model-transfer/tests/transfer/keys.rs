@@ -77,6 +77,8 @@ fn objects_that_stand_for_folders_and_files_of_ours_are_left_out() {
     let own = ("qwen/.model-transfer.jsonl", 5);
     let scene = scene_with(&[("qwen/", 0), own, ("qwen/sub/", 0), ("qwen/sub/a", 0)]);
     scene.gateway.put("qwen/sub/a", b"");
+    // As the listing has it.
+    scene.gateway.changed_at("qwen/sub/a", 1_767_225_600_000);
     scene.pull().run().succeeded();
     assert_eq!(scene.pulled(), files([("sub/a", b"")]));
 }

@@ -226,6 +226,24 @@ fn listing(size: usize, changed: &str, more: bool) -> String {
 }
 
 #[test]
+fn without_etags_the_time_of_the_last_change_tells_versions_apart() {
+    let scene = Scene::new();
+    scene.gateway.put("qwen/config.json", b"{}");
+    // 2020-01-01T00:00:00.900Z
+    scene.gateway.changed_at("qwen/config.json", 1_577_836_800_900);
+    let pull = |listed: &'static str| {
+        scene.proxy.rule(move |request| {
+            if request.is_list() { Break::Answer(listing(2, listed, false)) } else { Break::Nothing }
+        });
+        scene.pull().env("TRANSFER_PATIENCE_SECONDS", "1").run()
+    };
+    pull("2019-12-31T23:59:00.000Z").failed(ExitCode::ChecksumMismatch, "it was changed while it was read");
+    assert!(scene.pulled().is_empty());
+    pull("2020-01-01T00:00:00.900Z").succeeded();
+    assert_eq!(scene.pulled(), files([("config.json", b"{}")]));
+}
+
+#[test]
 fn a_listing_without_an_end_is_refused() {
     let scene = Scene::new();
     scene.proxy.rule(|_| Break::Answer(listing(1, "2020-01-01T00:00:00.000Z", true)));
