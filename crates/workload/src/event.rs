@@ -108,6 +108,15 @@ impl VolumeFailure {
         }
     }
 
+    /// `MountVolume.SetUp failed for volume "ca" : secret "x" not found` or `... : references non-existent secret key: k`
+    fn misses_secret(&self) -> bool {
+        let said = self.message.strip_prefix(MOUNTING).and_then(|said| said.rsplit_once(" : "));
+        said.is_some_and(|(_, why)| {
+            let is_missing = why.starts_with("secret \"") && why.ends_with("\" not found");
+            is_missing || why.starts_with("references non-existent secret key: ")
+        })
+    }
+
     /// The cause, once the pod has waited for longer than is tolerated.
     pub fn finding(&self, pod: &PodView, now: Timestamp) -> Finding {
         let waited = pod.placed().map(|placed| elapsed(placed, now));
@@ -115,8 +124,10 @@ impl VolumeFailure {
             .and_then(|waited| self.tolerated_for.checked_sub(waited))
             .filter(|remaining| !remaining.is_zero());
         let (name, node) = (pod.name(), pod.node.as_deref().unwrap_or_default());
+        let reason =
+            if self.misses_secret() { reasons::SECRET_NOT_FOUND } else { reasons::VOLUME_NOT_ATTACHED };
         let cause = || Cause {
-            reason: reasons::VOLUME_NOT_ATTACHED,
+            reason,
             message: format!("pod {name} on node {node} waits for its volume: {}", self.message),
         };
         Finding { cause: remaining.is_none().then(cause), look_again: remaining }
@@ -277,7 +288,19 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_used_by_the_pods_that_the_event_names() {
+    fn a_volume_of_a_secret_that_is_missing_is_about_the_secret() {
+        let reason = |why: &str| {
+            let said = format!("MountVolume.SetUp failed for volume \"store-ca\" : {why}");
+            let found = failure(&[], &[event("u", &said, "")]).unwrap().finding(&pod("demo"), at(30));
+            found.cause.unwrap().reason
+        };
+        assert_eq!(reason("secret \"private-ca\" not found"), reasons::SECRET_NOT_FOUND);
+        assert_eq!(reason("references non-existent secret key: ca.crt"), reasons::SECRET_NOT_FOUND);
+        assert_eq!(reason("rpc error: no such share"), reasons::VOLUME_NOT_ATTACHED);
+    }
+
+    #[test]
+        fn a_volume_is_used_by_the_pods_that_the_event_names() {
         let held = |message: &str| {
             let failure = failure(&[event("u", message, "")], &[]).unwrap();
             failure.is_used_only_by(|name| ["old-0", "old-1"].contains(&name))
