@@ -3,7 +3,7 @@
 //! An `Invalid` spec becomes a condition and is not retried. The API server refuses most invalid specs; this module checks
 //! what CEL rules cannot express, and objects that are older than the rules.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use api::{
     aiinference::{
@@ -75,6 +75,11 @@ pub(crate) struct Store {
     pub(crate) region: String,
     pub(crate) secret: Option<String>,
     pub(crate) timeout_seconds: i32,
+    pub(crate) addressing: Addressing,
+    /// Secret with certificate authorities.
+    pub(crate) ca_secret: Option<String>,
+    /// Of the model's SHA256SUMS.
+    pub(crate) manifest_digest: Option<String>,
 }
 
 /// The volume of a copied model.
@@ -135,7 +140,6 @@ pub(crate) fn validate(model: &AIInference) -> Result<ValidInference, Invalid> {
         "spec.modelLoader.resources",
         loader.resources.as_ref().unwrap_or(&Resources::default()),
     )?;
-    is_supported(spec.model_store.as_ref())?;
     Ok(ValidInference {
         namespace: meta.namespace.clone().unwrap_or_default(),
         name: owner.name.clone(),
@@ -176,22 +180,50 @@ fn source(spec: &AIInferenceSpec) -> Result<Source, Invalid> {
         ModelSource::Store { .. } => Source::Store {
             // As the user wrote it; another spelling of the same location must not restart pods.
             uri: spec.model_source.clone(),
-            store: store(spec.model_store.as_ref()),
+            store: store(spec.model_store.as_ref())?,
             volume: volume(spec.model_volume.as_ref())?,
         },
         ModelSource::Claim { name, path } => {
+            if spec.model_store.as_ref().is_some_and(|store| store.manifest_digest.is_some()) {
+                return Err(Invalid(
+                    "spec.modelStore.manifestDigest needs an s3:// source in spec.modelSource: the files of a claim \
+                     are not read before the engine reads them"
+                        .to_owned(),
+                ));
+            }
             Source::Claim { claim: name, path: (!path.is_empty()).then_some(path) }
         }
     })
 }
 
-fn store(store: Option<&ModelStore>) -> Store {
-    Store {
-        endpoint: store.and_then(|store| store.endpoint.clone()),
+fn store(store: Option<&ModelStore>) -> Result<Store, Invalid> {
+    let addressing = store.map(|store| store.addressing).unwrap_or_default();
+    let endpoint = store.and_then(|store| store.endpoint.clone());
+    if let Some(endpoint) = endpoint.as_deref().filter(|endpoint| is_address(endpoint))
+        && addressing == Addressing::VirtualHosted
+    {
+        return Err(Invalid(format!(
+            "spec.modelStore.addressing: VirtualHosted needs an endpoint with a host name, and {endpoint} has an \
+             address; use Path"
+        )));
+    }
+    Ok(Store {
+        endpoint,
         region: store.and_then(|store| store.region.clone()).unwrap_or_else(|| DEFAULT_REGION.to_owned()),
         secret: store.and_then(|store| store.secret_name.clone()),
         timeout_seconds: store.map_or(DEFAULT_STORE_SECONDS, |store| store.timeout_seconds),
-    }
+        addressing,
+        ca_secret: store.and_then(|store| store.ca_secret_name.clone()),
+        manifest_digest: store.and_then(|store| store.manifest_digest.clone()),
+    })
+}
+
+/// Whether the host of a URL is an IP address. The API server accepts no user in it.
+fn is_address(url: &str) -> bool {
+    let authority = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = authority.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.split_once(':').map_or(authority, |(host, _)| host);
+    authority.starts_with('[') || host.parse::<IpAddr>().is_ok()
 }
 
 fn volume(volume: Option<&ModelVolume>) -> Result<Volume, Invalid> {
@@ -253,23 +285,6 @@ fn memory_is_valid(field: &str, resources: &Resources) -> Result<(), Invalid> {
         }
     }
     Ok(())
-}
-
-/// Refuses fields that the loader of this release does not support. Ignoring them would read another bucket, trust other
-/// certificates or serve unverified bytes.
-fn is_supported(store: Option<&ModelStore>) -> Result<(), Invalid> {
-    let Some(store) = store else { return Ok(()) };
-    let fields = [
-        ("addressing", store.addressing != Addressing::Auto),
-        ("caSecretName", store.ca_secret_name.is_some()),
-        ("manifestDigest", store.manifest_digest.is_some()),
-    ];
-    match fields.into_iter().find(|(_, is_set)| *is_set) {
-        Some((field, _)) => Err(Invalid(format!(
-            "spec.modelStore.{field} is not supported by this release of the loader; remove it"
-        ))),
-        None => Ok(()),
-    }
 }
 
 /// Fields that do not affect pods are set to fixed values first, so that scaling or pausing does not change the hash.
@@ -343,7 +358,10 @@ mod tests {
                     endpoint: None,
                     region: "us-east-1".into(),
                     secret: None,
-                    timeout_seconds: 3600
+                    timeout_seconds: 3600,
+                    addressing: Addressing::Auto,
+                    ca_secret: None,
+                    manifest_digest: None,
                 },
                 volume: Volume::Disk { limit: None },
             }
@@ -436,18 +454,30 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_the_loader_does_not_support_are_refused() {
-        for (field, value) in [
-            ("addressing", "Path".to_owned()),
-            ("caSecretName", "ca".to_owned()),
-            ("manifestDigest", format!("'sha256:{}'", "0".repeat(64))),
-        ] {
-            let message = refusal(&format!(
-                "{{modelSource: s3://m, engine: vllm, gpu: {{count: 1}}, modelStore: {{{field}: {value}}}}}"
-            ));
-            assert!(message.contains(field) && message.ends_with("remove it"), "{message}");
+    fn a_digest_of_the_model_is_refused_where_nothing_would_check_it() {
+        let digest = format!("modelStore: {{manifestDigest: 'sha256:{}'}}", "0".repeat(64));
+        let with =
+            |source: &str| format!("{{modelSource: '{source}', engine: vllm, gpu: {{count: 1}}, {digest}}}");
+        let refused = refusal(&with("pvc://models"));
+        assert!(refused.starts_with("spec.modelStore.manifestDigest needs an s3:// source"), "{refused}");
+        valid(&with("s3://models"));
+    }
+
+    #[test]
+    fn an_address_has_no_virtual_hosts() {
+        let at = |endpoint: &str, addressing: &str| {
+            format!(
+                "{{modelSource: s3://m, engine: vllm, gpu: {{count: 1}}, modelStore: {{endpoint: '{endpoint}', \
+                 addressing: {addressing}}}}}"
+            )
+        };
+        for endpoint in ["http://10.0.0.1:9000", "http://[::1]:9000/base", "https://10.0.0.1/base"] {
+            let refused = refusal(&at(endpoint, "VirtualHosted"));
+            assert!(refused.contains(endpoint) && refused.ends_with("use Path"), "{refused}");
+            valid(&at(endpoint, "Path"));
+            valid(&at(endpoint, "Auto"));
         }
-        valid("{modelSource: s3://m, engine: vllm, gpu: {count: 1}, modelStore: {addressing: Auto}}");
+        valid(&at("https://oss-cn-hangzhou.aliyuncs.com", "VirtualHosted"));
     }
 
     /// The description of each field documents whether a change restarts pods.

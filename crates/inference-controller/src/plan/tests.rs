@@ -72,6 +72,46 @@ podAnnotations: {prometheus.io/scrape: 'false'}
     insta::assert_yaml_snapshot!(template(&Scene::new(spec).plan()));
 }
 
+/// What an object without these fields gets is in the snapshots, and stays what it was.
+#[test]
+fn the_loader_gets_the_style_the_authority_and_the_digest_of_the_store() {
+    let digest = format!("sha256:{}", "ab".repeat(32));
+    let pod = |store: &str, source: &str| {
+        let spec =
+            format!("{{modelSource: {source}, engine: vllm, gpu: {{count: 1}}, modelStore: {{{store}}}}}");
+        template(&Scene::new(&spec).plan()).spec.unwrap()
+    };
+    let all = format!("addressing: VirtualHosted, caSecretName: private-ca, manifestDigest: '{digest}'");
+    let with = pod(&all, "s3://models/qwen");
+    let loader = &with.init_containers.as_ref().unwrap()[0];
+    let arguments = loader.args.as_ref().unwrap();
+    for expected in [
+        "--addressing=virtual-hosted".to_owned(),
+        "--ca-file=/etc/model-store/ca.crt".to_owned(),
+        format!("--manifest-digest={digest}"),
+    ] {
+        assert!(arguments.contains(&expected), "{expected}: {arguments:?}");
+    }
+    let volume = with.volumes.as_ref().unwrap().iter().find(|volume| volume.name == "store-ca").unwrap();
+    let secret = volume.secret.as_ref().unwrap();
+    assert_eq!((secret.secret_name.as_deref(), secret.optional), (Some("private-ca"), None));
+    assert_eq!(secret.items.as_ref().unwrap()[0].key, "ca.crt");
+    let mounts = |container: &k8s_openapi::api::core::v1::Container| {
+        let mounts = container.volume_mounts.as_ref().unwrap().iter();
+        mounts
+            .filter(|mount| mount.name == "store-ca")
+            .map(|mount| mount.mount_path.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (mounts(loader), mounts(&with.containers[0])),
+        (vec!["/etc/model-store".to_owned()], Vec::new())
+    );
+
+    assert_eq!(pod("addressing: Auto", "s3://models/qwen"), pod("", "s3://models/qwen"));
+    assert_eq!(pod("addressing: Path, caSecretName: private-ca", "pvc://models"), pod("", "pvc://models"));
+}
+
 #[test]
 fn a_triton_pod_from_a_claim() {
     let spec = "

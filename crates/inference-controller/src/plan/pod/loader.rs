@@ -4,6 +4,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use api::{
+    aiinference::Addressing,
     loader::{TIMEOUT, options},
     pods::{EnvVar as Variable, Resources},
 };
@@ -25,31 +26,33 @@ const MEMORY_LIMIT: Bytes = Bytes::mebibytes(512);
 
 pub(super) fn loader(valid: &ValidInference, image: &str) -> Container {
     let engine = option(options::ENGINE, valid.engine.as_str());
-    let (mut arguments, environment, memory, mount) = match &valid.source {
+    let (mut arguments, environment, memory, mut mounts) = match &valid.source {
         Source::Store { uri, store, volume } => (
-            pull(uri, volume, engine),
+            pull(uri, store, volume, engine),
             environment(store),
             match volume {
                 // Pages of a memory volume are charged to the container that writes them.
                 Volume::Memory { size } => MEMORY_LIMIT.plus(*size),
                 Volume::Disk { .. } | Volume::Ephemeral { .. } => MEMORY_LIMIT,
             },
-            volumes::model_mount(&valid.source),
+            vec![volumes::model_mount(&valid.source)],
         ),
         Source::Claim { .. } => {
             let path = literal(&volumes::model_path(&valid.source));
             let arguments = vec!["check".to_owned(), path, engine, option(options::ROOT, MODEL_PATH)];
-            (arguments, Vec::new(), MEMORY_LIMIT, volumes::read_only_model_mount(&valid.source))
+            (arguments, Vec::new(), MEMORY_LIMIT, vec![volumes::read_only_model_mount(&valid.source)])
         }
     };
     arguments.push(option(options::INSTALL, volumes::PROGRAM_PATH));
+    mounts.push(volumes::program_mount());
+    mounts.extend(volumes::authority_mount(&valid.source));
     Container {
         name: LOADER.to_owned(),
         image: Some(image.to_owned()),
         args: Some(arguments),
         env: non_empty(with_users(environment, &valid.loader.env)),
         resources: Some(resources(valid, memory)),
-        volume_mounts: Some(vec![mount, volumes::program_mount()]),
+        volume_mounts: Some(mounts),
         security_context: Some(container_security(Some(true))),
         ..Container::default()
     }
@@ -97,7 +100,7 @@ fn resources(valid: &ValidInference, memory: Bytes) -> ResourceRequirements {
     }
 }
 
-fn pull(uri: &str, volume: &Volume, engine: String) -> Vec<String> {
+fn pull(uri: &str, store: &Store, volume: &Volume, engine: String) -> Vec<String> {
     let mut arguments = vec!["pull".to_owned(), literal(uri), MODEL_PATH.to_owned(), engine];
     // A volume that is deleted with its pod needs no fsync.
     let (ends_with_pod, limit) = match volume {
@@ -108,11 +111,18 @@ fn pull(uri: &str, volume: &Volume, engine: String) -> Vec<String> {
     arguments.extend(ends_with_pod.then(|| format!("--{}", options::NO_SYNC)));
     // Beyond the limit the kubelet would evict the pod, and the next pod would start the download again.
     arguments.extend(limit.map(|limit| option(options::SIZE_LIMIT, limit.count())));
+    let Store { addressing, ca_secret, manifest_digest, .. } = store;
+    // The default of the loader is not written, so that pods that are older than the field keep their template.
+    let addressing = Some(*addressing).filter(|addressing| *addressing != Addressing::Auto);
+    arguments.extend(addressing.map(|addressing| option(options::ADDRESSING, addressing.as_option())));
+    arguments.extend(ca_secret.as_ref().map(|_| option(options::CA_FILE, volumes::AUTHORITY_FILE)));
+    arguments.extend(manifest_digest.as_ref().map(|digest| option(options::MANIFEST_DIGEST, digest)));
     arguments
 }
 
 fn environment(store: &Store) -> Vec<EnvVar> {
-    let Store { endpoint, region, secret, timeout_seconds } = store;
+    let Store { endpoint, region, secret, timeout_seconds, addressing: _, ca_secret: _, manifest_digest: _ } =
+        store;
     let value = |name: &str, value: &str| EnvVar {
         name: name.to_owned(),
         value: Some(literal(value)),

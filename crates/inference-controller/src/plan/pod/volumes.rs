@@ -1,10 +1,11 @@
-//! The volumes of a pod: the model, a home directory with caches, shared memory, and the program of the preStop hook.
+//! The volumes of a pod: the model, a home directory with caches, shared memory, the program of the preStop hook, and the
+//! certificate authorities of the store.
 
 use k8s_openapi::{
     api::core::v1::{
-        EmptyDirVolumeSource, EphemeralVolumeSource, PersistentVolumeClaimSpec,
-        PersistentVolumeClaimTemplate, PersistentVolumeClaimVolumeSource, Volume as PodVolume, VolumeMount,
-        VolumeResourceRequirements,
+        EmptyDirVolumeSource, EphemeralVolumeSource, KeyToPath, PersistentVolumeClaimSpec,
+        PersistentVolumeClaimTemplate, PersistentVolumeClaimVolumeSource, SecretVolumeSource,
+        Volume as PodVolume, VolumeMount, VolumeResourceRequirements,
     },
     apimachinery::pkg::api::resource::Quantity,
 };
@@ -13,13 +14,20 @@ use workload::template::mount;
 
 use crate::{
     engine::{HOME, MODEL_PATH},
-    validate::{Source, ValidInference, Volume},
+    validate::{Source, Store, ValidInference, Volume},
 };
 
 const MODEL: &str = "model";
 const HOME_VOLUME: &str = "home";
 const SHARED_MEMORY: &str = "shared-memory";
 const PROGRAM: &str = "model-transfer";
+const AUTHORITY: &str = "store-ca";
+
+/// Where the loader finds the authorities of `modelStore.caSecretName`.
+const AUTHORITY_PATH: &str = "/etc/model-store";
+pub(super) const AUTHORITY_FILE: &str = "/etc/model-store/ca.crt";
+/// In the Secret and below `AUTHORITY_PATH`, as cert-manager and Kubernetes name it.
+const AUTHORITY_KEY: &str = "ca.crt";
 
 /// Where the loader installs the program of the preStop hook.
 pub(super) const PROGRAM_PATH: &str = "/opt/model-transfer";
@@ -30,7 +38,7 @@ const PROGRAM_SIZE: Bytes = Bytes::mebibytes(64);
 const SHARED_MEMORY_SIZE: Bytes = Bytes::mebibytes(2 * 1024);
 
 pub(super) fn volumes(valid: &ValidInference) -> Vec<PodVolume> {
-    vec![
+    let mut volumes = vec![
         model(&valid.source),
         PodVolume {
             name: HOME_VOLUME.to_owned(),
@@ -47,7 +55,36 @@ pub(super) fn volumes(valid: &ValidInference) -> Vec<PodVolume> {
             empty_dir: Some(EmptyDirVolumeSource { medium: None, size_limit: Some(PROGRAM_SIZE.quantity()) }),
             ..PodVolume::default()
         },
-    ]
+    ];
+    volumes.extend(authority_secret(&valid.source).map(authority));
+    volumes
+}
+
+fn authority_secret(source: &Source) -> Option<&str> {
+    match source {
+        Source::Store { store: Store { ca_secret, .. }, .. } => ca_secret.as_deref(),
+        Source::Claim { .. } => None,
+    }
+}
+
+/// A Secret without the key keeps the pod from starting, and an event of the pod says so.
+fn authority(secret: &str) -> PodVolume {
+    let key = KeyToPath { key: AUTHORITY_KEY.to_owned(), path: AUTHORITY_KEY.to_owned(), mode: None };
+    PodVolume {
+        name: AUTHORITY.to_owned(),
+        secret: Some(SecretVolumeSource {
+            secret_name: Some(secret.to_owned()),
+            items: Some(vec![key]),
+            ..SecretVolumeSource::default()
+        }),
+        ..PodVolume::default()
+    }
+}
+
+/// Of the loader alone: the engine asks no store.
+pub(super) fn authority_mount(source: &Source) -> Option<VolumeMount> {
+    let mount = VolumeMount { read_only: Some(true), ..mount(AUTHORITY, AUTHORITY_PATH) };
+    authority_secret(source).map(|_| mount)
 }
 
 /// The path of the weights in the engine. A claim is mounted at its root, not with a `subPath`: the kubelet would create a
