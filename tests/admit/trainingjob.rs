@@ -268,7 +268,7 @@ async fn flags_that_the_controller_sets_and_tokens_are_refused() {
         }
     }
     for flag in ["--hub_token", "--hub-token=x", "--token", "--swanlab_token"] {
-        cases.push(case("extraArgs", "must not carry a token", args(&[flag]), neighbour.clone()));
+        cases.push(case("extraArgs", "must not contain a token", args(&[flag]), neighbour.clone()));
     }
     let many = |count: usize| json!({"extraArgs": vec!["--a"; count]});
     cases.push(case("extraArgs", "at most 128 items", many(129), many(128)));

@@ -1,6 +1,6 @@
 //! AIDispatcher: a pool of agent workers of one role.
 //!
-//! The type, its bounds and its rules. What a worker must do is the contract of the monitor beside it.
+//! The type, its bounds and validation rules.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
@@ -12,7 +12,7 @@ use crate::{
     rules, schema,
 };
 
-/// Which workers to run, how many, and what they need.
+/// Role, number and configuration of the workers.
 #[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[kube(
     group = "southwest.ai",
@@ -22,8 +22,8 @@ use crate::{
     shortname = "ad",
     category = "ai",
     namespaced,
-    doc = "A pool of agent workers of one role: their memory is preloaded before they start, their number follows the \
-           queue, and their state outlives them.",
+    doc = "A pool of agent workers of one role. Their memory is preloaded before they start, their number follows the \
+           queue, and their state is saved when they end.",
     status = "AIDispatcherStatus",
     derive = "PartialEq",
     validation = rules::name_fits_a_label(),
@@ -43,22 +43,22 @@ use crate::{
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AIDispatcherSpec {
-    /// What the workers do; decides their image and AGENT_ROLE. Required. Changing it restarts pods.
+    /// Role of the workers; decides their default image and AGENT_ROLE. Required. Changing it restarts pods.
     pub role: Role,
 
-    /// Model that the workers call, given to them as MODEL_REF. Default: none. Changing it restarts pods.
+    /// Model that the workers call, in their environment as MODEL_REF. Default: none. Changing it restarts pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub model_ref: Option<String>,
 
-    /// URL of the model's server, http or https, given to the workers as MODEL_ENDPOINT. Default: none. Changing it
+    /// URL of the model's server, http or https, in the workers' environment as MODEL_ENDPOINT. Default: none. Changing it
     /// restarts pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     #[x_kube(validation = rules::http_url())]
     pub model_endpoint: Option<String>,
 
-    /// Workers. Ignored while autoscaling is set. Default: 1. Changing it restarts no pod that stays.
+    /// Number of workers. Ignored while autoscaling is set. Default: 1. Changing it restarts no pod that stays.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 1000))]
     pub replicas: i32,
@@ -67,11 +67,11 @@ pub struct AIDispatcherSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_config: Option<MemoryConfig>,
 
-    /// Lets the number of workers follow the queue. Default: off, replicas decides. Changing it restarts nothing.
+    /// Scales the number of workers with the queue. Default: none; replicas sets the number. Changing it restarts nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<Autoscaling>,
 
-    /// Where a worker's state goes before it ends, so that a new worker can go on with it. Default: it is lost. Changing
+    /// Storage of a worker's state when it ends, from which a new worker resumes. Default: none; the state is lost. Changing
     /// it restarts pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
@@ -92,7 +92,7 @@ pub struct AIDispatcherSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
 
-    /// Access to the model. Default: none. Changing it restarts pods.
+    /// Credentials for the model's server. Default: none. Changing it restarts pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<Credentials>,
 
@@ -100,7 +100,7 @@ pub struct AIDispatcherSpec {
     pub pods: PodOptions,
 }
 
-/// What the workers do.
+/// Role of the workers.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -124,7 +124,7 @@ pub struct MemoryConfig {
     #[schemars(length(min = 1, max = 255))]
     pub collection: Option<String>,
 
-    /// Dimension of its vectors. A collection with another dimension is a failure of this object, not of its workers.
+    /// Dimension of its vectors. If the collection has another dimension, this object fails; its workers are not started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65536))]
     pub dim: Option<i32>,
@@ -142,7 +142,7 @@ pub struct MemoryConfig {
     pub secret_name: Option<String>,
 }
 
-/// How the number of workers follows the queue: ceil(queued / tasksPerWorker) + busy workers, within the bounds.
+/// Scaling with the queue: ceil(queued / tasksPerWorker) + busy workers, within the bounds.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -150,29 +150,28 @@ pub struct MemoryConfig {
         .message("must not be above maxReplicas").field_path(".minReplicas")
 )]
 pub struct Autoscaling {
-    /// Fewest workers. Default: 1.
+    /// Minimum number of workers. Default: 1.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 1000))]
     pub min_replicas: i32,
 
-    /// Most workers. Default: 100.
+    /// Maximum number of workers. Default: 100.
     #[serde(default = "hundred")]
     #[schemars(range(min = 1, max = 1000))]
     pub max_replicas: i32,
 
-    /// Queued tasks that one worker is expected to take. Default: 5.
+    /// Queued tasks per worker. Default: 5.
     #[serde(default = "five")]
     #[schemars(range(min = 1, max = 10000))]
     pub tasks_per_worker: i32,
 
-    /// Tokens per minute that one worker can use; more workers are added when the pool uses more. Default: tokens are
-    /// not looked at.
+    /// Tokens per minute and worker; workers are added when the pool uses more. Default: tokens do not affect the number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000000000000_i64))]
     pub tokens_per_minute_per_worker: Option<i64>,
 }
 
-/// Where a worker's state goes before it ends.
+/// Storage of a worker's state.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -184,7 +183,7 @@ pub struct Autoscaling {
         .message("must not be set without uri").field_path(".secretName")
 )]
 pub struct Checkpoint {
-    /// Claim that all workers can write to.
+    /// Claim that all workers can write to, such as one with access mode ReadWriteMany.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
@@ -202,34 +201,34 @@ pub struct Checkpoint {
     #[x_kube(validation = rules::http_url())]
     pub endpoint: Option<String>,
 
-    /// Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and optionally AWS_SESSION_TOKEN. Default: none, the
-    /// identity of serviceAccountName is used.
+    /// Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and optionally AWS_SESSION_TOKEN. Default: none; the identity
+    /// of serviceAccountName is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
     pub secret_name: Option<String>,
 
-    /// Seconds that a worker has to write its state after SIGTERM. Its pod gets 30 more for the upload. Default: 60.
+    /// Seconds in which a worker must write its state after SIGTERM. The pod has 30 more for the upload. Default: 60.
     #[serde(default = "a_minute")]
     #[schemars(range(min = 0, max = 3600))]
     pub grace_seconds: i32,
 }
 
-/// Access to the model.
+/// Credentials for the model's server.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Credentials {
-    /// Secret whose key `api-key` the workers get as MODEL_API_KEY.
+    /// Secret whose key `api-key` is in the workers' environment as MODEL_API_KEY.
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
     pub secret_name: String,
 }
 
-/// What the controller has observed. A new object has the default until the controller has seen it.
+/// Observed state. A new object has the default until the controller has processed it.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct AIDispatcherStatus {
-    /// Workers that are ready.
+    /// Ready workers.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub available_replicas: i32,
@@ -239,12 +238,12 @@ pub struct AIDispatcherStatus {
     #[schemars(with = "String", length(max = 64))]
     pub current_phase: Option<Phase>,
 
-    /// Workers with a task in hand.
+    /// Workers that process a task.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub active_workers: i32,
 
-    /// Tokens used since creation. Never falls and never counts twice; may miss the last second of a killed worker.
+    /// Tokens used since creation. Never decreases; may miss the last second of a killed worker.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub token_usage: i64,
@@ -259,12 +258,12 @@ pub struct AIDispatcherStatus {
     #[schemars(range(min = 0))]
     pub replicas: i32,
 
-    /// Workers that are wanted, by replicas or by the queue.
+    /// Desired number of workers, from replicas or from the queue.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub desired_replicas: i32,
 
-    /// Tasks that wait for a worker.
+    /// Queued tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub queue_depth: Option<i64>,
@@ -283,11 +282,11 @@ pub struct AIDispatcherStatus {
     #[schemars(length(max = 2048))]
     pub selector: Option<String>,
 
-    /// Defaults of the release that were resolved when this spec was first rendered. They stay until the spec changes.
+    /// Defaults that were resolved when this spec was first rendered. They stay until the spec changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Resolved>,
 
-    /// Generation of the spec that this status speaks of. 0 until the controller has seen the object.
+    /// Generation of the spec that this status refers to. 0 until the controller has processed the object.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub observed_generation: i64,
@@ -298,7 +297,7 @@ pub struct AIDispatcherStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// Derived summary of the conditions.
+/// Summary of the conditions.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     Initializing,
@@ -307,7 +306,7 @@ pub enum Phase {
     Failed,
 }
 
-/// How busy the workers are.
+/// Utilization of the workers.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     Idle,
@@ -315,7 +314,7 @@ pub enum State {
     Saturated,
 }
 
-/// Defaults of a release, as they were when a spec was first rendered.
+/// Defaults that were resolved when a spec was first rendered.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Resolved {

@@ -1,6 +1,6 @@
 //! AIInference: a model, served by an engine on GPUs.
 //!
-//! The type, its bounds and its rules, and the flags of each engine that only the controller may set.
+//! The type, its bounds and validation rules, and the flags of each engine that only the controller may set.
 
 use k8s_openapi::apimachinery::pkg::{
     api::resource::Quantity,
@@ -31,8 +31,8 @@ pub const DEFAULT_SURGE_TIMEOUT_SECONDS: i32 = 300;
     shortname = "aii",
     category = "ai",
     namespaced,
-    doc = "A model, served by an inference engine on GPUs: the weights are in place before the engine starts, the \
-           pods run on nodes with the right GPU, and they move when a node dies.",
+    doc = "A model that an inference engine serves on GPUs. The weights are copied or mounted before the engine starts, \
+           pods are scheduled by GPU product, and pods on lost nodes are replaced.",
     status = "AIInferenceStatus",
     derive = "PartialEq",
     validation = rules::name_fits_a_label(),
@@ -45,8 +45,8 @@ pub const DEFAULT_SURGE_TIMEOUT_SECONDS: i32 = 300;
     printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyReplicas"),
     printcolumn(name = "Replicas", type_ = "integer", json_path = ".spec.replicas"),
     printcolumn(name = "Engine", type_ = "string", json_path = ".spec.engine"),
-    // The first of the two that is there: a new object has no status.gpu yet. The path of a column must begin with a dot,
-    // and two dots begin at the object itself.
+    // The first field that is set: a new object has no status.gpu yet. The path must begin with a dot; two dots select
+    // from the object itself.
     printcolumn(name = "GPU", type_ = "string", json_path = "..['status.gpu','spec.gpu.productLabel']"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Model", type_ = "string", json_path = ".spec.modelSource", priority = 1),
@@ -77,44 +77,44 @@ pub const DEFAULT_SURGE_TIMEOUT_SECONDS: i32 = 300;
     validation = Engine::Tgi.owned_flags_rule()
 )]
 pub struct AIInferenceSpec {
-    /// Where the weights are: `s3://bucket[/prefix]` in any S3-compatible store, copied into the pod's model volume
-    /// before the engine starts; or `pvc://claim[/path]`, nothing is copied. The engine sees both read-only. Required.
+    /// Location of the weights: `s3://bucket[/prefix]` in an S3-compatible store, copied into the pod's model volume before
+    /// the engine starts; or `pvc://claim[/path]`, mounted without a copy. Read-only for the engine in both cases. Required.
     /// Changing it restarts pods.
     #[schemars(length(max = source::MAX_LENGTH))]
     #[x_kube(
-        validation = source::place_rule(),
+        validation = source::location_rule(),
         validation = source::characters_rule(),
         validation = source::segments_rule()
     )]
     pub model_source: String,
 
-    /// Which server runs; decides image, arguments, probes and metric names. Required. Changing it restarts pods.
+    /// Inference engine; decides the default image, arguments, probes and metric names. Required. Changing it restarts pods.
     pub engine: Engine,
 
     /// GPUs of each pod. Required. Changing it restarts pods.
     pub gpu: Gpu,
 
-    /// Pods that serve. 0 stops the service. Default: 1. When an autoscaler takes over, it must own this field first.
-    /// Changing it restarts no pod that stays.
+    /// Number of pods. 0 stops the service. Default: 1. An autoscaler must be the only owner of this field. Changing it
+    /// restarts no pod that stays.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: i32,
 
-    /// Seconds from the start of the engine to its first ready probe; past it the revision has failed with reason
-    /// WarmupTimeout. Default: 300. Changing it restarts pods.
+    /// Maximum seconds from the start of the engine until it is ready. After that, Ready is False with reason WarmupTimeout.
+    /// Default: 300. Changing it restarts pods.
     #[serde(default = "five_minutes")]
     #[schemars(range(min = 10, max = 86400))]
     pub warmup_timeout_seconds: i32,
 
-    /// Image of the engine. Default: the engine's, resolved once per spec change and shown in status.resolved.
-    /// Changing it restarts pods.
+    /// Image of the engine. Default: the controller's default for the engine, resolved once per spec change and shown in
+    /// status.resolved. Changing it restarts pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     #[x_kube(validation = rules::image())]
     pub image: Option<String>,
 
-    /// Arguments added to the engine's, at most 64, never split and never read by a shell. Flags that the controller sets
-    /// (port, model path, number of GPUs …) are refused. Changing it restarts pods.
+    /// Additional arguments of the engine, at most 64. They are passed unchanged, without a shell. Flags that the controller
+    /// sets (port, model path, number of GPUs …) are refused. Changing it restarts pods.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(max = 1024)))]
     pub args: Vec<String>,
@@ -124,51 +124,49 @@ pub struct AIInferenceSpec {
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub env: Vec<EnvVar>,
 
-    /// Requests and limits of the engine, beside its GPUs. Default: none. Changing it restarts pods.
+    /// Requests and limits of the engine, without its GPUs. Default: none. Changing it restarts pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
 
-    /// Name under which clients ask for the model. Default: the name of this object. Changing it restarts pods.
+    /// Name of the model in requests. Default: the name of this object. Changing it restarts pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = Rule::new(r"self.matches(r'^[A-Za-z0-9]([-A-Za-z0-9._:@/]*[A-Za-z0-9])?$')")
         .message("must consist of letters, digits and - . _ : @ /, and start and end with a letter or digit"))]
     pub served_model_name: Option<String>,
 
-    /// How to reach the object store of an s3:// source. Changing it restarts pods.
+    /// Access to the object store of an s3:// source. Changing it restarts pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_store: Option<ModelStore>,
 
-    /// Settings of the loader that copies a model from an s3:// source, such as a proxy or more memory. Default: none.
-    /// Changing it restarts pods.
+    /// Environment and resources of the loader, which copies the model of an s3:// source. Default: none. Changing it
+    /// restarts pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_loader: Option<ModelLoader>,
 
-    /// Where a copied model lives. Default: on the node's disk. Changing it restarts pods.
+    /// Volume of a copied model. Default: the node's disk. Changing it restarts pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_volume: Option<ModelVolume>,
 
-    /// How a change is rolled out. Surge: the new pod is ready before an old one goes. Replace: for full GPUs, one old
-    /// pod goes first. Auto: Surge, and Replace only where a new pod has waited for surgeTimeoutSeconds because GPUs are
-    /// counted short, because the quota refuses it, or because its claim cannot be shared, and where what an old pod
-    /// gives back lets the new one fit. Default: Auto. Changing it restarts nothing.
+    /// Strategy of a rollout. Surge: a new pod becomes ready before an old one is deleted. Replace: an old pod is deleted
+    /// before a new one is created. Auto: Surge; Replace only if a new pod has waited for surgeTimeoutSeconds because GPUs are
+    /// short, the quota refuses it, or its claim cannot be shared, and the deletion of an old pod makes it fit. Default:
+    /// Auto. Changing it restarts nothing.
     #[serde(default)]
     pub rollout: Rollout,
 
-    /// Seconds that a new pod waits for GPUs, for quota or for its claim before rollout Auto lets an old pod go first.
-    /// Longer than a node autoscaler needs to add a node. Not used by Surge and Replace. Default: 300. Changing it
-    /// restarts nothing.
-    // The default is not written, so that the hash of a spec that is older than the field stays what it was.
+    /// Seconds that a new pod waits for GPUs, quota or its claim before rollout Auto deletes an old pod. Should exceed the
+    /// time in which a node autoscaler adds a node. Not used by Surge and Replace. Default: 300. Changing it restarts nothing.
+    // The default is not serialized, so that the hash of specs without this field does not change.
     #[serde(default = "default_surge_timeout", skip_serializing_if = "is_default_surge_timeout")]
     #[schemars(range(min = 30, max = 86400), extend("default" = DEFAULT_SURGE_TIMEOUT_SECONDS))]
     pub surge_timeout_seconds: i32,
 
-    /// Seconds after the node's Ready condition left True (itself about 40 s after the node died, on a default
-    /// cluster) until its pods are replaced elsewhere. Pods are replaced on nodes that are unreachable or deleted. A
-    /// kubelet that reports NotReady while its pods are Ready, as during a restart of containerd, costs no pod. No pod
-    /// is deleted by force: the old one stays Terminating until its node is back, is deleted, or gets the taint
-    /// node.kubernetes.io/out-of-service from an administrator, once it is off. Default: 30. Changing it restarts
-    /// nothing.
+    /// Seconds from the time at which the node's Ready condition left True (by default about 40 s after the failure of the
+    /// node) until its pods are replaced. Pods on unreachable or deleted nodes are replaced; pods that are ready on a NotReady
+    /// node, for example during a restart of containerd, are not. Pods are never deleted by force: the old pod stays
+    /// Terminating until its node is back, is deleted, or is shut down and has the taint node.kubernetes.io/out-of-service.
+    /// Default: 30. Changing it restarts nothing.
     #[serde(default = "half_a_minute")]
     #[schemars(range(min = 0, max = MAX_NODE_FAILURE_SECONDS))]
     pub node_failure_seconds: i32,
@@ -177,7 +175,7 @@ pub struct AIInferenceSpec {
     pub pods: PodOptions,
 }
 
-/// Which server runs.
+/// Inference engine.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
@@ -189,7 +187,7 @@ pub enum Engine {
 impl Engine {
     pub const ALL: [Engine; 3] = [Engine::Vllm, Engine::Triton, Engine::Tgi];
 
-    /// As users write it.
+    /// The value in the spec.
     pub fn as_str(self) -> &'static str {
         match self {
             Engine::Vllm => "vllm",
@@ -198,10 +196,9 @@ impl Engine {
         }
     }
 
-    /// Flags that only the controller may set, in every spelling that the engine documents: they decide where the
-    /// model is, which ports are probed and scraped, how many GPUs are used, and how long the engine drains.
+    /// Flags that only the controller may set, in every documented spelling: model path, ports, number of GPUs, drain.
     ///
-    /// The one source for the CEL rule and for the controller's own validation of undocumented spellings.
+    /// Used by the CEL rule and by the controller's validation of undocumented spellings.
     pub fn owned_flags(self) -> &'static [&'static str] {
         match self {
             Engine::Vllm => &[
@@ -268,33 +265,33 @@ impl Engine {
         .message("must not be set when count is 0").field_path(".productLabels")
 )]
 pub struct Gpu {
-    /// GPU product that a node must have: `A100` means the node label nvidia.com/gpu.product=A100, `label.key=value`
-    /// any node label. Default: any product.
+    /// GPU product of the nodes: `A100` selects the node label nvidia.com/gpu.product=A100, `label.key=value` any node
+    /// label. Default: any product.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 381))]
     #[x_kube(validation = rules::product_label())]
     pub product_label: Option<String>,
 
-    /// Any of these products will do, at most 8, each written as productLabel. Not together with productLabel.
+    /// Alternative GPU products, at most 8, each in the form of productLabel. Not together with productLabel.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 8), inner(length(max = 381)))]
     #[x_kube(validation = Rule::new(format!("self.all(label, label.matches(r'{}'))", rules::PRODUCT_LABEL))
         .message("must be GPU products such as A100, or node labels such as nvidia.com/gpu.product=A100"))]
     pub product_labels: Vec<String>,
 
-    /// GPUs per pod, 0 to 16. Required. 0 serves on the CPU: no GPU is asked for, productLabel is refused, and image
-    /// is required unless the engine is triton.
+    /// GPUs per pod, 0 to 16. Required. 0 serves on the CPU: the pods request no GPU, productLabel is refused, and image is
+    /// required unless the engine is triton.
     #[schemars(range(min = 0, max = 16))]
     pub count: i32,
 
-    /// Resource that the device plugin offers, for MIG slices and other vendors. Default: nvidia.com/gpu.
+    /// Extended resource of the device plugin, for MIG slices and other vendors. Default: nvidia.com/gpu.
     #[serde(default = "nvidia_gpu")]
     #[schemars(length(max = 317))]
     #[x_kube(validation = rules::extended_resource())]
     pub resource_name: String,
 }
 
-/// How to reach an S3-compatible store.
+/// Access to an S3-compatible store.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelStore {
@@ -310,22 +307,21 @@ pub struct ModelStore {
     #[x_kube(validation = rules::region())]
     pub region: Option<String>,
 
-    /// Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and optionally AWS_SESSION_TOKEN. Default: none, the
-    /// store is read anonymously or with the identity of serviceAccountName.
+    /// Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and optionally AWS_SESSION_TOKEN. Default: none; the store is
+    /// read anonymously or with the identity of serviceAccountName.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
     pub secret_name: Option<String>,
 
-    /// Seconds that one copy of the model may take. Default: 3600.
+    /// Maximum seconds for one copy of the model. Default: 3600.
     #[serde(default = "an_hour")]
     #[schemars(range(min = 60, max = 86400))]
     pub timeout_seconds: i32,
 
-    /// How requests name the bucket. Path: endpoint/bucket. VirtualHosted: bucket.endpoint, the only one that Alibaba
-    /// Cloud OSS and Tencent Cloud COS accept. Auto: VirtualHosted for AWS, OSS and COS, Path for any other endpoint.
-    /// Default: Auto.
-    // The default is not written, so that the hash of a spec that is older than the field stays what it was.
+    /// Addressing style of requests. Path: endpoint/bucket. VirtualHosted: bucket.endpoint, which Alibaba Cloud OSS and
+    /// Tencent Cloud COS require. Auto: VirtualHosted for AWS, OSS and COS, Path for any other endpoint. Default: Auto.
+    // The default is not serialized, so that the hash of specs without this field does not change.
     #[serde(default, skip_serializing_if = "Addressing::is_auto")]
     #[schemars(extend("default" = "Auto"))]
     pub addressing: Addressing,
@@ -345,7 +341,7 @@ pub struct ModelStore {
     pub manifest_digest: Option<String>,
 }
 
-/// How requests name the bucket.
+/// Addressing style of requests to a store.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Addressing {
     #[default]
@@ -371,7 +367,7 @@ impl Addressing {
     }
 }
 
-/// Settings of the loader that copies a model.
+/// Environment and resources of the loader.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelLoader {
@@ -380,13 +376,13 @@ pub struct ModelLoader {
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub env: Vec<EnvVar>,
 
-    /// Requests and limits of the loader. It runs before the engine, so the pod needs the larger of the two, not the
+    /// Requests and limits of the loader. It runs before the engine, so the pod's request is the larger of the two, not the
     /// sum. Default: the controller's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
 }
 
-/// Where a copied model lives.
+/// Volume of a copied model.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -397,8 +393,8 @@ pub struct ModelLoader {
         .message("must not be set unless medium is Volume").field_path(".storageClassName")
 )]
 pub struct ModelVolume {
-    /// Disk: an emptyDir on the node. Memory: an emptyDir in memory. Volume: a claim of each pod's own, which goes with
-    /// the pod. Default: Disk.
+    /// Disk: an emptyDir on the node. Memory: an emptyDir in memory. Volume: an ephemeral claim per pod, deleted with the pod.
+    /// Default: Disk.
     #[serde(default)]
     pub medium: Medium,
 
@@ -431,12 +427,12 @@ pub enum Rollout {
     Replace,
 }
 
-/// What the controller has observed. A new object has the default until the controller has seen it.
+/// Observed state. A new object has the default until the controller has processed it.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct AIInferenceStatus {
-    /// Pending: nothing of the current revision runs yet, or replicas is 0. Loading: its pods pull or warm up. Ready:
-    /// all wanted replicas of it are ready. Failed: a condition says that it will not get there without a change.
+    /// Pending: no pod of the current revision is scheduled, or replicas is 0. Loading: its pods copy the model or warm up.
+    /// Ready: all replicas are ready. Failed: it cannot become ready without a change; the conditions have the reason.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "schema::known")]
     #[schemars(with = "String", length(max = 64))]
     pub phase: Option<Phase>,
@@ -446,7 +442,7 @@ pub struct AIInferenceStatus {
     #[schemars(range(min = 0))]
     pub ready_replicas: i32,
 
-    /// At least one pod of the current revision is ready.
+    /// Whether at least one pod of the current revision is ready.
     #[serde(default)]
     pub model_loaded: bool,
 
@@ -475,13 +471,12 @@ pub struct AIInferenceStatus {
     #[schemars(range(min = 0))]
     pub updated_ready_replicas: i32,
 
-    /// GPU products that will do, as the GPU column shows them: `A100`, or `A100 or H100`. Absent where any product will
-    /// do.
+    /// Accepted GPU products, as in the GPU column: `A100`, or `A100 or H100`. Absent if any product is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub gpu: Option<String>,
 
-    /// Where clients inside the cluster reach the engine: `http://service.namespace.svc:8000`.
+    /// URL of the Service inside the cluster: `http://service.namespace.svc:8000`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     pub url: Option<String>,
@@ -491,22 +486,22 @@ pub struct AIInferenceStatus {
     #[schemars(length(max = 2048))]
     pub selector: Option<String>,
 
-    /// Defaults of the release that were resolved when this spec was first rendered. They stay until the spec changes.
+    /// Defaults that were resolved when this spec was first rendered. They stay until the spec changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Resolved>,
 
-    /// Generation of the spec that this status speaks of. 0 until the controller has seen the object.
+    /// Generation of the spec that this status refers to. 0 until the controller has processed the object.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub observed_generation: i64,
 
-    /// The last 10 pods that were moved away from a node.
+    /// The last 10 pods that were replaced because of their nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub migrations: Vec<Migration>,
 }
 
-/// Derived summary of the conditions.
+/// Summary of the conditions.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     Pending,
@@ -515,11 +510,11 @@ pub enum Phase {
     Failed,
 }
 
-/// Defaults of a release, as they were when a spec was first rendered.
+/// Defaults that were resolved when a spec was first rendered.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Resolved {
-    /// Image that the engine runs.
+    /// Image of the engine.
     #[serde(default)]
     #[schemars(length(max = 1024))]
     pub image: String,
@@ -529,27 +524,27 @@ pub struct Resolved {
     #[schemars(length(max = 256))]
     pub profile: String,
 
-    /// Digest of the pod template. A Deployment whose template was changed together with its record is recognized by it.
+    /// Digest of the pod template, to detect a Deployment whose template and record were both edited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub template: Option<String>,
 }
 
-/// A pod that was moved away from a node.
+/// A pod that was replaced because of its node.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Migration {
-    /// Pod that was replaced.
+    /// Name of the replaced pod.
     #[serde(default)]
     #[schemars(length(max = 253))]
     pub pod: String,
 
-    /// Node that it ran on.
+    /// Node of the replaced pod.
     #[serde(default)]
     #[schemars(length(max = 253))]
     pub from_node: String,
 
-    /// Node that its replacement runs on, once it is known.
+    /// Node of the replacement, once it is scheduled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub to_node: Option<String>,
@@ -559,7 +554,7 @@ pub struct Migration {
     #[schemars(length(max = 1024))]
     pub reason: String,
 
-    /// When it was moved.
+    /// When the pod was deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
 }

@@ -1,6 +1,6 @@
-//! AIScaler: keeps a workload at the size that a measured value asks for.
+//! AIScaler: scales a workload by measured values.
 //!
-//! The type, its bounds and its rules. The arithmetic is in `scaling`.
+//! The type, its bounds and validation rules.
 
 use k8s_openapi::apimachinery::pkg::{
     api::resource::Quantity,
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{rules, schema};
 
-/// What to scale, by which measured value, within which bounds.
+/// Target, metric and bounds.
 #[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[kube(
     group = "ai.infra.example.com",
@@ -22,7 +22,7 @@ use crate::{rules, schema};
     shortname = "ais",
     category = "ai",
     namespaced,
-    doc = "Keeps a workload at the size that its queue, its GPUs, its latency or its token rate asks for.",
+    doc = "Scales a workload by its queue, its GPU utilization, its latency or its token rate.",
     status = "AIScalerStatus",
     derive = "PartialEq",
     validation = rules::name_fits_a_label(),
@@ -41,72 +41,71 @@ use crate::{rules, schema};
     validation = Rule::new("self.minReplicas <= self.maxReplicas")
         .message("must not be above maxReplicas").field_path(".minReplicas"),
     validation = Rule::new("self.minReplicas > 0 || (has(self.source) && has(self.source.prometheus))")
-        .message("must be at least 1 without source.prometheus: with no pods left there is nothing else to measure")
+        .message("must be at least 1 without source.prometheus: pods cannot be measured while there are none")
         .field_path(".minReplicas"),
     validation = Rule::new("self.metricType != 'custom' || has(self.source)")
         .message("source is required with metricType custom").field_path(".source")
         .reason(Reason::FieldValueRequired)
 )]
 pub struct AIScalerSpec {
-    /// Deployment of this namespace to scale. Exactly one of this and targetRef. Changing it restarts nothing; the old
-    /// target stays as it is.
+    /// Deployment of this namespace to scale. Exactly one of deploymentName and targetRef is required. A change leaves the
+    /// replicas of the previous target unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
     pub deployment_name: Option<String>,
 
-    /// Object of this namespace with a scale sub-resource to scale. Exactly one of this and deploymentName.
+    /// Object of this namespace with the scale subresource. Exactly one of deploymentName and targetRef is required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_ref: Option<TargetRef>,
 
-    /// What is measured. Required. queue_depth: requests waiting and running. gpu_util, gpu_memory: percent. latency:
-    /// 95th percentile in milliseconds. tokens_per_minute. custom: as the source says.
+    /// Metric. Required. queue_depth: waiting and running requests. gpu_util, gpu_memory: percent. latency: 95th percentile in
+    /// milliseconds. tokens_per_minute. custom: the values of source.
     pub metric_type: MetricType,
 
-    /// Value per replica that the target is kept at, in the unit of metricType. Required.
+    /// Target value per replica, in the unit of metricType. Required.
     #[schemars(range(min = 1, max = 1000000000000_i64))]
     pub target_value: i64,
 
-    /// Fewest replicas. 0 requires source.prometheus. Default: 1.
+    /// Minimum number of replicas. 0 requires source.prometheus. Default: 1.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1000))]
     pub min_replicas: i32,
 
-    /// Most replicas. Required.
+    /// Maximum number of replicas. Required.
     #[schemars(range(min = 1, max = 1000))]
     pub max_replicas: i32,
 
-    /// Where samples come from. Default: gpu_util and gpu_memory from the metrics agents, the others from the target's
-    /// pods. Required with metricType custom.
+    /// Source of the samples. Default: the metrics agents for gpu_util and gpu_memory, the target's pods for the others.
+    /// Required with metricType custom.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
 
-    /// Metrics beside the first, at most 4. Each asks for a number of replicas, and the largest wins, as in a
-    /// HorizontalPodAutoscaler. Default: none. Changing it restarts nothing.
+    /// Additional metrics, at most 4. The largest recommendation of all metrics is used, as in a HorizontalPodAutoscaler.
+    /// Default: none. Changing it restarts nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 4), extend("x-kubernetes-list-type" = "atomic"))]
     pub additional_metrics: Vec<AdditionalMetric>,
 
-    /// How fast to scale, as in a HorizontalPodAutoscaler and with the same defaults.
+    /// Scaling rates, as in a HorizontalPodAutoscaler and with the same defaults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behavior: Option<Behavior>,
 
-    /// What to do when the metric has been gone for long. Default: replicas are held.
+    /// Replicas while the metric is missing. Default: the replicas stay unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
 
-    /// Apply: replicas of the target are set. DryRun: everything is measured, decided and recorded in the status, and no
-    /// replicas are set, so that an AIScaler can be tried beside another autoscaler. Default: Apply. Changing it restarts
-    /// nothing.
+    /// Apply: sets the replicas of the target. DryRun: measures, decides and records in the status, but does not set replicas,
+    /// for a trial beside another autoscaler. Default: Apply. Changing it restarts nothing.
     #[serde(default)]
     pub mode: Mode,
 
-    /// The controller leaves the target as it is and says so in the conditions. Default: false.
+    /// If true, the controller does not change the target, and the reason of Ready is Paused. Default: false.
     #[serde(default)]
     pub paused: bool,
 }
 
-/// Whether decisions are carried out.
+/// Whether decisions are applied.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     #[default]
@@ -114,7 +113,7 @@ pub enum Mode {
     DryRun,
 }
 
-/// A metric beside the first one.
+/// An additional metric.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -123,41 +122,41 @@ pub enum Mode {
         .reason(Reason::FieldValueRequired)
 )]
 pub struct AdditionalMetric {
-    /// What is measured, as in metricType of the first metric. Required.
+    /// Metric, as in spec.metricType. Required.
     pub metric_type: MetricType,
 
     /// Value per replica that the target is kept at, in the unit of metricType. Required.
     #[schemars(range(min = 1, max = 1000000000000_i64))]
     pub target_value: i64,
 
-    /// Where samples come from, as in source of the first metric. Required with metricType custom.
+    /// Source of the samples, as in spec.source. Required with metricType custom.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
 }
 
-/// An object with a scale sub-resource.
+/// An object with the scale subresource.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct TargetRef {
-    /// Its API version, such as apps/v1.
+    /// API version, such as apps/v1.
     #[schemars(length(max = 317))]
     #[x_kube(validation = Rule::new(r"self.matches(r'^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?v[a-z0-9]+$')")
         .message("must be an API version such as apps/v1"))]
     pub api_version: String,
 
-    /// Its kind, such as StatefulSet.
+    /// Kind, such as StatefulSet.
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new(r"self.matches(r'^[A-Z][A-Za-z0-9]*$')")
         .message("must be a kind such as StatefulSet"))]
     pub kind: String,
 
-    /// Its name.
+    /// Name of the object.
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
     pub name: String,
 }
 
-/// What is measured.
+/// Metric.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(rename_all = "snake_case")]
 pub enum MetricType {
@@ -169,7 +168,7 @@ pub enum MetricType {
     Custom,
 }
 
-/// Where samples come from.
+/// Source of the samples.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -190,15 +189,14 @@ pub struct Source {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PrometheusSource {
-    /// URL of the server, http or https; the controller must allow it. Default: the one that the controller is
-    /// configured with.
+    /// URL of the server, http or https; the controller's configuration must allow it. Default: the configured server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     #[x_kube(validation = rules::http_url())]
     pub url: Option<String>,
 
-    /// PromQL query for the total over all replicas. `$namespace` and `$name` stand for the target's. The controller
-    /// confines it to this namespace.
+    /// PromQL query for the total over all replicas. `$namespace` and `$name` are replaced by the target's. The controller
+    /// restricts the query to this namespace.
     #[schemars(length(min = 1, max = 4096))]
     pub query: String,
 
@@ -219,7 +217,7 @@ pub struct PrometheusSource {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PodsSource {
-    /// Port that serves Prometheus text.
+    /// Port of the metrics in Prometheus text format.
     #[schemars(range(min = 1, max = 65535))]
     pub port: i32,
 
@@ -236,39 +234,39 @@ pub struct PodsSource {
     pub metric: String,
 }
 
-/// How fast to scale, in each direction.
+/// Scaling rates by direction.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Behavior {
-    /// How fast to add replicas. Default: no window; per 15 s, the larger of 4 pods and 100 %.
+    /// Rate of adding replicas. Default: no window; per 15 s, the larger of 4 pods and 100 %.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_up: Option<ScalingRules>,
 
-    /// How fast to remove replicas. Default: a window of 300 s; per 15 s, 100 %.
+    /// Rate of removing replicas. Default: a window of 300 s; per 15 s, 100 %.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_down: Option<ScalingRules>,
 }
 
-/// How fast to scale in one direction.
+/// Scaling rate in one direction.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ScalingRules {
-    /// Seconds over which the most cautious recommendation wins. Default: 0 up, 300 down.
+    /// Window in seconds, of which the most conservative recommendation is used. Default: 0 up, 300 down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 3600))]
     pub stabilization_window_seconds: Option<i32>,
 
-    /// Which of several policies wins. Max: the one that allows most. Min: the one that allows least. Disabled: never
-    /// scale in this direction. Default: Max.
+    /// Selection among several policies. Max: the one that allows the largest change. Min: the smallest change. Disabled: no
+    /// scaling in this direction. Default: Max.
     #[serde(default)]
     pub select_policy: SelectPolicy,
 
-    /// Bounds of the change over a time, at most 8. Default: those of the direction.
+    /// Limits of the change per period, at most 8. Default: those of the direction.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 8), extend("x-kubernetes-list-type" = "atomic"))]
     pub policies: Vec<ScalingPolicy>,
 
-    /// Share by which the value may be off its target before replicas change, such as `0.05`. Default: 0.1.
+    /// Relative deviation of the value from its target that changes no replicas, such as `0.05`. Default: 0.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::quantity")]
     pub tolerance: Option<Quantity>,
@@ -282,7 +280,7 @@ pub enum SelectPolicy {
     Disabled,
 }
 
-/// How much may change over a time.
+/// Limit of the change per period.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ScalingPolicy {
@@ -290,11 +288,11 @@ pub struct ScalingPolicy {
     #[serde(rename = "type")]
     pub unit: PolicyUnit,
 
-    /// How much may change.
+    /// Maximum change.
     #[schemars(range(min = 1, max = 1000000))]
     pub value: i32,
 
-    /// Seconds over which it may change.
+    /// Period in seconds.
     #[schemars(range(min = 1, max = 1800))]
     pub period_seconds: i32,
 }
@@ -305,7 +303,7 @@ pub enum PolicyUnit {
     Percent,
 }
 
-/// What to do when the metric has been gone for long.
+/// Replicas while the metric is missing.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Fallback {
@@ -313,12 +311,12 @@ pub struct Fallback {
     #[schemars(range(min = 30, max = 86400))]
     pub after_seconds: i32,
 
-    /// Replicas to set then, within minReplicas and maxReplicas.
+    /// Replicas to set after that time, within minReplicas and maxReplicas.
     #[schemars(range(min = 0, max = 1000))]
     pub replicas: i32,
 }
 
-/// What the controller has observed and decided. A new object has the default until the controller has seen it.
+/// Observed state and decisions. A new object has the default until the controller has processed it.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct AIScalerStatus {
@@ -327,7 +325,7 @@ pub struct AIScalerStatus {
     #[schemars(range(min = 0))]
     pub current_replicas: i32,
 
-    /// Replicas that the target should have.
+    /// Desired replicas of the target.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub desired_replicas: i32,
@@ -336,8 +334,7 @@ pub struct AIScalerStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<MetricStatus>,
 
-    /// Latest value of each metric and the replicas that it asks for: the first one, then additionalMetrics in their
-    /// order.
+    /// Latest value and recommendation of each metric: the first metric, then additionalMetrics in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "atomic"))]
     pub metrics: Vec<MetricReading>,
@@ -346,7 +343,7 @@ pub struct AIScalerStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_scale_time: Option<Time>,
 
-    /// How long a new pod takes until it is ready, as measured on this target.
+    /// Measured time until a new pod of this target is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cold_start: Option<ColdStart>,
 
@@ -355,11 +352,11 @@ pub struct AIScalerStatus {
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub decisions: Vec<Decision>,
 
-    /// What a restarted controller needs to go on as if it had not restarted.
+    /// State that a restarted controller needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<History>,
 
-    /// Generation of the spec that this status speaks of. 0 until the controller has seen the object.
+    /// Generation of the spec that this status refers to. 0 until the controller has processed the object.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub observed_generation: i64,
@@ -374,17 +371,17 @@ pub struct AIScalerStatus {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricStatus {
-    /// Measured.
+    /// Measured value.
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub value: String,
 
-    /// Wanted.
+    /// Target value.
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub target: String,
 
-    /// Both, as the VALUE column shows them: `12/5`.
+    /// Value and target, as in the VALUE column: `12/5`.
     #[serde(default)]
     #[schemars(length(max = 128))]
     pub display: String,
@@ -394,27 +391,27 @@ pub struct MetricStatus {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricReading {
-    /// What is measured, as in the spec.
+    /// Metric, as in the spec.
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub metric_type: String,
 
-    /// Measured, per replica.
+    /// Measured value per replica.
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub value: String,
 
-    /// Wanted, per replica.
+    /// Target value per replica.
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub target: String,
 
-    /// Both: `12/5`.
+    /// Value and target: `12/5`.
     #[serde(default)]
     #[schemars(length(max = 128))]
     pub display: String,
 
-    /// Replicas that this metric asks for, before windows, policies and bounds. Absent while it cannot be measured.
+    /// Recommended replicas before windows, policies and bounds. Absent while the metric cannot be measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub replicas: Option<i32>,
@@ -424,12 +421,12 @@ pub struct MetricReading {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ColdStart {
-    /// Half of the pods are faster.
+    /// Median.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub p50_seconds: i32,
 
-    /// Nine of ten pods are faster.
+    /// 90th percentile.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub p90_seconds: i32,
@@ -453,23 +450,23 @@ pub struct Decision {
     #[schemars(range(min = 0))]
     pub to: i32,
 
-    /// Replicas that the metric alone asked for, before windows, policies and bounds.
+    /// Recommended replicas before windows, policies and bounds.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub raw: i32,
 
-    /// Figures that led to it.
+    /// Measured values of the decision.
     #[serde(default)]
     #[schemars(length(max = 4096))]
     pub inputs: String,
 
-    /// Why, as one CamelCase word.
+    /// Reason, one CamelCase word.
     #[serde(default)]
     #[schemars(length(max = 1024))]
     pub reason: String,
 }
 
-/// What happened inside the windows of the behavior.
+/// Recommendations and changes within the windows of behavior.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct History {
@@ -484,7 +481,7 @@ pub struct History {
     pub scale_events: Vec<ScaleEvent>,
 }
 
-/// A recommendation of the past.
+/// A past recommendation.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Recommendation {
@@ -492,13 +489,13 @@ pub struct Recommendation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
 
-    /// Replicas that were recommended.
+    /// Recommended replicas.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub replicas: i32,
 }
 
-/// A change of the past.
+/// A past change.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ScaleEvent {

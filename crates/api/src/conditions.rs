@@ -1,29 +1,28 @@
-//! Types of the conditions in status. What each can say is in `reasons`.
+//! Types of conditions. Their reasons are in `reasons`.
 //!
-//! A condition whose feature is off is absent. Only types are here; when a condition holds is decided by the
-//! controllers.
+//! A condition is absent while its feature is not used.
 
 // Every kind.
-/// The spec can be carried out. False never heals by waiting, only by a change of the spec.
+/// The spec is valid. If False, only a change of the spec helps.
 pub const ACCEPTED: &str = "Accepted";
-/// Summary: reason and message are those of the first condition that fails. TrainingJob has none.
+/// Summary, with reason and message of the first failing condition. Not used by TrainingJob.
 pub const READY: &str = "Ready";
-/// Present only while True: the current generation is not done. Read by kstatus, Flux and Argo CD.
+/// Present only while True: the current generation is in progress. Read by kstatus, Flux and Argo CD.
 pub const RECONCILING: &str = "Reconciling";
-/// Present only while True: the object will not get there without a change of the spec or of the world. Reason and message
-/// are those of the condition that fails. Read by kstatus, Flux and Argo CD.
+/// Present only while True: the object needs a change of its spec or its environment. Reason and message are those of the
+/// failing condition. Read by kstatus, Flux and Argo CD.
 pub const STALLED: &str = "Stalled";
 
 // AIInference and AIDispatcher.
-/// At least the minimum of replicas serves, of any revision.
+/// At least the minimum of replicas, of any revision, is ready.
 pub const AVAILABLE: &str = "Available";
-/// The current revision is complete or on its way.
+/// The current revision is complete or in progress.
 pub const PROGRESSING: &str = "Progressing";
 
 // AIInference.
-/// The weights are in place in a pod of the current revision.
+/// A pod of the current revision has loaded the model.
 pub const MODEL_LOADED: &str = "ModelLoaded";
-/// Present only while True: this release renders the pods of the spec differently from those that run.
+/// Present only while True: the running release would render another pod template for the spec.
 pub const TEMPLATE_OUTDATED: &str = "TemplateOutdated";
 
 // AIInference and TrainingJob.
@@ -31,11 +30,11 @@ pub const TEMPLATE_OUTDATED: &str = "TemplateOutdated";
 pub const SCHEDULED: &str = "Scheduled";
 
 // TrainingJob; the terminal ones are named as in batch/v1.
-/// Everything that the job waits for has succeeded.
+/// All dependencies have succeeded.
 pub const DEPENDENCIES_READY: &str = "DependenciesReady";
 /// An attempt runs.
 pub const RUNNING: &str = "Running";
-/// Abnormal when True: no sign of life from the trainer for `noProgressSeconds`.
+/// Abnormal when True: no progress of the trainer for `noProgressSeconds`.
 pub const NO_PROGRESS: &str = "NoProgress";
 /// The result has been uploaded.
 pub const UPLOADED: &str = "Uploaded";
@@ -57,5 +56,5 @@ pub const SCALING_ACTIVE: &str = "ScalingActive";
 // AIScaler, as in autoscaling/v2.
 /// The autoscaler can read and write the target's scale.
 pub const ABLE_TO_SCALE: &str = "AbleToScale";
-/// A bound or a policy holds the replica count back.
+/// A bound or a policy limits the replica count.
 pub const SCALING_LIMITED: &str = "ScalingLimited";

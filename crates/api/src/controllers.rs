@@ -1,33 +1,31 @@
-//! The controllers that there are: images, builds, samples, admission policies, `cargo xtask up`, the tests that every
-//! controller must pass and the checks of the manuals follow from this one table.
+//! The table of controllers, used for images, builds, samples, admission policies, `cargo xtask up`, the tests of every
+//! controller and the checks of the manuals.
 //!
-//! What else a new controller needs is listed in ARCHITECTURE.md. A kind whose controller does not exist yet is not
-//! here. Data only: nothing here builds, starts or asks anything.
+//! ARCHITECTURE.md lists the other parts of a new controller. Kinds without a controller are not listed. Data only.
 
 use kube::core::{ApiResource, DynamicObject};
 
 use crate::{aiinference::AIInference, conditions};
 
-/// A controller. Its crate, its program, its image, its folder in `deploy`, its ServiceAccount and its Lease have the
-/// same name.
+/// A controller. Its crate, program, image, folder in `deploy`, ServiceAccount and Lease have the same name.
 #[derive(Clone, Copy, Debug)]
 pub struct Controller {
     pub name: &'static str,
-    /// For the label of its image.
+    /// Label `org.opencontainers.image.description` of its image.
     pub description: &'static str,
     /// The kinds whose status it writes.
     pub kinds: &'static [Kind],
-    /// The resources that it makes for its objects, by API group. Its admission policy allows it no others.
+    /// The resources that it creates for its objects, by API group. Its admission policy allows it no others.
     pub children: &'static [(&'static str, &'static [&'static str])],
-    /// What it starts in the pods of its users, each from an image of its own.
+    /// Programs that it runs in users' pods, each with its own image.
     pub programs: &'static [Program],
 }
 
-/// A kind, and how one sees that an object of it is done.
+/// A kind and the condition that shows its completion.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     resource: fn() -> ApiResource,
-    /// Type of the condition that becomes True: `kubectl wait --for=condition=<done>`.
+    /// Condition type for `kubectl wait --for=condition=<done>`.
     pub done: &'static str,
     /// Files in `deploy/samples`.
     pub samples: &'static [&'static str],
@@ -37,7 +35,7 @@ pub struct Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Program {
     pub name: &'static str,
-    /// For the label of its image.
+    /// Label `org.opencontainers.image.description` of its image.
     pub description: &'static str,
 }
 
@@ -62,7 +60,7 @@ pub const MODEL_TRANSFER: Program = Program {
     description: "Copies models between an S3-compatible store and a folder",
 };
 
-/// Where released images are.
+/// Registry of released images.
 pub const REGISTRY: &str = "ghcr.io/ai-controllers";
 
 impl Program {
@@ -72,7 +70,7 @@ impl Program {
     }
 }
 
-/// Every program that is released as an image, once: the controllers, then what they start in pods.
+/// Every program that is released as an image: the controllers, then the programs in users' pods.
 pub fn released() -> Vec<Program> {
     let controllers =
         CONTROLLERS.iter().map(|&Controller { name, description, .. }| Program { name, description });
@@ -91,7 +89,7 @@ impl Kind {
         (self.resource)()
     }
 
-    /// Whether the object is as its newest spec wants it. An answer that speaks of an older spec does not count.
+    /// Whether the condition is True for the current generation.
     pub fn is_done(&self, object: &DynamicObject) -> bool {
         let conditions = object.data["status"]["conditions"].as_array();
         conditions.into_iter().flatten().any(|condition| {
@@ -131,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_done_when_the_condition_speaks_of_its_newest_spec() {
+    fn an_object_is_done_when_the_condition_is_true_for_its_generation() {
         let kind = CONTROLLERS[0].kinds[0];
         let object = |status: &str, observed: i64| -> DynamicObject {
             let ready = json!({"type": kind.done, "status": status, "observedGeneration": observed});

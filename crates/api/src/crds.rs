@@ -1,6 +1,6 @@
 //! The custom resource definitions of all kinds, as `deploy/crds` ships them.
 //!
-//! Pure: from the types to definitions and file texts. Writing the files is `cargo xtask codegen`.
+//! Pure; `cargo xtask codegen` writes the files.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, CustomResourceDefinitionVersion, JSON, JSONSchemaProps, JSONSchemaPropsOrArray,
@@ -24,8 +24,7 @@ pub struct Manifest {
     pub text: String,
 }
 
-/// Every definition, in the order of its file name. Use this and never a kind's own `crd()`, which lets every optional
-/// field be null.
+/// Every definition, in the order of the file names. Do not use `crd()` of a kind, whose optional fields are nullable.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     [
         (AIInference::crd(), json!({"phase": aiinference::Phase::Pending, "observedGeneration": 0})),
@@ -67,8 +66,8 @@ fn schema_of(version: &mut CustomResourceDefinitionVersion) -> Option<&mut JSONS
     version.schema.as_mut()?.open_api_v3_schema.as_mut()
 }
 
-/// A new object has a status before its controller has seen it. Tools that wait for objects (kstatus, Flux, Argo CD) take
-/// an object without one for done; generation 0 is never the current one.
+/// Sets the default status of new objects. kstatus, Flux and Argo CD treat an object without a status as complete;
+/// `observedGeneration: 0` never equals the current generation.
 fn default_status(schema: &mut JSONSchemaProps, first: &Value) {
     if let Some(status) = schema.properties.as_mut().and_then(|properties| properties.get_mut("status")) {
         status.default = Some(JSON(first.clone()));
@@ -76,12 +75,12 @@ fn default_status(schema: &mut JSONSchemaProps, first: &Value) {
 }
 
 fn tidy(schema: &mut JSONSchemaProps) {
-    // A field that is not wanted is left out. A null would be stored as it is by server-side apply.
+    // Optional fields are omitted. Server-side apply would store a null.
     schema.nullable = None;
-    if let Some(words) = &mut schema.enum_ {
-        words.retain(|word| !word.0.is_null());
+    if let Some(values) = &mut schema.enum_ {
+        values.retain(|value| !value.0.is_null());
     }
-    // Doc comments are wrapped for our sources; `kubectl explain` wraps for its own terminal.
+    // Doc comments have line breaks of the source; `kubectl explain` wraps lines itself.
     if let Some(description) = &mut schema.description {
         *description =
             description.split("\n\n").map(|p| p.replace('\n', " ")).collect::<Vec<_>>().join("\n\n");

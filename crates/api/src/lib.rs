@@ -1,11 +1,9 @@
-//! What users write: the four kinds with their validation rules and columns, and the names that everything
-//! else shares (labels, annotations, conditions, reasons, loader exit codes, the table of controllers).
+//! The API: the four kinds with validation rules and printer columns, and shared names (labels, annotations, conditions,
+//! reasons, exit codes of the loader, the table of controllers).
 //!
-//! One file per kind; what the kinds share sits in files named for what they hold. `crds` turns the types into
-//! the manifests of `deploy/crds`.
+//! One file per kind, and one per shared part. `crds` generates the manifests of `deploy/crds` from the types.
 //!
-//! This crate must not pull an async runtime, an HTTP stack or the Kubernetes client, must not read the clock or
-//! the environment, and decides nothing: a controller's behaviour lives in the controller.
+//! No async runtime, no HTTP client, no clock, no environment, and no decisions of controllers.
 
 #![forbid(unsafe_code)]
 #![expect(unreachable_pub, reason = "KubeSchema copies every struct, with its `pub`, into a function")]

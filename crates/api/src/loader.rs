@@ -1,13 +1,13 @@
-//! What controllers and the model loader agree on: its options, how long it waits, and its exit codes.
+//! The interface between controllers and the model loader: options, timeouts and exit codes.
 //!
-//! A controller gives the options to a pod's init container. The loader exits with a code, which the controller reads from
-//! the container's state: it says why a model is not there. The termination message says the rest.
+//! Controllers set the options on an init container. The exit code of the loader is the reason of a missing model, and its
+//! termination message the details.
 
 use std::time::Duration;
 
 use crate::reasons;
 
-/// Names of the options that controllers give, without their dashes.
+/// Names of options, without dashes.
 pub mod options {
     pub const ADDRESSING: &str = "addressing";
     pub const CA_FILE: &str = "ca-file";
@@ -19,44 +19,44 @@ pub mod options {
     pub const SIZE_LIMIT: &str = "size-limit";
 }
 
-/// Seconds until a transfer is given up.
+/// Seconds that a transfer may take.
 pub const TIMEOUT: Setting = Setting { variable: "TRANSFER_TIMEOUT_SECONDS", default: 3_600 };
-/// Seconds to wait, without any progress, for a store that does not answer or for a fault to be mended.
+/// Seconds without progress after which a transfer fails.
 pub const PATIENCE: Setting = Setting { variable: "TRANSFER_PATIENCE_SECONDS", default: 180 };
-/// Seconds without a byte after which a request is sent anew.
+/// Seconds without a received byte after which a request is repeated.
 pub const STALL: Setting = Setting { variable: "TRANSFER_STALL_SECONDS", default: 30 };
-/// The loader waits no longer at a time before it looks again.
+/// Longest pause between two attempts of the loader.
 pub const LONGEST_STEP: Duration = Duration::from_secs(30);
 
-/// A number of seconds, and the environment variable that sets it.
+/// A default in seconds, and the environment variable that overrides it.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     pub variable: &'static str,
     pub default: u64,
 }
 
-/// What the last request and the end of the process may take in addition.
+/// Time for the last request and the exit of the process.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
-/// Whatever is set: a controller waits for this time.
+/// Upper bound of the stall timeout.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
-/// How long the loader waits with this `PATIENCE` and this `TIMEOUT`. Shorter than the whole time: a time-out that came
-/// first would not say what was waited for.
+/// The time without progress after which the loader fails. Shorter than `timeout`, because the error of a timeout would not
+/// name the cause.
 pub fn patience(patience: Duration, timeout: Duration) -> Duration {
     patience.min(timeout / 4 * 3)
 }
 
-/// After how long a run of the loader that still meets the fault of the run before has ended. `value`: seconds that a
-/// variable is set to, if it is set.
+/// The maximum duration of a run of the loader without progress: a run that takes longer has overcome the fault of the
+/// previous run. `value`: the value of an environment variable in seconds, if it is set.
 pub fn stall_timeout(value: impl Fn(&str) -> Option<u64>) -> Duration {
     let [timeout, waits, stall] = [TIMEOUT, PATIENCE, STALL]
         .map(|setting| Duration::from_secs(value(setting.variable).unwrap_or(setting.default)));
-    // The patience may end within a wait, after which there is one more request.
+    // The patience may end during a pause, after which there is one more request.
     let last = LONGEST_STEP.saturating_add(stall);
     patience(waits, timeout).saturating_add(last).min(timeout).saturating_add(ENDS_WITHIN).min(LONGEST)
 }
 
-/// Why the loader gave up. The numbers are contract between images of different releases.
+/// Why the loader failed. The numbers are a contract between images of different releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ExitCode {
@@ -79,17 +79,17 @@ impl ExitCode {
         ExitCode::OutOfSpace,
     ];
 
-    /// The exit code of a terminated container, if it is one of the loader's own.
+    /// The exit code of a terminated container, if the loader defines it.
     pub fn from_code(code: i32) -> Option<ExitCode> {
         ExitCode::ALL.into_iter().find(|known| known.code() == code)
     }
 
-    /// As a container state shows it.
+    /// The number in the state of a container.
     pub fn code(self) -> i32 {
         i32::from(self as u8)
     }
 
-    /// Reason of `ModelLoaded=False`. A usage error has none of its own: the container just crashes.
+    /// Reason of the failed condition. A usage error counts as a crash.
     pub fn reason(self) -> &'static str {
         match self {
             ExitCode::Usage => reasons::CRASH_LOOP,
@@ -107,27 +107,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loader_gives_up_after_its_patience_one_more_wait_and_one_more_request() {
-        let within = |set: &[(&str, u64)]| {
+    fn the_stall_timeout_is_the_patience_one_pause_and_one_request() {
+        let stall_timeout_of = |set: &[(&str, u64)]| {
             let value = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
             stall_timeout(value).as_secs()
         };
-        assert_eq!(within(&[]), 180 + 30 + 30 + 10);
-        assert_eq!(within(&[("TRANSFER_PATIENCE_SECONDS", 600)]), 600 + 30 + 30 + 10);
-        assert_eq!(within(&[("TRANSFER_STALL_SECONDS", 60)]), 180 + 30 + 60 + 10);
-        assert_eq!(within(&[("TRANSFER_TIMEOUT_SECONDS", 60)]), 60 + 10, "the time-out comes first");
+        assert_eq!(stall_timeout_of(&[]), 180 + 30 + 30 + 10);
+        assert_eq!(stall_timeout_of(&[("TRANSFER_PATIENCE_SECONDS", 600)]), 600 + 30 + 30 + 10);
+        assert_eq!(stall_timeout_of(&[("TRANSFER_STALL_SECONDS", 60)]), 180 + 30 + 60 + 10);
+        assert_eq!(stall_timeout_of(&[("TRANSFER_TIMEOUT_SECONDS", 60)]), 60 + 10, "the timeout ends first");
         let endless = [("TRANSFER_PATIENCE_SECONDS", u64::MAX), ("TRANSFER_TIMEOUT_SECONDS", u64::MAX)];
-        assert_eq!(within(&endless), 86_400);
+        assert_eq!(stall_timeout_of(&endless), 86_400);
     }
 
     #[test]
-    fn patience_ends_before_the_time_does() {
+    fn the_patience_is_shorter_than_the_timeout() {
         let of = |timeout| patience(Duration::from_secs(180), Duration::from_secs(timeout)).as_secs();
         assert_eq!([of(3_600), of(240), of(60)], [180, 180, 45]);
     }
 
     #[test]
-    fn every_exit_code_is_read_back_and_others_are_not_ours() {
+    fn only_exit_codes_of_the_loader_are_parsed() {
         for known in ExitCode::ALL {
             assert_eq!(ExitCode::from_code(known.code()), Some(known));
         }

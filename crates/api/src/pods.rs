@@ -1,7 +1,7 @@
-//! What users may say about the pods of any kind: placement, identity, security, environment, resources.
+//! Pod options of all kinds: scheduling, identity, security, environment, resources.
 //!
-//! Narrow structs of our own instead of the core types: an embedded pod template makes a CRD too large for
-//! client-side apply, and every field here is one that a controller really honours.
+//! Separate types instead of an embedded pod template, which would make the CRD too large for client-side apply and would
+//! have fields that no controller uses.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::{rules, schema};
 
-/// The part of a spec that every kind with pods has; flattened into it.
+/// Fields of every kind with pods, flattened into its spec.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PodOptions {
-    /// User and groups that the containers run as. Default: 1000 for each, which Pod Security `restricted` admits.
+    /// User and groups of the containers. Default: 1000 for each, which passes Pod Security `restricted`.
     /// Changing it restarts pods.
     #[serde(default)]
     pub security_context: SecurityContext,
 
-    /// Where the pods may run. Default: any node with the resources that they ask for. Changing it restarts pods.
+    /// Constraints on the nodes of the pods. Default: any node with the requested resources. Changing it restarts pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduling: Option<Scheduling>,
 
-    /// Secrets of this namespace to pull the images with. At most 8. Changing it restarts pods.
+    /// Secrets of this namespace with registry credentials, at most 8. Changing it restarts pods.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub image_pull_secrets: Vec<ImagePullSecret>,
@@ -48,7 +48,7 @@ pub struct PodOptions {
     #[schemars(schema_with = "schema::pod_annotations")]
     pub pod_annotations: BTreeMap<String, String>,
 
-    /// The controller leaves everything as it is and says so in the conditions. Default: false. Changing it
+    /// If true, the controller changes no child objects, and the reason of Ready is Paused. Default: false. Changing it
     /// restarts nothing.
     #[serde(default)]
     pub paused: bool,
@@ -58,7 +58,7 @@ pub struct PodOptions {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct SecurityContext {
-    /// Numeric user. Default: 1000. 0 is allowed, and the pod is then no longer `restricted`.
+    /// Numeric user. Default: 1000. With 0 the pod no longer passes Pod Security `restricted`.
     #[serde(default = "unprivileged")]
     #[schemars(range(min = 0, max = 2147483647))]
     pub run_as_user: i64,
@@ -68,20 +68,20 @@ pub struct SecurityContext {
     #[schemars(range(min = 0, max = 2147483647))]
     pub run_as_group: i64,
 
-    /// Numeric group that owns the volumes, changed only if their root has another. Default: 1000.
+    /// Numeric group of the volumes. The ownership is changed only if that of a volume's root differs. Default: 1000.
     #[serde(default = "unprivileged")]
     #[schemars(range(min = 0, max = 2147483647))]
     pub fs_group: i64,
 }
 
-// By hand: a derived Default would publish 0 (root) as the default of the whole struct.
+// Not derived, because that would publish 0 (root) as the default.
 impl Default for SecurityContext {
     fn default() -> Self {
         Self { run_as_user: unprivileged(), run_as_group: unprivileged(), fs_group: unprivileged() }
     }
 }
 
-/// Where pods may run.
+/// Constraints on the nodes of pods.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Scheduling {
@@ -90,7 +90,7 @@ pub struct Scheduling {
     #[schemars(schema_with = "schema::node_selector")]
     pub node_selector: BTreeMap<String, String>,
 
-    /// Taints that the pods put up with, at most 16. `nvidia.com/gpu` is always tolerated.
+    /// Tolerations of the pods, at most 16. Pods with GPUs always tolerate `nvidia.com/gpu`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub tolerations: Vec<Toleration>,
@@ -114,7 +114,7 @@ pub struct Scheduling {
     pub scheduler_name: Option<String>,
 }
 
-/// A taint that pods put up with, as in a pod.
+/// A toleration, as in a pod.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -124,12 +124,12 @@ pub struct Scheduling {
         .message("must not be set with operator Exists").field_path(".value")
 )]
 pub struct Toleration {
-    /// Key of the taint. Without one, operator must be Exists, and every taint is meant.
+    /// Key of the taint. Without a key, operator must be Exists, and every taint is tolerated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 317))]
     pub key: Option<String>,
 
-    /// Equal: the taint has this value. Exists: whatever its value. Default: Equal.
+    /// Equal: tolerates taints with this value. Exists: tolerates any value. Default: Equal.
     #[serde(default)]
     pub operator: TolerationOperator,
 
@@ -142,7 +142,7 @@ pub struct Toleration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect: Option<TaintEffect>,
 
-    /// Seconds that a pod stays after a NoExecute taint appeared. Default: for ever.
+    /// Seconds until the pod is evicted after a NoExecute taint was added. Default: no eviction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 31536000))]
     pub toleration_seconds: Option<i64>,
@@ -185,17 +185,17 @@ pub struct EnvVar {
     #[x_kube(validation = rules::env_name())]
     pub name: String,
 
-    /// Its value. Default: empty.
+    /// Value of the variable. Default: empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 8192))]
     pub value: Option<String>,
 
-    /// Where the value comes from instead.
+    /// Source of the value. Not together with value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_from: Option<EnvVarSource>,
 }
 
-/// Where the value of a variable comes from.
+/// Source of the value of a variable.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -221,31 +221,31 @@ pub struct KeyRef {
     #[x_kube(validation = rules::object_name())]
     pub name: String,
 
-    /// Key in it.
+    /// Key in the Secret or ConfigMap.
     #[schemars(length(min = 1, max = 253))]
     pub key: String,
 
-    /// The pod starts even if the key is missing, without the variable. Default: false.
+    /// If true, the pod starts without the variable if the object or the key does not exist. Default: false.
     #[serde(default)]
     pub optional: bool,
 }
 
-/// Requests and limits of a container. The accelerators are counted by their own field, not here.
+/// Requests and limits of a container, without its accelerators, which have their own field.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Resources {
-    /// What the scheduler sets aside, by resource name (`cpu: 4`, `memory: 16Gi`). At most 16.
+    /// Amounts that the scheduler reserves, by resource name (`cpu: 4`, `memory: 16Gi`). At most 16.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub requests: BTreeMap<String, Quantity>,
 
-    /// What the container may use at most, by resource name. At most 16.
+    /// Maximum amounts, by resource name. At most 16.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::resource_list")]
     pub limits: BTreeMap<String, Quantity>,
 }
 
-/// Not root, and the number that images conventionally give to their first user.
+/// The conventional id of the first unprivileged user.
 fn unprivileged() -> i64 {
     1000
 }

@@ -1,7 +1,6 @@
 //! Reasons of conditions, events and failures, for every kind.
 //!
-//! CamelCase and never free text: alerts and scripts match on them. A reason that several conditions or kinds use
-//! stands once, under the first of them.
+//! Alerts and scripts match on them. A reason of several conditions or kinds is listed under the first.
 
 // Accepted.
 pub const VALID: &str = "Valid";
@@ -9,14 +8,14 @@ pub const INVALID_SPEC: &str = "InvalidSpec";
 pub const AMBIGUOUS_DEPENDENCY: &str = "AmbiguousDependency";
 pub const OUTPUT_NOT_EMPTY: &str = "OutputNotEmpty";
 
-// Ready, beyond the reason of the first condition that fails.
+// Ready, in addition to the reason of the first failing condition.
 pub const READY: &str = "Ready";
 pub const STOPPED: &str = "Stopped";
 pub const PAUSED: &str = "Paused";
 pub const OWNERSHIP_CONFLICT: &str = "OwnershipConflict";
 pub const DENIED: &str = "Denied";
 
-// Of events only.
+// Events only.
 pub const FIELD_CONFLICT: &str = "FieldConflict";
 
 // ModelLoaded of AIInference.
@@ -55,7 +54,7 @@ pub const SECRET_NOT_FOUND: &str = "SecretNotFound";
 pub const CONFIG_MAP_NOT_FOUND: &str = "ConfigMapNotFound";
 /// A volume of a pod cannot be attached or mounted.
 pub const VOLUME_NOT_ATTACHED: &str = "VolumeNotAttached";
-/// The node had too little memory or disk, and ended the pod.
+/// A kubelet ended pods, for example because the node was short of memory or disk.
 pub const EVICTED: &str = "Evicted";
 
 // TemplateOutdated of AIInference.
@@ -113,7 +112,7 @@ pub const SCALE_UP_STABILIZED: &str = "ScaleUpStabilized";
 pub const FAILED_GET_SCALE: &str = "FailedGetScale";
 pub const FAILED_UPDATE_SCALE: &str = "FailedUpdateScale";
 
-// ScalingActive: as the HorizontalPodAutoscaler has them, then ours.
+// ScalingActive: the first three as in the HorizontalPodAutoscaler.
 pub const VALID_METRIC_FOUND: &str = "ValidMetricFound";
 pub const SCALING_DISABLED: &str = "ScalingDisabled";
 pub const INVALID_SELECTOR: &str = "InvalidSelector";

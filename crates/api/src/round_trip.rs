@@ -1,6 +1,6 @@
-//! The types and the published schema say the same: what one of them can hold survives the other.
+//! The Rust types and the published schema are equivalent: objects of the schema survive deserialization and serialization.
 //!
-//! Objects are made up from the schema, so that a new field is covered the day it is added.
+//! The objects are generated from the schema, so new fields are covered without a new test.
 
 use std::{fs, path::Path};
 
@@ -17,42 +17,42 @@ use crate::{
 };
 
 #[test]
-fn any_aiinference_survives_reading_and_writing() {
-    survives_reading_and_writing::<AIInference>("AIInference");
+fn any_aiinference_survives_a_round_trip() {
+    survives_a_round_trip::<AIInference>("AIInference");
 }
 
 #[test]
-fn any_trainingjob_survives_reading_and_writing() {
-    survives_reading_and_writing::<TrainingJob>("TrainingJob");
+fn any_trainingjob_survives_a_round_trip() {
+    survives_a_round_trip::<TrainingJob>("TrainingJob");
 }
 
 #[test]
-fn any_aidispatcher_survives_reading_and_writing() {
-    survives_reading_and_writing::<AIDispatcher>("AIDispatcher");
+fn any_aidispatcher_survives_a_round_trip() {
+    survives_a_round_trip::<AIDispatcher>("AIDispatcher");
 }
 
 #[test]
-fn any_aiscaler_survives_reading_and_writing() {
-    survives_reading_and_writing::<AIScaler>("AIScaler");
+fn any_aiscaler_survives_a_round_trip() {
+    survives_a_round_trip::<AIScaler>("AIScaler");
 }
 
 #[test]
-fn what_a_minimal_manifest_leaves_out_is_the_same_for_the_types_and_for_the_api_server() {
+fn the_types_and_the_api_server_have_the_same_defaults() {
     let gpu = json!({"count": 1});
-    says_the_same::<AIInference>(
+    has_equal_defaults::<AIInference>(
         "AIInference",
         json!({"modelSource": "s3://models", "engine": "vllm", "gpu": gpu, "modelStore": {}, "modelVolume": {},
                "modelLoader": {"resources": {}}}),
     );
-    says_the_same::<TrainingJob>(
+    has_equal_defaults::<TrainingJob>(
         "TrainingJob",
         json!({"model": "a/b", "dataset": "c", "method": "lora", "output": {}}),
     );
-    says_the_same::<AIDispatcher>(
+    has_equal_defaults::<AIDispatcher>(
         "AIDispatcher",
         json!({"role": "coder", "autoscaling": {}, "checkpoint": {"claimName": "state"}}),
     );
-    says_the_same::<AIScaler>(
+    has_equal_defaults::<AIScaler>(
         "AIScaler",
         json!({"deploymentName": "web", "metricType": "latency", "targetValue": 200, "maxReplicas": 3,
                "behavior": {"scaleUp": {}}}),
@@ -60,24 +60,24 @@ fn what_a_minimal_manifest_leaves_out_is_the_same_for_the_types_and_for_the_api_
 }
 
 #[test]
-fn a_new_object_has_the_first_status_of_its_kind_for_the_types_as_for_the_api_server() {
+fn a_new_object_has_the_default_status_of_its_kind() {
     let gpu = json!({"count": 1});
-    has_a_first_status::<AIInference>(
+    has_a_default_status::<AIInference>(
         "AIInference",
         json!({"modelSource": "s3://models", "engine": "vllm", "gpu": gpu}),
         json!({"phase": "Pending"}),
     );
-    has_a_first_status::<TrainingJob>(
+    has_a_default_status::<TrainingJob>(
         "TrainingJob",
         json!({"model": "a/b", "dataset": "c", "method": "lora"}),
         json!({"phase": "Pending"}),
     );
-    has_a_first_status::<AIDispatcher>(
+    has_a_default_status::<AIDispatcher>(
         "AIDispatcher",
         json!({"role": "coder"}),
         json!({"currentPhase": "Initializing"}),
     );
-    has_a_first_status::<AIScaler>(
+    has_a_default_status::<AIScaler>(
         "AIScaler",
         json!({"deploymentName": "web", "metricType": "latency", "targetValue": 200, "maxReplicas": 3}),
         json!({}),
@@ -85,7 +85,7 @@ fn a_new_object_has_the_first_status_of_its_kind_for_the_types_as_for_the_api_se
 }
 
 #[test]
-fn a_status_word_of_another_release_does_not_make_an_object_undecodable() {
+fn an_unknown_phase_does_not_make_an_object_undecodable() {
     let object = object(
         "AIInference",
         json!({"modelSource": "s3://models", "engine": "vllm", "gpu": {"count": 1}}),
@@ -118,7 +118,7 @@ fn every_fixture_reads_as_its_kind_unless_its_comment_says_otherwise() {
                 "AIDispatcher" => serde_json::from_value::<AIDispatcher>(document).map(|_| ()),
                 "AIScaler" => serde_json::from_value::<AIScaler>(document).map(|_| ()),
                 later => {
-                    assert!(text.starts_with("# Later"), "{later} is not a kind of ours");
+                    assert!(text.starts_with("# Later"), "{later} is not a kind of this project");
                     continue;
                 }
             };
@@ -129,19 +129,19 @@ fn every_fixture_reads_as_its_kind_unless_its_comment_says_otherwise() {
     assert!(read >= 9, "only {read} documents were found");
 }
 
-fn survives_reading_and_writing<K: DeserializeOwned + Serialize>(kind: &str) {
+fn survives_a_round_trip<K: DeserializeOwned + Serialize>(kind: &str) {
     let root = schema(kind);
     let empty = object(kind, Value::Null, None);
     let part = |field: &str| root.properties.as_ref().unwrap()[field].clone();
     let objects = (valid(&part("spec")), proptest::option::of(valid(&part("status"))))
         .prop_map(move |(spec, status)| filled(empty.clone(), spec, status));
-    // Few cases suffice: each fills in half of all fields. Failures print the whole object, so no seeds are kept.
+    // Few cases are enough, because each sets half of all fields. Failures print the whole object, so no seeds are stored.
     let config = ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() };
     let checked = TestRunner::new(config).run(&objects, |written| {
         let read: K = serde_json::from_value(written.clone())
             .map_err(|error| TestCaseError::fail(format!("{error} in {written}")))?;
         let again = serde_json::to_value(&read).map_err(|error| TestCaseError::fail(error.to_string()))?;
-        // A type may leave out a default: the API server fills it in again.
+        // A type may omit a default, which the API server sets again.
         prop_assert_eq!(defaulted(&root, again), defaulted(&root, written));
         Ok(())
     });
@@ -150,17 +150,17 @@ fn survives_reading_and_writing<K: DeserializeOwned + Serialize>(kind: &str) {
     }
 }
 
-fn says_the_same<K: DeserializeOwned + Serialize>(kind: &str, spec: Value) {
+fn has_equal_defaults<K: DeserializeOwned + Serialize>(kind: &str, spec: Value) {
     let written = object(kind, spec, None);
     let stored = defaulted(&schema(kind), written.clone());
     let again = |object: Value| serde_json::to_value(serde_json::from_value::<K>(object).unwrap()).unwrap();
-    // The types may leave out a default, but must read its absence as the API server fills it in.
+    // The types may omit a default, but must have the same default as the API server.
     assert_eq!(again(written.clone())["spec"], again(stored.clone())["spec"]);
     assert_eq!(defaulted(&schema(kind), again(written)), stored);
 }
 
-/// `first` is what it says beside generation 0 and zeros.
-fn has_a_first_status<K: DeserializeOwned + Serialize>(kind: &str, spec: Value, first: Value) {
+/// `first`: the expected default status without generation 0 and zeros.
+fn has_a_default_status<K: DeserializeOwned + Serialize>(kind: &str, spec: Value, first: Value) {
     let stored = defaulted(&schema(kind), object(kind, spec, None));
     let status = stored["status"].as_object().unwrap();
     assert_eq!(status["observedGeneration"], 0, "{kind}");
@@ -170,7 +170,7 @@ fn has_a_first_status<K: DeserializeOwned + Serialize>(kind: &str, spec: Value, 
     for field in first.as_object().unwrap().keys() {
         assert!(status.contains_key(field), "{kind}: {field} in {stored}");
     }
-    // The phase is a word that the types know, or it would be left out here.
+    // A phase that the types do not have would be omitted here.
     let again = serde_json::to_value(serde_json::from_value::<K>(stored.clone()).unwrap()).unwrap();
     assert_eq!(again["status"], stored["status"], "{kind}");
 }
@@ -178,7 +178,7 @@ fn has_a_first_status<K: DeserializeOwned + Serialize>(kind: &str, spec: Value, 
 fn object(kind: &str, spec: Value, status: Option<Value>) -> Value {
     let crd = crds().into_iter().find(|crd| crd.spec.names.kind == kind).unwrap();
     let api_version = format!("{}/{}", crd.spec.group, crd.spec.versions[0].name);
-    let head = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "made-up"}});
+    let head = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "generated"}});
     filled(head, spec, status)
 }
 
@@ -195,7 +195,7 @@ fn schema(kind: &str) -> JSONSchemaProps {
     crd.spec.versions[0].schema.clone().unwrap().open_api_v3_schema.unwrap()
 }
 
-/// Fills in defaults as the API server does.
+/// Sets defaults as the API server does.
 fn defaulted(schema: &JSONSchemaProps, mut value: Value) -> Value {
     match &mut value {
         Value::Object(fields) => {
@@ -218,8 +218,8 @@ fn defaulted(schema: &JSONSchemaProps, mut value: Value) -> Value {
     value
 }
 
-/// Values that the structural schema allows. Empty lists and maps are left out: they mean the same as absence, and are
-/// written as absence. CEL rules are not looked at: an object must survive whether or not a newer server would take it.
+/// Values that the structural schema allows, without empty lists and maps, which the types serialize as absent. CEL rules
+/// are ignored: objects that a newer server would refuse must survive, too.
 fn valid(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
     if schema.x_kubernetes_int_or_string == Some(true) {
         return "[1-9][0-9]{0,3}(m|k|Mi|Gi)?".prop_map(Value::String).boxed();
@@ -252,7 +252,7 @@ fn valid(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
             proptest::collection::vec(valid(items), 1..4).prop_map(Value::Array).boxed()
         }
         Some("object") => valid_object(schema),
-        _ => panic!("no value can be made up for {schema:?}"),
+        _ => panic!("no value can be generated for {schema:?}"),
     }
 }
 
@@ -267,7 +267,7 @@ fn valid_object(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
         .iter()
         .flatten()
         .map(|(name, property)| {
-            let field = (Just(name.clone()), known_word(name).unwrap_or_else(|| valid(property)));
+            let field = (Just(name.clone()), known_value(name).unwrap_or_else(|| valid(property)));
             if required.contains(name) {
                 field.prop_map(Some).boxed()
             } else {
@@ -278,8 +278,8 @@ fn valid_object(schema: &JSONSchemaProps) -> BoxedStrategy<Value> {
     fields.prop_map(|fields| Value::Object(fields.into_iter().flatten().collect::<Map<_, _>>())).boxed()
 }
 
-/// Words of a status that are an enum in the types and, on purpose, not in the schema.
-fn known_word(field: &str) -> Option<BoxedStrategy<Value>> {
+/// Values of status fields that are enums in the types but, on purpose, not in the schema.
+fn known_value(field: &str) -> Option<BoxedStrategy<Value>> {
     match field {
         "phase" | "currentPhase" => Some(proptest::sample::select(vec![json!("Failed")]).boxed()),
         "state" => {

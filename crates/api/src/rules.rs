@@ -1,8 +1,7 @@
-//! CEL rules that several fields share, each with the message that a refused user reads.
+//! CEL rules shared by several fields, and their messages.
 //!
-//! The API server puts the field's path before a message, so messages start with "must" or name what is
-//! required. Every string that a rule matches needs a `maxLength` beside it: the API server refuses a rule whose worst
-//! case it estimates as too dear.
+//! The API server prefixes messages with the field's path, so they start with "must" or name the required field. Every string
+//! that a rule matches needs a `maxLength`: the API server refuses rules whose estimated cost is too high.
 
 use kube::core::{Reason, Rule};
 
@@ -27,8 +26,8 @@ pub(crate) fn env_name() -> Rule {
     )
 }
 
-/// A directory of a pod that a volume can be mounted on, in its one spelling, so that two paths can be compared as
-/// strings. Folders that belong to the image or to the kernel are refused, whole.
+/// A directory for a volume mount, in canonical form, so that paths can be compared as strings. Directories of the image or
+/// the kernel are refused.
 pub(crate) fn mountable_path() -> Rule {
     Rule::new(concat!(
         r"self.matches(r'^(/[^/:\s\pC]+)+$') && !self.contains('..') && !self.matches(r'/\.(/|$)') && ",
@@ -40,7 +39,7 @@ pub(crate) fn mountable_path() -> Rule {
     )
 }
 
-/// User information is refused, because a URL is printed in logs and statuses.
+/// User information is refused, because URLs appear in logs and statuses.
 pub(crate) fn http_url() -> Rule {
     pattern(
         r"^https?://[^\s/?#@]+([/?#]\S*)?$",
@@ -55,7 +54,7 @@ pub(crate) fn s3_uri() -> Rule {
     )
 }
 
-/// Digest of a file, in its one spelling, so that two digests can be compared as strings.
+/// Digest of a file in canonical form, so that digests can be compared as strings.
 pub(crate) fn sha256_digest() -> Rule {
     pattern(r"^sha256:[0-9a-f]{64}$", "must be sha256: and 64 hexadecimal digits in lower case")
 }
@@ -72,7 +71,7 @@ pub(crate) fn image() -> Rule {
     )
 }
 
-/// What kubelets and device plugins call an accelerator; unlike `cpu` and `memory` it has a domain.
+/// Name of an extended resource; unlike `cpu` and `memory` it has a domain.
 pub(crate) fn extended_resource() -> Rule {
     pattern(
         r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
@@ -93,14 +92,14 @@ pub(crate) fn product_label() -> Rule {
     )
 }
 
-/// Flags of a program that only the controller may set, in both spellings of a value: `--x v` and `--x=v`. Between the
-/// words of a flag `-` and `_` mean the same: the Python engines take either.
+/// Refuses flags that only the controller may set, as `--x v` and `--x=v`. `-` and `_` between words are equivalent, as in the
+/// Python engines.
 ///
-/// The rule sits on the object that holds `field` (a list of arguments), and holds only where `applies` does.
+/// The rule belongs to the object with `field`, a list of arguments, and applies only if the expression `applies` is true.
 pub(crate) fn owned_flags(field: &str, applies: &str, flags: &[&str]) -> Rule {
     let alternatives = flags.iter().map(|flag| either_separator(flag)).collect::<Vec<_>>().join("|");
-    // What a release accepted stays accepted until it is changed: a flag that a later release adds to the list must not
-    // keep an object from being scaled.
+    // Unchanged arguments stay accepted: a flag that a later release adds to the list must not block other changes, such as
+    // scaling.
     let old = "oldSelf.value()";
     let unchanged = format!(
         "oldSelf.hasValue() && has({old}.{field}) && has(self.{field}) && {old}.{field} == self.{field} && ({})",

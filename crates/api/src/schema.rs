@@ -1,6 +1,4 @@
-//! Schemas of fields that a derive cannot describe: quantities, bounded maps, conditions.
-//!
-//! Bounds only. What a field means is in its doc comment, next to the field.
+//! Schemas that cannot be derived: quantities, bounded maps, conditions. The meaning of a field is in its doc comment.
 
 use kube::core::{Rule, validate};
 use schemars::{Schema, SchemaGenerator, json_schema};
@@ -42,7 +40,7 @@ pub(crate) fn resource_list(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// A node selector. The keys of a map cannot be bounded in a schema; a wrong one simply matches no node.
+/// A node selector. A schema cannot limit the keys of a map; an invalid key matches no node.
 pub(crate) fn node_selector(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -51,14 +49,14 @@ pub(crate) fn node_selector(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Labels that users add to pods; those that we set and select by are refused.
+/// Labels that users add to pods; keys that the controller sets are refused.
 pub(crate) fn pod_labels(_: &mut SchemaGenerator) -> Schema {
     let mut schema = json_schema!({
         "type": "object",
         "maxProperties": 32,
         "additionalProperties": { "type": "string", "maxLength": 63 },
     });
-    own_keys_are_refused(
+    refuse_reserved_keys(
         &mut schema,
         "!('app' in self) && self.all(k, !k.startsWith('ai.infra.example.com/') && \
          !(k in ['app.kubernetes.io/name', 'app.kubernetes.io/instance', 'app.kubernetes.io/managed-by']))",
@@ -68,14 +66,14 @@ pub(crate) fn pod_labels(_: &mut SchemaGenerator) -> Schema {
     schema
 }
 
-/// Annotations that users add to pods; those that we set are refused.
+/// Annotations that users add to pods; keys that the controller sets are refused.
 pub(crate) fn pod_annotations(_: &mut SchemaGenerator) -> Schema {
     let mut schema = json_schema!({
         "type": "object",
         "maxProperties": 32,
         "additionalProperties": { "type": "string", "maxLength": 16384 },
     });
-    own_keys_are_refused(
+    refuse_reserved_keys(
         &mut schema,
         "self.all(k, !k.startsWith('ai.infra.example.com/'))",
         "must not set a key below ai.infra.example.com/: the controller sets them",
@@ -83,7 +81,8 @@ pub(crate) fn pod_annotations(_: &mut SchemaGenerator) -> Schema {
     schema
 }
 
-/// Conditions as `metav1.Condition`, a list-map by type.
+/// Conditions as `metav1.Condition`, a map list by type, without enums: an older API server must not refuse the status of a
+/// newer controller.
 ///
 /// Only the writer's bounds, no enum: an older API server must not refuse the status of a newer controller.
 pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
@@ -96,18 +95,18 @@ pub(crate) fn conditions(_: &mut SchemaGenerator) -> Schema {
             "type": "object",
             "required": ["type", "status", "reason", "message", "lastTransitionTime"],
             "properties": {
-                "type": { "type": "string", "maxLength": 316, "description": "What the condition is about, in CamelCase." },
+                "type": { "type": "string", "maxLength": 316, "description": "Type of the condition, in CamelCase." },
                 "status": { "type": "string", "maxLength": 32, "description": "True, False or Unknown." },
-                "reason": { "type": "string", "maxLength": 1024, "description": "Why, as one CamelCase word that scripts may match on." },
-                "message": { "type": "string", "maxLength": 32768, "description": "Why, for a reader: names the object and the fix." },
+                "reason": { "type": "string", "maxLength": 1024, "description": "Reason of the last transition, one CamelCase word for scripts." },
+                "message": { "type": "string", "maxLength": 32768, "description": "Details for people, with the object and the fix." },
                 "lastTransitionTime": { "type": "string", "format": "date-time", "description": "When status last changed." },
-                "observedGeneration": { "type": "integer", "format": "int64", "minimum": 0, "description": "Generation of the spec that the condition speaks of." },
+                "observedGeneration": { "type": "integer", "format": "int64", "minimum": 0, "description": "Generation of the spec that the condition refers to." },
             },
         },
     })
 }
 
-/// Reads a value that a newer or older controller may have written: what we do not know is none.
+/// Deserializes an enum of a status; an unknown value becomes `None`, because another release may have written it.
 ///
 /// Statuses are rewritten by the controller anyway, and one unknown word must not make an object undecodable.
 pub(crate) fn known<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
@@ -119,12 +118,12 @@ where
     Ok(written.and_then(|word| serde_json::from_value(serde_json::Value::String(word)).ok()))
 }
 
-fn own_keys_are_refused(schema: &mut Schema, rule: &str, message: &str) {
-    // A rule is a struct of strings: writing it as JSON cannot fail.
+fn refuse_reserved_keys(schema: &mut Schema, rule: &str, message: &str) {
+    // Strings only; serialization cannot fail.
     let _ = validate(schema, Rule::new(rule).message(message));
 }
 
-/// Refuses every change of a property that is not in `mutable`, also adding and dropping it, each by its own name.
+/// Makes every property that is not in `mutable` immutable, including its presence. Errors name the property.
 pub(crate) fn immutable_except(schema: &mut Schema, mutable: &[&str]) {
     let fields: Vec<String> = schema
         .get("properties")

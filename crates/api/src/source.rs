@@ -1,75 +1,73 @@
-//! Where the weights of a model are: `s3://bucket[/prefix]` or `pvc://claim[/path]`.
+//! The location of a model's weights: `s3://bucket[/prefix]` or `pvc://claim[/path]`.
 //!
-//! One grammar for the API server's rules, for controllers and for the loader: the rules stand beside the parser, and one
-//! table ([`EXAMPLES`]) is tested on both. Whether a bucket or a claim exists is not known here.
+//! The CEL rules and the parser of controllers and loader implement the same grammar; both are tested with [`EXAMPLES`].
 
 use std::{error::Error, fmt, str::FromStr};
 
 use kube::core::Rule;
 
-/// A place of weights in its one spelling.
+/// The location of a model in canonical form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelSource {
-    /// A folder of an S3-compatible store.
+    /// A prefix in an S3-compatible store.
     Store {
         bucket: String,
-        /// Without slashes at its ends; empty for the whole bucket.
+        /// Without a trailing slash; empty for the whole bucket.
         prefix: String,
     },
-    /// A folder of a claim.
+    /// A folder in a claim.
     Claim {
         name: String,
-        /// Without slashes at its ends, empty and `.` segments; empty for the root of the volume.
+        /// Without leading and trailing slashes, empty and `.` segments; empty for the root of the volume.
         path: String,
     },
 }
 
-/// A text that is no source of a model.
+/// Why a text is not a model source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotASource {
+pub struct InvalidSource {
     text: String,
     why: &'static str,
 }
 
 impl FromStr for ModelSource {
-    type Err = NotASource;
+    type Err = InvalidSource;
 
-    fn from_str(text: &str) -> Result<Self, NotASource> {
-        parse(text).map_err(|why| NotASource { text: text.to_owned(), why })
+    fn from_str(text: &str) -> Result<Self, InvalidSource> {
+        parse(text).map_err(|why| InvalidSource { text: text.to_owned(), why })
     }
 }
 
 impl fmt::Display for ModelSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (scheme, place, folder) = match self {
+        let (scheme, container, folder) = match self {
             ModelSource::Store { bucket, prefix } => (S3, bucket, prefix),
             ModelSource::Claim { name, path } => (PVC, name, path),
         };
         match folder.as_str() {
-            "" => write!(f, "{scheme}{place}"),
-            folder => write!(f, "{scheme}{place}/{folder}"),
+            "" => write!(f, "{scheme}{container}"),
+            folder => write!(f, "{scheme}{container}/{folder}"),
         }
     }
 }
 
-impl fmt::Display for NotASource {
+impl fmt::Display for InvalidSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { text, why } = self;
-        write!(f, "{text:?} {why}: write s3://bucket/prefix or pvc://claim/path")
+        write!(f, "{text:?} {why}: use s3://bucket/prefix or pvc://claim/path")
     }
 }
 
-impl Error for NotASource {}
+impl Error for InvalidSource {}
 
-/// Longest source, in characters.
+/// Maximum length in characters.
 pub const MAX_LENGTH: u32 = 1024;
 
 const S3: &str = "s3://";
 const PVC: &str = "pvc://";
 
-/// Whitespace, control characters, and characters that cannot be seen: first and last of each range. They are here only by
-/// accident, and look like nothing in a message.
-const UNSEEN: [(char, char); 11] = [
+/// Ranges (first, last) of whitespace, control characters and invisible characters.
+const INVISIBLE: [(char, char); 11] = [
     ('\0', ' '),
     ('\u{7f}', '\u{a0}'),
     ('\u{ad}', '\u{ad}'),
@@ -87,7 +85,7 @@ fn parse(text: &str) -> Result<ModelSource, &'static str> {
     if text.chars().count() > MAX_LENGTH as usize {
         return Err("has more than 1024 characters");
     }
-    if text.contains("..") || text.chars().any(is_unseen) {
+    if text.contains("..") || text.chars().any(is_invisible) {
         return Err("contains '..', whitespace or control characters");
     }
     if let Some(rest) = text.strip_prefix(S3) {
@@ -111,11 +109,11 @@ fn parse(text: &str) -> Result<ModelSource, &'static str> {
         let segments: Vec<&str> = path.split('/').filter(|segment| !matches!(*segment, "" | ".")).collect();
         return Ok(ModelSource::Claim { name: name.to_owned(), path: segments.join("/") });
     }
-    Err("has no scheme that is known")
+    Err("has no known scheme")
 }
 
-fn is_unseen(char: char) -> bool {
-    UNSEEN.iter().any(|(first, last)| (*first..=*last).contains(&char))
+fn is_invisible(char: char) -> bool {
+    INVISIBLE.iter().any(|(first, last)| (*first..=*last).contains(&char))
 }
 
 fn is_bucket(text: &str) -> bool {
@@ -130,8 +128,8 @@ fn is_object_name(text: &str) -> bool {
         && text.chars().all(|char| is_alphanumeric(char) || ".-".contains(char))
 }
 
-/// The scheme, and the name of the bucket or claim.
-pub(crate) fn place_rule() -> Rule {
+/// Checks the scheme and the name of the bucket or claim.
+pub(crate) fn location_rule() -> Rule {
     Rule::new(
         r"self.matches(r'^(s3://[A-Za-z0-9][A-Za-z0-9._-]*|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?)(/|$)')",
     )
@@ -139,21 +137,21 @@ pub(crate) fn place_rule() -> Rule {
 }
 
 pub(crate) fn characters_rule() -> Rule {
-    let unseen: String = UNSEEN
+    let invisible: String = INVISIBLE
         .iter()
         .map(|(first, last)| format!(r"\x{{{:x}}}-\x{{{:x}}}", u32::from(*first), u32::from(*last)))
         .collect();
-    Rule::new(format!("!self.contains('..') && !self.matches(r'[{unseen}]')"))
+    Rule::new(format!("!self.contains('..') && !self.matches(r'[{invisible}]')"))
         .message("must not contain '..', whitespace or control characters")
 }
 
-/// A store knows no such folders: `a//b` and `a/./b` are other objects than `a/b`.
+/// In a store, `a//b` and `a/./b` are different keys than `a/b`.
 pub(crate) fn segments_rule() -> Rule {
     Rule::new(r"!self.matches(r'^s3://.*[^/]/(\.?/|\.$)')")
-        .message("must not contain an empty or '.' segment: write s3://bucket/prefix")
+        .message("must not contain an empty or '.' segment: use s3://bucket/prefix")
 }
 
-/// Texts that every reader of the grammar must agree on, and the one spelling of those that are sources.
+/// Test cases for every implementation of the grammar: a text, and its canonical form if it is valid.
 pub const EXAMPLES: &[(&str, Option<&str>)] = &[
     ("s3://models", Some("s3://models")),
     ("s3://m", Some("s3://m")),
@@ -209,15 +207,15 @@ mod tests {
     use super::{EXAMPLES, MAX_LENGTH, ModelSource};
 
     #[test]
-    fn every_example_is_read_as_its_one_spelling_or_refused() {
-        for (text, spelling) in EXAMPLES {
+    fn every_example_is_parsed_or_refused() {
+        for (text, canonical) in EXAMPLES {
             let read = text.parse::<ModelSource>().ok().map(|source| source.to_string());
-            assert_eq!(read.as_deref(), *spelling, "{text:?}");
+            assert_eq!(read.as_deref(), *canonical, "{text:?}");
         }
     }
 
     #[test]
-    fn what_is_written_is_read_as_the_same() {
+    fn display_and_parse_are_inverse() {
         for (text, _) in EXAMPLES {
             let Ok(source) = text.parse::<ModelSource>() else { continue };
             assert_eq!(source.to_string().parse(), Ok(source));
@@ -225,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_has_a_place_and_a_folder() {
+    fn a_source_has_a_container_and_a_folder() {
         let store = ModelSource::Store { bucket: "m".into(), prefix: "a/b".into() };
         let claim = ModelSource::Claim { name: "m".into(), path: "a/b".into() };
         assert_eq!("s3://m/a/b/".parse(), Ok(store));
@@ -242,18 +240,18 @@ mod tests {
         let longest = MAX_LENGTH as usize - "s3://".len();
         assert!(of(longest).parse::<ModelSource>().is_ok());
         let refused = of(longest + 1).parse::<ModelSource>().unwrap_err().to_string();
-        assert!(refused.contains("has more than 1024 characters: write s3://"), "{refused}");
+        assert!(refused.contains("has more than 1024 characters: use s3://"), "{refused}");
     }
 
     #[test]
-    fn a_refusal_names_the_text_the_reason_and_the_fix() {
+    fn an_error_names_the_text_the_reason_and_the_fix() {
         let refused = |text: &str| text.parse::<ModelSource>().unwrap_err().to_string();
-        let fix = "write s3://bucket/prefix or pvc://claim/path";
+        let fix = "use s3://bucket/prefix or pvc://claim/path";
         for (text, why) in [
             ("s3://m//q", "has an empty or '.' segment"),
             ("s3://", "names no bucket"),
             ("pvc:///x", "names no claim"),
-            ("models", "has no scheme that is known"),
+            ("models", "has no known scheme"),
             ("s3://m/a b", "contains '..', whitespace or control characters"),
         ] {
             assert_eq!(refused(text), format!("{text:?} {why}: {fix}"));

@@ -1,7 +1,7 @@
 //! TrainingJob: one fine-tuning run with ms-swift, on one node or a gang of them.
 //!
-//! The type, its bounds and its rules, what may change after creation, and the flags of the trainer that only the
-//! controller may set.
+//! The type, its bounds and validation rules, its mutable fields, and the flags of the trainer that only the controller may
+//! set.
 
 use k8s_openapi::apimachinery::pkg::{
     api::resource::Quantity,
@@ -16,7 +16,7 @@ use crate::{
     rules, schema,
 };
 
-/// What to train, on what, and what becomes of the result.
+/// Model, data, method, hardware and output.
 #[derive(CustomResource, Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[kube(
     group = "aistudio.modelscope.cn",
@@ -26,8 +26,8 @@ use crate::{
     shortname = "tj",
     category = "ai",
     namespaced,
-    doc = "One fine-tuning run: it starts when what it reads is there, resumes from its last checkpoint when it is \
-           interrupted, and keeps its result when it is deleted.",
+    doc = "One fine-tuning run. It starts when its inputs exist, resumes from its last checkpoint after an \
+           interruption, and keeps its result when it is deleted.",
     status = "TrainingJobStatus",
     derive = "PartialEq",
     validation = rules::name_fits_a_label(),
@@ -46,7 +46,7 @@ use crate::{
     printcolumn(name = "Checkpoint", type_ = "string", json_path = ".status.checkpoint.path", priority = 1)
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(transform = only_running_details_may_change)]
+#[schemars(transform = make_other_fields_immutable)]
 #[x_kube(
     validation = Rule::new("self.method == 'dpo' || !has(self.beta)")
         .message("must not be set unless method is dpo").field_path(".beta"),
@@ -71,24 +71,25 @@ use crate::{
     validation = no_token_in_arguments()
 )]
 pub struct TrainingJobSpec {
-    /// Base model: a hub id, or an absolute path. A path equal to, or below, the outputDir of another TrainingJob of
-    /// this namespace makes this job wait for that job and read its result. Required. Cannot be changed.
+    /// Base model: a hub id, or an absolute path. If the path equals or lies below the outputDir of another TrainingJob of
+    /// this namespace, this job waits for that job and reads its result. Required. Cannot be changed.
     #[schemars(length(max = 512))]
     #[x_kube(validation = model_reference())]
     pub model: String,
 
-    /// The path in `model` lies in the image, so no input and no other job has to provide it. Default: false. Cannot be
-    /// changed.
+    /// Whether the path in `model` is part of the image, so that no input and no other job must provide it. Default: false.
+    /// Cannot be changed.
     #[serde(default)]
     pub model_in_image: bool,
 
-    /// Training data: hub ids or absolute paths, comma separated. Paths as for model. Required. Cannot be changed.
+    /// Training data: hub ids or absolute paths, separated by commas. Paths are treated as in model. Required. Cannot be
+    /// changed.
     #[schemars(length(max = 2048))]
     #[x_kube(validation = Rule::new(r"self.matches(r'^[^\s\pC,-][^\s\pC,]*( *, *[^\s\pC,-][^\s\pC,]*)*$')")
         .message("must be hub ids or paths separated by commas, none of them starting with '-'"))]
     pub dataset: String,
 
-    /// How to train. Required. Cannot be changed.
+    /// Training method. Required. Cannot be changed.
     pub method: Method,
 
     /// Accelerators of each node. Default: 1. Cannot be changed.
@@ -96,18 +97,18 @@ pub struct TrainingJobSpec {
     #[schemars(range(min = 1, max = 16))]
     pub gpus: i32,
 
-    /// Absolute path that checkpoints and the result go to. Default: /output. Cannot be changed.
+    /// Absolute path of checkpoints and result. Default: /output. Cannot be changed.
     #[serde(default = "output_dir")]
     #[schemars(length(max = 512))]
     #[x_kube(validation = rules::mountable_path())]
     pub output_dir: String,
 
-    /// Preference strength, 0 to 10, with method dpo only. Default: the trainer's. Cannot be changed.
+    /// DPO's beta, 0 to 10, only with method dpo. Default: the trainer's. Cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10))]
     pub beta: Option<f64>,
 
-    /// Kind of accelerator; decides image, resource name and environment. Default: nvidia. Cannot be changed.
+    /// Type of accelerator; decides default image, resource name and environment. Default: nvidia. Cannot be changed.
     #[serde(default)]
     pub device: Device,
 
@@ -117,25 +118,25 @@ pub struct TrainingJobSpec {
     #[x_kube(validation = model_reference())]
     pub reward_model: Option<String>,
 
-    /// Pods of the gang, each on `gpus` accelerators; they start together. Default: 1. Cannot be changed.
+    /// Number of pods, each with `gpus` accelerators. They start together. Default: 1. Cannot be changed.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 64))]
     pub nodes: i32,
 
-    /// GPU product that the nodes must have: `A100` means the node label nvidia.com/gpu.product=A100, `label.key=value`
-    /// any node label. Default: any product. Cannot be changed.
+    /// GPU product of the nodes: `A100` selects the node label nvidia.com/gpu.product=A100, `label.key=value` any node label.
+    /// Default: any product. Cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 381))]
     #[x_kube(validation = rules::product_label())]
     pub gpu_product_label: Option<String>,
 
-    /// Resource that the device plugin offers. Default: by device, such as nvidia.com/gpu. Cannot be changed.
+    /// Extended resource of the device plugin. Default: by device, such as nvidia.com/gpu. Cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 317))]
     #[x_kube(validation = rules::extended_resource())]
     pub accelerator_resource: Option<String>,
 
-    /// Claims with the user's own data and models, mounted read-only. At most 16. Cannot be changed.
+    /// Claims with data and models, mounted read-only, at most 16. Cannot be changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 16),
@@ -149,8 +150,8 @@ pub struct TrainingJobSpec {
     #[x_kube(validation = rules::image())]
     pub image: Option<String>,
 
-    /// Arguments added to the trainer's, at most 128, never split and never read by a shell. Flags that the controller
-    /// sets and flags that carry a token are refused. Cannot be changed.
+    /// Additional arguments of the trainer, at most 128. They are passed unchanged, without a shell. Flags that the controller
+    /// sets and flags with a token are refused. Cannot be changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128), inner(length(max = 1024)))]
     pub extra_args: Vec<String>,
@@ -160,21 +161,21 @@ pub struct TrainingJobSpec {
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub env: Vec<EnvVar>,
 
-    /// Requests and limits of the trainer, beside its accelerators. Default: none. Cannot be changed.
+    /// Requests and limits of the trainer, without its accelerators. Default: none. Cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
 
-    /// Version of ms-swift in the image, such as v4.1, which decides the names of its flags. Default: the version of
-    /// the default image. Cannot be changed.
+    /// Version of ms-swift in the image, such as v4.1; decides the names of its flags. Default: the version in the default
+    /// image. Cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), pattern(r"^v?\d+\.\d+$"))]
     pub swift_version: Option<String>,
 
-    /// Where hub ids are looked up. Default: modelscope. Cannot be changed.
+    /// Hub of hub ids. Default: modelscope. Cannot be changed.
     #[serde(default)]
     pub hub: Hub,
 
-    /// Steps between two checkpoints: how much an interruption can lose. Default: 100. Cannot be changed.
+    /// Steps between two checkpoints, the maximum loss of an interruption. Default: 100. Cannot be changed.
     #[serde(default = "hundred")]
     #[schemars(range(min = 1, max = 1000000))]
     pub save_steps: i32,
@@ -184,7 +185,7 @@ pub struct TrainingJobSpec {
     #[schemars(range(min = 1, max = 100))]
     pub keep_checkpoints: i32,
 
-    /// Names of TrainingJobs of this namespace that must have succeeded first. At most 16. Cannot be changed.
+    /// Names of TrainingJobs of this namespace that must succeed first, at most 16. Cannot be changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 16),
@@ -193,53 +194,53 @@ pub struct TrainingJobSpec {
     )]
     pub depends_on: Vec<String>,
 
-    /// The volume of outputDir and what becomes of it. Default: a claim of 50Gi made for the job, kept when the job is
-    /// deleted. Cannot be changed.
+    /// Volume of outputDir and its retention. Default: a new claim of 50Gi, kept when the job is deleted. Cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Output>,
 
-    /// How often a failure that a retry may mend is retried. Preemption and node loss do not count. Default: 3. Can be
-    /// changed at any time.
+    /// Maximum number of retries after transient failures. Preemption and node loss do not count. Default: 3. Can be changed
+    /// at any time.
     #[serde(default = "three")]
     #[schemars(range(min = 0, max = 20))]
     pub retry_limit: i32,
 
-    /// Seconds from the first start until an unfinished job fails. Default: no limit. Can be changed at any time.
+    /// Maximum seconds from the first start to the end of the job. Default: no limit. Can be changed at any time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 31536000))]
     pub active_deadline_seconds: Option<i64>,
 
-    /// Seconds from the end until the job is deleted, once its upload and the unfinished jobs that depend on it are
-    /// through. -1 = never; use it under GitOps. Default: 604800 (7 days). Can be changed at any time, even after the
+    /// Seconds from the end of the job until it is deleted. The deletion waits for its upload and for unfinished jobs that
+    /// depend on it. -1: never, as needed with GitOps. Default: 604800 (7 days). Can be changed at any time, also after the
     /// end.
     #[serde(default = "a_week")]
     #[schemars(range(min = -1, max = 31536000))]
     pub ttl_seconds_after_finished: i64,
 
-    /// No pods; set back to false the job resumes from its last checkpoint. Default: false. Can be changed at any time.
+    /// If true, no pods run. Set to false again, the job resumes from its last checkpoint. Default: false. Can be changed at
+    /// any time.
     #[serde(default)]
     pub suspend: bool,
 
-    /// Queue of Kueue that admits each attempt. Default: none. Cannot be changed.
+    /// Kueue queue that admits each attempt. Default: none. Cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     #[x_kube(validation = rules::object_name())]
     pub queue_name: Option<String>,
 
-    /// Seconds without a sign of life (a step, evaluation or save line) after the first step until the gang restarts.
-    /// Default: 1800. Cannot be changed.
+    /// Seconds without progress (a log line of a step, an evaluation or a checkpoint) after the first step until all pods are
+    /// restarted. Default: 1800. Cannot be changed.
     #[serde(default = "half_an_hour")]
     #[schemars(range(min = 60, max = 86400))]
     pub no_progress_seconds: i32,
 
-    /// Seconds after a node's Ready condition left True (itself about 40 s after the node died, on a default cluster)
-    /// until the gang restarts elsewhere. Default: 30. Cannot be changed.
+    /// Seconds from the time at which a node's Ready condition left True (by default about 40 s after the failure of the node)
+    /// until all pods are restarted on other nodes. Default: 30. Cannot be changed.
     #[serde(default = "half_a_minute")]
     #[schemars(range(min = 0, max = 3600))]
     pub node_failure_seconds: i32,
 
-    /// Secret whose key `token` the trainer gets as HF_TOKEN, if it exists. Default: huggingface-secret. Cannot be
-    /// changed.
+    /// Secret whose key `token` is in the trainer's environment as HF_TOKEN, if it exists. Default: huggingface-secret. Cannot
+    /// be changed.
     #[serde(default = "token_secret")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
@@ -249,10 +250,10 @@ pub struct TrainingJobSpec {
     pub pods: PodOptions,
 }
 
-/// Flags of ms-swift that only the controller may set, as its documentation spells them; `-` may stand for `_`.
+/// Flags of ms-swift that only the controller may set, in the documented spelling; `-` and `_` are equivalent.
 ///
-/// They decide what is trained and where the result goes, and keep a run resumable and its log readable. The one source
-/// for the CEL rule and for the controller's own validation of undocumented spellings.
+/// They set the model, the data and the output, and are needed to resume a run and to parse its log. Used by the CEL rule
+/// and by the controller's validation of undocumented spellings.
 pub const OWNED_FLAGS: &[&str] = &[
     "--model",
     "--dataset",
@@ -276,10 +277,10 @@ pub const OWNED_FLAGS: &[&str] = &[
     "--disable_tqdm",
 ];
 
-/// Size of the claim that is made for a job without `output.size`.
+/// Size of the claim of a job without `output.size`.
 pub const DEFAULT_OUTPUT_SIZE: &str = "50Gi";
 
-/// How to train.
+/// Training method.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
@@ -290,7 +291,7 @@ pub enum Method {
     Ppo,
 }
 
-/// Kind of accelerator.
+/// Type of accelerator.
 #[derive(
     Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash,
 )]
@@ -303,7 +304,7 @@ pub enum Device {
     Cpu,
 }
 
-/// Where hub ids are looked up.
+/// Hub of hub ids.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Hub {
@@ -312,7 +313,7 @@ pub enum Hub {
     Huggingface,
 }
 
-/// A claim with the user's own data, mounted read-only.
+/// A claim with data, mounted read-only.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Input {
@@ -328,13 +329,13 @@ pub struct Input {
         .message("must be a relative path without '..'"))]
     pub sub_path: Option<String>,
 
-    /// Absolute path to mount it on.
+    /// Absolute mount path.
     #[schemars(length(max = 512))]
     #[x_kube(validation = rules::mountable_path())]
     pub mount_path: String,
 }
 
-/// The volume of the result and what becomes of it.
+/// Volume of the result and its retention.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -345,41 +346,41 @@ pub struct Input {
     validation = Rule::new("!has(self.claimName) || !has(self.accessMode)")
         .message("must not be set together with claimName").field_path(".accessMode"),
     validation = Rule::new("!has(self.claimName) || self.retention == 'Retain'")
-        .message("must be Retain with claimName: a claim that the job did not make is not its to delete")
+        .message("must be Retain with claimName: an existing claim is never deleted")
         .field_path(".retention"),
     validation = Rule::new("!has(self.snapshotClassName) || self.retention == 'Snapshot'")
         .message("must not be set unless retention is Snapshot").field_path(".snapshotClassName")
 )]
 pub struct Output {
-    /// An existing claim to write to. Default: one is made for the job.
+    /// Existing claim for the output. Default: a new claim is created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
     pub claim_name: Option<String>,
 
-    /// Size of the claim that is made. Default: 50Gi.
+    /// Size of the new claim. Default: 50Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::positive_quantity")]
     pub size: Option<Quantity>,
 
-    /// StorageClass of the claim that is made. Default: the cluster's.
+    /// StorageClass of the new claim. Default: the cluster's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
     pub storage_class_name: Option<String>,
 
-    /// Access mode of the claim that is made. Default: ReadWriteOnce, or ReadWriteMany when nodes is above 1.
+    /// Access mode of the new claim. Default: ReadWriteOnce, or ReadWriteMany if nodes is above 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access_mode: Option<AccessMode>,
 
-    /// Absolute path that the claim is mounted on; outputDir equals it or lies below. Default: outputDir.
+    /// Absolute mount path of the claim; outputDir must equal it or lie below it. Default: outputDir.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     #[x_kube(validation = rules::mountable_path())]
     pub mount_path: Option<String>,
 
-    /// What becomes of the claim when the job is deleted: Retain keeps it, Delete deletes it, Snapshot takes a
-    /// VolumeSnapshot and deletes it. Default: Retain.
+    /// The claim when the job is deleted. Retain: it is kept. Delete: it is deleted. Snapshot: a VolumeSnapshot is taken, then
+    /// it is deleted. Default: Retain.
     #[serde(default)]
     pub retention: Retention,
 
@@ -389,7 +390,7 @@ pub struct Output {
     #[x_kube(validation = rules::object_name())]
     pub snapshot_class_name: Option<String>,
 
-    /// Object store to upload the result to after success. Default: none.
+    /// Upload of the result to an object store after success. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload: Option<Upload>,
 }
@@ -408,7 +409,7 @@ pub enum Retention {
     Snapshot,
 }
 
-/// Where the result is uploaded to.
+/// Destination of the upload.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Upload {
@@ -429,15 +430,15 @@ pub struct Upload {
     #[x_kube(validation = rules::region())]
     pub region: Option<String>,
 
-    /// Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and optionally AWS_SESSION_TOKEN. Default: none, the
-    /// identity of serviceAccountName is used.
+    /// Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and optionally AWS_SESSION_TOKEN. Default: none; the identity
+    /// of serviceAccountName is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
     pub secret_name: Option<String>,
 }
 
-/// What the controller has observed. A new object has the default until the controller has seen it.
+/// Observed state. A new object has the default until the controller has processed it.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct TrainingJobStatus {
@@ -454,27 +455,27 @@ pub struct TrainingJobStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
 
-    /// What is going on, for a reader.
+    /// Details of the phase, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32768))]
     pub message: Option<String>,
 
-    /// What is going on, as one CamelCase word: the reason of the condition that explains the phase.
+    /// Reason of the phase, one CamelCase word: the reason of the condition that explains it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub reason: Option<String>,
 
-    /// Attempts started, whatever ended them.
+    /// Number of started attempts.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub attempts: i32,
 
-    /// Attempts that count against retryLimit.
+    /// Number of attempts that count against retryLimit.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub retries: i32,
 
-    /// Defaults of the release that were resolved when the job was first rendered.
+    /// Defaults that were resolved when the job was first rendered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Resolved>,
 
@@ -483,7 +484,7 @@ pub struct TrainingJobStatus {
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub dependencies: Vec<Dependency>,
 
-    /// Latest figures of the trainer.
+    /// Latest progress of the trainer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
 
@@ -496,21 +497,21 @@ pub struct TrainingJobStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
 
-    /// What the controller changed to keep the job going.
+    /// Changes by which the controller avoids a repeated failure.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub mitigations: Vec<Mitigation>,
 
-    /// What has been uploaded.
+    /// Uploaded files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "atomic"))]
     pub artifacts: Vec<Artifact>,
 
-    /// The last failure of an attempt.
+    /// Failure of the last failed attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
 
-    /// Generation of the spec that this status speaks of. 0 until the controller has seen the object.
+    /// Generation of the spec that this status refers to. 0 until the controller has processed the object.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub observed_generation: i64,
@@ -521,7 +522,7 @@ pub struct TrainingJobStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// Derived summary of the conditions.
+/// Summary of the conditions.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     Pending,
@@ -530,7 +531,7 @@ pub enum Phase {
     Failed,
 }
 
-/// Defaults of a release, as they were when the job was first rendered.
+/// Defaults that were resolved when the job was first rendered.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Resolved {
@@ -539,7 +540,7 @@ pub struct Resolved {
     #[schemars(length(max = 1024))]
     pub image: String,
 
-    /// Version of ms-swift that the flags are written for.
+    /// Version of ms-swift that decides the flags.
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub swift_version: String,
@@ -554,37 +555,37 @@ pub struct Dependency {
     #[schemars(length(max = 253))]
     pub name: String,
 
-    /// Its uid: a later job of the same name is another job.
+    /// Its uid, to distinguish it from a later job of the same name.
     #[serde(default)]
     #[schemars(length(max = 128))]
     pub uid: String,
 
-    /// Path below its outputDir that this job reads; none for a job that is named in dependsOn only.
+    /// Path below its outputDir that this job reads; absent for a job that is only in dependsOn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub path: Option<String>,
 }
 
-/// Latest figures of the trainer. Fractions are decimal strings.
+/// Progress of the trainer. Fractions are decimal strings.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Progress {
-    /// Steps done.
+    /// Completed steps.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub step: i64,
 
-    /// Steps of the whole run.
+    /// Total number of steps.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub total_steps: i64,
 
-    /// Steps done, in percent.
+    /// Completed steps in percent.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub percent: i32,
 
-    /// Epochs done.
+    /// Completed epochs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub epoch: Option<String>,
@@ -599,12 +600,12 @@ pub struct Progress {
     #[schemars(length(max = 64))]
     pub learning_rate: Option<String>,
 
-    /// Seconds that a step takes.
+    /// Seconds per step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub seconds_per_step: Option<String>,
 
-    /// Time left, such as `1h32m`.
+    /// Estimated remaining time, such as `1h32m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub eta: Option<String>,
@@ -629,62 +630,62 @@ pub struct LossPoint {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Checkpoint {
-    /// Its folder in the pod.
+    /// Path in the pod.
     #[serde(default)]
     #[schemars(length(max = 4096))]
     pub path: String,
 
-    /// Step that it was taken at.
+    /// Step of the checkpoint.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub step: i64,
 
-    /// When it was seen complete.
+    /// When the checkpoint was observed to be complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
 }
 
-/// Something that the controller changed to keep the job going.
+/// A change by which the controller avoids a repeated failure.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Mitigation {
-    /// First attempt that it holds for.
+    /// First attempt with the change.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub attempt: i32,
 
-    /// Failure that it answers, such as CudaOutOfMemory.
+    /// Reason of the failure, such as CudaOutOfMemory.
     #[serde(default)]
     #[schemars(length(max = 1024))]
     pub reason: String,
 
-    /// What was changed, from what to what.
+    /// The changed setting with its old and new value.
     #[serde(default)]
     #[schemars(length(max = 4096))]
     pub change: String,
 }
 
-/// Something that has been uploaded.
+/// An uploaded file.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Artifact {
-    /// Where it is.
+    /// URI of the file.
     #[serde(default)]
     #[schemars(length(max = 4096))]
     pub uri: String,
 
-    /// Its size in bytes.
+    /// Size in bytes.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub bytes: i64,
 
-    /// Its SHA-256 in hexadecimal.
+    /// SHA-256 in hexadecimal.
     #[serde(default)]
     #[schemars(length(max = 128))]
     pub sha256: String,
 }
 
-/// How an attempt failed.
+/// Failure of an attempt.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
@@ -693,7 +694,7 @@ pub struct Failure {
     #[schemars(length(max = 253))]
     pub pod: Option<String>,
 
-    /// Node that it ran on.
+    /// Node of the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub node: Option<String>,
@@ -702,43 +703,43 @@ pub struct Failure {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
 
-    /// Why, as one CamelCase word.
+    /// Reason, one CamelCase word.
     #[serde(default)]
     #[schemars(length(max = 1024))]
     pub reason: String,
 
-    /// End of its log, at most 1 KiB, with secrets blotted out.
+    /// End of its log, at most 1 KiB, without secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub log_tail: Option<String>,
 }
 
-/// A hub id or an absolute path. It becomes an argument of its own, so it must not look like a flag; and paths are
-/// compared as strings, so they have one spelling.
+/// A hub id or an absolute path. It becomes an argument, so it must not look like a flag; paths are compared as strings, so
+/// they must be in canonical form.
 fn model_reference() -> kube::core::Rule {
     kube::core::Rule::new(r"self.matches(r'^[A-Za-z0-9/][^\s\pC]*$') && !self.contains('..')")
         .message("must be a hub id such as qwen/Qwen-7B or an absolute path, without spaces and '..'")
 }
 
-/// A token on a command line ends up in the log: ms-swift prints its arguments.
+/// Refuses tokens in arguments, because ms-swift logs its arguments.
 fn no_token_in_arguments() -> kube::core::Rule {
     kube::core::Rule::new(
         "!has(self.extraArgs) || !self.extraArgs.exists(a, a.matches(r'^--?([A-Za-z0-9]+[-_])*token(=|$)'))",
     )
-    .message("must not carry a token, because arguments are printed in the log: use tokenSecret or env")
+    .message("must not contain a token, because arguments are logged: use tokenSecret or env")
     .field_path(".extraArgs")
     .reason(kube::core::Reason::FieldValueForbidden)
 }
 
-/// Fields that may change while the job is unfinished; every other field of the spec is as it was created.
+/// Fields that may be changed until the job ends. All other fields of the spec are immutable.
 const MUTABLE: [&str; 5] =
     ["suspend", "paused", "ttlSecondsAfterFinished", "retryLimit", "activeDeadlineSeconds"];
 
-fn only_running_details_may_change(spec: &mut schemars::Schema) {
+fn make_other_fields_immutable(spec: &mut schemars::Schema) {
     schema::immutable_except(spec, &MUTABLE);
 }
 
-/// Of the mutable fields only the TTL means something once the job has ended.
+/// After the end of the job, only the TTL may be changed.
 fn finished_jobs_keep_their_spec() -> kube::core::Rule {
     kube::core::Rule::new(
         "!has(oldSelf.status) || !has(oldSelf.status.phase) || !(oldSelf.status.phase in ['Succeeded', 'Failed']) || \

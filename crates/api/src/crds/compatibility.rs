@@ -1,7 +1,7 @@
-//! What was written for the last release is still accepted, and still means the same.
+//! Objects of the last release are still accepted, with the same meaning.
 //!
-//! `crates/api/released` holds `deploy/crds` as it was last released; a release replaces it. Fields may be added if they are
-//! optional, and bounds may be widened. Everything else that an object or a client could notice is a complaint.
+//! `crates/api/released` has `deploy/crds` of the last release. Optional fields may be added and bounds widened; every other
+//! visible change is an error.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -12,8 +12,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 
 use super::crds;
 
-/// Refusals that are newer than the last release and not about a new field: where, how the message begins, and why no
-/// object that worked is refused.
+/// Accepted new rules for released fields: path, beginning of the message, and why no working object is refused.
 const NEW_REFUSALS: [(&str, &str, &str); 7] = [
     (
         "AIInference.spec",
@@ -48,12 +47,12 @@ const NEW_REFUSALS: [(&str, &str, &str); 7] = [
     (
         "AIInference.spec.modelSource",
         "must not contain an empty or '.' segment",
-        "the loader has always refused them: no such object has ever become ready",
+        "the loader has always refused them, so no such object has become ready",
     ),
 ];
 
 #[test]
-fn what_was_written_for_the_last_release_is_still_accepted() {
+fn objects_of_the_last_release_are_still_accepted() {
     let mut complaints = Vec::new();
     let mut used: BTreeSet<&str> = BTreeSet::new();
     for (released, today) in released().iter().zip(crds()) {
@@ -65,16 +64,16 @@ fn what_was_written_for_the_last_release_is_still_accepted() {
             allowed.is_none()
         }));
     }
-    assert_eq!(complaints, [""; 0], "a released field is never changed: add another one");
-    assert_eq!(used.len(), NEW_REFUSALS.len(), "an exception that nothing needs: {NEW_REFUSALS:?}");
+    assert_eq!(complaints, [""; 0], "a released field must not change: add another one");
+    assert_eq!(used.len(), NEW_REFUSALS.len(), "an unused exception: {NEW_REFUSALS:?}");
 }
 
 #[test]
-fn every_change_that_breaks_an_object_or_a_client_is_found() {
+fn every_incompatible_change_is_found() {
     type Edit = fn(&mut JSONSchemaProps);
     let breaks: [(Edit, &str); 16] = [
-        (|spec| drop(field(spec, "args").items.take()), "spec.args[] is gone"),
-        (|spec| drop(spec.properties.as_mut().unwrap().remove("args")), "spec.args is gone"),
+        (|spec| drop(field(spec, "args").items.take()), "spec.args[] is missing"),
+        (|spec| drop(spec.properties.as_mut().unwrap().remove("args")), "spec.args is missing"),
         (|spec| field(spec, "replicas").type_ = Some("string".into()), "spec.replicas is of another type"),
         (|spec| field(spec, "replicas").format = None, "spec.replicas is of another type"),
         (|spec| field(spec, "env").x_kubernetes_list_type = None, "spec.env is another kind of list"),
@@ -83,10 +82,13 @@ fn every_change_that_breaks_an_object_or_a_client_is_found() {
             "spec.env is another kind of list",
         ),
         (|spec| spec.required.as_mut().unwrap().push("args".into()), "spec requires args"),
-        (|spec| drop(field(spec, "engine").enum_.as_mut().unwrap().remove(0)), "spec.engine has lost a word"),
+        (
+            |spec| drop(field(spec, "engine").enum_.as_mut().unwrap().remove(0)),
+            "spec.engine has lost a value",
+        ),
         (
             |spec| field(spec, "image").enum_ = field(spec, "engine").enum_.clone(),
-            "spec.image has lost a word",
+            "spec.image has lost a value",
         ),
         (|spec| field(spec, "modelSource").max_length = Some(1000), "spec.modelSource is narrower"),
         (|spec| field(spec, "args").max_items = Some(63), "spec.args is narrower"),
@@ -100,19 +102,19 @@ fn every_change_that_breaks_an_object_or_a_client_is_found() {
         ),
     ];
     for (edit, complaint) in breaks {
-        assert_eq!(complaints_about(edit), [format!("AIInference.{complaint}")]);
+        assert_eq!(errors_of(edit), [format!("AIInference.{complaint}")]);
     }
     let new_rule: Edit = |spec| {
         let mut rules = field(spec, "image").x_kubernetes_validations.clone().unwrap();
         rules[0].rule.push_str(" && true");
         field(spec, "image").x_kubernetes_validations = Some(rules);
     };
-    let found = complaints_about(new_rule);
+    let found = errors_of(new_rule);
     assert!(found[0].starts_with("AIInference.spec.image has a new rule: must be an image"), "{found:?}");
 }
 
 #[test]
-fn what_only_adds_or_widens_breaks_nothing() {
+fn additions_and_wider_bounds_are_compatible() {
     type Edit = fn(&mut JSONSchemaProps);
     let harmless: [Edit; 5] = [
         |spec| {
@@ -128,12 +130,12 @@ fn what_only_adds_or_widens_breaks_nothing() {
         },
     ];
     for edit in harmless {
-        assert_eq!(complaints_about(edit), [""; 0]);
+        assert_eq!(errors_of(edit), [""; 0]);
     }
 }
 
 #[test]
-fn a_lost_column_name_or_version_is_found() {
+fn a_removed_column_name_or_version_is_found() {
     let found = |edit: fn(&mut CustomResourceDefinition)| {
         let released = crds().remove(0);
         let mut today = released.clone();
@@ -161,7 +163,7 @@ fn a_lost_column_name_or_version_is_found() {
         }),
         ["AIInference has lost a column, or shows it elsewhere"]
     );
-    // Another version beside the released one is none of this.
+    // An additional version is compatible.
     let mut today = crds().remove(0);
     let mut next = version(&mut today.clone());
     next.name = "v1".into();
@@ -169,7 +171,7 @@ fn a_lost_column_name_or_version_is_found() {
     assert_eq!(broken(&crds().remove(0), &today), [""; 0]);
 }
 
-/// In the order of [`crds`], that of the file names.
+/// In the order of [`crds`].
 fn released() -> Vec<CustomResourceDefinition> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("released");
     crds()
@@ -183,7 +185,7 @@ fn released() -> Vec<CustomResourceDefinition> {
         .collect()
 }
 
-fn complaints_about(edit: fn(&mut JSONSchemaProps)) -> Vec<String> {
+fn errors_of(edit: fn(&mut JSONSchemaProps)) -> Vec<String> {
     let released = crds().remove(0);
     let mut today = released.clone();
     edit(field(schema_of(&mut today.spec.versions[0]), "spec"));
@@ -237,7 +239,7 @@ fn broken(released: &CustomResourceDefinition, today: &CustomResourceDefinition)
     complaints
 }
 
-/// In their order, among new ones.
+/// Whether the released columns exist in their order; new ones may be between them.
 fn keeps_columns(before: &CustomResourceDefinitionVersion, after: &CustomResourceDefinitionVersion) -> bool {
     let mut after = after.additional_printer_columns.iter().flatten();
     before.additional_printer_columns.iter().flatten().all(|column| {
@@ -263,14 +265,14 @@ fn compare(path: String, before: &JSONSchemaProps, after: &JSONSchemaProps, comp
             == (&after.x_kubernetes_list_type, &after.x_kubernetes_list_map_keys),
         "is another kind of list",
     );
-    // A status is written by the controller alone, and whole.
+    // Only the controller writes the status, and always the whole.
     let may_gain_a_default = before.default.is_none() && path.contains(".status");
     complain(before.default == after.default || may_gain_a_default, "has another default");
     for name in after.required.iter().flatten() {
         let was_required = before.required.iter().flatten().any(|other| other == name);
         complain(was_required, &format!("requires {name}"));
     }
-    complain(keeps_words(before, after), "has lost a word");
+    complain(keeps_values(before, after), "has lost a value");
     complain(is_as_wide(before, after), "is narrower");
     for rule in after.x_kubernetes_validations.iter().flatten() {
         let is_known = before.x_kubernetes_validations.iter().flatten().any(|other| other.rule == rule.rule);
@@ -280,7 +282,7 @@ fn compare(path: String, before: &JSONSchemaProps, after: &JSONSchemaProps, comp
         let path = format!("{path}.{name}");
         match after.properties.iter().flatten().find(|(other, _)| *other == name) {
             Some((_, after)) => compare(path, property, after, complaints),
-            None => complaints.push(format!("{path} is gone")),
+            None => complaints.push(format!("{path} is missing")),
         }
     }
     let items = |schema: &JSONSchemaProps| match &schema.items {
@@ -303,12 +305,12 @@ fn compare_inner(
 ) {
     match (before, after) {
         (Some(before), Some(after)) => compare(path, &before, &after, complaints),
-        (Some(_), None) => complaints.push(format!("{path} is gone")),
+        (Some(_), None) => complaints.push(format!("{path} is missing")),
         (None, _) => {}
     }
 }
 
-fn keeps_words(before: &JSONSchemaProps, after: &JSONSchemaProps) -> bool {
+fn keeps_values(before: &JSONSchemaProps, after: &JSONSchemaProps) -> bool {
     match (&before.enum_, &after.enum_) {
         (_, None) => true,
         (None, Some(_)) => false,

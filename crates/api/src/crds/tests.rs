@@ -1,4 +1,4 @@
-//! What must hold for every generated definition, whatever the kinds say.
+//! Requirements of every generated definition.
 
 use std::{fs, path::Path};
 
@@ -8,11 +8,11 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 
 use super::{crds, manifests};
 
-/// Client-side apply keeps a copy of the object in an annotation, and annotations end here.
+/// The limit on annotations, in which client-side apply stores a copy of the object.
 const MAX_ANNOTATION_BYTES: usize = 262_144;
 
 #[test]
-fn the_committed_files_are_a_fresh_generation() {
+fn the_committed_files_are_up_to_date() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/crds");
     for manifest in manifests().unwrap() {
         let committed = fs::read_to_string(folder.join(&manifest.file_name)).unwrap_or_default();
@@ -21,7 +21,7 @@ fn the_committed_files_are_a_fresh_generation() {
 }
 
 #[test]
-fn the_text_of_a_manifest_means_the_definition_it_was_written_from() {
+fn a_manifest_deserializes_to_its_definition() {
     for (manifest, crd) in manifests().unwrap().iter().zip(crds()) {
         let read: CustomResourceDefinition = serde_saphyr::from_str(&manifest.text).unwrap();
         assert_eq!(read, crd, "{}", manifest.file_name);
@@ -46,7 +46,7 @@ fn no_field_is_nullable() {
 }
 
 #[test]
-fn every_format_is_one_that_the_api_server_knows() {
+fn every_format_is_known_to_the_api_server() {
     let known = ["int32", "int64", "double", "date-time"];
     let unknown =
         |_: &str, schema: &JSONSchemaProps| schema.format.clone().filter(|f| !known.contains(&f.as_str()));
@@ -56,7 +56,7 @@ fn every_format_is_one_that_the_api_server_knows() {
 #[test]
 fn every_string_list_map_and_integer_of_a_spec_is_bounded() {
     let unbounded = |path: &str, schema: &JSONSchemaProps| {
-        // A status has one writer, which truncates; its figures are only kept from being negative.
+        // The controller truncates its status; numbers of a status need only a lower bound.
         let of_spec = path.contains(".spec");
         let bounded = match schema.type_.as_deref() {
             Some("string") => {
@@ -75,7 +75,7 @@ fn every_string_list_map_and_integer_of_a_spec_is_bounded() {
 }
 
 #[test]
-fn no_field_lets_anything_unknown_through() {
+fn no_field_preserves_unknown_fields() {
     let open = |_: &str, schema: &JSONSchemaProps| {
         schema.x_kubernetes_preserve_unknown_fields.map(|_| "open".to_owned())
     };
@@ -97,7 +97,7 @@ fn every_field_is_described() {
 }
 
 #[test]
-fn every_field_of_a_kind_with_long_lived_pods_says_whether_changing_it_restarts_them() {
+fn every_description_documents_whether_a_change_restarts_pods() {
     for crd in
         crds().iter().filter(|crd| ["AIInference", "AIDispatcher"].contains(&crd.spec.names.kind.as_str()))
     {
@@ -105,14 +105,14 @@ fn every_field_of_a_kind_with_long_lived_pods_says_whether_changing_it_restarts_
         let (_, spec) = schemas.iter().find(|(path, _)| path == ".spec").unwrap();
         for (field, property) in spec.properties.iter().flatten() {
             let text = property.description.as_deref().unwrap_or_default().to_lowercase();
-            let says = ["restarts pods.", "restarts nothing.", "restarts no pod that stays."];
-            assert!(says.iter().any(|end| text.ends_with(end)), "{}.{field}: {text}", crd.spec.names.kind);
+            let endings = ["restarts pods.", "restarts nothing.", "restarts no pod that stays."];
+            assert!(endings.iter().any(|end| text.ends_with(end)), "{}.{field}: {text}", crd.spec.names.kind);
         }
     }
 }
 
 #[test]
-fn a_status_has_no_enums_so_that_an_older_api_server_takes_a_newer_controllers_word() {
+fn a_status_has_no_enums() {
     let closed = |path: &str, schema: &JSONSchemaProps| {
         (path.contains(".status") && schema.enum_.is_some()).then(|| "closed".to_owned())
     };
@@ -133,7 +133,7 @@ fn every_kind_is_in_the_category_ai_and_has_its_short_name() {
     assert_eq!(names, expected.map(|(plural, short)| (plural.to_owned(), short.to_owned())));
 }
 
-/// Where a claim about schemas fails, over all kinds.
+/// Paths of all schemas for which `complaint` returns a text.
 fn complaints(complaint: impl Fn(&str, &JSONSchemaProps) -> Option<String>) -> Vec<String> {
     let mut complaints = Vec::new();
     for crd in crds() {
