@@ -1,6 +1,6 @@
-//! Kubernetes quantities (`1.5Gi`, `500m`, `2e3`): read, compared by value and added. Pure.
+//! Kubernetes quantities (`1.5Gi`, `500m`, `2e3`): parsing, comparison by value, addition. Pure.
 //!
-//! The notation is that of `resource.Quantity` in the Kubernetes API. What is only passed on is never parsed.
+//! The notation is that of `resource.Quantity` in the Kubernetes API.
 
 #![forbid(unsafe_code)]
 
@@ -12,15 +12,15 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(u128);
 
-/// A value that is not negative, as a fraction.
+/// A non-negative fraction.
 #[derive(Clone, Copy)]
 struct Exact {
     dividend: u128,
     divisor: u128,
 }
 
-/// 2⁶³ bytes: the API server keeps quantities of memory as signed 64-bit numbers.
-const MOST: u128 = 1 << 63;
+/// 2⁶³ bytes: the API server stores quantities of memory as signed 64-bit numbers.
+const MAX: u128 = 1 << 63;
 
 const SUFFIXES: [(&str, u128); 12] = [
     ("", 1),
@@ -42,20 +42,20 @@ impl Bytes {
         Self(count << 20)
     }
 
-    /// A quantity of memory, rounded up to whole bytes; `None` if the text is not one.
+    /// Parses a quantity of memory, rounded up to whole bytes; `None` if it is invalid.
     pub fn parse(text: &str) -> Option<Self> {
         let Exact { dividend, divisor } = exact(text)?;
         Self::stored(dividend.div_ceil(divisor))
     }
 
-    /// The same rounded down: rounding must not raise a limit.
+    /// Parses a limit, rounded down to whole bytes, because rounding must not raise it.
     pub fn parse_limit(text: &str) -> Option<Self> {
         let Exact { dividend, divisor } = exact(text)?;
         Self::stored(dividend / divisor)
     }
 
     fn stored(bytes: u128) -> Option<Self> {
-        (bytes <= MOST).then_some(Self(bytes))
+        (bytes <= MAX).then_some(Self(bytes))
     }
 
     pub fn count(self) -> u128 {
@@ -63,10 +63,10 @@ impl Bytes {
     }
 
     pub fn plus(self, other: Self) -> Self {
-        Self((self.0 + other.0).min(MOST))
+        Self((self.0 + other.0).min(MAX))
     }
 
-    /// Always the same text for the same amount, and the one that the API server would keep.
+    /// The canonical text, as the API server stores it.
     pub fn quantity(self) -> Quantity {
         const BINARY: [(&str, u128); 4] =
             [("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
@@ -78,18 +78,18 @@ impl Bytes {
     }
 }
 
-/// A count of devices: extended resources are whole numbers. `None` if the text is not one.
+/// Parses a whole number, as extended resources require; `None` if it is not one.
 pub fn whole(text: &str) -> Option<i64> {
     let Exact { dividend, divisor } = exact(text)?;
     dividend.is_multiple_of(divisor).then(|| i64::try_from(dividend / divisor).ok())?
 }
 
-/// Whether two texts are the same amount; the API server rewrites `1024Mi` as `1Gi`. False if one cannot be read.
+/// Whether two texts are the same amount, such as `1024Mi` and `1Gi`. False if one is invalid.
 pub fn is_same(one: &str, other: &str) -> bool {
     compared(one, other) == Some(Ordering::Equal)
 }
 
-/// Whether the one amount is less than the other. False if one cannot be read.
+/// Whether `one` is less than `other`. False if one is invalid.
 pub fn is_less(one: &str, other: &str) -> bool {
     compared(one, other) == Some(Ordering::Less)
 }
@@ -107,7 +107,7 @@ fn exact(text: &str) -> Option<Exact> {
     if whole.is_empty() && fraction.is_empty() {
         return None;
     }
-    // Nine digits are nano, the finest that Kubernetes keeps.
+    // Nine digits are nano, the smallest unit of Kubernetes.
     let places = u32::try_from(fraction.len()).ok().filter(|places| *places <= 9)?;
     let digits: u128 = format!("{whole}{fraction}").parse().ok()?;
     let (factor, divisor) = scale(suffix)?;
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_notation_of_kubernetes_is_understood() {
+    fn every_notation_of_kubernetes_is_parsed() {
         for (text, bytes) in [
             ("1024", 1024),
             ("1Ki", 1024),
@@ -154,9 +154,9 @@ mod tests {
             assert_eq!(Bytes::parse(text), Some(Bytes(bytes)), "{text}");
         }
         assert_eq!([Bytes::parse("1500m"), Bytes::parse_limit("1500m")], [Some(Bytes(2)), Some(Bytes(1))]);
-        for nonsense in ["", "Gi", "-1Gi", "1 Gi", "1Xi", "1.2.3", "99999999999Ei", "1e99"] {
-            assert_eq!(Bytes::parse(nonsense), None, "{nonsense}");
-            assert_eq!(Bytes::parse_limit(nonsense), None, "{nonsense}");
+        for invalid in ["", "Gi", "-1Gi", "1 Gi", "1Xi", "1.2.3", "99999999999Ei", "1e99"] {
+            assert_eq!(Bytes::parse(invalid), None, "{invalid}");
+            assert_eq!(Bytes::parse_limit(invalid), None, "{invalid}");
         }
     }
 
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_compared_whatever_their_unit() {
+    fn amounts_of_different_units_are_compared() {
         for (less, more) in [("50m", "0.1"), ("100M", "128Mi"), ("1023Mi", "1Gi"), ("0", "1n")] {
             assert!(is_less(less, more) && !is_less(more, less), "{less} and {more}");
         }
@@ -188,7 +188,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back_the_same(bytes in 0..MOST) {
+        fn quantity_and_parse_are_inverse(bytes in 0..MAX) {
             prop_assert_eq!(Bytes::parse(&Bytes(bytes).quantity().0), Some(Bytes(bytes)));
         }
     }

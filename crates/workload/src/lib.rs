@@ -1,4 +1,4 @@
-//! Pods, nodes, claims and GPUs as controllers see and render them.
+//! Views, faults and templates of pods, nodes, claims and GPUs, for all controllers.
 //!
 //! ```text
 //!  views:     pod, node, claim, deployment, event narrow views, decoded from watch events
