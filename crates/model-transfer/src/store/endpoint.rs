@@ -160,14 +160,14 @@ mod tests {
 
     #[test]
     fn what_the_user_asks_for_is_done() {
-        let minio = Some("http://user:p@ss@minio.example:9000/s3");
+        let minio = "http://user:p@ss@minio.example:9000/s3";
         assert_eq!(
-            url("models", minio, Addressing::VirtualHosted),
+            url("models", Some(minio), Addressing::VirtualHosted),
             "http://user:p@ss@models.minio.example:9000/s3"
         );
-        assert_eq!(url("models", minio, Addressing::Path), minio.unwrap());
-        let oss = Some("https://oss-cn-hangzhou.aliyuncs.com");
-        assert_eq!(url("models", oss, Addressing::Path), oss.unwrap());
+        assert_eq!(url("models", Some(minio), Addressing::Path), minio);
+        let oss = "https://oss-cn-hangzhou.aliyuncs.com";
+        assert_eq!(url("models", Some(oss), Addressing::Path), oss);
         for address in ["http://10.0.0.1:9000", "http://[::1]:9000"] {
             let refused = endpoint("models", "", Some(address), Addressing::VirtualHosted).unwrap_err();
             assert!(refused.to_string().starts_with(address), "{refused}");
