@@ -60,7 +60,7 @@ pub fn stall_timeout(value: impl Fn(&str) -> Option<u64>) -> Duration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ExitCode {
-    /// The command line or the environment of the loader is wrong: a fault of the controller, not of the user.
+    /// The command line or the environment of the loader is invalid: a fault of the controller, not of the user.
     Usage = 2,
     SourceUnauthorized = 10,
     SourceNotFound = 11,

@@ -41,7 +41,7 @@ use credentials::{Identity, OfPod};
 use endpoint::{endpoint, token_service, without_password};
 
 /// Models have tens to thousands of files. What a listing holds in memory is bounded by this number.
-pub(crate) const MOST_OBJECTS: usize = 50_000;
+const MOST_OBJECTS: usize = 50_000;
 const DEFAULT_REGION: &str = "us-east-1";
 
 /// One bucket.
@@ -57,7 +57,7 @@ pub(crate) struct Store {
     progress: Arc<Mutex<Instant>>,
     /// Whether it has ever given a good answer.
     answered: Arc<AtomicBool>,
-    complaints: Arc<Complaints>,
+    failures: Arc<Failures>,
 }
 
 impl Store {
@@ -94,7 +94,7 @@ impl Store {
         let answered = Arc::<AtomicBool>::default();
         let s3 = match identity {
             Identity::Pod => {
-                // An answer of the token service is none of the store.
+                // Answers of the token service do not count as answers of the store.
                 let of_pod = build(builder.clone(), &Arc::default())?.credentials().clone();
                 build(builder.with_credentials(Arc::new(OfPod(of_pod))), &answered)?
             }
@@ -108,7 +108,7 @@ impl Store {
             patience: options.patience(),
             progress: Arc::new(Mutex::new(Instant::now())),
             answered,
-            complaints: Arc::default(),
+            failures: Arc::default(),
         })
     }
 
@@ -142,7 +142,7 @@ impl Store {
         .await
     }
 
-    /// Sends a request until it succeeds, fails for good, or has failed in passing for too long.
+    /// Sends a request until it succeeds, fails for good, or the store has been silent for the whole patience.
     pub(crate) async fn retried<T, F>(&self, what: &str, mut request: impl FnMut() -> F) -> Result<T, Fault>
     where
         F: Future<Output = Result<T, Trouble>>,
@@ -161,7 +161,7 @@ impl Store {
         Attempts { store: self, backoff: Backoff::new(self.patience), began: Instant::now(), garbled: 0 }
     }
 
-    /// Ends only if the store has given no good answer within this time.
+    /// Completes only if the store has given no good answer within this time.
     pub(crate) async fn silence(&self, within: Option<Duration>) -> Fault {
         let Some(within) = within else { return std::future::pending().await };
         sleep(within).await;
@@ -169,7 +169,7 @@ impl Store {
             return std::future::pending().await;
         }
         let (store, seconds) = (&self.name, within.as_secs());
-        let why = self.complaints.last().unwrap_or_else(|| "no answer".to_owned());
+        let why = self.failures.last().unwrap_or_else(|| "no answer".to_owned());
         Fault::new(Cause::Unreachable, format!("{store} has not answered for {seconds} s ({why})"))
     }
 
@@ -183,9 +183,9 @@ impl Store {
     }
 }
 
-/// Counts failures without progress, waits between them, and says when it is enough.
+/// Counts failures without progress, waits between them, and ends with the patience.
 ///
-/// Progress on any connection is progress: the store lives, and a request that waited for its turn lost no time.
+/// Progress on any connection counts: the store lives, and a request that waited for its turn has lost no time.
 #[derive(Debug)]
 pub(crate) struct Attempts<'s> {
     store: &'s Store,
@@ -194,11 +194,11 @@ pub(crate) struct Attempts<'s> {
     garbled: u32,
 }
 
-/// How often other bytes than asked for may come in the place of one run of bytes.
+/// Malformed answers tolerated per request.
 const GARBLED_ANSWERS: u32 = 4;
 
 impl Attempts<'_> {
-    /// This request got somewhere: begin with short waits again.
+    /// This request has made progress: the waits begin short again.
     pub(crate) fn progressed(&mut self) {
         self.backoff.reset();
     }
@@ -284,7 +284,7 @@ impl Attempts<'_> {
             let message = format!("{store} has not answered for {seconds} s ({why}): {what}");
             return Err(Fault::new(Cause::Unreachable, message));
         };
-        self.store.complaints.report(why, step);
+        self.store.failures.record(why, step);
         sleep(step).await;
         Ok(())
     }
@@ -302,23 +302,23 @@ fn authorities(file: &FilePath) -> Result<Vec<Certificate>, Fault> {
     if found.is_empty() { Err(unusable("it has no certificate".to_owned())) } else { Ok(found) }
 }
 
-/// Sixteen requests that fail for one reason are one line in the log.
+/// Failures of requests, of which sixteen for one reason are one line in the log.
 #[derive(Debug, Default)]
-struct Complaints(Mutex<Complained>);
+struct Failures(Mutex<Logged>);
 
 #[derive(Debug, Default)]
-struct Complained {
+struct Logged {
     line_at: Option<Instant>,
     last: Option<String>,
 }
 
-impl Complaints {
-    fn report(&self, why: &str, step: Duration) {
+impl Failures {
+    fn record(&self, why: &str, step: Duration) {
         const LINE_EVERY: Duration = Duration::from_secs(5);
-        let mut complained = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        complained.last = Some(why.to_owned());
-        if complained.line_at.is_none_or(|at| at.elapsed() >= LINE_EVERY) {
-            complained.line_at = Some(Instant::now());
+        let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        logged.last = Some(why.to_owned());
+        if logged.line_at.is_none_or(|at| at.elapsed() >= LINE_EVERY) {
+            logged.line_at = Some(Instant::now());
             warn!("the store failed ({why}); trying again in {:.1} s", step.as_secs_f64());
         } else {
             debug!("the store failed ({why}); trying again in {:.1} s", step.as_secs_f64());

@@ -1,4 +1,4 @@
-//! Why the model loader of a pod has not brought the model, as its init container says. Pure.
+//! Why the model of a pod is not loaded, by the state of its init container. Pure.
 
 use std::time::Duration;
 
@@ -13,16 +13,17 @@ use crate::{
     time::elapsed,
 };
 
-/// After how long a run that still meets the fault of the run before has ended, by the environment of the container.
+/// Time within which a run ends if it meets the fault of the previous run, by the environment of the container.
 pub fn stall_timeout(environment: &[EnvVar]) -> Duration {
     loader::stall_timeout(|name| {
         let set = environment.iter().find(|variable| variable.name == name)?;
-        // What is not a number here may be any: it comes from a ConfigMap.
+        // A value from a ConfigMap or a Secret is not known here; assume the longest.
         Some(set.value.as_ref().and_then(|value| value.parse().ok()).unwrap_or(u64::MAX))
     })
 }
 
-/// Why the model is not there. `stall_timeout`: after so long, a run that met the same fault as the run before has ended.
+/// Why the model is not loaded. `stall_timeout`: the time after which a run that met the fault of the previous run would
+/// have ended.
 pub fn finding(pod: &PodView, loader: &Container, stall_timeout: Duration, now: Timestamp) -> Finding {
     if loader.state.terminated.as_ref().is_some_and(|ended| ended.exit_code == 0) {
         return Finding::default();
@@ -34,7 +35,7 @@ pub fn finding(pod: &PodView, loader: &Container, stall_timeout: Duration, now: 
     let runs_for = since.map(|since| elapsed(since, now));
     let look_again = runs_for.map(|runs_for| stall_timeout.saturating_sub(runs_for));
     if look_again.is_some_and(|left| left.is_zero()) {
-        // Without progress it would have ended.
+        // It has made progress: otherwise it would have ended.
         return Finding::default();
     }
     let cause = failure(pod, loader);
@@ -43,7 +44,7 @@ pub fn finding(pod: &PodView, loader: &Container, stall_timeout: Duration, now: 
 
 /// Why the last run failed.
 fn failure(pod: &PodView, loader: &Container) -> Option<Cause> {
-    // One that is run again, after a reboot of its node, has ended with code 0 before.
+    // After a reboot of its node a loader runs again, and its last end has code 0.
     let ended = last_end(loader).filter(|ended| ended.exit_code != 0)?;
     match ExitCode::from_code(ended.exit_code).filter(|code| *code != ExitCode::Usage) {
         Some(code) => {
@@ -54,7 +55,7 @@ fn failure(pod: &PodView, loader: &Container) -> Option<Cause> {
     }
 }
 
-/// The loader's termination message. Those of other containers may hold anything, and are not repeated.
+/// The loader's termination message. Those of other containers may contain anything, and are not repeated.
 fn termination_message(ended: &Terminated) -> String {
     if ended.message.is_empty() {
         format!("ended with code {}", ended.exit_code)
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loader_that_has_succeeded_at_last_is_no_fault() {
+    fn a_loader_that_succeeds_after_failures_is_no_fault() {
         assert_eq!(
             reason("state: {terminated: {exitCode: 0}}, lastState: {terminated: {exitCode: 12}}"),
             None
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loader_that_has_run_for_long_again_is_no_fault() {
+    fn a_loader_that_has_run_longer_than_it_waits_is_no_fault() {
         let running = |seconds: i64| {
             let since = NOON.parse::<Timestamp>().unwrap() - jiff::SignedDuration::from_secs(seconds);
             reason(&format!(

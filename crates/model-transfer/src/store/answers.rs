@@ -10,9 +10,9 @@ use super::{credentials::NoCredentials, http::Refusal};
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// Worth another try: overload, an outage, a connection that broke.
+    /// May pass: overload, an outage, a connection that broke.
     Passing(String),
-    /// Not what was asked for: wrong lengths, wrong ranges. Worth few tries.
+    /// Not what was requested: wrong lengths, wrong ranges. Retried a few times.
     Garbled(String),
     Unauthorized(String),
     /// The request could not be signed. A complete sentence.
@@ -24,7 +24,7 @@ pub(crate) enum Trouble {
     NoBucket,
     /// No longer the object that was listed.
     Changed,
-    /// A lasting refusal for another reason.
+    /// A lasting refusal for any other reason.
     Refused(String),
     /// The store names another region as the bucket's.
     OtherRegion {
@@ -70,7 +70,7 @@ impl Trouble {
                 innermost(error)
             )),
             Some(error) => Trouble::Passing(innermost(error)),
-            // An answer came and made no sense.
+            // There was an answer, which object_store could not read.
             None => Trouble::Garbled(innermost(error)),
         }
     }
@@ -136,7 +136,7 @@ fn is_unknown_authority(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// The last cause says most; those above it repeat addresses.
+/// The innermost cause is the most specific; those around it repeat addresses.
 pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
     let mut last = error;
     while let Some(source) = last.source() {

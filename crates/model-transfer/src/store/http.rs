@@ -52,7 +52,7 @@ pub(super) struct Refusal {
     pub(super) date: Option<String>,
 }
 
-/// On an answer: the store encrypts the object in a way that makes its ETag something else than its MD5.
+/// Extension of an answer: the object is encrypted so that its ETag is not its MD5.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EtagIsNoDigest;
 
@@ -81,7 +81,7 @@ impl Connector {
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         let allow_http = options.get_config_value(&ClientConfigKey::AllowHttp);
-        // Its time-outs are per answer and per byte, see `Watched`: a model may take hours.
+        // Its time-outs are per answer and per byte, see `Bounded`: a model may take hours.
         let client = reqwest::Client::builder()
             .user_agent(concat!("model-transfer/", env!("CARGO_PKG_VERSION")))
             .https_only(allow_http.as_deref() != Some("true"))
@@ -95,11 +95,11 @@ impl HttpConnector for Connector {
             .build()
             .map_err(|error| object_store::Error::Generic { store: "S3", source: Box::new(error) })?;
         let (stall, answered) = (self.stall, Arc::clone(&self.answered));
-        Ok(HttpClient::new(Watched {
+        Ok(HttpClient::new(Bounded {
             client: HttpClient::new(client),
             stall,
             answered,
-            hold: Hold::default(),
+            pause: Pause::default(),
         }))
     }
 }
@@ -120,28 +120,28 @@ impl Resolve for Shuffled {
 }
 
 #[derive(Debug)]
-struct Watched {
+struct Bounded {
     client: HttpClient,
     stall: Duration,
     answered: Arc<AtomicBool>,
-    hold: Hold,
+    pause: Pause,
 }
 
 /// An upload is answered when its body has arrived, which on a slow line takes longer than the first byte of a download.
 const UPLOAD_STALLS: u32 = 10;
 
 #[async_trait]
-impl HttpService for Watched {
+impl HttpService for Bounded {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        self.hold.wait().await;
+        self.pause.wait().await;
         let reads = [Method::GET, Method::HEAD].contains(request.method());
         let patience = if reads { self.stall } else { self.stall * UPLOAD_STALLS };
         let Ok(answer) = timeout(patience, self.client.execute(request)).await else {
             return Err(HttpError::new(HttpErrorKind::Timeout, NoAnswer(patience)));
         };
-        let mut answer = answer?.map(|body| HttpResponseBody::new(Impatient::new(body, self.stall)));
+        let mut answer = answer?.map(|body| HttpResponseBody::new(StallLimited::new(body, self.stall)));
         if !answer.status().is_success() {
-            self.hold.obey(answer.headers());
+            self.pause.extend(answer.headers());
             return Err(HttpError::new(HttpErrorKind::Unknown, refusal(answer).await));
         }
         self.answered.store(true, Ordering::Relaxed);
@@ -154,19 +154,19 @@ impl HttpService for Watched {
 
 /// A body that fails when no byte has come for too long; how long it takes in all does not matter.
 #[derive(Debug)]
-struct Impatient {
+struct StallLimited {
     body: HttpResponseBody,
     stall: Duration,
     silence: Pin<Box<Sleep>>,
 }
 
-impl Impatient {
+impl StallLimited {
     fn new(body: HttpResponseBody, stall: Duration) -> Self {
         Self { body, stall, silence: Box::pin(sleep(stall)) }
     }
 }
 
-impl Body for Impatient {
+impl Body for StallLimited {
     type Data = Bytes;
     type Error = HttpError;
 
@@ -175,7 +175,7 @@ impl Body for Impatient {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
         let stall = self.stall;
-        // First the body: bytes that came while nobody looked are not late.
+        // The body first: bytes that arrived between two polls are not late.
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
             self.silence.as_mut().reset(Instant::now() + stall);
             return Poll::Ready(frame);
@@ -208,7 +208,7 @@ async fn refusal(answer: HttpResponse) -> Refusal {
     }
 }
 
-/// Enough for the code; a page of a proxy may be of any length.
+/// Enough for the code; the error page of a proxy may have any length.
 async fn beginning(body: HttpResponseBody) -> Vec<u8> {
     const ENOUGH: usize = 4096;
     let mut read = Vec::new();
@@ -257,11 +257,11 @@ fn hides_digest(headers: &HeaderMap) -> bool {
         || headers.contains_key("x-amz-server-side-encryption-customer-algorithm")
 }
 
-/// A store that asks for a pause gets it from all requests.
+/// Until when all requests wait, because the store has sent `Retry-After`.
 #[derive(Debug, Default)]
-struct Hold(Mutex<Option<Instant>>);
+struct Pause(Mutex<Option<Instant>>);
 
-impl Hold {
+impl Pause {
     async fn wait(&self) {
         let until = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(until) = until {
@@ -269,16 +269,16 @@ impl Hold {
         }
     }
 
-    fn obey(&self, headers: &HeaderMap) {
-        if let Some(pause) = pause(headers) {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + pause);
+    fn extend(&self, headers: &HeaderMap) {
+        if let Some(seconds) = retry_after(headers) {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + seconds);
         }
     }
 }
 
-/// In seconds; a date, which S3 does not send, is left to our own back-off.
-fn pause(headers: &HeaderMap) -> Option<Duration> {
-    /// Longer than that we look for ourselves.
+/// In seconds; S3 does not send a date, for which the back-off of the requests is enough.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    /// A longer pause is cut: the store may be well again before its end.
     const LONGEST: u64 = 30;
     let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds.min(LONGEST)))
@@ -330,7 +330,11 @@ mod tests {
         for (value, seconds) in
             [("0", Some(0)), ("7", Some(7)), ("3600", Some(30)), ("Wed, 21 Oct 2026", None), ("-1", None)]
         {
-            assert_eq!(pause(&headers("retry-after", value)), seconds.map(Duration::from_secs), "{value}");
+            assert_eq!(
+                retry_after(&headers("retry-after", value)),
+                seconds.map(Duration::from_secs),
+                "{value}"
+            );
         }
     }
 
@@ -343,13 +347,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_store_that_asks_for_a_pause_gets_it_from_the_next_request() {
-        let hold = Hold::default();
+    async fn the_next_request_waits_as_long_as_the_store_asks_for() {
+        let pause = Pause::default();
         let began = Instant::now();
-        hold.wait().await;
+        pause.wait().await;
         assert_eq!(began.elapsed(), Duration::ZERO);
-        hold.obey(&headers("retry-after", "7"));
-        hold.wait().await;
+        pause.extend(&headers("retry-after", "7"));
+        pause.wait().await;
         assert!(began.elapsed() >= Duration::from_secs(7), "{:?}", began.elapsed());
     }
 }
