@@ -322,7 +322,7 @@ async fn add_controller(supervisor: &Arc<Supervisor>, controller: ControllerProc
     let renewal = tokens::start(&folder, &controller, supervisor.spec.renew_tokens_after).await?;
     let working_dir = folder.root().to_owned();
     let starts = AtomicU32::new(0);
-    // Controllers of other machines can run in a cluster that exists.
+    // Controllers of other machines can serve a cluster that exists; the Lease names the machine and the process.
     let place = match &supervisor.spec.existing {
         Some(_) => {
             let host = rustix::system::uname().nodename().to_string_lossy().into_owned();

@@ -38,7 +38,7 @@ async fn an_existing_cluster_is_served_by_controllers_of_this_machine_and_outliv
     until_ready(&scene, "chat").await;
     let leases: Api<Lease> = Api::namespaced(scene.client(), "ai-system");
     let lease = wait_for(&leases, NAME, "held", within(), |lease: &Lease| holder(lease).is_some()).await;
-    // Another machine may run a controller for the same cluster, and its identity must differ.
+    // Another machine may run a controller for the same cluster: the Lease names the machine and the process.
     let supervisor = components.iter().find_map(|component| component.pid).unwrap();
     assert!(holder(&lease).unwrap().contains(&format!("-{supervisor}-")), "{lease:?}");
 
