@@ -1,4 +1,4 @@
-//! AIDispatcher: every refusal of the contract, and the defaults.
+//! AIDispatcher: validation of every field, and defaults.
 
 use api::aidispatcher::AIDispatcher;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ fn base() -> Value {
 }
 
 #[tokio::test]
-async fn role_model_and_number_of_workers_are_possible() {
+async fn role_model_and_number_of_workers_are_validated() {
     let url = "must be an http:// or https:// URL";
     check::<AIDispatcher>(
         base(),
@@ -145,7 +145,7 @@ async fn autoscaling_stays_within_its_bounds() {
 }
 
 #[tokio::test]
-async fn a_checkpoint_goes_to_exactly_one_place() {
+async fn a_checkpoint_has_exactly_one_destination() {
     let checkpoint = |checkpoint: Value| json!({"checkpoint": checkpoint});
     let one = "must have exactly one of claimName and uri";
     check::<AIDispatcher>(
@@ -194,7 +194,7 @@ async fn a_checkpoint_goes_to_exactly_one_place() {
 }
 
 #[tokio::test]
-async fn what_is_left_out_is_filled_in() {
+async fn omitted_fields_get_their_defaults() {
     let scene = tests::api_server().await;
     let change = json!({"autoscaling": {}, "checkpoint": {"claimName": "state"}});
     let stored = attempt::<AIDispatcher>(&scene, &base(), &change).await.unwrap();

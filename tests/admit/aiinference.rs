@@ -1,4 +1,4 @@
-//! AIInference: every refusal of the contract, and the defaults.
+//! AIInference: validation of every field, and defaults.
 
 use api::aiinference::{AIInference, Engine};
 use serde_json::{Value, json};
@@ -45,7 +45,7 @@ async fn the_source_of_the_model_is_a_bucket_or_a_claim() {
 }
 
 #[tokio::test]
-async fn the_api_server_takes_the_sources_that_the_controller_and_the_loader_take() {
+async fn the_api_server_accepts_the_sources_that_the_parser_accepts() {
     let scene = tests::api_server().await;
     for (text, spelling) in api::source::EXAMPLES {
         let answer = attempt::<AIInference>(&scene, &base(), &json!({"modelSource": text})).await;
@@ -54,7 +54,7 @@ async fn the_api_server_takes_the_sources_that_the_controller_and_the_loader_tak
 }
 
 #[tokio::test]
-async fn the_engine_and_its_gpus_are_possible() {
+async fn engine_and_gpus_are_validated() {
     let gpu = |gpu: Value| json!({"gpu": gpu});
     let product = |label: &str| json!({"gpu": {"productLabel": label}});
     let long_key = format!("{}/{}", "d".repeat(253), "n".repeat(63));
@@ -220,16 +220,16 @@ async fn flags_that_the_controller_sets_are_refused_in_both_spellings_of_a_value
         }
     }
     let of = |engine: &str, flag: &str| json!({"engine": engine, "args": [flag]});
-    let says = "must not set a flag that the controller sets";
-    // The other separator is the same flag; a flag of one engine means nothing to another.
-    cases.push(case("args", says, of("vllm", "--served_model_name=x"), of("vllm", "--max_model_len=1")));
-    cases.push(case("args", says, of("tgi", "--model-id=x"), of("vllm", "--model-id=x")));
-    cases.push(case("args", says, of("triton", "--http-port=1"), of("tgi", "--http-port=1")));
+    let message = "must not set a flag that the controller sets";
+    // `_` and `-` are equivalent; a flag of one engine is accepted for another.
+    cases.push(case("args", message, of("vllm", "--served_model_name=x"), of("vllm", "--max_model_len=1")));
+    cases.push(case("args", message, of("tgi", "--model-id=x"), of("vllm", "--model-id=x")));
+    cases.push(case("args", message, of("triton", "--http-port=1"), of("tgi", "--http-port=1")));
     check::<AIInference>(base(), cases).await;
 }
 
 #[tokio::test]
-async fn what_overrides_the_engine_profile_is_well_formed() {
+async fn overrides_of_the_engine_profile_are_validated() {
     let env = |env: Value| json!({"env": env});
     let reference = json!({"name": "secret", "key": "token"});
     check::<AIInference>(
@@ -287,7 +287,7 @@ async fn what_overrides_the_engine_profile_is_well_formed() {
 }
 
 #[tokio::test]
-async fn store_and_volume_of_the_model_are_possible() {
+async fn store_and_volume_of_the_model_are_validated() {
     let store = |store: Value| json!({"modelStore": store});
     let volume = |volume: Value| json!({"modelVolume": volume});
     let url = "must be an http:// or https:// URL";
@@ -391,7 +391,7 @@ async fn store_and_volume_of_the_model_are_possible() {
 }
 
 #[tokio::test]
-async fn settings_of_the_loader_are_well_formed() {
+async fn settings_of_the_loader_are_validated() {
     let env = |env: Value| json!({"modelLoader": {"env": env}});
     let resources = |resources: Value| json!({"modelLoader": {"resources": resources}});
     let no_gpu = "must not name gpu.resourceName: the loader needs no GPU";
@@ -440,7 +440,7 @@ async fn settings_of_the_loader_are_well_formed() {
 }
 
 #[tokio::test]
-async fn what_is_left_out_is_filled_in() {
+async fn omitted_fields_get_their_defaults() {
     let scene = tests::api_server().await;
     let stored =
         attempt::<AIInference>(&scene, &base(), &json!({"modelStore": {}, "modelVolume": {}})).await.unwrap();

@@ -1,4 +1,4 @@
-//! AIScaler: every refusal of the contract, and the defaults.
+//! AIScaler: validation of every field, and defaults.
 
 use api::aiscaler::AIScaler;
 use serde_json::{Value, json};
@@ -64,7 +64,7 @@ async fn there_is_exactly_one_target() {
 }
 
 #[tokio::test]
-async fn the_metric_and_the_bounds_are_possible() {
+async fn metric_and_bounds_are_validated() {
     let bounds = |min: i32, max: i32| json!({"minReplicas": min, "maxReplicas": max});
     check::<AIScaler>(
         base(),
@@ -179,7 +179,7 @@ async fn a_source_is_one_query_or_one_metric_of_the_pods() {
 }
 
 #[tokio::test]
-async fn further_metrics_obey_the_rules_of_the_first() {
+async fn additional_metrics_are_validated_like_the_first() {
     let metrics = |metrics: Value| json!({"additionalMetrics": metrics});
     let metric = |change: Value| {
         let mut metric = json!({"metricType": "latency", "targetValue": 200});
@@ -319,7 +319,7 @@ async fn behavior_and_fallback_stay_within_their_bounds() {
 }
 
 #[tokio::test]
-async fn what_is_left_out_is_filled_in() {
+async fn omitted_fields_get_their_defaults() {
     let scene = tests::api_server().await;
     let change = json!({"behavior": {"scaleUp": {}}, "source": {"pods": {"port": 80, "metric": "m"}}});
     let stored = attempt::<AIScaler>(&scene, &base(), &change).await.unwrap();

@@ -1,4 +1,4 @@
-//! What kubectl shows and can do: columns, explanations, categories, waits, scale.
+//! kubectl: columns, explain, categories, wait, scale.
 
 use api::{
     aidispatcher::AIDispatcher, aiinference::AIInference, aiscaler::AIScaler, crds::crds,
@@ -41,7 +41,7 @@ async fn aiinference_shows_its_columns() {
 }
 
 #[tokio::test]
-async fn an_aiinference_that_takes_several_products_shows_them() {
+async fn an_aiinference_with_several_products_shows_them() {
     let scene = tests::api_server().await;
     let spec = json!({"modelSource": "s3://models/qwen", "engine": "vllm",
                       "gpu": {"productLabels": ["A100", "H100"], "count": 1}});
@@ -50,7 +50,7 @@ async fn an_aiinference_that_takes_several_products_shows_them() {
     let shown = scene.kubectl(&["get", "aii", "several", "--no-headers"]);
     assert!(shown.contains(" A100 or H100 "), "{shown}");
 
-    // Before the controller has seen it, and with one that is older than the column, one product is still shown.
+    // Without status.gpu, as in a new object, the column shows spec.gpu.productLabel.
     let spec = json!({"modelSource": "s3://models/qwen", "engine": "vllm",
                       "gpu": {"productLabel": "L40S", "count": 1}});
     create::<AIInference>(&scene, "one", spec).await;
@@ -106,7 +106,7 @@ async fn aidispatcher_shows_its_columns() {
 }
 
 #[tokio::test]
-async fn aiscaler_shows_its_columns_for_both_ways_to_name_a_target() {
+async fn aiscaler_shows_its_columns_for_both_kinds_of_target() {
     let status = json!({"currentReplicas": 3, "metric": {"value": "12", "target": "5", "display": "12/5"}});
     let reference = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web"});
     for (field, target) in [("deploymentName", json!("web")), ("targetRef", reference)] {
@@ -132,7 +132,7 @@ async fn aiscaler_shows_its_columns_for_both_ways_to_name_a_target() {
 }
 
 #[tokio::test]
-async fn one_word_lists_every_kind_and_each_has_its_short_name() {
+async fn the_category_lists_every_kind_and_each_kind_has_a_short_name() {
     let scene = tests::api_server().await;
     create::<AIInference>(
         &scene,
@@ -177,14 +177,14 @@ async fn kubectl_explains_every_field() {
 async fn kubectl_waits_for_a_condition() {
     let scene = tests::api_server().await;
     create::<AIDispatcher>(&scene, "pool", json!({"role": "coder"})).await;
-    // kubectl takes no condition of an earlier generation.
+    // kubectl ignores conditions of an earlier generation.
     let status = json!({"observedGeneration": 1, "conditions": [condition("Ready", "True", "Ready")]});
     write_status::<AIDispatcher>(&scene, "pool", status).await;
     scene.kubectl(&["wait", "--for=condition=Ready", "ad/pool", "--timeout=20s"]);
 }
 
 #[tokio::test]
-async fn what_has_replicas_can_be_scaled_within_its_bounds() {
+async fn kinds_with_replicas_can_be_scaled_within_their_bounds() {
     let scene = tests::api_server().await;
     create::<AIInference>(
         &scene,
@@ -216,7 +216,7 @@ async fn what_has_replicas_can_be_scaled_within_its_bounds() {
 }
 
 #[tokio::test]
-async fn a_status_takes_words_that_this_release_does_not_know() {
+async fn a_status_accepts_values_that_this_release_does_not_know() {
     let scene = tests::api_server().await;
     create::<AIDispatcher>(&scene, "pool", json!({"role": "coder"})).await;
     let status = json!({"currentPhase": "Draining", "state": "Overloaded",
@@ -225,7 +225,7 @@ async fn a_status_takes_words_that_this_release_does_not_know() {
     assert!(scene.kubectl(&["get", "ad", "pool"]).contains("Draining"));
 }
 
-/// Compares what `kubectl get` prints, normal and wide, with the columns and cells; an empty cell is not compared.
+/// Compares the output of `kubectl get`, normal and wide, with columns and cells; empty cells are ignored.
 async fn shown<K: Resource<DynamicType = ()>>(
     scene: &Scene<'_>,
     spec: Value,
@@ -268,7 +268,7 @@ fn condition(kind: &str, status: &str, reason: &str) -> Value {
     json!({"type": kind, "status": status, "reason": reason, "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z"})
 }
 
-/// The paths of all fields that have fields.
+/// The paths of all fields with subfields.
 fn collect_objects(path: &str, schema: &JSONSchemaProps, paths: &mut Vec<String>) {
     for (field, property) in schema.properties.iter().flatten() {
         let items = match &property.items {

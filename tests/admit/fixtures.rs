@@ -1,4 +1,4 @@
-//! The manifests that users were promised to work, applied as users apply them.
+//! The documented manifests, applied with kubectl.
 
 use std::fs;
 
@@ -38,14 +38,14 @@ async fn an_unknown_field_is_refused_by_its_name() {
 }
 
 #[tokio::test]
-async fn client_side_apply_takes_every_definition() {
+async fn client_side_apply_accepts_every_definition() {
     let scene = tests::api_server().await;
     let folder = tests::workspace().join("deploy/crds");
     let applied = scene.kubectl(&["apply", "--dry-run=server", "-f", &folder.display().to_string()]);
     assert_eq!(applied.lines().count(), 4, "{applied}");
 }
 
-/// `kubectl apply -f -`, as in the first line of every tutorial.
+/// `kubectl apply -f -`.
 fn apply(scene: &Scene<'_>, manifest: &str) -> Result<String, String> {
     let output = scene.kubectl_with_input(&["apply", "-f", "-"], manifest);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

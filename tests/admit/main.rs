@@ -1,7 +1,7 @@
-//! What the API server refuses, takes, fills in and shows for our kinds, with no controller running.
+//! Validation, defaults and display of the kinds by the API server, without controllers.
 //!
-//! Everything here is done by the definitions in `deploy/crds` alone. Tables pair each refusal with its nearest valid
-//! neighbour, so that a rule that refuses too much fails as well as one that refuses too little.
+//! Only the definitions in `deploy/crds` are tested. Tables pair each refused object with a similar accepted one, so that
+//! rules that refuse too much fail as well as rules that refuse too little.
 
 mod aidispatcher;
 mod aiinference;

@@ -1,4 +1,4 @@
-//! What every kind with pods has in common, tried on one of them.
+//! The fields that all kinds with pods share, tested on one kind.
 
 use api::{
     aidispatcher::AIDispatcher, aiinference::AIInference, aiscaler::AIScaler, trainingjob::TrainingJob,
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::table::{api, case, check, message};
 
 #[tokio::test]
-async fn placement_identity_and_labels_of_pods_are_well_formed() {
+async fn pod_options_are_validated() {
     let scheduling = |scheduling: Value| json!({"scheduling": scheduling});
     let tolerations = |tolerations: Value| json!({"scheduling": {"tolerations": tolerations}});
     let labels = |key: &str| json!({"podLabels": {key: "x"}});
@@ -118,7 +118,7 @@ async fn placement_identity_and_labels_of_pods_are_well_formed() {
 }
 
 #[tokio::test]
-async fn a_name_that_does_not_fit_a_label_is_refused_for_every_kind() {
+async fn every_kind_refuses_names_longer_than_a_label() {
     refuses_long_names::<AIInference>(
         json!({"modelSource": "s3://models", "engine": "vllm", "gpu": {"count": 1}}),
     )

@@ -1,4 +1,4 @@
-//! The status that an object has before its controller has seen it, and how a first write replaces it.
+//! The default status of new objects, and its replacement by the controller's first write.
 
 use api::{
     aidispatcher::AIDispatcher, aiinference::AIInference, aiscaler::AIScaler, trainingjob::TrainingJob,
@@ -40,8 +40,8 @@ async fn a_new_aiscaler_is_not_observed() {
     starts_with::<AIScaler>(spec, json!({}), json!({"currentReplicas": 0, "desiredReplicas": 0})).await;
 }
 
-/// `first` and `zeros`, with generation 0, are all that a new object's status says, however it is read; a controller's
-/// first write replaces it.
+/// Checks that `first`, `zeros` and generation 0 are the whole default status in every kind of read, and that the first
+/// write replaces it.
 async fn starts_with<K: Resource<DynamicType = ()>>(spec: Value, first: Value, zeros: Value) {
     let scene = tests::api_server().await;
     let mut expected = json!({"observedGeneration": 0});
@@ -78,7 +78,7 @@ async fn starts_with<K: Resource<DynamicType = ()>>(spec: Value, first: Value, z
         assert_eq!(seen.data["status"]["observedGeneration"], 1);
         assert_eq!(seen.data["status"]["conditions"], json!([condition(status)]), "one condition of a type");
     }
-    // What the controller gives up is gone; only an object without any status has the first phase.
+    // Fields that the controller no longer applies are removed; the default is used only for an object without a status.
     let patch = Patch::Apply(json!({
         "apiVersion": K::api_version(&()), "kind": K::kind(&()), "metadata": {"name": "new"},
         "status": {"observedGeneration": 1},
@@ -89,7 +89,7 @@ async fn starts_with<K: Resource<DynamicType = ()>>(spec: Value, first: Value, z
     }
 }
 
-/// The status of the first object that a watch shows.
+/// The status of the first object in a watch.
 async fn watched<K: Resource<DynamicType = ()>>(scene: &Scene<'_>, version: &str) -> Value {
     let objects = api::<K>(scene.client(), scene.namespace());
     let events = objects.watch(&WatchParams::default(), version).await.unwrap();

@@ -1,6 +1,6 @@
-//! Tables of refusals: what is refused, what the message says, and the nearest object that is accepted.
+//! Tables of validation cases: a refused object, a part of the message, and a similar object that is accepted.
 //!
-//! Objects are created as a dry run, which goes through the same validation and leaves nothing behind.
+//! Objects are created as a dry run, which validates but does not store them.
 
 use kube::{
     Api, Client, Resource,
@@ -9,43 +9,44 @@ use kube::{
 use serde_json::{Value, json};
 use tests::Scene;
 
-/// One rule of one field. The two specs are merged into the table's base; null takes a field away.
+/// One rule of one field. The two specs are merged into the base spec; null removes a field.
 pub(crate) struct Case {
     field: &'static str,
-    says: &'static str,
+    message: &'static str,
     refused: Value,
     accepted: Value,
 }
 
-/// `field` is a path below spec, as the message names it, and empty for spec itself; `says` is a part of the message that
-/// only this rule has.
-pub(crate) fn case(field: &'static str, says: &'static str, refused: Value, accepted: Value) -> Case {
-    Case { field, says, refused, accepted }
+/// `field`: the path below spec in the message; empty for spec itself. `message`: a part of the message that identifies the
+/// rule.
+pub(crate) fn case(field: &'static str, message: &'static str, refused: Value, accepted: Value) -> Case {
+    Case { field, message, refused, accepted }
 }
 
-/// Checks every row and reports all rows that do not hold.
+/// Checks every row and reports all failing rows.
 pub(crate) async fn check<K: Resource<DynamicType = ()>>(base: Value, cases: Vec<Case>) {
     let scene = tests::api_server().await;
     let mut wrong = Vec::new();
-    for Case { field, says, refused, accepted } in cases {
+    for Case { field, message, refused, accepted } in cases {
         match attempt::<K>(&scene, &base, &refused).await {
             Ok(_) => wrong.push(format!("{field}: {refused} was accepted")),
-            Err(message) => {
+            Err(error) => {
                 let path = if field.is_empty() { "spec: ".to_owned() } else { format!("spec.{field}: ") };
-                if !message.contains(&path) || !message.contains(says) {
-                    wrong
-                        .push(format!("{field}: {refused} should say `{path}` and `{says}`, not: {message}"));
+                if !error.contains(&path) || !error.contains(message) {
+                    wrong.push(format!(
+                        "{field}: {refused} should have the error `{path}` and `{message}`, not: {error}"
+                    ));
                 }
             }
         }
-        if let Err(message) = attempt::<K>(&scene, &base, &accepted).await {
-            wrong.push(format!("{field}: {accepted} was refused: {message}"));
+        if let Err(error) = attempt::<K>(&scene, &base, &accepted).await {
+            wrong.push(format!("{field}: {accepted} was refused: {error}"));
         }
     }
-    assert!(wrong.is_empty(), "{} of the rows do not hold:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(wrong.is_empty(), "{} rows fail:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Creates an object of the base with a change, as a dry run, and returns it as the server would store it.
+/// Creates the base object with a change, as a dry run, and returns the object that the server would store.
 pub(crate) async fn attempt<K: Resource<DynamicType = ()>>(
     scene: &Scene<'_>,
     base: &Value,
@@ -60,7 +61,7 @@ pub(crate) async fn attempt<K: Resource<DynamicType = ()>>(
         .map_err(message)
 }
 
-/// What a user reads when the server refuses.
+/// The message of the API server's error.
 pub(crate) fn message(error: kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message,
@@ -68,7 +69,7 @@ pub(crate) fn message(error: kube::Error) -> String {
     }
 }
 
-/// Creates an object for good.
+/// Creates an object without a dry run.
 pub(crate) async fn create<K: Resource<DynamicType = ()>>(scene: &Scene<'_>, name: &str, spec: Value) {
     let created = api::<K>(scene.client(), scene.namespace())
         .create(&PostParams::default(), &object::<K>(name, spec))
@@ -78,7 +79,7 @@ pub(crate) async fn create<K: Resource<DynamicType = ()>>(scene: &Scene<'_>, nam
     }
 }
 
-/// Objects of a kind as the server sends them, whatever our types make of them.
+/// Objects of a kind as untyped JSON.
 pub(crate) fn api<K: Resource<DynamicType = ()>>(client: Client, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client, namespace, &ApiResource::erase::<K>(&()))
 }

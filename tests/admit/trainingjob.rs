@@ -1,4 +1,4 @@
-//! TrainingJob: every refusal of the contract, what may change after creation, and the defaults.
+//! TrainingJob: validation of every field, mutable fields, and defaults.
 
 use api::trainingjob::{OWNED_FLAGS, TrainingJob};
 use kube::api::{Patch, PatchParams};
@@ -43,7 +43,7 @@ async fn model_and_data_are_hub_ids_or_paths() {
 }
 
 #[tokio::test]
-async fn method_device_and_size_fit_each_other() {
+async fn method_device_and_size_are_compatible() {
     let job = |method: &str, device: &str| json!({"method": method, "device": device});
     let quantised = "must not be ascend or mps with method qlora";
     check::<TrainingJob>(
@@ -111,7 +111,7 @@ async fn method_device_and_size_fit_each_other() {
 }
 
 #[tokio::test]
-async fn the_output_goes_to_a_path_that_can_be_mounted() {
+async fn the_output_path_is_validated() {
     let dir = |dir: &str| json!({"outputDir": dir});
     let output = |output: Value| json!({"output": output});
     let path = "must be an absolute path such as /output";
@@ -215,7 +215,7 @@ async fn the_output_goes_to_a_path_that_can_be_mounted() {
 }
 
 #[tokio::test]
-async fn inputs_and_dependencies_are_well_formed() {
+async fn inputs_and_dependencies_are_validated() {
     let input = |sub_path: &str, mount_path: &str| json!({"inputs": [{"claimName": "data", "subPath": sub_path, "mountPath": mount_path}]});
     let inputs = |count: usize| {
         let inputs: Vec<_> =
@@ -282,7 +282,7 @@ async fn flags_that_the_controller_sets_and_tokens_are_refused() {
 }
 
 #[tokio::test]
-async fn the_rest_of_the_numbers_and_names_stay_within_their_bounds() {
+async fn other_numbers_and_names_stay_within_their_bounds() {
     let version = |version: Value| json!({"swiftVersion": version});
     let ttl = |seconds: i64| json!({"ttlSecondsAfterFinished": seconds});
     let no_progress = |seconds: i64| json!({"noProgressSeconds": seconds});
@@ -291,7 +291,7 @@ async fn the_rest_of_the_numbers_and_names_stay_within_their_bounds() {
         vec![
             case("swiftVersion", "should match", version("4".into()), version("v4.1".into())),
             case("swiftVersion", "should match", version("v4.1.0".into()), version("4.1".into())),
-            // The reason to write v4.1: YAML reads 4.10 as the number 4.1.
+            // `v` is needed because YAML parses 4.10 as the number 4.1.
             case("swiftVersion", "must be of type string", version(json!(4.1)), version("v4.10".into())),
             case("hub", "Unsupported value", json!({"hub": "github"}), json!({"hub": "huggingface"})),
             case("saveSteps", "greater than or equal to 1", json!({"saveSteps": 0}), json!({"saveSteps": 1})),
@@ -357,7 +357,7 @@ async fn the_rest_of_the_numbers_and_names_stay_within_their_bounds() {
 }
 
 #[tokio::test]
-async fn after_creation_only_the_running_details_may_change() {
+async fn after_creation_only_mutable_fields_may_change() {
     let scene = tests::api_server().await;
     let mut spec = base();
     spec["image"] = "trainer:1".into();
@@ -371,7 +371,7 @@ async fn after_creation_only_the_running_details_may_change() {
     };
 
     for (field, spec) in [
-        // Changed, added and taken away; required, defaulted and optional; a string, a number, a list, an object.
+        // Changed, added and removed; required, defaulted and optional; a string, a number, a list, an object.
         ("model", json!({"model": "qwen/Qwen-14B"})),
         ("method", json!({"method": "full"})),
         ("gpus", json!({"gpus": 2})),
@@ -404,7 +404,7 @@ async fn after_creation_only_the_running_details_may_change() {
         json!({"retryLimit": 5}),
         json!({"activeDeadlineSeconds": 3600}),
         json!({"activeDeadlineSeconds": null}),
-        // What was written is written again.
+        // Restores the spec.
         json!({"image": "trainer:1", "gpus": 1}),
     ] {
         change(spec).await.unwrap();
@@ -412,7 +412,7 @@ async fn after_creation_only_the_running_details_may_change() {
 }
 
 #[tokio::test]
-async fn after_the_end_only_the_time_to_live_may_change() {
+async fn after_the_end_only_the_ttl_may_change() {
     let scene = tests::api_server().await;
     for phase in ["Succeeded", "Failed"] {
         let name = phase.to_lowercase();
@@ -442,7 +442,7 @@ async fn after_the_end_only_the_time_to_live_may_change() {
 }
 
 #[tokio::test]
-async fn what_is_left_out_is_filled_in() {
+async fn omitted_fields_get_their_defaults() {
     let scene = tests::api_server().await;
     let stored = attempt::<TrainingJob>(&scene, &base(), &json!({"output": {}})).await.unwrap();
     assert_eq!(

@@ -1,5 +1,5 @@
-//! An upgrade of the definitions: an object that an earlier release accepted can still be changed. In an API server of
-//! its own, because the definitions belong to the whole of it.
+//! An upgrade of the definitions: objects that an earlier release accepted can still be changed. The test starts its own API
+//! server, because definitions are cluster-wide.
 
 use api::{aiinference::AIInference, trainingjob::TrainingJob};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -14,7 +14,7 @@ use tests::{Scene, ask_until, fresh_name, start, tools, within};
 use crate::table::{api, attempt, create, message};
 
 #[tokio::test]
-async fn a_stored_object_with_a_flag_that_a_later_release_owns_can_be_changed_but_not_its_flags() {
+async fn an_object_with_a_flag_that_a_later_release_refuses_can_be_changed_except_its_flags() {
     let cluster = start(ClusterSpec::api_only(fresh_name(), tools())).await;
     let scene = Scene::new(&cluster).await;
     let inference = json!({
@@ -35,7 +35,7 @@ async fn a_stored_object_with_a_flag_that_a_later_release_owns_can_be_changed_bu
     assert_ratchets::<TrainingJob>(&scene, &training, &json!({"suspend": true}), &other).await;
 }
 
-/// `stored` has a flag that is owned now and was not when the object was created.
+/// `stored` has a flag that was accepted when the object was created and is refused now.
 async fn assert_ratchets<K: Resource<DynamicType = ()>>(
     scene: &Scene<'_>,
     stored: &Value,
@@ -52,7 +52,7 @@ async fn assert_ratchets<K: Resource<DynamicType = ()>>(
         let rules = spec["x-kubernetes-validations"].as_array_mut().unwrap();
         let before = rules.len();
         rules.retain(|rule| rule["optionalOldSelf"] != true);
-        assert!(rules.len() < before, "{name} has no rule that spares stored objects");
+        assert!(rules.len() < before, "{name} has no rule that accepts unchanged arguments");
     }
     let mut replaced = definitions.replace(&name, &PostParams::default(), &earlier).await.unwrap();
     let no_change = json!({});

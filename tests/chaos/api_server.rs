@@ -1,4 +1,4 @@
-//! The API server is killed and restarted under load, and is away for longer than a lease lasts.
+//! The API server is restarted under load, and is down for longer than the lease duration.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,11 +28,11 @@ use crate::given::{
 };
 
 const OBJECTS: usize = 60;
-/// So long is the load that both outages fall into it.
+/// Long enough that both outages happen during the load.
 const PACE: Duration = Duration::from_millis(100);
 
 #[tokio::test]
-async fn an_api_server_that_is_restarted_under_load_costs_nothing_but_time() {
+async fn restarts_of_the_api_server_under_load_lose_no_changes() {
     let given = Given::cluster(|spec| spec).await.with_controller(&PATIENT_LEASE).await;
     let scene = Scene::new(&given).await;
     let before = given.controller().await;
@@ -87,15 +87,15 @@ async fn an_outage_longer_than_the_lease_ends_the_leader_and_the_next_start_conv
     assert_eq!(given.controller().await.restarts, 1, "a standby outlives an outage\n{}", given.log());
 }
 
-/// Models come, change and go at a steady pace.
+/// Creates, changes and deletes models at a constant rate.
 struct Load<'a> {
     scene: &'a Scene<'a>,
     written: watch::Sender<usize>,
 }
 
-/// What has been written in the end.
+/// The final state of the load.
 struct Left {
-    /// Image of each model that lives.
+    /// Image of each remaining model.
     images: BTreeMap<String, &'static str>,
     deleted: BTreeSet<String>,
 }
@@ -128,7 +128,7 @@ impl Load<'_> {
     async fn create(&self, name: &str) {
         let (models, model) = (self.scene.api::<AIInference>(), model(self.scene, name));
         persist(async || match models.create(&PostParams::default(), &model).await {
-            // The one before was answered too late.
+            // The previous attempt succeeded, but its response was lost.
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
             created => created.map(drop),
         })
@@ -144,7 +144,7 @@ impl Load<'_> {
     async fn delete(&self, name: &str) {
         let models = self.scene.api::<AIInference>();
         persist(async || match models.delete(name, &DeleteParams::default()).await {
-            // An API server that is starting may not know the kind yet: then no object is named.
+            // A starting API server may not serve the kind yet; then the error names no object.
             Err(kube::Error::Api(status))
                 if status.details.as_ref().is_some_and(|gone| gone.name == name) =>
             {
@@ -156,7 +156,7 @@ impl Load<'_> {
     }
 }
 
-/// As users do it: the API server may be away, and is back sooner or later.
+/// Repeats a write until the API server accepts it.
 async fn persist(write: impl AsyncFnMut() -> kube::Result<()>) {
     ask_until("an API server that takes the change", within(), write).await;
 }

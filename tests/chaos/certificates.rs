@@ -1,4 +1,4 @@
-//! The API server's certificate is renewed, and the authority that signs it is replaced.
+//! The API server's certificate is renewed, and its certificate authority is replaced.
 
 use std::{net::TcpStream, sync::Arc};
 
@@ -26,14 +26,14 @@ async fn a_renewed_serving_certificate_interrupts_nothing() {
     let renewed = certificate(&given, "apiserver.crt");
     assert_ne!(old, renewed);
     until("the new certificate", within(), async || served_certificate(&given) == renewed).await;
-    // So many at once that its idle connections do not suffice.
+    // More requests at once than idle connections.
     let names: Vec<String> = (0..20).map(|number| format!("after-{number}")).collect();
     join_all(names.iter().map(|name| serve(&scene, name))).await;
     let now = given.controller().await;
     assert_eq!((now.pid, now.restarts), (process.pid, 0), "{}", given.log());
 }
 
-/// The file is read again after a minute; with this a leader can wait for it.
+/// A lease long enough for the client's re-read of the file after a minute.
 const LEASE_FOR_MINUTES: [&str; 3] =
     ["--lease-duration=180", "--lease-renew-deadline=150", "--lease-retry-period=1"];
 
@@ -60,7 +60,7 @@ async fn a_new_authority_is_named_in_the_log_and_trusted_without_a_restart() {
     assert_eq!((now.pid, now.restarts), (process.pid, 0), "{}", given.log());
 }
 
-/// What a client sees that trusts the cluster's authority and no other.
+/// The certificate that the API server presents to a client that trusts only the cluster's authority.
 fn served_certificate(cluster: &Cluster) -> CertificateDer<'static> {
     let kubeconfig = Kubeconfig::read_from(cluster.folder().kubeconfig()).unwrap();
     let server = kubeconfig.clusters[0].cluster.as_ref().unwrap().server.clone().unwrap();

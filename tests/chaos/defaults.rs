@@ -1,4 +1,4 @@
-//! Nothing breaks, and nothing is made short for a test: the controller as it is deployed.
+//! The controller with default timings and without faults.
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
@@ -18,7 +18,7 @@ async fn with_default_timings_it_leads_reconciles_and_exits_0_after_sigterm() {
 
     given.stop_component(CONTROLLER).await.unwrap();
     assert_eq!(given.controller().await.last_exit.as_deref(), Some("exit status: 0"), "{}", given.log());
-    assert_eq!(holder(&leases.get(CONTROLLER).await.unwrap()), "", "the next one need not wait");
+    assert_eq!(holder(&leases.get(CONTROLLER).await.unwrap()), "", "the Lease is released");
     assert_eq!(lines_about(&given.log(), "stopped").count(), 1, "{}", given.log());
 }
 

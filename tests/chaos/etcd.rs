@@ -1,4 +1,4 @@
-//! etcd forgets the past while a watch is cut off: what happened meanwhile is found by a new list.
+//! etcd is compacted while a watch is interrupted: a new list finds the missed changes.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn a_change_behind_a_compacted_version_is_found_and_repaired() {
     let services = scene.api::<Service>();
     let old = services.get("chat").await.unwrap();
 
-    // Asleep, it does not notice that its connections are gone, and asks from where it was when it wakes up.
+    // While it is stopped, it does not notice closed connections; afterwards it resumes the watch at its last version.
     given.pause_component(CONTROLLER).await.unwrap();
     given.kill_component(API_SERVER).await.unwrap();
     until("another API server", within(), async || restarts(&given).await == 1).await;
@@ -38,7 +38,7 @@ async fn a_change_behind_a_compacted_version_is_found_and_repaired() {
     assert_eq!(given.controller().await.restarts, 0, "{}", given.log());
 }
 
-/// Whether the API server refuses to continue from this version.
+/// Whether the API server refuses to watch from this version.
 async fn is_compacted(services: &Api<Service>, version: &str) -> bool {
     let params = WatchParams { timeout: Some(1), ..WatchParams::default() };
     let Ok(events) = services.watch(&params, version).await else { return false };
@@ -46,7 +46,7 @@ async fn is_compacted(services: &Api<Service>, version: &str) -> bool {
     matches!(events.next().await, Some(Ok(WatchEvent::Error(status))) if status.code == 410)
 }
 
-/// How often the controller's watch of Services was answered with 410.
+/// The number of 410 responses to the controller's watch of Services.
 fn expired(given: &Given) -> usize {
     let log = given.log();
     let failures = lines_about(&log, "watch failed").filter(|line| line["kind"] == "Service");

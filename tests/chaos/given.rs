@@ -1,4 +1,4 @@
-//! What the tests begin with: a cluster, the controller in it, a model, and looks at what cannot be watched.
+//! Shared setup: a cluster with the controller, models, and polling.
 
 use std::{fs, ops::Deref, time::Duration};
 
@@ -17,23 +17,23 @@ pub(crate) const API_SERVER: &str = "kube-apiserver";
 /// Namespace of the controller and of its Lease.
 pub(crate) const SYSTEM: &str = "ai-system";
 
-/// Long enough for every outage that a leader shall survive.
+/// Lease timings that survive the outages of the tests.
 pub(crate) const PATIENT_LEASE: [&str; 3] =
     ["--lease-duration=60", "--lease-renew-deadline=40", "--lease-retry-period=1"];
 
-/// A start of a control plane keeps a core busy for seconds, and a test that breaks things is not to break for lack of
-/// one.
+/// Limits the number of concurrent clusters: the start of a control plane needs a core for seconds, and CPU shortage must
+/// not fail a test.
 static TURNS: Semaphore = Semaphore::const_new(2);
 
 /// A cluster of its own, with the controller running.
 pub(crate) struct Given {
-    // Ends before the turn does.
+    // Dropped before the permit.
     cluster: Cluster,
     _turn: SemaphorePermit<'static>,
 }
 
 impl Given {
-    /// With room for as many models as a test may want.
+    /// With enough GPUs for all models of a test.
     pub(crate) async fn cluster(adjust: impl FnOnce(ClusterSpec) -> ClusterSpec) -> Self {
         let turn = TURNS.acquire().await.expect("it is never closed");
         let pool = NodePool { gpus: 32, ..NodePool::default() };
@@ -52,7 +52,7 @@ impl Given {
         status.components.into_iter().find(|component| component.name == CONTROLLER).unwrap()
     }
 
-    /// Waits until the controller's process is as the test expects it.
+    /// Waits until the state of the controller's process fulfils the condition.
     pub(crate) async fn until_controller(
         &self,
         what: &str,
@@ -75,12 +75,12 @@ impl Deref for Given {
     }
 }
 
-/// Asks until the answer is yes, for what cannot be watched.
+/// Polls until the condition is true, where watching is not possible.
 pub(crate) async fn until(what: &str, deadline: Duration, mut holds: impl AsyncFnMut() -> bool) {
     ask_until(what, deadline, async || if holds().await { Ok(()) } else { Err("not yet") }).await;
 }
 
-/// Waits until the API server serves again; a client that was made before may be what the test is about.
+/// Waits until the API server serves again, with a new client.
 pub(crate) async fn until_served(cluster: &Cluster) {
     let client = cluster.client().await.unwrap();
     until("an API server that is ready", within(), async || {
@@ -101,13 +101,13 @@ pub(crate) fn model(scene: &Scene<'_>, name: &str) -> AIInference {
     .expect("an AIInference")
 }
 
-/// A model comes into being, with all that needs the controller.
+/// Creates a model and waits until it is ready.
 pub(crate) async fn serve(scene: &Scene<'_>, name: &str) -> AIInference {
     scene.api().create(&PostParams::default(), &model(scene, name)).await.expect("it is accepted");
     until_ready(scene, name).await
 }
 
-/// Waits until the newest spec is served.
+/// Waits until the current spec is ready.
 pub(crate) async fn until_ready(scene: &Scene<'_>, name: &str) -> AIInference {
     wait_for(&scene.api::<AIInference>(), name, "ready", within(), |model: &AIInference| {
         let Some(status) = &model.status else { return false };
@@ -120,7 +120,7 @@ pub(crate) async fn until_ready(scene: &Scene<'_>, name: &str) -> AIInference {
     .await
 }
 
-/// The lines of a controller's log that say this.
+/// The lines of a controller's log with this message.
 pub(crate) fn lines_about<'a>(log: &'a str, message: &str) -> impl Iterator<Item = Value> + use<'a> {
     let message = message.to_owned();
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

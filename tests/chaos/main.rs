@@ -1,8 +1,7 @@
-//! The real controller on a real control plane, and what fails between them: the API server, etcd's memory of the past,
-//! certificates, tokens. Every test breaks a cluster of its own.
+//! Faults of the control plane under the real controller: the API server, etcd compaction, certificates, tokens. Every test
+//! starts its own cluster.
 //!
-//! What the runtime promises about each fault is proven against a scripted server in `crates/runtime/tests/promises`;
-//! here Kubernetes itself is the one who fails.
+//! `crates/runtime/tests/promises` tests the runtime against a scripted API server; these tests use Kubernetes itself.
 
 mod api_server;
 mod certificates;

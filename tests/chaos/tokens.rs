@@ -20,33 +20,33 @@ use tests::{Scene, within};
 
 use crate::given::{CONTROLLER, Given, SYSTEM, serve, until};
 
-/// A client reads its token anew once a minute.
+/// A client reads its token file once a minute.
 const READ_AGAIN_WITHIN: Duration = Duration::from_secs(90);
 
 #[tokio::test]
 async fn calls_go_on_under_the_new_token_when_the_old_one_is_refused() {
     let given = Given::cluster(|spec| spec).await.with_controller(&[]).await;
     let scene = Scene::new(&given).await;
-    // A token ends with the object that it is bound to, and none can be had that lives for less than ten minutes.
+    // A bound token becomes invalid when its object is deleted; the minimum lifetime of a token is ten minutes.
     let secrets: Api<Secret> = Api::namespaced(scene.client(), SYSTEM);
     let metadata = ObjectMeta { name: Some("life".to_owned()), ..ObjectMeta::default() };
     let life = Secret { metadata, ..Secret::default() };
     let life = secrets.create(&PostParams::default(), &life).await.unwrap();
-    let (mortal, lasting) = (token(&scene, Some(&life)).await, token(&scene, None).await);
+    let (short_lived, permanent) = (token(&scene, Some(&life)).await, token(&scene, None).await);
 
     given.stop_component(CONTROLLER).await.unwrap();
     let before = credentials(&given);
-    hand_over(&given, &mortal);
+    hand_over(&given, &short_lived);
     given.start_component(CONTROLLER).await.unwrap();
     until("calls under the first token", within(), async || credentials(&given).len() > before.len()).await;
     let process = given.controller().await;
     let first = credentials(&given);
 
-    hand_over(&given, &lasting);
+    hand_over(&given, &permanent);
     let switched = async || credentials(&given).len() > first.len();
     until("calls under the second token", READ_AGAIN_WITHIN, switched).await;
     secrets.delete("life", &DeleteParams::default()).await.unwrap();
-    let leases: Api<Lease> = Api::namespaced(client_with(&given, &mortal).await, SYSTEM);
+    let leases: Api<Lease> = Api::namespaced(client_with(&given, &short_lived).await, SYSTEM);
     until(
         "the refusal of the first token",
         within(),
@@ -72,14 +72,14 @@ async fn token(scene: &Scene<'_>, bound_to: Option<&Secret>) -> String {
     issued.status.unwrap().token
 }
 
-/// As a kubelet does it: in one step.
+/// Replaces the file atomically, as a kubelet does.
 fn hand_over(cluster: &Cluster, token: &str) {
     let folder = cluster.folder().root().join("credentials");
     fs::write(folder.join("next"), token).unwrap();
     fs::rename(folder.join("next"), folder.join(format!("{CONTROLLER}.token"))).unwrap();
 }
 
-/// The tokens under which the controller has been seen to call.
+/// The ids of the tokens in the controller's requests, from the audit log.
 fn credentials(cluster: &Cluster) -> BTreeSet<String> {
     let user = format!("system:serviceaccount:{SYSTEM}:{CONTROLLER}");
     let events = cluster.audit_events().unwrap().into_iter().filter(|event| event.user == user);

@@ -1,4 +1,4 @@
-//! The local cluster itself: what other tests rely on when they script a fault or count on a clean end.
+//! The local cluster: fault scripts, processes and cleanup, which other tests rely on.
 
 mod controllers;
 mod existing;

@@ -1,4 +1,4 @@
-//! AIInference on simulated nodes: the real controller under its own rights, pods that are played.
+//! AIInference on simulated nodes: the real controller with its own rights, and simulated pods.
 
 use std::time::Duration;
 
@@ -23,15 +23,15 @@ mod rollouts;
 mod scale;
 mod writes;
 
-/// Waits until the controller has renewed its Lease so often.
+/// Waits until the controller has renewed its Lease `times` times.
 async fn until_renewed(scene: &Scene<'_>, times: usize) {
     tests::until_renewed(scene, CONTROLLER, times).await;
 }
 
-/// How long a fault of a pod may be unknown to the status.
+/// Maximum delay between a fault of a pod and its report in the status.
 const REPORTED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How the status reports a fault: `Ready` has the reason and the message of the condition that fails.
+/// The expected report of a fault: `Ready` has the reason and the message of the failing condition.
 struct Report<'a> {
     condition: &'a str,
     reason: &'a str,
@@ -39,7 +39,7 @@ struct Report<'a> {
     message: &'a str,
 }
 
-/// Does something that makes a pod fail, and waits until the status reports it, in time after the pod's own status does.
+/// Makes a pod fail and waits until the status reports it, within `REPORTED_WITHIN` of the pod's own status.
 fn reported_in_time(
     scene: &Scene<'_>,
     name: &str,

@@ -1,4 +1,4 @@
-//! Whole behaviour on simulated nodes: a real control plane, our controllers as processes, pods that are played.
+//! End-to-end tests with a real control plane, the controllers as processes, and simulated nodes and pods.
 
 mod cluster;
 mod inference;

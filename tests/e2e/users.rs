@@ -1,6 +1,6 @@
-//! What users may do with our kinds who have one of the cluster's own roles: view, edit or admin.
+//! Rights of users with the roles view, edit and admin on the kinds of this project.
 //!
-//! The roles that we ship only add to those; that the control plane puts them together is part of the test.
+//! The project's roles are aggregated into those roles by the control plane, which the test includes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ const READ: [&str; 3] = ["get", "list", "watch"];
 const WRITE: [&str; 5] = ["create", "update", "patch", "delete", "deletecollection"];
 const CHANGE: [&str; 2] = ["update", "patch"];
 
-/// By resource, with its group and sub-resource, the verbs.
+/// Verbs by resource, with group and subresource.
 type Rights = BTreeMap<String, BTreeSet<String>>;
 
 #[tokio::test]
@@ -69,8 +69,8 @@ async fn a_user_without_a_role_may_do_nothing() {
     }
 }
 
-/// A user with this role in the namespace has exactly these rights on our kinds; `expected` gives them for a resource
-/// and its sub-resources.
+/// Checks that the role gives exactly these rights on the project's kinds; `expected` returns them for a resource and its
+/// subresources.
 async fn may(role: &str, expected: impl Fn(&str, &[&str]) -> Vec<(String, BTreeSet<String>)>) {
     let scene = simulated().await;
     let expected: Rights = crds()
@@ -101,7 +101,7 @@ async fn may(role: &str, expected: impl Fn(&str, &[&str]) -> Vec<(String, BTreeS
     .await;
 }
 
-/// What `kubectl auth can-i --list` says about our groups.
+/// The rights on the project's API groups, from `kubectl auth can-i --list`.
 fn rights(scene: &Scene<'_>, user: &str) -> Rights {
     let groups: BTreeSet<String> = crds().into_iter().map(|crd| crd.spec.group).collect();
     let listed = scene.kubectl(&["auth", "can-i", "--list", "--no-headers", &format!("--as={user}")]);

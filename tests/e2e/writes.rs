@@ -1,4 +1,4 @@
-//! `runtime::apply` against the real API server: what a fake cannot tell of server-side apply.
+//! `runtime::apply` with the real API server, for the details of server-side apply.
 
 use k8s_openapi::{
     api::core::v1::{ConfigMap, Namespace},
@@ -15,10 +15,10 @@ use tests::Scene;
 
 const OWNER: &str = "2b1f4d4e-6f51-4dd8-a5a8-0c0f8cf0a001";
 
-/// As a controller keeps them.
+/// The type that controllers use.
 type Children = runtime::children::Children<Kept<Metadata<ConfigMap>, ConfigMap>, ConfigMap>;
 
-/// With an empty cache.
+/// Children with an empty cache.
 fn children(scene: &Scene<'_>) -> Children {
     let roots = Cache::default();
     roots.upsert(ConfigMap {
@@ -37,7 +37,7 @@ fn is_stale(error: &ApplyError, expected: Stale) -> bool {
     matches!(error, ApplyError::Stale { why, .. } if *why == expected)
 }
 
-/// A child as a controller would render it.
+/// A rendered child.
 fn child(scene: &Scene<'_>, data: &[(&str, &str)]) -> ConfigMap {
     ConfigMap {
         metadata: ObjectMeta {
@@ -58,18 +58,18 @@ fn child(scene: &Scene<'_>, data: &[(&str, &str)]) -> ConfigMap {
     }
 }
 
-/// The garbage collector would take children of an owner that does not exist: these tests have none of it.
+/// The API server without a garbage collector, which would delete children of the nonexistent owner.
 async fn scene() -> Scene<'static> {
     tests::api_server().await
 }
 
 #[tokio::test]
-async fn an_absent_child_is_created_and_then_left_alone() {
+async fn an_absent_child_is_created_and_then_not_written_again() {
     let scene = scene().await;
     let children = children(&scene);
     let wanted = child(&scene, &[("a", "1")]);
     assert_eq!(children.apply(&wanted).await.unwrap(), Written::Created);
-    assert_eq!(children.apply(&wanted).await.unwrap(), Written::Unchanged, "the answer is in the cache");
+    assert_eq!(children.apply(&wanted).await.unwrap(), Written::Unchanged, "the response is in the cache");
 }
 
 #[tokio::test]

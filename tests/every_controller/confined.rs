@@ -1,4 +1,4 @@
-//! A controller of one namespace, under Roles alone.
+//! A controller confined to one namespace, with Roles only.
 
 use std::{fs, path::PathBuf};
 

@@ -1,7 +1,7 @@
-//! What every controller must do, written once over `api::controllers`: each serves the life of its kind (`tests::lives`)
+//! Tests that every controller of `api::controllers` must pass. Each controller reconciles a scripted object (`tests::lives`)
 //! on simulated nodes.
 //!
-//! Nothing here knows a kind.
+//! The tests are independent of kinds.
 
 mod confined;
 mod overlays;
@@ -20,7 +20,7 @@ use k8s_openapi::api::rbac::v1::PolicyRule;
 use local_cluster::{Cluster, ClusterSpec, NodePool};
 use tests::{controller, fresh_name, start, tools};
 
-/// Runs the test for all controllers at once; those that fail are named.
+/// Runs the test for all controllers concurrently, and names those that fail.
 async fn for_every_controller(test: impl AsyncFn(&'static Controller)) {
     let test = &test;
     let failures = CONTROLLERS.iter().map(|controller| async move {
@@ -31,14 +31,14 @@ async fn for_every_controller(test: impl AsyncFn(&'static Controller)) {
     assert!(failed.is_empty(), "failed for {failed:?}: each has panicked above");
 }
 
-/// A cluster of its own in which this controller runs.
+/// A separate cluster in which this controller runs.
 async fn cluster_of(tested: &Controller) -> Cluster {
     let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
     cluster.start_controller(&controller(tested.name)).await.unwrap();
     cluster
 }
 
-/// How the API server calls a controller of this namespace.
+/// The user name of a controller's ServiceAccount.
 fn user(tested: &Controller, namespace: &str) -> String {
     format!("system:serviceaccount:{namespace}:{}", tested.name)
 }
@@ -46,7 +46,7 @@ fn user(tested: &Controller, namespace: &str) -> String {
 /// Group, resource with subresource, verb.
 type Right = (String, String, String);
 
-/// The rights that rules give, one by one.
+/// The single rights of rules.
 fn rights<'a>(rules: impl IntoIterator<Item = &'a PolicyRule>) -> BTreeSet<Right> {
     let mut rights = BTreeSet::new();
     for rule in rules {

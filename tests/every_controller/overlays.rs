@@ -1,4 +1,4 @@
-//! What people deploy: the base and its overlays build, and the API server accepts them without a warning.
+//! The kustomize base and overlays build, and the API server accepts them without warnings.
 
 use std::{
     fs,
@@ -44,7 +44,7 @@ async fn the_base_and_every_overlay_are_accepted_whole_and_without_a_warning() {
             for kind in ["deployment.apps", "networkpolicy.networking.k8s.io", "poddisruptionbudget.policy"] {
                 assert!(applied.contains(&format!("{kind}/{}", controller.name)), "{folder:?}: {applied}");
             }
-            // What only kustomize reads is not applied, nor what belongs to all controllers.
+            // Objects for kustomize only and objects shared by all controllers are not applied.
             assert!(!applied.contains("pod/") && !applied.contains("namespace/"), "{folder:?}: {applied}");
         }
     })
@@ -152,7 +152,7 @@ fn deployment_of(kubectl: &Path, folder: &Path) -> Deployment {
     found.expect("a Deployment").try_parse().unwrap()
 }
 
-/// What kustomize makes of a folder.
+/// The output of kustomize for a folder.
 pub(super) fn built(kubectl: &Path, folder: &Path) -> Vec<DynamicObject> {
     let output = Command::new(kubectl).arg("kustomize").arg(folder).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

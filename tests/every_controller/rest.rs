@@ -1,5 +1,4 @@
-//! At rest a controller is silent: it writes nothing but its Lease, and asks for nothing. One that starts anew reads what
-//! there is, and writes nothing either.
+//! At rest a controller sends only Lease renewals. After a restart it reads all objects and writes nothing.
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
@@ -19,7 +18,7 @@ use tests::{Scene, ask_until, lives::life_of, until_renewed, wait_for, within, w
 use crate::{cluster_of, for_every_controller, user};
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// Each takes two seconds: the time that passes is counted in renewals of the Lease, and then read in the audit log.
+/// Renewals of two seconds: the time is counted in renewals and checked with the audit log.
 const RENEWALS_OF_A_MINUTE: usize = 32;
 
 #[tokio::test]
@@ -33,8 +32,7 @@ async fn for_a_minute_nothing_is_sent_and_a_restart_writes_nothing() {
         (life_of(controller).settle)(&scene).await;
         let objects = count(controller, &scene).await;
 
-        // A pod that has just become ready may still be reported; that is over when the Lease has been renewed a few
-        // times.
+        // The latest status may still be written; a few renewals later it is.
         until_renewed(&scene, name, 4).await;
         let before = requests(controller, &cluster).len();
         until_renewed(&scene, name, RENEWALS_OF_A_MINUTE).await;
@@ -46,7 +44,7 @@ async fn for_a_minute_nothing_is_sent_and_a_restart_writes_nothing() {
         let mut counted = by_verb_and_resource(&minute);
         let renewals = counted.get("update leases/").copied().unwrap_or_default();
         assert!(renewals >= 30, "the controller has another name, or stood still: {counted:?}");
-        // A watch that is opened anew is no question, and the Lease is another matter.
+        // Reopened watches and Lease requests are not counted.
         counted.retain(|request, _| !request.starts_with("watch ") && !request.ends_with(" leases/"));
         assert_eq!(counted, BTreeMap::new(), "at rest");
 
@@ -66,7 +64,7 @@ async fn for_a_minute_nothing_is_sent_and_a_restart_writes_nothing() {
     .await;
 }
 
-/// Returns when every sample of the controller's kinds is done.
+/// Applies every sample of the controller's kinds and waits until all are done.
 async fn apply_samples(controller: &Controller, scene: &Scene<'_>) {
     for kind in controller.kinds {
         let resource = kind.resource();
@@ -85,7 +83,7 @@ async fn apply_samples(controller: &Controller, scene: &Scene<'_>) {
     }
 }
 
-/// How many objects there are of the controller's kinds.
+/// The number of objects of the controller's kinds.
 async fn count(controller: &Controller, scene: &Scene<'_>) -> usize {
     let mut count = 0;
     for kind in controller.kinds {
@@ -95,7 +93,7 @@ async fn count(controller: &Controller, scene: &Scene<'_>) -> usize {
     count
 }
 
-/// Waits until the process that runs now has reconciled so many objects and has none left to do.
+/// Waits until the present process has reconciled `objects` objects and its queue is empty.
 async fn until_reconciled(cluster: &Cluster, name: &str, objects: usize) {
     ask_until("a controller that has started anew", within(), async || {
         let page = cluster.metrics(name).await.unwrap_or_default();

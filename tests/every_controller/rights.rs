@@ -1,4 +1,4 @@
-//! The roles of a controller are what it needs: an unused rule fails this, and so does a request that was denied.
+//! The roles of a controller are minimal and complete: unused rules and denied requests fail the tests.
 
 use std::collections::BTreeSet;
 
@@ -72,7 +72,7 @@ async fn a_child_that_blocks_the_deletion_of_its_owner_needs_the_right_to_the_ow
     assert!(!refused.status.success() && reason.contains("cannot set blockOwnerDeletion"), "{reason}");
 }
 
-/// An administrator may leave out the right to read logs, and loses nothing else.
+/// The right to read logs is in a separate role, which administrators may omit.
 #[tokio::test]
 async fn logs_are_a_right_of_their_own() {
     let kubectl = crate::confined::scene().await.cluster().kubectl();
@@ -99,8 +99,7 @@ pub(super) fn logs_role(controller: &Controller) -> String {
     format!("{}-logs", controller.name)
 }
 
-/// What admission plugins ask the authorizer for. No request of the controller shows it, so the audit log does not have
-/// it.
+/// Rights that admission plugins check. They are not in the audit log.
 ///
 /// OwnerReferencesPermissionEnforcement: the writer of an owner reference with `blockOwnerDeletion` must be allowed to
 /// update the finalizers of that owner. Without the right, no child is created.
@@ -111,7 +110,7 @@ fn checked_by_admission(controller: &Controller) -> impl Iterator<Item = Right> 
     })
 }
 
-/// What a request needs. A server-side apply that makes the object needs both patch and create.
+/// The rights of a request. A server-side apply that creates the object needs both patch and create.
 fn rights_of(event: &Event) -> Vec<Right> {
     if event.resource.is_empty() {
         return Vec::new();

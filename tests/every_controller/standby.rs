@@ -1,4 +1,4 @@
-//! Two replicas: one works, the other stands by and takes over.
+//! Two replicas: one leads, the standby takes over.
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
@@ -20,7 +20,7 @@ async fn the_other_replica_takes_over_when_the_leader_stops() {
         life.create(&scene, "first").await;
         life.until_done(&scene, "first").await;
 
-        // A holder is the name of the component and a part that differs for each start.
+        // The holder identity is the component's name and a part that is unique per start.
         let leader = |lease: &Lease| {
             let holder = lease.spec.as_ref()?.holder_identity.clone()?;
             replicas.iter().find(|replica| holder.starts_with(*replica)).cloned()

@@ -1,4 +1,4 @@
-//! Traces of reconciles by OTLP: they arrive at the endpoint, and no reconcile waits for them.
+//! OTLP traces of reconciles arrive at the endpoint and do not delay reconciles.
 
 use std::{
     net::TcpListener,
@@ -23,7 +23,7 @@ use tonic::{
 
 use crate::{confined, for_every_controller};
 
-/// As promised of every controller.
+/// The documented limit of every controller.
 const STOPS_WITHIN: Duration = Duration::from_secs(2);
 
 #[tokio::test]
@@ -56,7 +56,7 @@ async fn a_quiet_log_does_not_end_the_traces() {
 async fn a_receiver_that_does_not_answer_delays_and_breaks_nothing() {
     for_every_controller(async |tested| {
         let (scene, life) = (confined::scene().await, life_of(tested));
-        // It takes connections and says nothing, which is worse than to refuse them.
+        // Accepts connections without an answer, which is worse than a refusal.
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", silent.local_addr().unwrap());
         let controller = confined::start_controller(tested, &scene, &["--otlp-endpoint", &endpoint]).await;
@@ -78,7 +78,7 @@ async fn a_receiver_that_does_not_answer_delays_and_breaks_nothing() {
     .await;
 }
 
-/// Passes on what arrives.
+/// Forwards received spans to the test.
 struct Receiver(UnboundedSender<ResourceSpans>);
 
 #[tonic::async_trait]
@@ -88,7 +88,7 @@ impl TraceService for Receiver {
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
         for spans in request.into_inner().resource_spans {
-            // A test that has seen enough has gone.
+            // The test may have ended.
             let _ = self.0.send(spans);
         }
         Ok(Response::new(ExportTraceServiceResponse::default()))

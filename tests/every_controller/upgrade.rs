@@ -1,5 +1,5 @@
-//! An upgrade of a controller, and its rollback, restart no pod: today's release takes over what released ones made
-//! (`tests/fixtures/released`), and what a later release made that it cannot know.
+//! Upgrades and rollbacks of a controller restart no pods: the present release adopts the children of earlier releases
+//! (`tests/fixtures/released`) and of a hypothetical later release.
 
 use std::{
     collections::BTreeSet,
@@ -60,12 +60,12 @@ async fn restarts_no_pod_of(release: &Path, released: &Controller) {
     assert_eq!(templates(&scene, &life).await, before);
     assert_eq!(uids(&self::pods(&scene).await), uids(&pods));
 
-    // Drift is repaired to what was kept, not to what today's release would render.
+    // Drift is repaired to the pinned template, not to the one that the present release renders.
     let object = &objects[0];
     life.edit_child(&scene, object).await;
     assert_eq!(templates(&scene, &life).await, before);
 
-    // A change of what is no part of a pod keeps the template, too.
+    // A change that does not affect pods keeps the template.
     life.change(&scene, object, &life.scaled).await;
     life.until_done(&scene, object).await;
     assert_eq!(templates(&scene, &life).await, before);
@@ -161,7 +161,7 @@ async fn todays_controller_restarts_no_pod_that_a_later_release_made() {
     .await;
 }
 
-/// The folders with what releases of this controller made; none, as long as it was not released.
+/// The fixture folders of this controller's releases; empty before its first release.
 fn releases_of(controller: &Controller) -> Vec<PathBuf> {
     let versions = fs::read_dir(workspace().join(RELEASED)).unwrap().map(|version| version.unwrap());
     let versions = versions.filter(|version| version.file_name() != "given");
@@ -173,8 +173,8 @@ fn releases_of(controller: &Controller) -> Vec<PathBuf> {
     releases
 }
 
-/// Creates what the release made, with owner references to the objects of this cluster; returns the names of the objects
-/// that own it all.
+/// Creates the fixtures of a release, with owner references to objects of this cluster; returns the names of the root
+/// objects.
 async fn recreate_all(scene: &Scene<'_>, life: &Life, release: &Path) -> Vec<String> {
     let kind = life.kind.resource().kind;
     let given = yaml_files(&workspace().join(RELEASED).join("given").join(life.controller)).unwrap();
@@ -218,7 +218,7 @@ async fn recreate(scene: &Scene<'_>, life: &Life, object: &mut Value) -> String 
         spec.remove("clusterIP");
         spec.remove("clusterIPs");
     }
-    // The release owns every field of its children, so that a later one takes back what it sets no more.
+    // The fixtures are applied with the release's field manager, so that the present release can remove obsolete fields.
     let manager = format!("--field-manager={}", life.controller);
     let apply = ["apply", "--server-side", &manager, "--output=json", "--filename=-"];
     let applied = scene.kubectl_with_input(&apply, &object.to_string());
@@ -237,14 +237,14 @@ async fn recreate(scene: &Scene<'_>, life: &Life, object: &mut Value) -> String 
     created.metadata.uid.unwrap()
 }
 
-/// The condition of a template that today's release would render differently: its status and reason.
+/// Status and reason of the condition TemplateOutdated.
 fn outdated(object: &DynamicObject) -> Option<(&str, &str)> {
     let conditions = object.data["status"]["conditions"].as_array()?;
     let outdated = conditions.iter().find(|condition| condition["type"] == conditions::TEMPLATE_OUTDATED)?;
     Some((outdated["status"].as_str()?, outdated["reason"].as_str()?))
 }
 
-/// The children of the kind that has the pod template.
+/// The children with the pod template.
 fn children(scene: &Scene<'_>, life: &Life) -> Api<DynamicObject> {
     Api::namespaced_with(scene.client(), scene.namespace(), &life.child.resource)
 }

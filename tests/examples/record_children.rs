@@ -1,5 +1,5 @@
-//! Records what a released controller made of its objects, as fixtures of the tests of upgrades: how and when is in
-//! `tests/fixtures/released/README.md`. It asserts nothing.
+//! Records the children that a released controller has created, as fixtures of the upgrade tests; see
+//! `tests/fixtures/released/README.md`.
 
 use std::{
     fs,
@@ -51,7 +51,7 @@ async fn main() {
     }
 }
 
-/// Writes the object and everything that it owns, in the order in which they can be created.
+/// Writes the object and all its dependents, in the order of creation.
 async fn record(scene: &Scene<'_>, life: &Life, root: &str, path: &Path) {
     let mut recorded: Vec<DynamicObject> = Vec::new();
     for kind in [

@@ -1,10 +1,10 @@
-//! Models that are there already: a folder of this machine behind a claim that every node may mount.
+//! Models in claims: a folder of this machine as a volume that every node can mount.
 
 use std::{fs, path::PathBuf};
 
 use tests::Scene;
 
-/// Makes a claim with a small model in it, and returns the model's source. The folder goes with the cluster.
+/// Creates a claim with a small model and returns the model's source. The folder is deleted with the cluster.
 pub(crate) async fn model_in_a_claim(scene: &Scene<'_>) -> String {
     let folder = folder(scene);
     fs::create_dir_all(&folder).expect("a folder for the model");
@@ -18,7 +18,7 @@ pub(crate) fn folder(scene: &Scene<'_>) -> PathBuf {
     scene.folder().root().join("models").join(scene.namespace())
 }
 
-/// A claim `models` that is the folder.
+/// Creates the claim `models` with the folder as its volume.
 pub(crate) async fn claim(scene: &Scene<'_>, folder: &std::path::Path) {
     let (namespace, path) = (scene.namespace(), folder.display());
     let yaml = format!(

@@ -1,4 +1,4 @@
-//! The real nodes themselves: what other tests rely on, and that nothing of them is left.
+//! The real nodes: features that other tests rely on, and cleanup.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,7 +37,7 @@ async fn a_service_reaches_pods_on_every_node_by_name() {
 }
 
 #[tokio::test]
-async fn a_pod_has_logs_and_can_be_entered() {
+async fn logs_and_exec_work() {
     let scene = real().await;
     create(&scene, &pod("web", json!({ "containers": [engine("web", 8000)] }))).await;
     until_ready(&scene, "web").await;
@@ -108,7 +108,7 @@ async fn a_node_offers_gpus() {
     }
 }
 
-/// What the machine's own network, mounts and control groups know of a cluster.
+/// Traces of a cluster in the machine's network, mounts and control groups.
 fn traces(root: &Path) -> Vec<String> {
     let ip = |what: &str| {
         let output = Command::new("ip").args(["-oneline", what]).output().expect("ip starts");
@@ -122,7 +122,7 @@ fn traces(root: &Path) -> Vec<String> {
     all.lines().filter(|line| marks.iter().any(|mark| line.contains(mark))).map(str::to_owned).collect()
 }
 
-/// The control groups of a cluster, one for each hierarchy.
+/// The control groups of a cluster, one per hierarchy.
 fn control_groups(cluster: &str) -> Vec<PathBuf> {
     let prefix = format!("{cluster}-");
     let machine = Path::new("/sys/fs/cgroup");
@@ -135,7 +135,7 @@ fn control_groups(cluster: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Everything that runs in these groups.
+/// All processes in these groups.
 fn processes(groups: &[PathBuf]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for group in groups {
@@ -148,17 +148,17 @@ fn processes(groups: &[PathBuf]) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn a_cluster_that_was_killed_leaves_nothing_in_the_way_of_the_next() {
+async fn a_killed_cluster_does_not_affect_the_next_one() {
     let spec = real_spec(2);
     let cluster = start(spec.clone()).await;
     let (name, root) = (spec.name.clone(), cluster.folder().root().to_owned());
     let scene = Scene::new(&cluster).await;
-    // The images are not in this cluster: the pod has its network and volumes all the same.
+    // The images are not in this cluster, but the pod gets its network and volumes.
     create(&scene, &pod("web", json!({ "containers": [engine("web", 8000)] }))).await;
     let has_place = |pod: &Pod| container_status(pod, "web").is_some();
     wait_for(&scene.api::<Pod>(), "web", "on a node", within(), has_place).await;
-    assert_eq!(traces(&root), Vec::<String>::new(), "the machine is not to see a running cluster");
-    // init, containerd, kubelet, kube-proxy, of two nodes.
+    assert_eq!(traces(&root), Vec::<String>::new(), "a running cluster is isolated from the machine");
+    // init, containerd, kubelet and kube-proxy on two nodes.
     let running = processes(&control_groups(&name));
     assert!(running.len() >= 8, "{running:?}");
 
@@ -167,7 +167,7 @@ async fn a_cluster_that_was_killed_leaves_nothing_in_the_way_of_the_next() {
     let pid = supervisor.and_then(|part| part.pid).expect("a supervisor").to_string();
     assert!(Command::new("kill").args(["-KILL", &pid]).status().expect("kill starts").success());
     drop(scene);
-    // It waits for the end of the supervisor, and for nothing else.
+    // It waits only for the end of the supervisor.
     drop(cluster);
     let next = start(spec).await;
     assert_eq!(traces(&root), Vec::<String>::new());
@@ -177,7 +177,7 @@ async fn a_cluster_that_was_killed_leaves_nothing_in_the_way_of_the_next() {
 }
 
 #[tokio::test]
-async fn a_killed_node_comes_back_and_its_pods_run_again() {
+async fn a_restarted_node_runs_its_pods_again() {
     let cluster = tests::start_real(real_spec(1)).await;
     let scene = Scene::new(&cluster).await;
     let mut web = pod("web", json!({ "containers": [engine("web", 8000)] }));

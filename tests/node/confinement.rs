@@ -1,4 +1,4 @@
-//! What the pods of an AIInference may do, and how they go.
+//! Rights of the pods of an AIInference, and their termination.
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kube::api::{DeleteParams, PostParams};
@@ -12,11 +12,11 @@ use tests::{
 use crate::{
     claims::model_in_a_claim,
     pods::{self, container, pod},
-    store::{Model, Store, asked, on_real_nodes, pod_of, pods_of, wishes, with},
+    store::{Model, Store, asked, on_real_nodes, pod_of, pods_of, settings, with},
 };
 
 #[tokio::test]
-async fn pods_run_where_restricted_is_enforced_and_hold_no_token() {
+async fn pods_pass_pod_security_restricted_and_have_no_token() {
     let scene = real().await;
     let free = pod("free", json!({ "hostNetwork": true, "containers": [container("free", &[], json!({}))] }));
     let refused = scene.api::<Pod>().create(&PostParams::default(), &free).await.unwrap_err();
@@ -30,7 +30,7 @@ async fn pods_run_where_restricted_is_enforced_and_hold_no_token() {
     create(&scene, "account", with(claim, json!({ "serviceAccountName": "default" }))).await;
     for name in ["store", "claim", "account"] {
         until_ready(&scene, name).await;
-        // As it was admitted: by then a token would have been added.
+        // The admitted pod, to which a token would have been added.
         let spec = pod_of(&scene, name).await.spec.expect("a spec");
         let volumes = spec.volumes.unwrap_or_default();
         let projected: Vec<&str> =
@@ -47,11 +47,11 @@ fn mount_paths(container: &Container) -> impl Iterator<Item = &str> {
     container.volume_mounts.iter().flatten().map(|mount| mount.mount_path.as_str())
 }
 
-/// Requests take longer than the pod waits before SIGTERM, so some are in flight when it comes.
+/// Requests take longer than the preStop wait, so some are in flight at SIGTERM.
 #[tokio::test]
-async fn a_pod_that_is_deleted_answers_what_it_was_asked() {
+async fn a_deleted_pod_completes_its_requests() {
     let scene = real().await;
-    let engine = wishes([("ENGINE_ANSWER_MILLISECONDS", "14000")]);
+    let engine = settings([("ENGINE_ANSWER_MILLISECONDS", "14000")]);
     let spec = with(on_real_nodes(&model_in_a_claim(&scene).await), engine);
     create(&scene, "chat", with(spec, json!({ "replicas": 2 }))).await;
     let url = until_ready(&scene, "chat").await.status.and_then(|status| status.url).expect("a URL");
@@ -72,9 +72,9 @@ async fn a_pod_that_is_deleted_answers_what_it_was_asked() {
     let load =
         pod("load", json!({ "restartPolicy": "Never", "containers": [container("load", &args, json!({}))] }));
     pods::create(&scene, &load).await;
-    let leaving = pods_of(&scene, "chat").await.remove(0);
-    until_busy(&scene, &leaving).await;
-    let name = leaving.metadata.name.as_deref().expect("a name");
+    let deleted_pod = pods_of(&scene, "chat").await.remove(0);
+    until_busy(&scene, &deleted_pod).await;
+    let name = deleted_pod.metadata.name.as_deref().expect("a name");
     scene.api::<Pod>().delete(name, &DeleteParams::default()).await.expect("it is deleted");
 
     let report = pods::report_within(&scene, "load", within() * 2).await;
@@ -83,10 +83,10 @@ async fn a_pod_that_is_deleted_answers_what_it_was_asked() {
     wait_until_gone(&scene.api::<Pod>(), name, within()).await;
 }
 
-/// More than the one by which the load finds out that it may begin.
+/// More than the single request by which the load checks that the engine is ready.
 const IN_FLIGHT: f64 = 5.0;
 
-/// Waits until requests are in flight; an engine's gauge can only be asked for.
+/// Polls the engine's metrics until requests are in flight.
 async fn until_busy(scene: &Scene<'_>, pod: &Pod) {
     ask_until("requests in flight", within(), async || {
         let metrics = asked(scene, pod, "metrics");

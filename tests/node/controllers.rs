@@ -1,4 +1,4 @@
-//! The controllers as they are deployed: two Pods, of which one leads. What they serve outlives each of them.
+//! Deployed controllers: two Pods with leader election. Restarts and upgrades do not affect the served models.
 
 use std::{fs, path::Path, process::Command};
 
@@ -25,7 +25,7 @@ const NAMESPACE: &str = "ai-system";
 const CONTROLLER: &str = "inference-controller";
 
 #[tokio::test]
-async fn a_killed_leader_is_followed_and_an_upgrade_touches_nothing_that_runs() {
+async fn a_killed_leader_is_replaced_and_an_upgrade_restarts_no_pods() {
     let cluster = start_real(real_spec(1)).await;
     let scene = Scene::restricted(&cluster).await;
     for name in ["chat", "vision"] {
@@ -49,12 +49,12 @@ async fn a_killed_leader_is_followed_and_an_upgrade_touches_nothing_that_runs() 
         container_status(pod, "controller").is_some_and(|status| status.restart_count == 1 && status.ready)
     })
     .await;
-    // A process has an identity of its own, also in the same pod.
+    // Each process has its own identity, also in the same pod.
     until_led(&scene, |leader| leader != killed).await;
 
     upgrade(&scene).await;
-    assert_eq!(Running::now(&scene).await, before, "a restart without a reason");
-    // The new one works, and has not merely done nothing so far: neither has it to the other one.
+    assert_eq!(Running::now(&scene).await, before, "pods or children were changed");
+    // The new leader works: it scales one model and leaves the other unchanged.
     change(&scene, "chat", json!({ "replicas": 2 })).await;
     let scaled = until_ready(&scene, "chat").await;
     assert_eq!(scaled.status.unwrap().ready_replicas, 2);
@@ -63,12 +63,12 @@ async fn a_killed_leader_is_followed_and_an_upgrade_touches_nothing_that_runs() 
     assert!(before.of("chat").pods.iter().all(|pod| after.pods.contains(pod)), "{before:?} {after:?}");
 }
 
-/// What an upgrade of a controller must leave as it is.
+/// The pods and children that an upgrade must not change.
 #[derive(Debug, PartialEq)]
 struct Running {
     /// Name, uid and restarts.
     pods: Vec<(String, String, i32)>,
-    /// Name and generation of each child that has one.
+    /// Name and generation of each child with a generation.
     generations: Vec<(String, i64)>,
 }
 
@@ -102,7 +102,7 @@ impl Running {
         Self { pods, generations }
     }
 
-    /// What belongs to one of them.
+    /// The part of one model.
     fn of(&self, name: &str) -> Self {
         let pods = self.pods.iter().filter(|(pod, ..)| pod.starts_with(name)).cloned().collect();
         let generations =
@@ -111,7 +111,7 @@ impl Running {
     }
 }
 
-/// Gives the same program another name, as a new version has, and waits until both replicas run it.
+/// Deploys the same program with another image name, and waits until both replicas run it.
 async fn upgrade(scene: &Scene<'_>) {
     let image = format!("{REGISTRY}/{CONTROLLER}:next");
     scene.load_image(&tests::layout(&format!("{REGISTRY}/{CONTROLLER}:dev")), &image).unwrap();
@@ -145,7 +145,7 @@ async fn upgrade(scene: &Scene<'_>) {
     until_led(scene, |leader| new.iter().any(|pod| pod_of(leader) == pod)).await;
 }
 
-/// Ends the process in a pod as a crash of its node would, with no time to say goodbye.
+/// Kills the process in a pod with SIGKILL.
 fn kill(pod: &str) {
     let variable = format!("POD_NAME={pod}");
     let is_it = |process: &Path| {
@@ -159,7 +159,7 @@ fn kill(pod: &str) {
     assert!(Command::new("kill").arg("-KILL").arg(pid).status().expect("kill starts").success());
 }
 
-/// Waits until an accepted holder has the Lease, and returns its identity.
+/// Waits until a holder that fulfils the condition has the Lease, and returns its identity.
 async fn until_led(scene: &Scene<'_>, will_do: impl Fn(&str) -> bool) -> String {
     let leases: Api<Lease> = Api::namespaced(scene.client(), NAMESPACE);
     let lease =

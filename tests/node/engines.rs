@@ -1,5 +1,5 @@
-//! What no setting of an engine prevents: interfaces that every pod reaches, signals that are lost while it loads, and
-//! workers that outlive it.
+//! Behaviour of engines that the controller must compensate: open interfaces, signals ignored while loading, and remaining
+//! worker processes.
 
 use std::{
     fs,
@@ -20,10 +20,10 @@ use tests::{
 use crate::{
     claims,
     pods::container_status,
-    store::{Model, on_real_nodes, pod_of, wishes, with},
+    store::{Model, on_real_nodes, pod_of, settings, with},
 };
 
-/// Paths of the interfaces that load code, read memory, or change what is logged.
+/// Paths of interfaces that load code, read memory or change the logging.
 const CLOSED: [(Method, &str); 6] = [
     (Method::POST, "v2/repository/index"),
     (Method::GET, "v2/systemsharedmemory/status"),
@@ -40,7 +40,7 @@ const OPEN: [(Method, &str); 4] = [
 ];
 
 #[tokio::test]
-async fn triton_is_open_for_inference_and_closed_for_everything_that_changes_it() {
+async fn triton_restricts_all_interfaces_except_inference() {
     let scene = real().await;
     models_in_a_claim(&scene).await;
     create(&scene, "vision", triton()).await;
@@ -59,7 +59,7 @@ async fn triton_is_open_for_inference_and_closed_for_everything_that_changes_it(
     }
 }
 
-/// What the server answers to a request with a key in the header, or with none.
+/// The status code of a request, with or without a key.
 async fn status_of(
     scene: &Scene<'_>,
     pod: &Pod,
@@ -80,22 +80,21 @@ fn key_of(pod: &Pod) -> String {
     let args = engine.and_then(|engine| engine.args.as_deref()).unwrap_or_default();
     let restricted = args.iter().find(|arg| arg.starts_with("--http-restricted-api=")).expect("restrictions");
     let (_, key) = restricted.rsplit_once("x-closed=").expect("a key");
-    assert!(key.len() >= 32, "it must not be guessed: {key}");
+    assert!(key.len() >= 32, "the key is too short: {key}");
     key.to_owned()
 }
 
-/// What a kubelet needs to stop a pod whose engine does not drain, on a loaded machine. An engine that loses SIGTERM, and is
-/// not ended in another way, keeps its pod for the whole grace period.
+/// Time to stop a pod whose engine does not drain, on a loaded machine; much less than the grace period.
 const GONE_WITHIN: Duration = Duration::from_secs(20);
-/// Of pods that serve: wait, drain, margin.
+/// terminationGracePeriodSeconds: preStop wait, drain and margin.
 const GRACE_SECONDS: i64 = 80;
 
 #[tokio::test]
-async fn a_pod_that_is_deleted_while_its_engine_loads_is_gone_soon() {
+async fn a_pod_that_is_deleted_while_loading_ends_soon() {
     let scene = real().await;
     models_in_a_claim(&scene).await;
     for (name, spec) in [("chat", vllm()), ("vision", triton())] {
-        create(&scene, name, with(spec, wishes([LOADS_LONG, HAS_A_WORKER]))).await;
+        create(&scene, name, with(spec, settings([LOADS_LONG, HAS_A_WORKER]))).await;
     }
     futures::future::join_all(["chat", "vision"].map(async |name| {
         let pod = loading(&scene, name, None).await;
@@ -110,13 +109,13 @@ async fn a_pod_that_is_deleted_while_its_engine_loads_is_gone_soon() {
 }
 
 #[tokio::test]
-async fn an_object_that_is_deleted_while_its_engines_load_gives_its_gpus_back_soon() {
+async fn an_object_that_is_deleted_while_loading_releases_its_gpus_soon() {
     let scene = real().await;
     models_in_a_claim(&scene).await;
-    create(&scene, "chat", with(vllm(), wishes([LOADS_LONG]))).await;
+    create(&scene, "chat", with(vllm(), settings([LOADS_LONG]))).await;
     let pod = loading(&scene, "chat", None).await;
     scene.api::<AIInference>().delete("chat", &DeleteParams::default()).await.expect("it is deleted");
-    // A garbage collector learns new kinds every 30 s.
+    // The garbage collector discovers new kinds every 30 s.
     wait_for(&scene.api::<Pod>(), &pod, "being deleted", within(), |pod: &Pod| {
         pod.metadata.deletion_timestamp.is_some()
     })
@@ -125,28 +124,27 @@ async fn an_object_that_is_deleted_while_its_engines_load_gives_its_gpus_back_so
 }
 
 #[tokio::test]
-async fn a_change_that_is_taken_back_while_it_loads_gives_its_gpus_back_soon() {
+async fn a_change_that_is_reverted_while_loading_releases_its_gpus_soon() {
     let scene = real().await;
     models_in_a_claim(&scene).await;
-    create(&scene, "chat", with(vllm(), wishes([LOADS_AT_ONCE]))).await;
+    create(&scene, "chat", with(vllm(), settings([LOADS_AT_ONCE]))).await;
     until_ready(&scene, "chat").await;
     let serving = pod_of(&scene, "chat").await;
-    change(&scene, "chat", wishes([LOADS_LONG])).await;
+    change(&scene, "chat", settings([LOADS_LONG])).await;
     let pod = loading(&scene, "chat", serving.metadata.name.as_deref()).await;
-    change(&scene, "chat", wishes([LOADS_AT_ONCE])).await;
+    change(&scene, "chat", settings([LOADS_AT_ONCE])).await;
     gone_soon(&scene, &pod).await;
     until_ready(&scene, "chat").await;
     assert_eq!(pod_of(&scene, "chat").await.metadata.uid, serving.metadata.uid);
 }
 
-/// The processes of a pod share their identifiers, so it is the container runtime that ends those of a container whose
-/// first process has ended.
+/// With a shared process namespace, the container runtime ends the remaining processes of a container.
 #[tokio::test]
 async fn a_worker_does_not_outlive_an_engine_that_crashes() {
     let scene = real().await;
     models_in_a_claim(&scene).await;
-    let wishes = wishes([HAS_A_WORKER, ("ENGINE_FAULT", "crash-after:5")]);
-    create(&scene, "chat", with(vllm(), wishes)).await;
+    let settings = settings([HAS_A_WORKER, ("ENGINE_FAULT", "crash-after:5")]);
+    create(&scene, "chat", with(vllm(), settings)).await;
     let pod = loading(&scene, "chat", None).await;
     workers_of(&pod, 1).await;
     wait_for(&scene.api::<Pod>(), &pod, "started again", within(), |pod: &Pod| {
@@ -154,7 +152,7 @@ async fn a_worker_does_not_outlive_an_engine_that_crashes() {
             .is_some_and(|engine| engine.restart_count > 0 && engine.state.as_ref().is_some_and(is_running))
     })
     .await;
-    // Of the second engine. A worker of the first one would be there for as long as the pod.
+    // The worker of the second engine. A remaining worker of the first one would run as long as the pod.
     workers_of(&pod, 1).await;
     workers_of(&pod, 0).await;
 }
@@ -163,7 +161,7 @@ const LOADS_LONG: (&str, &str) = ("ENGINE_LOAD_SECONDS", "300");
 const LOADS_AT_ONCE: (&str, &str) = ("ENGINE_LOAD_SECONDS", "0");
 const HAS_A_WORKER: (&str, &str) = ("ENGINE_WORKER", "true");
 
-/// Waits until so many workers of a pod run on this machine, on whose nodes all pods are.
+/// Waits until `count` workers of a pod run on this machine.
 async fn workers_of(pod: &str, count: usize) -> usize {
     ask_until("workers of the engine", within(), async || match workers_now(pod) {
         found if found == count => Ok(found),
@@ -185,7 +183,7 @@ async fn gone_soon(scene: &Scene<'_>, pod: &str) {
     println!("{pod} was gone after {:.1} s", began.elapsed().as_secs_f64());
 }
 
-/// The name of a pod, other than this one, as soon as its engine runs.
+/// The name of a pod other than `other_than`, as soon as its engine runs.
 async fn loading(scene: &Scene<'_>, model: &str, other_than: Option<&str>) -> String {
     let runs = |pod: &Pod| {
         container_status(pod, "engine").and_then(|engine| engine.state.as_ref()).is_some_and(is_running)

@@ -1,4 +1,4 @@
-//! A node that dies under a server, really: its pods come up elsewhere, and only then get requests.
+//! Failures of real nodes: pods are replaced on other nodes, and get requests only when they are ready.
 
 use std::time::{Duration, Instant};
 
@@ -18,41 +18,41 @@ use tests::{
 
 use crate::{claims::model_in_a_claim, store::asked};
 
-/// After which the pods of a silent node are replaced.
+/// `spec.nodeFailureSeconds`.
 const NODE_FAILURE_SECONDS: u64 = 3;
-/// What the replacement needs before it answers.
+/// Load time of the replacement.
 const LOAD_SECONDS: u64 = 4;
 
 #[tokio::test]
-async fn a_killed_node_loses_its_pods_to_another_one() {
+async fn pods_of_a_killed_node_are_replaced_on_another_one() {
     let cluster = cluster().await;
     let scene = Scene::restricted(&cluster).await;
     let (pod, node) = serving(&scene).await;
     let replaced = replaced_after(&scene, &pod, &node, cluster.stop_component(&node)).await;
     println!("killed: {replaced:?}");
-    // It comes back as a machine does that was switched off: with nothing running, and nothing to keep.
+    // The node restarts without running containers.
     cluster.start_component(&node).await.unwrap();
     wait_until_gone(&scene.api::<Pod>(), &pod, within()).await;
     assert_eq!(live_pods(&scene).await.len(), 1);
 }
 
 #[tokio::test]
-async fn a_node_that_is_cut_off_loses_its_pods_to_another_one() {
+async fn pods_of_a_disconnected_node_are_replaced_on_another_one() {
     let cluster = cluster().await;
     let scene = Scene::restricted(&cluster).await;
     let (pod, node) = serving(&scene).await;
     let replaced = replaced_after(&scene, &pod, &node, cluster.cut_off(&node)).await;
     println!("cut off: {replaced:?}");
-    // What ran on alone is ended as soon as it hears that it is to go.
+    // The old pod ends after the node is connected again.
     cluster.reconnect(&node).await.unwrap();
     wait_for(&scene.cluster_api::<Node>(), &node, "back", within(), nodes::is_ready).await;
     wait_until_gone(&scene.api::<Pod>(), &pod, within() * 2).await;
     assert_eq!(live_pods(&scene).await.len(), 1);
 }
 
-/// A node without containerd: its kubelet reports so, and its engines serve on.
+/// A node without containerd: the kubelet reports NotReady, and the engines still serve.
 #[tokio::test]
-async fn a_pod_that_serves_stays_on_a_node_whose_kubelet_reports_not_ready() {
+async fn a_ready_pod_on_a_not_ready_node_is_not_replaced() {
     let cluster = cluster().await;
     let scene = Scene::restricted(&cluster).await;
     let (pod, node) = serving(&scene).await;
@@ -70,9 +70,13 @@ async fn a_pod_that_serves_stays_on_a_node_whose_kubelet_reports_not_ready() {
     tokio::select! {
         biased;
         replaced = is_replaced => panic!("a pod that serves was replaced: {replaced}"),
-        () = until_renewed(&scene, CONTROLLER, RENEWALS_OF_PATIENCE) => {}
+        () = until_renewed(&scene, CONTROLLER, RENEWALS) => {}
     }
-    assert_eq!(ready_condition(&nodes.get(&node).await.unwrap()), Some("False"), "it was so all the time");
+    assert_eq!(
+        ready_condition(&nodes.get(&node).await.unwrap()),
+        Some("False"),
+        "the node was NotReady all the time"
+    );
     let live = live_pods(&scene).await;
     assert_eq!(live.iter().map(name_of).collect::<Vec<_>>(), [pod.as_str()]);
     assert!(asked(&scene, &live[0], "v1/models").contains("chat"));
@@ -86,20 +90,20 @@ async fn a_pod_that_serves_stays_on_a_node_whose_kubelet_reports_not_ready() {
     assert_eq!(scene.api::<Pod>().get(&pod).await.unwrap().metadata.uid, before);
 }
 
-/// Two seconds each: five times as long as the pods of a node that does not answer may stay.
-const RENEWALS_OF_PATIENCE: usize = 8;
+/// Renewals of two seconds: five times nodeFailureSeconds.
+const RENEWALS: usize = 8;
 
 fn ready_condition(node: &Node) -> Option<&str> {
     let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.find(|condition| condition.type_ == "Ready").map(|condition| condition.status.as_str())
 }
 
-/// Three real nodes beside three simulated ones: enough that one dead node is not taken for a dead cluster.
+/// Three real and three simulated nodes, so that one lost node does not exceed the limit of lost nodes.
 async fn cluster() -> Cluster {
     start_real(real_spec(3).with_clock(NodeClock::SHORT)).await
 }
 
-/// A server of one replica; its pod and its node.
+/// A model with one replica; its pod and its node.
 async fn serving(scene: &Scene<'_>) -> (String, String) {
     let spec = json!({
         "modelSource": model_in_a_claim(scene).await,
@@ -115,7 +119,7 @@ async fn serving(scene: &Scene<'_>) -> (String, String) {
     (name_of(pod), node_of(pod).expect("a ready pod has a node"))
 }
 
-/// How long after its death a node's pod was replaced.
+/// Times of the replacement, relative to the failure of the node.
 #[derive(Debug)]
 #[expect(dead_code, reason = "printed")]
 struct Replaced {
@@ -124,7 +128,7 @@ struct Replaced {
     answers_again: Duration,
 }
 
-/// Loses the node and watches what follows.
+/// Makes the node fail and observes the replacement.
 async fn replaced_after(
     scene: &Scene<'_>,
     pod: &str,
@@ -158,10 +162,10 @@ async fn replaced_after(
     let answering =
         tokio::time::timeout(within(), follow(&slices, of_service, serves)).await.expect("it serves again");
     let again = began.elapsed();
-    assert_eq!(answering, replacement, "nothing else may get requests");
+    assert_eq!(answering, replacement, "only the replacement may get requests");
     let taken_over = scene.api::<Pod>().get(&replacement).await.unwrap();
     assert_ne!(node_of(&taken_over).as_deref(), Some(node));
-    assert!(again >= created + Duration::from_secs(LOAD_SECONDS), "it got requests before it had loaded");
+    assert!(again >= created + Duration::from_secs(LOAD_SECONDS), "it got requests before it was ready");
 
     let model = until_ready(scene, "chat").await;
     let migrations = model.status.unwrap().migrations;

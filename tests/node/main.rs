@@ -1,4 +1,4 @@
-//! On real nodes: kubelets and containers, real bytes, real probes, real signals. Linux, as root.
+//! Tests on real nodes, with kubelets, containers, probes and signals. They need Linux and root.
 
 mod claims;
 mod cluster;

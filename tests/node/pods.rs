@@ -1,4 +1,4 @@
-//! Pods of the tests' own: engines, and what sends requests to them.
+//! Pods of the tests: engines and load generators.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use kube::api::PostParams;
 use serde_json::{Value, json};
 use tests::{ENGINE_IMAGE, Scene, wait_for, within};
 
-/// A pod that `restricted` admits, on a real node.
+/// A pod on a real node that passes Pod Security `restricted`.
 pub(crate) fn pod(name: &str, spec: Value) -> Pod {
     let mut object = json!({
         "apiVersion": "v1",
@@ -25,7 +25,7 @@ pub(crate) fn pod(name: &str, spec: Value) -> Pod {
     serde_json::from_value(object).expect("a pod")
 }
 
-/// A container of the test engine that loads nothing.
+/// A container with the image of the test engine.
 pub(crate) fn container(name: &str, args: &[&str], more: Value) -> Value {
     let mut container = json!({
         "name": name,
@@ -43,9 +43,9 @@ pub(crate) fn container(name: &str, args: &[&str], more: Value) -> Value {
     container
 }
 
-/// An engine that serves at once.
+/// An engine that is ready at once.
 pub(crate) fn engine(name: &str, port: u16) -> Value {
-    // Called as TGI: as vLLM it would ask for a configuration.
+    // With TGI's command line, because vLLM's needs a model configuration.
     let args = ["--model-id=/etc".to_owned(), format!("--port={port}")];
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     container(
@@ -55,7 +55,7 @@ pub(crate) fn engine(name: &str, port: u16) -> Value {
     )
 }
 
-/// Requests to an address, and what came of them.
+/// A load generator for a URL, which prints a report.
 pub(crate) fn load(url: &str) -> Value {
     container(
         "load",
@@ -80,7 +80,7 @@ pub(crate) fn container_status<'a>(pod: &'a Pod, name: &str) -> Option<&'a Conta
     pod.status.as_ref()?.container_statuses.as_ref()?.iter().find(|status| status.name == name)
 }
 
-/// What a pod that sends requests printed at its end.
+/// The report of a load generator.
 pub(crate) async fn report(scene: &Scene<'_>, name: &str) -> Value {
     report_within(scene, name, within()).await
 }

@@ -1,4 +1,4 @@
-//! A new version under load: requests through the Service, at fixed times, whatever became of earlier ones.
+//! Rollouts under load: requests through the Service at a constant rate.
 
 use api::reasons;
 use k8s_openapi::api::core::v1::Pod;
@@ -15,23 +15,23 @@ use crate::{
     store::pod_of,
 };
 
-/// Requests of each of the two loads.
+/// Requests per second of each of the two load generators.
 const RATE: u64 = 50;
 const SECONDS: u64 = 60;
-/// As many connections as are kept when answers take a while.
+/// The maximum number of kept connections.
 const MOST_RECONNECTED: u64 = 30;
-/// What a replica may refuse on kept connections: between SIGTERM and the end of its last answer, 20 ms, vLLM answers
-/// new requests with 500. A client that keeps connections has to try again.
+/// Failed requests per replica on kept connections: between SIGTERM and the end of its last response, about 20 ms, vLLM
+/// answers new requests with 500, and clients with kept connections must retry.
 const MOST_REFUSED_OF_A_REPLICA: u64 = 5;
 
 #[tokio::test]
-async fn surge_loses_only_what_kept_connections_send_to_an_engine_that_drains() {
+async fn surge_fails_only_requests_on_kept_connections_to_a_draining_engine() {
     let scene = real().await;
     rolled_out_under_load(&scene, 1, "Surge").await;
 }
 
 #[tokio::test]
-async fn replacing_two_replicas_loses_only_what_kept_connections_send_to_an_engine_that_drains() {
+async fn replace_of_two_replicas_fails_only_requests_on_kept_connections_to_a_draining_engine() {
     let scene = real().await;
     rolled_out_under_load(&scene, 2, "Replace").await;
 }
@@ -50,12 +50,12 @@ async fn a_revision_that_never_works_gets_no_request() {
             "{report}"
         );
     }
-    // Taken back, it is as if nothing had been.
+    // After the revert the first revision is ready again.
     change(&scene, "chat", serde_json::to_value(&model.spec).expect("the spec as it was")).await;
     until_ready(&scene, "chat").await;
 }
 
-/// The load goes on for longer than a new pod is waited for at all.
+/// The load lasts longer than the surge timeout.
 #[tokio::test]
 async fn an_image_that_cannot_be_pulled_costs_the_only_replica_no_request() {
     let scene = real().await;
@@ -86,9 +86,9 @@ async fn rolled_out_under_load(scene: &Scene<'_>, replicas: u64, rollout: &str) 
         assert!(refused <= most_refused, "{report}");
         let answers = |revision: &str| report["by_revision"][revision].as_u64();
         assert!(answers("1") > Some(0) && answers("2") > Some(0), "both revisions answered: {report}");
-        // What a client that keeps connections has to know: they are closed when the engine ends.
+        // Kept connections are closed when the engine ends.
         assert!(report["reconnected"].as_u64() <= Some(MOST_RECONNECTED), "{report}");
-        // A figure for the reader of the log.
+        // For the log.
         println!("{report}");
     }
 }
@@ -114,11 +114,11 @@ fn engine(revision: u32, fault: &str) -> Value {
     ])
 }
 
-/// Starts one load with a connection for each request and one that keeps them, and returns when both run.
+/// Starts one load generator with a connection per request and one with kept connections, and waits until both run.
 async fn start_loads(scene: &Scene<'_>, seconds: u64) -> [&'static str; 2] {
     let url = format!("http://chat.{}.svc.cluster.local:8000/v1/completions", scene.namespace());
     let (rate, seconds) = (RATE.to_string(), seconds.to_string());
-    // What is looked for is a request that is refused or cut off; a loaded machine may be slow.
+    // Only failed requests matter; the machine may be slow.
     let args = [
         "load",
         "--url",

@@ -1,4 +1,4 @@
-//! Where models come from: the bytes arrive; a fault that keeps them from arriving is reported, and heals.
+//! Model sources: models are copied or mounted unchanged, and faults of the source are reported and recovered from.
 
 use std::{
     fs::{self, Permissions},
@@ -26,7 +26,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn what_the_store_has_is_what_the_engine_reads_and_cannot_change() {
+async fn a_model_of_a_store_is_read_unchanged_and_read_only() {
     let scene = real().await;
     let store = Store::start(&scene).await;
     let model = Model::new([
@@ -49,7 +49,7 @@ async fn what_the_store_has_is_what_the_engine_reads_and_cannot_change() {
 }
 
 #[tokio::test]
-async fn what_a_claim_has_is_what_the_engine_reads_and_cannot_change() {
+async fn a_model_of_a_claim_is_read_unchanged_and_read_only() {
     let scene = real().await;
     let model = Model::new([
         ("config.json", b"{}".into()),
@@ -58,7 +58,7 @@ async fn what_a_claim_has_is_what_the_engine_reads_and_cannot_change() {
     ]);
     let folder = claims::folder(&scene);
     model.write_to(&folder);
-    // As far as the files say, everybody may write there.
+    // The file modes allow everybody to write.
     fs::set_permissions(&folder, Permissions::from_mode(0o777)).expect("a folder for everybody");
     claims::claim(&scene, &folder).await;
     create(&scene, "chat", on_real_nodes("pvc://models")).await;
@@ -74,7 +74,7 @@ async fn what_a_claim_has_is_what_the_engine_reads_and_cannot_change() {
     assert_eq!(read_by(&scene, &pod_of(&scene, "part").await), part);
 }
 
-/// A kubelet makes a folder that is to be mounted and is not there.
+/// A kubelet would create a missing `subPath`.
 #[tokio::test]
 async fn a_folder_that_a_claim_does_not_have_is_reported_and_not_created() {
     let scene = real().await;
@@ -94,7 +94,7 @@ async fn a_folder_that_a_claim_does_not_have_is_reported_and_not_created() {
         .map(|entry| entry.expect("a folder").file_name())
         .collect();
     names.sort();
-    assert_eq!(names, ["llama", "qwen"], "the volume is as it was");
+    assert_eq!(names, ["llama", "qwen"], "the volume is unchanged");
 }
 
 /// Triton is ready with an empty repository.
@@ -112,7 +112,7 @@ async fn a_repository_without_a_model_is_never_ready() {
     });
     let failing = async {
         until_reported(&scene, "vision", reasons::SOURCE_NOT_FOUND, "/models holds no model").await;
-        // The next try of the loader finds nothing either.
+        // The next run of the loader has the same result.
         until_loader_says(&scene, "vision", 1, "holds no model").await;
     };
     tokio::select! {
@@ -134,7 +134,7 @@ async fn wrong_credentials_are_reported_and_corrected_in_the_secret() {
 }
 
 #[tokio::test]
-async fn a_missing_secret_is_named_and_waited_for() {
+async fn a_missing_secret_is_reported_and_waited_for() {
     let scene = real().await;
     let store = Store::start(&scene).await;
     store.put_model("qwen", &Model::small());
@@ -187,7 +187,7 @@ async fn a_corrupt_object_is_reported_and_fetched_again_when_it_has_changed() {
 }
 
 #[tokio::test]
-async fn a_volume_that_is_too_small_is_reported_until_it_is_made_larger() {
+async fn a_volume_that_is_too_small_is_reported_until_its_size_is_raised() {
     let scene = real().await;
     let store = Store::start(&scene).await;
     store.put("qwen/config.json", b"{}");
@@ -216,7 +216,7 @@ async fn an_unreachable_store_is_waited_for_then_reported_and_heals() {
     store.put_model("qwen", &Model::small());
     store.stop().await;
     let mut spec = store.spec("qwen");
-    // Its patience is three quarters of that.
+    // The loader's patience is three quarters of the timeout.
     spec["modelStore"]["timeoutSeconds"] = json!(60);
     create(&scene, "chat", spec).await;
     let report = until_reported(&scene, "chat", reasons::SOURCE_UNREACHABLE, "has not answered for").await;
@@ -237,7 +237,7 @@ async fn a_store_that_comes_back_in_time_costs_no_restart() {
     assert_eq!(loader_status(&pod).map(|loader| loader.restart_count), Some(0));
 }
 
-/// A model in memory is charged to the loader that writes it, and here it is larger than what else the loader may take.
+/// Memory volumes are charged to the loader; this model is larger than the loader's own limit.
 #[tokio::test]
 async fn a_loader_may_take_as_much_memory_as_the_volume_has() {
     let scene = real().await;
@@ -254,21 +254,21 @@ fn in_memory(size: &str) -> Value {
     json!({ "modelVolume": { "medium": "Memory", "size": size } })
 }
 
-/// An AIInference whose model is missing, for a reason that its status reports.
+/// An AIInference whose status reports a missing model.
 struct Report<'a> {
     scene: &'a Scene<'static>,
     name: &'a str,
     pod: Pod,
 }
 
-/// Waits until the status has the reason, and these words in its message.
+/// Waits until the status has the reason, and the message contains `words`.
 async fn until_reported<'a>(
     scene: &'a Scene<'static>,
     name: &'a str,
     reason: &str,
     words: &str,
 ) -> Report<'a> {
-    // A loader whose store does not answer is patient.
+    // A loader with an unreachable store retries for long.
     let model = until_not_ready_within(scene, name, reason, within() * 3 / 2).await;
     assert_eq!(model.status.as_ref().and_then(|status| status.phase), Some(Phase::Failed));
     let loaded = condition(&model, conditions::MODEL_LOADED).expect("a condition");
@@ -278,7 +278,7 @@ async fn until_reported<'a>(
 }
 
 impl Report<'_> {
-    /// Once the cause is gone, the very pod gets ready that was there before.
+    /// Repairs the cause and waits until the same pod is ready.
     async fn heals(self, mend: impl Future<Output = ()>) -> Pod {
         mend.await;
         let model = until_ready(self.scene, self.name).await;
@@ -289,8 +289,7 @@ impl Report<'_> {
         pod
     }
 
-    /// Mended while the loader, started once more, waits for that: the kubelet's waits between restarts would become
-    /// ever longer.
+    /// Repairs the cause while the second run of the loader retries, to avoid the kubelet's back-off.
     async fn heals_within_a_run(self, mend: impl Future<Output = ()>) {
         until_loader_says(self.scene, self.name, 1, "looking again in").await;
         let pod = self.heals(mend).await;
@@ -298,7 +297,7 @@ impl Report<'_> {
     }
 }
 
-/// Reads along with the log of a loader that has been started again so often.
+/// Follows the log of a loader with `restarts` restarts until a line contains `words`.
 async fn until_loader_says(scene: &Scene<'_>, model: &str, restarts: i32, words: &str) {
     let (pods, labels) = (scene.api::<Pod>(), inference::pods_of(model));
     let running = follow(&pods, &labels, |all| {

@@ -1,4 +1,4 @@
-//! Models as tests make them: files in a store that pods reach by S3; and what an engine read of them.
+//! Test models in an S3 store, and what an engine has read of them.
 
 use std::{
     collections::BTreeMap,
@@ -17,21 +17,21 @@ use tests::{ENGINE_IMAGE, PRODUCT, Scene, inference};
 pub(crate) const MIB: usize = 1 << 20;
 pub(crate) const BUCKET: &str = "models";
 const ACCESS_KEY: &str = "AKIATESTACCESSKEY";
-const SECRET_KEY: &str = "test-secret-key-that-nobody-may-see";
-/// Name of the Secret with these two, in the test's namespace.
+const SECRET_KEY: &str = "test-secret-key-that-must-not-be-logged";
+/// Name of the Secret with both keys.
 pub(crate) const SECRET: &str = "store";
 
-/// An S3 server of one test, in the network that real nodes see. It ends with the cluster.
+/// The S3 server of a test, reachable from real nodes. It ends with the cluster.
 pub(crate) struct Store<'a> {
     scene: &'a Scene<'static>,
     name: String,
     port: u16,
-    /// A folder in it is a bucket, a file an object.
+    /// Its folders are buckets, their files objects.
     folder: PathBuf,
 }
 
 impl<'a> Store<'a> {
-    /// With an empty bucket, and a Secret that opens it.
+    /// With an empty bucket and a Secret for it.
     pub(crate) async fn start(scene: &'a Scene<'static>) -> Self {
         let store = Self::prepared(scene).await;
         let program = local_cluster::tools::ensure_services().expect("the S3 server is built");
@@ -76,12 +76,12 @@ impl<'a> Store<'a> {
         fs::create_dir_all(self.folder.join(name)).expect("a folder for a bucket");
     }
 
-    /// A bucket comes with all that is in it.
+    /// Renames a bucket with its objects.
     pub(crate) fn rename_bucket(&self, from: &str, to: &str) {
         fs::rename(self.folder.join(from), self.folder.join(to)).expect("a bucket");
     }
 
-    /// Writes the Secret anew, with the right key or a wrong one.
+    /// Replaces the key in the Secret.
     pub(crate) async fn give_credentials(&self, secret_key: &str) {
         let secret = json!({
             "apiVersion": "v1",
@@ -96,18 +96,18 @@ impl<'a> Store<'a> {
         self.give_credentials(SECRET_KEY).await;
     }
 
-    /// At once and whole, as an S3 server does it.
+    /// Writes an object atomically.
     pub(crate) fn put(&self, path: &str, content: &[u8]) {
         self.put_by(path, |new| fs::write(new, content));
     }
 
-    /// Zeros that take no space on this machine's disk.
+    /// Writes zeros as a sparse file.
     pub(crate) fn put_zeros(&self, path: &str, size: usize) {
         self.put_by(path, |new| fs::File::create(new)?.set_len(size as u64));
     }
 
     fn put_by(&self, path: &str, write: impl FnOnce(&Path) -> std::io::Result<()>) {
-        // Beside the folder, where the server does not look.
+        // Outside the server's folder.
         let (place, new) = (self.folder.join(BUCKET).join(path), self.folder.with_extension("new"));
         fs::create_dir_all(place.parent().expect("a bucket")).expect("a folder for an object");
         write(&new).and_then(|()| fs::rename(&new, &place)).expect("an object");
@@ -119,7 +119,7 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// The spec of a server on a real node that serves everything below this prefix.
+    /// A spec on a real node with everything below this prefix as its model.
     pub(crate) fn spec(&self, prefix: &str) -> Value {
         let endpoint = format!("http://{HUB_ADDRESS}:{}", self.port);
         with(
@@ -129,7 +129,7 @@ impl<'a> Store<'a> {
     }
 }
 
-/// The spec of a server on one GPU of a real node.
+/// A spec with one GPU of a real node.
 pub(crate) fn on_real_nodes(source: &str) -> Value {
     json!({
         "modelSource": source,
@@ -145,10 +145,10 @@ pub(crate) fn with(mut spec: Value, changes: Value) -> Value {
     spec
 }
 
-/// What the test engine of an AIInference takes for its wishes.
-pub(crate) fn wishes<const N: usize>(wishes: [(&str, &str); N]) -> Value {
+/// Settings of the test engine, as environment variables.
+pub(crate) fn settings<const N: usize>(settings: [(&str, &str); N]) -> Value {
     let env: Vec<Value> =
-        wishes.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
+        settings.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
     json!({ "env": env })
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn wishes<const N: usize>(wishes: [(&str, &str); N]) -> Value {
 pub(crate) struct Model(BTreeMap<String, Vec<u8>>);
 
 impl Model {
-    /// With a list of its digests, by which a copy can be checked.
+    /// With SHA256SUMS.
     pub(crate) fn new<const N: usize>(files: [(&str, Vec<u8>); N]) -> Self {
         let mut files: BTreeMap<String, Vec<u8>> =
             files.into_iter().map(|(path, content)| (path.to_owned(), content)).collect();
@@ -166,7 +166,7 @@ impl Model {
         Self(files)
     }
 
-    /// Its end is not waited for.
+    /// A model that is copied quickly.
     pub(crate) fn small() -> Self {
         Self::new([("config.json", b"{}".into()), ("weights/model.bin", noise(1, MIB))])
     }
@@ -189,7 +189,7 @@ impl Model {
     }
 }
 
-/// The same bytes for the same seed, and no two MiB alike.
+/// Pseudorandom bytes, reproducible by seed.
 pub(crate) fn noise(seed: u64, size: usize) -> Vec<u8> {
     let mut state = seed;
     let block: Vec<u8> = (0..MIB / 8).flat_map(|_| splitmix(&mut state).to_le_bytes()).collect();
@@ -215,26 +215,26 @@ fn sha256(content: &[u8]) -> String {
     Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What an engine says about the model that it has read.
+/// The engine's report about its model.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Read {
-    /// The digest of each file, but for the loader's own record.
+    /// The digest of each file, without the loader's own record.
     pub(crate) digests: BTreeMap<String, String>,
     pub(crate) writable: bool,
 }
 
 pub(crate) fn read_by(scene: &Scene<'_>, pod: &Pod) -> Read {
-    let said: Value = serde_json::from_str(&asked(scene, pod, "model")).expect("JSON");
+    let report: Value = serde_json::from_str(&asked(scene, pod, "model")).expect("JSON");
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
-    let files = said["files"].as_array().expect("files").iter();
+    let files = report["files"].as_array().expect("files").iter();
     let digests = files.map(|file| (text(&file["path"]), text(&file["sha256"])));
     Read {
         digests: digests.filter(|(path, _)| path != ".model-transfer.jsonl").collect(),
-        writable: said["writable"].as_bool().expect("whether it can be written"),
+        writable: report["writable"].as_bool().expect("whether it can be written"),
     }
 }
 
-/// What an engine answers on a path of its port.
+/// The response of an engine to a GET of `path`.
 pub(crate) fn asked(scene: &Scene<'_>, pod: &Pod, path: &str) -> String {
     let name = pod.metadata.name.as_deref().expect("a name");
     let place = format!("/api/v1/namespaces/{}/pods/{name}:8000/proxy/{path}", scene.namespace());

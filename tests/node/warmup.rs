@@ -1,4 +1,4 @@
-//! Engines that take their time: `warmupTimeoutSeconds` is counted from the start of the engine.
+//! Slow engines: `warmupTimeoutSeconds` counts from the start of the engine.
 
 use api::{
     aiinference::{AIInference, Phase},
@@ -16,35 +16,35 @@ use tests::{
 use crate::{
     claims::model_in_a_claim,
     pods::container_status,
-    store::{on_real_nodes, pod_of, wishes, with},
+    store::{on_real_nodes, pod_of, settings, with},
 };
 
-/// Longer than kubelets, probes and a loaded machine take for an engine that loads nothing.
+/// Longer than an engine without load time needs on a loaded machine.
 const TIMEOUT_SECONDS: i64 = 25;
-/// How much later it may be reported.
+/// Maximum delay of the report.
 const PRECISION_SECONDS: i64 = 10;
 
 #[tokio::test]
-async fn an_engine_that_is_too_slow_has_failed_when_its_time_is_over_and_not_before() {
+async fn a_slow_engine_fails_at_the_warm_up_timeout_and_not_before() {
     let scene = real().await;
-    create_warming_up(&scene, wishes([("ENGINE_LOAD_SECONDS", "300")])).await;
+    create_warming_up(&scene, settings([("ENGINE_LOAD_SECONDS", "300")])).await;
     fails_in_time(&scene).await;
-    change(&scene, "chat", wishes([("ENGINE_LOAD_SECONDS", "1")])).await;
+    change(&scene, "chat", settings([("ENGINE_LOAD_SECONDS", "1")])).await;
     let healed = until_ready(&scene, "chat").await;
     assert_eq!(condition(&healed, conditions::PROGRESSING).map(|found| found.status.as_str()), Some("True"));
 }
 
 #[tokio::test]
-async fn an_engine_that_hangs_has_failed_when_its_time_is_over() {
+async fn a_hanging_engine_fails_at_the_warm_up_timeout() {
     let scene = real().await;
-    create_warming_up(&scene, wishes([("ENGINE_FAULT", "hang")])).await;
+    create_warming_up(&scene, settings([("ENGINE_FAULT", "hang")])).await;
     fails_in_time(&scene).await;
 }
 
 #[tokio::test]
-async fn an_engine_that_is_slow_but_in_time_never_fails() {
+async fn an_engine_that_is_ready_before_the_timeout_does_not_fail() {
     let scene = real().await;
-    create_warming_up(&scene, wishes([("ENGINE_LOAD_SECONDS", "15")])).await;
+    create_warming_up(&scene, settings([("ENGINE_LOAD_SECONDS", "15")])).await;
     let api = scene.api::<AIInference>();
     let becomes_ready = follow(&api, "", |all| {
         let model = all.values().next()?;
@@ -57,8 +57,8 @@ async fn an_engine_that_is_slow_but_in_time_never_fails() {
     assert_eq!(container_status(&pod, "engine").map(|engine| engine.restart_count), Some(0));
 }
 
-async fn create_warming_up(scene: &Scene<'_>, wishes: Value) {
-    let spec = with(on_real_nodes(&model_in_a_claim(scene).await), wishes);
+async fn create_warming_up(scene: &Scene<'_>, settings: Value) {
+    let spec = with(on_real_nodes(&model_in_a_claim(scene).await), settings);
     create(scene, "chat", with(spec, json!({ "warmupTimeoutSeconds": TIMEOUT_SECONDS }))).await;
 }
 
@@ -71,14 +71,14 @@ async fn fails_in_time(scene: &Scene<'_>) {
         (progressing.status.as_str(), progressing.reason.as_str()),
         ("False", reasons::WARMUP_TIMEOUT)
     );
-    // Both times are whole seconds.
+    // Both times have whole seconds.
     let after = progressing.last_transition_time.0.duration_since(started).as_secs();
     let in_time = TIMEOUT_SECONDS..=TIMEOUT_SECONDS + PRECISION_SECONDS;
     assert!(in_time.contains(&after), "{after} s after the engine's start");
     eprintln!("reported {after} s after the engine's start, of {TIMEOUT_SECONDS} s");
 }
 
-/// When the kubelet says that the engine of the only pod started.
+/// The start of the engine, from the status of the only pod.
 async fn engine_started(scene: &Scene<'_>) -> Timestamp {
     let started = |pod: &Pod| {
         Some(container_status(pod, "engine")?.state.as_ref()?.running.as_ref()?.started_at.as_ref()?.0)

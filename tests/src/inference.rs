@@ -1,4 +1,4 @@
-//! AIInference as the tests see it: made, changed, and waited for; and the life that tests of every controller play.
+//! AIInference in tests: create, change, wait; and the script for the tests of every controller.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -32,7 +32,7 @@ use crate::{
 
 pub const CONTROLLER: &str = "inference-controller";
 
-/// The script of a vLLM server on one GPU.
+/// The script for an AIInference with vLLM on one GPU.
 pub(crate) fn life() -> Life {
     Life {
         controller: CONTROLLER,
@@ -52,14 +52,14 @@ pub(crate) fn life() -> Life {
             edit: json!({"selector": {labels::NAME: "another"}}),
         },
         counted: &["aiinference_phase{phase=\"ready\"} 1", "aiinference_warmup_seconds_count 1"],
-        // Pods are deleted where their nodes are lost.
+        // Rights for the replacement of pods on lost nodes.
         beyond_a_namespace: &[("", "nodes", "list"), ("", "nodes", "watch"), ("", "pods", "delete")],
         use_every_right: |scene| Box::pin(use_every_right(scene)),
         settle: |scene| Box::pin(settle(scene)),
     }
 }
 
-/// A vLLM server on one GPU, with what the test changes of it.
+/// A spec with vLLM on one GPU, merged with `changes`.
 pub async fn create(scene: &Scene<'_>, name: &str, changes: Value) -> AIInference {
     let mut spec = json!({
         "modelSource": "s3://models/qwen",
@@ -84,7 +84,7 @@ pub async fn change(scene: &Scene<'_>, name: &str, spec: Value) -> AIInference {
     scene.api().patch(name, &PatchParams::default(), &patch).await.expect("the change is accepted")
 }
 
-/// Waits until the newest spec is served by as many replicas as it wants.
+/// Waits until all replicas of the current spec are ready.
 pub async fn until_ready(scene: &Scene<'_>, name: &str) -> AIInference {
     wait_for(&scene.api::<AIInference>(), name, "ready", within(), is_ready).await
 }
@@ -109,7 +109,7 @@ pub async fn until_not_ready_within(
     .await
 }
 
-/// The labels of all pods of a model.
+/// The label selector of the pods of a model.
 pub fn pods_of(model: &str) -> String {
     format!("{}=aiinference,{}={model}", labels::NAME, labels::INSTANCE)
 }
@@ -122,7 +122,7 @@ pub fn is_ready(model: &AIInference) -> bool {
         })
 }
 
-/// The status speaks of the spec as it is now.
+/// Whether the status is of the current generation.
 pub fn is_observed(model: &AIInference) -> bool {
     let observed = model.status.as_ref().map(|status| status.observed_generation);
     observed.is_some() && observed == model.metadata.generation
@@ -132,15 +132,15 @@ pub fn condition<'a>(model: &'a AIInference, type_: &str) -> Option<&'a Conditio
     model.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// What a node was when it died.
+/// A node that was stopped.
 pub struct LostNode {
     pub node: String,
-    /// When it left Ready.
+    /// When its Ready condition left True.
     pub since: Timestamp,
     pub pods_before: BTreeSet<String>,
 }
 
-/// Stops the node under one of the object's pods, and waits until the pod has found another one.
+/// Stops the node of one of the object's pods, and waits until the replacement is scheduled.
 pub async fn lose_a_node_under(scene: &Scene<'_>, model: &str) -> (Migration, LostNode) {
     let pods = live_pods(scene).await;
     let node = node_of(pods.first().expect("a pod")).expect("a node").to_owned();
@@ -180,14 +180,14 @@ pub fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
 }
 
-/// An AIInference in each state that lasts.
+/// Creates an AIInference in each stable state.
 async fn settle(scene: &Scene<'_>) {
     create(scene, "paused", json!({})).await;
     until_ready(scene, "paused").await;
     change(scene, "paused", json!({"paused": true})).await;
     create(scene, "stopped", json!({"replicas": 0})).await;
     create(scene, "unmounted", json!({"modelSource": "pvc://nothing", "engine": "triton"})).await;
-    // It crashes once more, and then its kubelet waits for longer than any test.
+    // After one more crash the kubelet's back-off is longer than any test.
     let crash = json!([
         {"name": "SIM_CRASH_REASON", "value": "Error"},
         {"name": "SIM_CRASH_AFTER", "value": "50ms"},
@@ -197,14 +197,14 @@ async fn settle(scene: &Scene<'_>) {
     until_not_ready(scene, "crashing", "CrashLoop").await;
     until_not_ready(scene, "stopped", "Stopped").await;
     until_not_ready(scene, "unmounted", "ClaimNotFound").await;
-    // The last one: it counts the GPUs that the others have left.
+    // Last, because it counts the free GPUs.
     create(scene, "nowhere", json!({"gpu": {"count": 16}})).await;
     until_not_ready(scene, "nowhere", "InsufficientGPU").await;
 }
 
-/// Everything that makes the controller send a request of another kind.
+/// Causes every other kind of request of the controller.
 async fn use_every_right(scene: &Scene<'_>) {
-    // A name that is taken makes it look at the object that has it.
+    // A name conflict makes the controller read the existing object.
     let meta = |name: &str| json!({"name": name, "namespace": scene.namespace()});
     for (name, foreign) in [
         (
@@ -242,7 +242,7 @@ async fn use_every_right(scene: &Scene<'_>) {
         json!([{"name": "SIM_CRASH_REASON", "value": "Error"}, {"name": "SIM_CRASH_AFTER", "value": "50ms"}]);
     create(scene, "crash", json!({"env": crash})).await;
     until_not_ready(scene, "crash", "CrashLoop").await;
-    // Before it is created again, its owner is read.
+    // Before a deleted child is created again, the controller reads its owner.
     let services = scene.api::<Service>();
     let service = services.get("chat").await.unwrap().metadata.uid;
     services.delete("chat", &DeleteParams::default()).await.unwrap();

@@ -1,23 +1,22 @@
-//! How tools that wait for objects (Flux and others that use kstatus) judge the objects of our kinds: the order of kstatus,
-//! ported, and a check that it agrees with what our status says.
+//! A port of kstatus, by which Flux and other tools wait for objects, and a check that it agrees with the status of the
+//! project's kinds.
 //!
-//! Pure: from one object as the API server sends it to a word. kstatus itself is `pkg/kstatus/status` of
-//! sigs.k8s.io/cli-utils; its rules for built-in kinds are left out, as the kinds of this project are custom.
+//! Pure. The original is `pkg/kstatus/status` of sigs.k8s.io/cli-utils; its rules for built-in kinds are omitted.
 
 use serde_json::Value;
 
-/// What kstatus calls an object.
+/// The result of kstatus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kstatus {
     Terminating,
     InProgress,
     Failed,
     Current,
-    /// The object cannot be judged: what must be a list or a number is something else.
+    /// A field has an unexpected type.
     Unknown,
 }
 
-/// Judges an object in the order of kstatus; the first rule that applies decides.
+/// Computes the result; the first rule that applies decides.
 pub fn kstatus(object: &Value) -> Kstatus {
     let status = &object["status"];
     if !object["metadata"]["deletionTimestamp"].is_null() {
@@ -29,11 +28,11 @@ pub fn kstatus(object: &Value) -> Kstatus {
     {
         return Kstatus::Unknown;
     }
-    // Without both of them the generation is not looked at.
+    // The generation is compared only if both fields exist.
     if !observed.is_null() && !generation.is_null() && observed != generation {
         return Kstatus::InProgress;
     }
-    // In the order of the list: of both, the first one decides.
+    // Of Reconciling and Stalled, the first in the list decides.
     for condition in status["conditions"].as_array().into_iter().flatten() {
         match (condition["type"].as_str(), condition["status"].as_str()) {
             (Some("Reconciling"), Some("True")) => return Kstatus::InProgress,
@@ -43,13 +42,13 @@ pub fn kstatus(object: &Value) -> Kstatus {
     }
     match condition(object, "Ready") {
         Some("False" | "Unknown") => Kstatus::InProgress,
-        // A kind without such a condition, and an object without a status, are done.
+        // A kind without the condition, and an object without a status, are current.
         Some(_) | None => Kstatus::Current,
     }
 }
 
-/// Panics unless kstatus and our own status agree: current if and only if this generation is ready, failed if and only if
-/// it is stalled, in progress otherwise. For kinds with the condition `Ready`.
+/// Panics unless kstatus and the status agree: current if and only if this generation is ready, failed if and only if it is
+/// stalled, in progress otherwise. For kinds with the condition `Ready`.
 pub fn assert_kstatus(object: &Value) {
     if let Err(contradiction) = consistent(object) {
         panic!("{contradiction}:\n{object:#}");
@@ -76,7 +75,7 @@ fn consistent(object: &Value) -> Result<(), String> {
     };
     let judged = kstatus(object);
     if judged != expected {
-        return Err(format!("kstatus says {judged:?}, and our status means {expected:?}"));
+        return Err(format!("kstatus is {judged:?}, but the status means {expected:?}"));
     }
     let phase = object["status"]["phase"].as_str();
     let contradicts = match phase {
@@ -102,7 +101,7 @@ mod tests {
 
     use super::{Kstatus, assert_kstatus, consistent, kstatus};
 
-    /// Of generation 2.
+    /// An object of generation 2.
     fn object(observed: Value, conditions: &[(&str, &str)]) -> Value {
         let conditions: Vec<Value> =
             conditions.iter().map(|(type_, status)| json!({"type": type_, "status": status})).collect();
@@ -135,14 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_deleted_is_terminating_whatever_its_status() {
+    fn an_object_that_is_being_deleted_is_terminating() {
         let mut object = object(json!(1), &[("Stalled", "True")]);
         object["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
         assert_eq!(kstatus(&object), Kstatus::Terminating);
     }
 
     #[test]
-    fn an_object_without_a_status_counts_as_done_and_one_with_the_default_does_not() {
+    fn an_object_without_a_status_is_current_and_one_with_the_default_is_not() {
         assert_eq!(kstatus(&json!({"metadata": {"generation": 1}})), Kstatus::Current);
         let new =
             json!({"metadata": {"generation": 1}, "status": {"phase": "Pending", "observedGeneration": 0}});
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_tools_would_misread_is_found() {
+    fn a_status_that_contradicts_kstatus_is_found() {
         let phase = |phase: &str, conditions: &[(&str, &str)]| {
             let mut object = object(json!(2), conditions);
             object["status"]["phase"] = phase.into();
@@ -167,10 +166,10 @@ mod tests {
         }
         for (contradicts, why) in [
             (phase("Failed", &[("Ready", "False")]), "phase Some(\"Failed\") contradicts InProgress"),
-            (phase("Loading", &[]), "kstatus says Current, and our status means InProgress"),
+            (phase("Loading", &[]), "kstatus is Current, but the status means InProgress"),
             (
                 phase("Ready", &[("Ready", "True"), ("Reconciling", "True")]),
-                "kstatus says InProgress, and our status means Current",
+                "kstatus is InProgress, but the status means Current",
             ),
             (phase("Ready", &[("Ready", "False")]), "phase Some(\"Ready\") contradicts InProgress"),
             (

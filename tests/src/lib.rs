@@ -1,10 +1,10 @@
-//! What the test binaries share: one cluster per binary, a namespace per test, waits by watching.
+//! Shared by the test binaries: one cluster per binary, one namespace per test, waits by watching.
 //!
-//! A test that only writes and reads objects uses [`api_server`], [`simulated`] or [`real()`]: the cluster starts with
-//! the first test of the binary that asks for it and ends with the process, however that ends. A test that counts requests,
-//! stops a component or kills a node starts its own with [`start`].
+//! Tests that only write and read objects use [`api_server`], [`simulated`] or [`real()`]: the cluster starts with the first
+//! such test of the binary and ends with the process. Tests that count requests, stop a component or kill a node start
+//! their own with [`start`].
 //!
-//! Nothing here knows what a test is about. Waits have deadlines, and a wait that fails shows the object.
+//! Every wait has a deadline, and a failed wait shows the object.
 
 pub mod inference;
 pub mod kstatus;
@@ -31,7 +31,7 @@ pub use real::{DEPLOYED, ENGINE_IMAGE, PRODUCT, layout, real, real_spec, start_r
 pub use scene::Scene;
 pub use wait::{ask_until, follow, until_component, until_renewed, wait_for, wait_until_gone, within};
 
-/// A namespace in this binary's API server: CRDs installed, nothing else running, so objects stay as they are.
+/// A namespace in this binary's API server, with CRDs but without controllers, so that objects do not change.
 pub async fn api_server() -> Scene<'static> {
     static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
     Scene::new(CLUSTER.get_or_init(|| start(ClusterSpec::api_only(fresh_name(), tools()))).await).await
@@ -43,7 +43,7 @@ pub async fn simulated() -> Scene<'static> {
     let cluster = CLUSTER.get_or_init(async || {
         let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
         for known in CONTROLLERS {
-            // No test should wait for a minute.
+            // Shorter than the default of a minute.
             let quick = controller(known.name).with_args(["--refusal-retry-period=2"]);
             cluster.start_controller(&quick).await.unwrap_or_else(|error| {
                 panic!("{}", explained(&error));
@@ -54,11 +54,11 @@ pub async fn simulated() -> Scene<'static> {
     Scene::new(cluster.await).await
 }
 
-/// A cluster of its own with the CRDs and the namespace of the controllers installed; it ends when the value is dropped.
+/// A separate cluster with the CRDs and the controllers' namespace; it ends when the value is dropped.
 pub async fn start(spec: ClusterSpec) -> Cluster {
     static SWEEP: Once = Once::new();
     local_cluster::install_crypto_provider();
-    // Removes what a killed earlier run has left. It would disturb nothing, but use disk and memory.
+    // Removes the clusters of killed earlier runs, to free disk and memory.
     SWEEP.call_once(|| drop(local_cluster::sweep()));
     let started = async {
         let cluster = Cluster::start(spec, &local_cluster::sibling_binary("local-cluster")?).await?;
@@ -73,7 +73,7 @@ pub fn controller(name: &str) -> Controller {
     Controller::new(name, &workspace().join("deploy")).unwrap_or_else(|error| panic!("{}", explained(&error)))
 }
 
-/// The folder with the programs of a cluster; builds what is missing.
+/// The folder with the programs of a cluster; builds missing ones.
 pub fn tools() -> PathBuf {
     static TOOLS: OnceLock<PathBuf> = OnceLock::new();
     TOOLS
@@ -83,7 +83,7 @@ pub fn tools() -> PathBuf {
         .clone()
 }
 
-/// A name for a cluster that no other process and no other test uses.
+/// A cluster name that is unique across processes and tests.
 pub fn fresh_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))

@@ -1,4 +1,4 @@
-//! Clusters with real nodes: what they are made of, and our controllers in them as Pods.
+//! Clusters with real nodes, images, and the controllers as Pods.
 
 use std::{
     fs,
@@ -13,9 +13,9 @@ use tokio::sync::OnceCell;
 
 use crate::{Scene, fresh_name, start, tools, workspace};
 
-/// The GPU product of real nodes, which no simulated one has.
+/// The GPU product of real nodes; simulated nodes have others.
 pub const PRODUCT: &str = "T4";
-/// Behaves like an engine; see `tests/engine`.
+/// Image of the test engine; see `tests/engine`.
 pub const ENGINE_IMAGE: &str = "local.test/test-engine:1";
 /// The overlay from which the controllers are deployed.
 pub const DEPLOYED: &str = "overlays/dev";
@@ -30,9 +30,9 @@ pub async fn real() -> Scene<'static> {
     Scene::restricted(cluster).await
 }
 
-/// So many real nodes beside three simulated ones.
+/// `count` real nodes and three simulated ones.
 pub fn real_spec(count: u32) -> ClusterSpec {
-    // Before minutes are spent on builds.
+    // Checked first, because builds take minutes.
     local_cluster::real::check().unwrap_or_else(|error| panic!("{}", explained(&error)));
     let tools_of_nodes =
         local_cluster::tools::ensure_nodes().unwrap_or_else(|error| panic!("{}", explained(&error)));
@@ -47,7 +47,7 @@ pub fn real_spec(count: u32) -> ClusterSpec {
     ClusterSpec::simulated(fresh_name(), tools(), simulated).with_real_nodes(real)
 }
 
-/// A cluster of its own with every image, the CRDs, and the controllers as Pods.
+/// A separate cluster with every image, the CRDs, and the controllers as Pods.
 pub async fn start_real(spec: ClusterSpec) -> Cluster {
     let cluster = start(spec).await;
     let deployed = async {
@@ -88,7 +88,7 @@ pub fn layout(reference: &str) -> PathBuf {
     folder().join(&image.layout)
 }
 
-/// Beside the folder of debug builds, where this test runs from.
+/// The target folder, found from the path of the test binary.
 fn folder() -> PathBuf {
     let own = std::env::current_exe().unwrap_or_else(|error| panic!("our own program: {error}"));
     own.ancestors().nth(3).unwrap_or(Path::new("/")).join("images/dev")

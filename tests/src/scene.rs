@@ -1,4 +1,4 @@
-//! A test's place in a cluster: a namespace of its own, and a client that belongs to the test's runtime.
+//! A test's namespace in a cluster, and its client.
 
 use std::{
     fmt::Debug,
@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{follow, within};
 
-/// A namespace in a cluster. It dereferences to the cluster.
+/// A namespace in a cluster; dereferences to the cluster.
 pub struct Scene<'a> {
     cluster: &'a Cluster,
     client: Client,
@@ -27,12 +27,12 @@ pub struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    /// A fresh namespace.
+    /// Creates a namespace.
     pub async fn new(cluster: &'a Cluster) -> Self {
         Self::with_labels(cluster, []).await
     }
 
-    /// A fresh namespace in which Pod Security `restricted` is enforced.
+    /// Creates a namespace that enforces Pod Security `restricted`.
     pub async fn restricted(cluster: &'a Cluster) -> Self {
         Self::with_labels(cluster, [("pod-security.kubernetes.io/enforce", "restricted")]).await
     }
@@ -58,7 +58,7 @@ impl<'a> Scene<'a> {
         &self.namespace
     }
 
-    /// A client with all rights, for the runtime of this test alone.
+    /// A client with all rights, for the async runtime of this test.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
@@ -79,8 +79,8 @@ impl<'a> Scene<'a> {
         Api::all(self.client())
     }
 
-    /// Waits for an effect that must be seen soon after its cause, and returns it. Both are watched from the moment on at
-    /// which `act` begins; `cause` holds of one of the objects with these labels.
+    /// Runs `act`, waits until `cause` holds for an object with these labels and `effect` for the other object, and checks the
+    /// time between them. Both are watched from the start of `act`.
     pub fn soon_after<C, E>(
         &self,
         (labels, cause): (&str, impl Fn(&C) -> bool),
@@ -106,12 +106,12 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// Applies a manifest with server-side apply, in this namespace where it names none.
+    /// Applies a manifest with server-side apply; this namespace is the default.
     pub async fn apply(&self, yaml: &str) -> local_cluster::Result<Vec<DynamicObject>> {
         install::apply(&self.client, &self.namespace, yaml).await
     }
 
-    /// Runs the cluster's own kubectl in this namespace, with something on its standard input.
+    /// Runs the cluster's kubectl in this namespace with this standard input.
     pub fn kubectl_with_input(&self, args: &[&str], input: &str) -> Output {
         use std::io::Write as _;
 
@@ -119,7 +119,7 @@ impl<'a> Scene<'a> {
             .args(["--namespace", &self.namespace])
             .args(args)
             .env("KUBECONFIG", self.cluster.folder().kubeconfig())
-            // Its cache of what the server serves would otherwise be shared by clusters that are not alike.
+            // A separate discovery cache, because clusters differ.
             .env("KUBECACHEDIR", self.cluster.folder().root().join("kubectl-cache"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -127,13 +127,13 @@ impl<'a> Scene<'a> {
             .spawn()
             .expect("kubectl starts");
         let mut stdin = child.stdin.take().expect("standard input is a pipe");
-        // kubectl may refuse before it has read everything.
+        // kubectl may exit before it has read all input.
         let _ = stdin.write_all(input.as_bytes());
         drop(stdin);
         child.wait_with_output().expect("kubectl ends")
     }
 
-    /// What kubectl prints; panics with what it complains about if it fails.
+    /// The output of kubectl; panics with its error output if it fails.
     pub fn kubectl(&self, args: &[&str]) -> String {
         let output = self.kubectl_with_input(args, "");
         let complaint = String::from_utf8_lossy(&output.stderr);
@@ -151,9 +151,9 @@ impl Deref for Scene<'_> {
 }
 
 impl Drop for Scene<'_> {
-    /// Asks for the namespace's deletion, so that its pods give their GPUs back, and does not wait for it.
+    /// Deletes the namespace in the background, so that its pods release their GPUs.
     fn drop(&mut self) {
-        // The test's runtime may be gone already, and a blocking wait inside of it is not allowed.
+        // The test's async runtime may have ended, and must not be blocked.
         std::thread::scope(|threads| {
             threads.spawn(|| {
                 let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
@@ -162,7 +162,7 @@ impl Drop for Scene<'_> {
                 runtime.block_on(async {
                     let Ok(client) = self.cluster.client().await else { return };
                     let namespaces: Api<Namespace> = Api::all(client);
-                    // The cluster may be down on purpose, or end with this very test.
+                    // Errors are ignored: the cluster may be down.
                     let _ = namespaces.delete(&self.namespace, &DeleteParams::default()).await;
                 });
             });

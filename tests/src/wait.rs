@@ -1,5 +1,4 @@
-//! Waiting for the world to become as a test expects it. By watching, and by asking where there is nothing to watch; a
-//! deadline turns a hang into an explanation.
+//! Waits by watching, and by polling where watching is not possible. At the deadline they panic with the last state.
 
 use std::{
     collections::BTreeMap,
@@ -20,18 +19,18 @@ use tokio::time::{Instant, sleep};
 
 use crate::{Scene, kstatus::assert_kstatus};
 
-/// Short beside every deadline, and long enough that asking costs nothing.
+/// Polling interval.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// The default of the controllers.
+/// The controllers' default interval of Lease renewals.
 const RENEWED_WITHIN: Duration = Duration::from_secs(2);
 
-/// The default deadline: generous, because a loaded machine is no reason to fail.
+/// The default deadline, long enough for a loaded machine.
 pub fn within() -> Duration {
     Duration::from_secs(60)
 }
 
-/// Waits until the claim holds for the object and returns it; panics with the object as it was last seen.
+/// Waits until the condition is true for the object and returns the object; panics with its last state.
 pub async fn wait_for<K>(
     api: &Api<K>,
     name: &str,
@@ -59,7 +58,7 @@ where
     }
 }
 
-/// Waits until there is no object of this name; panics with the object if it stays.
+/// Waits until the object is deleted; panics with its last state.
 pub async fn wait_until_gone<K>(api: &Api<K>, name: &str, deadline: Duration)
 where
     K: Resource + Clone + Debug + DeserializeOwned + Serialize,
@@ -71,8 +70,8 @@ where
     }
 }
 
-/// Asks until the answer is the one that the test waits for, and returns it; panics with the last one that was not. For
-/// what cannot be watched alone: processes, files, metrics, an API server that is down.
+/// Polls until the result is accepted and returns it; panics with the last rejected one. Only where watching is not
+/// possible: processes, files, metrics, an API server that is down.
 pub async fn ask_until<T, E: Display>(
     what: &str,
     deadline: Duration,
@@ -90,7 +89,7 @@ pub async fn ask_until<T, E: Display>(
     }
 }
 
-/// Waits until the leader has renewed its Lease so often, two seconds apart: time that passes, seen and not slept.
+/// Waits until the leader has renewed its Lease `times` times, two seconds apart, instead of sleeping.
 pub async fn until_renewed(scene: &Scene<'_>, controller: &str, times: usize) {
     let leases: Api<Lease> = Api::namespaced(scene.client(), "ai-system");
     let mut seen = Vec::new();
@@ -105,7 +104,7 @@ pub async fn until_renewed(scene: &Scene<'_>, controller: &str, times: usize) {
     .await;
 }
 
-/// Waits until a process of the cluster is as the test expects it.
+/// Waits until the condition is true for a process of the cluster.
 pub async fn until_component(
     cluster: &Cluster,
     name: &str,
@@ -125,8 +124,8 @@ pub async fn until_component(
     .await
 }
 
-/// Shows all objects with these labels, by uid, as they are now and after each change, until the look returns something.
-/// What is seen has no gaps: a watch that breaks is a panic. The deadline is the caller's.
+/// Calls `look` with all objects with these labels, by uid, now and after each change, until it returns a value. No change
+/// is skipped: a broken watch is a panic. The caller sets the deadline.
 pub async fn follow<K, T>(
     api: &Api<K>,
     labels: &str,
@@ -162,7 +161,7 @@ where
     panic!("the watch of {labels:?} ended before its test");
 }
 
-/// Every AIInference that a test sees while it waits means the same to kstatus as to us.
+/// Checks every AIInference that a test watches with kstatus.
 fn agrees_with_kstatus<K: Serialize>(object: &K) {
     let object = serde_json::to_value(object).expect("an object that the API server sent is JSON");
     if object["kind"] == "AIInference" {

@@ -1,4 +1,4 @@
-//! Our controllers as processes of the cluster: their credentials, their ends, several replicas.
+//! Controllers as processes of the cluster: credentials, restarts, several replicas.
 
 use std::{collections::BTreeSet, fs, time::Duration};
 
@@ -41,7 +41,7 @@ async fn a_paused_leader_is_replaced_by_the_other_replica() {
 #[tokio::test]
 async fn a_controller_acts_under_its_service_account_and_name_and_its_reads_are_in_the_audit_log() {
     let cluster = with_controller().await;
-    // It is ready with its lists; the watches come after that.
+    // It is ready after its lists; the watches start later.
     ask_until("its list and its watch of AIInferences", within(), async || {
         let events = cluster.audit_events().unwrap();
         let own = events

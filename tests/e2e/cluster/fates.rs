@@ -1,4 +1,4 @@
-//! Each fault script leads to the pod status that it promises (the table is in the crate's README.md).
+//! Each fault script leads to its documented pod status (see the table in the crate's README.md).
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
 use kube::{
@@ -19,7 +19,7 @@ async fn a_pod_without_a_script_becomes_ready() {
 }
 
 #[tokio::test]
-async fn env_makes_the_engine_crash_for_ever_and_leaves_the_sidecar_alone() {
+async fn env_makes_the_engine_crash_repeatedly_but_not_the_sidecar() {
     let scene = simulated().await;
     let pods = scene.api::<Pod>();
     let script = json!({ "SIM_CRASH_REASON": "Error", "SIM_CRASH_AFTER": "50ms", "SIM_BACKOFF": "100ms" });
@@ -63,7 +63,7 @@ async fn a_crash_can_come_after_the_pod_was_ready() {
 }
 
 #[tokio::test]
-async fn an_image_that_cannot_be_pulled_waits_until_an_annotation_mends_it() {
+async fn an_image_that_cannot_be_pulled_waits_until_an_annotation_repairs_it() {
     let scene = simulated().await;
     let pods = scene.api::<Pod>();
     create(&pods, pod("image", json!({ "SIM_IMAGE_PULL": "fail" }), "s3://models/chat")).await;
@@ -76,7 +76,7 @@ async fn an_image_that_cannot_be_pulled_waits_until_an_annotation_mends_it() {
 }
 
 #[tokio::test]
-async fn an_engine_that_is_never_ready_keeps_running_until_an_annotation_mends_it() {
+async fn an_engine_that_is_never_ready_runs_until_an_annotation_repairs_it() {
     let scene = simulated().await;
     let pods = scene.api::<Pod>();
     create(&pods, pod("never", json!({ "SIM_NEVER_READY": "true" }), "s3://models/chat")).await;
@@ -137,7 +137,7 @@ async fn a_pod_is_evicted_by_an_annotation() {
     assert_eq!(pod.status.unwrap().reason.as_deref(), Some("Evicted"));
 }
 
-/// A pod as the inference-controller makes them, with a sidecar of each sort.
+/// A pod like those of the inference-controller, with a sidecar of each type.
 fn pod(name: &str, script: Value, source: &str) -> Value {
     let env: Vec<Value> = script
         .as_object()
@@ -182,7 +182,7 @@ fn phase(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.phase.as_deref()
 }
 
-/// The status of a container, an empty one while there is none.
+/// The status of a container; empty while there is none.
 fn status_of(pod: &Pod, container: &str) -> ContainerStatus {
     let status = pod.status.clone().unwrap_or_default();
     let mut all = status.container_statuses.into_iter().chain(status.init_container_statuses).flatten();

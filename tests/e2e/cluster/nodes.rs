@@ -1,4 +1,4 @@
-//! Simulated nodes: their GPUs are scheduled, and one that goes silent is treated as dead.
+//! Simulated nodes: GPUs are scheduled, and a node without a heartbeat becomes unreachable.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, api::PostParams};

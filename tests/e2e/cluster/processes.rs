@@ -1,4 +1,4 @@
-//! Starting and ending: clusters do not disturb each other, and nothing of a dead one stays.
+//! Start and cleanup: clusters are independent, and a killed cluster leaves nothing behind.
 
 use std::path::Path;
 
@@ -49,21 +49,21 @@ async fn a_cluster_ends_with_its_owner() {
 }
 
 #[tokio::test]
-async fn what_a_killed_supervisor_leaves_is_cleaned_by_the_next_start() {
+async fn the_next_start_cleans_up_after_a_killed_supervisor() {
     let name = fresh_name();
     let (pids, folder) = kill_supervisor_of(&name).await;
-    assert!(folder.root().exists(), "the folder is what is left");
+    assert!(folder.root().exists(), "the folder remains");
     let again = start(ClusterSpec::api_only(&name, tools())).await;
     assert_eq!(alive(&pids), Vec::<u32>::new());
     again.stop().await.unwrap();
 }
 
 #[tokio::test]
-async fn what_a_killed_supervisor_leaves_is_cleaned_by_down() {
+async fn down_cleans_up_after_a_killed_supervisor() {
     let name = fresh_name();
     let (pids, folder) = kill_supervisor_of(&name).await;
     assert!(running(&name).unwrap().is_none());
-    assert!(local_cluster::remove(&name).await.unwrap(), "there was something to clean");
+    assert!(local_cluster::remove(&name).await.unwrap(), "something was removed");
     assert_eq!(alive(&pids), Vec::<u32>::new());
     assert!(!folder.root().exists());
 }
@@ -81,7 +81,7 @@ async fn a_component_that_ends_is_started_again() {
 }
 
 #[tokio::test]
-async fn a_start_that_fails_shows_the_end_of_the_log_of_what_failed() {
+async fn a_failed_start_shows_the_end_of_the_log_of_the_failed_component() {
     let empty = tempfile::tempdir().unwrap();
     let program = local_cluster::sibling_binary("local-cluster").unwrap();
     let name = fresh_name();
@@ -115,7 +115,7 @@ async fn pids(cluster: &local_cluster::Cluster) -> Vec<u32> {
     cluster.status().await.unwrap().components.iter().filter_map(|component| component.pid).collect()
 }
 
-/// Those of the processes that still run.
+/// The processes that still run.
 fn alive(pids: &[u32]) -> Vec<u32> {
     let is_alive = |pid: u32| {
         let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));

@@ -1,4 +1,4 @@
-//! Writes of children that the API server refuses: a name that another object has, a quota, a policy.
+//! Refused writes of children: an ownership conflict, a quota, an admission policy.
 
 use api::aiinference::{AIInference, Phase};
 use k8s_openapi::api::{
@@ -15,7 +15,7 @@ use tests::{ask_until, simulated, wait_for, wait_until_gone, within};
 use super::{change, create, is_ready, until_not_ready, until_ready};
 
 #[tokio::test]
-async fn a_foreign_deployment_of_the_same_name_is_left_alone_until_it_is_deleted() {
+async fn a_foreign_deployment_of_the_same_name_is_not_changed() {
     let scene = simulated().await;
     let deployments = scene.api::<Deployment>();
     let foreign = serde_json::from_value(json!({
@@ -40,14 +40,17 @@ async fn a_foreign_deployment_of_the_same_name_is_left_alone_until_it_is_deleted
     let message = &super::condition(&model, "Ready").unwrap().message;
     assert!(message.contains(&format!("Deployment {}/chat", scene.namespace())), "{message}");
     assert_eq!(deployments.get("chat").await.unwrap().spec, foreign.spec);
-    assert!(scene.api::<Service>().get_opt("chat").await.unwrap().is_none(), "nothing was tried after it");
+    assert!(
+        scene.api::<Service>().get_opt("chat").await.unwrap().is_none(),
+        "later children are not applied"
+    );
 
     deployments.delete("chat", &DeleteParams::default()).await.unwrap();
     wait_for(&scene.api::<AIInference>(), "chat", "healed", within(), is_ready).await;
 }
 
 #[tokio::test]
-async fn a_child_that_a_quota_denies_is_reported_and_created_when_the_quota_is_gone() {
+async fn a_child_that_a_quota_denies_is_reported_and_created_after_the_quota_is_deleted() {
     let scene = simulated().await;
     let quotas = scene.api::<ResourceQuota>();
     let quota = serde_json::from_value(json!({
@@ -74,7 +77,7 @@ async fn a_child_that_a_quota_denies_is_reported_and_created_when_the_quota_is_g
 }
 
 #[tokio::test]
-async fn a_deletion_that_a_policy_denies_is_reported_and_made_when_the_policy_is_gone() {
+async fn a_deletion_that_a_policy_denies_is_reported_and_made_after_the_policy_is_deleted() {
     let scene = simulated().await;
     create(&scene, "chat", json!({"replicas": 2})).await;
     until_ready(&scene, "chat").await;

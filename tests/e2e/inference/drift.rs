@@ -52,9 +52,9 @@ async fn a_label_that_the_watch_of_a_child_selects_by_is_restored() {
     .await;
 }
 
-/// Without its labels the Deployment leaves the cache, and a plan without it would render its template anew.
+/// Without its labels the Deployment is no longer watched, and a plan without it would render its template again.
 #[tokio::test]
-async fn labels_taken_off_a_deployment_are_restored_and_the_model_stays_ready() {
+async fn removed_labels_of_a_deployment_are_restored_and_the_model_stays_ready() {
     let scene = simulated().await;
     create(&scene, "chat", json!({"image": "engine:1"})).await;
     until_ready(&scene, "chat").await;
@@ -73,7 +73,7 @@ async fn labels_taken_off_a_deployment_are_restored_and_the_model_stays_ready() 
                     && has_the_controllers_labels(deployment.metadata.labels.as_ref())
             })
             .await;
-        assert_eq!(repaired.spec, before, "its template is the first one");
+        assert_eq!(repaired.spec, before, "its template is unchanged");
         let model = until_ready(&scene, "chat").await;
         assert_eq!(super::condition(&model, "Ready").unwrap().reason, "Ready");
     }
@@ -114,7 +114,7 @@ async fn a_manager_that_changes_a_field_back_each_time_is_named_in_one_event() {
     let scene = simulated().await;
     create(&scene, "chat", json!({})).await;
     until_ready(&scene, "chat").await;
-    // The times of managers are whole seconds, and the Deployment's own controller is one of them.
+    // The times in managedFields have whole seconds, and the Deployment controller is a manager, too.
     until_renewed(&scene, 1).await;
     let (deployments, events) = (scene.api::<Deployment>(), scene.api::<Event>());
     let other = Patch::Apply(json!({
@@ -144,9 +144,9 @@ async fn a_manager_that_changes_a_field_back_each_time_is_named_in_one_event() {
     assert!(note.starts_with(&expected), "{note}");
 }
 
-/// A larger generation than that of the object makes the controller wait for its own watch, but not for ever.
+/// A generation above that of the object makes the controller wait for its watch, but only if the API server confirms it.
 #[tokio::test]
-async fn a_generation_that_was_written_by_hand_is_repaired_and_the_spec_is_followed() {
+async fn a_generation_that_was_edited_by_hand_is_repaired_and_the_spec_is_applied() {
     let scene = simulated().await;
     create(&scene, "chat", json!({"image": "engine:1"})).await;
     until_ready(&scene, "chat").await;

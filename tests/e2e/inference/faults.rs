@@ -1,4 +1,4 @@
-//! What goes wrong in a pod is what `Ready` says, within five seconds.
+//! `Ready` reports faults of pods within five seconds.
 
 use api::{aiinference::Phase, conditions};
 use futures::future::join_all;
@@ -34,7 +34,7 @@ async fn a_crash_loop_is_reported_and_heals() {
 }
 
 #[tokio::test]
-async fn too_little_memory_is_reported() {
+async fn an_oom_kill_is_reported() {
     let scene = simulated().await;
     let spec = script(&[("SIM_CRASH_REASON", "OOMKilled"), ("SIM_CRASH_AFTER", "50ms")]);
     let message = "used more memory than its limit";
@@ -66,7 +66,7 @@ async fn an_image_that_cannot_be_pulled_is_reported_and_the_old_revision_keeps_s
         let mut waiting = containers.filter_map(|container| container.state.as_ref()?.waiting.as_ref());
         waiting.any(|waiting| waiting.reason.as_deref().is_some_and(|reason| reason.contains("ImagePull")))
     };
-    let message = "; 1 pods of an older revision serve on";
+    let message = "; 1 pod of an older revision still ready";
     let report = Report { condition: conditions::PROGRESSING, reason: "ImagePullFailed", message };
     let spoil = change(&scene, "chat", script(&[("SIM_IMAGE_PULL", "fail")]));
     let model = reported_in_time(&scene, "chat", report, cannot_pull, spoil).await;
@@ -126,7 +126,7 @@ async fn a_missing_claim_is_named() {
     let scene = simulated().await;
     create(&scene, "vision", json!({"modelSource": "pvc://models/vision", "engine": "triton"})).await;
     let model = until_not_ready(&scene, "vision", "ClaimNotFound").await;
-    assert!(condition(&model, conditions::READY).unwrap().message.contains("\"models\""));
+    assert!(condition(&model, conditions::READY).unwrap().message.contains("/models does not exist"));
 }
 
 #[tokio::test]
@@ -139,20 +139,25 @@ async fn a_claim_that_is_created_later_ends_the_wait_for_it() {
 }
 
 #[tokio::test]
-async fn a_claim_of_one_node_is_not_enough_for_two_replicas() {
+async fn a_read_write_once_pod_claim_does_not_support_two_replicas() {
     let scene = simulated().await;
     waiting_claim(&scene, "ReadWriteOncePod").await;
     let spec = json!({"modelSource": "pvc://models/vision", "engine": "triton", "replicas": 2});
     create(&scene, "vision", spec).await;
     let model = until_not_ready(&scene, "vision", "ClaimNotShareable").await;
     let message = &condition(&model, conditions::READY).unwrap().message;
-    assert_eq!(message, "claim models is ReadWriteOncePod; 2 replicas need ReadOnlyMany or ReadWriteMany");
+    let expected = format!(
+        "PersistentVolumeClaim {}/models is ReadWriteOncePod; 2 replicas need ReadOnlyMany or ReadWriteMany: set \
+         replicas to 1, or use such a claim",
+        scene.namespace()
+    );
+    assert_eq!(*message, expected);
     change(&scene, "vision", json!({"replicas": 1})).await;
     until_ready(&scene, "vision").await;
 }
 
 #[tokio::test]
-async fn a_claim_that_waits_for_its_first_consumer_is_no_error() {
+async fn a_pending_claim_is_no_fault() {
     let scene = simulated().await;
     waiting_claim(&scene, "ReadWriteMany").await;
     create(&scene, "vision", json!({"modelSource": "pvc://models/vision", "engine": "triton"})).await;
@@ -165,7 +170,7 @@ async fn a_claim_that_waits_for_its_first_consumer_is_no_error() {
 }
 
 #[tokio::test]
-async fn an_event_of_a_volume_that_an_old_pod_has_is_reported_and_auto_lets_the_old_pod_go_first() {
+async fn a_volume_in_use_by_an_old_pod_is_reported_and_auto_replaces_that_pod() {
     let pool = NodePool { count: 3, gpus: 1, products: vec!["A100".to_owned()] };
     let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), pool)).await;
     cluster.start_controller(&controller("inference-controller")).await.unwrap();
@@ -177,7 +182,7 @@ async fn an_event_of_a_volume_that_an_old_pod_has_is_reported_and_auto_lets_the_
     let (pods, deployments) = (scene.api::<Pod>(), scene.api::<Deployment>());
     let old = pods.list(&ListParams::default()).await.unwrap().items.remove(0);
     let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-    // The new pod gets a node without a kubelet, and does not begin.
+    // The new pod is scheduled to a node without a kubelet, so it does not start.
     let free: Vec<&str> =
         ["gpu-0", "gpu-1", "gpu-2"].into_iter().filter(|one| node(&old).as_deref() != Some(*one)).collect();
     let cordon = Patch::Merge(json!({"spec": {"unschedulable": true}}));
@@ -192,19 +197,19 @@ async fn an_event_of_a_volume_that_an_old_pod_has_is_reported_and_auto_lets_the_
     let new = tokio::time::timeout(within(), new).await.expect("a new pod with a node");
     let (other, new) = (node(&new).unwrap(), new.metadata);
     let (old, name) = (old.metadata.name.unwrap(), new.name.unwrap());
-    // It has waited for long.
+    // The pod has waited for long.
     let since = Timestamp::now() - SignedDuration::from_mins(2);
     let placed = json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": since.to_string()});
     let patch = Patch::Strategic(json!({"status": {"conditions": [placed]}}));
     pods.patch_status(&name, &PatchParams::default(), &patch).await.unwrap();
-    // Nothing but the event starts the next reconcile: the loss of the node is known, too.
+    // Only the event starts the next reconcile: the loss of the node is known already.
     wait_for(&all_nodes, &other, "lost", within(), |node| !nodes::is_ready(node)).await;
     until_renewed(&scene, 4).await;
-    let said = format!("Multi-Attach error for volume \"models\" Volume is already used by pod(s) {old}");
+    let text = format!("Multi-Attach error for volume \"models\" Volume is already used by pod(s) {old}");
     let event = json!({"apiVersion": "v1", "kind": "Event",
         "metadata": {"name": "not-attached", "namespace": scene.namespace()},
         "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": scene.namespace(), "name": name, "uid": new.uid},
-        "reason": "FailedAttachVolume", "type": "Warning", "message": said, "count": 1,
+        "reason": "FailedAttachVolume", "type": "Warning", "message": text, "count": 1,
         "source": {"component": "attachdetach-controller"},
         "firstTimestamp": Timestamp::now().to_string(), "lastTimestamp": Timestamp::now().to_string()});
     scene.apply(&event.to_string()).await.unwrap();
@@ -212,7 +217,7 @@ async fn an_event_of_a_volume_that_an_old_pod_has_is_reported_and_auto_lets_the_
     let model = tokio::time::timeout(REPORTED_WITHIN, report).await.expect("a report in time");
     let message = &condition(&model, conditions::READY).unwrap().message;
     assert!(
-        message.starts_with(&format!("pod {name} waits on node {other} for its volume: {said}")),
+        message.starts_with(&format!("pod {name} on node {other} waits for its volume: {text}")),
         "{message}"
     );
     wait_for(&deployments, "vision", "replaced", within(), |deployment: &Deployment| {
@@ -224,7 +229,7 @@ async fn an_event_of_a_volume_that_an_old_pod_has_is_reported_and_auto_lets_the_
 }
 
 #[tokio::test]
-async fn an_engine_that_does_not_warm_up_in_time_fails() {
+async fn a_warm_up_timeout_is_reported() {
     let scene = simulated().await;
     let mut slow = script(&[("SIM_NEVER_READY", "true")]);
     slow["warmupTimeoutSeconds"] = json!(10);
@@ -236,14 +241,14 @@ async fn an_engine_that_does_not_warm_up_in_time_fails() {
     let timed_out =
         engine.state.unwrap().running.unwrap().started_at.unwrap().0 + SignedDuration::from_secs(10);
     let late = report.duration_since(timed_out);
-    // The start has whole seconds, so a second may be missing.
+    // The start time has whole seconds.
     assert!(!late.is_negative() && late <= SignedDuration::try_from(REPORTED_WITHIN).unwrap(), "{late:?}");
     assert_eq!(model.status.unwrap().phase, Some(Phase::Failed));
     annotate_pods(&scene, json!({"sim.ai.infra.example.com/never-ready": "false"})).await;
     until_ready(&scene, "chat").await;
 }
 
-/// A claim called `models` that is bound when the first pod with it is placed.
+/// A claim `models` that is bound when the first pod with it is scheduled.
 async fn waiting_claim(scene: &Scene<'_>, mode: &str) {
     let unique = scene.namespace();
     let spec = json!({
@@ -276,7 +281,7 @@ fn finds_no_node(pod: &Pod) -> bool {
     conditions.iter().any(|condition| condition.reason.as_deref() == Some("Unschedulable"))
 }
 
-/// Whether one of the containers has ended so, now or the last time.
+/// Whether the latest end of one of the containers was like this.
 fn ends<'a>(
     mut containers: impl Iterator<Item = &'a ContainerStatus>,
     so: impl Fn(&ContainerStateTerminated) -> bool,
@@ -297,7 +302,7 @@ fn script(settings: &[(&str, &str)]) -> Value {
     json!({"env": env})
 }
 
-/// Changes the fate of every live pod of the test.
+/// Annotates every live pod of the test with a fault script.
 async fn annotate_pods(scene: &Scene<'_>, annotations: Value) {
     let pods = scene.api::<Pod>();
     let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));

@@ -1,4 +1,4 @@
-//! GPUs are counted, so that the message says how many are missing.
+//! Free GPUs are counted for the message about missing ones.
 
 use api::{aiinference::AIInference, conditions};
 use local_cluster::{ClusterSpec, NodePool};
@@ -19,7 +19,7 @@ async fn gpus_of_other_pods_are_not_free_until_those_pods_end() {
     let late = json!({"gpu": {"count": 2, "productLabel": "A100"}});
     create(&scene, "late", late).await;
     until_not_ready(&scene, "late", "InsufficientGPU").await;
-    // A pod that was placed just now may be heard of after the pod that was not.
+    // The watch may deliver the unschedulable pod before the scheduled one.
     let counted = "needs 2 nvidia.com/gpu on A100; free: 3, at most 1 on one node";
     wait_for(&scene.api::<AIInference>(), "late", counted, within(), |model: &AIInference| {
         condition(model, conditions::SCHEDULED).is_some_and(|scheduled| scheduled.message == counted)

@@ -22,7 +22,7 @@ use tests::{Scene, follow, simulated, wait_for, wait_until_gone, within};
 
 use super::{change, condition, create, is_ready, until_not_ready, until_ready};
 
-/// From the answer to the deletion until the new object arrives.
+/// Maximum time from the response to the deletion until the creation of the new object.
 const RECREATED_WITHIN: SignedDuration = SignedDuration::from_millis(100);
 
 #[tokio::test]
@@ -48,7 +48,7 @@ async fn a_new_inference_becomes_ready_with_children_and_a_url() {
 }
 
 #[tokio::test]
-async fn its_pods_are_admitted_where_pod_security_is_restricted() {
+async fn its_pods_pass_pod_security_restricted() {
     let shared = simulated().await;
     let scene = Scene::restricted(&shared).await;
     create(&scene, "chat", json!({})).await;
@@ -56,7 +56,7 @@ async fn its_pods_are_admitted_where_pod_security_is_restricted() {
 }
 
 #[tokio::test]
-async fn pods_that_the_namespace_does_not_admit_are_reported() {
+async fn pods_that_pod_security_refuses_are_reported() {
     let shared = simulated().await;
     let scene = Scene::restricted(&shared).await;
     create(&scene, "chat", json!({"securityContext": {"runAsUser": 0}})).await;
@@ -98,7 +98,7 @@ async fn a_new_image_replaces_the_pods_and_leaves_the_old_replica_set_empty() {
 }
 
 #[tokio::test]
-async fn a_change_that_is_taken_back_midway_ends_where_it_began() {
+async fn a_change_that_is_reverted_during_the_rollout_ends_with_the_first_revision() {
     let scene = simulated().await;
     let slow = json!([{"name": "SIM_READY_DELAY", "value": "20s"}]);
     create(&scene, "chat", json!({"image": "engine:1"})).await;
@@ -113,7 +113,7 @@ async fn a_change_that_is_taken_back_midway_ends_where_it_began() {
 }
 
 #[tokio::test]
-async fn deleting_it_leaves_nothing_behind() {
+async fn deletion_leaves_no_objects_behind() {
     let scene = simulated().await;
     create(&scene, "chat", json!({"replicas": 2})).await;
     let model = until_ready(&scene, "chat").await;
@@ -132,7 +132,7 @@ async fn deleting_it_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn an_object_that_is_deleted_and_made_again_at_once_gets_children_of_its_own() {
+async fn an_object_that_is_deleted_and_created_again_at_once_gets_its_own_children() {
     let scene = simulated().await;
     let models: Api<AIInference> = scene.api();
     let spec = json!({"replicas": 2});
@@ -165,14 +165,14 @@ async fn an_object_that_is_deleted_and_made_again_at_once_gets_children_of_its_o
         if at_once == 5 {
             return;
         }
-        // A busy machine needs longer between the two requests now and then; such a round does not count.
+        // On a busy machine the requests may be further apart; such a round does not count.
         assert!(round < 20, "only {at_once} of {round} times it was created within {RECREATED_WITHIN:?}");
         old = new;
     }
 }
 
 #[tokio::test]
-async fn a_name_that_no_service_may_have_gets_another_one_in_the_url() {
+async fn a_name_that_is_invalid_for_a_service_is_replaced_in_the_url() {
     let scene = simulated().await;
     create(&scene, "qwen2.5-chat", json!({})).await;
     let url = until_ready(&scene, "qwen2.5-chat").await.status.unwrap().url.unwrap();
@@ -190,7 +190,7 @@ async fn uids_below(scene: &Scene<'_>, model: &AIInference) -> BTreeSet<String> 
     all.extend(uids_and_owners::<ReplicaSet>(scene).await);
     all.extend(uids_and_owners::<Pod>(scene).await);
     let mut below = BTreeSet::from([model.uid().unwrap()]);
-    // In this order, owners come before what they own.
+    // Owners first.
     for (uid, owners) in all {
         if owners.iter().any(|owner| below.contains(owner)) {
             below.insert(uid);
@@ -218,7 +218,7 @@ where
     tokio::time::timeout(within(), gone).await.expect("nothing that is left of the old object");
 }
 
-/// When the API server received the last such request of a test of this namespace, by its own clock, which is also the clock of this test.
+/// When the API server received the last request of this kind in this namespace, by the machine's clock.
 fn received_last(scene: &Scene<'_>, verb: &str, name: &str) -> Timestamp {
     let events = scene.audit_events().unwrap();
     let mut newest_first = events.iter().rev();

@@ -1,5 +1,4 @@
-//! A node that dies takes no replica with it for long, one that flaps takes none, and a cluster that is cut off is left
-//! alone.
+//! Pods on a lost node are replaced in time; pods on a node that recovers, or while most nodes are lost, are not.
 
 use std::{convert::Infallible, pin::pin};
 
@@ -19,7 +18,7 @@ use tests::{
 use super::{change, create, until_not_ready, until_ready, until_renewed};
 
 #[tokio::test]
-async fn the_pods_of_a_dead_node_are_replaced_elsewhere_in_time_and_none_by_force() {
+async fn pods_of_an_unreachable_node_are_replaced_in_time_and_not_deleted_by_force() {
     let cluster = own_cluster().await;
     let scene = Scene::new(&cluster).await;
     create(&scene, "chat", json!({"replicas": 2, "nodeFailureSeconds": 5})).await;
@@ -39,7 +38,7 @@ async fn the_pods_of_a_dead_node_are_replaced_elsewhere_in_time_and_none_by_forc
     assert_ne!(node_of(replacement), Some(lost.node.as_str()));
     let took = created(replacement).duration_since(lost.since);
     assert!(took <= SignedDuration::from_secs(5 + 10), "{took:?}");
-    // The cluster's times have whole seconds.
+    // Timestamps of the API have whole seconds.
     assert!(took >= SignedDuration::from_secs(5 - 1), "{took:?}");
 
     let old = pods.get(&migration.pod).await.expect("a pod that was deleted by force is gone");
@@ -49,7 +48,7 @@ async fn the_pods_of_a_dead_node_are_replaced_elsewhere_in_time_and_none_by_forc
 }
 
 #[tokio::test]
-async fn a_node_that_is_back_in_time_loses_no_pod() {
+async fn no_pod_is_replaced_if_its_node_recovers_in_time() {
     let cluster = own_cluster().await;
     let scene = Scene::new(&cluster).await;
     create(&scene, "chat", json!({"nodeFailureSeconds": 15})).await;
@@ -61,7 +60,7 @@ async fn a_node_that_is_back_in_time_loses_no_pod() {
     wait_for(&all, &node, "silent", within(), |node| !nodes::is_ready(node)).await;
     nodes::start_heartbeat(&scene.client(), &node).await.unwrap();
     wait_for(&all, &node, "back", within(), nodes::is_ready).await;
-    // The time in which it would have been replaced passes: two seconds for each renewal.
+    // Waits for longer than nodeFailureSeconds: two seconds per renewal.
     until_renewed(&scene, 8).await;
     assert_eq!(names(&live_pods(&scene).await), before);
     assert!(until_ready(&scene, "chat").await.status.unwrap().migrations.is_empty());
@@ -81,7 +80,7 @@ async fn the_pods_of_a_deleted_node_are_replaced_too() {
 }
 
 #[tokio::test]
-async fn neither_a_wrong_spec_nor_a_refused_child_keeps_a_pod_on_a_dead_node() {
+async fn pods_are_replaced_despite_an_invalid_spec_or_a_refused_child() {
     let cluster = own_cluster().await;
     let (wrong, denied) = (Scene::new(&cluster).await, Scene::new(&cluster).await);
     for scene in [&wrong, &denied] {
@@ -113,7 +112,7 @@ async fn neither_a_wrong_spec_nor_a_refused_child_keeps_a_pod_on_a_dead_node() {
 }
 
 #[tokio::test]
-async fn a_migration_is_recorded_even_if_the_object_changes_at_that_moment() {
+async fn a_migration_is_recorded_despite_conflicts_of_the_status() {
     let cluster = own_cluster().await;
     let scene = Scene::new(&cluster).await;
     create(&scene, "chat", json!({"nodeFailureSeconds": 5})).await;
@@ -123,7 +122,7 @@ async fn a_migration_is_recorded_even_if_the_object_changes_at_that_moment() {
     nodes::stop_heartbeat(&scene.client(), node).await.unwrap();
     wait_for(&scene.cluster_api::<Node>(), node, "silent", within(), |node| !nodes::is_ready(node)).await;
 
-    // With each change, a status that was planned before it meets a conflict.
+    // Each change makes the write of an earlier planned status fail with a conflict.
     let models = scene.api::<AIInference>();
     let changes = async {
         let mut count = 0;
@@ -145,7 +144,7 @@ async fn a_migration_is_recorded_even_if_the_object_changes_at_that_moment() {
 }
 
 #[tokio::test]
-async fn no_pod_leaves_while_most_nodes_are_down_and_then_one_does() {
+async fn no_pod_is_replaced_while_most_nodes_are_lost() {
     let cluster = own_cluster().await;
     let scene = Scene::new(&cluster).await;
     create(&scene, "chat", json!({"replicas": 4, "nodeFailureSeconds": 8})).await;

@@ -1,5 +1,5 @@
-//! A revision that cannot run costs no pod that serves, whatever `rollout` is; and where the user chose that a pod goes
-//! first, the status says so before it goes.
+//! A revision that cannot run costs no ready pod with any `rollout`; and with `Replace` the status announces the outage
+//! first.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,9 @@ use tests::{Scene, controller, fresh_name, simulated, start, tools, wait_for, wi
 
 use super::{change, condition, create, pods_of, until_not_ready, until_ready, until_renewed};
 
-/// The shortest that the API accepts.
+/// The minimum of the API.
 const SURGE_TIMEOUT_SECONDS: u32 = 30;
-/// Of two seconds each: longer than the surge timeout.
+/// Renewals of two seconds: longer than the surge timeout.
 const RENEWALS: usize = 19;
 
 struct Case {
@@ -25,7 +25,7 @@ struct Case {
 }
 
 #[tokio::test]
-async fn the_only_pod_that_serves_is_never_lost_for_a_revision_that_cannot_run() {
+async fn the_only_ready_pod_is_not_deleted_for_a_revision_that_cannot_run() {
     let product = json!({"gpu": {"count": 1, "productLabel": "B9000"}});
     let image = json!({"env": [{"name": "SIM_IMAGE_PULL", "value": "fail"}]});
     let claim = json!({"modelSource": "pvc://missing/qwen"});
@@ -37,10 +37,10 @@ async fn the_only_pod_that_serves_is_never_lost_for_a_revision_that_cannot_run()
     }
     for rollout in ["Auto", "Surge"] {
         cases.push(Case { rollout, change: image.clone(), reason: "ImagePullFailed" });
-        // The quota below has room for one GPU in all.
+        // The quota below allows one GPU in total.
         cases.push(Case { rollout, change: more.clone(), reason: "Unschedulable" });
     }
-    // Its own, so that no other test takes GPUs.
+    // A separate cluster, so that no other test uses its GPUs.
     let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
     cluster.start_controller(&controller("inference-controller")).await.unwrap();
     join_all(cases.into_iter().map(|case| keeps_serving(&cluster, case))).await;
@@ -58,13 +58,13 @@ async fn keeps_serving(cluster: &Cluster, Case { rollout, change: spec, reason }
     until_not_ready(&scene, "chat", reason).await;
     until_renewed(&scene, RENEWALS).await;
     let model = until_not_ready(&scene, "chat", reason).await;
-    assert_eq!(serving(&scene).await, before, "{case}: the pod that served is gone");
+    assert_eq!(serving(&scene).await, before, "{case}: the ready pod was deleted");
     assert_eq!(condition(&model, conditions::AVAILABLE).unwrap().status, "True", "{case}");
     assert_eq!(model.status.unwrap().ready_replicas, 1, "{case}");
 }
 
 #[tokio::test]
-async fn a_quota_that_the_old_pod_fills_is_a_reason_to_replace_it_after_the_surge_timeout() {
+async fn a_quota_that_the_old_pod_uses_up_leads_to_its_replacement_after_the_surge_timeout() {
     let scene = simulated().await;
     quota(&scene, 1).await;
     create(&scene, "chat", json!({"surgeTimeoutSeconds": SURGE_TIMEOUT_SECONDS})).await;
@@ -76,7 +76,7 @@ async fn a_quota_that_the_old_pod_fills_is_a_reason_to_replace_it_after_the_surg
 }
 
 #[tokio::test]
-async fn replace_says_that_nothing_will_serve_before_the_pod_goes() {
+async fn replace_announces_the_outage_before_the_pod_is_deleted() {
     let scene = simulated().await;
     create(&scene, "chat", json!({"rollout": "Replace"})).await;
     until_ready(&scene, "chat").await;
@@ -85,12 +85,12 @@ async fn replace_says_that_nothing_will_serve_before_the_pod_goes() {
     let models = scene.api::<AIInference>();
     let warned = wait_for(&models, "chat", "it is announced", within(), |model| {
         condition(model, conditions::PROGRESSING).is_some_and(|progressing| {
-            progressing.message.contains(&format!("pod {pod} is the only one that serves"))
+            progressing.message.contains(&format!("pod {pod}, the only ready one, is deleted"))
         })
     });
     let changed = change(&scene, "chat", json!({"env": [{"name": "SIM_IMAGE_PULL", "value": "fail"}]}));
     let (announced, _) = futures::join!(warned, changed);
-    // It was announced while the pod served; only then it goes.
+    // The announcement precedes the deletion.
     let pods = scene.api::<Pod>();
     wait_for(&pods, pod, "it goes", within(), |pod| pod.metadata.deletion_timestamp.is_some()).await;
     let said = condition(&announced, conditions::PROGRESSING).unwrap().observed_generation;
@@ -98,7 +98,7 @@ async fn replace_says_that_nothing_will_serve_before_the_pod_goes() {
     assert_eq!(announced.status.unwrap().ready_replicas, 1);
 }
 
-/// Ready pods that are not on their way out, by name, with their uids.
+/// The uids of ready pods that are not being deleted, by name.
 async fn serving(scene: &Scene<'_>) -> BTreeMap<String, String> {
     let pods =
         scene.api::<Pod>().list(&kube::api::ListParams::default().labels(&pods_of("chat"))).await.unwrap();

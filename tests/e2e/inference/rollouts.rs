@@ -1,4 +1,4 @@
-//! A change reaches the pods as `rollout` promises: never fewer that are ready, each of one ReplicaSet, none left behind.
+//! Rollouts keep the documented number of ready pods, and leave no pods of other ReplicaSets behind.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,11 +25,11 @@ async fn replace_has_at_most_one_ready_pod_fewer_than_replicas() {
     every_change_keeps("Replace", REPLICAS - 1).await;
 }
 
-/// The Deployment's own controller counts ready pods from the status of ReplicaSets, which is late: a rollout that is turned
-/// round within moments of a pod's becoming ready or of its end may leave one too few. A change is taken back before that.
+/// The Deployment controller counts ready pods by the status of ReplicaSets, which is late: if a rollout is reverted just
+/// when a pod becomes ready or ends, one pod too few may be ready. So changes are reverted earlier.
 const READY_AFTER: &str = "1500ms";
 
-/// Makes each change, takes it back midway, and makes it again; one after the other.
+/// Applies each change, reverts it during the rollout, and applies it again.
 async fn every_change_keeps(rollout: &str, floor: usize) {
     let scene = simulated().await;
     let first = json!({
@@ -66,7 +66,7 @@ async fn every_change_keeps(rollout: &str, floor: usize) {
     }
 }
 
-/// Makes a change and returns as soon as a pod has come of it.
+/// Applies a change and returns as soon as it has created a pod.
 async fn midway(scene: &Scene<'_>, field: &str, value: &Value) {
     let mut before: Option<BTreeSet<String>> = None;
     let pods = scene.api::<Pod>();
@@ -80,7 +80,7 @@ async fn midway(scene: &Scene<'_>, field: &str, value: &Value) {
     futures::join!(a_new_one, change(scene, "chat", json!({field: value})));
 }
 
-/// Makes a change and waits until it is whole: as many pods as wanted, all of one ReplicaSet, the others empty.
+/// Applies a change and waits for its completion: the desired number of pods, all of one ReplicaSet.
 async fn settled(scene: &Scene<'_>, field: &str, value: &Value) {
     change(scene, "chat", json!({field: value})).await;
     let model = wait_for(&scene.api::<AIInference>(), "chat", "complete", within(), |model: &AIInference| {
@@ -101,16 +101,16 @@ async fn settled(scene: &Scene<'_>, field: &str, value: &Value) {
             .flatten()
             .filter(|replicas| *replicas > 0)
             .collect();
-        // What it wants, and what it has.
+        // Desired and actual number.
         (filled == [model.spec.replicas, model.spec.replicas]).then_some(())
     });
     tokio::time::timeout(within(), one_is_left).await.expect("old ReplicaSets that are empty");
 }
 
-/// What was seen of a model while something was done.
+/// The observed pods and ReplicaSets of a model.
 struct Seen {
     fewest_ready: usize,
-    /// By uid, and so are the selectors of ReplicaSets.
+    /// By uid, like the selectors of ReplicaSets.
     pods: BTreeMap<String, SeenPod>,
     replica_sets: BTreeMap<String, Labels>,
 }
@@ -154,7 +154,7 @@ fn watched(scene: &Scene<'_>, act: impl Future<Output = ()>) -> impl Future<Outp
     })
 }
 
-/// Ready, and not about to go.
+/// Ready and not being deleted.
 fn is_serving(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     pod.metadata.deletion_timestamp.is_none()

@@ -1,4 +1,4 @@
-//! The scale subresource, up, down and to nothing.
+//! The scale subresource: up, down, and to zero.
 
 use api::aiinference::{AIInference, Phase};
 use k8s_openapi::api::{

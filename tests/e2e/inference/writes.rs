@@ -1,4 +1,4 @@
-//! How much is written until a model serves, counted in the audit log.
+//! The number of writes until a model is ready, counted in the audit log.
 
 use std::collections::BTreeMap;
 
@@ -20,11 +20,11 @@ async fn one_replica_costs_its_children_three_statuses_and_three_events() {
 }
 
 #[tokio::test]
-async fn a_further_replica_costs_a_status_when_it_is_placed_and_one_when_it_is_ready() {
+async fn a_further_replica_costs_one_status_when_it_is_scheduled_and_one_when_it_is_ready() {
     let replicas = 3;
     let written = written_until_ready(json!({"replicas": replicas})).await;
     assert_eq!(written.children, CHILDREN + 1, "{:#?}", written.all);
-    // Mostly several are placed or ready at once; how many, the machine's load decides.
+    // Several may be scheduled or ready at once, depending on the machine's load.
     assert!(
         written.statuses <= 3 + 2 * (replicas - 1) && written.events <= 3 && written.reads == 0,
         "{:#?}",
@@ -44,7 +44,7 @@ async fn written_until_ready(spec: serde_json::Value) -> Written {
     let scene = simulated().await;
     create(&scene, "chat", spec).await;
     until_ready(&scene, "chat").await;
-    // What is still under way has been written by then.
+    // By then all pending writes are done.
     until_renewed(&scene, 2).await;
     let events = scene.cluster().audit_events().unwrap();
     let written: Vec<&Event> = events.iter().filter(|event| is_of_the_controller(&scene, event)).collect();

@@ -1,4 +1,4 @@
-//! How a call is answered: from the store, or with one of the faults of an API server or of a proxy before it.
+//! Answers to calls: from the store, or a fault of an API server or a proxy.
 
 use std::{
     sync::{
@@ -23,21 +23,21 @@ use crate::{
 
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// What is stored.
+    /// The answer of the store.
     Stored,
-    /// The call has its effect at once, and its answer comes when the gate opens.
+    /// The call takes effect at once; its answer is sent when the gate opens.
     Late(Gate),
     /// As `Late`, after this time.
     Slow(Duration),
-    /// A whole body.
+    /// A complete body.
     Body { code: u16, body: String, retry_after: Option<u32> },
     /// 200, these lines of a watch, and then what `End` says.
     Lines(Vec<String>, End),
-    /// The request is read, and nothing is ever sent.
+    /// The request is read, but no answer is sent.
     NoHeaders,
-    /// Headers with this code, the beginning of a body, and nothing after it.
+    /// Headers with this code and the beginning of a body.
     HalfABody(u16),
-    /// 200, and a body without an end; counts the bytes of it that were taken.
+    /// 200 and an endless body; counts the bytes that the client has read.
     Endless(Arc<AtomicU64>),
 }
 
@@ -47,7 +47,7 @@ pub enum End {
     Silence,
 }
 
-/// Holds an answer back until it is opened.
+/// Delays an answer until it is opened.
 #[derive(Clone, Debug, Default)]
 pub struct Gate(CancellationToken);
 
@@ -63,51 +63,51 @@ impl Answer {
         Self::Body { code, body: status(code, reason, message).to_string(), retry_after: None }
     }
 
-    /// A Status over many lines, as API servers send it to clients that look like a browser or like curl.
+    /// A Status in several lines, as API servers send it to browsers and curl.
     pub fn pretty(code: u16, reason: &str, message: &str) -> Self {
         let body = serde_json::to_string_pretty(&status(code, reason, message)).unwrap();
         Self::Body { code, body, retry_after: None }
     }
 
-    /// A Status that asks for a pause.
+    /// A Status with Retry-After.
     pub fn busy(code: u16, seconds: u32) -> Self {
         let mut body = status(code, "TooManyRequests", "too many requests, please try again later");
         body["details"] = json!({ "retryAfterSeconds": seconds });
         Self::Body { code, body: body.to_string(), retry_after: Some(seconds) }
     }
 
-    /// As the API server's own priority and fairness rejects: no Status, only a header.
+    /// The rejection of API Priority and Fairness: no Status, only the header.
     pub fn rejected(seconds: u32) -> Self {
         let body = "Too many requests, please try again later.\n".to_owned();
         Self::Body { code: 429, body, retry_after: Some(seconds) }
     }
 
-    /// Not a Status: the answer of a proxy between the client and the API server.
+    /// Plain text, as from a proxy between client and API server.
     pub fn text(code: u16, body: &str) -> Self {
         Self::Body { code, body: body.to_owned(), retry_after: None }
     }
 
-    /// The version is too old, as the HTTP status.
+    /// An expired version, as the HTTP status.
     pub fn gone() -> Self {
         Self::status(410, "Expired", "too old resource version: 1 (2)")
     }
 
-    /// The version is too old, as an event of a watch that was opened with 200.
+    /// An expired version, as an event of a watch with status 200.
     pub fn gone_in_stream() -> Self {
         Self::Lines(vec![expired_line()], End::Close)
     }
 
-    /// 200, and the connection ends.
+    /// 200 and a closed connection.
     pub fn closed_at_once() -> Self {
         Self::Lines(Vec::new(), End::Close)
     }
 
-    /// 200, and not a byte after it.
+    /// 200 without any bytes of a body.
     pub fn silence() -> Self {
         Self::Lines(Vec::new(), End::Silence)
     }
 
-    /// The effect now, the response as a future.
+    /// Applies the effect and returns the response as a future.
     pub(crate) fn prepare(self, store: &Store, call: &Call) -> Answering {
         match self {
             Self::Stored => {
@@ -124,7 +124,7 @@ impl Answer {
             Self::Slow(time) => {
                 let stored = store.answer(call);
                 Box::pin(async move {
-                    // The delay is the fault that is scripted; no test waits by it.
+                    // The delay is the scripted fault; tests do not rely on it.
                     tokio::time::sleep(time).await;
                     stored
                 })

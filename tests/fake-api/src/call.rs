@@ -1,4 +1,4 @@
-//! A request to an API server, by what it asks for.
+//! A parsed request to an API server.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use http::Method;
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// A request as it arrived.
+/// A received request.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub verb: Verb,

@@ -1,5 +1,5 @@
-//! An API server for benches: ConfigMaps alone, one list in pages, and one watch. It generates its objects as they are
-//! read and keeps none, so that its cost does not grow with their number.
+//! A fake API server for benches: one paged list and one watch of ConfigMaps. Objects are generated when they are read, so
+//! its memory does not grow with their number.
 
 use std::{
     ops::Range,
@@ -28,20 +28,20 @@ pub struct GeneratedApi {
     events: mpsc::Sender<String>,
 }
 
-/// One ConfigMap of about 1.4 KB, half of it managed fields, as real ones are.
+/// A ConfigMap of about 1.4 KB, half of it managed fields, like real ones.
 pub struct Object {
     name: String,
     data: Value,
 }
 
-/// Events of the watch that wait to be read; with more than these, the writer waits, as a real API server's does.
+/// Maximum number of unread watch events; the writer waits for more room, as in a real API server.
 const EVENTS_WAITING: usize = 64;
-/// Real objects differ in their last digits, too.
+/// As large as real versions.
 const FIRST_VERSION: u64 = 1_000_000;
 
 struct Served {
     objects: u64,
-    /// Taken by the first watch: a second one would mean that the engine has given the first up.
+    /// Taken by the first watch. A second watch is an error: the client must not have closed the first.
     events: Mutex<Option<mpsc::Receiver<String>>>,
 }
 
@@ -67,7 +67,7 @@ impl GeneratedApi {
         self.send("MODIFIED", object).await
     }
 
-    /// For each number of the range one object comes and the oldest goes, so that there are always as many.
+    /// For each number of the range, adds one object and deletes the oldest.
     pub async fn churn(&self, objects: u64, range: Range<u64>) -> anyhow::Result<()> {
         for number in range {
             self.send("ADDED", &Object::numbered(objects + number)).await?;
@@ -88,12 +88,12 @@ impl Object {
         Self { name: format!("object-{number:07}"), data: json!({"model": "x".repeat(400)}) }
     }
 
-    /// The engine says when it has come to this one.
+    /// An object by which the client reports its progress.
     pub fn marked(mark: &str) -> Self {
         Self { name: format!("mark-{mark}"), data: json!({"mark": mark}) }
     }
 
-    /// The engine measures how old the event is when its reconcile begins.
+    /// Adds the present time, by which the client measures the age of the event at its reconcile.
     pub fn sent_now(mut self) -> anyhow::Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
         self.data["sent"] = now.as_nanos().to_string().into();
@@ -162,7 +162,7 @@ impl Served {
 
     fn watch(&self) -> Response {
         let Some(events) = self.events.lock().unwrap_or_else(PoisonError::into_inner).take() else {
-            return failure(410, "Expired", "there is one watch only");
+            return failure(410, "Expired", "only one watch is allowed");
         };
         let lines = futures::stream::unfold(events, async |mut events| {
             let line = events.recv().await?;

@@ -1,6 +1,5 @@
-//! An API server for tests and benches, over plain HTTP on loopback: one server and one wire format, and two sources of
-//! what it answers. [`ScriptedApi`] stores objects and follows a script of faults; [`GeneratedApi`] generates as many
-//! objects as a bench asks for.
+//! Fake API servers for tests and benches, over plain HTTP on loopback. [`ScriptedApi`] stores objects and follows a script
+//! of faults; [`GeneratedApi`] generates objects for benches.
 
 mod answer;
 mod call;

@@ -1,8 +1,8 @@
-//! An API server for tests: it answers from the objects that are stored in it (LIST, WATCH, GET, writes with checks of
-//! the resourceVersion), unless a script has another answer for a call.
+//! A fake API server for tests: it answers LIST, WATCH, GET and writes from its store, with checks of the resourceVersion,
+//! unless a script has another answer.
 //!
-//! It records every request, and tests wait for requests, never for time. It knows no kind: an object is JSON under a
-//! plural, so that a malformed one can be stored too.
+//! It records every request, so that tests wait for requests instead of sleeping. Objects are untyped JSON by plural, so
+//! malformed ones can be stored, too.
 
 use std::{
     collections::VecDeque,
@@ -22,7 +22,7 @@ use crate::{
     store::Store,
 };
 
-/// Every wait of a test ends after so long; nothing that works takes a tenth of it, even on a busy machine.
+/// Deadline of every wait, ten times longer than needed on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct ScriptedApi {
@@ -36,7 +36,7 @@ struct State {
     calls: watch::Sender<Vec<Call>>,
 }
 
-/// Which calls are meant.
+/// Selects calls.
 #[derive(Clone, Copy, Debug)]
 pub struct On {
     verb: Verb,
@@ -62,7 +62,7 @@ impl On {
     }
 }
 
-/// The answers to the next calls of a sort, and to all later ones; without a rule, a call is answered from the store.
+/// The answers to the next selected calls, and to all later ones. Calls without a rule are answered from the store.
 struct Rule {
     on: On,
     next: VecDeque<Answer>,
@@ -79,7 +79,7 @@ impl ScriptedApi {
         let answering = Arc::clone(&state);
         let server = Server::start(move |call| {
             let answer = answering.answer_to(&call);
-            // Done before it is recorded, so that a test that waits for a call may rely on its effect.
+            // Applied before the call is recorded, so that tests that wait for the call can rely on its effect.
             let response = answer.prepare(&answering.store, &call);
             answering.calls.send_modify(|calls| calls.push(call));
             response
@@ -91,17 +91,17 @@ impl ScriptedApi {
         self.server.address()
     }
 
-    /// The next calls of this sort are answered so, one after the other.
+    /// Sets the answers to the next selected calls, in order.
     pub fn next<const N: usize>(&self, on: On, answers: [Answer; N]) {
         self.script().push(Rule { on, next: answers.into(), always: None });
     }
 
-    /// All calls of this sort are answered so from now on, until `clear_script`.
+    /// Sets the answer to all selected calls until `clear_script`.
     pub fn always(&self, on: On, answer: Answer) {
         self.script().push(Rule { on, next: VecDeque::new(), always: Some(answer) });
     }
 
-    /// From now on all calls are answered from the store. Open connections stay as they are.
+    /// Removes all rules. Open connections are not affected.
     pub fn clear_script(&self) {
         self.script().clear();
     }
@@ -114,7 +114,7 @@ impl ScriptedApi {
         self.put_json(&K::plural(&()), serde_json::to_value(object).unwrap())
     }
 
-    /// As `put`, for what does not fit its type.
+    /// Like `put`, for objects that do not fit their type.
     pub fn put_json(&self, plural: &str, object: Value) -> Value {
         self.state.store.put(plural, object)
     }
@@ -127,7 +127,7 @@ impl ScriptedApi {
         self.state.store.get(plural, name)
     }
 
-    /// Open watches of this kind stay open and get no further event.
+    /// Sends no further events to open watches of this kind.
     pub fn mute(&self, plural: &str) {
         self.state.store.mute(plural);
     }
@@ -137,23 +137,23 @@ impl ScriptedApi {
         self.state.store.compact(plural);
     }
 
-    /// Frees the memory of recorded calls and events. Watches that have sent all events go on undisturbed.
+    /// Deletes recorded calls and events. Watches that have sent all events are not affected.
     pub fn clear_records(&self) {
         self.state.store.clear_events();
         self.state.calls.send_replace(Vec::new());
     }
 
-    /// The calls of this sort so far.
+    /// The selected calls so far.
     pub fn calls(&self, on: On) -> Vec<Call> {
         self.state.calls.borrow().iter().filter(|call| on.matches(call)).cloned().collect()
     }
 
-    /// Everything so far, as "Verb plural", in the order of arrival.
+    /// All calls so far, as "Verb plural", in the order of arrival.
     pub fn verbs(&self) -> Vec<String> {
         self.state.calls.borrow().iter().map(|call| format!("{:?} {}", call.verb, call.plural)).collect()
     }
 
-    /// Waits until at least so many calls of this sort have arrived.
+    /// Waits until at least `times` selected calls have arrived.
     pub async fn until_called(&self, on: On, times: usize) -> Vec<Call> {
         let mut calls = self.state.calls.subscribe();
         let enough = calls.wait_for(|calls| calls.iter().filter(|call| on.matches(call)).count() >= times);

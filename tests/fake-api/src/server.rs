@@ -1,5 +1,4 @@
-//! The one server of this crate: plain HTTP on loopback, each request read as a [`Call`]. What is answered is up to its
-//! user.
+//! The HTTP server of this crate, on loopback. It parses each request as a [`Call`] and passes it to a handler.
 
 use std::{
     io,
@@ -22,7 +21,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// It listens when this returns: a refused connection would be another fault than the one that a test scripts.
+    /// Returns when the server listens, so that no connection is refused.
     pub(crate) async fn start(
         answer: impl Fn(Call) -> Answering + Send + Sync + 'static,
     ) -> io::Result<Self> {
@@ -37,7 +36,7 @@ impl Server {
             }
         });
         let task = tokio::spawn(async move {
-            // It ends with an error only if the listener breaks. Tests and benches notice that by their deadlines.
+            // An error of the listener is found by the deadlines of the tests.
             let _ = axum::serve(listener, router).await;
         });
         Ok(Self { address, task })

@@ -1,8 +1,7 @@
-//! The objects of a scripted API server, and how an API server without faults answers from them.
+//! The store of the scripted API server, and its answers without faults.
 //!
-//! One version counter for all kinds, as in etcd. A page begins where the one before ended, whatever has changed since; of
-//! the label selectors only equality counts, of the field selectors only `metadata.name`. An apply is taken for the whole object, or for its whole status: fields of
-//! other managers are not what is tested here.
+//! One version counter for all kinds, as in etcd. Pages are not consistent snapshots. Supported selectors: label equality
+//! and `metadata.name`. An apply replaces the whole object or its whole status; other field managers are not simulated.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,11 +19,11 @@ use crate::{
     wire::{answered, event_line, expired_line, failure, list, status, streamed},
 };
 
-/// Cheap to clone, as the streams of open watches keep one.
+/// Cheap to clone, for the streams of open watches.
 #[derive(Clone)]
 pub(super) struct Store {
     kinds: Arc<Mutex<Kinds>>,
-    /// The newest version, for the watches to wait on.
+    /// The newest version, on which watches wait.
     changed: watch::Sender<u64>,
 }
 
@@ -39,7 +38,7 @@ struct Kind {
     /// By namespace and name.
     objects: BTreeMap<(String, String), Value>,
     history: Vec<Recorded>,
-    /// Older versions than this cannot be continued.
+    /// Watches cannot start at older versions than this.
     oldest: u64,
     muted: bool,
 }
@@ -52,7 +51,7 @@ struct Recorded {
     before: Option<Value>,
 }
 
-/// Which objects are meant.
+/// Selects objects.
 #[derive(Clone, Default)]
 struct Selector {
     name: Option<String>,
@@ -67,14 +66,14 @@ struct OpenWatch {
     seen: u64,
     changes: watch::Receiver<u64>,
     ends_at: Option<Instant>,
-    /// It was open when its kind was muted: it gets no further event.
+    /// Whether the kind was muted while this watch was open.
     muted: bool,
     ended: bool,
 }
 
 impl Default for Store {
     fn default() -> Self {
-        // Not 1: a test that takes a count for a version must fail.
+        // Not 1, so that a count is never equal to a version.
         let kinds = Kinds { version: 100, by_plural: HashMap::new() };
         Self { kinds: Arc::new(Mutex::new(kinds)), changed: watch::Sender::new(100) }
     }
@@ -225,7 +224,7 @@ impl Kinds {
             (Some(stored), _) if names_another_version(named, &stored["metadata"]) => {
                 return refused(409, "Conflict", call);
             }
-            // An apply that names a uid means that object and no new one.
+            // An apply with a uid must not create an object.
             (None, Verb::Patch) if named["uid"].is_string() => return refused(409, "Conflict", call),
             _ => {}
         }
@@ -247,7 +246,7 @@ impl Kinds {
     }
 }
 
-/// A version or uid that the caller names and the object does not have.
+/// Whether a version or uid of the request differs from the object's.
 fn names_another_version(named: &Value, meta: &Value) -> bool {
     ["resourceVersion", "uid"].iter().any(|field| names_another(named, meta, field))
 }
@@ -256,7 +255,7 @@ fn names_another(named: &Value, meta: &Value, field: &str) -> bool {
     named[field].is_string() && named[field] != meta[field]
 }
 
-/// How the API server refuses an apply that names another uid.
+/// The API server's refusal of an apply with another uid.
 fn uid_is_immutable(call: &Call) -> Response {
     let message = format!("{} {:?} is invalid: metadata.uid: field is immutable", call.plural, call.name);
     let mut status = status(422, "Invalid", &message);
@@ -291,7 +290,7 @@ impl Selector {
             && self.labels.iter().all(|(label, value)| meta["labels"][label] == **value)
     }
 
-    /// An object that leaves the selection is DELETED, with its old content and the new version; one that enters it is
+    /// For an object that leaves the selection: DELETED, with its old content and the new version; for one that enters it:
     /// ADDED.
     fn event_of(&self, recorded: &Recorded) -> Option<(&'static str, Value)> {
         let Recorded { version, event, object, before } = recorded;

@@ -1,4 +1,4 @@
-//! How an API server writes its answers: objects, pages of a list, events of a watch, failures.
+//! Wire format of responses: objects, pages of a list, watch events, failures.
 
 use std::convert::Infallible;
 
@@ -19,13 +19,12 @@ pub(crate) fn streamed(lines: impl stream::Stream<Item = String> + Send + 'stati
     Body::from_stream(lines.map(|line| Ok::<_, Infallible>(Bytes::from(line))))
 }
 
-/// A Status as the whole answer.
+/// A Status response.
 pub(crate) fn failure(code: u16, reason: &str, message: &str) -> Response {
     answered(code, status(code, reason, message).to_string())
 }
 
-/// One page of a list; `more` is the token of the next one. The items have no kind, as those of a real API server: the
-/// list says which kind they are.
+/// One page of a list; `more` is the continue token. As in a real API server, the items have no kind, only the list has.
 pub(crate) fn list(kind: &str, version: u64, more: &str, mut items: Vec<Value>) -> Response {
     for item in items.iter_mut().filter_map(Value::as_object_mut) {
         item.retain(|field, _| field != "apiVersion" && field != "kind");
@@ -47,7 +46,7 @@ pub(crate) fn expired_line() -> String {
     event_line("ERROR", &status(410, "Expired", "too old resource version: 1 (2)"))
 }
 
-/// As the API server writes it: the type first.
+/// One watch event, with the type first, as the API server writes it.
 pub(crate) fn event_line(event: &str, object: &Value) -> String {
     format!(r#"{{"type":"{event}","object":{object}}}"#)
 }

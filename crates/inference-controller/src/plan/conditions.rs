@@ -137,6 +137,11 @@ fn count(pods: usize) -> i32 {
     i32::try_from(pods).unwrap_or(i32::MAX)
 }
 
+/// `1 pod`, `2 pods`.
+fn pods_text(count: i32) -> String {
+    if count == 1 { "1 pod".to_owned() } else { format!("{count} pods") }
+}
+
 impl Assessment {
     fn replace(&mut self, verdict: Verdict) {
         match self.verdicts.iter_mut().find(|known| known.type_ == verdict.type_) {
@@ -183,7 +188,7 @@ fn stopped(valid: &ValidInference, counts: Counts) -> Assessment {
     let progressing = if counts.all == 0 {
         holds(conditions::PROGRESSING, reasons::COMPLETE, "no pod remains".to_owned())
     } else {
-        holds(conditions::PROGRESSING, reasons::SCALING, format!("{} pods remain", counts.all))
+        holds(conditions::PROGRESSING, reasons::SCALING, format!("{} not deleted yet", pods_text(counts.all)))
     };
     Assessment {
         phase: Phase::Pending,
@@ -338,7 +343,7 @@ fn model_loaded(fault: Option<&Fault>, counts: Counts, stage: String) -> Verdict
         return holds(
             type_,
             reasons::LOADED,
-            format!("{} replicas have loaded the model", counts.updated_ready),
+            format!("the model is loaded in {}", pods_text(counts.updated_ready)),
         );
     }
     match fault {
@@ -380,14 +385,14 @@ fn scheduled(fault: Option<&Fault>, pods: &[&PodView], why_kept: Option<&str>) -
         return Some(fails(type_, reason, format!("{message}{}", why_kept.unwrap_or_default())));
     }
     let placed = !pods.is_empty() && pods.iter().all(|pod| pod.node.is_some());
-    placed.then(|| holds(type_, reasons::SCHEDULED, format!("{} pods are scheduled", pods.len())))
+    placed.then(|| holds(type_, reasons::SCHEDULED, format!("{} scheduled", pods_text(count(pods.len())))))
 }
 
 fn available(counts: Counts) -> Verdict {
     let type_ = conditions::AVAILABLE;
     match counts.ready {
         0 => fails(type_, reasons::NO_READY_REPLICAS, "no pod is ready".to_owned()),
-        ready => holds(type_, reasons::MINIMUM_REPLICAS, format!("{ready} pods are ready")),
+        ready => holds(type_, reasons::MINIMUM_REPLICAS, format!("{} ready", pods_text(ready))),
     }
 }
 
@@ -408,7 +413,7 @@ fn progressing(
     if let Some(Fault { reason, message, condition: _ }) = fault {
         let still = ready - updated_ready;
         let message = if still > 0 {
-            format!("{message}; {still} pods of an older revision still serve")
+            format!("{message}; {} of an older revision still ready", pods_text(still))
         } else {
             message.clone()
         };
@@ -419,8 +424,8 @@ fn progressing(
         .contains(&reason_before(observed, type_));
     if all > updated {
         let message = format!(
-            "{updated_ready} of {wanted} replicas are ready; {} pods have an older revision",
-            all - updated
+            "{updated_ready} of {wanted} replicas are ready; {} of an older revision remaining",
+            pods_text(all - updated)
         );
         holds(type_, reasons::ROLLING, message)
     } else if migration.under_way || (migration.outlook.is_some() && updated_ready < wanted) {

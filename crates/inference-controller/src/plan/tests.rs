@@ -660,7 +660,7 @@ fn a_crash_fails_the_revision_while_older_pods_still_serve() {
     assert_eq!(plan.status.phase, Some(Phase::Failed));
     let (status, reason_, message) = condition(&plan.status, conditions::PROGRESSING);
     assert_eq!((status, reason_), ("False", reasons::CRASH_LOOP));
-    assert!(message.ends_with("2 pods of an older revision still serve"), "{message}");
+    assert!(message.ends_with("2 pods of an older revision still ready"), "{message}");
     assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::CRASH_LOOP));
     assert_eq!(reason(&plan.status, conditions::AVAILABLE).0, "True");
     assert_eq!(plan.events[0].severity, Severity::Warning);
