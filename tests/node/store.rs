@@ -229,7 +229,7 @@ pub(crate) fn read_by(scene: &Scene<'_>, pod: &Pod) -> Read {
     let files = report["files"].as_array().expect("files").iter();
     let digests = files.map(|file| (text(&file["path"]), text(&file["sha256"])));
     Read {
-        digests: digests.filter(|(path, _)| path != ".model-transfer.jsonl").collect(),
+        digests: digests.filter(|(path, _)| !path.starts_with(".model-transfer.")).collect(),
         writable: report["writable"].as_bool().expect("whether it can be written"),
     }
 }

@@ -1,5 +1,5 @@
-//! Whether a folder holds a model that an engine can load, before the engine starts and says it in its own words, late
-//! or not at all.
+//! Whether a folder holds a model that an engine can load, before the engine starts: its own messages come late, or not
+//! at all.
 //!
 //! It looks at names and kinds, of few levels, and reads no file. It must not write, or look through a link that leads
 //! out of the folder.
@@ -59,7 +59,7 @@ pub(crate) async fn check(
     Ok(format!("{} holds a model", folder.display()))
 }
 
-/// A volume that hangs keeps its thread, and nothing else.
+/// A volume that hangs blocks one thread, which is not waited for.
 async fn in_time<T: Send + 'static>(
     folder: &Path,
     within: Duration,
@@ -76,7 +76,8 @@ async fn in_time<T: Send + 'static>(
     }
 }
 
-/// The same of a model that is still in the store, by the paths of its files.
+/// The same of a model that is still in the store, by the paths of its files, and of its empty folders with a slash at
+/// their ends.
 pub(crate) fn check_paths<'p>(
     engine: Engine,
     place: &str,
@@ -172,8 +173,8 @@ fn wrong_for_triton(place: &str, entries: &[Entry]) -> Option<String> {
              beside it, and name that as the path"
         )),
         Kind::Folder(Inside { has_version: false, .. }) => Some(format!(
-            "{place}/{name} has no version, with which Triton does not start: expected {name}/1/, also in an \
-             ensemble, where 1/.keep is enough"
+            "{place}/{name} has no version, with which Triton does not start: expected {name}/1/, which in an \
+             ensemble is empty"
         )),
         Kind::Folder(Inside { has_config: false, has_model_file: false, .. }) => {
             Some(format!("{place}/{name} has no {CONFIG}, and no model.* in a version that stands for it"))
@@ -229,11 +230,11 @@ mod tests {
 
     #[test]
     fn engines_are_called_as_in_the_api() {
-        let ours: Vec<String> = Engine::value_variants()
+        let names: Vec<String> = Engine::value_variants()
             .iter()
             .filter_map(|engine| Some(engine.to_possible_value()?.get_name().to_owned()))
             .collect();
-        assert_eq!(ours, api::aiinference::Engine::ALL.map(api::aiinference::Engine::as_str));
+        assert_eq!(names, api::aiinference::Engine::ALL.map(api::aiinference::Engine::as_str));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use api::{
 use clap::{Args, Parser, Subcommand};
 use quantity::Bytes;
 
-use crate::{check::Engine, location::Location};
+use crate::{check::Engine, digest::is_hex, location::Location};
 
 /// Copies a model between an S3-compatible store and a folder
 ///
@@ -32,7 +32,7 @@ pub(crate) enum Command {
     Transfer(Transfer),
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Transfer {
     /// Brings everything below SOURCE into DIR
     Pull(Pull),
@@ -62,6 +62,9 @@ pub(crate) struct Pull {
     /// What the volume may hold, in bytes or as 64Gi; a model that is larger is refused before a byte is fetched
     #[arg(long = options::SIZE_LIMIT, env = "TRANSFER_SIZE_LIMIT", value_parser = whole_bytes)]
     pub(crate) size_limit: Option<u64>,
+    /// sha256:HEX of the model's SHA256SUMS; a model with another list, or with files that it does not name, is refused
+    #[arg(long = "manifest-digest", env = "TRANSFER_MANIFEST_DIGEST", value_parser = manifest_digest)]
+    pub(crate) manifest_digest: Option<String>,
     /// Seconds after which a store without any good answer is reported as unreachable, the first time
     #[arg(long, env = "TRANSFER_FIRST_ANSWER_SECONDS", default_value_t = 20)]
     pub(crate) first_answer_seconds: u64,
@@ -131,6 +134,12 @@ impl Options {
         loader::patience(patience, timeout)
     }
 
+    /// How long a run waits for another one that copies into its folder. Shorter than the whole time: a time-out that
+    /// came first would not say what was waited for.
+    pub(crate) fn wait_for_others(&self) -> Duration {
+        Duration::from_secs(self.timeout_seconds) / 4 * 3
+    }
+
     pub(crate) fn progress(&self) -> Duration {
         Duration::from_secs(self.progress_seconds)
     }
@@ -142,6 +151,14 @@ fn addressing(text: &str) -> Result<Addressing, String> {
         let known = Addressing::ALL.map(Addressing::as_option).join(", ");
         format!("{text:?} is no addressing style: write one of {known}")
     })
+}
+
+/// The hexadecimal digits.
+fn manifest_digest(text: &str) -> Result<String, String> {
+    let digits = text.strip_prefix("sha256:").filter(|digits| is_hex(digits, 64));
+    let digits =
+        digits.ok_or_else(|| format!("{text:?} is no digest: write sha256: and 64 hexadecimal digits"));
+    digits.map(str::to_ascii_lowercase)
 }
 
 fn whole_bytes(text: &str) -> Result<u64, String> {
@@ -171,6 +188,15 @@ mod tests {
         assert_eq!(whole_bytes("64Mi"), Ok(64 << 20));
         assert_eq!(whole_bytes("1500m"), Ok(1), "as the API server writes a fraction of a byte");
         assert!(whole_bytes("much").is_err_and(|error| error.contains("write 1073741824, 1Gi or 1.5G")));
+    }
+
+    #[test]
+    fn a_manifest_digest_names_its_algorithm() {
+        let digits = "AB".repeat(32);
+        assert_eq!(manifest_digest(&format!("sha256:{digits}")), Ok(digits.to_lowercase()));
+        for text in ["", "sha256:", &digits, &format!("sha512:{digits}"), &format!("sha256:{digits}0")] {
+            assert!(manifest_digest(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -2,6 +2,9 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt as _, sync::Arc};
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use crc_fast::CrcAlgorithm;
+use http::{HeaderMap, StatusCode};
 use md5::Md5;
 use sha2::{Digest as _, Sha256};
 use tokio::{sync::watch, task::spawn_blocking};
@@ -11,6 +14,8 @@ use tokio::{sync::watch, task::spawn_blocking};
 pub(crate) enum Expected {
     Sha256(String),
     Md5(String),
+    /// CRC-64/NVME of the whole object.
+    Crc64(String),
     /// The ETag of an object that came in parts is no digest of its bytes.
     Nothing,
 }
@@ -23,6 +28,29 @@ impl Expected {
             _ => Self::Nothing,
         }
     }
+
+    /// What an answer says of the whole object, beside its ETag. The checksum of a range, or of the checksums of the
+    /// parts (`...-12`), is none of the object's bytes.
+    pub(crate) fn of_headers(status: StatusCode, headers: &HeaderMap) -> Option<Self> {
+        let header = |name: &str| headers.get(name)?.to_str().ok();
+        // Metadata that `push` writes.
+        if let Some(digest) = header("x-amz-meta-sha256").filter(|digest| is_hex(digest, 64)) {
+            return Some(Self::Sha256(digest.to_ascii_lowercase()));
+        }
+        if status == StatusCode::PARTIAL_CONTENT || header("x-amz-checksum-type") == Some("COMPOSITE") {
+            return None;
+        }
+        let stated = |name: &str, length: usize| {
+            let digest = BASE64_STANDARD.decode(header(name)?).ok()?;
+            (digest.len() == length).then(|| hex(&digest))
+        };
+        let sha256 = stated("x-amz-checksum-sha256", 32).map(Self::Sha256);
+        sha256.or_else(|| stated("x-amz-checksum-crc64nvme", 8).map(Self::Crc64))
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// How a file that is in place was checked.
@@ -31,6 +59,7 @@ impl Expected {
 pub(crate) enum Proof {
     Sha256(String),
     Md5,
+    Crc64,
     Length,
 }
 
@@ -39,7 +68,7 @@ pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// The digest of a file's first `size` bytes, in lower case; `ready` tells how many of them are there by now.
+/// The digest of a file's first `size` bytes, in lower case; `ready` is how many of them are there by now.
 ///
 /// The file is read behind the bytes that arrive, from memory the system still holds: at the end little is left to do.
 pub(crate) async fn following(
@@ -67,6 +96,7 @@ pub(crate) async fn following(
 pub(crate) enum Algorithm {
     Sha256(Sha256),
     Md5(Md5),
+    Crc64(Crc64),
 }
 
 impl Algorithm {
@@ -75,6 +105,7 @@ impl Algorithm {
         match expected {
             Expected::Sha256(_) => Some(Self::sha256()),
             Expected::Md5(_) => Some(Self::Md5(Md5::new())),
+            Expected::Crc64(_) => Some(Self::Crc64(Crc64::default())),
             Expected::Nothing => None,
         }
     }
@@ -87,6 +118,7 @@ impl Algorithm {
         match &mut self {
             Self::Sha256(hash) => hash.update(bytes),
             Self::Md5(hash) => hash.update(bytes),
+            Self::Crc64(crc) => crc.update(bytes),
         }
         self
     }
@@ -107,12 +139,50 @@ impl Algorithm {
     }
 
     pub(crate) fn finish(self) -> String {
-        let digest = match self {
-            Self::Sha256(hash) => hash.finalize().to_vec(),
-            Self::Md5(hash) => hash.finalize().to_vec(),
-        };
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        match self {
+            Self::Sha256(hash) => hex(&hash.finalize()),
+            Self::Md5(hash) => hex(&hash.finalize()),
+            Self::Crc64(crc) => crc.finish(),
+        }
     }
+}
+
+/// CRC-64/NVME: of parts that were computed apart it gives that of the whole.
+#[derive(Clone, Debug)]
+pub(crate) struct Crc64(crc_fast::Digest);
+
+impl Default for Crc64 {
+    fn default() -> Self {
+        Self(crc_fast::Digest::new(CrcAlgorithm::Crc64Nvme))
+    }
+}
+
+impl Crc64 {
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Adds the bytes that follow.
+    pub(crate) fn append(&mut self, next: &Self) {
+        self.0.combine(&next.0);
+    }
+
+    /// Adds bytes of a file. Blocks.
+    pub(crate) fn over_file(self, file: &File, from: u64, upto: u64) -> io::Result<Self> {
+        match Algorithm::Crc64(self).over_file(file, from, upto)? {
+            Algorithm::Crc64(crc) => Ok(crc),
+            Algorithm::Sha256(_) | Algorithm::Md5(_) => Err(io::Error::other("another algorithm")),
+        }
+    }
+
+    pub(crate) fn finish(&self) -> String {
+        format!("{:016x}", self.0.finalize())
+    }
+}
+
+/// SHA-256 of a whole text.
+pub(crate) fn of_text(text: &[u8]) -> String {
+    Algorithm::sha256().over(text).finish()
 }
 
 #[cfg(test)]
@@ -135,6 +205,47 @@ mod tests {
         ] {
             assert_eq!(Expected::of_etag(etag), Expected::Nothing, "{etag:?}");
         }
+    }
+
+    fn stated(status: u16, headers: &[(&'static str, &str)]) -> Option<Expected> {
+        let headers: HeaderMap = headers
+            .iter()
+            .map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap()))
+            .collect();
+        Expected::of_headers(StatusCode::from_u16(status).unwrap(), &headers)
+    }
+
+    #[test]
+    fn the_strongest_checksum_of_the_whole_object_is_taken_from_an_answer() {
+        let digest = "ab".repeat(32);
+        let sha256 = ("x-amz-checksum-sha256", "q6urq6urq6urq6urq6urq6urq6urq6urq6urq6urq6s=");
+        let crc = ("x-amz-checksum-crc64nvme", "rosUhgrKrJU=");
+        let metadata = ("x-amz-meta-sha256", digest.as_str());
+        assert_eq!(stated(200, &[crc, sha256]), Some(Expected::Sha256(digest.clone())));
+        assert_eq!(stated(200, &[crc]), Some(Expected::Crc64("ae8b14860acaac95".to_owned())));
+        assert_eq!(stated(206, &[crc, sha256]), None, "of a range");
+        assert_eq!(stated(206, &[crc, metadata]), Some(Expected::Sha256(digest.clone())));
+        let composite = ("x-amz-checksum-type", "COMPOSITE");
+        assert_eq!(stated(200, &[sha256, composite]), None);
+        for value in ["rosUhgrKrJU=-3", "rosU", "", "zz"] {
+            assert_eq!(stated(200, &[("x-amz-checksum-crc64nvme", value)]), None, "{value}");
+        }
+        assert_eq!(stated(200, &[("x-amz-meta-sha256", "ab")]), None);
+    }
+
+    #[test]
+    fn a_crc_of_parts_is_that_of_the_whole() {
+        let of = |bytes: &[u8]| {
+            let mut crc = Crc64::default();
+            crc.update(bytes);
+            crc
+        };
+        assert_eq!(of(b"123456789").finish(), "ae8b14860a799888", "the check value of CRC-64/NVME");
+        let mut whole = Crc64::default();
+        for part in [&b"123"[..], b"", b"45678", b"9"] {
+            whole.append(&of(part));
+        }
+        assert_eq!(whole.finish(), of(b"123456789").finish());
     }
 
     #[tokio::test]

@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names of ours in the folder. A copy of it in the store, made by another program, has them too: they are left out.
+/// How the program's own names in the folder begin. A copy of the folder in the store, made by another program, has them
+/// too: they are left out.
 pub(crate) const OWN_NAMES: &str = ".model-transfer.";
 
 /// What nearly every file system allows for one name.
@@ -17,7 +18,7 @@ pub(crate) struct Hostile {
     why: &'static str,
 }
 
-/// The path below the folder, or `None` for what is no file of the model: the folder itself, and names of ours.
+/// The path below the folder, or `None` for what is no file of the model: the folder itself, and the program's own files.
 pub(crate) fn relative_path<'k>(key: &'k str, prefix: &str) -> Result<Option<&'k str>, Hostile> {
     let hostile = |why| Hostile { key: key.to_owned(), why };
     let below = match prefix {
@@ -48,23 +49,49 @@ pub(crate) fn relative_path<'k>(key: &'k str, prefix: &str) -> Result<Option<&'k
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tree<T> {
     pub(crate) files: BTreeMap<String, T>,
+    /// Folders without a file below them.
+    pub(crate) folders: BTreeMap<String, T>,
     /// Two paths that are one on a volume that does not tell upper from lower case.
     pub(crate) case_twins: Option<(String, String)>,
 }
 
-/// Fails if one path is twice there, or is file and folder at once.
+/// Objects without a byte and without objects below them: each is an empty file, or stands for an empty folder.
+pub(crate) fn may_be_folders<T>(files: &[(String, T)], size: impl Fn(&T) -> u64) -> BTreeSet<String> {
+    let above = folders_above(files.iter().map(|(path, _)| path));
+    let mut unclear = BTreeSet::new();
+    let mut seen = BTreeSet::new();
+    for (path, file) in files {
+        if !seen.insert(path) {
+            // File and folder at once, which `tree` refuses.
+            unclear.remove(path);
+        } else if size(file) == 0 && !above.contains(path.as_str()) {
+            unclear.insert(path.clone());
+        }
+    }
+    unclear
+}
+
+fn folders_above<'p>(paths: impl Iterator<Item = &'p String>) -> BTreeSet<&'p str> {
+    paths.flat_map(|path| path.match_indices('/').map(|(end, _)| &path[..end])).collect()
+}
+
+/// Fails if one path is twice there, or is file and folder at once. `folders`: objects that stand for them.
 ///
 /// An empty object in the place of a folder stands for that folder, as consoles make them: it is left out.
-pub(crate) fn tree<T>(files: Vec<(String, T)>, size: impl Fn(&T) -> u64) -> Result<Tree<T>, Hostile> {
-    let mut folders = BTreeSet::new();
-    for (path, _) in &files {
-        folders.extend(path.match_indices('/').map(|(end, _)| path[..end].to_owned()));
-    }
+pub(crate) fn tree<T>(
+    files: Vec<(String, T)>,
+    folders: Vec<(String, T)>,
+    size: impl Fn(&T) -> u64,
+) -> Result<Tree<T>, Hostile> {
+    let above: BTreeSet<String> = folders_above(files.iter().chain(&folders).map(|(path, _)| path))
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
     let mut tree = BTreeMap::new();
     let mut folded: BTreeMap<String, String> = BTreeMap::new();
     let mut case_twins = None;
     for (path, file) in files {
-        if folders.contains(&path) {
+        if above.contains(&path) {
             if size(&file) == 0 {
                 continue;
             }
@@ -77,7 +104,14 @@ pub(crate) fn tree<T>(files: Vec<(String, T)>, size: impl Fn(&T) -> u64) -> Resu
             return Err(Hostile { key: path, why: "there are two of this name" });
         }
     }
-    Ok(Tree { files: tree, case_twins })
+    let mut empty = BTreeMap::new();
+    for (path, folder) in folders.into_iter().filter(|(path, _)| !above.contains(path)) {
+        if tree.contains_key(&path) {
+            return Err(Hostile { key: path, why: "there is a file of this name" });
+        }
+        empty.insert(path, folder);
+    }
+    Ok(Tree { files: tree, folders: empty, case_twins })
 }
 
 #[cfg(test)]
@@ -142,7 +176,8 @@ mod tests {
     #[test]
     fn files_and_folders_of_one_name_are_refused_unless_they_stand_for_the_folder() {
         let tree_of = |files: &[(&str, u64)]| {
-            tree(files.iter().map(|(path, size)| ((*path).to_owned(), *size)).collect(), |size| *size)
+            let files = files.iter().map(|(path, size)| ((*path).to_owned(), *size)).collect();
+            tree(files, Vec::new(), |size| *size)
         };
         assert!(tree_of(&[("a", 1), ("a/b", 1)]).is_err());
         assert!(tree_of(&[("a/b", 1), ("a", 1), ("c", 1)]).is_err());
@@ -151,12 +186,36 @@ mod tests {
         assert_eq!(marked.files.into_keys().collect::<Vec<_>>(), ["a/b/c"]);
     }
 
+    fn sized(files: &[(&str, u64)]) -> Vec<(String, u64)> {
+        files.iter().map(|(path, size)| ((*path).to_owned(), *size)).collect()
+    }
+
+    #[test]
+    fn an_empty_object_without_objects_below_it_may_be_a_folder() {
+        let listed = sized(&[("a", 0), ("a/b", 0), ("c", 1), ("d", 0), ("twice", 0), ("twice", 0)]);
+        let unclear: Vec<String> = may_be_folders(&listed, |size| *size).into_iter().collect();
+        assert_eq!(unclear, ["a/b", "d"]);
+    }
+
+    #[test]
+    fn a_folder_is_kept_if_nothing_is_below_it_and_refused_if_a_file_has_its_name() {
+        let tree_of = |files: &[(&str, u64)], folders: &[&str]| {
+            let folders: Vec<(&str, u64)> = folders.iter().map(|path| (*path, 0)).collect();
+            tree(sized(files), sized(&folders), |size| *size)
+        };
+        let tree = tree_of(&[("a", 0), ("b/c", 1)], &["a/1", "b", "d/e", "d"]).unwrap();
+        assert_eq!(tree.files.into_keys().collect::<Vec<_>>(), ["b/c"]);
+        assert_eq!(tree.folders.into_keys().collect::<Vec<_>>(), ["a/1", "d/e"]);
+        assert!(tree_of(&[("a", 1)], &["a"]).is_err());
+        assert!(tree_of(&[("a", 1)], &["a/1"]).is_err());
+    }
+
     #[test]
     fn case_twins_are_seen() {
         let files = |paths: [&str; 2]| paths.map(|path| (path.to_owned(), 1)).to_vec();
-        let twins = tree(files(["A/Model.bin", "a/model.bin"]), |size| *size).unwrap().case_twins;
+        let twins = tree(files(["A/Model.bin", "a/model.bin"]), Vec::new(), |size| *size).unwrap().case_twins;
         assert_eq!(twins, Some(("A/Model.bin".to_owned(), "a/model.bin".to_owned())));
-        assert_eq!(tree(files(["a", "b"]), |size| *size).unwrap().case_twins, None);
+        assert_eq!(tree(files(["a", "b"]), Vec::new(), |size| *size).unwrap().case_twins, None);
     }
 
     proptest! {

@@ -3,10 +3,9 @@
 //! the engine that serves it.
 //!
 //! Interrupted anywhere, the next run goes on where this one stopped; what is in place is complete and was checked
-//! against the strongest checksum that the store gave. Memory does not grow with the model. Why it failed is told by exit code
-//! and by one line, which also goes to the termination log; README.md beside this crate lists both for users.
-//! It must not print credentials, write outside the folder and that of
-//! `--install`, or follow a link out of it.
+//! against the strongest checksum that the store gave. Memory does not grow with the model. The exit code
+//! and one line, which also goes to the termination log, say why it failed; README.md beside this crate lists both for
+//! users. It must not print credentials, write outside the folder and that of `--install`, or follow a link out of it.
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +16,7 @@ mod fault;
 mod install;
 mod keys;
 mod location;
+mod markers;
 mod pre_stop;
 mod progress;
 mod pull;
@@ -26,12 +26,13 @@ mod space;
 mod store;
 mod sums;
 
-use std::{num::NonZero, ops::RangeInclusive, path::Path, process::ExitCode, thread, time::Duration};
+use std::{io, num::NonZero, ops::RangeInclusive, path::Path, process::ExitCode, thread, time::Duration};
 
 use clap::Parser;
 use tokio::{
     runtime::Builder,
     signal::unix::{SignalKind, signal},
+    sync::oneshot,
 };
 use tracing::{error, info};
 
@@ -64,42 +65,59 @@ const WORKERS: RangeInclusive<usize> = 2..=8;
 fn run(wanted: &Transfer, options: &Options) -> Result<String, Fault> {
     // Refused only if one is installed already, which then does.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    // Signals and the clock have a thread of their own: a volume that hangs may hold all others.
+    let watch =
+        Builder::new_current_thread().enable_all().build().map_err(Fault::io("start", "the clock"))?;
+    let start = || start(wanted.clone(), options.clone()).map_err(Fault::io("start", "threads"));
+    watch.block_on(until_stopped(start, Duration::from_secs(options.timeout_seconds)))
+}
+
+/// Begins the transfer, on threads that end with the process: a write that hangs is not waited for, and what it would
+/// have written is fetched again.
+fn start(wanted: Transfer, options: Options) -> io::Result<oneshot::Receiver<Result<String, Fault>>> {
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
-    let runtime = Builder::new_multi_thread()
+    let workers = Builder::new_multi_thread()
         .worker_threads(processors.clamp(*WORKERS.start(), *WORKERS.end()))
         .enable_all()
-        .build()
-        .map_err(Fault::io("start", "threads"))?;
-    let ended = runtime.block_on(until_stopped(wanted, options));
-    // A write that hangs must not keep us: what it would have written is fetched again.
-    runtime.shutdown_background();
-    ended
+        .build()?;
+    let (sender, receiver) = oneshot::channel();
+    let run = move || drop(sender.send(workers.block_on(transfer(wanted, options))));
+    thread::Builder::new().name("transfer".to_owned()).spawn(run)?;
+    Ok(receiver)
+}
+
+async fn transfer(wanted: Transfer, options: Options) -> Result<String, Fault> {
+    match wanted {
+        Transfer::Pull(wanted) => {
+            wanted.install.as_deref().map_or(Ok(()), install::install)?;
+            pull::pull(&wanted, &options).await
+        }
+        Transfer::Push { folder, destination } => push::push(&folder, &destination, &options).await,
+        Transfer::Check(Check { folder, engine, root, deadline_seconds, install }) => {
+            install.as_deref().map_or(Ok(()), install::install)?;
+            let root = root.as_deref().unwrap_or(&folder);
+            check::check(&folder, root, engine, Duration::from_secs(deadline_seconds)).await
+        }
+    }
 }
 
 /// The transfer, unless a signal or the clock ends it first; both leave a state that the next run resumes.
-async fn until_stopped(wanted: &Transfer, options: &Options) -> Result<String, Fault> {
+async fn until_stopped(
+    start: impl FnOnce() -> Result<oneshot::Receiver<Result<String, Fault>>, Fault>,
+    timeout: Duration,
+) -> Result<String, Fault> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Fault::io("listen for", "SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Fault::io("listen for", "SIGINT"))?;
-    let timeout = Duration::from_secs(options.timeout_seconds);
-    let transfer = async {
-        match wanted {
-            Transfer::Pull(wanted) => {
-                wanted.install.as_deref().map_or(Ok(()), install::install)?;
-                pull::pull(wanted, options).await
-            }
-            Transfer::Push { folder, destination } => push::push(folder, destination, options).await,
-            Transfer::Check(Check { folder, engine, root, deadline_seconds, install }) => {
-                install.as_deref().map_or(Ok(()), install::install)?;
-                let root = root.as_deref().unwrap_or(folder);
-                check::check(folder, root, *engine, Duration::from_secs(*deadline_seconds)).await
-            }
-        }
-    };
+    let transfer = start()?;
     tokio::select! {
         biased;
         _ = terminate.recv() => Err(Fault::new(Cause::Stopped, "stopped by SIGTERM; the next run goes on from here")),
         _ = interrupt.recv() => Err(Fault::new(Cause::Stopped, "stopped by SIGINT; the next run goes on from here")),
-        ended = tokio::time::timeout(timeout, transfer) => ended.unwrap_or_else(|_| Err(timed_out(timeout))),
+        ended = tokio::time::timeout(timeout, transfer) => match ended {
+            Ok(Ok(ended)) => ended,
+            Ok(Err(_)) => Err(Fault::new(Cause::Local, "the thread of the transfer ended early")),
+            Err(_) => Err(timed_out(timeout)),
+        },
     }
 }
 

@@ -1,7 +1,8 @@
 //! `pull`: everything below a prefix, into a folder.
 //!
 //! ```text
-//! list ─▶ keys become paths ─▶ what is in place stays ─▶ does the rest fit? ─▶ ranges in parallel ─▶ check ─▶ rename
+//! lock ─▶ list ─▶ keys become paths ─▶ what is in place stays ─▶ does the rest fit? ─▶ ranges in parallel ─▶ check
+//! ─▶ rename
 //! ```
 //!
 //! A file is in its place only when it is whole and checked. The listing decides what the model is: an object that
@@ -9,14 +10,20 @@
 
 mod fetch;
 mod folder;
+mod lock;
+mod manifest;
 mod object;
 mod partial;
 mod plan;
 mod request;
 mod transfer;
+mod tree;
+mod writer;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, iter, sync::Arc, time::Duration};
 
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use object_store::{ObjectMeta, path::Path as Key};
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
@@ -28,28 +35,40 @@ use crate::{
     fault::{Cause, Fault},
     keys::{self, Tree},
     location::Location,
+    markers,
     progress::{Progress, clock},
     retry::Patience,
     space::{self, Size},
     store::Store,
-    sums::{self, SHA256SUMS},
+    sums::SHA256SUMS,
 };
 use folder::Folder;
-use object::Object;
+use object::{Listed, Object};
 use plan::{Plan, plan};
-use transfer::Transfer;
+use transfer::{CONNECTIONS, Transfer};
 
 /// As long as a look at a folder that was just written may take.
 const CHECK_WITHIN: Duration = Duration::from_secs(60);
 
 pub(crate) async fn pull(wanted: &Pull, options: &Options) -> Result<String, Fault> {
     let began = Instant::now();
-    let Pull { source, folder: root, no_sync, engine, size_limit: _, first_answer_seconds, install: _ } =
-        wanted;
-    let folder = Arc::new(Folder::open(root, !no_sync)?);
-    let (store, progress) = (Store::open(source, options)?, Progress::new(options.progress()));
+    let Pull {
+        source,
+        folder: root,
+        no_sync,
+        engine,
+        size_limit: _,
+        manifest_digest: _,
+        first_answer_seconds,
+        install: _,
+    } = wanted;
+    let store = Store::open(source, options, checksums_wanted())?;
+    Folder::create(root)?;
+    let lock = lock::lock(root, options.wait_for_others()).await?;
+    let folder = Arc::new(Folder::open(root, !no_sync, lock)?);
+    let progress = Progress::new(options.progress());
     let transfer = Arc::new(Transfer::new(store, Arc::clone(&folder), progress));
-    let reported = folder.told();
+    let reported = folder.last_fault();
     // A store that does not answer is reported soon, and waited for by the runs that follow.
     let silence = (reported != Some(Cause::Unreachable.exit_code()))
         .then(|| Duration::from_secs(*first_answer_seconds).min(options.patience()));
@@ -65,11 +84,12 @@ pub(crate) async fn pull(wanted: &Pull, options: &Options) -> Result<String, Fau
             Err(fault) => fault,
         };
         let Some(step) = patience.after(fault.cause) else {
-            folder.tell(fault.cause);
+            folder.note_fault(fault.cause);
             return Err(fault);
         };
         warn!("{fault}; looking again in {:.0} s", step.as_secs_f64());
         sleep(step).await;
+        transfer.threads_ended().await;
     };
     if let Some(engine) = engine {
         check::check(root, root, *engine, CHECK_WITHIN).await?;
@@ -78,30 +98,39 @@ pub(crate) async fn pull(wanted: &Pull, options: &Options) -> Result<String, Fau
     Ok(format!("{source} is in place: {report}; fetched {fetched} in {}", clock(began.elapsed().as_secs())))
 }
 
+/// Asks the store for the checksums that it keeps. With each request, since object_store signs what all requests have.
+fn checksums_wanted() -> HeaderMap {
+    let header = (HeaderName::from_static("x-amz-checksum-mode"), HeaderValue::from_static("ENABLED"));
+    [header].into_iter().collect()
+}
+
 /// One pass, from the listing to a folder that equals it. Says what is there and how it was checked.
 async fn attempt(wanted: &Pull, transfer: &Arc<Transfer>) -> Result<String, Fault> {
     let Transfer { store, folder, progress, .. } = transfer.as_ref();
-    let Pull { source, engine, size_limit, .. } = wanted;
-    let mut objects = listed(source, store).await?;
+    let Pull { source, engine, size_limit, manifest_digest, .. } = wanted;
+    let mut listed = listed(source, store).await?;
     if let Some(engine) = engine {
-        check::check_paths(*engine, &source.to_string(), objects.files.keys().map(String::as_str))?;
+        let folders: Vec<String> = listed.empty_folders.keys().map(|path| format!("{path}/")).collect();
+        let paths = listed.files.keys().chain(&folders).map(String::as_str);
+        check::check_paths(*engine, &source.to_string(), paths)?;
     }
     if let Some(limit) = size_limit {
-        let sizes = objects.files.values().map(|object| object.size);
+        let sizes = listed.files.values().map(|object| object.size);
         space::keep_limit(&source.to_string(), sizes, *limit)?;
     }
-    if let Some((one, other)) = &objects.case_twins
-        && !folder.tells_case_apart()?
+    if let Some((one, other)) = &listed.case_twins
+        && !folder.distinguishes_case()?
     {
         let message = format!(
             "the volume takes {one:?} and {other:?} for one name: rename an object, or use another volume"
         );
         return Err(Fault::new(Cause::NotFound, message));
     }
-    expect_sums(source, &mut objects.files, transfer).await?;
+    manifest::expect(source, &mut listed, manifest_digest.as_deref(), transfer).await?;
 
+    let Listed { files, empty_folders, .. } = listed;
     let record = folder.record();
-    let Plan { kept, fetch, stale } = plan(objects.files, &record, &folder.sizes(&record), folder.boot());
+    let Plan { kept, fetch, stale } = plan(files, &record, &folder.sizes(&record), folder.boot());
     let bytes = |objects: &[Object]| objects.iter().map(|object| object.size).sum::<u64>();
     info!(
         "{source}: files: {}, {}; {} to fetch",
@@ -117,11 +146,11 @@ async fn attempt(wanted: &Pull, transfer: &Arc<Transfer>) -> Result<String, Faul
     progress.begin(bytes(&kept) + bytes(&fetch));
     progress.found(bytes(&kept));
     progress.shown("pulled", fetch::fetch_all(transfer, fetch)).await?;
-    folder.finish(&stale)
+    folder.finish(&stale, &empty_folders)
 }
 
 /// The objects below the source, or the one object that it names; never none.
-async fn listed(source: &Location, store: &Store) -> Result<Tree<Object>, Fault> {
+async fn listed(source: &Location, store: &Store) -> Result<Listed, Fault> {
     let hostile = |hostile: keys::Hostile| Fault::new(Cause::NotFound, format!("{source}: {hostile}"));
     let mut files = Vec::new();
     for meta in store.list(&source.prefix).await? {
@@ -129,20 +158,55 @@ async fn listed(source: &Location, store: &Store) -> Result<Tree<Object>, Fault>
             files.push((path.to_owned(), object(path.to_owned(), meta.clone())));
         }
     }
-    if files.is_empty() && !source.prefix.is_empty() {
-        let key = Key::parse(&source.prefix).map_err(|error| Fault::new(Cause::Usage, error.to_string()))?;
-        let name = key.filename().unwrap_or_default().to_owned();
-        keys::relative_path(&name, "").map_err(hostile)?;
-        // Only a folder's own mark has no bytes.
-        let found = store.head(&key).await?.filter(|found| found.meta.size > 0);
-        files.extend(found.map(|found| (name.clone(), object(name, found.meta))));
-    }
+    let folders = take_folders(store, &mut files).await?;
     if files.is_empty() {
+        return one_object(source, store).await;
+    }
+    let Tree { files, folders, case_twins } =
+        keys::tree(files, folders, |object| object.size).map_err(hostile)?;
+    let empty_folders = folders.into_iter().map(|(path, object)| (path, object.version)).collect();
+    let sums = files.get(SHA256SUMS).cloned();
+    Ok(Listed { files, empty_folders, case_twins, sums, is_one_object: false })
+}
+
+/// Takes out the objects that stand for empty folders. The listing shows them like empty files, so the store is asked.
+async fn take_folders(
+    store: &Store,
+    files: &mut Vec<(String, Object)>,
+) -> Result<Vec<(String, Object)>, Fault> {
+    let unclear = keys::may_be_folders(files, |object| object.size);
+    let asked = files.iter().filter(|(path, _)| unclear.contains(path)).map(|(path, object)| async {
+        Ok::<_, Fault>((path.clone(), markers::is_marker(store, &object.key).await?))
+    });
+    let answers: BTreeMap<String, bool> =
+        stream::iter(asked).buffer_unordered(CONNECTIONS).try_collect().await?;
+    Ok(files.extract_if(.., |(path, _)| answers.get(path) == Some(&true)).collect())
+}
+
+async fn one_object(source: &Location, store: &Store) -> Result<Listed, Fault> {
+    let none = || {
         let message =
             format!("{source} has no object: upload the model, or correct the bucket or the prefix");
-        return Err(Fault::new(Cause::NotFound, message));
+        Fault::new(Cause::NotFound, message)
+    };
+    if source.prefix.is_empty() {
+        return Err(none());
     }
-    keys::tree(files, |object| object.size).map_err(hostile)
+    let key = Key::parse(&source.prefix).map_err(|error| Fault::new(Cause::Usage, error.to_string()))?;
+    let name = key.filename().unwrap_or_default().to_owned();
+    keys::relative_path(&name, "")
+        .map_err(|hostile| Fault::new(Cause::NotFound, format!("{source}: {hostile}")))?;
+    // Only an object that stands for a folder has no bytes.
+    let found = store.head(&key).await?.filter(|found| found.meta.size > 0).ok_or_else(none)?;
+    let list = key.parent().unwrap_or_default().join(SHA256SUMS);
+    let sums = match store.head(&list).await {
+        Ok(found) => found.map(|found| object(SHA256SUMS.to_owned(), found.meta)),
+        // The credentials may be for this one object.
+        Err(fault) if fault.cause == Cause::Unauthorized => None,
+        Err(fault) => return Err(fault),
+    };
+    let files = iter::once((name.clone(), object(name, found.meta))).collect();
+    Ok(Listed { files, empty_folders: BTreeMap::new(), case_twins: None, sums, is_one_object: true })
 }
 
 fn object(path: String, meta: ObjectMeta) -> Object {
@@ -151,33 +215,4 @@ fn object(path: String, meta: ObjectMeta) -> Object {
     let version = etag.clone().unwrap_or_else(|| format!("changed {}", last_modified.to_rfc3339()));
     let (expected, changed) = (Expected::of_etag(etag.as_deref()), last_modified.timestamp());
     Object { key, path, size, expected, etag, changed, version }
-}
-
-/// Brings `SHA256SUMS`, where the model has one, before everything else: from then on it says what to expect.
-async fn expect_sums(
-    source: &Location,
-    objects: &mut BTreeMap<String, Object>,
-    transfer: &Arc<Transfer>,
-) -> Result<(), Fault> {
-    let Some(listed) = objects.get(SHA256SUMS) else { return Ok(()) };
-    let wrong = |why: String| Fault::new(Cause::Checksum, format!("{SHA256SUMS} of {source} {why}"));
-    if listed.size > sums::LONGEST {
-        return Err(wrong(format!("is larger than {}", Size(sums::LONGEST))));
-    }
-    let folder = &transfer.folder;
-    let record = folder.record();
-    let alone = BTreeMap::from([(listed.path.clone(), listed.clone())]);
-    let Plan { fetch, .. } = plan(alone, &record, &folder.sizes(&record), folder.boot());
-    fetch::fetch_all(transfer, fetch).await?;
-
-    let path = folder.root().join(SHA256SUMS);
-    let text = tokio::fs::read_to_string(&path).await.map_err(Fault::io("read", &path))?;
-    let sums = sums::parse(&text).map_err(|line| wrong(format!("has no digest and path in line {line}")))?;
-    for (path, digest) in sums {
-        let Some(object) = objects.get_mut(&path) else {
-            return Err(wrong(format!("lists {path:?}, which is not there: upload it, or correct the list")));
-        };
-        object.expected = Expected::Sha256(digest);
-    }
-    Ok(())
 }

@@ -56,7 +56,7 @@ pub(crate) async fn push(folder: &Path, destination: &Location, options: &Option
     if files.is_empty() {
         return Err(Fault::new(Cause::Usage, format!("{} has no file to upload", folder.display())));
     }
-    let store = Store::open(destination, options)?;
+    let store = Store::open(destination, options, http::HeaderMap::new())?;
     let there = listed(destination, &store).await?;
     let shared = Arc::new(Shared {
         sums_there: sums_there(destination, &store, &there).await?,

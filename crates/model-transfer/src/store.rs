@@ -18,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use ::http::HeaderMap;
 use futures::TryStreamExt as _;
 use object_store::{
     ClientOptions, GetOptions, GetResult, ObjectMeta, ObjectStore as _, RetryConfig,
@@ -61,8 +62,8 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Sends nothing yet.
-    pub(crate) fn open(location: &Location, options: &Options) -> Result<Self, Fault> {
+    /// Sends nothing yet. `headers`: of each request for an object.
+    pub(crate) fn open(location: &Location, options: &Options, headers: HeaderMap) -> Result<Self, Fault> {
         let stall = Duration::from_secs(options.stall_seconds);
         let environment = AmazonS3Builder::from_env();
         let setting = |key| environment.get_config_value(&key).filter(|value| !value.is_empty());
@@ -85,7 +86,11 @@ impl Store {
             // A public bucket; the machine's own credentials would serve any user who names a model.
             .with_skip_signature(identity == Identity::Anonymous)
             .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
-            .with_client_options(ClientOptions::new().with_allow_http(at.url.starts_with("http://")));
+            .with_client_options(
+                ClientOptions::new()
+                    .with_allow_http(at.url.starts_with("http://"))
+                    .with_default_headers(headers),
+            );
         let build = |builder: AmazonS3Builder, answered: &Arc<AtomicBool>| {
             let connector = http::Connector::new(stall, Arc::clone(answered), authorities.clone());
             let built = builder.with_http_connector(connector).build();

@@ -1,29 +1,32 @@
 //! Files from the store into their places: small ones in one piece, large ones in parts that a kill does not undo, and a
 //! check at the end.
 //!
-//! Memory is bounded by the number of connections, whatever the model: each holds one small file, or one chunk of a
-//! large one, which it writes at once.
+//! Memory is bounded by the number of connections, whatever the model: each holds one small file, or bytes of a large one
+//! that wait to be written, and those are bounded for all files together.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     io,
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
 };
 
+use bytes::Bytes;
 use tokio::{
     sync::Semaphore,
-    task::{JoinSet, spawn_blocking},
+    task::{JoinError, JoinSet},
 };
 use tracing::warn;
 
 use super::{
     object::Object,
     partial::Partial,
-    request::{EtagIs, NOTE_EVERY, Sink, fill},
+    request::{NOTE_EVERY, Sink, Stated, fill, head},
     transfer::{CONNECTIONS, Transfer},
+    writer::{self, Queue},
 };
 use crate::{
-    digest::{self, Algorithm, Expected, Proof},
+    digest::{self, Algorithm, Crc64, Expected, Proof},
     fault::{Cause, Fault},
 };
 
@@ -32,7 +35,7 @@ const FILES: usize = 16;
 /// Up to here a file is held until it is whole: a kill loses no more of it than of a part.
 const SMALL: u64 = NOTE_EVERY;
 /// How often a file whose checksum is wrong is fetched in all.
-const FETCHES: usize = 3;
+pub(super) const FETCHES: usize = 3;
 
 /// Ends with the first fault; what is under way then stops, and stays resumable.
 pub(super) async fn fetch_all(transfer: &Arc<Transfer>, objects: Vec<Object>) -> Result<(), Fault> {
@@ -49,20 +52,22 @@ pub(super) async fn fetch_all(transfer: &Arc<Transfer>, objects: Vec<Object>) ->
     Ok(())
 }
 
-fn joined(ended: Option<Result<Result<(), Fault>, tokio::task::JoinError>>) -> Result<(), Fault> {
+fn joined(ended: Option<Result<Result<(), Fault>, JoinError>>) -> Result<(), Fault> {
     match ended {
-        Some(Ok(ended)) => ended,
-        Some(Err(error)) => Err(Fault::new(Cause::Local, format!("a task of ours died: {error}"))),
+        Some(ended) => ended.map_err(died)?,
         None => Ok(()),
     }
 }
 
-/// Runs file work where it may block.
+fn died(error: JoinError) -> Fault {
+    Fault::new(Cause::Local, format!("a task ended: {error}"))
+}
+
 async fn blocking<T: Send + 'static>(
+    transfer: &Transfer,
     work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
-    let died = |error| Fault::new(Cause::Local, format!("a thread of ours died: {error}"));
-    spawn_blocking(work).await.map_err(died)?
+    transfer.spawn_blocking(work).await.map_err(died)?
 }
 
 /// From nothing, or from what is there, to a file in its place.
@@ -93,16 +98,17 @@ async fn fetch_file(transfer: Arc<Transfer>, object: Object) -> Result<(), Fault
     Err(Fault::new(Cause::Checksum, message))
 }
 
-struct Mismatch;
+pub(super) struct Mismatch;
 
 /// What the digest proves, or that it proves the file wrong.
-fn proof(expected: &Expected, digest: String, etag: EtagIs) -> Result<Proof, Mismatch> {
+fn proof(expected: &Expected, digest: String, stated: &Stated) -> Result<Proof, Mismatch> {
     match expected {
         Expected::Nothing => Ok(Proof::Length),
         Expected::Sha256(expected) if *expected == digest => Ok(Proof::Sha256(digest)),
         Expected::Md5(expected) if *expected == digest => Ok(Proof::Md5),
-        Expected::Md5(_) if etag == EtagIs::NoDigest => Ok(Proof::Length),
-        Expected::Sha256(_) | Expected::Md5(_) => Err(Mismatch),
+        Expected::Crc64(expected) if *expected == digest => Ok(Proof::Crc64),
+        Expected::Md5(_) if stated.etag_hides_digest() => Ok(Proof::Length),
+        Expected::Sha256(_) | Expected::Md5(_) | Expected::Crc64(_) => Err(Mismatch),
     }
 }
 
@@ -118,76 +124,156 @@ impl Sink for Held {
         (self.bytes.len() as u64, self.size)
     }
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.bytes.extend_from_slice(bytes);
-        Ok(())
+    async fn take(&mut self, bytes: Bytes) {
+        self.bytes.extend_from_slice(&bytes);
     }
+}
 
-    fn note(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+/// The whole object in memory, checked; only for objects of bounded size.
+pub(super) async fn fetch_bytes(
+    transfer: &Transfer,
+    object: &Object,
+) -> Result<Result<(Vec<u8>, Proof), Mismatch>, Fault> {
+    let mut held = Held { bytes: Vec::with_capacity(object.size as usize), size: object.size };
+    let stated = fill(transfer, object, &mut held).await?;
+    let Held { bytes, .. } = held;
+    let expected = stated.strongest(&object.expected);
+    let digest = Algorithm::of(&expected).map(|algorithm| algorithm.over(&bytes).finish());
+    Ok(proof(&expected, digest.unwrap_or_default(), &stated).map(|proof| (bytes, proof)))
 }
 
 async fn fetch_small(transfer: &Transfer, object: &Arc<Object>) -> Result<Result<(), Mismatch>, Fault> {
-    let mut held = Held { bytes: Vec::with_capacity(object.size as usize), size: object.size };
-    let etag = fill(transfer, object, &mut held).await?;
-    let Held { bytes, .. } = held;
-    let digest = Algorithm::of(&object.expected).map(|algorithm| algorithm.over(&bytes).finish());
-    let proof = match proof(&object.expected, digest.unwrap_or_default(), etag) {
-        Ok(proof) => proof,
+    let (bytes, proof) = match fetch_bytes(transfer, object).await? {
+        Ok(fetched) => fetched,
         Err(mismatch) => return Ok(Err(mismatch)),
     };
     let (folder, object) = (Arc::clone(&transfer.folder), Arc::clone(object));
-    if folder.syncs() {
-        blocking(move || folder.place_bytes(&object, &bytes, proof)).await?;
-    } else {
-        // As short as writing a chunk.
-        folder.place_bytes(&object, &bytes, proof)?;
-    }
-    Ok(Ok(()))
+    blocking(transfer, move || folder.place_bytes(&object, &bytes, proof)).await.map(Ok)
 }
 
 async fn fetch_large(transfer: &Arc<Transfer>, object: &Arc<Object>) -> Result<Result<(), Mismatch>, Fault> {
-    let (folder, wanted) = (Arc::clone(&transfer.folder), Arc::clone(object));
-    let partial = blocking(move || folder.partial(&wanted).map_err(Fault::io("write", &wanted.path))).await?;
-    let partial = Arc::new(partial);
-    transfer.progress.found(partial.bytes_there());
-    // The checksum is computed behind the bytes that arrive.
-    let digest = async {
-        let Some(algorithm) = Algorithm::of(&object.expected) else { return Ok(String::new()) };
-        let digest =
-            digest::following(Arc::clone(partial.data()), object.size, algorithm, partial.whole()).await;
-        digest.map_err(Fault::io("read", &object.path))
+    // A range of an object does not come with the checksum of the whole.
+    let stated = match object.expected {
+        Expected::Sha256(_) => Stated::default(),
+        Expected::Md5(_) | Expected::Crc64(_) | Expected::Nothing => head(transfer, object).await?,
     };
-    let (digest, etag) = tokio::try_join!(digest, fetch_parts(transfer, object, &partial))?;
+    let expected = stated.strongest(&object.expected);
+    let (folder, wanted) = (Arc::clone(&transfer.folder), Arc::clone(object));
+    let opened = move || folder.partial(&wanted).map_err(Fault::io("write", &wanted.path));
+    let partial = Arc::new(blocking(transfer, opened).await?);
+    transfer.progress.found(partial.bytes_there());
+
+    let (fetched, digest) = fetch_and_digest(transfer, object, &partial, &expected).await?;
+    let stated = stated.and(fetched);
     let (folder, object) = (Arc::clone(&transfer.folder), Arc::clone(object));
-    match proof(&object.expected, digest, etag) {
-        Ok(proof) => blocking(move || folder.place(&object, &partial, proof)).await.map(Ok),
+    match proof(&expected, digest, &stated) {
+        Ok(proof) => blocking(transfer, move || folder.place(&object, &partial, proof)).await.map(Ok),
         Err(mismatch) => {
-            blocking(move || partial.discard().map_err(Fault::io("discard", partial.stem()))).await?;
+            let discard = move || partial.discard().map_err(Fault::io("discard", partial.stem()));
+            blocking(transfer, discard).await?;
             Ok(Err(mismatch))
         }
     }
 }
 
-/// One part, to be filled.
-#[derive(Debug)]
-struct PartOf<'p> {
-    partial: &'p Partial,
-    part: usize,
+/// All that is missing, written, and the digest of the whole; empty where nothing is expected.
+async fn fetch_and_digest(
+    transfer: &Arc<Transfer>,
+    object: &Arc<Object>,
+    partial: &Arc<Partial>,
+    expected: &Expected,
+) -> Result<(Stated, String), Fault> {
+    let unreadable = |error| Fault::io("read", &object.path)(error);
+    if let Expected::Crc64(_) = expected {
+        let crcs = Arc::<Crcs>::default();
+        let stated = fetch_and_write(transfer, object, partial, Some(&crcs)).await?;
+        let partial = Arc::clone(partial);
+        let digest = transfer.spawn_blocking(move || crcs.of_whole(&partial)).await.map_err(died)?;
+        return Ok((stated, digest.map_err(unreadable)?));
+    }
+    let fetching = fetch_and_write(transfer, object, partial, None);
+    let Some(algorithm) = Algorithm::of(expected) else { return Ok((fetching.await?, String::new())) };
+    // These need the bytes in their order: they are computed behind what is written.
+    let digest = digest::following(Arc::clone(partial.data()), object.size, algorithm, partial.whole());
+    let (mut digest, mut fetching) = (pin!(digest), pin!(fetching));
+    // The thread that writes must have ended before this returns: the next attempt writes the same file.
+    let (stated, digest) = tokio::select! {
+        biased;
+        stated = &mut fetching => {
+            let stated = stated?;
+            (stated, digest.await)
+        }
+        digest = &mut digest => (fetching.await?, digest),
+    };
+    Ok((stated, digest.map_err(unreadable)?))
 }
 
-impl Sink for PartOf<'_> {
+/// CRCs of the parts that this run has fetched.
+#[derive(Debug, Default)]
+struct Crcs(Mutex<BTreeMap<usize, Crc64>>);
+
+impl Crcs {
+    fn insert(&self, part: usize, crc: Crc64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(part, crc);
+    }
+
+    /// Reads the parts that an earlier run has fetched. Blocks.
+    fn of_whole(&self, partial: &Partial) -> io::Result<String> {
+        let mut fetched = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut whole = Crc64::default();
+        for part in 0..partial.parts() {
+            let (begin, end) = partial.written(part);
+            whole.append(&match fetched.remove(&part) {
+                Some(crc) => crc,
+                None => Crc64::default().over_file(partial.data(), begin, end)?,
+            });
+        }
+        Ok(whole.finish())
+    }
+}
+
+/// One part, to be filled.
+#[derive(Debug)]
+struct PartOf {
+    part: usize,
+    from: u64,
+    end: u64,
+    queue: Queue,
+    crc: Option<Crc64>,
+}
+
+impl Sink for PartOf {
     fn missing(&self) -> (u64, u64) {
-        self.partial.missing(self.part)
+        (self.from, self.end)
     }
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.partial.write(self.part, bytes)
+    async fn take(&mut self, bytes: Bytes) {
+        if let Some(crc) = &mut self.crc {
+            // While they are in the processor's cache.
+            crc.update(&bytes);
+        }
+        self.from += bytes.len() as u64;
+        self.queue.send(self.part, bytes).await;
     }
+}
 
-    fn note(&mut self) -> io::Result<()> {
-        self.partial.note(self.part)
+/// All open parts, and the thread that writes them. Returns when that thread has ended.
+async fn fetch_and_write(
+    transfer: &Arc<Transfer>,
+    object: &Arc<Object>,
+    partial: &Arc<Partial>,
+    crcs: Option<&Arc<Crcs>>,
+) -> Result<Stated, Fault> {
+    let (queue, mut thread) = writer::start(transfer, partial);
+    let fetched = tokio::select! {
+        biased;
+        fetched = fetch_parts(transfer, object, partial, crcs, queue) => fetched,
+        // Only an error ends it while there is something to fetch.
+        ended = &mut thread => return Err(writer::fault(ended, partial)),
+    };
+    match thread.await {
+        Ok(Ok(())) => fetched,
+        ended => Err(writer::fault(ended, partial)),
     }
 }
 
@@ -195,7 +281,9 @@ async fn fetch_parts(
     transfer: &Arc<Transfer>,
     object: &Arc<Object>,
     partial: &Arc<Partial>,
-) -> Result<EtagIs, Fault> {
+    crcs: Option<&Arc<Crcs>>,
+    queue: Queue,
+) -> Result<Stated, Fault> {
     let open: VecDeque<usize> = partial.open_parts().into();
     let workers = open.len().min(CONNECTIONS);
     let open = Arc::new(Mutex::new(open));
@@ -203,30 +291,54 @@ async fn fetch_parts(
     let mut parts = JoinSet::new();
     for _ in 0..workers {
         let (transfer, object, partial) = (Arc::clone(transfer), Arc::clone(object), Arc::clone(partial));
-        let (open, disk) = (Arc::clone(&open), Arc::clone(&disk));
+        let (open, disk, queue, crcs) =
+            (Arc::clone(&open), Arc::clone(&disk), queue.clone(), crcs.map(Arc::clone));
         parts.spawn(async move {
-            let mut etag = EtagIs::PerhapsDigest;
+            let mut stated = Stated::default();
             while let Some(part) = next(&open) {
-                etag = etag.or(fill(&transfer, &object, &mut PartOf { partial: &partial, part }).await?);
+                let crc = match &crcs {
+                    Some(_) => Some(crc_so_far(&transfer, &partial, part).await?),
+                    None => None,
+                };
+                let (from, end) = partial.missing(part);
+                let mut filled = PartOf { part, from, end, queue: queue.clone(), crc };
+                stated = stated.and(fill(&transfer, &object, &mut filled).await?);
+                if let (Some(crcs), Some(crc)) = (&crcs, filled.crc) {
+                    crcs.insert(part, crc);
+                }
                 // The disk works while the others fetch: little is left to wait for at the end.
                 if workers > 1
                     && transfer.folder.syncs()
                     && let Ok(_turn) = disk.try_acquire()
                 {
                     let partial = Arc::clone(&partial);
-                    blocking(move || partial.data().sync_data().map_err(Fault::io("write", partial.stem())))
-                        .await?;
+                    let sync = move || partial.sync().map_err(Fault::io("write", partial.stem()));
+                    blocking(&transfer, sync).await?;
                 }
             }
-            Ok(etag)
+            Ok::<_, Fault>(stated)
         });
     }
-    let mut etag = EtagIs::PerhapsDigest;
+    let mut stated = Stated::default();
     while let Some(ended) = parts.join_next().await {
-        let died = |error| Fault::new(Cause::Local, format!("a task of ours died: {error}"));
-        etag = etag.or(ended.map_err(died)??);
+        stated = stated.and(ended.map_err(died)??);
     }
-    Ok(etag)
+    // Not before: until this returns, only an error may end the thread.
+    drop(queue);
+    Ok(stated)
+}
+
+/// Of what an earlier run has fetched of a part.
+async fn crc_so_far(transfer: &Transfer, partial: &Arc<Partial>, part: usize) -> Result<Crc64, Fault> {
+    let (begin, upto) = partial.written(part);
+    if begin == upto {
+        return Ok(Crc64::default());
+    }
+    let partial = Arc::clone(partial);
+    blocking(transfer, move || {
+        Crc64::default().over_file(partial.data(), begin, upto).map_err(Fault::io("read", partial.stem()))
+    })
+    .await
 }
 
 fn next(open: &Mutex<VecDeque<usize>>) -> Option<usize> {

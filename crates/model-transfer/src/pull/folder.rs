@@ -1,8 +1,8 @@
 //! The folder of a model on this machine: what is in place, what is on its way, and nothing outside of it.
 //!
-//! Beside the model it holds `.model-transfer.jsonl`, which says what was placed and how it was checked, and while a
-//! transfer is under way `.model-transfer.partial/`. Engines that scan the folder see files of the model only when they
-//! are whole.
+//! Beside the model it holds `.model-transfer.jsonl`, which says what was placed and how it was checked,
+//! `.model-transfer.lock`, and while a transfer is under way `.model-transfer.partial/`. Engines that scan the folder see
+//! files of the model only when they are whole.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,13 +10,17 @@ use std::{
     io::{self, Write as _},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
+    time::{Duration, SystemTime},
 };
 
+use rustix::fs::{CWD, renameat};
 use sha2::{Digest as _, Sha256};
 
 use super::{
+    lock::Lock,
     object::Object,
     partial::{self, Partial, no_link},
+    tree::Tree,
 };
 use crate::{
     digest::Proof,
@@ -26,11 +30,14 @@ use crate::{
 const RECORD: &str = ".model-transfer.jsonl";
 const PARTIALS: &str = ".model-transfer.partial";
 /// In `PARTIALS`: the exit code that the run before this one ended with.
-const TOLD: &str = "told";
+const LAST_FAULT: &str = "told";
+/// A run that cannot lock the folder ends within a day, see `--timeout-seconds`; what it leaves is removed after that.
+const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// One line of the record.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Placed {
+    /// Of a folder that is part of the model although it is empty: with a slash at its end.
     pub(super) path: String,
     pub(super) size: u64,
     pub(super) version: String,
@@ -43,25 +50,45 @@ pub(super) struct Placed {
 #[derive(Debug)]
 pub(super) struct Folder {
     root: PathBuf,
+    /// Of all runs, one after the other.
+    shared: PathBuf,
+    /// Files on their way. `shared`, or a folder of this run alone where the volume has no locks.
     partials: PathBuf,
     /// Of this boot of the machine; what another one left without waiting for the disk is not trusted.
     boot: String,
     /// Whether a file is on disk before it is in its place.
     syncs: bool,
     record: Mutex<File>,
+    tree: Tree,
+    _lock: Lock,
 }
 
 impl Folder {
-    pub(super) fn open(root: &Path, syncs: bool) -> Result<Self, Fault> {
-        let partials = root.join(PARTIALS);
-        fs::create_dir_all(root).map_err(Fault::io("create", root))?;
-        in_folder(root, Path::new(PARTIALS)).map_err(Fault::io("create", &partials))?;
+    pub(super) fn create(root: &Path) -> Result<(), Fault> {
+        fs::create_dir_all(root).map_err(Fault::io("create", root))
+    }
+
+    /// Of a root that is there.
+    pub(super) fn open(root: &Path, syncs: bool, lock: Lock) -> Result<Self, Fault> {
+        let tree = Tree::open(root).map_err(Fault::io("open", root))?;
+        let folder = |name: &str| {
+            let path = root.join(name);
+            tree.folder(Path::new(name)).map_err(Fault::io("create", &path))?;
+            Ok::<_, Fault>(path)
+        };
+        let shared = folder(PARTIALS)?;
+        let partials = match &lock {
+            Lock::Held { .. } => shared.clone(),
+            Lock::Unsupported => folder(&format!("{PARTIALS}.{:016x}", fastrand::u64(..)))?,
+        };
+        remove_abandoned(root, &partials);
         let path = root.join(RECORD);
         let record = no_link().create(true).append(true).open(&path).map_err(Fault::io("open", &path))?;
         // Where there is none (not on Linux) a crash of the machine during a transfer is not noticed.
         let boot =
             fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
-        Ok(Self { root: root.to_owned(), partials, boot, syncs, record: Mutex::new(record) })
+        let (root, record) = (root.to_owned(), Mutex::new(record));
+        Ok(Self { root, shared, partials, boot, syncs, record, tree, _lock: lock })
     }
 
     pub(super) fn root(&self) -> &Path {
@@ -76,7 +103,7 @@ impl Folder {
         &self.boot
     }
 
-    /// What was placed, by path. A line that was cut off by a kill, or that is none of ours, is as good as none.
+    /// What was placed, by path. A line that was cut off by a kill, or that another program wrote, is ignored.
     pub(super) fn record(&self) -> BTreeMap<String, Placed> {
         let text = fs::read_to_string(self.root.join(RECORD)).unwrap_or_default();
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Placed>(line).ok());
@@ -94,7 +121,7 @@ impl Folder {
 
     /// The file on its way, with what is already there of it. Blocks.
     pub(super) fn partial(&self, object: &Object) -> io::Result<Partial> {
-        Partial::open(&self.partials.join(name(object)), object, &self.boot)
+        Partial::open(&self.partials.join(name(object)), object, &self.boot, self.syncs)
     }
 
     /// Bytes that the volume already gave to the file on its way.
@@ -110,7 +137,7 @@ impl Folder {
             let is_link = path.is_symlink();
             let is_wanted =
                 !is_link && path.file_stem().is_some_and(|stem| wanted.contains(&*stem.to_string_lossy()));
-            if !is_wanted && (is_link || !path.ends_with(TOLD)) {
+            if !is_wanted && (is_link || !path.ends_with(LAST_FAULT)) {
                 fs::remove_file(&path).map_err(Fault::io("remove", &path))?;
             }
         }
@@ -121,7 +148,7 @@ impl Folder {
     pub(super) fn place(&self, object: &Object, partial: &Partial, proof: Proof) -> Result<(), Fault> {
         let placing = || {
             if self.syncs {
-                partial.data().sync_all()?;
+                partial.sync()?;
             }
             self.rename(partial.stem(), &object.path)?;
             fs::remove_file(partial::progress_path(partial.stem()))
@@ -145,10 +172,18 @@ impl Folder {
     }
 
     fn rename(&self, stem: &Path, path: &str) -> io::Result<()> {
-        if let Some(parent) = Path::new(path).parent() {
-            in_folder(&self.root, parent)?;
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let renamed = || {
+            let folder = self.tree.folder(Path::new(folder))?;
+            Ok(renameat(CWD, partial::data_path(stem), folder, name)?)
+        };
+        match renamed() {
+            Err(error) if io::Error::kind(&error) == io::ErrorKind::NotFound => {
+                self.tree.forget(Path::new(folder));
+                renamed()
+            }
+            renamed => renamed,
         }
-        fs::rename(partial::data_path(stem), self.root.join(path))
     }
 
     fn note(&self, object: &Object, proof: Proof) -> Result<(), Fault> {
@@ -159,69 +194,116 @@ impl Folder {
         record.write_all(&line(&placed)).map_err(Fault::io("write", self.root.join(RECORD)))
     }
 
-    /// Removes what left the model and what is of use only on the way, and says how the files were checked.
-    pub(super) fn finish(&self, stale: &[String]) -> Result<String, Fault> {
+    /// Makes the empty folders of the model, removes what left it and what is of use only on the way, and says how the
+    /// files were checked.
+    pub(super) fn finish(
+        &self,
+        stale: &[String],
+        empty_folders: &BTreeMap<String, String>,
+    ) -> Result<String, Fault> {
+        let mut record = self.record();
+        let stale_folders: Vec<String> = record
+            .keys()
+            .filter_map(|path| path.strip_suffix('/'))
+            .filter(|path| !empty_folders.contains_key(*path))
+            .map(str::to_owned)
+            .collect();
+        record.retain(|path, _| !stale.contains(path) && !path.ends_with('/'));
         for path in stale {
             // The record is a file that others may have written: it names nothing outside either.
             if crate::keys::relative_path(path, "").is_ok_and(|path| path.is_some()) {
-                self.remove_stale(path)?;
+                let place = self.root.join(path);
+                self.tree.remove_file(Path::new(path)).map_err(Fault::io("remove", place))?;
             }
         }
-        let mut record = self.record();
-        record.retain(|path, _| !stale.contains(path));
-        if self.syncs {
-            self.sync(&mut record)?;
+        for path in &stale_folders {
+            if crate::keys::relative_path(path, "").is_ok_and(|path| path.is_some()) {
+                self.tree.remove_empty(Path::new(path));
+            }
         }
+        for (path, version) in empty_folders {
+            self.tree.folder(Path::new(path)).map_err(Fault::io("create", self.root.join(path)))?;
+            let (path, version) = (format!("{path}/"), version.clone());
+            let placed = Placed { path: path.clone(), size: 0, version, proof: Proof::Length, boot: None };
+            record.insert(path, placed);
+        }
+        let synced = if self.syncs { self.sync(&mut record) } else { Ok(()) };
         let text: Vec<u8> = record.values().flat_map(line).collect();
         let (path, new) = (self.root.join(RECORD), self.partials.join(RECORD));
         write(&new, &text).map_err(Fault::io("write", &new))?;
         fs::rename(&new, &path).map_err(Fault::io("write", &path))?;
-        fs::remove_dir_all(&self.partials).map_err(Fault::io("remove", &self.partials))?;
+        synced?;
+        for partials in BTreeSet::from([&self.partials, &self.shared]) {
+            match fs::remove_dir_all(partials) {
+                // Of a run beside this one, where the volume has no locks.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                removed => removed.map_err(Fault::io("remove", partials))?,
+            }
+        }
         Ok(summary(&record))
     }
 
-    /// Waits for what an earlier run did not wait for.
+    /// Waits for what an earlier run did not wait for. A file that cannot be written to disk leaves the record: the
+    /// system reports such an error once, and the next run would take the file for whole.
     fn sync(&self, record: &mut BTreeMap<String, Placed>) -> Result<(), Fault> {
-        for placed in record.values_mut().filter(|placed| placed.boot.is_some()) {
-            let path = self.root.join(&placed.path);
-            File::open(&path).and_then(|file| file.sync_all()).map_err(Fault::io("write", &path))?;
-            placed.boot = None;
+        let mut failed = None;
+        for (path, placed) in record.iter_mut().filter(|(_, placed)| placed.boot.is_some()) {
+            let place = self.root.join(path);
+            match File::open(&place).and_then(|file| file.sync_all()) {
+                Ok(()) => placed.boot = None,
+                Err(error) => {
+                    failed = Some((path.clone(), Fault::io("write", &place)(error)));
+                    break;
+                }
+            }
         }
-        Ok(())
+        let Some((path, fault)) = failed else { return Ok(()) };
+        record.remove(&path);
+        Err(fault)
     }
 
-    fn remove_stale(&self, path: &str) -> Result<(), Fault> {
-        let place = self.root.join(path);
-        let parent = Path::new(path).parent().unwrap_or(Path::new(""));
-        if !is_plain_folder(&self.root, parent) {
-            return Ok(());
-        }
-        match fs::remove_file(&place) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Fault::io("remove", place)(error)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether the volume takes `A` and `a` for two names.
-    pub(super) fn tells_case_apart(&self) -> Result<bool, Fault> {
+    /// Whether `A` and `a` are two files on this volume.
+    pub(super) fn distinguishes_case(&self) -> Result<bool, Fault> {
         let upper = self.partials.join("CASE");
         write(&upper, b"").map_err(Fault::io("write", &upper))?;
-        let told_apart = !self.partials.join("case").exists();
+        let differ = !self.partials.join("case").exists();
         fs::remove_file(&upper).map_err(Fault::io("remove", &upper))?;
-        Ok(told_apart)
+        Ok(differ)
     }
 
     /// The exit code that the run before this one ended with, if it failed.
-    pub(super) fn told(&self) -> Option<u8> {
-        fs::read_to_string(self.partials.join(TOLD)).ok()?.trim().parse().ok()
+    pub(super) fn last_fault(&self) -> Option<u8> {
+        fs::read_to_string(self.shared.join(LAST_FAULT)).ok()?.trim().parse().ok()
     }
 
     /// Best effort: on a full volume there is no room even for that.
-    pub(super) fn tell(&self, cause: Cause) {
-        if let Err(error) = write(&self.partials.join(TOLD), cause.exit_code().to_string().as_bytes()) {
+    pub(super) fn note_fault(&self, cause: Cause) {
+        if let Err(error) = write(&self.shared.join(LAST_FAULT), cause.exit_code().to_string().as_bytes()) {
             tracing::debug!(%error, "failed to leave a note for the next run");
         }
     }
+}
+
+/// Removes what runs without a lock left behind: folders in which nothing was written for long. Best effort.
+fn remove_abandoned(root: &Path, own: &Path) {
+    let entries = fs::read_dir(root).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    for path in entries.filter(|path| path != own && is_of_one_run(path)) {
+        let age = last_write(&path).and_then(|at| SystemTime::now().duration_since(at).ok());
+        if age.is_some_and(|age| age > ABANDONED_AFTER) {
+            let _ = fs::remove_dir_all(&path);
+        }
+    }
+}
+
+fn is_of_one_run(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let is_folder = path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
+    is_folder && name.strip_prefix(PARTIALS).is_some_and(|rest| rest.starts_with('.'))
+}
+
+fn last_write(folder: &Path) -> Option<SystemTime> {
+    let inside = fs::read_dir(folder).ok()?.filter_map(|entry| entry.ok()?.metadata().ok()?.modified().ok());
+    inside.chain(folder.symlink_metadata().ok()?.modified().ok()).max()
 }
 
 /// Of the files of an object on its way; keys may be longer than a file's name.
@@ -237,15 +319,18 @@ fn line(placed: &Placed) -> Vec<u8> {
 }
 
 fn summary(record: &BTreeMap<String, Placed>) -> String {
-    let (mut by_sha256, mut by_md5, mut by_length) = (0, 0, 0);
-    for placed in record.values() {
+    let (mut by_sha256, mut by_md5, mut by_crc, mut by_length) = (0, 0, 0, 0);
+    for placed in record.values().filter(|placed| !placed.path.ends_with('/')) {
         match placed.proof {
             Proof::Sha256(_) => by_sha256 += 1,
             Proof::Md5 => by_md5 += 1,
+            Proof::Crc64 => by_crc += 1,
             Proof::Length => by_length += 1,
         }
     }
-    format!("files checked by SHA-256: {by_sha256}, by MD5: {by_md5}, by length only: {by_length}")
+    format!(
+        "files checked by SHA-256: {by_sha256}, by MD5: {by_md5}, by CRC-64: {by_crc}, by length only: {by_length}"
+    )
 }
 
 fn write(path: &Path, bytes: &[u8]) -> io::Result<File> {
@@ -254,37 +339,17 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Creates a folder below the root, following no link on the way: a link that was there before could lead anywhere.
-fn in_folder(root: &Path, below: &Path) -> io::Result<()> {
-    let mut folder = root.to_owned();
-    for name in below.components() {
-        folder.push(name);
-        match fs::create_dir(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ if folder.symlink_metadata()?.is_dir() => {}
-            _ => {
-                let why = format!("{} is in the way: it is no folder", folder.display());
-                return Err(io::Error::new(io::ErrorKind::NotADirectory, why));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn is_plain_folder(root: &Path, below: &Path) -> bool {
-    let mut folder = root.to_owned();
-    below.components().all(|name| {
-        folder.push(name);
-        folder.symlink_metadata().is_ok_and(|metadata| metadata.is_dir())
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
     use crate::digest::Expected;
+
+    fn open(root: &Path) -> Result<Folder, Fault> {
+        let _file = tempfile::tempfile().unwrap();
+        Folder::open(root, true, Lock::Held { _file })
+    }
 
     fn object(path: &str, content: &[u8]) -> Object {
         Object {
@@ -305,12 +370,17 @@ mod tests {
         folder.place(&object, &partial, Proof::Length)
     }
 
+    fn finish(folder: &Folder, stale: &[&str]) -> Result<String, Fault> {
+        let stale: Vec<String> = stale.iter().map(|path| (*path).to_owned()).collect();
+        folder.finish(&stale, &BTreeMap::new())
+    }
+
     #[test]
     fn a_placed_file_is_recorded_and_nothing_else_is_left() {
         let root = tempfile::tempdir().unwrap();
-        let folder = Folder::open(root.path(), true).unwrap();
+        let folder = open(root.path()).unwrap();
         place(&folder, "sub/folder/a", b"abc").unwrap();
-        folder.finish(&[]).unwrap();
+        finish(&folder, &[]).unwrap();
         assert_eq!(fs::read(root.path().join("sub/folder/a")).unwrap(), b"abc");
         let record = folder.record();
         assert_eq!(folder.sizes(&record), [("sub/folder/a".to_owned(), 3)].into());
@@ -324,28 +394,28 @@ mod tests {
     fn a_link_that_leads_out_of_the_folder_is_not_followed() {
         let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         symlink(outside.path(), root.path().join("sub")).unwrap();
-        let folder = Folder::open(root.path(), true).unwrap();
+        let folder = open(root.path()).unwrap();
         let fault = place(&folder, "sub/a", b"abc").unwrap_err();
         assert!(fault.to_string().contains("it is no folder"), "{fault}");
         fs::write(outside.path().join("precious"), "x").unwrap();
-        folder.finish(&["sub/precious".to_owned(), "../precious".to_owned()]).unwrap();
+        finish(&folder, &["sub/precious", "../precious"]).unwrap();
         assert!(outside.path().join("precious").exists());
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
     }
 
     #[test]
-    fn links_in_the_place_of_our_own_files_are_not_written_through() {
+    fn links_in_the_place_of_own_files_are_not_written_through() {
         let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let precious = outside.path().join("precious");
         fs::write(&precious, "x").unwrap();
-        let folder = Folder::open(root.path(), true).unwrap();
+        let folder = open(root.path()).unwrap();
         let (small, large) = (object("small", b"abc"), object("large", b"abc"));
         let of = |object: &Object| folder.partials.join(name(object));
         let places = [
             partial::data_path(&of(&small)),
             partial::data_path(&of(&large)),
             partial::progress_path(&of(&large)),
-            folder.partials.join(TOLD),
+            folder.partials.join(LAST_FAULT),
             folder.partials.join(RECORD),
             folder.partials.join("CASE"),
         ];
@@ -354,9 +424,9 @@ mod tests {
         }
         folder.place_bytes(&small, b"abc", Proof::Length).unwrap_err();
         folder.partial(&large).unwrap_err();
-        folder.tell(Cause::NotFound);
-        folder.tells_case_apart().unwrap_err();
-        folder.finish(&[]).unwrap_err();
+        folder.note_fault(Cause::NotFound);
+        folder.distinguishes_case().unwrap_err();
+        finish(&folder, &[]).unwrap_err();
         assert_eq!(fs::read(&precious).unwrap(), b"x");
 
         // The next attempt removes them and works.
@@ -366,7 +436,7 @@ mod tests {
         let record = root.path().join(RECORD);
         fs::remove_file(&record).unwrap();
         symlink(&precious, &record).unwrap();
-        Folder::open(root.path(), true).unwrap_err();
+        open(root.path()).unwrap_err();
         assert_eq!(fs::read(&precious).unwrap(), b"x");
     }
 
@@ -376,27 +446,87 @@ mod tests {
         let precious = outside.path().join("precious");
         fs::write(&precious, "x").unwrap();
         symlink(&precious, root.path().join("a")).unwrap();
-        let folder = Folder::open(root.path(), true).unwrap();
+        let folder = open(root.path()).unwrap();
         place(&folder, "a", b"abc").unwrap();
         assert_eq!(fs::read(&precious).unwrap(), b"x");
         assert_eq!(fs::read(root.path().join("a")).unwrap(), b"abc");
     }
 
     #[test]
+    fn a_folder_that_another_program_removes_is_made_again() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = open(root.path()).unwrap();
+        place(&folder, "sub/a", b"abc").unwrap();
+        fs::remove_dir_all(root.path().join("sub")).unwrap();
+        place(&folder, "sub/b", b"abc").unwrap();
+        assert!(root.path().join("sub/b").exists());
+    }
+
+    #[test]
     fn stale_files_go_and_those_of_others_stay() {
         let root = tempfile::tempdir().unwrap();
-        let folder = Folder::open(root.path(), true).unwrap();
+        let folder = open(root.path()).unwrap();
         place(&folder, "old", b"abc").unwrap();
+        place(&folder, "llama/1/model.onnx", b"abc").unwrap();
         fs::write(root.path().join("theirs"), "x").unwrap();
-        folder.finish(&["old".to_owned()]).unwrap();
+        finish(&folder, &["old", "llama/1/model.onnx"]).unwrap();
         assert!(!root.path().join("old").exists() && root.path().join("theirs").exists());
+        assert!(!root.path().join("llama").exists(), "Triton does not start with an empty folder");
         assert!(folder.record().is_empty());
+    }
+
+    #[test]
+    fn empty_folders_of_the_model_are_made_and_go_with_it() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = open(root.path()).unwrap();
+        let empty = BTreeMap::from([("ensemble/1".to_owned(), "v1".to_owned())]);
+        let summary = folder.finish(&[], &empty).unwrap();
+        assert!(root.path().join("ensemble/1").is_dir());
+        assert!(summary.ends_with("by length only: 0"), "a folder is no file: {summary}");
+
+        let folder = open(root.path()).unwrap();
+        finish(&folder, &[]).unwrap();
+        assert!(!root.path().join("ensemble").exists());
+    }
+
+    #[test]
+    fn two_runs_without_locks_do_not_share_files_on_their_way() {
+        let root = tempfile::tempdir().unwrap();
+        let [one, other] = [(); 2].map(|()| Folder::open(root.path(), true, Lock::Unsupported).unwrap());
+        let object = object("a", b"abcdef");
+        let [half, whole] = [&one, &other].map(|folder| folder.partial(&object).unwrap());
+        half.write(0, b"abc").unwrap();
+        whole.write(0, b"abcdef").unwrap();
+        other.drop_partials_but(&[]).unwrap();
+        other.place_bytes(&object, b"abcdef", Proof::Length).unwrap();
+        finish(&other, &[]).unwrap();
+        half.write(0, b"def").unwrap();
+        one.place(&object, &half, Proof::Length).unwrap();
+        finish(&one, &[]).unwrap();
+        assert_eq!(fs::read(root.path().join("a")).unwrap(), b"abcdef");
+        let left = fs::read_dir(root.path()).unwrap().count();
+        assert_eq!(left, 2, "the file and the record");
+    }
+
+    #[test]
+    fn what_a_run_without_locks_left_is_removed_a_day_later() {
+        let root = tempfile::tempdir().unwrap();
+        let left = |name: &str, age: Duration| {
+            let place = root.path().join(format!("{PARTIALS}.{name}"));
+            fs::create_dir(&place).unwrap();
+            File::open(&place).unwrap().set_modified(SystemTime::now() - age).unwrap();
+            place
+        };
+        let old = left("1", 2 * ABANDONED_AFTER);
+        let young = left("2", ABANDONED_AFTER / 2);
+        open(root.path()).unwrap();
+        assert!(!old.exists() && young.exists());
     }
 
     #[test]
     fn a_record_that_was_cut_off_counts_up_to_its_last_whole_line() {
         let root = tempfile::tempdir().unwrap();
-        let folder = Folder::open(root.path(), true).unwrap();
+        let folder = open(root.path()).unwrap();
         place(&folder, "a", b"abc").unwrap();
         fs::OpenOptions::new()
             .append(true)
@@ -410,10 +540,10 @@ mod tests {
     #[test]
     fn the_next_run_knows_how_this_one_ended() {
         let root = tempfile::tempdir().unwrap();
-        let folder = Folder::open(root.path(), true).unwrap();
-        assert_eq!(folder.told(), None);
-        folder.tell(Cause::NotFound);
+        let folder = open(root.path()).unwrap();
+        assert_eq!(folder.last_fault(), None);
+        folder.note_fault(Cause::NotFound);
         folder.drop_partials_but(&[]).unwrap();
-        assert_eq!(Folder::open(root.path(), true).unwrap().told(), Some(11));
+        assert_eq!(open(root.path()).unwrap().last_fault(), Some(11));
     }
 }

@@ -1,9 +1,12 @@
 //! A large file on its way: preallocated, written at offsets, with a note beside it of what is there.
 //!
 //! `<name>.data` has the final length from the beginning. `<name>.progress` begins with what the bytes belong to, then
-//! has one number per part: how many of its bytes are there. Bytes are written before the number that tells of them, so
-//! a kill at any point loses at most what was just being written. After a crash of the machine the numbers may be
-//! ahead of the bytes; the note names the boot, and partial files of another boot are begun anew.
+//! has one number per part: how many of its bytes are there. Bytes are written before the number that counts them, so a
+//! kill at any point loses at most what was just being written.
+//!
+//! The numbers must never be ahead of the bytes. After a crash of the machine they may be: the note names the boot, and
+//! partial files of another boot are begun anew. After an error of a write or of a sync they may be as well, since the
+//! system drops what it could not write and reports that once: each such error discards the note.
 
 use std::{
     fs::{self, File},
@@ -18,6 +21,7 @@ use rustix::{
     io::Errno,
 };
 use tokio::sync::watch;
+use tracing::warn;
 
 use super::object::Object;
 
@@ -52,13 +56,13 @@ pub(super) struct Partial {
 struct There {
     /// Bytes of each part.
     parts: Vec<u64>,
-    /// The first part that is not complete, so that nobody counts from the beginning each time.
+    /// The first part that is not complete: what is before it need not be counted again.
     first_open: usize,
 }
 
 impl Partial {
-    /// Takes up what is there, or begins anew. Blocks.
-    pub(super) fn open(stem: &Path, object: &Object, boot: &str) -> io::Result<Self> {
+    /// Takes up what is there, or begins anew. `syncs`: what is there counts only if it is on disk. Blocks.
+    pub(super) fn open(stem: &Path, object: &Object, boot: &str, syncs: bool) -> io::Result<Self> {
         let Object { path, size, version, .. } = object;
         let belongs = Belongs {
             boot: boot.to_owned(),
@@ -67,7 +71,7 @@ impl Partial {
             version: version.clone(),
             part: PART,
         };
-        let (data, progress, parts) = match resume(stem, &belongs)? {
+        let (data, progress, parts) = match resume(stem, &belongs, syncs)? {
             Some(resumed) => resumed,
             None => begin(stem, &belongs)?,
         };
@@ -79,7 +83,7 @@ impl Partial {
             there: Mutex::new(There { parts, first_open: 0 }),
             whole: watch::Sender::new(0),
         };
-        partial.tell_whole();
+        partial.report_whole();
         Ok(partial)
     }
 
@@ -112,28 +116,57 @@ impl Partial {
         (begin + self.there().parts[part], begin + self.length(part))
     }
 
-    /// Adds bytes to a part, which must not become longer than it is. A kill loses them until they are noted.
+    /// Where a part begins, and where its bytes end by now.
+    pub(super) fn written(&self, part: usize) -> (u64, u64) {
+        let begin = part as u64 * PART;
+        (begin, begin + self.there().parts[part])
+    }
+
+    pub(super) fn parts(&self) -> usize {
+        parts_of(self.size)
+    }
+
+    /// Adds bytes to a part, which must not become longer than it is. A kill loses them until they are noted. Blocks.
     pub(super) fn write(&self, part: usize, bytes: &[u8]) -> io::Result<()> {
         let (at, end) = self.missing(part);
         let length = bytes.len() as u64;
         if length > end - at {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "more bytes than the part has"));
         }
-        self.data.write_all_at(bytes, at)?;
+        self.or_discard(self.data.write_all_at(bytes, at))?;
         self.there().parts[part] += length;
-        self.tell_whole();
+        self.report_whole();
         Ok(())
     }
 
-    /// Notes what is there of a part.
+    /// Notes what is there of a part. Blocks.
     pub(super) fn note(&self, part: usize) -> io::Result<()> {
         let bytes = self.there().parts[part];
-        self.progress.write_all_at(&bytes.to_le_bytes(), offset(part))
+        self.or_discard(self.progress.write_all_at(&bytes.to_le_bytes(), offset(part)))
     }
 
-    /// Forgets all bytes: they turned out to be wrong. Blocks.
+    /// Waits until all bytes are on disk. Blocks.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.or_discard(self.data.sync_data())
+    }
+
+    /// Discards the note: the bytes turned out to be wrong, or may be. The next attempt begins anew. Blocks.
     pub(super) fn discard(&self) -> io::Result<()> {
-        fs::remove_file(progress_path(&self.stem))
+        // Without its beginning the note is of no use, even where it cannot be removed.
+        let emptied = self.progress.set_len(0);
+        match fs::remove_file(progress_path(&self.stem)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => emptied.map_err(|_| error),
+            _ => Ok(()),
+        }
+    }
+
+    fn or_discard<T>(&self, done: io::Result<T>) -> io::Result<T> {
+        if done.is_err()
+            && let Err(error) = self.discard()
+        {
+            warn!("failed to remove {}: {error}", progress_path(&self.stem).display());
+        }
+        done
     }
 
     fn there(&self) -> std::sync::MutexGuard<'_, There> {
@@ -144,7 +177,7 @@ impl Partial {
         PART.min(self.size - part as u64 * PART)
     }
 
-    fn tell_whole(&self) {
+    fn report_whole(&self) {
         let mut there = self.there();
         while there.first_open < there.parts.len()
             && there.parts[there.first_open] == self.length(there.first_open)
@@ -188,7 +221,7 @@ fn open_both(stem: &Path) -> io::Result<(File, File)> {
 }
 
 /// `None` if the bytes belong to something else, or the note makes no sense.
-fn resume(stem: &Path, belongs: &Belongs) -> io::Result<Option<Opened>> {
+fn resume(stem: &Path, belongs: &Belongs, syncs: bool) -> io::Result<Option<Opened>> {
     let note = match fs::read(progress_path(stem)) {
         Ok(note) => note,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -205,6 +238,14 @@ fn resume(stem: &Path, belongs: &Belongs) -> io::Result<Option<Opened>> {
     let makes_sense = parts.len() == parts_of(belongs.size)
         && parts.iter().zip(0_u64..).all(|(bytes, part)| *bytes <= PART.min(belongs.size - part * PART))
         && data.metadata()?.len() == belongs.size;
+    // The run before may have ended before the system found out that it cannot write the bytes.
+    if makes_sense
+        && syncs
+        && let Err(error) = data.sync_data()
+    {
+        warn!("{}: what was there is not used: {error}", stem.display());
+        return Ok(None);
+    }
     Ok(makes_sense.then_some((data, progress, parts)))
 }
 
@@ -261,13 +302,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let stem = folder.path().join("a");
         let object = object(2 * PART + 5, "v1");
-        let partial = Partial::open(&stem, &object, "boot").unwrap();
+        let partial = Partial::open(&stem, &object, "boot", true).unwrap();
         assert_eq!(partial.open_parts(), [0, 1, 2]);
         write(&partial, 1, 100);
         write(&partial, 2, 5);
         std::mem::forget(partial);
 
-        let partial = Partial::open(&stem, &object, "boot").unwrap();
+        let partial = Partial::open(&stem, &object, "boot", true).unwrap();
         assert_eq!(partial.bytes_there(), 105);
         assert_eq!(partial.open_parts(), [0, 1]);
         assert_eq!(partial.missing(1), (PART + 100, 2 * PART));
@@ -284,8 +325,8 @@ mod tests {
         for (version, boot, size) in [("v2", "boot", 10), ("v1", "next boot", 10), ("v1", "boot", 11)] {
             let folder = tempfile::tempdir().unwrap();
             let stem = folder.path().join("a");
-            write(&Partial::open(&stem, &object(10, "v1"), "boot").unwrap(), 0, 4);
-            let partial = Partial::open(&stem, &object(size, version), boot).unwrap();
+            write(&Partial::open(&stem, &object(10, "v1"), "boot", true).unwrap(), 0, 4);
+            let partial = Partial::open(&stem, &object(size, version), boot, true).unwrap();
             assert_eq!(partial.bytes_there(), 0, "{version} {boot} {size}");
             assert_eq!(fs::metadata(data_path(&stem)).unwrap().len(), size);
         }
@@ -296,7 +337,7 @@ mod tests {
         for damage in ["cut", "count", "data"] {
             let folder = tempfile::tempdir().unwrap();
             let stem = folder.path().join("a");
-            let partial = Partial::open(&stem, &object(10, "v1"), "boot").unwrap();
+            let partial = Partial::open(&stem, &object(10, "v1"), "boot", true).unwrap();
             write(&partial, 0, 4);
             match damage {
                 "cut" => partial.progress.set_len(100).unwrap(),
@@ -304,14 +345,45 @@ mod tests {
                 _ => partial.data.set_len(9).unwrap(),
             }
             drop(partial);
-            assert_eq!(Partial::open(&stem, &object(10, "v1"), "boot").unwrap().bytes_there(), 0, "{damage}");
+            assert_eq!(
+                Partial::open(&stem, &object(10, "v1"), "boot", true).unwrap().bytes_there(),
+                0,
+                "{damage}"
+            );
+        }
+    }
+
+    /// A device that takes no byte, and that cannot be synced.
+    fn broken(mut partial: Partial) -> Partial {
+        partial.data = Arc::new(File::options().write(true).open("/dev/full").unwrap());
+        partial
+    }
+
+    #[test]
+    fn after_a_failed_write_or_sync_nothing_is_resumed() {
+        for fails in ["write", "sync", "note"] {
+            let folder = tempfile::tempdir().unwrap();
+            let stem = folder.path().join("a");
+            let open = || Partial::open(&stem, &object(2 * PART, "v1"), "boot", true).unwrap();
+            write(&open(), 0, PART);
+            assert_eq!(open().bytes_there(), PART, "resumed as long as nothing fails");
+            let mut partial = broken(open());
+            match fails {
+                "write" => assert!(partial.write(1, b"x").is_err()),
+                "sync" => assert!(partial.sync().is_err()),
+                _ => {
+                    partial.progress = File::open(progress_path(&stem)).unwrap();
+                    assert!(partial.note(0).is_err());
+                }
+            }
+            assert_eq!(open().bytes_there(), 0, "{fails}");
         }
     }
 
     #[test]
     fn a_part_takes_no_more_bytes_than_it_has() {
         let folder = tempfile::tempdir().unwrap();
-        let partial = Partial::open(&folder.path().join("a"), &object(10, "v1"), "boot").unwrap();
+        let partial = Partial::open(&folder.path().join("a"), &object(10, "v1"), "boot", true).unwrap();
         assert!(partial.write(0, &[7; 11]).is_err());
         assert_eq!(partial.bytes_there(), 0);
     }

@@ -11,7 +11,7 @@ pub(super) struct Plan {
     pub(super) kept: Vec<Object>,
     /// The largest first: they take longest, and the small ones fill the gaps at the end.
     pub(super) fetch: Vec<Object>,
-    /// Placed by us once and no longer part of the model.
+    /// Placed by an earlier run and no longer part of the model.
     pub(super) stale: Vec<String>,
 }
 
@@ -22,7 +22,9 @@ pub(super) fn plan(
     sizes: &BTreeMap<String, u64>,
     boot: &str,
 ) -> Plan {
-    let stale = record.keys().filter(|path| !objects.contains_key(*path)).cloned().collect();
+    let is_folder = |path: &str| path.ends_with('/');
+    let stale =
+        record.keys().filter(|path| !objects.contains_key(*path) && !is_folder(path)).cloned().collect();
     let (kept, mut fetch): (Vec<Object>, Vec<Object>) = objects.into_values().partition(|object| {
         record.get(&object.path).is_some_and(|placed| {
             sizes.get(&object.path) == Some(&object.size) && is_same(object, placed, boot)
@@ -33,12 +35,12 @@ pub(super) fn plan(
 }
 
 fn is_same(object: &Object, placed: &Placed, boot: &str) -> bool {
-    // What was never waited for may be lost with the memory that held it.
+    // What was not waited for may be lost with the memory that held it.
     let survived = placed.boot.as_deref().is_none_or(|held| held == boot);
 
     let checked = match &object.expected {
         Expected::Sha256(digest) => placed.proof == Proof::Sha256(digest.clone()),
-        Expected::Md5(_) | Expected::Nothing => true,
+        Expected::Md5(_) | Expected::Crc64(_) | Expected::Nothing => true,
     };
     survived && placed.version == object.version && placed.size == object.size && checked
 }
@@ -112,10 +114,10 @@ mod tests {
     }
 
     #[test]
-    fn what_left_the_model_is_stale_and_what_we_did_not_place_is_not() {
+    fn what_left_the_model_is_stale_and_what_others_placed_is_not() {
         let plan = plan(
             [object("a", 1, "v1")].into(),
-            &[placed("a", 1, "v1"), placed("old", 1, "v1")].into(),
+            &[placed("a", 1, "v1"), placed("old", 1, "v1"), placed("folder/", 0, "v1")].into(),
             &[("a".to_owned(), 1), ("old".to_owned(), 1)].into(),
             "boot",
         );

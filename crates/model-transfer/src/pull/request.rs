@@ -1,14 +1,13 @@
 //! One run of bytes of one object: asked for, taken up where it broke, and checked to be of the object that was listed.
 
-use std::io;
-
+use bytes::Bytes;
 use futures::StreamExt as _;
 use object_store::{GetOptions, GetRange, GetResult, ObjectStore as _};
 
 use super::{object::Object, transfer::Transfer};
 use crate::{
     digest::Expected,
-    fault::Fault,
+    fault::{Cause, Fault},
     store::{EtagIsNoDigest, Trouble},
 };
 
@@ -22,26 +21,47 @@ const NO_TIME: i64 = 0;
 pub(super) trait Sink {
     /// What is missing of the object: from, to.
     fn missing(&self) -> (u64, u64);
-    /// Adds bytes, never more than are missing. A kill loses them until they are noted.
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Keeps what came for the next run.
-    fn note(&mut self) -> io::Result<()>;
+    /// Takes bytes, never more than are missing. Waits where they come faster than they can be written.
+    fn take(&mut self, bytes: Bytes) -> impl Future<Output = ()> + Send;
 }
 
-/// What the answers for a file said of its ETag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EtagIs {
-    PerhapsDigest,
-    NoDigest,
+/// What the answers for an object say of its content.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stated {
+    etag_is_no_digest: bool,
+    checksum: Option<Expected>,
 }
 
-impl EtagIs {
-    fn of(answer: &GetResult) -> Self {
-        if answer.extensions.get::<EtagIsNoDigest>().is_some() { Self::NoDigest } else { Self::PerhapsDigest }
+impl Stated {
+    pub(super) fn of(answer: &GetResult) -> Self {
+        Self {
+            etag_is_no_digest: answer.extensions.get::<EtagIsNoDigest>().is_some(),
+            checksum: answer.extensions.get::<Expected>().cloned(),
+        }
     }
 
-    pub(super) fn or(self, other: Self) -> Self {
-        if self == Self::NoDigest { self } else { other }
+    /// With what another answer says.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            etag_is_no_digest: self.etag_is_no_digest || other.etag_is_no_digest,
+            checksum: self.checksum.or(other.checksum),
+        }
+    }
+
+    pub(super) fn etag_hides_digest(&self) -> bool {
+        self.etag_is_no_digest
+    }
+
+    /// The strongest of what the listing, or the model's list of checksums, and the answers say.
+    pub(super) fn strongest(&self, listed: &Expected) -> Expected {
+        match (listed, &self.checksum) {
+            (Expected::Sha256(_), _) => listed.clone(),
+            (_, Some(sha256 @ Expected::Sha256(_))) => sha256.clone(),
+            (Expected::Md5(_), _) if !self.etag_is_no_digest => listed.clone(),
+            (Expected::Md5(_) | Expected::Crc64(_) | Expected::Nothing, checksum) => {
+                checksum.clone().unwrap_or(Expected::Nothing)
+            }
+        }
     }
 }
 
@@ -50,14 +70,14 @@ pub(super) async fn fill(
     transfer: &Transfer,
     object: &Object,
     sink: &mut (impl Sink + Send),
-) -> Result<EtagIs, Fault> {
+) -> Result<Stated, Fault> {
     let mut attempts = transfer.store.attempts();
+    let mut stated = Stated::default();
     loop {
         let (began, _) = sink.missing();
-        match request(transfer, object, sink).await {
-            Ok(etag) => return Ok(etag),
-            Err(Ended::Here(fault)) => return Err(fault),
-            Err(Ended::Store(trouble)) => {
+        match request(transfer, object, sink, &mut stated).await {
+            Ok(()) => return Ok(stated),
+            Err(trouble) => {
                 if sink.missing().0 > began {
                     attempts.progressed();
                 }
@@ -67,15 +87,14 @@ pub(super) async fn fill(
     }
 }
 
-/// Why a request ended before its run was complete.
-enum Ended {
-    Store(Trouble),
-    Here(Fault),
-}
-
-impl From<object_store::Error> for Ended {
-    fn from(error: object_store::Error) -> Self {
-        Self::Store(Trouble::of(&error))
+/// What the store says of an object beside its bytes; nothing where it does not say.
+pub(super) async fn head(transfer: &Transfer, object: &Object) -> Result<Stated, Fault> {
+    match transfer.store.head(&object.key).await {
+        // The request for the bytes decides; some stores allow only that.
+        Err(fault) if fault.cause == Cause::Unauthorized => Ok(Stated::default()),
+        Err(fault) => Err(fault),
+        Ok(Some(answer)) if is_of(object, &answer).is_ok() => Ok(Stated::of(&answer)),
+        Ok(_) => Ok(Stated::default()),
     }
 }
 
@@ -84,7 +103,8 @@ async fn request(
     transfer: &Transfer,
     object: &Object,
     sink: &mut (impl Sink + Send),
-) -> Result<EtagIs, Ended> {
+    stated: &mut Stated,
+) -> Result<(), Trouble> {
     let Transfer { store, progress, connections, .. } = transfer;
     // Never closed.
     let _connection = connections.acquire().await;
@@ -96,40 +116,27 @@ async fn request(
         if_match: object.etag.clone(),
         ..GetOptions::default()
     };
-    let answer = store.s3.get_opts(&object.key, options).await?;
-    is_of(object, &answer).map_err(Ended::Store)?;
-    let etag = EtagIs::of(&answer);
+    let answer = store.s3.get_opts(&object.key, options).await.map_err(|error| Trouble::of(&error))?;
+    is_of(object, &answer)?;
+    *stated = std::mem::take(stated).and(Stated::of(&answer));
 
     let mut stream = answer.into_stream();
     let mut left = to - from;
-    let mut unnoted = 0;
-    let here = |error| Ended::Here(Fault::io("write", &object.path)(error));
-    let ended = loop {
-        if left == 0 {
-            break Ok(etag);
-        }
+    while left > 0 {
         let chunk = match stream.next().await {
             Some(Ok(chunk)) if chunk.len() as u64 <= left => chunk,
-            Some(Ok(_)) => break Err(Trouble::Garbled("more bytes than asked for".to_owned())),
-            Some(Err(error)) => break Err(Trouble::of(&error)),
-            None if left < to - from => break Err(Trouble::Passing("the answer ended early".to_owned())),
-            None => break Err(Trouble::Garbled("an answer without bytes".to_owned())),
+            Some(Ok(_)) => return Err(Trouble::Garbled("more bytes than asked for".to_owned())),
+            Some(Err(error)) => return Err(Trouble::of(&error)),
+            None if left < to - from => return Err(Trouble::Passing("the answer ended early".to_owned())),
+            None => return Err(Trouble::Garbled("an answer without bytes".to_owned())),
         };
         let length = chunk.len() as u64;
-        // Here and not on another thread: while it is in the processor's cache, it takes microseconds. A disk that
-        // cannot keep up is what the connections must wait for anyway; signals have a thread of their own.
-        sink.write(&chunk).map_err(here)?;
+        sink.take(chunk).await;
         store.progressed();
         progress.moved(length);
         left -= length;
-        unnoted += length;
-        if unnoted >= NOTE_EVERY {
-            sink.note().map_err(here)?;
-            unnoted = 0;
-        }
-    };
-    sink.note().map_err(here)?;
-    ended.map_err(Ended::Store)
+    }
+    Ok(())
 }
 
 /// Whether the answer is about the object that was listed.
@@ -142,8 +149,8 @@ fn is_of(object: &Object, answer: &GetResult) -> Result<(), Trouble> {
         is_of_time(object, answer)?;
     }
     if answer.meta.size != object.size {
-        let (listed, told) = (object.size, answer.meta.size);
-        return Err(Trouble::Garbled(format!("listed with {listed} bytes, answered with {told}")));
+        let (listed, answered) = (object.size, answer.meta.size);
+        return Err(Trouble::Garbled(format!("listed with {listed} bytes, answered with {answered}")));
     }
     Ok(())
 }
@@ -161,4 +168,31 @@ fn is_of_time(object: &Object, answer: &GetResult) -> Result<(), Trouble> {
     }
     // An answer has whole seconds and a listing fractions of them: one of the two may be rounded.
     if changed.abs_diff(object.changed) <= 1 { Ok(()) } else { Err(Trouble::Changed) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_strongest_checksum_decides_and_a_list_of_checksums_before_all() {
+        let [listed, other, md5, crc] = [
+            Expected::Sha256("1".to_owned()),
+            Expected::Sha256("2".to_owned()),
+            Expected::Md5("3".to_owned()),
+            Expected::Crc64("4".to_owned()),
+        ];
+        let stated =
+            |checksum: Option<&Expected>| Stated { etag_is_no_digest: false, checksum: checksum.cloned() };
+        assert_eq!(stated(Some(&other)).strongest(&listed), listed);
+        assert_eq!(stated(Some(&other)).strongest(&md5), other);
+        assert_eq!(stated(Some(&crc)).strongest(&md5), md5);
+        assert_eq!(stated(Some(&crc)).strongest(&Expected::Nothing), crc);
+        assert_eq!(stated(None).strongest(&Expected::Nothing), Expected::Nothing);
+        let encrypted = Stated { etag_is_no_digest: true, checksum: Some(crc.clone()) };
+        assert_eq!(encrypted.strongest(&md5), crc);
+        let alone = Stated { etag_is_no_digest: true, checksum: None };
+        assert_eq!(alone.strongest(&md5), Expected::Nothing);
+        assert_eq!(alone.and(stated(Some(&crc))).strongest(&md5), crc, "what one answer says, all say");
+    }
 }

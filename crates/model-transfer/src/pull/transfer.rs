@@ -5,9 +5,12 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use tokio::sync::Semaphore;
+use tokio::{
+    sync::{RwLock, Semaphore},
+    task::{JoinHandle, spawn_blocking},
+};
 
-use super::{folder::Folder, object::Object};
+use super::{folder::Folder, object::Object, writer::WAITING_KIB};
 use crate::{progress::Progress, store::Store};
 
 /// Requests at once: enough for small files over a distance, and little enough to hold what they bring.
@@ -19,13 +22,43 @@ pub(super) struct Transfer {
     pub(super) folder: Arc<Folder>,
     pub(super) progress: Progress,
     pub(super) connections: Semaphore,
+    /// In KiB, for bytes that have come and are not yet written.
+    pub(super) room: Arc<Semaphore>,
+    /// Read by each thread that writes into the folder.
+    threads: Arc<RwLock<()>>,
     /// Path and version of objects whose bytes did not match their checksum: fetched again only once they have changed.
     corrupt: Mutex<HashSet<(String, String)>>,
 }
 
 impl Transfer {
     pub(super) fn new(store: Store, folder: Arc<Folder>, progress: Progress) -> Self {
-        Self { store, folder, progress, connections: Semaphore::new(CONNECTIONS), corrupt: Mutex::default() }
+        Self {
+            store,
+            folder,
+            progress,
+            connections: Semaphore::new(CONNECTIONS),
+            room: Arc::new(Semaphore::new(WAITING_KIB as usize)),
+            threads: Arc::default(),
+            corrupt: Mutex::default(),
+        }
+    }
+
+    /// Runs file work where it may block.
+    pub(super) fn spawn_blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
+        // Taken for writing between two attempts only.
+        let running = Arc::clone(&self.threads).try_read_owned();
+        spawn_blocking(move || {
+            let _running = running;
+            work()
+        })
+    }
+
+    /// Waits for the threads of an attempt that has failed: they must not write into files of the next one.
+    pub(super) async fn threads_ended(&self) {
+        drop(self.threads.write().await);
     }
 
     pub(super) fn is_known_corrupt(&self, object: &Object) -> bool {

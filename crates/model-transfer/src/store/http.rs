@@ -33,6 +33,8 @@ use reqwest::{
 };
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 
+use crate::digest::Expected;
+
 /// Connections beyond this many are opened and closed again; as many as there are requests at once.
 const IDLE_CONNECTIONS: usize = 32;
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -80,6 +82,7 @@ impl Connector {
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        // The default headers of `options` are for requests that object_store signs with them; it adds them itself.
         let allow_http = options.get_config_value(&ClientConfigKey::AllowHttp);
         // Its time-outs are per answer and per byte, see `Bounded`: a model may take hours.
         let client = reqwest::Client::builder()
@@ -147,6 +150,9 @@ impl HttpService for Bounded {
         self.answered.store(true, Ordering::Relaxed);
         if hides_digest(answer.headers()) {
             answer.extensions_mut().insert(EtagIsNoDigest);
+        }
+        if let Some(expected) = Expected::of_headers(answer.status(), answer.headers()) {
+            answer.extensions_mut().insert(expected);
         }
         Ok(answer)
     }

@@ -3,14 +3,16 @@
 use std::sync::mpsc;
 
 use api::loader::ExitCode;
+use rustix::process::Signal;
 use sha2::{Digest as _, Sha256};
 
 use crate::{
+    program::Program,
     proxy::Break,
     scene::{MIB, Scene, files, noise},
 };
 
-fn sha256sums<const N: usize>(files: [(&str, &[u8]); N]) -> Vec<u8> {
+pub(crate) fn sha256sums<const N: usize>(files: [(&str, &[u8]); N]) -> Vec<u8> {
     let line = |(path, content): (&str, &[u8])| {
         let digest: String = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
         format!("{digest}  {path}\n")
@@ -67,7 +69,11 @@ fn sha256sums_finds_what_the_etag_of_parts_cannot() {
     scene.gateway.put("qwen/SHA256SUMS", &sha256sums([("model.bin", &content)]));
     let ended = scene.pull().run();
     ended.succeeded();
-    assert!(ended.output.contains("by SHA-256: 1, by MD5: 1, by length only: 0"), "{}", ended.output);
+    assert!(
+        ended.output.contains("by SHA-256: 2, by MD5: 0, by CRC-64: 0, by length only: 0"),
+        "{}",
+        ended.output
+    );
 
     std::fs::remove_dir_all(scene.folder()).unwrap();
     flip_in_store(&scene, "qwen/model.bin");
@@ -75,12 +81,92 @@ fn sha256sums_finds_what_the_etag_of_parts_cannot() {
 }
 
 #[test]
+fn the_digest_that_a_push_leaves_with_each_object_is_checked_without_the_list() {
+    let scene = Scene::new();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("model.bin"), noise(29, 20 * MIB)).unwrap();
+    let arguments = ["push", folder.path().to_str().unwrap(), "s3://models/qwen"];
+    Program::new(scene.gateway.address, arguments).run().succeeded();
+    std::fs::remove_file(scene.gateway.file("qwen/SHA256SUMS")).unwrap();
+    let ended = scene.pull().run();
+    ended.succeeded();
+    assert!(ended.output.contains("by SHA-256: 1, by MD5: 0"), "{}", ended.output);
+
+    std::fs::remove_dir_all(scene.folder()).unwrap();
+    flip_in_store(&scene, "qwen/model.bin");
+    scene.pull().run().failed(ExitCode::ChecksumMismatch, "\"qwen/model.bin\" does not match its checksum");
+}
+
+#[test]
+fn the_crc_that_a_store_keeps_of_a_whole_object_is_checked() {
+    let scene = Scene::new();
+    let (small, large) = (noise(34, 5000), noise(35, 40 * MIB + 5));
+    scene.gateway.put_in_parts("qwen/small.bin", &small);
+    scene.gateway.put_in_parts("qwen/large.bin", &large);
+    let ended = scene.pull().run();
+    ended.succeeded();
+    assert!(ended.output.contains("by CRC-64: 2, by length only: 0"), "{}", ended.output);
+    assert_eq!(scene.pulled(), files([("small.bin", &small), ("large.bin", &large)]));
+    for key in ["qwen/small.bin", "qwen/large.bin"] {
+        std::fs::remove_dir_all(scene.folder()).unwrap();
+        flip_in_store(&scene, key);
+        scene.pull().run().failed(ExitCode::ChecksumMismatch, "does not match its checksum");
+        flip_in_store(&scene, key);
+    }
+}
+
+#[test]
+fn a_crc_takes_in_what_an_earlier_run_has_fetched() {
+    let scene = Scene::new();
+    let content = noise(36, 48 * MIB);
+    scene.gateway.put_in_parts("qwen/model.bin", &content);
+    for spoil in [false, true] {
+        scene.proxy.rule(|request| match request.is_object() {
+            true => Break::Slow(std::time::Duration::from_millis(20)),
+            false => Break::Nothing,
+        });
+        let pull = scene.pull().start();
+        scene.proxy.until_object_bytes(24 * MIB);
+        pull.send(Signal::KILL);
+        pull.wait();
+        if spoil {
+            flip_on_the_way(&scene);
+        }
+        scene.proxy.rule(|_| Break::Nothing);
+        let ended = scene.pull().run();
+        ended.succeeded();
+        assert!(ended.output.contains("by CRC-64: 1"), "{}", ended.output);
+        assert_eq!(ended.output.contains("fetching it again"), spoil, "{}", ended.output);
+        assert_eq!(scene.pulled(), files([("model.bin", &content)]));
+        std::fs::remove_dir_all(scene.folder()).unwrap();
+        scene.proxy.take_object_bytes();
+    }
+}
+
+/// Changes the first byte of what an interrupted run has left.
+fn flip_on_the_way(scene: &Scene) {
+    let left = std::fs::read_dir(scene.folder().join(".model-transfer.partial")).unwrap();
+    let mut data = left
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|name| name == "data"));
+    let data = data.next().unwrap();
+    let mut bytes = std::fs::read(&data).unwrap();
+    bytes[0] ^= 1;
+    std::fs::write(&data, bytes).unwrap();
+}
+
+#[test]
 fn without_any_checksum_only_the_length_is_claimed() {
     let scene = Scene::new();
     scene.gateway.put_in_parts("qwen/model.bin", &noise(24, 6 * MIB));
+    scene.proxy.rule(|_| Break::Header("x-amz-checksum-crc64nvme: none"));
     let ended = scene.pull().run();
     ended.succeeded();
-    assert!(ended.output.contains("by SHA-256: 0, by MD5: 0, by length only: 1"), "{}", ended.output);
+    assert!(
+        ended.output.contains("by SHA-256: 0, by MD5: 0, by CRC-64: 0, by length only: 1"),
+        "{}",
+        ended.output
+    );
 }
 
 #[test]
@@ -88,10 +174,12 @@ fn the_etag_of_an_object_that_a_key_service_encrypted_is_not_taken_for_its_md5()
     let scene = Scene::new();
     scene.gateway.put("qwen/model.bin", &noise(28, 5000));
     flip_in_store(&scene, "qwen/model.bin");
-    scene.proxy.rule(|_| Break::Header("x-amz-server-side-encryption: aws:kms"));
+    scene
+        .proxy
+        .rule(|_| Break::Header("x-amz-server-side-encryption: aws:kms\r\nx-amz-checksum-crc64nvme: none"));
     let ended = scene.pull().run();
     ended.succeeded();
-    assert!(ended.output.contains("by MD5: 0, by length only: 1"), "{}", ended.output);
+    assert!(ended.output.contains("by MD5: 0, by CRC-64: 0, by length only: 1"), "{}", ended.output);
 }
 
 #[test]
@@ -157,7 +245,7 @@ fn an_object_that_changes_on_the_way_is_never_mixed() {
     assert!(scene.pulled() == files([("model.bin", &new)]), "a mixture");
 }
 
-fn flip_in_store(scene: &Scene, key: &str) {
+pub(crate) fn flip_in_store(scene: &Scene, key: &str) {
     let file = scene.gateway.file(key);
     let mut bytes = std::fs::read(&file).unwrap();
     bytes[1000] ^= 1;

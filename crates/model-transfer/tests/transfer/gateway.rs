@@ -106,7 +106,7 @@ impl Gateway {
         block_on(async { self.client().put(&Key::parse(key).unwrap(), content).await }).unwrap();
     }
 
-    /// In parts of 5 MiB: its ETag is no digest of its bytes.
+    /// In parts of 5 MiB: its ETag is no digest of its bytes. The server keeps a CRC-64/NVME of the whole.
     pub(crate) fn put_in_parts(&self, key: &str, content: &[u8]) {
         use object_store::ObjectStore as _;
         block_on(async {
@@ -119,6 +119,12 @@ impl Gateway {
             upload.write(content);
             upload.finish().await.unwrap();
         });
+    }
+
+    /// An object that stands for an empty folder.
+    pub(crate) fn put_folder(&self, key: &str) {
+        let key = Key::parse(key).unwrap().join("");
+        block_on(async { self.client().put(&key, PutPayload::new()).await }).unwrap();
     }
 
     /// What a client sees, `None` if it is not there.

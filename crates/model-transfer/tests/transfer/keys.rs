@@ -21,9 +21,9 @@ fn listing(keys: &[(&str, usize)]) -> String {
 fn scene_with(keys: &[(&str, usize)]) -> Scene {
     let scene = Scene::new();
     let page = listing(keys);
-    scene
-        .proxy
-        .rule(move |request| if request.is_list() { Break::Answer(page.clone()) } else { Break::Nothing });
+    scene.proxy.rule(move |request| {
+        if request.query.ends_with("prefix=qwen%2F") { Break::Answer(page.clone()) } else { Break::Nothing }
+    });
     scene
 }
 
@@ -40,6 +40,8 @@ fn hostile_keys_stop_the_pull_before_anything_is_fetched() {
         "qwen/a&#1;b",
         "qwen/a&#10;b",
         "llama/evil",
+        "qwen/../evil/",
+        "qwen/a/../../evil/",
         &long,
     ] {
         let scene = scene_with(&[("qwen/config.json", 1), (key, 1)]);

@@ -89,6 +89,16 @@ impl Program {
         self
     }
 
+    /// Runs it by a shell that does something before.
+    pub(crate) fn after(self, setup: &str) -> Self {
+        let Self { command, files } = self;
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", &format!("{setup}; exec \"$0\" \"$@\"")]).arg(command.get_program());
+        let set = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        shell.args(command.get_args()).env_clear().envs(set);
+        Self { command: shell, files }
+    }
+
     pub(crate) fn start(mut self) -> Running {
         let (reader, writer) = io::pipe().unwrap();
         self.command.stdin(Stdio::null()).stdout(writer.try_clone().unwrap()).stderr(writer);
@@ -160,6 +170,13 @@ impl Running {
 
     fn output(&self) -> String {
         self.heard.said.lock().unwrap().text().into_owned()
+    }
+
+    /// Whether one of its threads sleeps in this function of the kernel.
+    pub(crate) fn waits_in(&self, function: &str) -> bool {
+        let threads = fs::read_dir(proc_file(self.child.id(), "task")).into_iter().flatten().flatten();
+        let mut functions = threads.filter_map(|thread| fs::read_to_string(thread.path().join("wchan")).ok());
+        functions.any(|found| found.contains(function))
     }
 
     /// The most resident memory it has had, as the kernel counted it.

@@ -89,3 +89,40 @@ fn what_is_there_of_an_object_that_has_changed_is_not_used() {
     scene.pull().run().succeeded();
     assert_eq!(scene.pulled(), files([("model.bin", &new)]));
 }
+
+#[test]
+fn after_a_write_that_failed_nothing_of_the_file_is_trusted() {
+    let scene = Scene::new();
+    let content = noise(37, 48 * MIB);
+    scene.gateway.put_in_parts("qwen/model.bin", &content);
+    slowly(&scene);
+    let pull = scene.pull().start();
+    scene.proxy.until_object_bytes(24 * MIB);
+    pull.send(Signal::KILL);
+    pull.wait();
+    scene.proxy.rule(|_| Break::Nothing);
+    // Of the three parts at least two go on beyond this many blocks.
+    let ended = scene.pull().after("trap '' XFSZ; ulimit -f 1024").run();
+    assert_eq!(ended.code, Some(1), "{}", ended.output);
+    assert!(ended.told.starts_with("LocalFault: failed to write"), "{}", ended.told);
+
+    scene.proxy.take_object_bytes();
+    scene.pull().run().succeeded();
+    assert_eq!(scene.pulled(), files([("model.bin", &content)]));
+    assert_eq!(scene.proxy.take_object_bytes(), content.len() as u64);
+}
+
+#[test]
+fn sigterm_ends_it_while_its_volume_hangs() {
+    let scene = Scene::new();
+    scene.gateway.put("qwen/config.json", b"x");
+    std::fs::create_dir(scene.folder()).unwrap();
+    // Opened for writing, a pipe without a reader is waited for without an end.
+    let hangs = scene.folder().join(".model-transfer.jsonl");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &hangs, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+    let pull = scene.pull().start();
+    crate::scene::until("it waits for the volume", || pull.waits_in("wait_for_partner"));
+    pull.send(Signal::TERM);
+    assert!(pull.ends_within(Duration::from_secs(10)), "a volume that hangs holds it");
+    assert_eq!(pull.wait().code, Some(143));
+}
