@@ -4,17 +4,23 @@
 //! walk ─▶ digest ─▶ is it there already? ─▶ upload, large files in parts ─▶ SHA256SUMS, last
 //! ```
 //!
-//! Whoever finds `SHA256SUMS` finds everything that it lists. Nothing is deleted in the store. An upload that is
-//! repeated sends only what is missing: each object carries its SHA-256 as metadata.
+//! `SHA256SUMS` never lists an object with the digest of other bytes: before the first object is sent, the files of this
+//! push leave the list, and they come back when all are there. Nothing is deleted in the store. An upload that is repeated
+//! sends only what is missing: each object carries its SHA-256 as metadata, and the store is asked for it.
 
 mod upload;
 mod walk;
 
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+};
 
-use object_store::{Attribute, GetResult, ObjectStore as _, PutPayload, path::Path as Key};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use object_store::{Attribute, GetResult, ObjectStore as _, PutOptions, PutPayload, path::Path as Key};
 use tokio::{
-    sync::Semaphore,
+    sync::{OnceCell, Semaphore},
     task::{JoinSet, spawn_blocking},
     time::Instant,
 };
@@ -22,20 +28,30 @@ use tracing::info;
 
 use crate::{
     cli::Options,
-    digest::Algorithm,
+    digest::{self, Algorithm},
     fault::{Cause, Fault},
     keys,
     location::Location,
+    markers,
     progress::{Progress, clock},
     space::Size,
     store::{Store, Trouble},
     sums::{self, SHA256SUMS, Sums},
 };
 use upload::{BUFFER_MIB, Upload};
-use walk::LocalFile;
+use walk::{Found, LocalFile};
 
 /// Files at once: some are read while others are sent.
 const FILES: usize = 4;
+/// Questions at once.
+const QUESTIONS: usize = 16;
+
+/// `SHA256SUMS` as the store has it; empty where it has none.
+#[derive(Debug, Default)]
+struct List {
+    sums: Sums,
+    digest: String,
+}
 
 /// What all uploads of a push share.
 #[derive(Debug)]
@@ -46,56 +62,73 @@ struct Shared {
     buffers: Arc<Semaphore>,
     /// Size of what is there, by path below the prefix.
     there: BTreeMap<String, u64>,
-    sums_there: Sums,
+    /// The list of an earlier push.
+    list_there: List,
+    /// Lines of files that are not part of this push.
+    sums_of_others: Sums,
+    /// Set once the list in the store has no line of a file of this push.
+    list_is_reduced: OnceCell<()>,
+    destination: Location,
 }
 
 pub(crate) async fn push(folder: &Path, destination: &Location, options: &Options) -> Result<String, Fault> {
     let began = Instant::now();
     let root = folder.to_owned();
-    let files = spawn_blocking(move || walk::files(&root)).await.map_err(died)??;
+    let Found { files, empty_folders } = spawn_blocking(move || walk::walk(&root)).await.map_err(died)??;
     if files.is_empty() {
         return Err(Fault::new(Cause::Usage, format!("{} has no file to upload", folder.display())));
     }
     let store = Store::open(destination, options, http::HeaderMap::new())?;
     let there = listed(destination, &store).await?;
+    let list_there = list_there(destination, &store, &there).await?;
+    let own = files.iter().map(|file| file.path.as_str()).collect();
     let shared = Arc::new(Shared {
-        sums_there: sums_there(destination, &store, &there).await?,
+        sums_of_others: sums_of_others(destination, &store, &there, &list_there.sums, &own).await?,
+        list_there,
         store,
         progress: Progress::new(options.progress()),
         buffers: Arc::new(Semaphore::new(BUFFER_MIB as usize)),
         there,
+        list_is_reduced: OnceCell::new(),
+        destination: destination.clone(),
     });
     let bytes = files.iter().map(|file| file.size).sum();
     info!("{}: files: {}, {}", folder.display(), files.len(), Size(bytes));
     shared.progress.begin(bytes);
-    let (sums, uploaded) = shared.progress.shown("pushed", push_all(&shared, destination, files)).await?;
-    write_sums(&shared, destination, sums).await?;
+    let (sums, uploaded) = shared.progress.shown("pushed", push_all(&shared, files)).await?;
+    for folder in empty_folders {
+        push_folder(&shared, &folder).await?;
+    }
+    let digest = finish_sums(&shared, sums).await?;
     let (sent, seconds) = (Size(shared.progress.bytes_moved()), began.elapsed().as_secs());
-    Ok(format!("{destination} is complete: files sent: {uploaded}, {sent} in {}", clock(seconds)))
+    Ok(format!(
+        "{destination} is complete: files sent: {uploaded}, {sent} in {}; manifest digest: sha256:{digest}",
+        clock(seconds)
+    ))
 }
 
 fn died(error: tokio::task::JoinError) -> Fault {
-    Fault::new(Cause::Local, format!("a task of ours died: {error}"))
+    Fault::new(Cause::Local, format!("a task ended: {error}"))
 }
 
 async fn listed(destination: &Location, store: &Store) -> Result<BTreeMap<String, u64>, Fault> {
     let listed = store.list(&destination.prefix).await?;
     let below = |meta: object_store::ObjectMeta| {
-        // What cannot be a file here is none of ours.
+        // No file of a push has a key that cannot be a file here.
         let path = keys::relative_path(meta.location.as_ref(), &destination.prefix).ok()??;
         Some((path.to_owned(), meta.size))
     };
     Ok(listed.into_iter().filter_map(below).collect())
 }
 
-/// The digests of an earlier push. A list that nobody can read is replaced like one that is not there.
-async fn sums_there(
+/// The digests of an earlier push. A list that cannot be read is replaced like one that is not there.
+async fn list_there(
     destination: &Location,
     store: &Store,
     there: &BTreeMap<String, u64>,
-) -> Result<Sums, Fault> {
+) -> Result<List, Fault> {
     if there.get(SHA256SUMS).is_none_or(|size| *size > sums::LONGEST) {
-        return Ok(Sums::new());
+        return Ok(List::default());
     }
     let key = key(destination, SHA256SUMS)?;
     let text = store
@@ -105,15 +138,31 @@ async fn sums_there(
             bytes.map_err(|error| Trouble::of(&error))
         })
         .await?;
-    Ok(sums::parse(&String::from_utf8_lossy(&text)).unwrap_or_default())
+    let sums = sums::parse(&String::from_utf8_lossy(&text)).unwrap_or_default();
+    Ok(List { sums, digest: digest::of_text(&text) })
+}
+
+/// The lines to keep: of objects that are there and not part of this push. What an object says of itself counts before
+/// what the list says.
+async fn sums_of_others(
+    destination: &Location,
+    store: &Store,
+    there: &BTreeMap<String, u64>,
+    sums_there: &Sums,
+    own: &BTreeSet<&str>,
+) -> Result<Sums, Fault> {
+    let others = there.keys().filter(|path| !own.contains(path.as_str()) && *path != SHA256SUMS);
+    let asked = others.map(|path| async move {
+        let found = store.head(&key(destination, path)?).await?;
+        let digest = found.as_ref().and_then(stated_digest).or_else(|| sums_there.get(path).cloned());
+        Ok::<_, Fault>(digest.map(|digest| (path.clone(), digest)))
+    });
+    let lines = stream::iter(asked).buffer_unordered(QUESTIONS);
+    lines.try_filter_map(async |line| Ok(line)).try_collect().await
 }
 
 /// The digests of all files, and how many were sent.
-async fn push_all(
-    shared: &Arc<Shared>,
-    destination: &Location,
-    files: Vec<LocalFile>,
-) -> Result<(Sums, usize), Fault> {
+async fn push_all(shared: &Arc<Shared>, files: Vec<LocalFile>) -> Result<(Sums, usize), Fault> {
     let mut sums = Sums::new();
     let mut uploaded = 0;
     let mut under_way = JoinSet::new();
@@ -122,7 +171,7 @@ async fn push_all(
         while under_way.len() < FILES
             && let Some(file) = files.next()
         {
-            let key = key(destination, &file.path)?;
+            let key = key(&shared.destination, &file.path)?;
             under_way.spawn(push_file(Arc::clone(shared), key, file));
         }
         let Some(ended) = under_way.join_next().await else { return Ok((sums, uploaded)) };
@@ -138,58 +187,71 @@ async fn push_file(shared: Arc<Shared>, key: Key, file: LocalFile) -> Result<(St
     let digest =
         spawn_blocking(move || Algorithm::sha256().over_file(&reading, 0, size)).await.map_err(died)?;
     let digest = digest.map_err(Fault::io("read", &file.place))?.finish();
-    let is_there = match presence(&file, &digest, &shared.there, &shared.sums_there) {
-        Presence::There => true,
-        Presence::Absent => false,
-        Presence::Unknown => {
-            shared.store.head(&key).await?.is_some_and(|found| is_same(&found, size, &digest))
-        }
-    };
+    // The list of an earlier push does not count: another program may have written the object since.
+    let is_there = shared.there.get(&file.path) == Some(&size)
+        && shared.store.head(&key).await?.is_some_and(|found| is_same(&found, size, &digest));
     if is_there {
         shared.progress.found(file.size);
     } else {
+        shared.list_is_reduced.get_or_try_init(|| reduce_sums(&shared)).await?;
         upload::upload(&shared, &Upload { key, file: opened, size, digest: digest.clone() }).await?;
         file.is_unchanged()?;
     }
     Ok((file.path, digest, !is_there))
 }
 
-#[derive(Debug, PartialEq, Eq)]
-enum Presence {
-    There,
-    Absent,
-    /// Of this size, and nobody said which bytes.
-    Unknown,
-}
-
-fn presence(file: &LocalFile, digest: &str, there: &BTreeMap<String, u64>, sums: &Sums) -> Presence {
-    match (there.get(&file.path), sums.get(&file.path)) {
-        (Some(size), Some(known)) if *size == file.size && known == digest => Presence::There,
-        (Some(size), None) if *size == file.size => Presence::Unknown,
-        _ => Presence::Absent,
-    }
-}
-
-/// Whether an object is what we would upload, by the metadata that we upload with.
+/// Whether an object is what a push would upload, by the metadata that it uploads with.
 fn is_same(found: &GetResult, size: u64, digest: &str) -> bool {
-    let told = found.attributes.get(&Attribute::Metadata(upload::DIGEST.into()));
-    found.meta.size == size && told.is_some_and(|told| told.as_ref() == digest)
+    found.meta.size == size && stated_digest(found).is_some_and(|stated| stated == digest)
 }
 
-/// Files of an earlier push that are still there keep their lines.
-async fn write_sums(shared: &Shared, destination: &Location, sums: Sums) -> Result<(), Fault> {
-    let kept = shared.sums_there.iter().filter(|(path, _)| shared.there.contains_key(*path));
-    let mut all: Sums = kept.map(|(path, digest)| (path.clone(), digest.clone())).collect();
-    all.extend(sums);
-    if all == shared.sums_there {
+fn stated_digest(found: &GetResult) -> Option<String> {
+    let stated = found.attributes.get(&Attribute::Metadata(upload::DIGEST.into()))?;
+    digest::is_hex(stated, 64).then(|| stated.to_ascii_lowercase())
+}
+
+/// Makes a folder of the store where nothing of the store makes it one.
+async fn push_folder(shared: &Shared, path: &str) -> Result<(), Fault> {
+    let below = format!("{path}/");
+    if shared.there.keys().any(|other| other.starts_with(&below)) {
         return Ok(());
     }
-    let (text, key) = (PutPayload::from(sums::text(&all)), key(destination, SHA256SUMS)?);
+    let folder = key(&shared.destination, path)?;
+    if shared.there.contains_key(path) && markers::is_marker(&shared.store, &folder).await? {
+        return Ok(());
+    }
+    put(shared, &markers::marker(&folder), PutPayload::new()).await
+}
+
+/// Takes the files of this push out of the list.
+async fn reduce_sums(shared: &Shared) -> Result<(), Fault> {
+    if shared.list_there.sums.keys().all(|path| shared.sums_of_others.contains_key(path)) {
+        return Ok(());
+    }
+    write_sums(shared, &shared.sums_of_others).await
+}
+
+/// The digest of the list, which is complete and in the store.
+async fn finish_sums(shared: &Shared, sums: Sums) -> Result<String, Fault> {
+    let mut all = shared.sums_of_others.clone();
+    all.extend(sums);
+    if all == shared.list_there.sums && !shared.list_is_reduced.initialized() {
+        return Ok(shared.list_there.digest.clone());
+    }
+    write_sums(shared, &all).await?;
+    Ok(digest::of_text(sums::text(&all).as_bytes()))
+}
+
+async fn write_sums(shared: &Shared, sums: &Sums) -> Result<(), Fault> {
+    put(shared, &key(&shared.destination, SHA256SUMS)?, PutPayload::from(sums::text(sums))).await
+}
+
+async fn put(shared: &Shared, key: &Key, payload: PutPayload) -> Result<(), Fault> {
     let write = || async {
-        let written = shared.store.s3.put_opts(&key, text.clone(), object_store::PutOptions::default()).await;
+        let written = shared.store.s3.put_opts(key, payload.clone(), PutOptions::default()).await;
         written.map(drop).map_err(|error| Trouble::of(&error))
     };
-    shared.store.retried(SHA256SUMS, write).await
+    shared.store.retried(key.as_ref(), write).await
 }
 
 fn key(destination: &Location, path: &str) -> Result<Key, Fault> {
@@ -209,18 +271,6 @@ fn key(destination: &Location, path: &str) -> Result<Key, Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_file_is_there_if_size_and_digest_say_so() {
-        let file = LocalFile::for_test("a", 5);
-        let there = |size| BTreeMap::from([("a".to_owned(), size)]);
-        let sums = |digest: &str| Sums::from([("a".to_owned(), digest.to_owned())]);
-        assert_eq!(presence(&file, "d1", &there(5), &sums("d1")), Presence::There);
-        assert_eq!(presence(&file, "d1", &there(5), &sums("d2")), Presence::Absent);
-        assert_eq!(presence(&file, "d1", &there(6), &sums("d1")), Presence::Absent);
-        assert_eq!(presence(&file, "d1", &there(5), &Sums::new()), Presence::Unknown);
-        assert_eq!(presence(&file, "d1", &BTreeMap::new(), &sums("d1")), Presence::Absent);
-    }
 
     #[test]
     fn a_key_that_is_too_long_for_s3_is_refused() {

@@ -1,13 +1,16 @@
 //! One file to one object: small ones at once, large ones in parts. Each part is sent until it has arrived.
 
-use std::{fs::File, os::unix::fs::FileExt as _, sync::Arc};
+use std::{fs::File, future::pending, os::unix::fs::FileExt as _, sync::Arc};
 
 use object_store::{
     Attribute, Attributes, ObjectStore as _, PutMultipartOptions, PutOptions, PutPayload,
     multipart::{MultipartStore as _, PartId},
     path::Path as Key,
 };
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    task::{JoinSet, spawn_blocking},
+};
 
 use super::{Shared, died, is_same};
 use crate::{
@@ -15,7 +18,7 @@ use crate::{
     store::Trouble,
 };
 
-/// Metadata of every object that we upload.
+/// Metadata of every object of a push.
 pub(super) const DIGEST: &str = "sha256";
 
 /// Of parts that are being sent, together.
@@ -74,33 +77,67 @@ async fn in_parts(shared: &Arc<Shared>, upload: &Upload) -> Result<(), Fault> {
     done
 }
 
+/// Ends with the first part that fails, and reads no more of the file then.
 async fn send_parts(shared: &Arc<Shared>, upload: &Upload, id: &Arc<str>) -> Result<Vec<PartId>, Fault> {
     let part = part_size(upload.size);
+    let mut begins =
+        (0..upload.size).step_by(usize::try_from(part).unwrap_or(usize::MAX)).enumerate().peekable();
     let mut under_way = JoinSet::new();
-    for (number, from) in (0..upload.size).step_by(usize::try_from(part).unwrap_or(usize::MAX)).enumerate() {
-        let length = part.min(upload.size - from);
-        let room = room(shared, length).await;
-        let (shared, id, key, file) =
-            (Arc::clone(shared), Arc::clone(id), upload.key.clone(), Arc::clone(&upload.file));
-        under_way.spawn(async move {
-            let _room = room;
-            let payload = read(&file, from, length, &key).await?;
-            let id = id.to_string();
-            let send = || async {
-                let sent = shared.store.s3.put_part(&key, &id, number, payload.clone()).await;
-                sent.map_err(|error| Trouble::of(&error))
-            };
-            let sent = shared.store.retried(key.as_ref(), send).await?;
-            came(&shared, length);
-            Ok::<_, Fault>((number, sent))
-        });
-    }
     let mut parts = Vec::new();
-    while let Some(ended) = under_way.join_next().await {
-        parts.push(ended.map_err(died)??);
+    loop {
+        let length = begins.peek().map(|(_, from)| part.min(upload.size - from));
+        let room = async {
+            match length {
+                Some(length) => room(shared, length).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            Some(ended) = under_way.join_next() => parts.push(ended.map_err(died)??),
+            room = room, if length.is_some() => {
+                let Some((number, from)) = begins.next() else { continue };
+                let length = length.unwrap_or_default();
+                under_way.spawn(send_part(Arc::clone(shared), Part {
+                    key: upload.key.clone(),
+                    file: Arc::clone(&upload.file),
+                    upload: Arc::clone(id),
+                    number,
+                    from,
+                    length,
+                    _room: room,
+                }));
+            }
+            else => break,
+        }
     }
     parts.sort_by_key(|(number, _)| *number);
     Ok(parts.into_iter().map(|(_, part)| part).collect())
+}
+
+/// One part, and room for its bytes.
+#[derive(Debug)]
+struct Part {
+    key: Key,
+    file: Arc<File>,
+    upload: Arc<str>,
+    number: usize,
+    from: u64,
+    length: u64,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+async fn send_part(shared: Arc<Shared>, part: Part) -> Result<(usize, PartId), Fault> {
+    let Part { key, file, upload, number, from, length, _room } = part;
+    let payload = read(&file, from, length, &key).await?;
+    let upload = upload.to_string();
+    let send = || async {
+        let sent = shared.store.s3.put_part(&key, &upload, number, payload.clone()).await;
+        sent.map_err(|error| Trouble::of(&error))
+    };
+    let sent = shared.store.retried(key.as_ref(), send).await?;
+    came(&shared, length);
+    Ok((number, sent))
 }
 
 /// If the answer is lost, the object may be there all the same, and the upload is not any more.
@@ -125,7 +162,7 @@ fn came(shared: &Shared, bytes: u64) {
 }
 
 /// Held as long as the bytes are. Never closed.
-async fn room(shared: &Shared, bytes: u64) -> Option<tokio::sync::OwnedSemaphorePermit> {
+async fn room(shared: &Shared, bytes: u64) -> Option<OwnedSemaphorePermit> {
     let mib = u32::try_from(bytes.div_ceil(MIB)).unwrap_or(u32::MAX).clamp(1, BUFFER_MIB);
     Arc::clone(&shared.buffers).acquire_many_owned(mib).await.ok()
 }

@@ -1,6 +1,7 @@
 //! The files of a folder, as a push sees them: no link is followed out of it, and nothing is left out silently.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
@@ -28,13 +29,13 @@ pub(super) struct LocalFile {
 
 impl LocalFile {
     pub(super) fn open(&self) -> Result<File, Fault> {
-        // What was no link when we looked may be one now.
+        // It was no link when the folder was read, and may be one now.
         let no_link = OFlags::NOFOLLOW.bits().cast_signed();
         let opened = File::options().read(true).custom_flags(no_link).open(&self.place);
         opened.map_err(Fault::io("open", &self.place))
     }
 
-    /// Fails if somebody wrote to it since it was found: its digest would be of other bytes.
+    /// Fails if it was written to since it was found: its digest would be of other bytes.
     pub(super) fn is_unchanged(&self) -> Result<(), Fault> {
         let metadata = self.place.symlink_metadata().map_err(Fault::io("look at", &self.place))?;
         if metadata.len() == self.size && metadata.modified().ok() == self.modified {
@@ -43,17 +44,21 @@ impl LocalFile {
         let message = format!("{} was changed while it was uploaded: upload it again", self.place.display());
         Err(Fault::new(Cause::Changed, message))
     }
-
-    #[cfg(test)]
-    pub(super) fn for_test(path: &str, size: u64) -> Self {
-        Self { path: path.to_owned(), place: path.into(), size, modified: None }
-    }
 }
 
-/// All of them, by path. Blocks.
-pub(super) fn files(root: &Path) -> Result<Vec<LocalFile>, Fault> {
+/// What there is to upload, by path.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) files: Vec<LocalFile>,
+    /// Folders with nothing to upload below them.
+    pub(super) empty_folders: Vec<String>,
+}
+
+/// Blocks.
+pub(super) fn walk(root: &Path) -> Result<Found, Fault> {
     let real_root = root.canonicalize().map_err(Fault::io("open", root))?;
     let mut found = Vec::new();
+    let mut below_root = BTreeSet::new();
     let mut folders = vec![real_root.clone()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).map_err(Fault::io("read", &folder))? {
@@ -61,9 +66,10 @@ pub(super) fn files(root: &Path) -> Result<Vec<LocalFile>, Fault> {
             let kind = place.symlink_metadata().map_err(Fault::io("look at", &place))?.file_type();
             let path = path_below(&real_root, &place)?;
             if path.starts_with(OWN_NAMES) || path == SHA256SUMS {
-                // The list is ours to write: it then speaks of what was uploaded.
+                // A push writes the list itself: of what it has uploaded.
             } else if kind.is_dir() {
                 folders.push(place);
+                below_root.insert(path);
             } else if kind.is_file() {
                 found.push(local_file(path, place)?);
             } else if kind.is_symlink() {
@@ -79,7 +85,14 @@ pub(super) fn files(root: &Path) -> Result<Vec<LocalFile>, Fault> {
         }
     }
     found.sort_by(|one, other| one.path.cmp(&other.path));
-    Ok(found)
+    let filled: BTreeSet<&str> = found
+        .iter()
+        .map(|file| &file.path)
+        .chain(&below_root)
+        .flat_map(|path| path.match_indices('/').map(|(end, _)| &path[..end]))
+        .collect();
+    let empty_folders = below_root.iter().filter(|path| !filled.contains(path.as_str())).cloned().collect();
+    Ok(Found { files: found, empty_folders })
 }
 
 /// The file in the folder that a link leads to.
@@ -113,11 +126,11 @@ mod tests {
     use super::*;
 
     fn paths(root: &Path) -> Vec<(String, u64)> {
-        files(root).unwrap().into_iter().map(|file| (file.path, file.size)).collect()
+        walk(root).unwrap().files.into_iter().map(|file| (file.path, file.size)).collect()
     }
 
     #[test]
-    fn all_files_are_found_but_ours() {
+    fn all_files_are_found_but_those_of_the_program() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("b/c")).unwrap();
         fs::create_dir_all(root.path().join(".model-transfer.partial")).unwrap();
@@ -133,6 +146,17 @@ mod tests {
                 ("b/c/d".to_owned(), 5)
             ]
         );
+    }
+
+    #[test]
+    fn folders_without_anything_to_upload_are_found() {
+        let root = tempfile::tempdir().unwrap();
+        for folder in ["ensemble/1", "a/b/c", "a/d", ".model-transfer.partial"] {
+            fs::create_dir_all(root.path().join(folder)).unwrap();
+        }
+        fs::write(root.path().join("a/d/file"), "x").unwrap();
+        symlink("nothing", root.path().join("a/b/c/link")).unwrap();
+        assert_eq!(walk(root.path()).unwrap().empty_folders, ["a/b/c", "ensemble/1"]);
     }
 
     #[test]
@@ -154,17 +178,17 @@ mod tests {
     fn a_file_that_becomes_a_link_is_not_opened() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("a"), "x").unwrap();
-        let found = files(root.path()).unwrap().remove(0);
+        let found = walk(root.path()).unwrap().files.remove(0);
         fs::remove_file(&found.place).unwrap();
         symlink("/etc/hostname", &found.place).unwrap();
         assert!(found.open().is_err());
     }
 
     #[test]
-    fn a_file_that_is_written_to_is_told() {
+    fn a_file_that_is_written_to_is_an_error() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("a"), "x").unwrap();
-        let found = files(root.path()).unwrap().remove(0);
+        let found = walk(root.path()).unwrap().files.remove(0);
         assert!(found.is_unchanged().is_ok());
         fs::write(root.path().join("a"), "xy").unwrap();
         assert_eq!(found.is_unchanged().unwrap_err().cause, Cause::Changed);
@@ -174,6 +198,6 @@ mod tests {
     fn a_name_that_a_pull_would_refuse_is_refused() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("a\nb"), "x").unwrap();
-        assert_eq!(files(root.path()).unwrap_err().cause, Cause::Usage);
+        assert_eq!(walk(root.path()).unwrap_err().cause, Cause::Usage);
     }
 }

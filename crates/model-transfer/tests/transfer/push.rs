@@ -6,6 +6,7 @@ use api::loader::ExitCode;
 use rustix::process::Signal;
 
 use crate::{
+    manifest::digest_of,
     program::Program,
     proxy::{Break, Request},
     scene::{MIB, Scene, files, noise, until},
@@ -169,4 +170,107 @@ fn lines_of_files_that_are_still_there_stay_in_the_list() {
     let list = String::from_utf8(scene.gateway.get("out/SHA256SUMS").unwrap()).unwrap();
     let listed: Vec<&str> = list.lines().map(|line| &line[66..]).collect();
     assert_eq!(listed, ["a", "c"]);
+}
+
+#[test]
+fn an_object_that_another_program_has_written_is_sent_again() {
+    let scene = Scene::new();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.bin"), "mine").unwrap();
+    push(&scene, folder.path()).run().succeeded();
+    scene.gateway.put("out/a.bin", b"bad!");
+    push(&scene, folder.path()).run().succeeded();
+    assert_eq!(scene.gateway.get("out/a.bin").unwrap(), b"mine");
+    let list = scene.gateway.get("out/SHA256SUMS").unwrap();
+    assert!(String::from_utf8(list).unwrap().ends_with("  a.bin\n"));
+}
+
+/// Paths that the list in the store has now.
+fn listed(list: &Path) -> Vec<String> {
+    let list = fs::read_to_string(list).unwrap_or_default();
+    list.lines().map(|line| line[66..].to_owned()).collect()
+}
+
+#[test]
+fn while_objects_are_replaced_the_list_does_not_name_them() {
+    let scene = Scene::new();
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a.bin", "b.bin"] {
+        fs::write(folder.path().join(name), "old").unwrap();
+    }
+    push(&scene, folder.path()).run().succeeded();
+    fs::remove_file(folder.path().join("b.bin")).unwrap();
+    fs::write(folder.path().join("a.bin"), "new").unwrap();
+    let list = scene.gateway.file("out/SHA256SUMS");
+    let at_list = list.clone();
+    let (seen, sees) = std::sync::mpsc::channel();
+    scene.proxy.rule(move |request| {
+        if request.method == "PUT" && request.path.ends_with("a.bin") {
+            seen.send(listed(&at_list)).unwrap();
+            return Break::Status(403, "");
+        }
+        Break::Nothing
+    });
+    push(&scene, folder.path()).run().failed(ExitCode::SourceUnauthorized, "refused the credentials");
+    assert_eq!(sees.recv().unwrap(), ["b.bin"]);
+
+    // A push that was interrupted there loses no line.
+    scene.proxy.rule(|_| Break::Nothing);
+    push(&scene, folder.path()).run().succeeded();
+    assert_eq!(listed(&list), ["a.bin", "b.bin"]);
+    assert_eq!(scene.gateway.get("out/a.bin").unwrap(), b"new");
+}
+
+#[test]
+fn the_first_part_that_fails_ends_an_upload() {
+    for fault in [Break::Status(403, ""), Break::Refuse] {
+        let scene = Scene::new();
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a.bin"), noise(57, 80 * MIB)).unwrap();
+        let of_parts = fault.clone();
+        scene.proxy.rule(move |request| {
+            if request.query.contains("partNumber") { of_parts.clone() } else { Break::Nothing }
+        });
+        let ended = push(&scene, folder.path()).env("TRANSFER_PATIENCE_SECONDS", "1").run();
+        assert!(matches!(ended.code, Some(10 | 12)), "{}", ended.output);
+        let requests = scene.proxy.take_requests();
+        let parts: std::collections::BTreeSet<&str> = requests
+            .iter()
+            .filter_map(|request| request.query.split('&').find(|part| part.starts_with("partNumber=")))
+            .collect();
+        // As many as there is room for at once.
+        assert!((1..=3).contains(&parts.len()), "{fault:?}: {parts:?}");
+    }
+}
+
+#[test]
+fn empty_folders_come_into_the_store() {
+    let scene = Scene::new();
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir_all(folder.path().join("ensemble/1")).unwrap();
+    fs::write(folder.path().join("ensemble/config.pbtxt"), "y").unwrap();
+    push(&scene, folder.path()).run().succeeded();
+    scene.proxy.take_requests();
+    push(&scene, folder.path()).run().succeeded();
+    assert_eq!(written(&scene.proxy.take_requests()), BTreeMap::new());
+    scene.pull_from("s3://models/out").arg("--engine=triton").run().succeeded();
+    assert!(scene.folder().join("ensemble/1").is_dir());
+    assert_eq!(fs::read_dir(scene.folder().join("ensemble/1")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_push_prints_the_digest_of_its_list() {
+    let scene = Scene::new();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("config.json"), "{}").unwrap();
+    let digest = || {
+        let ended = push(&scene, folder.path()).run();
+        ended.succeeded();
+        let (_, digest) = ended.output.rsplit_once("manifest digest: ").unwrap();
+        digest.trim().to_owned()
+    };
+    let first = digest();
+    assert_eq!(first, digest_of(&scene.gateway.get("out/SHA256SUMS").unwrap()));
+    assert_eq!(digest(), first);
+    scene.pull_from("s3://models/out").arg(&format!("--manifest-digest={first}")).run().succeeded();
 }
