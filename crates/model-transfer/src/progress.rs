@@ -113,7 +113,7 @@ impl Progress {
     async fn bar(&self, verb: &str) -> Infallible {
         let bar = ProgressBar::new(0);
         let template = "{msg} [{wide_bar}] {bytes} of {total_bytes}, {binary_bytes_per_sec}, {eta} left";
-        // A template that does not parse would be seen by whoever changes it; the default one does.
+        // It parses: it is a constant.
         bar.set_style(
             ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
         );
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_tells_bytes_rate_and_what_is_left() {
+    fn a_line_has_bytes_rate_and_what_is_left() {
         let gib = 1 << 30;
         assert_eq!(
             line(gib, 4 * gib, rate(gib / 2, Duration::from_secs(10))),

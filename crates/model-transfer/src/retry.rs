@@ -1,4 +1,4 @@
-//! When to try again, and when to give up. Pure: who waits, and the clock, are elsewhere.
+//! When to try again, and when to give up. Pure: callers wait, and read the clock.
 
 use std::time::Duration;
 
@@ -38,31 +38,31 @@ impl Backoff {
     }
 }
 
-/// Waits of the whole transfer for somebody to mend what retrying a request does not.
+/// Waits of the whole transfer for what retrying a request does not mend.
 ///
-/// The first time, a fault is told at once, so that its user sees it. A loader that is started again and meets the
-/// fault that was told waits inside its process: the kubelet's own back-off would reach five minutes.
+/// The first time, a fault is reported at once, so that its user sees it. A loader that is started again and meets the
+/// fault that was reported waits inside its process: the kubelet's own back-off would reach five minutes.
 #[derive(Clone, Debug)]
 pub(crate) struct Patience {
     patience: Duration,
-    told: Option<u8>,
+    reported: Option<u8>,
     waiting_for: Option<Cause>,
     waited: Duration,
     steps: u32,
 }
 
 impl Patience {
-    /// `told`: the exit code of the run before, if that failed.
-    pub(crate) fn new(patience: Duration, told: Option<u8>) -> Self {
-        Self { patience, told, waiting_for: None, waited: Duration::ZERO, steps: 0 }
+    /// `reported`: the exit code of the run before, if that failed.
+    pub(crate) fn new(patience: Duration, reported: Option<u8>) -> Self {
+        Self { patience, reported, waiting_for: None, waited: Duration::ZERO, steps: 0 }
     }
 
     /// How long to wait before the next attempt, or `None` to end with this fault.
     pub(crate) fn after(&mut self, cause: Cause) -> Option<Duration> {
         let waits = match cause {
-            // Nobody needs to be told: it mends itself.
+            // It mends itself.
             Cause::Changed => true,
-            Cause::NotFound | Cause::Checksum | Cause::OutOfSpace => self.told == Some(cause.exit_code()),
+            Cause::NotFound | Cause::Checksum | Cause::OutOfSpace => self.reported == Some(cause.exit_code()),
             // New credentials come with a new container; an unreachable store has been waited for by each request.
             Cause::Unauthorized | Cause::Unreachable | Cause::Usage | Cause::Local | Cause::Stopped => false,
         };
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_told_at_once_and_waited_for_when_it_has_been_told() {
+    fn a_fault_is_reported_at_once_and_waited_for_when_it_was_reported_before() {
         for cause in [Cause::NotFound, Cause::Checksum, Cause::OutOfSpace] {
             assert_eq!(Patience::new(THREE_MINUTES, None).after(cause), None, "{cause:?}");
             let other = Some(Cause::Unauthorized.exit_code());
@@ -120,8 +120,8 @@ mod tests {
 
     #[test]
     fn credentials_are_not_waited_for() {
-        let told = Some(Cause::Unauthorized.exit_code());
-        assert_eq!(Patience::new(THREE_MINUTES, told).after(Cause::Unauthorized), None);
+        let reported = Some(Cause::Unauthorized.exit_code());
+        assert_eq!(Patience::new(THREE_MINUTES, reported).after(Cause::Unauthorized), None);
     }
 
     #[test]
