@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-        fn a_volume_is_used_by_the_pods_that_the_event_names() {
+    fn a_volume_is_used_by_the_pods_that_the_event_names() {
         let held = |message: &str| {
             let failure = failure(&[event("u", message, "")], &[]).unwrap();
             failure.is_used_only_by(|name| ["old-0", "old-1"].contains(&name))
