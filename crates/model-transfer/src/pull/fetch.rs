@@ -148,6 +148,8 @@ async fn fetch_small(transfer: &Transfer, object: &Arc<Object>) -> Result<Result
         Err(mismatch) => return Ok(Err(mismatch)),
     };
     let (folder, object) = (Arc::clone(&transfer.folder), Arc::clone(object));
+    // Never closed.
+    let _turn = transfer.placing.acquire().await;
     blocking(transfer, move || folder.place_bytes(&object, &bytes, proof)).await.map(Ok)
 }
 

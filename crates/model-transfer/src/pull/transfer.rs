@@ -16,6 +16,10 @@ use crate::{progress::Progress, store::Store};
 /// Requests at once: enough for small files over a distance, and little enough to hold what they bring.
 pub(super) const CONNECTIONS: usize = 16;
 
+/// Small files are placed by so many threads, where none of them waits for the disk: more of them wait for each other, at
+/// the lock of the folder.
+const PLACING: usize = 2;
+
 #[derive(Debug)]
 pub(super) struct Transfer {
     pub(super) store: Store,
@@ -24,6 +28,8 @@ pub(super) struct Transfer {
     pub(super) connections: Semaphore,
     /// In KiB, for bytes that have come and are not yet written.
     pub(super) room: Arc<Semaphore>,
+    /// Threads that place small files at once.
+    pub(super) placing: Semaphore,
     /// Read by each thread that writes into the folder.
     threads: Arc<RwLock<()>>,
     /// Path and version of objects whose bytes did not match their checksum: fetched again only once they have changed.
@@ -34,11 +40,12 @@ impl Transfer {
     pub(super) fn new(store: Store, folder: Arc<Folder>, progress: Progress) -> Self {
         Self {
             store,
-            folder,
             progress,
             connections: Semaphore::new(CONNECTIONS),
             room: Arc::new(Semaphore::new(WAITING_KIB as usize)),
+            placing: Semaphore::new(if folder.syncs() { CONNECTIONS } else { PLACING }),
             threads: Arc::default(),
+            folder,
             corrupt: Mutex::default(),
         }
     }
