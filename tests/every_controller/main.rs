@@ -9,6 +9,7 @@ mod policy;
 mod rest;
 mod rights;
 mod standby;
+mod sweep;
 mod traces;
 mod upgrade;
 

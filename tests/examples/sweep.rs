@@ -34,7 +34,7 @@ async fn main() -> ExitCode {
     let modes = args.mode.map_or(Mode::ALL.to_vec(), |mode| vec![mode]);
     match sweep(controller, &Choice::All { modes, write: args.write }).await {
         Ok(report) => {
-            print!("{}\n{}", report.problems(), report.table());
+            print!("{}", report.table());
             if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {

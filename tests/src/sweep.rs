@@ -29,7 +29,7 @@ use world::{Pods, difference};
 pub use mode::{Fault, Mode};
 
 /// Most of a life is waiting, so that many fit on two cores.
-const SIDE_BY_SIDE: usize = 24;
+const SIDE_BY_SIDE: usize = 16;
 /// Room for every pod of every life.
 const GPUS_OF_A_NODE: u32 = 64;
 
@@ -80,10 +80,18 @@ pub async fn sweep(controller: &'static Controller, choice: &Choice) -> Result<R
     let reference = reference(&ground).await?;
     let faults = choice.faults(reference.writes);
     let lanes = Mutex::new(Vec::new());
-    let outcomes = stream::iter(faults)
+    let mut playing = stream::iter(faults)
         .map(|fault| outcome(&ground, &lanes, fault, &reference))
         .buffer_unordered(SIDE_BY_SIDE);
-    let mut outcomes: Vec<Outcome> = outcomes.collect().await;
+    let mut outcomes = Vec::new();
+    while let Some(outcome) = playing.next().await {
+        // A whole sweep takes minutes: a failure is printed as soon as it is known.
+        if let Some(problem) = outcome.explained(controller.name) {
+            println!("{problem}");
+        }
+        outcomes.push(outcome);
+    }
+    drop(playing);
     outcomes.sort_by_key(|outcome| outcome.fault);
     Ok(Report { controller: controller.name, writes: reference.writes, outcomes, took: began.elapsed() })
 }
@@ -165,12 +173,6 @@ impl Outcome {
 impl Report {
     pub fn is_clean(&self) -> bool {
         self.outcomes.iter().all(|outcome| outcome.problem.is_none())
-    }
-
-    /// Every problem in full.
-    pub fn problems(&self) -> String {
-        let all = self.outcomes.iter().filter_map(|outcome| outcome.explained(self.controller));
-        all.collect::<Vec<_>>().join("\n")
     }
 
     /// Modes and how their lives went.

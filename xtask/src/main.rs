@@ -13,6 +13,7 @@ mod dev_cluster;
 mod images;
 mod setup;
 mod steps;
+mod sweep;
 mod test;
 
 use std::process::ExitCode;
@@ -42,6 +43,8 @@ enum Command {
     Demo(demo::Args),
     /// Figures of speed and memory, from release builds
     Bench(bench::Args),
+    /// Lets each write of a controller fail in every way, and compares what comes of it
+    Sweep(sweep::Args),
     /// Installs what the project needs, or names what is missing
     Setup,
 }
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Images(args) => images::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Sweep(args) => sweep::run(&args),
         Command::Setup => setup::run(),
     };
     match done {

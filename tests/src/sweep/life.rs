@@ -46,7 +46,7 @@ const ARGS: [&str; 5] = [
     "--refusal-retry-period=2",
     "--admin-address=127.0.0.1:0",
 ];
-/// After so long without a request the controller has nothing more to do.
+/// After so long without a request, and without an event of a watch, the controller has nothing more to do.
 const IDLE_AFTER: Duration = Duration::from_millis(1_000);
 /// Nothing may be written for so long.
 const QUIET: Duration = Duration::from_secs(2);
@@ -218,6 +218,7 @@ impl Run<'_, '_> {
                 self.proxy.remember().await.map_err(in_step)?;
             }
             self.ground.life.take(step, &self.lane.scene, NAME).await;
+            self.proxy.touch();
             let world = self.until_settled(index, step).await.map_err(in_step)?;
             let made = self.ground.pods.made(self.lane.scene.namespace())? - pods_before;
             if let Some(reference) = self.reference
@@ -236,59 +237,55 @@ impl Run<'_, '_> {
     /// Returns what there is when the step is done and the controller is at rest.
     async fn until_settled(&self, index: usize, step: Step) -> Result<World, String> {
         let deadline = Instant::now() + SETTLES_WITHIN;
-        let mut last: Option<World> = None;
+        let mut last = None;
         loop {
-            self.until_idle(deadline).await?;
+            let idle_for = if self.reference.is_some() { IDLE_AFTER } else { QUIET };
+            self.until_idle(idle_for, deadline).await?;
             let written = self.proxy.writes();
+            // Before the look at it all, which may come too early.
+            let done = self.is_done(step).await?;
             let world = self.look().await?;
-            let problem = match (self.reference, &last) {
-                (Some(reference), _) => difference(&reference.steps[index].0, &world),
-                (None, Some(before)) => difference(before, &world),
-                (None, None) => "it was looked at only once".to_owned(),
+            let problem = match self.reference {
+                Some(reference) => difference(&reference.steps[index].0, &world),
+                None if !done => "it is not done".to_owned(),
+                None => {
+                    last.map_or("it was looked at only once".to_owned(), |last| difference(&last, &world))
+                }
             };
-            let problem = if problem.is_empty() { self.unfinished(step).await? } else { problem };
-            if !problem.is_empty() {
-                if Instant::now() > deadline {
-                    return Err(format!("it does not become as without the fault:\n{problem}"));
+            if problem.is_empty() {
+                // What comes before the fault is what the undisturbed life has shown.
+                if self.fault.is_some_and(|fault| fault.write <= written) {
+                    self.until_quiet(written).await?;
                 }
-                last = Some(world);
-                sleep(LOOK_AGAIN_AFTER).await;
-                continue;
+                self.still_runs()?;
+                return Ok(world);
             }
-            // What comes before the fault is what the undisturbed life has shown.
-            if self.fault.is_none_or(|fault| fault.write <= written) {
-                sleep(QUIET).await;
-                let late = self.proxy.sent().writes.split_off(written);
-                if self.reference.is_some() && !late.is_empty() {
-                    return Err(format!("at rest it wrote {late:?}"));
-                }
-                if !late.is_empty() {
-                    last = None;
-                    continue;
-                }
+            if Instant::now() > deadline {
+                return Err(format!("it does not become as without the fault:\n{problem}"));
             }
-            self.still_runs()?;
-            return Ok(world);
+            last = Some(world);
+            sleep(LOOK_AGAIN_AFTER).await;
         }
     }
 
-    /// In an undisturbed life, what says that the step is not done.
-    async fn unfinished(&self, step: Step) -> Result<String, String> {
-        if self.reference.is_some() {
-            return Ok(String::new());
-        }
+    /// What comes after so many writes is one too many.
+    async fn until_quiet(&self, written: usize) -> Result<(), String> {
+        sleep(QUIET).await;
+        let late = self.proxy.sent().writes.split_off(written);
+        if late.is_empty() { Ok(()) } else { Err(format!("at rest it wrote {late:?}")) }
+    }
+
+    async fn is_done(&self, step: Step) -> Result<bool, String> {
         let objects = self.ground.life.objects(&self.lane.scene);
         let object = objects.get_opt(NAME).await.map_err(|error| error.to_string())?;
-        let is_done = match (step, object) {
-            (Step::Deleted, None) => true,
-            (Step::Deleted, Some(_)) | (_, None) => false,
-            (_, Some(object)) => self.ground.life.kind.is_done(&object),
-        };
-        Ok(if is_done { String::new() } else { "it is not done".to_owned() })
+        Ok(match (step, object) {
+            (Step::Deleted, object) => object.is_none(),
+            (_, object) => object.is_some_and(|object| self.ground.life.kind.is_done(&object)),
+        })
     }
 
-    async fn until_idle(&self, deadline: Instant) -> Result<(), String> {
-        while self.proxy.idle() < IDLE_AFTER || self.restarts.load(Ordering::SeqCst) {
+    async fn until_idle(&self, idle_for: Duration, deadline: Instant) -> Result<(), String> {
+        while self.proxy.idle() < idle_for || self.restarts.load(Ordering::SeqCst) {
             if Instant::now() > deadline {
                 let writes = self.proxy.sent().writes;
                 return Err(format!("it does not come to rest; it wrote {writes:#?}"));

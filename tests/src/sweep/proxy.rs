@@ -166,6 +166,11 @@ impl Proxy {
         }
     }
 
+    /// The world has changed: the controller is not idle before it has had time to react.
+    pub(super) fn touch(&self) {
+        self.shared.touch();
+    }
+
     /// How many different lists the present process has asked for.
     pub(super) fn listed(&self) -> usize {
         self.shared.state().lists.len()
@@ -223,7 +228,7 @@ impl Shared {
                 let answer = pass_on().await?;
                 self.touch();
                 let (head, body) = answer.into_parts();
-                Ok(Response::from_parts(head, gated(body, self.watches.subscribe())))
+                Ok(Response::from_parts(head, gated(body, self)))
             }
             Call::Write => {
                 let struck = self.note_write(&head.method, head.uri.path());
@@ -339,6 +344,7 @@ impl Shared {
         (Instant::now() < until).then_some(until)
     }
 
+    /// Something has happened that the controller may react to.
     fn touch(&self) {
         self.state().active = Some(Instant::now());
     }
@@ -385,16 +391,22 @@ async fn serve(connection: TcpStream, shared: Arc<Shared>) {
     let _ = http1::Builder::new().serve_connection(TokioIo::new(connection), service).await;
 }
 
-/// A body that watches are held back or cut by.
-fn gated(body: Body, watches: watch::Receiver<Watches>) -> AnswerBody {
-    let events = stream::try_unfold((body, watches), async |(mut body, mut watches)| {
+/// The events of a watch, held back or cut off as watches are at the time.
+fn gated(body: Body, shared: Arc<Shared>) -> AnswerBody {
+    let watches = shared.watches.subscribe();
+    let events = stream::try_unfold((body, watches, shared), async |(mut body, mut watches, shared)| {
         let frame = tokio::select! {
             frame = body.frame() => frame,
-            () = async { drop(watches.wait_for(|watches| *watches == Watches::Refused).await) } => return Err(cut()),
+            () = async { drop(watches.wait_for(|watches| *watches == Watches::Refused).await) } => {
+                return Err(cut());
+            }
         };
         let allowed = watches.wait_for(|watches| *watches != Watches::Silent).await.map(|allowed| *allowed);
+        shared.touch();
         match (frame, allowed) {
-            (Some(frame), Ok(Watches::Open)) => Ok(Some((frame.map_err(io::Error::other)?, (body, watches)))),
+            (Some(frame), Ok(Watches::Open)) => {
+                Ok(Some((frame.map_err(io::Error::other)?, (body, watches, shared))))
+            }
             (None, Ok(Watches::Open)) => Ok(None),
             (_, Ok(Watches::Silent | Watches::Refused) | Err(_)) => Err(cut()),
         }
