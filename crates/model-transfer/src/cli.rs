@@ -63,7 +63,7 @@ pub(crate) struct Pull {
     #[arg(long = options::SIZE_LIMIT, env = "TRANSFER_SIZE_LIMIT", value_parser = whole_bytes)]
     pub(crate) size_limit: Option<u64>,
     /// sha256:HEX of the model's SHA256SUMS; a model with another list, or with files that it does not name, is refused
-    #[arg(long = "manifest-digest", env = "TRANSFER_MANIFEST_DIGEST", value_parser = manifest_digest)]
+    #[arg(long = options::MANIFEST_DIGEST, env = "TRANSFER_MANIFEST_DIGEST", value_parser = manifest_digest)]
     pub(crate) manifest_digest: Option<String>,
     /// Seconds after which a store without any good answer is reported as unreachable, the first time
     #[arg(long, env = "TRANSFER_FIRST_ANSWER_SECONDS", default_value_t = 20)]
