@@ -1,8 +1,12 @@
-//! `cargo xtask bench`: builds the benches and runs one. What is measured, and how, is in `tests/bench`.
+//! `cargo xtask bench`: builds the benches and what they measure, and runs one. What is measured, and how, is in
+//! `tests/bench`.
 
-use std::{ffi::OsString, process::Command};
+use std::{ffi::OsString, path::Path, process::Command};
 
-use crate::steps::{cargo, succeed, target_folder, without_cargos_variables};
+use crate::{
+    images,
+    steps::{cargo, succeed, target_folder, without_cargos_variables},
+};
 
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
@@ -11,6 +15,9 @@ pub(crate) struct Args {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<OsString>,
 }
+
+/// etcd and the audit log write there, so that no disk is measured.
+const MEMORY: &str = "/dev/shm";
 
 #[cfg(test)]
 impl Args {
@@ -24,5 +31,34 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     succeed(&mut cargo(["build", "--release", "--locked", "--package", "bench"]))?;
     let mut bench = Command::new(target_folder()?.join("release/bench"));
     without_cargos_variables(&mut bench);
+    if measures_the_controller(&args.args) {
+        bench.env("BENCH_CONTROLLER", images::build_released("inference-controller")?);
+    }
+    if Path::new(MEMORY).is_dir() {
+        bench.env("XDG_STATE_HOME", MEMORY);
+    }
     succeed(bench.args(&args.args))
+}
+
+/// Neither a question for help nor a program that is there already needs a build of several minutes.
+fn measures_the_controller(args: &[OsString]) -> bool {
+    let has = |option: &str| args.iter().any(|arg| arg.to_string_lossy().starts_with(option));
+    args.first().is_some_and(|bench| bench == "inference")
+        && !has("--help")
+        && !has("-h")
+        && !has("--controller")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_controller_is_built_only_where_it_is_measured() {
+        let measures =
+            |args: &[&str]| measures_the_controller(&args.iter().map(OsString::from).collect::<Vec<_>>());
+        assert!(measures(&["inference"]) && measures(&["inference", "--count", "300"]));
+        assert!(!measures(&["inference", "--controller=old"]) && !measures(&["inference", "--help"]));
+        assert!(!measures(&["runtime"]) && !measures(&[]));
+    }
 }

@@ -133,6 +133,15 @@ pub(crate) fn build_dev() -> anyhow::Result<Folder> {
     build_into(&default_folder(Build::Dev)?, Build::Dev, &[Platform::of_this_machine()?], true)
 }
 
+/// Builds what the images of a release hold, and says where this program of it is.
+pub(crate) fn build_released(name: &str) -> anyhow::Result<PathBuf> {
+    // All of them: a feature that one program enables in a shared crate is enabled in the others as well.
+    let programs = controllers::released();
+    let built = programs::build(Build::Release, Platform::of_this_machine()?, &programs)?;
+    let found = programs.iter().zip(built).find(|(program, _)| program.name == name).map(|(_, built)| built);
+    found.map(|built| built.path).with_context(|| format!("{name} is not released"))
+}
+
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let cluster = args.load.then(deliver::cluster_with_real_nodes).transpose()?;
     if args.push.is_some() && !args.allow_dirty {

@@ -43,7 +43,7 @@ pub use crate::{
     folder::Folder,
     protocol::{ComponentState, ComponentStatus, Phase, Service, Status},
     real::network::HUB as HUB_ADDRESS,
-    spec::{ClusterSpec, NodeClock, NodePool, RealNodes},
+    spec::{ClusterSpec, Detail, NodeClock, NodePool, RealNodes},
 };
 
 /// What every fallible function of this crate returns.

@@ -39,8 +39,20 @@ pub struct ClusterSpec {
     /// Clients that resume from a version older than this get 410 Gone: etcd is compacted so often, and the
     /// API server keeps no cache that would remember. `None`: Kubernetes' own five minutes, and more in the cache.
     pub history: Option<Duration>,
+    #[serde(default)]
+    pub detail: Detail,
     /// The folder with the programs that [`crate::tools::ensure`] built.
     pub tools: PathBuf,
+}
+
+/// How much the control plane does besides the work of its clients.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Detail {
+    /// Pods pass through every state that README.md describes, and the audit log has the writes of all users.
+    #[default]
+    Full,
+    /// For measurements: pods become ready in one step, and the audit log has the requests of controllers alone.
+    Lean,
 }
 
 /// The simulated nodes.
@@ -113,6 +125,7 @@ impl ClusterSpec {
             clock: NodeClock::SHORT,
             renew_tokens_after: RENEW_TOKENS_AFTER,
             history: None,
+            detail: Detail::Full,
             tools: tools.into(),
         }
     }
@@ -138,6 +151,10 @@ impl ClusterSpec {
 
     pub fn with_token_renewal(self, renew_tokens_after: Duration) -> Self {
         Self { renew_tokens_after, ..self }
+    }
+
+    pub fn with_detail(self, detail: Detail) -> Self {
+        Self { detail, ..self }
     }
 
     pub fn with_history(self, history: Duration) -> Self {

@@ -79,6 +79,8 @@ pub(super) struct Reading {
 pub(super) struct Used {
     pub(super) plane_seconds: Vec<(String, f64)>,
     pub(super) controller_seconds: f64,
+    /// CPU time of this process.
+    pub(super) meter_seconds: f64,
     /// Cores that this process has kept busy.
     pub(super) meter_cores: f64,
     /// Cores that processes outside of the measurement have kept busy.
@@ -125,6 +127,7 @@ impl Reading {
         Used {
             plane_seconds,
             controller_seconds,
+            meter_seconds: meter,
             meter_cores: meter / elapsed,
             stranger_cores: ((self.machine - earlier.machine - measured) / elapsed).max(0.0),
         }

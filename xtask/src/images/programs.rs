@@ -18,6 +18,8 @@ use crate::steps::{cargo, succeed, target_folder, workspace};
 /// A program that passed every check.
 #[derive(Debug)]
 pub(super) struct Built {
+    /// Where cargo has put it.
+    pub(super) path: PathBuf,
     pub(super) bytes: Vec<u8>,
 }
 
@@ -65,7 +67,7 @@ pub(super) fn build(build: Build, platform: Platform, wanted: &[Program]) -> any
         let bytes = fs::read(path).with_context(|| format!("failed to read {}", path.display()))?;
         examine(path, &bytes, build, platform, &remapped)
             .with_context(|| format!("{name} is not fit for an image"))?;
-        built.push(Built { bytes });
+        built.push(Built { path: path.clone(), bytes });
     }
     Ok(built)
 }

@@ -12,7 +12,7 @@ use kube::{Api, Client};
 use tokio::{task::spawn_blocking, time::sleep};
 
 use crate::{
-    ComponentState, Error, Folder, NodePool, Phase, RealNodes, Result,
+    ComponentState, Detail, Error, Folder, NodePool, Phase, RealNodes, Result,
     admin_client::admin_client,
     command_lines::{
         self, API_SERVER, CONTROLLER_MANAGER, COREDNS, ETCD, HUB, KWOK, REGISTRY, RELAY, SCHEDULER,
@@ -41,6 +41,7 @@ const KWOK_RIGHTS: &str = include_str!("../kwok-rights.yaml");
 /// The rights of CoreDNS, as its own manifests have them, for a user instead of a ServiceAccount.
 const COREDNS_RIGHTS: &str = include_str!("../coredns-rights.yaml");
 const AUDIT_POLICY: &str = include_str!("../audit-policy.yaml");
+const LEAN_AUDIT_POLICY: &str = include_str!("../lean-audit-policy.yaml");
 
 /// Starts everything that the spec asks for.
 pub(super) async fn cluster(supervisor: &Supervisor) -> Result<()> {
@@ -61,8 +62,12 @@ async fn in_order(supervisor: &Supervisor) -> Result<()> {
     if let Some(kubeconfig) = &spec.existing {
         return reach_existing(folder, kubeconfig).await;
     }
-    write(&folder.audit_policy(), AUDIT_POLICY)?;
-    write(&folder.stages(), &simulation::stages())?;
+    let audit_policy = match spec.detail {
+        Detail::Full => AUDIT_POLICY,
+        Detail::Lean => LEAN_AUDIT_POLICY,
+    };
+    write(&folder.audit_policy(), audit_policy)?;
+    write(&folder.stages(), &simulation::stages(spec.detail))?;
     credentials::create(folder, port.number())?;
 
     if let Some(real) = &spec.real {

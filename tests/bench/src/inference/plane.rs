@@ -14,7 +14,7 @@ use kube::{
     Api, Client,
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
-use local_cluster::{Cluster, ClusterSpec, Controller, NodeClock, NodePool, watch::wait_for};
+use local_cluster::{Cluster, ClusterSpec, Controller, Detail, NodeClock, NodePool, watch::wait_for};
 use serde_json::{Value, json};
 
 use super::{CONTROLLER, NullWriter, applied::applied_by};
@@ -24,6 +24,7 @@ use crate::{
 };
 
 /// What is run.
+#[derive(Clone)]
 pub(super) struct Programs {
     /// The folder with all of it.
     pub(super) kubernetes: PathBuf,
@@ -61,13 +62,16 @@ const WARM_WITHIN: Duration = Duration::from_secs(120);
 const SETTLE: Duration = Duration::from_secs(3);
 
 impl Plane {
-    /// `pods` is how many there will be at most.
+    /// `pods` is how many there will be at most. The control plane spends as little as possible besides its work, because
+    /// what it spends hides what the controller makes it do.
     pub(super) async fn start(programs: &Programs, arm: &str, pods: u32) -> anyhow::Result<Self> {
         // One more for the warm-up.
         let count = (pods + 1).div_ceil(PODS_PER_NODE).max(FEWEST_NODES);
         let nodes = NodePool { count, gpus: PODS_PER_NODE, products: vec![PRODUCT.to_owned()] };
         let name = format!("bench-{}-{arm}", std::process::id());
-        let spec = ClusterSpec::simulated(name, &programs.kubernetes, nodes).with_clock(NodeClock::REAL);
+        let spec = ClusterSpec::simulated(name, &programs.kubernetes, nodes)
+            .with_clock(NodeClock::REAL)
+            .with_detail(Detail::Lean);
         let cluster = Cluster::start(spec, &programs.supervisor).await?;
         let client = cluster.client().await?;
         cluster.install_shared(&workspace().join("deploy")).await?;
