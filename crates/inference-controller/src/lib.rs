@@ -55,7 +55,7 @@ use crate::{
     apply::{Applied, apply, delete_stranded},
     observe::{
         Observed, claim_key, count_managed, keys_by_instance, keys_of_event, keys_on_lost, observe,
-        track_crashes, track_losses,
+        reason_of_pod, reason_of_replica_set, track_crashes, track_losses,
     },
     plan::{Defaults, Plan, due, has_pods, plan, pod_deletions, refused, rejected, restores_older},
     validate::{Invalid, OwnAccount, ValidInference, validate},
@@ -185,8 +185,8 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         .owns(&ctx.deployments)
         .owns(&ctx.services)
         .owns(&ctx.budgets)
-        .maps(&ctx.replica_sets, keys_by_instance)
-        .maps(&ctx.pods, keys_by_instance)
+        .maps_by_reason(&ctx.replica_sets, keys_by_instance, reason_of_replica_set)
+        .maps_by_reason(&ctx.pods, keys_by_instance, reason_of_pod)
         .maps(&ctx.failed_pods, keys_by_instance)
         .maps(&ctx.claims, move |claim| readers.keys(claim));
     for events in [&ctx.attach_failures, &ctx.mount_failures] {

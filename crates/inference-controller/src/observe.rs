@@ -17,7 +17,10 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::Resource;
-use runtime::cache::{Cache, Key};
+use runtime::{
+    cache::{Cache, Key},
+    queue::Reason,
+};
 use workload::{
     claim::ClaimView,
     crashes::{Crash, Crashes},
@@ -222,6 +225,18 @@ pub(crate) fn keys_by_instance<V: ForInstance>(object: &V) -> Vec<Key> {
     name.map(|name| Key::new(namespace, name)).into_iter().collect()
 }
 
+/// A pod that comes up in good order is looked at together with what follows: its next steps are seconds away, and the
+/// status reports few of them.
+pub(crate) fn reason_of_pod(old: Option<&PodView>, new: Option<&PodView>) -> Reason {
+    let comes_up = old.is_none_or(PodView::is_coming_up) && new.is_some_and(PodView::is_coming_up);
+    if comes_up { Reason::Detail } else { Reason::Event }
+}
+
+/// A new ReplicaSet is followed by its pods.
+pub(crate) fn reason_of_replica_set(old: Option<&ReplicaSetView>, _new: Option<&ReplicaSetView>) -> Reason {
+    if old.is_none() { Reason::Detail } else { Reason::Event }
+}
+
 /// The number of pods of all AIInferences.
 pub(crate) fn count_managed(pods: &Cache<PodView>) -> usize {
     pods.all().iter().filter(|pod| !keys_by_instance(&***pod).is_empty()).count()
@@ -351,6 +366,38 @@ mod tests {
         assert_eq!((keys(&well), keys(&lost), keys(&node("b", "Unknown"))), (0, 1, 0));
         known.replace(Vec::new(), "8");
         assert_eq!(keys(&well), 1, "the node is deleted");
+    }
+
+    #[test]
+    fn only_a_pod_that_has_come_up_or_fails_is_looked_at_at_once() {
+        let container = |state: &str| format!("{{containers: [{{name: engine, {state}}}], node: a}}");
+        let steps: Vec<PodView> = [
+            "{}".to_owned(),
+            "{node: a}".to_owned(),
+            container("state: {waiting: {reason: ContainerCreating}}"),
+            container("state: {running: {}}"),
+        ]
+        .iter()
+        .map(|parts| pod(parts))
+        .collect();
+        assert_eq!(reason_of_pod(None, steps.first()), Reason::Detail);
+        for (old, new) in steps.iter().zip(&steps[1..]) {
+            assert_eq!(reason_of_pod(Some(old), Some(new)), Reason::Detail, "{new:?}");
+        }
+        let running = steps.last();
+        for parts in [
+            "{ready: true, node: a}".to_owned(),
+            "{conditions: [{type: PodScheduled, status: 'False'}]}".to_owned(),
+            container("state: {waiting: {reason: ImagePullBackOff}}"),
+            container("state: {terminated: {exitCode: 1}}"),
+            container("restartCount: 1, state: {running: {}}"),
+        ] {
+            let now = pod(&parts);
+            assert_eq!(reason_of_pod(running, Some(&now)), Reason::Event, "{parts}");
+            assert_eq!(reason_of_pod(Some(&now), running), Reason::Event, "and that it ends: {parts}");
+            assert_eq!(reason_of_pod(None, Some(&now)), Reason::Event, "{parts}");
+        }
+        assert_eq!(reason_of_pod(running, None), Reason::Event);
     }
 
     #[test]

@@ -21,15 +21,15 @@ use kube::{
     api::{GetParams, Patch, PatchParams},
     core::Request,
 };
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::{
     cache::{Cache, Key},
     controller::ReconcileError,
-    decode,
     owners::{Owners, Roots},
+    watched::Watched,
 };
 
 /// Writes in the name of one controller, for its root kind.
@@ -167,7 +167,7 @@ impl Writer {
         roots: &Cache<K>,
     ) -> Self
     where
-        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Send + Sync + 'static,
+        K: Watched + Serialize + Send + Sync + 'static,
     {
         let owners = Arc::new(Roots::new(roots));
         Self { client, field_manager, hash_annotation, owners, settled: Arc::default() }
@@ -182,7 +182,7 @@ impl Writer {
         status: &S,
     ) -> Result<Written, ApplyError>
     where
-        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned,
+        K: Watched + Serialize,
         S: Serialize,
     {
         const STEP: &str = "write the status of";
@@ -229,7 +229,7 @@ impl Writer {
     /// was read.
     pub async fn is_newest<K>(&self, cache: &Cache<K>, object: &K) -> Result<bool, ApplyError>
     where
-        K: Resource<DynamicType = ()> + DeserializeOwned,
+        K: Watched,
     {
         let key = Key::of(object);
         let about = About::of::<K>(&key);
@@ -267,6 +267,10 @@ impl Writer {
         let mut body = serde_json::to_value(desired).map_err(|source| about.render(source))?;
         body["apiVersion"] = json!(K::api_version(&()));
         body["kind"] = json!(K::kind(&()));
+        // The status of a child is not this controller's: what was compared stays true while only the status changes.
+        if let Some(body) = body.as_object_mut() {
+            body.remove("status");
+        }
         let hash = Sha256::digest(body.to_string());
         let hash: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         body["metadata"]["annotations"][self.hash_annotation] = json!(hash);
@@ -280,7 +284,7 @@ impl Writer {
         about: &About<'_>,
     ) -> Result<S, kube::Error>
     where
-        S: Resource<DynamicType = ()> + DeserializeOwned,
+        S: Watched,
     {
         let request = Request::new(S::url_path(&(), namespace(about.key)))
             .patch(&about.key.name, params, &Patch::Apply(body))
@@ -295,9 +299,9 @@ impl Writer {
         operation: &'static str,
     ) -> Result<K, kube::Error>
     where
-        K: Resource + DeserializeOwned,
+        K: Watched,
     {
-        decode::object(&self.send(request, operation).await?).map_err(kube::Error::SerdeError)
+        K::from_json(&self.send(request, operation).await?).map_err(kube::Error::SerdeError)
     }
 
     pub(crate) async fn send(

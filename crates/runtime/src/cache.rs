@@ -17,7 +17,7 @@ use kube::Resource;
 use tokio::{sync::watch, time::Instant};
 use tracing::error;
 
-use crate::{causes::panic_text, health::Health};
+use crate::{causes::panic_text, health::Health, watched::Watched};
 
 /// Namespace and name; the namespace is empty for cluster-scoped kinds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -89,8 +89,8 @@ struct State<K> {
     /// What answers to our own calls have changed since the LIST that is under way was sent; `None` while there is
     /// none.
     since_list: Option<HashMap<Key, Answered>>,
-    /// Writes under way, each with the version that it replaces.
-    writing: HashMap<Key, String>,
+    /// Writes under way, each with the version that it replaces; `None`: it creates the object.
+    writing: HashMap<Key, Option<String>>,
 }
 
 /// What an answer to a call of our own did to an object.
@@ -203,6 +203,17 @@ impl<K: Resource> Cache<K> {
         objects.filter(|object| controller_of(&***object).is_some_and(is_of_kind::<O>)).cloned().collect()
     }
 
+    /// How many of the known objects a complete list does not have.
+    pub(crate) fn count_missing_from(&self, listed: &[Arc<K>]) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let listed: HashSet<Key> = listed.iter().map(|object| Key::of(&**object)).collect();
+        self.read().objects.keys().filter(|key| !listed.contains(*key)).count()
+    }
+}
+
+impl<K: Watched> Cache<K> {
     /// One object as the watch delivers it. What came before the answer to our own write is known to be out of date.
     pub fn upsert(&self, object: K) {
         let object = Arc::new(object);
@@ -218,8 +229,8 @@ impl<K: Resource> Cache<K> {
             }
             // The successor of the version that a write under way replaces is the effect of that write. If it is not,
             // the write fails with a conflict, and its reconcile runs again anyway.
-            let replaced = known.and_then(|known| known.meta().resource_version.as_ref());
-            let own = replaced.is_some() && state.writing.get(&key) == replaced;
+            let replaced = known.map(|known| known.meta().resource_version.clone());
+            let own = state.writing.get(&key).is_some_and(|version| *version == replaced.flatten());
             let mut change = state.put(key, Arc::clone(&object));
             change.own = own;
             vec![change]
@@ -291,21 +302,11 @@ impl<K: Resource> Cache<K> {
         });
     }
 
-    /// A write of this object is under way that replaces this version, until the answer is dropped.
+    /// A write of this object is under way that replaces this version, until the answer is dropped. `None`: it creates the
+    /// object, and fails if there is one.
     pub(crate) fn writing(&self, key: &Key, version: Option<&str>) -> Writing<'_, K> {
-        if let Some(version) = version {
-            self.write().writing.insert(key.clone(), version.to_owned());
-        }
+        self.write().writing.insert(key.clone(), version.map(str::to_owned));
         Writing { cache: self, key: key.clone() }
-    }
-
-    /// How many of the known objects a complete list does not have.
-    pub(crate) fn count_missing_from(&self, listed: &[Arc<K>]) -> usize {
-        if self.is_empty() {
-            return 0;
-        }
-        let listed: HashSet<Key> = listed.iter().map(|object| Key::of(&**object)).collect();
-        self.read().objects.keys().filter(|key| !listed.contains(*key)).count()
     }
 
     /// A LIST is about to be sent. What is absorbed from now on may be newer than its answer.
@@ -395,7 +396,7 @@ impl<K: Resource> OwnedChange<K> {
     }
 }
 
-impl<K: Resource> State<K> {
+impl<K: Watched> State<K> {
     fn put(&mut self, key: Key, object: Arc<K>) -> OwnedChange<K> {
         // What is known of this very version stays: it may be less by now than what was read again (`kept`).
         if let Some(known) = self.objects.get(&key).filter(|known| is_same(known, &object)) {
@@ -403,6 +404,9 @@ impl<K: Resource> State<K> {
             return OwnedChange { key, old, new, initial: false, own: false };
         }
         let old = self.objects.insert(key.clone(), Arc::clone(&object));
+        if let Some(old) = old.as_ref().filter(|old| old.meta().uid == object.meta().uid) {
+            object.inherit(old);
+        }
         let (before, after) = (old.as_deref().and_then(owner_uid), owner_uid(&*object));
         if before != after {
             if let Some(uid) = before {

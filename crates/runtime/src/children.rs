@@ -20,10 +20,10 @@ use crate::{
     apply::{About, ApplyError, Contest, Stale, Writer, Written, is_code, is_conflict, namespace},
     cache::{Cache, Key, controller_of},
     covers::covers,
-    decode,
     fights::Fights,
     kept::Kept,
     owners::Standing,
+    watched::Watched,
 };
 
 /// What is seen of a kind, `S`, and what is written of it, `K`. Dereferences to the cache, for everything that only reads.
@@ -79,7 +79,7 @@ impl Writer {
 
 impl<V, R, K> Children<Kept<V, R>, K>
 where
-    V: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
+    V: Resource<DynamicType = ()> + DeserializeOwned + Clone + PartialEq + Send + Sync + 'static,
     R: Resource<DynamicType = ()> + 'static,
     K: Resource<DynamicType = ()> + Serialize,
 {
@@ -116,7 +116,7 @@ where
         let (body, hash) = self.writer.body(desired, &about)?;
         let Some(seen) = self.cache.get(&key) else {
             return match onto {
-                Onto::AnyVersion | Onto::Version(None) => self.create(body, owner, &about).await,
+                Onto::AnyVersion | Onto::Version(None) => self.create(body, &hash, owner, &about).await,
                 Onto::Version(Some(_)) => Err(about.stale(Stale::Changed)),
             };
         };
@@ -143,7 +143,7 @@ where
         if let Some(wait) = self.fights.wait(&key, &hash, now) {
             return self.contested(&hash, wait, &about).await.map(Written::Contested);
         }
-        self.force(body, seen.meta(), onto, owner, &about).await?;
+        self.force((body, &hash), seen.meta(), onto, owner, &about).await?;
         self.fights.forced(&key, &hash, now, self.cache.len());
         info!(kind = about.kind, child = %key, "changed");
         Ok(Written::Changed)
@@ -184,15 +184,19 @@ where
     async fn create(
         &self,
         mut body: Value,
+        hash: &str,
         owner: &OwnerReference,
         about: &About<'_>,
     ) -> Result<Written, ApplyError> {
         self.may_create(owner, about).await?;
         body["metadata"]["resourceVersion"] = json!(NEVER_A_VERSION);
         let params = PatchParams::apply(self.writer.field_manager());
-        match self.writer.patch::<Kept<V, R>>(&body, &params, about).await {
+        let writing = self.cache.writing(about.key, None);
+        let created = self.writer.patch::<Kept<V, R>>(&body, &params, about).await;
+        match created {
             Ok(created) => {
-                self.cache.absorb(created);
+                self.cache.absorb(compared(created, body, hash));
+                drop(writing);
                 info!(kind = about.kind, child = %about.key, "created");
                 return Ok(Written::Created);
             }
@@ -261,7 +265,7 @@ where
 
     async fn force(
         &self,
-        mut body: Value,
+        (mut body, hash): (Value, &str),
         seen: &ObjectMeta,
         onto: Onto<'_>,
         owner: &OwnerReference,
@@ -274,7 +278,7 @@ where
         let params = PatchParams::apply(self.writer.field_manager()).force();
         match self.writer.patch::<Kept<V, R>>(&body, &params, about).await {
             Ok(written) => {
-                self.cache.absorb(written);
+                self.cache.absorb(compared(written, body, hash));
                 Ok(())
             }
             Err(error) if is_conflict(&error) => match onto {
@@ -315,7 +319,7 @@ where
 
 impl<S, K> Children<S, K>
 where
-    S: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync + 'static,
+    S: Watched + Send + Sync + 'static,
     K: Resource<DynamicType = ()>,
 {
     /// Deletes exactly this version of this object; one that is gone already is no error.
@@ -350,13 +354,24 @@ where
 
     /// An object that has to end first is answered as it is now; of one that is gone, there is only a Status.
     fn absorb_deletion(&self, key: &Key, meta: &ObjectMeta, answer: &str) {
-        match decode::object::<S>(answer) {
+        match S::from_json(answer) {
             Ok(ending) if ending.meta().uid == meta.uid && ending.meta().deletion_timestamp.is_some() => {
                 self.cache.absorb(ending);
             }
             Ok(_) | Err(_) => self.cache.forget(key, meta.uid.as_deref()),
         }
     }
+}
+
+/// The answer to an apply, compared with what was sent: what comes back as it was sent needs no second look.
+fn compared<V, R>(answer: Kept<V, R>, mut sent: Value, hash: &str) -> Kept<V, R> {
+    if let Some(metadata) = sent["metadata"].as_object_mut() {
+        // That of the state before.
+        metadata.remove("resourceVersion");
+    }
+    // One that cannot be compared now is compared by the next apply, which reports why.
+    let _ = answer.covers(&sent, hash);
+    answer
 }
 
 /// What a write was planned on.

@@ -24,7 +24,8 @@ use crate::{
     cache::{Cache, Change, Key, controller_of, is_of_kind},
     causes::{panic_text, with_causes},
     metrics::Metrics,
-    queue::{Backoff, Outcome, Queue, Reason},
+    queue::{Backoff, Outcome, Pace, Queue, Reason},
+    watched::{Difference, Watched},
 };
 
 /// What a reconcile that went well wants next.
@@ -62,6 +63,7 @@ pub struct Options {
     /// On stop, running reconciles may finish within this time.
     pub drain: Duration,
     pub backoff: Backoff,
+    pub pace: Pace,
 }
 
 impl Default for Options {
@@ -71,6 +73,7 @@ impl Default for Options {
             deadline: Duration::from_secs(60),
             drain: Duration::from_secs(20),
             backoff: Backoff::default(),
+            pace: Pace::default(),
         }
     }
 }
@@ -93,7 +96,7 @@ where
     K: Resource<DynamicType = ()> + Send + Sync + 'static,
 {
     pub fn new(root: &Cache<K>, options: Options, metrics: Arc<Metrics>) -> Self {
-        let queue = Arc::new(Queue::new(options.backoff));
+        let queue = Arc::new(Queue::new(options.backoff, options.pace));
         metrics.observe_queue(Arc::clone(&queue));
         let controller =
             Self { root: root.clone(), queue, options, metrics, relations: Vec::new(), synced: Vec::new() };
@@ -105,33 +108,58 @@ where
         })
     }
 
-    /// Children: a change of one runs its controlling owner, both owners if it changes hands.
+    /// Children: a change of one runs its controlling owner, both owners if it changes hands. A new version in which
+    /// nothing differs that a decision could depend on runs none.
     #[must_use]
     pub fn owns<C>(self, children: &Cache<C>) -> Self
     where
-        C: Resource<DynamicType = ()> + Send + Sync + 'static,
+        C: Watched + Send + Sync + 'static,
     {
         let (root, queue) = (self.root.clone(), Arc::clone(&self.queue));
         self.follows(children, move |change| {
+            let Some(reason) = reason_of_child(change) else { return };
             for child in [change.old, change.new].into_iter().flatten() {
                 if let Some(key) = owner_key(&root, &**child) {
-                    queue.add(&key, if change.initial { Reason::Resync } else { Reason::Event });
+                    queue.add(&key, reason);
                 }
             }
         })
     }
 
-    /// Other objects: a change of one runs the roots that `keys` names for it.
+    /// Other objects: a change of one runs the roots that `keys` names for it. A new version in which nothing differs that
+    /// a decision could depend on runs none.
     #[must_use]
     pub fn maps<C>(self, others: &Cache<C>, keys: impl Fn(&C) -> Vec<Key> + Send + Sync + 'static) -> Self
     where
-        C: Resource<DynamicType = ()> + Send + Sync + 'static,
+        C: Watched + Send + Sync + 'static,
+    {
+        self.maps_by_reason(others, keys, |_, _| Reason::Event)
+    }
+
+    /// As `maps`; `reason` says how soon the roots run after a change from the first version to the second.
+    #[must_use]
+    pub fn maps_by_reason<C>(
+        self,
+        others: &Cache<C>,
+        keys: impl Fn(&C) -> Vec<Key> + Send + Sync + 'static,
+        reason: impl Fn(Option<&C>, Option<&C>) -> Reason + Send + Sync + 'static,
+    ) -> Self
+    where
+        C: Watched + Send + Sync + 'static,
     {
         let queue = Arc::clone(&self.queue);
         self.follows(others, move |change| {
+            if difference(change) == Difference::None {
+                return;
+            }
+            let reason = if change.initial {
+                Reason::Resync
+            } else {
+                reason(change.old.map(AsRef::as_ref), change.new.map(AsRef::as_ref))
+            };
             for other in [change.old, change.new].into_iter().flatten() {
                 for key in keys(other) {
-                    queue.add(&key, if change.initial { Reason::Resync } else { Reason::Event });
+                    queue.add(&key, reason);
                 }
             }
         })
@@ -246,6 +274,28 @@ where
     debug!(result, took_us = took.as_micros(), "reconciled");
     metrics.worker_ended(result, took);
     outcome
+}
+
+/// Why a change of a child starts a reconcile; `None` if no decision can depend on it.
+fn reason_of_child<C: Watched>(change: &Change<'_, C>) -> Option<Reason> {
+    let reason = match difference(change) {
+        Difference::None => return None,
+        Difference::Detail => Reason::Detail,
+        Difference::Content if change.initial => Reason::Resync,
+        // What a reconcile has written is what it has planned. What is to be said of it can wait for what follows it.
+        Difference::Content if change.own && change.new.is_some() => Reason::Detail,
+        Difference::Content => Reason::Event,
+    };
+    Some(reason)
+}
+
+/// An object that comes, goes or is replaced by another one of its name is another content.
+fn difference<C: Watched>(change: &Change<'_, C>) -> Difference {
+    match (change.old, change.new) {
+        (Some(old), Some(new)) if old.meta().uid == new.meta().uid => new.difference(old),
+        (Some(_), Some(_)) | (Some(_), None) | (None, Some(_)) => Difference::Content,
+        (None, None) => Difference::None,
+    }
 }
 
 /// Why a change of the object itself starts a reconcile; `None` for a status that this process has written.
@@ -419,6 +469,23 @@ mod tests {
         assert!(bench.next_run().await.is_some(), "and what another process makes of it");
         drop(writing);
         bench.root.upsert(deployment("a", 4, 1));
+        assert!(bench.next_run().await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_child_of_our_own_making_is_seen_later_also_if_the_watch_delivers_it_before_the_answer() {
+        let mut bench = bench(Options::default(), done);
+        bench.root.replace(vec![Arc::new(deployment("a", 1, 1))], "1");
+        bench.children.replace(Vec::new(), "1");
+        assert!(bench.next_run().await.is_some());
+        let (children, late) = (bench.children.clone(), Pace::default().detail + Duration::from_millis(1));
+        let writing = children.writing(&Key::new("demo", "early"), None);
+        children.upsert(child("early", 2, "a", "uid-a"));
+        drop(writing);
+        children.absorb(child("answered", 3, "a", "uid-a"));
+        assert_eq!(bench.next_run().await, None);
+        assert!(tokio::time::timeout(late, bench.runs.recv()).await.unwrap().is_some(), "but it is seen");
+        children.upsert(child("of-another-process", 4, "a", "uid-a"));
         assert!(bench.next_run().await.is_some());
     }
 

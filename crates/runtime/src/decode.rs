@@ -14,7 +14,7 @@ use serde::{
 };
 use serde_json::{Value, value::RawValue};
 
-use crate::causes::panic_text;
+use crate::{causes::panic_text, watched::Watched};
 
 /// `kubectl apply` keeps a copy of the object in it.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -41,12 +41,12 @@ pub(crate) enum Guard<K> {
     Undecodable { meta: Box<ObjectMeta>, error: String },
 }
 
-impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Guard<K> {
+impl<'de, K: Watched> Deserialize<'de> for Guard<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let json = <&RawValue>::deserialize(deserializer)?.get();
         // A view of a controller may panic at an object that it did not expect. That is a fault of the view, and ends
         // neither the watch nor the process.
-        let error = match catch_unwind(|| object(json)) {
+        let error = match catch_unwind(|| K::from_json(json)) {
             Ok(Ok(object)) => return Ok(Self::Decoded(Box::new(object))),
             Ok(Err(error)) => error.to_string(),
             Err(panic) => format!("its view panicked: {}", panic_text(&*panic)),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     /// A view of a controller with a fault.
-    #[derive(Resource, Deserialize, Debug)]
+    #[derive(Resource, Deserialize, Clone, PartialEq, Debug)]
     #[resource(inherit = ConfigMap)]
     #[serde(from = "Parts")]
     struct Faulty {

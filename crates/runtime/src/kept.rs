@@ -16,16 +16,34 @@ use std::{
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
-use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error as _};
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, MapAccess, Visitor},
+};
 use serde_json::{Value, value::RawValue};
+use sha2::{Digest, Sha256};
 
-use crate::{cache::is_of_kind, covers::covers};
+use crate::{
+    cache::is_of_kind,
+    covers::covers,
+    watched::{Difference, Watched, is_same_but_for_version},
+};
 
 /// A child of a root of kind `R`, by its view `V`.
 pub struct Kept<V, R> {
     view: V,
+    digests: Digests,
     rest: Mutex<Rest>,
     root: PhantomData<fn() -> R>,
+}
+
+/// Of everything that an apply may set, so that versions in which only something else differs are found equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Digests {
+    /// Without what each write changes.
+    metadata: [u8; 16],
+    /// Without the status.
+    content: [u8; 16],
 }
 
 /// Several times what a controller renders. Thousands of children of this size fit into memory.
@@ -36,7 +54,7 @@ const LONGEST_OWNER: usize = 1_024;
 enum Rest {
     /// The object as JSON, which has not been compared yet, or was not as it should.
     Text(Box<str>),
-    /// It has everything that the apply of this hash sets. This version of it will for ever.
+    /// It has everything that the apply of this hash sets.
     Covers(Box<str>),
     /// It is not kept: too large, or of no root.
     Unkept,
@@ -73,37 +91,133 @@ impl<V, R> Kept<V, R> {
     }
 }
 
-/// An object, as far as it says whose it is.
-#[derive(Deserialize)]
-struct Outline<'a> {
-    #[serde(borrow, default)]
-    metadata: Option<&'a RawValue>,
+impl<V, R> Watched for Kept<V, R>
+where
+    V: Resource<DynamicType = ()> + DeserializeOwned + Clone + PartialEq,
+    R: Resource<DynamicType = ()>,
+{
+    fn from_json(json: &str) -> Result<Self, serde_json::Error> {
+        let object: Fields<'_> = serde_json::from_str(json)?;
+        let metadata = object.get("metadata").filter(|metadata| *metadata != "null").unwrap_or("{}");
+        let metadata: Fields<'_> = serde_json::from_str(metadata)?;
+        let metadata = metadata.without(|field| field == "managedFields");
+        let metadata_text = metadata.to_json();
+        let owner = serde_json::from_str::<Identity>(&metadata_text)?.0.owner_references;
+        let digests = Digests {
+            metadata: metadata.without(|field| OF_EACH_VERSION.contains(&field)).digest(),
+            content: object.without(|field| NOT_APPLIED.contains(&field)).digest(),
+        };
+        let (view, rest) = if owner.iter().flatten().any(is_of_kind::<R>) {
+            let text = object.to_json_with_metadata(&metadata_text);
+            let view = serde_json::from_str(&text)?;
+            (view, if text.len() <= LARGEST_TEXT { Rest::Text(text.into()) } else { Rest::Unkept })
+        } else {
+            (serde_json::from_str(&format!("{{\"metadata\":{metadata_text}}}"))?, Rest::Unkept)
+        };
+        Ok(Self { view, digests, rest: Mutex::new(rest), root: PhantomData })
+    }
+
+    fn difference(&self, old: &Self) -> Difference {
+        if !is_same_but_for_version(&self.view, &old.view) || self.digests.content != old.digests.content {
+            Difference::Content
+        } else if self.digests.metadata != old.digests.metadata {
+            Difference::Detail
+        } else {
+            Difference::None
+        }
+    }
+
+    /// What an older version covers, this one covers if nothing differs that an apply sets.
+    fn inherit(&self, old: &Self) {
+        if self.digests != old.digests {
+            return;
+        }
+        let known = old.rest.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Rest::Covers(hash) = &*known {
+            let hash = hash.clone();
+            drop(known);
+            self.was_covered(&hash);
+        }
+    }
 }
 
-impl<'de, V: DeserializeOwned, R: Resource<DynamicType = ()>> Deserialize<'de> for Kept<V, R> {
+/// Fields of the metadata that another writer of other fields changes as well.
+const OF_EACH_VERSION: [&str; 2] = ["resourceVersion", "generation"];
+/// Fields of an object beside the content that is applied. The items of a list do not have the first two.
+const NOT_APPLIED: [&str; 4] = ["apiVersion", "kind", "metadata", "status"];
+
+/// The fields of a JSON object, each as the text that it is.
+struct Fields<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'a> Fields<'a> {
+    fn get(&self, field: &str) -> Option<&'a str> {
+        self.0.iter().find(|(name, _)| name == field).map(|(_, value)| value.get())
+    }
+
+    fn without(&self, is_left_out: impl Fn(&str) -> bool) -> Fields<'a> {
+        Self(self.0.iter().filter(|(name, _)| !is_left_out(name)).cloned().collect())
+    }
+
+    /// The API server writes the same object as the same text.
+    fn digest(&self) -> [u8; 16] {
+        let mut hasher = Sha256::new();
+        for (name, value) in &self.0 {
+            for part in [name, value.get()] {
+                hasher.update(part.len().to_le_bytes());
+                hasher.update(part);
+            }
+        }
+        let digest = hasher.finalize();
+        let mut first = [0; 16];
+        first.copy_from_slice(&digest[..16]);
+        first
+    }
+
+    fn to_json(&self) -> String {
+        self.to_json_with_metadata("")
+    }
+
+    fn to_json_with_metadata(&self, metadata: &str) -> String {
+        let mut text = String::from("{");
+        for (name, value) in &self.0 {
+            if text.len() > 1 {
+                text.push(',');
+            }
+            text.push_str(&Value::from(&**name).to_string());
+            text.push(':');
+            text.push_str(if name == "metadata" && !metadata.is_empty() { metadata } else { value.get() });
+        }
+        text.push('}');
+        text
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // From one end to the other, with no tree of values in between.
-        let mut text = Vec::new();
-        serde_transcode::transcode(deserializer, &mut serde_json::Serializer::new(&mut text))
-            .map_err(D::Error::custom)?;
-        let text = String::from_utf8(text).map_err(D::Error::custom)?;
-        let (view, rest) = parted::<V, R>(text).map_err(D::Error::custom)?;
-        Ok(Self { view, rest: Mutex::new(rest), root: PhantomData })
+        struct Collected;
+
+        impl<'de> Visitor<'de> for Collected {
+            type Value = Vec<(Cow<'de, str>, &'de RawValue)>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut fields = Vec::with_capacity(8);
+                while let Some(Name(name)) = map.next_key()? {
+                    fields.push((name, map.next_value()?));
+                }
+                Ok(fields)
+            }
+        }
+
+        deserializer.deserialize_map(Collected).map(Fields)
     }
 }
 
-fn parted<V: DeserializeOwned, R: Resource<DynamicType = ()>>(
-    text: String,
-) -> Result<(V, Rest), serde_json::Error> {
-    let outline: Outline<'_> = serde_json::from_str(&text)?;
-    let metadata = outline.metadata.map_or("{}", RawValue::get);
-    let owner = serde_json::from_str::<Identity>(metadata)?.0.owner_references;
-    if !owner.iter().flatten().any(is_of_kind::<R>) {
-        return Ok((serde_json::from_str(&format!("{{\"metadata\":{metadata}}}"))?, Rest::Unkept));
-    }
-    let view = serde_json::from_str(&text)?;
-    Ok((view, if text.len() <= LARGEST_TEXT { Rest::Text(text.into()) } else { Rest::Unkept }))
-}
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl<V: Clone, R> Clone for Kept<V, R> {
     fn clone(&self) -> Self {
@@ -112,7 +226,7 @@ impl<V: Clone, R> Clone for Kept<V, R> {
             Rest::Covers(hash) => Rest::Covers(hash.clone()),
             Rest::Unkept => Rest::Unkept,
         };
-        Self { view: self.view.clone(), rest: Mutex::new(rest), root: PhantomData }
+        Self { view: self.view.clone(), digests: self.digests, rest: Mutex::new(rest), root: PhantomData }
     }
 }
 
@@ -164,6 +278,12 @@ pub struct Metadata<K> {
 impl<K> Clone for Metadata<K> {
     fn clone(&self) -> Self {
         Self { metadata: self.metadata.clone(), kind: PhantomData }
+    }
+}
+
+impl<K> PartialEq for Metadata<K> {
+    fn eq(&self, other: &Self) -> bool {
+        self.metadata == other.metadata
     }
 }
 
@@ -255,7 +375,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::decode;
 
     const JSON: &str = r#"{"kind": "ConfigMap", "apiVersion": "v1", "metadata": {
         "name": "chat", "uid": "1", "labels": {"a": "b"}, "managedFields": [{"manager": "x"}],
@@ -279,12 +398,12 @@ mod tests {
             "metadata": {"name": "chat", "uid": "1", "ownerReferences": [reference]},
             "data": {"text": "x".repeat(bytes)},
         });
-        decode::object(&object.to_string()).unwrap()
+        Child::from_json(&object.to_string()).unwrap()
     }
 
     #[test]
     fn until_it_was_compared_it_is_whole_but_for_managed_fields() {
-        let child: Child = decode::object(JSON).unwrap();
+        let child = Child::from_json(JSON).unwrap();
         let read: ConfigMap = serde_json::from_str(&text(&child).unwrap()).unwrap();
         let mut whole: ConfigMap = serde_json::from_str(JSON).unwrap();
         whole.metadata.managed_fields = None;
@@ -293,7 +412,7 @@ mod tests {
 
     #[test]
     fn the_rest_goes_once_it_was_found_to_be_as_it_should_and_not_before() {
-        let child: Child = decode::object(JSON).unwrap();
+        let child = Child::from_json(JSON).unwrap();
         let (wanted, other) = (json!({"immutable": true}), json!({"immutable": false}));
         assert_eq!(child.covers(&other, "other").unwrap(), Some(false));
         assert!(text(&child).is_some(), "it may be compared with something else");
@@ -332,8 +451,8 @@ mod tests {
 
     #[test]
     fn an_item_of_a_list_covers_without_saying_what_kind_it_is() {
-        let child: Child =
-            decode::object(&JSON.replace(r#""kind": "ConfigMap", "apiVersion": "v1","#, "")).unwrap();
+        let child =
+            Child::from_json(&JSON.replace(r#""kind": "ConfigMap", "apiVersion": "v1","#, "")).unwrap();
         let wanted = |immutable| json!({"apiVersion": "v1", "kind": "ConfigMap", "immutable": immutable});
         assert_eq!(child.covers(&wanted(false), "a").unwrap(), Some(false));
         assert_eq!(child.covers(&wanted(true), "b").unwrap(), Some(true));
@@ -341,16 +460,74 @@ mod tests {
 
     #[test]
     fn identity_and_owners_are_in_the_narrowest_view() {
-        let child: Child = decode::object(JSON).unwrap();
+        let child = Child::from_json(JSON).unwrap();
         assert_eq!(child.meta().name.as_deref(), Some("chat"));
         assert_eq!(child.meta().owner_references.as_ref().unwrap()[0].uid, "2");
         assert_eq!(child.meta().labels, None);
     }
 
+    /// As another writer left it.
+    fn changed(from: &str, to: &str) -> Child {
+        assert!(JSON.contains(from));
+        Child::from_json(&JSON.replacen(from, to, 1)).unwrap()
+    }
+
+    #[test]
+    fn versions_differ_in_what_an_apply_sets_and_in_nothing_else() {
+        let old = Child::from_json(JSON).unwrap();
+        for (from, to, expected) in [
+            (r#""uid": "1""#, r#""uid": "1", "resourceVersion": "8""#, Difference::None),
+            (r#"[{"manager": "x"}]"#, r#"[{"manager": "y"}]"#, Difference::None),
+            (r#""immutable""#, r#""status": {"a": 1}, "immutable""#, Difference::None),
+            (r#""kind": "ConfigMap", "apiVersion": "v1", "#, "", Difference::None),
+            (r#"{"a": "b"}"#, r#"{"a": "c"}"#, Difference::Detail),
+            (r#""labels""#, r#""annotations": {"a": "b"}, "labels""#, Difference::Detail),
+            (
+                r#""uid": "1""#,
+                r#""uid": "1", "deletionTimestamp": "2026-01-01T00:00:00Z""#,
+                Difference::Content,
+            ),
+            (r#""name": "a", "uid": "2""#, r#""name": "b", "uid": "3""#, Difference::Content),
+            (r#""empty": """#, r#""empty": "x""#, Difference::Content),
+            (r#""immutable": true"#, r#""immutable": false"#, Difference::Content),
+            (r#", "immutable": true"#, "", Difference::Content),
+        ] {
+            assert_eq!(changed(from, to).difference(&old), expected, "{from} -> {to}");
+        }
+    }
+
+    #[test]
+    fn a_version_in_which_nothing_differs_that_is_applied_covers_what_the_older_one_covers() {
+        let old = Child::from_json(JSON).unwrap();
+        assert_eq!(old.covers(&json!({"immutable": true}), "wanted").unwrap(), Some(true));
+        let reported = changed(r#""immutable""#, r#""status": {"a": 1}, "immutable""#);
+        reported.inherit(&old);
+        assert!(text(&reported).is_none());
+        assert_eq!(reported.covers(&json!({}), "wanted").unwrap(), Some(true));
+        for (from, to) in
+            [(r#""immutable": true"#, r#""immutable": false"#), (r#"{"a": "b"}"#, r#"{"a": "c"}"#)]
+        {
+            let drifted = changed(from, to);
+            drifted.inherit(&old);
+            assert!(text(&drifted).is_some(), "{from} -> {to}");
+        }
+        let fresh = changed(r#""uid": "1""#, r#""uid": "1", "resourceVersion": "8""#);
+        fresh.inherit(&Child::from_json(JSON).unwrap());
+        assert!(text(&fresh).is_some(), "the older one was not compared");
+    }
+
+    #[test]
+    fn null_metadata_is_none() {
+        assert_eq!(
+            Child::from_json(r#"{"metadata": null, "data": {}}"#).unwrap().meta(),
+            &ObjectMeta::default()
+        );
+    }
+
     #[test]
     fn what_is_no_object_is_not_kept() {
         for wrong in ["7", "[1]", "null", "{\"metadata\": 7}", "{\"metadata\": {\"ownerReferences\": 1}}"] {
-            assert!(decode::object::<Child>(wrong).is_err(), "{wrong}");
+            assert!(Child::from_json(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -41,3 +41,4 @@ pub mod refusal;
 pub mod relations;
 pub mod telemetry;
 pub mod watch;
+pub mod watched;

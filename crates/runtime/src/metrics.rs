@@ -322,7 +322,7 @@ mod tests {
     #[test]
     fn the_page_has_the_names_that_stock_dashboards_ask_for() {
         let metrics = Metrics::new("demo");
-        metrics.observe_queue(Arc::new(Queue::new(crate::queue::Backoff::default())));
+        metrics.observe_queue(Arc::new(Queue::new(Default::default(), Default::default())));
         metrics.observe_cache("Deployment", || 7);
         metrics.worker_started();
         metrics.worker_ended("success", Duration::from_millis(1));

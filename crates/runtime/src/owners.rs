@@ -17,12 +17,13 @@ use std::{
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
 
 use crate::{
     cache::{Cache, Key, is_of_kind},
     decode,
     kept::Metadata,
+    watched::Watched,
 };
 
 /// What the cache knows of the owner of a child that is to be created.
@@ -102,7 +103,7 @@ where
 
 impl<K> Owners for Roots<K>
 where
-    K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Send + Sync + 'static,
+    K: Watched + Serialize + Send + Sync + 'static,
 {
     fn standing(&self, key: &Key, owner: &OwnerReference) -> Standing {
         if !is_of_kind::<K>(owner) {
@@ -142,7 +143,7 @@ where
         };
         // One that does not fit its type any more is still an owner that lives.
         let identity: Metadata<K> = decode::object(json)?;
-        if let Ok(root) = decode::object::<K>(json) {
+        if let Ok(root) = K::from_json(json) {
             self.cache.absorb_read(root, removals);
         }
         let meta = identity.meta();

@@ -20,7 +20,7 @@ use http::{HeaderValue, header};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Client, Config, Resource, config::KubeConfigOptions, config::Kubeconfig};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
@@ -40,6 +40,7 @@ use crate::{
     phases::Phases,
     telemetry,
     watch::{Plane, Scope},
+    watched::Watched,
 };
 
 /// Who a controller is.
@@ -74,7 +75,7 @@ impl Process {
     /// All objects of a kind, in all namespaces or in the one given by `--namespace`.
     pub fn watch<K>(&mut self, kind: &'static str) -> Cache<K>
     where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Send + Sync + 'static,
+        K: Watched + Send + Sync + 'static,
     {
         self.plane.watch(kind, Scope { namespace: self.namespace.clone(), ..Scope::default() })
     }
@@ -82,7 +83,7 @@ impl Process {
     /// Those with these labels.
     pub fn watch_labelled<K>(&mut self, kind: &'static str, labels: &str) -> Cache<K>
     where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Send + Sync + 'static,
+        K: Watched + Send + Sync + 'static,
     {
         let labels = Some(labels.to_owned());
         self.plane.watch(kind, Scope { namespace: self.namespace.clone(), labels, ..Scope::default() })
@@ -91,7 +92,7 @@ impl Process {
     /// Those that these fields select. `kind` names the cache: a kind may be watched once for each narrow view of it.
     pub fn watch_selected<K>(&mut self, kind: &'static str, fields: &str) -> Cache<K>
     where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Send + Sync + 'static,
+        K: Watched + Send + Sync + 'static,
     {
         let fields = Some(fields.to_owned());
         self.plane.watch(kind, Scope { namespace: self.namespace.clone(), fields, ..Scope::default() })
@@ -100,7 +101,7 @@ impl Process {
     /// Those with these labels that these fields select. `kind` names the cache, as in `watch_selected`.
     pub fn watch_matching<K>(&mut self, kind: &'static str, labels: &str, fields: &str) -> Cache<K>
     where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Send + Sync + 'static,
+        K: Watched + Send + Sync + 'static,
     {
         let (labels, fields) = (Some(labels.to_owned()), Some(fields.to_owned()));
         self.plane.watch(kind, Scope { namespace: self.namespace.clone(), labels, fields })
@@ -119,7 +120,7 @@ impl Process {
     /// A cluster-scoped kind; a controller that is bound to one namespace may not be allowed to see it.
     pub fn watch_cluster<K>(&mut self, kind: &'static str) -> Cache<K>
     where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Send + Sync + 'static,
+        K: Watched + Send + Sync + 'static,
     {
         self.plane.watch(kind, Scope::default())
     }
@@ -128,7 +129,7 @@ impl Process {
     /// for a root that is gone, or while the watch of the roots is failing.
     pub fn writer<K>(&self, roots: &Cache<K>) -> Writer
     where
-        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Send + Sync + 'static,
+        K: Watched + Serialize + Send + Sync + 'static,
     {
         Writer::new(self.client.clone(), self.identity.name, self.identity.hash_annotation, roots)
     }

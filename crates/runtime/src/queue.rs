@@ -1,8 +1,9 @@
 //! The keyed work queue: which object is reconciled next, and when a failed one is tried again.
 //!
 //! Deduplicated, one run per key at a time, changes before resyncs, per-key exponential back-off that child events
-//! neither bypass nor inflate and that a spec change may jump. It knows keys and times, no objects; it makes no
-//! decision about an object and starts no task.
+//! neither bypass nor inflate and that a spec change may jump. Events of children that come close together share one
+//! run: each is delayed at most, none is dropped. It knows keys and times, no objects; it makes no decision about an
+//! object and starts no task.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -22,7 +23,10 @@ use crate::{
 pub enum Reason {
     /// The initial list, a requeue or a retry: nothing has changed.
     Resync,
-    /// A child changed, or something of the object itself that is not its spec.
+    /// A change that may wait for those that follow it: it runs within `Pace::detail`.
+    Detail,
+    /// A child changed, or something of the object itself that is not its spec. It runs at once, unless the last run
+    /// ended less than `Pace::gap` ago.
     Event,
     /// The spec changed, the object is being deleted, or it is gone.
     Spec,
@@ -39,6 +43,21 @@ pub enum Outcome {
     Failed {
         retry_after: Option<Duration>,
     },
+}
+
+/// How long changes wait, so that those that come together share one run. A spec change never waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Between the end of a run and the next one for an event.
+    pub gap: Duration,
+    /// The longest wait of a detail.
+    pub detail: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { gap: Duration::from_millis(100), detail: Duration::from_secs(2) }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +93,7 @@ const RESYNC_SHARE: u32 = 17;
 #[derive(Debug)]
 pub struct Queue {
     backoff: Backoff,
+    pace: Pace,
     state: Mutex<State>,
     wake: Notify,
 }
@@ -89,12 +109,50 @@ pub struct Depth {
     pub failing: usize,
 }
 
+/// Waits for the timer at this time. If its wait is cancelled, another one that waits takes over.
+struct Timekeeper<'a> {
+    queue: &'a Queue,
+    at: Instant,
+    has_resigned: bool,
+}
+
+impl Timekeeper<'_> {
+    /// Its wait is over. False if another one waits for an earlier timer.
+    fn resign(mut self, state: &mut State) -> bool {
+        self.has_resigned = true;
+        let keeps = state.kept_until == Some(self.at);
+        if keeps {
+            state.kept_until = None;
+        }
+        keeps
+    }
+}
+
+impl Drop for Timekeeper<'_> {
+    fn drop(&mut self) {
+        if self.has_resigned {
+            return;
+        }
+        let mut state = self.queue.lock();
+        // If not, another one waits for an earlier timer.
+        if state.kept_until == Some(self.at) {
+            state.kept_until = None;
+            drop(state);
+            self.queue.wake.notify_one();
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     /// Changes, then resyncs.
     lanes: [VecDeque<Key>; 2],
     keys: HashMap<Key, Entry>,
     timers: BTreeMap<(Instant, u64), Key>,
+    /// Runs that ended less than the gap ago, the oldest first.
+    ended: VecDeque<(Instant, Key)>,
+    /// Until when a `Timekeeper` waits.
+    kept_until: Option<Instant>,
     serial: u64,
     picks: u32,
     closed: bool,
@@ -112,6 +170,10 @@ struct Entry {
     last_jump: Option<Instant>,
     /// The timer is that of a jump which the gap has put off.
     jump_is_due: bool,
+    /// What the timer stands for besides a resync.
+    due: Option<Reason>,
+    /// The end of the last run, for as long as the gap after it.
+    ended: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -123,19 +185,34 @@ struct Running {
 }
 
 impl Entry {
+    /// Until when a change waits; `None`: it runs now.
+    fn not_before(&self, reason: Reason, now: Instant, pace: &Pace) -> Option<Instant> {
+        match reason {
+            Reason::Resync | Reason::Spec => None,
+            Reason::Detail => Some(now + pace.detail),
+            Reason::Event => self.ended.map(|ended| ended + pace.gap).filter(|end| *end > now),
+        }
+    }
+
     fn is_backing_off(&self) -> bool {
         self.failures > 0 && self.timer.is_some()
     }
 
     fn is_quiet(&self) -> bool {
-        let Self { queued, running, failures, again, timer, last_jump: _, jump_is_due: _ } = self;
-        queued.is_none() && running.is_none() && *failures == 0 && *again == 0 && timer.is_none()
+        let Self { queued, running, failures, again, timer, last_jump: _, jump_is_due: _, due: _, ended } =
+            self;
+        queued.is_none()
+            && running.is_none()
+            && *failures == 0
+            && *again == 0
+            && timer.is_none()
+            && ended.is_none()
     }
 }
 
 impl Queue {
-    pub fn new(backoff: Backoff) -> Self {
-        Self { backoff, state: Mutex::default(), wake: Notify::new() }
+    pub fn new(backoff: Backoff, pace: Pace) -> Self {
+        Self { backoff, pace, state: Mutex::default(), wake: Notify::new() }
     }
 
     /// Something happened to this key.
@@ -144,37 +221,43 @@ impl Queue {
         if state.closed {
             return;
         }
-        state.add(key, reason, Instant::now(), &self.backoff);
+        state.add(key, reason, Instant::now(), &self.backoff, &self.pace);
         drop(state);
         self.wake.notify_one();
     }
 
     /// The next key to run; `None` once the queue is closed. Each key taken must be given back with `done`.
     pub async fn take(&self) -> Option<Key> {
+        let mut timekeeper: Option<Timekeeper<'_>> = None;
         loop {
             // Before the look at the state, so that an `add` in between is not missed.
             let woken = self.wake.notified();
-            let next_timer = {
+            {
                 let mut state = self.lock();
+                let was_timekeeper =
+                    timekeeper.take().is_some_and(|timekeeper| timekeeper.resign(&mut state));
                 if state.closed {
                     self.wake.notify_waiters();
                     self.wake.notify_one();
                     return None;
                 }
-                state.fire_timers(Instant::now());
+                let now = Instant::now();
+                state.forget_ended(now, &self.pace);
+                state.fire_timers(now);
                 if let Some(key) = state.pick() {
-                    if state.lanes.iter().any(|lane| !lane.is_empty()) {
+                    // Another one takes the next key, or waits for the next timer.
+                    if was_timekeeper || state.lanes.iter().any(|lane| !lane.is_empty()) {
                         self.wake.notify_one();
                     }
                     return Some(key);
                 }
-                state.timers.keys().next().map(|(at, _)| *at)
-            };
-            match next_timer {
-                Some(at) => {
+                timekeeper = self.timekeeper(&mut state);
+            }
+            match &timekeeper {
+                Some(Timekeeper { at, .. }) => {
                     tokio::select! {
                         () = woken => {}
-                        () = tokio::time::sleep_until(at) => {}
+                        () = tokio::time::sleep_until(*at) => {}
                     }
                 }
                 None => woken.await,
@@ -182,9 +265,22 @@ impl Queue {
         }
     }
 
+    /// One of those that wait for a key waits for the next timer as well: a timer must not wake them all.
+    fn timekeeper(&self, state: &mut State) -> Option<Timekeeper<'_>> {
+        let timer = state.timers.keys().next().map(|(at, _)| *at);
+        // What the gap keeps is removed also if nothing else happens.
+        let forgotten = state.ended.back().map(|(ended, _)| *ended + self.pace.gap);
+        let at = timer.into_iter().chain(forgotten).min()?;
+        if state.kept_until.is_some_and(|kept| kept <= at) {
+            return None;
+        }
+        state.kept_until = Some(at);
+        Some(Timekeeper { queue: self, at, has_resigned: false })
+    }
+
     pub fn done(&self, key: &Key, outcome: Outcome) {
         let mut state = self.lock();
-        state.done(key, outcome, Instant::now(), &self.backoff);
+        state.done(key, outcome, Instant::now(), &self.backoff, &self.pace);
         drop(state);
         self.wake.notify_one();
     }
@@ -211,7 +307,8 @@ impl Queue {
 }
 
 impl State {
-    fn add(&mut self, key: &Key, reason: Reason, now: Instant, backoff: &Backoff) {
+    fn add(&mut self, key: &Key, reason: Reason, now: Instant, backoff: &Backoff, pace: &Pace) {
+        self.forget_ended(now, pace);
         let entry = self.keys.entry(key.clone()).or_default();
         if let Some(running) = &mut entry.running {
             running.again = running.again.max(Some(reason));
@@ -220,15 +317,26 @@ impl State {
         if entry.is_backing_off() {
             match reason {
                 // The timer covers it.
-                Reason::Resync | Reason::Event => return,
+                Reason::Resync | Reason::Detail | Reason::Event => return,
                 Reason::Spec => return self.jump(key, now, backoff),
             }
         }
-        if reason == Reason::Resync && entry.queued.is_some() {
-            return;
+        match entry.queued {
+            Some(_) if reason <= Reason::Detail => return,
+            // A run that lacked the newest state waits for nothing else.
+            None if entry.again == 0 => {
+                if let Some(at) = entry.not_before(reason, now, pace) {
+                    return self.run_at(key, at, reason);
+                }
+            }
+            Some(_) | None => {}
         }
-        // The run that comes now decides anew when to come again.
-        if let Some(timer) = entry.timer.take() {
+        self.run_now(key, reason);
+    }
+
+    /// The run that comes now decides anew when to come again.
+    fn run_now(&mut self, key: &Key, reason: Reason) {
+        if let Some(timer) = self.keys.get_mut(key).and_then(|entry| entry.timer.take()) {
             self.timers.remove(&timer);
         }
         self.enqueue(key, reason);
@@ -261,6 +369,29 @@ impl State {
         entry.queued = entry.queued.max(Some(reason));
     }
 
+    /// The timer that is set already stays, if it comes first.
+    fn run_at(&mut self, key: &Key, at: Instant, reason: Reason) {
+        let Some(entry) = self.keys.get_mut(key) else { return };
+        let due = entry.due.max(Some(reason));
+        if entry.timer.is_none_or(|(set, _)| at < set) {
+            self.set_timer(key, at);
+        }
+        if let Some(entry) = self.keys.get_mut(key) {
+            entry.due = due;
+        }
+    }
+
+    /// Entries that are kept for the gap alone are removed once it is over.
+    fn forget_ended(&mut self, now: Instant, pace: &Pace) {
+        while let Some((at, key)) = self.ended.pop_front_if(|(at, _)| *at + pace.gap <= now) {
+            let Some(entry) = self.keys.get_mut(&key) else { continue };
+            entry.ended = entry.ended.filter(|ended| *ended != at);
+            if entry.is_quiet() {
+                self.keys.remove(&key);
+            }
+        }
+    }
+
     fn set_timer(&mut self, key: &Key, at: Instant) {
         let Some(entry) = self.keys.get_mut(key) else { return };
         if let Some(old) = entry.timer.take() {
@@ -268,6 +399,7 @@ impl State {
         }
         self.serial += 1;
         entry.jump_is_due = false;
+        entry.due = None;
         entry.timer = Some((at, self.serial));
         self.timers.insert((at, self.serial), key.clone());
     }
@@ -280,7 +412,8 @@ impl State {
             let key = first.remove();
             let Some(entry) = self.keys.get_mut(&key) else { continue };
             entry.timer = None;
-            let reason = if entry.jump_is_due { Reason::Spec } else { Reason::Resync };
+            let due = entry.due.take().unwrap_or(Reason::Resync);
+            let reason = if entry.jump_is_due { Reason::Spec } else { due };
             match &mut entry.running {
                 // It jumped its back-off and still runs when the wait is over.
                 Some(running) => running.again = running.again.max(Some(reason)),
@@ -307,7 +440,8 @@ impl State {
         }
     }
 
-    fn done(&mut self, key: &Key, outcome: Outcome, now: Instant, backoff: &Backoff) {
+    fn done(&mut self, key: &Key, outcome: Outcome, now: Instant, backoff: &Backoff, pace: &Pace) {
+        self.forget_ended(now, pace);
         let Some(entry) = self.keys.get_mut(key) else { return };
         let Some(Running { again, jumped }) = entry.running.take() else { return };
         match outcome {
@@ -316,13 +450,20 @@ impl State {
                 entry.again = 0;
                 entry.last_jump = None;
                 entry.jump_is_due = false;
+                entry.due = None;
+                entry.ended = Some(now);
+                let again = again.map(|reason| (reason, entry.not_before(reason, now, pace)));
                 if let Some(timer) = entry.timer.take() {
                     self.timers.remove(&timer);
                 }
-                match (again, outcome) {
-                    (Some(reason), _) => self.enqueue(key, reason),
-                    (None, Outcome::After(wait)) => self.set_timer(key, now + wait),
-                    (None, Outcome::Done | Outcome::Again | Outcome::Failed { .. }) => {}
+                self.ended.push_back((now, key.clone()));
+                if let Outcome::After(wait) = outcome {
+                    self.set_timer(key, now + wait);
+                }
+                match again {
+                    Some((reason, Some(at))) => self.run_at(key, at, reason),
+                    Some((reason, None)) => self.run_now(key, reason),
+                    None => {}
                 }
             }
             Outcome::Again => {
@@ -376,7 +517,7 @@ mod tests {
     }
 
     fn queue() -> Queue {
-        Queue::new(Backoff { jitter: 0.0, ..Backoff::default() })
+        Queue::new(Backoff { jitter: 0.0, ..Backoff::default() }, Pace::default())
     }
 
     async fn taken_within(queue: &Queue, wait: Duration) -> Option<Key> {
@@ -384,6 +525,8 @@ mod tests {
     }
 
     const SOON: Duration = Duration::from_millis(1);
+    /// A timer counts whole milliseconds, and fires in the one after.
+    const GAP: Duration = Duration::from_millis(101);
 
     #[tokio::test(start_paused = true)]
     async fn a_key_added_many_times_runs_once() {
@@ -404,7 +547,87 @@ mod tests {
         queue.add(&key("a"), Reason::Event);
         assert_eq!(taken_within(&queue, SOON).await, None, "still running");
         queue.done(&key("a"), Outcome::Done);
+        assert_eq!(taken_within(&queue, GAP).await, Some(key("a")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ten_events_within_the_gap_start_two_runs_and_the_second_comes_after_the_last_of_them() {
+        let queue = queue();
+        let start = Instant::now();
+        let mut runs = Vec::new();
+        for _ in 0..10 {
+            queue.add(&key("a"), Reason::Event);
+            if let Some(taken) = taken_within(&queue, SOON).await {
+                runs.push(start.elapsed());
+                queue.done(&taken, Outcome::Done);
+            }
+            tokio::time::sleep(Duration::from_millis(8)).await;
+        }
+        assert_eq!(runs.len(), 1, "{runs:?}");
+        assert_eq!(taken_within(&queue, GAP).await, Some(key("a")));
+        assert!(start.elapsed() >= Pace::default().gap, "{:?}", start.elapsed());
+        queue.done(&key("a"), Outcome::Done);
+        assert_eq!(taken_within(&queue, Duration::from_secs(60)).await, None);
+        queue.lock().forget_ended(Instant::now(), &Pace::default());
+        assert!(queue.lock().keys.is_empty() && queue.lock().ended.is_empty(), "quiet keys keep no memory");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_that_never_stop_are_seen_once_per_gap() {
+        let queue = queue();
+        let (start, mut runs) = (Instant::now(), 0);
+        while start.elapsed() < Duration::from_secs(10) {
+            queue.add(&key("a"), Reason::Event);
+            if let Some(taken) = taken_within(&queue, Duration::from_millis(10)).await {
+                runs += 1;
+                queue.done(&taken, Outcome::Done);
+            }
+        }
+        assert!((80..=101).contains(&runs), "{runs} runs in 100 gaps");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_spec_change_waits_for_no_gap_and_takes_the_events_that_wait_with_it() {
+        let queue = queue();
+        queue.add(&key("a"), Reason::Spec);
+        queue.take().await.unwrap();
+        queue.add(&key("a"), Reason::Event);
+        queue.done(&key("a"), Outcome::Done);
+        assert_eq!(taken_within(&queue, SOON).await, None);
+        queue.add(&key("a"), Reason::Spec);
         assert_eq!(taken_within(&queue, SOON).await, Some(key("a")));
+        queue.done(&key("a"), Outcome::Done);
+        assert_eq!(taken_within(&queue, Duration::from_secs(60)).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_detail_is_seen_in_time_and_together_with_what_follows_it() {
+        let queue = queue();
+        let start = Instant::now();
+        let late = Pace::default().detail + Duration::from_millis(1);
+        for _ in 0..5 {
+            queue.add(&key("a"), Reason::Detail);
+            assert_eq!(taken_within(&queue, SOON).await, None);
+        }
+        assert_eq!(taken_within(&queue, late).await, Some(key("a")));
+        assert!(start.elapsed() >= Pace::default().detail, "{:?}", start.elapsed());
+        queue.add(&key("a"), Reason::Detail);
+        queue.done(&key("a"), Outcome::After(Duration::from_secs(600)));
+        assert_eq!(taken_within(&queue, late).await, Some(key("a")), "one that comes during a run, too");
+        queue.done(&key("a"), Outcome::After(Duration::from_secs(1)));
+        queue.add(&key("a"), Reason::Detail);
+        assert_eq!(
+            taken_within(&queue, Duration::from_millis(1_001)).await,
+            Some(key("a")),
+            "no later than planned"
+        );
+        queue.done(&key("a"), Outcome::Done);
+        tokio::time::sleep(GAP).await;
+        queue.add(&key("a"), Reason::Detail);
+        queue.add(&key("a"), Reason::Event);
+        assert_eq!(taken_within(&queue, SOON).await, Some(key("a")), "an event takes it with it");
+        queue.done(&key("a"), Outcome::Done);
+        assert_eq!(taken_within(&queue, Duration::from_secs(60)).await, None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -432,7 +655,8 @@ mod tests {
         queue.add(&key("a"), Reason::Spec);
         assert_eq!(taken_within(&queue, SOON).await, Some(key("a")));
         queue.done(&key("a"), Outcome::Done);
-        assert_eq!(taken_within(&queue, SOON).await, None);
+        assert_eq!(taken_within(&queue, GAP).await, None);
+        queue.lock().forget_ended(Instant::now(), &Pace::default());
         assert!(queue.lock().keys.is_empty());
     }
 
@@ -528,6 +752,7 @@ mod tests {
         queue.add(&key("a"), Reason::Event);
         assert_eq!(taken_within(&queue, SOON).await, Some(key("a")), "it has not failed");
         queue.done(&key("a"), Outcome::Done);
+        queue.lock().forget_ended(Instant::now() + GAP, &Pace::default());
         assert!(queue.lock().keys.is_empty());
     }
 
@@ -538,9 +763,32 @@ mod tests {
         queue.take().await.unwrap();
         queue.done(&key("a"), Outcome::After(Duration::from_secs(30)));
         queue.add(&key("a"), Reason::Event);
-        assert!(taken_within(&queue, SOON).await.is_some());
+        assert!(taken_within(&queue, GAP).await.is_some());
         queue.done(&key("a"), Outcome::Done);
         assert_eq!(taken_within(&queue, Duration::from_secs(60)).await, None, "the old timer is gone");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_timer_fires_although_the_one_that_waited_for_it_has_left() {
+        let queue = Arc::new(queue());
+        let wait_for_one = || {
+            let queue = Arc::clone(&queue);
+            tokio::spawn(async move { queue.take().await })
+        };
+        queue.add(&key("a"), Reason::Detail);
+        let (first, second) = (wait_for_one(), wait_for_one());
+        tokio::time::sleep(SOON).await;
+        first.abort();
+        assert!(first.await.is_err());
+        let start = Instant::now();
+        assert_eq!(second.await.unwrap(), Some(key("a")));
+        assert!(start.elapsed() <= Pace::default().detail, "{:?}", start.elapsed());
+        queue.done(&key("a"), Outcome::After(Duration::from_secs(60)));
+        let late = wait_for_one();
+        tokio::time::sleep(SOON).await;
+        queue.add(&key("b"), Reason::Detail);
+        assert_eq!(taken_within(&queue, Duration::from_secs(3)).await, None, "the other one has taken it");
+        assert_eq!(late.await.unwrap(), Some(key("b")), "an earlier timer than the one that was waited for");
     }
 
     #[tokio::test(start_paused = true)]
@@ -561,8 +809,10 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn no_wake_up_is_lost_and_no_key_overlaps_under_random_load() {
         const KEYS: usize = 50;
-        let queue =
-            Arc::new(Queue::new(Backoff { longest: Duration::from_millis(20), ..Backoff::default() }));
+        let queue = Arc::new(Queue::new(
+            Backoff { longest: Duration::from_millis(20), ..Backoff::default() },
+            Pace { gap: Duration::from_millis(2), detail: Duration::from_millis(5) },
+        ));
         let busy: Arc<Vec<AtomicUsize>> = Arc::new((0..KEYS).map(|_| AtomicUsize::new(0)).collect());
         // `wanted` is raised before each add, `seen` is what the last run of the key has read.
         let wanted: Arc<Vec<AtomicUsize>> = Arc::new((0..KEYS).map(|_| AtomicUsize::new(0)).collect());
@@ -595,7 +845,8 @@ mod tests {
                     for _ in 0..2_500 {
                         let index = fastrand::usize(0..KEYS);
                         wanted[index].fetch_add(1, Ordering::SeqCst);
-                        let reason = [Reason::Resync, Reason::Event, Reason::Spec][fastrand::usize(0..3)];
+                        let reason = [Reason::Resync, Reason::Detail, Reason::Event, Reason::Spec]
+                            [fastrand::usize(0..4)];
                         queue.add(&key(&index.to_string()), reason);
                         tokio::task::yield_now().await;
                     }

@@ -15,11 +15,11 @@ use std::{
 use futures::{Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, ObjectMeta};
 use kube::{
-    Client, Resource,
+    Client,
     api::{ListParams, WatchParams},
     core::{Request, Status, WatchEvent},
 };
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -32,6 +32,7 @@ use crate::{
     decode::Guard,
     health::{Health, PlaneHealth},
     metrics::Metrics,
+    watched::Watched,
 };
 
 /// Which objects of a kind are watched.
@@ -113,7 +114,7 @@ impl Plane {
     /// A cache that fills once the plane has started.
     pub fn watch<K>(&mut self, kind: &'static str, scope: Scope) -> Cache<K>
     where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Send + Sync + 'static,
+        K: Watched + Send + Sync + 'static,
     {
         let cache = Cache::<K>::default();
         let health = Arc::clone(cache.health());
@@ -201,7 +202,7 @@ impl Connection {
 
 impl<K> Watch<K>
 where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Send + Sync + 'static,
+    K: Watched + Send + Sync + 'static,
 {
     async fn run(mut self, stop: CancellationToken) {
         stop.run_until_cancelled(self.forever()).await;
@@ -459,7 +460,7 @@ fn is_gone(status: &Status) -> bool {
 }
 
 #[derive(Deserialize)]
-#[serde(bound = "K: Resource + DeserializeOwned")]
+#[serde(bound = "K: Watched")]
 struct Page<K> {
     #[serde(default)]
     kind: String,

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::Cause;
 
 /// The access modes and the phase of a claim.
-#[derive(Resource, Clone, Debug, Default, Deserialize)]
+#[derive(Resource, Clone, Debug, Default, PartialEq, Deserialize)]
 #[resource(inherit = PersistentVolumeClaim)]
 #[serde(from = "ClaimParts")]
 pub struct ClaimView {

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// A ReplicaSet, as one revision of a Deployment.
-#[derive(Resource, Clone, Debug, Default, Deserialize)]
+#[derive(Resource, Clone, Debug, Default, PartialEq, Deserialize)]
 #[resource(inherit = ReplicaSet)]
 #[serde(from = "ReplicaSetParts")]
 pub struct ReplicaSetView {
@@ -31,7 +31,7 @@ pub struct ReplicaSetView {
 }
 
 /// The annotations that record a pod template.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TemplateRecord {
     pub resolved: Box<str>,
     pub template: Box<str>,
@@ -69,7 +69,7 @@ impl TemplateHash {
 }
 
 /// A Deployment: the record of its template, its strategy and its failures.
-#[derive(Resource, Clone, Debug, Default, Deserialize)]
+#[derive(Resource, Clone, Debug, Default, PartialEq, Deserialize)]
 #[resource(inherit = Deployment)]
 #[serde(from = "DeploymentParts")]
 pub struct DeploymentView {

@@ -22,7 +22,7 @@ pub const ATTACH_FAILURES: &str = "involvedObject.kind=Pod,reason=FailedAttachVo
 pub const MOUNT_FAILURES: &str = "involvedObject.kind=Pod,reason=FailedMount";
 
 /// An event about a pod. Its text is sanitized and cut, because any user of a namespace may create events there.
-#[derive(Resource, Clone, Debug, Default, Deserialize)]
+#[derive(Resource, Clone, Debug, Default, PartialEq, Deserialize)]
 #[resource(inherit = Event)]
 #[serde(from = "EventParts")]
 pub struct EventView {

@@ -13,7 +13,7 @@ pub struct Instance {
 }
 
 /// One condition of a pod, a node or a Deployment.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
     #[serde(rename = "type")]

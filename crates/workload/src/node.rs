@@ -17,7 +17,7 @@ use serde::Deserialize;
 use crate::{amounts::Extended, metadata::Condition, time::elapsed};
 
 /// A node: its Ready condition, extended resources and taints.
-#[derive(Resource, Clone, Debug, Default, Deserialize)]
+#[derive(Resource, Clone, Debug, Default, PartialEq, Deserialize)]
 #[resource(inherit = Node)]
 #[serde(from = "NodeParts")]
 pub struct NodeView {

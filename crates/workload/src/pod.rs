@@ -13,7 +13,7 @@ use crate::{
 pub use crate::metadata::{Condition, Instance};
 
 /// A pod: its node and resources and, if a controller of this project manages it, the state of its containers.
-#[derive(Resource, Clone, Debug, Default, Deserialize)]
+#[derive(Resource, Clone, Debug, Default, PartialEq, Deserialize)]
 #[resource(inherit = Pod)]
 #[serde(from = "PodParts")]
 pub struct PodView {
@@ -45,7 +45,7 @@ pub const FAILED: &str = "status.phase=Failed";
 /// Field selector of pods that have not ended.
 pub const UNFINISHED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Container {
     pub name: String,
@@ -63,14 +63,14 @@ pub struct Container {
 }
 
 /// At most one of the fields is set.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct ContainerState {
     pub waiting: Option<Waiting>,
     pub running: Option<Running>,
     pub terminated: Option<Terminated>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Waiting {
     #[serde(default)]
     pub reason: String,
@@ -78,14 +78,14 @@ pub struct Waiting {
     pub message: String,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Running {
     #[serde(default, deserialize_with = "timestamp")]
     pub started_at: Option<Timestamp>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Terminated {
     pub exit_code: i32,
@@ -130,6 +130,16 @@ impl PodView {
         self.metadata.deletion_timestamp.is_some() || self.phase == "Failed" || self.phase == "Succeeded"
     }
 
+    /// Whether it comes up in good order: nothing has failed, and it is not ready yet.
+    pub fn is_coming_up(&self) -> bool {
+        let mut containers = self.init_containers.iter().chain(&self.containers);
+        !self.is_ready
+            && !self.is_over()
+            && !self.is_unschedulable()
+            && self.disrupted.is_none()
+            && containers.all(Container::is_in_good_order)
+    }
+
     /// Whether the kubelet has set up the volumes: containers start, run or have run.
     pub fn has_started_containers(&self) -> bool {
         let mut containers = self.init_containers.iter().chain(&self.containers);
@@ -151,6 +161,19 @@ impl PodView {
 
     pub fn name(&self) -> &str {
         self.metadata.name.as_deref().unwrap_or_default()
+    }
+}
+
+/// Why a container waits that has not failed.
+const WAITS_IN_GOOD_ORDER: [&str; 3] = ["", "PodInitializing", "ContainerCreating"];
+
+impl Container {
+    /// It waits for its start, runs or has ended well, and was never restarted.
+    fn is_in_good_order(&self) -> bool {
+        let ContainerState { waiting, running: _, terminated } = &self.state;
+        self.restart_count == 0
+            && waiting.as_ref().is_none_or(|waiting| WAITS_IN_GOOD_ORDER.contains(&&*waiting.reason))
+            && terminated.as_ref().is_none_or(|ended| ended.exit_code == 0)
     }
 }
 

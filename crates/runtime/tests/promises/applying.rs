@@ -9,6 +9,7 @@ use runtime::{
     cache::Cache,
     children::Children,
     controller::ReconcileError,
+    watched::Watched,
 };
 use serde_json::{Value, json};
 
@@ -41,7 +42,7 @@ fn wanted() -> ConfigMap {
 
 /// As a watch would deliver it.
 fn child(object: &ConfigMap) -> Child {
-    serde_json::from_value(serde_json::to_value(object).unwrap()).unwrap()
+    Child::from_json(&serde_json::to_string(object).unwrap()).unwrap()
 }
 
 fn is_forced(call: &Call) -> bool {
@@ -360,7 +361,7 @@ async fn a_write_that_another_manager_takes_back_each_time_is_held_back_and_the_
             {"manager": "kubelet", "operation": "Update", "time": "2026-01-01T00:00:09Z", "subresource": "status"},
         ]);
         let other: Value = fake.put_json("configmaps", other);
-        children.upsert(serde_json::from_value(other).unwrap());
+        children.upsert(Child::from_json(&other.to_string()).unwrap());
     };
     for _ in 0..3 {
         take_back(&fake, &children);
@@ -423,7 +424,7 @@ async fn a_child_that_is_being_deleted_is_not_written() {
     let children = children(&fake);
     let mut ending = serde_json::to_value(child_of(&deployment("a", 1), "child")).unwrap();
     ending["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-    children.upsert(serde_json::from_value(ending).unwrap());
+    children.upsert(Child::from_json(&ending.to_string()).unwrap());
     assert_eq!(children.apply(&wanted()).await.unwrap(), Written::Unchanged);
     assert!(fake.verbs().is_empty(), "its end starts the next reconcile");
 }

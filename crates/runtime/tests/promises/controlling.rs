@@ -19,7 +19,7 @@ use runtime::{
     children::Children,
     controller::{Controller, Next, Options, ReconcileError},
     metrics::Metrics,
-    queue::Backoff,
+    queue::{Backoff, Pace},
     watch::{Plane, Scope, Timings},
 };
 use serde_json::json;
@@ -186,6 +186,62 @@ async fn a_watch_that_recovers_reports_the_changes_that_it_missed() {
     fake.clear_script();
     assert_eq!(controlled.ran().await, "a");
     assert_eq!(fake.calls(Verb::List.of("configmaps")).len(), 1);
+}
+
+/// A new version of the child, in which `edit` was made.
+fn rewrite(fake: &ScriptedApi, name: &str, edit: impl FnOnce(&mut serde_json::Value)) -> String {
+    let mut child = fake.stored("configmaps", name).unwrap();
+    edit(&mut child);
+    let stored = fake.put_json("configmaps", child);
+    stored["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn an_event_that_changes_nothing_of_which_a_plan_is_made_starts_no_reconcile() {
+    let fake = ScriptedApi::start().await;
+    for root in [deployment("a", 1), deployment("b", 1)] {
+        fake.put(&root);
+        fake.put(&child_of(&root, &format!("child-of-{}", root.metadata.name.as_deref().unwrap())));
+    }
+    let pace = Pace { gap: Duration::ZERO, ..Pace::default() };
+    let mut controlled = Controlled::start(&fake, timings(), Options { pace, ..one_worker() }, succeed);
+    assert_eq!([controlled.ran().await, controlled.ran().await].len(), 2);
+    rewrite(&fake, "child-of-a", |child| child["status"] = json!({"reported": "by another program"}));
+    rewrite(&fake, "child-of-a", |child| {
+        child["metadata"]["managedFields"] = json!([{"manager": "another"}])
+    });
+    rewrite(&fake, "child-of-b", |child| child["data"] = json!({"key": "drift"}));
+    assert_eq!(controlled.ran().await, "b", "events of one kind come in their order");
+    rewrite(&fake, "child-of-a", |child| child["data"] = json!({"key": "drift"}));
+    assert_eq!(controlled.ran().await, "a");
+}
+
+#[tokio::test]
+async fn ten_child_events_in_a_row_start_two_reconciles_at_most_and_the_last_one_sees_them_all() {
+    let fake = ScriptedApi::start().await;
+    let root = deployment("a", 1);
+    fake.put(&root);
+    fake.put(&child_of(&root, "child"));
+    let (sender, mut runs) = mpsc::unbounded_channel();
+    // Long enough for ten writes on a machine that does something else as well.
+    let pace = Pace { gap: Duration::from_secs(1), ..Pace::default() };
+    let options = Options { pace, ..one_worker() };
+    let act = move |ctx: Context, _| {
+        let child = ctx.children.get(&Key::new("demo", "child")).unwrap();
+        sender.send(child.meta().resource_version.clone().unwrap()).unwrap();
+        async { Ok::<_, OnPurpose>(Next::Done) }
+    };
+    let _controlled = Controlled::start_selected(&fake, timings(), options, None, act);
+    let first = within_patience("the first run", runs.recv()).await.unwrap();
+    let mut last = first;
+    for number in 0..10 {
+        last = rewrite(&fake, "child", |child| child["data"] = json!({"number": number.to_string()}));
+    }
+    let mut counted = 1;
+    while within_patience("a run that sees the last event", runs.recv()).await.unwrap() != last {
+        counted += 1;
+    }
+    assert!(counted <= 2, "{counted} reconciles for ten events");
 }
 
 #[tokio::test]
