@@ -104,7 +104,9 @@ pub(crate) fn plan(
     }
     let measured = status::delay_of_numbers(observed, &status, now);
     facts.extend(measured.map(|_| status::MEASURED.to_owned()));
-    let wait = measured.or_else(|| status::delay_of_counts(observed, &status, now));
+    let first = status::delay_of_first(observed, &status, now);
+    facts.extend(first.map(|_| status::UNREPORTED.to_owned()));
+    let wait = measured.or(first).or_else(|| status::delay_of_counts(observed, &status, now));
     let status = match &observed.model.status {
         Some(written) if wait.is_some() => written.clone(),
         Some(_) | None => status,

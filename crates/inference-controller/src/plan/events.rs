@@ -1,4 +1,5 @@
-//! Events: a new phase, a new reason of Ready, and announcements of rollouts. Pure.
+//! Events: that an object became ready or ceased to be, a new reason why it is not ready, and announcements of rollouts.
+//! Pure.
 
 use api::{
     aiinference::{AIInferenceStatus, Phase},
@@ -12,8 +13,9 @@ use runtime::{
 use super::conditions::Assessment;
 use crate::observe::Observed;
 
-/// Changes between these reasons are progress, which the status shows; they cause no event.
-const UNDER_WAY: [&str; 4] = [reasons::LOADING, reasons::ROLLING, reasons::SCALING, reasons::MIGRATING];
+/// Changes between these reasons, and the first of them, are progress, which the status shows; they cause no event.
+pub(super) const UNDER_WAY: [&str; 4] =
+    [reasons::LOADING, reasons::ROLLING, reasons::SCALING, reasons::MIGRATING];
 
 pub(super) fn of_change(before: Option<&AIInferenceStatus>, assessment: &Assessment) -> Vec<Note> {
     let ready = assessment.verdicts.iter().find(|verdict| verdict.type_ == conditions::READY);
@@ -23,9 +25,11 @@ pub(super) fn of_change(before: Option<&AIInferenceStatus>, assessment: &Assessm
         ready.map(|ready| ready.reason.as_str())
     });
     let phase_before = before.and_then(|before| before.phase);
-    let is_under_way = |reason: Option<&str>| reason.is_some_and(|reason| UNDER_WAY.contains(&reason));
-    let same = reason_before == Some(reason) || (is_under_way(reason_before) && is_under_way(Some(reason)));
-    if phase_before == Some(assessment.phase) && same {
+    let is_under_way = |reason: &str| UNDER_WAY.contains(&reason);
+    let goes_on =
+        is_under_way(reason) && reason_before.is_none_or(is_under_way) && assessment.phase != Phase::Failed;
+    let is_same = phase_before == Some(assessment.phase) && reason_before == Some(reason);
+    if goes_on || is_same {
         return Vec::new();
     }
     let severity = if is_alarming(assessment.phase, reason) { Severity::Warning } else { Severity::Normal };

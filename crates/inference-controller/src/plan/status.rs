@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use api::aiinference::{AIInferenceStatus, Migration};
+use api::{
+    aiinference::{AIInferenceStatus, Migration, Phase},
+    conditions,
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use runtime::conditions::{merged, whole_seconds};
@@ -10,6 +13,7 @@ use workload::{gpu::Gpus, pod::PodView, revision::Revision, time::remaining};
 
 use super::{
     conditions::{Assessment, Counts},
+    events::UNDER_WAY,
     metadata::selector,
     revision::resolved,
     service,
@@ -24,6 +28,12 @@ const NEW_FOR: Duration = Duration::from_secs(5);
 const MEASURED_EVERY: Duration = Duration::from_secs(10);
 /// The fact that such a change is not written yet.
 pub(super) const MEASURED: &str = "measured";
+
+/// The first status of an object that comes up without a fault is written after it has been planned for so long, or with
+/// the first thing that there is to say.
+const BEGINNING_LASTS: Duration = Duration::from_secs(2);
+/// That no status has been written yet.
+pub(super) const UNREPORTED: &str = "unreported";
 
 pub(super) fn of_valid(
     valid: &ValidInference,
@@ -87,6 +97,20 @@ pub(super) fn delay_of_numbers(
     }
     let since = observed.facts.get(MEASURED).copied().unwrap_or(now);
     remaining(MEASURED_EVERY, since, now)
+}
+
+/// How long the first status may wait. Until then the object has the phase of a new one, and no generation is observed.
+pub(super) fn delay_of_first(
+    observed: &Observed,
+    status: &AIInferenceStatus,
+    now: Timestamp,
+) -> Option<Duration> {
+    let before = observed.model.status.as_ref()?;
+    let is_new = before.observed_generation == 0 && before.conditions.is_empty();
+    let ready = status.conditions.iter().find(|condition| condition.type_ == conditions::READY)?;
+    let comes_up = UNDER_WAY.contains(&&*ready.reason) && status.phase != Some(Phase::Failed);
+    let since = observed.facts.get(UNREPORTED).copied().unwrap_or(now);
+    remaining(BEGINNING_LASTS, since, now).filter(|_| is_new && comes_up)
 }
 
 /// How long the write of a status may be delayed that differs only in counts and messages, which change often while pods

@@ -418,15 +418,36 @@ fn a_changed_spec_is_ready_only_when_its_own_pods_are() {
 }
 
 #[test]
-fn the_first_phase_of_a_new_object_has_a_time() {
-    let mut scene = Scene::new(CHAT);
+fn the_first_status_waits_until_there_is_something_to_say_and_its_phase_has_a_time() {
+    let mut scene = Scene::new("{modelSource: s3://models/qwen, engine: vllm, gpu: {count: 1}}");
+    // As the API server fills it in.
+    let default = AIInferenceStatus { phase: Some(Phase::Pending), ..AIInferenceStatus::default() };
     scene.observe(|observed| {
-        // The API server's default.
-        let status = AIInferenceStatus { phase: Some(Phase::Pending), ..AIInferenceStatus::default() };
-        std::sync::Arc::make_mut(&mut observed.model).status = Some(status);
+        std::sync::Arc::make_mut(&mut observed.model).status = Some(default.clone());
     });
-    let status = scene.plan().status;
+    let plan = scene.plan_with(&defaults(&[]), at(100));
+    assert!(!plan.children.is_empty(), "its children wait for nothing");
+    assert_eq!((&plan.status, plan.events.len()), (&default, 0));
+    let wait = plan.requeue_after.unwrap();
+    assert!(wait <= std::time::Duration::from_secs(2), "{wait:?}");
+
+    let since = plan.facts.into_iter().map(|fact| (fact, at(100)));
+    scene.observe(|observed| observed.facts = since.collect());
+    let status = scene.plan_with(&defaults(&[]), at(102)).status;
     assert_eq!((status.phase, status.last_transition_time.is_some()), (Some(Phase::Pending), true));
+    assert_eq!(status.observed_generation, 1);
+
+    scene.observe(|observed| observed.facts.clear());
+    scene.settle(1);
+    scene.observe(|observed| {
+        std::sync::Arc::make_mut(&mut observed.model).status = Some(default.clone());
+    });
+    let plan = scene.plan_with(&defaults(&[]), at(100));
+    assert_eq!(
+        (plan.status.phase, plan.events.len()),
+        (Some(Phase::Ready), 1),
+        "this is worth saying at once"
+    );
 }
 
 #[test]
