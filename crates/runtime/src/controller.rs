@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_child_of_our_own_making_is_seen_later_also_if_the_watch_delivers_it_before_the_answer() {
+    async fn a_written_child_is_reconciled_later_also_if_the_watch_delivers_it_first() {
         let mut bench = bench(Options::default(), done);
         bench.root.replace(vec![Arc::new(deployment("a", 1, 1))], "1");
         bench.children.replace(Vec::new(), "1");
