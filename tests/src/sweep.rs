@@ -29,7 +29,7 @@ use world::{Pods, difference};
 pub use mode::{Fault, Mode};
 
 /// Most of a life is waiting, so that many fit on two cores.
-const SIDE_BY_SIDE: usize = 16;
+const SIDE_BY_SIDE: usize = 24;
 /// Room for every pod of every life.
 const GPUS_OF_A_NODE: u32 = 64;
 
@@ -138,7 +138,7 @@ async fn outcome<'a>(
 }
 
 impl Choice {
-    /// In the order in which they are played: those of one write are far apart.
+    /// In the order in which they are played.
     fn faults(&self, writes: usize) -> Vec<Fault> {
         match self {
             Self::All { modes, write } => {

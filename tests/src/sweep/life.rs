@@ -47,7 +47,7 @@ const ARGS: [&str; 5] = [
     "--admin-address=127.0.0.1:0",
 ];
 /// After so long without a request, and without an event of a watch, the controller has nothing more to do.
-const IDLE_AFTER: Duration = Duration::from_millis(1_000);
+const IDLE_AFTER: Duration = Duration::from_millis(700);
 /// Nothing may be written for so long.
 const QUIET: Duration = Duration::from_secs(2);
 /// The longest back-off of a watch that has failed a few times, beside what the step itself takes.
@@ -245,6 +245,10 @@ impl Run<'_, '_> {
             // Before the look at it all, which may come too early.
             let done = self.is_done(step).await?;
             let world = self.look().await?;
+            if self.proxy.idle() < idle_for || self.proxy.writes() != written {
+                // What was looked at first may have changed since.
+                continue;
+            }
             let problem = match self.reference {
                 Some(reference) => difference(&reference.steps[index].0, &world),
                 None if !done => "it is not done".to_owned(),
