@@ -42,7 +42,7 @@ async fn logs_and_exec_work() {
     create(&scene, &pod("web", json!({ "containers": [engine("web", 8000)] }))).await;
     until_ready(&scene, "web").await;
     assert!(!scene.kubectl(&["logs", "web"]).is_empty());
-    let said = scene.kubectl(&[
+    let output = scene.kubectl(&[
         "exec",
         "web",
         "--",
@@ -55,7 +55,7 @@ async fn logs_and_exec_work() {
         "--seconds",
         "1",
     ]);
-    let report: Value = serde_json::from_str(said.lines().last().unwrap_or_default()).expect("a report");
+    let report: Value = serde_json::from_str(output.lines().last().unwrap_or_default()).expect("a report");
     assert_eq!(report["succeeded"], 5, "{report}");
 }
 

@@ -303,20 +303,20 @@ async fn until_loader_says(scene: &Scene<'_>, model: &str, restarts: i32, words:
     let running = follow(&pods, &labels, |all| {
         all.values().find(|pod| is_loading(pod, restarts)).and_then(|pod| pod.metadata.name.clone())
     });
-    let says = async {
+    let found = async {
         let pod = running.await;
         let log = LogParams { container: Some(LOADER.to_owned()), follow: true, ..LogParams::default() };
         let mut lines = pods.log_stream(&pod, &log).await.expect("a log").lines();
-        let mut said = String::new();
+        let mut log = String::new();
         while let Some(line) = lines.try_next().await.expect("a log that can be read") {
             if line.contains(words) {
                 return;
             }
-            said.push_str(&line);
+            log.push_str(&line);
         }
-        panic!("the loader ended, instead of saying {words:?}: {said}");
+        panic!("the loader ended, without the line {words:?}: {log}");
     };
-    tokio::time::timeout(within(), says).await.expect("a loader that says why it waits");
+    tokio::time::timeout(within(), found).await.expect("a log line of the loader");
 }
 
 fn is_loading(pod: &Pod, restarts: i32) -> bool {

@@ -93,8 +93,8 @@ async fn replace_announces_the_outage_before_the_pod_is_deleted() {
     // The announcement precedes the deletion.
     let pods = scene.api::<Pod>();
     wait_for(&pods, pod, "it goes", within(), |pod| pod.metadata.deletion_timestamp.is_some()).await;
-    let said = condition(&announced, conditions::PROGRESSING).unwrap().observed_generation;
-    assert_eq!(said, announced.metadata.generation);
+    let announced_generation = condition(&announced, conditions::PROGRESSING).unwrap().observed_generation;
+    assert_eq!(announced_generation, announced.metadata.generation);
     assert_eq!(announced.status.unwrap().ready_replicas, 1);
 }
 

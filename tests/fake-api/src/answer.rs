@@ -31,7 +31,7 @@ pub enum Answer {
     Slow(Duration),
     /// A complete body.
     Body { code: u16, body: String, retry_after: Option<u32> },
-    /// 200, these lines of a watch, and then what `End` says.
+    /// 200, these lines of a watch, and then `End`.
     Lines(Vec<String>, End),
     /// The request is read, but no answer is sent.
     NoHeaders,
