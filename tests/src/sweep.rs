@@ -1,9 +1,10 @@
 //! Each write of a controller may be the one that goes wrong: its scripted life (`lives`) is played once for every write
 //! and every way in which a write can fail, and must come out as a life without a fault.
 //!
-//! At the end of each step the children and the status are those of the undisturbed life (without identities and times),
-//! no more pods were made than in it, and nothing is written for two seconds; at the end of the life nothing is left.
-//! Lives are played side by side, each in a namespace of its own with a proxy and a process of the controller.
+//! A life with a fault ends soon after it: with one more step, and the deletion. At the end of each step the children and
+//! the status are those of the undisturbed life (without identities and times), no more pods were made than in it, and
+//! nothing is written for two seconds; at the end of the life nothing is left. Lives are played side by side, each in a
+//! namespace of its own with a proxy and a process of the controller.
 //!
 //! Nothing here knows a kind.
 
@@ -128,7 +129,7 @@ async fn outcome<'a>(
             None => Lane::new(ground).await?,
         };
         let lived = play_with(ground, &lane, fault, reference).await?;
-        // What a life has spoilt is no place for another one.
+        // A namespace in which a life has failed is not used again.
         lanes.lock().await.push(lane);
         Ok(lived.sent.writes.len() < fault.write)
     };

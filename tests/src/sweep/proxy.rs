@@ -55,8 +55,8 @@ struct Shared {
     roots: String,
     state: Mutex<State>,
     watches: watch::Sender<Watches>,
-    /// The process is to be killed.
-    doomed: watch::Sender<bool>,
+    /// The chosen write is carried out, and the process must not get the answer.
+    kill_due: watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -117,7 +117,7 @@ impl Proxy {
             roots: roots.to_owned(),
             state: Mutex::new(State { fault, ..State::default() }),
             watches: watch::Sender::new(Watches::Open),
-            doomed: watch::Sender::new(false),
+            kill_due: watch::Sender::new(false),
         });
         let task = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Ok(Self { address, shared, task })
@@ -132,10 +132,10 @@ impl Proxy {
     }
 
     /// Returns when the chosen write has gone wrong in a way that kills the process.
-    pub(super) async fn doomed(&self) {
-        let mut doomed = self.shared.doomed.subscribe();
+    pub(super) async fn kill_due(&self) {
+        let mut kill_due = self.shared.kill_due.subscribe();
         // The sender lives as long as this.
-        let _ = doomed.wait_for(|doomed| *doomed).await;
+        let _ = kill_due.wait_for(|kill_due| *kill_due).await;
     }
 
     /// Remembers what lists answer now, for a later process to see.
@@ -221,7 +221,7 @@ impl Shared {
                 if *self.watches.borrow() == Watches::Refused {
                     return Err(cut());
                 }
-                // The API server that answered with the past has not heard of more.
+                // A cache that answers with an old state has no newer events either.
                 if let Some(until) = self.past_until(head.uri.path()) {
                     sleep_until(until).await;
                 }
@@ -257,7 +257,7 @@ impl Shared {
             }
             Mode::Killed | Mode::StaleLists => {
                 pass_on().await?;
-                self.doomed.send_replace(true);
+                self.kill_due.send_replace(true);
                 std::future::pending().await
             }
             // A create meets an object of its name, everything else another version of it.
