@@ -24,7 +24,7 @@ use tests::{Scene, ask_until, wait_until_gone, within};
 use tokio::{sync::watch, time::interval};
 
 use crate::given::{
-    API_SERVER, CONTROLLER, Given, PATIENT_LEASE, lines_about, model, serve, until_ready, until_served,
+    API_SERVER, CONTROLLER, Given, PATIENT_LEASE, inference, lines_about, serve, until_ready, until_served,
 };
 
 const OBJECTS: usize = 60;
@@ -50,9 +50,9 @@ async fn restarts_of_the_api_server_under_load_lose_no_changes() {
 
     let mut owners = BTreeMap::new();
     for (name, image) in images {
-        let model = until_ready(&scene, &name).await;
-        assert_eq!(model.status.as_ref().unwrap().resolved.as_ref().unwrap().image, image, "{name}");
-        owners.insert(name, model.uid().unwrap());
+        let inference = until_ready(&scene, &name).await;
+        assert_eq!(inference.status.as_ref().unwrap().resolved.as_ref().unwrap().image, image, "{name}");
+        owners.insert(name, inference.uid().unwrap());
     }
     for name in deleted {
         wait_until_gone(&scene.api::<Deployment>(), &name, within()).await;
@@ -126,8 +126,8 @@ impl Load<'_> {
     }
 
     async fn create(&self, name: &str) {
-        let (models, model) = (self.scene.api::<AIInference>(), model(self.scene, name));
-        persist(async || match models.create(&PostParams::default(), &model).await {
+        let (inferences, inference) = (self.scene.api::<AIInference>(), inference(self.scene, name));
+        persist(async || match inferences.create(&PostParams::default(), &inference).await {
             // The previous attempt succeeded, but its response was lost.
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
             created => created.map(drop),
@@ -136,14 +136,14 @@ impl Load<'_> {
     }
 
     async fn change(&self, name: &str) {
-        let models = self.scene.api::<AIInference>();
+        let inferences = self.scene.api::<AIInference>();
         let patch = Patch::Merge(json!({"spec": {"image": "engine:2"}}));
-        persist(async || models.patch(name, &PatchParams::default(), &patch).await.map(drop)).await;
+        persist(async || inferences.patch(name, &PatchParams::default(), &patch).await.map(drop)).await;
     }
 
     async fn delete(&self, name: &str) {
-        let models = self.scene.api::<AIInference>();
-        persist(async || match models.delete(name, &DeleteParams::default()).await {
+        let inferences = self.scene.api::<AIInference>();
+        persist(async || match inferences.delete(name, &DeleteParams::default()).await {
             // A starting API server may not serve the kind yet; then the error names no object.
             Err(kube::Error::Api(status))
                 if status.details.as_ref().is_some_and(|gone| gone.name == name) =>

@@ -91,7 +91,7 @@ pub(crate) async fn until_served(cluster: &Cluster) {
 }
 
 /// A vLLM server on one GPU.
-pub(crate) fn model(scene: &Scene<'_>, name: &str) -> AIInference {
+pub(crate) fn inference(scene: &Scene<'_>, name: &str) -> AIInference {
     serde_json::from_value(json!({
         "apiVersion": "ai.infra.example.com/v1alpha1",
         "kind": "AIInference",
@@ -103,18 +103,18 @@ pub(crate) fn model(scene: &Scene<'_>, name: &str) -> AIInference {
 
 /// Creates a model and waits until it is ready.
 pub(crate) async fn serve(scene: &Scene<'_>, name: &str) -> AIInference {
-    scene.api().create(&PostParams::default(), &model(scene, name)).await.expect("it is accepted");
+    scene.api().create(&PostParams::default(), &inference(scene, name)).await.expect("it is accepted");
     until_ready(scene, name).await
 }
 
 /// Waits until the current spec is ready.
 pub(crate) async fn until_ready(scene: &Scene<'_>, name: &str) -> AIInference {
-    wait_for(&scene.api::<AIInference>(), name, "ready", within(), |model: &AIInference| {
-        let Some(status) = &model.status else { return false };
+    wait_for(&scene.api::<AIInference>(), name, "ready", within(), |inference: &AIInference| {
+        let Some(status) = &inference.status else { return false };
         let ready = status.conditions.iter().find(|condition| condition.type_ == conditions::READY);
-        Some(status.observed_generation) == model.metadata.generation
+        Some(status.observed_generation) == inference.metadata.generation
             && status.phase == Some(Phase::Ready)
-            && status.updated_ready_replicas >= model.spec.replicas
+            && status.updated_ready_replicas >= inference.spec.replicas
             && ready.is_some_and(|ready| ready.status == "True")
     })
     .await

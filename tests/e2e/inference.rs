@@ -49,10 +49,10 @@ fn reported_in_time(
 ) -> impl Future<Output = AIInference> {
     let Report { condition: type_, reason, message } = report;
     let what = format!("{type_} and Ready are false because of {reason}: {message}");
-    let models = scene.api::<AIInference>();
-    let is_reported = move |model: &AIInference| {
+    let inferences = scene.api::<AIInference>();
+    let is_reported = move |inference: &AIInference| {
         [type_, conditions::READY].into_iter().all(|type_| {
-            condition(model, type_).is_some_and(|condition| {
+            condition(inference, type_).is_some_and(|condition| {
                 condition.status == "False"
                     && condition.reason == reason
                     && condition.message.contains(message)
@@ -60,8 +60,9 @@ fn reported_in_time(
         })
     };
     Box::pin(async move {
-        let report =
-            wait_for(&models, name, &what, within(), |model| is_observed(model) && is_reported(model));
+        let report = wait_for(&inferences, name, &what, within(), |inference| {
+            is_observed(inference) && is_reported(inference)
+        });
         scene.soon_after((&pods_of(name), fails), REPORTED_WITHIN, act, report).await
     })
 }

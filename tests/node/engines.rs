@@ -184,11 +184,11 @@ async fn gone_soon(scene: &Scene<'_>, pod: &str) {
 }
 
 /// The name of a pod other than `other_than`, as soon as its engine runs.
-async fn loading(scene: &Scene<'_>, model: &str, other_than: Option<&str>) -> String {
+async fn loading(scene: &Scene<'_>, inference: &str, other_than: Option<&str>) -> String {
     let runs = |pod: &Pod| {
         container_status(pod, "engine").and_then(|engine| engine.state.as_ref()).is_some_and(is_running)
     };
-    let (api, labels) = (scene.api::<Pod>(), inference::pods_of(model));
+    let (api, labels) = (scene.api::<Pod>(), inference::pods_of(inference));
     let loading = follow(&api, &labels, |pods| {
         let mut pods = pods.values().filter(|pod| pod.metadata.name.as_deref() != other_than);
         pods.find(|pod| runs(pod)).and_then(|pod| pod.metadata.name.clone())

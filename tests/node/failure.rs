@@ -85,8 +85,8 @@ async fn a_ready_pod_on_a_not_ready_node_is_not_replaced() {
 
     cluster.start_containerd(&node).await.unwrap();
     wait_for(&nodes, &node, "back", within() * 2, nodes::is_ready).await;
-    let model = until_ready(&scene, "chat").await;
-    assert!(model.status.is_some_and(|status| status.migrations.is_empty()));
+    let inference = until_ready(&scene, "chat").await;
+    assert!(inference.status.is_some_and(|status| status.migrations.is_empty()));
     assert_eq!(scene.api::<Pod>().get(&pod).await.unwrap().metadata.uid, before);
 }
 
@@ -167,8 +167,8 @@ async fn replaced_after(
     assert_ne!(node_of(&taken_over).as_deref(), Some(node));
     assert!(again >= created + Duration::from_secs(LOAD_SECONDS), "it got requests before it was ready");
 
-    let model = until_ready(scene, "chat").await;
-    let migrations = model.status.unwrap().migrations;
+    let inference = until_ready(scene, "chat").await;
+    let migrations = inference.status.unwrap().migrations;
     let [migration] = migrations.as_slice() else { panic!("one pod was lost: {migrations:#?}") };
     assert_eq!((migration.pod.as_str(), migration.from_node.as_str()), (pod, node));
     Replaced { taken_out_of_service: out, replacement_created: created, answers_again: again }

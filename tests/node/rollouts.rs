@@ -39,7 +39,7 @@ async fn replace_of_two_replicas_fails_only_requests_on_kept_connections_to_a_dr
 #[tokio::test]
 async fn a_revision_that_never_works_gets_no_request() {
     let scene = real().await;
-    let model = serving(&scene, json!({ "replicas": 1, "rollout": "Surge" })).await;
+    let inference = serving(&scene, json!({ "replicas": 1, "rollout": "Surge" })).await;
     let loads = start_loads(&scene, 40).await;
     change(&scene, "chat", json!({ "env": engine(2, "fail") })).await;
     until_not_ready(&scene, "chat", "CrashLoop").await;
@@ -51,7 +51,7 @@ async fn a_revision_that_never_works_gets_no_request() {
         );
     }
     // After the revert the first revision is ready again.
-    change(&scene, "chat", serde_json::to_value(&model.spec).expect("the spec as it was")).await;
+    change(&scene, "chat", serde_json::to_value(&inference.spec).expect("the spec as it was")).await;
     until_ready(&scene, "chat").await;
 }
 

@@ -107,7 +107,7 @@ async fn a_repository_without_a_model_is_never_ready() {
     create(&scene, "vision", with(on_real_nodes("pvc://models"), json!({ "engine": "triton" }))).await;
     let api = scene.api::<AIInference>();
     let is_ready = follow(&api, "", |all| {
-        let ready = all.values().filter_map(|model| condition(model, conditions::READY));
+        let ready = all.values().filter_map(|inference| condition(inference, conditions::READY));
         ready.into_iter().any(|ready| ready.status == "True").then_some(())
     });
     let failing = async {
@@ -269,9 +269,9 @@ async fn until_reported<'a>(
     words: &str,
 ) -> Report<'a> {
     // A loader with an unreachable store retries for long.
-    let model = until_not_ready_within(scene, name, reason, within() * 3 / 2).await;
-    assert_eq!(model.status.as_ref().and_then(|status| status.phase), Some(Phase::Failed));
-    let loaded = condition(&model, conditions::MODEL_LOADED).expect("a condition");
+    let inference = until_not_ready_within(scene, name, reason, within() * 3 / 2).await;
+    assert_eq!(inference.status.as_ref().and_then(|status| status.phase), Some(Phase::Failed));
+    let loaded = condition(&inference, conditions::MODEL_LOADED).expect("a condition");
     assert_eq!((loaded.status.as_str(), loaded.reason.as_str()), ("False", reason));
     assert!(loaded.message.contains(words), "{}", loaded.message);
     Report { scene, name, pod: pod_of(scene, name).await }
@@ -281,8 +281,8 @@ impl Report<'_> {
     /// Repairs the cause and waits until the same pod is ready.
     async fn heals(self, mend: impl Future<Output = ()>) -> Pod {
         mend.await;
-        let model = until_ready(self.scene, self.name).await;
-        let loaded = condition(&model, conditions::MODEL_LOADED).expect("a condition");
+        let inference = until_ready(self.scene, self.name).await;
+        let loaded = condition(&inference, conditions::MODEL_LOADED).expect("a condition");
         assert_eq!(loaded.status, "True");
         let pod = pod_of(self.scene, self.name).await;
         assert_eq!(pod.metadata.uid, self.pod.metadata.uid);
@@ -298,8 +298,8 @@ impl Report<'_> {
 }
 
 /// Follows the log of a loader with `restarts` restarts until a line contains `words`.
-async fn until_loader_says(scene: &Scene<'_>, model: &str, restarts: i32, words: &str) {
-    let (pods, labels) = (scene.api::<Pod>(), inference::pods_of(model));
+async fn until_loader_says(scene: &Scene<'_>, inference: &str, restarts: i32, words: &str) {
+    let (pods, labels) = (scene.api::<Pod>(), inference::pods_of(inference));
     let running = follow(&pods, &labels, |all| {
         all.values().find(|pod| is_loading(pod, restarts)).and_then(|pod| pod.metadata.name.clone())
     });

@@ -242,8 +242,8 @@ pub(crate) fn asked(scene: &Scene<'_>, pod: &Pod, path: &str) -> String {
 }
 
 /// The pods of an AIInference, by name.
-pub(crate) async fn pods_of(scene: &Scene<'_>, model: &str) -> Vec<Pod> {
-    let labels = ListParams::default().labels(&inference::pods_of(model));
+pub(crate) async fn pods_of(scene: &Scene<'_>, inference: &str) -> Vec<Pod> {
+    let labels = ListParams::default().labels(&inference::pods_of(inference));
     let mut pods = scene.api::<Pod>().list(&labels).await.expect("a list of pods").items;
     pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
     pods.sort_by(|one, other| one.metadata.name.cmp(&other.metadata.name));
@@ -251,8 +251,8 @@ pub(crate) async fn pods_of(scene: &Scene<'_>, model: &str) -> Vec<Pod> {
 }
 
 /// The one pod of an AIInference.
-pub(crate) async fn pod_of(scene: &Scene<'_>, model: &str) -> Pod {
-    let mut pods = pods_of(scene, model).await;
+pub(crate) async fn pod_of(scene: &Scene<'_>, inference: &str) -> Pod {
+    let mut pods = pods_of(scene, inference).await;
     assert_eq!(pods.len(), 1, "{pods:#?}");
     pods.remove(0)
 }

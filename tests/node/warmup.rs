@@ -47,10 +47,10 @@ async fn an_engine_that_is_ready_before_the_timeout_does_not_fail() {
     create_warming_up(&scene, settings([("ENGINE_LOAD_SECONDS", "15")])).await;
     let api = scene.api::<AIInference>();
     let becomes_ready = follow(&api, "", |all| {
-        let model = all.values().next()?;
-        let phase = model.status.as_ref().and_then(|status| status.phase);
-        assert_ne!(phase, Some(Phase::Failed), "{:?}", model.status);
-        is_ready(model).then_some(())
+        let inference = all.values().next()?;
+        let phase = inference.status.as_ref().and_then(|status| status.phase);
+        assert_ne!(phase, Some(Phase::Failed), "{:?}", inference.status);
+        is_ready(inference).then_some(())
     });
     tokio::time::timeout(within(), becomes_ready).await.expect("it is ready in time");
     let pod = pod_of(&scene, "chat").await;

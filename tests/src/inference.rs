@@ -101,35 +101,35 @@ pub async fn until_not_ready_within(
     within: Duration,
 ) -> AIInference {
     let what = format!("not ready because of {reason}");
-    wait_for(&scene.api::<AIInference>(), name, &what, within, |model: &AIInference| {
-        is_observed(model)
-            && condition(model, conditions::READY)
+    wait_for(&scene.api::<AIInference>(), name, &what, within, |inference: &AIInference| {
+        is_observed(inference)
+            && condition(inference, conditions::READY)
                 .is_some_and(|ready| ready.status == "False" && ready.reason == reason)
     })
     .await
 }
 
 /// The label selector of the pods of a model.
-pub fn pods_of(model: &str) -> String {
-    format!("{}=aiinference,{}={model}", labels::NAME, labels::INSTANCE)
+pub fn pods_of(inference: &str) -> String {
+    format!("{}=aiinference,{}={inference}", labels::NAME, labels::INSTANCE)
 }
 
-pub fn is_ready(model: &AIInference) -> bool {
-    is_observed(model)
-        && condition(model, conditions::READY).is_some_and(|ready| ready.status == "True")
-        && model.status.as_ref().is_some_and(|status| {
-            status.phase == Some(Phase::Ready) && status.updated_ready_replicas >= model.spec.replicas
+pub fn is_ready(inference: &AIInference) -> bool {
+    is_observed(inference)
+        && condition(inference, conditions::READY).is_some_and(|ready| ready.status == "True")
+        && inference.status.as_ref().is_some_and(|status| {
+            status.phase == Some(Phase::Ready) && status.updated_ready_replicas >= inference.spec.replicas
         })
 }
 
 /// Whether the status is of the current generation.
-pub fn is_observed(model: &AIInference) -> bool {
-    let observed = model.status.as_ref().map(|status| status.observed_generation);
-    observed.is_some() && observed == model.metadata.generation
+pub fn is_observed(inference: &AIInference) -> bool {
+    let observed = inference.status.as_ref().map(|status| status.observed_generation);
+    observed.is_some() && observed == inference.metadata.generation
 }
 
-pub fn condition<'a>(model: &'a AIInference, type_: &str) -> Option<&'a Condition> {
-    model.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == type_)
+pub fn condition<'a>(inference: &'a AIInference, type_: &str) -> Option<&'a Condition> {
+    inference.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == type_)
 }
 
 /// A node that was stopped.
@@ -141,11 +141,11 @@ pub struct LostNode {
 }
 
 /// Stops the node of one of the object's pods, and waits until the replacement is scheduled.
-pub async fn lose_a_node_under(scene: &Scene<'_>, model: &str) -> (Migration, LostNode) {
+pub async fn lose_a_node_under(scene: &Scene<'_>, inference: &str) -> (Migration, LostNode) {
     let pods = live_pods(scene).await;
     let node = node_of(pods.first().expect("a pod")).expect("a node").to_owned();
     nodes::stop_heartbeat(&scene.client(), &node).await.unwrap();
-    let migration = until_migrated(scene, model).await;
+    let migration = until_migrated(scene, inference).await;
     let seen = scene.cluster_api::<Node>().get(&node).await.unwrap();
     let conditions = seen.status.unwrap().conditions.unwrap();
     let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready").unwrap();
@@ -153,13 +153,14 @@ pub async fn lose_a_node_under(scene: &Scene<'_>, model: &str) -> (Migration, Lo
     (migration, LostNode { node, since, pods_before: names(&pods) })
 }
 
-pub async fn until_migrated(scene: &Scene<'_>, model: &str) -> Migration {
-    let newest = |model: &AIInference| model.status.as_ref()?.migrations.first().cloned();
-    let model = wait_for(&scene.api::<AIInference>(), model, "a pod has moved", within(), |model| {
-        newest(model).is_some_and(|migration| migration.to_node.is_some())
-    })
-    .await;
-    newest(&model).expect("a migration")
+pub async fn until_migrated(scene: &Scene<'_>, inference: &str) -> Migration {
+    let newest = |inference: &AIInference| inference.status.as_ref()?.migrations.first().cloned();
+    let inference =
+        wait_for(&scene.api::<AIInference>(), inference, "a pod has moved", within(), |inference| {
+            newest(inference).is_some_and(|migration| migration.to_node.is_some())
+        })
+        .await;
+    newest(&inference).expect("a migration")
 }
 
 pub async fn live_pods(scene: &Scene<'_>) -> Vec<Pod> {

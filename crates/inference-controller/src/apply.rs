@@ -34,7 +34,7 @@ pub(crate) enum Applied {
 /// Deletes pods on lost nodes. All deletions are attempted; the first refusal is returned.
 pub(crate) async fn delete_stranded(
     ctx: &Context,
-    model: &AIInference,
+    inference: &AIInference,
     deletions: Vec<PodDeletion>,
     now: Timestamp,
 ) -> Result<Option<Refusal>, ApplyError> {
@@ -43,8 +43,8 @@ pub(crate) async fn delete_stranded(
         match ctx.pods.delete(&pod).await {
             Ok(()) => {
                 // Recorded before the status write, which may fail with a conflict.
-                ctx.migrations.note(model.metadata.uid.as_deref().unwrap_or_default(), migration);
-                ctx.recorder.publish(model, &note, now).await;
+                ctx.migrations.note(inference.metadata.uid.as_deref().unwrap_or_default(), migration);
+                ctx.recorder.publish(inference, &note, now).await;
             }
             Err(error) => failed = failed.or(Some(error)),
         }
@@ -54,7 +54,7 @@ pub(crate) async fn delete_stranded(
 
 pub(crate) async fn apply(
     ctx: &Context,
-    model: &AIInference,
+    inference: &AIInference,
     plan: Plan,
     now: Timestamp,
 ) -> Result<Applied, ApplyError> {
@@ -79,14 +79,14 @@ pub(crate) async fn apply(
             return Refusal::of(error).map(Applied::Refused);
         }
     }
-    ctx.writer.apply_status(&ctx.models, model, &status).await?;
+    ctx.writer.apply_status(&ctx.inferences, inference, &status).await?;
     // After the status, which has the same content.
     for note in events.iter().chain(&notes) {
-        ctx.recorder.publish(model, note, now).await;
+        ctx.recorder.publish(inference, note, now).await;
     }
     // Last, because a request to a kubelet may be slow.
     for log in &logs {
-        let namespace = model.metadata.namespace.as_deref().unwrap_or_default();
+        let namespace = inference.metadata.namespace.as_deref().unwrap_or_default();
         let tail = ctx.logs.end_of(namespace, &log.pod, &log.container, log.previous).await;
         // An entry for a pod that was deleted meanwhile would never be removed.
         let known = ctx.pods.get(&Key::new(namespace, &log.pod));

@@ -118,7 +118,7 @@ type Child<V> = Kept<V, AIInference>;
 
 /// Shared by all reconciles.
 pub(crate) struct Context {
-    pub(crate) models: Cache<AIInference>,
+    pub(crate) inferences: Cache<AIInference>,
     pub(crate) config_maps: Children<Child<Metadata<ConfigMap>>, ConfigMap>,
     pub(crate) deployments: Children<Child<DeploymentView>, RenderedDeployment>,
     pub(crate) services: Children<Child<Metadata<Service>>, Service>,
@@ -150,11 +150,11 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
     let managed = format!("{}={NAME},{}={}", labels::MANAGED_BY, labels::NAME, names::KIND);
     let nodes = (!process.is_confined()).then(|| process.watch_cluster("Node"));
     let watches_nodes = nodes.is_some();
-    let models = process.watch("AIInference");
-    let writer = process.writer(&models);
+    let inferences = process.watch("AIInference");
+    let writer = process.writer(&inferences);
     let pods = writer.of(process.watch_selected("Pod", UNFINISHED));
     let ctx = Arc::new(Context {
-        models,
+        inferences,
         config_maps: writer.of(process.watch_labelled("ConfigMap", &managed)),
         deployments: writer.of(process.watch_labelled("Deployment", &managed)),
         services: writer.of(process.watch_labelled("Service", &managed)),
@@ -177,10 +177,10 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         own_account: OwnAccount::of(&args),
         defaults: Defaults::new(args, watches_nodes, process.refusal_retry_period()),
     });
-    metrics::export(process, &ctx.models, &ctx.pods);
-    let readers = Referrers::of(&ctx.models, claim_key);
+    metrics::export(process, &ctx.inferences, &ctx.pods);
+    let readers = Referrers::of(&ctx.inferences, claim_key);
     let mut controller = process
-        .controller(&ctx.models)
+        .controller(&ctx.inferences)
         .owns(&ctx.config_maps)
         .owns(&ctx.deployments)
         .owns(&ctx.services)
@@ -197,24 +197,24 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         let (known, pods) = (nodes.clone(), ctx.pods.clone());
         controller = controller.maps(nodes, move |node| keys_on_lost(&known, &pods, node));
     }
-    process.control(controller, move |model, now| {
+    process.control(controller, move |inference, now| {
         let ctx = Arc::clone(&ctx);
-        async move { reconcile(&ctx, model, now).await }
+        async move { reconcile(&ctx, inference, now).await }
     })
 }
 
 /// Observes, deletes pods on lost nodes, validates, plans, applies.
-async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Result<Next, ApplyError> {
-    if model.metadata.deletion_timestamp.is_some() {
+async fn reconcile(ctx: &Context, inference: Arc<AIInference>, now: Timestamp) -> Result<Next, ApplyError> {
+    if inference.metadata.deletion_timestamp.is_some() {
         // The garbage collector deletes the children; applying them now would create them again.
         return Ok(Next::Done);
     }
-    let mut observed = observe(ctx, Arc::clone(&model), now);
+    let mut observed = observe(ctx, Arc::clone(&inference), now);
     if is_behind(&observed) {
         // Either this process's watch is late and another process has applied a newer spec, or the annotation was edited by
         // hand and must be repaired. The API server's version of the object decides.
-        if !ctx.writer.is_newest(&ctx.models, &model).await? {
-            return Ok(Next::After(LOOK_AGAIN_AT_ROOT));
+        if !ctx.writer.is_newest(&ctx.inferences, &inference).await? {
+            return Ok(Next::After(STALE_OBJECT_RETRY));
         }
     }
     // The limit applies to all objects of the process. Neither an invalid spec nor a refused child delays these deletions.
@@ -222,26 +222,27 @@ async fn reconcile(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Re
     let deletions = pod_deletions(&observed, &allowance, now);
     let mut deleted = Ok(None);
     if !deletions.is_empty() {
-        deleted = delete_stranded(ctx, &model, deletions, now).await;
+        deleted = delete_stranded(ctx, &inference, deletions, now).await;
         // The plan must not include the deleted pods.
-        observed = observe(ctx, Arc::clone(&model), now);
+        observed = observe(ctx, Arc::clone(&inference), now);
     }
-    let valid = validate(&model)
+    let valid = validate(&inference)
         .and_then(|valid| ctx.own_account.is_not_used_by(valid))
         .and_then(|valid| unless_newly_refused(valid, &observed));
     let applied = match &valid {
         // The annotation `refresh` changes the template without a new generation.
         Ok(valid)
-            if restores_older(valid, &observed) && !ctx.writer.is_newest(&ctx.models, &model).await? =>
+            if restores_older(valid, &observed)
+                && !ctx.writer.is_newest(&ctx.inferences, &inference).await? =>
         {
             deleted?;
-            return Ok(Next::After(LOOK_AGAIN_AT_ROOT));
+            return Ok(Next::After(STALE_OBJECT_RETRY));
         }
         Ok(valid) => {
             let refusal = deleted.as_ref().ok().and_then(Option::as_ref);
             carry_out(ctx, valid, &observed, &allowance, refusal, now).await?
         }
-        Err(invalid) => apply(ctx, &model, rejected(invalid, &observed, &allowance, now), now).await?,
+        Err(invalid) => apply(ctx, &inference, rejected(invalid, &observed, &allowance, now), now).await?,
     };
     deleted?;
     Ok(match applied {
@@ -265,20 +266,20 @@ async fn carry_out(
     if let Some(refusal) = refusal {
         plan = Plan { children: plan.children, deletions: plan.deletions, ..refused(refusal) };
     }
-    match apply(ctx, &observed.model, plan, now).await? {
-        Applied::Refused(refusal) => apply(ctx, &observed.model, refused(&refusal), now).await,
+    match apply(ctx, &observed.inference, plan, now).await? {
+        Applied::Refused(refusal) => apply(ctx, &observed.inference, refused(&refusal), now).await,
         done @ Applied::All { .. } => Ok(done),
     }
 }
 
 /// Time for the watch of AIInferences to catch up.
-const LOOK_AGAIN_AT_ROOT: Duration = Duration::from_secs(1);
+const STALE_OBJECT_RETRY: Duration = Duration::from_secs(1);
 
 /// Whether the Deployment was rendered for a newer spec than the cached one.
 fn is_behind(observed: &Observed) -> bool {
     let rendered =
         observed.deployment.as_ref().and_then(|deployment| deployment.generation.as_deref()?.parse().ok());
-    rendered > observed.model.metadata.generation
+    rendered > observed.inference.metadata.generation
 }
 
 /// A flag that an earlier release accepted is refused only if no pods run with it.

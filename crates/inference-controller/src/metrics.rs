@@ -27,7 +27,7 @@ const PHASES: Phases<AIInference, Phase> = Phases {
     phase_of,
 };
 
-pub(crate) fn export(process: &Process, models: &Cache<AIInference>, pods: &Cache<PodView>) {
+pub(crate) fn export(process: &Process, inferences: &Cache<AIInference>, pods: &Cache<PodView>) {
     // From one second to nine hours.
     let warmups = Histogram::new(exponential_buckets(1.0, 2.0, 16));
     process.metrics().with_registry(|registry| {
@@ -38,7 +38,7 @@ pub(crate) fn export(process: &Process, models: &Cache<AIInference>, pods: &Cach
             warmups.clone(),
         );
     });
-    process.count_phases(models, PHASES);
+    process.count_phases(inferences, PHASES);
     let leads = process.leadership();
     pods.subscribe(move |change| {
         let seconds = change.old.zip(change.new).and_then(|(before, after)| warmed_up(before, after));
@@ -62,20 +62,20 @@ fn warmed_up(before: &Arc<PodView>, after: &Arc<PodView>) -> Option<f64> {
 }
 
 /// An object without a status is pending.
-fn phase_of(model: &AIInference) -> Phase {
-    model.status.as_ref().and_then(|status| status.phase).unwrap_or(Phase::Pending)
+fn phase_of(inference: &AIInference) -> Phase {
+    inference.status.as_ref().and_then(|status| status.phase).unwrap_or(Phase::Pending)
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::tests::{at, model, pod};
+    use crate::tests::{at, inference, pod};
 
     use super::*;
 
     #[test]
     fn every_phase_has_a_label_and_an_object_without_a_status_is_pending() {
-        let model = model("{modelSource: s3://m, engine: vllm, gpu: {count: 1}}");
-        let label = PHASES.labels.iter().find(|(phase, _)| *phase == phase_of(&model));
+        let inference = inference("{modelSource: s3://m, engine: vllm, gpu: {count: 1}}");
+        let label = PHASES.labels.iter().find(|(phase, _)| *phase == phase_of(&inference));
         assert_eq!(label.map(|(_, label)| *label), Some("pending"));
     }
 

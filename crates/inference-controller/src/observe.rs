@@ -38,7 +38,7 @@ use crate::{Context, names};
 /// One AIInference with its children, from the caches.
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
-    pub(crate) model: Arc<AIInference>,
+    pub(crate) inference: Arc<AIInference>,
     pub(crate) deployment: Option<DeploymentView>,
     /// Pods of the Deployment's present template; `None` while no ReplicaSet has it.
     pub(crate) deployed: Option<Vec<Arc<PodView>>>,
@@ -63,10 +63,10 @@ pub(crate) struct Observed {
     pub(crate) facts: BTreeMap<String, Timestamp>,
 }
 
-pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) -> Observed {
-    let uid = model.metadata.uid.clone().unwrap_or_default();
-    let namespace = &*model.metadata.namespace.clone().unwrap_or_default();
-    let name = model.metadata.name.clone().unwrap_or_default();
+pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp) -> Observed {
+    let uid = inference.metadata.uid.clone().unwrap_or_default();
+    let namespace = &*inference.metadata.namespace.clone().unwrap_or_default();
+    let name = inference.metadata.name.clone().unwrap_or_default();
     let deployment = owned(&ctx.deployments, namespace, &uid, &names::deployment(&name))
         .map(|kept| DeploymentView::clone(&kept));
     let (mut deployed, mut older, mut failed) = (None, Vec::new(), Vec::new());
@@ -96,14 +96,14 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
     if let Some(known) = &ctx.nodes {
         nodes = nodes_of(pods, known, &ctx.losses, now);
         // The watch of AIInferences counts, too: the object may have been paused meanwhile.
-        let stale = [known.blind_since(), ctx.pods.blind_since(), ctx.models.blind_since()];
+        let stale = [known.blind_since(), ctx.pods.blind_since(), ctx.inferences.blind_since()];
         nodes.is_stale = stale.iter().any(Option::is_some);
         // Counting reads all pods of the cluster, so it is done only for an unschedulable pod, and for `Replace`.
-        let may_replace = !older.is_empty() || may_roll(&model, deployment.as_ref());
-        if may_replace && model.spec.rollout == Rollout::Replace
+        let may_replace = !older.is_empty() || may_roll(&inference, deployment.as_ref());
+        if may_replace && inference.spec.rollout == Rollout::Replace
             || deployed.iter().flatten().any(|pod| pod.is_unschedulable())
         {
-            let resource = &model.spec.gpu.resource_name;
+            let resource = &inference.spec.gpu.resource_name;
             capacities = Some(gpu::capacities(
                 known.all().into_iter(),
                 ctx.pods.all().iter().map(AsRef::as_ref),
@@ -111,7 +111,7 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
             ));
         }
     }
-    let claim = claim_key(&model).and_then(|key| ctx.claims.get(&key));
+    let claim = claim_key(&inference).and_then(|key| ctx.claims.get(&key));
     let crashed = deployed.iter().flatten().filter(|pod: &&Arc<PodView>| !pod.is_ready);
     let crashes = crashed.map(|pod| (pod.uid().to_owned(), ctx.crashes.of(pod.uid()))).collect();
     let facts = ctx.fact_times.of(&uid);
@@ -126,12 +126,12 @@ pub(crate) fn observe(ctx: &Context, model: Arc<AIInference>, now: Timestamp) ->
         let failure = |pod: &Arc<PodView>| VolumeFailure::of(pod, &attach, &mount, &facts);
         unattached = waiting.filter_map(|pod| Some((pod.uid().to_owned(), failure(pod)?))).collect();
     }
-    let recorded = model.status.as_ref().map_or(&[][..], |status| &status.migrations);
+    let recorded = inference.status.as_ref().map_or(&[][..], |status| &status.migrations);
     let unrecorded = ctx.migrations.unrecorded(&uid, |migration| {
         recorded.iter().any(|known| known.pod == migration.pod && known.from_node == migration.node)
     });
     Observed {
-        model,
+        inference,
         deployment,
         deployed,
         older,
@@ -160,18 +160,18 @@ impl Observed {
 }
 
 /// Whether the Deployment's template may change: by a newer spec or by the annotation `refresh`.
-fn may_roll(model: &AIInference, deployment: Option<&DeploymentView>) -> bool {
-    let annotations = model.metadata.annotations.as_ref();
+fn may_roll(inference: &AIInference, deployment: Option<&DeploymentView>) -> bool {
+    let annotations = inference.metadata.annotations.as_ref();
     let is_refreshed = annotations.is_some_and(|known| known.contains_key(labels::REFRESH));
-    let generation = model.metadata.generation.unwrap_or_default().to_string();
+    let generation = inference.metadata.generation.unwrap_or_default().to_string();
     is_refreshed
         || deployment.is_some_and(|deployment| deployment.generation.as_deref() != Some(&*generation))
 }
 
 /// The key of the claim in `spec.modelSource`, if it names one.
-pub(crate) fn claim_key(model: &AIInference) -> Option<Key> {
-    let namespace = model.metadata.namespace.as_deref().unwrap_or_default();
-    match model.spec.model_source.parse() {
+pub(crate) fn claim_key(inference: &AIInference) -> Option<Key> {
+    let namespace = inference.metadata.namespace.as_deref().unwrap_or_default();
+    match inference.spec.model_source.parse() {
         Ok(ModelSource::Claim { name, path: _ }) => Some(Key::new(namespace, &name)),
         Ok(ModelSource::Store { .. }) | Err(_) => None,
     }
@@ -292,7 +292,7 @@ fn owned<V: Resource>(children: &Cache<V>, namespace: &str, uid: &str, name: &st
 
 #[cfg(test)]
 mod tests {
-    use crate::tests::{at, model, pod};
+    use crate::tests::{at, inference, pod};
 
     use super::*;
 
@@ -402,19 +402,23 @@ mod tests {
 
     #[test]
     fn a_newer_spec_and_the_refresh_annotation_may_change_the_template() {
-        let mut model = model("{modelSource: s3://models, engine: vllm, gpu: {count: 1}}");
+        let mut inference = inference("{modelSource: s3://models, engine: vllm, gpu: {count: 1}}");
         let of =
             |generation: &str| DeploymentView { generation: Some(generation.into()), ..Default::default() };
-        assert_eq!([may_roll(&model, Some(&of("1"))), may_roll(&model, Some(&of("0")))], [false, true]);
-        model.metadata.annotations = Some([(labels::REFRESH.to_owned(), "1".to_owned())].into());
-        assert!(may_roll(&model, Some(&of("1"))));
+        assert_eq!(
+            [may_roll(&inference, Some(&of("1"))), may_roll(&inference, Some(&of("0")))],
+            [false, true]
+        );
+        inference.metadata.annotations = Some([(labels::REFRESH.to_owned(), "1".to_owned())].into());
+        assert!(may_roll(&inference, Some(&of("1"))));
     }
 
     #[test]
     fn a_claim_enqueues_the_objects_that_read_it() {
         let read = |source: &str| {
-            let key =
-                claim_key(&model(&format!("{{modelSource: '{source}', engine: vllm, gpu: {{count: 1}}}}")));
+            let key = claim_key(&inference(&format!(
+                "{{modelSource: '{source}', engine: vllm, gpu: {{count: 1}}}}"
+            )));
             key.map(|key| key.to_string())
         };
         assert_eq!(read("pvc://models").as_deref(), Some("demo/models"));

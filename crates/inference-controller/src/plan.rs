@@ -72,9 +72,9 @@ pub(crate) enum Child {
 /// Even a busy garbage collector is faster.
 const LEFTOVER_GOES_WITHIN: Duration = Duration::from_secs(30);
 /// With foreground deletion, a Deployment exists until its pods have ended.
-const LOOK_AGAIN_AFTER_OVERDUE: Duration = Duration::from_secs(10);
+const OVERDUE_RETRY: Duration = Duration::from_secs(10);
 /// An idle garbage collector is faster.
-const LOOK_AGAIN_AFTER_LEFTOVER: Duration = Duration::from_secs(1);
+const LEFTOVER_RETRY: Duration = Duration::from_secs(1);
 
 /// The plan for a valid spec, after the deletions that `allowance` covers.
 pub(crate) fn plan(
@@ -89,9 +89,10 @@ pub(crate) fn plan(
     let migration = nodes::migration_state(valid, &revision, observed, now);
     let decided = Decided { revision: &revision, migration: &migration, rollout: &rollout };
     let assessment = conditions::of_valid(valid, observed, &decided, now);
-    let look_again = nodes::look_again(observed, allowance, now);
-    let soonest = [rollout.look_again, look_again, assessment.look_again].into_iter().flatten().min();
-    let changes = events::of_change(observed.model.status.as_ref(), &assessment);
+    let requeue_after = nodes::requeue_after(observed, allowance, now);
+    let soonest =
+        [rollout.requeue_after, requeue_after, assessment.requeue_after].into_iter().flatten().min();
+    let changes = events::of_change(observed.inference.status.as_ref(), &assessment);
     let mut facts = rollout.shortages;
     facts.extend(observed.unattached.iter().filter_map(|(uid, failure)| failure.fact(uid)));
     let status = status::of_valid(valid, &revision, observed, assessment, nodes::migrations(observed), now);
@@ -107,7 +108,7 @@ pub(crate) fn plan(
     let first = status::delay_of_first(observed, &status, now);
     facts.extend(first.map(|_| status::UNREPORTED.to_owned()));
     let wait = measured.or(first).or_else(|| status::delay_of_counts(observed, &status, now));
-    let status = match &observed.model.status {
+    let status = match &observed.inference.status {
         Some(written) if wait.is_some() => written.clone(),
         Some(_) | None => status,
     };
@@ -148,10 +149,10 @@ pub(crate) fn rejected(
     now: Timestamp,
 ) -> Plan {
     let assessment = conditions::of_invalid(invalid, observed);
-    let events = events::of_change(observed.model.status.as_ref(), &assessment);
+    let events = events::of_change(observed.inference.status.as_ref(), &assessment);
     let migrations = nodes::migrations(observed);
     let status = AIInferenceStatus { migrations, ..status::of_invalid(observed, assessment, now) };
-    status_only(status, events, nodes::look_again(observed, allowance, now))
+    status_only(status, events, nodes::requeue_after(observed, allowance, now))
 }
 
 /// The plan after the API server has refused a child: report it, and retry later.
@@ -170,21 +171,25 @@ pub(crate) fn refused(
     let migration = nodes::migration_state(valid, &revision, observed, now);
     let decided = Decided { revision: &revision, migration: &migration, rollout: &rollout };
     let assessment = conditions::of_refused(refusal, valid, observed, &decided, now);
-    let events = events::of_change(observed.model.status.as_ref(), &assessment);
+    let events = events::of_change(observed.inference.status.as_ref(), &assessment);
     let status = status::of_valid(valid, &revision, observed, assessment, nodes::migrations(observed), now);
     let wait = match refusal {
-        Refusal::Leftover { .. } => LOOK_AGAIN_AFTER_LEFTOVER,
-        Refusal::OwnershipConflict(_) if overdue.is_some() => LOOK_AGAIN_AFTER_OVERDUE,
+        Refusal::Leftover { .. } => LEFTOVER_RETRY,
+        Refusal::OwnershipConflict(_) if overdue.is_some() => OVERDUE_RETRY,
         Refusal::OwnershipConflict(_) | Refusal::Invalid(_) | Refusal::Denied(_) => defaults.refusal_retry,
     };
-    status_only(status, events, nodes::look_again(observed, allowance, now).into_iter().chain([wait]).min())
+    status_only(
+        status,
+        events,
+        nodes::requeue_after(observed, allowance, now).into_iter().chain([wait]).min(),
+    )
 }
 
 /// A leftover child that is not deleted in time counts as an ownership conflict.
 fn overdue(refusal: &Refusal, observed: &Observed, now: Timestamp) -> Option<Refusal> {
     let Refusal::Leftover { deleted, message } = refusal else { return None };
     // Without a deletion timestamp the time counts from the creation of the AIInference.
-    let created = observed.model.metadata.creation_timestamp.as_ref().map(|created| created.0);
+    let created = observed.inference.metadata.creation_timestamp.as_ref().map(|created| created.0);
     let waited = elapsed(deleted.or(created)?, now);
     (waited > LEFTOVER_GOES_WITHIN).then(|| Refusal::OwnershipConflict(message.clone()))
 }

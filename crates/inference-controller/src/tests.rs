@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// An AIInference called demo/chat.
-pub(crate) fn model(spec: &str) -> AIInference {
+pub(crate) fn inference(spec: &str) -> AIInference {
     AIInference {
         metadata: ObjectMeta {
             name: Some("chat".into()),
@@ -95,7 +95,7 @@ impl Scene {
     pub(crate) fn new(spec: &str) -> Self {
         Self {
             observed: Observed {
-                model: Arc::new(model(spec)),
+                inference: Arc::new(inference(spec)),
                 deployment: None,
                 deployed: None,
                 older: Vec::new(),
@@ -137,16 +137,16 @@ impl Scene {
     /// Writes the planned status.
     pub(crate) fn write_status(&mut self) {
         let status = self.plan().status;
-        Arc::make_mut(&mut self.observed.model).status = Some(status);
+        Arc::make_mut(&mut self.observed.inference).status = Some(status);
     }
 
     /// Changes the spec and its generation.
     pub(crate) fn edit_spec(&mut self, edit: impl FnOnce(&mut AIInferenceSpec)) {
-        let model = Arc::make_mut(&mut self.observed.model);
-        let before = model.spec.clone();
-        edit(&mut model.spec);
-        if model.spec != before {
-            model.metadata.generation = model.metadata.generation.map(|generation| generation + 1);
+        let inference = Arc::make_mut(&mut self.observed.inference);
+        let before = inference.spec.clone();
+        edit(&mut inference.spec);
+        if inference.spec != before {
+            inference.metadata.generation = inference.metadata.generation.map(|generation| generation + 1);
         }
     }
 
@@ -194,7 +194,7 @@ impl Scene {
     }
 
     pub(crate) fn plan_with(&self, defaults: &Defaults, now: Timestamp) -> Plan {
-        let valid = validate(&self.observed.model).expect("a valid spec");
+        let valid = validate(&self.observed.inference).expect("a valid spec");
         plan(&valid, &self.observed, &Allowance::default(), defaults, now)
     }
 }

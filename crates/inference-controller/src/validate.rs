@@ -121,10 +121,10 @@ pub(crate) struct Invalid(pub(crate) String);
 const DEFAULT_REGION: &str = "us-east-1";
 const DEFAULT_STORE_SECONDS: i32 = 3_600;
 
-pub(crate) fn validate(model: &AIInference) -> Result<ValidInference, Invalid> {
-    let spec = &model.spec;
-    let meta = model.meta();
-    let owner = owner(model)?;
+pub(crate) fn validate(inference: &AIInference) -> Result<ValidInference, Invalid> {
+    let spec = &inference.spec;
+    let meta = inference.meta();
+    let owner = owner(inference)?;
     let tolerated = flags::none_is_owned(spec.engine, &spec.args).err();
     let gpus = gpus(spec)?;
     if gpus.is_none() && spec.image.is_none() && spec.engine != Engine::Triton {
@@ -166,8 +166,8 @@ pub(crate) fn validate(model: &AIInference) -> Result<ValidInference, Invalid> {
 }
 
 /// Children are deleted with the object; with foreground deletion, before it.
-fn owner(model: &AIInference) -> Result<OwnerReference, Invalid> {
-    let owner = model
+fn owner(inference: &AIInference) -> Result<OwnerReference, Invalid> {
+    let owner = inference
         .controller_owner_ref(&())
         .ok_or_else(|| Invalid("the object has no uid; it was not read from an API server".to_owned()))?;
     Ok(OwnerReference { block_owner_deletion: Some(true), ..owner })
@@ -307,16 +307,16 @@ mod tests {
     use api::aiinference::MAX_NODE_FAILURE_SECONDS;
     use serde_json::{Value, json};
 
-    use crate::tests::model;
+    use crate::tests::inference;
 
     use super::*;
 
     fn refusal(spec: &str) -> String {
-        validate(&model(spec)).unwrap_err().0
+        validate(&inference(spec)).unwrap_err().0
     }
 
     fn valid(spec: &str) -> ValidInference {
-        validate(&model(spec)).unwrap()
+        validate(&inference(spec)).unwrap()
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl VolumeFailure {
             reason,
             message: format!("pod {name} on node {node} waits for its volume: {}", self.message),
         };
-        Finding { cause: remaining.is_none().then(cause), look_again: remaining }
+        Finding { cause: remaining.is_none().then(cause), requeue_after: remaining }
     }
 }
 
@@ -274,8 +274,8 @@ mod tests {
     #[test]
     fn a_pod_may_wait_60_s_for_an_attachment_and_30_s_for_a_mount() {
         let found = |failure: &VolumeFailure, seconds| {
-            let Finding { cause, look_again } = failure.finding(&pod("demo"), at(seconds));
-            (cause.map(|cause| cause.message), look_again.map(|wait| wait.as_secs()))
+            let Finding { cause, requeue_after } = failure.finding(&pod("demo"), at(seconds));
+            (cause.map(|cause| cause.message), requeue_after.map(|wait| wait.as_secs()))
         };
         let attach = failure(&[event("u", "a", "")], &[]).unwrap();
         let message = "pod chat on node gpu-1 waits for its volume: a".to_owned();

@@ -51,8 +51,8 @@ pub fn finding(failed: &[Arc<PodView>], live: &[&PodView], now: Timestamp) -> Fi
     // Timestamps of the API have whole seconds.
     let overtakes =
         live.iter().filter_map(survives).map(|survives| longest - survives + Duration::from_secs(1));
-    let look_again = counted.iter().map(|one| one.remaining_count(now)).chain(overtakes).min();
-    Finding { cause: Some(Cause { reason: reasons::EVICTED, message }), look_again }
+    let requeue_after = counted.iter().map(|one| one.remaining_count(now)).chain(overtakes).min();
+    Finding { cause: Some(Cause { reason: reasons::EVICTED, message }), requeue_after }
 }
 
 struct Failure<'a> {
@@ -151,8 +151,8 @@ mod tests {
         let failed = [evicted("a", 0, 10), evicted("b", 10, 22)];
         assert!(found(&failed, &[loading(23)], 35).is_some());
         assert_eq!(found(&failed, &[loading(23)], 36), None);
-        let looks_again = finding(&failed, &[&loading(23)], at(35)).look_again;
-        assert_eq!(looks_again, Some(Duration::from_secs(1)), "no event starts a reconcile then");
+        let requeue_after = finding(&failed, &[&loading(23)], at(35)).requeue_after;
+        assert_eq!(requeue_after, Some(Duration::from_secs(1)), "no event starts a reconcile then");
         let runs = |created| pod("runs", at(created), "phase: Running");
         assert_eq!(found(&failed, &[runs(23)], 24), None);
         assert!(found(&failed, &[runs(21)], 24).is_some(), "it was created before the last failure");
@@ -164,7 +164,7 @@ mod tests {
         assert!(found(&failed, &[], 142).is_some());
         assert!(found(&failed, &[], 199).is_some());
         assert_eq!(found(&failed, &[], 200), None, "the first failure no longer counts");
-        assert_eq!(finding(&failed, &[], at(199)).look_again, Some(Duration::from_secs(60)));
+        assert_eq!(finding(&failed, &[], at(199)).requeue_after, Some(Duration::from_secs(60)));
     }
 
     #[test]

@@ -52,7 +52,7 @@ mod metadata;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Finding {
     pub cause: Option<Cause>,
-    pub look_again: Option<Duration>,
+    pub requeue_after: Option<Duration>,
 }
 
 /// A reason of `api::reasons` and a message that names the object and the fix.

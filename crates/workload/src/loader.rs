@@ -29,17 +29,17 @@ pub fn finding(pod: &PodView, loader: &Container, stall_timeout: Duration, now: 
         return Finding::default();
     }
     if let Some(cause) = start_fault(pod, loader) {
-        return Finding { cause: Some(cause), look_again: None };
+        return Finding { cause: Some(cause), requeue_after: None };
     }
     let since = loader.state.running.as_ref().and_then(|running| running.started_at);
     let runs_for = since.map(|since| elapsed(since, now));
-    let look_again = runs_for.map(|runs_for| stall_timeout.saturating_sub(runs_for));
-    if look_again.is_some_and(|left| left.is_zero()) {
+    let requeue_after = runs_for.map(|runs_for| stall_timeout.saturating_sub(runs_for));
+    if requeue_after.is_some_and(|left| left.is_zero()) {
         // It has made progress: otherwise it would have ended.
         return Finding::default();
     }
     let cause = failure(pod, loader);
-    Finding { look_again: look_again.filter(|_| cause.is_some()), cause }
+    Finding { requeue_after: requeue_after.filter(|_| cause.is_some()), cause }
 }
 
 /// Why the last run failed.

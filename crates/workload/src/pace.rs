@@ -18,7 +18,7 @@ use crate::time::elapsed;
 pub struct Allowance {
     pub pods: BTreeSet<String>,
     /// When a further pod may be allowed.
-    pub look_again: Option<Duration>,
+    pub requeue_after: Option<Duration>,
 }
 
 /// The limit of the process; shared by all workers.
@@ -51,13 +51,13 @@ impl Window {
         self.granted.retain(|(_, at)| *at <= now && elapsed(*at, now) < WINDOW);
         let most = (of * PERCENT_OF_PODS / 100).max(1);
         let mut pods = BTreeSet::new();
-        let mut look_again = None;
+        let mut requeue_after = None;
         for uid in uids {
             // A failed deletion may be repeated without a second grant.
             let was_granted = self.granted.iter().any(|(granted, _)| granted == uid);
             if !was_granted && self.granted.len() >= most {
                 let oldest = self.granted.iter().map(|(_, at)| *at).min();
-                look_again = oldest.map(|oldest| WINDOW.saturating_sub(elapsed(oldest, now)));
+                requeue_after = oldest.map(|oldest| WINDOW.saturating_sub(elapsed(oldest, now)));
                 continue;
             }
             if !was_granted {
@@ -65,7 +65,7 @@ impl Window {
             }
             pods.insert((*uid).to_owned());
         }
-        Allowance { pods, look_again }
+        Allowance { pods, requeue_after }
     }
 }
 
@@ -79,10 +79,10 @@ mod tests {
         Timestamp::from_second(1_767_268_800 + seconds).unwrap()
     }
 
-    fn allowance(pods: &[&str], look_again: Option<u64>) -> Allowance {
+    fn allowance(pods: &[&str], requeue_after: Option<u64>) -> Allowance {
         Allowance {
             pods: pods.iter().map(|&pod| pod.to_owned()).collect(),
-            look_again: look_again.map(Duration::from_secs),
+            requeue_after: requeue_after.map(Duration::from_secs),
         }
     }
 

@@ -69,9 +69,9 @@ enum Hold {
 /// Kubernetes' `--unhealthy-zone-threshold` has the same default.
 const TOO_MANY_DOWN_PERCENT: usize = 55;
 /// A node that recovers starts no reconcile of owners with pods on other nodes.
-const LOOK_AGAIN_WHILE_TOO_MANY_ARE_DOWN: Duration = Duration::from_secs(10);
+const TOO_MANY_DOWN_RETRY: Duration = Duration::from_secs(10);
 /// A change of an admission policy causes no watched event.
-const LOOK_AGAIN_AFTER_REFUSAL: Duration = Duration::from_secs(60);
+const REFUSAL_RETRY: Duration = Duration::from_secs(60);
 /// The watches of nodes and pods are independent: a new node may arrive after the first pod on it.
 const NODES_ARE_SEEN_WITHIN: Duration = Duration::from_secs(5);
 
@@ -107,19 +107,19 @@ impl<'a> StrandedPods<'a> {
     }
 
     /// When to check again. Call it after the allowed pods have been deleted: one that still exists was refused.
-    pub fn look_again(&self, allowance: &Allowance) -> Option<Duration> {
+    pub fn requeue_after(&self, allowance: &Allowance) -> Option<Duration> {
         self.pods.first()?;
         match self.hold {
             Some(Hold::Paused) => None,
-            Some(Hold::TooManyAreDown | Hold::Stale) => Some(LOOK_AGAIN_WHILE_TOO_MANY_ARE_DOWN),
+            Some(Hold::TooManyAreDown | Hold::Stale) => Some(TOO_MANY_DOWN_RETRY),
             None => {
                 let waits = self
                     .pods
                     .iter()
                     .map(|stranded| stranded.remaining)
                     .filter(|remaining| !remaining.is_zero());
-                let refused = self.allowed(allowance).next().map(|_| LOOK_AGAIN_AFTER_REFUSAL);
-                waits.chain(allowance.look_again).chain(refused).min()
+                let refused = self.allowed(allowance).next().map(|_| REFUSAL_RETRY);
+                waits.chain(allowance.requeue_after).chain(refused).min()
             }
         }
     }
@@ -224,10 +224,10 @@ mod tests {
         serde_saphyr::from_str(&text).unwrap()
     }
 
-    fn allowing(pods: &[&str], look_again: Option<u64>) -> Allowance {
+    fn allowing(pods: &[&str], requeue_after: Option<u64>) -> Allowance {
         Allowance {
             pods: pods.iter().map(|&pod| pod.to_owned()).collect(),
-            look_again: look_again.map(Duration::from_secs),
+            requeue_after: requeue_after.map(Duration::from_secs),
         }
     }
 
@@ -241,8 +241,8 @@ mod tests {
             self.with(|stranded| stranded.due().into_iter().map(str::to_owned).collect())
         }
 
-        fn look_again(&self, allowance: &Allowance) -> Option<u64> {
-            self.with(|stranded| stranded.look_again(allowance)).map(|wait| wait.as_secs())
+        fn requeue_after(&self, allowance: &Allowance) -> Option<u64> {
+            self.with(|stranded| stranded.requeue_after(allowance)).map(|wait| wait.as_secs())
         }
 
         fn outlook_message(&self) -> String {
@@ -254,14 +254,14 @@ mod tests {
     fn a_pod_is_due_when_its_node_has_been_lost_for_the_timeout() {
         assert_eq!(scene(LossKind::Unreachable, 29).due(), [""; 0]);
         assert_eq!(scene(LossKind::Unreachable, 30).due(), ["b"]);
-        let look_again = scene(LossKind::Unreachable, 12).look_again(&Allowance::default());
-        assert_eq!(look_again, Some(18), "exactly when the pod is due");
+        let requeue_after = scene(LossKind::Unreachable, 12).requeue_after(&Allowance::default());
+        assert_eq!(requeue_after, Some(18), "exactly when the pod is due");
     }
 
     #[test]
     fn a_ready_pod_on_a_not_ready_node_is_not_replaced() {
         let mut scene = scene(LossKind::NotReady, 900);
-        assert_eq!((scene.due(), scene.look_again(&Allowance::default())), (Vec::new(), None));
+        assert_eq!((scene.due(), scene.requeue_after(&Allowance::default())), (Vec::new(), None));
         scene.b = pod("b", "gpu-1", "");
         assert_eq!(scene.due(), ["b"], "a pod that does not serve is replaced");
         scene.b = pod("b", "gpu-1", "containerStatuses: [{name: engine, ready: true}]");
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(scene.due(), ["b"]);
         scene.nodes.down = 3;
         assert_eq!(scene.due(), [""; 0]);
-        assert_eq!(scene.look_again(&Allowance::default()), Some(10));
+        assert_eq!(scene.requeue_after(&Allowance::default()), Some(10));
     }
 
     #[test]
@@ -314,7 +314,7 @@ mod tests {
         let mut scene = scene(LossKind::Unreachable, 900);
         scene.nodes.is_stale = true;
         assert_eq!(scene.due(), [""; 0]);
-        assert_eq!(scene.look_again(&Allowance::default()), Some(10));
+        assert_eq!(scene.requeue_after(&Allowance::default()), Some(10));
     }
 
     #[test]
@@ -333,7 +333,7 @@ mod tests {
     fn nothing_is_due_while_the_owner_is_paused() {
         let mut scene = scene(LossKind::Unreachable, 900);
         scene.terms.is_paused = true;
-        assert_eq!((scene.due(), scene.look_again(&Allowance::default())), (Vec::new(), None));
+        assert_eq!((scene.due(), scene.requeue_after(&Allowance::default())), (Vec::new(), None));
     }
 
     #[test]
@@ -352,11 +352,11 @@ mod tests {
         let message = "node gpu-1 is unreachable; pod b is replaced".to_owned();
         assert_eq!(deleted(&allowing(&["b"], None)), [(Some(pod), migration, message)]);
         let waiting = allowing(&[], Some(7));
-        assert_eq!((deleted(&waiting), scene.look_again(&waiting)), (Vec::new(), Some(7)));
+        assert_eq!((deleted(&waiting), scene.requeue_after(&waiting)), (Vec::new(), Some(7)));
     }
 
     #[test]
     fn a_pod_whose_deletion_was_refused_is_checked_again() {
-        assert_eq!(scene(LossKind::Unreachable, 30).look_again(&allowing(&["b"], None)), Some(60));
+        assert_eq!(scene(LossKind::Unreachable, 30).requeue_after(&allowing(&["b"], None)), Some(60));
     }
 }

@@ -120,7 +120,7 @@ async fn observe(
 ) -> anyhow::Result<Record> {
     let namespace = watched.namespace();
     apply(client, namespace, &namespace_object(namespace)).await?;
-    apply(client, namespace, &model()).await?;
+    apply(client, namespace, &inference()).await?;
     until_ready(watched, Workload::Inference).await?;
     let pods = watched.pods().await?;
     let node = pods.into_values().find_map(|pod| pod.node).context("no pod has a node")?;
@@ -212,7 +212,7 @@ fn namespace_object(name: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } })
 }
 
-fn model() -> Value {
+fn inference() -> Value {
     json!({
         "apiVersion": "ai.infra.example.com/v1alpha1",
         "kind": "AIInference",

@@ -35,8 +35,8 @@ pub(crate) struct Watched {
     namespace: String,
     nodes: Api<Node>,
     pods: Api<Pod>,
-    models: Api<AIInference>,
-    model: &'static str,
+    inferences: Api<AIInference>,
+    inference: &'static str,
     /// Label of the Deployment's pods.
     deployment_label: &'static str,
 }
@@ -51,15 +51,15 @@ impl Watched {
     pub(crate) fn new(
         client: &Client,
         namespace: &str,
-        model: &'static str,
+        inference: &'static str,
         deployment_label: &'static str,
     ) -> Self {
         Self {
             namespace: namespace.to_owned(),
             nodes: Api::all(client.clone()),
             pods: Api::namespaced(client.clone(), namespace),
-            models: Api::namespaced(client.clone(), namespace),
-            model,
+            inferences: Api::namespaced(client.clone(), namespace),
+            inference,
             deployment_label,
         }
     }
@@ -82,8 +82,9 @@ impl Watched {
 
     /// Reason and message of the AIInference's condition Ready while it is False.
     pub(crate) async fn unready(&self) -> anyhow::Result<Option<(String, String)>> {
-        let model = self.models.get(self.model).await.context("failed to read the AIInference")?;
-        Ok(unready(&model))
+        let inference =
+            self.inferences.get(self.inference).await.context("failed to read the AIInference")?;
+        Ok(unready(&inference))
     }
 
     fn pod_state(&self, pod: &Pod) -> (String, PodState) {
@@ -153,8 +154,8 @@ fn node_unready(node: &Node) -> Option<String> {
     (ready.status != "True").then(|| ready.reason.clone().unwrap_or_default())
 }
 
-fn unready(model: &AIInference) -> Option<(String, String)> {
-    let conditions = model.status.iter().flat_map(|status| &status.conditions);
+fn unready(inference: &AIInference) -> Option<(String, String)> {
+    let conditions = inference.status.iter().flat_map(|status| &status.conditions);
     let ready = conditions.into_iter().find(|condition| condition.type_ == conditions::READY)?;
     (ready.status != "True").then(|| (ready.reason.clone(), ready.message.clone()))
 }

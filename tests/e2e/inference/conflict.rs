@@ -35,9 +35,9 @@ async fn a_foreign_deployment_of_the_same_name_is_not_changed() {
     let foreign = deployments.create(&PostParams::default(), &foreign).await.unwrap();
 
     create(&scene, "chat", json!({})).await;
-    let model = until_not_ready(&scene, "chat", "OwnershipConflict").await;
-    assert_eq!(model.status.as_ref().unwrap().phase, Some(Phase::Failed));
-    let message = &super::condition(&model, "Ready").unwrap().message;
+    let inference = until_not_ready(&scene, "chat", "OwnershipConflict").await;
+    assert_eq!(inference.status.as_ref().unwrap().phase, Some(Phase::Failed));
+    let message = &super::condition(&inference, "Ready").unwrap().message;
     assert!(message.contains(&format!("Deployment {}/chat", scene.namespace())), "{message}");
     assert_eq!(deployments.get("chat").await.unwrap().spec, foreign.spec);
     assert!(
@@ -67,9 +67,9 @@ async fn a_child_that_a_quota_denies_is_reported_and_created_after_the_quota_is_
     .await;
 
     create(&scene, "chat", json!({})).await;
-    let model = until_not_ready(&scene, "chat", "Denied").await;
-    assert_eq!(model.status.as_ref().unwrap().phase, Some(Phase::Failed));
-    let message = &super::condition(&model, "Ready").unwrap().message;
+    let inference = until_not_ready(&scene, "chat", "Denied").await;
+    assert_eq!(inference.status.as_ref().unwrap().phase, Some(Phase::Failed));
+    let message = &super::condition(&inference, "Ready").unwrap().message;
     assert!(message.contains("exceeded quota: none"), "{message}");
 
     quotas.delete("none", &DeleteParams::default()).await.unwrap();
@@ -115,8 +115,8 @@ async fn a_deletion_that_a_policy_denies_is_reported_and_made_after_the_policy_i
     .await;
 
     change(&scene, "chat", json!({"replicas": 1})).await;
-    let model = until_not_ready(&scene, "chat", "Denied").await;
-    let message = &super::condition(&model, "Ready").unwrap().message;
+    let inference = until_not_ready(&scene, "chat", "Denied").await;
+    let message = &super::condition(&inference, "Ready").unwrap().message;
     let expected = format!("denies PodDisruptionBudget {}/chat", scene.namespace());
     assert!(message.contains(&expected) && message.contains("budgets stay here"), "{message}");
     assert!(budgets.get_opt("chat").await.unwrap().is_some());

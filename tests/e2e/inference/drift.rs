@@ -74,8 +74,8 @@ async fn removed_labels_of_a_deployment_are_restored_and_the_model_stays_ready()
             })
             .await;
         assert_eq!(repaired.spec, before, "its template is unchanged");
-        let model = until_ready(&scene, "chat").await;
-        assert_eq!(super::condition(&model, "Ready").unwrap().reason, "Ready");
+        let inference = until_ready(&scene, "chat").await;
+        assert_eq!(super::condition(&inference, "Ready").unwrap().reason, "Ready");
     }
 }
 

@@ -27,8 +27,8 @@ async fn a_crash_loop_is_reported_and_heals() {
     let spec = script(&[("SIM_CRASH_REASON", "Error"), ("SIM_CRASH_AFTER", "50ms")]);
     let report =
         Report { condition: conditions::PROGRESSING, reason: "CrashLoop", message: "engine of pod chat-" };
-    let model = reported_in_time(&scene, "chat", report, has_crashed, create(&scene, "chat", spec)).await;
-    assert_eq!(model.status.unwrap().phase, Some(Phase::Failed));
+    let inference = reported_in_time(&scene, "chat", report, has_crashed, create(&scene, "chat", spec)).await;
+    assert_eq!(inference.status.unwrap().phase, Some(Phase::Failed));
     change(&scene, "chat", json!({"env": null})).await;
     until_ready(&scene, "chat").await;
 }
@@ -50,9 +50,9 @@ async fn a_crash_after_it_was_ready_is_reported() {
     let crash = annotate_pods(&scene, json!({"sim.ai.infra.example.com/crash-reason": "Error"}));
     let report =
         Report { condition: conditions::PROGRESSING, reason: "CrashLoop", message: "ended with code 1" };
-    let model = reported_in_time(&scene, "chat", report, has_crashed, crash).await;
-    assert_eq!(condition(&model, conditions::AVAILABLE).unwrap().status, "False");
-    assert!(!model.status.unwrap().model_loaded);
+    let inference = reported_in_time(&scene, "chat", report, has_crashed, crash).await;
+    assert_eq!(condition(&inference, conditions::AVAILABLE).unwrap().status, "False");
+    assert!(!inference.status.unwrap().model_loaded);
 }
 
 #[tokio::test]
@@ -69,8 +69,8 @@ async fn an_image_that_cannot_be_pulled_is_reported_and_the_old_revision_keeps_s
     let message = "; 1 pod of an older revision still ready";
     let report = Report { condition: conditions::PROGRESSING, reason: "ImagePullFailed", message };
     let spoil = change(&scene, "chat", script(&[("SIM_IMAGE_PULL", "fail")]));
-    let model = reported_in_time(&scene, "chat", report, cannot_pull, spoil).await;
-    assert_eq!(condition(&model, conditions::AVAILABLE).unwrap().status, "True");
+    let inference = reported_in_time(&scene, "chat", report, cannot_pull, spoil).await;
+    assert_eq!(condition(&inference, conditions::AVAILABLE).unwrap().status, "True");
 }
 
 #[tokio::test]
@@ -89,8 +89,9 @@ async fn a_loader_that_fails_is_reported_with_its_reason() {
         };
         let report = Report { condition: conditions::MODEL_LOADED, reason, message };
         let spec = json!({"modelSource": format!("s3://sim-{bucket}/chat")});
-        let model = reported_in_time(&scene, bucket, report, has_failed, create(&scene, bucket, spec)).await;
-        assert_eq!(model.status.unwrap().phase, Some(Phase::Failed));
+        let inference =
+            reported_in_time(&scene, bucket, report, has_failed, create(&scene, bucket, spec)).await;
+        assert_eq!(inference.status.unwrap().phase, Some(Phase::Failed));
     }))
     .await;
     annotate_pods(&scene, json!({"sim.ai.infra.example.com/load-exit-code": "0"})).await;
@@ -125,8 +126,8 @@ async fn more_gpus_than_a_node_has_and_a_product_that_no_node_has_are_reported_w
 async fn a_missing_claim_is_named() {
     let scene = simulated().await;
     create(&scene, "vision", json!({"modelSource": "pvc://models/vision", "engine": "triton"})).await;
-    let model = until_not_ready(&scene, "vision", "ClaimNotFound").await;
-    assert!(condition(&model, conditions::READY).unwrap().message.contains("/models does not exist"));
+    let inference = until_not_ready(&scene, "vision", "ClaimNotFound").await;
+    assert!(condition(&inference, conditions::READY).unwrap().message.contains("/models does not exist"));
 }
 
 #[tokio::test]
@@ -144,8 +145,8 @@ async fn a_read_write_once_pod_claim_does_not_support_two_replicas() {
     waiting_claim(&scene, "ReadWriteOncePod").await;
     let spec = json!({"modelSource": "pvc://models/vision", "engine": "triton", "replicas": 2});
     create(&scene, "vision", spec).await;
-    let model = until_not_ready(&scene, "vision", "ClaimNotShareable").await;
-    let message = &condition(&model, conditions::READY).unwrap().message;
+    let inference = until_not_ready(&scene, "vision", "ClaimNotShareable").await;
+    let message = &condition(&inference, conditions::READY).unwrap().message;
     let expected = format!(
         "PersistentVolumeClaim {}/models is ReadWriteOncePod; 2 replicas need ReadOnlyMany or ReadWriteMany: set \
          replicas to 1, or use such a claim",
@@ -214,8 +215,8 @@ async fn a_volume_in_use_by_an_old_pod_is_reported_and_auto_replaces_that_pod() 
         "firstTimestamp": Timestamp::now().to_string(), "lastTimestamp": Timestamp::now().to_string()});
     scene.apply(&event.to_string()).await.unwrap();
     let report = until_not_ready(&scene, "vision", "VolumeNotAttached");
-    let model = tokio::time::timeout(REPORTED_WITHIN, report).await.expect("a report in time");
-    let message = &condition(&model, conditions::READY).unwrap().message;
+    let inference = tokio::time::timeout(REPORTED_WITHIN, report).await.expect("a report in time");
+    let message = &condition(&inference, conditions::READY).unwrap().message;
     assert!(
         message.starts_with(&format!("pod {name} on node {other} waits for its volume: {text}")),
         "{message}"
@@ -234,7 +235,7 @@ async fn a_warm_up_timeout_is_reported() {
     let mut slow = script(&[("SIM_NEVER_READY", "true")]);
     slow["warmupTimeoutSeconds"] = json!(10);
     create(&scene, "chat", slow).await;
-    let model = until_not_ready(&scene, "chat", "WarmupTimeout").await;
+    let inference = until_not_ready(&scene, "chat", "WarmupTimeout").await;
     let report = Timestamp::now();
     let pods = scene.api::<Pod>().list(&ListParams::default()).await.unwrap();
     let engine = status(&pods.items[0]).container_statuses.unwrap().remove(0);
@@ -243,7 +244,7 @@ async fn a_warm_up_timeout_is_reported() {
     let late = report.duration_since(timed_out);
     // The start time has whole seconds.
     assert!(!late.is_negative() && late <= SignedDuration::try_from(REPORTED_WITHIN).unwrap(), "{late:?}");
-    assert_eq!(model.status.unwrap().phase, Some(Phase::Failed));
+    assert_eq!(inference.status.unwrap().phase, Some(Phase::Failed));
     annotate_pods(&scene, json!({"sim.ai.infra.example.com/never-ready": "false"})).await;
     until_ready(&scene, "chat").await;
 }

@@ -21,8 +21,8 @@ async fn gpus_of_other_pods_are_not_free_until_those_pods_end() {
     until_not_ready(&scene, "late", "InsufficientGPU").await;
     // The watch may deliver the unschedulable pod before the scheduled one.
     let counted = "needs 2 nvidia.com/gpu on A100; free: 3, at most 1 on one node";
-    wait_for(&scene.api::<AIInference>(), "late", counted, within(), |model: &AIInference| {
-        condition(model, conditions::SCHEDULED).is_some_and(|scheduled| scheduled.message == counted)
+    wait_for(&scene.api::<AIInference>(), "late", counted, within(), |inference: &AIInference| {
+        condition(inference, conditions::SCHEDULED).is_some_and(|scheduled| scheduled.message == counted)
     })
     .await;
     change(&scene, "first", json!({"replicas": 2})).await;

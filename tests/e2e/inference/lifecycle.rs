@@ -29,12 +29,12 @@ const RECREATED_WITHIN: SignedDuration = SignedDuration::from_millis(100);
 async fn a_new_inference_becomes_ready_with_children_and_a_url() {
     let scene = simulated().await;
     create(&scene, "chat", json!({"gpu": {"count": 1, "productLabel": "A100"}, "replicas": 2})).await;
-    let model = until_ready(&scene, "chat").await;
-    let status = model.status.as_ref().unwrap();
+    let inference = until_ready(&scene, "chat").await;
+    let status = inference.status.as_ref().unwrap();
     assert_eq!(status.url, Some(format!("http://chat.{}.svc:8000", scene.namespace())));
     assert_eq!((status.replicas, status.ready_replicas, status.model_loaded), (2, 2, true));
 
-    let uid = model.metadata.uid.as_ref().unwrap();
+    let uid = inference.metadata.uid.as_ref().unwrap();
     assert!(is_owned(&scene.api::<ConfigMap>().get("chat-model").await.unwrap(), uid));
     assert!(is_owned(&scene.api::<Deployment>().get("chat").await.unwrap(), uid));
     assert!(is_owned(&scene.api::<Service>().get("chat").await.unwrap(), uid));
@@ -60,8 +60,8 @@ async fn pods_that_pod_security_refuses_are_reported() {
     let shared = simulated().await;
     let scene = Scene::restricted(&shared).await;
     create(&scene, "chat", json!({"securityContext": {"runAsUser": 0}})).await;
-    let model = until_not_ready(&scene, "chat", "Unschedulable").await;
-    let message = &condition(&model, conditions::READY).unwrap().message;
+    let inference = until_not_ready(&scene, "chat", "Unschedulable").await;
+    let message = &condition(&inference, conditions::READY).unwrap().message;
     assert!(message.contains("violates PodSecurity"), "{message}");
 }
 
@@ -85,14 +85,15 @@ async fn a_new_image_replaces_the_pods_and_leaves_the_old_replica_set_empty() {
     let old = replica_set(&scene, "engine:1").await;
 
     change(&scene, "chat", json!({"image": "engine:2"})).await;
-    let model = until_ready(&scene, "chat").await;
-    assert_eq!(model.status.unwrap().resolved.unwrap().image, "engine:2");
+    let inference = until_ready(&scene, "chat").await;
+    assert_eq!(inference.status.unwrap().resolved.unwrap().image, "engine:2");
     wait_for(&scene.api::<ReplicaSet>(), &old, "empty", within(), |replica_set: &ReplicaSet| {
         replica_set.status.as_ref().is_some_and(|status| status.replicas == 0)
     })
     .await;
-    wait_for(&scene.api::<AIInference>(), "chat", "complete", within(), |model| {
-        condition(model, conditions::PROGRESSING).is_some_and(|progressing| progressing.reason == "Complete")
+    wait_for(&scene.api::<AIInference>(), "chat", "complete", within(), |inference| {
+        condition(inference, conditions::PROGRESSING)
+            .is_some_and(|progressing| progressing.reason == "Complete")
     })
     .await;
 }
@@ -116,8 +117,8 @@ async fn a_change_that_is_reverted_during_the_rollout_ends_with_the_first_revisi
 async fn deletion_leaves_no_objects_behind() {
     let scene = simulated().await;
     create(&scene, "chat", json!({"replicas": 2})).await;
-    let model = until_ready(&scene, "chat").await;
-    let selector = model.status.unwrap().selector.unwrap();
+    let inference = until_ready(&scene, "chat").await;
+    let selector = inference.status.unwrap().selector.unwrap();
     let pods = scene.api::<Pod>().list(&ListParams::default().labels(&selector)).await.unwrap();
 
     scene.api::<AIInference>().delete("chat", &DeleteParams::default()).await.unwrap();
@@ -134,7 +135,7 @@ async fn deletion_leaves_no_objects_behind() {
 #[tokio::test]
 async fn an_object_that_is_deleted_and_created_again_at_once_gets_its_own_children() {
     let scene = simulated().await;
-    let models: Api<AIInference> = scene.api();
+    let inferences: Api<AIInference> = scene.api();
     let spec = json!({"replicas": 2});
     let mut old = create(&scene, "chat", spec.clone()).await;
     let mut at_once = 0;
@@ -142,17 +143,17 @@ async fn an_object_that_is_deleted_and_created_again_at_once_gets_its_own_childr
         until_ready(&scene, "chat").await;
         let left = uids_below(&scene, &old).await;
         assert!(left.len() > 2 + 4, "two pods, four children and a ReplicaSet: {left:?}");
-        models.delete("chat", &DeleteParams::default()).await.unwrap();
+        inferences.delete("chat", &DeleteParams::default()).await.unwrap();
         let deleted = Timestamp::now();
         let new = create(&scene, "chat", spec.clone()).await;
         assert_ne!(new.metadata.uid, old.metadata.uid);
         let late = received_last(&scene, "create", "chat").duration_since(deleted);
         at_once += u32::from(late <= RECREATED_WITHIN);
 
-        wait_for(&models, "chat", "ready and never in conflict", within(), |model: &AIInference| {
-            let ready = condition(model, conditions::READY);
+        wait_for(&inferences, "chat", "ready and never in conflict", within(), |inference: &AIInference| {
+            let ready = condition(inference, conditions::READY);
             assert_ne!(ready.map(|ready| ready.reason.as_str()), Some("OwnershipConflict"), "round {round}");
-            is_ready(model)
+            is_ready(inference)
         })
         .await;
         let uid = new.metadata.uid.as_ref().unwrap();
@@ -182,21 +183,21 @@ async fn a_name_that_is_invalid_for_a_service_is_replaced_in_the_url() {
 }
 
 /// The uids of all descendants of an object, down to the third generation.
-async fn uids_below(scene: &Scene<'_>, model: &AIInference) -> BTreeSet<String> {
+async fn uids_below(scene: &Scene<'_>, inference: &AIInference) -> BTreeSet<String> {
     let mut all = uids_and_owners::<ConfigMap>(scene).await;
     all.extend(uids_and_owners::<Deployment>(scene).await);
     all.extend(uids_and_owners::<Service>(scene).await);
     all.extend(uids_and_owners::<PodDisruptionBudget>(scene).await);
     all.extend(uids_and_owners::<ReplicaSet>(scene).await);
     all.extend(uids_and_owners::<Pod>(scene).await);
-    let mut below = BTreeSet::from([model.uid().unwrap()]);
+    let mut below = BTreeSet::from([inference.uid().unwrap()]);
     // Owners first.
     for (uid, owners) in all {
         if owners.iter().any(|owner| below.contains(owner)) {
             below.insert(uid);
         }
     }
-    below.remove(&model.uid().unwrap());
+    below.remove(&inference.uid().unwrap());
     below
 }
 

@@ -123,13 +123,13 @@ async fn a_migration_is_recorded_despite_conflicts_of_the_status() {
     wait_for(&scene.cluster_api::<Node>(), node, "silent", within(), |node| !nodes::is_ready(node)).await;
 
     // Each change makes the write of an earlier planned status fail with a conflict.
-    let models = scene.api::<AIInference>();
+    let inferences = scene.api::<AIInference>();
     let changes = async {
         let mut count = 0;
         loop {
             count += 1;
             let patch = Patch::Merge(json!({"metadata": {"annotations": {"count": count.to_string()}}}));
-            if let Err(error) = models.patch("chat", &PatchParams::default(), &patch).await {
+            if let Err(error) = inferences.patch("chat", &PatchParams::default(), &patch).await {
                 break Err::<Infallible, _>(error);
             }
         }

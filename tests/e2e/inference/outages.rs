@@ -57,10 +57,10 @@ async fn keeps_serving(cluster: &Cluster, Case { rollout, change: spec, reason }
     change(&scene, "chat", spec).await;
     until_not_ready(&scene, "chat", reason).await;
     until_renewed(&scene, RENEWALS).await;
-    let model = until_not_ready(&scene, "chat", reason).await;
+    let inference = until_not_ready(&scene, "chat", reason).await;
     assert_eq!(serving(&scene).await, before, "{case}: the ready pod was deleted");
-    assert_eq!(condition(&model, conditions::AVAILABLE).unwrap().status, "True", "{case}");
-    assert_eq!(model.status.unwrap().ready_replicas, 1, "{case}");
+    assert_eq!(condition(&inference, conditions::AVAILABLE).unwrap().status, "True", "{case}");
+    assert_eq!(inference.status.unwrap().ready_replicas, 1, "{case}");
 }
 
 #[tokio::test]
@@ -82,9 +82,9 @@ async fn replace_announces_the_outage_before_the_pod_is_deleted() {
     until_ready(&scene, "chat").await;
     let before = serving(&scene).await;
     let (pod, _) = before.first_key_value().expect("a pod that serves");
-    let models = scene.api::<AIInference>();
-    let warned = wait_for(&models, "chat", "it is announced", within(), |model| {
-        condition(model, conditions::PROGRESSING).is_some_and(|progressing| {
+    let inferences = scene.api::<AIInference>();
+    let warned = wait_for(&inferences, "chat", "it is announced", within(), |inference| {
+        condition(inference, conditions::PROGRESSING).is_some_and(|progressing| {
             progressing.message.contains(&format!("pod {pod}, the only ready one, is deleted"))
         })
     });

@@ -83,11 +83,12 @@ async fn midway(scene: &Scene<'_>, field: &str, value: &Value) {
 /// Applies a change and waits for its completion: the desired number of pods, all of one ReplicaSet.
 async fn settled(scene: &Scene<'_>, field: &str, value: &Value) {
     change(scene, "chat", json!({field: value})).await;
-    let model = wait_for(&scene.api::<AIInference>(), "chat", "complete", within(), |model: &AIInference| {
-        let progressing = condition(model, "Progressing");
-        is_ready(model) && progressing.is_some_and(|condition| condition.reason == "Complete")
-    })
-    .await;
+    let inference =
+        wait_for(&scene.api::<AIInference>(), "chat", "complete", within(), |inference: &AIInference| {
+            let progressing = condition(inference, "Progressing");
+            is_ready(inference) && progressing.is_some_and(|condition| condition.reason == "Complete")
+        })
+        .await;
     let (replica_sets, labels) = (scene.api::<ReplicaSet>(), pods_of("chat"));
     let one_is_left = follow(&replica_sets, &labels, |all| {
         let filled: Vec<i32> = all
@@ -102,7 +103,7 @@ async fn settled(scene: &Scene<'_>, field: &str, value: &Value) {
             .filter(|replicas| *replicas > 0)
             .collect();
         // Desired and actual number.
-        (filled == [model.spec.replicas, model.spec.replicas]).then_some(())
+        (filled == [inference.spec.replicas, inference.spec.replicas]).then_some(())
     });
     tokio::time::timeout(within(), one_is_left).await.expect("old ReplicaSets that are empty");
 }

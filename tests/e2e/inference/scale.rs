@@ -17,8 +17,8 @@ async fn kubectl_scale_adds_replicas_without_a_new_revision() {
     create(&scene, "chat", json!({})).await;
     until_ready(&scene, "chat").await;
     scene.kubectl(&["scale", "aii/chat", "--replicas=3"]);
-    let model = until_ready(&scene, "chat").await;
-    assert_eq!(model.status.unwrap().ready_replicas, 3);
+    let inference = until_ready(&scene, "chat").await;
+    assert_eq!(inference.status.unwrap().ready_replicas, 3);
     assert_eq!(revisions(&scene).await, 1);
 }
 
@@ -30,8 +30,11 @@ async fn fewer_replicas_stay_ready_and_a_single_one_has_no_budget() {
     scene.api::<PodDisruptionBudget>().get("chat").await.unwrap();
     change(&scene, "chat", json!({"replicas": 1})).await;
     wait_until_gone(&scene.api::<PodDisruptionBudget>(), "chat", within()).await;
-    wait_for(&scene.api::<AIInference>(), "chat", "one replica", within(), |model: &AIInference| {
-        model.status.as_ref().is_some_and(|status| status.replicas == 1 && status.phase == Some(Phase::Ready))
+    wait_for(&scene.api::<AIInference>(), "chat", "one replica", within(), |inference: &AIInference| {
+        inference
+            .status
+            .as_ref()
+            .is_some_and(|status| status.replicas == 1 && status.phase == Some(Phase::Ready))
     })
     .await;
 }
@@ -42,8 +45,8 @@ async fn no_replicas_means_stopped_and_one_starts_it_again() {
     create(&scene, "chat", json!({})).await;
     until_ready(&scene, "chat").await;
     scene.kubectl(&["scale", "aii/chat", "--replicas=0"]);
-    let model = until_not_ready(&scene, "chat", "Stopped").await;
-    let status = model.status.unwrap();
+    let inference = until_not_ready(&scene, "chat", "Stopped").await;
+    let status = inference.status.unwrap();
     assert_eq!((status.phase, status.model_loaded), (Some(Phase::Pending), false));
     wait_for(&scene.api::<Deployment>(), "chat", "empty", within(), |deployment: &Deployment| {
         deployment.status.as_ref().is_some_and(|status| status.replicas.unwrap_or_default() == 0)

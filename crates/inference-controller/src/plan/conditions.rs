@@ -34,7 +34,7 @@ pub(super) struct Assessment {
     pub(super) verdicts: Vec<Verdict>,
     pub(super) counts: Counts,
     /// When a timeout ends, so that the assessment may change although no object changes.
-    pub(super) look_again: Option<Duration>,
+    pub(super) requeue_after: Option<Duration>,
 }
 
 /// Numbers of pods.
@@ -86,7 +86,7 @@ pub(super) fn of_invalid(invalid: &Invalid, observed: &Observed) -> Assessment {
         phase: Phase::Failed,
         verdicts: vec![accepted, available(counts), fails(conditions::READY, reasons::INVALID_SPEC, message)],
         counts,
-        look_again: None,
+        requeue_after: None,
     })
 }
 
@@ -200,7 +200,7 @@ fn stopped(valid: &ValidInference, counts: Counts) -> Assessment {
             fails(conditions::READY, reasons::STOPPED, message),
         ],
         counts,
-        look_again: None,
+        requeue_after: None,
     }
 }
 
@@ -208,11 +208,11 @@ fn serving(valid: &ValidInference, observed: &Observed, decided: &Decided<'_>, n
     let Decided { revision, migration, rollout: _ } = decided;
     let pods: Vec<&PodView> = revision.pods.iter().map(AsRef::as_ref).collect();
     let counts = counts(observed, revision.pods);
-    let (faults, faults_look_again) = faults(valid, observed, revision, &pods, now);
+    let (faults, faults_requeue_after) = faults(valid, observed, revision, &pods, now);
     let fault_in = |condition: FaultyCondition| faults.iter().find(|fault| fault.condition == condition);
     let complete = counts.updated_ready >= valid.replicas;
 
-    let (stage, stage_look_again) = stage(&pods, now);
+    let (stage, stage_requeue_after) = stage(&pods, now);
     let model_loaded = model_loaded(fault_in(FaultyCondition::ModelLoaded), counts, stage);
     let scheduled = scheduled(fault_in(FaultyCondition::Scheduled), &pods, decided.rollout.why_kept);
     let progressing = progressing(fault_in(FaultyCondition::Progressing), valid, observed, decided, counts);
@@ -250,7 +250,7 @@ fn serving(valid: &ValidInference, observed: &Observed, decided: &Decided<'_>, n
         Phase::Pending
     };
     let timeout = warmup_timeout(valid);
-    let look_again = pods.iter().filter_map(|pod| match warm_up(pod.container(ENGINE), timeout, now) {
+    let requeue_after = pods.iter().filter_map(|pod| match warm_up(pod.container(ENGINE), timeout, now) {
         WarmUp::Remaining(remaining) => Some(remaining),
         WarmUp::None | WarmUp::TimedOut => None,
     });
@@ -258,9 +258,9 @@ fn serving(valid: &ValidInference, observed: &Observed, decided: &Decided<'_>, n
     Assessment {
         phase,
         counts,
-        look_again: look_again
-            .chain(stage_look_again)
-            .chain(faults_look_again)
+        requeue_after: requeue_after
+            .chain(stage_requeue_after)
+            .chain(faults_requeue_after)
             .chain(counted.map(|_| COUNT_AGAIN_AFTER))
             .min(),
         verdicts: [
@@ -289,25 +289,25 @@ fn faults(
     let had_timed_out = reason_before(observed, conditions::PROGRESSING) == Some(reasons::WARMUP_TIMEOUT);
     let of_pods = pods.iter().map(|pod| {
         let timed_out = warm_up(pod.container(ENGINE), timeout, now) == WarmUp::TimedOut && !pod.is_ready;
-        let (fault, look_again) = fault_of(valid, pod, observed, now);
+        let (fault, requeue_after) = fault_of(valid, pod, observed, now);
         // After the timeout the kubelet restarts the engine; report the timeout, not a crash.
         let was_restarted = had_timed_out && !pod.is_ready && pod.container(ENGINE).is_some_and(was_killed);
         if timed_out || was_restarted {
-            (Some(too_slow(valid, pod)), look_again)
+            (Some(too_slow(valid, pod)), requeue_after)
         } else {
-            (fault, look_again)
+            (fault, requeue_after)
         }
     });
-    let (of_pods, look_again): (Vec<Option<Fault>>, Vec<Option<Duration>>) = of_pods.unzip();
+    let (of_pods, requeue_after): (Vec<Option<Fault>>, Vec<Option<Duration>>) = of_pods.unzip();
     let deployment = observed.deployment.as_ref().filter(|_| revision.is_deployed);
-    let (evicted, evictions_look_again) =
+    let (evicted, evictions_requeue_after) =
         if revision.is_deployed { eviction_fault(observed, pods, now) } else { (None, None) };
     let of_deployment = [evicted, deployment.and_then(creation_fault)];
-    let (of_claim, claim_look_again) = claim_fault_by_now(valid, observed, now);
+    let (of_claim, claim_requeue_after) = claim_fault_by_now(valid, observed, now);
     let faults = [of_claim].into_iter().chain(of_pods).chain(of_deployment);
     (
         faults.flatten().collect(),
-        look_again.into_iter().chain([evictions_look_again, claim_look_again]).flatten().min(),
+        requeue_after.into_iter().chain([evictions_requeue_after, claim_requeue_after]).flatten().min(),
     )
 }
 
@@ -317,7 +317,8 @@ fn claim_fault_by_now(
     observed: &Observed,
     now: Timestamp,
 ) -> (Option<Fault>, Option<Duration>) {
-    let created = observed.model.metadata.creation_timestamp.as_ref().filter(|_| observed.claim.is_none());
+    let created =
+        observed.inference.metadata.creation_timestamp.as_ref().filter(|_| observed.claim.is_none());
     let wait = created.and_then(|created| remaining(CLAIMS_ARE_SEEN_WITHIN, created.0, now));
     match (claim_fault(valid, observed), wait) {
         (Some(_), Some(wait)) => (None, Some(wait)),
@@ -354,14 +355,14 @@ fn model_loaded(fault: Option<&Fault>, counts: Counts, stage: String) -> Verdict
 
 /// A message about the present stage of a pod, once it takes long, and when to check again.
 fn stage(pods: &[&PodView], now: Timestamp) -> (String, Option<Duration>) {
-    let mut look_again: Option<Duration> = None;
+    let mut requeue_after: Option<Duration> = None;
     for (stage, since) in pods.iter().filter_map(|pod| stage_since(pod)) {
         match remaining(WORTH_REPORTING, since, now) {
             None => return (stage, None),
-            wait => look_again = look_again.or(wait).min(wait),
+            wait => requeue_after = requeue_after.or(wait).min(wait),
         }
     }
-    ("no pod of the current revision is ready yet".to_owned(), look_again)
+    ("no pod of the current revision is ready yet".to_owned(), requeue_after)
 }
 
 fn stage_since(pod: &PodView) -> Option<(String, Timestamp)> {
@@ -462,7 +463,7 @@ fn paused(mut assessment: Assessment) -> Assessment {
 
 /// The reason of the condition in the last status, if it is one of these constants.
 fn reason_before(observed: &Observed, type_: &str) -> Option<&'static str> {
-    let status = observed.model.status.as_ref()?;
+    let status = observed.inference.status.as_ref()?;
     let reason = &status.conditions.iter().find(|condition| condition.type_ == type_)?.reason;
     [reasons::COMPLETE, reasons::SCALING, reasons::MIGRATING, reasons::ROLLING, reasons::WARMUP_TIMEOUT]
         .into_iter()

@@ -43,7 +43,7 @@ pub(super) fn announcement(message: String) -> Note {
 
 /// Whether the status already has the announcement.
 pub(super) fn was_announced(observed: &Observed, message: &str) -> bool {
-    let status = observed.model.status.as_ref();
+    let status = observed.inference.status.as_ref();
     let mut known = status.into_iter().flat_map(|status| &status.conditions);
     known
         .any(|condition| condition.type_ == conditions::PROGRESSING && condition.message.starts_with(message))

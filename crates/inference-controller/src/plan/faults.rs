@@ -44,8 +44,8 @@ pub(super) enum FaultyCondition {
 
 impl FaultyCondition {
     fn found(self, finding: Finding) -> Found {
-        let Finding { cause, look_again } = finding;
-        (cause.map(|cause| self.fault(cause)), look_again)
+        let Finding { cause, requeue_after } = finding;
+        (cause.map(|cause| self.fault(cause)), requeue_after)
     }
 
     fn fault(self, cause: Cause) -> Fault {
@@ -59,7 +59,7 @@ pub(super) fn fault_of(valid: &ValidInference, pod: &PodView, observed: &Observe
     if pod.is_ready {
         return (None, None);
     }
-    let (loader, loader_look_again) = pod.init_container(LOADER).map_or((None, None), |loader| {
+    let (loader, loader_requeue_after) = pod.init_container(LOADER).map_or((None, None), |loader| {
         let finding = loader::finding(pod, loader, stall_timeout(valid), now);
         // A loader that does not run is a fault of Progressing, a missing model one of ModelLoaded.
         let does_not_run = [reasons::CRASH_LOOP, reasons::OUT_OF_MEMORY, reasons::IMAGE_PULL_FAILED];
@@ -72,12 +72,12 @@ pub(super) fn fault_of(valid: &ValidInference, pod: &PodView, observed: &Observe
         }
     });
     let volume = observed.unattached.get(pod.uid()).map(|failure| failure.finding(pod, now));
-    let (volume, volume_look_again) = FaultyCondition::Progressing.found(volume.unwrap_or_default());
+    let (volume, volume_requeue_after) = FaultyCondition::Progressing.found(volume.unwrap_or_default());
     let fault = loader
         .or_else(|| engine_fault(pod, pod.container(ENGINE)?, why(pod, observed).as_deref()))
         .or(volume)
         .or_else(|| placement_fault(valid, pod, observed.capacities.as_deref()));
-    (fault, loader_look_again.into_iter().chain(volume_look_again).min())
+    (fault, loader_requeue_after.into_iter().chain(volume_requeue_after).min())
 }
 
 /// Repeated evictions, while no pod is ready.
@@ -95,7 +95,7 @@ fn why(pod: &PodView, observed: &Observed) -> Option<String> {
     let own = crashes.get(pod.uid());
     let is_unread = own.is_none_or(|crash| *crash == Crash::Unread);
     let of_own = own.and_then(Crash::cause).map(str::to_owned);
-    let mut written = observed.model.status.iter().flat_map(|status| &status.conditions);
+    let mut written = observed.inference.status.iter().flat_map(|status| &status.conditions);
     let written = written.find(|condition| is_unread && condition.reason == reasons::CRASH_LOOP);
     let written = written.and_then(|written| written_cause(&written.message, pod.name(), ENGINE));
     let of_own = of_own.or_else(|| written.map(str::to_owned));
@@ -172,7 +172,7 @@ mod tests {
 
     fn fault(parts: &str) -> Option<Fault> {
         let observed = Scene::ready(1).observed();
-        fault_of(&validate(&observed.model).unwrap(), &pod(parts), &observed, at(0)).0
+        fault_of(&validate(&observed.inference).unwrap(), &pod(parts), &observed, at(0)).0
     }
 
     fn reason_and_condition(parts: &str) -> Option<(&'static str, FaultyCondition)> {

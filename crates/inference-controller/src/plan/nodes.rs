@@ -56,8 +56,8 @@ pub(crate) fn pod_deletions(observed: &Observed, allowance: &Allowance, now: Tim
 }
 
 /// When to check again; call it after the allowed deletions.
-pub(super) fn look_again(observed: &Observed, allowance: &Allowance, now: Timestamp) -> Option<Duration> {
-    stranded(observed, now).look_again(allowance)
+pub(super) fn requeue_after(observed: &Observed, allowance: &Allowance, now: Timestamp) -> Option<Duration> {
+    stranded(observed, now).requeue_after(allowance)
 }
 
 pub(super) fn migration_state(
@@ -68,14 +68,14 @@ pub(super) fn migration_state(
 ) -> MigrationState {
     // From the first deletion until all replicas of this revision are ready again.
     let complete = i32::try_from(revision.ready().count()).unwrap_or(i32::MAX) >= valid.replicas;
-    let mut conditions = observed.model.status.iter().flat_map(|status| &status.conditions);
+    let mut conditions = observed.inference.status.iter().flat_map(|status| &status.conditions);
     let has_begun =
         !observed.unrecorded.is_empty() || conditions.any(|condition| condition.reason == reasons::MIGRATING);
     MigrationState { under_way: has_begun && !complete, outlook: stranded(observed, now).outlook_message() }
 }
 
 fn stranded(observed: &Observed, now: Timestamp) -> StrandedPods<'_> {
-    let spec = &observed.model.spec;
+    let spec = &observed.inference.spec;
     let timeout = Duration::from_secs(u64::from(spec.node_failure_seconds.unsigned_abs()));
     let terms = Terms { timeout, is_paused: spec.pods.paused, container: ENGINE };
     StrandedPods::of(observed.pods(), &observed.nodes, &terms, now)
@@ -83,7 +83,7 @@ fn stranded(observed: &Observed, now: Timestamp) -> StrandedPods<'_> {
 
 /// The latest migrations, reported and unreported, with the nodes of the replacements as far as they are scheduled.
 pub(super) fn migrations(observed: &Observed) -> Vec<Migration> {
-    let mut migrations = observed.model.status.clone().unwrap_or_default().migrations;
+    let mut migrations = observed.inference.status.clone().unwrap_or_default().migrations;
     migrations.extend(observed.unrecorded.iter().map(|migration| Migration {
         pod: migration.pod.clone(),
         from_node: migration.node.clone(),
@@ -159,16 +159,16 @@ mod tests {
         due(&scene.observed(), at(0)).into_iter().map(str::to_owned).collect()
     }
 
-    fn allowing(pods: &[&str], look_again: Option<u64>) -> Allowance {
+    fn allowing(pods: &[&str], requeue_after: Option<u64>) -> Allowance {
         Allowance {
             pods: pods.iter().map(|&pod| pod.to_owned()).collect(),
-            look_again: look_again.map(Duration::from_secs),
+            requeue_after: requeue_after.map(Duration::from_secs),
         }
     }
 
     fn plan(scene: &Scene, allowance: &Allowance) -> super::super::Plan {
         let observed = scene.observed();
-        let valid = validate(&observed.model).unwrap();
+        let valid = validate(&observed.inference).unwrap();
         super::super::plan(&valid, &observed, allowance, &defaults(&[]), at(0))
     }
 
@@ -197,7 +197,7 @@ mod tests {
         let mut scene = scene(LossKind::Unreachable, 12);
         scene.edit_spec(|spec| spec.model_source = "nonsense".to_owned());
         let observed = scene.observed();
-        let invalid = validate(&observed.model).unwrap_err();
+        let invalid = validate(&observed.inference).unwrap_err();
         let nothing = Allowance::default();
         let plan = super::super::rejected(&invalid, &observed, &nothing, at(0));
         assert_eq!(plan.requeue_after, Some(Duration::from_secs(18)), "exactly when the pod is due");
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(due_in(&scene), ["b"]);
 
         let observed = self::scene(LossKind::Unreachable, 12).observed();
-        let valid = validate(&observed.model).unwrap();
+        let valid = validate(&observed.inference).unwrap();
         let refusal = runtime::refusal::Refusal::Denied("no".into());
         let plan = super::super::refused(&refusal, &valid, &observed, &nothing, &defaults(&[]), at(0));
         assert_eq!(
@@ -227,14 +227,14 @@ mod tests {
             assert_eq!(recorded(plan(&scene, &Allowance::default())), ["b"]);
         }
         let observed = scene.observed();
-        let valid = validate(&observed.model).unwrap();
+        let valid = validate(&observed.inference).unwrap();
         let refusal = runtime::refusal::Refusal::Denied("no".into());
         let nothing = Allowance::default();
         let refused = super::super::refused(&refusal, &valid, &observed, &nothing, &defaults(&[]), at(0));
         assert_eq!(recorded(refused), ["b"]);
         scene.edit_spec(|spec| spec.model_source = "nonsense".to_owned());
         let observed = scene.observed();
-        let invalid = validate(&observed.model).unwrap_err();
+        let invalid = validate(&observed.inference).unwrap_err();
         assert_eq!(recorded(super::super::rejected(&invalid, &observed, &nothing, at(0))), ["b"]);
     }
 
@@ -301,7 +301,7 @@ mod tests {
         let mut scene = with_unrecorded();
         scene.write_status();
         scene.observe(|observed| {
-            let status = Arc::make_mut(&mut observed.model).status.as_mut().unwrap();
+            let status = Arc::make_mut(&mut observed.inference).status.as_mut().unwrap();
             status.migrations[0].to_node = Some("gpu-2".into());
         });
         scene.pods(&[&format!("{{name: c, node: gpu-2, created: '{}'}}", at(1))]);

@@ -57,7 +57,7 @@ pub(super) fn engine_of(template: &Value) -> Option<&Value> {
 }
 
 fn desired<'a>(valid: &'a ValidInference, observed: &'a Observed) -> DesiredTemplate<'a> {
-    let status = observed.model.status.as_ref();
+    let status = observed.inference.status.as_ref();
     let status = status.filter(|status| status.observed_generation == valid.generation);
     let resolved = status.and_then(|status| status.resolved.as_ref());
     DesiredTemplate {

@@ -33,7 +33,7 @@ pub(super) enum Strategy {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Decision {
     pub(super) strategy: Strategy,
-    pub(super) look_again: Option<Duration>,
+    pub(super) requeue_after: Option<Duration>,
     /// Announces that no pod will be ready for a while.
     pub(super) warning: Option<String>,
     /// Shortages that the deletion of an old pod would resolve; recorded as facts, to measure how long they last.
@@ -56,7 +56,7 @@ pub(super) fn rollout(
     let may_replace =
         valid.rollout == Rollout::Auto && revision.is_deployed && observed.others().next().is_some();
     let shortages = if may_replace { shortages(valid, revision, observed) } else { Vec::new() };
-    let (strategy, look_again) = match valid.rollout {
+    let (strategy, requeue_after) = match valid.rollout {
         Rollout::Surge => (Strategy::Surge, None),
         Rollout::Replace if cannot_run(valid, observed) => (Strategy::Surge, None),
         Rollout::Replace => (Strategy::Replace, None),
@@ -86,7 +86,7 @@ pub(super) fn rollout(
         }
         _ => None,
     };
-    Decision { strategy, look_again, warning, shortages, why_kept }
+    Decision { strategy, requeue_after, warning, shortages, why_kept }
 }
 
 /// Whether a rollout is about to start or in progress.

@@ -60,8 +60,8 @@ pub(super) fn of_invalid(observed: &Observed, assessment: Assessment, now: Times
 
 fn written(observed: &Observed, assessment: Assessment, now: Timestamp) -> AIInferenceStatus {
     let Counts { all, ready, updated, updated_ready } = assessment.counts;
-    let before = observed.model.status.clone().unwrap_or_default();
-    let generation = observed.model.metadata.generation;
+    let before = observed.inference.status.clone().unwrap_or_default();
+    let generation = observed.inference.metadata.generation;
     let phase_changed = before.phase != Some(assessment.phase);
     AIInferenceStatus {
         phase: Some(assessment.phase),
@@ -91,7 +91,7 @@ pub(super) fn delay_of_numbers(
     status: &AIInferenceStatus,
     now: Timestamp,
 ) -> Option<Duration> {
-    let before = observed.model.status.as_ref()?;
+    let before = observed.inference.status.as_ref()?;
     if before == status || with_messages(before, without_numbers) != with_messages(status, without_numbers) {
         return None;
     }
@@ -105,7 +105,7 @@ pub(super) fn delay_of_first(
     status: &AIInferenceStatus,
     now: Timestamp,
 ) -> Option<Duration> {
-    let before = observed.model.status.as_ref()?;
+    let before = observed.inference.status.as_ref()?;
     let is_new = before.observed_generation == 0 && before.conditions.is_empty();
     let ready = status.conditions.iter().find(|condition| condition.type_ == conditions::READY)?;
     let comes_up = UNDER_WAY.contains(&&*ready.reason) && status.phase != Some(Phase::Failed);
@@ -120,7 +120,7 @@ pub(super) fn delay_of_counts(
     status: &AIInferenceStatus,
     now: Timestamp,
 ) -> Option<Duration> {
-    let before = observed.model.status.as_ref()?;
+    let before = observed.inference.status.as_ref()?;
     if before == status || without_counts(before) != without_counts(status) {
         return None;
     }
@@ -161,7 +161,7 @@ fn without_numbers(message: &str) -> String {
 }
 
 fn is_stopped(observed: &Observed) -> bool {
-    observed.model.spec.replicas == 0
+    observed.inference.spec.replicas == 0
 }
 
 fn selector_text(instance: &str) -> String {

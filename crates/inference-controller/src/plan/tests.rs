@@ -15,7 +15,7 @@ use workload::{
     pace::Allowance,
 };
 
-use super::{Child, LOOK_AGAIN_AFTER_LEFTOVER, LOOK_AGAIN_AFTER_OVERDUE, Plan, refused, rejected};
+use super::{Child, LEFTOVER_RETRY, OVERDUE_RETRY, Plan, refused, rejected};
 use crate::{
     observe::Observed,
     tests::{REFUSAL_RETRY, Scene, at, defaults, deployment_of},
@@ -298,7 +298,7 @@ fn a_spec_that_is_changed_back_gets_the_template_of_its_remaining_pods() {
 
     let refreshed = |scene: &mut Scene, value: &str| {
         scene.observe(|observed| {
-            let meta = &mut std::sync::Arc::make_mut(&mut observed.model).metadata;
+            let meta = &mut std::sync::Arc::make_mut(&mut observed.inference).metadata;
             meta.annotations = Some([(labels::REFRESH.to_owned(), value.to_owned())].into());
         });
         scene.write_status();
@@ -316,7 +316,7 @@ fn a_flag_that_became_invalid_is_tolerated_while_pods_of_that_spec_exist() {
     scene.roll();
     scene.edit_spec(|spec| spec.image = None);
     let has_pods =
-        |scene: &Scene| super::has_pods(&validate(&scene.observed().model).unwrap(), &scene.observed());
+        |scene: &Scene| super::has_pods(&validate(&scene.observed().inference).unwrap(), &scene.observed());
     assert!(has_pods(&scene));
     scene.observe(|observed| observed.older.clear());
     assert!(!has_pods(&scene));
@@ -353,7 +353,7 @@ fn a_new_value_of_the_refresh_annotation_takes_the_newer_template_once() {
     assert_eq!(loader(&scene), "loader:0");
     let refresh = |scene: &mut Scene, value: Option<&str>| {
         scene.observe(|observed| {
-            let meta = &mut std::sync::Arc::make_mut(&mut observed.model).metadata;
+            let meta = &mut std::sync::Arc::make_mut(&mut observed.inference).metadata;
             meta.annotations = value.map(|value| [(labels::REFRESH.to_owned(), value.to_owned())].into());
         });
     };
@@ -396,7 +396,7 @@ fn an_object_with_all_replicas_ready_is_ready() {
 fn at_rest_nothing_changes_and_nothing_is_reported() {
     let scene = Scene::ready(2);
     let plan = scene.plan_with(&defaults(&[]), at(3600));
-    assert_eq!(Some(&plan.status), scene.observed().model.status.as_ref());
+    assert_eq!(Some(&plan.status), scene.observed().inference.status.as_ref());
     assert!(plan.events.is_empty() && plan.deletions.is_empty() && plan.requeue_after.is_none());
 }
 
@@ -423,7 +423,7 @@ fn the_first_status_waits_until_there_is_something_to_say_and_its_phase_has_a_ti
     // As the API server fills it in.
     let default = AIInferenceStatus { phase: Some(Phase::Pending), ..AIInferenceStatus::default() };
     scene.observe(|observed| {
-        std::sync::Arc::make_mut(&mut observed.model).status = Some(default.clone());
+        std::sync::Arc::make_mut(&mut observed.inference).status = Some(default.clone());
     });
     let plan = scene.plan_with(&defaults(&[]), at(100));
     assert!(!plan.children.is_empty(), "its children wait for nothing");
@@ -440,7 +440,7 @@ fn the_first_status_waits_until_there_is_something_to_say_and_its_phase_has_a_ti
     scene.observe(|observed| observed.facts.clear());
     scene.settle(1);
     scene.observe(|observed| {
-        std::sync::Arc::make_mut(&mut observed.model).status = Some(default.clone());
+        std::sync::Arc::make_mut(&mut observed.inference).status = Some(default.clone());
     });
     let plan = scene.plan_with(&defaults(&[]), at(100));
     assert_eq!(
@@ -623,7 +623,7 @@ fn an_announcement_is_made_once_even_if_the_change_is_denied() {
     assert!(!scene.plan().children.is_empty());
     // A webhook denies the announced change.
     let observed = scene.observed();
-    let valid = validate(&observed.model).unwrap();
+    let valid = validate(&observed.inference).unwrap();
     let denied = refused(
         &Refusal::Denied("no".into()),
         &valid,
@@ -634,7 +634,7 @@ fn an_announcement_is_made_once_even_if_the_change_is_denied() {
     )
     .status;
     assert_eq!(reason(&denied, conditions::PROGRESSING), ("False", reasons::DENIED));
-    scene.observe(|observed| std::sync::Arc::make_mut(&mut observed.model).status = Some(denied));
+    scene.observe(|observed| std::sync::Arc::make_mut(&mut observed.inference).status = Some(denied));
     assert!(!scene.plan().children.is_empty());
 
     let stopped = announced(|spec| spec.replicas = 0);
@@ -847,7 +847,7 @@ fn a_transition_time_changes_only_with_the_status() {
     assert_eq!(time(&changed, conditions::ACCEPTED), at(0));
     assert_eq!(changed.last_transition_time.clone().unwrap().0, at(60));
 
-    scene.observe(|observed| std::sync::Arc::make_mut(&mut observed.model).status = Some(changed));
+    scene.observe(|observed| std::sync::Arc::make_mut(&mut observed.inference).status = Some(changed));
     scene.pods(&[
         "{node: gpu-0, containers: [{name: engine, restartCount: 2, state: {terminated: {exitCode: 1}}}]}",
     ]);
@@ -861,14 +861,14 @@ fn an_invalid_spec_does_not_change_the_children() {
     let mut scene = Scene::ready(2);
     scene.edit_spec(|spec| spec.args = vec!["--port=1".into()]);
     let observed = scene.observed();
-    let invalid = validate(&observed.model).unwrap().tolerated.unwrap();
+    let invalid = validate(&observed.inference).unwrap().tolerated.unwrap();
     let plan = rejected(&invalid, &observed, &Allowance::default(), at(0));
     assert!(plan.children.is_empty() && plan.deletions.is_empty());
     assert_eq!(plan.status.phase, Some(Phase::Failed));
     assert_eq!(reason(&plan.status, conditions::ACCEPTED), ("False", reasons::INVALID_SPEC));
     assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::INVALID_SPEC));
     assert_eq!((plan.status.ready_replicas, plan.status.model_loaded), (2, false));
-    assert_eq!(plan.status.url, observed.model.status.as_ref().unwrap().url);
+    assert_eq!(plan.status.url, observed.inference.status.as_ref().unwrap().url);
     assert!(plan.events[0].message.contains("--port"));
     assert_eq!(
         rejected(&Invalid("x".into()), &observed, &Allowance::default(), at(0)).requeue_after,
@@ -880,7 +880,7 @@ fn an_invalid_spec_does_not_change_the_children() {
 #[test]
 fn an_ownership_conflict_is_reported_and_retried() {
     let observed = Scene::new(CHAT).observed();
-    let valid = validate(&observed.model).unwrap();
+    let valid = validate(&observed.inference).unwrap();
     let refusal = Refusal::OwnershipConflict("Deployment demo/chat exists and has no owner".into());
     let plan = refused(&refusal, &valid, &observed, &Allowance::default(), &defaults(&[]), at(0));
     assert!(plan.children.is_empty());
@@ -893,29 +893,29 @@ fn an_ownership_conflict_is_reported_and_retried() {
 #[test]
 fn children_of_a_deleted_predecessor_are_waited_for() {
     let observed = Scene::new(CHAT).observed();
-    let valid = validate(&observed.model).unwrap();
+    let valid = validate(&observed.inference).unwrap();
     let leftover = Refusal::Leftover { deleted: Some(at(-30)), message: "is still there".into() };
     let plan = refused(&leftover, &valid, &observed, &Allowance::default(), &defaults(&[]), at(0));
     assert!(plan.children.is_empty());
     assert_eq!(plan.status.phase, Some(Phase::Pending));
     assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::LOADING));
-    assert_eq!(plan.requeue_after, Some(LOOK_AGAIN_AFTER_LEFTOVER));
+    assert_eq!(plan.requeue_after, Some(LEFTOVER_RETRY));
 }
 
 #[test]
 fn a_child_of_a_deleted_predecessor_that_is_not_deleted_in_time_is_a_conflict() {
     let mut scene = Scene::new(CHAT);
     scene.observe(|observed| {
-        std::sync::Arc::make_mut(&mut observed.model).metadata.creation_timestamp = Some(Time(at(-31)));
+        std::sync::Arc::make_mut(&mut observed.inference).metadata.creation_timestamp = Some(Time(at(-31)));
     });
     let observed = scene.observed();
-    let valid = validate(&observed.model).unwrap();
+    let valid = validate(&observed.inference).unwrap();
     for deleted in [Some(at(-31)), None] {
         let leftover = Refusal::Leftover { deleted, message: "Service demo/chat is still there".into() };
         let plan = refused(&leftover, &valid, &observed, &Allowance::default(), &defaults(&[]), at(0));
         let expected = ("False", reasons::OWNERSHIP_CONFLICT, "Service demo/chat is still there");
         assert_eq!(condition(&plan.status, conditions::READY), expected);
-        assert_eq!(plan.requeue_after, Some(LOOK_AGAIN_AFTER_OVERDUE));
+        assert_eq!(plan.requeue_after, Some(OVERDUE_RETRY));
     }
 }
 
@@ -965,7 +965,7 @@ fn after_a_restart_of_the_controller_the_written_cause_stays_until_the_log_is_re
     let mut scene = crashing();
     set_crash(&mut scene, "a", Crash::Known { cause: "ValueError: a (b); c".into() });
     scene.write_status();
-    let written = scene.observed().model.status.clone();
+    let written = scene.observed().inference.status.clone();
     set_crash(&mut scene, "a", Crash::Unread);
     let plan = scene.plan();
     assert_eq!(
@@ -984,7 +984,7 @@ fn after_a_restart_of_the_controller_the_written_cause_stays_until_the_log_is_re
 #[test]
 fn a_denied_child_is_reported_with_the_api_servers_message_and_retried() {
     let observed = Scene::new(CHAT).observed();
-    let valid = validate(&observed.model).unwrap();
+    let valid = validate(&observed.inference).unwrap();
     let words = "the API server denies Deployment demo/chat: exceeded quota: gpus";
     let plan = refused(
         &Refusal::Denied(words.into()),
@@ -1003,7 +1003,7 @@ fn a_denied_child_is_reported_with_the_api_servers_message_and_retried() {
 #[test]
 fn a_child_refused_as_invalid_is_a_fault_of_the_spec() {
     let observed = Scene::new(CHAT).observed();
-    let valid = validate(&observed.model).unwrap();
+    let valid = validate(&observed.inference).unwrap();
     let plan = refused(
         &Refusal::Invalid("no".into()),
         &valid,
@@ -1089,7 +1089,7 @@ fn a_service_keeps_the_ports_of_older_pods_while_the_engine_changes() {
 fn a_claim_created_with_the_object_is_not_reported_as_missing_at_once() {
     let mut scene = Scene::new("{modelSource: pvc://models, engine: triton, gpu: {count: 1}}");
     scene.observe(|observed| {
-        Arc::make_mut(&mut observed.model).metadata.creation_timestamp = Some(Time(at(0)));
+        Arc::make_mut(&mut observed.inference).metadata.creation_timestamp = Some(Time(at(0)));
     });
     let status = |seconds| scene.plan_with(&defaults(&[]), at(seconds));
     assert_eq!(reason(&status(1).status, conditions::READY), ("False", reasons::LOADING));

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use super::{
     CONNECTIONS, CONTROLLER,
     null_writer::patience,
-    plane::{Burst, NAMESPACE, Plane, Programs, is_ready, model, names, settle},
+    plane::{Burst, NAMESPACE, Plane, Programs, inference, is_ready, names, settle},
     requests::Requests,
     sightings::Sightings,
 };
@@ -107,12 +107,12 @@ struct Bursted {
 
 async fn create_at_once(plane: &Plane, seen: &mut Seen, count: u32) -> anyhow::Result<Bursted> {
     let processes = plane.processes().await?;
-    let models = plane.models();
+    let inferences = plane.inferences();
     let reconciles_before = reconciles(&plane.cluster).await?;
     let before = processes.read()?;
     let began = Instant::now();
     let created = futures::stream::iter(names(0, count))
-        .map(|name| create(&models, name))
+        .map(|name| create(&inferences, name))
         .buffer_unordered(CONNECTIONS)
         .try_collect::<Vec<Created>>();
     let created = timeout(patience(count), created).await.context("the creates took too long")??;
@@ -126,12 +126,13 @@ async fn create_at_once(plane: &Plane, seen: &mut Seen, count: u32) -> anyhow::R
 
 /// By the clock, whatever the objects before took.
 async fn create_at_a_pace(plane: &Plane, skipped: u32, pace: u32) -> anyhow::Result<Vec<Created>> {
-    let models = plane.models();
+    let inferences = plane.inferences();
     let mut ticks = tokio::time::interval(Duration::from_secs(1) / pace);
     let mut created = Vec::new();
     for name in names(skipped, PACED) {
         ticks.tick().await;
-        created.push(timeout(patience(0), create(&models, name)).await.context("a create took too long")??);
+        created
+            .push(timeout(patience(0), create(&inferences, name)).await.context("a create took too long")??);
     }
     Ok(created)
 }
@@ -148,11 +149,11 @@ impl Created {
     }
 }
 
-async fn create(models: &Api<AIInference>, name: String) -> anyhow::Result<Created> {
-    let model = model(&name)?;
+async fn create(inferences: &Api<AIInference>, name: String) -> anyhow::Result<Created> {
+    let inference = inference(&name)?;
     let sent = Instant::now();
-    models
-        .create(&PostParams::default(), &model)
+    inferences
+        .create(&PostParams::default(), &inference)
         .await
         .with_context(|| format!("failed to create AIInference {NAMESPACE}/{name}"))?;
     Ok(Created { name, sent, acknowledged: Instant::now() })
@@ -170,8 +171,8 @@ impl Seen {
         let of_ours = format!("{}={CONTROLLER}", labels::MANAGED_BY);
         let config_maps: Api<ConfigMap> = Api::namespaced(plane.client.clone(), NAMESPACE);
         Ok(Self {
-            ready: Sightings::of("Ready", plane.models(), "", |model: &AIInference| {
-                is_ready(model).then(|| model.metadata.name.clone()).flatten()
+            ready: Sightings::of("Ready", plane.inferences(), "", |inference: &AIInference| {
+                is_ready(inference).then(|| inference.metadata.name.clone()).flatten()
             })
             .await?,
             child: Sightings::of("seen to have a child", config_maps, &of_ours, |child: &ConfigMap| {

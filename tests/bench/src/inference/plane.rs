@@ -93,7 +93,7 @@ impl Plane {
         Ok(Self { cluster, client, children })
     }
 
-    pub(super) fn models(&self) -> Api<AIInference> {
+    pub(super) fn inferences(&self) -> Api<AIInference> {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
@@ -144,8 +144,8 @@ pub(super) fn names(skipped: u32, count: u32) -> Vec<String> {
 }
 
 /// The model of this name: one replica with one GPU, and a source that is copied into the pod.
-pub(super) fn model(name: &str) -> anyhow::Result<AIInference> {
-    let model = json!({
+pub(super) fn inference(name: &str) -> anyhow::Result<AIInference> {
+    let inference = json!({
         "apiVersion": "ai.infra.example.com/v1alpha1",
         "kind": "AIInference",
         "metadata": {"name": name, "namespace": NAMESPACE},
@@ -156,27 +156,27 @@ pub(super) fn model(name: &str) -> anyhow::Result<AIInference> {
             "replicas": 1,
         },
     });
-    serde_json::from_value(model).context("failed to write an AIInference")
+    serde_json::from_value(inference).context("failed to write an AIInference")
 }
 
-pub(super) fn is_ready(model: &AIInference) -> bool {
-    let conditions = model.status.iter().flat_map(|status| &status.conditions);
+pub(super) fn is_ready(inference: &AIInference) -> bool {
+    let conditions = inference.status.iter().flat_map(|status| &status.conditions);
     conditions
         .into_iter()
         .any(|condition| condition.type_ == api::conditions::READY && condition.status == "True")
 }
 
 async fn warm_up(client: &Client) -> anyhow::Result<Children> {
-    let models: Api<AIInference> = Api::namespaced(client.clone(), NAMESPACE);
-    models
-        .create(&PostParams::default(), &model(WARM_UP)?)
+    let inferences: Api<AIInference> = Api::namespaced(client.clone(), NAMESPACE);
+    inferences
+        .create(&PostParams::default(), &inference(WARM_UP)?)
         .await
         .context("failed to create the first AIInference")?;
-    wait_for(&models, WARM_UP, WARM_WITHIN, |model| model.is_some_and(is_ready))
+    wait_for(&inferences, WARM_UP, WARM_WITHIN, |inference| inference.is_some_and(is_ready))
         .await
         .context("the first AIInference did not become Ready")?;
     let children = children_of(client, WARM_UP).await?;
-    models
+    inferences
         .delete(WARM_UP, &DeleteParams::background())
         .await
         .context("failed to delete the first AIInference")?;
@@ -188,22 +188,22 @@ async fn warm_up(client: &Client) -> anyhow::Result<Children> {
 }
 
 /// In the order in which the controller makes them.
-async fn children_of(client: &Client, model: &str) -> anyhow::Result<Children> {
+async fn children_of(client: &Client, inference: &str) -> anyhow::Result<Children> {
     let kinds = [
         ApiResource::erase::<ConfigMap>(&()),
         ApiResource::erase::<Deployment>(&()),
         ApiResource::erase::<Service>(&()),
     ];
-    let of_model = ListParams::default().labels(&format!("{}={model}", labels::INSTANCE));
+    let of_inference = ListParams::default().labels(&format!("{}={inference}", labels::INSTANCE));
     let mut children = Vec::new();
     for kind in kinds {
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, &kind);
         let found =
-            api.list(&of_model).await.with_context(|| format!("failed to list {}", kind.plural))?.items;
+            api.list(&of_inference).await.with_context(|| format!("failed to list {}", kind.plural))?.items;
         let owned: Vec<DynamicObject> =
             found.into_iter().filter(|child| child.metadata.owner_references.is_some()).collect();
         let [child] = owned.as_slice() else {
-            bail!("{model} has {} children of kind {}, not one", owned.len(), kind.kind);
+            bail!("{inference} has {} children of kind {}, not one", owned.len(), kind.kind);
         };
         children.push((kind.clone(), template(child, &kind)?));
     }

@@ -199,7 +199,7 @@ mod tests {
                 "{{modelSource: s3://models/qwen, engine: vllm, gpu: {{count: 1}}, modelStore: {store}, \
                  modelLoader: {{env: {env}}}}}"
             ));
-            stall_timeout(&validate(&scene.observed().model).unwrap()).as_secs()
+            stall_timeout(&validate(&scene.observed().inference).unwrap()).as_secs()
         };
         assert_eq!(seconds("{}", "[]"), 250);
         assert_eq!(seconds("{timeoutSeconds: 100}", "[]"), 110, "three quarters of it, and the last request");

@@ -41,7 +41,7 @@ fn capacity(product: &str, free: i64) -> NodeCapacity {
 
 fn decided(scene: &Scene) -> Decision {
     let observed = scene.observed();
-    let valid = validate(&observed.model).unwrap();
+    let valid = validate(&observed.inference).unwrap();
     rollout(&valid, &revision(&valid, &observed, &defaults(&[])), &observed, at(0))
 }
 
@@ -53,7 +53,7 @@ fn strategy_of(scene: &Scene) -> Strategy {
 fn auto_surges_until_gpus_have_been_short_for_the_surge_timeout() {
     let waits = |seconds| Decision {
         strategy: Strategy::Surge,
-        look_again: Some(Duration::from_secs(seconds)),
+        requeue_after: Some(Duration::from_secs(seconds)),
         warning: None,
         shortages: vec!["chat-0".into()],
         why_kept: None,
@@ -69,7 +69,8 @@ fn auto_deletes_no_ready_pod_for_a_product_that_no_node_has() {
         stuck("Auto", 9_000, "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.");
     scene.observe(|observed| observed.capacities = Some(vec![capacity("H100", 8)]));
     let (shortages, why_kept) = (Vec::new(), None);
-    let surges = Decision { strategy: Strategy::Surge, look_again: None, warning: None, shortages, why_kept };
+    let surges =
+        Decision { strategy: Strategy::Surge, requeue_after: None, warning: None, shortages, why_kept };
     assert_eq!(decided(&scene), surges);
 }
 
@@ -277,7 +278,7 @@ fn the_time_counts_from_the_first_shortage_of_gpus() {
     scene = stuck("Auto", 0, SHORT);
     scene.observe(|observed| observed.facts.clear());
     assert_eq!(scene.plan().facts, ["chat-0"], "the shortage is recorded");
-    assert_eq!(decided(&scene).look_again, Some(Duration::from_secs(300)));
+    assert_eq!(decided(&scene).requeue_after, Some(Duration::from_secs(300)));
     scene.observe(|observed| observed.facts = [("another pod".to_owned(), at(-900))].into());
     assert_eq!(strategy_of(&scene), Strategy::Surge);
     let announced = stuck("Auto", 300, SHORT).plan();
