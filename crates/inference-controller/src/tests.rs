@@ -160,8 +160,11 @@ impl Scene {
         let before = self.observed.deployment.clone().expect("a Deployment");
         let pods = self.observed.deployed.take().expect("a revision");
         self.settle(0);
-        let rendered = before.resolved.zip(before.pinned_template);
-        let rendered = rendered.map(|(resolved, template)| Box::new(TemplateRecord { resolved, template }));
+        let token_account = before.token_account;
+        let rendered = before
+            .resolved
+            .zip(before.pinned_template)
+            .map(|(resolved, template)| Box::new(TemplateRecord { resolved, template, token_account }));
         let revision = Arc::new(ReplicaSetView { rendered, ..ReplicaSetView::default() });
         self.observed.older = vec![OlderRevision { revision, pods }];
     }

@@ -35,6 +35,8 @@ pub struct ReplicaSetView {
 pub struct TemplateRecord {
     pub resolved: Box<str>,
     pub template: Box<str>,
+    /// See `token_account`.
+    pub token_account: Option<Box<str>>,
 }
 
 /// A revision whose template differs from the Deployment's, with at least one pod.
@@ -68,6 +70,14 @@ impl TemplateHash {
     }
 }
 
+/// The account whose token of the Kubernetes API pods of this template mount; empty for the account `default`. `None` if
+/// they mount none. Releases before 0.2.0 rendered such templates for every spec with an account.
+pub(crate) fn token_account(template: &Value) -> Option<&str> {
+    let pod = &template["spec"];
+    (pod["automountServiceAccountToken"] == true)
+        .then(|| pod["serviceAccountName"].as_str().unwrap_or_default())
+}
+
 /// A Deployment: the record of its template, its strategy and its failures.
 #[derive(Resource, Clone, Debug, Default, PartialEq, Deserialize)]
 #[resource(inherit = Deployment)]
@@ -82,6 +92,8 @@ pub struct DeploymentView {
     pub pinned_template: Option<Box<str>>,
     /// Hash of the present template.
     pub template: Option<TemplateHash>,
+    /// Of the present template; see `token_account`.
+    pub token_account: Option<Box<str>>,
     /// `maxSurge` is 0: old pods are deleted before new ones are created.
     pub replaces: bool,
     /// The condition `ReplicaFailure`, if True.
@@ -166,6 +178,7 @@ impl From<DeploymentParts> for DeploymentView {
             generation,
             resolved,
             pinned_template: kept,
+            token_account: spec.template.as_ref().and_then(token_account).map(Into::into),
             template: spec.template.map(TemplateHash::of),
             replaces: surge == Some(IntOrString::Int(0)),
             creation_failure: failure,
@@ -202,7 +215,11 @@ fn rendered(mut annotations: BTreeMap<String, String>, template: &Value) -> Opti
     let (resolved, recorded) = (annotations.remove(labels::RESOLVED)?, annotations.remove(labels::TEMPLATE)?);
     let parsed: Value = serde_json::from_str(&recorded).ok()?;
     let is_of_template = differences(template, &parsed).is_empty();
-    is_of_template.then(|| TemplateRecord { resolved: resolved.into(), template: recorded.into() })
+    is_of_template.then(|| TemplateRecord {
+        resolved: resolved.into(),
+        template: recorded.into(),
+        token_account: token_account(&parsed).map(Into::into),
+    })
 }
 
 #[cfg(test)]

@@ -4,6 +4,9 @@
 //! stays the same, the recorded template is applied unchanged, whatever this release would render: an upgrade or rollback
 //! of the controller restarts no pod. If the spec is changed back while pods of its earlier revision exist, the template
 //! recorded on their ReplicaSet is used again.
+//!
+//! A recorded template with a token of the Kubernetes API is the exception: it is applied unchanged only to a Deployment
+//! that has this token already. The admission policy refuses every other write of it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    deployment::{DeploymentView, OlderRevision, TemplateRecord},
+    deployment::{DeploymentView, OlderRevision, TemplateRecord, token_account},
     digest::digest,
     pinned_template::{LONGEST_RECORD, differences},
     pod::PodView,
@@ -71,25 +74,27 @@ pub fn revision<'a>(
         refresh: desired.refresh.map(str::to_owned),
         defaults,
     };
-    let (deployment, pods) = deployed;
-    let earlier = desired.earlier(older);
+    let (live, pods) = deployed;
+    let earlier = desired.earlier(live, older);
     let is_of_spec = |deployment: &&DeploymentView| desired.is_deployed(deployment);
-    let deployment =
-        deployment.filter(is_of_spec).filter(|known| !desired.restores_older(Some(known), older));
+    let deployment = live.filter(is_of_spec).filter(|known| !desired.restores_older(Some(known), older));
     let is_deployed = deployment.is_some();
     let (pinned, resolved, pods) = match (deployment, earlier) {
         (Some(deployment), _) => {
             (deployment.pinned_template.as_deref(), deployment.resolved.as_deref(), pods)
         }
-        (None, Some((TemplateRecord { resolved, template }, pods))) => {
+        (None, Some((TemplateRecord { resolved, template, .. }, pods))) => {
             (Some(&**template), Some(&**resolved), pods)
         }
         (None, None) => (None, None, &[][..]),
     };
     let pinned = pinned.filter(|pinned| **pinned != *rendered.to_string());
-    let Some(pinned) = pinned.and_then(|pinned| serde_json::from_str::<Value>(pinned).ok()) else {
+    let Some(mut pinned) = pinned.and_then(|pinned| serde_json::from_str::<Value>(pinned).ok()) else {
         return Revision { template: rendered, record, is_deployed, pods, outdated: Vec::new() };
     };
+    if !may_have_token(token_account(&pinned), live) {
+        pinned["spec"]["automountServiceAccountToken"] = Value::Bool(false);
+    }
     let outdated = differences(&pinned, &rendered);
     let before = recorded(resolved);
     let refresh = before.refresh.or(record.refresh);
@@ -129,7 +134,8 @@ impl Revision<'_> {
 impl DesiredTemplate<'_> {
     /// Whether this spec is deployed, or pods of an earlier deployment of it exist.
     pub fn has_pods(&self, deployment: Option<&DeploymentView>, older: &[OlderRevision]) -> bool {
-        deployment.is_some_and(|deployment| self.is_deployed(deployment)) || self.earlier(older).is_some()
+        deployment.is_some_and(|deployment| self.is_deployed(deployment))
+            || self.earlier(deployment, older).is_some()
     }
 
     /// Whether the template of an older revision is used instead of the Deployment's, although the Deployment has a record of
@@ -144,7 +150,7 @@ impl DesiredTemplate<'_> {
         // A revision that was rendered for another value of `refresh` is not restored.
         let is_same =
             |older: &TemplateRecord| recorded(Some(&older.resolved)).refresh.as_deref() == self.refresh;
-        let earlier = self.earlier(older).filter(|(older, _)| is_same(older));
+        let earlier = self.earlier(Some(deployment), older).filter(|(older, _)| is_same(older));
         !has_reported && earlier.is_some_and(|(older, _)| is_reported(&older.template))
     }
 
@@ -155,12 +161,18 @@ impl DesiredTemplate<'_> {
         self.is_of(&recorded(deployment.resolved.as_deref()), is_of_generation)
     }
 
-    /// An older revision that was rendered for this spec and still has pods. Of several, the one with the most ready pods.
-    fn earlier<'a>(&self, older: &'a [OlderRevision]) -> Option<(&'a TemplateRecord, &'a [Arc<PodView>])> {
+    /// An older revision that was rendered for this spec, still has pods and may be applied again. Of several, the one with
+    /// the most ready pods.
+    fn earlier<'a>(
+        &self,
+        live: Option<&DeploymentView>,
+        older: &'a [OlderRevision],
+    ) -> Option<(&'a TemplateRecord, &'a [Arc<PodView>])> {
         let of_spec = older.iter().filter_map(|older| {
             let rendered = older.revision.rendered.as_deref()?;
             let is_of_spec = self.is_of(&recorded(Some(&rendered.resolved)), false);
-            is_of_spec.then_some((rendered, older.pods.as_slice()))
+            let is_allowed = may_have_token(rendered.token_account.as_deref(), live);
+            (is_of_spec && is_allowed).then_some((rendered, older.pods.as_slice()))
         });
         of_spec.max_by_key(|(_, pods)| pods.iter().filter(|pod| pod.is_ready).count())
     }
@@ -170,6 +182,11 @@ impl DesiredTemplate<'_> {
         (is_of_generation || record.spec_hash == self.spec_hash)
             && (self.refresh.is_none() || self.refresh == record.refresh.as_deref())
     }
+}
+
+/// Whether a template with the token of this account may be applied: the variable `keepsToken` of the admission policy.
+fn may_have_token(account: Option<&str>, live: Option<&DeploymentView>) -> bool {
+    account.is_none() || live.is_some_and(|live| live.token_account.as_deref() == account)
 }
 
 /// An unreadable record counts as empty; the template stays pinned.
@@ -203,7 +220,11 @@ mod tests {
             resolved: record(deployed.1),
             ..DeploymentView::default()
         };
-        let rendered = TemplateRecord { resolved: record(older.1).unwrap(), template: older.0.into() };
+        let rendered = TemplateRecord {
+            resolved: record(older.1).unwrap(),
+            template: older.0.into(),
+            token_account: None,
+        };
         let revision = ReplicaSetView { rendered: Some(Box::new(rendered)), ..ReplicaSetView::default() };
         let older = [OlderRevision { revision: Arc::new(revision), pods: vec![Arc::default()] }];
         let reported = digest_of("\"known\"");
@@ -220,6 +241,68 @@ mod tests {
         assert!(!restores_older((other, None), (other, None), None), "the older one is not the reported one");
         assert!(!restores_older((other, Some("1")), (known, None), Some("1")), "a newer one was requested");
         assert!(!restores_older((other, None), (known, Some("1")), None), "the annotation was removed");
+    }
+
+    fn template(account: &str, has_token: bool, image: &str) -> Value {
+        serde_json::json!({"spec": {"serviceAccountName": account, "automountServiceAccountToken": has_token,
+            "containers": [{"name": "engine", "image": image}]}})
+    }
+
+    /// The revision of the spec `wanted`, which this release renders with the image `new`.
+    fn of_wanted<'a>(live: Option<&'a DeploymentView>, older: &'a [OlderRevision]) -> Revision<'a> {
+        let desired = DesiredTemplate { spec_hash: "wanted", generation: 3, refresh: None, reported: None };
+        revision(desired, template("reader", false, "new"), BTreeMap::new(), (live, &[]), older)
+    }
+
+    fn record(spec_hash: &str) -> Box<str> {
+        let record = Record { spec_hash: spec_hash.into(), ..Record::default() };
+        serde_json::to_string(&record).unwrap().into()
+    }
+
+    /// The admission policy lets a Deployment keep a token, and gives none back.
+    #[test]
+    fn an_older_template_with_a_token_is_used_again_only_while_the_deployment_has_that_token() {
+        let old = template("reader", true, "old");
+        let rendered = TemplateRecord {
+            resolved: record("wanted"),
+            template: old.to_string().into(),
+            token_account: token_account(&old).map(Into::into),
+        };
+        let revision = ReplicaSetView { rendered: Some(Box::new(rendered)), ..ReplicaSetView::default() };
+        let older = [OlderRevision { revision: Arc::new(revision), pods: vec![Arc::default()] }];
+        let desired = DesiredTemplate { spec_hash: "wanted", generation: 3, refresh: None, reported: None };
+        for (token, is_used) in [(None, false), (Some("other"), false), (Some("reader"), true)] {
+            let live = DeploymentView {
+                resolved: Some(record("mistake")),
+                token_account: token.map(Into::into),
+                ..DeploymentView::default()
+            };
+            let found = of_wanted(Some(&live), &older);
+            let expected = if is_used { old.clone() } else { template("reader", false, "new") };
+            assert_eq!((&found.template, found.pods.len()), (&expected, usize::from(is_used)), "{token:?}");
+            assert_eq!(desired.has_pods(Some(&live), &older), is_used, "{token:?}");
+        }
+        assert_eq!(of_wanted(None, &older).template, template("reader", false, "new"), "creation");
+    }
+
+    #[test]
+    fn a_pinned_template_loses_a_token_that_its_deployment_has_no_more() {
+        let old = template("reader", true, "old");
+        for (token, has_token) in [(None, false), (Some("other"), false), (Some("reader"), true)] {
+            let live = DeploymentView {
+                resolved: Some(record("wanted")),
+                pinned_template: Some(old.to_string().into()),
+                token_account: token.map(Into::into),
+                ..DeploymentView::default()
+            };
+            let found = of_wanted(Some(&live), &[]);
+            assert_eq!(
+                found.template,
+                template("reader", has_token, "old"),
+                "{token:?}: the rest stays pinned"
+            );
+            assert_eq!(found.annotations(3)[labels::TEMPLATE], found.template.to_string(), "{token:?}");
+        }
     }
 
     /// A different form would cost one write of every Deployment at an upgrade.

@@ -307,6 +307,38 @@ fn a_spec_that_is_changed_back_gets_the_template_of_its_remaining_pods() {
     assert_eq!(refreshed(&mut scene, "now"), "loader:1", "a new rendering is requested");
 }
 
+/// The admission policy lets a Deployment keep the token that an older release gave its pods, and gives none back.
+#[test]
+fn a_token_of_an_older_release_is_kept_while_it_serves_and_never_given_back() {
+    let has_token =
+        |scene: &Scene| template(&scene.plan()).spec.unwrap().automount_service_account_token.unwrap();
+    let given = |token_account: Option<&str>| {
+        let mut scene = Scene::ready(1);
+        scene.edit_spec(|spec| spec.pods.service_account_name = Some("reader".into()));
+        scene.settle(1);
+        scene.observe(|observed| {
+            let known = observed.deployment.as_mut().unwrap();
+            let pinned = known.pinned_template.take().unwrap();
+            let field = "\"automountServiceAccountToken\":";
+            known.pinned_template =
+                Some(pinned.replace(&format!("{field}false"), &format!("{field}true")).into());
+            known.token_account = token_account.map(Into::into);
+        });
+        scene.write_status();
+        scene
+    };
+    let mut scene = given(Some("reader"));
+    assert!(has_token(&scene));
+    scene.edit_spec(|spec| spec.image = Some("typo:1".into()));
+    scene.roll();
+    assert!(!has_token(&scene));
+    scene.edit_spec(|spec| spec.image = None);
+    assert!(!has_token(&scene), "the mistake is taken back");
+
+    let hardened = given(None);
+    assert!(!has_token(&hardened), "the field of the Deployment was set to false by hand");
+}
+
 #[test]
 fn a_flag_that_became_invalid_is_tolerated_while_pods_of_that_spec_exist() {
     let mut scene = Scene::ready(1);
@@ -1049,7 +1081,8 @@ fn a_template_that_was_edited_together_with_its_record_is_restored() {
         let template = deployment.pinned_template.take().unwrap();
         deployment.pinned_template = Some(template.replace("vllm/vllm-openai", "evil/vllm").into());
         let resolved = deployment.resolved.clone().unwrap();
-        let rendered = keeps_record.then(|| Box::new(TemplateRecord { resolved, template }));
+        let token_account = None;
+        let rendered = keeps_record.then(|| Box::new(TemplateRecord { resolved, template, token_account }));
         let revision = Arc::new(ReplicaSetView { rendered, ..ReplicaSetView::default() });
         observed.older = vec![OlderRevision { revision, pods: observed.deployed.take().unwrap() }];
     };
