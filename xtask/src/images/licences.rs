@@ -18,6 +18,9 @@ use crate::steps::{cargo, workspace};
 /// Beginnings of the names of files that state licences, in upper case.
 const FILES: [&str; 6] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE", "UNLICENSE"];
 
+/// Below a crate's folder: sources of other projects that a crate brings have licences of their own.
+const DEEPEST_FOLDER: usize = 16;
+
 /// The certificates of the image: data that no program is linked from.
 const DATA: &str = "webpki-root-certs";
 
@@ -129,7 +132,7 @@ impl Graph {
             list.push_str(&package.line());
             for path in package.files()? {
                 let bytes = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
-                let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let file = path.strip_prefix(package.folder()).unwrap_or(&path).to_string_lossy();
                 licences.insert(format!("{}-{}/{file}", package.name, package.version), bytes);
             }
         }
@@ -166,16 +169,31 @@ impl Package {
         format!("{name} {version}, {license}, {repository}, {}\n", authors.join(", ")).replace(", \n", "\n")
     }
 
-    /// Those that state its licence, in the order of their names.
+    fn folder(&self) -> &Path {
+        self.manifest_path.parent().unwrap_or(Path::new("/"))
+    }
+
+    /// Those that state its licence and the licences of what it contains, in the order of their paths.
     fn files(&self) -> anyhow::Result<Vec<PathBuf>> {
-        let folder = self.manifest_path.parent().unwrap_or(Path::new("/"));
-        let entries = fs::read_dir(folder).with_context(|| format!("failed to list {}", folder.display()))?;
-        let mut files: Vec<PathBuf> = self.license_file.iter().map(|file| folder.join(file)).collect();
-        for entry in entries {
-            let path = entry.with_context(|| format!("failed to list {}", folder.display()))?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
-            if path.is_file() && FILES.iter().any(|start| name.starts_with(start)) && !files.contains(&path) {
-                files.push(path);
+        let mut files: BTreeSet<PathBuf> =
+            self.license_file.iter().map(|file| self.folder().join(file)).collect();
+        let mut folders = vec![(self.folder().to_owned(), 0)];
+        while let Some((folder, depth)) = folders.pop() {
+            let failed = || format!("failed to list {}", folder.display());
+            for entry in fs::read_dir(&folder).with_context(failed)? {
+                let entry = entry.with_context(failed)?;
+                // A link is neither: it could lead out of the crate.
+                let kind = entry.file_type().with_context(failed)?;
+                if kind.is_dir() {
+                    ensure!(
+                        depth < DEEPEST_FOLDER,
+                        "{} is deeper than licences are looked for: raise DEEPEST_FOLDER",
+                        entry.path().display()
+                    );
+                    folders.push((entry.path(), depth + 1));
+                } else if kind.is_file() && states_a_licence(&entry.path()) {
+                    files.insert(entry.path());
+                }
             }
         }
         // What has no text must name a licence whose text is in `texts`.
@@ -185,9 +203,14 @@ impl Package {
             "the crate {} brings no licence text and names {named:?}: add its text to xtask/src/images/licences.rs",
             self.name
         );
-        files.sort();
-        Ok(files)
+        Ok(files.into_iter().collect())
     }
+}
+
+/// By its name. A source file is about licences and states none.
+fn states_a_licence(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_uppercase();
+    FILES.iter().any(|start| name.starts_with(start)) && path.extension().is_none_or(|end| end != "rs")
 }
 
 #[cfg(test)]
@@ -209,6 +232,21 @@ mod tests {
                 assert!(!list.lines().any(|line| line.starts_with(other)), "{other} of {}", program.name);
             }
             assert!(licences.keys().any(|path| path.starts_with("tokio-1.") && path.ends_with("/LICENSE")));
+            // C sources within a crate.
+            let mimalloc = |path: &str| path.starts_with("libmimalloc-sys-") && path.contains("/c_src/");
+            let is_of_microsoft =
+                |text: &[u8]| String::from_utf8_lossy(text).contains("Microsoft Corporation");
+            assert_eq!(
+                licences.iter().any(|(path, text)| mimalloc(path) && is_of_microsoft(text)),
+                program.name == "inference-controller",
+                "the allocator of {}",
+                program.name
+            );
+            assert!(
+                licences
+                    .keys()
+                    .any(|path| path.starts_with("ring-") && path.ends_with("/third_party/fiat/LICENSE"))
+            );
             assert!(licences.contains_key("LICENSE") && licences.contains_key("rust/COPYRIGHT-library.html"));
         }
     }

@@ -6,6 +6,7 @@
 //! user.
 
 use std::{
+    collections::BTreeSet,
     env, fs,
     io::Write as _,
     path::Path,
@@ -290,17 +291,15 @@ fn layer(content: &Content<'_>, binary: &[u8]) -> anyhow::Result<Vec<u8>> {
         folder_entry(&mut tar, "etc/ssl/certs/")?;
         file_entry(&mut tar, certificates::PATH, 0o644, certificates.as_bytes())?;
     }
-    let mut folder = None;
+    let mut folders = BTreeSet::new();
     for (path, text) in content.licences {
-        if folder.is_none() {
-            folder_entry(&mut tar, "licenses/")?;
+        let path = format!("licenses/{path}");
+        for (end, _) in path.match_indices('/') {
+            if folders.insert(path[..=end].to_owned()) {
+                folder_entry(&mut tar, &path[..=end])?;
+            }
         }
-        let parent = path.split_once('/').map_or("", |(parent, _)| parent);
-        if folder != Some(parent) && !parent.is_empty() {
-            folder_entry(&mut tar, &format!("licenses/{parent}/"))?;
-        }
-        folder = Some(parent);
-        file_entry(&mut tar, &format!("licenses/{path}"), 0o644, text)?;
+        file_entry(&mut tar, &path, 0o644, text)?;
     }
     file_entry(&mut tar, content.name, 0o755, binary)?;
     tar.into_inner().context("failed to end the layer")
