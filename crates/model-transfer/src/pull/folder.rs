@@ -13,7 +13,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use rustix::fs::{CWD, renameat};
+use rustix::{
+    fs::{CWD, renameat},
+    system::uname,
+};
 use sha2::{Digest as _, Sha256};
 
 use super::{
@@ -31,7 +34,8 @@ const RECORD: &str = ".model-transfer.jsonl";
 const PARTIALS: &str = ".model-transfer.partial";
 /// In `PARTIALS`: the exit code that the run before this one ended with.
 const LAST_FAULT: &str = "told";
-/// A run that cannot lock the folder ends within a day, see `--timeout-seconds`; what it leaves is removed after that.
+/// A run that cannot lock the folder ends within a day, see `--timeout-seconds`. After that its partial files are removed,
+/// unless a run of the same host resumes them before.
 const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// One line of the record.
@@ -52,7 +56,7 @@ pub(super) struct Folder {
     root: PathBuf,
     /// Of all runs, one after the other.
     shared: PathBuf,
-    /// Files on their way. `shared`, or a folder of this run alone where the volume has no locks.
+    /// Partial files. `shared`, or where the volume has no locks a folder of this host's runs alone.
     partials: PathBuf,
     /// Of this boot of the machine; what another one left without waiting for the disk is not trusted.
     boot: String,
@@ -68,8 +72,15 @@ impl Folder {
         fs::create_dir_all(root).map_err(Fault::io("create", root))
     }
 
-    /// Of a root that is there.
+    /// Opens a root that exists.
     pub(super) fn open(root: &Path, syncs: bool, lock: Lock) -> Result<Self, Fault> {
+        // In a pod this is the name of the pod, whose containers do not copy into one folder at the same time: a
+        // container that is restarted finds its partial files again.
+        let host = uname().nodename().to_string_lossy().into_owned();
+        Self::open_as(&host, root, syncs, lock)
+    }
+
+    fn open_as(host: &str, root: &Path, syncs: bool, lock: Lock) -> Result<Self, Fault> {
         let tree = Tree::open(root).map_err(Fault::io("open", root))?;
         let folder = |name: &str| {
             let path = root.join(name);
@@ -79,7 +90,7 @@ impl Folder {
         let shared = folder(PARTIALS)?;
         let partials = match &lock {
             Lock::Held { .. } => shared.clone(),
-            Lock::Unsupported => folder(&format!("{PARTIALS}.{:016x}", fastrand::u64(..)))?,
+            Lock::Unsupported => folder(&format!("{PARTIALS}.{}", hex(host)))?,
         };
         remove_abandoned(root, &partials);
         let path = root.join(RECORD);
@@ -306,9 +317,14 @@ fn last_write(folder: &Path) -> Option<SystemTime> {
     inside.chain(folder.symlink_metadata().ok()?.modified().ok()).max()
 }
 
-/// Of the files of an object on its way; keys may be longer than a file's name.
+/// The name of an object's partial files without their suffix. A key may be longer than the name of a file.
 fn name(object: &Object) -> String {
-    Sha256::digest(&object.path).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    hex(&object.path)
+}
+
+/// A valid name of a file for any text.
+fn hex(text: &str) -> String {
+    Sha256::digest(text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn line(placed: &Placed) -> Vec<u8> {
@@ -490,9 +506,10 @@ mod tests {
     }
 
     #[test]
-    fn two_runs_without_locks_do_not_share_files_on_their_way() {
+    fn pods_without_locks_do_not_share_partial_files() {
         let root = tempfile::tempdir().unwrap();
-        let [one, other] = [(); 2].map(|()| Folder::open(root.path(), true, Lock::Unsupported).unwrap());
+        let [one, other] = ["chat-1", "chat-2"]
+            .map(|host| Folder::open_as(host, root.path(), true, Lock::Unsupported).unwrap());
         let object = object("a", b"abcdef");
         let [half, whole] = [&one, &other].map(|folder| folder.partial(&object).unwrap());
         half.write(0, b"abc").unwrap();
@@ -506,6 +523,23 @@ mod tests {
         assert_eq!(fs::read(root.path().join("a")).unwrap(), b"abcdef");
         let left = fs::read_dir(root.path()).unwrap().count();
         assert_eq!(left, 2, "the file and the record");
+    }
+
+    #[test]
+    fn a_run_without_locks_resumes_what_the_run_before_it_left() {
+        let root = tempfile::tempdir().unwrap();
+        let object = object("a", b"abcdef");
+        let folder = || Folder::open(root.path(), true, Lock::Unsupported).unwrap();
+        let partial = folder().partial(&object).unwrap();
+        partial.write(0, b"abc").unwrap();
+        partial.note(0).unwrap();
+        drop(partial);
+
+        let next = folder();
+        assert!(next.held_by(&object) > 0, "not counted as missing again");
+        assert_eq!(next.partial(&object).unwrap().bytes_there(), 3);
+        finish(&next, &[]).unwrap();
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1, "the record");
     }
 
     #[test]

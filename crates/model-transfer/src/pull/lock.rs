@@ -44,8 +44,8 @@ pub(super) async fn lock(root: &Path, within: Duration) -> Result<Lock, Fault> {
             }
             Attempt::Unsupported(error) => {
                 warn!(
-                    "{}: the file system has no locks ({error}); this run keeps its files apart from those of \
-                     others, and resumes nothing",
+                    "{}: the file system has no locks ({error}); this run resumes only the partial files of \
+                     this host or pod",
                     root.display()
                 );
                 return Ok(Lock::Unsupported);
