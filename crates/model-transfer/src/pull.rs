@@ -131,19 +131,15 @@ async fn attempt(wanted: &Pull, transfer: &Arc<Transfer>) -> Result<String, Faul
     let Listed { files, empty_folders, .. } = listed;
     let record = folder.record();
     let Plan { kept, fetch, stale } = plan(files, &record, &folder.sizes(&record), folder.boot());
-    let bytes = |objects: &[Object]| objects.iter().map(|object| object.size).sum::<u64>();
-    info!(
-        "{source}: files: {}, {}; {} to fetch",
-        kept.len() + fetch.len(),
-        Size(bytes(&kept) + bytes(&fetch)),
-        Size(bytes(&fetch))
-    );
+    let bytes = |objects: &[Object]| space::total(objects.iter().map(|object| object.size));
+    let all = bytes(&kept).saturating_add(bytes(&fetch));
+    info!("{source}: files: {}, {}; {} to fetch", kept.len() + fetch.len(), Size(all), Size(bytes(&fetch)));
     folder.drop_partials_but(&fetch)?;
     let needed: Vec<(u64, u64)> = fetch.iter().map(|object| (object.size, folder.held_by(object))).collect();
     let room = space::room(folder.root()).map_err(Fault::io("ask for the free space of", folder.root()))?;
     space::check(&needed, room, folder.root())?;
 
-    progress.begin(bytes(&kept) + bytes(&fetch));
+    progress.begin(all);
     progress.found(bytes(&kept));
     progress.shown("pulled", fetch::fetch_all(transfer, fetch)).await?;
     folder.finish(&stale, &empty_folders)

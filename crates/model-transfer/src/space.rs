@@ -33,11 +33,19 @@ pub(crate) fn held_by(file: &Path) -> u64 {
 /// What nearly every file system rounds up to.
 const BLOCK: u64 = 4096;
 
+/// A store may list any size: sums do not overflow.
+pub(crate) fn total(sizes: impl Iterator<Item = u64>) -> u64 {
+    sizes.fold(0, u64::saturating_add)
+}
+
+fn whole_blocks(size: u64) -> u64 {
+    size.div_ceil(BLOCK).saturating_mul(BLOCK)
+}
+
 /// Whether a volume that is measured by others, as a kubelet does an emptyDir, may hold a model of these files: where
 /// it takes more, the pod is evicted under way. What a model of before still holds is not counted; it goes.
 pub(crate) fn keep_limit(source: &str, sizes: impl Iterator<Item = u64>, limit: u64) -> Result<(), Fault> {
-    let needed =
-        sizes.fold(0_u64, |sum, size| sum.saturating_add(size.div_ceil(BLOCK).saturating_mul(BLOCK)));
+    let needed = total(sizes.map(whole_blocks));
     if needed <= limit {
         return Ok(());
     }
@@ -52,8 +60,7 @@ pub(crate) fn keep_limit(source: &str, sizes: impl Iterator<Item = u64>, limit: 
 
 /// Each file as `(size, already held)`.
 pub(crate) fn check(files: &[(u64, u64)], room: Room, folder: &Path) -> Result<(), Fault> {
-    let needed: u64 =
-        files.iter().map(|(size, held)| size.next_multiple_of(BLOCK).saturating_sub(*held)).sum();
+    let needed = total(files.iter().map(|(size, held)| whole_blocks(*size).saturating_sub(*held)));
     let folder = folder.display();
     if needed > room.bytes {
         let (needed, free) = (Size(needed), Size(room.bytes));
@@ -102,6 +109,10 @@ mod tests {
         assert_eq!(cause(&[(gib, 0), (gib, 0)], 2 * gib - 1, None), Some(Cause::OutOfSpace));
         assert_eq!(cause(&[(gib, gib / 2)], gib / 2, None), None, "half of it is there");
         assert_eq!(cause(&[(1, 0), (1, 0)], 8191, None), Some(Cause::OutOfSpace), "a byte takes a block");
+        for size in [u64::MAX, u64::MAX / 2 + 1] {
+            let files = [(size, 0), (size, 0)];
+            assert_eq!(cause(&files, u64::MAX - 1, None), Some(Cause::OutOfSpace), "{size}");
+        }
     }
 
     #[test]

@@ -28,6 +28,9 @@ use super::object::Object;
 /// What one request asks for: long enough to be fast, short enough that many of them share one large file.
 pub(super) const PART: u64 = 16 << 20;
 
+/// More than any volume holds, and little enough for the note: a store may list any size.
+const MOST_PARTS: u64 = 1 << 22;
+
 /// Room for what the bytes belong to; a key has at most 1024 bytes.
 const HEADER: usize = 8192;
 
@@ -251,6 +254,10 @@ fn resume(stem: &Path, belongs: &Belongs, syncs: bool) -> io::Result<Option<Open
 
 /// The note last: a kill before leaves bytes that belong to nothing.
 fn begin(stem: &Path, belongs: &Belongs) -> io::Result<Opened> {
+    if belongs.size.div_ceil(PART) > MOST_PARTS {
+        let message = format!("a file of {} bytes is too large", belongs.size);
+        return Err(io::Error::new(io::ErrorKind::StorageFull, message));
+    }
     let parts = vec![0; parts_of(belongs.size)];
     let (data, progress) = open_both(stem)?;
     progress.set_len(0)?;
@@ -377,6 +384,16 @@ mod tests {
                 }
             }
             assert_eq!(open().bytes_there(), 0, "{fails}");
+        }
+    }
+
+    #[test]
+    fn a_file_larger_than_any_volume_is_refused_before_memory_is_allocated() {
+        let folder = tempfile::tempdir().unwrap();
+        for size in [u64::MAX, 1 << 60] {
+            let error =
+                Partial::open(&folder.path().join("a"), &object(size, "v1"), "boot", true).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
         }
     }
 

@@ -28,6 +28,14 @@ fn scene_with(keys: &[(&str, usize)]) -> Scene {
 }
 
 #[test]
+fn sizes_whose_sum_is_no_number_are_out_of_space() {
+    for size in [usize::MAX, usize::MAX / 2 + 1] {
+        let scene = scene_with(&[("qwen/a.bin", size), ("qwen/b.bin", size)]);
+        scene.pull().run().failed(ExitCode::OutOfSpace, "make its volume larger");
+    }
+}
+
+#[test]
 fn hostile_keys_stop_the_pull_before_anything_is_fetched() {
     let long = format!("qwen/{}", "x".repeat(1019));
     for key in [
