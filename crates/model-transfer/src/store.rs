@@ -43,6 +43,8 @@ use endpoint::{endpoint, token_service, without_password};
 
 /// Models have tens to thousands of files. What a listing holds in memory is bounded by this number.
 const MOST_OBJECTS: usize = 50_000;
+/// Attempts of a request without which a transfer can continue.
+const OPTIONAL_ATTEMPTS: u32 = 4;
 const DEFAULT_REGION: &str = "us-east-1";
 
 /// One bucket.
@@ -134,17 +136,37 @@ impl Store {
         .await
     }
 
-    /// One object's size and so on, if it is there.
+    /// The first object of the listing of a folder.
+    pub(crate) async fn first_of(&self, folder: &Path) -> Result<Option<ObjectMeta>, Fault> {
+        let first =
+            || async { self.s3.list(Some(folder)).try_next().await.map_err(|error| Trouble::of(&error)) };
+        self.retried("list", first).await
+    }
+
+    /// The metadata of an object, `None` if there is no such object.
     pub(crate) async fn head(&self, key: &Path) -> Result<Option<GetResult>, Fault> {
-        self.retried(key.as_ref(), || async {
-            let options = GetOptions { head: true, ..GetOptions::default() };
-            match self.s3.get_opts(key, options).await.map_err(|error| Trouble::of(&error)) {
-                Ok(found) => Ok(Some(found)),
-                Err(Trouble::Missing(_)) => Ok(None),
-                Err(trouble) => Err(trouble),
+        self.retried(key.as_ref(), || self.head_once(key)).await
+    }
+
+    /// The metadata of an object, `None` also if the store does not give it within a few attempts.
+    pub(crate) async fn optional_head(&self, key: &Path) -> Option<GetResult> {
+        let mut attempts = self.attempts();
+        for _ in 0..OPTIONAL_ATTEMPTS {
+            match self.head_once(key).await {
+                Ok(answer) => return answer,
+                Err(trouble) => attempts.failed(trouble, key.as_ref()).await.ok()?,
             }
-        })
-        .await
+        }
+        None
+    }
+
+    async fn head_once(&self, key: &Path) -> Result<Option<GetResult>, Trouble> {
+        let options = GetOptions { head: true, ..GetOptions::default() };
+        match self.s3.get_opts(key, options).await.map_err(|error| Trouble::of(&error)) {
+            Ok(found) => Ok(Some(found)),
+            Err(Trouble::Missing(_)) => Ok(None),
+            Err(trouble) => Err(trouble),
+        }
     }
 
     /// Sends a request until it succeeds, fails for good, or the store has been silent for the whole patience.

@@ -7,7 +7,7 @@ use object_store::{GetOptions, GetRange, GetResult, ObjectStore as _};
 use super::{object::Object, transfer::Transfer};
 use crate::{
     digest::Expected,
-    fault::{Cause, Fault},
+    fault::Fault,
     store::{EtagIsNoDigest, Trouble},
 };
 
@@ -87,15 +87,13 @@ pub(super) async fn fill(
     }
 }
 
-/// What the store says of an object beside its bytes; nothing where it does not say.
-pub(super) async fn head(transfer: &Transfer, object: &Object) -> Result<Stated, Fault> {
-    match transfer.store.head(&object.key).await {
-        // The request for the bytes decides; some stores allow only that.
-        Err(fault) if fault.cause == Cause::Unauthorized => Ok(Stated::default()),
-        Err(fault) => Err(fault),
-        Ok(Some(answer)) if is_of(object, &answer).is_ok() => Ok(Stated::of(&answer)),
-        Ok(_) => Ok(Stated::default()),
-    }
+/// The metadata of an object, empty where the store does not give it: the request for the bytes decides about the transfer,
+/// and some gateways accept no other.
+pub(super) async fn head(transfer: &Transfer, object: &Object) -> Stated {
+    let answer = transfer.store.optional_head(&object.key).await;
+    answer
+        .filter(|answer| is_of(object, answer).is_ok())
+        .map_or_else(Stated::default, |answer| Stated::of(&answer))
 }
 
 /// Asks for what is missing, and writes what comes.

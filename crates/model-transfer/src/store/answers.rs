@@ -115,6 +115,7 @@ fn meaning(refusal: &Refusal) -> Trouble {
         (StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS | StatusCode::CONFLICT, _) => {
             Trouble::Passing(why)
         }
+        (StatusCode::NOT_IMPLEMENTED, _) => Trouble::Refused(why),
         (status, _) if status.is_server_error() => Trouble::Passing(why),
         _ => Trouble::Refused(why),
     }
@@ -183,6 +184,7 @@ mod tests {
             (403, "SecondLevelDomainForbidden", Trouble::PathRefused(text("403 SecondLevelDomainForbidden"))),
             (400, "AuthorizationHeaderMalformed", Trouble::Refused(text("400 AuthorizationHeaderMalformed"))),
             (405, "", Trouble::Refused(text("405"))),
+            (501, "NotImplemented", Trouble::Refused(text("501 NotImplemented"))),
         ] {
             assert_eq!(trouble(refusal(status, code)), meant);
         }

@@ -66,6 +66,13 @@ struct NoAnswer(Duration);
 #[error("no byte within {} s", .0.as_secs())]
 struct NoByte(Duration);
 
+/// A page has at most 1000 keys of at most 1024 bytes, each of which takes up to 3 bytes or is escaped.
+const LONGEST_PAGE: u64 = 8 << 20;
+
+#[derive(Debug, thiserror::Error)]
+#[error("a page of the listing is larger than {} MiB", LONGEST_PAGE >> 20)]
+struct LargePage;
+
 #[derive(Debug)]
 pub(super) struct Connector {
     stall: Duration,
@@ -138,11 +145,12 @@ impl HttpService for Bounded {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         self.pause.wait().await;
         let reads = [Method::GET, Method::HEAD].contains(request.method());
+        let longest = is_list(request.uri()).then_some(LONGEST_PAGE);
         let patience = if reads { self.stall } else { self.stall * UPLOAD_STALLS };
         let Ok(answer) = timeout(patience, self.client.execute(request)).await else {
             return Err(HttpError::new(HttpErrorKind::Timeout, NoAnswer(patience)));
         };
-        let mut answer = answer?.map(|body| HttpResponseBody::new(StallLimited::new(body, self.stall)));
+        let mut answer = answer?.map(|body| HttpResponseBody::new(Limited::new(body, self.stall, longest)));
         if !answer.status().is_success() {
             self.pause.extend(answer.headers());
             return Err(HttpError::new(HttpErrorKind::Unknown, refusal(answer).await));
@@ -158,21 +166,36 @@ impl HttpService for Bounded {
     }
 }
 
-/// A body that fails when no byte has come for too long; how long it takes in all does not matter.
+fn is_list(uri: &Uri) -> bool {
+    uri.query().is_some_and(|query| query.split('&').any(|part| part.starts_with("list-type=")))
+}
+
+/// A body that fails when no byte has arrived for too long, or when it is larger than a limit. Its total time is not
+/// limited.
 #[derive(Debug)]
-struct StallLimited {
+struct Limited {
     body: HttpResponseBody,
     stall: Duration,
     silence: Pin<Box<Sleep>>,
+    /// Bytes that may still arrive; `None` where the caller counts them.
+    remaining: Option<u64>,
 }
 
-impl StallLimited {
-    fn new(body: HttpResponseBody, stall: Duration) -> Self {
-        Self { body, stall, silence: Box::pin(sleep(stall)) }
+impl Limited {
+    fn new(body: HttpResponseBody, stall: Duration, remaining: Option<u64>) -> Self {
+        Self { body, stall, silence: Box::pin(sleep(stall)), remaining }
+    }
+
+    fn count(&mut self, frame: &Frame<Bytes>) -> Result<(), HttpError> {
+        let Some(remaining) = &mut self.remaining else { return Ok(()) };
+        let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+        *remaining =
+            remaining.checked_sub(length).ok_or_else(|| HttpError::new(HttpErrorKind::Decode, LargePage))?;
+        Ok(())
     }
 }
 
-impl Body for StallLimited {
+impl Body for Limited {
     type Data = Bytes;
     type Error = HttpError;
 
@@ -184,7 +207,9 @@ impl Body for StallLimited {
         // The body first: bytes that arrived between two polls are not late.
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
             self.silence.as_mut().reset(Instant::now() + stall);
-            return Poll::Ready(frame);
+            return Poll::Ready(
+                frame.map(|frame| frame.and_then(|frame| self.count(&frame).map(|()| frame))),
+            );
         }
         ready!(self.silence.as_mut().poll(context));
         Poll::Ready(Some(Err(HttpError::new(HttpErrorKind::Timeout, NoByte(stall)))))

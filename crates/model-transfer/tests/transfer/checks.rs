@@ -42,6 +42,22 @@ fn a_flipped_byte_is_found_and_fetched_again() {
 }
 
 #[test]
+fn a_store_that_answers_no_head_is_pulled_from() {
+    let scene = Scene::new();
+    let content = noise(26, 18 * MIB);
+    scene.gateway.put("qwen/model.bin", &content);
+    for status in [405, 501, 500] {
+        scene.proxy.rule(
+            move |request| if request.method == "HEAD" { Break::Status(status, "") } else { Break::Nothing },
+        );
+        let ended = scene.pull().run();
+        ended.succeeded();
+        assert!(ended.output.contains("by MD5: 1"), "{status}: {}", ended.output);
+        std::fs::remove_dir_all(scene.folder()).unwrap();
+    }
+}
+
+#[test]
 fn an_object_that_is_corrupt_in_the_store_is_told_and_heals_when_it_is_uploaded_again() {
     let scene = Scene::new();
     let content = noise(21, 70_000);

@@ -250,3 +250,27 @@ fn a_listing_without_an_end_is_refused() {
     scene.pull().run().failed(ExitCode::SourceNotFound, "has more than 50000 objects");
     assert_eq!(scene.proxy.take_requests().len(), 51);
 }
+
+#[test]
+fn a_page_of_a_listing_that_is_too_large_is_refused() {
+    let scene = Scene::new();
+    let page = listing(1, "2020-01-01T00:00:00.000Z", false);
+    let large = page.replace("<Contents>", &format!("{}<Contents>", " ".repeat(9 * MIB)));
+    scene.proxy.rule(move |_| Break::Answer(large.clone()));
+    let ended = scene.pull().env("TRANSFER_PATIENCE_SECONDS", "1").run();
+    ended.failed(ExitCode::ChecksumMismatch, "a page of the listing is larger than 8 MiB");
+}
+
+#[test]
+fn one_page_shows_whether_an_empty_object_is_a_folder() {
+    let scene = Scene::new();
+    scene.gateway.put("qwen/empty", b"");
+    scene.gateway.put("qwen/config.json", b"{}");
+    scene.proxy.rule(|request| {
+        let is_below = request.is_list() && request.query.contains("prefix=qwen%2Fempty%2F");
+        if is_below { Break::Answer(listing(1, "2020-01-01T00:00:00.000Z", true)) } else { Break::Nothing }
+    });
+    scene.pull().run().succeeded();
+    assert_eq!(scene.pulled(), files([("config.json", b"{}"), ("empty", b"")]));
+    assert_eq!(scene.proxy.take_requests().iter().filter(|request| request.is_list()).count(), 2);
+}
