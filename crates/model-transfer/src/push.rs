@@ -4,9 +4,10 @@
 //! walk ─▶ digest ─▶ is it there already? ─▶ upload, large files in parts ─▶ SHA256SUMS, last
 //! ```
 //!
-//! `SHA256SUMS` never lists an object with the digest of other bytes: before the first object is sent, the files of this
-//! push leave the list, and they come back when all are there. Nothing is deleted in the store. An upload that is repeated
-//! sends only what is missing: each object carries its SHA-256 as metadata, and the store is asked for it.
+//! `SHA256SUMS` never lists an object with the digest of other bytes: before the first object is sent, the lines of this
+//! push's files are removed, and they are written again when all files are there. In between the list has a line that makes
+//! every pull fail, because the prefix may hold files of two models. Nothing is deleted in the store. An upload that is
+//! repeated sends only what is missing: each object has its SHA-256 as metadata, which `push` requests first.
 
 mod upload;
 mod walk;
@@ -34,7 +35,7 @@ use crate::{
     location::Location,
     markers,
     progress::{Progress, clock},
-    space::Size,
+    space::{self, Size},
     store::{Store, Trouble},
     sums::{self, SHA256SUMS, Sums},
 };
@@ -66,7 +67,7 @@ struct Shared {
     list_there: List,
     /// Lines of files that are not part of this push.
     sums_of_others: Sums,
-    /// Set once the list in the store has no line of a file of this push.
+    /// Set once the list in the store has no line of a file of this push, and the line of a push that is under way.
     list_is_reduced: OnceCell<()>,
     destination: Location,
 }
@@ -92,7 +93,7 @@ pub(crate) async fn push(folder: &Path, destination: &Location, options: &Option
         list_is_reduced: OnceCell::new(),
         destination: destination.clone(),
     });
-    let bytes = files.iter().map(|file| file.size).sum();
+    let bytes = space::total(files.iter().map(|file| file.size));
     info!("{}: files: {}, {}", folder.display(), files.len(), Size(bytes));
     shared.progress.begin(bytes);
     let (sums, uploaded) = shared.progress.shown("pushed", push_all(&shared, files)).await?;
@@ -142,8 +143,8 @@ async fn list_there(
     Ok(List { sums, digest: digest::of_text(&text) })
 }
 
-/// The lines to keep: of objects that are there and not part of this push. What an object says of itself counts before
-/// what the list says.
+/// The lines to keep: those of objects that are there and not part of this push. The metadata of an object takes
+/// precedence over its line in the list, which is used where the store does not permit the request for the metadata.
 async fn sums_of_others(
     destination: &Location,
     store: &Store,
@@ -153,7 +154,7 @@ async fn sums_of_others(
 ) -> Result<Sums, Fault> {
     let others = there.keys().filter(|path| !own.contains(path.as_str()) && *path != SHA256SUMS);
     let asked = others.map(|path| async move {
-        let found = store.head(&key(destination, path)?).await?;
+        let found = store.permitted_head(&key(destination, path)?).await?;
         let digest = found.as_ref().and_then(stated_digest).or_else(|| sums_there.get(path).cloned());
         Ok::<_, Fault>(digest.map(|digest| (path.clone(), digest)))
     });
@@ -223,12 +224,13 @@ async fn push_folder(shared: &Shared, path: &str) -> Result<(), Fault> {
     put(shared, &markers::marker(&folder), PutPayload::new()).await
 }
 
-/// Takes the files of this push out of the list.
+/// Removes the lines of this push's files from the list, and adds the line that makes a pull fail.
 async fn reduce_sums(shared: &Shared) -> Result<(), Fault> {
-    if shared.list_there.sums.keys().all(|path| shared.sums_of_others.contains_key(path)) {
+    let reduced = sums::under_way(&shared.sums_of_others);
+    if reduced == shared.list_there.sums {
         return Ok(());
     }
-    write_sums(shared, &shared.sums_of_others).await
+    write_sums(shared, &reduced).await
 }
 
 /// The digest of the list, which is complete and in the store.

@@ -148,6 +148,17 @@ impl Store {
         self.retried(key.as_ref(), || self.head_once(key)).await
     }
 
+    /// The metadata of an object, `None` also if the store refuses the request.
+    pub(crate) async fn permitted_head(&self, key: &Path) -> Result<Option<GetResult>, Fault> {
+        let head = || async {
+            match self.head_once(key).await {
+                Err(Trouble::Unauthorized(_) | Trouble::Refused(_)) => Ok(None),
+                answer => answer,
+            }
+        };
+        self.retried(key.as_ref(), head).await
+    }
+
     /// The metadata of an object, `None` also if the store does not give it within a few attempts.
     pub(crate) async fn optional_head(&self, key: &Path) -> Option<GetResult> {
         let mut attempts = self.attempts();

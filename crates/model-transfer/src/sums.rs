@@ -7,6 +7,11 @@ use crate::digest::is_hex;
 /// At the root of the model; `sha256sum --check SHA256SUMS` in the folder checks it by hand.
 pub(crate) const SHA256SUMS: &str = "SHA256SUMS";
 
+/// Path and digest of a line that `push` adds to the list while it runs. No object can have this path: a pull that reads
+/// the list fails instead of combining files of two models.
+pub(crate) const PUSH_UNDER_WAY: &str = ".model-transfer.push";
+const NO_DIGEST: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
 /// A line takes about a hundred bytes: room for more files than any model has, and little enough to hold.
 pub(crate) const LONGEST: u64 = 16 << 20;
 
@@ -25,6 +30,13 @@ fn entry(line: &str) -> Option<(String, String)> {
     let path = rest.strip_prefix(' ').or_else(|| rest.strip_prefix('*'))?;
     let path = path.strip_prefix("./").unwrap_or(path);
     (is_hex(digest, 64) && !path.is_empty()).then(|| (path.to_owned(), digest.to_ascii_lowercase()))
+}
+
+/// The list of a push that is under way.
+pub(crate) fn under_way(sums: &Sums) -> Sums {
+    let mut sums = sums.clone();
+    sums.insert(PUSH_UNDER_WAY.to_owned(), NO_DIGEST.to_owned());
+    sums
 }
 
 pub(crate) fn text(sums: &Sums) -> String {

@@ -37,6 +37,13 @@ pub(super) async fn expect(
         return Err(wrong(format!("is larger than {}", Size(sums::LONGEST))));
     }
     let bytes = read(list, transfer).await?;
+    let sums = str::from_utf8(&bytes).ok().map(sums::parse);
+    if let Some(Ok(sums)) = &sums
+        && sums.contains_key(sums::PUSH_UNDER_WAY)
+    {
+        let message = format!("a push to {source} is under way or was interrupted: run it again");
+        return Err(Fault::new(Cause::Checksum, message));
+    }
     let found = digest::of_text(&bytes);
     if let Some(pinned) = pinned.filter(|pinned| **pinned != found) {
         return Err(wrong(format!(
@@ -44,8 +51,8 @@ pub(super) async fn expect(
              changed; restore it, or take the new digest"
         )));
     }
-    let text = str::from_utf8(&bytes).map_err(|_| wrong("is no UTF-8".to_owned()))?;
-    let sums = sums::parse(text).map_err(|line| wrong(format!("has no digest and path in line {line}")))?;
+    let sums = sums.ok_or_else(|| wrong("is not UTF-8".to_owned()))?;
+    let sums = sums.map_err(|line| wrong(format!("has no digest and path in line {line}")))?;
     if let Some(list) = files.get_mut(SHA256SUMS).filter(|_| !*is_one_object) {
         list.expected = Expected::Sha256(found);
     }

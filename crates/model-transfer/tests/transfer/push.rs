@@ -6,6 +6,7 @@ use api::loader::ExitCode;
 use rustix::process::Signal;
 
 use crate::{
+    checks::sha256sums,
     manifest::digest_of,
     program::Program,
     proxy::{Break, Request},
@@ -212,13 +213,50 @@ fn while_objects_are_replaced_the_list_does_not_name_them() {
         Break::Nothing
     });
     push(&scene, folder.path()).run().failed(ExitCode::SourceUnauthorized, "refused the credentials");
-    assert_eq!(sees.recv().unwrap(), ["b.bin"]);
+    assert_eq!(sees.recv().unwrap(), [".model-transfer.push", "b.bin"]);
+    let under_way = "a push to s3://models/out is under way or was interrupted: run it again";
+    scene.pull_from("s3://models/out").run().failed(ExitCode::ChecksumMismatch, under_way);
+    let pinned = scene.pull_from("s3://models/out").arg(&format!("--manifest-digest=sha256:{:064}", 0));
+    pinned.env("TRANSFER_PATIENCE_SECONDS", "1").run().failed(ExitCode::ChecksumMismatch, under_way);
 
     // A push that was interrupted there loses no line.
     scene.proxy.rule(|_| Break::Nothing);
     push(&scene, folder.path()).run().succeeded();
     assert_eq!(listed(&list), ["a.bin", "b.bin"]);
     assert_eq!(scene.gateway.get("out/a.bin").unwrap(), b"new");
+}
+
+#[test]
+fn a_first_push_that_was_interrupted_is_not_pulled() {
+    let scene = Scene::new();
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a.bin", "b.bin"] {
+        fs::write(folder.path().join(name), name).unwrap();
+    }
+    let refused = |request: &Request| request.method == "PUT" && request.path.ends_with("b.bin");
+    scene.proxy.rule(move |request| if refused(request) { Break::Status(403, "") } else { Break::Nothing });
+    push(&scene, folder.path()).run().failed(ExitCode::SourceUnauthorized, "refused the credentials");
+    scene
+        .pull_from("s3://models/out")
+        .run()
+        .failed(ExitCode::ChecksumMismatch, "is under way or was interrupted");
+}
+
+#[test]
+fn lines_of_objects_that_the_store_refuses_to_describe_stay_in_the_list() {
+    for status in [403, 400] {
+        let scene = Scene::new();
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a.bin"), "a").unwrap();
+        scene.gateway.put("out/other.bin", b"other");
+        scene.gateway.put("out/SHA256SUMS", &sha256sums([("other.bin", b"other")]));
+        let refused = |request: &Request| request.method == "HEAD" && request.path.ends_with("other.bin");
+        scene
+            .proxy
+            .rule(move |request| if refused(request) { Break::Status(status, "") } else { Break::Nothing });
+        push(&scene, folder.path()).run().succeeded();
+        assert_eq!(listed(&scene.gateway.file("out/SHA256SUMS")), ["a.bin", "other.bin"], "{status}");
+    }
 }
 
 #[test]
