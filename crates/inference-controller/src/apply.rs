@@ -58,7 +58,7 @@ pub(crate) async fn apply(
     plan: Plan,
     now: Timestamp,
 ) -> Result<Applied, ApplyError> {
-    let Plan { children, deletions, status, events, logs, facts: _, mut requeue_after } = plan;
+    let Plan { children, budget_deletions, status, events, logs, facts: _, mut requeue_after } = plan;
     let mut notes = Vec::new();
     // Children before the status: after a failure the status is not written, so it never reports what did not happen.
     for child in &children {
@@ -74,7 +74,7 @@ pub(crate) async fn apply(
             Err(error) => return Refusal::of(error).map(Applied::Refused),
         }
     }
-    for budget in &deletions {
+    for budget in &budget_deletions {
         if let Err(error) = ctx.budgets.delete(budget).await {
             return Refusal::of(error).map(Applied::Refused);
         }

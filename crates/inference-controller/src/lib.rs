@@ -7,9 +7,9 @@
 //!                                   pure     pure    I/O  ─▶ status, events
 //! ```
 //!
-//! `observe` only reads caches, `validate` and `plan` are pure, `apply` sends requests and decides nothing. `engine` has one
-//! table row per engine. The state of the loader and the engine comes from the pod's status. `workload::pace` limits, over
-//! all objects, how many pods on lost nodes are deleted at a time.
+//! `observe` only reads caches, `validate` and `plan` are pure, `apply` sends requests; it decides only when to reconcile
+//! again. `engine` has one table row per engine. The state of the loader and the engine comes from the pod's status.
+//! `workload::pace` limits, over all objects, how many pods on lost nodes are deleted at a time.
 
 #![forbid(unsafe_code)]
 
@@ -260,14 +260,18 @@ async fn carry_out(
     refusal: Option<&Refusal>,
     now: Timestamp,
 ) -> Result<Applied, ApplyError> {
-    let refused = |refusal| refused(refusal, valid, observed, allowance, &ctx.defaults, now);
+    let plan_of_refusal = |refusal| refused(refusal, valid, observed, allowance, &ctx.defaults, now);
     let mut plan = plan(valid, observed, allowance, &ctx.defaults, now);
     ctx.fact_times.note(&valid.owner.uid, &plan.facts, now);
     if let Some(refusal) = refusal {
-        plan = Plan { children: plan.children, deletions: plan.deletions, ..refused(refusal) };
+        plan = Plan {
+            children: plan.children,
+            budget_deletions: plan.budget_deletions,
+            ..plan_of_refusal(refusal)
+        };
     }
     match apply(ctx, &observed.inference, plan, now).await? {
-        Applied::Refused(refusal) => apply(ctx, &observed.inference, refused(&refusal), now).await,
+        Applied::Refused(refusal) => apply(ctx, &observed.inference, plan_of_refusal(&refusal), now).await,
         done @ Applied::All { .. } => Ok(done),
     }
 }

@@ -48,7 +48,7 @@ pub(crate) struct Plan {
     /// In the order in which they are applied.
     pub(crate) children: Vec<Child>,
     /// Budgets to delete, with uid and version as preconditions.
-    pub(crate) deletions: Vec<PodDisruptionBudget>,
+    pub(crate) budget_deletions: Vec<PodDisruptionBudget>,
     pub(crate) status: AIInferenceStatus,
     pub(crate) events: Vec<Note>,
     /// Logs to read, for the causes of crashes.
@@ -69,11 +69,11 @@ pub(crate) enum Child {
     PodDisruptionBudget(Box<PodDisruptionBudget>),
 }
 
-/// Even a busy garbage collector is faster.
+/// A garbage collector under load deletes a child within this time.
 const LEFTOVER_GOES_WITHIN: Duration = Duration::from_secs(30);
 /// With foreground deletion, a Deployment exists until its pods have ended.
 const OVERDUE_RETRY: Duration = Duration::from_secs(10);
-/// An idle garbage collector is faster.
+/// An idle garbage collector deletes a child within this time.
 const LEFTOVER_RETRY: Duration = Duration::from_secs(1);
 
 /// The plan for a valid spec, after the deletions that `allowance` covers.
@@ -113,7 +113,7 @@ pub(crate) fn plan(
         Some(_) | None => status,
     };
     let planned_on = observed.deployment.as_ref().and_then(|known| known.metadata.resource_version.clone());
-    let (children, deletions) = if valid.pods.paused {
+    let (children, budget_deletions) = if valid.pods.paused {
         (Vec::new(), Vec::new())
     } else {
         let superfluous = pod_disruption_budget::superfluous(valid, observed);
@@ -138,7 +138,7 @@ pub(crate) fn plan(
     };
     let logs = faults::logs_to_read(revision.pods, observed);
     let requeue_after = soonest.into_iter().chain(wait).min();
-    Plan { children, deletions, status, events: changes, logs, facts, requeue_after }
+    Plan { children, budget_deletions, status, events: changes, logs, facts, requeue_after }
 }
 
 /// The plan for an invalid spec: children stay unchanged.
@@ -196,8 +196,8 @@ fn overdue(refusal: &Refusal, observed: &Observed, now: Timestamp) -> Option<Ref
 
 /// A plan that writes only status and events.
 fn status_only(status: AIInferenceStatus, events: Vec<Note>, requeue_after: Option<Duration>) -> Plan {
-    let (children, deletions, logs, facts) = Default::default();
-    Plan { children, deletions, status, events, logs, facts, requeue_after }
+    let (children, budget_deletions, logs, facts) = Default::default();
+    Plan { children, budget_deletions, status, events, logs, facts, requeue_after }
 }
 
 #[cfg(test)]

@@ -145,7 +145,7 @@ pub fn log_to_read(pod: &PodView, container: &Container, known: &Crash) -> Optio
 
 impl Crash {
     /// Once per pod; after further crashes only if no cause was found.
-    pub fn needs_reading(&self, restarts: i32) -> bool {
+    fn needs_reading(&self, restarts: i32) -> bool {
         match self {
             Self::Unread => true,
             Self::Unknown { restarts: read_at } => *read_at != restarts,
@@ -162,7 +162,7 @@ impl Crash {
 }
 
 /// The cause that a log names, without secrets and cut to a bounded length.
-pub fn cause_in(log: &str) -> Option<String> {
+fn cause_in(log: &str) -> Option<String> {
     let lines: Vec<String> = log.lines().map(printable).filter(|line| !line.trim().is_empty()).collect();
     let errors: Vec<&str> = lines.iter().filter_map(|line| error_in(line)).collect();
     // The last error of a pattern ended the engine; it may have recovered from earlier ones.

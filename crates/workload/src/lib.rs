@@ -10,10 +10,11 @@
 //!  children:  template, pinned_template, name    restricted pod templates, their records, names of children
 //!             revision                           which recorded template the current spec uses
 //!             digest                             truncated SHA-256
+//!  basics:    amounts, metadata, time            amounts of extended resources, metadata of every view, durations
 //! ```
 //!
 //! No client, no cache of objects, no clock, no environment. It uses Kubernetes' own kinds and the field types shared by
-//! this project's kinds (`api::pods`), but none of those kinds. Controllers own conditions, retries and every decision.
+//! this project's kinds (`api::pods`), but none of those kinds. Controllers own conditions, retries and writes.
 //!
 //! Everything is pure except five bounded in-memory records, which the controllers own: `node::NodeLosses`, `pace::Pace`,
 //! `migrations::Migrations`, `facts::FactTimes` and `crashes::Crashes`. All may be empty after a restart.

@@ -54,7 +54,7 @@ pub enum LossKind {
 #[derive(Debug, Default)]
 pub struct NodeLosses(HashMap<String, NodeLoss>);
 
-/// NodeLosses older than this are dropped. Controllers must replace pods on lost nodes sooner than this.
+/// Losses older than this are dropped. Controllers must replace pods on lost nodes sooner than this.
 pub const FORGOTTEN_AFTER: Duration = Duration::from_hours(2);
 
 impl NodeView {
@@ -81,7 +81,7 @@ impl NodeView {
 }
 
 /// Labels by which users select nodes. Views drop the many others that Kubernetes, feature discovery and drivers write.
-pub fn is_kept_label(key: &str) -> bool {
+pub(crate) fn is_kept_label(key: &str) -> bool {
     const COMMON: [&str; 4] = [
         labels::NVIDIA_GPU_PRODUCT,
         "kubernetes.io/hostname",

@@ -7,13 +7,13 @@ use serde_json::Value;
 
 /// The annotations of an object are limited to 256 KiB in total. A larger template is not recorded; the child's present
 /// template is pinned instead, and manual changes to it are not reverted.
-pub const LONGEST_RECORD: usize = 128 << 10;
+pub(crate) const LONGEST_RECORD: usize = 128 << 10;
 
 /// More would make the message of a condition unreadable.
 const DIFFERENCES_SHOWN: usize = 6;
 
 /// Paths of the fields that differ. Values are shown only for images: environment values may be secrets.
-pub fn differences(pinned: &Value, rendered: &Value) -> Vec<String> {
+pub(crate) fn differences(pinned: &Value, rendered: &Value) -> Vec<String> {
     let mut walk = Walk { found: Vec::new(), has_server_defaults: has_server_defaults(pinned) };
     walk.compare("", pinned, rendered);
     walk.found

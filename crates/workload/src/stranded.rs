@@ -21,7 +21,7 @@ use crate::{
 /// The nodes that matter to one owner of pods.
 #[derive(Clone, Debug, Default)]
 pub struct Nodes {
-    /// NodeLoss nodes that have pods of the owner, by name.
+    /// Lost nodes that have pods of the owner, by name.
     pub lost: BTreeMap<String, NodeLoss>,
     /// Number of lost nodes in the cluster; counted only if `lost` is not empty.
     pub down: usize,
@@ -30,7 +30,7 @@ pub struct Nodes {
     pub is_stale: bool,
 }
 
-/// How the owner of the pods wants them replaced.
+/// The owner's settings for replacing pods.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     /// How long a node may be lost before its pods are replaced.

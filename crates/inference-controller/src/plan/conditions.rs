@@ -49,11 +49,11 @@ pub(super) struct Counts {
 }
 
 /// Shorter stages are not reported, to save status writes.
-const WORTH_REPORTING: Duration = Duration::from_secs(10);
+const STAGE_REPORTED_AFTER: Duration = Duration::from_secs(10);
 /// The watch of claims may lag behind that of AIInferences. Creation times have whole seconds.
-const CLAIMS_ARE_SEEN_WITHIN: Duration = Duration::from_secs(3);
+const CLAIM_WATCH_LAG: Duration = Duration::from_secs(3);
 /// Free GPUs change with every pod of the cluster. A pod that is scheduled is reported at once.
-const COUNT_AGAIN_AFTER: Duration = Duration::from_secs(30);
+const GPU_RECOUNT_PERIOD: Duration = Duration::from_secs(30);
 
 /// Results of other parts of the plan that conditions report.
 pub(super) struct Decided<'a> {
@@ -261,7 +261,7 @@ fn serving(valid: &ValidInference, observed: &Observed, decided: &Decided<'_>, n
         requeue_after: requeue_after
             .chain(stage_requeue_after)
             .chain(faults_requeue_after)
-            .chain(counted.map(|_| COUNT_AGAIN_AFTER))
+            .chain(counted.map(|_| GPU_RECOUNT_PERIOD))
             .min(),
         verdicts: [
             Some(accepted(valid)),
@@ -319,7 +319,7 @@ fn claim_fault_by_now(
 ) -> (Option<Fault>, Option<Duration>) {
     let created =
         observed.inference.metadata.creation_timestamp.as_ref().filter(|_| observed.claim.is_none());
-    let wait = created.and_then(|created| remaining(CLAIMS_ARE_SEEN_WITHIN, created.0, now));
+    let wait = created.and_then(|created| remaining(CLAIM_WATCH_LAG, created.0, now));
     match (claim_fault(valid, observed), wait) {
         (Some(_), Some(wait)) => (None, Some(wait)),
         (fault, _) => (fault, None),
@@ -357,7 +357,7 @@ fn model_loaded(fault: Option<&Fault>, counts: Counts, stage: String) -> Verdict
 fn stage(pods: &[&PodView], now: Timestamp) -> (String, Option<Duration>) {
     let mut requeue_after: Option<Duration> = None;
     for (stage, since) in pods.iter().filter_map(|pod| stage_since(pod)) {
-        match remaining(WORTH_REPORTING, since, now) {
+        match remaining(STAGE_REPORTED_AFTER, since, now) {
             None => return (stage, None),
             wait => requeue_after = requeue_after.or(wait).min(wait),
         }

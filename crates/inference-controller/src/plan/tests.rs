@@ -429,7 +429,7 @@ fn at_rest_nothing_changes_and_nothing_is_reported() {
     let scene = Scene::ready(2);
     let plan = scene.plan_with(&defaults(&[]), at(3600));
     assert_eq!(Some(&plan.status), scene.observed().inference.status.as_ref());
-    assert!(plan.events.is_empty() && plan.deletions.is_empty() && plan.requeue_after.is_none());
+    assert!(plan.events.is_empty() && plan.budget_deletions.is_empty() && plan.requeue_after.is_none());
 }
 
 #[test]
@@ -623,7 +623,7 @@ fn a_paused_object_is_not_changed_and_has_the_reason_paused() {
         spec.replicas = 7;
     });
     let plan = scene.plan();
-    assert!(plan.children.is_empty() && plan.deletions.is_empty());
+    assert!(plan.children.is_empty() && plan.budget_deletions.is_empty());
     assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::PAUSED));
 
     let mut scene = Scene::ready(2);
@@ -680,10 +680,10 @@ fn scaling_to_one_replica_deletes_the_budget() {
         Child::ConfigMap(_) | Child::Deployment(_) | Child::Service(_) => None,
     });
     let mut scene = Scene::ready(1);
-    assert!(scene.plan().deletions.is_empty());
+    assert!(scene.plan().budget_deletions.is_empty());
     scene.observe(|observed| observed.budget = budget.map(|budget| budget.metadata));
     let plan = scene.plan();
-    assert_eq!(plan.deletions.len(), 1);
+    assert_eq!(plan.budget_deletions.len(), 1);
     assert!(!plan.children.iter().any(|child| matches!(child, Child::PodDisruptionBudget(_))));
 }
 
@@ -895,7 +895,7 @@ fn an_invalid_spec_does_not_change_the_children() {
     let observed = scene.observed();
     let invalid = validate(&observed.inference).unwrap().tolerated.unwrap();
     let plan = rejected(&invalid, &observed, &Allowance::default(), at(0));
-    assert!(plan.children.is_empty() && plan.deletions.is_empty());
+    assert!(plan.children.is_empty() && plan.budget_deletions.is_empty());
     assert_eq!(plan.status.phase, Some(Phase::Failed));
     assert_eq!(reason(&plan.status, conditions::ACCEPTED), ("False", reasons::INVALID_SPEC));
     assert_eq!(reason(&plan.status, conditions::READY), ("False", reasons::INVALID_SPEC));

@@ -81,7 +81,7 @@ fn authority(secret: &str) -> PodVolume {
     }
 }
 
-/// Of the loader alone: the engine asks no store.
+/// Mounted in the loader only: the engine sends no requests to the store.
 pub(super) fn authority_mount(source: &Source) -> Option<VolumeMount> {
     let mount = VolumeMount { read_only: Some(true), ..mount(AUTHORITY, AUTHORITY_PATH) };
     authority_secret(source).map(|_| mount)
