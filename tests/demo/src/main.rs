@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: makes something fail on simulated nodes and shows what follows, second by second.
+//! `cargo xtask demo`: makes a node fail and shows what happens, second by second.
 //!
 //! A demo asserts nothing, the tests do: it prints and draws what it observed in the API, and fails only if the end that
 //! it waits for does not come in time.
@@ -15,7 +15,7 @@ use anyhow::Context as _;
 use clap::Parser;
 
 #[derive(Parser)]
-#[command(name = "cargo xtask demo", about = "What follows when something fails, second by second")]
+#[command(name = "cargo xtask demo", about = "Makes a node fail and shows what happens, second by second")]
 enum Command {
     /// A node dies under one of two replicas of an AIInference
     NodeDeath(node_death::Args),

@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    observation::{Observed, PodState, Watched, happened},
+    observation::{Observer, PodState, Snapshot, events_between},
     picture,
-    record::{Event, Record, What, Workload, line},
+    record::{Event, EventKind, Record, Workload, line},
 };
 
 /// The cluster that `cargo xtask up` starts.
@@ -38,7 +38,7 @@ const NODE_FAILURE_SECONDS: i32 = 30;
 const LOADS: &str = "5s";
 const WARMS_UP: &str = "5s";
 
-/// How often the API is looked at: what the observed times are exact to.
+/// Interval between two snapshots, and the precision of the observed times.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Pods that load and warm up for 10 s.
 const READY_WITHIN: Duration = Duration::from_secs(120);
@@ -71,15 +71,15 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
     let client = cluster.client().await?;
     // A second run need not wait for the end of the first one's namespace.
     let namespace = format!("demo-{}", std::process::id());
-    let watched = Watched::new(&client, &namespace, MODEL, DEPLOYMENT_LABEL);
+    let observer = Observer::new(&client, &namespace, MODEL, DEPLOYMENT_LABEL);
     let record = tokio::select! {
-        record = observe(&cluster, &client, &watched, args.beside_deployment) => record,
+        record = observe(&cluster, &client, &observer, args.beside_deployment) => record,
         interrupted = tokio::signal::ctrl_c() => {
             interrupted.context("failed to wait for Ctrl-C")?;
             Err(anyhow::anyhow!("interrupted"))
         }
     };
-    let cleared = clear(&client, &watched).await;
+    let cleared = clear(&client, &observer).await;
     let record = record?;
     cleared?;
     fs::create_dir_all(&args.out).with_context(|| format!("failed to create {}", args.out.display()))?;
@@ -115,20 +115,20 @@ async fn cluster() -> anyhow::Result<Cluster> {
 async fn observe(
     cluster: &Cluster,
     client: &Client,
-    watched: &Watched,
+    observer: &Observer,
     beside_deployment: bool,
 ) -> anyhow::Result<Record> {
-    let namespace = watched.namespace();
+    let namespace = observer.namespace();
     apply(client, namespace, &namespace_object(namespace)).await?;
     apply(client, namespace, &inference()).await?;
-    until_ready(watched, Workload::Inference).await?;
-    let pods = watched.pods().await?;
+    until_ready(observer, Workload::Inference).await?;
+    let pods = observer.pods().await?;
     let node = pods.into_values().find_map(|pod| pod.node).context("no pod has a node")?;
     if beside_deployment {
         apply(client, namespace, &deployment(&node)).await?;
-        until_ready(watched, Workload::Deployment).await?;
+        until_ready(observer, Workload::Deployment).await?;
     }
-    let mut before = watched.observe(&node).await?;
+    let mut before = observer.observe(&node).await?;
     let lost = |workload| before.pods.values().any(|pod| pod.workload == workload && pod.is_on(&node));
     ensure!(
         lost(Workload::Inference) && (!beside_deployment || lost(Workload::Deployment)),
@@ -150,13 +150,13 @@ async fn observe(
     };
     nodes::stop_heartbeat(client, &node).await?;
     let died = Instant::now();
-    keep(0.0, What::NodeDies);
+    keep(0.0, EventKind::NodeDies);
     let within = if beside_deployment { TOLERATED_WITHIN } else { REPLACED_WITHIN };
     while died.elapsed() < within {
         sleep(LOOK_EVERY).await;
-        let now = watched.observe(&node).await?;
+        let now = observer.observe(&node).await?;
         let second = (died.elapsed().as_secs_f64() * 10.0).round() / 10.0;
-        for what in happened(&before, &now) {
+        for what in events_between(&before, &now) {
             keep(second, what);
         }
         before = now;
@@ -171,18 +171,18 @@ async fn observe(
 }
 
 /// How many pods of the workload serve, on nodes that live.
-fn serving(observed: &Observed, workload: Workload, dead: &str) -> usize {
+fn serving(snapshot: &Snapshot, workload: Workload, dead: &str) -> usize {
     let serves =
         |pod: &&PodState| pod.workload == workload && pod.is_ready && !pod.is_deleted && !pod.is_on(dead);
-    observed.pods.values().filter(serves).count()
+    snapshot.pods.values().filter(serves).count()
 }
 
-async fn until_ready(watched: &Watched, workload: Workload) -> anyhow::Result<()> {
+async fn until_ready(observer: &Observer, workload: Workload) -> anyhow::Result<()> {
     let began = Instant::now();
     while began.elapsed() < READY_WITHIN {
-        let pods = watched.pods().await?;
+        let pods = observer.pods().await?;
         let ready = pods.values().filter(|pod| pod.workload == workload && pod.is_ready).count();
-        if ready >= REPLICAS && watched.unready().await?.is_none() {
+        if ready >= REPLICAS && observer.unready().await?.is_none() {
             return Ok(());
         }
         sleep(LOOK_EVERY).await;
@@ -191,12 +191,12 @@ async fn until_ready(watched: &Watched, workload: Workload) -> anyhow::Result<()
 }
 
 /// Brings the node back, and deletes the namespace.
-async fn clear(client: &Client, watched: &Watched) -> anyhow::Result<()> {
+async fn clear(client: &Client, observer: &Observer) -> anyhow::Result<()> {
     // A node that has not died is not changed by this.
-    for node in watched.pods().await?.into_values().filter_map(|pod| pod.node) {
+    for node in observer.pods().await?.into_values().filter_map(|pod| pod.node) {
         nodes::start_heartbeat(client, &node).await?;
     }
-    let (namespaces, name): (Api<Namespace>, _) = (Api::all(client.clone()), watched.namespace());
+    let (namespaces, name): (Api<Namespace>, _) = (Api::all(client.clone()), observer.namespace());
     let deleted = namespaces.delete(name, &DeleteParams::default()).await;
     deleted.with_context(|| format!("failed to delete namespace {name}"))?;
     Ok(())

@@ -1,4 +1,4 @@
-//! The world as one look at the API shows it, and what has happened between two looks. The comparison is pure.
+//! Snapshots of the API objects in the timeline, and the events between two snapshots. The comparison is pure.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use api::{aiinference::AIInference, conditions};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, Client, api::ListParams};
 
-use crate::record::{What, Workload};
+use crate::record::{EventKind, Workload};
 
-/// One look at everything that the timeline is about.
+/// The objects of the timeline at one time.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Observed {
+pub(crate) struct Snapshot {
     /// Why the node is not Ready; `None` while it is.
     pub(crate) node_unready: Option<String>,
     /// By name.
@@ -30,8 +30,8 @@ pub(crate) struct PodState {
     pub(crate) is_deleted: bool,
 }
 
-/// Where to look.
-pub(crate) struct Watched {
+/// Reads snapshots from the API.
+pub(crate) struct Observer {
     namespace: String,
     nodes: Api<Node>,
     pods: Api<Pod>,
@@ -47,7 +47,7 @@ impl PodState {
     }
 }
 
-impl Watched {
+impl Observer {
     pub(crate) fn new(
         client: &Client,
         namespace: &str,
@@ -68,10 +68,10 @@ impl Watched {
         &self.namespace
     }
 
-    pub(crate) async fn observe(&self, node: &str) -> anyhow::Result<Observed> {
+    pub(crate) async fn observe(&self, node: &str) -> anyhow::Result<Snapshot> {
         let seen = self.nodes.get(node).await.with_context(|| format!("failed to read node {node}"))?;
         let node_unready = node_unready(&seen);
-        Ok(Observed { node_unready, pods: self.pods().await?, unready: self.unready().await? })
+        Ok(Snapshot { node_unready, pods: self.pods().await?, unready: self.unready().await? })
     }
 
     /// By name.
@@ -103,48 +103,48 @@ impl Watched {
     }
 }
 
-/// What has happened from one look to the next, causes before effects.
-pub(crate) fn happened(before: &Observed, now: &Observed) -> Vec<What> {
-    let mut happened = Vec::new();
+/// The events from one snapshot to the next, causes before effects.
+pub(crate) fn events_between(before: &Snapshot, now: &Snapshot) -> Vec<EventKind> {
+    let mut events = Vec::new();
     if before.node_unready.is_none()
         && let Some(reason) = &now.node_unready
     {
-        happened.push(What::NodeNotReady { reason: reason.clone() });
+        events.push(EventKind::NodeNotReady { reason: reason.clone() });
     }
     let mut of_pods = Vec::new();
     for (name, state) in &now.pods {
         pod_events(name, before.pods.get(name), state, &mut of_pods);
     }
     // A pod is replaced because another one was deleted.
-    of_pods.sort_by_key(|what| !matches!(what, What::PodUnready { .. } | What::PodDeleted { .. }));
-    happened.extend(of_pods);
+    of_pods.sort_by_key(|what| !matches!(what, EventKind::PodUnready { .. } | EventKind::PodDeleted { .. }));
+    events.extend(of_pods);
     match (&before.unready, &now.unready) {
-        (Some(_), None) => happened.push(What::Ready),
+        (Some(_), None) => events.push(EventKind::Ready),
         (before, Some((reason, message))) if before.as_ref().is_none_or(|(earlier, _)| earlier != reason) => {
-            happened.push(What::NotReady { reason: reason.clone(), message: message.clone() });
+            events.push(EventKind::NotReady { reason: reason.clone(), message: message.clone() });
         }
         _ => {}
     }
-    happened
+    events
 }
 
-fn pod_events(name: &str, before: Option<&PodState>, now: &PodState, happened: &mut Vec<What>) {
+fn pod_events(name: &str, before: Option<&PodState>, now: &PodState, events: &mut Vec<EventKind>) {
     let (workload, pod) = (now.workload, name.to_owned());
     let was = |claim: fn(&PodState) -> bool| before.is_some_and(claim);
     if let (Some(node), false) = (&now.node, was(|pod| pod.node.is_some())) {
-        happened.push(What::PodScheduled { workload, pod: pod.clone(), node: node.clone() });
+        events.push(EventKind::PodScheduled { workload, pod: pod.clone(), node: node.clone() });
     }
     if now.is_started && !was(|pod| pod.is_started) {
-        happened.push(What::PodStarted { workload, pod: pod.clone() });
+        events.push(EventKind::PodStarted { workload, pod: pod.clone() });
     }
     if now.is_ready && !was(|pod| pod.is_ready) {
-        happened.push(What::PodReady { workload, pod: pod.clone() });
+        events.push(EventKind::PodReady { workload, pod: pod.clone() });
     }
     if !now.is_ready && was(|pod| pod.is_ready) {
-        happened.push(What::PodUnready { workload, pod: pod.clone() });
+        events.push(EventKind::PodUnready { workload, pod: pod.clone() });
     }
     if now.is_deleted && !was(|pod| pod.is_deleted) {
-        happened.push(What::PodDeleted { workload, pod });
+        events.push(EventKind::PodDeleted { workload, pod });
     }
 }
 
@@ -169,8 +169,8 @@ mod tests {
         PodState { workload, node: node.map(str::to_owned), is_started, is_ready, is_deleted }
     }
 
-    fn world<const N: usize>(node_unready: Option<&str>, pods: [(&str, PodState); N]) -> Observed {
-        Observed {
+    fn snapshot<const N: usize>(node_unready: Option<&str>, pods: [(&str, PodState); N]) -> Snapshot {
+        Snapshot {
             node_unready: node_unready.map(str::to_owned),
             pods: pods.into_iter().map(|(name, pod)| (name.to_owned(), pod)).collect(),
             unready: None,
@@ -179,51 +179,55 @@ mod tests {
 
     #[test]
     fn each_change_is_one_event_and_no_change_is_none() {
-        let healthy = world(None, [("a", pod(Some("gpu-0"), true, true, false))]);
-        assert_eq!(happened(&healthy, &healthy), []);
-        let lost = world(Some("NodeStatusUnknown"), [("a", pod(Some("gpu-0"), true, false, true))]);
+        let healthy = snapshot(None, [("a", pod(Some("gpu-0"), true, true, false))]);
+        assert_eq!(events_between(&healthy, &healthy), []);
+        let lost = snapshot(Some("NodeStatusUnknown"), [("a", pod(Some("gpu-0"), true, false, true))]);
         let (workload, name) = (Workload::Inference, "a".to_owned());
         assert_eq!(
-            happened(&healthy, &lost),
+            events_between(&healthy, &lost),
             [
-                What::NodeNotReady { reason: "NodeStatusUnknown".to_owned() },
-                What::PodUnready { workload, pod: name.clone() },
-                What::PodDeleted { workload, pod: name },
+                EventKind::NodeNotReady { reason: "NodeStatusUnknown".to_owned() },
+                EventKind::PodUnready { workload, pod: name.clone() },
+                EventKind::PodDeleted { workload, pod: name },
             ]
         );
     }
 
     #[test]
-    fn a_pod_that_comes_up_between_two_looks_loses_none_of_its_steps() {
-        let (empty, there) = (world(None, []), world(None, [("b", pod(Some("gpu-1"), true, true, false))]));
+    fn a_pod_that_starts_between_two_snapshots_has_all_its_events() {
+        let (empty, there) =
+            (snapshot(None, []), snapshot(None, [("b", pod(Some("gpu-1"), true, true, false))]));
         let (workload, name) = (Workload::Inference, || "b".to_owned());
         assert_eq!(
-            happened(&empty, &there),
+            events_between(&empty, &there),
             [
-                What::PodScheduled { workload, pod: name(), node: "gpu-1".to_owned() },
-                What::PodStarted { workload, pod: name() },
-                What::PodReady { workload, pod: name() },
+                EventKind::PodScheduled { workload, pod: name(), node: "gpu-1".to_owned() },
+                EventKind::PodStarted { workload, pod: name() },
+                EventKind::PodReady { workload, pod: name() },
             ]
         );
     }
 
     #[test]
     fn the_pod_that_is_lost_comes_before_the_one_that_replaces_it() {
-        let before = world(None, [("lost", pod(Some("gpu-0"), true, false, false))]);
+        let before = snapshot(None, [("lost", pod(Some("gpu-0"), true, false, false))]);
         let new = pod(Some("gpu-1"), false, false, false);
-        let now = world(None, [("a-new-one", new), ("lost", pod(Some("gpu-0"), true, false, true))]);
-        let events = happened(&before, &now);
-        assert!(matches!(events[..], [What::PodDeleted { .. }, What::PodScheduled { .. }]), "{events:?}");
+        let now = snapshot(None, [("a-new-one", new), ("lost", pod(Some("gpu-0"), true, false, true))]);
+        let events = events_between(&before, &now);
+        assert!(
+            matches!(events[..], [EventKind::PodDeleted { .. }, EventKind::PodScheduled { .. }]),
+            "{events:?}"
+        );
     }
 
     #[test]
     fn another_reason_of_the_condition_is_an_event_and_another_message_is_not() {
-        let because = |reason: &str, message: &str| Observed {
+        let because = |reason: &str, message: &str| Snapshot {
             unready: Some((reason.to_owned(), message.to_owned())),
-            ..world(None, [])
+            ..snapshot(None, [])
         };
-        assert_eq!(happened(&because("A", "1"), &because("A", "2")), []);
-        assert_eq!(happened(&because("A", "1"), &because("B", "1")).len(), 1);
-        assert_eq!(happened(&because("A", "1"), &world(None, [])), [What::Ready]);
+        assert_eq!(events_between(&because("A", "1"), &because("A", "2")), []);
+        assert_eq!(events_between(&because("A", "1"), &because("B", "1")).len(), 1);
+        assert_eq!(events_between(&because("A", "1"), &snapshot(None, [])), [EventKind::Ready]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::record::{Event, Record, What, Workload};
+use crate::record::{Event, EventKind, Record, Workload};
 
 const WIDTH: f64 = 960.0;
 const MARGIN: f64 = 24.0;
@@ -24,9 +24,9 @@ const TAIL: f64 = 0.14;
 const STEPS: [u32; 6] = [5, 10, 20, 30, 60, 120];
 const MOST_TICKS: f64 = 12.0;
 
-/// The meaning of a bar.
+/// The stage that a bar shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tone {
+enum PodStage {
     Serves,
     Silent,
     Unready,
@@ -36,10 +36,16 @@ enum Tone {
 }
 
 /// In the order of a life; the legend has this order too.
-const TONES: [Tone; 6] =
-    [Tone::Serves, Tone::Silent, Tone::Unready, Tone::Terminating, Tone::Loads, Tone::WarmsUp];
+const POD_STAGES: [PodStage; 6] = [
+    PodStage::Serves,
+    PodStage::Silent,
+    PodStage::Unready,
+    PodStage::Terminating,
+    PodStage::Loads,
+    PodStage::WarmsUp,
+];
 
-impl Tone {
+impl PodStage {
     fn fill(self) -> &'static str {
         match self {
             Self::Serves => "#2da44e",
@@ -75,7 +81,7 @@ impl Tone {
 struct Span {
     from: f64,
     until: f64,
-    tone: Tone,
+    stage: PodStage,
 }
 
 #[derive(Debug, PartialEq)]
@@ -170,7 +176,7 @@ fn rows(record: &Record, axis: Axis) -> Vec<Row> {
 /// When the last of its pods was Ready.
 fn result(events: &[Event], workload: Workload) -> String {
     let ready =
-        |event: &&Event| matches!(&event.what, What::PodReady { workload: of, .. } if *of == workload);
+        |event: &&Event| matches!(&event.what, EventKind::PodReady { workload: of, .. } if *of == workload);
     let last = events.iter().rev().find(ready);
     last.map_or(String::new(), |event| format!("two replicas serve again after {:.1} s", event.second))
 }
@@ -186,23 +192,26 @@ fn pods(events: &[Event], workload: Workload) -> Vec<&str> {
     names
 }
 
-fn pod_of(what: &What) -> Option<(Workload, &str)> {
+fn pod_of(what: &EventKind) -> Option<(Workload, &str)> {
     match what {
-        What::PodUnready { workload, pod }
-        | What::PodDeleted { workload, pod }
-        | What::PodScheduled { workload, pod, .. }
-        | What::PodStarted { workload, pod }
-        | What::PodReady { workload, pod } => Some((*workload, pod)),
-        What::NodeDies | What::NodeNotReady { .. } | What::NotReady { .. } | What::Ready => None,
+        EventKind::PodUnready { workload, pod }
+        | EventKind::PodDeleted { workload, pod }
+        | EventKind::PodScheduled { workload, pod, .. }
+        | EventKind::PodStarted { workload, pod }
+        | EventKind::PodReady { workload, pod } => Some((*workload, pod)),
+        EventKind::NodeDies
+        | EventKind::NodeNotReady { .. }
+        | EventKind::NotReady { .. }
+        | EventKind::Ready => None,
     }
 }
 
 fn node_spans(events: &[Event], axis: Axis) -> Vec<Span> {
-    let not_ready = |what: &What| matches!(what, What::NodeNotReady { .. });
+    let not_ready = |what: &EventKind| matches!(what, EventKind::NodeNotReady { .. });
     let changes = [
-        (Some(axis.from), Tone::Serves),
-        (Some(0.0), Tone::Silent),
-        (second_of(events, not_ready), Tone::Unready),
+        (Some(axis.from), PodStage::Serves),
+        (Some(0.0), PodStage::Silent),
+        (second_of(events, not_ready), PodStage::Unready),
     ];
     spans(&changes, axis)
 }
@@ -215,25 +224,25 @@ fn pod_row(events: &[Event], name: &str, dies: &str, axis: Axis) -> Row {
         .cloned()
         .collect();
     let scheduled = of_pod.iter().find_map(|event| match &event.what {
-        What::PodScheduled { node, .. } => Some((event.second, node)),
+        EventKind::PodScheduled { node, .. } => Some((event.second, node)),
         _ => None,
     });
-    let at = |claim: fn(&What) -> bool| second_of(&of_pod, claim);
+    let at = |claim: fn(&EventKind) -> bool| second_of(&of_pod, claim);
     match scheduled {
         Some((second, node)) => {
             let changes = [
-                (Some(second), Tone::Loads),
-                (at(|what| matches!(what, What::PodStarted { .. })), Tone::WarmsUp),
-                (at(|what| matches!(what, What::PodReady { .. })), Tone::Serves),
+                (Some(second), PodStage::Loads),
+                (at(|what| matches!(what, EventKind::PodStarted { .. })), PodStage::WarmsUp),
+                (at(|what| matches!(what, EventKind::PodReady { .. })), PodStage::Serves),
             ];
             Row::Bars { label: format!("new pod, on {node}"), spans: spans(&changes, axis) }
         }
         None => {
             let changes = [
-                (Some(axis.from), Tone::Serves),
-                (Some(0.0), Tone::Silent),
-                (at(|what| matches!(what, What::PodUnready { .. })), Tone::Unready),
-                (at(|what| matches!(what, What::PodDeleted { .. })), Tone::Terminating),
+                (Some(axis.from), PodStage::Serves),
+                (Some(0.0), PodStage::Silent),
+                (at(|what| matches!(what, EventKind::PodUnready { .. })), PodStage::Unready),
+                (at(|what| matches!(what, EventKind::PodDeleted { .. })), PodStage::Terminating),
             ];
             Row::Bars { label: format!("pod on {dies}"), spans: spans(&changes, axis) }
         }
@@ -242,23 +251,23 @@ fn pod_row(events: &[Event], name: &str, dies: &str, axis: Axis) -> Row {
 
 fn condition_spans(events: &[Event], axis: Axis) -> Vec<Span> {
     let changes = [
-        (Some(axis.from), Tone::Serves),
-        (second_of(events, |what| matches!(what, What::NotReady { .. })), Tone::Unready),
-        (second_of(events, |what| matches!(what, What::Ready)), Tone::Serves),
+        (Some(axis.from), PodStage::Serves),
+        (second_of(events, |what| matches!(what, EventKind::NotReady { .. })), PodStage::Unready),
+        (second_of(events, |what| matches!(what, EventKind::Ready)), PodStage::Serves),
     ];
     spans(&changes, axis)
 }
 
-fn second_of(events: &[Event], claim: impl Fn(&What) -> bool) -> Option<f64> {
+fn second_of(events: &[Event], claim: impl Fn(&EventKind) -> bool) -> Option<f64> {
     events.iter().find(|event| claim(&event.what)).map(|event| event.second)
 }
 
-/// Each tone lasts until the next one that was observed.
-fn spans(changes: &[(Option<f64>, Tone)], axis: Axis) -> Vec<Span> {
-    let observed: Vec<(f64, Tone)> =
-        changes.iter().filter_map(|&(second, tone)| Some((second?, tone))).collect();
+/// Each stage lasts until the next one that was observed.
+fn spans(changes: &[(Option<f64>, PodStage)], axis: Axis) -> Vec<Span> {
+    let observed: Vec<(f64, PodStage)> =
+        changes.iter().filter_map(|&(second, stage)| Some((second?, stage))).collect();
     let ends = observed.iter().skip(1).map(|&(second, _)| second).chain([axis.until]);
-    observed.iter().zip(ends).map(|(&(from, tone), until)| Span { from, until, tone }).collect()
+    observed.iter().zip(ends).map(|(&(from, stage), until)| Span { from, until, stage }).collect()
 }
 
 /// SVG text that grows.
@@ -322,21 +331,21 @@ impl Picture {
 
     fn bars(&mut self, top: f64, axis: Axis, label: &str, spans: &[Span]) {
         self.text(MARGIN, top + 19.0, "", label);
-        for (place, &Span { from, until, tone }) in spans.iter().enumerate() {
+        for (place, &Span { from, until, stage }) in spans.iter().enumerate() {
             let (x, end) = (axis.x(from), axis.x(until));
             let width = end - x;
             self.line(format_args!(
                 r##"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{BAR}" fill="{fill}"/>"##,
                 y = top + 4.0,
-                fill = tone.fill()
+                fill = stage.fill()
             ));
-            let meaning = tone.meaning();
+            let meaning = stage.meaning();
             if width > CHARACTER * meaning.len() as f64 + 12.0 {
                 self.line(format_args!(
                     r##"<text x="{x:.1}" y="{y:.1}" fill="{ink}">{meaning}</text>"##,
                     x = x + 6.0,
                     y = top + 19.0,
-                    ink = tone.ink()
+                    ink = stage.ink()
                 ));
             }
             // What begins with the picture or with the death of the node has no time of its own.
@@ -365,21 +374,21 @@ impl Picture {
     }
 
     fn legend(&mut self, y: f64, rows: &[Row]) {
-        let shown = |tone: &Tone| {
+        let shown = |stage: &PodStage| {
             rows.iter().any(|row| match row {
                 Row::Heading { .. } => false,
-                Row::Bars { spans, .. } => spans.iter().any(|span| span.tone == *tone),
+                Row::Bars { spans, .. } => spans.iter().any(|span| span.stage == *stage),
             })
         };
         let mut x = MARGIN;
-        for tone in TONES.into_iter().filter(shown) {
+        for stage in POD_STAGES.into_iter().filter(shown) {
             self.line(format_args!(
                 r##"<rect x="{x:.1}" y="{top:.1}" width="12" height="12" rx="2" fill="{fill}"/>"##,
                 top = y - 10.0,
-                fill = tone.fill()
+                fill = stage.fill()
             ));
-            self.text(x + 18.0, y, "quiet", tone.meaning());
-            x += 18.0 + CHARACTER * tone.meaning().len() as f64 + 22.0;
+            self.text(x + 18.0, y, "quiet", stage.meaning());
+            x += 18.0 + CHARACTER * stage.meaning().len() as f64 + 22.0;
         }
     }
 
@@ -413,28 +422,28 @@ mod tests {
         let at = |second, what| Event { second, what };
         let ((workload, old), (_, new)) = (pod("old"), pod("new"));
         let events = [
-            at(0.0, What::NodeDies),
-            at(40.0, What::PodUnready { workload, pod: old.clone() }),
-            at(70.0, What::PodDeleted { workload, pod: old }),
-            at(71.0, What::PodScheduled { workload, pod: new.clone(), node: "gpu-1".to_owned() }),
-            at(80.0, What::PodReady { workload, pod: new }),
+            at(0.0, EventKind::NodeDies),
+            at(40.0, EventKind::PodUnready { workload, pod: old.clone() }),
+            at(70.0, EventKind::PodDeleted { workload, pod: old }),
+            at(71.0, EventKind::PodScheduled { workload, pod: new.clone(), node: "gpu-1".to_owned() }),
+            at(80.0, EventKind::PodReady { workload, pod: new }),
         ];
         let axis = Axis { from: -8.0, until: 100.0 };
-        let tones = |name| match pod_row(&events, name, "gpu-0", axis) {
+        let stages = |name| match pod_row(&events, name, "gpu-0", axis) {
             Row::Bars { label, spans } => {
-                (label, spans.iter().map(|span| (span.from, span.until, span.tone)).collect::<Vec<_>>())
+                (label, spans.iter().map(|span| (span.from, span.until, span.stage)).collect::<Vec<_>>())
             }
             Row::Heading { .. } => panic!("no bars"),
         };
         let old = vec![
-            (-8.0, 0.0, Tone::Serves),
-            (0.0, 40.0, Tone::Silent),
-            (40.0, 70.0, Tone::Unready),
-            (70.0, 100.0, Tone::Terminating),
+            (-8.0, 0.0, PodStage::Serves),
+            (0.0, 40.0, PodStage::Silent),
+            (40.0, 70.0, PodStage::Unready),
+            (70.0, 100.0, PodStage::Terminating),
         ];
-        assert_eq!(tones("old"), ("pod on gpu-0".to_owned(), old));
-        let new = vec![(71.0, 80.0, Tone::Loads), (80.0, 100.0, Tone::Serves)];
-        assert_eq!(tones("new"), ("new pod, on gpu-1".to_owned(), new));
+        assert_eq!(stages("old"), ("pod on gpu-0".to_owned(), old));
+        let new = vec![(71.0, 80.0, PodStage::Loads), (80.0, 100.0, PodStage::Serves)];
+        assert_eq!(stages("new"), ("new pod, on gpu-1".to_owned(), new));
     }
 
     #[test]

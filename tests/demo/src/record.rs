@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 
 use serde::{Deserialize, Serialize};
 
-/// One run: what was there, and what happened.
+/// One run: its settings, and its events.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Record {
@@ -25,12 +25,12 @@ pub(crate) struct Event {
     /// Seconds since the node died.
     pub(crate) second: f64,
     #[serde(flatten)]
-    pub(crate) what: What,
+    pub(crate) what: EventKind,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub(crate) enum What {
+pub(crate) enum EventKind {
     NodeDies,
     NodeNotReady {
         reason: String,
@@ -89,21 +89,25 @@ pub(crate) fn line(event: &Event, dies: &str) -> String {
     format!("{second:7.1} s  {}", description(what, dies))
 }
 
-fn description(what: &What, dies: &str) -> String {
+fn description(what: &EventKind, dies: &str) -> String {
     match what {
-        What::NodeDies => format!("node {dies} dies: no heartbeat, and its pods stand still"),
-        What::NodeNotReady { reason } => format!("node {dies} is not Ready any more ({reason})"),
-        What::PodUnready { workload, pod } => {
+        EventKind::NodeDies => format!("node {dies} fails: no heartbeats, and its pods stop"),
+        EventKind::NodeNotReady { reason } => format!("node {dies} is not Ready ({reason})"),
+        EventKind::PodUnready { workload, pod } => {
             format!("{workload}: pod {pod} on {dies} is not Ready and gets no requests")
         }
-        What::PodDeleted { workload, pod } => format!("{workload}: pod {pod} on {dies} is deleted"),
-        What::PodScheduled { workload, pod, node } => {
+        EventKind::PodDeleted { workload, pod } => format!("{workload}: pod {pod} on {dies} is deleted"),
+        EventKind::PodScheduled { workload, pod, node } => {
             format!("{workload}: pod {pod} is scheduled on {node} and loads the model")
         }
-        What::PodStarted { workload, pod } => format!("{workload}: pod {pod} has its model and warms up"),
-        What::PodReady { workload, pod } => format!("{workload}: pod {pod} is Ready"),
-        What::NotReady { reason, message } => format!("AIInference: Ready is False ({reason}): {message}"),
-        What::Ready => "AIInference: Ready is True".to_owned(),
+        EventKind::PodStarted { workload, pod } => {
+            format!("{workload}: pod {pod} has its model and warms up")
+        }
+        EventKind::PodReady { workload, pod } => format!("{workload}: pod {pod} is Ready"),
+        EventKind::NotReady { reason, message } => {
+            format!("AIInference: Ready is False ({reason}): {message}")
+        }
+        EventKind::Ready => "AIInference: Ready is True".to_owned(),
     }
 }
 
@@ -113,17 +117,18 @@ mod tests {
 
     #[test]
     fn a_line_has_the_second_and_names_what_it_is_about() {
-        let scheduled = What::PodScheduled {
+        let scheduled = EventKind::PodScheduled {
             workload: Workload::Inference,
             pod: "chat-b".to_owned(),
             node: "gpu-1".to_owned(),
         };
-        let lines = [Event { second: 0.0, what: What::NodeDies }, Event { second: 71.26, what: scheduled }]
-            .map(|event| line(&event, "gpu-0"));
+        let lines =
+            [Event { second: 0.0, what: EventKind::NodeDies }, Event { second: 71.26, what: scheduled }]
+                .map(|event| line(&event, "gpu-0"));
         assert_eq!(
             lines,
             [
-                "    0.0 s  node gpu-0 dies: no heartbeat, and its pods stand still",
+                "    0.0 s  node gpu-0 fails: no heartbeats, and its pods stop",
                 "   71.3 s  AIInference: pod chat-b is scheduled on gpu-1 and loads the model",
             ]
         );
