@@ -23,8 +23,8 @@ use serde_json::json;
 use tests::{Scene, ask_until, wait_until_gone, within};
 use tokio::{sync::watch, time::interval};
 
-use crate::given::{
-    API_SERVER, CONTROLLER, Given, PATIENT_LEASE, inference, lines_about, serve, until_ready, until_served,
+use crate::setup::{
+    API_SERVER, CONTROLLER, PATIENT_LEASE, Setup, inference, lines_about, serve, until_ready, until_served,
 };
 
 const OBJECTS: usize = 60;
@@ -33,17 +33,17 @@ const PACE: Duration = Duration::from_millis(100);
 
 #[tokio::test]
 async fn restarts_of_the_api_server_under_load_lose_no_changes() {
-    let given = Given::cluster(|spec| spec).await.with_controller(&PATIENT_LEASE).await;
-    let scene = Scene::new(&given).await;
-    let before = given.controller().await;
+    let setup = Setup::cluster(|spec| spec).await.with_controller(&PATIENT_LEASE).await;
+    let scene = Scene::new(&setup).await;
+    let before = setup.controller().await;
 
     let (written, mut progress) = watch::channel(0);
     let load = Load { scene: &scene, written };
     let breaking = async {
         progress.wait_for(|written| *written >= OBJECTS / 4).await.unwrap();
-        given.kill_component(API_SERVER).await.unwrap();
+        setup.kill_component(API_SERVER).await.unwrap();
         progress.wait_for(|written| *written >= OBJECTS / 2).await.unwrap();
-        given.restart_component(API_SERVER).await.unwrap();
+        setup.restart_component(API_SERVER).await.unwrap();
     };
     let (Left { images, deleted }, ()) = tokio::join!(load.write(), breaking);
     assert!(images.len() > OBJECTS / 2 && deleted.len() > OBJECTS / 10, "{images:?} {deleted:?}");
@@ -63,28 +63,28 @@ async fn restarts_of_the_api_server_under_load_lose_no_changes() {
     assert_eq!(children::<Service>(&scene).await, owners);
     let config_maps = owners.into_iter().map(|(name, owner)| (format!("{name}-model"), owner)).collect();
     assert_eq!(children::<ConfigMap>(&scene).await, config_maps);
-    let after = given.controller().await;
-    assert_eq!((after.pid, after.restarts), (before.pid, 0), "{}", given.log());
+    let after = setup.controller().await;
+    assert_eq!((after.pid, after.restarts), (before.pid, 0), "{}", setup.log());
 }
 
 #[tokio::test]
 async fn an_outage_longer_than_the_lease_ends_the_leader_and_the_next_start_converges() {
     let hasty = ["--lease-duration=4", "--lease-renew-deadline=2.5", "--lease-retry-period=0.3"];
-    let given = Given::cluster(|spec| spec).await.with_controller(&hasty).await;
-    let scene = Scene::new(&given).await;
+    let setup = Setup::cluster(|spec| spec).await.with_controller(&hasty).await;
+    let scene = Scene::new(&setup).await;
     serve(&scene, "chat").await;
 
-    given.stop_component(API_SERVER).await.unwrap();
-    let ended = given.until_controller("it ends", |now| now.restarts > 0).await;
+    setup.stop_component(API_SERVER).await.unwrap();
+    let ended = setup.until_controller("it ends", |now| now.restarts > 0).await;
     assert_eq!(ended.last_exit.as_deref(), Some("exit status: 1"));
-    let log = given.log();
+    let log = setup.log();
     let reasons: Vec<_> = lines_about(&log, "exiting").map(|line| line["error"].clone()).collect();
     assert_eq!(reasons, ["the lease was lost: it could not be renewed in time"], "{log}");
 
-    given.start_component(API_SERVER).await.unwrap();
-    until_served(&given).await;
+    setup.start_component(API_SERVER).await.unwrap();
+    until_served(&setup).await;
     serve(&scene, "again").await;
-    assert_eq!(given.controller().await.restarts, 1, "a standby outlives an outage\n{}", given.log());
+    assert_eq!(setup.controller().await.restarts, 1, "a standby outlives an outage\n{}", setup.log());
 }
 
 /// Creates, changes and deletes models at a constant rate.

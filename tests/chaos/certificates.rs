@@ -12,25 +12,25 @@ use rustls::{
 };
 use tests::{Scene, within};
 
-use crate::given::{CONTROLLER, Given, SYSTEM, serve, until, until_served};
+use crate::setup::{CONTROLLER, SYSTEM, Setup, serve, until, until_served};
 
 #[tokio::test]
 async fn a_renewed_serving_certificate_interrupts_nothing() {
-    let given = Given::cluster(|spec| spec).await.with_controller(&[]).await;
-    let scene = Scene::new(&given).await;
+    let setup = Setup::cluster(|spec| spec).await.with_controller(&[]).await;
+    let scene = Scene::new(&setup).await;
     serve(&scene, "before").await;
-    let process = given.controller().await;
-    let old = served_certificate(&given);
+    let process = setup.controller().await;
+    let old = served_certificate(&setup);
 
-    given.renew_server_certificate().await.unwrap();
-    let renewed = certificate(&given, "apiserver.crt");
+    setup.renew_server_certificate().await.unwrap();
+    let renewed = certificate(&setup, "apiserver.crt");
     assert_ne!(old, renewed);
-    until("the new certificate", within(), async || served_certificate(&given) == renewed).await;
+    until("the new certificate", within(), async || served_certificate(&setup) == renewed).await;
     // More requests at once than idle connections.
     let names: Vec<String> = (0..20).map(|number| format!("after-{number}")).collect();
     join_all(names.iter().map(|name| serve(&scene, name))).await;
-    let now = given.controller().await;
-    assert_eq!((now.pid, now.restarts), (process.pid, 0), "{}", given.log());
+    let now = setup.controller().await;
+    assert_eq!((now.pid, now.restarts), (process.pid, 0), "{}", setup.log());
 }
 
 /// A lease long enough for the client's re-read of the file after a minute.
@@ -39,25 +39,25 @@ const LEASE_FOR_MINUTES: [&str; 3] =
 
 #[tokio::test]
 async fn a_new_authority_is_named_in_the_log_and_trusted_without_a_restart() {
-    let given = Given::cluster(|spec| spec).await.with_controller(&LEASE_FOR_MINUTES).await;
-    let scene = Scene::new(&given).await;
+    let setup = Setup::cluster(|spec| spec).await.with_controller(&LEASE_FOR_MINUTES).await;
+    let scene = Scene::new(&setup).await;
     serve(&scene, "before").await;
-    let (namespace, process) = (scene.namespace().to_owned(), given.controller().await);
+    let (namespace, process) = (scene.namespace().to_owned(), setup.controller().await);
 
-    given.replace_authority().await.unwrap();
-    until_served(&given).await;
+    setup.replace_authority().await.unwrap();
+    until_served(&setup).await;
     let namespaces = scene.cluster_api::<Namespace>();
     assert!(namespaces.get(&namespace).await.is_err(), "this client trusts the old authority");
-    let scene = Scene::new(&given).await;
+    let scene = Scene::new(&setup).await;
     let leases: Api<Lease> = Api::namespaced(scene.client(), SYSTEM);
     let renewed = async || leases.get(CONTROLLER).await.unwrap().spec.unwrap().renew_time;
     let before = renewed().await;
     until("a renewal of the lease", 2 * within(), async || renewed().await != before).await;
-    let log = given.log();
+    let log = setup.log();
     assert!(log.contains("invalid peer certificate: "), "{log}");
     serve(&scene, "after").await;
-    let now = given.controller().await;
-    assert_eq!((now.pid, now.restarts), (process.pid, 0), "{}", given.log());
+    let now = setup.controller().await;
+    assert_eq!((now.pid, now.restarts), (process.pid, 0), "{}", setup.log());
 }
 
 /// The certificate that the API server presents to a client that trusts only the cluster's authority.

@@ -10,32 +10,32 @@ use kube::{
 };
 use tests::{Scene, wait_for, within};
 
-use crate::given::{API_SERVER, CONTROLLER, Given, PATIENT_LEASE, lines_about, serve, until, until_served};
+use crate::setup::{API_SERVER, CONTROLLER, PATIENT_LEASE, Setup, lines_about, serve, until, until_served};
 
 const HISTORY: Duration = Duration::from_secs(1);
 
 #[tokio::test]
 async fn a_change_behind_a_compacted_version_is_found_and_repaired() {
-    let given = Given::cluster(|spec| spec.with_history(HISTORY)).await.with_controller(&PATIENT_LEASE).await;
-    let scene = Scene::new(&given).await;
+    let setup = Setup::cluster(|spec| spec.with_history(HISTORY)).await.with_controller(&PATIENT_LEASE).await;
+    let scene = Scene::new(&setup).await;
     serve(&scene, "chat").await;
     let services = scene.api::<Service>();
     let old = services.get("chat").await.unwrap();
 
     // While it is stopped, it does not notice closed connections; afterwards it resumes the watch at its last version.
-    given.pause_component(CONTROLLER).await.unwrap();
-    given.kill_component(API_SERVER).await.unwrap();
-    until("another API server", within(), async || restarts(&given).await == 1).await;
-    until_served(&given).await;
+    setup.pause_component(CONTROLLER).await.unwrap();
+    setup.kill_component(API_SERVER).await.unwrap();
+    until("another API server", within(), async || restarts(&setup).await == 1).await;
+    until_served(&setup).await;
     services.delete("chat", &DeleteParams::default()).await.unwrap();
     let deleted = services.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
     until("the compaction", within(), async || is_compacted(&services, &deleted).await).await;
-    let before = expired(&given);
-    given.continue_component(CONTROLLER).await.unwrap();
+    let before = expired(&setup);
+    setup.continue_component(CONTROLLER).await.unwrap();
 
     wait_for(&services, "chat", "made anew", within(), |new: &Service| new.uid() != old.uid()).await;
-    assert!(expired(&given) > before, "{}", given.log());
-    assert_eq!(given.controller().await.restarts, 0, "{}", given.log());
+    assert!(expired(&setup) > before, "{}", setup.log());
+    assert_eq!(setup.controller().await.restarts, 0, "{}", setup.log());
 }
 
 /// Whether the API server refuses to watch from this version.
@@ -47,14 +47,14 @@ async fn is_compacted(services: &Api<Service>, version: &str) -> bool {
 }
 
 /// The number of 410 responses to the controller's watch of Services.
-fn expired(given: &Given) -> usize {
-    let log = given.log();
+fn expired(setup: &Setup) -> usize {
+    let log = setup.log();
     let failures = lines_about(&log, "watch failed").filter(|line| line["kind"] == "Service");
     failures.filter(|line| line["why"].as_str().is_some_and(|why| why.contains(": 410 "))).count()
 }
 
-async fn restarts(given: &Given) -> u32 {
-    let status = given.status().await.unwrap();
+async fn restarts(setup: &Setup) -> u32 {
+    let status = setup.status().await.unwrap();
     let api_server = status.components.iter().find(|component| component.name == API_SERVER);
     api_server.filter(|component| component.pid.is_some()).map_or(0, |component| component.restarts)
 }

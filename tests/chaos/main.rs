@@ -7,5 +7,5 @@ mod api_server;
 mod certificates;
 mod defaults;
 mod etcd;
-mod given;
+mod setup;
 mod tokens;

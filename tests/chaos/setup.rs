@@ -26,13 +26,13 @@ pub(crate) const PATIENT_LEASE: [&str; 3] =
 static TURNS: Semaphore = Semaphore::const_new(2);
 
 /// A cluster of its own, with the controller running.
-pub(crate) struct Given {
+pub(crate) struct Setup {
     // Dropped before the permit.
     cluster: Cluster,
     _turn: SemaphorePermit<'static>,
 }
 
-impl Given {
+impl Setup {
     /// With enough GPUs for all models of a test.
     pub(crate) async fn cluster(adjust: impl FnOnce(ClusterSpec) -> ClusterSpec) -> Self {
         let turn = TURNS.acquire().await.expect("it is never closed");
@@ -67,7 +67,7 @@ impl Given {
     }
 }
 
-impl Deref for Given {
+impl Deref for Setup {
     type Target = Cluster;
 
     fn deref(&self) -> &Cluster {

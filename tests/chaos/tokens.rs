@@ -18,15 +18,15 @@ use kube::{
 use local_cluster::Cluster;
 use tests::{Scene, within};
 
-use crate::given::{CONTROLLER, Given, SYSTEM, serve, until};
+use crate::setup::{CONTROLLER, SYSTEM, Setup, serve, until};
 
 /// A client reads its token file once a minute.
 const READ_AGAIN_WITHIN: Duration = Duration::from_secs(90);
 
 #[tokio::test]
 async fn calls_go_on_under_the_new_token_when_the_old_one_is_refused() {
-    let given = Given::cluster(|spec| spec).await.with_controller(&[]).await;
-    let scene = Scene::new(&given).await;
+    let setup = Setup::cluster(|spec| spec).await.with_controller(&[]).await;
+    let scene = Scene::new(&setup).await;
     // A bound token becomes invalid when its object is deleted; the minimum lifetime of a token is ten minutes.
     let secrets: Api<Secret> = Api::namespaced(scene.client(), SYSTEM);
     let metadata = ObjectMeta { name: Some("life".to_owned()), ..ObjectMeta::default() };
@@ -34,19 +34,19 @@ async fn calls_go_on_under_the_new_token_when_the_old_one_is_refused() {
     let life = secrets.create(&PostParams::default(), &life).await.unwrap();
     let (short_lived, permanent) = (token(&scene, Some(&life)).await, token(&scene, None).await);
 
-    given.stop_component(CONTROLLER).await.unwrap();
-    let before = credentials(&given);
-    hand_over(&given, &short_lived);
-    given.start_component(CONTROLLER).await.unwrap();
-    until("calls under the first token", within(), async || credentials(&given).len() > before.len()).await;
-    let process = given.controller().await;
-    let first = credentials(&given);
+    setup.stop_component(CONTROLLER).await.unwrap();
+    let before = credentials(&setup);
+    hand_over(&setup, &short_lived);
+    setup.start_component(CONTROLLER).await.unwrap();
+    until("calls under the first token", within(), async || credentials(&setup).len() > before.len()).await;
+    let process = setup.controller().await;
+    let first = credentials(&setup);
 
-    hand_over(&given, &permanent);
-    let switched = async || credentials(&given).len() > first.len();
+    hand_over(&setup, &permanent);
+    let switched = async || credentials(&setup).len() > first.len();
     until("calls under the second token", READ_AGAIN_WITHIN, switched).await;
     secrets.delete("life", &DeleteParams::default()).await.unwrap();
-    let leases: Api<Lease> = Api::namespaced(client_with(&given, &short_lived).await, SYSTEM);
+    let leases: Api<Lease> = Api::namespaced(client_with(&setup, &short_lived).await, SYSTEM);
     until(
         "the refusal of the first token",
         within(),
@@ -54,8 +54,8 @@ async fn calls_go_on_under_the_new_token_when_the_old_one_is_refused() {
     )
     .await;
     serve(&scene, "chat").await;
-    let now = given.controller().await;
-    assert_eq!((now.pid, now.restarts), (process.pid, process.restarts), "{}", given.log());
+    let now = setup.controller().await;
+    assert_eq!((now.pid, now.restarts), (process.pid, process.restarts), "{}", setup.log());
 }
 
 async fn token(scene: &Scene<'_>, bound_to: Option<&Secret>) -> String {

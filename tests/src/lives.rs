@@ -39,9 +39,9 @@ pub struct Life {
     /// Rights that a controller of one namespace does without: group, resource, verb.
     pub beyond_a_namespace: &'static [(&'static str, &'static str, &'static str)],
     /// Makes the controller send every kind of request that it ever sends.
-    pub use_every_right: Steps,
+    pub use_every_right: Action,
     /// Creates an object in each state that lasts, beside those that are done, and waits until each has its state.
-    pub settle: Steps,
+    pub settle: Action,
 }
 
 /// A step of the life that the sweep plays (`crate::sweep`): what a user or the cluster does once.
@@ -75,8 +75,8 @@ impl Step {
     ];
 }
 
-/// Steps of a script that only one controller needs.
-pub type Steps = for<'a> fn(&'a Scene<'a>) -> LocalBoxFuture<'a, ()>;
+/// A part of a script that only one controller needs.
+pub type Action = for<'a> fn(&'a Scene<'a>) -> LocalBoxFuture<'a, ()>;
 
 /// A child that the controller makes of every object.
 pub struct Child {
