@@ -5,28 +5,13 @@ use std::{ffi::OsString, path::Path, process::Command};
 
 use crate::{
     images,
-    steps::{cargo, succeed, target_folder, without_cargos_variables},
+    steps::{PassedOn, cargo, succeed, target_folder, without_cargos_variables},
 };
-
-#[derive(clap::Args)]
-#[command(disable_help_flag = true)]
-pub(crate) struct Args {
-    /// Which bench, and its options; `--help` lists them
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    args: Vec<OsString>,
-}
 
 /// etcd and the audit log write there, so that no disk is measured.
 const MEMORY: &str = "/dev/shm";
 
-#[cfg(test)]
-impl Args {
-    pub(crate) fn args(&self) -> &[OsString] {
-        &self.args
-    }
-}
-
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &PassedOn) -> anyhow::Result<()> {
     // The meter shares the machine with what it measures, so it is a release build itself.
     succeed(&mut cargo(["build", "--release", "--locked", "--package", "bench"]))?;
     let mut bench = Command::new(target_folder()?.join("release/bench"));

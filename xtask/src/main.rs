@@ -19,6 +19,7 @@ mod test;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use steps::PassedOn;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "The project's own commands")]
@@ -39,12 +40,12 @@ enum Command {
     Ci,
     /// Builds an OCI image of each program, and prints the size of each
     Images(images::Args),
-    /// What follows when something fails, second by second, as text and as a picture
-    Demo(demo::Args),
+    /// Makes a node fail and shows what happens, second by second, as text and as a picture
+    Demo(PassedOn),
     /// Figures of speed and memory, from release builds
-    Bench(bench::Args),
-    /// Lets each write of a controller fail in every way, and compares what comes of it
-    Sweep(sweep::Args),
+    Bench(PassedOn),
+    /// Lets each write of a controller fail in every way, and compares the result with an undisturbed run
+    Sweep(PassedOn),
     /// Installs what the project needs, or names what is missing
     Setup,
 }
@@ -88,7 +89,7 @@ mod tests {
             let line = ["xtask", "bench"].iter().chain(args);
             let parsed = Cli::try_parse_from(line).unwrap_or_else(|refused| panic!("{refused}"));
             let Command::Bench(bench) = parsed.command else { panic!("no bench") };
-            assert_eq!(bench.args(), args);
+            assert_eq!(bench.args, args);
         }
     }
 }

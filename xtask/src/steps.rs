@@ -1,6 +1,7 @@
 //! Runs other programs as named steps and reports how long each took.
 
 use std::{
+    ffi::OsString,
     path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
@@ -49,6 +50,15 @@ impl Steps {
             eprintln!("NOT RUN  {name}: {reason}");
         }
     }
+}
+
+/// Arguments that a command passes to the program that it builds and runs, `--help` included.
+#[derive(clap::Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct PassedOn {
+    /// Arguments of the program; `--help` lists them
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) args: Vec<OsString>,
 }
 
 /// The cargo that runs this command, in the workspace.
