@@ -12,7 +12,7 @@ use k8s_openapi::{api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::
 use serde_json::json;
 use workload::{
     deployment::{OlderRevision, ReplicaSetView, TemplateRecord},
-    event::VolumeFailure,
+    event::{EventView, VolumeFailure},
     pace::Allowance,
     pod::PodView,
     stranded::Nodes,
@@ -174,12 +174,25 @@ impl Scene {
         self.observed.deployed = Some(parts.iter().map(|parts| Arc::new(pod(parts))).collect());
     }
 
-    /// Adds an event about the volume of the first pod of the current revision.
+    /// Adds an event about a volume of the first pod of the current revision that cannot be attached.
     pub(crate) fn unattached(&mut self, message: &str) {
+        self.volume_failure(message, |pod, event| VolumeFailure::of(pod, event, &[], &Default::default()));
+    }
+
+    /// The same about a volume that cannot be mounted.
+    pub(crate) fn unmounted(&mut self, message: &str) {
+        self.volume_failure(message, |pod, event| VolumeFailure::of(pod, &[], event, &Default::default()));
+    }
+
+    fn volume_failure(
+        &mut self,
+        message: &str,
+        failure: impl Fn(&PodView, &[Arc<EventView>]) -> Option<VolumeFailure>,
+    ) {
         let pod = &self.observed.deployed.as_ref().expect("a revision")[0];
         let event = json!({"metadata": {"namespace": "demo"}, "involvedObject": {"uid": pod.uid()}, "message": message});
         let event = Arc::new(serde_json::from_value(event).expect("an event"));
-        let failure = VolumeFailure::of(pod, &[event], &[], &Default::default());
+        let failure = failure(pod, &[event]);
         self.observed.unattached =
             failure.map(|failure| (pod.uid().to_owned(), failure)).into_iter().collect();
     }

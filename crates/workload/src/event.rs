@@ -48,6 +48,14 @@ pub struct VolumeFailure {
     tolerated_for: Duration,
 }
 
+/// Why a volume of a Secret cannot be mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissingSecret {
+    Secret,
+    /// The Secret exists and lacks a key that the volume references.
+    Key,
+}
+
 /// With rollout strategy `Replace` the first attempt to attach a volume often fails, because the old pod's node has not
 /// released it yet.
 const ATTACHED_WITHIN: Duration = Duration::from_secs(60);
@@ -108,13 +116,19 @@ impl VolumeFailure {
         }
     }
 
+    /// The volume and what is missing for it, if its Secret or a key of its Secret does not exist:
     /// `MountVolume.SetUp failed for volume "ca" : secret "x" not found` or `... : references non-existent secret key: k`
-    fn misses_secret(&self) -> bool {
-        let said = self.message.strip_prefix(MOUNTING).and_then(|said| said.rsplit_once(" : "));
-        said.is_some_and(|(_, why)| {
-            let is_missing = why.starts_with("secret \"") && why.ends_with("\" not found");
-            is_missing || why.starts_with("references non-existent secret key: ")
-        })
+    pub fn missing_secret(&self) -> Option<(&str, MissingSecret)> {
+        let (step, why) = self.message.strip_prefix(MOUNTING)?.rsplit_once(" : ")?;
+        let missing = if why.starts_with("secret \"") && why.ends_with("\" not found") {
+            MissingSecret::Secret
+        } else if why.starts_with("references non-existent secret key: ") {
+            MissingSecret::Key
+        } else {
+            return None;
+        };
+        let volume = step.split_once(" for volume \"").and_then(|(_, volume)| volume.strip_suffix('"'));
+        Some((volume.unwrap_or_default(), missing))
     }
 
     /// The cause, once the pod has waited for longer than is tolerated.
@@ -124,8 +138,11 @@ impl VolumeFailure {
             .and_then(|waited| self.tolerated_for.checked_sub(waited))
             .filter(|remaining| !remaining.is_zero());
         let (name, node) = (pod.name(), pod.node.as_deref().unwrap_or_default());
-        let reason =
-            if self.misses_secret() { reasons::SECRET_NOT_FOUND } else { reasons::VOLUME_NOT_ATTACHED };
+        let reason = if self.missing_secret().is_some() {
+            reasons::SECRET_NOT_FOUND
+        } else {
+            reasons::VOLUME_NOT_ATTACHED
+        };
         let cause = || Cause {
             reason,
             message: format!("pod {name} on node {node} waits for its volume: {}", self.message),
@@ -297,6 +314,10 @@ mod tests {
         assert_eq!(reason("secret \"private-ca\" not found"), reasons::SECRET_NOT_FOUND);
         assert_eq!(reason("references non-existent secret key: ca.crt"), reasons::SECRET_NOT_FOUND);
         assert_eq!(reason("rpc error: no such share"), reasons::VOLUME_NOT_ATTACHED);
+        let said =
+            "MountVolume.SetUp failed for volume \"store-ca\" : references non-existent secret key: ca.crt";
+        let found = failure(&[], &[event("u", said, "")]).unwrap();
+        assert_eq!(found.missing_secret(), Some(("store-ca", MissingSecret::Key)));
     }
 
     #[test]

@@ -12,13 +12,18 @@ use workload::{
     container::{crash, keeps_ending, quote, start_fault, written_cause},
     crashes::{Crash, Log, log_to_read},
     deployment::DeploymentView,
+    event::{MissingSecret, VolumeFailure},
     evictions,
     gpu::{Demand, NodeCapacity, unschedulable},
     loader,
     pod::{Container, PodView},
 };
 
-use super::pod::{ENGINE, LOADER, loader::stall_timeout};
+use super::pod::{
+    ENGINE, LOADER,
+    loader::stall_timeout,
+    volumes::{AUTHORITY, AUTHORITY_KEY, authority_secret},
+};
 use crate::{
     observe::Observed,
     validate::{Source, ValidInference},
@@ -71,13 +76,32 @@ pub(super) fn fault_of(valid: &ValidInference, pod: &PodView, observed: &Observe
             FaultyCondition::ModelLoaded.found(finding)
         }
     });
-    let volume = observed.unattached.get(pod.uid()).map(|failure| failure.finding(pod, now));
-    let (volume, volume_requeue_after) = FaultyCondition::Progressing.found(volume.unwrap_or_default());
+    let (volume, volume_requeue_after) = observed
+        .unattached
+        .get(pod.uid())
+        .map_or((None, None), |failure| volume_fault(valid, pod, failure, now));
     let fault = loader
         .or_else(|| engine_fault(pod, pod.container(ENGINE)?, why(pod, observed).as_deref()))
         .or(volume)
         .or_else(|| placement_fault(valid, pod, observed.capacities.as_deref()));
     (fault, loader_requeue_after.into_iter().chain(volume_requeue_after).min())
+}
+
+/// Why a volume of the pod is not attached or mounted. Without the authorities of the store, the model cannot be loaded.
+fn volume_fault(valid: &ValidInference, pod: &PodView, failure: &VolumeFailure, now: Timestamp) -> Found {
+    let finding = failure.finding(pod, now);
+    let (Some((AUTHORITY, missing)), Some(secret)) =
+        (failure.missing_secret(), authority_secret(&valid.source))
+    else {
+        return FaultyCondition::Progressing.found(finding);
+    };
+    let what = match missing {
+        MissingSecret::Secret => "not found".to_owned(),
+        MissingSecret::Key => format!("has no key {AUTHORITY_KEY:?}"),
+    };
+    let message = format!("Secret {}/{secret} {what} (spec.modelStore.caSecretName)", valid.namespace);
+    let cause = finding.cause.map(|cause| Cause { message, ..cause });
+    FaultyCondition::ModelLoaded.found(Finding { cause, ..finding })
 }
 
 /// Repeated evictions, while no pod is ready.

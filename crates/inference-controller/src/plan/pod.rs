@@ -20,7 +20,7 @@ use crate::{engine::Profile, validate::ValidInference};
 mod engine;
 pub(super) mod loader;
 mod probes;
-mod volumes;
+pub(super) mod volumes;
 
 /// Name of the init container.
 pub(super) const LOADER: &str = "model-loader";

@@ -749,6 +749,36 @@ fn a_volume_that_is_not_attached_within_a_minute_fails_the_revision() {
 }
 
 #[test]
+fn a_missing_secret_of_authorities_is_a_fault_of_the_model_that_names_the_secret_and_the_field() {
+    let mut scene = Scene::new(
+        "{modelSource: s3://models/qwen, engine: vllm, gpu: {count: 1}, modelStore: {caSecretName: private-ca}}",
+    );
+    scene.settle(1);
+    let placed = format!("{{type: PodScheduled, status: 'True', lastTransitionTime: '{}'}}", at(0));
+    scene.pods(&[&format!("{{phase: Pending, node: gpu-1, conditions: [{placed}]}}")]);
+    for (why, message) in [
+        (
+            "references non-existent secret key: ca.crt",
+            "Secret demo/private-ca has no key \"ca.crt\" (spec.modelStore.caSecretName)",
+        ),
+        (
+            "secret \"private-ca\" not found",
+            "Secret demo/private-ca not found (spec.modelStore.caSecretName)",
+        ),
+    ] {
+        scene.unmounted(&format!("MountVolume.SetUp failed for volume \"store-ca\" : {why}"));
+        assert_eq!(scene.plan_with(&defaults(&[]), at(29)).status.phase, Some(Phase::Loading));
+        let status = scene.plan_with(&defaults(&[]), at(30)).status;
+        let expected = ("False", reasons::SECRET_NOT_FOUND, message);
+        assert_eq!(condition(&status, conditions::MODEL_LOADED), expected);
+        assert_eq!(condition(&status, conditions::READY), expected);
+    }
+    scene.unmounted("MountVolume.SetUp failed for volume \"home\" : secret \"x\" not found");
+    let status = scene.plan_with(&defaults(&[]), at(30)).status;
+    assert_eq!(reason(&status, conditions::PROGRESSING), ("False", reasons::SECRET_NOT_FOUND));
+}
+
+#[test]
 fn an_unreachable_source_is_a_fault_until_the_loader_has_run_longer_than_its_stall_timeout() {
     let mut scene = Scene::ready(1);
     scene.pods(&[&format!(

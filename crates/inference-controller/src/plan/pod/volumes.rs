@@ -21,13 +21,13 @@ const MODEL: &str = "model";
 const HOME_VOLUME: &str = "home";
 const SHARED_MEMORY: &str = "shared-memory";
 const PROGRAM: &str = "model-transfer";
-const AUTHORITY: &str = "store-ca";
+pub(in crate::plan) const AUTHORITY: &str = "store-ca";
 
 /// Where the loader finds the authorities of `modelStore.caSecretName`.
 const AUTHORITY_PATH: &str = "/etc/model-store";
 pub(super) const AUTHORITY_FILE: &str = "/etc/model-store/ca.crt";
 /// In the Secret and below `AUTHORITY_PATH`, as cert-manager and Kubernetes name it.
-const AUTHORITY_KEY: &str = "ca.crt";
+pub(in crate::plan) const AUTHORITY_KEY: &str = "ca.crt";
 
 /// Where the loader installs the program of the preStop hook.
 pub(super) const PROGRAM_PATH: &str = "/opt/model-transfer";
@@ -60,7 +60,7 @@ pub(super) fn volumes(valid: &ValidInference) -> Vec<PodVolume> {
     volumes
 }
 
-fn authority_secret(source: &Source) -> Option<&str> {
+pub(in crate::plan) fn authority_secret(source: &Source) -> Option<&str> {
     match source {
         Source::Store { store: Store { ca_secret, .. }, .. } => ca_secret.as_deref(),
         Source::Claim { .. } => None,
