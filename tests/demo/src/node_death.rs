@@ -1,4 +1,4 @@
-//! A node dies under one of two replicas: who notices what when, until two replicas serve again.
+//! A node dies under one of two replicas: what the API shows until two replicas serve again.
 //!
 //! It uses the cluster that `cargo xtask up` started, in a namespace of its own and with the node brought back at the
 //! end; or a cluster of its own that ends with the command.
