@@ -27,17 +27,51 @@ pub(crate) fn run() -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, path::PathBuf};
+
+    use serde_json::Value;
 
     use super::*;
+
+    fn workflows() -> Vec<(PathBuf, String)> {
+        let folder = fs::read_dir(workspace().join(".github/workflows")).unwrap();
+        folder
+            .map(|entry| entry.unwrap().path())
+            .map(|path| (path.clone(), fs::read_to_string(path).unwrap()))
+            .collect()
+    }
+
+    /// What runs in a job that can push and sign could release anything; cargo runs code of every dependency.
+    #[test]
+    fn no_job_that_can_push_or_sign_runs_cargo() {
+        let mut found = Vec::new();
+        for (path, text) in workflows() {
+            let workflow: Value = serde_saphyr::from_str(&text).unwrap();
+            for (name, job) in workflow["jobs"].as_object().unwrap() {
+                let permissions = job.get("permissions").unwrap_or(&workflow["permissions"]);
+                assert!(permissions.is_object(), "{name} in {}: name each permission", path.display());
+                let may_write = |right: &str| permissions[right] == "write";
+                if !["packages", "id-token", "attestations", "contents"].into_iter().any(may_write) {
+                    continue;
+                }
+                let text = job.to_string();
+                for builder in ["cargo", "rust", ".ci/"] {
+                    assert!(!text.contains(builder), "{name} in {} runs {builder}", path.display());
+                }
+                found.push(name.clone());
+            }
+            if path.ends_with("release.yml") {
+                assert_eq!(workflow["jobs"]["publish"]["environment"], "release");
+            }
+        }
+        assert_eq!(found, ["provenance", "publish"]);
+    }
 
     /// A tag can be moved to other code; a commit cannot.
     #[test]
     fn workflows_pin_every_action_by_its_commit_and_name_its_version() {
         let mut pinned = 0;
-        for entry in fs::read_dir(workspace().join(".github/workflows")).unwrap() {
-            let path = entry.unwrap().path();
-            let text = fs::read_to_string(&path).unwrap();
+        for (path, text) in workflows() {
             for action in
                 text.lines().filter_map(|line| line.trim().trim_start_matches("- ").strip_prefix("uses: "))
             {
