@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use api::controllers::{CONTROLLERS, Controller};
 use k8s_openapi::api::{
-    admissionregistration::v1::ValidatingAdmissionPolicy,
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     core::v1::Pod,
     rbac::v1::{ClusterRole, PolicyRule, Role},
 };
@@ -12,8 +12,13 @@ use kube::{
     ResourceExt as _,
     api::{DynamicObject, ListParams},
 };
+use local_cluster::ClusterSpec;
 use serde_json::{Value, json};
-use tests::{Scene, ask_until, lives::life_of, wait_for, within};
+use tests::{
+    Scene, ask_until, fresh_name,
+    lives::{Life, life_of},
+    start, tools, wait_for, within,
+};
 
 use crate::{
     Right, cluster_of, confined, for_every_controller,
@@ -80,7 +85,7 @@ async fn the_token_of_a_controller_writes_only_what_its_kind_controls() {
         life.create(&scene, "life").await;
         life.until_done(&scene, "life").await;
         let owner = life.objects(&scene).get("life").await.unwrap();
-        grant_every_write(&scene, controller);
+        grant_every_write(&scene, &format!("ai-system:{}", controller.name));
         let writer = Writer { scene: &scene, account: user(controller, "ai-system") };
         foreign_objects(&scene, controller);
         writer.until_limited(&["create", "configmap", "probe"]).await;
@@ -110,18 +115,36 @@ async fn the_token_of_a_controller_writes_only_what_its_kind_controls() {
         };
         writer.may_not_create(&lease("foreign"));
 
+        // A finalizer would keep it although its owner does not exist.
+        let mut kept = config_map(scene.namespace(), reference(true));
+        kept["metadata"]["finalizers"] = json!(["example.com/kept"]);
+        writer.may_not_create(&kept);
+
         // What it made: it may be changed, and not given away.
         let child = format!("life{}", life.child.suffix);
         let patch = |patch: &str| {
-            let kind = format!(
-                "{}.{}.{}",
-                life.child.resource.plural, life.child.resource.version, life.child.resource.group
-            );
+            let kind = kind_of_child(&life);
             writer.refusal(&["patch", &kind, &child, "--type=merge", "--patch", patch], "")
         };
         assert_eq!(patch(LABEL), None);
         let given_away = patch(r#"{"metadata":{"ownerReferences":null}}"#);
         assert!(given_away.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{given_away:?}");
+        let finalizers = |names: &str| format!("{{\"metadata\":{{\"finalizers\":[{names}]}}}}");
+        let added = patch(&finalizers("\"example.com/kept\""));
+        assert!(added.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{added:?}");
+        // Another program's may stay, and may go.
+        let (kind, theirs) = (kind_of_child(&life), finalizers("\"example.com/theirs\""));
+        scene.kubectl(&["patch", &kind, &child, "--type=merge", "--patch", &theirs]);
+        assert_eq!(patch(LABEL), None);
+        assert_eq!(patch(&finalizers("")), None);
+        let more = patch(&finalizers("\"example.com/theirs\",\"example.com/kept\""));
+        assert!(more.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{more:?}");
+        scene.kubectl(&["patch", &kind, &child, "--type=merge", "--patch", &finalizers("")]);
+        // Deletions in the foreground set a finalizer without a write of the account.
+        for propagation in ["foreground", "background", "orphan"] {
+            let cascade = format!("--cascade={propagation}");
+            assert_eq!(writer.refusal(&["delete", &kind, &child, &cascade], ""), None, "{propagation}");
+        }
         let policies = scene.cluster_api::<ValidatingAdmissionPolicy>();
         let policy = wait_for(&policies, controller.name, "checked by the API server", within(), |policy| {
             policy
@@ -201,6 +224,9 @@ async fn the_token_of_a_controller_makes_no_pod_with_rights_over_its_node_or_a_t
     writer.until_limited(&["create", "configmap", "probe"]).await;
     writer.may_create(&deployment(json!({})));
     writer.may_create(&deployment(json!({"hostNetwork": false, "volumes": [{"name": "a", "emptyDir": {}}]})));
+    writer.may_create(&deployment(json!({"securityContext": {"seLinuxOptions": {"level": "s0:c1,c2"}}})));
+    let profile = json!({"seccompProfile": {"type": "RuntimeDefault"}, "procMount": "Default"});
+    writer.may_create(&deployment(json!({"containers": container(profile)})));
     for spec in [
         json!({"hostNetwork": true}),
         json!({"hostPID": true}),
@@ -208,6 +234,15 @@ async fn the_token_of_a_controller_makes_no_pod_with_rights_over_its_node_or_a_t
         json!({"volumes": [{"name": "node", "hostPath": {"path": "/"}}]}),
         json!({"containers": container(json!({"privileged": true}))}),
         json!({"containers": container(json!({"capabilities": {"add": ["SYS_ADMIN"]}}))}),
+        json!({"containers": [{"name": "main", "image": "image", "ports": [{"containerPort": 80, "hostPort": 80}]}]}),
+        json!({"securityContext": {"sysctls": [{"name": "net.core.somaxconn", "value": "1"}]}}),
+        json!({"securityContext": {"seLinuxOptions": {"type": "spc_t"}}}),
+        json!({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}),
+        json!({"securityContext": {"appArmorProfile": {"type": "Unconfined"}}}),
+        json!({"containers": container(json!({"seLinuxOptions": {"user": "system_u"}}))}),
+        json!({"containers": container(json!({"seLinuxOptions": {"role": "system_r"}}))}),
+        json!({"containers": container(json!({"seccompProfile": {"type": "Unconfined"}}))}),
+        json!({"hostUsers": false, "containers": container(json!({"procMount": "Unmasked"}))}),
         json!({"automountServiceAccountToken": true}),
         json!({"serviceAccountName": "foreign", "automountServiceAccountToken": null}),
         json!({"volumes": [{"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "a"}}]}}]}),
@@ -215,6 +250,10 @@ async fn the_token_of_a_controller_makes_no_pod_with_rights_over_its_node_or_a_t
     ] {
         writer.may_not_create(&deployment(spec));
     }
+    let profile = json!({"container.apparmor.security.beta.kubernetes.io/main": "unconfined"});
+    let mut annotated = deployment(json!({}));
+    annotated["spec"]["template"]["metadata"]["annotations"] = profile;
+    writer.may_not_create(&annotated);
     // A Deployment of a release that mounted the token goes on to be served, with the same account.
     let old = deployment(json!({"serviceAccountName": "reader", "automountServiceAccountToken": true}));
     scene.apply(&old.to_string()).await.unwrap();
@@ -246,13 +285,7 @@ async fn the_policy_for_one_namespace_limits_the_account_there() {
     let scene = confined::scene().await;
     for_every_controller(async |tested| {
         let scene = Scene::new(scene.cluster()).await;
-        let copy = tempfile::tempdir().unwrap();
-        copy_folder(&deploy(tested), copy.path());
-        let folder = copy.path().join("overlays/namespaced-policy");
-        let path = folder.join("kustomization.yaml");
-        let text = std::fs::read_to_string(&path).unwrap();
-        let named = text.replace("-models", &format!("-{}", scene.namespace()));
-        std::fs::write(&path, named.replace(":models:", &format!(":{}:", scene.namespace()))).unwrap();
+        let folder = deploy(tested).join("overlays/namespaced-policy");
         scene.kubectl(&["apply", "--server-side", "--kustomize", folder.to_str().unwrap()]);
 
         let life = life_of(tested);
@@ -263,10 +296,48 @@ async fn the_policy_for_one_namespace_limits_the_account_there() {
         writer.until_limited(&patch).await;
         life.play(&scene, "life").await;
         writer.may_not(&patch);
-        // The account of the same name in another namespace is another account.
-        let other = Writer { scene: &scene, account: user(tested, "other") };
-        let refusal = other.refusal(&patch, "").expect("it has no rights here");
-        assert!(!refusal.contains(BY_POLICY), "{refusal}");
+    })
+    .await;
+}
+
+/// Overlays of users change the namespace, and names.
+#[tokio::test]
+async fn the_policy_limits_the_account_in_the_namespace_of_an_overlay() {
+    let cluster = start(ClusterSpec::api_only(fresh_name(), tools())).await;
+    let scene = Scene::new(&cluster).await;
+    scene.kubectl(&["create", "namespace", "ml-system"]);
+    for_every_controller(async |controller| {
+        let copy = tempfile::tempdir().unwrap();
+        copy_folder(&deploy(controller), &copy.path().join("controller"));
+        let overlay = |name: &str, text: &str| {
+            let folder = copy.path().join(name);
+            std::fs::create_dir(&folder).unwrap();
+            std::fs::write(folder.join("kustomization.yaml"), format!("{text}\n")).unwrap();
+            folder
+        };
+        let moved = overlay("moved", "{namespace: ml-system, resources: [../controller/base]}");
+        let namespace = "--namespace=ml-system";
+        scene.kubectl(&["apply", "--server-side", namespace, "--kustomize", moved.to_str().unwrap()]);
+        let writer = Writer { scene: &scene, account: user(controller, "ml-system") };
+        writer.until_limited(&["create", "configmap", "probe"]).await;
+        let lease = |namespace: &str| {
+            json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+                "metadata": {"name": controller.name, "namespace": namespace}})
+        };
+        writer.may_create(&lease("ml-system"));
+        grant_every_write(&scene, &format!("ml-system:other-{}", controller.name));
+        let other = Writer {
+            scene: &scene,
+            account: format!("system:serviceaccount:ml-system:other-{}", controller.name),
+        };
+        assert_eq!(other.refusal(&["create", "configmap", "probe"], ""), None, "an account of another name");
+
+        let renamed = overlay("renamed", "{namePrefix: team-, resources: [../controller/base]}");
+        let objects = built(&scene.cluster().kubectl(), &renamed);
+        let name = format!("team-{}", controller.name);
+        let binding: ValidatingAdmissionPolicyBinding =
+            one(&objects, "ValidatingAdmissionPolicyBinding", &name);
+        assert_eq!(binding.spec.unwrap().policy_name.as_deref(), Some(&*name));
     })
     .await;
 }
@@ -277,9 +348,6 @@ async fn every_write_that_the_roles_grant_is_limited_by_the_policy() {
     for_every_controller(async |controller| {
         let base = built(&kubectl, &deploy(controller).join("base"));
         let policy: ValidatingAdmissionPolicy = one(&base, "ValidatingAdmissionPolicy", controller.name);
-        let account = user(controller, "ai-system");
-        let conditions = policy.spec.as_ref().and_then(|spec| spec.match_conditions.as_ref()).unwrap();
-        assert!(conditions[0].expression.contains(&format!("'{account}'")), "{conditions:?}");
         let constraints = policy.spec.and_then(|spec| spec.match_constraints).unwrap();
         let limited: BTreeSet<(String, String)> = constraints
             .resource_rules
@@ -337,10 +405,10 @@ const FOREIGN: [(&str, &str); 3] = [
 
 /// With the roles of a controller alone, some writes are refused before its policy is asked: those that no role allows, and
 /// owner references on what the account cannot delete. More rights show that the policy refuses them, too.
-fn grant_every_write(scene: &Scene<'_>, controller: &Controller) {
+fn grant_every_write(scene: &Scene<'_>, account: &str) {
     let resources = "--resource=configmaps,services,deployments.apps";
     scene.kubectl(&["create", "clusterrole", "every-write", "--verb=create,update,patch,delete", resources]);
-    let account = format!("--serviceaccount=ai-system:{}", controller.name);
+    let account = format!("--serviceaccount={account}");
     scene.kubectl(&["create", "clusterrolebinding", "every-write", "--clusterrole=every-write", &account]);
 }
 
@@ -355,6 +423,11 @@ fn foreign_objects(scene: &Scene<'_>, controller: &Controller) {
     scene.kubectl(&["run", "foreign", "--image=image"]);
     let label = format!("--labels=app.kubernetes.io/managed-by={}", controller.name);
     scene.kubectl(&["run", "labelled", "--image=image", &label]);
+}
+
+fn kind_of_child(life: &Life) -> String {
+    let resource = &life.child.resource;
+    format!("{}.{}.{}", resource.plural, resource.version, resource.group)
 }
 
 fn owner_of(owner: &DynamicObject, controls: bool) -> Value {
