@@ -103,11 +103,13 @@ pub(crate) fn plan(
         let announced = vec![events::announcement(warning)];
         return Plan { facts, ..status_only(status, announced, Some(Duration::ZERO)) };
     }
-    let measured = status::delay_of_numbers(observed, &status, now);
-    facts.extend(measured.map(|_| status::MEASURED.to_owned()));
-    let first = status::delay_of_first(observed, &status, now);
-    facts.extend(first.map(|_| status::UNREPORTED.to_owned()));
-    let wait = measured.or(first).or_else(|| status::delay_of_counts(observed, &status, now));
+    let unwritten = status::unwritten_numbers(observed, &status, now)
+        .or_else(|| status::unwritten_first(observed, &status, now));
+    let wait = unwritten
+        .as_ref()
+        .and_then(|unwritten| unwritten.wait)
+        .or_else(|| status::delay_of_counts(observed, &status, now));
+    facts.extend(unwritten.map(|unwritten| unwritten.fact));
     let status = match &observed.inference.status {
         Some(written) if wait.is_some() => written.clone(),
         Some(_) | None => status,

@@ -1,6 +1,9 @@
 //! The status: counts, conditions with transition times, URL, and how long a minor change may be delayed. Pure.
 
-use std::time::Duration;
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    time::Duration,
+};
 
 use api::{
     aiinference::{AIInferenceStatus, Migration, Phase},
@@ -26,14 +29,12 @@ const NEW_FOR: Duration = Duration::from_secs(5);
 /// Measured numbers, such as free GPUs, change with every pod of the cluster. A status that differs only in them is
 /// written after this time.
 const MEASURED_EVERY: Duration = Duration::from_secs(10);
-/// The fact that such a change is not written yet.
-pub(super) const MEASURED: &str = "measured";
 
 /// The first status of an object that comes up without a fault is written after it has been planned for so long, or with
 /// the first thing that there is to say.
 const BEGINNING_LASTS: Duration = Duration::from_secs(2);
-/// That no status has been written yet.
-pub(super) const UNREPORTED: &str = "unreported";
+/// The fact that no status has been written yet.
+const UNREPORTED: &str = "unreported";
 
 pub(super) fn of_valid(
     valid: &ValidInference,
@@ -85,32 +86,48 @@ fn written(observed: &Observed, assessment: Assessment, now: Timestamp) -> AIInf
     }
 }
 
-/// How long the write of a status may be delayed that differs only in measured numbers.
-pub(super) fn delay_of_numbers(
+/// The fact that a status is not written yet. It is noted until the stored status changes, also after the wait is over:
+/// if the write fails, the next try comes at once and counts as a try.
+pub(super) struct Unwritten {
+    pub(super) fact: String,
+    /// How long the write may still be delayed.
+    pub(super) wait: Option<Duration>,
+}
+
+impl Unwritten {
+    fn new(fact: String, delay: Duration, observed: &Observed, now: Timestamp) -> Self {
+        let since = observed.facts.get(&fact).copied().unwrap_or(now);
+        Self { fact, wait: remaining(delay, since, now) }
+    }
+}
+
+/// The status differs from the stored one only in measured numbers.
+pub(super) fn unwritten_numbers(
     observed: &Observed,
     status: &AIInferenceStatus,
     now: Timestamp,
-) -> Option<Duration> {
+) -> Option<Unwritten> {
     let before = observed.inference.status.as_ref()?;
     if before == status || with_messages(before, without_numbers) != with_messages(status, without_numbers) {
         return None;
     }
-    let since = observed.facts.get(MEASURED).copied().unwrap_or(now);
-    remaining(MEASURED_EVERY, since, now)
+    // With the stored numbers in its name, the fact ends when others are written.
+    let mut stored = DefaultHasher::new();
+    before.conditions.iter().for_each(|condition| condition.message.hash(&mut stored));
+    Some(Unwritten::new(format!("measured since {:x}", stored.finish()), MEASURED_EVERY, observed, now))
 }
 
-/// How long the first status may wait. Until then the object has the phase of a new one, and no generation is observed.
-pub(super) fn delay_of_first(
+/// The first status may wait. Until then the object has the phase of a new one, and no generation is observed.
+pub(super) fn unwritten_first(
     observed: &Observed,
     status: &AIInferenceStatus,
     now: Timestamp,
-) -> Option<Duration> {
+) -> Option<Unwritten> {
     let before = observed.inference.status.as_ref()?;
     let is_new = before.observed_generation == 0 && before.conditions.is_empty();
     let ready = status.conditions.iter().find(|condition| condition.type_ == conditions::READY)?;
     let comes_up = UNDER_WAY.contains(&&*ready.reason) && status.phase != Some(Phase::Failed);
-    let since = observed.facts.get(UNREPORTED).copied().unwrap_or(now);
-    remaining(BEGINNING_LASTS, since, now).filter(|_| is_new && comes_up)
+    (is_new && comes_up).then(|| Unwritten::new(UNREPORTED.to_owned(), BEGINNING_LASTS, observed, now))
 }
 
 /// How long the write of a status may be delayed that differs only in counts and messages, which change often while pods

@@ -465,9 +465,16 @@ fn the_first_status_waits_until_there_is_something_to_say_and_its_phase_has_a_ti
 
     let since = plan.facts.into_iter().map(|fact| (fact, at(100)));
     scene.observe(|observed| observed.facts = since.collect());
-    let status = scene.plan_with(&defaults(&[]), at(102)).status;
+    let plan = scene.plan_with(&defaults(&[]), at(102));
+    let status = plan.status;
     assert_eq!((status.phase, status.last_transition_time.is_some()), (Some(Phase::Pending), true));
     assert_eq!(status.observed_generation, 1);
+
+    // As `FactTimes` does it, and the write has failed.
+    scene.observe(|observed| observed.facts.retain(|fact, _| plan.facts.contains(fact)));
+    let soon = at(102) + jiff::SignedDuration::from_millis(5);
+    let again = scene.plan_with(&defaults(&[]), soon).status;
+    assert_eq!(again.observed_generation, 1, "it is tried again without another wait");
 
     scene.observe(|observed| observed.facts.clear());
     scene.settle(1);
@@ -559,11 +566,24 @@ fn a_change_of_measured_numbers_is_written_after_ten_seconds_and_other_changes_a
         let message = condition(&plan.status, conditions::SCHEDULED).2;
         (message[message.len() - 1..].to_owned(), plan.facts, plan.requeue_after.map(|wait| wait.as_secs()))
     };
-    let measured = || vec!["measured".to_owned()];
-    assert_eq!(seen(&scene, 0), ("1".into(), measured(), Some(10)));
-    scene.observe(|observed| observed.facts = [("measured".to_owned(), at(0))].into());
-    assert_eq!(seen(&scene, 9), ("1".into(), measured(), Some(1)));
-    assert_eq!(seen(&scene, 10), ("2".into(), vec![], Some(30)));
+    let (number, measured, wait) = seen(&scene, 0);
+    assert_eq!((&*number, measured.len(), wait), ("1", 1, Some(10)));
+    scene.observe(|observed| observed.facts = [(measured[0].clone(), at(0))].into());
+    assert_eq!(seen(&scene, 9), ("1".into(), measured.clone(), Some(1)));
+    assert_eq!(seen(&scene, 10), ("2".into(), measured, Some(30)));
+
+    // As `FactTimes` does it, and the write has failed.
+    let noted = scene.plan_with(&defaults(&[]), at(10)).facts;
+    scene.observe(|observed| observed.facts.retain(|fact, _| noted.contains(fact)));
+    assert_eq!(seen(&scene, 11).0, "2", "it is tried again without another wait");
+
+    let written = scene.plan_with(&defaults(&[]), at(11)).status;
+    let stored = scene.observed().inference.status.clone();
+    scene.observe(|observed| std::sync::Arc::make_mut(&mut observed.inference).status = Some(written));
+    free(&mut scene, 3);
+    assert_eq!(seen(&scene, 12).0, "2", "a written number waits for the next one as long again");
+    scene.observe(|observed| std::sync::Arc::make_mut(&mut observed.inference).status = stored);
+
     free(&mut scene, 1);
     assert_eq!(seen(&scene, 9).1, [""; 0], "the status equals the written one");
 
