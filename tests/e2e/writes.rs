@@ -21,6 +21,8 @@ type Children = runtime::children::Children<Kept<Metadata<ConfigMap>, ConfigMap>
 /// Children with an empty cache.
 fn children(scene: &Scene<'_>) -> Children {
     let roots = Cache::default();
+    let writer = Writer::new(scene.client(), "test-controller", "test.example/hash", &roots);
+    // Afterwards: as if it were created just now.
     roots.upsert(ConfigMap {
         metadata: ObjectMeta {
             name: Some("owner".into()),
@@ -30,7 +32,7 @@ fn children(scene: &Scene<'_>) -> Children {
         },
         ..ConfigMap::default()
     });
-    Writer::new(scene.client(), "test-controller", "test.example/hash", &roots).of(Cache::default())
+    writer.of(Cache::default())
 }
 
 fn is_stale(error: &ApplyError, expected: Stale) -> bool {

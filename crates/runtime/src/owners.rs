@@ -4,9 +4,12 @@
 //! as if it were missing. Each child that is created again in that moment is another pod on a GPU. So:
 //!
 //! - Nothing is created while the watch of the owners is failing, and nothing for an owner that the cache does not have.
-//! - An owner that may have had the child before is read once from the API server. It may have, if a controller has
-//!   written its status (that comes after the children, so this outlives a restart), or if this process has seen a child
-//!   of it leave. A new owner has neither: the first creation of its children costs no request.
+//! - An owner that may have had the child before is read once from the API server. A new owner cannot, so the first
+//!   creation of its children costs no request. It may have, if
+//!   - a controller has written its status, which comes after the children;
+//!   - this process has seen a child of it leave;
+//!   - it was in the first list of the owners. A process that ended may have created children and not written the status
+//!     yet, and this process did not see them leave. One read is enough: from then on, this process sees it.
 //!
 //! It decides nothing else about an owner, and sends nothing itself.
 
@@ -67,17 +70,32 @@ pub(crate) trait Owners: Send + Sync {
 /// All roots of one kind.
 pub(crate) struct Roots<K> {
     cache: Cache<K>,
-    lost_children: Arc<LostChildren>,
+    past: Arc<Mutex<Past>>,
 }
 
-/// The uids of owners that have lost a child. Only of owners that are in the cache, so it is no larger than that.
+/// The uids of owners that may have had children before, whatever their status says. Only of owners that are in the
+/// cache, so it is no larger than that.
 #[derive(Default)]
-struct LostChildren(Mutex<HashSet<String>>);
+struct Past {
+    /// These have lost a child.
+    lost_a_child: HashSet<String>,
+    /// These were in the first list, and have not been read since.
+    listed: HashSet<String>,
+}
 
-impl LostChildren {
-    fn uids(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl Past {
+    fn may_have_had_children(&self, uid: &str) -> bool {
+        self.lost_a_child.contains(uid) || self.listed.contains(uid)
     }
+
+    fn forget(&mut self, uid: &str) {
+        self.lost_a_child.remove(uid);
+        self.listed.remove(uid);
+    }
+}
+
+fn lock(past: &Mutex<Past>) -> MutexGuard<'_, Past> {
+    past.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<K> Roots<K>
@@ -85,15 +103,23 @@ where
     K: Resource<DynamicType = ()> + Send + Sync + 'static,
 {
     pub(crate) fn new(cache: &Cache<K>) -> Self {
-        let lost_children = Arc::<LostChildren>::default();
-        let known = Arc::clone(&lost_children);
+        let past = Arc::<Mutex<Past>>::default();
+        let known = Arc::clone(&past);
         cache.subscribe(move |change| {
             let uid = |object: Option<&Arc<K>>| object.and_then(|object| object.meta().uid.clone());
-            if let Some(left) = uid(change.old).filter(|old| uid(change.new).as_ref() != Some(old)) {
-                known.uids().remove(&left);
+            let (before, after) = (uid(change.old), uid(change.new));
+            if before == after {
+                return;
+            }
+            let mut known = lock(&known);
+            if let Some(left) = before {
+                known.forget(&left);
+            }
+            if let Some(listed) = after.filter(|_| change.initial) {
+                known.listed.insert(listed);
             }
         });
-        Self { cache: cache.clone(), lost_children }
+        Self { cache: cache.clone(), past }
     }
 
     fn has(&self, key: &Key, uid: &str) -> bool {
@@ -115,9 +141,8 @@ where
         match self.cache.get(key).filter(|root| root.meta().uid.as_deref() == Some(&owner.uid)) {
             None => Standing::Gone,
             Some(root) if root.meta().deletion_timestamp.is_some() => Standing::Gone,
-            Some(root) if was_reconciled(&*root) || self.lost_children.uids().contains(&owner.uid) => {
-                Standing::Known
-            }
+            Some(_) if lock(&self.past).may_have_had_children(&owner.uid) => Standing::Known,
+            Some(root) if was_reconciled(&*root) => Standing::Known,
             Some(_) => Standing::New,
         }
     }
@@ -147,7 +172,12 @@ where
             self.cache.absorb_read(root, removals);
         }
         let meta = identity.meta();
-        Ok(meta.uid.as_deref() == Some(uid) && meta.deletion_timestamp.is_none())
+        let lives = meta.uid.as_deref() == Some(uid) && meta.deletion_timestamp.is_none();
+        if lives {
+            // The garbage collector has deleted none of its children so far, and will be seen to delete one.
+            lock(&self.past).listed.remove(uid);
+        }
+        Ok(lives)
     }
 
     fn lost_a_child(&self, key: &Key, owner: &OwnerReference) {
@@ -155,9 +185,9 @@ where
             return;
         }
         // Looked up under the lock: if the root leaves at the same time, its own subscriber comes after this.
-        let mut uids = self.lost_children.uids();
+        let mut past = lock(&self.past);
         if self.has(key, &owner.uid) {
-            uids.insert(owner.uid.clone());
+            past.lost_a_child.insert(owner.uid.clone());
         }
     }
 }
@@ -194,17 +224,27 @@ mod tests {
     }
 
     #[test]
+    fn owners_of_the_first_list_are_remembered_until_they_leave() {
+        let cache = Cache::default();
+        let roots = Roots::new(&cache);
+        cache.replace(vec![Arc::new(root("first"))], "1");
+        assert!(lock(&roots.past).may_have_had_children("first"));
+        cache.upsert(root("second"));
+        assert!(lock(&roots.past).listed.is_empty(), "replaced by one that was not in the list");
+    }
+
+    #[test]
     fn only_owners_in_the_cache_are_remembered_to_have_lost_a_child() {
         let cache = Cache::default();
         let (roots, key) = (Roots::new(&cache), Key::new("demo", "a"));
         cache.upsert(root("first"));
         roots.lost_a_child(&key, &reference("gone"));
         roots.lost_a_child(&key, &reference("first"));
-        assert_eq!(*roots.lost_children.uids(), HashSet::from(["first".to_owned()]));
+        assert_eq!(lock(&roots.past).lost_a_child, HashSet::from(["first".to_owned()]));
         cache.upsert(root("second"));
-        assert!(roots.lost_children.uids().is_empty(), "replaced by another one of its name");
+        assert!(lock(&roots.past).lost_a_child.is_empty(), "replaced by another one of its name");
         roots.lost_a_child(&key, &reference("second"));
         cache.remove(&root("second").metadata);
-        assert!(roots.lost_children.uids().is_empty());
+        assert!(lock(&roots.past).lost_a_child.is_empty());
     }
 }

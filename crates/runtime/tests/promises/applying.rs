@@ -22,7 +22,7 @@ fn patches() -> On {
     Verb::Patch.of("configmaps")
 }
 
-/// The root "a", which is known and new.
+/// The root "a", which is known.
 fn roots() -> Cache<Deployment> {
     let roots = Cache::default();
     roots.upsert(deployment("a", 1));
@@ -30,7 +30,11 @@ fn roots() -> Cache<Deployment> {
 }
 
 fn children(fake: &ScriptedApi) -> Children<Child, ConfigMap> {
-    writer(fake, &roots()).of(Cache::default())
+    let roots = Cache::default();
+    let children = writer(fake, &roots).of(Cache::default());
+    // Afterwards: as if it were created just now.
+    roots.upsert(deployment("a", 1));
+    children
 }
 
 /// The child of "a" that these tests want.

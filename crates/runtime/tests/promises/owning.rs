@@ -27,30 +27,53 @@ struct Given {
 }
 
 impl Given {
-    async fn with(status: Value) -> Self {
+    /// It was there before this process.
+    async fn listed(status: Value) -> Self {
+        Self::with(status, |roots, root| {
+            let version = root.metadata.resource_version.clone();
+            roots.replace(vec![Arc::new(root)], &version.unwrap());
+        })
+        .await
+    }
+
+    /// It was created while this process watched.
+    async fn created(status: Value) -> Self {
+        Self::with(status, |roots, root| {
+            roots.replace(Vec::new(), "1");
+            roots.upsert(root);
+        })
+        .await
+    }
+
+    async fn with(status: Value, arrive: impl FnOnce(&Cache<Deployment>, Deployment)) -> Self {
         let fake = ScriptedApi::start().await;
         let mut root = serde_json::to_value(deployment("a", 1)).unwrap();
         root["status"] = status;
         let root: Deployment = serde_json::from_value(fake.put_json("deployments", root)).unwrap();
         let roots = Cache::default();
-        roots.replace(vec![Arc::new(root.clone())], root.metadata.resource_version.as_deref().unwrap());
         let children = writer(&fake, &roots).of(Cache::default());
+        arrive(&roots, root.clone());
         Self { fake, root, roots, children }
     }
 
     /// One that no controller has looked at yet.
     async fn new_root() -> Self {
-        Self::with(Value::Null).await
+        Self::created(Value::Null).await
     }
 
     /// One with the status that a CustomResourceDefinition gives as a default.
     async fn defaulted_root() -> Self {
-        Self::with(json!({"observedGeneration": 0})).await
+        Self::created(json!({"observedGeneration": 0})).await
     }
 
     /// One whose children were there before this process.
     async fn old_root() -> Self {
-        Self::with(json!({"replicas": 1})).await
+        Self::created(json!({"replicas": 1})).await
+    }
+
+    /// One for which an earlier process may have created children without having written the status.
+    async fn listed_without_a_status() -> Self {
+        Self::listed(json!({"observedGeneration": 0})).await
     }
 
     async fn apply(&self) -> Result<Written, ApplyError> {
@@ -103,6 +126,23 @@ async fn no_child_is_created_for_an_owner_that_was_deleted_before_this_process_b
     let given = Given::old_root().await;
     given.fake.remove("deployments", "a");
     given.assert_not_created().await;
+}
+
+#[tokio::test]
+async fn no_child_is_created_for_an_owner_that_was_listed_without_a_status_and_is_gone() {
+    let given = Given::listed_without_a_status().await;
+    given.fake.remove("deployments", "a");
+    given.assert_not_created().await;
+    assert!(given.fake.calls(Verb::Patch.of("configmaps")).is_empty());
+}
+
+#[tokio::test]
+async fn the_children_of_an_owner_of_the_first_list_cost_one_read_together() {
+    let given = Given::listed_without_a_status().await;
+    given.apply().await.unwrap();
+    assert_eq!(given.reads(), 1);
+    given.children.apply(&rendered(&given.root, "another")).await.unwrap();
+    assert_eq!(given.reads(), 1);
 }
 
 #[tokio::test]
