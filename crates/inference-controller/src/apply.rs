@@ -59,15 +59,16 @@ pub(crate) async fn apply(
     now: Timestamp,
 ) -> Result<Applied, ApplyError> {
     let Plan { children, budget_deletions, status, events, logs, facts: _, mut requeue_after } = plan;
-    let mut notes = Vec::new();
     // Children before the status: after a failure the status is not written, so it never reports what did not happen.
     for child in &children {
         match apply_child(ctx, child).await {
             Ok(Written::Contested(contest)) => {
                 requeue_after = Some(requeue_after.map_or(contest.wait, |planned| planned.min(contest.wait)));
                 if contest.is_new {
+                    // At once: a later step may fail, and the contest is new only this time.
                     let (severity, reason) = (Severity::Warning, reasons::FIELD_CONFLICT);
-                    notes.push(Note { severity, reason, message: contest.message() });
+                    let note = Note { severity, reason, message: contest.message() };
+                    ctx.recorder.publish(inference, &note, now).await;
                 }
             }
             Ok(Written::Unchanged | Written::Created | Written::Changed) => {}
@@ -81,7 +82,7 @@ pub(crate) async fn apply(
     }
     ctx.writer.apply_status(&ctx.inferences, inference, &status).await?;
     // After the status, which has the same content.
-    for note in events.iter().chain(&notes) {
+    for note in &events {
         ctx.recorder.publish(inference, note, now).await;
     }
     // Last, because a request to a kubelet may be slow.

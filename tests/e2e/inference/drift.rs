@@ -6,9 +6,9 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, Service},
     events::v1::Event,
 };
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
-use tests::{ask_until, simulated, wait_for, within};
+use tests::{Scene, ask_until, simulated, wait_for, within};
 
 use super::{change, create, until_ready, until_renewed};
 
@@ -110,12 +110,40 @@ fn image(deployment: &Deployment) -> Option<&str> {
 
 #[tokio::test]
 async fn a_manager_that_changes_a_field_back_each_time_is_named_in_one_event() {
-    const OTHER_LIMIT: i32 = 7;
     let scene = simulated().await;
     create(&scene, "chat", json!({})).await;
     until_ready(&scene, "chat").await;
     // The times in managedFields have whole seconds, and the Deployment controller is a manager, too.
     until_renewed(&scene, 1).await;
+    let contests = contest_a_field(&scene).await;
+    let [contest] = contests.as_slice() else { panic!("{contests:#?}") };
+    let regarding = contest.regarding.as_ref().unwrap();
+    assert_eq!(regarding.kind.as_deref(), Some("AIInference"));
+    assert_eq!((regarding.name.as_deref(), contest.type_.as_deref()), (Some("chat"), Some("Warning")));
+    let note = contest.note.as_deref().unwrap();
+    let expected = format!("other-operator keeps changing fields of Deployment {}/chat", scene.namespace());
+    assert!(note.starts_with(&expected), "{note}");
+}
+
+#[tokio::test]
+async fn a_manager_that_changes_a_field_back_is_named_even_if_a_later_child_is_refused() {
+    let scene = simulated().await;
+    let foreign = json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "chat"},
+        "spec": {"ports": [{"port": 80}]},
+    });
+    let foreign: Service = serde_json::from_value(foreign).unwrap();
+    scene.api::<Service>().create(&PostParams::default(), &foreign).await.unwrap();
+    create(&scene, "chat", json!({})).await;
+    wait_for(&scene.api::<Deployment>(), "chat", "created", within(), |_: &Deployment| true).await;
+    assert!(!contest_a_field(&scene).await.is_empty());
+}
+
+/// Changes a field of the Deployment back each time, as another manager, until there are events about that.
+async fn contest_a_field(scene: &Scene<'_>) -> Vec<Event> {
+    const OTHER_LIMIT: i32 = 7;
     let (deployments, events) = (scene.api::<Deployment>(), scene.api::<Event>());
     let other = Patch::Apply(json!({
         "apiVersion": "apps/v1",
@@ -124,7 +152,7 @@ async fn a_manager_that_changes_a_field_back_each_time_is_named_in_one_event() {
         "spec": {"revisionHistoryLimit": OTHER_LIMIT},
     }));
     let params = PatchParams::apply("other-operator").force();
-    let contests = ask_until("an event about the other manager", within(), async || {
+    ask_until("an event about the other manager", within(), async || {
         let deployment = deployments.get("chat").await.unwrap();
         if deployment.spec.unwrap().revision_history_limit != Some(OTHER_LIMIT) {
             deployments.patch("chat", &params, &other).await.unwrap();
@@ -134,14 +162,7 @@ async fn a_manager_that_changes_a_field_back_each_time_is_named_in_one_event() {
         let contests: Vec<Event> = events.into_iter().filter(is_contest).collect();
         if contests.is_empty() { Err("there is none") } else { Ok(contests) }
     })
-    .await;
-    let [contest] = contests.as_slice() else { panic!("{contests:#?}") };
-    let regarding = contest.regarding.as_ref().unwrap();
-    assert_eq!(regarding.kind.as_deref(), Some("AIInference"));
-    assert_eq!((regarding.name.as_deref(), contest.type_.as_deref()), (Some("chat"), Some("Warning")));
-    let note = contest.note.as_deref().unwrap();
-    let expected = format!("other-operator keeps changing fields of Deployment {}/chat", scene.namespace());
-    assert!(note.starts_with(&expected), "{note}");
+    .await
 }
 
 /// A generation above that of the object makes the controller wait for its watch, but only if the API server confirms it.
