@@ -28,17 +28,24 @@ pub(super) async fn look(
     roots: &str,
     pods: &Pods,
 ) -> Result<World, String> {
-    let mut world = World::new();
-    let known = pods.named(scene.namespace());
+    let mut listed = Vec::new();
     for collection in collections.iter().filter(|collection| !collection.ends_with("/events")) {
         let is_root = collection.rsplit('/').next() == Some(roots);
-        let path = collection.replace(ANY, scene.namespace());
-        for object in list(scene, &path).await? {
-            if is_root || is_child(&object) {
-                let name = object["metadata"]["name"].as_str().unwrap_or_default();
-                let seen = seen(&object, is_root, scene.namespace(), &known);
-                world.insert(format!("{collection}/{name}"), seen);
-            }
+        let objects = list(scene, &collection.replace(ANY, scene.namespace())).await?;
+        listed.push((collection, is_root, objects));
+    }
+    let all_roots = listed.iter().filter(|(_, is_root, _)| *is_root).flat_map(|(_, _, objects)| objects);
+    let uids = all_roots.filter_map(|root| root["metadata"]["uid"].as_str().map(str::to_owned));
+    let masks = Masks {
+        namespace: scene.namespace().to_owned(),
+        pods: pods.named(scene.namespace()),
+        roots: uids.collect(),
+    };
+    let mut world = World::new();
+    for (collection, is_root, objects) in &listed {
+        for object in objects.iter().filter(|object| *is_root || is_child(object)) {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            world.insert(format!("{collection}/{name}"), seen(object, *is_root, &masks));
         }
     }
     let pods = list(scene, &format!("/api/v1/namespaces/{}/pods", scene.namespace())).await?;
@@ -108,7 +115,16 @@ fn pod_state(pod: &Value) -> String {
     format!("{phase}{}{}", if is_ready { ", ready" } else { "" }, if leaves { ", leaving" } else { "" })
 }
 
-fn seen(object: &Value, is_root: bool, namespace: &str, pods: &BTreeSet<String>) -> Value {
+/// What is replaced, as it differs from life to life.
+struct Masks {
+    namespace: String,
+    /// Names of the pods that the namespace has had.
+    pods: BTreeSet<String>,
+    /// The uids of the present roots. A deleted root of the same name has another uid, and what it owns is deleted with it.
+    roots: BTreeSet<String>,
+}
+
+fn seen(object: &Value, is_root: bool, masks: &Masks) -> Value {
     let metadata = &object["metadata"];
     let mut kept = Map::new();
     for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
@@ -123,24 +139,33 @@ fn seen(object: &Value, is_root: bool, namespace: &str, pods: &BTreeSet<String>)
             }
         }
     }
-    masked(&Value::Object(kept), namespace, pods)
+    masked(&Value::Object(kept), masks)
 }
 
 /// Fields whose values differ from object to object, and the hash of all that was applied, which is made of such.
-const IDENTITIES: [&str; 5] = ["uid", "resourceVersion", "clusterIP", "clusterIPs", labels::APPLIED];
+const IDENTITIES: [&str; 4] = ["resourceVersion", "clusterIP", "clusterIPs", labels::APPLIED];
 
-fn masked(value: &Value, namespace: &str, pods: &BTreeSet<String>) -> Value {
+fn masked(value: &Value, masks: &Masks) -> Value {
     match value {
         Value::Object(fields) => {
             let kept = fields.iter().filter(|(field, _)| !IDENTITIES.contains(&&***field));
-            kept.map(|(field, value)| (field.clone(), masked(value, namespace, pods))).collect()
+            let kept = kept.map(|(field, value)| match (field.as_str(), value) {
+                ("uid", Value::String(uid)) => {
+                    let role = if masks.roots.contains(uid) { "(its root)" } else { "(another)" };
+                    (field.clone(), json!(role))
+                }
+                _ => (field.clone(), masked(value, masks)),
+            });
+            kept.collect()
         }
-        Value::Array(items) => items.iter().map(|item| masked(item, namespace, pods)).collect(),
+        Value::Array(items) => items.iter().map(|item| masked(item, masks)).collect(),
         Value::String(text) if text.parse::<jiff::Timestamp>().is_ok() => json!("(a time)"),
         Value::String(text) => {
-            let mut text = text.replace(namespace, ANY);
-            for pod in pods.iter().filter(|_| text.contains('-')).cloned().collect::<Vec<_>>() {
-                text = text.replace(&pod, "(a pod)");
+            let mut text = text.replace(&masks.namespace, ANY);
+            if text.contains('-') {
+                for pod in &masks.pods {
+                    text = text.replace(pod, "(a pod)");
+                }
             }
             json!(text)
         }
@@ -233,14 +258,33 @@ mod tests {
             })
         };
         let world = |uid: &str, time: &str, image: &str| {
-            let pods = BTreeSet::from([format!("chat-{uid}")]);
-            let seen = seen(&object(uid, time, image), true, &format!("test-{uid}"), &pods);
-            World::from([("chat".to_owned(), seen)])
+            let masks = Masks {
+                namespace: format!("test-{uid}"),
+                pods: BTreeSet::from([format!("chat-{uid}")]),
+                roots: BTreeSet::from([uid.to_owned()]),
+            };
+            World::from([("chat".to_owned(), seen(&object(uid, time, image), true, &masks))])
         };
         let first = world("1", "2026-01-02T03:04:05Z", "engine:1");
         assert_eq!(difference(&first, &world("2", "2026-02-03T04:05:06Z", "engine:1")), "");
         let other = difference(&first, &world("2", "2026-02-03T04:05:06Z", "engine:2"));
         assert_eq!(other, "  chat.spec.image: \"engine:2\" instead of \"engine:1\"\n");
         assert!(difference(&first, &World::new()).starts_with("  chat: (nothing) instead of {"));
+    }
+
+    #[test]
+    fn a_child_of_a_deleted_root_differs_from_a_child_of_the_present_one() {
+        let seen_of = |owner: &str, root: &str| {
+            let child =
+                json!({"metadata": {"name": "chat", "ownerReferences": [{"name": "chat", "uid": owner}]}});
+            let masks = Masks {
+                namespace: "test".to_owned(),
+                pods: BTreeSet::new(),
+                roots: BTreeSet::from([root.to_owned()]),
+            };
+            seen(&child, false, &masks)
+        };
+        assert_eq!(seen_of("1", "1"), seen_of("2", "2"));
+        assert_ne!(seen_of("1", "2"), seen_of("2", "2"));
     }
 }
