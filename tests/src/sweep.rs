@@ -25,7 +25,7 @@ use tokio::sync::Mutex;
 
 use crate::{fresh_name, lives::life_of, start, tools, workspace};
 use life::{Ground, Lane, Reference, any, play_undisturbed, play_with, rights};
-use world::{Pods, difference};
+use world::{Pods, World, difference};
 
 pub use mode::{Fault, Mode};
 
@@ -106,11 +106,20 @@ async fn reference(ground: &Ground<'_>) -> Result<Reference, String> {
         Ok::<_, String>(Reference { steps: lived.steps, collections, writes: lived.sent.writes.len() })
     };
     let (first, second) = futures::try_join!(one(), one())?;
+    agreed(first, &second)
+}
+
+/// What both say, with nothing left at the end: a life with a fault is compared with it.
+fn agreed(first: Reference, second: &Reference) -> Result<Reference, String> {
     for ((first, made), (second, made_again)) in first.steps.iter().zip(&second.steps) {
         let differs = difference(first, second);
         if !differs.is_empty() || made != made_again {
             return Err(format!("two undisturbed lives differ ({made} and {made_again} pods):\n{differs}"));
         }
+    }
+    let left = first.steps.last().map(|(world, _)| difference(&World::new(), world)).unwrap_or_default();
+    if !left.is_empty() {
+        return Err(format!("after the deletion of an undisturbed life there is still:\n{left}"));
     }
     Ok(Reference { writes: first.writes.max(second.writes), ..first })
 }
@@ -207,7 +216,18 @@ impl Report {
 mod tests {
     use std::collections::BTreeSet;
 
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn an_undisturbed_life_that_leaves_anything_behind_is_no_reference() {
+        let ending_with = |world: World| Reference { steps: vec![(world, 1)], ..Reference::default() };
+        assert!(agreed(ending_with(World::new()), &ending_with(World::new())).is_ok());
+        let left = || ending_with(World::from([("services/chat".to_owned(), json!({}))]));
+        let refused = agreed(left(), &left()).unwrap_err();
+        assert!(refused.contains("services/chat"), "{refused}");
+    }
 
     #[test]
     fn a_sample_has_every_mode_and_writes_of_the_whole_life() {

@@ -266,6 +266,8 @@ impl Run<'_, '_> {
             let problem = match self.reference {
                 Some(reference) => difference(&reference.steps[index].0, &world),
                 None if !done => "it is not done".to_owned(),
+                // The garbage collector deletes the children after the object is gone.
+                None if step == Step::Deleted => difference(&World::new(), &world),
                 None => {
                     last.map_or("it was looked at only once".to_owned(), |last| difference(&last, &world))
                 }
