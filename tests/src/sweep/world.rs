@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use api::labels;
@@ -14,7 +15,10 @@ use kube::{
     api::{ListParams, PartialObjectMeta, WatchEvent, WatchParams},
 };
 use serde_json::{Map, Value, json};
-use tokio::task::JoinHandle;
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
 
 use crate::Scene;
 
@@ -173,6 +177,10 @@ fn masked(value: &Value, masks: &Masks) -> Value {
     }
 }
 
+/// For so long the watch of the pods may fail without an event in between.
+const REOPENS_WITHIN: Duration = Duration::from_secs(60);
+const REOPEN_AFTER: Duration = Duration::from_millis(500);
+
 /// Every pod that was ever made, in all namespaces.
 pub(super) struct Pods {
     made: Arc<Mutex<BTreeMap<String, BTreeSet<String>>>>,
@@ -224,20 +232,39 @@ async fn follow(pods: &Api<Pod>, made: &Made) -> Result<std::convert::Infallible
     let list = pods.list_metadata(&ListParams::default()).await?;
     list.items.iter().for_each(note);
     let mut version = list.metadata.resource_version.unwrap_or_default();
+    let mut fails_since = None;
     loop {
-        let events = pods.watch_metadata(&WatchParams::default(), &version).await?;
-        futures::pin_mut!(events);
-        while let Some(event) = events.try_next().await? {
-            match event {
-                WatchEvent::Added(pod) | WatchEvent::Modified(pod) | WatchEvent::Deleted(pod) => {
-                    version = pod.resource_version().unwrap_or_default();
-                    note(&pod);
+        let watched = async {
+            let events = pods.watch_metadata(&WatchParams::default(), &version).await?;
+            futures::pin_mut!(events);
+            while let Some(event) = events.try_next().await? {
+                if !matches!(event, WatchEvent::Error(_)) {
+                    fails_since = None;
                 }
-                WatchEvent::Bookmark(bookmark) => version = bookmark.metadata.resource_version,
-                WatchEvent::Error(status) => return Err(kube::Error::Api(status)),
+                match event {
+                    WatchEvent::Added(pod) | WatchEvent::Modified(pod) | WatchEvent::Deleted(pod) => {
+                        version = pod.resource_version().unwrap_or_default();
+                        note(&pod);
+                    }
+                    WatchEvent::Bookmark(bookmark) => version = bookmark.metadata.resource_version,
+                    WatchEvent::Error(status) => return Err(kube::Error::Api(status)),
+                }
             }
+            Ok(())
+        };
+        if let Err(error) = watched.await {
+            let since = *fails_since.get_or_insert_with(Instant::now);
+            if misses_events(&error) || since.elapsed() > REOPENS_WITHIN {
+                return Err(error);
+            }
+            sleep(REOPEN_AFTER).await;
         }
     }
+}
+
+/// A watch cannot continue from its last version; after every other error it can.
+fn misses_events(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 410)
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -270,6 +297,14 @@ mod tests {
         let other = difference(&first, &world("2", "2026-02-03T04:05:06Z", "engine:2"));
         assert_eq!(other, "  chat.spec.image: \"engine:2\" instead of \"engine:1\"\n");
         assert!(difference(&first, &World::new()).starts_with("  chat: (nothing) instead of {"));
+    }
+
+    #[test]
+    fn only_an_expired_version_ends_the_watch_of_the_pods() {
+        let answered = |code| kube::Error::Api(kube::core::Status::failure("", "").with_code(code).boxed());
+        assert!(misses_events(&answered(410)));
+        assert!(!misses_events(&answered(500)));
+        assert!(!misses_events(&kube::Error::Service("connection reset".into())));
     }
 
     #[test]
