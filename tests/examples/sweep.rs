@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use api::controllers::CONTROLLERS;
-use clap::Parser;
+use clap::{Parser, builder::PossibleValuesParser};
 use tests::sweep::{Choice, Mode, sweep};
 
 /// Lets each write of a controller go wrong in every way, and compares what comes of it with an undisturbed life
@@ -13,10 +13,9 @@ struct Args {
     /// Its name, as in deploy
     controller: String,
 
-    /// One way instead of all: not-sent, killed, answer-lost, conflict, throttled, server-error, watches-silent,
-    /// watches-refused, stale-lists
-    #[arg(long, value_parser = mode)]
-    mode: Option<Mode>,
+    /// One way instead of all
+    #[arg(long, value_parser = PossibleValuesParser::new(Mode::ALL.map(Mode::name)))]
+    mode: Option<String>,
 
     /// One write instead of all; the first is number 1
     #[arg(long)]
@@ -31,7 +30,7 @@ async fn main() -> ExitCode {
         eprintln!("error: there is no {}; there is {}", args.controller, known.join(", "));
         return ExitCode::FAILURE;
     };
-    let modes = args.mode.map_or(Mode::ALL.to_vec(), |mode| vec![mode]);
+    let modes = args.mode.and_then(|mode| Mode::named(&mode)).map_or(Mode::ALL.to_vec(), |mode| vec![mode]);
     match sweep(controller, &Choice::All { modes, write: args.write }).await {
         Ok(report) => {
             print!("{}", report.table());
@@ -42,8 +41,4 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn mode(name: &str) -> Result<Mode, String> {
-    Mode::named(name).ok_or_else(|| "see --help".to_owned())
 }
