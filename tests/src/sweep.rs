@@ -75,6 +75,7 @@ pub async fn sweep(controller: &'static Controller, choice: &Choice) -> Result<R
         cluster: &cluster,
         life: &life,
         program: sibling_binary(controller.name).map_err(|error| error.to_string())?,
+        launcher: sibling_binary("local-cluster").map_err(|error| error.to_string())?,
         rights: rights(&cluster.kubectl(), &overlay)?,
         pods: Pods::follow(cluster.client().await.map_err(|error| error.to_string())?),
     };

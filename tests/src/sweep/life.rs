@@ -87,6 +87,8 @@ pub(super) struct Ground<'a> {
     pub(super) program: PathBuf,
     /// What the overlay for one namespace makes, without the Deployment.
     pub(super) rights: Vec<DynamicObject>,
+    /// Its `launch` makes the system end a controller together with this process, even after SIGKILL.
+    pub(super) launcher: PathBuf,
     pub(super) pods: Pods,
 }
 
@@ -331,7 +333,11 @@ impl Run<'_, '_> {
         let namespace = self.lane.scene.namespace();
         let log = File::options().append(true).open(self.log()).map_err(|error| error.to_string())?;
         let also = log.try_clone().map_err(|error| error.to_string())?;
-        let child = Command::new(&self.ground.program)
+        let child = Command::new(&self.ground.launcher)
+            .arg("launch")
+            .arg(format!("--parent={}", std::process::id()))
+            .arg("--")
+            .arg(&self.ground.program)
             .args(ARGS)
             .arg(format!("--namespace={namespace}"))
             .arg(format!("--lease-namespace={namespace}"))
@@ -342,7 +348,7 @@ impl Run<'_, '_> {
             .stderr(also)
             .kill_on_drop(true)
             .spawn()
-            .map_err(|error| format!("{}: {error}", self.ground.program.display()))?;
+            .map_err(|error| format!("{}: {error}", self.ground.launcher.display()))?;
         *self.process() = Some(child);
         Ok(())
     }
