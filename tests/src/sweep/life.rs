@@ -38,8 +38,7 @@ use crate::{
 };
 
 const NAME: &str = "life";
-/// A busy machine costs no Lease. After a kill the sweep deletes the Lease, so that the next process need not wait for its
-/// end.
+/// The Lease does not expire on a loaded machine; after a kill the sweep deletes it.
 const ARGS: [&str; 5] = [
     "--lease-duration=120",
     "--lease-renew-deadline=90",
@@ -49,8 +48,9 @@ const ARGS: [&str; 5] = [
 ];
 /// After so long without a request, and without an event of a watch, the controller has nothing more to do.
 const IDLE_AFTER: Duration = Duration::from_millis(700);
-/// Nothing may be written for so long.
-const QUIET: Duration = Duration::from_secs(2);
+/// Nothing may be written for so long after the last event of a watch: longer than a controller may put off a change that
+/// can wait (`runtime`'s pace of details, two seconds).
+const QUIET: Duration = Duration::from_millis(2_500);
 /// The longest back-off of a watch that has failed a few times, beside what the step itself takes.
 const SETTLES_WITHIN: Duration = Duration::from_secs(60);
 /// So many steps follow the one with the fault, and then the object is deleted: what a controller does next follows from
@@ -61,6 +61,8 @@ const STARTS_WITHIN: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(400);
 const LINES_SHOWN: usize = 30;
+/// So many more writes than an undisturbed life may one with a fault have: those that fail, and those of a restart.
+const MORE_WRITES: usize = 10;
 
 /// What an undisturbed life is like.
 #[derive(Clone, Debug, Default)]
@@ -85,10 +87,10 @@ pub(super) struct Ground<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) life: &'a Life,
     pub(super) program: PathBuf,
-    /// What the overlay for one namespace makes, without the Deployment.
-    pub(super) rights: Vec<DynamicObject>,
     /// Its `launch` makes the system end a controller together with this process, even after SIGKILL.
     pub(super) launcher: PathBuf,
+    /// What the overlay for one namespace makes, without the Deployment.
+    pub(super) rights: Vec<DynamicObject>,
     pub(super) pods: Pods,
 }
 
@@ -174,9 +176,9 @@ async fn play(
         restarts: AtomicBool::default(),
     };
     let lived = AssertUnwindSafe(run.live()).catch_unwind().await;
-    let lived = lived.unwrap_or_else(|panic| Err(said(&*panic)));
+    let lived = lived.unwrap_or_else(|panic| Err(panic_message(&*panic)));
     let result = lived.map_err(|problem| run.explained(&problem));
-    let ended = run.end().await;
+    let ended = run.kill().await;
     let lived = result?;
     ended.map(|()| lived)
 }
@@ -230,11 +232,12 @@ impl Run<'_, '_> {
             }
             let in_step = |problem: String| format!("step {step:?}: {problem}");
             if self.fault.is_some_and(|fault| fault.mode == super::Mode::StaleLists) {
-                self.proxy.remember().await.map_err(in_step)?;
+                self.proxy.record_lists().await.map_err(in_step)?;
             }
             self.ground.life.take(step, &self.lane.scene, NAME).await;
             self.proxy.touch();
             let world = self.until_settled(index, step).await.map_err(in_step)?;
+            self.check_pace().map_err(in_step)?;
             let made = self.ground.pods.made(self.lane.scene.namespace())? - pods_before;
             if let Some(reference) = self.reference
                 && made > reference.steps[pods_as_after].1
@@ -248,6 +251,23 @@ impl Run<'_, '_> {
             steps.push((world, made));
         }
         Ok(Lived { sent: self.proxy.sent(), steps })
+    }
+
+    /// Fails if there are far more writes than without the fault, or one of them comes too soon.
+    fn check_pace(&self) -> Result<(), String> {
+        let sent = self.proxy.sent();
+        if let Some(fault) = self.fault
+            && fault.mode == super::Mode::Throttled
+            && let Some(problem) = sent.too_soon(fault.write)
+        {
+            return Err(problem);
+        }
+        match (self.reference, sent.writes.len()) {
+            (Some(reference), writes) if writes > reference.writes + MORE_WRITES => {
+                Err(format!("{writes} writes, and {} in a whole life without the fault", reference.writes))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns what there is when the step is done and the controller is at rest.
@@ -290,10 +310,11 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Fails if anything is written after these writes.
+    /// Waits until nothing has happened for long enough; fails if anything is written after these writes.
     async fn until_quiet(&self, written: usize) -> Result<(), String> {
-        sleep(QUIET).await;
-        let late = self.proxy.sent().writes.split_off(written);
+        self.until_idle(QUIET, Instant::now() + SETTLES_WITHIN).await?;
+        let late: Vec<String> =
+            self.proxy.sent().writes.into_iter().skip(written).map(|write| write.call).collect();
         if late.is_empty() { Ok(()) } else { Err(format!("at rest it wrote {late:?}")) }
     }
 
@@ -309,7 +330,8 @@ impl Run<'_, '_> {
     async fn until_idle(&self, idle_for: Duration, deadline: Instant) -> Result<(), String> {
         while self.proxy.idle() < idle_for || self.restarts.load(Ordering::SeqCst) {
             if Instant::now() > deadline {
-                let writes = self.proxy.sent().writes;
+                let writes: Vec<String> =
+                    self.proxy.sent().writes.into_iter().map(|write| write.call).collect();
                 return Err(format!("it does not come to rest; it wrote {writes:#?}"));
             }
             sleep(POLL).await;
@@ -392,10 +414,6 @@ impl Run<'_, '_> {
         }
     }
 
-    async fn end(&self) -> Result<(), String> {
-        self.kill().await
-    }
-
     fn still_runs(&self) -> Result<(), String> {
         match self.process().as_mut().map(Child::try_wait) {
             Some(Ok(Some(status))) => Err(format!("the process ended by itself: {status}")),
@@ -414,8 +432,11 @@ impl Run<'_, '_> {
     /// The problem with what is needed to understand it.
     fn explained(&self, problem: &str) -> String {
         let writes = self.proxy.sent().writes;
-        let numbered: String =
-            writes.iter().enumerate().map(|(index, write)| format!("  {}: {write}\n", index + 1)).collect();
+        let numbered: String = writes
+            .iter()
+            .enumerate()
+            .map(|(index, write)| format!("  {}: {}\n", index + 1, write.call))
+            .collect();
         format!("{problem}\nits writes:\n{numbered}the end of its log:\n{}", tail(&self.log()))
     }
 }
@@ -468,7 +489,7 @@ fn tail(log: &Path) -> String {
     lines[lines.len().saturating_sub(LINES_SHOWN)..].join("\n")
 }
 
-fn said(panic: &(dyn std::any::Any + Send)) -> String {
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message").to_owned()
 }

@@ -1,7 +1,7 @@
-//! What stands between one controller and the API server: it passes everything on, and lets exactly one write go wrong.
+//! A proxy between one controller and the API server that makes exactly one write fail.
 //!
 //! It speaks plain HTTP/1.1 with the controller, which is what kube uses, and to the API server as the controller's
-//! ServiceAccount. A Lease is never touched and never counted. It knows no kind.
+//! ServiceAccount. A Lease is never touched and never counted. It is independent of kinds.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,10 +39,32 @@ pub(super) struct Proxy {
 /// What a life has sent so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sent {
-    /// Method and path of each write, in order.
-    pub(super) writes: Vec<String>,
+    /// In order.
+    pub(super) writes: Vec<Write>,
     /// Paths of the collections in which it has written.
     pub(super) collections: BTreeSet<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Write {
+    /// Method and path.
+    pub(super) call: String,
+    pub(super) at: Instant,
+}
+
+impl Sent {
+    /// A write that came sooner after this throttled one, to the same object, than it was asked to.
+    pub(super) fn too_soon(&self, throttled: usize) -> Option<String> {
+        let (first, later) = self.writes.get(throttled.checked_sub(1)?..)?.split_first()?;
+        // A create names no object, so that the next one may be of another object.
+        if first.call.starts_with("POST ") {
+            return None;
+        }
+        let again = later.iter().find(|write| write.call == first.call)?;
+        let after = again.at - first.at;
+        let wanted = Duration::from_secs(RETRY_AFTER_SECONDS.into());
+        (after < wanted).then(|| format!("{} came again after {after:?} despite Retry-After", first.call))
+    }
 }
 
 /// An answer as the controller gets it, and no answer: the connection ends.
@@ -67,7 +89,51 @@ struct State {
     active: Option<Instant>,
     /// Paths with queries of the lists that the present process has asked for.
     lists: BTreeSet<String>,
-    past: Option<Past>,
+    past: Option<StaleLists>,
+    /// How many watches are open, by path and selectors.
+    open: BTreeMap<String, usize>,
+    /// Those that were open when the chosen write came.
+    needed: BTreeSet<String>,
+}
+
+/// One open watch.
+struct OpenWatch {
+    shared: Arc<Shared>,
+    key: String,
+}
+
+impl OpenWatch {
+    fn new(shared: Arc<Shared>, target: &str) -> Self {
+        let key = watch_key(target);
+        *shared.state().open.entry(key.clone()).or_default() += 1;
+        Self { shared, key }
+    }
+}
+
+impl Drop for OpenWatch {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        if let Some(count) = state.open.get_mut(&self.key) {
+            *count -= 1;
+            if *count == 0 {
+                state.open.remove(&self.key);
+            }
+        }
+    }
+}
+
+/// What a watch has in common with the one that replaces it: everything but its version and its timeout.
+fn watch_key(target: &str) -> String {
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let selectors = query.split('&').filter(|pair| pair.contains("Selector="));
+    selectors.fold(path.to_owned(), |key, selector| key + "&" + selector)
+}
+
+impl State {
+    /// Some watch of before the fault is not open again: the controller misses what changes.
+    fn is_blind(&self) -> bool {
+        self.needed.iter().any(|needed| !self.open.contains_key(needed))
+    }
 }
 
 /// How watches are treated now.
@@ -79,13 +145,13 @@ enum Watches {
 }
 
 /// Lists as they once were.
-struct Past {
+struct StaleLists {
     lists: BTreeMap<String, Bytes>,
     /// To a process that has been started anew, from its first list on.
-    shown: Option<Shown>,
+    shown: Option<ServeStale>,
 }
 
-enum Shown {
+enum ServeStale {
     /// To the next process.
     Next {
         roots: Duration,
@@ -138,8 +204,8 @@ impl Proxy {
         let _ = kill_due.wait_for(|kill_due| *kill_due).await;
     }
 
-    /// Remembers what lists answer now, for a later process to see.
-    pub(super) async fn remember(&self) -> Result<(), String> {
+    /// Records what lists answer now, for a later process to see.
+    pub(super) async fn record_lists(&self) -> Result<(), String> {
         let asked: Vec<String> = self.shared.state().lists.iter().cloned().collect();
         let mut lists = BTreeMap::new();
         for list in asked {
@@ -148,7 +214,7 @@ impl Proxy {
             let body = answer.into_body().collect().await.map_err(|error| error.to_string())?;
             lists.insert(list, body.to_bytes());
         }
-        self.shared.state().past = Some(Past { lists, shown: None });
+        self.shared.state().past = Some(StaleLists { lists, shown: None });
         Ok(())
     }
 
@@ -162,7 +228,7 @@ impl Proxy {
             && let Some(past) = &mut state.past
         {
             let (roots, others) = fault.catch_up();
-            past.shown = Some(Shown::Next { roots, others });
+            past.shown = Some(ServeStale::Next { roots, others });
         }
     }
 
@@ -176,16 +242,17 @@ impl Proxy {
         self.shared.state().lists.len()
     }
 
-    /// For how long nothing has happened; zero while a fault lasts.
+    /// For how long nothing has happened; zero while a fault lasts, and until all watches are open again.
     pub(super) fn idle(&self) -> Duration {
         let state = self.shared.state();
         let caught_up = match state.past.as_ref().and_then(|past| past.shown.as_ref()) {
-            Some(&Shown::Until { roots, others }) => Some(roots.max(others)),
-            Some(Shown::Next { .. }) | None => None,
+            Some(&ServeStale::Until { roots, others }) => Some(roots.max(others)),
+            Some(ServeStale::Next { .. }) | None => None,
         };
         let since = state.active.max(caught_up);
+        let is_blind = state.is_blind();
         drop(state);
-        if *self.shared.watches.borrow() != Watches::Open {
+        if is_blind || *self.shared.watches.borrow() != Watches::Open {
             return Duration::ZERO;
         }
         since.map_or(Duration::ZERO, |since| since.elapsed())
@@ -221,14 +288,15 @@ impl Shared {
                 if *self.watches.borrow() == Watches::Refused {
                     return Err(cut());
                 }
-                // A cache that answers with an old state has no newer events either.
+                // The stale API server has no newer events.
                 if let Some(until) = self.past_until(head.uri.path()) {
                     sleep_until(until).await;
                 }
                 let answer = pass_on().await?;
                 self.touch();
                 let (head, body) = answer.into_parts();
-                Ok(Response::from_parts(head, gated(body, self)))
+                let open = OpenWatch::new(self, &target);
+                Ok(Response::from_parts(head, gated(body, open)))
             }
             Call::Write => {
                 let struck = self.note_write(&head.method, head.uri.path());
@@ -312,10 +380,11 @@ impl Shared {
     /// Counts the write; says how it goes wrong, if it is the chosen one.
     fn note_write(&self, method: &Method, path: &str) -> Option<Mode> {
         let mut state = self.state();
-        state.sent.writes.push(format!("{method} {path}"));
+        state.sent.writes.push(Write { call: format!("{method} {path}"), at: Instant::now() });
         state.sent.collections.extend(collection_of(path));
         state.active = Some(Instant::now());
         let fault = state.fault.filter(|fault| fault.write == state.sent.writes.len())?;
+        state.needed = state.open.keys().cloned().collect();
         Some(fault.mode)
     }
 
@@ -326,9 +395,9 @@ impl Shared {
         let now = Instant::now();
         state.active = Some(now);
         if let Some(past) = &mut state.past
-            && let Some(Shown::Next { roots, others }) = past.shown
+            && let Some(ServeStale::Next { roots, others }) = past.shown
         {
-            past.shown = Some(Shown::Until { roots: now + roots, others: now + others });
+            past.shown = Some(ServeStale::Until { roots: now + roots, others: now + others });
         }
         drop(state);
         let path = target.split('?').next().unwrap_or_default();
@@ -338,7 +407,7 @@ impl Shared {
 
     fn past_until(&self, path: &str) -> Option<Instant> {
         let state = self.state();
-        let &Shown::Until { roots, others } = state.past.as_ref()?.shown.as_ref()? else { return None };
+        let &ServeStale::Until { roots, others } = state.past.as_ref()?.shown.as_ref()? else { return None };
         let is_root = path.rsplit('/').next() == Some(&self.roots);
         let until = if is_root { roots } else { others };
         (Instant::now() < until).then_some(until)
@@ -392,9 +461,9 @@ async fn serve(connection: TcpStream, shared: Arc<Shared>) {
 }
 
 /// The events of a watch, held back or cut off as watches are at the time.
-fn gated(body: Body, shared: Arc<Shared>) -> AnswerBody {
-    let watches = shared.watches.subscribe();
-    let events = stream::try_unfold((body, watches, shared), async |(mut body, mut watches, shared)| {
+fn gated(body: Body, open: OpenWatch) -> AnswerBody {
+    let watches = open.shared.watches.subscribe();
+    let events = stream::try_unfold((body, watches, open), async |(mut body, mut watches, open)| {
         let frame = tokio::select! {
             frame = body.frame() => frame,
             () = async { drop(watches.wait_for(|watches| *watches == Watches::Refused).await) } => {
@@ -402,10 +471,10 @@ fn gated(body: Body, shared: Arc<Shared>) -> AnswerBody {
             }
         };
         let allowed = watches.wait_for(|watches| *watches != Watches::Silent).await.map(|allowed| *allowed);
-        shared.touch();
+        open.shared.touch();
         match (frame, allowed) {
             (Some(frame), Ok(Watches::Open)) => {
-                Ok(Some((frame.map_err(io::Error::other)?, (body, watches, shared))))
+                Ok(Some((frame.map_err(io::Error::other)?, (body, watches, open))))
             }
             (None, Ok(Watches::Open)) => Ok(None),
             (_, Ok(Watches::Silent | Watches::Refused) | Err(_)) => Err(cut()),
@@ -446,6 +515,32 @@ fn cut() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_throttled_write_waits_as_long_as_it_was_asked_to() {
+        let began = Instant::now();
+        let sent = |calls: &[(&str, u64)]| {
+            let at = |millis: &u64| began + Duration::from_millis(*millis);
+            let writes =
+                calls.iter().map(|(call, millis)| Write { call: (*call).to_owned(), at: at(millis) });
+            Sent { writes: writes.collect(), ..Sent::default() }
+        };
+        assert_eq!(sent(&[("PATCH /a", 0), ("PATCH /b", 10), ("PATCH /a", 1_000)]).too_soon(1), None);
+        assert!(sent(&[("PATCH /a", 0), ("PATCH /b", 10), ("PATCH /a", 900)]).too_soon(1).is_some());
+        assert_eq!(sent(&[("PATCH /a", 0), ("PATCH /b", 10), ("PATCH /a", 900)]).too_soon(2), None);
+        assert_eq!(sent(&[("POST /events", 0), ("POST /events", 10)]).too_soon(1), None);
+    }
+
+    #[test]
+    fn a_controller_is_blind_until_each_of_its_watches_is_open_again() {
+        let (pods, chosen) = ("/pods?watch=true&resourceVersion=1", "/pods?watch=true&labelSelector=a");
+        let needed = [pods, chosen].map(watch_key).into();
+        let open = [(watch_key("/pods?watch=true&resourceVersion=7"), 1)].into();
+        let mut state = State { needed, open, ..State::default() };
+        assert!(state.is_blind());
+        state.open.insert(watch_key(chosen), 1);
+        assert!(!state.is_blind());
+    }
 
     #[test]
     fn a_call_is_known_by_its_method_and_its_path() {
