@@ -1,8 +1,7 @@
-//! Whether a folder holds a model that an engine can load, before the engine starts: its own messages come late, or not
-//! at all.
+//! Checks whether a folder holds a model that an engine can load, before the engine starts, because engines report a
+//! missing model late or not at all.
 //!
-//! It looks at names and kinds, of few levels, and reads no file. It must not write, or look through a link that leads
-//! out of the folder.
+//! It reads names and file types of a few levels, no content, writes nothing and follows no link out of the folder.
 
 mod disk;
 
@@ -19,7 +18,7 @@ pub(crate) enum Engine {
     Tgi,
 }
 
-/// What lies at the root of a model, or of a repository of models.
+/// A file or folder at the root of a model, or of a repository of models.
 #[derive(Debug, PartialEq, Eq)]
 struct Entry {
     name: String,
@@ -30,20 +29,20 @@ struct Entry {
 enum Kind {
     File,
     Folder(Inside),
-    /// A link to something outside.
+    /// A link that leads out of the folder.
     LeadsOut,
 }
 
-/// What Triton looks for in the folder of a model.
+/// The entries of a model's folder that decide whether Triton loads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Inside {
     has_config: bool,
     has_version: bool,
-    /// In a version folder: the name by which Triton knows how to serve it.
+    /// A file `model.*` in a version folder, from which Triton derives the configuration.
     has_model_file: bool,
 }
 
-/// The folder holds a model, or the reason why it does not. `root`: where links may lead.
+/// Fails with the reason if the folder does not hold a model. `root`: the folder that links may lead into.
 pub(crate) async fn check(
     folder: &Path,
     root: &Path,
@@ -59,7 +58,7 @@ pub(crate) async fn check(
     Ok(format!("{} holds a model", folder.display()))
 }
 
-/// A volume that hangs blocks one thread, which is not waited for.
+/// A volume that hangs blocks one thread; this function returns all the same.
 async fn in_time<T: Send + 'static>(
     folder: &Path,
     within: Duration,
@@ -67,17 +66,18 @@ async fn in_time<T: Send + 'static>(
 ) -> Result<T, Fault> {
     let folder = folder.display();
     match timeout(within, spawn_blocking(look)).await {
-        Ok(looked) => looked.map_err(|error| Fault::new(Cause::Local, format!("a thread died: {error}")))?,
+        Ok(looked) => {
+            looked.map_err(|error| Fault::new(Cause::Local, format!("a thread panicked: {error}")))?
+        }
         Err(_) => {
             let seconds = within.as_secs();
-            let message = format!("{folder} has not answered for {seconds} s: look at its volume");
+            let message = format!("{folder} has not answered for {seconds} s: check its volume");
             Err(Fault::new(Cause::Unreachable, message))
         }
     }
 }
 
-/// The same of a model that is still in the store, by the paths of its files, and of its empty folders with a slash at
-/// their ends.
+/// Checks a model that is still in the store, by the paths of its files and of its empty folders, which end with a slash.
 pub(crate) fn check_paths<'p>(
     engine: Engine,
     place: &str,
@@ -119,11 +119,11 @@ fn verdict(engine: Engine, place: &str, entries: &[Entry]) -> Result<(), Fault> 
     wrong.map_or(Ok(()), |message| Err(Fault::new(Cause::NotFound, message)))
 }
 
-/// Of a model of Hugging Face.
+/// The configuration of a model from Hugging Face.
 const CONFIG_JSON: &str = "config.json";
-/// Of a model of Mistral, which vLLM takes as well.
+/// The configuration of a model from Mistral, which vLLM accepts as well.
 const PARAMS_JSON: &str = "params.json";
-/// Of a model in Triton's repository.
+/// The configuration of a model in Triton's repository.
 const CONFIG: &str = "config.pbtxt";
 
 fn wrong_for_vllm(place: &str, entries: &[Entry]) -> Option<String> {
@@ -149,7 +149,7 @@ fn wrong_without_config(place: &str, entries: &[Entry]) -> Option<String> {
     }
 }
 
-/// Triton ends if one folder of its repository is no model, also a hidden one; files beside the folders do not matter.
+/// Triton ends if any folder of its repository, also a hidden one, is not a model; it ignores files beside the folders.
 fn wrong_for_triton(place: &str, entries: &[Entry]) -> Option<String> {
     let folders = || {
         entries.iter().filter_map(|entry| match &entry.kind {
@@ -159,7 +159,7 @@ fn wrong_for_triton(place: &str, entries: &[Entry]) -> Option<String> {
     };
     let expected = "expected a folder per model with a folder per version, as NAME/1/";
     if entries.iter().any(|entry| entry.name == CONFIG || is_version(&entry.name)) {
-        return Some(format!("{place} is a model and no repository of models: {expected}"));
+        return Some(format!("{place} is a model and not a repository of models: {expected}"));
     }
     if folders().next().is_none() && entries.iter().all(|entry| entry.kind != Kind::LeadsOut) {
         let found = found(entries.iter().map(|entry| entry.name.as_str()));
@@ -169,22 +169,22 @@ fn wrong_for_triton(place: &str, entries: &[Entry]) -> Option<String> {
         Kind::File => None,
         Kind::LeadsOut => Some(leads_out(place, name)),
         Kind::Folder(Inside { has_version: false, .. }) if is_of_the_system(name) => Some(format!(
-            "{place} has the folder {name:?}, with which Triton does not start: move the models into a folder \
+            "{place} has the folder {name:?}; Triton does not start with it: move the models into a folder \
              beside it, and name that as the path"
         )),
         Kind::Folder(Inside { has_version: false, .. }) => Some(format!(
-            "{place}/{name} has no version, with which Triton does not start: expected {name}/1/, which in an \
+            "{place}/{name} has no version; Triton does not start with it: expected {name}/1/, which in an \
              ensemble is empty"
         )),
-        Kind::Folder(Inside { has_config: false, has_model_file: false, .. }) => {
-            Some(format!("{place}/{name} has no {CONFIG}, and no model.* in a version that stands for it"))
-        }
+        Kind::Folder(Inside { has_config: false, has_model_file: false, .. }) => Some(format!(
+            "{place}/{name} has no {CONFIG}, and no model.* that replaces it in a version folder"
+        )),
         Kind::Folder(_) => None,
     })
 }
 
 fn leads_out(place: &str, name: &str) -> String {
-    format!("{place}/{name} is a link that leads out of the volume: put what it names there")
+    format!("{place}/{name} is a link that leads out of the volume: copy its target into the volume")
 }
 
 /// Made by file systems and tools, not by users.
@@ -192,7 +192,7 @@ fn is_of_the_system(name: &str) -> bool {
     name == "lost+found" || name.starts_with('.')
 }
 
-/// Triton passes over folders whose number begins with 0.
+/// Triton ignores folders whose number begins with 0.
 fn is_version(name: &str) -> bool {
     !name.starts_with('0') && !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
 }
@@ -201,7 +201,7 @@ fn is_model_file(name: &str) -> bool {
     name.starts_with("model.")
 }
 
-/// `; found: llama, qwen`, or nothing if there is nothing to name.
+/// `; found: llama, qwen`, or an empty text if there are no names.
 fn found<'n>(names: impl Iterator<Item = &'n str>) -> String {
     const MOST: usize = 10;
     const LONGEST: usize = 64;
@@ -272,15 +272,12 @@ mod tests {
             (&["llama/config.pbtxt", "llama/1/x", "b/config.pbtxt"], "/models/b has no version"),
             (
                 &["llama/1/model.onnx", "lost+found/x"],
-                "has the folder \"lost+found\", with which Triton does not start",
+                "has the folder \"lost+found\"; Triton does not start with it",
             ),
-            (
-                &["llama/1/model.onnx", ".cache/x"],
-                "has the folder \".cache\", with which Triton does not start",
-            ),
+            (&["llama/1/model.onnx", ".cache/x"], "has the folder \".cache\"; Triton does not start with it"),
             (&["llama/01/model.onnx"], "/models/llama has no version"),
             (&["llama/1/weights.bin"], "/models/llama has no config.pbtxt"),
-            (&["1/model.onnx", "config.pbtxt"], "/models is a model and no repository"),
+            (&["1/model.onnx", "config.pbtxt"], "/models is a model and not a repository"),
         ] {
             let message = triton(paths).unwrap_or_default();
             assert!(message.contains(words), "{paths:?}: {message}");

@@ -1,4 +1,5 @@
-//! The command line. The environment is read here and, for credentials only, by the store's own client.
+//! The command line. Environment variables of options are read here; those of AWS (credentials, endpoint, region) by
+//! object_store in `store`, those of proxies and `SSL_CERT_FILE` by its HTTP client.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -34,7 +35,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Transfer {
-    /// Brings everything below SOURCE into DIR
+    /// Copies everything below SOURCE into DIR
     Pull(Pull),
     /// Uploads everything in DIR below DESTINATION, and SHA256SUMS last
     Push {
@@ -43,7 +44,7 @@ pub(crate) enum Transfer {
         /// s3://bucket[/prefix]
         destination: Location,
     },
-    /// Looks whether DIR holds a model that an engine can load; asks no store and writes nothing into DIR
+    /// Checks whether an engine can load the model in DIR; sends no request and writes nothing into DIR
     Check(Check),
 }
 
@@ -102,16 +103,16 @@ pub(crate) struct PreStop {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Options {
-    /// Seconds until the transfer is given up; the next run goes on from there
+    /// Maximum seconds for the transfer; the next run resumes it
     #[arg(long, global = true, env = TIMEOUT.variable, default_value_t = TIMEOUT.default)]
     pub(crate) timeout_seconds: u64,
-    /// Seconds to wait, without any progress, for a store that does not answer or for a fault to be mended
+    /// Seconds to wait, without any progress, for a store that does not answer or for a fault to be corrected
     #[arg(long, global = true, env = PATIENCE.variable, default_value_t = PATIENCE.default)]
     pub(crate) patience_seconds: u64,
     /// Seconds without a byte after which a request is sent anew
     #[arg(long, global = true, env = STALL.variable, default_value_t = STALL.default)]
     pub(crate) stall_seconds: u64,
-    /// Seconds between two lines that say how far a transfer is
+    /// Seconds between two progress lines
     #[arg(long, global = true, env = "TRANSFER_PROGRESS_SECONDS", default_value_t = 10,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) progress_seconds: u64,
@@ -123,7 +124,7 @@ pub(crate) struct Options {
     /// PEM file with certificate authorities that are trusted beside those of the system
     #[arg(long = options::CA_FILE, global = true, env = "TRANSFER_CA_FILE", value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,
-    /// Where the reason of a failure goes, if the file exists
+    /// File for the reason of a failure, written if it exists
     #[arg(long, global = true, default_value = "/dev/termination-log")]
     pub(crate) termination_log: PathBuf,
 }
@@ -134,8 +135,8 @@ impl Options {
         loader::patience(patience, timeout)
     }
 
-    /// How long a run waits for another one that copies into its folder. Shorter than the whole time: a time-out that
-    /// came first would not say what was waited for.
+    /// How long a run waits for another one that copies into its folder. Shorter than the total time, because the message
+    /// of a time-out would not name the other run.
     pub(crate) fn wait_for_others(&self) -> Duration {
         Duration::from_secs(self.timeout_seconds) / 4 * 3
     }

@@ -1,4 +1,4 @@
-//! What a file's bytes should be, and whether they are. It claims no more than it has computed.
+//! Expected checksums of files, and their verification. A checksum counts as verified only if it was computed.
 
 use std::{fs::File, io, os::unix::fs::FileExt as _, sync::Arc};
 
@@ -9,19 +9,19 @@ use md5::Md5;
 use sha2::{Digest as _, Sha256};
 use tokio::{sync::watch, task::spawn_blocking};
 
-/// What is known beforehand about the content of a file, beside its length.
+/// The expected checksum of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
     Sha256(String),
     Md5(String),
     /// CRC-64/NVME of the whole object.
     Crc64(String),
-    /// The ETag of an object that came in parts is no digest of its bytes.
+    /// The ETag of an object that was uploaded in parts is not a digest of its bytes.
     Nothing,
 }
 
 impl Expected {
-    /// The ETag of an object that came in one part is its MD5, unless the answer says that it was encrypted.
+    /// The ETag of an object that was uploaded in one part is its MD5, unless the answer says that it was encrypted.
     pub(crate) fn of_etag(etag: Option<&str>) -> Self {
         match etag.map(|etag| etag.trim_matches('"')) {
             Some(digest) if is_hex(digest, 32) => Self::Md5(digest.to_ascii_lowercase()),
@@ -29,8 +29,8 @@ impl Expected {
         }
     }
 
-    /// What an answer says of the whole object, beside its ETag. The checksum of a range, or of the checksums of the
-    /// parts (`...-12`), is none of the object's bytes.
+    /// The checksum of the whole object in the headers of an answer. A checksum of a range, or of the checksums of the
+    /// parts (`...-12`), is not one of the object's bytes.
     pub(crate) fn of_headers(status: StatusCode, headers: &HeaderMap) -> Option<Self> {
         let header = |name: &str| headers.get(name)?.to_str().ok();
         // Metadata that `push` writes.
@@ -63,14 +63,14 @@ pub(crate) enum Proof {
     Length,
 }
 
-/// Hexadecimal digits, this many.
+/// Whether a text is this many hexadecimal digits.
 pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// The digest of a file's first `size` bytes, in lower case; `ready` is how many of them are there by now.
+/// The digest of a file's first `size` bytes, in lower case; `ready` is how many of them are written so far.
 ///
-/// The file is read behind the bytes that arrive, from memory the system still holds: at the end little is left to do.
+/// The file is read shortly after its bytes are written, from the page cache, so that little remains to do at the end.
 pub(crate) async fn following(
     file: Arc<File>,
     size: u64,
@@ -91,7 +91,7 @@ pub(crate) async fn following(
     Ok(algorithm.finish())
 }
 
-/// A digest under way.
+/// A digest that is being computed.
 #[derive(Clone, Debug)]
 pub(crate) enum Algorithm {
     Sha256(Sha256),
@@ -100,7 +100,7 @@ pub(crate) enum Algorithm {
 }
 
 impl Algorithm {
-    /// `None` where there is nothing to compare with.
+    /// `None` if no checksum is expected.
     pub(crate) fn of(expected: &Expected) -> Option<Self> {
         match expected {
             Expected::Sha256(_) => Some(Self::sha256()),
@@ -123,7 +123,7 @@ impl Algorithm {
         self
     }
 
-    /// Blocks while it reads.
+    /// Adds bytes of a file. Blocks.
     pub(crate) fn over_file(mut self, file: &File, from: u64, upto: u64) -> io::Result<Self> {
         const BUFFER: u64 = 256 * 1024;
         let mut buffer = vec![0; BUFFER.min(upto - from) as usize];
@@ -147,7 +147,7 @@ impl Algorithm {
     }
 }
 
-/// CRC-64/NVME: of parts that were computed apart it gives that of the whole.
+/// CRC-64/NVME. The CRCs of consecutive parts can be combined into that of the whole.
 #[derive(Clone, Debug)]
 pub(crate) struct Crc64(crc_fast::Digest);
 

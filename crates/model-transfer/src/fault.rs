@@ -1,12 +1,12 @@
-//! Why a transfer ended without success: a cause for the controller, one line for people.
+//! The reason of a failed transfer: a cause for the controller and one line for users.
 //!
-//! Texts of the store are not repeated, only its error codes: they may hold parts of credentials.
+//! It must not contain texts of the store other than error codes, because they may contain parts of credentials.
 
 use std::{fmt, io, path::Path};
 
 use api::loader::ExitCode;
 
-/// What decides the exit code.
+/// The cause, which determines the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     Usage,
@@ -17,15 +17,15 @@ pub(crate) enum Cause {
     /// The objects were changed while they were read.
     Changed,
     OutOfSpace,
-    /// This machine: rights, a broken disk.
+    /// A fault of this machine: permissions, a broken disk.
     Local,
-    /// Told to end by a signal.
+    /// Ended by a signal.
     Stopped,
 }
 
-/// Of faults that the table of [`ExitCode`] does not know.
+/// The code of faults that are not in the table of [`ExitCode`].
 const LOCAL_CODE: u8 = 1;
-/// As the shell reports a process ended by SIGTERM.
+/// The code by which shells report a process ended by SIGTERM.
 const STOPPED_CODE: u8 = 143;
 
 impl Cause {
@@ -81,7 +81,7 @@ impl Fault {
     }
 }
 
-/// A full disk and a full quota are one to the user.
+/// A full disk and a full quota have the same cause.
 fn local_cause(error: &io::Error) -> Cause {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Cause::OutOfSpace,
@@ -89,7 +89,7 @@ fn local_cause(error: &io::Error) -> Cause {
     }
 }
 
-/// Always one line: what a user put into a name must not look like a line of ours.
+/// A single line, so that a name chosen by a user cannot imitate another log line.
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.cause.name(), self.message.replace(char::is_control, " "))

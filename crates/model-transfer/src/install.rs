@@ -1,6 +1,6 @@
-//! A copy of this very program in a folder of the pod, where the container of the engine finds it: see `pre_stop`.
+//! Copies this program into a folder of the pod, from which the container of the engine runs it: see `pre_stop`.
 //!
-//! What has the program's name is whole and may be executed. Nothing else in the folder is touched.
+//! A file with the program's name is complete and executable. It must not change other files of the folder.
 
 use std::{
     fs::{self, Permissions},
@@ -13,12 +13,12 @@ use std::{
 use crate::fault::Fault;
 
 const PROGRAM: &str = "model-transfer";
-/// Not the program's name before it is whole.
+/// The name of an incomplete copy.
 const UNFINISHED: &str = ".model-transfer.new";
-/// For any user: the engine may have another one than the loader.
+/// Executable for all users, because the engine may run as another user than the loader.
 const MODE: u32 = 0o555;
 
-/// As often as the loader runs: each run replaces what the one before has left.
+/// Each run of the loader replaces the copy of the run before.
 pub(crate) fn install(folder: &Path) -> Result<(), Fault> {
     let (place, new) = (folder.join(PROGRAM), folder.join(UNFINISHED));
     match fs::remove_file(&new) {
@@ -30,7 +30,7 @@ pub(crate) fn install(folder: &Path) -> Result<(), Fault> {
     fs::copy("/proc/self/exe", &new).map_err(Fault::io("copy this program to", &new))?;
     fs::set_permissions(&new, Permissions::from_mode(MODE)).map_err(Fault::io("make executable", &new))?;
     fs::rename(&new, &place).map_err(Fault::io("put in place", &place))?;
-    // On a volume that allows no execution the hook would fail, and an engine that serves would end at once.
+    // On a volume mounted with `noexec` the hook would fail, and an engine that serves would be ended at once.
     let ran = Command::new(&place).arg("--version").stdout(Stdio::null()).status();
     let status = ran.map_err(Fault::io("run", &place))?;
     if status.success() {

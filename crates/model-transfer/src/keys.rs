@@ -1,11 +1,12 @@
-//! From keys of a store to paths below a folder. Pure, and the one place that decides that nothing leaves the folder.
+//! Converts keys of a store to relative paths, and refuses keys that are not valid paths. Pure. Links are handled by
+//! `pull::tree` and `push::walk`.
 //!
-//! A key that cannot be a file as it is stops the transfer: a model without one of its files is no model.
+//! An invalid key stops the transfer, because a model that lacks a file cannot be used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How the program's own names in the folder begin. A copy of the folder in the store, made by another program, has them
-/// too: they are left out.
+/// Prefix of the program's own names in the folder. A copy of the folder that another program uploaded has them too; they
+/// are left out.
 pub(crate) const OWN_NAMES: &str = ".model-transfer.";
 
 /// What nearly every file system allows for one name.
@@ -13,20 +14,21 @@ const LONGEST_NAME: usize = 255;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("object {key:?} cannot be a file below the folder ({why}): rename it")]
-pub(crate) struct Hostile {
+pub(crate) struct InvalidKey {
     key: String,
     why: &'static str,
 }
 
-/// The path below the folder, or `None` for what is no file of the model: the folder itself, and the program's own files.
-pub(crate) fn relative_path<'k>(key: &'k str, prefix: &str) -> Result<Option<&'k str>, Hostile> {
-    let hostile = |why| Hostile { key: key.to_owned(), why };
+/// The path below the folder, or `None` for keys that are not files of the model: the folder itself and the program's own
+/// files.
+pub(crate) fn relative_path<'k>(key: &'k str, prefix: &str) -> Result<Option<&'k str>, InvalidKey> {
+    let invalid = |why| InvalidKey { key: key.to_owned(), why };
     let below = match prefix {
         "" => Some(key),
         prefix if key == prefix => None,
         prefix => {
             let below = key.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/'));
-            Some(below.ok_or_else(|| hostile("it is not below the prefix"))?)
+            Some(below.ok_or_else(|| invalid("it is not below the prefix"))?)
         }
     };
     let Some(path) = below.filter(|path| !path.is_empty()) else { return Ok(None) };
@@ -39,7 +41,7 @@ pub(crate) fn relative_path<'k>(key: &'k str, prefix: &str) -> Result<Option<&'k
             _ => None,
         };
         if let Some(why) = wrong {
-            return Err(hostile(why));
+            return Err(invalid(why));
         }
     }
     Ok((!path.starts_with(OWN_NAMES)).then_some(path))
@@ -51,18 +53,18 @@ pub(crate) struct Tree<T> {
     pub(crate) files: BTreeMap<String, T>,
     /// Folders without a file below them.
     pub(crate) folders: BTreeMap<String, T>,
-    /// Two paths that are one on a volume that does not tell upper from lower case.
+    /// Two paths that differ only in case, which are one file on some volumes.
     pub(crate) case_twins: Option<(String, String)>,
 }
 
-/// Objects without a byte and without objects below them: each is an empty file, or stands for an empty folder.
+/// Empty objects without objects below them: each is an empty file, or stands for an empty folder.
 pub(crate) fn may_be_folders<T>(files: &[(String, T)], size: impl Fn(&T) -> u64) -> BTreeSet<String> {
     let above = folders_above(files.iter().map(|(path, _)| path));
     let mut unclear = BTreeSet::new();
     let mut seen = BTreeSet::new();
     for (path, file) in files {
         if !seen.insert(path) {
-            // File and folder at once, which `tree` refuses.
+            // A file and a folder of one name, which `tree` refuses.
             unclear.remove(path);
         } else if size(file) == 0 && !above.contains(path.as_str()) {
             unclear.insert(path.clone());
@@ -75,14 +77,14 @@ fn folders_above<'p>(paths: impl Iterator<Item = &'p String>) -> BTreeSet<&'p st
     paths.flat_map(|path| path.match_indices('/').map(|(end, _)| &path[..end])).collect()
 }
 
-/// Fails if one path is twice there, or is file and folder at once. `folders`: objects that stand for them.
+/// Fails if two objects have one path, or if a path is both a file and a folder. `folders`: objects that stand for folders.
 ///
 /// An empty object in the place of a folder stands for that folder, as consoles make them: it is left out.
 pub(crate) fn tree<T>(
     files: Vec<(String, T)>,
     folders: Vec<(String, T)>,
     size: impl Fn(&T) -> u64,
-) -> Result<Tree<T>, Hostile> {
+) -> Result<Tree<T>, InvalidKey> {
     let above: BTreeSet<String> = folders_above(files.iter().chain(&folders).map(|(path, _)| path))
         .into_iter()
         .map(str::to_owned)
@@ -95,19 +97,19 @@ pub(crate) fn tree<T>(
             if size(&file) == 0 {
                 continue;
             }
-            return Err(Hostile { key: path, why: "there are objects below it" });
+            return Err(InvalidKey { key: path, why: "there are objects below it" });
         }
         if let Some(twin) = folded.insert(path.to_lowercase(), path.clone()) {
             case_twins = Some((twin, path.clone()));
         }
         if tree.insert(path.clone(), file).is_some() {
-            return Err(Hostile { key: path, why: "there are two of this name" });
+            return Err(InvalidKey { key: path, why: "there are two of this name" });
         }
     }
     let mut empty = BTreeMap::new();
     for (path, folder) in folders.into_iter().filter(|(path, _)| !above.contains(path)) {
         if tree.contains_key(&path) {
-            return Err(Hostile { key: path, why: "there is a file of this name" });
+            return Err(InvalidKey { key: path, why: "there is a file of this name" });
         }
         empty.insert(path, folder);
     }
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_keys_are_refused() {
+    fn invalid_keys_are_refused() {
         let long = "x".repeat(256);
         for key in [
             "qwen/../config.json",

@@ -1,5 +1,5 @@
-//! `s3://bucket/prefix`, parsed once by the grammar that users' objects are checked with. It knows nothing of stores and
-//! folders.
+//! Parses `s3://bucket/prefix`, with the grammar by which the API server validates users' objects. It accesses no store and
+//! no folder.
 
 use std::{fmt, str::FromStr};
 
@@ -9,24 +9,24 @@ use api::source::ModelSource;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Location {
     pub(crate) bucket: String,
-    /// Without slashes at its ends; empty for the whole bucket.
+    /// Without slashes at its beginning and end; empty for the whole bucket.
     pub(crate) prefix: String,
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no location: write s3://bucket or s3://bucket/prefix, without spaces, empty and relative segments"
+    "{0:?} is not a location: write s3://bucket or s3://bucket/prefix, without spaces, empty and relative segments"
 )]
-pub(crate) struct NoLocation(String);
+pub(crate) struct InvalidLocation(String);
 
 impl FromStr for Location {
-    type Err = NoLocation;
+    type Err = InvalidLocation;
 
-    fn from_str(text: &str) -> Result<Self, NoLocation> {
+    fn from_str(text: &str) -> Result<Self, InvalidLocation> {
         match text.parse() {
             Ok(ModelSource::Store { bucket, prefix }) => Ok(Self { bucket, prefix }),
-            // A claim is mounted, and never copied.
-            Ok(ModelSource::Claim { .. }) | Err(_) => Err(NoLocation(text.to_owned())),
+            // A claim is mounted and not copied.
+            Ok(ModelSource::Claim { .. }) | Err(_) => Err(InvalidLocation(text.to_owned())),
         }
     }
 }
@@ -63,7 +63,7 @@ mod tests {
         for (text, spelling) in api::source::EXAMPLES {
             let spelling = spelling.filter(|spelling| spelling.starts_with("s3://"));
             let read = text.parse::<Location>().map(|location| location.to_string());
-            assert_eq!(read, spelling.map(str::to_owned).ok_or_else(|| NoLocation((*text).to_owned())));
+            assert_eq!(read, spelling.map(str::to_owned).ok_or_else(|| InvalidLocation((*text).to_owned())));
         }
     }
 }

@@ -2,10 +2,11 @@
 //! server, `push` after a training run. `check` looks at a model that is there already. `pre-stop` is the preStop hook of
 //! the engine that serves it.
 //!
-//! Interrupted anywhere, the next run goes on where this one stopped; what is in place is complete and was checked
-//! against the strongest checksum that the store gave. Memory does not grow with the model. The exit code
-//! and one line, which also goes to the termination log, say why it failed; README.md beside this crate lists both for
-//! users. It must not print credentials, write outside the folder and that of `--install`, or follow a link out of it.
+//! A run that is interrupted at any point is resumed by the next one; a file that is in place is complete and was checked
+//! against the strongest checksum that the store gave. Memory does not grow with the model. The exit code and one line of
+//! the log, which is also written to the termination log, give the reason of a failure; README.md lists both for users. It
+//! must not print credentials, write to other places than the folder, that of `--install` and the termination log, or
+//! follow a link out of the folder.
 
 #![forbid(unsafe_code)]
 
@@ -53,27 +54,27 @@ fn main() -> ExitCode {
         }
         Err(fault) => {
             error!("{fault}");
-            tell(&arguments.options.termination_log, &fault);
+            write_termination_log(&arguments.options.termination_log, &fault);
             ExitCode::from(fault.cause.exit_code())
         }
     }
 }
 
-/// Threads for the connections: one per processor, and another where a write may hold up the only one.
+/// Threads for the connections: one per processor, and at least two, because a write may block one.
 const WORKERS: RangeInclusive<usize> = 2..=8;
 
 fn run(wanted: &Transfer, options: &Options) -> Result<String, Fault> {
-    // Refused only if one is installed already, which then does.
+    // Fails only if one is installed already, which is then used.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // Signals and the clock have a thread of their own: a volume that hangs may hold all others.
+    // Signals and the time-out have a thread of their own, because a volume that hangs may block all others.
     let watch =
         Builder::new_current_thread().enable_all().build().map_err(Fault::io("start", "the clock"))?;
     let start = || start(wanted.clone(), options.clone()).map_err(Fault::io("start", "threads"));
     watch.block_on(until_stopped(start, Duration::from_secs(options.timeout_seconds)))
 }
 
-/// Begins the transfer, on threads that end with the process: a write that hangs is not waited for, and what it would
-/// have written is fetched again.
+/// Begins the transfer, on threads that end with the process: a write that hangs is not waited for, and its bytes are
+/// fetched again by the next run.
 fn start(wanted: Transfer, options: Options) -> io::Result<oneshot::Receiver<Result<String, Fault>>> {
     let processors = thread::available_parallelism().map_or(1, NonZero::get);
     let workers = Builder::new_multi_thread()
@@ -111,8 +112,8 @@ async fn until_stopped(
     let transfer = start()?;
     tokio::select! {
         biased;
-        _ = terminate.recv() => Err(Fault::new(Cause::Stopped, "stopped by SIGTERM; the next run goes on from here")),
-        _ = interrupt.recv() => Err(Fault::new(Cause::Stopped, "stopped by SIGINT; the next run goes on from here")),
+        _ = terminate.recv() => Err(Fault::new(Cause::Stopped, "stopped by SIGTERM; the next run resumes")),
+        _ = interrupt.recv() => Err(Fault::new(Cause::Stopped, "stopped by SIGINT; the next run resumes")),
         ended = tokio::time::timeout(timeout, transfer) => match ended {
             Ok(Ok(ended)) => ended,
             Ok(Err(_)) => Err(Fault::new(Cause::Local, "the thread of the transfer ended early")),
@@ -123,13 +124,12 @@ async fn until_stopped(
 
 fn timed_out(timeout: Duration) -> Fault {
     let seconds = timeout.as_secs();
-    let message =
-        format!("not done after {seconds} s; the next run goes on from here, or allow more seconds");
+    let message = format!("not done after {seconds} s; the next run resumes, or allow more seconds");
     Fault::new(Cause::Unreachable, message)
 }
 
-/// For the kubelet. The file is there in a pod; elsewhere it is not, and need not be.
-fn tell(termination_log: &Path, fault: &Fault) {
+/// Writes the reason for the kubelet. Outside a pod the file does not exist, which is not an error.
+fn write_termination_log(termination_log: &Path, fault: &Fault) {
     let log = std::fs::File::options().write(true).truncate(true).open(termination_log);
     let written = log.and_then(|mut log| std::io::Write::write_all(&mut log, fault.to_string().as_bytes()));
     if let Err(error) = written {

@@ -1,5 +1,5 @@
-//! Objects that stand for empty folders: without a byte, and with a slash at the end of their keys, which object_store
-//! leaves out of what it lists.
+//! Objects that stand for empty folders: they are empty, and their keys end with a slash, which object_store removes from
+//! the keys of a listing.
 
 use object_store::path::Path as Key;
 

@@ -1,9 +1,9 @@
 //! `pre-stop`: what the container of an engine runs before the kubelet sends SIGTERM.
 //!
-//! vLLM and Triton lose SIGTERM while they load, and would hold their GPUs until the end of the grace period. An engine
-//! that serves must go on until load balancers send it nothing more. The sockets of the pod tell the two apart: without
-//! one on a port of the engine there is no request, and none can arrive. Whatever cannot be read is a reason to wait; it
-//! must never end an engine that may serve, or a process of another container.
+//! vLLM and Triton ignore SIGTERM while they load, and would hold their GPUs until the end of the grace period. An engine
+//! that serves must continue until load balancers send no more requests. The sockets of the pod distinguish the two:
+//! without one on a port of the engine there is no request, and none can arrive. If something cannot be read, the hook
+//! waits: it must never end an engine that may serve, or a process of another container.
 
 mod processes;
 mod sockets;
@@ -31,7 +31,7 @@ pub(crate) fn pre_stop(wanted: &PreStop) -> String {
     }
 }
 
-/// How many processes were ended, or why none was.
+/// The number of processes that were ended, or the reason why none was.
 fn end_idle_engine(proc: &Path, ports: &[u16]) -> Result<usize, String> {
     for table in sockets::TABLES {
         let place = proc.join(table.name);
@@ -49,7 +49,7 @@ fn end_idle_engine(proc: &Path, ports: &[u16]) -> Result<usize, String> {
     for process in chosen {
         match Pid::from_raw(process).map(|pid| kill_process(pid, Signal::KILL)) {
             Some(Ok(())) => ended += 1,
-            // It has ended by itself.
+            // It has ended already.
             None | Some(Err(Errno::SRCH)) => {}
             Some(Err(error)) => return Err(format!("failed to end process {process}: {error}")),
         }
@@ -113,8 +113,8 @@ mod tests {
         let absent = refused(&|proc| fs::remove_file(proc.path().join("net/tcp")).unwrap());
         assert!(absent.contains("net/tcp"), "{absent}");
         for garbage in ["", "garbage\n", "\u{0}"] {
-            let garbled = refused(&|proc| write(proc, "net/tcp6", garbage));
-            assert!(garbled.contains("net/tcp6"), "{garbled}");
+            let malformed = refused(&|proc| write(proc, "net/tcp6", garbage));
+            assert!(malformed.contains("net/tcp6"), "{malformed}");
         }
         let first = refused(&|proc| write(proc, "1/cgroup", "0::/engine\n"));
         assert!(first.contains("process 1"), "{first}");

@@ -1,5 +1,5 @@
-//! What is seen while bytes move. By people, on standard error: a bar on a terminal, a line now and then elsewhere. By
-//! programs, on standard output unless that is a terminal: a line of JSON as often.
+//! Progress of a transfer: on standard error a bar (terminal) or lines, on standard output JSON lines unless it is a
+//! terminal.
 
 use std::{
     convert::Infallible,
@@ -18,7 +18,7 @@ use crate::space::Size;
 
 const BAR_EVERY: Duration = Duration::from_millis(200);
 
-/// Our own lines only: the libraries below log addresses and headers.
+/// Lines of this program only, because libraries log addresses and headers.
 pub(crate) fn install_log() {
     let is_terminal = stderr().is_terminal();
     tracing_subscriber::fmt()
@@ -29,13 +29,13 @@ pub(crate) fn install_log() {
         .init();
 }
 
-/// Counters that the transfer moves and the display reads.
+/// Counters that the transfer updates and the display reads.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    /// Between two lines.
+    /// Interval between two lines.
     every: Duration,
     total: AtomicU64,
-    /// Of the total; falls when bytes turn out to be wrong.
+    /// Bytes of the total that are in the folder; decreases when bytes turn out to be wrong.
     there: AtomicU64,
     moved: AtomicU64,
 }
@@ -43,10 +43,10 @@ pub(crate) struct Progress {
 /// A line for programs.
 #[derive(Debug, serde::Serialize)]
 struct Report {
-    /// Of the total, with what was there before.
+    /// Bytes of the total that are in the folder, including those of earlier runs.
     copied_bytes: u64,
     total_bytes: u64,
-    /// Since the line before.
+    /// Rate since the previous line.
     bytes_per_second: u64,
 }
 
@@ -78,7 +78,7 @@ impl Progress {
         self.moved.load(Ordering::Relaxed)
     }
 
-    /// Runs the work and shows how it goes; `verb` as in "pulled 1.0 GiB".
+    /// Runs the work and displays its progress; `verb` as in "pulled 1.0 GiB".
     pub(crate) async fn shown<T>(&self, verb: &str, work: impl Future<Output = T>) -> T {
         let display = async { if stderr().is_terminal() { self.bar(verb).await } else { pending().await } };
         tokio::select! {
@@ -113,7 +113,7 @@ impl Progress {
     async fn bar(&self, verb: &str) -> Infallible {
         let bar = ProgressBar::new(0);
         let template = "{msg} [{wide_bar}] {bytes} of {total_bytes}, {binary_bytes_per_sec}, {eta} left";
-        // It parses: it is a constant.
+        // A constant template that parses.
         bar.set_style(
             ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
         );
@@ -132,7 +132,7 @@ impl Progress {
     }
 }
 
-/// A reader that is gone misses it; the transfer goes on.
+/// A closed standard output is ignored, because the transfer does not depend on it.
 fn report(report: &Report) {
     if let Ok(line) = serde_json::to_string(report) {
         let _ = writeln!(stdout(), "{line}");

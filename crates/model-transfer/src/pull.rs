@@ -1,12 +1,12 @@
-//! `pull`: everything below a prefix, into a folder.
+//! `pull`: copies everything below a prefix into a folder.
 //!
 //! ```text
 //! lock ─▶ list ─▶ keys become paths ─▶ what is in place stays ─▶ does the rest fit? ─▶ ranges in parallel ─▶ check
 //! ─▶ rename
 //! ```
 //!
-//! A file is in its place only when it is whole and checked. The listing decides what the model is: an object that
-//! changes on the way starts the attempt anew.
+//! A file is in its place only when it is complete and checked. The listing determines the model: an object that changes
+//! during the copy starts the attempt again.
 
 mod fetch;
 mod folder;
@@ -47,7 +47,7 @@ use object::{Listed, Object};
 use plan::{Plan, plan};
 use transfer::{CONNECTIONS, Transfer};
 
-/// As long as a look at a folder that was just written may take.
+/// Limit for the check of a folder that was just written.
 const CHECK_WITHIN: Duration = Duration::from_secs(60);
 
 pub(crate) async fn pull(wanted: &Pull, options: &Options) -> Result<String, Fault> {
@@ -98,13 +98,13 @@ pub(crate) async fn pull(wanted: &Pull, options: &Options) -> Result<String, Fau
     Ok(format!("{source} is in place: {report}; fetched {fetched} in {}", clock(began.elapsed().as_secs())))
 }
 
-/// Asks the store for the checksums that it keeps. With each request, since object_store signs what all requests have.
+/// The header that requests stored checksums. It is sent with each request, because object_store signs only such headers.
 fn checksums_wanted() -> HeaderMap {
     let header = (HeaderName::from_static("x-amz-checksum-mode"), HeaderValue::from_static("ENABLED"));
     [header].into_iter().collect()
 }
 
-/// One pass, from the listing to a folder that equals it. Says what is there and how it was checked.
+/// One attempt, from the listing to a folder that equals it. Returns how the files were checked.
 async fn attempt(wanted: &Pull, transfer: &Arc<Transfer>) -> Result<String, Fault> {
     let Transfer { store, folder, progress, .. } = transfer.as_ref();
     let Pull { source, engine, size_limit, manifest_digest, .. } = wanted;
@@ -122,7 +122,7 @@ async fn attempt(wanted: &Pull, transfer: &Arc<Transfer>) -> Result<String, Faul
         && !folder.distinguishes_case()?
     {
         let message = format!(
-            "the volume takes {one:?} and {other:?} for one name: rename an object, or use another volume"
+            "the volume treats {one:?} and {other:?} as one name: rename an object, or use another volume"
         );
         return Err(Fault::new(Cause::NotFound, message));
     }
@@ -145,12 +145,12 @@ async fn attempt(wanted: &Pull, transfer: &Arc<Transfer>) -> Result<String, Faul
     folder.finish(&stale, &empty_folders)
 }
 
-/// The objects below the source, or the one object that it names; never none.
+/// The objects below the source, or the one object that it names. Fails if there is none.
 async fn listed(source: &Location, store: &Store) -> Result<Listed, Fault> {
-    let hostile = |hostile: keys::Hostile| Fault::new(Cause::NotFound, format!("{source}: {hostile}"));
+    let invalid = |invalid: keys::InvalidKey| Fault::new(Cause::NotFound, format!("{source}: {invalid}"));
     let mut files = Vec::new();
     for meta in store.list(&source.prefix).await? {
-        if let Some(path) = keys::relative_path(meta.location.as_ref(), &source.prefix).map_err(hostile)? {
+        if let Some(path) = keys::relative_path(meta.location.as_ref(), &source.prefix).map_err(invalid)? {
             files.push((path.to_owned(), object(path.to_owned(), meta.clone())));
         }
     }
@@ -159,13 +159,14 @@ async fn listed(source: &Location, store: &Store) -> Result<Listed, Fault> {
         return one_object(source, store).await;
     }
     let Tree { files, folders, case_twins } =
-        keys::tree(files, folders, |object| object.size).map_err(hostile)?;
+        keys::tree(files, folders, |object| object.size).map_err(invalid)?;
     let empty_folders = folders.into_iter().map(|(path, object)| (path, object.version)).collect();
     let sums = files.get(SHA256SUMS).cloned();
     Ok(Listed { files, empty_folders, case_twins, sums, is_one_object: false })
 }
 
-/// Takes out the objects that stand for empty folders. The listing shows them like empty files, so the store is asked.
+/// Removes and returns the objects that stand for empty folders. The listing shows them like empty files, so there is a
+/// request for each.
 async fn take_folders(
     store: &Store,
     files: &mut Vec<(String, Object)>,
@@ -191,13 +192,13 @@ async fn one_object(source: &Location, store: &Store) -> Result<Listed, Fault> {
     let key = Key::parse(&source.prefix).map_err(|error| Fault::new(Cause::Usage, error.to_string()))?;
     let name = key.filename().unwrap_or_default().to_owned();
     keys::relative_path(&name, "")
-        .map_err(|hostile| Fault::new(Cause::NotFound, format!("{source}: {hostile}")))?;
-    // Only an object that stands for a folder has no bytes.
+        .map_err(|invalid| Fault::new(Cause::NotFound, format!("{source}: {invalid}")))?;
+    // An empty object of this name stands for a folder.
     let found = store.head(&key).await?.filter(|found| found.meta.size > 0).ok_or_else(none)?;
     let list = key.parent().unwrap_or_default().join(SHA256SUMS);
     let sums = match store.head(&list).await {
         Ok(found) => found.map(|found| object(SHA256SUMS.to_owned(), found.meta)),
-        // The credentials may be for this one object.
+        // The credentials may permit only this object.
         Err(fault) if fault.cause == Cause::Unauthorized => None,
         Err(fault) => return Err(fault),
     };

@@ -1,7 +1,7 @@
-//! `push`: everything in a folder, below a prefix.
+//! `push`: uploads everything in a folder below a prefix.
 //!
 //! ```text
-//! walk ─▶ digest ─▶ is it there already? ─▶ upload, large files in parts ─▶ SHA256SUMS, last
+//! walk ─▶ digest ─▶ does the store have it? ─▶ upload, large files in parts ─▶ SHA256SUMS, last
 //! ```
 //!
 //! `SHA256SUMS` never lists an object with the digest of other bytes: before the first object is sent, the lines of this
@@ -36,32 +36,32 @@ use crate::{
     markers,
     progress::{Progress, clock},
     space::{self, Size},
-    store::{Store, Trouble},
+    store::{RequestError, Store},
     sums::{self, SHA256SUMS, Sums},
 };
 use upload::{BUFFER_MIB, Upload};
 use walk::{Found, LocalFile};
 
-/// Files at once: some are read while others are sent.
+/// Concurrent files: some are read while others are sent.
 const FILES: usize = 4;
-/// Questions at once.
+/// Concurrent requests for metadata.
 const QUESTIONS: usize = 16;
 
-/// `SHA256SUMS` as the store has it; empty where it has none.
+/// `SHA256SUMS` in the store; empty if there is none.
 #[derive(Debug, Default)]
 struct List {
     sums: Sums,
     digest: String,
 }
 
-/// What all uploads of a push share.
+/// State that all uploads of a push share.
 #[derive(Debug)]
 struct Shared {
     store: Store,
     progress: Progress,
-    /// In MiB; parts wait for room, so that memory does not grow with files.
+    /// Room in MiB; parts wait for it, so that memory does not grow with the files.
     buffers: Arc<Semaphore>,
-    /// Size of what is there, by path below the prefix.
+    /// Sizes of the objects in the store, by path below the prefix.
     there: BTreeMap<String, u64>,
     /// The list of an earlier push.
     list_there: List,
@@ -75,7 +75,8 @@ struct Shared {
 pub(crate) async fn push(folder: &Path, destination: &Location, options: &Options) -> Result<String, Fault> {
     let began = Instant::now();
     let root = folder.to_owned();
-    let Found { files, empty_folders } = spawn_blocking(move || walk::walk(&root)).await.map_err(died)??;
+    let Found { files, empty_folders } =
+        spawn_blocking(move || walk::walk(&root)).await.map_err(join_fault)??;
     if files.is_empty() {
         return Err(Fault::new(Cause::Usage, format!("{} has no file to upload", folder.display())));
     }
@@ -108,21 +109,21 @@ pub(crate) async fn push(folder: &Path, destination: &Location, options: &Option
     ))
 }
 
-fn died(error: tokio::task::JoinError) -> Fault {
+fn join_fault(error: tokio::task::JoinError) -> Fault {
     Fault::new(Cause::Local, format!("a task ended: {error}"))
 }
 
 async fn listed(destination: &Location, store: &Store) -> Result<BTreeMap<String, u64>, Fault> {
     let listed = store.list(&destination.prefix).await?;
     let below = |meta: object_store::ObjectMeta| {
-        // No file of a push has a key that cannot be a file here.
+        // No file of a push has a key that is not a valid path.
         let path = keys::relative_path(meta.location.as_ref(), &destination.prefix).ok()??;
         Some((path.to_owned(), meta.size))
     };
     Ok(listed.into_iter().filter_map(below).collect())
 }
 
-/// The digests of an earlier push. A list that cannot be read is replaced like one that is not there.
+/// The list of an earlier push. An invalid list counts as empty and is replaced.
 async fn list_there(
     destination: &Location,
     store: &Store,
@@ -135,8 +136,8 @@ async fn list_there(
     let text = store
         .retried(SHA256SUMS, || async {
             let answer = store.s3.get_opts(&key, object_store::GetOptions::default()).await;
-            let bytes = answer.map_err(|error| Trouble::of(&error))?.bytes().await;
-            bytes.map_err(|error| Trouble::of(&error))
+            let bytes = answer.map_err(|error| RequestError::of(&error))?.bytes().await;
+            bytes.map_err(|error| RequestError::of(&error))
         })
         .await?;
     let sums = sums::parse(&String::from_utf8_lossy(&text)).unwrap_or_default();
@@ -162,7 +163,7 @@ async fn sums_of_others(
     lines.try_filter_map(async |line| Ok(line)).try_collect().await
 }
 
-/// The digests of all files, and how many were sent.
+/// Uploads all files. Returns their digests, and how many were sent.
 async fn push_all(shared: &Arc<Shared>, files: Vec<LocalFile>) -> Result<(Sums, usize), Fault> {
     let mut sums = Sums::new();
     let mut uploaded = 0;
@@ -176,7 +177,7 @@ async fn push_all(shared: &Arc<Shared>, files: Vec<LocalFile>) -> Result<(Sums, 
             under_way.spawn(push_file(Arc::clone(shared), key, file));
         }
         let Some(ended) = under_way.join_next().await else { return Ok((sums, uploaded)) };
-        let (path, digest, sent) = ended.map_err(died)??;
+        let (path, digest, sent) = ended.map_err(join_fault)??;
         sums.insert(path, digest);
         uploaded += usize::from(sent);
     }
@@ -186,9 +187,9 @@ async fn push_file(shared: Arc<Shared>, key: Key, file: LocalFile) -> Result<(St
     let opened = Arc::new(file.open()?);
     let (reading, size) = (Arc::clone(&opened), file.size);
     let digest =
-        spawn_blocking(move || Algorithm::sha256().over_file(&reading, 0, size)).await.map_err(died)?;
+        spawn_blocking(move || Algorithm::sha256().over_file(&reading, 0, size)).await.map_err(join_fault)?;
     let digest = digest.map_err(Fault::io("read", &file.place))?.finish();
-    // The list of an earlier push does not count: another program may have written the object since.
+    // The list of an earlier push is not sufficient: another program may have written the object since.
     let is_there = shared.there.get(&file.path) == Some(&size)
         && shared.store.head(&key).await?.is_some_and(|found| is_same(&found, size, &digest));
     if is_there {
@@ -201,7 +202,7 @@ async fn push_file(shared: Arc<Shared>, key: Key, file: LocalFile) -> Result<(St
     Ok((file.path, digest, !is_there))
 }
 
-/// Whether an object is what a push would upload, by the metadata that it uploads with.
+/// Whether an object equals the file, by its size and by the metadata that `push` writes.
 fn is_same(found: &GetResult, size: u64, digest: &str) -> bool {
     found.meta.size == size && stated_digest(found).is_some_and(|stated| stated == digest)
 }
@@ -211,7 +212,7 @@ fn stated_digest(found: &GetResult) -> Option<String> {
     digest::is_hex(stated, 64).then(|| stated.to_ascii_lowercase())
 }
 
-/// Makes a folder of the store where nothing of the store makes it one.
+/// Uploads an object that stands for an empty folder, unless the store has one.
 async fn push_folder(shared: &Shared, path: &str) -> Result<(), Fault> {
     let below = format!("{path}/");
     if shared.there.keys().any(|other| other.starts_with(&below)) {
@@ -233,7 +234,7 @@ async fn reduce_sums(shared: &Shared) -> Result<(), Fault> {
     write_sums(shared, &reduced).await
 }
 
-/// The digest of the list, which is complete and in the store.
+/// Writes the complete list, and returns its digest.
 async fn finish_sums(shared: &Shared, sums: Sums) -> Result<String, Fault> {
     let mut all = shared.sums_of_others.clone();
     all.extend(sums);
@@ -251,13 +252,13 @@ async fn write_sums(shared: &Shared, sums: &Sums) -> Result<(), Fault> {
 async fn put(shared: &Shared, key: &Key, payload: PutPayload) -> Result<(), Fault> {
     let write = || async {
         let written = shared.store.s3.put_opts(key, payload.clone(), PutOptions::default()).await;
-        written.map(drop).map_err(|error| Trouble::of(&error))
+        written.map(drop).map_err(|error| RequestError::of(&error))
     };
     shared.store.retried(key.as_ref(), write).await
 }
 
 fn key(destination: &Location, path: &str) -> Result<Key, Fault> {
-    /// Of S3.
+    /// The limit of S3.
     const LONGEST_KEY: usize = 1024;
     let key = match destination.prefix.as_str() {
         "" => path.to_owned(),

@@ -1,4 +1,4 @@
-//! When to try again, and when to give up. Pure: callers wait, and read the clock.
+//! Waits between attempts, and when there are no more. Pure: callers wait, and read the clock.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::fault::Cause;
 
 const FIRST_STEP: Duration = Duration::from_millis(200);
 
-/// Waits of one request that fails in passing ways: 0.2 s, doubling, until nothing has come for too long.
+/// Waits of one request with transient errors: 0.2 s, doubling, until nothing has arrived for too long.
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
     patience: Duration,
@@ -20,13 +20,13 @@ impl Backoff {
         Self { patience, failures: 0 }
     }
 
-    /// Something came: begin with short waits again.
+    /// Something arrived: begin with short waits again.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// How long to wait, or `None` when the patience is at its end. `spread`, 0 to 1, keeps requests that failed
-    /// together from coming back together.
+    /// How long to wait, or `None` when the patience is over. `spread`, 0 to 1, varies the wait, so that requests that
+    /// failed together are not repeated together.
     pub(crate) fn next(&mut self, since_progress: Duration, spread: f64) -> Option<Duration> {
         if since_progress >= self.patience {
             return None;
@@ -38,7 +38,7 @@ impl Backoff {
     }
 }
 
-/// Waits of the whole transfer for what retrying a request does not mend.
+/// Waits of the whole transfer for faults that repeating a request does not correct.
 ///
 /// The first time, a fault is reported at once, so that its user sees it. A loader that is started again and meets the
 /// fault that was reported waits inside its process: the kubelet's own back-off would reach five minutes.
@@ -60,7 +60,7 @@ impl Patience {
     /// How long to wait before the next attempt, or `None` to end with this fault.
     pub(crate) fn after(&mut self, cause: Cause) -> Option<Duration> {
         let waits = match cause {
-            // It mends itself.
+            // The next listing has the new objects.
             Cause::Changed => true,
             Cause::NotFound | Cause::Checksum | Cause::OutOfSpace => self.reported == Some(cause.exit_code()),
             // New credentials come with a new container; an unreachable store has been waited for by each request.
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_that_change_are_listed_again_but_not_for_ever() {
+    fn objects_that_change_are_listed_again_a_limited_number_of_times() {
         let mut patience = Patience::new(THREE_MINUTES, None);
         let steps = std::iter::from_fn(|| patience.after(Cause::Changed)).take(1000).count();
         assert!((6..100).contains(&steps), "{steps}");

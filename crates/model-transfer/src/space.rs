@@ -1,4 +1,4 @@
-//! Whether a transfer fits before it begins: a volume that fills up at 90 % has cost an hour.
+//! Checks the free space before a transfer starts, so that it does not fail after most of the copy.
 
 use std::{io, os::unix::fs::MetadataExt as _, path::Path};
 
@@ -6,7 +6,7 @@ use rustix::fs::statvfs;
 
 use crate::fault::{Cause, Fault};
 
-/// What is left of a volume for us.
+/// The free space of a volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     pub(crate) bytes: u64,
@@ -14,7 +14,7 @@ pub(crate) struct Room {
     pub(crate) files: Option<u64>,
 }
 
-/// Of the volume that holds the folder.
+/// The free space of the volume that holds the folder.
 pub(crate) fn room(folder: &Path) -> io::Result<Room> {
     let volume = statvfs(folder)?;
     Ok(Room {
@@ -23,14 +23,14 @@ pub(crate) fn room(folder: &Path) -> io::Result<Room> {
     })
 }
 
-/// What a file holds on its volume, which is less than its length where it has holes.
+/// Bytes that a file occupies on its volume: fewer than its length if it has holes.
 pub(crate) fn held_by(file: &Path) -> u64 {
-    /// Of `st_blocks`, whatever the file system.
+    /// The unit of `st_blocks` on every file system.
     const BLOCK: u64 = 512;
     file.symlink_metadata().map_or(0, |metadata| metadata.blocks() * BLOCK)
 }
 
-/// What nearly every file system rounds up to.
+/// The allocation unit of nearly every file system.
 const BLOCK: u64 = 4096;
 
 /// A store may list any size: sums do not overflow.
@@ -42,8 +42,8 @@ fn whole_blocks(size: u64) -> u64 {
     size.div_ceil(BLOCK).saturating_mul(BLOCK)
 }
 
-/// Whether a volume that is measured by others, as a kubelet does an emptyDir, may hold a model of these files: where
-/// it takes more, the pod is evicted under way. What a model of before still holds is not counted; it goes.
+/// Fails if files of these sizes exceed the limit of a volume whose use the kubelet measures, such as an emptyDir: it would
+/// evict the pod during the copy. Files of an earlier model are not counted, because the pull removes them.
 pub(crate) fn keep_limit(source: &str, sizes: impl Iterator<Item = u64>, limit: u64) -> Result<(), Fault> {
     let needed = total(sizes.map(whole_blocks));
     if needed <= limit {
@@ -58,7 +58,7 @@ pub(crate) fn keep_limit(source: &str, sizes: impl Iterator<Item = u64>, limit: 
     Err(Fault::new(Cause::OutOfSpace, message))
 }
 
-/// Each file as `(size, already held)`.
+/// Fails if the volume has too little room. `files`: size and bytes already occupied.
 pub(crate) fn check(files: &[(u64, u64)], room: Room, folder: &Path) -> Result<(), Fault> {
     let needed = total(files.iter().map(|(size, held)| whole_blocks(*size).saturating_sub(*held)));
     let folder = folder.display();
@@ -77,7 +77,7 @@ pub(crate) fn check(files: &[(u64, u64)], room: Room, folder: &Path) -> Result<(
     }
 }
 
-/// A number of bytes as people read it: `14.0 GiB`.
+/// A number of bytes for messages: `14.0 GiB`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size(pub(crate) u64);
 

@@ -1,7 +1,7 @@
-//! The object store: one bucket, as the environment and the options name it, and what its answers mean for the next
-//! request.
+//! The object store: one bucket, configured by the environment and the options, and the retries of its requests.
 //!
-//! object_store signs, sends and parses. It must not retry: how long a request may fail depends on what the others got.
+//! object_store signs, sends and parses. It must not retry, because the time for which a request may fail depends on the
+//! progress of the others.
 
 mod answers;
 mod credentials;
@@ -29,7 +29,7 @@ use reqwest::Certificate;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
 
-pub(crate) use answers::Trouble;
+pub(crate) use answers::RequestError;
 pub(crate) use http::EtagIsNoDigest;
 
 use crate::{
@@ -41,9 +41,9 @@ use crate::{
 use credentials::{Identity, OfPod};
 use endpoint::{endpoint, token_service, without_password};
 
-/// Models have tens to thousands of files. What a listing holds in memory is bounded by this number.
+/// Limit for the objects of a listing, which are kept in memory. Models have tens to thousands of files.
 const MOST_OBJECTS: usize = 50_000;
-/// Attempts of a request without which a transfer can continue.
+/// Attempts of a request that a transfer can do without.
 const OPTIONAL_ATTEMPTS: u32 = 4;
 const DEFAULT_REGION: &str = "us-east-1";
 
@@ -58,13 +58,13 @@ pub(crate) struct Store {
     patience: Duration,
     /// When the store last sent a byte, on any connection.
     progress: Arc<Mutex<Instant>>,
-    /// Whether it has ever given a good answer.
+    /// Whether the store has answered a request with success.
     answered: Arc<AtomicBool>,
     failures: Arc<Failures>,
 }
 
 impl Store {
-    /// Sends nothing yet. `headers`: of each request for an object.
+    /// Sends no request. `headers` are added to each request for an object.
     pub(crate) fn open(location: &Location, options: &Options, headers: HeaderMap) -> Result<Self, Fault> {
         let stall = Duration::from_secs(options.stall_seconds);
         let environment = AmazonS3Builder::from_env();
@@ -85,7 +85,7 @@ impl Store {
             .with_virtual_hosted_style_request(at.is_virtual_hosted)
             .with_config(AmazonS3ConfigKey::S3Endpoint, &at.url)
             .with_config(AmazonS3ConfigKey::StsEndpoint, token_service)
-            // A public bucket; the machine's own credentials would serve any user who names a model.
+            // For a public bucket. With the node's credentials any user could read what the node may read.
             .with_skip_signature(identity == Identity::Anonymous)
             .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
             .with_client_options(
@@ -119,15 +119,15 @@ impl Store {
         })
     }
 
-    /// Everything below a folder of the bucket.
+    /// All objects below a folder of the bucket.
     pub(crate) async fn list(&self, folder: &str) -> Result<Vec<ObjectMeta>, Fault> {
         let folder = Path::parse(folder).map_err(|error| Fault::new(Cause::Usage, error.to_string()))?;
         self.retried("list", || async {
             let mut objects = Vec::new();
             let mut listed = self.s3.list(Some(&folder));
-            while let Some(object) = listed.try_next().await.map_err(|error| Trouble::of(&error))? {
+            while let Some(object) = listed.try_next().await.map_err(|error| RequestError::of(&error))? {
                 if objects.len() == MOST_OBJECTS {
-                    return Err(Trouble::TooManyObjects);
+                    return Err(RequestError::TooManyObjects);
                 }
                 objects.push(object);
             }
@@ -138,8 +138,9 @@ impl Store {
 
     /// The first object of the listing of a folder.
     pub(crate) async fn first_of(&self, folder: &Path) -> Result<Option<ObjectMeta>, Fault> {
-        let first =
-            || async { self.s3.list(Some(folder)).try_next().await.map_err(|error| Trouble::of(&error)) };
+        let first = || async {
+            self.s3.list(Some(folder)).try_next().await.map_err(|error| RequestError::of(&error))
+        };
         self.retried("list", first).await
     }
 
@@ -152,7 +153,7 @@ impl Store {
     pub(crate) async fn permitted_head(&self, key: &Path) -> Result<Option<GetResult>, Fault> {
         let head = || async {
             match self.head_once(key).await {
-                Err(Trouble::Unauthorized(_) | Trouble::Refused(_)) => Ok(None),
+                Err(RequestError::Unauthorized(_) | RequestError::Refused(_)) => Ok(None),
                 answer => answer,
             }
         };
@@ -165,41 +166,41 @@ impl Store {
         for _ in 0..OPTIONAL_ATTEMPTS {
             match self.head_once(key).await {
                 Ok(answer) => return answer,
-                Err(trouble) => attempts.failed(trouble, key.as_ref()).await.ok()?,
+                Err(error) => attempts.failed(error, key.as_ref()).await.ok()?,
             }
         }
         None
     }
 
-    async fn head_once(&self, key: &Path) -> Result<Option<GetResult>, Trouble> {
+    async fn head_once(&self, key: &Path) -> Result<Option<GetResult>, RequestError> {
         let options = GetOptions { head: true, ..GetOptions::default() };
-        match self.s3.get_opts(key, options).await.map_err(|error| Trouble::of(&error)) {
+        match self.s3.get_opts(key, options).await.map_err(|error| RequestError::of(&error)) {
             Ok(found) => Ok(Some(found)),
-            Err(Trouble::Missing(_)) => Ok(None),
-            Err(trouble) => Err(trouble),
+            Err(RequestError::Missing(_)) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
-    /// Sends a request until it succeeds, fails for good, or the store has been silent for the whole patience.
+    /// Repeats a request until it succeeds, fails with a permanent error, or the store has been silent for the whole patience.
     pub(crate) async fn retried<T, F>(&self, what: &str, mut request: impl FnMut() -> F) -> Result<T, Fault>
     where
-        F: Future<Output = Result<T, Trouble>>,
+        F: Future<Output = Result<T, RequestError>>,
     {
         let mut attempts = self.attempts();
         loop {
             match request().await {
                 Ok(answer) => return Ok(answer),
-                Err(trouble) => attempts.failed(trouble, what).await?,
+                Err(error) => attempts.failed(error, what).await?,
             }
         }
     }
 
-    /// The attempts of one request or of one run of bytes.
+    /// The attempts of one request, or of the requests for one range.
     pub(crate) fn attempts(&self) -> Attempts<'_> {
-        Attempts { store: self, backoff: Backoff::new(self.patience), began: Instant::now(), garbled: 0 }
+        Attempts { store: self, backoff: Backoff::new(self.patience), began: Instant::now(), malformed: 0 }
     }
 
-    /// Completes only if the store has given no good answer within this time.
+    /// Completes only if the store has answered no request with success within this time.
     pub(crate) async fn silence(&self, within: Option<Duration>) -> Fault {
         let Some(within) = within else { return std::future::pending().await };
         sleep(within).await;
@@ -211,7 +212,7 @@ impl Store {
         Fault::new(Cause::Unreachable, format!("{store} has not answered for {seconds} s ({why})"))
     }
 
-    /// The store has sent bytes: it lives.
+    /// Records that the store has sent or accepted bytes.
     pub(crate) fn progressed(&self) {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
@@ -223,57 +224,59 @@ impl Store {
 
 /// Counts failures without progress, waits between them, and ends with the patience.
 ///
-/// Progress on any connection counts: the store lives, and a request that waited for its turn has lost no time.
+/// Progress on any connection counts, because it shows that the store works, and requests wait for each other.
 #[derive(Debug)]
 pub(crate) struct Attempts<'s> {
     store: &'s Store,
     backoff: Backoff,
     began: Instant,
-    garbled: u32,
+    malformed: u32,
 }
 
 /// Malformed answers tolerated per request.
-const GARBLED_ANSWERS: u32 = 4;
+const MALFORMED_ANSWERS: u32 = 4;
 
 impl Attempts<'_> {
-    /// This request has made progress: the waits begin short again.
+    /// Records that this request has made progress: the waits begin short again.
     pub(crate) fn progressed(&mut self) {
         self.backoff.reset();
     }
 
-    /// Waits before the next attempt, or returns why there is none.
-    pub(crate) async fn failed(&mut self, trouble: Trouble, what: &str) -> Result<(), Fault> {
+    /// Waits before the next attempt, or returns the reason why there is none.
+    pub(crate) async fn failed(&mut self, error: RequestError, what: &str) -> Result<(), Fault> {
         let Store { name: store, region: own, identity, .. } = self.store;
-        let (cause, message) = match trouble {
-            Trouble::Passing(why) => return self.wait(&why, what).await,
-            Trouble::Garbled(why) => {
-                self.garbled += 1;
-                if self.garbled <= GARBLED_ANSWERS {
+        let (cause, message) = match error {
+            RequestError::Transient(why) => return self.wait(&why, what).await,
+            RequestError::MalformedAnswer(why) => {
+                self.malformed += 1;
+                if self.malformed <= MALFORMED_ANSWERS {
                     return self.wait(&why, what).await;
                 }
                 (Cause::Checksum, format!("{store}, {what}: {why}"))
             }
-            Trouble::Unauthorized(why) => {
+            RequestError::Unauthorized(why) => {
                 let (refused, fix) = identity.refused();
                 (Cause::Unauthorized, format!("{store} {refused} ({why}): {fix}"))
             }
-            Trouble::NoCredentials(why) => {
+            RequestError::CredentialsUnavailable(why) => {
                 (Cause::Unauthorized, format!("no credentials for {store}: {why}"))
             }
-            Trouble::ClockSkew(why) => {
+            RequestError::ClockSkew(why) => {
                 let message =
                     format!("{store} refused the time of the request ({why}): correct the clock of the node");
                 (Cause::Unauthorized, message)
             }
-            Trouble::Missing(why) => (Cause::NotFound, format!("{store} does not have it ({why}): {what}")),
-            Trouble::NoBucket => {
+            RequestError::Missing(why) => {
+                (Cause::NotFound, format!("{store} does not have it ({why}): {what}"))
+            }
+            RequestError::NoBucket => {
                 let message = format!("{store}: there is no such bucket: create it, or correct its name");
                 (Cause::NotFound, message)
             }
-            Trouble::Changed => {
+            RequestError::Changed => {
                 (Cause::Changed, format!("{store}, {what}: it was changed while it was read"))
             }
-            Trouble::OtherRegion { region, why } => {
+            RequestError::OtherRegion { region, why } => {
                 let message = if region == *own {
                     format!("{store} refused to answer ({why}), although region {region} is right: {what}")
                 } else {
@@ -284,7 +287,7 @@ impl Attempts<'_> {
                 };
                 (Cause::Unreachable, message)
             }
-            Trouble::Redirected { to, why } => {
+            RequestError::Redirected { to, why } => {
                 let to = to.map_or(String::new(), |to| format!(" to {to}"));
                 let message = format!(
                     "{store} redirects{to} ({why}), and redirects are not followed: correct \
@@ -292,23 +295,23 @@ impl Attempts<'_> {
                 );
                 (Cause::Unreachable, message)
             }
-            Trouble::PathRefused(why) => {
+            RequestError::PathRefused(why) => {
                 let message = format!(
-                    "{store} takes the bucket in the host alone ({why}): set spec.modelStore.addressing to \
+                    "{store} accepts only virtual-hosted requests ({why}): set spec.modelStore.addressing to \
                      VirtualHosted (--addressing=virtual-hosted)"
                 );
                 (Cause::Unreachable, message)
             }
-            Trouble::Refused(why) => {
+            RequestError::Refused(why) => {
                 (Cause::Unreachable, format!("{store} refused to answer ({why}): {what}"))
             }
-            Trouble::TooManyObjects => {
+            RequestError::TooManyObjects => {
                 let message = format!(
                     "{store} has more than {MOST_OBJECTS} objects below the prefix: name the folder of one model"
                 );
                 (Cause::NotFound, message)
             }
-            Trouble::HostileKey(why) => (Cause::NotFound, format!("{store}: {why}")),
+            RequestError::InvalidKey(why) => (Cause::NotFound, format!("{store}: {why}")),
         };
         Err(Fault::new(cause, message))
     }
@@ -340,7 +343,7 @@ fn authorities(file: &FilePath) -> Result<Vec<Certificate>, Fault> {
     if found.is_empty() { Err(unusable("it has no certificate".to_owned())) } else { Ok(found) }
 }
 
-/// Failures of requests, of which sixteen for one reason are one line in the log.
+/// Logs failures of requests, at most one line in a few seconds, because many requests fail for one reason.
 #[derive(Debug, Default)]
 struct Failures(Mutex<Logged>);
 
@@ -363,7 +366,7 @@ impl Failures {
         }
     }
 
-    /// Why the store failed last.
+    /// The reason of the last failure.
     fn last(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).last.clone()
     }

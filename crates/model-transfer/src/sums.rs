@@ -1,4 +1,4 @@
-//! `SHA256SUMS`, as `sha256sum` writes and checks it: a line per file, digest and path below the folder. Pure.
+//! Parses and writes `SHA256SUMS` in the format of `sha256sum`: one line per file, with digest and relative path. Pure.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -12,19 +12,20 @@ pub(crate) const SHA256SUMS: &str = "SHA256SUMS";
 pub(crate) const PUSH_UNDER_WAY: &str = ".model-transfer.push";
 const NO_DIGEST: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// A line takes about a hundred bytes: room for more files than any model has, and little enough to hold.
+/// Limit for the size of the list. A line has about a hundred bytes: room for more files than any model has, and little
+/// enough to keep in memory.
 pub(crate) const LONGEST: u64 = 16 << 20;
 
 /// Digest in lower case, by path.
 pub(crate) type Sums = BTreeMap<String, String>;
 
-/// Fails with the number of the first line that is none.
+/// Fails with the number of the first invalid line.
 pub(crate) fn parse(text: &str) -> Result<Sums, usize> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     lines.map(|(number, line)| entry(line).ok_or(number + 1)).collect()
 }
 
-/// `<digest>  <path>`, or `<digest> *<path>` for what was read as binary.
+/// `<digest>  <path>`, or `<digest> *<path>` for files that were read in binary mode.
 fn entry(line: &str) -> Option<(String, String)> {
     let (digest, rest) = line.split_once(' ')?;
     let path = rest.strip_prefix(' ').or_else(|| rest.strip_prefix('*'))?;
@@ -41,7 +42,7 @@ pub(crate) fn under_way(sums: &Sums) -> Sums {
 
 pub(crate) fn text(sums: &Sums) -> String {
     sums.iter().fold(String::new(), |mut text, (path, digest)| {
-        // Into a string it cannot fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{digest}  {path}");
         text
     })
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_none_is_named() {
+    fn an_invalid_line_is_named() {
         for line in
             ["x", DIGEST, &format!("{DIGEST} "), &format!("{DIGEST} a"), &format!("{}  a", &DIGEST[1..])]
         {

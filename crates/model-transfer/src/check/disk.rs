@@ -1,5 +1,4 @@
-//! What is in a folder of this machine, as far as an engine asks. Blocks. Bounded: it looks at few levels, and at no
-//! more names of each than a model has.
+//! Lists the names in a local folder that decide whether it holds a model. Blocking. Depth and number of names are bounded.
 
 use std::{
     fs, io,
@@ -11,10 +10,10 @@ use super::{
 };
 use crate::fault::{Cause, Fault};
 
-/// Of a folder; Triton's repositories and models have far fewer.
+/// Limit for the names of one folder; Triton's repositories and models have far fewer.
 const MOST_NAMES: usize = 10_000;
 
-/// `root`: where links may lead.
+/// `root`: the folder that links may lead into.
 pub(super) fn entries(folder: &Path, root: &Path, engine: Engine) -> Result<Vec<Entry>, Fault> {
     if let Some(missing) = first_missing(folder)? {
         return Err(Fault::new(Cause::NotFound, no_such_folder(&missing, root)));
@@ -27,11 +26,11 @@ pub(super) fn entries(folder: &Path, root: &Path, engine: Engine) -> Result<Vec<
         return Err(Fault::new(Cause::NotFound, message));
     }
     if !real.is_dir() {
-        let message = format!("{place} is no folder: name the folder that holds the model");
+        let message = format!("{place} is not a folder: name the folder that holds the model");
         return Err(Fault::new(Cause::NotFound, message));
     }
     let mut entries = Vec::new();
-    // By name, however many files there are beside them.
+    // By name, because they may be beyond the limit for names.
     for name in [CONFIG_JSON, PARAMS_JSON] {
         entries.extend(entry(&root, &real, name, engine));
     }
@@ -44,7 +43,7 @@ pub(super) fn entries(folder: &Path, root: &Path, engine: Engine) -> Result<Vec<
     Ok(entries)
 }
 
-/// A volume that is gone is no fault of this machine.
+/// A volume that is no longer reachable is not a fault of this machine.
 fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Fault {
     move |error| match error.kind() {
         io::ErrorKind::StaleNetworkFileHandle
@@ -58,7 +57,7 @@ fn failed(step: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Fault {
     }
 }
 
-/// The part of the path, from its beginning, that is not there.
+/// The shortest part of the path, from its beginning, that does not exist.
 fn first_missing(folder: &Path) -> Result<Option<PathBuf>, Fault> {
     let mut parts: Vec<&Path> = folder.ancestors().filter(|part| !part.as_os_str().is_empty()).collect();
     parts.reverse();
@@ -72,7 +71,7 @@ fn first_missing(folder: &Path) -> Result<Option<PathBuf>, Fault> {
     Ok(None)
 }
 
-/// Names what is beside it, unless a link leads there from within `root`: what is outside must not show.
+/// Names the folders beside it, unless a link from within `root` leads there: names outside `root` must not be printed.
 fn no_such_folder(missing: &Path, root: &Path) -> String {
     let is_inside = |parent: &&Path| match (parent.canonicalize(), root.canonicalize()) {
         (Ok(parent), Ok(root)) => parent.starts_with(root),
@@ -94,7 +93,7 @@ fn names(folder: &Path) -> io::Result<Vec<String>> {
     names.collect()
 }
 
-/// `None` of a name that is not there, or a link to nothing.
+/// `None` if the name does not exist, or is a link to nothing.
 fn entry(root: &Path, folder: &Path, name: &str, engine: Engine) -> Option<Entry> {
     let path = folder.join(name);
     let kind = match kind(root, &path)? {
@@ -112,7 +111,7 @@ fn kind(root: &Path, path: &Path) -> Option<Kind> {
     Some(if path.metadata().ok()?.is_dir() { Kind::Folder(Inside::default()) } else { Kind::File })
 }
 
-/// A folder that may not be read, as `lost+found`, has nothing.
+/// A folder that cannot be read, such as `lost+found`, counts as empty.
 fn inside(root: &Path, model: &Path) -> Inside {
     let mut inside =
         Inside { has_config: kind(root, &model.join(CONFIG)) == Some(Kind::File), ..Inside::default() };
@@ -189,7 +188,7 @@ mod tests {
                 format!("SourceNotFound: {}: no such folder; found: llama, qwen", typo.display())
             );
         }
-        assert!(message(&root, "README.md", Engine::Vllm).unwrap().contains("is no folder"));
+        assert!(message(&root, "README.md", Engine::Vllm).unwrap().contains("is not a folder"));
         assert_eq!(message(&root, "qwen", Engine::Vllm), None);
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 4, "nothing was made");
     }

@@ -1,25 +1,25 @@
-//! Which processes are of this container. The containers of a pod share their process identifiers, and differ in their
-//! control groups.
+//! Finds the processes of this container. Containers of the pod share process identifiers but have different control
+//! groups.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
 /// The first process of a pod, or of a container that shares its processes with no other. It cannot be ended from within.
 const FIRST: i32 = 1;
 
-/// All but `own`. An error where they cannot be told apart from those of other containers.
+/// All processes of this container except `own`. An error if they cannot be distinguished from those of other containers.
 pub(super) fn of_this_container(proc: &Path, own: u32) -> Result<Vec<i32>, String> {
     let entries =
         fs::read_dir(proc).map_err(|error| format!("failed to read {}: {error}", proc.display()))?;
     let processes = entries.flatten().filter_map(|entry| {
         let process: i32 = entry.file_name().to_str()?.parse().ok()?;
-        // One that has ended meanwhile has none.
+        // A process that has ended since has no such file.
         Some((process, fs::read_to_string(entry.path().join("cgroup")).ok()?))
     });
-    let own = i32::try_from(own).map_err(|_| format!("{own} is no process"))?;
+    let own = i32::try_from(own).map_err(|_| format!("{own} is not a process identifier"))?;
     chosen(&processes.collect(), own)
 }
 
-/// By the control groups of all processes.
+/// Chooses by the control groups of all processes.
 fn chosen(cgroups: &BTreeMap<i32, String>, own: i32) -> Result<Vec<i32>, String> {
     let Some(container) = cgroups.get(&own).filter(|cgroup| !cgroup.trim().is_empty()) else {
         return Err("this process has no control group".to_owned());
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn none_is_chosen_where_containers_cannot_be_told_apart() {
+    fn none_is_chosen_if_containers_cannot_be_distinguished() {
         for doubtful in [
             // No shared identifiers, or a runtime that shows no groups.
             &[(1, "0::/\n"), (7, "0::/\n"), (30, "0::/\n")][..],
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_process_is_passed_over() {
+    fn what_is_not_a_process_is_ignored() {
         let proc = tempfile::tempdir().unwrap();
         for (name, cgroup) in [("1", "0::/p\n"), ("7", "0::/\n"), ("30", "0::/\n"), ("self", "0::/\n")] {
             fs::create_dir(proc.path().join(name)).unwrap();

@@ -1,4 +1,4 @@
-//! The tables of TCP sockets in a network namespace, as the kernel shows them. Reads line by line, and decides nothing.
+//! Parses the tables of TCP sockets in a network namespace, line by line. It ends no process.
 
 use std::io::{self, BufRead};
 
@@ -17,8 +17,8 @@ pub(super) const TABLES: [Table; 2] =
 /// CLOSE, LAST_ACK and CLOSING of the kernel's `tcp_states.h`. An engine that crashed leaves such sockets behind.
 const CLOSED: [u8; 6] = [0x04, 0x05, 0x06, 0x07, 0x09, 0x0b];
 
-/// Whether a socket listens on one of these ports, on any address, or still has a connection there: an engine that drains
-/// may have closed its port. An error if the table is not as the kernel writes it.
+/// Whether a socket listens on one of these ports, on any address, or still has a connection there, because an engine that
+/// drains may have closed its port. An error if the table does not have the kernel's format.
 pub(super) fn is_any_in_use(table: impl BufRead, ports: &[u16]) -> io::Result<bool> {
     let mut lines = table.lines();
     let header = lines.next().transpose()?.unwrap_or_default();
@@ -45,7 +45,7 @@ fn socket(line: &str) -> Option<(u16, u8)> {
 }
 
 fn not_a_table(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("no table of sockets: {what:?}"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("not a table of sockets: {what:?}"))
 }
 
 #[cfg(test)]

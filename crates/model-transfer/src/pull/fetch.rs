@@ -1,8 +1,8 @@
-//! Files from the store into their places: small ones in one piece, large ones in parts that a kill does not undo, and a
-//! check at the end.
+//! Fetches files, checks them and moves them to their places: small ones with one request, large ones in parts that are
+//! resumed after a kill.
 //!
-//! Memory is bounded by the number of connections, whatever the model: each holds one small file, or bytes of a large one
-//! that wait to be written, and those are bounded for all files together.
+//! Memory is bounded by the number of connections for every model: each holds one small file, or bytes of a large one that
+//! wait to be written, which are bounded for all files together.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -20,8 +20,8 @@ use tracing::warn;
 
 use super::{
     object::Object,
-    partial::Partial,
-    request::{NOTE_EVERY, Sink, Stated, fill, head},
+    partial::{NOTE_EVERY, Partial},
+    request::{Sink, Stated, fill, head},
     transfer::{CONNECTIONS, Transfer},
     writer::{self, Queue},
 };
@@ -30,14 +30,14 @@ use crate::{
     fault::{Cause, Fault},
 };
 
-/// Files at once; a large one alone keeps all connections busy.
+/// Concurrent files; a large one can use all connections.
 const FILES: usize = 16;
-/// Up to here a file is held until it is whole: a kill loses no more of it than of a part.
+/// Limit up to which a file is kept in memory until it is complete: a kill loses no more of it than of a part.
 const SMALL: u64 = NOTE_EVERY;
-/// How often a file whose checksum is wrong is fetched in all.
+/// Attempts for a file whose checksum is wrong.
 pub(super) const FETCHES: usize = 3;
 
-/// Ends with the first fault; what is under way then stops, and stays resumable.
+/// Ends with the first fault. Transfers that are still running are stopped and can be resumed.
 pub(super) async fn fetch_all(transfer: &Arc<Transfer>, objects: Vec<Object>) -> Result<(), Fault> {
     let mut files = JoinSet::new();
     for object in objects {
@@ -54,12 +54,12 @@ pub(super) async fn fetch_all(transfer: &Arc<Transfer>, objects: Vec<Object>) ->
 
 fn joined(ended: Option<Result<Result<(), Fault>, JoinError>>) -> Result<(), Fault> {
     match ended {
-        Some(ended) => ended.map_err(died)?,
+        Some(ended) => ended.map_err(join_fault)?,
         None => Ok(()),
     }
 }
 
-fn died(error: JoinError) -> Fault {
+fn join_fault(error: JoinError) -> Fault {
     Fault::new(Cause::Local, format!("a task ended: {error}"))
 }
 
@@ -67,10 +67,10 @@ async fn blocking<T: Send + 'static>(
     transfer: &Transfer,
     work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
-    transfer.spawn_blocking(work).await.map_err(died)?
+    transfer.spawn_blocking(work).await.map_err(join_fault)?
 }
 
-/// From nothing, or from what is there, to a file in its place.
+/// Fetches a file, from its beginning or from its partial file, and moves it to its place.
 async fn fetch_file(transfer: Arc<Transfer>, object: Object) -> Result<(), Fault> {
     let object = Arc::new(object);
     for _ in 0..FETCHES {
@@ -100,7 +100,7 @@ async fn fetch_file(transfer: Arc<Transfer>, object: Object) -> Result<(), Fault
 
 pub(super) struct Mismatch;
 
-/// What the digest proves, or that it proves the file wrong.
+/// How the digest verifies the file, or that it does not match.
 fn proof(expected: &Expected, digest: String, stated: &Stated) -> Result<Proof, Mismatch> {
     match expected {
         Expected::Nothing => Ok(Proof::Length),
@@ -112,7 +112,7 @@ fn proof(expected: &Expected, digest: String, stated: &Stated) -> Result<Proof, 
     }
 }
 
-/// Held until it is whole.
+/// A file that is kept in memory until it is complete.
 #[derive(Debug)]
 struct Held {
     bytes: Vec<u8>,
@@ -129,7 +129,7 @@ impl Sink for Held {
     }
 }
 
-/// The whole object in memory, checked; only for objects of bounded size.
+/// The checked content of an object; only for objects of bounded size.
 pub(super) async fn fetch_bytes(
     transfer: &Transfer,
     object: &Object,
@@ -148,13 +148,13 @@ async fn fetch_small(transfer: &Transfer, object: &Arc<Object>) -> Result<Result
         Err(mismatch) => return Ok(Err(mismatch)),
     };
     let (folder, object) = (Arc::clone(&transfer.folder), Arc::clone(object));
-    // Never closed.
+    // The semaphore is never closed.
     let _turn = transfer.placing.acquire().await;
     blocking(transfer, move || folder.place_bytes(&object, &bytes, proof)).await.map(Ok)
 }
 
 async fn fetch_large(transfer: &Arc<Transfer>, object: &Arc<Object>) -> Result<Result<(), Mismatch>, Fault> {
-    // A range of an object does not come with the checksum of the whole.
+    // The answer to a request for a range does not have the checksum of the whole object.
     let stated = match object.expected {
         Expected::Sha256(_) => Stated::default(),
         Expected::Md5(_) | Expected::Crc64(_) | Expected::Nothing => head(transfer, object).await,
@@ -178,7 +178,7 @@ async fn fetch_large(transfer: &Arc<Transfer>, object: &Arc<Object>) -> Result<R
     }
 }
 
-/// All that is missing, written, and the digest of the whole; empty where nothing is expected.
+/// Fetches and writes all missing bytes, and returns the digest of the whole file; empty if none is expected.
 async fn fetch_and_digest(
     transfer: &Arc<Transfer>,
     object: &Arc<Object>,
@@ -190,15 +190,15 @@ async fn fetch_and_digest(
         let crcs = Arc::<Crcs>::default();
         let stated = fetch_and_write(transfer, object, partial, Some(&crcs)).await?;
         let partial = Arc::clone(partial);
-        let digest = transfer.spawn_blocking(move || crcs.of_whole(&partial)).await.map_err(died)?;
+        let digest = transfer.spawn_blocking(move || crcs.of_whole(&partial)).await.map_err(join_fault)?;
         return Ok((stated, digest.map_err(unreadable)?));
     }
     let fetching = fetch_and_write(transfer, object, partial, None);
     let Some(algorithm) = Algorithm::of(expected) else { return Ok((fetching.await?, String::new())) };
-    // These need the bytes in their order: they are computed behind what is written.
+    // These algorithms need the bytes in order: they follow the bytes that are written.
     let digest = digest::following(Arc::clone(partial.data()), object.size, algorithm, partial.whole());
     let (mut digest, mut fetching) = (pin!(digest), pin!(fetching));
-    // The thread that writes must have ended before this returns: the next attempt writes the same file.
+    // The writing thread must have ended before this returns, because the next attempt writes the same file.
     let (stated, digest) = tokio::select! {
         biased;
         stated = &mut fetching => {
@@ -234,7 +234,7 @@ impl Crcs {
     }
 }
 
-/// One part, to be filled.
+/// One part that is being fetched.
 #[derive(Debug)]
 struct PartOf {
     part: usize,
@@ -251,7 +251,7 @@ impl Sink for PartOf {
 
     async fn take(&mut self, bytes: Bytes) {
         if let Some(crc) = &mut self.crc {
-            // While they are in the processor's cache.
+            // Now, while the bytes are in the processor's cache.
             crc.update(&bytes);
         }
         self.from += bytes.len() as u64;
@@ -259,7 +259,7 @@ impl Sink for PartOf {
     }
 }
 
-/// All open parts, and the thread that writes them. Returns when that thread has ended.
+/// Fetches all incomplete parts, and runs the thread that writes them. Returns when that thread has ended.
 async fn fetch_and_write(
     transfer: &Arc<Transfer>,
     object: &Arc<Object>,
@@ -270,7 +270,7 @@ async fn fetch_and_write(
     let fetched = tokio::select! {
         biased;
         fetched = fetch_parts(transfer, object, partial, crcs, queue) => fetched,
-        // Only an error ends it while there is something to fetch.
+        // The thread ends before the parts are fetched only with an error.
         ended = &mut thread => return Err(writer::fault(ended, partial)),
     };
     match thread.await {
@@ -308,7 +308,7 @@ async fn fetch_parts(
                 if let (Some(crcs), Some(crc)) = (&crcs, filled.crc) {
                     crcs.insert(part, crc);
                 }
-                // The disk works while the others fetch: little is left to wait for at the end.
+                // Syncs while other parts are fetched, so that little remains to do at the end.
                 if workers > 1
                     && transfer.folder.syncs()
                     && let Ok(_turn) = disk.try_acquire()
@@ -323,14 +323,14 @@ async fn fetch_parts(
     }
     let mut stated = Stated::default();
     while let Some(ended) = parts.join_next().await {
-        stated = stated.and(ended.map_err(died)??);
+        stated = stated.and(ended.map_err(join_fault)??);
     }
-    // Not before: until this returns, only an error may end the thread.
+    // Not before, so that until now only an error could end the thread.
     drop(queue);
     Ok(stated)
 }
 
-/// Of what an earlier run has fetched of a part.
+/// The CRC of the bytes of a part that an earlier run has fetched.
 async fn crc_so_far(transfer: &Transfer, partial: &Arc<Partial>, part: usize) -> Result<Crc64, Fault> {
     let (begin, upto) = partial.written(part);
     if begin == upto {

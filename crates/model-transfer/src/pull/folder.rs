@@ -1,8 +1,9 @@
-//! The folder of a model on this machine: what is in place, what is on its way, and nothing outside of it.
+//! The local folder of a model: files in their places, partial files, and the record of both. It must not write outside the
+//! folder.
 //!
-//! Beside the model it holds `.model-transfer.jsonl`, which says what was placed and how it was checked,
-//! `.model-transfer.lock`, and while a transfer is under way `.model-transfer.partial/`. Engines that scan the folder see
-//! files of the model only when they are whole.
+//! Beside the model it has `.model-transfer.jsonl`, which records the placed files and how they were checked,
+//! `.model-transfer.lock`, and during a transfer `.model-transfer.partial/`. Engines that scan the folder see only complete
+//! files of the model.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,8 +33,8 @@ use crate::{
 
 const RECORD: &str = ".model-transfer.jsonl";
 const PARTIALS: &str = ".model-transfer.partial";
-/// In `PARTIALS`: the exit code that the run before this one ended with.
-const LAST_FAULT: &str = "told";
+/// File in `PARTIALS` with the exit code of the previous run.
+const LAST_FAULT: &str = "last-fault";
 /// A run that cannot lock the folder ends within a day, see `--timeout-seconds`. After that its partial files are removed,
 /// unless a run of the same host resumes them before.
 const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 3600);
@@ -41,12 +42,12 @@ const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// One line of the record.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Placed {
-    /// Of a folder that is part of the model although it is empty: with a slash at its end.
+    /// The path of an empty folder of the model ends with a slash.
     pub(super) path: String,
     pub(super) size: u64,
     pub(super) version: String,
     pub(super) proof: Proof,
-    /// Of a file that was not waited for until it was on disk: the boot of the machine that holds it in memory.
+    /// The boot of the machine during which the file was written, if the run did not wait until it was on disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) boot: Option<String>,
 }
@@ -54,11 +55,11 @@ pub(super) struct Placed {
 #[derive(Debug)]
 pub(super) struct Folder {
     root: PathBuf,
-    /// Of all runs, one after the other.
+    /// The folder for partial files of all runs that hold the lock.
     shared: PathBuf,
     /// Partial files. `shared`, or where the volume has no locks a folder of this host's runs alone.
     partials: PathBuf,
-    /// Of this boot of the machine; what another one left without waiting for the disk is not trusted.
+    /// This boot of the machine. Files of another boot that may not be on disk are fetched again.
     boot: String,
     /// Whether a file is on disk before it is in its place.
     syncs: bool,
@@ -95,7 +96,7 @@ impl Folder {
         remove_abandoned(root, &partials);
         let path = root.join(RECORD);
         let record = no_link().create(true).append(true).open(&path).map_err(Fault::io("open", &path))?;
-        // Where there is none (not on Linux) a crash of the machine during a transfer is not noticed.
+        // Without it (not on Linux) a crash of the machine during a transfer is not detected.
         let boot =
             fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
         let (root, record) = (root.to_owned(), Mutex::new(record));
@@ -114,14 +115,14 @@ impl Folder {
         &self.boot
     }
 
-    /// What was placed, by path. A line that was cut off by a kill, or that another program wrote, is ignored.
+    /// Placed files by path. Invalid lines are ignored: one was cut off by a kill, or another program wrote it.
     pub(super) fn record(&self) -> BTreeMap<String, Placed> {
         let text = fs::read_to_string(self.root.join(RECORD)).unwrap_or_default();
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Placed>(line).ok());
         lines.map(|placed| (placed.path.clone(), placed)).collect()
     }
 
-    /// The sizes of recorded files that are there.
+    /// The sizes of recorded files that exist.
     pub(super) fn sizes(&self, record: &BTreeMap<String, Placed>) -> BTreeMap<String, u64> {
         let size = |path: &String| {
             let metadata = self.root.join(path).symlink_metadata().ok()?;
@@ -130,17 +131,17 @@ impl Folder {
         record.keys().filter_map(size).collect()
     }
 
-    /// The file on its way, with what is already there of it. Blocks.
+    /// The partial file of an object, with the bytes of earlier runs. Blocks.
     pub(super) fn partial(&self, object: &Object) -> io::Result<Partial> {
         Partial::open(&self.partials.join(name(object)), object, &self.boot, self.syncs)
     }
 
-    /// Bytes that the volume already gave to the file on its way.
+    /// Bytes that the partial file of an object occupies on the volume.
     pub(super) fn held_by(&self, object: &Object) -> u64 {
         crate::space::held_by(&partial::data_path(&self.partials.join(name(object))))
     }
 
-    /// Removes what is on its way and no longer wanted.
+    /// Removes the partial files of all other objects.
     pub(super) fn drop_partials_but(&self, objects: &[Object]) -> Result<(), Fault> {
         let wanted: BTreeSet<String> = objects.iter().map(name).collect();
         let entries = fs::read_dir(&self.partials).map_err(Fault::io("read", &self.partials))?;
@@ -155,7 +156,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Puts a whole and checked file in its place. Blocks.
+    /// Moves a complete and checked file to its place. Blocks.
     pub(super) fn place(&self, object: &Object, partial: &Partial, proof: Proof) -> Result<(), Fault> {
         let placing = || {
             if self.syncs {
@@ -168,7 +169,7 @@ impl Folder {
         self.note(object, proof)
     }
 
-    /// The same for a file that was not on its way before. Blocks.
+    /// Writes a small file and moves it to its place. Blocks.
     pub(super) fn place_bytes(&self, object: &Object, bytes: &[u8], proof: Proof) -> Result<(), Fault> {
         let stem = self.partials.join(name(object));
         let placing = || {
@@ -205,8 +206,8 @@ impl Folder {
         record.write_all(&line(&placed)).map_err(Fault::io("write", self.root.join(RECORD)))
     }
 
-    /// Makes the empty folders of the model, removes what left it and what is of use only on the way, and says how the
-    /// files were checked.
+    /// Creates the empty folders of the model, removes files that are no longer part of it and partial files, and returns how
+    /// the files were checked.
     pub(super) fn finish(
         &self,
         stale: &[String],
@@ -221,7 +222,7 @@ impl Folder {
             .collect();
         record.retain(|path, _| !stale.contains(path) && !path.ends_with('/'));
         for path in stale {
-            // The record is a file that others may have written: it names nothing outside either.
+            // Other programs can write the record; it must not name files outside the folder.
             if crate::keys::relative_path(path, "").is_ok_and(|path| path.is_some()) {
                 let place = self.root.join(path);
                 self.tree.remove_file(Path::new(path)).map_err(Fault::io("remove", place))?;
@@ -246,7 +247,7 @@ impl Folder {
         synced?;
         for partials in BTreeSet::from([&self.partials, &self.shared]) {
             match fs::remove_dir_all(partials) {
-                // Of a run beside this one, where the volume has no locks.
+                // A concurrent run removed it, on a volume without locks.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 removed => removed.map_err(Fault::io("remove", partials))?,
             }
@@ -254,8 +255,8 @@ impl Folder {
         Ok(summary(&record))
     }
 
-    /// Waits for what an earlier run did not wait for. A file that cannot be written to disk leaves the record: the
-    /// system reports such an error once, and the next run would take the file for whole.
+    /// Waits until files of earlier runs are on disk. A file that cannot be written to disk is removed from the record,
+    /// because the system reports such an error once, and the next run would consider the file complete.
     fn sync(&self, record: &mut BTreeMap<String, Placed>) -> Result<(), Fault> {
         let mut failed = None;
         for (path, placed) in record.iter_mut().filter(|(_, placed)| placed.boot.is_some()) {
@@ -282,7 +283,7 @@ impl Folder {
         Ok(differ)
     }
 
-    /// The exit code that the run before this one ended with, if it failed.
+    /// The exit code of the previous run, if it failed.
     pub(super) fn last_fault(&self) -> Option<u8> {
         fs::read_to_string(self.shared.join(LAST_FAULT)).ok()?.trim().parse().ok()
     }
@@ -290,12 +291,12 @@ impl Folder {
     /// Best effort: on a full volume there is no room even for that.
     pub(super) fn note_fault(&self, cause: Cause) {
         if let Err(error) = write(&self.shared.join(LAST_FAULT), cause.exit_code().to_string().as_bytes()) {
-            tracing::debug!(%error, "failed to leave a note for the next run");
+            tracing::debug!(%error, "failed to record the fault for the next run");
         }
     }
 }
 
-/// Removes what runs without a lock left behind: folders in which nothing was written for long. Best effort.
+/// Removes folders of runs without a lock in which nothing was written for a day. Best effort.
 fn remove_abandoned(root: &Path, own: &Path) {
     let entries = fs::read_dir(root).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
     for path in entries.filter(|path| path != own && is_of_one_run(path)) {
@@ -412,7 +413,7 @@ mod tests {
         symlink(outside.path(), root.path().join("sub")).unwrap();
         let folder = open(root.path()).unwrap();
         let fault = place(&folder, "sub/a", b"abc").unwrap_err();
-        assert!(fault.to_string().contains("it is no folder"), "{fault}");
+        assert!(fault.to_string().contains("it is not a folder"), "{fault}");
         fs::write(outside.path().join("precious"), "x").unwrap();
         finish(&folder, &["sub/precious", "../precious"]).unwrap();
         assert!(outside.path().join("precious").exists());

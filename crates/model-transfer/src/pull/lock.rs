@@ -1,7 +1,7 @@
-//! One run at a time in a folder: two pods may mount one volume, and two runs that write the same files would mix them.
+//! A lock that allows one run at a time per folder, because two pods may mount one volume.
 //!
-//! The lock ends with the process that holds it, however that ends. It must not be waited for without an end, and a file
-//! system without locks must not keep a model from being copied.
+//! The lock is released when the process ends. The wait is bounded, and a file system without locks does not prevent the
+//! copy.
 
 use std::{fs::File, io, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
 
@@ -15,17 +15,17 @@ use tracing::{info, warn};
 use super::partial::no_link;
 use crate::fault::{Cause, Fault};
 
-/// In the folder. It stays there: a lock on a file that was removed excludes no other run.
+/// The file of the lock. It is never removed, because a lock on a removed file excludes no other run.
 const LOCK: &str = ".model-transfer.lock";
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const REPORT_EVERY: Duration = Duration::from_secs(30);
 
-/// What a run may assume of other runs.
+/// Whether the folder is locked.
 #[derive(Debug)]
 pub(super) enum Lock {
     /// There is no other run until this file is closed.
     Held { _file: File },
-    /// There may be others: the file system has no locks.
+    /// The file system has no locks, so there may be other runs.
     Unsupported,
 }
 
@@ -54,7 +54,7 @@ pub(super) async fn lock(root: &Path, within: Duration) -> Result<Lock, Fault> {
         }
         if began.elapsed() >= within {
             let message = format!(
-                "another run has held {} for {} s: look at the other pods that write to this volume",
+                "another run has held {} for {} s: check the other pods that write to this volume",
                 path.display(),
                 within.as_secs()
             );
@@ -82,7 +82,7 @@ enum Attempt {
 fn try_lock(path: &Path) -> io::Result<Attempt> {
     let file = no_link().read(true).write(true).create(true).truncate(false).open(path)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        // A file that was removed or replaced after it was opened locks nothing.
+        // The lock has no effect if the file was removed or replaced after it was opened.
         Ok(()) if is_still(&file, path) => Ok(Attempt::Locked(file)),
         Ok(()) => Ok(Attempt::Busy),
         Err(error) => meaning(error),
@@ -91,7 +91,7 @@ fn try_lock(path: &Path) -> io::Result<Attempt> {
 
 fn meaning(error: Errno) -> io::Result<Attempt> {
     match error {
-        // Network file systems carry flock out by record locks, which answer ACCESS as well.
+        // Network file systems implement flock by record locks, which return ACCESS as well.
         Errno::WOULDBLOCK | Errno::INTR | Errno::ACCESS => Ok(Attempt::Busy),
         Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK | Errno::INVAL | Errno::NOTTY | Errno::BADF => {
             Ok(Attempt::Unsupported(error))
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_lock_is_waited_for_until_its_holder_ends_and_not_for_ever() {
+    async fn a_lock_is_waited_for_until_its_holder_ends_or_the_time_is_over() {
         let root = tempfile::tempdir().unwrap();
         let held = lock(root.path(), Duration::ZERO).await.unwrap();
         let fault = lock(root.path(), Duration::from_secs(60)).await.unwrap_err();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lock_on_a_file_that_was_removed_is_none() {
+    async fn a_lock_on_a_file_that_was_removed_has_no_effect() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join(LOCK);
         let file = File::create(&path).unwrap();

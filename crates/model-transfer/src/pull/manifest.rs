@@ -1,7 +1,6 @@
-//! `SHA256SUMS` before everything else: from then on it says what to expect of each file.
+//! Reads `SHA256SUMS` before the other files, for their expected digests.
 //!
-//! Its own digest may be given. Then the model is what that digest stands for, or nothing: no list, another list and files
-//! that the list does not name are errors.
+//! With a pinned digest the list must exist, match it and name every file.
 
 use super::{
     fetch::{FETCHES, fetch_bytes},
@@ -16,7 +15,7 @@ use crate::{
     sums::{self, SHA256SUMS},
 };
 
-/// `pinned`: SHA-256 of the list.
+/// `pinned`: the expected SHA-256 of the list.
 pub(super) async fn expect(
     source: &Location,
     listed: &mut Listed,

@@ -1,4 +1,4 @@
-//! What the store listed.
+//! Objects of a model as the store listed them. Data only.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::digest::Expected;
 #[derive(Clone, Debug)]
 pub(super) struct Object {
     pub(super) key: Key,
-    /// Below the folder.
+    /// The path below the folder.
     pub(super) path: String,
     pub(super) size: u64,
     pub(super) etag: Option<String>,
@@ -24,14 +24,14 @@ pub(super) struct Object {
 /// A model, by path below the folder.
 #[derive(Debug)]
 pub(super) struct Listed {
-    /// Never none.
+    /// Not empty.
     pub(super) files: BTreeMap<String, Object>,
     /// Folders without a file, and their versions.
     pub(super) empty_folders: BTreeMap<String, String>,
-    /// Two paths that are one on a volume that does not tell upper from lower case.
+    /// Two paths that differ only in case, which are one file on some volumes.
     pub(super) case_twins: Option<(String, String)>,
-    /// The list of checksums, which for a source of one object lies beside it.
+    /// The list of checksums; for a source of one object, the list in the same folder.
     pub(super) sums: Option<Object>,
-    /// The source names an object and no folder.
+    /// Whether the source names an object instead of a folder.
     pub(super) is_one_object: bool,
 }

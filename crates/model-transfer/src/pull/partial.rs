@@ -1,12 +1,12 @@
-//! A large file on its way: preallocated, written at offsets, with a note beside it of what is there.
+//! A partial large file: preallocated, written at offsets, with a second file that notes which bytes are written.
 //!
-//! `<name>.data` has the final length from the beginning. `<name>.progress` begins with what the bytes belong to, then
-//! has one number per part: how many of its bytes are there. Bytes are written before the number that counts them, so a
-//! kill at any point loses at most what was just being written.
+//! `<name>.data` has the final length from the beginning. `<name>.progress` begins with a header that identifies the
+//! object, followed by one number per part: how many of its bytes are written. Bytes are written before the number that
+//! counts them, so a kill loses at most the bytes since the last note.
 //!
-//! The numbers must never be ahead of the bytes. After a crash of the machine they may be: the note names the boot, and
-//! partial files of another boot are begun anew. After an error of a write or of a sync they may be as well, since the
-//! system drops what it could not write and reports that once: each such error discards the note.
+//! The numbers must never count bytes that are not written. After a crash of the machine they may: the header names the
+//! boot, and partial files of another boot are fetched again. After an error of a write or of a sync they may as well,
+//! because the system drops bytes that it could not write and reports that once: each such error discards the note.
 
 use std::{
     fs::{self, File},
@@ -25,16 +25,19 @@ use tracing::warn;
 
 use super::object::Object;
 
-/// What one request asks for: long enough to be fast, short enough that many of them share one large file.
+/// The length of a range of one request: long enough to be fast, short enough for many concurrent requests for one file.
 pub(super) const PART: u64 = 16 << 20;
 
-/// More than any volume holds, and little enough for the note: a store may list any size.
+/// Bytes of a part after which their number is noted: a kill loses at most these.
+pub(super) const NOTE_EVERY: u64 = 1 << 20;
+
+/// Limit for the parts of a file, and so for the memory of their numbers, because a store may list any size: 64 TiB.
 const MOST_PARTS: u64 = 1 << 22;
 
-/// Room for what the bytes belong to; a key has at most 1024 bytes.
+/// Length of the header in the note; a key has at most 1024 bytes.
 const HEADER: usize = 8192;
 
-/// What the bytes belong to. If any of it differs, they are of no use.
+/// The header: the object and the boot that the bytes belong to. If any field differs, the bytes are not used.
 #[derive(Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct Belongs {
     boot: String,
@@ -51,20 +54,20 @@ pub(super) struct Partial {
     progress: File,
     size: u64,
     there: Mutex<There>,
-    /// How many bytes from the beginning are there without a gap.
+    /// The number of bytes from the beginning that are written without a gap.
     whole: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
 struct There {
-    /// Bytes of each part.
+    /// Written bytes of each part.
     parts: Vec<u64>,
-    /// The first part that is not complete: what is before it need not be counted again.
+    /// The first part that is not complete.
     first_open: usize,
 }
 
 impl Partial {
-    /// Takes up what is there, or begins anew. `syncs`: what is there counts only if it is on disk. Blocks.
+    /// Resumes the bytes of an earlier run, or begins again. `syncs`: they are used only if they are on disk. Blocks.
     pub(super) fn open(stem: &Path, object: &Object, boot: &str, syncs: bool) -> io::Result<Self> {
         let Object { path, size, version, .. } = object;
         let belongs = Belongs {
@@ -107,19 +110,19 @@ impl Partial {
         self.there().parts.iter().sum()
     }
 
-    /// Numbers of the parts of which something is missing.
+    /// Numbers of the incomplete parts.
     pub(super) fn open_parts(&self) -> Vec<usize> {
         let there = self.there();
         (0..there.parts.len()).filter(|part| there.parts[*part] < self.length(*part)).collect()
     }
 
-    /// What is missing of a part: from, to.
+    /// The missing range of a part: from, to.
     pub(super) fn missing(&self, part: usize) -> (u64, u64) {
         let begin = part as u64 * PART;
         (begin + self.there().parts[part], begin + self.length(part))
     }
 
-    /// Where a part begins, and where its bytes end by now.
+    /// The written range of a part: from, to.
     pub(super) fn written(&self, part: usize) -> (u64, u64) {
         let begin = part as u64 * PART;
         (begin, begin + self.there().parts[part])
@@ -129,7 +132,7 @@ impl Partial {
         parts_of(self.size)
     }
 
-    /// Adds bytes to a part, which must not become longer than it is. A kill loses them until they are noted. Blocks.
+    /// Adds bytes to a part; fails if the part would become too long. A kill loses them until they are noted. Blocks.
     pub(super) fn write(&self, part: usize, bytes: &[u8]) -> io::Result<()> {
         let (at, end) = self.missing(part);
         let length = bytes.len() as u64;
@@ -142,7 +145,7 @@ impl Partial {
         Ok(())
     }
 
-    /// Notes what is there of a part. Blocks.
+    /// Notes the number of written bytes of a part. Blocks.
     pub(super) fn note(&self, part: usize) -> io::Result<()> {
         let bytes = self.there().parts[part];
         self.or_discard(self.progress.write_all_at(&bytes.to_le_bytes(), offset(part)))
@@ -153,9 +156,9 @@ impl Partial {
         self.or_discard(self.data.sync_data())
     }
 
-    /// Discards the note: the bytes turned out to be wrong, or may be. The next attempt begins anew. Blocks.
+    /// Discards the note, because the bytes are or may be wrong. The next attempt fetches all of them. Blocks.
     pub(super) fn discard(&self) -> io::Result<()> {
-        // Without its beginning the note is of no use, even where it cannot be removed.
+        // A note without its header is not used, even if it cannot be removed.
         let emptied = self.progress.set_len(0);
         match fs::remove_file(progress_path(&self.stem)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => emptied.map_err(|_| error),
@@ -209,7 +212,7 @@ fn parts_of(size: u64) -> usize {
     size.div_ceil(PART) as usize
 }
 
-/// Follows no link: one that was there before could lead anywhere.
+/// Options that refuse a link, which could lead out of the folder.
 pub(super) fn no_link() -> fs::OpenOptions {
     let mut options = File::options();
     options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
@@ -223,7 +226,7 @@ fn open_both(stem: &Path) -> io::Result<(File, File)> {
     Ok((open(data_path(stem))?, open(progress_path(stem))?))
 }
 
-/// `None` if the bytes belong to something else, or the note makes no sense.
+/// `None` if the bytes belong to something else, or the note is invalid.
 fn resume(stem: &Path, belongs: &Belongs, syncs: bool) -> io::Result<Option<Opened>> {
     let note = match fs::read(progress_path(stem)) {
         Ok(note) => note,
@@ -238,21 +241,21 @@ fn resume(stem: &Path, belongs: &Belongs, syncs: bool) -> io::Result<Option<Open
     let (numbers, _) = numbers.as_chunks::<8>();
     let parts: Vec<u64> = numbers.iter().map(|number| u64::from_le_bytes(*number)).collect();
     let (data, progress) = open_both(stem)?;
-    let makes_sense = parts.len() == parts_of(belongs.size)
+    let is_valid = parts.len() == parts_of(belongs.size)
         && parts.iter().zip(0_u64..).all(|(bytes, part)| *bytes <= PART.min(belongs.size - part * PART))
         && data.metadata()?.len() == belongs.size;
-    // The run before may have ended before the system found out that it cannot write the bytes.
-    if makes_sense
+    // The previous run may have ended before the system reported that it cannot write the bytes.
+    if is_valid
         && syncs
         && let Err(error) = data.sync_data()
     {
-        warn!("{}: what was there is not used: {error}", stem.display());
+        warn!("{}: the bytes of an earlier run are not used: {error}", stem.display());
         return Ok(None);
     }
-    Ok(makes_sense.then_some((data, progress, parts)))
+    Ok(is_valid.then_some((data, progress, parts)))
 }
 
-/// The note last: a kill before leaves bytes that belong to nothing.
+/// Writes the note last, so that a kill before leaves bytes that are not used.
 fn begin(stem: &Path, belongs: &Belongs) -> io::Result<Opened> {
     if belongs.size.div_ceil(PART) > MOST_PARTS {
         let message = format!("a file of {} bytes is too large", belongs.size);
@@ -272,11 +275,11 @@ fn begin(stem: &Path, belongs: &Belongs) -> io::Result<Opened> {
     Ok((data, progress, parts))
 }
 
-/// A volume that is too small says so now, and the file lies in one piece.
+/// Allocates the whole file, so that a volume that is too small is reported now and the file is contiguous.
 fn allocate(data: &File, size: u64) -> io::Result<()> {
     match fallocate(data, FallocateFlags::empty(), 0, size) {
         Ok(()) => Ok(()),
-        // Network file systems: the length alone.
+        // Network file systems only set the length.
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => data.set_len(size),
         Err(error) => Err(error.into()),
     }
@@ -340,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_that_makes_no_sense_begins_anew() {
+    fn with_an_invalid_note_all_bytes_are_fetched_again() {
         for damage in ["cut", "count", "data"] {
             let folder = tempfile::tempdir().unwrap();
             let stem = folder.path().join("a");

@@ -1,4 +1,4 @@
-//! What to fetch, what to leave and what to remove. Pure.
+//! Decides which files to fetch, to keep and to remove. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use crate::digest::{Expected, Proof};
 
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// In place, of this version, and checked against what is expected now.
+    /// Files in place, of this version, and checked against the present checksum.
     pub(super) kept: Vec<Object>,
-    /// The largest first: they take longest, and the small ones fill the gaps at the end.
+    /// The largest first, because they take longest.
     pub(super) fetch: Vec<Object>,
-    /// Placed by an earlier run and no longer part of the model.
+    /// Files that an earlier run placed and that are no longer part of the model.
     pub(super) stale: Vec<String>,
 }
 
-/// `sizes`: of the recorded files that are there. `boot`: of the machine, now.
+/// `sizes`: those of the recorded files that exist. `boot`: the present boot of the machine.
 pub(super) fn plan(
     objects: BTreeMap<String, Object>,
     record: &BTreeMap<String, Placed>,
@@ -35,7 +35,7 @@ pub(super) fn plan(
 }
 
 fn is_same(object: &Object, placed: &Placed, boot: &str) -> bool {
-    // What was not waited for may be lost with the memory that held it.
+    // A file that was not synced may be lost after a crash of the machine.
     let survived = placed.boot.as_deref().is_none_or(|held| held == boot);
 
     let checked = match &object.expected {

@@ -1,4 +1,5 @@
-//! One run of bytes of one object: asked for, taken up where it broke, and checked to be of the object that was listed.
+//! Downloads one range of one object: resumes after a broken connection and checks that every response is of the listed
+//! version.
 
 use bytes::Bytes;
 use futures::StreamExt as _;
@@ -8,24 +9,21 @@ use super::{object::Object, transfer::Transfer};
 use crate::{
     digest::Expected,
     fault::Fault,
-    store::{EtagIsNoDigest, Trouble},
+    store::{EtagIsNoDigest, RequestError},
 };
 
-/// What a kill may lose of a connection's bytes.
-pub(super) const NOTE_EVERY: u64 = 1 << 20;
-
-/// Seconds of an answer without `Last-Modified`, as object_store fills them in.
+/// The time that object_store sets for an answer without `Last-Modified`.
 const NO_TIME: i64 = 0;
 
-/// Where the bytes go.
+/// The destination of the bytes.
 pub(super) trait Sink {
-    /// What is missing of the object: from, to.
+    /// The missing range of the object: from, to.
     fn missing(&self) -> (u64, u64);
-    /// Takes bytes, never more than are missing. Waits where they come faster than they can be written.
+    /// Accepts bytes, at most the missing ones. Waits if they arrive faster than they can be written.
     fn take(&mut self, bytes: Bytes) -> impl Future<Output = ()> + Send;
 }
 
-/// What the answers for an object say of its content.
+/// Checksum information in the answers for an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stated {
     etag_is_no_digest: bool,
@@ -40,7 +38,7 @@ impl Stated {
         }
     }
 
-    /// With what another answer says.
+    /// Combines it with that of another answer.
     pub(super) fn and(self, other: Self) -> Self {
         Self {
             etag_is_no_digest: self.etag_is_no_digest || other.etag_is_no_digest,
@@ -52,7 +50,7 @@ impl Stated {
         self.etag_is_no_digest
     }
 
-    /// The strongest of what the listing, or the model's list of checksums, and the answers say.
+    /// The strongest checksum of the listing (or of the model's list of checksums) and of the answers.
     pub(super) fn strongest(&self, listed: &Expected) -> Expected {
         match (listed, &self.checksum) {
             (Expected::Sha256(_), _) => listed.clone(),
@@ -65,7 +63,7 @@ impl Stated {
     }
 }
 
-/// All that is missing, with as many requests as it takes.
+/// Fetches all missing bytes, with repeated requests if necessary.
 pub(super) async fn fill(
     transfer: &Transfer,
     object: &Object,
@@ -77,11 +75,11 @@ pub(super) async fn fill(
         let (began, _) = sink.missing();
         match request(transfer, object, sink, &mut stated).await {
             Ok(()) => return Ok(stated),
-            Err(trouble) => {
+            Err(error) => {
                 if sink.missing().0 > began {
                     attempts.progressed();
                 }
-                attempts.failed(trouble, object.key.as_ref()).await?;
+                attempts.failed(error, object.key.as_ref()).await?;
             }
         }
     }
@@ -96,25 +94,25 @@ pub(super) async fn head(transfer: &Transfer, object: &Object) -> Stated {
         .map_or_else(Stated::default, |answer| Stated::of(&answer))
 }
 
-/// Asks for what is missing, and writes what comes.
+/// Requests the missing range, and passes its bytes to the sink.
 async fn request(
     transfer: &Transfer,
     object: &Object,
     sink: &mut (impl Sink + Send),
     stated: &mut Stated,
-) -> Result<(), Trouble> {
+) -> Result<(), RequestError> {
     let Transfer { store, progress, connections, .. } = transfer;
-    // Never closed.
+    // The semaphore is never closed.
     let _connection = connections.acquire().await;
     let (from, to) = sink.missing();
     let is_whole = from == 0 && to == object.size;
     let options = GetOptions {
-        // Some stores answer a range of everything with everything.
+        // Some stores answer a range that is the whole object with status 200.
         range: (!is_whole).then_some(GetRange::Bounded(from..to)),
         if_match: object.etag.clone(),
         ..GetOptions::default()
     };
-    let answer = store.s3.get_opts(&object.key, options).await.map_err(|error| Trouble::of(&error))?;
+    let answer = store.s3.get_opts(&object.key, options).await.map_err(|error| RequestError::of(&error))?;
     is_of(object, &answer)?;
     *stated = std::mem::take(stated).and(Stated::of(&answer));
 
@@ -123,10 +121,12 @@ async fn request(
     while left > 0 {
         let chunk = match stream.next().await {
             Some(Ok(chunk)) if chunk.len() as u64 <= left => chunk,
-            Some(Ok(_)) => return Err(Trouble::Garbled("more bytes than asked for".to_owned())),
-            Some(Err(error)) => return Err(Trouble::of(&error)),
-            None if left < to - from => return Err(Trouble::Passing("the answer ended early".to_owned())),
-            None => return Err(Trouble::Garbled("an answer without bytes".to_owned())),
+            Some(Ok(_)) => return Err(RequestError::MalformedAnswer("more bytes than asked for".to_owned())),
+            Some(Err(error)) => return Err(RequestError::of(&error)),
+            None if left < to - from => {
+                return Err(RequestError::Transient("the answer ended early".to_owned()));
+            }
+            None => return Err(RequestError::MalformedAnswer("an answer without bytes".to_owned())),
         };
         let length = chunk.len() as u64;
         sink.take(chunk).await;
@@ -138,34 +138,36 @@ async fn request(
 }
 
 /// Whether the answer is about the object that was listed.
-fn is_of(object: &Object, answer: &GetResult) -> Result<(), Trouble> {
+fn is_of(object: &Object, answer: &GetResult) -> Result<(), RequestError> {
     let unquoted = |etag: &Option<String>| etag.as_deref().map(|etag| etag.trim_matches('"').to_owned());
     if object.etag.is_some() && unquoted(&answer.meta.e_tag) != unquoted(&object.etag) {
-        return Err(Trouble::Changed);
+        return Err(RequestError::Changed);
     }
     if object.etag.is_none() {
         is_of_time(object, answer)?;
     }
     if answer.meta.size != object.size {
         let (listed, answered) = (object.size, answer.meta.size);
-        return Err(Trouble::Garbled(format!("listed with {listed} bytes, answered with {answered}")));
+        return Err(RequestError::MalformedAnswer(format!(
+            "listed with {listed} bytes, answered with {answered}"
+        )));
     }
     Ok(())
 }
 
-/// Of stores that give no ETag: whether the answer is of the version that was listed, by the time of its last change.
-fn is_of_time(object: &Object, answer: &GetResult) -> Result<(), Trouble> {
+/// Compares the time of the last change with the listing, for stores that give no ETag.
+fn is_of_time(object: &Object, answer: &GetResult) -> Result<(), RequestError> {
     let changed = answer.meta.last_modified.timestamp();
     if changed == NO_TIME {
-        // The digest of the whole file tells versions apart as well.
+        // The digest of the whole file distinguishes versions as well.
         return if matches!(object.expected, Expected::Sha256(_)) {
             Ok(())
         } else {
-            Err(Trouble::Garbled("an answer with neither ETag nor Last-Modified".to_owned()))
+            Err(RequestError::MalformedAnswer("an answer with neither ETag nor Last-Modified".to_owned()))
         };
     }
-    // An answer has whole seconds and a listing fractions of them: one of the two may be rounded.
-    if changed.abs_diff(object.changed) <= 1 { Ok(()) } else { Err(Trouble::Changed) }
+    // An answer has whole seconds, and a listing may have fractions, which the store may have rounded.
+    if changed.abs_diff(object.changed) <= 1 { Ok(()) } else { Err(RequestError::Changed) }
 }
 
 #[cfg(test)]
@@ -173,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_strongest_checksum_decides_and_a_list_of_checksums_before_all() {
+    fn the_strongest_checksum_decides_and_a_list_of_checksums_precedes_all() {
         let [listed, other, md5, crc] = [
             Expected::Sha256("1".to_owned()),
             Expected::Sha256("2".to_owned()),

@@ -1,4 +1,4 @@
-//! What all requests of a pull share: where bytes come from, where they go, and how many requests run at once.
+//! State that all requests of a pull share: the store, the folder, and limits for concurrent work.
 
 use std::{
     collections::HashSet,
@@ -10,15 +10,18 @@ use tokio::{
     task::{JoinHandle, spawn_blocking},
 };
 
-use super::{folder::Folder, object::Object, writer::WAITING_KIB};
+use super::{folder::Folder, object::Object};
 use crate::{progress::Progress, store::Store};
 
-/// Requests at once: enough for small files over a distance, and little enough to hold what they bring.
+/// Concurrent requests: enough for small files over a long distance, and few enough to keep their bytes in memory.
 pub(super) const CONNECTIONS: usize = 16;
 
-/// Small files are placed by so many threads, where none of them waits for the disk: more of them wait for each other, at
-/// the lock of the folder.
+/// Threads that place small files concurrently if they do not sync: more would wait for each other at the kernel's lock of
+/// the folder.
 const PLACING: usize = 2;
+
+/// Limit in KiB for bytes of all files that have arrived and are not yet written.
+pub(super) const WAITING_KIB: u32 = 4 << 10;
 
 #[derive(Debug)]
 pub(super) struct Transfer {
@@ -26,13 +29,13 @@ pub(super) struct Transfer {
     pub(super) folder: Arc<Folder>,
     pub(super) progress: Progress,
     pub(super) connections: Semaphore,
-    /// In KiB, for bytes that have come and are not yet written.
+    /// Room in KiB for bytes that have arrived and are not yet written.
     pub(super) room: Arc<Semaphore>,
-    /// Threads that place small files at once.
+    /// Limit for threads that place small files.
     pub(super) placing: Semaphore,
-    /// Read by each thread that writes into the folder.
+    /// Locked for reading by each thread that writes into the folder.
     threads: Arc<RwLock<()>>,
-    /// Path and version of objects whose bytes did not match their checksum: fetched again only once they have changed.
+    /// Path and version of objects whose bytes did not match their checksum, which are not fetched again.
     corrupt: Mutex<HashSet<(String, String)>>,
 }
 
@@ -50,12 +53,12 @@ impl Transfer {
         }
     }
 
-    /// Runs file work where it may block.
+    /// Runs file operations on a thread that may block.
     pub(super) fn spawn_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> JoinHandle<T> {
-        // Taken for writing between two attempts only.
+        // Locked for writing only between two attempts.
         let running = Arc::clone(&self.threads).try_read_owned();
         spawn_blocking(move || {
             let _running = running;
@@ -63,7 +66,7 @@ impl Transfer {
         })
     }
 
-    /// Waits for the threads of an attempt that has failed: they must not write into files of the next one.
+    /// Waits for the threads of a failed attempt, because they must not write into files of the next one.
     pub(super) async fn threads_ended(&self) {
         drop(self.threads.write().await);
     }

@@ -1,7 +1,6 @@
-//! The folders below the root, made and opened without following a link: one that was there before could lead anywhere.
+//! Creates, opens and removes folders below the root. It must not follow a link, which could lead out of the folder.
 //!
-//! Folders stay open, so that a thousand files of one folder do not look it up a thousand times. How many stay open is
-//! bounded.
+//! A bounded number of folders stays open, so that a folder is not looked up again for each of its files.
 
 use std::{
     collections::BTreeMap,
@@ -16,9 +15,9 @@ use rustix::{
     io::Errno,
 };
 
-/// Models have few folders; more are opened again.
+/// Limit for open folders; models have few.
 const MOST_OPEN: usize = 64;
-/// As `mkdir` does; the umask of the process narrows it.
+/// The mode that `mkdir` uses; the umask of the process restricts it.
 const MODE: Mode = Mode::from_raw_mode(0o777);
 
 #[derive(Debug)]
@@ -28,13 +27,13 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Of a root that is there; the root itself may be a link.
+    /// Opens an existing root, which may itself be a link.
     pub(super) fn open(root: &Path) -> io::Result<Self> {
         let root = openat(CWD, root, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         Ok(Self { root: Arc::new(root), open: Mutex::default() })
     }
 
-    /// The folder below the root, made where it is not there.
+    /// A folder below the root, created if it does not exist.
     pub(super) fn folder(&self, below: &Path) -> io::Result<Arc<OwnedFd>> {
         if let Some(folder) = self.opened(below) {
             return Ok(folder);
@@ -47,7 +46,7 @@ impl Tree {
             }
             folder = Arc::new(enter(&folder, name.as_os_str().as_ref()).map_err(|error| match error {
                 Errno::NOTDIR | Errno::LOOP => {
-                    let why = format!("{} is in the way: it is no folder", name.as_os_str().display());
+                    let why = format!("{} is in the way: it is not a folder", name.as_os_str().display());
                     io::Error::new(io::ErrorKind::NotADirectory, why)
                 }
                 error => error.into(),
@@ -61,7 +60,7 @@ impl Tree {
         Ok(folder)
     }
 
-    /// Looks a folder up again the next time: another program may have removed it.
+    /// Closes a folder, because another program may have removed it; the next use opens it again.
     pub(super) fn forget(&self, folder: &Path) {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(folder);
     }
@@ -98,7 +97,7 @@ impl Tree {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).get(below).cloned()
     }
 
-    /// The folder, if it is there and no link leads to it.
+    /// The folder, if it exists and no part of its path is a link.
     fn existing(&self, below: &Path) -> Result<Arc<OwnedFd>, Errno> {
         let mut folder = Arc::clone(&self.root);
         for name in below.components() {
@@ -129,7 +128,7 @@ mod tests {
         assert!(root.path().join("a/b").is_dir());
         for wrong in ["link/b", "link", "file/b"] {
             let error = tree.folder(Path::new(wrong)).unwrap_err();
-            assert!(error.to_string().contains("it is no folder"), "{wrong}: {error}");
+            assert!(error.to_string().contains("it is not a folder"), "{wrong}: {error}");
         }
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
     }

@@ -1,6 +1,5 @@
-//! The one thread that writes a file: bytes come from many connections, and threads that write one file wait for each
-//! other at its lock. Connections wait where the disk is slower than the store; what waits with them is bounded for all
-//! files together.
+//! One thread per file writes the bytes of all connections, because concurrent writers of a file block each other. Bytes
+//! waiting to be written are bounded over all files.
 
 use std::{collections::BTreeMap, io, sync::Arc};
 
@@ -10,12 +9,13 @@ use tokio::{
     task::{JoinError, JoinHandle},
 };
 
-use super::{partial::Partial, request::NOTE_EVERY, transfer::Transfer};
+use super::{
+    partial::{NOTE_EVERY, Partial},
+    transfer::{Transfer, WAITING_KIB},
+};
 use crate::fault::{Cause, Fault};
 
-/// Bytes of all files that have come and are not yet written.
-pub(super) const WAITING_KIB: u32 = 4 << 10;
-/// Of one file; each holds its share of the above.
+/// Limit for the chunks of one file that wait to be written; their bytes are limited by `WAITING_KIB`.
 const QUEUE: usize = 256;
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ struct Chunk {
     _room: Option<OwnedSemaphorePermit>,
 }
 
-/// Takes the bytes of one file. The thread ends when all clones are gone, or with the first error.
+/// Accepts the bytes of one file. The thread ends when all clones are dropped, or with the first error.
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     chunks: mpsc::Sender<Chunk>,
@@ -33,11 +33,10 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Waits for room. After an error of the thread it waits for ever: the thread has the reason, and the task that
-    /// started it ends the file.
+    /// Waits for room. After an error of the thread it never returns; the task that started the thread reports the error.
     pub(super) async fn send(&self, part: usize, bytes: Bytes) {
         let kib = u32::try_from(bytes.len().div_ceil(1 << 10)).unwrap_or(WAITING_KIB).min(WAITING_KIB);
-        // Never closed.
+        // The semaphore is never closed.
         let room = Arc::clone(&self.room).acquire_many_owned(kib).await.ok();
         if self.chunks.send(Chunk { part, bytes, _room: room }).await.is_err() {
             std::future::pending::<()>().await;
@@ -53,13 +52,14 @@ pub(super) fn start(transfer: &Transfer, partial: &Arc<Partial>) -> (Queue, Join
     (Queue { chunks: sender, room: Arc::clone(&transfer.room) }, thread)
 }
 
-/// Why the thread has ended before its work was done.
+/// The error with which the thread ended early.
 pub(super) fn fault(ended: Result<io::Result<()>, JoinError>, partial: &Partial) -> Fault {
-    let died = |why: String| Fault::new(Cause::Local, format!("the thread that writes a file ended: {why}"));
+    let ended_early =
+        |why: String| Fault::new(Cause::Local, format!("the thread that writes a file ended: {why}"));
     match ended {
         Ok(Err(error)) => Fault::io("write", partial.stem())(error),
-        Ok(Ok(())) => died("too early".to_owned()),
-        Err(error) => died(error.to_string()),
+        Ok(Ok(())) => ended_early("too early".to_owned()),
+        Err(error) => ended_early(error.to_string()),
     }
 }
 

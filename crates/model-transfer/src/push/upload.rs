@@ -1,4 +1,4 @@
-//! One file to one object: small ones at once, large ones in parts. Each part is sent until it has arrived.
+//! Uploads one file as one object: small ones with one request, large ones in parts, each of which is retried.
 
 use std::{fs::File, future::pending, os::unix::fs::FileExt as _, sync::Arc};
 
@@ -12,20 +12,20 @@ use tokio::{
     task::{JoinSet, spawn_blocking},
 };
 
-use super::{Shared, died, is_same};
+use super::{Shared, is_same, join_fault};
 use crate::{
     fault::{Cause, Fault},
-    store::Trouble,
+    store::RequestError,
 };
 
-/// Metadata of every object of a push.
+/// Key of the metadata with the SHA-256, which every object of a push has.
 pub(super) const DIGEST: &str = "sha256";
 
-/// Of parts that are being sent, together.
+/// Limit for the bytes of all parts that are being sent.
 pub(super) const BUFFER_MIB: u32 = 24;
 
 const MIB: u64 = 1 << 20;
-/// Up to here a file is one request, and its ETag is its MD5.
+/// Limit up to which a file is sent with one request; its ETag is then its MD5.
 const AT_ONCE: u64 = 8 * MIB;
 /// S3 allows 10 000.
 const MOST_PARTS: u64 = 9000;
@@ -49,21 +49,21 @@ async fn at_once(shared: &Shared, upload: &Upload) -> Result<(), Fault> {
     let send = || async {
         let options = PutOptions { attributes: attributes(digest), ..PutOptions::default() };
         let sent = shared.store.s3.put_opts(key, payload.clone(), options).await;
-        sent.map(drop).map_err(|error| Trouble::of(&error))
+        sent.map(drop).map_err(|error| RequestError::of(&error))
     };
     shared.store.retried(key.as_ref(), send).await?;
     came(shared, *size);
     Ok(())
 }
 
-/// An upload that fails is taken back, as far as the store still answers.
+/// A failed upload is aborted, if the store still answers.
 async fn in_parts(shared: &Arc<Shared>, upload: &Upload) -> Result<(), Fault> {
     let Upload { key, digest, .. } = upload;
     let store = &shared.store;
     let begin = || async {
         let options =
             PutMultipartOptions { attributes: attributes(digest), ..PutMultipartOptions::default() };
-        store.s3.create_multipart_opts(key, options).await.map_err(|error| Trouble::of(&error))
+        store.s3.create_multipart_opts(key, options).await.map_err(|error| RequestError::of(&error))
     };
     let id: Arc<str> = store.retried(key.as_ref(), begin).await?.into();
     let done = async {
@@ -77,7 +77,7 @@ async fn in_parts(shared: &Arc<Shared>, upload: &Upload) -> Result<(), Fault> {
     done
 }
 
-/// Ends with the first part that fails, and reads no more of the file then.
+/// Ends with the first part that fails, and reads no further parts.
 async fn send_parts(shared: &Arc<Shared>, upload: &Upload, id: &Arc<str>) -> Result<Vec<PartId>, Fault> {
     let part = part_size(upload.size);
     let mut begins =
@@ -94,7 +94,7 @@ async fn send_parts(shared: &Arc<Shared>, upload: &Upload, id: &Arc<str>) -> Res
         };
         tokio::select! {
             biased;
-            Some(ended) = under_way.join_next() => parts.push(ended.map_err(died)??),
+            Some(ended) = under_way.join_next() => parts.push(ended.map_err(join_fault)??),
             room = room, if length.is_some() => {
                 let Some((number, from)) = begins.next() else { continue };
                 let length = length.unwrap_or_default();
@@ -133,14 +133,14 @@ async fn send_part(shared: Arc<Shared>, part: Part) -> Result<(usize, PartId), F
     let upload = upload.to_string();
     let send = || async {
         let sent = shared.store.s3.put_part(&key, &upload, number, payload.clone()).await;
-        sent.map_err(|error| Trouble::of(&error))
+        sent.map_err(|error| RequestError::of(&error))
     };
     let sent = shared.store.retried(key.as_ref(), send).await?;
     came(&shared, length);
     Ok((number, sent))
 }
 
-/// If the answer is lost, the object may be there all the same, and the upload is not any more.
+/// If the answer was lost, the upload may be complete and no longer exist, so the object itself is checked.
 async fn complete(shared: &Shared, upload: &Upload, id: &str, parts: Vec<PartId>) -> Result<(), Fault> {
     let Upload { key, size, digest, .. } = upload;
     let store = &shared.store;
@@ -150,7 +150,7 @@ async fn complete(shared: &Shared, upload: &Upload, id: &str, parts: Vec<PartId>
         };
         match store.head(key).await {
             Ok(Some(found)) if is_same(&found, *size, digest) => Ok(()),
-            _ => Err(Trouble::of(&error)),
+            _ => Err(RequestError::of(&error)),
         }
     };
     store.retried(key.as_ref(), finish).await
@@ -161,7 +161,7 @@ fn came(shared: &Shared, bytes: u64) {
     shared.progress.moved(bytes);
 }
 
-/// Held as long as the bytes are. Never closed.
+/// Room for bytes in memory, until it is dropped. The semaphore is never closed.
 async fn room(shared: &Shared, bytes: u64) -> Option<OwnedSemaphorePermit> {
     let mib = u32::try_from(bytes.div_ceil(MIB)).unwrap_or(u32::MAX).clamp(1, BUFFER_MIB);
     Arc::clone(&shared.buffers).acquire_many_owned(mib).await.ok()
@@ -173,7 +173,7 @@ async fn read(file: &Arc<File>, from: u64, length: u64, key: &Key) -> Result<Put
         let mut bytes = vec![0; usize::try_from(length).map_err(std::io::Error::other)?];
         file.read_exact_at(&mut bytes, from).map(|()| PutPayload::from(bytes))
     });
-    read.await.map_err(died)?.map_err(|error| match error.kind() {
+    read.await.map_err(join_fault)?.map_err(|error| match error.kind() {
         std::io::ErrorKind::UnexpectedEof => Fault::new(
             Cause::Changed,
             format!("{key:?} became shorter while it was uploaded: upload it again"),

@@ -1,4 +1,4 @@
-//! The files of a folder, as a push sees them: no link is followed out of it, and nothing is left out silently.
+//! Finds the files of a folder for a push. It must not follow a link out of the folder, and logs each entry that it skips.
 
 use std::{
     collections::BTreeSet,
@@ -19,9 +19,9 @@ use crate::{
 
 #[derive(Clone, Debug)]
 pub(super) struct LocalFile {
-    /// Below the folder, as a key has it.
+    /// The path below the folder, with slashes as in a key.
     pub(super) path: String,
-    /// Where the bytes are: no link.
+    /// The path of the file itself, not of a link.
     pub(super) place: PathBuf,
     pub(super) size: u64,
     modified: Option<SystemTime>,
@@ -29,13 +29,13 @@ pub(super) struct LocalFile {
 
 impl LocalFile {
     pub(super) fn open(&self) -> Result<File, Fault> {
-        // It was no link when the folder was read, and may be one now.
+        // The file may have been replaced by a link since the folder was read.
         let no_link = OFlags::NOFOLLOW.bits().cast_signed();
         let opened = File::options().read(true).custom_flags(no_link).open(&self.place);
         opened.map_err(Fault::io("open", &self.place))
     }
 
-    /// Fails if it was written to since it was found: its digest would be of other bytes.
+    /// Fails if the file was changed since it was found, because its digest may be of other bytes.
     pub(super) fn is_unchanged(&self) -> Result<(), Fault> {
         let metadata = self.place.symlink_metadata().map_err(Fault::io("look at", &self.place))?;
         if metadata.len() == self.size && metadata.modified().ok() == self.modified {
@@ -46,7 +46,7 @@ impl LocalFile {
     }
 }
 
-/// What there is to upload, by path.
+/// The files and folders to upload, by path.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) files: Vec<LocalFile>,
@@ -66,7 +66,7 @@ pub(super) fn walk(root: &Path) -> Result<Found, Fault> {
             let kind = place.symlink_metadata().map_err(Fault::io("look at", &place))?.file_type();
             let path = path_below(&real_root, &place)?;
             if path.starts_with(OWN_NAMES) || path == SHA256SUMS {
-                // A push writes the list itself: of what it has uploaded.
+                // A push writes the list itself, for the files that it has uploaded.
             } else if kind.is_dir() {
                 folders.push(place);
                 below_root.insert(path);
@@ -80,7 +80,7 @@ pub(super) fn walk(root: &Path) -> Result<Found, Fault> {
                     }
                 }
             } else {
-                warn!("{path:?} is left out: no regular file");
+                warn!("{path:?} is left out: not a regular file");
             }
         }
     }
@@ -106,7 +106,7 @@ fn local_file(path: String, place: PathBuf) -> Result<LocalFile, Fault> {
     Ok(LocalFile { path, place, size: metadata.len(), modified: metadata.modified().ok() })
 }
 
-/// As a key; what a pull would refuse must not be uploaded.
+/// The path as in a key. Fails for paths that a pull would refuse.
 fn path_below(root: &Path, place: &Path) -> Result<String, Fault> {
     let refused =
         |why: String| Fault::new(Cause::Usage, format!("{place:?} cannot be an object ({why}): rename it"));
@@ -114,8 +114,8 @@ fn path_below(root: &Path, place: &Path) -> Result<String, Fault> {
         .strip_prefix(root)
         .unwrap_or(place)
         .to_str()
-        .ok_or_else(|| refused("its name is no UTF-8".into()))?;
-    keys::relative_path(below, "").map_err(|hostile| refused(hostile.to_string()))?;
+        .ok_or_else(|| refused("its name is not UTF-8".into()))?;
+    keys::relative_path(below, "").map_err(|invalid| refused(invalid.to_string()))?;
     Ok(below.to_owned())
 }
 

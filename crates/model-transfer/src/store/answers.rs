@@ -1,22 +1,22 @@
-//! What a failed request means for the next one. Pure.
+//! Classifies failed requests: whether to retry them, and with which cause the transfer ends otherwise. Pure.
 
 use std::{error::Error, io};
 
 use http::StatusCode;
 use object_store::client::{HttpError, HttpErrorKind};
 
-use super::{credentials::NoCredentials, http::Refusal};
+use super::http::Refusal;
 
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
-    /// May pass: overload, an outage, a connection that broke.
-    Passing(String),
+pub(crate) enum RequestError {
+    /// Retried: overload, an outage, a broken connection.
+    Transient(String),
     /// Not what was requested: wrong lengths, wrong ranges. Retried a few times.
-    Garbled(String),
+    MalformedAnswer(String),
     Unauthorized(String),
     /// The request could not be signed. A complete sentence.
-    NoCredentials(String),
+    CredentialsUnavailable(String),
     /// The clocks of this machine and of the store differ by more than the store allows.
     ClockSkew(String),
     /// No such object.
@@ -24,30 +24,35 @@ pub(crate) enum Trouble {
     NoBucket,
     /// No longer the object that was listed.
     Changed,
-    /// A lasting refusal for any other reason.
+    /// A permanent refusal for any other reason.
     Refused(String),
     /// The store names another region as the bucket's.
     OtherRegion {
         region: String,
         why: String,
     },
-    /// The answer is at another address, which may belong to anyone.
+    /// A redirect, which is not followed because the address may belong to another party.
     Redirected {
         to: Option<String>,
         why: String,
     },
-    /// The store takes the bucket in the host alone.
+    /// The store accepts only virtual-hosted requests.
     PathRefused(String),
     /// More than `MOST_OBJECTS` below one folder.
     TooManyObjects,
     /// The listing names an object that cannot be a file.
-    HostileKey(String),
+    InvalidKey(String),
 }
 
-impl Trouble {
-    pub(crate) fn of(error: &object_store::Error) -> Trouble {
+/// An error of a request for credentials, as the source of an object_store error.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no credentials: {0:?}")]
+pub(super) struct CredentialsUnavailable(pub(super) RequestError);
+
+impl RequestError {
+    pub(crate) fn of(error: &object_store::Error) -> RequestError {
         if let object_store::Error::InvalidPath { source } = error {
-            return Trouble::HostileKey(format!("{source}: rename the object"));
+            return RequestError::InvalidKey(format!("{source}: rename the object"));
         }
         let mut cause: Option<&(dyn Error + 'static)> = Some(error);
         let mut transport = None;
@@ -55,8 +60,8 @@ impl Trouble {
             if let Some(refusal) = error.downcast_ref::<Refusal>() {
                 return meaning(refusal);
             }
-            if let Some(NoCredentials(trouble)) = error.downcast_ref::<NoCredentials>() {
-                return trouble.clone();
+            if let Some(CredentialsUnavailable(reason)) = error.downcast_ref::<CredentialsUnavailable>() {
+                return reason.clone();
             }
             if let Some(error) = error.downcast_ref::<HttpError>() {
                 transport = Some(error);
@@ -64,35 +69,37 @@ impl Trouble {
             cause = error.source();
         }
         match transport {
-            Some(error) if error.kind() == HttpErrorKind::Decode => Trouble::Garbled(innermost(error)),
-            Some(error) if is_unknown_authority(error) => Trouble::Passing(format!(
+            Some(error) if error.kind() == HttpErrorKind::Decode => {
+                RequestError::MalformedAnswer(innermost(error))
+            }
+            Some(error) if is_unknown_authority(error) => RequestError::Transient(format!(
                 "{}; name the authority of its certificate in spec.modelStore.caSecretName",
                 innermost(error)
             )),
-            Some(error) => Trouble::Passing(innermost(error)),
-            // There was an answer, which object_store could not read.
-            None => Trouble::Garbled(innermost(error)),
+            Some(error) => RequestError::Transient(innermost(error)),
+            // object_store could not parse the answer.
+            None => RequestError::MalformedAnswer(innermost(error)),
         }
     }
 }
 
-fn meaning(refusal: &Refusal) -> Trouble {
+fn meaning(refusal: &Refusal) -> RequestError {
     let Refusal { status, code, region, location, date } = refusal;
     let why =
         if code.is_empty() { status.as_u16().to_string() } else { format!("{} {code}", status.as_u16()) };
     match (*status, code.as_str()) {
-        // The code says more than the status.
+        // The code is more specific than the status.
         (_, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired" | "InvalidAccessKeyId") => {
-            Trouble::Unauthorized(why)
+            RequestError::Unauthorized(why)
         }
-        // How versitygw refuses an access key that it does not know, with status 404.
-        (_, "XAdminUserNotFound") => Trouble::Unauthorized(why),
-        (_, "RequestTimeTooSkewed") => Trouble::ClockSkew(match date {
+        // versitygw refuses an unknown access key with this code and status 404.
+        (_, "XAdminUserNotFound") => RequestError::Unauthorized(why),
+        (_, "RequestTimeTooSkewed") => RequestError::ClockSkew(match date {
             Some(date) => format!("{why}; its clock shows {date}"),
             None => why,
         }),
-        (_, "NoSuchBucket" | "InvalidBucketName") => Trouble::NoBucket,
-        (_, "SlowDown" | "RequestTimeout" | "InternalError") => Trouble::Passing(why),
+        (_, "NoSuchBucket" | "InvalidBucketName") => RequestError::NoBucket,
+        (_, "SlowDown" | "RequestTimeout" | "InternalError") => RequestError::Transient(why),
         // OSS, COS, OBS and TOS, in this order.
         (
             _,
@@ -100,28 +107,28 @@ fn meaning(refusal: &Refusal) -> Trouble {
             | "PathStyleDomainForbidden"
             | "VirtualHostDomainRequired"
             | "InvalidPathAccess",
-        ) => Trouble::PathRefused(why),
+        ) => RequestError::PathRefused(why),
         (status, code) if status.is_redirection() || code == "AuthorizationHeaderMalformed" => {
             match (region, status.is_redirection()) {
-                (Some(region), _) => Trouble::OtherRegion { region: region.clone(), why },
-                (None, true) => Trouble::Redirected { to: location.clone(), why },
-                (None, false) => Trouble::Refused(why),
+                (Some(region), _) => RequestError::OtherRegion { region: region.clone(), why },
+                (None, true) => RequestError::Redirected { to: location.clone(), why },
+                (None, false) => RequestError::Refused(why),
             }
         }
-        (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => Trouble::Unauthorized(why),
-        (StatusCode::NOT_FOUND, _) => Trouble::Missing(why),
+        (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => RequestError::Unauthorized(why),
+        (StatusCode::NOT_FOUND, _) => RequestError::Missing(why),
         // The range begins behind the end: the object has become shorter.
-        (StatusCode::PRECONDITION_FAILED | StatusCode::RANGE_NOT_SATISFIABLE, _) => Trouble::Changed,
+        (StatusCode::PRECONDITION_FAILED | StatusCode::RANGE_NOT_SATISFIABLE, _) => RequestError::Changed,
         (StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS | StatusCode::CONFLICT, _) => {
-            Trouble::Passing(why)
+            RequestError::Transient(why)
         }
-        (StatusCode::NOT_IMPLEMENTED, _) => Trouble::Refused(why),
-        (status, _) if status.is_server_error() => Trouble::Passing(why),
-        _ => Trouble::Refused(why),
+        (StatusCode::NOT_IMPLEMENTED, _) => RequestError::Refused(why),
+        (status, _) if status.is_server_error() => RequestError::Transient(why),
+        _ => RequestError::Refused(why),
     }
 }
 
-/// A certificate that none of the trusted authorities has signed, or one whose authority was created anew under its name.
+/// Whether no trusted authority has signed the certificate, or an authority of the same name with another key has.
 fn is_unknown_authority(error: &(dyn Error + 'static)) -> bool {
     use rustls::{CertificateError, Error as Tls};
 
@@ -130,7 +137,7 @@ fn is_unknown_authority(error: &(dyn Error + 'static)) -> bool {
         if let Some(Tls::InvalidCertificate(why)) = error.downcast_ref::<Tls>() {
             return matches!(why, CertificateError::UnknownIssuer | CertificateError::BadSignature);
         }
-        // What an io::Error carries is not its source.
+        // The error inside an io::Error is not its source.
         let carried = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         cause = carried.map(|carried| carried as &(dyn Error + 'static)).or_else(|| error.source());
     }
@@ -150,9 +157,9 @@ pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
 mod tests {
     use super::*;
 
-    fn trouble(refusal: Refusal) -> Trouble {
+    fn error_of(refusal: Refusal) -> RequestError {
         let error = HttpError::new(HttpErrorKind::Unknown, refusal);
-        Trouble::of(&object_store::Error::Generic { store: "S3", source: Box::new(error) })
+        RequestError::of(&object_store::Error::Generic { store: "S3", source: Box::new(error) })
     }
 
     fn refusal(status: u16, code: &str) -> Refusal {
@@ -164,29 +171,41 @@ mod tests {
     fn each_class_of_answers_has_its_meaning() {
         let text = |text: &str| text.to_owned();
         for (status, code, meant) in [
-            (401, "", Trouble::Unauthorized(text("401"))),
-            (403, "AccessDenied", Trouble::Unauthorized(text("403 AccessDenied"))),
-            (403, "SignatureDoesNotMatch", Trouble::Unauthorized(text("403 SignatureDoesNotMatch"))),
-            (400, "ExpiredToken", Trouble::Unauthorized(text("400 ExpiredToken"))),
-            (404, "NoSuchKey", Trouble::Missing(text("404 NoSuchKey"))),
-            (404, "", Trouble::Missing(text("404"))),
-            (404, "XAdminUserNotFound", Trouble::Unauthorized(text("404 XAdminUserNotFound"))),
-            (404, "NoSuchBucket", Trouble::NoBucket),
-            (412, "PreconditionFailed", Trouble::Changed),
-            (416, "InvalidRange", Trouble::Changed),
-            (408, "", Trouble::Passing(text("408"))),
-            (429, "", Trouble::Passing(text("429"))),
-            (500, "InternalError", Trouble::Passing(text("500 InternalError"))),
-            (503, "SlowDown", Trouble::Passing(text("503 SlowDown"))),
-            (504, "", Trouble::Passing(text("504"))),
-            (301, "PermanentRedirect", Trouble::Redirected { to: None, why: text("301 PermanentRedirect") }),
-            (403, "RequestTimeTooSkewed", Trouble::ClockSkew(text("403 RequestTimeTooSkewed"))),
-            (403, "SecondLevelDomainForbidden", Trouble::PathRefused(text("403 SecondLevelDomainForbidden"))),
-            (400, "AuthorizationHeaderMalformed", Trouble::Refused(text("400 AuthorizationHeaderMalformed"))),
-            (405, "", Trouble::Refused(text("405"))),
-            (501, "NotImplemented", Trouble::Refused(text("501 NotImplemented"))),
+            (401, "", RequestError::Unauthorized(text("401"))),
+            (403, "AccessDenied", RequestError::Unauthorized(text("403 AccessDenied"))),
+            (403, "SignatureDoesNotMatch", RequestError::Unauthorized(text("403 SignatureDoesNotMatch"))),
+            (400, "ExpiredToken", RequestError::Unauthorized(text("400 ExpiredToken"))),
+            (404, "NoSuchKey", RequestError::Missing(text("404 NoSuchKey"))),
+            (404, "", RequestError::Missing(text("404"))),
+            (404, "XAdminUserNotFound", RequestError::Unauthorized(text("404 XAdminUserNotFound"))),
+            (404, "NoSuchBucket", RequestError::NoBucket),
+            (412, "PreconditionFailed", RequestError::Changed),
+            (416, "InvalidRange", RequestError::Changed),
+            (408, "", RequestError::Transient(text("408"))),
+            (429, "", RequestError::Transient(text("429"))),
+            (500, "InternalError", RequestError::Transient(text("500 InternalError"))),
+            (503, "SlowDown", RequestError::Transient(text("503 SlowDown"))),
+            (504, "", RequestError::Transient(text("504"))),
+            (
+                301,
+                "PermanentRedirect",
+                RequestError::Redirected { to: None, why: text("301 PermanentRedirect") },
+            ),
+            (403, "RequestTimeTooSkewed", RequestError::ClockSkew(text("403 RequestTimeTooSkewed"))),
+            (
+                403,
+                "SecondLevelDomainForbidden",
+                RequestError::PathRefused(text("403 SecondLevelDomainForbidden")),
+            ),
+            (
+                400,
+                "AuthorizationHeaderMalformed",
+                RequestError::Refused(text("400 AuthorizationHeaderMalformed")),
+            ),
+            (405, "", RequestError::Refused(text("405"))),
+            (501, "NotImplemented", RequestError::Refused(text("501 NotImplemented"))),
         ] {
-            assert_eq!(trouble(refusal(status, code)), meant);
+            assert_eq!(error_of(refusal(status, code)), meant);
         }
     }
 
@@ -197,22 +216,22 @@ mod tests {
         {
             let named = Refusal { region: Some("eu-west-1".to_owned()), ..refusal(status, code) };
             let expected =
-                Trouble::OtherRegion { region: "eu-west-1".to_owned(), why: format!("{status} {code}") };
-            assert_eq!(trouble(named), expected);
+                RequestError::OtherRegion { region: "eu-west-1".to_owned(), why: format!("{status} {code}") };
+            assert_eq!(error_of(named), expected);
         }
         let denied = Refusal { region: Some("eu-west-1".to_owned()), ..refusal(403, "AccessDenied") };
-        assert_eq!(trouble(denied), Trouble::Unauthorized("403 AccessDenied".to_owned()));
+        assert_eq!(error_of(denied), RequestError::Unauthorized("403 AccessDenied".to_owned()));
     }
 
     #[test]
-    fn a_broken_connection_passes_and_a_senseless_answer_is_garbled() {
+    fn a_broken_connection_is_transient_and_an_invalid_answer_is_malformed() {
         let generic = |source: Box<dyn Error + Send + Sync>| {
-            Trouble::of(&object_store::Error::Generic { store: "S3", source })
+            RequestError::of(&object_store::Error::Generic { store: "S3", source })
         };
         let reset = std::io::Error::other("connection reset");
         let broken = generic(Box::new(HttpError::new(HttpErrorKind::Interrupted, reset)));
-        assert_eq!(broken, Trouble::Passing("connection reset".to_owned()));
-        let senseless = generic("Content-Range header not present in partial response".into());
-        assert!(matches!(senseless, Trouble::Garbled(_)), "{senseless:?}");
+        assert_eq!(broken, RequestError::Transient("connection reset".to_owned()));
+        let invalid = generic("Content-Range header not present in partial response".into());
+        assert!(matches!(invalid, RequestError::MalformedAnswer(_)), "{invalid:?}");
     }
 }

@@ -1,6 +1,6 @@
-//! Whose credentials sign the requests: which of them the environment names, and what their failures mean.
+//! Selects the credentials for requests from the environment, and describes failures.
 //!
-//! It must not use the credentials of the machine: any user could then read with them what the machine may read.
+//! It never uses the node's credentials: any user could then read what the node may read.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use object_store::{
     aws::{AmazonS3ConfigKey, AwsCredential, AwsCredentialProvider},
 };
 
-use super::answers::Trouble;
+use super::answers::{CredentialsUnavailable, RequestError};
 
-/// Whose rights the requests have.
+/// The identity whose permissions the requests have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Identity {
     /// The keys of a Secret.
@@ -22,17 +22,19 @@ pub(super) enum Identity {
     Anonymous,
 }
 
-/// An environment that names half an identity.
+/// The environment has only one of two variables of an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{given} is set and {missing} is not: set both or none")]
-pub(super) struct Half {
+pub(super) struct IncompleteIdentity {
     given: &'static str,
     missing: &'static str,
 }
 
 impl Identity {
-    /// object_store takes the first that is complete, and the machine's own if none is: half an identity is refused.
-    pub(super) fn of(setting: impl Fn(AmazonS3ConfigKey) -> Option<String>) -> Result<Self, Half> {
+    /// An incomplete identity is refused, because object_store would use the next one, and at last that of the node.
+    pub(super) fn of(
+        setting: impl Fn(AmazonS3ConfigKey) -> Option<String>,
+    ) -> Result<Self, IncompleteIdentity> {
         use AmazonS3ConfigKey as Key;
         let pairs = [
             (
@@ -53,10 +55,12 @@ impl Identity {
         for (identity, one, name_of_one, other, name_of_other) in pairs {
             match (setting(one), setting(other)) {
                 (Some(_), Some(_)) => return Ok(identity),
-                (Some(_), None) => return Err(Half { given: name_of_one, missing: name_of_other }),
-                // A role without a token is of no use to this program, and does no harm.
+                (Some(_), None) => {
+                    return Err(IncompleteIdentity { given: name_of_one, missing: name_of_other });
+                }
+                // A role without a token is ignored.
                 (None, Some(_)) if identity == Self::Keys => {
-                    return Err(Half { given: name_of_other, missing: name_of_one });
+                    return Err(IncompleteIdentity { given: name_of_other, missing: name_of_one });
                 }
                 (None, _) => {}
             }
@@ -65,7 +69,7 @@ impl Identity {
             return Ok(Self::Pod);
         }
         match setting(Key::ContainerCredentialsFullUri) {
-            Some(_) if setting(Key::ContainerAuthorizationTokenFile).is_none() => Err(Half {
+            Some(_) if setting(Key::ContainerAuthorizationTokenFile).is_none() => Err(IncompleteIdentity {
                 given: "AWS_CONTAINER_CREDENTIALS_FULL_URI",
                 missing: "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
             }),
@@ -74,7 +78,7 @@ impl Identity {
         }
     }
 
-    /// What the store refused, and how that is corrected.
+    /// The words for a refusal, and how to correct it.
     pub(super) fn refused(self) -> (&'static str, &'static str) {
         match self {
             Self::Keys => ("refused the credentials", "correct the Secret, or what it allows"),
@@ -88,12 +92,7 @@ impl Identity {
     }
 }
 
-/// Credentials that could not be had.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no credentials: {0:?}")]
-pub(super) struct NoCredentials(pub(super) Trouble);
-
-/// Credentials of a pod, with errors that say that they are about credentials and not about the store.
+/// Credentials of a pod. Marks their errors, so that they are not taken for errors of the store.
 #[derive(Debug)]
 pub(super) struct OfPod(pub(super) AwsCredentialProvider);
 
@@ -103,36 +102,40 @@ impl CredentialProvider for OfPod {
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
         self.0.get_credential().await.map_err(|error| {
-            let source = Box::new(NoCredentials(trouble(Trouble::of(&error))));
+            let source = Box::new(CredentialsUnavailable(credentials_error(RequestError::of(&error))));
             object_store::Error::Generic { store: "S3", source }
         })
     }
 }
 
-/// What an answer means that came from the token service, or that could not be asked for.
-fn trouble(of_answer: Trouble) -> Trouble {
-    const FIX: &str = "correct spec.serviceAccountName, its role, or whom that trusts";
+/// The error for a failed request to the token service.
+fn credentials_error(of_answer: RequestError) -> RequestError {
+    const FIX: &str = "correct spec.serviceAccountName, its role, or the trust policy of the role";
     match of_answer {
-        Trouble::Passing(why) => Trouble::Passing(format!("the token service: {why}")),
-        // No answer, or none that makes sense: a file that cannot be read.
-        Trouble::Garbled(why) => Trouble::NoCredentials(format!("{why}: {FIX}")),
-        Trouble::Unauthorized(why) | Trouble::Missing(why) | Trouble::Refused(why) => {
-            Trouble::NoCredentials(format!("the token service refused the pod's identity ({why}): {FIX}"))
+        RequestError::Transient(why) => RequestError::Transient(format!("the token service: {why}")),
+        // An invalid answer, or a file that cannot be read.
+        RequestError::MalformedAnswer(why) => RequestError::CredentialsUnavailable(format!("{why}: {FIX}")),
+        RequestError::Unauthorized(why) | RequestError::Missing(why) | RequestError::Refused(why) => {
+            RequestError::CredentialsUnavailable(format!(
+                "the token service refused the pod's identity ({why}): {FIX}"
+            ))
         }
-        Trouble::ClockSkew(why) => Trouble::ClockSkew(why),
-        Trouble::Redirected { to, why } => {
+        RequestError::ClockSkew(why) => RequestError::ClockSkew(why),
+        RequestError::Redirected { to, why } => {
             let to = to.map_or(String::new(), |to| format!(" to {to}"));
-            Trouble::NoCredentials(format!("the token service redirects{to} ({why}): correct AWS_REGION"))
+            RequestError::CredentialsUnavailable(format!(
+                "the token service redirects{to} ({why}): correct AWS_REGION"
+            ))
         }
-        Trouble::NoCredentials(why) => Trouble::NoCredentials(why),
-        Trouble::NoBucket
-        | Trouble::Changed
-        | Trouble::OtherRegion { .. }
-        | Trouble::PathRefused(_)
-        | Trouble::TooManyObjects
-        | Trouble::HostileKey(_) => {
-            Trouble::NoCredentials(format!("the token service gave a senseless answer: {FIX}"))
-        }
+        RequestError::CredentialsUnavailable(why) => RequestError::CredentialsUnavailable(why),
+        RequestError::NoBucket
+        | RequestError::Changed
+        | RequestError::OtherRegion { .. }
+        | RequestError::PathRefused(_)
+        | RequestError::TooManyObjects
+        | RequestError::InvalidKey(_) => RequestError::CredentialsUnavailable(format!(
+            "the token service returned an invalid response: {FIX}"
+        )),
     }
 }
 
@@ -145,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn half_an_identity_is_refused_before_the_machine_is_asked_for_its_own() {
+    fn an_incomplete_identity_is_refused() {
         use AmazonS3ConfigKey as Key;
         assert_eq!(identity(&[]), Ok(Identity::Anonymous));
         assert_eq!(identity(&[Key::AccessKeyId, Key::SecretAccessKey]), Ok(Identity::Keys));

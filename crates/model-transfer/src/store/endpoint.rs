@@ -1,5 +1,5 @@
-//! Where the requests for a bucket go: its URL in the addressing style that the endpoint needs, and the token service of
-//! the region. Pure.
+//! Determines the URL of a bucket, in the addressing style of the endpoint, and that of the token service of a region.
+//! Pure.
 
 use std::net::IpAddr;
 
@@ -8,26 +8,26 @@ use api::aiinference::Addressing;
 /// The URL of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Endpoint {
-    /// As object_store expects it: with the bucket where the style is virtual-hosted, without it otherwise. No slash at
+    /// In the form that object_store expects: with the bucket where the style is virtual-hosted, without it otherwise. No slash at
     /// the end.
     pub(super) url: String,
     pub(super) is_virtual_hosted: bool,
 }
 
-/// An endpoint that cannot be addressed as asked for.
+/// An endpoint that does not support the addressing style.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{endpoint} is an address, and virtual-hosted addressing needs a host name: use addressing Path")]
-pub(super) struct NoHostName {
+pub(super) struct InvalidEndpoint {
     endpoint: String,
 }
 
-/// `endpoint`: of the store, without the bucket; AWS S3 in the region if there is none.
+/// `endpoint`: that of the store, without the bucket; AWS S3 in the region if there is none.
 pub(super) fn endpoint(
     bucket: &str,
     region: &str,
     endpoint: Option<&str>,
     addressing: Addressing,
-) -> Result<Endpoint, NoHostName> {
+) -> Result<Endpoint, InvalidEndpoint> {
     let endpoint = match endpoint {
         Some(endpoint) => endpoint.trim_end_matches('/').to_owned(),
         None => format!("https://s3.{region}.{}", aws_domain(region)),
@@ -41,7 +41,7 @@ pub(super) fn endpoint(
         Addressing::Auto => (needs_virtual_hosts(host) || names_bucket) && is_label(bucket),
     };
     if is_virtual_hosted && is_address(host) {
-        return Err(NoHostName { endpoint: without_password(&endpoint) });
+        return Err(InvalidEndpoint { endpoint: without_password(&endpoint) });
     }
     // Some tools expect the bucket in the endpoint, and users copy it from there.
     let is_complete = !is_virtual_hosted || names_bucket;
@@ -49,18 +49,18 @@ pub(super) fn endpoint(
     Ok(Endpoint { url, is_virtual_hosted })
 }
 
-/// The token service of a region of AWS: for a pod's identity it returns keys.
+/// The token service of a region of AWS, which returns keys for a pod's identity.
 pub(super) fn token_service(region: &str) -> String {
     format!("https://sts.{region}.{}", aws_domain(region))
 }
 
-/// The regions of China are a partition of their own.
+/// The regions of China have a domain of their own.
 fn aws_domain(region: &str) -> &'static str {
     if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" }
 }
 
 /// AWS S3, Alibaba Cloud OSS and Tencent Cloud COS by the hosts that they document. The last two refuse path-style
-/// requests. The interface endpoints of AWS (`vpce`) take the bucket in the path alone.
+/// requests. The interface endpoints of AWS (`vpce`) accept only path-style requests.
 fn needs_virtual_hosts(host: &str) -> bool {
     let below = |domain: &str| host.strip_suffix(domain).and_then(|rest| rest.strip_suffix('.'));
     let aws = ["amazonaws.com", "amazonaws.com.cn"].into_iter().find_map(below);
@@ -75,7 +75,7 @@ fn needs_virtual_hosts(host: &str) -> bool {
         || cos.is_some_and(|name| name.starts_with("cos.") || name.starts_with("cos-internal."))
 }
 
-/// What is before the host, the host, and what is after it.
+/// The text before the host, the host, and the text after it.
 fn split(endpoint: &str) -> (&str, &str, &str) {
     let authority = endpoint.find("://").map_or(0, |scheme| scheme + "://".len());
     let end = endpoint[authority..].find(['/', '?', '#']).map_or(endpoint.len(), |path| authority + path);
@@ -97,7 +97,7 @@ fn is_address(host: &str) -> bool {
     host.starts_with('[') || host.parse::<IpAddr>().is_ok()
 }
 
-/// For messages: without the user of `http://user:password@host`.
+/// The endpoint for messages, without the user of `http://user:password@host`.
 pub(super) fn without_password(endpoint: &str) -> String {
     match (endpoint.split_once("://"), endpoint.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_asks_for_is_done() {
+    fn the_addressing_style_of_the_user_is_used() {
         let minio = "http://user:p@ss@minio.example:9000/s3";
         assert_eq!(
             url("models", Some(minio), Addressing::VirtualHosted),

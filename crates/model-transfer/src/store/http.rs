@@ -1,5 +1,5 @@
-//! The HTTP client of object_store: follows no redirect, bounds each wait, turns every refusal into an error that repeats
-//! no free text of the store, and keeps to `Retry-After`.
+//! The HTTP client of object_store. It limits each wait and the size of listings, respects `Retry-After`, and converts
+//! refusals to errors. It must not follow redirects, and errors must not contain free text of the store.
 
 use std::{
     pin::Pin,
@@ -35,26 +35,26 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 
 use crate::digest::Expected;
 
-/// Connections beyond this many are opened and closed again; as many as there are requests at once.
+/// Limit for idle connections; at least the number of concurrent requests.
 const IDLE_CONNECTIONS: usize = 32;
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
-/// A refused request. Of its text only what has a closed form is kept: the rest may repeat parts of credentials.
+/// A refused request. Only values of a fixed format are kept, because the text may contain parts of credentials.
 #[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
 #[error("{status} {code}")]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
-    /// As S3 names it, `NoSuchBucket`; empty where there is none.
+    /// The code of S3, such as `NoSuchBucket`; empty if there is none.
     pub(super) code: String,
-    /// Of the bucket, where the store names it.
+    /// The region of the bucket, if the store names it.
     pub(super) region: Option<String>,
     /// Scheme and host of a redirect.
     pub(super) location: Option<String>,
-    /// The store's time.
+    /// The time of the store.
     pub(super) date: Option<String>,
 }
 
-/// Extension of an answer: the object is encrypted so that its ETag is not its MD5.
+/// Extension of an answer: the object is encrypted in a way that its ETag is not its MD5.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EtagIsNoDigest;
 
@@ -81,7 +81,7 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// `answered` is set by the first good answer. `authorities`: trusted beside those of the system.
+    /// `answered` is set by the first successful answer. `authorities` are trusted in addition to those of the system.
     pub(super) fn new(stall: Duration, answered: Arc<AtomicBool>, authorities: Vec<Certificate>) -> Self {
         Self { stall, answered, authorities }
     }
@@ -89,13 +89,13 @@ impl Connector {
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        // The default headers of `options` are for requests that object_store signs with them; it adds them itself.
+        // object_store adds the default headers of `options` itself, because it signs them.
         let allow_http = options.get_config_value(&ClientConfigKey::AllowHttp);
-        // Its time-outs are per answer and per byte, see `Bounded`: a model may take hours.
+        // No time-out for a whole request, because a model may take hours; see `Bounded`.
         let client = reqwest::Client::builder()
             .user_agent(concat!("model-transfer/", env!("CARGO_PKG_VERSION")))
             .https_only(allow_http.as_deref() != Some("true"))
-            // The headers that sign a request, the session token among them, would go to any host that an answer names.
+            // Otherwise the signature and the session token would be sent to any host that an answer names.
             .redirect(Policy::none())
             .connect_timeout(CONNECT_WITHIN)
             .http1_only()
@@ -114,7 +114,7 @@ impl HttpConnector for Connector {
     }
 }
 
-/// The addresses of a host in a random order: the front ends of a store share the load.
+/// Resolves a host to its addresses in random order, which distributes the load over the front ends of a store.
 #[derive(Debug)]
 struct Shuffled;
 
@@ -204,7 +204,7 @@ impl Body for Limited {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
         let stall = self.stall;
-        // The body first: bytes that arrived between two polls are not late.
+        // The body first, because bytes that arrived between two polls are not late.
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
             self.silence.as_mut().reset(Instant::now() + stall);
             return Poll::Ready(
@@ -239,7 +239,7 @@ async fn refusal(answer: HttpResponse) -> Refusal {
     }
 }
 
-/// Enough for the code; the error page of a proxy may have any length.
+/// The beginning of a body, enough for the code; the error page of a proxy may have any length.
 async fn beginning(body: HttpResponseBody) -> Vec<u8> {
     const ENOUGH: usize = 4096;
     let mut read = Vec::new();
@@ -274,7 +274,7 @@ fn is_date(text: &&str) -> bool {
     text.len() == 29 && text.ends_with(" GMT") && text.chars().all(is_part)
 }
 
-/// Scheme, host and port; what else an address has may be a signature.
+/// Scheme, host and port. The rest of an address may contain a signature.
 fn origin(location: &str) -> Option<String> {
     let location: Uri = location.parse().ok()?;
     let (scheme, host) = (location.scheme_str()?, location.host()?);
@@ -288,7 +288,7 @@ fn hides_digest(headers: &HeaderMap) -> bool {
         || headers.contains_key("x-amz-server-side-encryption-customer-algorithm")
 }
 
-/// Until when all requests wait, because the store has sent `Retry-After`.
+/// The time until which all requests wait, because the store has sent `Retry-After`.
 #[derive(Debug, Default)]
 struct Pause(Mutex<Option<Instant>>);
 
@@ -307,9 +307,9 @@ impl Pause {
     }
 }
 
-/// In seconds; S3 does not send a date, for which the back-off of the requests is enough.
+/// The value in seconds. A date is ignored: S3 does not send one, and the back-off of the requests is sufficient.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    /// A longer pause is cut: the store may be well again before its end.
+    /// Limit for a pause, because the store may recover before the end of a longer one.
     const LONGEST: u64 = 30;
     let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds.min(LONGEST)))
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_what_has_a_closed_form_is_kept_of_a_refusal() {
+    async fn only_values_of_a_fixed_format_are_kept_of_a_refusal() {
         let kept = async |text: &'static str, headers: HeaderMap| {
             let mut answer = HttpResponse::new(text.to_owned().into());
             *answer.headers_mut() = headers;

@@ -87,7 +87,7 @@ fn no_redirect_is_followed_to_another_host() {
         let ended = scene.pull().env("AWS_SESSION_TOKEN", "a-token-that-stays-here").run();
         let reason = format!("redirects to http://{} ({status})", elsewhere.address);
         ended.failed(ExitCode::SourceUnreachable, &reason);
-        assert!(ended.told.contains("spec.modelStore.endpoint"), "{}", ended.told);
+        assert!(ended.reported.contains("spec.modelStore.endpoint"), "{}", ended.reported);
     }
     assert_eq!(elsewhere.take_requests().len(), 0);
 }
@@ -104,7 +104,7 @@ fn a_bucket_of_another_region_is_reported_with_its_region() {
             continue;
         }
         ended.failed(ExitCode::SourceUnreachable, "the bucket is in region eu-west-1, not in us-east-1");
-        assert!(ended.told.contains("set spec.modelStore.region"), "{}", ended.told);
+        assert!(ended.reported.contains("set spec.modelStore.region"), "{}", ended.reported);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Whether there is a model that the engine can load: of a folder alone, and around a pull.
+//! Checks for a model that the engine can load, of a folder and as part of a pull.
 
 use std::{fs, net::SocketAddr, path::Path};
 

@@ -1,4 +1,4 @@
-//! Wrong bytes never become a file: what was checked by what, and what happens when it does not match.
+//! Wrong bytes never become a file of the model: the checks of each file, and mismatches.
 
 use std::sync::mpsc;
 
@@ -58,7 +58,7 @@ fn a_store_that_answers_no_head_is_pulled_from() {
 }
 
 #[test]
-fn an_object_that_is_corrupt_in_the_store_is_told_and_heals_when_it_is_uploaded_again() {
+fn an_object_that_is_corrupt_in_the_store_is_reported_and_heals_when_it_is_uploaded_again() {
     let scene = Scene::new();
     let content = noise(21, 70_000);
     scene.gateway.put("qwen/model.bin", &content);
@@ -207,7 +207,7 @@ fn a_model_without_a_file_that_sha256sums_lists_is_not_whole() {
 }
 
 #[test]
-fn a_list_of_checksums_that_is_none_is_told() {
+fn a_list_of_checksums_that_is_invalid_is_reported() {
     let scene = Scene::new();
     scene.gateway.put("qwen/a.bin", b"a");
     scene.gateway.put("qwen/SHA256SUMS", b"<html>");

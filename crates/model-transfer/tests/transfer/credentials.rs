@@ -1,4 +1,4 @@
-//! Credentials that are missing, half there, refused, or signed with a clock that is wrong.
+//! Credentials that are missing, incomplete, refused, or signed with a clock that is wrong.
 
 use api::loader::ExitCode;
 
@@ -21,7 +21,7 @@ fn a_token_that_is_not_there_is_named() {
     let pull = || of_pod(scene.pull(), "/nowhere/token");
     let ended = pull().env("AWS_ROLE_ARN", "arn:aws:iam::1:role/reader").run();
     ended.failed(ExitCode::SourceUnauthorized, "/nowhere/token");
-    assert!(ended.told.contains("spec.serviceAccountName"), "{}", ended.told);
+    assert!(ended.reported.contains("spec.serviceAccountName"), "{}", ended.reported);
     pull().run().failed(ExitCode::SourceUnauthorized, "AWS_ROLE_ARN is not");
     assert_eq!(scene.proxy.take_requests().len(), 0);
 }
@@ -48,7 +48,7 @@ fn a_clock_that_is_wrong_is_no_fault_of_the_credentials() {
     scene.proxy.rule(|_| Break::Error(403, "RequestTimeTooSkewed"));
     let ended = scene.pull().run();
     ended.failed(ExitCode::SourceUnauthorized, &format!("its clock shows {DATE}): correct the clock"));
-    assert!(!ended.told.contains("Secret"), "{}", ended.told);
+    assert!(!ended.reported.contains("Secret"), "{}", ended.reported);
 }
 
 #[test]

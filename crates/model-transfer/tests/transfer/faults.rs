@@ -1,4 +1,4 @@
-//! A store that fails: in passing it costs time only; for good it is told.
+//! A store that fails: transient errors are retried, others are reported.
 
 use std::time::{Duration, Instant};
 
@@ -146,7 +146,7 @@ fn a_store_that_never_answered_is_reported_soon_and_waited_for_afterwards() {
 
 #[test]
 fn a_store_that_hangs_from_the_beginning_is_reported_soon() {
-    // The system accepts, and then nothing comes.
+    // The system accepts, and then sends nothing.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let folder = tempfile::tempdir().unwrap();
     let arguments = ["pull", SOURCE, folder.path().to_str().unwrap()];
@@ -172,7 +172,7 @@ fn a_store_that_has_answered_is_waited_for_the_first_time_too() {
 }
 
 #[test]
-fn a_refusal_in_the_middle_is_told() {
+fn a_refusal_in_the_middle_is_reported() {
     let scene = Scene::new();
     scene.gateway.put("qwen/a.bin", b"x");
     scene.proxy.rule(|request| if request.is_object() { Break::Status(403, "") } else { Break::Nothing });

@@ -20,7 +20,7 @@ use crate::scene::until;
 
 pub(crate) const BUCKET: &str = "models";
 pub(crate) const ACCESS_KEY: &str = "AKIATESTACCESSKEY";
-pub(crate) const SECRET_KEY: &str = "test-secret-key-that-nobody-may-see";
+pub(crate) const SECRET_KEY: &str = "test-secret-key-that-must-not-be-printed";
 
 pub(crate) struct Gateway {
     pub(crate) address: SocketAddr,

@@ -63,5 +63,5 @@ fn a_copy_that_cannot_be_made_is_an_error() {
     let ended = check(&model, &absent).run();
     assert_eq!(ended.code, Some(1));
     let reason = format!("LocalFault: failed to copy this program to {}/", absent.display());
-    assert!(ended.told.starts_with(&reason), "{}", ended.told);
+    assert!(ended.reported.starts_with(&reason), "{}", ended.reported);
 }

@@ -36,7 +36,7 @@ fn sizes_whose_sum_is_no_number_are_out_of_space() {
 }
 
 #[test]
-fn hostile_keys_stop_the_pull_before_anything_is_fetched() {
+fn invalid_keys_stop_the_pull_before_anything_is_fetched() {
     let long = format!("qwen/{}", "x".repeat(1019));
     for key in [
         "qwen/../../evil",
@@ -94,7 +94,7 @@ fn objects_that_stand_for_folders_and_files_of_ours_are_left_out() {
 }
 
 #[test]
-fn a_file_where_a_folder_must_be_is_told() {
+fn a_file_where_a_folder_must_be_is_reported() {
     let scene = scene_with(&[("qwen/a", 5), ("qwen/a/b", 5)]);
     scene.pull().run().failed(
         ExitCode::SourceNotFound,

@@ -1,4 +1,4 @@
-//! Memory and space: bounded whatever the model, and known before the transfer.
+//! Memory is bounded for every model, and too little space is reported before the transfer.
 
 use std::{fs::File, process::Command, time::Duration};
 
@@ -61,10 +61,10 @@ fn assert_peak(program: Program) {
 }
 
 #[test]
-fn a_model_that_does_not_fit_is_told_before_a_byte_is_fetched() {
+fn a_model_that_does_not_fit_is_reported_before_a_byte_is_fetched() {
     let scene = Scene::new();
     std::fs::create_dir_all(scene.gateway.file("qwen")).unwrap();
-    // A file with a hole: larger than any disk here, and takes nothing.
+    // A file with a hole: larger than any disk, and occupies nothing.
     File::create(scene.gateway.file("qwen/model.bin")).unwrap().set_len(15 << 40).unwrap();
     scene.pull().run().failed(ExitCode::OutOfSpace, "make its volume larger");
     assert_eq!(scene.proxy.object_bytes(), 0);
@@ -95,7 +95,7 @@ fn a_model_that_its_volume_may_not_hold_is_refused_before_a_byte_is_fetched() {
 /// mount namespace in which the test is run once more, and which ends with it. Needs `unshare`, and root or user
 /// namespaces.
 #[test]
-fn a_volume_that_is_full_is_told_and_heals() {
+fn a_volume_that_is_full_is_reported_and_heals() {
     if std::env::var_os(IN_NAMESPACE).is_some() {
         return fill_a_volume();
     }
@@ -104,7 +104,7 @@ fn a_volume_that_is_full_is_told_and_heals() {
     if !rustix::process::geteuid().is_root() {
         unshare.args(["--user", "--map-root-user"]);
     }
-    let this = "limits::a_volume_that_is_full_is_told_and_heals";
+    let this = "limits::a_volume_that_is_full_is_reported_and_heals";
     unshare.arg(std::env::current_exe().unwrap()).args(["--exact", this]).env(IN_NAMESPACE, "1");
     let inner = unshare.output().unwrap();
     let [said, complained] = [&inner.stdout, &inner.stderr].map(|text| String::from_utf8_lossy(text));

@@ -1,4 +1,4 @@
-//! What the list of checksums decides, and what its own digest does.
+//! The list of checksums, and its pinned digest.
 
 use std::fs;
 

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::gateway::{ACCESS_KEY, SECRET_KEY};
 
-/// Nothing here takes so long; a hang fails with the output instead of hanging the suite.
+/// Limit for a program, so that one that hangs fails its test with the output.
 const ENDS_WITHIN: Duration = Duration::from_secs(120);
 
 /// A command line and an environment, changed as a test needs.
@@ -32,20 +32,20 @@ pub(crate) struct Ended {
     /// `None`: by a signal.
     pub(crate) code: Option<i32>,
     pub(crate) output: String,
-    /// What it left for the kubelet.
-    pub(crate) told: String,
+    /// The content of the termination log.
+    pub(crate) reported: String,
 }
 
 /// One that runs.
 pub(crate) struct Running {
     child: Child,
     files: TempDir,
-    heard: Arc<Heard>,
+    transcript: Arc<Transcript>,
 }
 
-/// What it has said so far. Its output closes when it ends, so its end is heard, too.
+/// The output so far, and whether it is closed, which it is when the program ends.
 #[derive(Default)]
-struct Heard {
+struct Transcript {
     said: Mutex<Said>,
     more: Condvar,
 }
@@ -59,15 +59,15 @@ struct Said {
 impl Program {
     pub(crate) fn new<const N: usize>(store: SocketAddr, arguments: [&str; N]) -> Self {
         let files = tempfile::tempdir().unwrap();
-        let told = files.path().join("told");
-        File::create(&told).unwrap();
+        let reported = files.path().join("termination-log");
+        File::create(&reported).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_model-transfer"));
-        command.args(arguments).arg("--termination-log").arg(told).env_clear().envs([
+        command.args(arguments).arg("--termination-log").arg(reported).env_clear().envs([
             ("AWS_ACCESS_KEY_ID", ACCESS_KEY),
             ("AWS_SECRET_ACCESS_KEY", SECRET_KEY),
             ("AWS_REGION", "us-east-1"),
             ("AWS_ENDPOINT_URL", &format!("http://{store}")),
-            // Short, so that a fault is told soon; long enough for a loaded machine.
+            // Short, so that a fault is reported soon; long enough for a loaded machine.
             ("TRANSFER_PATIENCE_SECONDS", "20"),
             ("TRANSFER_STALL_SECONDS", "2"),
         ]);
@@ -105,10 +105,10 @@ impl Program {
         let child = self.command.spawn().unwrap();
         // The command holds ends of the pipe, too: with them the output would never close.
         drop(self.command);
-        let heard = Arc::<Heard>::default();
-        let listener = Arc::clone(&heard);
+        let transcript = Arc::<Transcript>::default();
+        let listener = Arc::clone(&transcript);
         thread::spawn(move || listener.listen(reader));
-        Running { child, files: self.files, heard }
+        Running { child, files: self.files, transcript }
     }
 
     pub(crate) fn run(self) -> Ended {
@@ -122,7 +122,7 @@ impl Said {
     }
 }
 
-impl Heard {
+impl Transcript {
     fn listen(&self, mut output: PipeReader) {
         let mut buffer = [0; 4096];
         loop {
@@ -137,8 +137,8 @@ impl Heard {
         }
     }
 
-    /// Whether it came to that in time.
-    fn hears(&self, within: Duration, mut enough: impl FnMut(&Said) -> bool) -> bool {
+    /// Whether the condition became true in time.
+    fn waits_until(&self, within: Duration, mut enough: impl FnMut(&Said) -> bool) -> bool {
         let said = self.said.lock().unwrap();
         !self.more.wait_timeout_while(said, within, |said| !enough(said)).unwrap().1.timed_out()
     }
@@ -149,18 +149,19 @@ impl Running {
     pub(crate) fn wait(mut self) -> Ended {
         assert!(self.ends_within(ENDS_WITHIN), "it does not end:\n{}", self.output());
         let status = self.child.wait().unwrap();
-        let told = fs::read_to_string(self.files.path().join("told")).unwrap();
-        Ended { code: status.code(), output: self.output(), told }
+        let reported = fs::read_to_string(self.files.path().join("termination-log")).unwrap();
+        Ended { code: status.code(), output: self.output(), reported }
     }
 
     pub(crate) fn ends_within(&self, time: Duration) -> bool {
-        self.heard.hears(time, |said| said.ended)
+        self.transcript.waits_until(time, |said| said.ended)
     }
 
     /// Waits until it has said this so many times.
     #[track_caller]
     pub(crate) fn until_says(&self, words: &str, times: usize) {
-        let said = self.heard.hears(ENDS_WITHIN, |said| said.text().matches(words).count() >= times);
+        let said =
+            self.transcript.waits_until(ENDS_WITHIN, |said| said.text().matches(words).count() >= times);
         assert!(said, "it does not say {words:?} {times} times:\n{}", self.output());
     }
 
@@ -169,7 +170,7 @@ impl Running {
     }
 
     fn output(&self) -> String {
-        self.heard.said.lock().unwrap().text().into_owned()
+        self.transcript.said.lock().unwrap().text().into_owned()
     }
 
     /// Whether one of its threads sleeps in this function of the kernel.
@@ -198,17 +199,17 @@ impl Ended {
     #[track_caller]
     pub(crate) fn succeeded(&self) {
         assert_eq!(self.code, Some(0), "{}", self.output);
-        assert_eq!(self.told, "", "a success has nothing to tell");
+        assert_eq!(self.reported, "", "a success writes no reason");
     }
 
     /// With this code, and the reason for people and for the kubelet; never with a secret.
     #[track_caller]
     pub(crate) fn failed(&self, code: api::loader::ExitCode, reason: &str) {
         assert_eq!(self.code, Some(code.code()), "{}", self.output);
-        assert!(self.told.starts_with(&format!("{}: ", code.reason())), "{}", self.told);
-        assert!(self.told.contains(reason), "{}", self.told);
-        assert_eq!(self.told.lines().count(), 1, "{}", self.told);
-        assert!(self.output.contains(&self.told), "{}", self.output);
+        assert!(self.reported.starts_with(&format!("{}: ", code.reason())), "{}", self.reported);
+        assert!(self.reported.contains(reason), "{}", self.reported);
+        assert_eq!(self.reported.lines().count(), 1, "{}", self.reported);
+        assert!(self.output.contains(&self.reported), "{}", self.output);
         assert!(!self.output.contains(SECRET_KEY) && !self.output.contains(ACCESS_KEY), "{}", self.output);
     }
 }

@@ -18,7 +18,7 @@ use std::{
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Request {
     pub(crate) method: String,
-    /// Of the header, without its port.
+    /// The host of the header, without its port.
     pub(crate) host: String,
     /// `/bucket/key`
     pub(crate) path: String,
@@ -81,7 +81,7 @@ struct Watched {
     more: Condvar,
 }
 
-/// Nothing here takes so long.
+/// Limit for a wait.
 const COMES_WITHIN: Duration = Duration::from_secs(60);
 
 pub(crate) struct Proxy {
@@ -107,7 +107,7 @@ impl Proxy {
                     return;
                 }
                 let (watched, rule) = (watched.clone(), rule.clone());
-                // A broken connection is what this is for.
+                // Broken connections are intended.
                 thread::spawn(move || drop(serve(client, upstream, &watched, &rule)));
             }
         });
@@ -279,7 +279,7 @@ fn of_origin(head: &str) -> String {
     absolute.unwrap_or_else(|| head.to_owned())
 }
 
-/// The head with its empty line, and what was read of the body.
+/// The head with its empty line, and the bytes of the body that were read with it.
 fn read_head(stream: &mut TcpStream) -> std::io::Result<Option<(String, std::io::Cursor<Vec<u8>>)>> {
     let mut read = Vec::new();
     let mut buffer = [0; 8192];

@@ -1,4 +1,4 @@
-//! What a pull does when nothing is wrong.
+//! Pulls without faults, and invalid sources.
 
 use api::loader::ExitCode;
 
@@ -108,7 +108,7 @@ fn two_thousand_objects_are_listed_and_fetched() {
 }
 
 #[test]
-fn what_is_not_there_is_told() {
+fn what_is_not_there_is_reported() {
     let scene = Scene::new();
     scene.gateway.put("qwen/config.json", b"x");
     for (source, reason) in [
@@ -125,7 +125,7 @@ fn what_is_not_there_is_told() {
 }
 
 #[test]
-fn wrong_credentials_are_told_at_once_and_never_shown() {
+fn wrong_credentials_are_reported_at_once_and_never_shown() {
     let scene = Scene::new();
     scene.gateway.put("qwen/config.json", b"x");
     let wrong_secret = scene.pull().env("AWS_SECRET_ACCESS_KEY", "another-secret").run();

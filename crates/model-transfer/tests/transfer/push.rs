@@ -1,4 +1,4 @@
-//! What a push leaves in the store.
+//! The objects that a push writes.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::Path};
 
@@ -100,7 +100,7 @@ fn a_push_that_was_killed_sends_whole_files_only_once() {
 }
 
 #[test]
-fn errors_in_passing_are_sat_out_and_others_told() {
+fn transient_errors_are_retried_and_others_reported() {
     let scene = Scene::new();
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a.bin"), noise(55, 20 * MIB)).unwrap();

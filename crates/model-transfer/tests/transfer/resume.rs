@@ -1,4 +1,4 @@
-//! Killed at any point, a pull goes on where it was.
+//! A pull that was killed at any point is resumed.
 
 use std::time::{Duration, Instant};
 
@@ -48,12 +48,12 @@ fn sigterm_ends_it_within_a_second_and_the_next_run_goes_on() {
     slowly(&scene);
     let pull = scene.pull().start();
     scene.proxy.until_object_bytes(24 * MIB);
-    let told = Instant::now();
+    let signalled = Instant::now();
     pull.send(Signal::TERM);
     let ended = pull.wait();
-    assert!(told.elapsed() < Duration::from_secs(1), "{:?}", told.elapsed());
+    assert!(signalled.elapsed() < Duration::from_secs(1), "{:?}", signalled.elapsed());
     assert_eq!(ended.code, Some(143), "{}", ended.output);
-    assert!(ended.told.starts_with("Stopped: stopped by SIGTERM"), "{}", ended.told);
+    assert!(ended.reported.starts_with("Stopped: stopped by SIGTERM"), "{}", ended.reported);
 
     scene.proxy.rule(|_| Break::Nothing);
     scene.pull().run().succeeded();
@@ -68,10 +68,10 @@ fn sigterm_is_obeyed_while_it_waits() {
     scene.proxy.rule(|_| Break::Status(503, "Retry-After: 30\r\n"));
     let pull = scene.pull().start();
     pull.until_says("trying again", 1);
-    let told = Instant::now();
+    let signalled = Instant::now();
     pull.send(Signal::TERM);
     assert_eq!(pull.wait().code, Some(143));
-    assert!(told.elapsed() < Duration::from_secs(1), "{:?}", told.elapsed());
+    assert!(signalled.elapsed() < Duration::from_secs(1), "{:?}", signalled.elapsed());
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn after_a_write_that_failed_nothing_of_the_file_is_trusted() {
     // Of the three parts at least two go on beyond this many blocks.
     let ended = scene.pull().after("trap '' XFSZ; ulimit -f 1024").run();
     assert_eq!(ended.code, Some(1), "{}", ended.output);
-    assert!(ended.told.starts_with("LocalFault: failed to write"), "{}", ended.told);
+    assert!(ended.reported.starts_with("LocalFault: failed to write"), "{}", ended.reported);
 
     scene.proxy.take_object_bytes();
     scene.pull().run().succeeded();

@@ -43,7 +43,7 @@ impl Scene {
         Program::new(self.proxy.address, ["pull", source, self.folder().to_str().unwrap()])
     }
 
-    /// Every file of the folder but ours, by path below it.
+    /// Every file of the folder except those of the program, by path below it.
     pub(crate) fn pulled(&self) -> BTreeMap<String, Vec<u8>> {
         let mut files = BTreeMap::new();
         collect(&self.folder(), &self.folder(), &mut files);
@@ -74,7 +74,7 @@ pub(crate) fn files<const N: usize>(files: [(&str, &[u8]); N]) -> BTreeMap<Strin
     files.into_iter().map(|(path, content)| (path.to_owned(), content.to_vec())).collect()
 }
 
-/// For what cannot be watched, because it happens in the store: looks until it is so.
+/// Waits by polling for events in the store, which cannot be watched.
 #[track_caller]
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();

@@ -66,7 +66,7 @@ fn a_folder_that_stays_locked_is_reported() {
     let ended = scene.pull().env("TRANSFER_TIMEOUT_SECONDS", "4").run();
     assert_eq!(ended.code, Some(1), "{}", ended.output);
     assert!(ended.output.contains(WAITS), "{}", ended.output);
-    assert!(ended.told.starts_with("LocalFault: another run has held "), "{}", ended.told);
+    assert!(ended.reported.starts_with("LocalFault: another run has held "), "{}", ended.reported);
     assert!(scene.proxy.take_requests().is_empty(), "it asked the store for a folder that it does not have");
     drop(lock);
     scene.pull().run().succeeded();
