@@ -161,6 +161,57 @@ async fn todays_controller_restarts_no_pod_that_a_later_release_made() {
     .await;
 }
 
+/// Releases before 0.2.0 mounted the token of the Kubernetes API into pods with an account. The admission policy lets them
+/// keep it and gives none back, so going back to their template must not ask for it.
+#[tokio::test]
+async fn a_mistake_that_is_taken_back_is_not_refused_where_an_older_release_had_mounted_the_token() {
+    let released = &CONTROLLERS[0];
+    let (name, life) = (released.name, life_of(released));
+    let cluster = cluster_of(released).await;
+    let scene = Scene::new(&cluster).await;
+    scene.kubectl(&["create", "serviceaccount", "reader"]);
+    life.create(&scene, "life").await;
+    life.change(&scene, "life", &json!({"serviceAccountName": "reader"})).await;
+    life.until_done(&scene, "life").await;
+    until_rolled_out(&scene, &life, "life").await;
+    cluster.stop_component(name).await.unwrap();
+    let (children, child) = (children(&scene, &life), child_of(&life, "life"));
+    let recorded = children.get(&child).await.unwrap().annotations()[labels::TEMPLATE].clone();
+    let field = "\"automountServiceAccountToken\":";
+    let patch = json!({
+        "metadata": {"annotations": {
+            labels::TEMPLATE: recorded.replace(&format!("{field}false"), &format!("{field}true")),
+            labels::APPLIED: "by an older release",
+        }},
+        "spec": {"template": {"spec": {"automountServiceAccountToken": true}}},
+    });
+    children.patch(&child, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    until_rolled_out(&scene, &life, "life").await;
+    let (before, served) = (templates(&scene, &life).await, uids(&pods(&scene).await));
+    cluster.start_component(name).await.unwrap();
+    wait_for(&life.objects(&scene), "life", "done, and its template outdated", within(), |object| {
+        life.kind.is_done(object) && outdated(object).is_some()
+    })
+    .await;
+    assert_eq!(templates(&scene, &life).await, before, "what serves keeps the token");
+
+    let (mistake, correction) = &life.mistake;
+    life.change(&scene, "life", mistake).await;
+    ask_until("a pod of the mistake", within(), async || {
+        let found = uids(&pods(&scene).await);
+        if found.len() > served.len() { Ok(()) } else { Err(format!("{found:?}")) }
+    })
+    .await;
+    life.change(&scene, "life", correction).await;
+    life.until_done(&scene, "life").await;
+    until_rolled_out(&scene, &life, "life").await;
+    let pod = &templates(&scene, &life).await[0]["spec"];
+    assert_eq!(
+        (&pod["serviceAccountName"], &pod["automountServiceAccountToken"]),
+        (&json!("reader"), &json!(false))
+    );
+}
+
 /// The fixture folders of this controller's releases; empty before its first release.
 fn releases_of(controller: &Controller) -> Vec<PathBuf> {
     let versions = fs::read_dir(workspace().join(RELEASED)).unwrap().map(|version| version.unwrap());
