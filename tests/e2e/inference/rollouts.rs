@@ -7,7 +7,7 @@ use std::{
 
 use api::aiinference::AIInference;
 use k8s_openapi::api::{apps::v1::ReplicaSet, core::v1::Pod};
-use kube::ResourceExt as _;
+use kube::{ResourceExt, api::ListParams};
 use serde_json::{Value, json};
 use tests::{Scene, follow, simulated, wait_for, within};
 
@@ -68,16 +68,14 @@ async fn every_change_keeps(rollout: &str, floor: usize) {
 
 /// Applies a change and returns as soon as it has created a pod.
 async fn midway(scene: &Scene<'_>, field: &str, value: &Value) {
-    let mut before: Option<BTreeSet<String>> = None;
-    let pods = scene.api::<Pod>();
-    let labels = pods_of("chat");
-    let a_new_one = follow(&pods, &labels, |all| {
-        let now: BTreeSet<String> = all.keys().cloned().collect();
-        let before = before.get_or_insert_with(|| now.clone());
-        now.difference(before).next().map(drop)
-    });
-    let a_new_one = async { tokio::time::timeout(within(), a_new_one).await.expect("a new pod") };
-    futures::join!(a_new_one, change(scene, "chat", json!({field: value})));
+    let (pods, labels) = (scene.api::<Pod>(), pods_of("chat"));
+    // Listed before the change: a watch that is opened beside it may show the pod of the change in its first list.
+    let list = pods.list(&ListParams::default().labels(&labels)).await.expect("the pods before the change");
+    let before: BTreeSet<String> = list.iter().map(ResourceExt::name_any).collect();
+    change(scene, "chat", json!({field: value})).await;
+    let a_new_one = follow(&pods, &labels, |all| all.keys().any(|name| !before.contains(name)).then_some(()));
+    let a_new_one = tokio::time::timeout(within(), a_new_one).await;
+    a_new_one.unwrap_or_else(|_| panic!("{field}: no new pod"));
 }
 
 /// Applies a change and waits for its completion: the desired number of pods, all of one ReplicaSet.
