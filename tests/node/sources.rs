@@ -58,8 +58,8 @@ async fn a_model_of_a_claim_is_read_unchanged_and_read_only() {
     ]);
     let folder = claims::folder(&scene);
     model.write_to(&folder);
-    // The file modes allow everybody to write.
-    fs::set_permissions(&folder, Permissions::from_mode(0o777)).expect("a folder for everybody");
+    // Every user may write, as the user in the container is another one.
+    fs::set_permissions(&folder, Permissions::from_mode(0o777)).expect("a folder that every user may write");
     claims::claim(&scene, &folder).await;
     create(&scene, "chat", on_real_nodes("pvc://models")).await;
     create(&scene, "part", on_real_nodes("pvc://models/weights")).await;

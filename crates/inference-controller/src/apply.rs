@@ -76,7 +76,7 @@ pub(crate) async fn apply(
         }
     }
     for budget in &budget_deletions {
-        if let Err(error) = ctx.budgets.delete(budget).await {
+        if let Err(error) = ctx.budgets.delete_child(budget).await {
             return Refusal::of(error).map(Applied::Refused);
         }
     }

@@ -109,6 +109,20 @@ where
         self.write(desired, Onto::Version(planned_on)).await
     }
 
+    /// As `delete`. If the child has changed meanwhile, the newest version is put into the cache: while its watch fails, the
+    /// next plan would be made with the same old version.
+    pub async fn delete_child(&self, child: &K) -> Result<(), ApplyError> {
+        match self.delete(child).await {
+            Err(ApplyError::Stale { .. }) => {
+                let key = Key::of(child);
+                let about = About::of::<K>(&key);
+                let Some(owner) = controller_of(child) else { return Err(about.unowned()) };
+                self.read_again(Some(child.meta()), owner, &about, Stale::Changed).await
+            }
+            done => done,
+        }
+    }
+
     async fn write(&self, desired: &K, onto: Onto<'_>) -> Result<Written, ApplyError> {
         let key = Key::of(desired);
         let about = About::of::<K>(&key);

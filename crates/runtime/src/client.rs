@@ -63,7 +63,7 @@ pub enum CallError {
     NotLeading { operation: &'static str },
 }
 
-/// Who may write: everybody, or only the leader until its lease may have been lost.
+/// Which replicas may write: all, or only the leader until its lease may have been lost.
 #[derive(Clone, Debug)]
 pub enum WriteGuard {
     Always,

@@ -171,8 +171,8 @@ impl Elector {
                 }
                 Err(_) => self.timings.retry,
             };
-            // Not longer than a retry, as the watch that wakes us may be blind. A little apart from each other, so that
-            // standbys do not collide for ever.
+            // Not longer than a retry, as the watch that wakes us may be blind. With a jitter, so that
+            // standbys do not collide again and again.
             let wait = wait.max(Duration::from_millis(1)).min(self.timings.retry);
             let wait = wait + self.timings.retry.mul_f64(0.05 * fastrand::f64());
             tokio::select! {

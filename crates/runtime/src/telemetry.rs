@@ -1,6 +1,6 @@
 //! Logs (JSON or text, to standard error) and, when an endpoint is given, traces by OTLP.
 //!
-//! Nobody waits for traces: they are sent in the background, and what finds no receiver is dropped.
+//! Traces are sent in the background and never delay the controller; without a receiver they are dropped.
 
 use std::time::Duration;
 

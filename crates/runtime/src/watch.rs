@@ -1,4 +1,4 @@
-//! One task per watched kind: LIST, then WATCH, for ever, into a `Cache`.
+//! One task per watched kind: LIST, then WATCH, into a `Cache`, until the process stops.
 //!
 //! Each task has its own back-off and its own, true health: a kind that cannot be watched delays no other. Expired
 //! versions in all their forms, silence, hangs and instant closes lead to a new connection or a new list; an object
@@ -377,7 +377,7 @@ where
                 Err(_) => return End::Failed("the watch was silent for too long".to_owned()),
                 Ok(None) => return End::Closed,
                 Ok(Some(Ok(event))) => event,
-                // The line would come again at the same version for ever.
+                // From the same version the same line would come again.
                 Ok(Some(Err(kube::Error::SerdeError(error)))) => {
                     return End::Stale(format!("unreadable event: {error}"));
                 }

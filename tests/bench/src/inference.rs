@@ -1,4 +1,4 @@
-//! `cargo xtask bench inference`: N AIInferences from their creation to Ready, and what they cost everybody.
+//! `cargo xtask bench inference`: N AIInferences from their creation to Ready, and what they cost in CPU time, memory and requests.
 //!
 //! Two arms, each on a fresh cluster of its own and in the same way: a *null writer*, which makes the very children that
 //! the controller would make and knows nothing else, and the *inference-controller*. The null writer is what this

@@ -1,5 +1,4 @@
-//! What the kernel tells of processes and of the machine: CPU time, resident memory, load. Reads `/proc` and nothing
-//! else, so it works on Linux alone.
+//! CPU time and resident memory of processes, and the load of the machine, from `/proc`. Linux only.
 
 use std::{fs, time::Instant};
 

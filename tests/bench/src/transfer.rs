@@ -3,7 +3,7 @@
 //!
 //! All three ask the same server for the same bytes, in turn and in the same run, sixteen requests at a time. The null
 //! downloader throws them away: no program that keeps them can be faster, so shares of it can be compared between
-//! machines. Ours and rclone leave it to the system when the bytes go to disk, as an AIInference does with a volume that
+//! machines. model-transfer and rclone leave it to the system when the bytes go to disk, as an AIInference does with a volume that
 //! ends with its pod; the speed with the wait for the disk stands beside. The objects lie in the server's folder without
 //! an ETag: what is compared is moving bytes, not hashing.
 //!
@@ -65,7 +65,7 @@ const POLL: Duration = Duration::from_millis(5);
 #[derive(Clone, Debug)]
 struct Programs {
     null: PathBuf,
-    ours: PathBuf,
+    model_transfer: PathBuf,
     rclone: Option<PathBuf>,
 }
 
@@ -83,7 +83,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let release = target_folder()?.join("release");
     let programs = Programs {
         null: release.join("examples/discard"),
-        ours: release.join("model-transfer"),
+        model_transfer: release.join("model-transfer"),
         rclone: match args.without_rclone {
             true => None,
             false => Some(local_cluster::tools::ensure_bench()?.join("rclone")),
@@ -142,7 +142,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Null downloader, ours and rclone, one after the other.
+    /// Null downloader, model-transfer and rclone, one after the other.
     fn compared(&self, programs: &Programs, prefix: &str, args: &Args) -> anyhow::Result<Vec<Figure>> {
         let (title, amount, unit) = match prefix {
             LARGE => (format!("one file of {} MiB", args.large), f64::from(args.large), "MiB/s"),
@@ -159,31 +159,31 @@ impl Scene {
         let written = self.in_new_folder(prefix, |target| written(target, prefix, args))?;
         let pulled = |more: &[&str]| {
             self.in_new_folder(prefix, |target| {
-                let mut ours = Command::new(&programs.ours);
-                ours.args(["pull", &format!("s3://{BUCKET}/{prefix}")]).arg(target).args(more);
-                self.took(ours)
+                let mut pull = Command::new(&programs.model_transfer);
+                pull.args(["pull", &format!("s3://{BUCKET}/{prefix}")]).arg(target).args(more);
+                self.took(pull)
             })
         };
-        let ours = pulled(&["--no-sync"])?;
+        let unsynced = pulled(&["--no-sync"])?;
         let synced = pulled(&[])?;
 
         let speed = |took: Took| amount / took.seconds;
         let mut figures = vec![
-            Figure::new(format!("{title}: {unit}"), speed(ours)).beside(speed(null)),
-            Figure::new("  in % of the null downloader's", 1e2 * null.seconds / ours.seconds).at_least(80.0),
+            Figure::new(format!("{title}: {unit}"), speed(unsynced)).beside(speed(null)),
+            Figure::new("  in % of the null downloader's", 1e2 * null.seconds / unsynced.seconds).at_least(80.0),
             Figure::new(
                 "  in % of that and then writing the same",
-                1e2 * (null.seconds + written) / ours.seconds,
+                1e2 * (null.seconds + written) / unsynced.seconds,
             ),
-            Figure::new("  CPU s", ours.cpu_seconds).beside(null.cpu_seconds),
-            Figure::new("  peak resident memory, MiB", ours.peak_mib).beside(null.peak_mib).at_most(96.0),
+            Figure::new("  CPU s", unsynced.cpu_seconds).beside(null.cpu_seconds),
+            Figure::new("  peak resident memory, MiB", unsynced.peak_mib).beside(null.peak_mib).at_most(96.0),
             Figure::new(format!("  until it is on disk: {unit}"), speed(synced)),
         ];
         if let Some(program) = &programs.rclone {
             let rclone = self.in_new_folder(prefix, |target| self.took(rclone(program, prefix, target)))?;
             figures.extend([
                 Figure::new(format!("  rclone: {unit}"), speed(rclone)),
-                Figure::new("  ours in % of rclone's", 1e2 * rclone.seconds / ours.seconds).at_least(100.0),
+                Figure::new("  in % of rclone's", 1e2 * rclone.seconds / unsynced.seconds).at_least(100.0),
                 Figure::new("  rclone: CPU s", rclone.cpu_seconds),
                 Figure::new("  rclone: peak resident memory, MiB", rclone.peak_mib),
             ]);
@@ -191,7 +191,7 @@ impl Scene {
         Ok(figures)
     }
 
-    /// In a new folder; nobody pays for what the one before left to be written. Many files stay until the end: for
+    /// In a new folder, after what the program before has left to be written is on the disk. Many files stay until the end: for
     /// minutes after a file was removed, ext4 creates others near it at a tenth of its speed.
     fn in_new_folder<T>(
         &self,
@@ -254,7 +254,7 @@ impl Drop for Scene {
     }
 }
 
-/// Seconds for as many bytes from memory into files that nobody waits for, with all processors: added to what the
+/// Seconds for as many bytes from memory into the page cache of new files, with all processors: added to what the
 /// null downloader needs of them, the best that a program can do that does not write past the page cache.
 fn written(target: &Path, prefix: &str, args: &Args) -> anyhow::Result<f64> {
     fs::create_dir_all(target).with_context(|| format!("failed to create {}", target.display()))?;
@@ -287,7 +287,7 @@ fn written(target: &Path, prefix: &str, args: &Args) -> anyhow::Result<f64> {
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// With as many requests at once as ours; no configuration of the user is read.
+/// With as many requests at once as model-transfer; no configuration of the user is read.
 fn rclone(program: &Path, prefix: &str, target: &Path) -> Command {
     let mut rclone = Command::new(program);
     rclone
@@ -298,7 +298,7 @@ fn rclone(program: &Path, prefix: &str, target: &Path) -> Command {
     rclone
 }
 
-/// Bytes without a pattern: nobody gains by compressing them or by leaving holes.
+/// Bytes without a pattern, so that neither compression nor holes in files make anything faster.
 fn write_objects(bucket: &Path, args: &Args) -> std::io::Result<()> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut noise = vec![0; MIB];

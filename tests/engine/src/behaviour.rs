@@ -28,7 +28,7 @@ pub(crate) struct Behaviour {
 pub(crate) enum Fault {
     /// `fail`: ends with 1 while it loads.
     Fail,
-    /// `hang`: loads for ever.
+    /// `hang`: never finishes loading.
     Hang,
     /// `crash-after:SECONDS`: ends with 1 so long after it became ready.
     CrashAfter(Duration),

@@ -22,7 +22,7 @@ use crate::{
 /// Product of the GPUs of real nodes; simulated ones have others, so that pods can choose.
 const REAL_PRODUCT: &str = "T4";
 
-/// A sample takes seconds; a run without a terminal must not wait for ever.
+/// A sample takes seconds; a run without a terminal must not wait without end.
 const SAMPLES_READY_WITHIN: Duration = Duration::from_secs(300);
 
 #[derive(Args)]

@@ -18,7 +18,7 @@ const GPU: &str = "nvidia.com/gpu";
 const ROUND: Duration = Duration::from_mins(10);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Sees to it, for ever, that the node has so many GPUs: it loses them when its kubelet registers anew.
+/// Keeps the GPUs of a node in its status: a kubelet that registers again removes them. Never returns.
 pub(crate) async fn advertise(client: Client, node: String, gpus: u32) {
     let nodes: Api<Node> = Api::all(client);
     let wanted = gpus.to_string();

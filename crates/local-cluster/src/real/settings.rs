@@ -225,7 +225,7 @@ disabled_plugins = [
             "imageGCHighThresholdPercent": 100,
             "localStorageCapacityIsolation": false,
             "makeIPTablesUtilChains": false,
-            // Otherwise an image that came by another name is fetched for ever.
+            // Otherwise an image that was loaded under another name is pulled again and again.
             "imagePullCredentialsVerificationPolicy": "NeverVerify",
         })
     }

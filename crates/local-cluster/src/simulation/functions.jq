@@ -12,7 +12,7 @@ def initializer_statuses: initializers as $names | [.status.initContainerStatuse
 # The bucket of the source decides how the loader fails, unless a setting does.
 def bucket: [.spec.initContainers[]? | select(.name == "model-loader") | ((.args // []) + (.command // []))[] | capture("s3://sim-(?<fate>[a-z]+)") | .fate][0];
 def load_exit: sim("load-exit-code") // {"unauthorized": "10", "notfound": "11", "unreachable": "12", "checksum": "13", "outofspace": "14"}[bucket // ""] // "0";
-# With a crash reason and no count the engine crashes for ever.
+# With a crash reason and no count the engine crashes without end.
 def crashing: sim("crash-reason") != null and ((sim("crash-count") // "1000000" | tonumber) > (engine.restartCount // 0));
 # A crash comes before the pod is ready, unless a setting moves it after that.
 def crash_first: crashing and sim("crash-when") != "ready";

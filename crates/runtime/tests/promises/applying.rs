@@ -268,6 +268,25 @@ async fn a_delete_names_the_uid_and_the_version_it_was_decided_on() {
     children.delete(&seen).await.expect("gone is what was wanted");
 }
 
+/// No watch runs here, as while it fails.
+#[tokio::test]
+async fn a_child_that_has_changed_before_its_deletion_is_read_and_then_deleted() {
+    let fake = ScriptedApi::start().await;
+    fake.put(&wanted());
+    let (children, first) = (children(&fake), seen(&fake));
+    children.upsert(child(&first));
+    // Such as a write of its status.
+    fake.put(&wanted());
+    let error = children.delete_child(&first).await.unwrap_err();
+    assert!(is_stale(&error, Stale::Changed), "{error:?}");
+    let known = children.all().pop().unwrap();
+    assert_eq!(known.meta().resource_version, seen(&fake).metadata.resource_version);
+    let newest = ConfigMap { metadata: known.meta().clone(), ..ConfigMap::default() };
+    children.delete_child(&newest).await.unwrap();
+    assert_eq!(fake.verbs(), ["Delete configmaps", "Get configmaps", "Delete configmaps"]);
+    assert!(children.is_empty());
+}
+
 #[tokio::test]
 async fn a_deleted_child_leaves_the_cache_at_once() {
     let fake = ScriptedApi::start().await;

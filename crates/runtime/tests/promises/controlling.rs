@@ -162,7 +162,7 @@ async fn a_child_watch_that_keeps_failing_delays_no_other_kind() {
     let fake = ScriptedApi::start().await;
     fake.put(&deployment("a", 1));
     fake.always(child_watches(), Answer::pretty(500, "InternalError", "etcdserver: no leader"));
-    // Whoever shares the back-off of the sick watch waits for longer than this test may take.
+    // A kind that shared the back-off of the failing watch would wait for longer than this test may take.
     let mut controlled = Controlled::start(&fake, one_try(), one_worker(), succeed);
     assert_eq!(controlled.ran().await, "a");
     fake.until_called(child_watches(), 1).await;

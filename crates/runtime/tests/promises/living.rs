@@ -50,7 +50,7 @@ struct Cli {
 
 /// A process of its own under the name of a test: `Replica::start` runs this binary with nothing but it.
 #[test]
-#[ignore = "no test but the process that every test of this file starts"]
+#[ignore = "not a test: the body of the processes that the tests of this file start; returns at once without their environment"]
 fn replica() {
     let Ok(name) = std::env::var(NAME) else { return };
     let lease = LEASE.as_secs().to_string();

@@ -38,7 +38,7 @@ pub(super) struct Percentiles {
     pub(super) p99: f64,
 }
 
-/// What a burst alone tells.
+/// The figures of a burst alone.
 pub(super) struct Grown {
     pub(super) burst: Burst,
     pub(super) reconciles: f64,
@@ -47,12 +47,13 @@ pub(super) struct Grown {
 
 /// At a pace of two a second this is half a minute.
 const PACED: u32 = 60;
-/// Until the controller counts as idle.
+/// From the last Ready until the memory at rest is measured: late status updates have arrived by then.
 const IDLE_AFTER: Duration = Duration::from_secs(10);
+/// How long requests at rest are counted.
 const REST: Duration = Duration::from_secs(20);
 
 pub(super) async fn run(programs: &Programs, count: u32, pace: u32) -> anyhow::Result<Controlled> {
-    let plane = Plane::start(programs, "ours", count + PACED).await?;
+    let plane = Plane::start(programs, "controller", count + PACED).await?;
     let controller =
         plane.processes().await?.controller.with_context(|| format!("{CONTROLLER} does not run"))?;
     let mut seen = Seen::from_now_on(&plane).await?;
@@ -89,7 +90,7 @@ pub(super) async fn run(programs: &Programs, count: u32, pace: u32) -> anyhow::R
 }
 
 pub(super) async fn burst(programs: &Programs, count: u32) -> anyhow::Result<Grown> {
-    let plane = Plane::start(programs, "ours", count).await?;
+    let plane = Plane::start(programs, "controller", count).await?;
     let controller =
         plane.processes().await?.controller.with_context(|| format!("{CONTROLLER} does not run"))?;
     let mut seen = Seen::from_now_on(&plane).await?;

@@ -100,11 +100,11 @@ impl Plane {
     /// Who is measured. A controller that was stopped is not.
     pub(super) async fn processes(&self) -> anyhow::Result<Processes> {
         let components = self.cluster.status().await?.components;
-        let (ours, plane): (Vec<_>, Vec<_>) =
+        let (controllers, plane): (Vec<_>, Vec<_>) =
             components.into_iter().partition(|component| component.name == CONTROLLER);
         Ok(Processes {
             plane: plane.into_iter().filter_map(|component| Some((component.name, component.pid?))).collect(),
-            controller: ours.iter().find_map(|component| component.pid),
+            controller: controllers.iter().find_map(|component| component.pid),
         })
     }
 }
@@ -133,7 +133,7 @@ impl Children {
     }
 }
 
-/// Lets the plane finish what nobody waits for.
+/// Waits for what the plane still writes after the last object, such as events, so that its CPU time is complete.
 pub(super) async fn settle() {
     tokio::time::sleep(SETTLE).await;
 }
@@ -210,7 +210,7 @@ async fn children_of(client: &Client, inference: &str) -> anyhow::Result<Childre
     Ok(Children(children))
 }
 
-/// As it was applied, but owned by nobody: an owner that does not exist would cost the child its life.
+/// As it was applied, but without owner references: the garbage collector deletes a child whose owner does not exist.
 fn template(child: &DynamicObject, kind: &ApiResource) -> anyhow::Result<String> {
     let value = serde_json::to_value(child)?;
     let mut applied = applied_by(&value, CONTROLLER)

@@ -74,7 +74,7 @@ impl Drop for Sightings {
     }
 }
 
-/// Watches for ever; a server that closes the watch in peace is asked again from the last version.
+/// Watches until it is dropped; a watch that the server closes without an error is continued at the last version.
 async fn follow<K>(
     api: &Api<K>,
     params: &WatchParams,
