@@ -9,14 +9,15 @@ use k8s_openapi::{
 };
 use kube::Resource;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use sha2::{Digest, Sha256};
+use serde_json::{Value, value::RawValue};
 
 use crate::{
     metadata::{Condition, Instance, narrow},
-    pinned_template::differences,
     pod::PodView,
+    stored_template::{Recorded, StoredTemplate},
 };
+
+pub use crate::stored_template::TemplateHash;
 
 /// A ReplicaSet, as one revision of a Deployment.
 #[derive(Resource, Clone, Debug, Default, PartialEq, Deserialize)]
@@ -46,37 +47,8 @@ pub struct OlderRevision {
     pub pods: Vec<Arc<PodView>>,
 }
 
-/// Identifies a pod template by its content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TemplateHash([u8; 16]);
-
 /// The API server's limit on annotations; a recorded template cannot be larger.
 const LARGEST_TEMPLATE: usize = 256 << 10;
-
-/// Label that the Deployment controller adds to the template of each ReplicaSet.
-const POD_TEMPLATE_HASH: &str = "pod-template-hash";
-
-impl TemplateHash {
-    /// Hashes the template without the label that exists only in ReplicaSets.
-    fn of(mut template: Value) -> Self {
-        if let Some(labels) = template["metadata"]["labels"].as_object_mut() {
-            labels.remove(POD_TEMPLATE_HASH);
-        }
-        // `Value` sorts object fields by name, so equal templates give equal text.
-        let digest = Sha256::digest(template.to_string());
-        let mut first = [0; 16];
-        first.copy_from_slice(&digest[..16]);
-        Self(first)
-    }
-}
-
-/// The account whose token of the Kubernetes API pods of this template mount; empty for the account `default`. `None` if
-/// they mount none. Releases before 0.2.0 rendered such templates for every spec with an account.
-pub(crate) fn token_account(template: &Value) -> Option<&str> {
-    let pod = &template["spec"];
-    (pod["automountServiceAccountToken"] == true)
-        .then(|| pod["serviceAccountName"].as_str().unwrap_or_default())
-}
 
 /// A Deployment: the record of its template, its strategy and its failures.
 #[derive(Resource, Clone, Debug, Default, PartialEq, Deserialize)]
@@ -152,7 +124,7 @@ struct DeploymentParts {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct DeploymentSpecParts {
-    template: Option<Value>,
+    template: Option<Box<RawValue>>,
     strategy: Option<DeploymentStrategy>,
 }
 
@@ -171,15 +143,16 @@ impl From<DeploymentParts> for DeploymentView {
         let surge = spec.strategy.and_then(|strategy| strategy.rolling_update?.max_surge);
         let failure = status.conditions.into_iter().find(|c| c.is("ReplicaFailure") && c.status == "True");
         let (metadata, _) = narrow(metadata);
-        let rendered = || Some(spec.template.as_ref()?.to_string().into_boxed_str());
+        let present = spec.template.as_deref().map(StoredTemplate::read);
+        let rendered = || Some(sorted(spec.template.as_deref()?)?.into_boxed_str());
         let kept = recorded.or_else(rendered).filter(|template| template.len() <= LARGEST_TEMPLATE);
         Self {
             metadata,
             generation,
             resolved,
             pinned_template: kept,
-            token_account: spec.template.as_ref().and_then(token_account).map(Into::into),
-            template: spec.template.map(TemplateHash::of),
+            template: present.as_ref().map(|present| present.hash),
+            token_account: present.and_then(|present| present.token_account),
             replaces: surge == Some(IntOrString::Int(0)),
             creation_failure: failure,
         }
@@ -196,48 +169,52 @@ struct ReplicaSetParts {
 #[derive(Default, Deserialize)]
 struct ReplicaSetSpecParts {
     replicas: Option<i32>,
-    template: Option<Value>,
+    template: Option<Box<RawValue>>,
 }
 
 impl From<ReplicaSetParts> for ReplicaSetView {
     fn from(ReplicaSetParts { mut metadata, spec }: ReplicaSetParts) -> Self {
         let annotations = metadata.annotations.take().unwrap_or_default();
-        let template = spec.template.as_ref().filter(|_| spec.replicas != Some(0));
+        let template = spec.template.as_deref().filter(|_| spec.replicas != Some(0));
         let rendered = template.and_then(|template| rendered(annotations, template).map(Box::new));
         let (metadata, instance) = narrow(metadata);
-        Self { metadata, instance, template: spec.template.map(TemplateHash::of), rendered }
+        let template = spec.template.as_deref().map(|template| StoredTemplate::read(template).hash);
+        Self { metadata, instance, template, rendered }
     }
 }
 
 /// The Deployment controller copies annotations to the ReplicaSet and never removes any. So the record may belong to
 /// another template, for example if the Deployment was edited by hand; such a record is dropped.
-fn rendered(mut annotations: BTreeMap<String, String>, template: &Value) -> Option<TemplateRecord> {
+fn rendered(mut annotations: BTreeMap<String, String>, template: &RawValue) -> Option<TemplateRecord> {
     let (resolved, recorded) = (annotations.remove(labels::RESOLVED)?, annotations.remove(labels::TEMPLATE)?);
-    let parsed: Value = serde_json::from_str(&recorded).ok()?;
-    let is_of_template = differences(template, &parsed).is_empty();
-    is_of_template.then(|| TemplateRecord {
-        resolved: resolved.into(),
-        template: recorded.into(),
-        token_account: token_account(&parsed).map(Into::into),
-    })
+    let Recorded { token_account } = Recorded::read(&recorded, template)?;
+    Some(TemplateRecord { resolved: resolved.into(), template: recorded.into(), token_account })
+}
+
+/// As a template is recorded: fields in the order of their names, so that equal templates have equal digests.
+fn sorted(template: &RawValue) -> Option<String> {
+    Some(serde_json::from_str::<Value>(template.get()).ok()?.to_string())
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::stored_template::POD_TEMPLATE_HASH;
+
     use super::*;
 
     #[test]
     fn a_replica_set_has_the_template_hash_of_its_deployment() {
         let spec = |label: &str, image: &str| {
             format!(
-                "{{metadata: {{name: chat}}, spec: {{replicas: 1, template: {{metadata: {{labels: {{app: a{label}}}}}, \
-                 spec: {{containers: [{{name: engine, image: {image}}}]}}}}}}}}"
+                "{{\"metadata\": {{\"name\": \"chat\"}}, \"spec\": {{\"replicas\": 1, \"template\": \
+                 {{\"metadata\": {{\"labels\": {{\"app\": \"a\"{label}}}}}, \"spec\": {{\"containers\": \
+                 [{{\"name\": \"engine\", \"image\": \"{image}\"}}]}}}}}}}}"
             )
         };
         let revision: ReplicaSetView =
-            serde_saphyr::from_str(&spec(", pod-template-hash: x", "engine:1")).unwrap();
+            serde_json::from_str(&spec(r#", "pod-template-hash": "x""#, "engine:1")).unwrap();
         let deployment =
-            |image: &str| -> DeploymentView { serde_saphyr::from_str(&spec("", image)).unwrap() };
+            |image: &str| -> DeploymentView { serde_json::from_str(&spec("", image)).unwrap() };
         assert!(revision.template.is_some());
         assert_eq!(revision.template, deployment("engine:1").template);
         assert_ne!(revision.template, deployment("engine:2").template);

@@ -48,6 +48,7 @@ pub mod template;
 pub mod time;
 
 mod metadata;
+mod stored_template;
 
 /// The present fault, if any, and when to check again even if no object changes.
 #[derive(Clone, Debug, Default, PartialEq)]

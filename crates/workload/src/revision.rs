@@ -15,10 +15,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    deployment::{DeploymentView, OlderRevision, TemplateRecord, token_account},
+    deployment::{DeploymentView, OlderRevision, TemplateRecord},
     digest::digest,
     pinned_template::{LONGEST_RECORD, differences},
     pod::PodView,
+    stored_template::token_account,
 };
 
 /// The part of a spec that decides the pod template.
