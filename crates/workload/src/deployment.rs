@@ -213,8 +213,7 @@ mod tests {
         };
         let revision: ReplicaSetView =
             serde_json::from_str(&spec(r#", "pod-template-hash": "x""#, "engine:1")).unwrap();
-        let deployment =
-            |image: &str| -> DeploymentView { serde_json::from_str(&spec("", image)).unwrap() };
+        let deployment = |image: &str| -> DeploymentView { serde_json::from_str(&spec("", image)).unwrap() };
         assert!(revision.template.is_some());
         assert_eq!(revision.template, deployment("engine:1").template);
         assert_ne!(revision.template, deployment("engine:2").template);

@@ -1,7 +1,10 @@
 //! Compares a pinned pod template with the one that the running release renders. A template is pinned when it is first
 //! rendered for a spec, and is applied unchanged until the spec changes: an upgrade of a controller restarts no pod. Pure.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Display, Formatter},
+};
 
 use serde_json::Value;
 
@@ -15,7 +18,7 @@ const DIFFERENCES_SHOWN: usize = 6;
 /// Paths of the fields that differ. Values are shown only for images: environment values may be secrets.
 pub(crate) fn differences(pinned: &Value, rendered: &Value) -> Vec<String> {
     let mut walk = Walk { found: Vec::new(), has_server_defaults: has_server_defaults(pinned) };
-    walk.compare("", pinned, rendered);
+    walk.compare(Path::Root, pinned, rendered);
     walk.found
 }
 
@@ -38,44 +41,81 @@ struct Walk {
     has_server_defaults: bool,
 }
 
+/// Where a value stands. Written out only for one that differs: templates are compared often, and are mostly equal.
+#[derive(Clone, Copy)]
+enum Path<'a> {
+    Root,
+    Field(&'a Path<'a>, &'a str),
+    /// By name, or by position in a list whose items have no names.
+    Item(&'a Path<'a>, &'a str),
+    Position(&'a Path<'a>, usize),
+}
+
+impl Display for Path<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => Ok(()),
+            Self::Field(Self::Root, name) => f.write_str(name),
+            Self::Field(of, name) => write!(f, "{of}.{name}"),
+            Self::Item(of, name) => write!(f, "{of}[{name}]"),
+            Self::Position(of, index) => write!(f, "{of}[{index}]"),
+        }
+    }
+}
+
 impl Walk {
-    fn compare(&mut self, path: &str, pinned: &Value, rendered: &Value) {
+    fn compare(&mut self, path: Path<'_>, pinned: &Value, rendered: &Value) {
         match (pinned, rendered) {
             (Value::Object(pinned), Value::Object(rendered)) => {
-                let new = rendered.keys().filter(|name| !pinned.contains_key(*name));
-                for name in pinned.keys().chain(new) {
-                    let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                    match (pinned.get(name), rendered.get(name)) {
-                        (Some(pinned), Some(rendered)) => self.compare(&path, pinned, rendered),
-                        (Some(_), None) if self.has_server_defaults => {}
-                        _ => self.found.push(path),
+                for (name, pinned) in pinned {
+                    let path = Path::Field(&path, name);
+                    match rendered.get(name) {
+                        Some(rendered) => self.compare(path, pinned, rendered),
+                        None if self.has_server_defaults => {}
+                        None => self.found.push(path.to_string()),
                     }
                 }
-            }
-            (Value::Array(pinned), Value::Array(rendered)) => {
-                let (pinned, rendered) = match (by_name(pinned), by_name(rendered)) {
-                    (Some(pinned), Some(rendered)) => (pinned, rendered),
-                    _ => (by_index(pinned), by_index(rendered)),
-                };
                 let new = rendered.keys().filter(|name| !pinned.contains_key(*name));
-                for name in pinned.keys().chain(new) {
-                    let path = format!("{path}[{name}]");
-                    match (pinned.get(name), rendered.get(name)) {
-                        (Some(pinned), Some(rendered)) => self.compare(&path, pinned, rendered),
-                        _ => self.found.push(path),
-                    }
-                }
+                self.found.extend(new.map(|name| Path::Field(&path, name).to_string()));
             }
+            (Value::Array(pinned), Value::Array(rendered)) => self.compare_items(path, pinned, rendered),
             (Value::String(pinned), Value::String(rendered)) => {
-                if pinned != rendered && !(is_quantity(path) && quantity::is_same(pinned, rendered)) {
-                    let is_image = path.ends_with(".image");
-                    let change = if is_image { format!(" ({pinned} -> {rendered})") } else { String::new() };
-                    self.found.push(format!("{path}{change}"));
+                if pinned == rendered {
+                    return;
                 }
+                let path = path.to_string();
+                if is_quantity(&path) && quantity::is_same(pinned, rendered) {
+                    return;
+                }
+                let is_image = path.ends_with(".image");
+                let change = if is_image { format!(" ({pinned} -> {rendered})") } else { String::new() };
+                self.found.push(format!("{path}{change}"));
             }
             (pinned, rendered) if pinned == rendered => {}
-            _ => self.found.push(path.to_owned()),
+            _ => self.found.push(path.to_string()),
         }
+    }
+
+    fn compare_items(&mut self, path: Path<'_>, pinned: &[Value], rendered: &[Value]) {
+        let (Some(old), Some(new)) = (by_name(pinned), by_name(rendered)) else {
+            for index in 0..pinned.len().max(rendered.len()) {
+                let path = Path::Position(&path, index);
+                match (pinned.get(index), rendered.get(index)) {
+                    (Some(pinned), Some(rendered)) => self.compare(path, pinned, rendered),
+                    _ => self.found.push(path.to_string()),
+                }
+            }
+            return;
+        };
+        for (name, pinned) in &old {
+            let path = Path::Item(&path, name);
+            match new.get(name) {
+                Some(rendered) => self.compare(path, pinned, rendered),
+                None => self.found.push(path.to_string()),
+            }
+        }
+        let new = new.keys().filter(|name| !old.contains_key(*name));
+        self.found.extend(new.map(|name| Path::Item(&path, name).to_string()));
     }
 }
 
@@ -85,12 +125,8 @@ fn is_quantity(path: &str) -> bool {
 }
 
 /// `None` unless every item has a name.
-fn by_name(items: &[Value]) -> Option<BTreeMap<String, &Value>> {
-    items.iter().map(|item| Some((item.get("name")?.as_str()?.to_owned(), item))).collect()
-}
-
-fn by_index(items: &[Value]) -> BTreeMap<String, &Value> {
-    items.iter().enumerate().map(|(index, item)| (index.to_string(), item)).collect()
+fn by_name(items: &[Value]) -> Option<BTreeMap<&str, &Value>> {
+    items.iter().map(|item| Some((item.get("name")?.as_str()?, item))).collect()
 }
 
 #[cfg(test)]

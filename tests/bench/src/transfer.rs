@@ -170,7 +170,8 @@ impl Scene {
         let speed = |took: Took| amount / took.seconds;
         let mut figures = vec![
             Figure::new(format!("{title}: {unit}"), speed(unsynced)).beside(speed(null)),
-            Figure::new("  in % of the null downloader's", 1e2 * null.seconds / unsynced.seconds).at_least(80.0),
+            Figure::new("  in % of the null downloader's", 1e2 * null.seconds / unsynced.seconds)
+                .at_least(80.0),
             Figure::new(
                 "  in % of that and then writing the same",
                 1e2 * (null.seconds + written) / unsynced.seconds,
