@@ -1,8 +1,10 @@
-//! `cargo xtask bench inference`: N AIInferences from their creation to Ready, and what they cost in CPU time, memory and requests.
+//! `cargo xtask bench inference`: N AIInferences from their creation to Ready, and what they cost in CPU time, memory and
+//! requests.
 //!
 //! Two arms, each on a fresh cluster of its own and in the same way: a *null writer*, which makes the very children that
-//! the controller would make and knows nothing else, and the *inference-controller*. The null writer is what this
-//! machine can do at best, so shares of it can be compared between machines.
+//! the controller would make and knows nothing else, and the *inference-controller*. In both, the same AIInferences are
+//! created and the same watches of this meter are open. The null writer is what this machine can do at best, so shares of
+//! it can be compared between machines.
 
 mod applied;
 mod controller_arm;

@@ -138,8 +138,9 @@ async fn create_at_a_pace(plane: &Plane, skipped: u32, pace: u32) -> anyhow::Res
     Ok(created)
 }
 
-struct Created {
+pub(super) struct Created {
     name: String,
+    pub(super) inference: AIInference,
     sent: Instant,
     acknowledged: Instant,
 }
@@ -150,25 +151,25 @@ impl Created {
     }
 }
 
-async fn create(inferences: &Api<AIInference>, name: String) -> anyhow::Result<Created> {
+pub(super) async fn create(inferences: &Api<AIInference>, name: String) -> anyhow::Result<Created> {
     let inference = inference(&name)?;
     let sent = Instant::now();
-    inferences
+    let inference = inferences
         .create(&PostParams::default(), &inference)
         .await
         .with_context(|| format!("failed to create AIInference {NAMESPACE}/{name}"))?;
-    Ok(Created { name, sent, acknowledged: Instant::now() })
+    Ok(Created { name, inference, sent, acknowledged: Instant::now() })
 }
 
 /// What the meter's own watches have seen.
-struct Seen {
+pub(super) struct Seen {
     ready: Sightings,
     /// The ConfigMap is the first child that the controller makes.
     child: Sightings,
 }
 
 impl Seen {
-    async fn from_now_on(plane: &Plane) -> anyhow::Result<Self> {
+    pub(super) async fn from_now_on(plane: &Plane) -> anyhow::Result<Self> {
         let of_ours = format!("{}={CONTROLLER}", labels::MANAGED_BY);
         let config_maps: Api<ConfigMap> = Api::namespaced(plane.client.clone(), NAMESPACE);
         Ok(Self {

@@ -1,4 +1,5 @@
-//! The arm without logic: the children of every model are written as fast as the API server takes them.
+//! The arm without a controller: AIInferences are created and watched as in the other arm, and the children of each are
+//! written as fast as the API server takes them. Nothing reads them, and no status and no event is written.
 
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use tokio::time::Instant;
 
 use super::{
     CONNECTIONS, CONTROLLER, NullWriter,
+    controller_arm::{Created, Seen, create},
     plane::{Burst, NAMESPACE, Plane, Programs, names, settle},
     sightings::Sightings,
 };
@@ -33,13 +35,17 @@ pub(super) async fn run(programs: &Programs, count: u32, how: NullWriter) -> any
         is_available(deployment).then(|| deployment.metadata.name.clone()).flatten()
     })
     .await?;
-    let processes = plane.processes().await?;
+    let _seen = Seen::from_now_on(&plane).await?;
+    let (inferences, processes) = (plane.inferences(), plane.processes().await?);
     let before = processes.read()?;
     let began = Instant::now();
     let written = futures::stream::iter(names(0, count))
         .map(|name| {
-            let (children, client) = (&plane.children, &plane.client);
-            async move { children.create(client, &name, how).await }
+            let (children, client, inferences) = (&plane.children, &plane.client, &inferences);
+            async move {
+                let Created { inference, .. } = create(inferences, name).await?;
+                children.create(client, &inference, how).await
+            }
         })
         .buffer_unordered(CONNECTIONS)
         .try_collect::<()>();

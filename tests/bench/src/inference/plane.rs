@@ -11,7 +11,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, Namespace, Service},
 };
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt as _,
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
 use local_cluster::{Cluster, ClusterSpec, Controller, Detail, NodeClock, NodePool, watch::wait_for};
@@ -52,6 +52,8 @@ pub(super) struct Burst {
 pub(super) const NAMESPACE: &str = "bench";
 const PRODUCT: &str = "A100";
 const WARM_UP: &str = "model-00000";
+/// Stands for the uid of the owner in the templates of children.
+const OWNER_UID: &str = "OWNER-UID";
 /// Nodes hold at most 110 pods.
 const PODS_PER_NODE: u32 = 100;
 /// Kubernetes moves no pod while a cluster of fewer looks dead.
@@ -114,10 +116,17 @@ impl Children {
         self.0.len()
     }
 
-    /// Makes those of the model of this name, one after the other, as the controller does.
-    pub(super) async fn create(&self, client: &Client, name: &str, how: NullWriter) -> anyhow::Result<()> {
+    /// Makes those of this AIInference, one after the other, as the controller does.
+    pub(super) async fn create(
+        &self,
+        client: &Client,
+        owner: &AIInference,
+        how: NullWriter,
+    ) -> anyhow::Result<()> {
+        let (name, uid) = (owner.name_any(), owner.uid().unwrap_or_default());
         for (resource, template) in &self.0 {
-            let child: DynamicObject = serde_json::from_str(&template.replace(WARM_UP, name))?;
+            let child = template.replace(WARM_UP, &name).replace(OWNER_UID, &uid);
+            let child: DynamicObject = serde_json::from_str(&child)?;
             let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, resource);
             let child_name = child.metadata.name.clone().unwrap_or_default();
             let created = match how {
@@ -210,7 +219,7 @@ async fn children_of(client: &Client, inference: &str) -> anyhow::Result<Childre
     Ok(Children(children))
 }
 
-/// As it was applied, but without owner references: the garbage collector deletes a child whose owner does not exist.
+/// As it was applied, with names that are replaced.
 fn template(child: &DynamicObject, kind: &ApiResource) -> anyhow::Result<String> {
     let value = serde_json::to_value(child)?;
     let mut applied = applied_by(&value, CONTROLLER)
@@ -218,8 +227,9 @@ fn template(child: &DynamicObject, kind: &ApiResource) -> anyhow::Result<String>
     applied["apiVersion"] = json!(kind.api_version);
     applied["kind"] = json!(kind.kind);
     applied["metadata"]["name"] = value["metadata"]["name"].clone();
-    if let Some(metadata) = applied["metadata"].as_object_mut() {
-        metadata.remove("ownerReferences");
-    }
+    let uid = applied
+        .pointer_mut("/metadata/ownerReferences/0/uid")
+        .with_context(|| format!("{CONTROLLER} has applied {} without an owner", kind.kind))?;
+    *uid = json!(OWNER_UID);
     Ok(Value::to_string(&applied))
 }
