@@ -82,8 +82,7 @@ async fn the_token_of_a_controller_writes_only_what_its_kind_controls() {
         let cluster = cluster_of(controller).await;
         let scene = Scene::new(&cluster).await;
         let life = life_of(controller);
-        life.create(&scene, "life").await;
-        life.until_done(&scene, "life").await;
+        life.begin(&scene, "life").await;
         let owner = life.objects(&scene).get("life").await.unwrap();
         grant_every_write(&scene, &format!("ai-system:{}", controller.name));
         let writer = Writer { scene: &scene, account: user(controller, "ai-system") };
@@ -167,8 +166,7 @@ async fn the_token_of_a_controller_deletes_the_pods_of_its_children_alone() {
         let cluster = cluster_of(controller).await;
         let scene = Scene::new(&cluster).await;
         let life = life_of(controller);
-        life.create(&scene, "life").await;
-        life.until_done(&scene, "life").await;
+        life.begin(&scene, "life").await;
         let writer = Writer { scene: &scene, account: user(controller, "ai-system") };
         foreign_objects(&scene, controller);
         writer.until_limited(&["create", "configmap", "probe"]).await;

@@ -17,8 +17,7 @@ async fn the_other_replica_takes_over_when_the_leader_stops() {
             cluster.start_controller(&controller(name).replica(replica)).await.unwrap();
         }
         let scene = Scene::new(&cluster).await;
-        life.create(&scene, "first").await;
-        life.until_done(&scene, "first").await;
+        life.begin(&scene, "first").await;
 
         // The holder identity is the component's name and a part that is unique per start.
         let leader = |lease: &Lease| {
@@ -38,8 +37,7 @@ async fn the_other_replica_takes_over_when_the_leader_stops() {
             leader(lease).is_some_and(|now| now != first)
         })
         .await;
-        life.create(&scene, "second").await;
-        life.until_done(&scene, "second").await;
+        life.begin(&scene, "second").await;
     })
     .await;
 }

@@ -32,8 +32,7 @@ async fn a_reconcile_is_a_span_with_the_service_and_the_object() {
         let (scene, life) = (confined::scene().await, life_of(tested));
         let (endpoint, mut received) = receiver();
         confined::start_controller(tested, &scene, &["--otlp-endpoint", &endpoint]).await;
-        life.create(&scene, "life").await;
-        life.until_done(&scene, "life").await;
+        life.begin(&scene, "life").await;
         until_received(&mut received, tested, &format!("{}/life", scene.namespace())).await;
     })
     .await;
@@ -60,8 +59,7 @@ async fn a_receiver_that_does_not_answer_delays_and_breaks_nothing() {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", silent.local_addr().unwrap());
         let controller = confined::start_controller(tested, &scene, &["--otlp-endpoint", &endpoint]).await;
-        life.create(&scene, "life").await;
-        life.until_done(&scene, "life").await;
+        life.begin(&scene, "life").await;
         life.change(&scene, "life", &life.changed).await;
         life.until_done(&scene, "life").await;
         let (connection, _) = silent.accept().expect("a connection of the controller");

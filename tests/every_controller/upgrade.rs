@@ -45,9 +45,6 @@ async fn restarts_no_pod_of(release: &Path, released: &Controller) {
     let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
     let scene = Scene::new(&cluster).await;
     let objects = recreate_all(&scene, &life, release).await;
-    for object in &objects {
-        until_pods_are_ready(&scene, &life, object).await;
-    }
     let (before, pods) = (templates(&scene, &life).await, pods(&scene).await);
     cluster.start_controller(&controller(released.name)).await.unwrap();
     for object in &objects {
@@ -96,9 +93,6 @@ async fn goes_back_to_the_pods_of(release: &Path, released: &Controller) {
     let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
     let scene = Scene::new(&cluster).await;
     let objects = recreate_all(&scene, &life, release).await;
-    for object in &objects {
-        until_pods_are_ready(&scene, &life, object).await;
-    }
     let (before, served) = (templates(&scene, &life).await, uids(&pods(&scene).await));
     cluster.start_controller(&controller(released.name)).await.unwrap();
     let (mistake, correction) = &life.mistake;
@@ -127,8 +121,7 @@ async fn todays_controller_restarts_no_pod_that_a_later_release_made() {
         let (name, life) = (controller.name, life_of(controller));
         let cluster = cluster_of(controller).await;
         let scene = Scene::new(&cluster).await;
-        life.create(&scene, "life").await;
-        life.until_done(&scene, "life").await;
+        life.begin(&scene, "life").await;
         cluster.stop_component(name).await.unwrap();
         let child = child_of(&life, "life");
         let mut later = template(&children(&scene, &life).get(&child).await.unwrap());
@@ -224,8 +217,8 @@ fn releases_of(controller: &Controller) -> Vec<PathBuf> {
     releases
 }
 
-/// Creates the fixtures of a release, with owner references to objects of this cluster; returns the names of the root
-/// objects.
+/// Creates the fixtures of a release, with owner references to objects of this cluster, and waits until their pods are
+/// ready. Returns the names of the root objects.
 async fn recreate_all(scene: &Scene<'_>, life: &Life, release: &Path) -> Vec<String> {
     let kind = life.kind.resource().kind;
     let given = yaml_files(&workspace().join(RELEASED).join("given").join(life.controller)).unwrap();
@@ -254,6 +247,9 @@ async fn recreate_all(scene: &Scene<'_>, life: &Life, release: &Path) -> Vec<Str
         }
     }
     assert!(!roots.is_empty() && roots.len() <= given.len(), "{roots:?} of {given:?}");
+    for root in &roots {
+        until_pods_are_ready(scene, life, root).await;
+    }
     roots
 }
 

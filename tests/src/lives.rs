@@ -102,8 +102,7 @@ impl Life {
 
     /// From the first creation until the second object of this name is done.
     pub async fn play(&self, scene: &Scene<'_>, name: &str) {
-        self.create(scene, name).await;
-        self.until_done(scene, name).await;
+        self.begin(scene, name).await;
         for change in [&self.scaled, &self.changed] {
             self.change(scene, name, change).await;
             self.until_done(scene, name).await;
@@ -111,8 +110,7 @@ impl Life {
         self.edit_child(scene, name).await;
         self.until_done(scene, name).await;
         self.delete(scene, name).await;
-        self.create(scene, name).await;
-        self.until_done(scene, name).await;
+        self.begin(scene, name).await;
     }
 
     /// Does what this step is, and does not wait for what the controller does about it.
@@ -149,6 +147,12 @@ impl Life {
         });
         let mut created = scene.apply(&object.to_string()).await.expect("it is accepted");
         created.pop().expect("one object")
+    }
+
+    /// Creates the object and waits until it is done.
+    pub async fn begin(&self, scene: &Scene<'_>, name: &str) -> DynamicObject {
+        self.create(scene, name).await;
+        self.until_done(scene, name).await
     }
 
     pub async fn change(&self, scene: &Scene<'_>, name: &str, spec: &Value) {

@@ -23,8 +23,10 @@ fn sources(wanted: impl Fn(&str) -> bool) -> Vec<Source> {
     for folder in ["crates", "tests", "xtask"] {
         collect(root, &root.join(folder), "rs", &mut found);
     }
-    // Inline tests that have outgrown their file are tests all the same.
-    found.retain(|(path, _)| wanted(path) && !path.ends_with("/tests.rs"));
+    // Inline tests that have a file or a folder of their own.
+    let is_test =
+        |path: &str| path.ends_with("/tests.rs") || path.contains("/src/") && path.contains("/tests/");
+    found.retain(|(path, _)| wanted(path) && !is_test(path));
     assert!(!found.is_empty(), "no file to look at: has a folder moved?");
     found
 }

@@ -109,18 +109,36 @@ where
         self.write(desired, Onto::Version(planned_on)).await
     }
 
-    /// As `delete`. If the child has changed meanwhile, the newest version is put into the cache: while its watch fails, the
-    /// next plan would be made with the same old version.
+    /// As `delete`. If the child has changed meanwhile, the newest version is put into the cache, and the error is `Stale`:
+    /// while its watch fails, the next plan would be made with the same old version. An object of that name that is no
+    /// child of this owner any more stays, without an error.
     pub async fn delete_child(&self, child: &K) -> Result<(), ApplyError> {
-        match self.delete(child).await {
-            Err(ApplyError::Stale { .. }) => {
-                let key = Key::of(child);
-                let about = About::of::<K>(&key);
-                let Some(owner) = controller_of(child) else { return Err(about.unowned()) };
-                self.read_again(Some(child.meta()), owner, &about, Stale::Changed).await
+        let stale = match self.delete(child).await {
+            Err(stale @ ApplyError::Stale { .. }) => stale,
+            done => return done,
+        };
+        let (key, meta) = (Key::of(child), child.meta());
+        let about = About::of::<K>(&key);
+        let removals = self.cache.removals();
+        let request = Request::new(K::url_path(&(), namespace(&key)))
+            .get(&key.name, &GetParams::default())
+            .map_err(|error| about.call("read", kube::Error::BuildRequest(error)))?;
+        let there = match self.writer.read::<Kept<V, R>>(request, "get").await {
+            Ok(there) => there,
+            Err(error) if is_code(&error, 404) => {
+                self.cache.forget(&key, meta.uid.as_deref());
+                return Ok(());
             }
-            done => done,
+            Err(error) => return Err(about.call("read", error)),
+        };
+        if there.meta().uid != meta.uid {
+            self.cache.forget(&key, meta.uid.as_deref());
+            return Ok(());
         }
+        let is_still_owned =
+            controller_of(&there).map(|owner| &owner.uid) == controller_of(child).map(|owner| &owner.uid);
+        self.cache.absorb_read(there, removals);
+        if is_still_owned { Err(stale) } else { Ok(()) }
     }
 
     async fn write(&self, desired: &K, onto: Onto<'_>) -> Result<Written, ApplyError> {

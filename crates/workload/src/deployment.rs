@@ -14,7 +14,7 @@ use serde_json::{Value, value::RawValue};
 use crate::{
     metadata::{Condition, Instance, narrow},
     pod::PodView,
-    stored_template::{Recorded, StoredTemplate},
+    stored_template::{Recorded, StoredTemplate, shared},
 };
 
 pub use crate::stored_template::TemplateHash;
@@ -35,7 +35,7 @@ pub struct ReplicaSetView {
 #[derive(Clone, Debug, PartialEq)]
 pub struct TemplateRecord {
     pub resolved: Box<str>,
-    pub template: Box<str>,
+    pub template: Arc<str>,
     /// See `token_account`.
     pub token_account: Option<Box<str>>,
 }
@@ -61,7 +61,7 @@ pub struct DeploymentView {
     /// Value of the annotation `resolved`: the record of the rendering.
     pub resolved: Option<Box<str>>,
     /// The pinned pod template as JSON: the recorded one, or the present one if none is recorded.
-    pub pinned_template: Option<Box<str>>,
+    pub pinned_template: Option<Arc<str>>,
     /// Hash of the present template.
     pub template: Option<TemplateHash>,
     /// Of the present template; see `token_account`.
@@ -139,12 +139,12 @@ impl From<DeploymentParts> for DeploymentView {
         let mut annotations = metadata.annotations.take().unwrap_or_default();
         let mut annotation = |key| annotations.remove(key).map(String::into_boxed_str);
         let (generation, resolved) = (annotation(labels::GENERATION), annotation(labels::RESOLVED));
-        let recorded = annotation(labels::TEMPLATE);
+        let recorded = annotation(labels::TEMPLATE).map(|recorded| shared(&recorded));
         let surge = spec.strategy.and_then(|strategy| strategy.rolling_update?.max_surge);
         let failure = status.conditions.into_iter().find(|c| c.is("ReplicaFailure") && c.status == "True");
         let (metadata, _) = narrow(metadata);
         let present = spec.template.as_deref().map(StoredTemplate::read);
-        let rendered = || Some(sorted(spec.template.as_deref()?)?.into_boxed_str());
+        let rendered = || Some(sorted(spec.template.as_deref()?)?.into());
         let kept = recorded.or_else(rendered).filter(|template| template.len() <= LARGEST_TEMPLATE);
         Self {
             metadata,
@@ -188,7 +188,7 @@ impl From<ReplicaSetParts> for ReplicaSetView {
 fn rendered(mut annotations: BTreeMap<String, String>, template: &RawValue) -> Option<TemplateRecord> {
     let (resolved, recorded) = (annotations.remove(labels::RESOLVED)?, annotations.remove(labels::TEMPLATE)?);
     let Recorded { token_account } = Recorded::read(&recorded, template)?;
-    Some(TemplateRecord { resolved: resolved.into(), template: recorded.into(), token_account })
+    Some(TemplateRecord { resolved: resolved.into(), template: shared(&recorded), token_account })
 }
 
 /// As a template is recorded: fields in the order of their names, so that equal templates have equal digests.

@@ -9,6 +9,7 @@
 //!  texts:     redaction                          log lines without secrets
 //!  children:  template, pinned_template, name    restricted pod templates, their records, names of children
 //!             revision                           which recorded template the current spec uses
+//!             stored_template                    hash, token and record of the template that the API server has
 //!             digest                             truncated SHA-256
 //!  basics:    amounts, metadata, time            amounts of extended resources, metadata of every view, durations
 //! ```
@@ -17,7 +18,8 @@
 //! this project's kinds (`api::pods`), but none of those kinds. Controllers own conditions, retries and writes.
 //!
 //! Everything is pure except five bounded in-memory records, which the controllers own: `node::NodeLosses`, `pace::Pace`,
-//! `migrations::Migrations`, `facts::FactTimes` and `crashes::Crashes`. All may be empty after a restart.
+//! `migrations::Migrations`, `facts::FactTimes` and `crashes::Crashes`. All may be empty after a restart. `stored_template`
+//! keeps results of pure functions, for the process; without them the same is computed again.
 
 #![forbid(unsafe_code)]
 

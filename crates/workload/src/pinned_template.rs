@@ -46,8 +46,9 @@ struct Walk {
 enum Path<'a> {
     Root,
     Field(&'a Path<'a>, &'a str),
-    /// By name, or by position in a list whose items have no names.
+    /// An item of a list whose items have names.
     Item(&'a Path<'a>, &'a str),
+    /// An item of any other list.
     Position(&'a Path<'a>, usize),
 }
 

@@ -1,10 +1,14 @@
 //! What decisions need of the pod template of a stored Deployment or ReplicaSet: its hash, the token that its pods mount,
-//! and whether a recorded template is the one it was made from. Pure.
+//! and whether a recorded template is the one it was made from.
 //!
 //! Each status update of a Deployment or ReplicaSet delivers its template again, unchanged. Parsing it each time was a
-//! quarter of the CPU time of a controller, so the results for the last templates are kept.
+//! quarter of the CPU time of a controller, so the results for the last templates are kept, for the process. They depend on nothing but the text.
 
-use std::{cell::RefCell, collections::HashMap};
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
 
 use serde_json::{Value, value::RawValue};
 use sha2::{Digest, Sha256};
@@ -15,7 +19,7 @@ use crate::pinned_template::differences;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TemplateHash([u8; 16]);
 
-/// A stored template.
+/// What is read of a stored template.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StoredTemplate {
     pub(crate) hash: TemplateHash,
@@ -77,16 +81,39 @@ pub(crate) fn token_account(template: &Value) -> Option<&str> {
         .then(|| pod["serviceAccountName"].as_str().unwrap_or_default())
 }
 
-/// A raw value has been checked, so that only one that is nested too deeply fails; it has no fields then.
+/// A raw value has been checked. What still fails has no fields, and no API server writes it: too many levels, or half of a
+/// surrogate pair.
 fn parsed(raw: &str) -> Value {
     serde_json::from_str(raw).unwrap_or_default()
 }
+
+/// The copy of a recorded template that others have already: Kubernetes copies the record of a Deployment to its ReplicaSets.
+pub(crate) fn shared(record: &str) -> Arc<str> {
+    static KNOWN: Mutex<Option<HashMap<[u8; 16], Weak<str>>>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_default();
+    let digest = digest([record]);
+    if let Some(there) = known.get(&digest).and_then(Weak::upgrade) {
+        return there;
+    }
+    let record = Arc::<str>::from(record);
+    if known.len() >= MOST_SHARED {
+        known.retain(|_, one| one.strong_count() > 0);
+    }
+    if known.len() < MOST_SHARED {
+        known.insert(digest, Arc::downgrade(&record));
+    }
+    record
+}
+
+/// With more records than these, some have two copies.
+const MOST_SHARED: usize = 16_384;
 
 /// Results by digest of the texts that they were read from. One for each thread, so that no lock is held while a template
 /// is parsed.
 struct Known<T>(HashMap<[u8; 16], T>);
 
-/// More templates than change at the same time; all together 100 KiB.
+/// Those of 512 Deployments that change at the same time, with a ReplicaSet each; some 100 KiB.
 const MOST_KNOWN: usize = 1_024;
 
 impl<T> Default for Known<T> {
@@ -119,6 +146,15 @@ fn digest<const N: usize>(texts: [&str; N]) -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn equal_records_are_one_text_in_memory() {
+        let (one, other, third) = (shared("one"), shared("one"), shared("another"));
+        assert!(Arc::ptr_eq(&one, &other));
+        assert_eq!((&*one, &*third), ("one", "another"));
+        drop((one, other));
+        assert_eq!(&*shared("one"), "one", "after the last of them has gone");
+    }
 
     #[test]
     fn results_are_kept_by_both_texts_and_not_without_a_bound() {

@@ -146,7 +146,7 @@ fn figures(args: &Args, controlled: &Controlled, nulled: &Nulled) -> Vec<Figure>
     let Percentiles { p50: create_p50, p99: create_p99 } = controlled.paced_create_ms;
     let writes = each(requests.children + requests.status);
     figures.extend([
-        // Beside it, what the null writer itself needs for its three requests and one watch.
+        // Beside it, what this meter needs for the four requests and three watches of the null writer.
         Figure::new("CPU of the controller per 1000 objects, s", ms_each(used.controller_seconds))
             .beside(ms_each(null_used.meter_seconds))
             .at_most(3.0),

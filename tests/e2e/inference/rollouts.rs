@@ -71,9 +71,9 @@ async fn midway(scene: &Scene<'_>, field: &str, value: &Value) {
     let (pods, labels) = (scene.api::<Pod>(), pods_of("chat"));
     // Listed before the change: a watch that is opened beside it may show the pod of the change in its first list.
     let list = pods.list(&ListParams::default().labels(&labels)).await.expect("the pods before the change");
-    let before: BTreeSet<String> = list.iter().map(ResourceExt::name_any).collect();
+    let before: BTreeSet<String> = list.iter().filter_map(ResourceExt::uid).collect();
     change(scene, "chat", json!({field: value})).await;
-    let a_new_one = follow(&pods, &labels, |all| all.keys().any(|name| !before.contains(name)).then_some(()));
+    let a_new_one = follow(&pods, &labels, |all| all.keys().any(|uid| !before.contains(uid)).then_some(()));
     let a_new_one = tokio::time::timeout(within(), a_new_one).await;
     a_new_one.unwrap_or_else(|_| panic!("{field}: no new pod"));
 }

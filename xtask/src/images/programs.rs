@@ -43,16 +43,15 @@ pub(super) fn build(build: Build, platform: Platform, wanted: &[Program]) -> any
     command.env("SOURCE_DATE_EPOCH", "0");
     // Flags that the user has set would change the program.
     command.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
-    let (mut rust_flags, mut c_flags) = (tools.rust_flags.to_vec(), tools.c_flags.to_vec());
+    let (mut rust_flags, mut c_flags) = (tools.rust_flags.to_vec(), vec![NO_HUGE_PAGES]);
+    c_flags.extend(tools.c_flags);
     let (remapped_rust, remapped_c) = (remapped.rust_flags(), remapped.c_flags());
     if build == Build::Release {
         // With the path of this checkout in the flags, every other checkout builds all dependencies anew.
         rust_flags.extend(remapped_rust.iter().map(String::as_str));
         c_flags.extend(remapped_c.iter().map(String::as_str));
     }
-    if !c_flags.is_empty() {
-        command.env(variable("CFLAGS"), c_flags.join(" "));
-    }
+    command.env(variable("CFLAGS"), c_flags.join(" "));
     if !rust_flags.is_empty() {
         // As cargo wants them: separated by a character that no path has.
         command.env("CARGO_ENCODED_RUSTFLAGS", rust_flags.join("\u{1f}"));
@@ -91,6 +90,10 @@ fn ensure_target_of(platform: Platform) -> anyhow::Result<()> {
     succeed(Command::new("rustup").current_dir(workspace()).args(["target", "add", &target]))
         .with_context(|| format!("Rust's standard library for {target} is missing: install it"))
 }
+
+/// mimalloc turns huge pages off for its process, also on nodes that give them to every process
+/// (`transparent_hugepage=always`). The feature `no_thp` of its crate alone only stops it from asking for them.
+const NO_HUGE_PAGES: &str = "-DMI_DEFAULT_ALLOW_THP=0";
 
 /// What C code is compiled with, and how programs are linked.
 struct Tools {

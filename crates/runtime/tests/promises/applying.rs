@@ -276,7 +276,7 @@ async fn a_child_that_has_changed_before_its_deletion_is_read_and_then_deleted()
     let (children, first) = (children(&fake), seen(&fake));
     children.upsert(child(&first));
     // Such as a write of its status.
-    fake.put(&wanted());
+    fake.put(&first);
     let error = children.delete_child(&first).await.unwrap_err();
     assert!(is_stale(&error, Stale::Changed), "{error:?}");
     let known = children.all().pop().unwrap();
@@ -285,6 +285,27 @@ async fn a_child_that_has_changed_before_its_deletion_is_read_and_then_deleted()
     children.delete_child(&newest).await.unwrap();
     assert_eq!(fake.verbs(), ["Delete configmaps", "Get configmaps", "Delete configmaps"]);
     assert!(children.is_empty());
+}
+
+/// Its user has made another one of that name, or has taken the owner reference off.
+#[tokio::test]
+async fn an_object_that_is_no_child_any_more_is_not_deleted_and_is_no_error() {
+    for is_same in [false, true] {
+        let fake = ScriptedApi::start().await;
+        fake.put(&wanted());
+        let (children, first) = (children(&fake), seen(&fake));
+        children.upsert(child(&first));
+        let mut unowned = first.clone();
+        unowned.metadata.owner_references = None;
+        if !is_same {
+            unowned.metadata.uid = None;
+            fake.remove("configmaps", "child");
+        }
+        let foreign = fake.put(&unowned);
+        children.delete_child(&first).await.unwrap();
+        assert_eq!(fake.stored("configmaps", "child"), Some(foreign), "it is untouched");
+        assert!(children.owned_by::<Deployment>("demo", "uid-a").is_empty());
+    }
 }
 
 #[tokio::test]

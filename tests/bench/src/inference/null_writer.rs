@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{
     CONNECTIONS, CONTROLLER, NullWriter,
-    controller_arm::{Created, Seen, create},
+    controller_arm::{Seen, create},
     plane::{Burst, NAMESPACE, Plane, Programs, names, settle},
     sightings::Sightings,
 };
@@ -39,15 +39,15 @@ pub(super) async fn run(programs: &Programs, count: u32, how: NullWriter) -> any
     let (inferences, processes) = (plane.inferences(), plane.processes().await?);
     let before = processes.read()?;
     let began = Instant::now();
+    // As in the other arm, creates do not wait for the children of the ones before.
     let written = futures::stream::iter(names(0, count))
-        .map(|name| {
-            let (children, client, inferences) = (&plane.children, &plane.client, &inferences);
-            async move {
-                let Created { inference, .. } = create(inferences, name).await?;
-                children.create(client, &inference, how).await
-            }
-        })
+        .map(|name| create(&inferences, name))
         .buffer_unordered(CONNECTIONS)
+        .map_ok(|created| {
+            let (children, client) = (&plane.children, &plane.client);
+            async move { children.create(client, &created.inference, how).await }
+        })
+        .try_buffer_unordered(CONNECTIONS)
         .try_collect::<()>();
     tokio::time::timeout(patience(count), written).await??;
     available.until(count as usize, patience(count)).await?;
