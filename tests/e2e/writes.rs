@@ -8,7 +8,7 @@ use kube::{Api, api::PostParams};
 use runtime::{
     apply::{ApplyError, Stale, Writer, Written},
     cache::Cache,
-    kept::{Kept, Metadata},
+    cached_child::{CachedChild, Metadata},
 };
 use serde_json::json;
 use tests::Scene;
@@ -16,7 +16,7 @@ use tests::Scene;
 const OWNER: &str = "2b1f4d4e-6f51-4dd8-a5a8-0c0f8cf0a001";
 
 /// The type that controllers use.
-type Children = runtime::children::Children<Kept<Metadata<ConfigMap>, ConfigMap>, ConfigMap>;
+type Children = runtime::children::Children<CachedChild<Metadata<ConfigMap>, ConfigMap>, ConfigMap>;
 
 /// Children with an empty cache.
 fn children(scene: &Scene<'_>) -> Children {

@@ -24,7 +24,7 @@ use local_cluster::{ClusterSpec, NodePool, sibling_binary};
 use tokio::sync::Mutex;
 
 use crate::{fresh_name, lives::life_of, start, tools, workspace};
-use life::{Ground, Lane, Reference, any, play_undisturbed, play_with, rights};
+use life::{Reference, Setup, Slot, any, play_undisturbed, play_with, rights};
 use world::{Pods, World, difference};
 
 pub use mode::{Fault, Mode};
@@ -71,7 +71,7 @@ pub async fn sweep(controller: &'static Controller, choice: &Choice) -> Result<R
     let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), nodes)).await;
     let life = life_of(controller);
     let overlay = workspace().join("deploy").join(controller.name).join("overlays/namespaced");
-    let ground = Ground {
+    let setup = Setup {
         cluster: &cluster,
         life: &life,
         program: sibling_binary(controller.name).map_err(|error| error.to_string())?,
@@ -79,11 +79,11 @@ pub async fn sweep(controller: &'static Controller, choice: &Choice) -> Result<R
         rights: rights(&cluster.kubectl(), &overlay)?,
         pods: Pods::follow(cluster.client().await.map_err(|error| error.to_string())?),
     };
-    let reference = reference(&ground).await?;
+    let reference = reference(&setup).await?;
     let faults = choice.faults(reference.writes);
-    let lanes = Mutex::new(Vec::new());
+    let free_slots = Mutex::new(Vec::new());
     let mut playing = stream::iter(faults)
-        .map(|fault| outcome(&ground, &lanes, fault, &reference))
+        .map(|fault| outcome(&setup, &free_slots, fault, &reference))
         .buffer_unordered(SIDE_BY_SIDE);
     let mut outcomes = Vec::new();
     while let Some(outcome) = playing.next().await {
@@ -99,11 +99,11 @@ pub async fn sweep(controller: &'static Controller, choice: &Choice) -> Result<R
 }
 
 /// What two undisturbed lives agree on.
-async fn reference(ground: &Ground<'_>) -> Result<Reference, String> {
+async fn reference(setup: &Setup<'_>) -> Result<Reference, String> {
     let one = async || {
-        let lane = Lane::new(ground).await?;
-        let lived = play_undisturbed(ground, &lane).await?;
-        let collections = any(lived.sent.collections, lane.namespace()).collect();
+        let slot = Slot::new(setup).await?;
+        let lived = play_undisturbed(setup, &slot).await?;
+        let collections = any(lived.sent.collections, slot.namespace()).collect();
         Ok::<_, String>(Reference { steps: lived.steps, collections, writes: lived.sent.writes.len() })
     };
     let (first, second) = futures::try_join!(one(), one())?;
@@ -126,21 +126,21 @@ fn agreed(first: Reference, second: &Reference) -> Result<Reference, String> {
 }
 
 async fn outcome<'a>(
-    ground: &Ground<'a>,
-    lanes: &Mutex<Vec<Lane<'a>>>,
+    setup: &Setup<'a>,
+    free_slots: &Mutex<Vec<Slot<'a>>>,
     fault: Fault,
     reference: &Reference,
 ) -> Outcome {
     let began = Instant::now();
-    let free = lanes.lock().await.pop();
+    let free = free_slots.lock().await.pop();
     let lived = async {
-        let lane = match free {
-            Some(lane) => lane,
-            None => Lane::new(ground).await?,
+        let slot = match free {
+            Some(slot) => slot,
+            None => Slot::new(setup).await?,
         };
-        let lived = play_with(ground, &lane, fault, reference).await?;
+        let lived = play_with(setup, &slot, fault, reference).await?;
         // A namespace in which a life has failed is not used again.
-        lanes.lock().await.push(lane);
+        free_slots.lock().await.push(slot);
         Ok(lived.sent.writes.len() < fault.write)
     };
     let lived: Result<bool, String> = lived.await;

@@ -107,7 +107,9 @@ pub(crate) async fn apply(
 async fn apply_child(ctx: &Context, child: &Child) -> Result<Written, ApplyError> {
     match child {
         Child::ConfigMap(child) => ctx.config_maps.apply(child).await,
-        Child::Deployment(child) => ctx.deployments.apply_onto(child, child.planned_on.as_deref()).await,
+        Child::Deployment(child) => {
+            ctx.deployments.apply_to_version(child, child.planned_on.as_deref()).await
+        }
         Child::Service(child) => ctx.services.apply(child).await,
         Child::PodDisruptionBudget(child) => ctx.budgets.apply(child).await,
     }

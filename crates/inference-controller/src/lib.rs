@@ -29,10 +29,10 @@ use runtime::{
     apply::{ApplyError, Writer},
     args::RuntimeArgs,
     cache::Cache,
+    cached_child::{CachedChild, Metadata},
     children::Children,
     controller::Next,
     events::Recorder,
-    kept::{Kept, Metadata},
     logs::Logs,
     process::{Identity, Process, Started},
     refusal::Refusal,
@@ -114,7 +114,7 @@ pub struct InferenceArgs {
 }
 
 /// A view of a child of an AIInference.
-type Child<V> = Kept<V, AIInference>;
+type Child<V> = CachedChild<V, AIInference>;
 
 /// Shared by all reconciles.
 pub(crate) struct Context {

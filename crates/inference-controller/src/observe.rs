@@ -96,7 +96,8 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
     if let Some(known) = &ctx.nodes {
         nodes = nodes_of(pods, known, &ctx.losses, now);
         // The watch of AIInferences counts, too: the object may have been paused meanwhile.
-        let stale = [known.blind_since(), ctx.pods.blind_since(), ctx.inferences.blind_since()];
+        let stale =
+            [known.watch_fails_since(), ctx.pods.watch_fails_since(), ctx.inferences.watch_fails_since()];
         nodes.is_stale = stale.iter().any(Option::is_some);
         // Counting reads all pods of the cluster, so it is done only for an unschedulable pod, and for `Replace`.
         let may_replace = !older.is_empty() || may_roll(&inference, deployment.as_ref());

@@ -1,5 +1,6 @@
 //! The null downloader of `cargo xtask bench transfer`: the ranged GETs of a pull, by the same client and as many at
-//! once, with bodies that are counted and thrown away. What it takes is what the store and the line take.
+//! once, with bodies that are counted and thrown away. What it takes is what the store, the line and
+//! this client take.
 #![expect(clippy::print_stdout, reason = "the count is what the bench reads")]
 
 use std::{error::Error, ops::Range, sync::Arc};

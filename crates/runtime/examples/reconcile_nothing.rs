@@ -20,7 +20,7 @@ use runtime::{
     client::{self, Deadlines, WriteGuard},
     controller::{Controller, Next, Options, ReconcileError},
     metrics::Metrics,
-    watch::{Plane, Scope, Timings},
+    watch::{Scope, Timings, Watches},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -49,7 +49,8 @@ struct Seen {
     delays: Mutex<Vec<i128>>,
 }
 
-#[tokio::main]
+/// With as many threads as a controller has.
+#[tokio::main(worker_threads = 1)]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let (Some(address), Some(all)) = (args.next(), args.next()) else {
@@ -60,12 +61,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let metrics = Arc::new(Metrics::new("reconcile-nothing"));
     let config = kube::Config::new(address.parse()?);
     let client = client::build(config, Deadlines::default(), WriteGuard::Always, Arc::clone(&metrics))?;
-    let mut plane = Plane::new(client, Timings::default(), Arc::clone(&metrics));
-    let objects = plane.watch::<ConfigMap>("ConfigMap", Scope::default());
+    let mut watches = Watches::new(client, Timings::default(), Arc::clone(&metrics));
+    let objects = watches.watch::<ConfigMap>("ConfigMap", Scope::default());
     let controller = Controller::new(&objects, Options::default(), metrics);
     // The bench ends this process.
     let stop = CancellationToken::new();
-    plane.start(&stop);
+    watches.start(&stop);
     controller
         .run(stop, move |object, now| {
             let seen = Arc::clone(&seen);

@@ -24,7 +24,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{health::PlaneHealth, metrics::Metrics};
+use crate::{health::WatchesHealth, metrics::Metrics};
 
 /// Time that a watch may fail before the replica is unready.
 const WATCH_GRACE: Duration = Duration::from_secs(30);
@@ -60,7 +60,7 @@ struct Limits {
 #[derive(Clone)]
 struct Admin {
     metrics: Arc<Metrics>,
-    health: PlaneHealth,
+    health: WatchesHealth,
 }
 
 /// Listens at once, so that a port that is taken is an error of the start.
@@ -72,7 +72,7 @@ pub async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 pub async fn serve(
     listener: TcpListener,
     metrics: Arc<Metrics>,
-    health: PlaneHealth,
+    health: WatchesHealth,
     stop: CancellationToken,
 ) {
     let router = Router::new()

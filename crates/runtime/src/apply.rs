@@ -87,7 +87,7 @@ pub enum Stale {
     #[error("its owner is gone")]
     OwnerGone,
     #[error("whether its owner still exists is unknown: the watch of that kind is failing")]
-    OwnersUnseen,
+    OwnerWatchFails,
 }
 
 #[derive(Debug, thiserror::Error)]

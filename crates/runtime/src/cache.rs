@@ -157,7 +157,7 @@ impl<K> Cache<K> {
     }
 
     /// Since when the watch that fills this cache has been failing; `None` while it works.
-    pub fn blind_since(&self) -> Option<Instant> {
+    pub fn watch_fails_since(&self) -> Option<Instant> {
         self.shared.health.failing_since()
     }
 
@@ -195,7 +195,7 @@ impl<K> Cache<K> {
 impl<K: Resource> Cache<K> {
     /// What the owner of this kind and uid controls in its namespace, ordered by key so that decisions are deterministic.
     /// An owner reference is what the writer of an object says: a uid that is named in another namespace, or as that of
-    /// another kind, is not believed.
+    /// another kind, is ignored.
     pub fn owned_by<O: Resource<DynamicType = ()>>(&self, namespace: &str, uid: &str) -> Vec<Arc<K>> {
         let state = self.read();
         let keys = state.by_owner.get(uid).into_iter().flatten().filter(|key| *key.namespace == *namespace);
@@ -237,7 +237,7 @@ impl<K: Watched> Cache<K> {
         });
     }
 
-    /// The watch says that the object with this metadata is gone. A younger object of the same name stays.
+    /// The watch says that the object with this metadata is gone. A newer object of the same name stays.
     pub fn remove(&self, meta: &ObjectMeta) {
         self.change(|state| {
             state.version = state.version.max(parse_version(meta));
@@ -398,7 +398,7 @@ impl<K: Resource> OwnedChange<K> {
 
 impl<K: Watched> State<K> {
     fn put(&mut self, key: Key, object: Arc<K>) -> OwnedChange<K> {
-        // What is known of this very version stays: it may be less by now than what was read again (`kept`).
+        // What is known of this very version stays: it may be less by now than what was read again (`cached_child`).
         if let Some(known) = self.objects.get(&key).filter(|known| is_same(known, &object)) {
             let (old, new) = (Some(Arc::clone(known)), Some(Arc::clone(known)));
             return OwnedChange { key, old, new, initial: false, own: false };

@@ -19,10 +19,10 @@ use tracing::info;
 use crate::{
     apply::{About, ApplyError, Contest, Stale, Writer, Written, is_code, is_conflict, namespace},
     cache::{Cache, Key, controller_of},
+    cached_child::CachedChild,
     covers::covers,
     fights::Fights,
-    kept::Kept,
-    owners::Standing,
+    owners::OwnerState,
     watched::Watched,
 };
 
@@ -77,7 +77,7 @@ impl Writer {
     }
 }
 
-impl<V, R, K> Children<Kept<V, R>, K>
+impl<V, R, K> Children<CachedChild<V, R>, K>
 where
     V: Resource<DynamicType = ()> + DeserializeOwned + Clone + PartialEq + Send + Sync + 'static,
     R: Resource<DynamicType = ()> + 'static,
@@ -89,9 +89,9 @@ where
     ///
     /// ```compile_fail,E0308
     /// use k8s_openapi::api::{apps::v1::Deployment, core::v1::Service};
-    /// use runtime::{children::Children, kept::{Kept, Metadata}};
+    /// use runtime::{children::Children, cached_child::{CachedChild, Metadata}};
     ///
-    /// async fn wrong<R>(services: &Children<Kept<Metadata<Service>, R>, Service>, deployment: &Deployment)
+    /// async fn wrong<R>(services: &Children<CachedChild<Metadata<Service>, R>, Service>, deployment: &Deployment)
     /// where
     ///     R: kube::Resource<DynamicType = ()> + 'static,
     /// {
@@ -99,14 +99,18 @@ where
     /// }
     /// ```
     pub async fn apply(&self, desired: &K) -> Result<Written, ApplyError> {
-        self.write(desired, Onto::AnyVersion).await
+        self.write(desired, PlannedOn::AnyVersion).await
     }
 
     /// As `apply`, if this version of the child (`None`: no child) is still the newest, in the cache and in the API
     /// server. For a child whose content depends on what it was before: what another process wrote meanwhile must be
     /// planned with, not overwritten.
-    pub async fn apply_onto(&self, desired: &K, planned_on: Option<&str>) -> Result<Written, ApplyError> {
-        self.write(desired, Onto::Version(planned_on)).await
+    pub async fn apply_to_version(
+        &self,
+        desired: &K,
+        planned_on: Option<&str>,
+    ) -> Result<Written, ApplyError> {
+        self.write(desired, PlannedOn::Version(planned_on)).await
     }
 
     /// As `delete`. If the child has changed meanwhile, the newest version is put into the cache, and the error is `Stale`:
@@ -123,7 +127,7 @@ where
         let request = Request::new(K::url_path(&(), namespace(&key)))
             .get(&key.name, &GetParams::default())
             .map_err(|error| about.call("read", kube::Error::BuildRequest(error)))?;
-        let there = match self.writer.read::<Kept<V, R>>(request, "get").await {
+        let there = match self.writer.read::<CachedChild<V, R>>(request, "get").await {
             Ok(there) => there,
             Err(error) if is_code(&error, 404) => {
                 self.cache.forget(&key, meta.uid.as_deref());
@@ -141,15 +145,17 @@ where
         if is_still_owned { Err(stale) } else { Ok(()) }
     }
 
-    async fn write(&self, desired: &K, onto: Onto<'_>) -> Result<Written, ApplyError> {
+    async fn write(&self, desired: &K, base: PlannedOn<'_>) -> Result<Written, ApplyError> {
         let key = Key::of(desired);
         let about = About::of::<K>(&key);
         let Some(owner) = controller_of(desired) else { return Err(about.unowned()) };
         let (body, hash) = self.writer.body(desired, &about)?;
         let Some(seen) = self.cache.get(&key) else {
-            return match onto {
-                Onto::AnyVersion | Onto::Version(None) => self.create(body, &hash, owner, &about).await,
-                Onto::Version(Some(_)) => Err(about.stale(Stale::Changed)),
+            return match base {
+                PlannedOn::AnyVersion | PlannedOn::Version(None) => {
+                    self.create(body, &hash, owner, &about).await
+                }
+                PlannedOn::Version(Some(_)) => Err(about.stale(Stale::Changed)),
             };
         };
         // Before versions are compared: a plan knows no child of another owner, and would never be planned on it.
@@ -166,7 +172,7 @@ where
             // Whatever has changed since it was planned on, such as its status.
             return Ok(Written::Unchanged);
         }
-        if let Onto::Version(planned_on) = onto
+        if let PlannedOn::Version(planned_on) = base
             && seen.meta().resource_version.as_deref() != planned_on
         {
             return Err(about.stale(Stale::Changed));
@@ -175,7 +181,7 @@ where
         if let Some(wait) = self.fights.wait(&key, &hash, now) {
             return self.contested(&hash, wait, &about).await.map(Written::Contested);
         }
-        self.force((body, &hash), seen.meta(), onto, owner, &about).await?;
+        self.force((body, &hash), seen.meta(), base, owner, &about).await?;
         self.fights.forced(&key, &hash, now, self.cache.len());
         info!(kind = about.kind, child = %key, "changed");
         Ok(Written::Changed)
@@ -184,7 +190,7 @@ where
     /// For a child that is too large to be kept. Once for each of its versions, unless it is to be written.
     async fn covers_as_read(
         &self,
-        seen: &Kept<V, R>,
+        seen: &CachedChild<V, R>,
         body: &Value,
         hash: &str,
         about: &About<'_>,
@@ -224,7 +230,7 @@ where
         body["metadata"]["resourceVersion"] = json!(NEVER_A_VERSION);
         let params = PatchParams::apply(self.writer.field_manager());
         let writing = self.cache.writing(about.key, None);
-        let created = self.writer.patch::<Kept<V, R>>(&body, &params, about).await;
+        let created = self.writer.patch::<CachedChild<V, R>>(&body, &params, about).await;
         match created {
             Ok(created) => {
                 self.cache.absorb(compared(created, body, hash));
@@ -253,7 +259,7 @@ where
         let request = Request::new(K::url_path(&(), namespace(about.key)))
             .get(&about.key.name, &GetParams::default())
             .map_err(|error| about.call("read", kube::Error::BuildRequest(error)))?;
-        match self.writer.read::<Kept<V, R>>(request, "get").await {
+        match self.writer.read::<CachedChild<V, R>>(request, "get").await {
             Ok(there) => {
                 about.check_owner(there.meta(), owner)?;
                 self.cache.absorb_read(there, removals);
@@ -273,11 +279,11 @@ where
     async fn may_create(&self, owner: &OwnerReference, about: &About<'_>) -> Result<(), ApplyError> {
         let owners = self.writer.owners();
         let key = Key::new(&about.key.namespace, &owner.name);
-        match owners.standing(&key, owner) {
-            Standing::New | Standing::Unwatched => return Ok(()),
-            Standing::Unseen => return Err(about.stale(Stale::OwnersUnseen)),
-            Standing::Gone => return Err(about.stale(Stale::OwnerGone)),
-            Standing::Known => {}
+        match owners.state_of(&key, owner) {
+            OwnerState::New | OwnerState::OtherKind => return Ok(()),
+            OwnerState::WatchFails => return Err(about.stale(Stale::OwnerWatchFails)),
+            OwnerState::Gone => return Err(about.stale(Stale::OwnerGone)),
+            OwnerState::MayHaveHadChild => {}
         }
         const STEP: &str = "read the owner of";
         let removals = owners.removals();
@@ -299,27 +305,27 @@ where
         &self,
         (mut body, hash): (Value, &str),
         seen: &ObjectMeta,
-        onto: Onto<'_>,
+        base: PlannedOn<'_>,
         owner: &OwnerReference,
         about: &About<'_>,
     ) -> Result<(), ApplyError> {
         body["metadata"]["uid"] = json!(seen.uid);
-        if let Onto::Version(Some(version)) = onto {
+        if let PlannedOn::Version(Some(version)) = base {
             body["metadata"]["resourceVersion"] = json!(version);
         }
         let params = PatchParams::apply(self.writer.field_manager()).force();
-        match self.writer.patch::<Kept<V, R>>(&body, &params, about).await {
+        match self.writer.patch::<CachedChild<V, R>>(&body, &params, about).await {
             Ok(written) => {
                 self.cache.absorb(compared(written, body, hash));
                 Ok(())
             }
-            Err(error) if is_conflict(&error) => match onto {
+            Err(error) if is_conflict(&error) => match base {
                 // Another uid, or none any more. Outside of the cache's selector no watch would ever say so.
-                Onto::AnyVersion => {
+                PlannedOn::AnyVersion => {
                     self.cache.forget(about.key, seen.uid.as_deref());
                     Err(about.stale(Stale::Changed))
                 }
-                Onto::Version(_) => self.read_again(Some(seen), owner, about, Stale::Changed).await,
+                PlannedOn::Version(_) => self.read_again(Some(seen), owner, about, Stale::Changed).await,
             },
             Err(error) => Err(about.call("apply", error)),
         }
@@ -396,7 +402,7 @@ where
 }
 
 /// The answer to an apply, compared with what was sent: what comes back as it was sent needs no second look.
-fn compared<V, R>(answer: Kept<V, R>, mut sent: Value, hash: &str) -> Kept<V, R> {
+fn compared<V, R>(answer: CachedChild<V, R>, mut sent: Value, hash: &str) -> CachedChild<V, R> {
     if let Some(metadata) = sent["metadata"].as_object_mut() {
         // That of the state before.
         metadata.remove("resourceVersion");
@@ -408,7 +414,7 @@ fn compared<V, R>(answer: Kept<V, R>, mut sent: Value, hash: &str) -> Kept<V, R>
 
 /// What a write was planned on.
 #[derive(Clone, Copy, Debug)]
-enum Onto<'a> {
+enum PlannedOn<'a> {
     /// Nothing of the child that is there matters.
     AnyVersion,
     /// This version of it, or that there is none.

@@ -1,7 +1,7 @@
 //! Which objects of one kind are reconciled, when, and by whom: relations, workers, isolation, drain.
 //!
-//! Workers pull keys from the queue and run the controller's one function under a deadline. A panic, a hang or an
-//! error of one object stays with that object. It knows nothing of what the function does.
+//! Workers pull keys from the queue and run the controller's one function under a deadline. A panic, an error
+//! or a call that hangs stays with its object. It knows nothing of what the function does.
 
 use std::{
     borrow::Cow,
@@ -24,7 +24,7 @@ use crate::{
     cache::{Cache, Change, Key, controller_of, is_of_kind},
     causes::{panic_text, with_causes},
     metrics::Metrics,
-    queue::{Backoff, Outcome, Pace, Queue, Reason},
+    queue::{Backoff, EventDelays, Outcome, Queue, Reason},
     watched::{Difference, Watched},
 };
 
@@ -49,7 +49,7 @@ pub trait ReconcileError: Error + Send + Sync + 'static {
         false
     }
 
-    /// The API server's wish, a floor for the next try.
+    /// `Retry-After` of the API server: the next try comes no sooner.
     fn retry_after(&self) -> Option<Duration> {
         None
     }
@@ -63,7 +63,7 @@ pub struct Options {
     /// On stop, running reconciles may finish within this time.
     pub drain: Duration,
     pub backoff: Backoff,
-    pub pace: Pace,
+    pub delays: EventDelays,
 }
 
 impl Default for Options {
@@ -73,7 +73,7 @@ impl Default for Options {
             deadline: Duration::from_secs(60),
             drain: Duration::from_secs(20),
             backoff: Backoff::default(),
-            pace: Pace::default(),
+            delays: EventDelays::default(),
         }
     }
 }
@@ -96,7 +96,7 @@ where
     K: Resource<DynamicType = ()> + Send + Sync + 'static,
 {
     pub fn new(root: &Cache<K>, options: Options, metrics: Arc<Metrics>) -> Self {
-        let queue = Arc::new(Queue::new(options.backoff, options.pace));
+        let queue = Arc::new(Queue::new(options.backoff, options.delays));
         metrics.observe_queue(Arc::clone(&queue));
         let controller =
             Self { root: root.clone(), queue, options, metrics, relations: Vec::new(), synced: Vec::new() };
@@ -478,7 +478,8 @@ mod tests {
         bench.root.replace(vec![Arc::new(deployment("a", 1, 1))], "1");
         bench.children.replace(Vec::new(), "1");
         assert!(bench.next_run().await.is_some());
-        let (children, late) = (bench.children.clone(), Pace::default().detail + Duration::from_millis(1));
+        let (children, late) =
+            (bench.children.clone(), EventDelays::default().detail + Duration::from_millis(1));
         let writing = children.writing(&Key::new("demo", "early"), None);
         children.upsert(child("early", 2, "a", "uid-a"));
         drop(writing);

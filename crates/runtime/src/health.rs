@@ -9,11 +9,11 @@ use tokio::time::Instant;
 
 /// What `/readyz` asks.
 #[derive(Clone)]
-pub struct PlaneHealth {
+pub struct WatchesHealth {
     kinds: Vec<(&'static str, Arc<Health>)>,
 }
 
-impl PlaneHealth {
+impl WatchesHealth {
     pub(crate) fn new(kinds: Vec<(&'static str, Arc<Health>)>) -> Self {
         Self { kinds }
     }

@@ -24,29 +24,29 @@ use serde::Serialize;
 
 use crate::{
     cache::{Cache, Key, is_of_kind},
+    cached_child::Metadata,
     decode,
-    kept::Metadata,
     watched::Watched,
 };
 
 /// What the cache knows of the owner of a child that is to be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum OwnerState {
     /// Of another kind than the roots of this controller: nothing is known of it.
-    Unwatched,
+    OtherKind,
     /// The watch of its kind is failing: what the cache has may be long out of date.
-    Unseen,
-    /// Deleted, or on its way out.
+    WatchFails,
+    /// Deleted, or being deleted.
     Gone,
     /// It cannot have had the child before.
     New,
     /// It may have had the child before.
-    Known,
+    MayHaveHadChild,
 }
 
 /// The root kind of a controller, without its type.
 pub(crate) trait Owners: Send + Sync {
-    fn standing(&self, key: &Key, owner: &OwnerReference) -> Standing;
+    fn state_of(&self, key: &Key, owner: &OwnerReference) -> OwnerState;
 
     /// Where objects of this kind are read.
     fn path(&self, namespace: Option<&str>) -> String;
@@ -70,20 +70,20 @@ pub(crate) trait Owners: Send + Sync {
 /// All roots of one kind.
 pub(crate) struct Roots<K> {
     cache: Cache<K>,
-    past: Arc<Mutex<Past>>,
+    history: Arc<Mutex<ChildHistory>>,
 }
 
 /// The uids of owners that may have had children before, whatever their status says. Only of owners that are in the
 /// cache, so it is no larger than that.
 #[derive(Default)]
-struct Past {
+struct ChildHistory {
     /// These have lost a child.
     lost_a_child: HashSet<String>,
     /// These were in the first list, and have not been read since.
     listed: HashSet<String>,
 }
 
-impl Past {
+impl ChildHistory {
     fn may_have_had_children(&self, uid: &str) -> bool {
         self.lost_a_child.contains(uid) || self.listed.contains(uid)
     }
@@ -94,8 +94,8 @@ impl Past {
     }
 }
 
-fn lock(past: &Mutex<Past>) -> MutexGuard<'_, Past> {
-    past.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(history: &Mutex<ChildHistory>) -> MutexGuard<'_, ChildHistory> {
+    history.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<K> Roots<K>
@@ -103,8 +103,8 @@ where
     K: Resource<DynamicType = ()> + Send + Sync + 'static,
 {
     pub(crate) fn new(cache: &Cache<K>) -> Self {
-        let past = Arc::<Mutex<Past>>::default();
-        let known = Arc::clone(&past);
+        let history = Arc::<Mutex<ChildHistory>>::default();
+        let known = Arc::clone(&history);
         cache.subscribe(move |change| {
             let uid = |object: Option<&Arc<K>>| object.and_then(|object| object.meta().uid.clone());
             let (before, after) = (uid(change.old), uid(change.new));
@@ -119,7 +119,7 @@ where
                 known.listed.insert(listed);
             }
         });
-        Self { cache: cache.clone(), past }
+        Self { cache: cache.clone(), history }
     }
 
     fn has(&self, key: &Key, uid: &str) -> bool {
@@ -131,19 +131,19 @@ impl<K> Owners for Roots<K>
 where
     K: Watched + Serialize + Send + Sync + 'static,
 {
-    fn standing(&self, key: &Key, owner: &OwnerReference) -> Standing {
+    fn state_of(&self, key: &Key, owner: &OwnerReference) -> OwnerState {
         if !is_of_kind::<K>(owner) {
-            return Standing::Unwatched;
+            return OwnerState::OtherKind;
         }
-        if self.cache.blind_since().is_some() {
-            return Standing::Unseen;
+        if self.cache.watch_fails_since().is_some() {
+            return OwnerState::WatchFails;
         }
         match self.cache.get(key).filter(|root| root.meta().uid.as_deref() == Some(&owner.uid)) {
-            None => Standing::Gone,
-            Some(root) if root.meta().deletion_timestamp.is_some() => Standing::Gone,
-            Some(_) if lock(&self.past).may_have_had_children(&owner.uid) => Standing::Known,
-            Some(root) if was_reconciled(&*root) => Standing::Known,
-            Some(_) => Standing::New,
+            None => OwnerState::Gone,
+            Some(root) if root.meta().deletion_timestamp.is_some() => OwnerState::Gone,
+            Some(_) if lock(&self.history).may_have_had_children(&owner.uid) => OwnerState::MayHaveHadChild,
+            Some(root) if was_reconciled(&*root) => OwnerState::MayHaveHadChild,
+            Some(_) => OwnerState::New,
         }
     }
 
@@ -175,7 +175,7 @@ where
         let lives = meta.uid.as_deref() == Some(uid) && meta.deletion_timestamp.is_none();
         if lives {
             // The garbage collector has deleted none of its children so far, and will be seen to delete one.
-            lock(&self.past).listed.remove(uid);
+            lock(&self.history).listed.remove(uid);
         }
         Ok(lives)
     }
@@ -185,9 +185,9 @@ where
             return;
         }
         // Looked up under the lock: if the root leaves at the same time, its own subscriber comes after this.
-        let mut past = lock(&self.past);
+        let mut history = lock(&self.history);
         if self.has(key, &owner.uid) {
-            past.lost_a_child.insert(owner.uid.clone());
+            history.lost_a_child.insert(owner.uid.clone());
         }
     }
 }
@@ -228,9 +228,9 @@ mod tests {
         let cache = Cache::default();
         let roots = Roots::new(&cache);
         cache.replace(vec![Arc::new(root("first"))], "1");
-        assert!(lock(&roots.past).may_have_had_children("first"));
+        assert!(lock(&roots.history).may_have_had_children("first"));
         cache.upsert(root("second"));
-        assert!(lock(&roots.past).listed.is_empty(), "replaced by one that was not in the list");
+        assert!(lock(&roots.history).listed.is_empty(), "replaced by one that was not in the list");
     }
 
     #[test]
@@ -240,11 +240,11 @@ mod tests {
         cache.upsert(root("first"));
         roots.lost_a_child(&key, &reference("gone"));
         roots.lost_a_child(&key, &reference("first"));
-        assert_eq!(lock(&roots.past).lost_a_child, HashSet::from(["first".to_owned()]));
+        assert_eq!(lock(&roots.history).lost_a_child, HashSet::from(["first".to_owned()]));
         cache.upsert(root("second"));
-        assert!(lock(&roots.past).lost_a_child.is_empty(), "replaced by another one of its name");
+        assert!(lock(&roots.history).lost_a_child.is_empty(), "replaced by another one of its name");
         roots.lost_a_child(&key, &reference("second"));
         cache.remove(&root("second").metadata);
-        assert!(lock(&roots.past).lost_a_child.is_empty());
+        assert!(lock(&roots.history).lost_a_child.is_empty());
     }
 }

@@ -38,7 +38,7 @@ use crate::{
     metrics::Metrics,
     phases::Phases,
     telemetry,
-    watch::{Plane, Scope},
+    watch::{Scope, Watches},
     watched::Watched,
 };
 
@@ -60,7 +60,7 @@ pub struct Process {
     refusal_retry_period: Duration,
     options: Options,
     client: Client,
-    plane: Plane,
+    watches: Watches,
     metrics: Arc<Metrics>,
     leads: Arc<AtomicBool>,
 }
@@ -76,7 +76,7 @@ impl Process {
     where
         K: Watched + Send + Sync + 'static,
     {
-        self.plane.watch(kind, Scope { namespace: self.namespace.clone(), ..Scope::default() })
+        self.watches.watch(kind, Scope { namespace: self.namespace.clone(), ..Scope::default() })
     }
 
     /// Those with these labels.
@@ -85,7 +85,7 @@ impl Process {
         K: Watched + Send + Sync + 'static,
     {
         let labels = Some(labels.to_owned());
-        self.plane.watch(kind, Scope { namespace: self.namespace.clone(), labels, ..Scope::default() })
+        self.watches.watch(kind, Scope { namespace: self.namespace.clone(), labels, ..Scope::default() })
     }
 
     /// Those that these fields select. `kind` names the cache: a kind may be watched once for each narrow view of it.
@@ -94,7 +94,7 @@ impl Process {
         K: Watched + Send + Sync + 'static,
     {
         let fields = Some(fields.to_owned());
-        self.plane.watch(kind, Scope { namespace: self.namespace.clone(), fields, ..Scope::default() })
+        self.watches.watch(kind, Scope { namespace: self.namespace.clone(), fields, ..Scope::default() })
     }
 
     /// Those with these labels that these fields select. `kind` names the cache, as in `watch_selected`.
@@ -103,7 +103,7 @@ impl Process {
         K: Watched + Send + Sync + 'static,
     {
         let (labels, fields) = (Some(labels.to_owned()), Some(fields.to_owned()));
-        self.plane.watch(kind, Scope { namespace: self.namespace.clone(), labels, fields })
+        self.watches.watch(kind, Scope { namespace: self.namespace.clone(), labels, fields })
     }
 
     /// When children that the API server refused are tried again, if nothing else changes.
@@ -121,7 +121,7 @@ impl Process {
     where
         K: Watched + Send + Sync + 'static,
     {
-        self.plane.watch(kind, Scope::default())
+        self.watches.watch(kind, Scope::default())
     }
 
     /// What writes for this root kind: the status of the roots, and what they own (`Writer::of`). It creates nothing
@@ -213,16 +213,17 @@ enum RunError {
     #[error("the admin server ended")]
     Admin,
     #[error("a watch task died")]
-    Plane,
+    Watches,
     #[error("the controller died")]
     Work,
     #[error("the lease was lost")]
     Lost(#[source] Loss),
 }
 
-/// One thread brings up more objects a second than an API server creates. While it is held, by a long computation or a
-/// reconcile that hangs, the other one renews the lease and answers probes. More only cost memory and wake-ups.
-const WORKER_THREADS: usize = 2;
+/// All tasks, timers and sockets are on this thread; the main thread only decides about the lease. It brings up more objects
+/// a second than an API server creates. A computation holds everything up as long as it takes, so each is short: lists are
+/// read by pages. One that never ends is ended by the liveness probe, and no write is sent after the lease has expired.
+const WORKER_THREADS: usize = 1;
 
 /// Runs until SIGTERM or SIGINT (exit 0), or until a fault that only a new process mends (exit 1).
 pub fn run(identity: &Identity, args: &RuntimeArgs, start: impl FnOnce(&mut Process) -> Started) -> ExitCode {
@@ -280,8 +281,8 @@ async fn live(
     let lease_client = build(WriteGuard::Always)?;
     let replica = args.identity.clone().unwrap_or_else(default_replica);
 
-    let mut plane = Plane::new(client.clone(), crate::watch::Timings::default(), Arc::clone(&metrics));
-    let lease = plane.watch::<Lease>(
+    let mut watches = Watches::new(client.clone(), crate::watch::Timings::default(), Arc::clone(&metrics));
+    let lease = watches.watch::<Lease>(
         "Lease",
         Scope {
             namespace: Some(args.lease_namespace.clone()),
@@ -296,12 +297,12 @@ async fn live(
         refusal_retry_period: args.refusal_retry_period,
         options: Options { workers: usize::from(args.workers), ..Options::default() },
         client,
-        plane,
+        watches,
         metrics: Arc::clone(&metrics),
         leads: Arc::default(),
     };
     let Started(controller) = start(&mut process);
-    let mut plane = process.plane;
+    let mut watches = process.watches;
 
     let stop = stop_on_signal()?;
     let admin_stop = CancellationToken::new();
@@ -309,9 +310,9 @@ async fn live(
         .await
         .map_err(|source| RunError::Listen { address: args.admin_address, source })?;
     let mut admin =
-        tokio::spawn(admin::serve(listener, Arc::clone(&metrics), plane.health(), admin_stop.clone()));
-    let plane_stop = CancellationToken::new();
-    plane.start(&plane_stop);
+        tokio::spawn(admin::serve(listener, Arc::clone(&metrics), watches.health(), admin_stop.clone()));
+    let watches_stop = CancellationToken::new();
+    watches.start(&watches_stop);
     info!(version = identity.version, replica, admin = %args.admin_address, "started");
 
     let mut elector = Elector::new(
@@ -326,7 +327,7 @@ async fn live(
     metrics.leads(false);
     let ended = tokio::select! {
         ended = lead(&mut elector, &lease, &metrics, controller, &stop) => ended,
-        () = plane.finished(&plane_stop) => Err(RunError::Plane),
+        () = watches.finished(&watches_stop) => Err(RunError::Watches),
         _ = &mut admin => return Err(RunError::Admin),
     };
     metrics.leads(false);
@@ -334,8 +335,8 @@ async fn live(
         // Also if it never led: a write that wins the Lease may have been under way at the stop.
         elector.release().await;
     }
-    plane_stop.cancel();
-    plane.finished(&plane_stop).await;
+    watches_stop.cancel();
+    watches.finished(&watches_stop).await;
     admin_stop.cancel();
     // An open scrape may keep the server for a moment; nothing depends on its end.
     let _ = tokio::time::timeout(Duration::from_millis(500), admin).await;

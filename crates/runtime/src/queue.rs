@@ -23,10 +23,10 @@ use crate::{
 pub enum Reason {
     /// The initial list, a requeue or a retry: nothing has changed.
     Resync,
-    /// A change that may wait for those that follow it: it runs within `Pace::detail`.
+    /// A change that may wait for those that follow it: it runs within `EventDelays::detail`.
     Detail,
     /// A child changed, or something of the object itself that is not its spec. It runs at once, unless the last run
-    /// ended less than `Pace::gap` ago.
+    /// ended less than `EventDelays::gap` ago.
     Event,
     /// The spec changed, the object is being deleted, or it is gone.
     Spec,
@@ -39,7 +39,7 @@ pub enum Outcome {
     After(Duration),
     /// Soon once more, and on any event at once: what it was decided on has changed. Not a failure.
     Again,
-    /// `retry_after` is the server's wish, a floor for the next try.
+    /// `retry_after`: the API server's `Retry-After`; the next try comes no sooner.
     Failed {
         retry_after: Option<Duration>,
     },
@@ -47,14 +47,14 @@ pub enum Outcome {
 
 /// How long changes wait, so that those that come together share one run. A spec change never waits.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct EventDelays {
     /// Between the end of a run and the next one for an event.
     pub gap: Duration,
     /// The longest wait of a detail.
     pub detail: Duration,
 }
 
-impl Default for Pace {
+impl Default for EventDelays {
     fn default() -> Self {
         Self { gap: Duration::from_millis(100), detail: Duration::from_secs(2) }
     }
@@ -93,7 +93,7 @@ const RESYNC_SHARE: u32 = 17;
 #[derive(Debug)]
 pub struct Queue {
     backoff: Backoff,
-    pace: Pace,
+    delays: EventDelays,
     state: Mutex<State>,
     wake: Notify,
 }
@@ -110,33 +110,33 @@ pub struct Depth {
 }
 
 /// Waits for the timer at this time. If its wait is cancelled, another one that waits takes over.
-struct Timekeeper<'a> {
+struct TimerWaiter<'a> {
     queue: &'a Queue,
     at: Instant,
-    has_resigned: bool,
+    is_finished: bool,
 }
 
-impl Timekeeper<'_> {
+impl TimerWaiter<'_> {
     /// Its wait is over. False if another one waits for an earlier timer.
-    fn resign(mut self, state: &mut State) -> bool {
-        self.has_resigned = true;
-        let keeps = state.kept_until == Some(self.at);
+    fn finish(mut self, state: &mut State) -> bool {
+        self.is_finished = true;
+        let keeps = state.waited_until == Some(self.at);
         if keeps {
-            state.kept_until = None;
+            state.waited_until = None;
         }
         keeps
     }
 }
 
-impl Drop for Timekeeper<'_> {
+impl Drop for TimerWaiter<'_> {
     fn drop(&mut self) {
-        if self.has_resigned {
+        if self.is_finished {
             return;
         }
         let mut state = self.queue.lock();
         // If not, another one waits for an earlier timer.
-        if state.kept_until == Some(self.at) {
-            state.kept_until = None;
+        if state.waited_until == Some(self.at) {
+            state.waited_until = None;
             drop(state);
             self.queue.wake.notify_one();
         }
@@ -151,8 +151,8 @@ struct State {
     timers: BTreeMap<(Instant, u64), Key>,
     /// Runs that ended less than the gap ago, the oldest first.
     ended: VecDeque<(Instant, Key)>,
-    /// Until when a `Timekeeper` waits.
-    kept_until: Option<Instant>,
+    /// Until when a `TimerWaiter` waits.
+    waited_until: Option<Instant>,
     serial: u64,
     picks: u32,
     closed: bool,
@@ -186,11 +186,11 @@ struct Running {
 
 impl Entry {
     /// Until when a change waits; `None`: it runs now.
-    fn not_before(&self, reason: Reason, now: Instant, pace: &Pace) -> Option<Instant> {
+    fn not_before(&self, reason: Reason, now: Instant, delays: &EventDelays) -> Option<Instant> {
         match reason {
             Reason::Resync | Reason::Spec => None,
-            Reason::Detail => Some(now + pace.detail),
-            Reason::Event => self.ended.map(|ended| ended + pace.gap).filter(|end| *end > now),
+            Reason::Detail => Some(now + delays.detail),
+            Reason::Event => self.ended.map(|ended| ended + delays.gap).filter(|end| *end > now),
         }
     }
 
@@ -211,8 +211,8 @@ impl Entry {
 }
 
 impl Queue {
-    pub fn new(backoff: Backoff, pace: Pace) -> Self {
-        Self { backoff, pace, state: Mutex::default(), wake: Notify::new() }
+    pub fn new(backoff: Backoff, delays: EventDelays) -> Self {
+        Self { backoff, delays, state: Mutex::default(), wake: Notify::new() }
     }
 
     /// Something happened to this key.
@@ -221,40 +221,40 @@ impl Queue {
         if state.closed {
             return;
         }
-        state.add(key, reason, Instant::now(), &self.backoff, &self.pace);
+        state.add(key, reason, Instant::now(), &self.backoff, &self.delays);
         drop(state);
         self.wake.notify_one();
     }
 
     /// The next key to run; `None` once the queue is closed. Each key taken must be given back with `done`.
     pub async fn take(&self) -> Option<Key> {
-        let mut timekeeper: Option<Timekeeper<'_>> = None;
+        let mut timer_waiter: Option<TimerWaiter<'_>> = None;
         loop {
             // Before the look at the state, so that an `add` in between is not missed.
             let woken = self.wake.notified();
             {
                 let mut state = self.lock();
-                let was_timekeeper =
-                    timekeeper.take().is_some_and(|timekeeper| timekeeper.resign(&mut state));
+                let was_timer_waiter =
+                    timer_waiter.take().is_some_and(|timer_waiter| timer_waiter.finish(&mut state));
                 if state.closed {
                     self.wake.notify_waiters();
                     self.wake.notify_one();
                     return None;
                 }
                 let now = Instant::now();
-                state.forget_ended(now, &self.pace);
+                state.forget_ended(now, &self.delays);
                 state.fire_timers(now);
                 if let Some(key) = state.pick() {
                     // Another one takes the next key, or waits for the next timer.
-                    if was_timekeeper || state.lanes.iter().any(|lane| !lane.is_empty()) {
+                    if was_timer_waiter || state.lanes.iter().any(|lane| !lane.is_empty()) {
                         self.wake.notify_one();
                     }
                     return Some(key);
                 }
-                timekeeper = self.timekeeper(&mut state);
+                timer_waiter = self.timer_waiter(&mut state);
             }
-            match &timekeeper {
-                Some(Timekeeper { at, .. }) => {
+            match &timer_waiter {
+                Some(TimerWaiter { at, .. }) => {
                     tokio::select! {
                         () = woken => {}
                         () = tokio::time::sleep_until(*at) => {}
@@ -266,21 +266,21 @@ impl Queue {
     }
 
     /// One of those that wait for a key waits for the next timer as well: a timer must not wake them all.
-    fn timekeeper(&self, state: &mut State) -> Option<Timekeeper<'_>> {
+    fn timer_waiter(&self, state: &mut State) -> Option<TimerWaiter<'_>> {
         let timer = state.timers.keys().next().map(|(at, _)| *at);
         // What the gap keeps is removed also if nothing else happens.
-        let forgotten = state.ended.back().map(|(ended, _)| *ended + self.pace.gap);
+        let forgotten = state.ended.back().map(|(ended, _)| *ended + self.delays.gap);
         let at = timer.into_iter().chain(forgotten).min()?;
-        if state.kept_until.is_some_and(|kept| kept <= at) {
+        if state.waited_until.is_some_and(|kept| kept <= at) {
             return None;
         }
-        state.kept_until = Some(at);
-        Some(Timekeeper { queue: self, at, has_resigned: false })
+        state.waited_until = Some(at);
+        Some(TimerWaiter { queue: self, at, is_finished: false })
     }
 
     pub fn done(&self, key: &Key, outcome: Outcome) {
         let mut state = self.lock();
-        state.done(key, outcome, Instant::now(), &self.backoff, &self.pace);
+        state.done(key, outcome, Instant::now(), &self.backoff, &self.delays);
         drop(state);
         self.wake.notify_one();
     }
@@ -307,8 +307,8 @@ impl Queue {
 }
 
 impl State {
-    fn add(&mut self, key: &Key, reason: Reason, now: Instant, backoff: &Backoff, pace: &Pace) {
-        self.forget_ended(now, pace);
+    fn add(&mut self, key: &Key, reason: Reason, now: Instant, backoff: &Backoff, delays: &EventDelays) {
+        self.forget_ended(now, delays);
         let entry = self.keys.entry(key.clone()).or_default();
         if let Some(running) = &mut entry.running {
             running.again = running.again.max(Some(reason));
@@ -325,7 +325,7 @@ impl State {
             Some(_) if reason <= Reason::Detail => return,
             // A run that lacked the newest state waits for nothing else.
             None if entry.again == 0 => {
-                if let Some(at) = entry.not_before(reason, now, pace) {
+                if let Some(at) = entry.not_before(reason, now, delays) {
                     return self.run_at(key, at, reason);
                 }
             }
@@ -382,8 +382,8 @@ impl State {
     }
 
     /// Entries that are kept for the gap alone are removed once it is over.
-    fn forget_ended(&mut self, now: Instant, pace: &Pace) {
-        while let Some((at, key)) = self.ended.pop_front_if(|(at, _)| *at + pace.gap <= now) {
+    fn forget_ended(&mut self, now: Instant, delays: &EventDelays) {
+        while let Some((at, key)) = self.ended.pop_front_if(|(at, _)| *at + delays.gap <= now) {
             let Some(entry) = self.keys.get_mut(&key) else { continue };
             entry.ended = entry.ended.filter(|ended| *ended != at);
             if entry.is_quiet() {
@@ -440,8 +440,8 @@ impl State {
         }
     }
 
-    fn done(&mut self, key: &Key, outcome: Outcome, now: Instant, backoff: &Backoff, pace: &Pace) {
-        self.forget_ended(now, pace);
+    fn done(&mut self, key: &Key, outcome: Outcome, now: Instant, backoff: &Backoff, delays: &EventDelays) {
+        self.forget_ended(now, delays);
         let Some(entry) = self.keys.get_mut(key) else { return };
         let Some(Running { again, jumped }) = entry.running.take() else { return };
         match outcome {
@@ -452,7 +452,7 @@ impl State {
                 entry.jump_is_due = false;
                 entry.due = None;
                 entry.ended = Some(now);
-                let again = again.map(|reason| (reason, entry.not_before(reason, now, pace)));
+                let again = again.map(|reason| (reason, entry.not_before(reason, now, delays)));
                 if let Some(timer) = entry.timer.take() {
                     self.timers.remove(&timer);
                 }
@@ -517,7 +517,7 @@ mod tests {
     }
 
     fn queue() -> Queue {
-        Queue::new(Backoff { jitter: 0.0, ..Backoff::default() }, Pace::default())
+        Queue::new(Backoff { jitter: 0.0, ..Backoff::default() }, EventDelays::default())
     }
 
     async fn taken_within(queue: &Queue, wait: Duration) -> Option<Key> {
@@ -565,10 +565,10 @@ mod tests {
         }
         assert_eq!(runs.len(), 1, "{runs:?}");
         assert_eq!(taken_within(&queue, GAP).await, Some(key("a")));
-        assert!(start.elapsed() >= Pace::default().gap, "{:?}", start.elapsed());
+        assert!(start.elapsed() >= EventDelays::default().gap, "{:?}", start.elapsed());
         queue.done(&key("a"), Outcome::Done);
         assert_eq!(taken_within(&queue, Duration::from_secs(60)).await, None);
-        queue.lock().forget_ended(Instant::now(), &Pace::default());
+        queue.lock().forget_ended(Instant::now(), &EventDelays::default());
         assert!(queue.lock().keys.is_empty() && queue.lock().ended.is_empty(), "quiet keys keep no memory");
     }
 
@@ -604,13 +604,13 @@ mod tests {
     async fn a_detail_is_seen_in_time_and_together_with_what_follows_it() {
         let queue = queue();
         let start = Instant::now();
-        let late = Pace::default().detail + Duration::from_millis(1);
+        let late = EventDelays::default().detail + Duration::from_millis(1);
         for _ in 0..5 {
             queue.add(&key("a"), Reason::Detail);
             assert_eq!(taken_within(&queue, SOON).await, None);
         }
         assert_eq!(taken_within(&queue, late).await, Some(key("a")));
-        assert!(start.elapsed() >= Pace::default().detail, "{:?}", start.elapsed());
+        assert!(start.elapsed() >= EventDelays::default().detail, "{:?}", start.elapsed());
         queue.add(&key("a"), Reason::Detail);
         queue.done(&key("a"), Outcome::After(Duration::from_secs(600)));
         assert_eq!(taken_within(&queue, late).await, Some(key("a")), "one that comes during a run, too");
@@ -656,7 +656,7 @@ mod tests {
         assert_eq!(taken_within(&queue, SOON).await, Some(key("a")));
         queue.done(&key("a"), Outcome::Done);
         assert_eq!(taken_within(&queue, GAP).await, None);
-        queue.lock().forget_ended(Instant::now(), &Pace::default());
+        queue.lock().forget_ended(Instant::now(), &EventDelays::default());
         assert!(queue.lock().keys.is_empty());
     }
 
@@ -752,7 +752,7 @@ mod tests {
         queue.add(&key("a"), Reason::Event);
         assert_eq!(taken_within(&queue, SOON).await, Some(key("a")), "it has not failed");
         queue.done(&key("a"), Outcome::Done);
-        queue.lock().forget_ended(Instant::now() + GAP, &Pace::default());
+        queue.lock().forget_ended(Instant::now() + GAP, &EventDelays::default());
         assert!(queue.lock().keys.is_empty());
     }
 
@@ -782,7 +782,7 @@ mod tests {
         assert!(first.await.is_err());
         let start = Instant::now();
         assert_eq!(second.await.unwrap(), Some(key("a")));
-        assert!(start.elapsed() <= Pace::default().detail, "{:?}", start.elapsed());
+        assert!(start.elapsed() <= EventDelays::default().detail, "{:?}", start.elapsed());
         queue.done(&key("a"), Outcome::After(Duration::from_secs(60)));
         let late = wait_for_one();
         tokio::time::sleep(SOON).await;
@@ -811,7 +811,7 @@ mod tests {
         const KEYS: usize = 50;
         let queue = Arc::new(Queue::new(
             Backoff { longest: Duration::from_millis(20), ..Backoff::default() },
-            Pace { gap: Duration::from_millis(2), detail: Duration::from_millis(5) },
+            EventDelays { gap: Duration::from_millis(2), detail: Duration::from_millis(5) },
         ));
         let busy: Arc<Vec<AtomicUsize>> = Arc::new((0..KEYS).map(|_| AtomicUsize::new(0)).collect());
         // `wanted` is raised before each add, `seen` is what the last run of the key has read.

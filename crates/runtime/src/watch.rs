@@ -30,7 +30,7 @@ use crate::{
     causes::with_causes,
     client::CallError,
     decode::Guard,
-    health::{Health, PlaneHealth},
+    health::{Health, WatchesHealth},
     metrics::Metrics,
     watched::Watched,
 };
@@ -52,14 +52,14 @@ pub struct Timings {
     pub silence: Duration,
     pub first_backoff: Duration,
     pub longest_backoff: Duration,
-    /// A connection that ends sooner than this has failed, however politely.
-    pub instant: Duration,
+    /// A connection that ends sooner counts as failed, even if the server closed it without an error.
+    pub shortest_connection: Duration,
     /// Only a connection that lived so long resets the back-off; a successful LIST never does.
-    pub steady: Duration,
+    pub steady_after: Duration,
     /// When one watch works again, the others try within this time instead of waiting for the end of their back-off.
-    pub spread: Duration,
+    pub early_retry_within: Duration,
     /// But not more often than this: watches that fail in turn must not keep each other from backing off.
-    pub spread_gap: Duration,
+    pub early_retry_gap: Duration,
 }
 
 impl Default for Timings {
@@ -69,10 +69,10 @@ impl Default for Timings {
             silence: Duration::from_secs(65),
             first_backoff: Duration::from_millis(500),
             longest_backoff: Duration::from_secs(30),
-            instant: Duration::from_secs(1),
-            steady: Duration::from_secs(30),
-            spread: Duration::from_secs(1),
-            spread_gap: Duration::from_secs(5),
+            shortest_connection: Duration::from_secs(1),
+            steady_after: Duration::from_secs(30),
+            early_retry_within: Duration::from_secs(1),
+            early_retry_gap: Duration::from_secs(5),
         }
     }
 }
@@ -86,7 +86,7 @@ const JITTER: f64 = 0.25;
 const DOUBTFUL_LOSS: usize = 10;
 
 /// Owns all watch tasks of a process.
-pub struct Plane {
+pub struct Watches {
     client: Client,
     timings: Timings,
     metrics: Arc<Metrics>,
@@ -98,7 +98,7 @@ pub struct Plane {
 
 type Task = Box<dyn FnOnce(CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
 
-impl Plane {
+impl Watches {
     pub fn new(client: Client, timings: Timings, metrics: Arc<Metrics>) -> Self {
         Self {
             client,
@@ -111,7 +111,7 @@ impl Plane {
         }
     }
 
-    /// A cache that fills once the plane has started.
+    /// A cache that fills once the watches has started.
     pub fn watch<K>(&mut self, kind: &'static str, scope: Scope) -> Cache<K>
     where
         K: Watched + Send + Sync + 'static,
@@ -128,7 +128,7 @@ impl Plane {
             metrics: Arc::clone(&self.metrics),
             undecodable: HashSet::new(),
             recovery: Arc::clone(&self.recovery),
-            hurried: None,
+            last_early_retry: None,
         };
         self.health.push((kind, health));
         self.metrics.observe_cache(kind, {
@@ -155,8 +155,8 @@ impl Plane {
         }
     }
 
-    pub fn health(&self) -> PlaneHealth {
-        PlaneHealth::new(self.health.clone())
+    pub fn health(&self) -> WatchesHealth {
+        WatchesHealth::new(self.health.clone())
     }
 }
 
@@ -173,7 +173,7 @@ struct Watch<K> {
     /// Notified when the watch of any kind works again after a failure.
     recovery: Arc<Notify>,
     /// When this watch last cut its back-off short because of that.
-    hurried: Option<Instant>,
+    last_early_retry: Option<Instant>,
 }
 
 /// How one watch connection ended.
@@ -223,11 +223,11 @@ where
                 }
             };
             version = Some(reached);
-            if lived >= self.timings.steady {
+            if lived >= self.timings.steady_after {
                 failures = 0;
             }
             let why = match end {
-                End::Closed if lived >= self.timings.instant => continue,
+                End::Closed if lived >= self.timings.shortest_connection => continue,
                 End::Closed => "the server closed the watch at once".to_owned(),
                 End::Stale(why) => {
                     version = None;
@@ -247,15 +247,16 @@ where
     /// The end of the back-off, or soon after another kind has found that the API server answers again.
     async fn wait_for_next_try(&mut self, wait: Duration) {
         let end = Instant::now() + wait;
-        let hurry_from = self.hurried.map_or(end - wait, |last| last + self.timings.spread_gap);
+        let early_retry_from =
+            self.last_early_retry.map_or(end - wait, |last| last + self.timings.early_retry_gap);
         let recovered = async {
             // A recovery before that is too early to count; `Notify` stores none for later waiters.
-            tokio::time::sleep_until(hurry_from).await;
+            tokio::time::sleep_until(early_retry_from).await;
             self.recovery.notified().await;
         };
         if tokio::time::timeout_at(end, recovered).await.is_ok() {
-            self.hurried = Some(Instant::now());
-            let soon = Instant::now() + self.timings.spread.mul_f64(fastrand::f64());
+            self.last_early_retry = Some(Instant::now());
+            let soon = Instant::now() + self.timings.early_retry_within.mul_f64(fastrand::f64());
             tokio::time::sleep_until(end.min(soon)).await;
         }
     }
@@ -285,7 +286,7 @@ where
                 wait_ms = wait.as_millis(),
                 "a list lost most objects; asking again"
             );
-            // At once, the same cache behind the same load balancer would say the same.
+            // An immediate second LIST could be answered from the same stale cache.
             tokio::time::sleep(wait).await;
             Listed { objects, version } = self.list().await?;
         }
@@ -361,7 +362,7 @@ where
         version: &mut String,
     ) -> End {
         let mut events = pin!(events);
-        let mut open = pin!(tokio::time::sleep(self.timings.instant));
+        let mut open = pin!(tokio::time::sleep(self.timings.shortest_connection));
         let mut proven = false;
         loop {
             let next = tokio::select! {
@@ -571,7 +572,7 @@ mod tests {
             metrics,
             undecodable: HashSet::new(),
             recovery: Arc::default(),
-            hurried: None,
+            last_early_retry: None,
         };
         let recovery = Arc::clone(&watch.recovery);
         let recoveries = tokio::spawn(async move {
@@ -582,10 +583,14 @@ mod tests {
         });
         let began = Instant::now();
         watch.wait_for_next_try(timings.longest_backoff).await;
-        assert!(began.elapsed() <= timings.spread + Duration::from_millis(100));
+        assert!(began.elapsed() <= timings.early_retry_within + Duration::from_millis(100));
         let again = Instant::now();
         watch.wait_for_next_try(timings.longest_backoff).await;
-        assert!(again.elapsed() >= timings.spread_gap - timings.spread, "{:?}", again.elapsed());
+        assert!(
+            again.elapsed() >= timings.early_retry_gap - timings.early_retry_within,
+            "{:?}",
+            again.elapsed()
+        );
         assert!(again.elapsed() < timings.longest_backoff);
         recoveries.abort();
     }

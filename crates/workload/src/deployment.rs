@@ -14,7 +14,7 @@ use serde_json::{Value, value::RawValue};
 use crate::{
     metadata::{Condition, Instance, narrow},
     pod::PodView,
-    stored_template::{Recorded, StoredTemplate, shared},
+    stored_template::{RecordedTemplate, StoredTemplate, shared},
 };
 
 pub use crate::stored_template::TemplateHash;
@@ -187,7 +187,7 @@ impl From<ReplicaSetParts> for ReplicaSetView {
 /// another template, for example if the Deployment was edited by hand; such a record is dropped.
 fn rendered(mut annotations: BTreeMap<String, String>, template: &RawValue) -> Option<TemplateRecord> {
     let (resolved, recorded) = (annotations.remove(labels::RESOLVED)?, annotations.remove(labels::TEMPLATE)?);
-    let Recorded { token_account } = Recorded::read(&recorded, template)?;
+    let RecordedTemplate { token_account } = RecordedTemplate::read(&recorded, template)?;
     Some(TemplateRecord { resolved: resolved.into(), template: shared(&recorded), token_account })
 }
 

@@ -5,9 +5,8 @@
 //! quarter of the CPU time of a controller, so the results for the last templates are kept, for the process. They depend on nothing but the text.
 
 use std::{
-    cell::RefCell,
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
 use serde_json::{Value, value::RawValue};
@@ -29,7 +28,7 @@ pub(crate) struct StoredTemplate {
 
 /// A recorded template that belongs to a stored one.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordedTemplate {
     /// See `token_account`.
     pub(crate) token_account: Option<Box<str>>,
 }
@@ -39,26 +38,26 @@ pub(crate) const POD_TEMPLATE_HASH: &str = "pod-template-hash";
 
 impl StoredTemplate {
     pub(crate) fn read(stored: &RawValue) -> Self {
-        thread_local!(static KNOWN: RefCell<Known<StoredTemplate>> = RefCell::default());
+        static RESULTS: Results<StoredTemplate> = Results::new();
         let parse = || {
             let template = parsed(stored.get());
             let token_account = token_account(&template).map(Into::into);
             Self { hash: TemplateHash::of(template), token_account }
         };
-        KNOWN.with_borrow_mut(|known| known.get_or([stored.get(), ""], parse))
+        RESULTS.get_or_parse([stored.get(), ""], parse)
     }
 }
 
-impl Recorded {
+impl RecordedTemplate {
     /// `None` if the record is of another template. Fields that the API server has added to the stored one do not count.
     pub(crate) fn read(record: &str, stored: &RawValue) -> Option<Self> {
-        thread_local!(static KNOWN: RefCell<Known<Option<Recorded>>> = RefCell::default());
+        static RESULTS: Results<Option<RecordedTemplate>> = Results::new();
         let parse = || {
             let recorded: Value = serde_json::from_str(record).ok()?;
             let is_of_template = differences(&parsed(stored.get()), &recorded).is_empty();
             is_of_template.then(|| Self { token_account: token_account(&recorded).map(Into::into) })
         };
-        KNOWN.with_borrow_mut(|known| known.get_or([record, stored.get()], parse))
+        RESULTS.get_or_parse([record, stored.get()], parse)
     }
 }
 
@@ -87,47 +86,67 @@ fn parsed(raw: &str) -> Value {
     serde_json::from_str(raw).unwrap_or_default()
 }
 
-/// The copy of a recorded template that others have already: Kubernetes copies the record of a Deployment to its ReplicaSets.
+/// The text of a recorded template, once in memory: Kubernetes copies the record of a Deployment to its ReplicaSets.
 pub(crate) fn shared(record: &str) -> Arc<str> {
-    static KNOWN: Mutex<Option<HashMap<[u8; 16], Weak<str>>>> = Mutex::new(None);
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = known.get_or_insert_default();
-    let digest = digest([record]);
-    if let Some(there) = known.get(&digest).and_then(Weak::upgrade) {
-        return there;
-    }
-    let record = Arc::<str>::from(record);
-    if known.len() >= MOST_SHARED {
-        known.retain(|_, one| one.strong_count() > 0);
-    }
-    if known.len() < MOST_SHARED {
-        known.insert(digest, Arc::downgrade(&record));
-    }
-    record
+    static TEXTS: Mutex<Option<SharedTexts>> = Mutex::new(None);
+    TEXTS.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().get(record)
 }
 
-/// With more records than these, some have two copies.
-const MOST_SHARED: usize = 16_384;
+/// Texts by digest, as long as somebody has them.
+#[derive(Default)]
+struct SharedTexts {
+    texts: HashMap<[u8; 16], Weak<str>>,
+    /// At this length, texts that are not used any more are removed: until then their memory is not free.
+    cleaned_at: usize,
+}
 
-/// Results by digest of the texts that they were read from. One for each thread, so that no lock is held while a template
-/// is parsed.
-struct Known<T>(HashMap<[u8; 16], T>);
+const FEWEST_TEXTS: usize = 64;
+
+impl SharedTexts {
+    fn get(&mut self, text: &str) -> Arc<str> {
+        let digest = digest([text]);
+        if let Some(known) = self.texts.get(&digest).and_then(Weak::upgrade) {
+            return known;
+        }
+        if self.texts.len() >= self.cleaned_at {
+            self.texts.retain(|_, text| text.strong_count() > 0);
+            self.cleaned_at = FEWEST_TEXTS.max(self.texts.len() / 4 * 5);
+        }
+        let text = Arc::<str>::from(text);
+        self.texts.insert(digest, Arc::downgrade(&text));
+        text
+    }
+}
+
+/// Results, by digest of the texts that they were read from.
+struct Results<T>(Mutex<Option<HashMap<[u8; 16], T>>>);
 
 /// Those of 512 Deployments that change at the same time, with a ReplicaSet each; some 100 KiB.
-const MOST_KNOWN: usize = 1_024;
+const MOST_ENTRIES: usize = 1_024;
 
-impl<T> Default for Known<T> {
-    fn default() -> Self {
-        Self(HashMap::new())
+impl<T: Clone> Results<T> {
+    const fn new() -> Self {
+        Self(Mutex::new(None))
     }
-}
 
-impl<T: Clone> Known<T> {
-    fn get_or(&mut self, texts: [&str; 2], parse: impl FnOnce() -> T) -> T {
-        if self.0.len() >= MOST_KNOWN {
-            self.0.clear();
+    /// No lock is held while a text is parsed.
+    fn get_or_parse(&self, texts: [&str; 2], parse: impl FnOnce() -> T) -> T {
+        let digest = digest(texts);
+        if let Some(known) = self.lock().get_or_insert_default().get(&digest) {
+            return known.clone();
         }
-        self.0.entry(digest(texts)).or_insert_with(parse).clone()
+        let parsed = parse();
+        let mut known = self.lock();
+        let known = known.get_or_insert_default();
+        if known.len() >= MOST_ENTRIES {
+            known.clear();
+        }
+        known.insert(digest, parsed.clone());
+        parsed
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<HashMap<[u8; 16], T>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -148,23 +167,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_records_are_one_text_in_memory() {
-        let (one, other, third) = (shared("one"), shared("one"), shared("another"));
+    fn equal_records_are_one_text_and_unused_ones_are_removed() {
+        let mut texts = SharedTexts::default();
+        let (one, other, third) = (texts.get("one"), texts.get("one"), texts.get("another"));
         assert!(Arc::ptr_eq(&one, &other));
         assert_eq!((&*one, &*third), ("one", "another"));
-        drop((one, other));
-        assert_eq!(&*shared("one"), "one", "after the last of them has gone");
+        for number in 0..10 * FEWEST_TEXTS {
+            texts.get(&number.to_string());
+            assert!(texts.texts.len() <= FEWEST_TEXTS);
+        }
+        assert!(Arc::ptr_eq(&one, &texts.get("one")), "it is still used");
     }
 
     #[test]
     fn results_are_kept_by_both_texts_and_not_without_a_bound() {
-        let mut known = Known::default();
-        assert_eq!(known.get_or(["a", "bc"], || 1), 1);
-        assert_eq!(known.get_or(["a", "bc"], || 2), 1, "it was read again");
-        assert_eq!(known.get_or(["ab", "c"], || 3), 3);
-        for number in 0..3 * MOST_KNOWN {
-            known.get_or([&number.to_string(), ""], || 4);
-            assert!(known.0.len() <= MOST_KNOWN);
+        let known = Results::new();
+        assert_eq!(known.get_or_parse(["a", "bc"], || 1), 1);
+        assert_eq!(known.get_or_parse(["a", "bc"], || 2), 1, "it was read again");
+        assert_eq!(known.get_or_parse(["ab", "c"], || 3), 3);
+        for number in 0..3 * MOST_ENTRIES {
+            known.get_or_parse([&number.to_string(), ""], || 4);
+            assert!(known.lock().iter().all(|known| known.len() <= MOST_ENTRIES));
         }
     }
 }

@@ -67,7 +67,7 @@ pub(super) fn table(title: &str, figures: &[Figure]) -> String {
 pub(super) fn medians(runs: &[Vec<Figure>]) -> Vec<Figure> {
     let Some(first) = runs.first() else { return Vec::new() };
     let over_runs = |of: &dyn Fn(&Vec<Figure>) -> Option<f64>| -> Option<f64> {
-        percentile(runs.iter().filter_map(of).collect(), 0.5)
+        median(runs.iter().filter_map(of).collect())
     };
     first
         .iter()
@@ -78,6 +78,12 @@ pub(super) fn medians(runs: &[Vec<Figure>]) -> Vec<Figure> {
             ..figure.clone()
         })
         .collect()
+}
+
+/// Of an even number of values, the middle between the two in the middle: a run is not chosen for being the better one.
+fn median(values: Vec<f64>) -> Option<f64> {
+    let negated = values.iter().map(|value| -value).collect();
+    Some((percentile(values, 0.5)? - percentile(negated, 0.5)?) / 2.0)
 }
 
 /// The smallest value that this share of all values does not exceed; `None` of nothing.

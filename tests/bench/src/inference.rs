@@ -3,8 +3,9 @@
 //!
 //! Two arms, each on a fresh cluster of its own and in the same way: a *null writer*, which makes the very children that
 //! the controller would make and knows nothing else, and the *inference-controller*. In both, the same AIInferences are
-//! created and the same watches of this meter are open. The null writer is what this machine can do at best, so shares of
-//! it can be compared between machines.
+//! created and the same watches of this meter are open, and one more, of Deployments, for the null writer. It is a writer
+//! without logic, so shares of it can be compared between machines. It writes as an administrator, whom no policy checks
+//! and no audit names.
 
 mod applied;
 mod controller_arm;
@@ -49,7 +50,7 @@ pub(crate) struct Args {
     #[arg(long)]
     beside: Option<PathBuf>,
     /// Instead: bursts of 100, 300, 1000 and 3000 of the controller alone, and how its CPU time grows with them
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["count", "pace", "runs", "null_writer", "beside"])]
     growth: bool,
 }
 
@@ -84,7 +85,7 @@ async fn compared(args: &Args, programs: &Programs) -> anyhow::Result<()> {
     let controllers: Vec<&PathBuf> = args.beside.iter().chain([&args.controller]).collect();
     let mut runs = vec![Vec::new(); controllers.len()];
     for run in 1..=args.runs {
-        println!("run {run} of {}: null writer", args.runs);
+        println!("run {run} of {}: null writer; {}", args.runs, machine::condition()?);
         let nulled = null_writer::run(programs, args.count, args.null_writer).await?;
         for (controller, runs) in controllers.iter().zip(&mut runs) {
             runs.push(measured(args, programs, controller, &nulled, run).await?);
@@ -92,7 +93,8 @@ async fn compared(args: &Args, programs: &Programs) -> anyhow::Result<()> {
     }
     for (controller, runs) in controllers.iter().zip(&runs).filter(|(_, runs)| runs.len() > 1) {
         println!("\n{}", controller.display());
-        let title = format!("{} AIInferences, medians of {} runs", args.count, runs.len());
+        let (count, how) = (args.count, args.null_writer);
+        let title = format!("{count} AIInferences, medians of {} runs, null writer by {how:?}", runs.len());
         println!("{}", table(&title, &medians(runs)));
     }
     Ok(())
@@ -118,7 +120,8 @@ async fn measured(
         println!("requests at rest\n{}", controlled.at_rest);
     }
     let figures = figures(args, &controlled, nulled);
-    println!("\n{}", table(&format!("{} AIInferences, run {run}", args.count), &figures));
+    let title = format!("{} AIInferences, run {run}, null writer by {:?}", args.count, args.null_writer);
+    println!("\n{}", table(&title, &figures));
     Ok(figures)
 }
 
@@ -131,10 +134,11 @@ fn figures(args: &Args, controlled: &Controlled, nulled: &Nulled) -> Vec<Figure>
     let ms_each = |seconds: f64| 1e3 * seconds / count;
     let (plane, null_plane) = (ms_each(used.whole_plane_seconds()), ms_each(null_used.whole_plane_seconds()));
     let mut figures = vec![
-        Figure::new("created -> all Ready, s", burst.seconds).beside(nulled.burst.seconds),
+        Figure::new("created -> all Ready (null writer: Available), s", burst.seconds)
+            .beside(nulled.burst.seconds),
         Figure::new("objects per second", per_second).beside(null_per_second),
         Figure::new("  in % of the null writer's", 1e2 * per_second / null_per_second).at_least(100.0),
-        Figure::new("CPU of Kubernetes per object, ms", plane).beside(null_plane),
+        Figure::new("CPU of Kubernetes, etcd and KWOK per object, ms", plane).beside(null_plane),
         Figure::new("  times the null writer's", plane / null_plane).at_most(1.05),
     ];
     for ((name, seconds), (_, null_seconds)) in used.plane_seconds.iter().zip(&null_used.plane_seconds) {
@@ -163,12 +167,12 @@ fn figures(args: &Args, controlled: &Controlled, nulled: &Nulled) -> Vec<Figure>
         Figure::new("burst: create acknowledged -> first child, p50, ms", burst_p50),
         Figure::new("burst: create acknowledged -> first child, p99, ms", burst_p99),
         Figure::new("paced: create acknowledged -> first child, p50, ms", paced_p50).at_most(5.0),
-        Figure::new("paced: create acknowledged -> first child, p99, ms", paced_p99).at_most(25.0),
+        Figure::new("paced: create acknowledged -> first child, slowest, ms", paced_p99).at_most(25.0),
         Figure::new("paced: the create itself, p50, ms", create_p50),
-        Figure::new("paced: the create itself, p99, ms", create_p99),
+        Figure::new("paced: the create itself, slowest, ms", create_p99),
         Figure::new("requests in 20 s at rest, without Lease and watches", controlled.at_rest.total() as f64)
             .at_most(0.0),
-        Figure::new("cores used by strangers during the burst", used.stranger_cores)
+        Figure::new("cores used by other processes during the burst", used.stranger_cores)
             .beside(null_used.stranger_cores),
         Figure::new("cores used by this meter during the burst", used.meter_cores)
             .beside(null_used.meter_cores),
@@ -183,7 +187,7 @@ async fn growth(programs: &Programs) -> anyhow::Result<()> {
     let mut cpu = Vec::new();
     println!(
         "{:>8} {:>16} {:>22} {:>12} {:>12} {:>12}",
-        "OBJECTS", "CONTROLLER CPU s", "RECONCILES PER OBJECT", "PEAK MiB", "READY s", "STRANGERS"
+        "OBJECTS", "CONTROLLER CPU s", "RECONCILES PER OBJECT", "PEAK MiB", "READY s", "OTHER CORES"
     );
     for count in GROWTH {
         let grown = controller_arm::burst(programs, count).await?;

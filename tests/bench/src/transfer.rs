@@ -2,9 +2,9 @@
 //! null downloader and beside rclone.
 //!
 //! All three ask the same server for the same bytes, in turn and in the same run, sixteen requests at a time. The null
-//! downloader throws them away: no program that keeps them can be faster, so shares of it can be compared between
-//! machines. model-transfer and rclone leave it to the system when the bytes go to disk, as an AIInference does with a volume that
-//! ends with its pod; the speed with the wait for the disk stands beside. The objects lie in the server's folder without
+//! downloader is the same client as that of model-transfer and throws them away, so shares of it can be compared between
+//! machines. model-transfer and rclone leave it to the system when the bytes go to disk, as an AIInference does with a
+//! volume that ends with its pod; the speed with the wait for the disk stands beside. The objects lie in the server's folder without
 //! an ETag: what is compared is moving bytes, not hashing.
 //!
 //! Measured is the program as cargo builds it for this machine. That of the image has musl's allocator: it holds less
@@ -152,9 +152,17 @@ impl Scene {
                 "files/s",
             ),
         };
+        // As before the others: what was written before is on the disk.
+        succeed(&mut Command::new("sync"))?;
         let mut null = Command::new(&programs.null);
         null.args([BUCKET, prefix]);
         let null = self.took(null)?;
+        let bytes = match prefix {
+            LARGE => u64::from(args.large) * MIB as u64,
+            _ => u64::from(args.small) * SMALL_BYTES as u64,
+        };
+        let counted = fs::read_to_string(self.log())?;
+        ensure!(counted.trim() == bytes.to_string(), "the null downloader got {counted} bytes, not {bytes}");
 
         let written = self.in_new_folder(prefix, |target| written(target, prefix, args))?;
         let pulled = |more: &[&str]| {
@@ -208,10 +216,15 @@ impl Scene {
         Ok(worked)
     }
 
+    /// What the last program has printed.
+    fn log(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
     fn took(&self, mut command: Command) -> anyhow::Result<Took> {
         let name = command.get_program().to_string_lossy().into_owned();
         let endpoint = format!("http://{}", self.address);
-        let log = self.folder.join("log");
+        let log = self.log();
         let output = File::create(&log).with_context(|| format!("failed to create {}", log.display()))?;
         command
             .envs([

@@ -49,7 +49,7 @@ const ARGS: [&str; 5] = [
 /// After so long without a request, and without an event of a watch, the controller has nothing more to do.
 const IDLE_AFTER: Duration = Duration::from_millis(700);
 /// Nothing may be written for so long after the last event of a watch: longer than a controller may put off a change that
-/// can wait (`runtime`'s pace of details, two seconds).
+/// can wait (`EventDelays::detail` of `runtime`, two seconds).
 const QUIET: Duration = Duration::from_millis(2_500);
 /// The longest back-off of a watch that has failed a few times, beside what the step itself takes.
 const SETTLES_WITHIN: Duration = Duration::from_secs(60);
@@ -83,7 +83,7 @@ pub(super) struct Lived {
 }
 
 /// What every life of a sweep has.
-pub(super) struct Ground<'a> {
+pub(super) struct Setup<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) life: &'a Life,
     pub(super) program: PathBuf,
@@ -95,19 +95,19 @@ pub(super) struct Ground<'a> {
 }
 
 /// A namespace in which one life follows the other.
-pub(super) struct Lane<'a> {
+pub(super) struct Slot<'a> {
     scene: Scene<'a>,
     /// With the rights of the controller.
     upstream: Client,
     folder: PathBuf,
 }
 
-impl<'a> Lane<'a> {
-    pub(super) async fn new(ground: &Ground<'a>) -> Result<Self, String> {
-        let scene = Scene::new(ground.cluster).await;
-        let account = ground.life.controller;
+impl<'a> Slot<'a> {
+    pub(super) async fn new(setup: &Setup<'a>) -> Result<Self, String> {
+        let scene = Scene::new(setup.cluster).await;
+        let account = setup.life.controller;
         let mut manifest = String::new();
-        for object in &ground.rights {
+        for object in &setup.rights {
             let mut object = serde_json::to_value(object).map_err(|error| error.to_string())?;
             object["metadata"]["namespace"] = json!(scene.namespace());
             for subject in object.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
@@ -122,9 +122,9 @@ impl<'a> Lane<'a> {
             .await
             .map_err(|error| error.to_string())?;
         let token = issued.status.map(|status| status.token).unwrap_or_default();
-        let folder = ground.cluster.folder().root().join("sweep").join(scene.namespace());
+        let folder = setup.cluster.folder().root().join("sweep").join(scene.namespace());
         fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
-        let upstream = client_with(ground.cluster, &token).await?;
+        let upstream = client_with(setup.cluster, &token).await?;
         Ok(Self { scene, upstream, folder })
     }
 }
@@ -143,32 +143,32 @@ async fn client_with(cluster: &Cluster, token: &str) -> Result<Client, String> {
 }
 
 /// Plays a life without a fault, and returns what it was like.
-pub(super) async fn play_undisturbed(ground: &Ground<'_>, lane: &Lane<'_>) -> Result<Lived, String> {
-    play(ground, lane, None, None).await
+pub(super) async fn play_undisturbed(setup: &Setup<'_>, slot: &Slot<'_>) -> Result<Lived, String> {
+    play(setup, slot, None, None).await
 }
 
 /// Plays a life with a fault, and compares it with an undisturbed one.
 pub(super) async fn play_with(
-    ground: &Ground<'_>,
-    lane: &Lane<'_>,
+    setup: &Setup<'_>,
+    slot: &Slot<'_>,
     fault: Fault,
     reference: &Reference,
 ) -> Result<Lived, String> {
-    play(ground, lane, Some(fault), Some(reference)).await
+    play(setup, slot, Some(fault), Some(reference)).await
 }
 
 async fn play(
-    ground: &Ground<'_>,
-    lane: &Lane<'_>,
+    setup: &Setup<'_>,
+    slot: &Slot<'_>,
     fault: Option<Fault>,
     reference: Option<&Reference>,
 ) -> Result<Lived, String> {
-    let proxy = Proxy::start(lane.upstream.clone(), &ground.life.kind.resource().plural, fault)
+    let proxy = Proxy::start(slot.upstream.clone(), &setup.life.kind.resource().plural, fault)
         .await
         .map_err(|error| error.to_string())?;
     let run = Run {
-        ground,
-        lane,
+        setup,
+        slot,
         proxy,
         fault,
         reference,
@@ -184,8 +184,8 @@ async fn play(
 }
 
 struct Run<'r, 'a> {
-    ground: &'r Ground<'a>,
-    lane: &'r Lane<'a>,
+    setup: &'r Setup<'a>,
+    slot: &'r Slot<'a>,
     proxy: Proxy,
     fault: Option<Fault>,
     reference: Option<&'r Reference>,
@@ -197,7 +197,7 @@ struct Run<'r, 'a> {
 
 impl Run<'_, '_> {
     async fn live(&self) -> Result<Lived, String> {
-        let before = self.ground.pods.made(self.lane.scene.namespace())?;
+        let before = self.setup.pods.made(self.slot.scene.namespace())?;
         fs::write(self.log(), "").map_err(|error| error.to_string())?;
         self.start().await?;
         let lists = self.until_listed().await?;
@@ -234,11 +234,11 @@ impl Run<'_, '_> {
             if self.fault.is_some_and(|fault| fault.mode == super::Mode::StaleLists) {
                 self.proxy.record_lists().await.map_err(in_step)?;
             }
-            self.ground.life.take(step, &self.lane.scene, NAME).await;
+            self.setup.life.take(step, &self.slot.scene, NAME).await;
             self.proxy.touch();
             let world = self.until_settled(index, step).await.map_err(in_step)?;
             self.check_pace().map_err(in_step)?;
-            let made = self.ground.pods.made(self.lane.scene.namespace())? - pods_before;
+            let made = self.setup.pods.made(self.slot.scene.namespace())? - pods_before;
             if let Some(reference) = self.reference
                 && made > reference.steps[pods_as_after].1
             {
@@ -319,11 +319,11 @@ impl Run<'_, '_> {
     }
 
     async fn is_done(&self, step: Step) -> Result<bool, String> {
-        let objects = self.ground.life.objects(&self.lane.scene);
+        let objects = self.setup.life.objects(&self.slot.scene);
         let object = objects.get_opt(NAME).await.map_err(|error| error.to_string())?;
         Ok(match (step, object) {
             (Step::Deleted, object) => object.is_none(),
-            (_, object) => object.is_some_and(|object| self.ground.life.kind.is_done(&object)),
+            (_, object) => object.is_some_and(|object| self.setup.life.kind.is_done(&object)),
         })
     }
 
@@ -340,26 +340,25 @@ impl Run<'_, '_> {
     }
 
     async fn look(&self) -> Result<World, String> {
-        let namespace = self.lane.scene.namespace();
+        let namespace = self.slot.scene.namespace();
         let mut collections: BTreeSet<String> =
             self.reference.map(|all| all.collections.clone()).unwrap_or_default();
         collections.extend(any(self.proxy.sent().collections, namespace));
-        look(&self.lane.scene, &collections, &self.ground.life.kind.resource().plural, &self.ground.pods)
-            .await
+        look(&self.slot.scene, &collections, &self.setup.life.kind.resource().plural, &self.setup.pods).await
     }
 
     async fn start(&self) -> Result<(), String> {
         self.proxy.begin_process();
-        let kubeconfig = self.lane.folder.join("kubeconfig");
+        let kubeconfig = self.slot.folder.join("kubeconfig");
         fs::write(&kubeconfig, kubeconfig_of(&self.proxy)).map_err(|error| error.to_string())?;
-        let namespace = self.lane.scene.namespace();
+        let namespace = self.slot.scene.namespace();
         let log = File::options().append(true).open(self.log()).map_err(|error| error.to_string())?;
         let also = log.try_clone().map_err(|error| error.to_string())?;
-        let child = Command::new(&self.ground.launcher)
+        let child = Command::new(&self.setup.launcher)
             .arg("launch")
             .arg(format!("--parent={}", std::process::id()))
             .arg("--")
-            .arg(&self.ground.program)
+            .arg(&self.setup.program)
             .args(ARGS)
             .arg(format!("--namespace={namespace}"))
             .arg(format!("--lease-namespace={namespace}"))
@@ -370,7 +369,7 @@ impl Run<'_, '_> {
             .stderr(also)
             .kill_on_drop(true)
             .spawn()
-            .map_err(|error| format!("{}: {error}", self.ground.launcher.display()))?;
+            .map_err(|error| format!("{}: {error}", self.setup.launcher.display()))?;
         *self.process() = Some(child);
         Ok(())
     }
@@ -407,8 +406,8 @@ impl Run<'_, '_> {
         if let Some(mut process) = process {
             process.kill().await.map_err(|error| error.to_string())?;
         }
-        let leases = self.lane.scene.api::<Lease>();
-        match leases.delete(self.ground.life.controller, &DeleteParams::default()).await {
+        let leases = self.slot.scene.api::<Lease>();
+        match leases.delete(self.setup.life.controller, &DeleteParams::default()).await {
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             deleted => deleted.map(drop).map_err(|error| error.to_string()),
         }
@@ -426,7 +425,7 @@ impl Run<'_, '_> {
     }
 
     fn log(&self) -> PathBuf {
-        self.lane.folder.join("controller.log")
+        self.slot.folder.join("controller.log")
     }
 
     /// The problem with what is needed to understand it.
@@ -450,7 +449,7 @@ pub(super) fn any(
     collections.into_iter().map(move |path| path.replace(&own, &format!("/namespaces/{ANY}/")))
 }
 
-impl Lane<'_> {
+impl Slot<'_> {
     pub(super) fn namespace(&self) -> &str {
         self.scene.namespace()
     }

@@ -153,7 +153,7 @@ async fn a_child_that_was_planned_on_another_version_is_not_written() {
     seen.metadata.resource_version = Some("50".into());
     children.upsert(child(&seen));
     for planned_on in [None, Some("49")] {
-        let error = children.apply_onto(&wanted(), planned_on).await.unwrap_err();
+        let error = children.apply_to_version(&wanted(), planned_on).await.unwrap_err();
         assert!(is_stale(&error, Stale::Changed), "{error:?}");
     }
     assert!(fake.verbs().is_empty(), "nothing is sent");
@@ -169,12 +169,12 @@ async fn a_child_that_has_changed_in_the_api_server_since_it_was_planned_on_is_n
     fake.put(&child_of(&deployment("a", 1), "child"));
     let newer = seen(&fake);
     let planned_on = planned_on.metadata.resource_version;
-    let error = children.apply_onto(&wanted(), planned_on.as_deref()).await.unwrap_err();
+    let error = children.apply_to_version(&wanted(), planned_on.as_deref()).await.unwrap_err();
     assert!(is_stale(&error, Stale::Changed), "{error:?}");
     assert_eq!(seen(&fake), newer, "what the other process wrote stays");
     // The next plan knows it, without the watch.
     let newest = newer.metadata.resource_version.as_deref();
-    assert_eq!(children.apply_onto(&wanted(), newest).await.unwrap(), Written::Changed);
+    assert_eq!(children.apply_to_version(&wanted(), newest).await.unwrap(), Written::Changed);
 }
 
 #[tokio::test]
@@ -182,7 +182,10 @@ async fn a_child_that_is_as_it_should_be_is_not_planned_again_for_a_newer_versio
     let fake = ScriptedApi::start().await;
     let children = children(&fake);
     assert_eq!(children.apply(&wanted()).await.unwrap(), Written::Created);
-    assert_eq!(children.apply_onto(&wanted(), Some("an older version")).await.unwrap(), Written::Unchanged);
+    assert_eq!(
+        children.apply_to_version(&wanted(), Some("an older version")).await.unwrap(),
+        Written::Unchanged
+    );
 }
 
 #[tokio::test]
@@ -193,7 +196,7 @@ async fn a_child_that_went_behind_the_cache_is_known_to_be_gone_after_one_try() 
     children.upsert(child(&stored));
     fake.remove("configmaps", "child");
     let planned_on = stored.metadata.resource_version.as_deref();
-    let error = children.apply_onto(&wanted(), planned_on).await.unwrap_err();
+    let error = children.apply_to_version(&wanted(), planned_on).await.unwrap_err();
     assert!(is_stale(&error, Stale::Changed), "{error:?}");
     assert!(children.all().is_empty());
 }
@@ -206,7 +209,7 @@ async fn a_child_of_another_owner_is_reported_and_not_planned_again_for_ever() {
     foreign.metadata.resource_version = Some("50".into());
     children.upsert(child(&foreign));
     // A plan knows children by their owner, so it was made as if there were none.
-    let error = children.apply_onto(&wanted(), None).await.unwrap_err();
+    let error = children.apply_to_version(&wanted(), None).await.unwrap_err();
     assert!(matches!(error, ApplyError::Foreign { .. }), "{error:?}");
 }
 

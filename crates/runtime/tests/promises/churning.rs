@@ -24,7 +24,7 @@ use runtime::{
     children::Children,
     controller::{Controller, Next, Options, ReconcileError},
     metrics::Metrics,
-    watch::{Plane, Scope, Timings},
+    watch::{Scope, Timings, Watches},
 };
 use tokio::{process::Command, sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -110,24 +110,24 @@ struct Churned {
     metrics: Arc<Metrics>,
     roots: watch::Receiver<usize>,
     children: watch::Receiver<usize>,
-    _plane: Plane,
+    _watches: Watches,
 }
 
 impl Churned {
     async fn start() -> Self {
         let (fake, metrics) = (ScriptedApi::start().await, metrics());
-        let mut plane = Plane::new(client(&fake), Timings::default(), Arc::clone(&metrics));
-        let roots = plane.watch::<Deployment>("Deployment", Scope::default());
-        let children = plane.watch::<Child>("ConfigMap", Scope::default());
+        let mut watches = Watches::new(client(&fake), Timings::default(), Arc::clone(&metrics));
+        let roots = watches.watch::<Deployment>("Deployment", Scope::default());
+        let children = watches.watch::<Child>("ConfigMap", Scope::default());
         let lengths = (length(&roots), length(&children));
         let controller = Controller::new(&roots, Options::default(), Arc::clone(&metrics)).owns(&children);
         let children = writer(&fake, &roots).of(children);
-        plane.start(&CancellationToken::new());
+        watches.start(&CancellationToken::new());
         tokio::spawn(controller.run(CancellationToken::new(), move |root: Arc<Deployment>, _: Timestamp| {
             let children = children.clone();
             async move { reconcile(&children, &root).await }
         }));
-        Self { fake, metrics, roots: lengths.0, children: lengths.1, _plane: plane }
+        Self { fake, metrics, roots: lengths.0, children: lengths.1, _watches: watches }
     }
 
     /// All objects come, are reconciled, and go; their children are collected as garbage.
@@ -200,11 +200,11 @@ impl ReconcileError for Failure {
 #[tokio::test]
 async fn a_standby_queues_nothing() {
     let (fake, metrics) = (ScriptedApi::start().await, metrics());
-    let mut plane = Plane::new(client(&fake), Timings::default(), Arc::clone(&metrics));
-    let roots = plane.watch::<Deployment>("Deployment", Scope::default());
+    let mut watches = Watches::new(client(&fake), Timings::default(), Arc::clone(&metrics));
+    let roots = watches.watch::<Deployment>("Deployment", Scope::default());
     let lengths = length(&roots);
     let standby = Controller::new(&roots, Options::default(), Arc::clone(&metrics));
-    plane.start(&CancellationToken::new());
+    watches.start(&CancellationToken::new());
     for number in 0..100 {
         fake.put(&deployment(&format!("root-{number}"), 1));
     }

@@ -19,8 +19,8 @@ use runtime::{
     children::Children,
     controller::{Controller, Next, Options, ReconcileError},
     metrics::Metrics,
-    queue::{Backoff, Pace},
-    watch::{Plane, Scope, Timings},
+    queue::{Backoff, EventDelays},
+    watch::{Scope, Timings, Watches},
 };
 use serde_json::json;
 use tokio::{sync::mpsc, task::JoinHandle};
@@ -56,7 +56,7 @@ struct Controlled {
     stop: CancellationToken,
     running: JoinHandle<()>,
     metrics: Arc<Metrics>,
-    _plane: Plane,
+    _watches: Watches,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -96,16 +96,16 @@ impl Controlled {
         E: ReconcileError,
     {
         let metrics = metrics();
-        let mut plane = Plane::new(client(fake), timings, Arc::clone(&metrics));
-        let roots = plane.watch::<Deployment>("Deployment", Scope::default());
+        let mut watches = Watches::new(client(fake), timings, Arc::clone(&metrics));
+        let roots = watches.watch::<Deployment>("Deployment", Scope::default());
         let labels = labels.map(str::to_owned);
-        let children = plane.watch::<Child>("ConfigMap", Scope { labels, ..Scope::default() });
+        let children = watches.watch::<Child>("ConfigMap", Scope { labels, ..Scope::default() });
         let writer = writer(fake, &roots);
         let ctx = Context { children: writer.of(children), roots, writer };
         let controller = Controller::new(&ctx.roots, options, Arc::clone(&metrics)).owns(&ctx.children);
         let for_runs = ctx.clone();
         let stop = CancellationToken::new();
-        plane.start(&CancellationToken::new());
+        watches.start(&CancellationToken::new());
         let (sender, runs) = mpsc::unbounded_channel();
         let running =
             tokio::spawn(controller.run(stop.clone(), move |root: Arc<Deployment>, _: Timestamp| {
@@ -113,7 +113,7 @@ impl Controlled {
                 let _ = sender.send(root.metadata.name.clone().unwrap());
                 act(for_runs.clone(), root)
             }));
-        Self { ctx, runs, stop, running, metrics, _plane: plane }
+        Self { ctx, runs, stop, running, metrics, _watches: watches }
     }
 
     async fn ran(&mut self) -> String {
@@ -203,8 +203,8 @@ async fn an_event_that_changes_nothing_of_which_a_plan_is_made_starts_no_reconci
         fake.put(&root);
         fake.put(&child_of(&root, &format!("child-of-{}", root.metadata.name.as_deref().unwrap())));
     }
-    let pace = Pace { gap: Duration::ZERO, ..Pace::default() };
-    let mut controlled = Controlled::start(&fake, timings(), Options { pace, ..one_worker() }, succeed);
+    let delays = EventDelays { gap: Duration::ZERO, ..EventDelays::default() };
+    let mut controlled = Controlled::start(&fake, timings(), Options { delays, ..one_worker() }, succeed);
     assert_eq!([controlled.ran().await, controlled.ran().await].len(), 2);
     rewrite(&fake, "child-of-a", |child| child["status"] = json!({"reported": "by another program"}));
     rewrite(&fake, "child-of-a", |child| {
@@ -224,8 +224,8 @@ async fn ten_child_events_in_a_row_start_two_reconciles_at_most_and_the_last_one
     fake.put(&child_of(&root, "child"));
     let (sender, mut runs) = mpsc::unbounded_channel();
     // Long enough for ten writes on a machine that does something else as well.
-    let pace = Pace { gap: Duration::from_secs(1), ..Pace::default() };
-    let options = Options { pace, ..one_worker() };
+    let delays = EventDelays { gap: Duration::from_secs(1), ..EventDelays::default() };
+    let options = Options { delays, ..one_worker() };
     let act = move |ctx: Context, _| {
         let child = ctx.children.get(&Key::new("demo", "child")).unwrap();
         sender.send(child.meta().resource_version.clone().unwrap()).unwrap();
@@ -655,15 +655,15 @@ async fn a_panic_in_a_relation_ends_neither_the_watch_nor_the_process() {
     let logs = Logs::capture();
     let fake = ScriptedApi::start().await;
     let metrics = metrics();
-    let mut plane = Plane::new(client(&fake), timings(), Arc::clone(&metrics));
-    let roots = plane.watch::<Deployment>("Deployment", Scope::default());
-    let others = plane.watch::<Child>("ConfigMap", Scope::default());
+    let mut watches = Watches::new(client(&fake), timings(), Arc::clone(&metrics));
+    let roots = watches.watch::<Deployment>("Deployment", Scope::default());
+    let others = watches.watch::<Child>("ConfigMap", Scope::default());
     let controller = Controller::new(&roots, one_worker(), metrics).maps(&others, |other| {
         assert!(other.meta().name.as_deref() != Some("poison"), "on purpose");
         vec![Key::new("demo", "a")]
     });
     let stop = CancellationToken::new();
-    plane.start(&stop);
+    watches.start(&stop);
     let (sender, mut runs) = mpsc::unbounded_channel();
     tokio::spawn(controller.run(stop.clone(), move |_: Arc<Deployment>, _: Timestamp| {
         sender.send(()).unwrap();

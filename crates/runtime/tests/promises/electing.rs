@@ -15,7 +15,7 @@ use runtime::{
     cache::Cache,
     client::{Deadlines, LeaderGuard, WriteGuard, build},
     lease::{Elector, Timings},
-    watch::{Plane, Scope},
+    watch::{Scope, Watches},
 };
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
@@ -62,16 +62,16 @@ struct Replica {
 /// The watch that wakes all contenders of one Lease.
 struct LeaseWatch {
     seen: Cache<Lease>,
-    _plane: Plane,
+    _watches: Watches,
 }
 
 impl LeaseWatch {
     fn start(fake: &ScriptedApi, lease: &str) -> Self {
-        let mut plane = Plane::new(client(fake), timings(), metrics());
+        let mut watches = Watches::new(client(fake), timings(), metrics());
         let fields = Some(format!("metadata.name={lease}"));
-        let seen = plane.watch::<Lease>("Lease", Scope { fields, ..Scope::default() });
-        plane.start(&CancellationToken::new());
-        Self { seen, _plane: plane }
+        let seen = watches.watch::<Lease>("Lease", Scope { fields, ..Scope::default() });
+        watches.start(&CancellationToken::new());
+        Self { seen, _watches: watches }
     }
 
     fn replica(&self, fake: &ScriptedApi, lease: &str, name: &'static str, timings: Timings) -> Replica {

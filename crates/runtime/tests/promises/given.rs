@@ -14,11 +14,11 @@ use kube::{Client, Config};
 use runtime::{
     apply::Writer,
     cache::Cache,
+    cached_child::{CachedChild, Metadata},
     client::{self, Deadlines, WriteGuard},
-    health::PlaneHealth,
-    kept::{Kept, Metadata},
+    health::WatchesHealth,
     metrics::Metrics,
-    watch::{Plane, Scope, Timings},
+    watch::{Scope, Timings, Watches},
 };
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -49,7 +49,7 @@ pub(crate) fn child_of(owner: &Deployment, name: &str) -> ConfigMap {
 }
 
 /// Children as a controller keeps them.
-pub(crate) type Child = Kept<Metadata<ConfigMap>, Deployment>;
+pub(crate) type Child = CachedChild<Metadata<ConfigMap>, Deployment>;
 
 /// Of a controller of Deployments.
 pub(crate) fn writer(fake: &ScriptedApi, roots: &Cache<Deployment>) -> Writer {
@@ -79,20 +79,20 @@ pub(crate) fn timings() -> Timings {
         silence,
         first_backoff,
         longest_backoff,
-        instant,
-        steady,
-        spread,
-        spread_gap,
+        shortest_connection,
+        steady_after,
+        early_retry_within,
+        early_retry_gap,
     } = Timings::default();
     Timings {
         server_timeout: server_timeout / 20,
         silence: silence / 20,
         first_backoff: first_backoff / 20,
         longest_backoff: longest_backoff / 20,
-        instant: instant / 20,
-        steady: steady / 20,
-        spread: spread / 20,
-        spread_gap: spread_gap / 20,
+        shortest_connection: shortest_connection / 20,
+        steady_after: steady_after / 20,
+        early_retry_within: early_retry_within / 20,
+        early_retry_gap: early_retry_gap / 20,
     }
 }
 
@@ -139,17 +139,17 @@ pub(crate) fn metrics() -> Arc<Metrics> {
 /// A watch of ConfigMaps that has been started.
 pub(crate) struct Watched {
     pub(crate) cache: Cache<ConfigMap>,
-    pub(crate) health: PlaneHealth,
+    pub(crate) health: WatchesHealth,
     pub(crate) metrics: Arc<Metrics>,
     changes: mpsc::UnboundedReceiver<String>,
-    _plane: Plane,
+    _watches: Watches,
 }
 
 impl Watched {
     pub(crate) fn start(client: Client, timings: Timings) -> Self {
         let metrics = metrics();
-        let mut plane = Plane::new(client, timings, Arc::clone(&metrics));
-        let cache = plane.watch::<ConfigMap>("ConfigMap", Scope::default());
+        let mut watches = Watches::new(client, timings, Arc::clone(&metrics));
+        let cache = watches.watch::<ConfigMap>("ConfigMap", Scope::default());
         let (sender, changes) = mpsc::unbounded_channel();
         cache.subscribe(move |change| {
             let sign = match (change.old, change.new) {
@@ -160,8 +160,8 @@ impl Watched {
             // The receiver may be gone at the end of a test.
             let _ = sender.send(format!("{sign}{}", change.key.name));
         });
-        plane.start(&CancellationToken::new());
-        Self { cache, health: plane.health(), metrics, changes, _plane: plane }
+        watches.start(&CancellationToken::new());
+        Self { cache, health: watches.health(), metrics, changes, _watches: watches }
     }
 
     /// The next change that the cache reports: + new, ~ changed, - gone.

@@ -8,7 +8,7 @@ use runtime::{
     apply::{ApplyError, Stale, Written},
     cache::Cache,
     children::Children,
-    watch::{Plane, Scope},
+    watch::{Scope, Watches},
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -184,14 +184,14 @@ async fn nothing_is_created_while_the_watch_of_the_owners_is_failing() {
     let root = deployment("a", 1);
     fake.put(&root);
     fake.next(Verb::Watch.of("deployments"), [Answer::status(500, "InternalError", "etcdserver: no leader")]);
-    let mut plane = Plane::new(client(&fake), one_try(), metrics());
-    let roots = plane.watch::<Deployment>("Deployment", Scope::default());
-    plane.start(&CancellationToken::new());
+    let mut watches = Watches::new(client(&fake), one_try(), metrics());
+    let roots = watches.watch::<Deployment>("Deployment", Scope::default());
+    watches.start(&CancellationToken::new());
     logs.until_logged(&["watch failed", "Deployment"]).await;
     let children: Children<Child, k8s_openapi::api::core::v1::ConfigMap> =
         writer(&fake, &roots).of(Cache::default());
     let error = children.apply(&rendered(&root, "child")).await.unwrap_err();
-    assert!(matches!(error, ApplyError::Stale { why: Stale::OwnersUnseen, .. }), "{error:?}");
+    assert!(matches!(error, ApplyError::Stale { why: Stale::OwnerWatchFails, .. }), "{error:?}");
     assert!(fake.calls(Verb::Patch.of("configmaps")).is_empty());
 }
 
@@ -201,9 +201,9 @@ async fn a_child_is_created_as_soon_as_the_watch_of_the_owners_works_again() {
     let root = deployment("a", 1);
     fake.put(&root);
     fake.next(Verb::Watch.of("deployments"), [Answer::status(500, "InternalError", "etcdserver: no leader")]);
-    let mut plane = Plane::new(client(&fake), timings(), metrics());
-    let roots = plane.watch::<Deployment>("Deployment", Scope::default());
-    plane.start(&CancellationToken::new());
+    let mut watches = Watches::new(client(&fake), timings(), metrics());
+    let roots = watches.watch::<Deployment>("Deployment", Scope::default());
+    watches.start(&CancellationToken::new());
     fake.until_called(Verb::Watch.of("deployments"), 2).await;
     let children: Children<Child, k8s_openapi::api::core::v1::ConfigMap> =
         writer(&fake, &roots).of(Cache::default());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
 use runtime::{
     client::Deadlines,
-    watch::{Plane, Scope, Timings},
+    watch::{Scope, Timings, Watches},
 };
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -106,8 +106,8 @@ async fn a_list_that_takes_long_does_not_reset_the_backoff() {
     let fake = ScriptedApi::start().await;
     fake.always(watches(), Answer::gone());
     // Every list, and every refusal, takes longer than this.
-    let steady = Duration::from_nanos(1);
-    let _watched = Watched::start(client(&fake), Timings { steady, ..timings() });
+    let steady_after = Duration::from_nanos(1);
+    let _watched = Watched::start(client(&fake), Timings { steady_after, ..timings() });
     assert_backoff_grows(&fake.until_called(lists(), 6).await);
 }
 
@@ -238,7 +238,11 @@ async fn a_watch_that_is_closed_at_once_is_tried_ever_more_rarely() {
     let fake = ScriptedApi::start().await;
     fake.always(watches(), Answer::closed_at_once());
     // Long enough that no stall of this machine makes "at once" look like a life.
-    let timings = Timings { instant: Duration::from_secs(10), steady: Duration::from_secs(10), ..timings() };
+    let timings = Timings {
+        shortest_connection: Duration::from_secs(10),
+        steady_after: Duration::from_secs(10),
+        ..timings()
+    };
     let watched = Watched::start(client(&fake), timings);
     assert_backoff_grows(&fake.until_called(watches(), 6).await);
     assert_eq!(fake.calls(lists()).len(), 1);
@@ -405,10 +409,10 @@ async fn the_first_watch_that_works_again_wakes_the_others() {
     let fake = ScriptedApi::start().await;
     fake.always(watches(), Answer::status(503, "ServiceUnavailable", "the server is starting"));
     let timings = Timings { longest_backoff: 10 * PATIENCE, ..timings() };
-    let mut plane = Plane::new(client(&fake), timings, metrics());
-    let _slow = plane.watch::<ConfigMap>("ConfigMap", Scope::default());
-    let _fast = plane.watch::<Deployment>("Deployment", Scope::default());
-    plane.start(&CancellationToken::new());
+    let mut running = Watches::new(client(&fake), timings, metrics());
+    let _slow = running.watch::<ConfigMap>("ConfigMap", Scope::default());
+    let _fast = running.watch::<Deployment>("Deployment", Scope::default());
+    running.start(&CancellationToken::new());
     // By now it waits for more than three seconds.
     const TRIES: usize = 8;
     let own_wait = timings.first_backoff * 2_u32.pow(u32::try_from(TRIES).unwrap() - 1);
@@ -492,15 +496,15 @@ async fn a_later_answer_is_not_overwritten_by_an_earlier_event() {
 }
 
 #[tokio::test]
-async fn a_plane_that_is_stopped_ends_at_once() {
+async fn watches_that_are_stopped_end_at_once() {
     let fake = ScriptedApi::start().await;
     let stop = CancellationToken::new();
-    let mut plane = Plane::new(client(&fake), timings(), metrics());
-    let _cache = plane.watch::<ConfigMap>("ConfigMap", Scope::default());
-    plane.start(&stop);
+    let mut running = Watches::new(client(&fake), timings(), metrics());
+    let _cache = running.watch::<ConfigMap>("ConfigMap", Scope::default());
+    running.start(&stop);
     fake.until_called(watches(), 1).await;
     stop.cancel();
-    within_patience("the end", plane.finished(&stop)).await;
+    within_patience("the end", running.finished(&stop)).await;
 }
 
 /// What a namespace's users may write by the hundred: pages get smaller until they fit, and the list is complete.

@@ -1,5 +1,5 @@
 //! The arm without a controller: AIInferences are created and watched as in the other arm, and the children of each are
-//! written as fast as the API server takes them. Nothing reads them, and no status and no event is written.
+//! written as fast as the API server takes them. No controller watches the AIInferences, and no status and no event is written.
 
 use std::time::Duration;
 

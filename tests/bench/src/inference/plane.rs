@@ -1,4 +1,5 @@
-//! A fresh cluster for one arm, warmed up in the same way for both: one AIInference has lived and gone.
+//! A fresh cluster for one arm, warmed up in the same way for both: one AIInference was created, became Ready
+//! and was deleted.
 //!
 //! That proves that the controller works, that the garbage collector knows the kind, and shows what children look like.
 

@@ -1,10 +1,8 @@
-//! Children as a controller needs them: a narrow view, and the whole object only until it was found to be as it should.
+//! A child as a controller caches it: a narrow view, and its JSON until a comparison has found that it has everything that
+//! is applied. After that the hash of what was applied is enough.
 //!
-//! Children are many, and at rest they are not read. A view is what decisions are made from; the rest is needed once,
-//! to compare what is there with what should be there. After that a hash of what was compared says as much.
-//!
-//! Labels select what is watched, and anyone who may write objects may set them. So only the metadata is kept of what no
-//! root controls, and of a large child the view alone: to be compared, it is read once more.
+//! Anyone who may write objects may set the watched labels. So only the metadata is kept of objects that no root controls,
+//! and a child larger than `LARGEST_TEXT` is read from the API server to be compared.
 
 use std::{
     borrow::Cow,
@@ -30,14 +28,14 @@ use crate::{
 };
 
 /// A child of a root of kind `R`, by its view `V`.
-pub struct Kept<V, R> {
+pub struct CachedChild<V, R> {
     view: V,
     digests: Digests,
-    rest: Mutex<Rest>,
+    comparison: Mutex<Comparison>,
     root: PhantomData<fn() -> R>,
 }
 
-/// Of everything that an apply may set, so that versions in which only something else differs are found equal.
+/// Digests of the fields that an apply may set. Versions that differ only in other fields have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Digests {
     /// Without what each write changes.
@@ -46,21 +44,21 @@ struct Digests {
     content: [u8; 16],
 }
 
-/// Several times what a controller renders. Thousands of children of this size fit into memory.
+/// Several times what a controller renders. A thousand children of this size take 64 MiB.
 const LARGEST_TEXT: usize = 64 << 10;
 /// Of all fields of the reference to the controlling owner; names of objects have at most 253 bytes.
 const LONGEST_OWNER: usize = 1_024;
 
-enum Rest {
+enum Comparison {
     /// The object as JSON, which has not been compared yet, or was not as it should.
-    Text(Box<str>),
+    Pending(Box<str>),
     /// It has everything that the apply of this hash sets.
     Covers(Box<str>),
     /// It is not kept: too large, or of no root.
-    Unkept,
+    NeedsRead,
 }
 
-impl<V, R> Deref for Kept<V, R> {
+impl<V, R> Deref for CachedChild<V, R> {
     type Target = V;
 
     fn deref(&self) -> &V {
@@ -68,30 +66,30 @@ impl<V, R> Deref for Kept<V, R> {
     }
 }
 
-impl<V, R> Kept<V, R> {
+impl<V, R> CachedChild<V, R> {
     /// Whether it has everything that an apply of `desired` would set; `hash` is that of `desired`. `None` if it has to be
     /// read to know that.
     pub(crate) fn covers(&self, desired: &Value, hash: &str) -> Result<Option<bool>, serde_json::Error> {
-        let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
-        let covered = match &*rest {
+        let mut comparison = self.comparison.lock().unwrap_or_else(PoisonError::into_inner);
+        let covered = match &*comparison {
             // The hash is a part of what is set, so an object covers one alone.
-            Rest::Covers(known) => return Ok(Some(**known == *hash)),
-            Rest::Text(text) => covers(&serde_json::from_str(text)?, desired),
-            Rest::Unkept => return Ok(None),
+            Comparison::Covers(known) => return Ok(Some(**known == *hash)),
+            Comparison::Pending(text) => covers(&serde_json::from_str(text)?, desired),
+            Comparison::NeedsRead => return Ok(None),
         };
         if covered {
-            *rest = Rest::Covers(hash.into());
+            *comparison = Comparison::Covers(hash.into());
         }
         Ok(Some(covered))
     }
 
     /// This very version was read, and has everything that the apply of this hash sets.
     pub(crate) fn was_covered(&self, hash: &str) {
-        *self.rest.lock().unwrap_or_else(PoisonError::into_inner) = Rest::Covers(hash.into());
+        *self.comparison.lock().unwrap_or_else(PoisonError::into_inner) = Comparison::Covers(hash.into());
     }
 }
 
-impl<V, R> Watched for Kept<V, R>
+impl<V, R> Watched for CachedChild<V, R>
 where
     V: Resource<DynamicType = ()> + DeserializeOwned + Clone + PartialEq,
     R: Resource<DynamicType = ()>,
@@ -107,14 +105,21 @@ where
             metadata: metadata.without(|field| OF_EACH_VERSION.contains(&field)).digest(),
             content: object.without(|field| NOT_APPLIED.contains(&field)).digest(),
         };
-        let (view, rest) = if owner.iter().flatten().any(is_of_kind::<R>) {
+        let (view, comparison) = if owner.iter().flatten().any(is_of_kind::<R>) {
             let text = object.to_json_with_metadata(&metadata_text);
             let view = serde_json::from_str(&text)?;
-            (view, if text.len() <= LARGEST_TEXT { Rest::Text(text.into()) } else { Rest::Unkept })
+            (
+                view,
+                if text.len() <= LARGEST_TEXT {
+                    Comparison::Pending(text.into())
+                } else {
+                    Comparison::NeedsRead
+                },
+            )
         } else {
-            (serde_json::from_str(&format!("{{\"metadata\":{metadata_text}}}"))?, Rest::Unkept)
+            (serde_json::from_str(&format!("{{\"metadata\":{metadata_text}}}"))?, Comparison::NeedsRead)
         };
-        Ok(Self { view, digests, rest: Mutex::new(rest), root: PhantomData })
+        Ok(Self { view, digests, comparison: Mutex::new(comparison), root: PhantomData })
     }
 
     fn difference(&self, old: &Self) -> Difference {
@@ -132,8 +137,8 @@ where
         if self.digests != old.digests {
             return;
         }
-        let known = old.rest.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Rest::Covers(hash) = &*known {
+        let known = old.comparison.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Comparison::Covers(hash) = &*known {
             let hash = hash.clone();
             drop(known);
             self.was_covered(&hash);
@@ -219,24 +224,29 @@ impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
 #[derive(Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
-impl<V: Clone, R> Clone for Kept<V, R> {
+impl<V: Clone, R> Clone for CachedChild<V, R> {
     fn clone(&self) -> Self {
-        let rest = match &*self.rest.lock().unwrap_or_else(PoisonError::into_inner) {
-            Rest::Text(text) => Rest::Text(text.clone()),
-            Rest::Covers(hash) => Rest::Covers(hash.clone()),
-            Rest::Unkept => Rest::Unkept,
+        let comparison = match &*self.comparison.lock().unwrap_or_else(PoisonError::into_inner) {
+            Comparison::Pending(text) => Comparison::Pending(text.clone()),
+            Comparison::Covers(hash) => Comparison::Covers(hash.clone()),
+            Comparison::NeedsRead => Comparison::NeedsRead,
         };
-        Self { view: self.view.clone(), digests: self.digests, rest: Mutex::new(rest), root: PhantomData }
+        Self {
+            view: self.view.clone(),
+            digests: self.digests,
+            comparison: Mutex::new(comparison),
+            root: PhantomData,
+        }
     }
 }
 
-impl<V: fmt::Debug, R> fmt::Debug for Kept<V, R> {
+impl<V: fmt::Debug, R> fmt::Debug for CachedChild<V, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Kept").field(&self.view).finish()
+        f.debug_tuple("CachedChild").field(&self.view).finish()
     }
 }
 
-impl<V: Resource, R> Resource for Kept<V, R> {
+impl<V: Resource, R> Resource for CachedChild<V, R> {
     type DynamicType = V::DynamicType;
     type Scope = V::Scope;
 
@@ -265,7 +275,7 @@ impl<V: Resource, R> Resource for Kept<V, R> {
     }
 }
 
-/// The narrowest view: which `K` it is, whose, and whether it is on its way out.
+/// The narrowest view: identity, controlling owner, and whether it is being deleted.
 #[derive(Deserialize)]
 #[serde(bound = "")]
 pub struct Metadata<K> {
@@ -381,12 +391,12 @@ mod tests {
         "ownerReferences": [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "a", "uid": "2", "controller": true}]},
         "data": {"text": "with \"quotes\"\n", "empty": ""}, "immutable": true}"#;
 
-    type Child = Kept<Metadata<ConfigMap>, Deployment>;
+    type Child = CachedChild<Metadata<ConfigMap>, Deployment>;
 
     fn text(child: &Child) -> Option<String> {
-        match &*child.rest.lock().unwrap() {
-            Rest::Text(text) => Some(text.to_string()),
-            Rest::Covers(_) | Rest::Unkept => None,
+        match &*child.comparison.lock().unwrap() {
+            Comparison::Pending(text) => Some(text.to_string()),
+            Comparison::Covers(_) | Comparison::NeedsRead => None,
         }
     }
 
