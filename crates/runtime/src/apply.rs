@@ -234,21 +234,13 @@ impl Writer {
         let key = Key::of(object);
         let about = About::of::<K>(&key);
         let removals = cache.removals();
-        let request = Request::new(K::url_path(&(), namespace(&key)))
-            .get(&key.name, &GetParams::default())
-            .map_err(|error| about.call("read", kube::Error::BuildRequest(error)))?;
-        match self.read::<K>(request, "get").await {
-            Ok(read) => {
-                let is_newest = read.meta().resource_version == object.meta().resource_version;
-                cache.absorb_read(read, removals);
-                Ok(is_newest)
-            }
-            Err(error) if is_code(&error, 404) => {
-                cache.forget(&key, object.meta().uid.as_deref());
-                Ok(false)
-            }
-            Err(error) => Err(about.call("read", error)),
-        }
+        let Some(read) = self.get::<K>(&about).await? else {
+            cache.forget(&key, object.meta().uid.as_deref());
+            return Ok(false);
+        };
+        let is_newest = read.meta().resource_version == object.meta().resource_version;
+        cache.absorb_read(read, removals);
+        Ok(is_newest)
     }
 
     pub(crate) fn owners(&self) -> &Arc<dyn Owners> {
@@ -290,6 +282,33 @@ impl Writer {
             .patch(&about.key.name, params, &Patch::Apply(body))
             .map_err(kube::Error::BuildRequest)?;
         self.read(request, "patch").await
+    }
+
+    /// The object as the API server has it now; `None`: there is none.
+    pub(crate) async fn get<S: Watched>(&self, about: &About<'_>) -> Result<Option<S>, ApplyError> {
+        const STEP: &str = "read";
+        let path = S::url_path(&(), namespace(about.key));
+        let json = self.get_json(path, &about.key.name, STEP, about).await?;
+        let object = json.map(|json| S::from_json(&json)).transpose();
+        object.map_err(|error| about.call(STEP, kube::Error::SerdeError(error)))
+    }
+
+    /// As `get`, of an object that `about` need not be.
+    pub(crate) async fn get_json(
+        &self,
+        path: String,
+        name: &str,
+        step: &'static str,
+        about: &About<'_>,
+    ) -> Result<Option<String>, ApplyError> {
+        let request = Request::new(path)
+            .get(name, &GetParams::default())
+            .map_err(|error| about.call(step, kube::Error::BuildRequest(error)))?;
+        match self.send(request, "get").await {
+            Ok(json) => Ok(Some(json)),
+            Err(error) if is_code(&error, 404) => Ok(None),
+            Err(error) => Err(about.call(step, error)),
+        }
     }
 
     /// Sends, and reads the object that the answer is.

@@ -8,7 +8,7 @@ use std::{marker::PhantomData, ops::Deref, sync::Arc, time::Duration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{
     Resource,
-    api::{DeleteParams, GetParams, PatchParams, Preconditions},
+    api::{DeleteParams, PatchParams, Preconditions},
     core::Request,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -20,8 +20,8 @@ use crate::{
     apply::{About, ApplyError, Contest, Stale, Writer, Written, is_code, is_conflict, namespace},
     cache::{Cache, Key, controller_of},
     cached_child::CachedChild,
+    contests::Contests,
     covers::covers,
-    fights::Fights,
     owners::OwnerState,
     watched::Watched,
 };
@@ -30,7 +30,7 @@ use crate::{
 pub struct Children<S, K> {
     cache: Cache<S>,
     writer: Writer,
-    fights: Arc<Fights>,
+    contests: Arc<Contests>,
     written: PhantomData<fn(&K)>,
 }
 
@@ -39,7 +39,7 @@ impl<S, K> Clone for Children<S, K> {
         Self {
             cache: self.cache.clone(),
             writer: self.writer.clone(),
-            fights: Arc::clone(&self.fights),
+            contests: Arc::clone(&self.contests),
             written: PhantomData,
         }
     }
@@ -73,7 +73,7 @@ impl Writer {
                 owners.lost_a_child(&Key::new(&change.key.namespace, &owner.name), owner);
             }
         });
-        Children { cache, writer: self.clone(), fights: Arc::default(), written: PhantomData }
+        Children { cache, writer: self.clone(), contests: Arc::default(), written: PhantomData }
     }
 }
 
@@ -124,21 +124,11 @@ where
         let (key, meta) = (Key::of(child), child.meta());
         let about = About::of::<K>(&key);
         let removals = self.cache.removals();
-        let request = Request::new(K::url_path(&(), namespace(&key)))
-            .get(&key.name, &GetParams::default())
-            .map_err(|error| about.call("read", kube::Error::BuildRequest(error)))?;
-        let there = match self.writer.read::<CachedChild<V, R>>(request, "get").await {
-            Ok(there) => there,
-            Err(error) if is_code(&error, 404) => {
-                self.cache.forget(&key, meta.uid.as_deref());
-                return Ok(());
-            }
-            Err(error) => return Err(about.call("read", error)),
-        };
-        if there.meta().uid != meta.uid {
+        let there = self.writer.get::<CachedChild<V, R>>(&about).await?;
+        let Some(there) = there.filter(|there| there.meta().uid == meta.uid) else {
             self.cache.forget(&key, meta.uid.as_deref());
             return Ok(());
-        }
+        };
         let is_still_owned =
             controller_of(&there).map(|owner| &owner.uid) == controller_of(child).map(|owner| &owner.uid);
         self.cache.absorb_read(there, removals);
@@ -178,11 +168,11 @@ where
             return Err(about.stale(Stale::Changed));
         }
         let now = Instant::now();
-        if let Some(wait) = self.fights.wait(&key, &hash, now) {
+        if let Some(wait) = self.contests.wait(&key, &hash, now) {
             return self.contested(&hash, wait, &about).await.map(Written::Contested);
         }
         self.force((body, &hash), seen.meta(), base, owner, &about).await?;
-        self.fights.forced(&key, &hash, now, self.cache.len());
+        self.contests.forced(&key, &hash, now, self.cache.len());
         info!(kind = about.kind, child = %key, "changed");
         Ok(Written::Changed)
     }
@@ -195,14 +185,9 @@ where
         hash: &str,
         about: &About<'_>,
     ) -> Result<bool, ApplyError> {
-        let request = Request::new(K::url_path(&(), namespace(about.key)))
-            .get(&about.key.name, &GetParams::default())
-            .map_err(|error| about.call("read", kube::Error::BuildRequest(error)))?;
-        let json = match self.writer.send(request, "get").await {
-            Ok(json) => json,
-            Err(error) if is_code(&error, 404) => return Err(about.stale(Stale::Changed)),
-            Err(error) => return Err(about.call("read", error)),
-        };
+        let path = K::url_path(&(), namespace(about.key));
+        let json = self.writer.get_json(path, &about.key.name, "read", about).await?;
+        let Some(json) = json else { return Err(about.stale(Stale::Changed)) };
         let there: Value = serde_json::from_str(&json)
             .map_err(|error| about.call("read", kube::Error::SerdeError(error)))?;
         let (is, was) = (&there["metadata"], seen.meta());
@@ -256,23 +241,15 @@ where
         why: Stale,
     ) -> Result<T, ApplyError> {
         let removals = self.cache.removals();
-        let request = Request::new(K::url_path(&(), namespace(about.key)))
-            .get(&about.key.name, &GetParams::default())
-            .map_err(|error| about.call("read", kube::Error::BuildRequest(error)))?;
-        match self.writer.read::<CachedChild<V, R>>(request, "get").await {
-            Ok(there) => {
-                about.check_owner(there.meta(), owner)?;
-                self.cache.absorb_read(there, removals);
-                Err(about.stale(why))
+        let Some(there) = self.writer.get::<CachedChild<V, R>>(about).await? else {
+            if let Some(seen) = seen {
+                self.cache.forget(about.key, seen.uid.as_deref());
             }
-            Err(error) if is_code(&error, 404) => {
-                if let Some(seen) = seen {
-                    self.cache.forget(about.key, seen.uid.as_deref());
-                }
-                Err(about.stale(Stale::Changed))
-            }
-            Err(error) => Err(about.call("read", error)),
-        }
+            return Err(about.stale(Stale::Changed));
+        };
+        about.check_owner(there.meta(), owner)?;
+        self.cache.absorb_read(there, removals);
+        Err(about.stale(why))
     }
 
     /// Reads the owner, if it may have had this child before: see `owners`.
@@ -287,14 +264,7 @@ where
         }
         const STEP: &str = "read the owner of";
         let removals = owners.removals();
-        let request = Request::new(owners.path(namespace(&key)))
-            .get(&owner.name, &GetParams::default())
-            .map_err(|error| about.call(STEP, kube::Error::BuildRequest(error)))?;
-        let read = match self.writer.send(request, "get").await {
-            Ok(json) => Some(json),
-            Err(error) if is_code(&error, 404) => None,
-            Err(error) => return Err(about.call(STEP, error)),
-        };
+        let read = self.writer.get_json(owners.path(namespace(&key)), &owner.name, STEP, about).await?;
         let lives = owners
             .lives(&key, &owner.uid, read.as_deref(), removals)
             .map_err(|error| about.call(STEP, kube::Error::SerdeError(error)))?;
@@ -333,17 +303,16 @@ where
 
     /// The first time that a write is held back, the API server is asked who keeps changing the child.
     async fn contested(&self, hash: &str, wait: Duration, about: &About<'_>) -> Result<Contest, ApplyError> {
-        let is_new = self.fights.is_new(about.key, hash);
+        let is_new = self.contests.is_new(about.key, hash);
         let manager = if is_new { self.other_manager(about).await? } else { None };
-        self.fights.reported(about.key, hash);
+        self.contests.reported(about.key, hash);
         Ok(Contest { kind: about.kind, key: about.key.clone(), manager, wait, is_new })
     }
 
     async fn other_manager(&self, about: &About<'_>) -> Result<Option<String>, ApplyError> {
-        let request = Request::new(K::url_path(&(), namespace(about.key)))
-            .get(&about.key.name, &GetParams::default())
-            .map_err(|error| about.call("read", kube::Error::BuildRequest(error)))?;
-        let json = self.writer.send(request, "get").await.map_err(|error| about.call("read", error))?;
+        let path = K::url_path(&(), namespace(about.key));
+        let json = self.writer.get_json(path, &about.key.name, "read", about).await?;
+        let Some(json) = json else { return Err(about.stale(Stale::Changed)) };
         let read: Managed = serde_json::from_str(&json)
             .map_err(|error| about.call("read", kube::Error::SerdeError(error)))?;
         let others = read

@@ -1,4 +1,4 @@
-//! Every call ends in time and is sent once: K6 and K7.
+//! Every call ends in time and is sent once.
 
 use std::{sync::atomic::Ordering, time::Duration};
 

@@ -1,4 +1,4 @@
-//! One sick kind, one sick object, or one lost event stays where it is: K3, K9, K11, K18, K19, and the shutdown.
+//! A kind whose watch fails, an object that fails or an event that is lost affects nothing else; and the shutdown.
 
 use std::{
     borrow::Cow,
@@ -170,7 +170,11 @@ async fn a_child_watch_that_keeps_failing_delays_no_other_kind() {
         fake.put(&deployment("a", generation));
         assert_eq!(controlled.ran().await, "a");
     }
-    assert_eq!(fake.calls(child_watches()).len(), 1, "and the healthy events do not hurry the sick watch");
+    assert_eq!(
+        fake.calls(child_watches()).len(),
+        1,
+        "events of other kinds do not shorten the back-off of the failing watch"
+    );
 }
 
 #[tokio::test]

@@ -260,7 +260,7 @@ async fn kube_runtime_lets_a_failing_child_watch_delay_the_root_kind() {
     // The very first one may come on either side of the failure.
     fake.put(&deployment("b", 1));
     while upstream.ran().await != "b" {}
-    assert!(failed.elapsed() >= pause / 2, "the change waits for the sick watch's back-off");
+    assert!(failed.elapsed() >= pause / 2, "the change waits for the back-off of the failing watch");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! A watch lives through every fault of an API server: K1, K2, K4, K5, K8, K14, K16, K17 and lists that lose objects.
+//! A watch survives every fault of an API server, and lists that lose objects.
 
 use std::time::Duration;
 

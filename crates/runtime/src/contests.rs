@@ -18,24 +18,24 @@ use crate::{backoff::doubled, cache::Key};
 const AT_ONCE: u32 = 3;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Longer than the longest wait, so that a fight does not look new after it.
+/// Longer than the longest wait, so that a contest does not look new after it.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 /// Writes that are remembered beside one for each child of the cache. Children that come and go take these.
 const BESIDE_THE_CHILDREN: usize = 1_024;
 
 /// Of the children of one kind.
 #[derive(Default)]
-pub(crate) struct Fights(Mutex<Remembered>);
+pub(crate) struct Contests(Mutex<Remembered>);
 
 #[derive(Default)]
 struct Remembered {
-    fights: HashMap<Key, Fight>,
+    contests: HashMap<Key, RepeatedWrite>,
     /// The most children that the cache has had at once. A child whose labels are taken off leaves the cache for a
-    /// moment, so the number of now would be too small in a fight about labels.
+    /// moment, so the number of now would be too small in a contest about labels.
     most_children: usize,
 }
 
-struct Fight {
+struct RepeatedWrite {
     /// Of what was written.
     hash: Box<str>,
     /// How often it was written in a row.
@@ -44,44 +44,44 @@ struct Fight {
     is_reported: bool,
 }
 
-impl Fights {
+impl Contests {
     /// How long a write of this hash has to wait; `None`: not at all.
     pub(crate) fn wait(&self, key: &Key, hash: &str, now: Instant) -> Option<Duration> {
         let remembered = self.lock();
-        let fight = remembered.fights.get(key).filter(|fight| *fight.hash == *hash)?;
-        let repetitions = fight.times.checked_sub(AT_ONCE)?;
+        let repeated = remembered.contests.get(key).filter(|repeated| *repeated.hash == *hash)?;
+        let repetitions = repeated.times.checked_sub(AT_ONCE)?;
         let wait = doubled(FIRST_WAIT, LONGEST_WAIT, repetitions.saturating_add(1));
-        let left = wait.checked_sub(now.saturating_duration_since(fight.last))?;
+        let left = wait.checked_sub(now.saturating_duration_since(repeated.last))?;
         (!left.is_zero()).then_some(left)
     }
 
     /// Whether it has not been reported yet that writes of this hash are held back.
     pub(crate) fn is_new(&self, key: &Key, hash: &str) -> bool {
-        self.lock().fights.get(key).is_some_and(|fight| *fight.hash == *hash && !fight.is_reported)
+        self.lock().contests.get(key).is_some_and(|repeated| *repeated.hash == *hash && !repeated.is_reported)
     }
 
     pub(crate) fn reported(&self, key: &Key, hash: &str) {
-        if let Some(fight) = self.lock().fights.get_mut(key).filter(|fight| *fight.hash == *hash) {
-            fight.is_reported = true;
+        if let Some(repeated) = self.lock().contests.get_mut(key).filter(|repeated| *repeated.hash == *hash) {
+            repeated.is_reported = true;
         }
     }
 
-    /// A write of this hash was sent. `children`: how many the cache has. If each of them is fought about at the same
+    /// A write of this hash was sent. `children`: how many the cache has. If each of them is contested about at the same
     /// time, each is remembered.
     pub(crate) fn forced(&self, key: &Key, hash: &str, now: Instant, children: usize) {
         let mut remembered = self.lock();
         remembered.most_children = remembered.most_children.max(children);
-        if let Some(fight) = remembered.fights.get_mut(key)
-            && *fight.hash == *hash
-            && now.saturating_duration_since(fight.last) < FORGOTTEN_AFTER
+        if let Some(repeated) = remembered.contests.get_mut(key)
+            && *repeated.hash == *hash
+            && now.saturating_duration_since(repeated.last) < FORGOTTEN_AFTER
         {
-            fight.times = fight.times.saturating_add(1);
-            fight.last = now;
+            repeated.times = repeated.times.saturating_add(1);
+            repeated.last = now;
             return;
         }
         remembered.make_room(now);
-        let fight = Fight { hash: hash.into(), times: 1, last: now, is_reported: false };
-        remembered.fights.insert(key.clone(), fight);
+        let repeated = RepeatedWrite { hash: hash.into(), times: 1, last: now, is_reported: false };
+        remembered.contests.insert(key.clone(), repeated);
     }
 
     fn lock(&self) -> MutexGuard<'_, Remembered> {
@@ -93,18 +93,18 @@ impl Remembered {
     /// Forgets what is over, and if that is not enough, the oldest eighth: so the search is rare.
     fn make_room(&mut self, now: Instant) {
         let most = BESIDE_THE_CHILDREN.saturating_add(self.most_children);
-        if self.fights.len() < most {
+        if self.contests.len() < most {
             return;
         }
-        self.fights.retain(|_, fight| now.saturating_duration_since(fight.last) < FORGOTTEN_AFTER);
-        if self.fights.len() < most {
+        self.contests.retain(|_, repeated| now.saturating_duration_since(repeated.last) < FORGOTTEN_AFTER);
+        if self.contests.len() < most {
             return;
         }
         let mut by_age: Vec<(Instant, Key)> =
-            self.fights.iter().map(|(key, fight)| (fight.last, key.clone())).collect();
+            self.contests.iter().map(|(key, repeated)| (repeated.last, key.clone())).collect();
         by_age.sort_unstable();
         for (_, oldest) in by_age.iter().take(most.div_ceil(8)) {
-            self.fights.remove(oldest);
+            self.contests.remove(oldest);
         }
     }
 }
@@ -119,62 +119,65 @@ mod tests {
 
     #[test]
     fn the_same_write_is_repeated_a_few_times_at_once_and_then_ever_more_rarely() {
-        let (fights, mut now) = (Fights::default(), Instant::now());
+        let (contests, mut now) = (Contests::default(), Instant::now());
         let mut waits = Vec::new();
         for _ in 0..12 {
-            let wait = fights.wait(&key(), "a", now).unwrap_or_default();
+            let wait = contests.wait(&key(), "a", now).unwrap_or_default();
             waits.push(wait.as_secs());
             now += wait;
-            fights.forced(&key(), "a", now, 1);
+            contests.forced(&key(), "a", now, 1);
         }
         assert_eq!(waits, [0, 0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]);
-        assert_eq!(fights.wait(&key(), "b", now), None, "another write is no repetition");
+        assert_eq!(contests.wait(&key(), "b", now), None, "another write is no repetition");
     }
 
     #[test]
-    fn a_fight_is_reported_once_and_forgotten_after_ten_quiet_minutes() {
-        let (fights, now) = (Fights::default(), Instant::now());
+    fn a_contest_is_reported_once_and_forgotten_after_ten_quiet_minutes() {
+        let (contests, now) = (Contests::default(), Instant::now());
         for _ in 0..AT_ONCE {
-            fights.forced(&key(), "a", now, 1);
+            contests.forced(&key(), "a", now, 1);
         }
-        assert!(fights.wait(&key(), "a", now).is_some());
-        assert!(fights.is_new(&key(), "a"));
-        fights.reported(&key(), "a");
-        assert!(!fights.is_new(&key(), "a"));
+        assert!(contests.wait(&key(), "a", now).is_some());
+        assert!(contests.is_new(&key(), "a"));
+        contests.reported(&key(), "a");
+        assert!(!contests.is_new(&key(), "a"));
         let later = now + FORGOTTEN_AFTER;
-        fights.forced(&key(), "a", later, 1);
-        assert_eq!(fights.wait(&key(), "a", later), None);
+        contests.forced(&key(), "a", later, 1);
+        assert_eq!(contests.wait(&key(), "a", later), None);
     }
 
     #[test]
     fn two_thousand_children_that_are_fought_about_at_once_are_all_held_back() {
         const CHILDREN: usize = 2_000;
-        let (fights, now) = (Fights::default(), Instant::now());
+        let (contests, now) = (Contests::default(), Instant::now());
         let keys: Vec<Key> = (0..CHILDREN).map(|number| Key::new("demo", &number.to_string())).collect();
         for round in 0..AT_ONCE {
             // In the last round, most children have left the cache for a moment.
             let known = if round + 1 == AT_ONCE { 1 } else { CHILDREN };
             for key in &keys {
-                assert_eq!(fights.wait(key, "a", now), None);
-                fights.forced(key, "a", now, known);
+                assert_eq!(contests.wait(key, "a", now), None);
+                contests.forced(key, "a", now, known);
             }
         }
-        let held_back = keys.iter().filter(|key| fights.wait(key, "a", now).is_some()).count();
+        let held_back = keys.iter().filter(|key| contests.wait(key, "a", now).is_some()).count();
         assert_eq!(held_back, CHILDREN);
     }
 
     #[test]
     fn the_oldest_writes_are_forgotten_when_many_children_come_and_go() {
-        let (fights, mut now) = (Fights::default(), Instant::now());
-        let fought = Key::new("demo", "fought-about");
+        let (contests, mut now) = (Contests::default(), Instant::now());
+        let contested = Key::new("demo", "contested-about");
         for number in 0..10 * BESIDE_THE_CHILDREN {
             if number % 500 == 0 {
-                fights.forced(&fought, "a", now, 1);
+                contests.forced(&contested, "a", now, 1);
             }
             now += Duration::from_millis(1);
-            fights.forced(&Key::new("demo", &number.to_string()), "a", now, 1);
-            assert!(fights.lock().fights.len() <= BESIDE_THE_CHILDREN + 1);
+            contests.forced(&Key::new("demo", &number.to_string()), "a", now, 1);
+            assert!(contests.lock().contests.len() <= BESIDE_THE_CHILDREN + 1);
         }
-        assert!(fights.wait(&fought, "a", now).is_some(), "a fight that goes on is not among the oldest");
+        assert!(
+            contests.wait(&contested, "a", now).is_some(),
+            "a contest that goes on is not among the oldest"
+        );
     }
 }
