@@ -30,13 +30,18 @@ fn it_waits_for_processes_that_it_did_not_start() {
     // The shell becomes pause, and what the shell has started its child.
     let script = format!("sleep 600 & sleep 600 & exec {}", env!("CARGO_BIN_EXE_pause"));
     let pause = Pause(Command::new("sh").args(["-c", &script]).spawn().unwrap());
-    until(|| catches(pause.0.id(), Signal::CHILD));
+    // A shell may catch the signal, too.
+    until(|| program(pause.0.id()) == "pause" && catches(pause.0.id(), Signal::CHILD));
     let children = children(pause.0.id());
     assert_eq!(children.len(), 2);
     for child in children {
         kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
     }
     until(|| self::children(pause.0.id()).is_empty());
+}
+
+fn program(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap().trim().to_owned()
 }
 
 /// With zombies.
