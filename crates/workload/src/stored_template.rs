@@ -92,7 +92,7 @@ pub(crate) fn shared(record: &str) -> Arc<str> {
     TEXTS.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().get(record)
 }
 
-/// Texts by digest, as long as somebody has them.
+/// Texts in use, by digest.
 #[derive(Default)]
 struct SharedTexts {
     texts: HashMap<[u8; 16], Weak<str>>,

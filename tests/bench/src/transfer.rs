@@ -123,7 +123,7 @@ impl Scene {
         }
         let objects = folder.join("server").join(BUCKET);
         write_objects(&objects, args).with_context(|| format!("failed to fill {}", objects.display()))?;
-        // Free a moment ago; the server fails to start if somebody was faster.
+        // A free port; if another process takes it first, the server fails to start.
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
         let server = Command::new(local_cluster::tools::ensure_services()?.join("versitygw"))
             .args(["--port", &address.to_string(), "posix"])
