@@ -1,6 +1,7 @@
 //! The reason of a failed transfer: a cause for the controller and one line for users.
 //!
-//! It must not contain texts of the store other than error codes, because they may contain parts of credentials.
+//! It must not contain texts of the store other than error codes, names of objects and values of a fixed format, because
+//! they may contain parts of credentials.
 
 use std::{fmt, io, path::Path};
 
@@ -89,10 +90,14 @@ fn local_cause(error: &io::Error) -> Cause {
     }
 }
 
-/// A single line, so that a name chosen by a user cannot imitate another log line.
+/// A single line, so that a name chosen by a user cannot imitate another log line, and of bounded length, because the store
+/// chooses the names of objects.
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.cause.name(), self.message.replace(char::is_control, " "))
+        /// The kubelet keeps 4096 bytes of a termination message.
+        const LONGEST: usize = 4000;
+        let kept = &self.message[..self.message.floor_char_boundary(LONGEST)];
+        write!(f, "{}: {}", self.cause.name(), kept.replace(char::is_control, " "))
     }
 }
 
@@ -128,6 +133,12 @@ mod tests {
         ] {
             assert_eq!(Fault::io("write", "model.bin")(errno.into()).cause, cause, "{errno}");
         }
+    }
+
+    #[test]
+    fn a_fault_is_cut() {
+        let fault = Fault::new(Cause::Checksum, format!("SHA256SUMS lists {:?}", "\u{7f}".repeat(1 << 20)));
+        assert!(fault.to_string().len() <= 4096, "what the kubelet keeps of it");
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! Converts keys of a store to relative paths, and refuses keys that are not valid paths. Pure. Links are handled by
-//! `pull::tree` and `push::walk`.
+//! `tree` and `directory`.
 //!
 //! An invalid key stops the transfer, because a model that lacks a file cannot be used.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    ops::Bound,
+};
 
 /// Prefix of the program's own names in the folder. A copy of the folder that another program uploaded has them too; they
 /// are left out.
@@ -59,22 +62,26 @@ pub(crate) struct Tree<T> {
 
 /// Empty objects without objects below them: each is an empty file, or stands for an empty folder.
 pub(crate) fn may_be_folders<T>(files: &[(String, T)], size: impl Fn(&T) -> u64) -> BTreeSet<String> {
-    let above = folders_above(files.iter().map(|(path, _)| path));
+    let paths: BTreeSet<&str> = files.iter().map(|(path, _)| path.as_str()).collect();
     let mut unclear = BTreeSet::new();
     let mut seen = BTreeSet::new();
     for (path, file) in files {
         if !seen.insert(path) {
             // A file and a folder of one name, which `tree` refuses.
             unclear.remove(path);
-        } else if size(file) == 0 && !above.contains(path.as_str()) {
+        } else if size(file) == 0 && !has_below(&paths, path) {
             unclear.insert(path.clone());
         }
     }
     unclear
 }
 
-fn folders_above<'p>(paths: impl Iterator<Item = &'p String>) -> BTreeSet<&'p str> {
-    paths.flat_map(|path| path.match_indices('/').map(|(end, _)| &path[..end])).collect()
+/// Whether one of the paths is below a folder of this name. The folders above all paths are not collected: a path of `n`
+/// bytes can have `n / 2` of them.
+fn has_below(paths: &BTreeSet<&str>, folder: &str) -> bool {
+    let below = format!("{folder}/");
+    let mut following = paths.range::<str, _>((Bound::Included(below.as_str()), Bound::Unbounded));
+    following.next().is_some_and(|path| path.starts_with(&below))
 }
 
 /// Fails if two objects have one path, or if a path is both a file and a folder. `folders`: objects that stand for folders.
@@ -85,29 +92,41 @@ pub(crate) fn tree<T>(
     folders: Vec<(String, T)>,
     size: impl Fn(&T) -> u64,
 ) -> Result<Tree<T>, InvalidKey> {
-    let above: BTreeSet<String> = folders_above(files.iter().chain(&folders).map(|(path, _)| path))
-        .into_iter()
-        .map(str::to_owned)
-        .collect();
+    let paths: BTreeSet<&str> = files.iter().chain(&folders).map(|(path, _)| path.as_str()).collect();
+    let are_above = |objects: &[(String, T)]| -> Vec<bool> {
+        objects.iter().map(|(path, _)| has_below(&paths, path)).collect()
+    };
+    let (files_above, folders_above) = (are_above(&files), are_above(&folders));
+    drop(paths);
     let mut tree = BTreeMap::new();
-    let mut folded: BTreeMap<String, String> = BTreeMap::new();
+    let mut folded = BTreeSet::new();
     let mut case_twins = None;
-    for (path, file) in files {
-        if above.contains(&path) {
+    for ((path, file), is_above) in files.into_iter().zip(files_above) {
+        if is_above {
             if size(&file) == 0 {
                 continue;
             }
             return Err(InvalidKey { key: path, why: "there are objects below it" });
         }
-        if let Some(twin) = folded.insert(path.to_lowercase(), path.clone()) {
-            case_twins = Some((twin, path.clone()));
+        let lower = path.to_lowercase();
+        if case_twins.is_none() && folded.contains(&lower) {
+            let twin = tree.keys().find(|other: &&String| other.to_lowercase() == lower);
+            case_twins = twin.map(|twin| (twin.clone(), path.clone()));
         }
-        if tree.insert(path.clone(), file).is_some() {
-            return Err(InvalidKey { key: path, why: "there are two of this name" });
+        folded.insert(lower);
+        match tree.entry(path) {
+            Entry::Vacant(place) => drop(place.insert(file)),
+            Entry::Occupied(same) => {
+                let key = same.key().clone();
+                return Err(InvalidKey { key, why: "there are two of this name" });
+            }
         }
     }
     let mut empty = BTreeMap::new();
-    for (path, folder) in folders.into_iter().filter(|(path, _)| !above.contains(path)) {
+    for ((path, folder), is_above) in folders.into_iter().zip(folders_above) {
+        if is_above {
+            continue;
+        }
         if tree.contains_key(&path) {
             return Err(InvalidKey { key: path, why: "there is a file of this name" });
         }

@@ -13,6 +13,7 @@
 mod check;
 mod cli;
 mod digest;
+mod directory;
 mod fault;
 mod install;
 mod keys;
@@ -26,6 +27,7 @@ mod retry;
 mod space;
 mod store;
 mod sums;
+mod tree;
 
 use std::{io, num::NonZero, ops::RangeInclusive, path::Path, process::ExitCode, thread, time::Duration};
 

@@ -17,7 +17,6 @@ mod partial;
 mod plan;
 mod request;
 mod transfer;
-mod tree;
 mod writer;
 
 use std::{collections::BTreeMap, iter, sync::Arc, time::Duration};
@@ -38,7 +37,7 @@ use crate::{
     markers,
     progress::{Progress, clock},
     retry::Patience,
-    space::{self, Size},
+    space::{self, Size, Volume},
     store::Store,
     sums::SHA256SUMS,
 };
@@ -65,7 +64,9 @@ pub(crate) async fn pull(wanted: &Pull, options: &Options) -> Result<String, Fau
     let store = Store::open(source, options, checksums_wanted())?;
     Folder::create(root)?;
     let lock = lock::lock(root, options.wait_for_others()).await?;
-    let folder = Arc::new(Folder::open(root, !no_sync, lock)?);
+    let volume = Volume::of(root, &options.termination_log);
+    let volume = volume.map_err(Fault::io("ask for the free space of", root))?;
+    let folder = Arc::new(Folder::open(root, volume, !no_sync, lock)?);
     let progress = Progress::new(options.progress());
     let transfer = Arc::new(Transfer::new(store, Arc::clone(&folder), progress));
     let reported = folder.last_fault();
@@ -136,7 +137,7 @@ async fn attempt(wanted: &Pull, transfer: &Arc<Transfer>) -> Result<String, Faul
     info!("{source}: files: {}, {}; {} to fetch", kept.len() + fetch.len(), Size(all), Size(bytes(&fetch)));
     folder.drop_partials_but(&fetch)?;
     let needed: Vec<(u64, u64)> = fetch.iter().map(|object| (object.size, folder.held_by(object))).collect();
-    let room = space::room(folder.root()).map_err(Fault::io("ask for the free space of", folder.root()))?;
+    let room = folder.volume().room().map_err(Fault::io("ask for the free space of", folder.root()))?;
     space::check(&needed, room, folder.root())?;
 
     progress.begin(all);

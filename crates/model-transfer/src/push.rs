@@ -136,12 +136,25 @@ async fn list_there(
     let text = store
         .retried(SHA256SUMS, || async {
             let answer = store.s3.get_opts(&key, object_store::GetOptions::default()).await;
-            let bytes = answer.map_err(|error| RequestError::of(&error))?.bytes().await;
-            bytes.map_err(|error| RequestError::of(&error))
+            text_of(answer.map_err(|error| RequestError::of(&error))?).await
         })
         .await?;
     let sums = sums::parse(&String::from_utf8_lossy(&text)).unwrap_or_default();
     Ok(List { sums, digest: digest::of_text(&text) })
+}
+
+/// The content of the list, whose length the listing may have stated wrongly.
+async fn text_of(answer: GetResult) -> Result<Vec<u8>, RequestError> {
+    let mut text = Vec::new();
+    let mut chunks = answer.into_stream();
+    while let Some(chunk) = chunks.next().await {
+        text.extend_from_slice(&chunk.map_err(|error| RequestError::of(&error))?);
+        if text.len() as u64 > sums::LONGEST {
+            let why = format!("{SHA256SUMS} is larger than {}", Size(sums::LONGEST));
+            return Err(RequestError::MalformedAnswer(why));
+        }
+    }
+    Ok(text)
 }
 
 /// The lines to keep: those of objects that are there and not part of this push. The metadata of an object takes
@@ -188,7 +201,7 @@ async fn push_file(shared: Arc<Shared>, key: Key, file: LocalFile) -> Result<(St
     let (reading, size) = (Arc::clone(&opened), file.size);
     let digest =
         spawn_blocking(move || Algorithm::sha256().over_file(&reading, 0, size)).await.map_err(join_fault)?;
-    let digest = digest.map_err(Fault::io("read", &file.place))?.finish();
+    let digest = digest.map_err(Fault::io("read", file.shown()))?.finish();
     // The list of an earlier push is not sufficient: another program may have written the object since.
     let is_there = shared.there.get(&file.path) == Some(&size)
         && shared.store.head(&key).await?.is_some_and(|found| is_same(&found, size, &digest));

@@ -7,10 +7,11 @@ mod answers;
 mod credentials;
 mod endpoint;
 mod http;
+mod listing;
 
 use std::{
     fs,
-    path::Path as FilePath,
+    path::{Path as FilePath, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -19,10 +20,10 @@ use std::{
 };
 
 use ::http::HeaderMap;
-use futures::TryStreamExt as _;
 use object_store::{
     ClientOptions, GetOptions, GetResult, ObjectMeta, ObjectStore as _, RetryConfig,
     aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey},
+    list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore as _},
     path::Path,
 };
 use reqwest::Certificate;
@@ -40,9 +41,8 @@ use crate::{
 };
 use credentials::{Identity, OfPod};
 use endpoint::{endpoint, token_service, without_password};
+use listing::Listing;
 
-/// Limit for the objects of a listing, which are kept in memory. Models have tens to thousands of files.
-const MOST_OBJECTS: usize = 50_000;
 /// Attempts of a request that a transfer can do without.
 const OPTIONAL_ATTEMPTS: u32 = 4;
 const DEFAULT_REGION: &str = "us-east-1";
@@ -76,6 +76,9 @@ impl Store {
         let token_service = setting(AmazonS3ConfigKey::StsEndpoint).unwrap_or_else(|| token_service(&region));
         let identity =
             Identity::of(setting).map_err(|half| Fault::new(Cause::Unauthorized, half.to_string()))?;
+        let token_file = setting(AmazonS3ConfigKey::WebIdentityTokenFile)
+            .or(setting(AmazonS3ConfigKey::ContainerAuthorizationTokenFile))
+            .map(PathBuf::from);
         let authorities = options.ca_file.as_deref().map_or(Ok(Vec::new()), authorities)?;
 
         let name = format!("s3://{} at {}", location.bucket, without_password(&at.url));
@@ -103,7 +106,8 @@ impl Store {
             Identity::Pod => {
                 // Answers of the token service do not count as answers of the store.
                 let of_pod = build(builder.clone(), &Arc::default())?.credentials().clone();
-                build(builder.with_credentials(Arc::new(OfPod(of_pod))), &answered)?
+                let of_pod = OfPod::new(of_pod, token_file);
+                build(builder.with_credentials(Arc::new(of_pod)), &answered)?
             }
             Identity::Keys | Identity::Anonymous => build(builder, &answered)?,
         };
@@ -122,26 +126,41 @@ impl Store {
     /// All objects below a folder of the bucket.
     pub(crate) async fn list(&self, folder: &str) -> Result<Vec<ObjectMeta>, Fault> {
         let folder = Path::parse(folder).map_err(|error| Fault::new(Cause::Usage, error.to_string()))?;
-        self.retried("list", || async {
-            let mut objects = Vec::new();
-            let mut listed = self.s3.list(Some(&folder));
-            while let Some(object) = listed.try_next().await.map_err(|error| RequestError::of(&error))? {
-                if objects.len() == MOST_OBJECTS {
-                    return Err(RequestError::TooManyObjects);
+        let all = || async {
+            let mut listing = Listing::default();
+            let mut next = None;
+            loop {
+                next = listing.add(self.page(&folder, next, None).await?)?;
+                if next.is_none() {
+                    return Ok(listing.objects);
                 }
-                objects.push(object);
             }
-            Ok(objects)
-        })
-        .await
+        };
+        self.retried("list", all).await
     }
 
     /// The first object of the listing of a folder.
     pub(crate) async fn first_of(&self, folder: &Path) -> Result<Option<ObjectMeta>, Fault> {
         let first = || async {
-            self.s3.list(Some(folder)).try_next().await.map_err(|error| RequestError::of(&error))
+            let mut listing = Listing::default();
+            listing.add(self.page(folder, None, Some(1)).await?)?;
+            Ok(listing.objects.into_iter().next())
         };
         self.retried("list", first).await
+    }
+
+    /// One page of the listing of a folder: the first, or the one that a token stands for.
+    async fn page(
+        &self,
+        folder: &Path,
+        page_token: Option<String>,
+        max_keys: Option<usize>,
+    ) -> Result<PaginatedListResult, RequestError> {
+        let prefix =
+            Some(folder.as_ref()).filter(|folder| !folder.is_empty()).map(|folder| format!("{folder}/"));
+        let options = PaginatedListOptions { page_token, max_keys, ..PaginatedListOptions::default() };
+        let page = self.s3.list_paginated(prefix.as_deref(), options).await;
+        page.map_err(|error| RequestError::of(&error))
     }
 
     /// The metadata of an object, `None` if there is no such object.
@@ -305,10 +324,8 @@ impl Attempts<'_> {
             RequestError::Refused(why) => {
                 (Cause::Unreachable, format!("{store} refused to answer ({why}): {what}"))
             }
-            RequestError::TooManyObjects => {
-                let message = format!(
-                    "{store} has more than {MOST_OBJECTS} objects below the prefix: name the folder of one model"
-                );
+            RequestError::LargeListing(what) => {
+                let message = format!("{store} has {what} below the prefix: name the folder of one model");
                 (Cause::NotFound, message)
             }
             RequestError::InvalidKey(why) => (Cause::NotFound, format!("{store}: {why}")),

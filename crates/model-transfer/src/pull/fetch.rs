@@ -171,7 +171,7 @@ async fn fetch_large(transfer: &Arc<Transfer>, object: &Arc<Object>) -> Result<R
     match proof(&expected, digest, &stated) {
         Ok(proof) => blocking(transfer, move || folder.place(&object, &partial, proof)).await.map(Ok),
         Err(mismatch) => {
-            let discard = move || partial.discard().map_err(Fault::io("discard", partial.stem()));
+            let discard = move || partial.discard().map_err(Fault::io("discard", partial.place()));
             blocking(transfer, discard).await?;
             Ok(Err(mismatch))
         }
@@ -314,7 +314,7 @@ async fn fetch_parts(
                     && let Ok(_turn) = disk.try_acquire()
                 {
                     let partial = Arc::clone(&partial);
-                    let sync = move || partial.sync().map_err(Fault::io("write", partial.stem()));
+                    let sync = move || partial.sync().map_err(Fault::io("write", partial.place()));
                     blocking(&transfer, sync).await?;
                 }
             }
@@ -338,7 +338,7 @@ async fn crc_so_far(transfer: &Transfer, partial: &Arc<Partial>, part: usize) ->
     }
     let partial = Arc::clone(partial);
     blocking(transfer, move || {
-        Crc64::default().over_file(partial.data(), begin, upto).map_err(Fault::io("read", partial.stem()))
+        Crc64::default().over_file(partial.data(), begin, upto).map_err(Fault::io("read", partial.place()))
     })
     .await
 }

@@ -1,5 +1,5 @@
 //! The local folder of a model: files in their places, partial files, and the record of both. It must not write outside the
-//! folder.
+//! folder, nor follow a link in it.
 //!
 //! Beside the model it has `.model-transfer.jsonl`, which records the placed files and how they were checked,
 //! `.model-transfer.lock`, and during a transfer `.model-transfer.partial/`. Engines that scan the folder see only complete
@@ -8,14 +8,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
 use rustix::{
-    fs::{CWD, renameat},
+    fs::{FileType, OFlags},
     system::uname,
 };
 use sha2::{Digest as _, Sha256};
@@ -23,12 +23,14 @@ use sha2::{Digest as _, Sha256};
 use super::{
     lock::Lock,
     object::Object,
-    partial::{self, Partial, no_link},
-    tree::Tree,
+    partial::{self, Partial},
 };
 use crate::{
     digest::Proof,
+    directory::Directory,
     fault::{Cause, Fault},
+    space::Volume,
+    tree::Tree,
 };
 
 const RECORD: &str = ".model-transfer.jsonl";
@@ -55,10 +57,11 @@ pub(super) struct Placed {
 #[derive(Debug)]
 pub(super) struct Folder {
     root: PathBuf,
+    volume: Arc<Volume>,
     /// The folder for partial files of all runs that hold the lock.
-    shared: PathBuf,
+    shared: Arc<Directory>,
     /// Partial files. `shared`, or where the volume has no locks a folder of this host's runs alone.
-    partials: PathBuf,
+    partials: Arc<Directory>,
     /// This boot of the machine. Files of another boot that may not be on disk are fetched again.
     boot: String,
     /// Whether a file is on disk before it is in its place.
@@ -74,37 +77,37 @@ impl Folder {
     }
 
     /// Opens a root that exists.
-    pub(super) fn open(root: &Path, syncs: bool, lock: Lock) -> Result<Self, Fault> {
+    pub(super) fn open(root: &Path, volume: Volume, syncs: bool, lock: Lock) -> Result<Self, Fault> {
         // In a pod this is the name of the pod, whose containers do not copy into one folder at the same time: a
         // container that is restarted finds its partial files again.
         let host = uname().nodename().to_string_lossy().into_owned();
-        Self::open_as(&host, root, syncs, lock)
+        Self::open_as(&host, root, volume, syncs, lock)
     }
 
-    fn open_as(host: &str, root: &Path, syncs: bool, lock: Lock) -> Result<Self, Fault> {
+    fn open_as(host: &str, root: &Path, volume: Volume, syncs: bool, lock: Lock) -> Result<Self, Fault> {
         let tree = Tree::open(root).map_err(Fault::io("open", root))?;
-        let folder = |name: &str| {
-            let path = root.join(name);
-            tree.folder(Path::new(name)).map_err(Fault::io("create", &path))?;
-            Ok::<_, Fault>(path)
-        };
+        let folder = |name: &str| tree.folder(Path::new(name)).map_err(Fault::io("create", root.join(name)));
         let shared = folder(PARTIALS)?;
         let partials = match &lock {
-            Lock::Held { .. } => shared.clone(),
+            Lock::Held { .. } => Arc::clone(&shared),
             Lock::Unsupported => folder(&format!("{PARTIALS}.{}", hex(host)))?,
         };
-        remove_abandoned(root, &partials);
-        let path = root.join(RECORD);
-        let record = no_link().create(true).append(true).open(&path).map_err(Fault::io("open", &path))?;
+        remove_abandoned(root, partials.path());
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::APPEND;
+        let record = tree.root().open_file(RECORD, flags).map_err(Fault::io("open", root.join(RECORD)))?;
         // Without it (not on Linux) a crash of the machine during a transfer is not detected.
         let boot =
             fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
-        let (root, record) = (root.to_owned(), Mutex::new(record));
-        Ok(Self { root, shared, partials, boot, syncs, record, tree, _lock: lock })
+        let (root, volume, record) = (root.to_owned(), Arc::new(volume), Mutex::new(record));
+        Ok(Self { root, volume, shared, partials, boot, syncs, record, tree, _lock: lock })
     }
 
     pub(super) fn root(&self) -> &Path {
         &self.root
+    }
+
+    pub(super) fn volume(&self) -> &Volume {
+        &self.volume
     }
 
     pub(super) fn syncs(&self) -> bool {
@@ -117,7 +120,7 @@ impl Folder {
 
     /// Placed files by path. Invalid lines are ignored: one was cut off by a kill, or another program wrote it.
     pub(super) fn record(&self) -> BTreeMap<String, Placed> {
-        let text = fs::read_to_string(self.root.join(RECORD)).unwrap_or_default();
+        let text = self.tree.root().read(RECORD).and_then(io::read_to_string).unwrap_or_default();
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Placed>(line).ok());
         lines.map(|placed| (placed.path.clone(), placed)).collect()
     }
@@ -125,32 +128,40 @@ impl Folder {
     /// The sizes of recorded files that exist.
     pub(super) fn sizes(&self, record: &BTreeMap<String, Placed>) -> BTreeMap<String, u64> {
         let size = |path: &String| {
-            let metadata = self.root.join(path).symlink_metadata().ok()?;
-            metadata.is_file().then(|| (path.clone(), metadata.len()))
+            let stat = self.tree.stat(Path::new(path)).ok()?;
+            let size = u64::try_from(stat.st_size).ok()?;
+            FileType::from_raw_mode(stat.st_mode).is_file().then(|| (path.clone(), size))
         };
         record.keys().filter_map(size).collect()
     }
 
     /// The partial file of an object, with the bytes of earlier runs. Blocks.
     pub(super) fn partial(&self, object: &Object) -> io::Result<Partial> {
-        Partial::open(&self.partials.join(name(object)), object, &self.boot, self.syncs)
+        Partial::open(&self.partials, &self.volume, &name(object), object, &self.boot, self.syncs)
     }
 
-    /// Bytes that the partial file of an object occupies on the volume.
+    /// Bytes that the partial file of an object occupies on the volume: fewer than its length if it has holes.
     pub(super) fn held_by(&self, object: &Object) -> u64 {
-        crate::space::held_by(&partial::data_path(&self.partials.join(name(object))))
+        /// The unit of `st_blocks` on every file system.
+        const BLOCK: u64 = 512;
+        let stat = self.partials.stat(partial::data_name(&name(object)));
+        stat.map_or(0, |stat| u64::try_from(stat.st_blocks).unwrap_or_default() * BLOCK)
     }
 
     /// Removes the partial files of all other objects.
     pub(super) fn drop_partials_but(&self, objects: &[Object]) -> Result<(), Fault> {
         let wanted: BTreeSet<String> = objects.iter().map(name).collect();
-        let entries = fs::read_dir(&self.partials).map_err(Fault::io("read", &self.partials))?;
-        for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-            let is_link = path.is_symlink();
-            let is_wanted =
-                !is_link && path.file_stem().is_some_and(|stem| wanted.contains(&*stem.to_string_lossy()));
-            if !is_wanted && (is_link || !path.ends_with(LAST_FAULT)) {
-                fs::remove_file(&path).map_err(Fault::io("remove", &path))?;
+        let read = Fault::io("read", self.partials.path());
+        for entry in self.partials.names().map_err(read)? {
+            let is_link = self
+                .partials
+                .stat(&entry)
+                .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_symlink());
+            let stem = Path::new(&entry).file_stem().unwrap_or_default().to_string_lossy();
+            let is_wanted = wanted.contains(&*stem) || entry == LAST_FAULT;
+            if is_link || !is_wanted {
+                let place = self.partials.path().join(&entry);
+                self.partials.remove_file(&entry).map_err(Fault::io("remove", place))?;
             }
         }
         Ok(())
@@ -162,8 +173,8 @@ impl Folder {
             if self.syncs {
                 partial.sync()?;
             }
-            self.rename(partial.stem(), &object.path)?;
-            fs::remove_file(partial::progress_path(partial.stem()))
+            self.rename(partial.name(), &object.path)?;
+            self.partials.remove_file(partial::progress_name(partial.name()))
         };
         placing().map_err(Fault::io("place", self.root.join(&object.path)))?;
         self.note(object, proof)
@@ -171,23 +182,24 @@ impl Folder {
 
     /// Writes a small file and moves it to its place. Blocks.
     pub(super) fn place_bytes(&self, object: &Object, bytes: &[u8], proof: Proof) -> Result<(), Fault> {
-        let stem = self.partials.join(name(object));
+        let name = name(object);
         let placing = || {
-            let file = write(&partial::data_path(&stem), bytes)?;
+            self.volume.admit_small(object.size)?;
+            let file = write(&self.partials, &partial::data_name(&name), bytes)?;
             if self.syncs {
                 file.sync_all()?;
             }
-            self.rename(&stem, &object.path)
+            self.rename(&name, &object.path)
         };
         placing().map_err(Fault::io("place", self.root.join(&object.path)))?;
         self.note(object, proof)
     }
 
-    fn rename(&self, stem: &Path, path: &str) -> io::Result<()> {
+    fn rename(&self, partial: &str, path: &str) -> io::Result<()> {
         let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
         let renamed = || {
             let folder = self.tree.folder(Path::new(folder))?;
-            Ok(renameat(CWD, partial::data_path(stem), folder, name)?)
+            self.partials.rename(partial::data_name(partial), &folder, name)
         };
         match renamed() {
             Err(error) if io::Error::kind(&error) == io::ErrorKind::NotFound => {
@@ -241,11 +253,12 @@ impl Folder {
         }
         let synced = if self.syncs { self.sync(&mut record) } else { Ok(()) };
         let text: Vec<u8> = record.values().flat_map(line).collect();
-        let (path, new) = (self.root.join(RECORD), self.partials.join(RECORD));
-        write(&new, &text).map_err(Fault::io("write", &new))?;
-        fs::rename(&new, &path).map_err(Fault::io("write", &path))?;
+        write(&self.partials, RECORD, &text)
+            .and_then(|_| self.partials.rename(RECORD, self.tree.root(), RECORD))
+            .map_err(Fault::io("write", self.root.join(RECORD)))?;
         synced?;
-        for partials in BTreeSet::from([&self.partials, &self.shared]) {
+        for partials in BTreeSet::from([self.partials.path(), self.shared.path()]) {
+            // It removes a link in the place of the folder, and does not follow it.
             match fs::remove_dir_all(partials) {
                 // A concurrent run removed it, on a volume without locks.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -261,7 +274,7 @@ impl Folder {
         let mut failed = None;
         for (path, placed) in record.iter_mut().filter(|(_, placed)| placed.boot.is_some()) {
             let place = self.root.join(path);
-            match File::open(&place).and_then(|file| file.sync_all()) {
+            match self.tree.read(Path::new(path)).and_then(|file| file.sync_all()) {
                 Ok(()) => placed.boot = None,
                 Err(error) => {
                     failed = Some((path.clone(), Fault::io("write", &place)(error)));
@@ -276,21 +289,25 @@ impl Folder {
 
     /// Whether `A` and `a` are two files on this volume.
     pub(super) fn distinguishes_case(&self) -> Result<bool, Fault> {
-        let upper = self.partials.join("CASE");
-        write(&upper, b"").map_err(Fault::io("write", &upper))?;
-        let differ = !self.partials.join("case").exists();
-        fs::remove_file(&upper).map_err(Fault::io("remove", &upper))?;
+        const UPPER: &str = "CASE";
+        let place = || self.partials.path().join(UPPER);
+        write(&self.partials, UPPER, b"").map_err(Fault::io("write", place()))?;
+        let differ = self.partials.stat(UPPER.to_lowercase()).is_err();
+        self.partials.remove_file(UPPER).map_err(Fault::io("remove", place()))?;
         Ok(differ)
     }
 
     /// The exit code of the previous run, if it failed.
     pub(super) fn last_fault(&self) -> Option<u8> {
-        fs::read_to_string(self.shared.join(LAST_FAULT)).ok()?.trim().parse().ok()
+        /// A code has up to three digits.
+        const LONGEST: u64 = 16;
+        let file = self.shared.read(LAST_FAULT).ok()?;
+        io::read_to_string(file.take(LONGEST)).ok()?.trim().parse().ok()
     }
 
     /// Best effort: on a full volume there is no room even for that.
     pub(super) fn note_fault(&self, cause: Cause) {
-        if let Err(error) = write(&self.shared.join(LAST_FAULT), cause.exit_code().to_string().as_bytes()) {
+        if let Err(error) = write(&self.shared, LAST_FAULT, cause.exit_code().to_string().as_bytes()) {
             tracing::debug!(%error, "failed to record the fault for the next run");
         }
     }
@@ -350,8 +367,8 @@ fn summary(record: &BTreeMap<String, Placed>) -> String {
     )
 }
 
-fn write(path: &Path, bytes: &[u8]) -> io::Result<File> {
-    let mut file = no_link().write(true).create(true).truncate(true).open(path)?;
+fn write(folder: &Directory, name: &str, bytes: &[u8]) -> io::Result<File> {
+    let mut file = folder.open_file(name, OFlags::CREATE | OFlags::WRONLY | OFlags::TRUNC)?;
     file.write_all(bytes)?;
     Ok(file)
 }
@@ -363,9 +380,14 @@ mod tests {
     use super::*;
     use crate::digest::Expected;
 
+    /// With a size of its own.
+    fn volume(root: &Path) -> Volume {
+        Volume::of(root, &root.join("none")).unwrap()
+    }
+
     fn open(root: &Path) -> Result<Folder, Fault> {
         let _file = tempfile::tempfile().unwrap();
-        Folder::open(root, true, Lock::Held { _file })
+        Folder::open(root, volume(root), true, Lock::Held { _file })
     }
 
     fn object(path: &str, content: &[u8]) -> Object {
@@ -427,15 +449,15 @@ mod tests {
         fs::write(&precious, "x").unwrap();
         let folder = open(root.path()).unwrap();
         let (small, large) = (object("small", b"abc"), object("large", b"abc"));
-        let of = |object: &Object| folder.partials.join(name(object));
         let places = [
-            partial::data_path(&of(&small)),
-            partial::data_path(&of(&large)),
-            partial::progress_path(&of(&large)),
-            folder.partials.join(LAST_FAULT),
-            folder.partials.join(RECORD),
-            folder.partials.join("CASE"),
+            &partial::data_name(&name(&small)),
+            &partial::data_name(&name(&large)),
+            &partial::progress_name(&name(&large)),
+            LAST_FAULT,
+            RECORD,
+            "CASE",
         ];
+        let places = places.map(|name| folder.partials.path().join(name));
         for place in &places {
             symlink(&precious, place).unwrap();
         }
@@ -455,6 +477,40 @@ mod tests {
         symlink(&precious, &record).unwrap();
         open(root.path()).unwrap_err();
         assert_eq!(fs::read(&precious).unwrap(), b"x");
+    }
+
+    #[test]
+    fn a_folder_of_partial_files_that_becomes_a_link_is_not_followed() {
+        let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = open(root.path()).unwrap();
+        let (small, large) = (object("small", b"abc"), object("large", b"abc"));
+        let partial = folder.partial(&large).unwrap();
+        fs::write(outside.path().join("precious"), "x").unwrap();
+        let partials = root.path().join(PARTIALS);
+        fs::rename(&partials, root.path().join("moved")).unwrap();
+        symlink(outside.path(), &partials).unwrap();
+
+        folder.drop_partials_but(&[]).unwrap();
+        partial.write(0, b"abc").unwrap();
+        drop(folder.place_bytes(&small, b"abc", Proof::Length));
+        drop(folder.partial(&large));
+        folder.note_fault(Cause::NotFound);
+        folder.distinguishes_case().unwrap();
+        drop(finish(&folder, &[]));
+        let left: Vec<_> =
+            fs::read_dir(outside.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["precious"]);
+        assert_eq!(fs::read(root.path().join("small")).unwrap(), b"abc");
+    }
+
+    #[test]
+    fn a_file_below_a_link_is_not_in_its_place() {
+        let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = open(root.path()).unwrap();
+        place(&folder, "sub/a", b"abc").unwrap();
+        fs::rename(root.path().join("sub"), outside.path().join("sub")).unwrap();
+        symlink(outside.path().join("sub"), root.path().join("sub")).unwrap();
+        assert!(folder.sizes(&folder.record()).is_empty());
     }
 
     #[test]
@@ -509,8 +565,9 @@ mod tests {
     #[test]
     fn pods_without_locks_do_not_share_partial_files() {
         let root = tempfile::tempdir().unwrap();
-        let [one, other] = ["chat-1", "chat-2"]
-            .map(|host| Folder::open_as(host, root.path(), true, Lock::Unsupported).unwrap());
+        let [one, other] = ["chat-1", "chat-2"].map(|host| {
+            Folder::open_as(host, root.path(), volume(root.path()), true, Lock::Unsupported).unwrap()
+        });
         let object = object("a", b"abcdef");
         let [half, whole] = [&one, &other].map(|folder| folder.partial(&object).unwrap());
         half.write(0, b"abc").unwrap();
@@ -530,7 +587,7 @@ mod tests {
     fn a_run_without_locks_resumes_what_the_run_before_it_left() {
         let root = tempfile::tempdir().unwrap();
         let object = object("a", b"abcdef");
-        let folder = || Folder::open(root.path(), true, Lock::Unsupported).unwrap();
+        let folder = || Folder::open(root.path(), volume(root.path()), true, Lock::Unsupported).unwrap();
         let partial = folder().partial(&object).unwrap();
         partial.write(0, b"abc").unwrap();
         partial.note(0).unwrap();

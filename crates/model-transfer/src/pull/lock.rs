@@ -3,16 +3,21 @@
 //! The lock is released when the process ends. The wait is bounded, and a file system without locks does not prevent the
 //! copy.
 
-use std::{fs::File, io, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    path::Path,
+    time::Duration,
+};
 
 use rustix::{
-    fs::{FlockOperation, flock},
+    fs::{FlockOperation, OFlags, flock},
     io::Errno,
 };
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use super::partial::no_link;
 use crate::fault::{Cause, Fault};
 
 /// The file of the lock. It is never removed, because a lock on a removed file excludes no other run.
@@ -80,7 +85,11 @@ enum Attempt {
 }
 
 fn try_lock(path: &Path) -> io::Result<Attempt> {
-    let file = no_link().read(true).write(true).create(true).truncate(false).open(path)?;
+    // A link could lead out of the folder.
+    let no_link = OFlags::NOFOLLOW.bits().cast_signed();
+    let mut options = File::options();
+    let file =
+        options.read(true).write(true).create(true).truncate(false).custom_flags(no_link).open(path)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         // The lock has no effect if the file was removed or replaced after it was opened.
         Ok(()) if is_still(&file, path) => Ok(Attempt::Locked(file)),

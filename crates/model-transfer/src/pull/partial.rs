@@ -1,6 +1,7 @@
-//! A partial large file: preallocated, written at offsets, with a second file that notes which bytes are written.
+//! A partial large file: written at offsets, with a second file that notes which bytes are written.
 //!
-//! `<name>.data` has the final length from the beginning. `<name>.progress` begins with a header that identifies the
+//! It must not follow a link. `<name>.data` has the final length from the beginning; its blocks are allocated as bytes
+//! arrive, so that a store that lists a large object and does not send it occupies nothing. `<name>.progress` begins with a header that identifies the
 //! object, followed by one number per part: how many of its bytes are written. Bytes are written before the number that
 //! counts them, so a kill loses at most the bytes since the last note.
 //!
@@ -9,10 +10,10 @@
 //! because the system drops bytes that it could not write and reports that once: each such error discards the note.
 
 use std::{
-    fs::{self, File},
-    io,
-    os::unix::fs::{FileExt as _, OpenOptionsExt as _},
-    path::{Path, PathBuf},
+    fs::File,
+    io::{self, Read as _},
+    os::unix::fs::FileExt as _,
+    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -24,6 +25,7 @@ use tokio::sync::watch;
 use tracing::warn;
 
 use super::object::Object;
+use crate::{directory::Directory, space::Volume};
 
 /// The length of a range of one request: long enough to be fast, short enough for many concurrent requests for one file.
 pub(super) const PART: u64 = 16 << 20;
@@ -49,7 +51,10 @@ struct Belongs {
 
 #[derive(Debug)]
 pub(super) struct Partial {
-    stem: PathBuf,
+    folder: Arc<Directory>,
+    volume: Arc<Volume>,
+    /// The name of both files without their suffixes.
+    name: String,
     data: Arc<File>,
     progress: File,
     size: u64,
@@ -64,11 +69,20 @@ struct There {
     parts: Vec<u64>,
     /// The first part that is not complete.
     first_open: usize,
+    /// The parts before this one have their blocks, except where the file system allocates them as it writes.
+    allocated: usize,
 }
 
 impl Partial {
     /// Resumes the bytes of an earlier run, or begins again. `syncs`: they are used only if they are on disk. Blocks.
-    pub(super) fn open(stem: &Path, object: &Object, boot: &str, syncs: bool) -> io::Result<Self> {
+    pub(super) fn open(
+        folder: &Arc<Directory>,
+        volume: &Arc<Volume>,
+        name: &str,
+        object: &Object,
+        boot: &str,
+        syncs: bool,
+    ) -> io::Result<Self> {
         let Object { path, size, version, .. } = object;
         let belongs = Belongs {
             boot: boot.to_owned(),
@@ -77,24 +91,33 @@ impl Partial {
             version: version.clone(),
             part: PART,
         };
-        let (data, progress, parts) = match resume(stem, &belongs, syncs)? {
+        let (data, progress, parts) = match resume(folder, name, &belongs, syncs)? {
             Some(resumed) => resumed,
-            None => begin(stem, &belongs)?,
+            None => begin(folder, name, &belongs)?,
         };
+        // Holes before it are filled by the writes themselves.
+        let allocated = parts.iter().rposition(|bytes| *bytes > 0).map_or(0, |last| last + 1);
         let partial = Self {
-            stem: stem.to_owned(),
+            folder: Arc::clone(folder),
+            volume: Arc::clone(volume),
+            name: name.to_owned(),
             data: Arc::new(data),
             progress,
             size: *size,
-            there: Mutex::new(There { parts, first_open: 0 }),
+            there: Mutex::new(There { parts, first_open: 0, allocated }),
             whole: watch::Sender::new(0),
         };
         partial.report_whole();
         Ok(partial)
     }
 
-    pub(super) fn stem(&self) -> &Path {
-        &self.stem
+    /// For messages.
+    pub(super) fn place(&self) -> PathBuf {
+        self.folder.path().join(data_name(&self.name))
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     pub(super) fn data(&self) -> &Arc<File> {
@@ -139,9 +162,30 @@ impl Partial {
         if length > end - at {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "more bytes than the part has"));
         }
+        self.allocate(part)?;
         self.or_discard(self.data.write_all_at(bytes, at))?;
         self.there().parts[part] += length;
         self.report_whole();
+        Ok(())
+    }
+
+    /// Allocates the blocks up to the end of a part, in order, so that the file is contiguous. The writers are at most
+    /// `CONNECTIONS` parts apart, which bounds what is allocated and not written. Without room it fails before anything is
+    /// written, and the note stays valid. Blocks.
+    fn allocate(&self, part: usize) -> io::Result<()> {
+        let from = self.there().allocated;
+        if part < from {
+            return Ok(());
+        }
+        let begin = from as u64 * PART;
+        let length = part as u64 * PART + self.length(part) - begin;
+        self.volume.admit(length)?;
+        match fallocate(&*self.data, FallocateFlags::empty(), begin, length) {
+            // Network file systems allocate as they write.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.there().allocated = part + 1;
         Ok(())
     }
 
@@ -160,7 +204,7 @@ impl Partial {
     pub(super) fn discard(&self) -> io::Result<()> {
         // A note without its header is not used, even if it cannot be removed.
         let emptied = self.progress.set_len(0);
-        match fs::remove_file(progress_path(&self.stem)) {
+        match self.folder.remove_file(progress_name(&self.name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => emptied.map_err(|_| error),
             _ => Ok(()),
         }
@@ -170,7 +214,7 @@ impl Partial {
         if done.is_err()
             && let Err(error) = self.discard()
         {
-            warn!("failed to remove {}: {error}", progress_path(&self.stem).display());
+            warn!("failed to remove the note of {}: {error}", self.place().display());
         }
         done
     }
@@ -196,12 +240,12 @@ impl Partial {
     }
 }
 
-pub(super) fn data_path(stem: &Path) -> PathBuf {
-    stem.with_extension("data")
+pub(super) fn data_name(name: &str) -> String {
+    format!("{name}.data")
 }
 
-pub(super) fn progress_path(stem: &Path) -> PathBuf {
-    stem.with_extension("progress")
+pub(super) fn progress_name(name: &str) -> String {
+    format!("{name}.progress")
 }
 
 fn offset(part: usize) -> u64 {
@@ -212,24 +256,18 @@ fn parts_of(size: u64) -> usize {
     size.div_ceil(PART) as usize
 }
 
-/// Options that refuse a link, which could lead out of the folder.
-pub(super) fn no_link() -> fs::OpenOptions {
-    let mut options = File::options();
-    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-    options
-}
-
 type Opened = (File, File, Vec<u64>);
 
-fn open_both(stem: &Path) -> io::Result<(File, File)> {
-    let open = |path: PathBuf| no_link().read(true).write(true).create(true).truncate(false).open(path);
-    Ok((open(data_path(stem))?, open(progress_path(stem))?))
+fn open_both(folder: &Directory, name: &str) -> io::Result<(File, File)> {
+    let open = |name: String| folder.open_file(name, OFlags::RDWR | OFlags::CREATE);
+    Ok((open(data_name(name))?, open(progress_name(name))?))
 }
 
 /// `None` if the bytes belong to something else, or the note is invalid.
-fn resume(stem: &Path, belongs: &Belongs, syncs: bool) -> io::Result<Option<Opened>> {
-    let note = match fs::read(progress_path(stem)) {
-        Ok(note) => note,
+fn resume(folder: &Directory, name: &str, belongs: &Belongs, syncs: bool) -> io::Result<Option<Opened>> {
+    let mut note = Vec::new();
+    match folder.read(progress_name(name)) {
+        Ok(mut file) => file.read_to_end(&mut note)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
@@ -240,7 +278,7 @@ fn resume(stem: &Path, belongs: &Belongs, syncs: bool) -> io::Result<Option<Open
     }
     let (numbers, _) = numbers.as_chunks::<8>();
     let parts: Vec<u64> = numbers.iter().map(|number| u64::from_le_bytes(*number)).collect();
-    let (data, progress) = open_both(stem)?;
+    let (data, progress) = open_both(folder, name)?;
     let is_valid = parts.len() == parts_of(belongs.size)
         && parts.iter().zip(0_u64..).all(|(bytes, part)| *bytes <= PART.min(belongs.size - part * PART))
         && data.metadata()?.len() == belongs.size;
@@ -249,23 +287,24 @@ fn resume(stem: &Path, belongs: &Belongs, syncs: bool) -> io::Result<Option<Open
         && syncs
         && let Err(error) = data.sync_data()
     {
-        warn!("{}: the bytes of an earlier run are not used: {error}", stem.display());
+        let place = folder.path().join(data_name(name));
+        warn!("{}: the bytes of an earlier run are not used: {error}", place.display());
         return Ok(None);
     }
     Ok(is_valid.then_some((data, progress, parts)))
 }
 
 /// Writes the note last, so that a kill before leaves bytes that are not used.
-fn begin(stem: &Path, belongs: &Belongs) -> io::Result<Opened> {
+fn begin(folder: &Directory, name: &str, belongs: &Belongs) -> io::Result<Opened> {
     if belongs.size.div_ceil(PART) > MOST_PARTS {
         let message = format!("a file of {} bytes is too large", belongs.size);
         return Err(io::Error::new(io::ErrorKind::StorageFull, message));
     }
     let parts = vec![0; parts_of(belongs.size)];
-    let (data, progress) = open_both(stem)?;
+    let (data, progress) = open_both(folder, name)?;
     progress.set_len(0)?;
     data.set_len(0)?;
-    allocate(&data, belongs.size)?;
+    data.set_len(belongs.size)?;
     let mut note = serde_json::to_vec(belongs)?;
     if note.len() > HEADER {
         return Err(io::Error::new(io::ErrorKind::InvalidFilename, "the key or the version is too long"));
@@ -275,20 +314,19 @@ fn begin(stem: &Path, belongs: &Belongs) -> io::Result<Opened> {
     Ok((data, progress, parts))
 }
 
-/// Allocates the whole file, so that a volume that is too small is reported now and the file is contiguous.
-fn allocate(data: &File, size: u64) -> io::Result<()> {
-    match fallocate(data, FallocateFlags::empty(), 0, size) {
-        Ok(()) => Ok(()),
-        // Network file systems only set the length.
-        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => data.set_len(size),
-        Err(error) => Err(error.into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::{fs, os::unix::fs::MetadataExt as _};
+
+    use tempfile::TempDir;
+
     use super::*;
     use crate::digest::Expected;
+
+    fn open_in(root: &TempDir, object: &Object, boot: &str) -> io::Result<Partial> {
+        let volume = Arc::new(Volume::of(root.path(), &root.path().join("none"))?);
+        Partial::open(&Arc::new(Directory::open(root.path())?), &volume, "a", object, boot, true)
+    }
 
     fn object(size: u64, version: &str) -> Object {
         Object {
@@ -310,15 +348,14 @@ mod tests {
     #[test]
     fn what_was_written_is_still_there_after_a_kill() {
         let folder = tempfile::tempdir().unwrap();
-        let stem = folder.path().join("a");
         let object = object(2 * PART + 5, "v1");
-        let partial = Partial::open(&stem, &object, "boot", true).unwrap();
+        let partial = open_in(&folder, &object, "boot").unwrap();
         assert_eq!(partial.open_parts(), [0, 1, 2]);
         write(&partial, 1, 100);
         write(&partial, 2, 5);
         std::mem::forget(partial);
 
-        let partial = Partial::open(&stem, &object, "boot", true).unwrap();
+        let partial = open_in(&folder, &object, "boot").unwrap();
         assert_eq!(partial.bytes_there(), 105);
         assert_eq!(partial.open_parts(), [0, 1]);
         assert_eq!(partial.missing(1), (PART + 100, 2 * PART));
@@ -327,18 +364,50 @@ mod tests {
         assert_eq!(*partial.whole().borrow(), PART + 100);
         write(&partial, 1, PART - 100);
         assert_eq!(*partial.whole().borrow(), object.size);
-        assert!(fs::read(data_path(&stem)).unwrap().iter().all(|byte| *byte == 7));
+        assert!(fs::read(folder.path().join("a.data")).unwrap().iter().all(|byte| *byte == 7));
+    }
+
+    /// In parts. Blocks in which the file system notes where the others are count as well, and are far fewer than a part.
+    fn allocated(folder: &TempDir) -> u64 {
+        fs::metadata(folder.path().join("a.data")).unwrap().blocks() * 512 / PART
+    }
+
+    #[test]
+    fn blocks_are_allocated_up_to_the_part_that_is_written_and_no_further() {
+        let folder = tempfile::tempdir().unwrap();
+        let object = object(4 * PART, "v1");
+        let partial = open_in(&folder, &object, "boot").unwrap();
+        assert_eq!(allocated(&folder), 0);
+        write(&partial, 1, 1);
+        assert_eq!(allocated(&folder), 2);
+        write(&partial, 0, 1);
+        assert_eq!(allocated(&folder), 2);
+        drop(partial);
+        write(&open_in(&folder, &object, "boot").unwrap(), 2, 1);
+        assert_eq!(allocated(&folder), 3);
+    }
+
+    #[test]
+    fn what_was_written_is_still_there_after_the_disk_was_full() {
+        let folder = tempfile::tempdir().unwrap();
+        let object = object(2 * PART, "v1");
+        let mut partial = open_in(&folder, &object, "boot").unwrap();
+        write(&partial, 0, 100);
+        partial.volume = Arc::new(Volume::keeping(folder.path(), u64::MAX));
+        let error = partial.write(1, b"x").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
+        assert_eq!(allocated(&folder), 1);
+        assert_eq!(open_in(&folder, &object, "boot").unwrap().bytes_there(), 100);
     }
 
     #[test]
     fn bytes_of_another_version_or_another_boot_are_not_mixed_in() {
         for (version, boot, size) in [("v2", "boot", 10), ("v1", "next boot", 10), ("v1", "boot", 11)] {
             let folder = tempfile::tempdir().unwrap();
-            let stem = folder.path().join("a");
-            write(&Partial::open(&stem, &object(10, "v1"), "boot", true).unwrap(), 0, 4);
-            let partial = Partial::open(&stem, &object(size, version), boot, true).unwrap();
+            write(&open_in(&folder, &object(10, "v1"), "boot").unwrap(), 0, 4);
+            let partial = open_in(&folder, &object(size, version), boot).unwrap();
             assert_eq!(partial.bytes_there(), 0, "{version} {boot} {size}");
-            assert_eq!(fs::metadata(data_path(&stem)).unwrap().len(), size);
+            assert_eq!(fs::metadata(folder.path().join("a.data")).unwrap().len(), size);
         }
     }
 
@@ -346,8 +415,7 @@ mod tests {
     fn with_an_invalid_note_all_bytes_are_fetched_again() {
         for damage in ["cut", "count", "data"] {
             let folder = tempfile::tempdir().unwrap();
-            let stem = folder.path().join("a");
-            let partial = Partial::open(&stem, &object(10, "v1"), "boot", true).unwrap();
+            let partial = open_in(&folder, &object(10, "v1"), "boot").unwrap();
             write(&partial, 0, 4);
             match damage {
                 "cut" => partial.progress.set_len(100).unwrap(),
@@ -355,16 +423,13 @@ mod tests {
                 _ => partial.data.set_len(9).unwrap(),
             }
             drop(partial);
-            assert_eq!(
-                Partial::open(&stem, &object(10, "v1"), "boot", true).unwrap().bytes_there(),
-                0,
-                "{damage}"
-            );
+            assert_eq!(open_in(&folder, &object(10, "v1"), "boot").unwrap().bytes_there(), 0, "{damage}");
         }
     }
 
     /// A device that takes no byte, and that cannot be synced.
     fn broken(mut partial: Partial) -> Partial {
+        partial.there().allocated = partial.parts();
         partial.data = Arc::new(File::options().write(true).open("/dev/full").unwrap());
         partial
     }
@@ -373,8 +438,7 @@ mod tests {
     fn after_a_failed_write_or_sync_nothing_is_resumed() {
         for fails in ["write", "sync", "note"] {
             let folder = tempfile::tempdir().unwrap();
-            let stem = folder.path().join("a");
-            let open = || Partial::open(&stem, &object(2 * PART, "v1"), "boot", true).unwrap();
+            let open = || open_in(&folder, &object(2 * PART, "v1"), "boot").unwrap();
             write(&open(), 0, PART);
             assert_eq!(open().bytes_there(), PART, "resumed as long as nothing fails");
             let mut partial = broken(open());
@@ -382,7 +446,7 @@ mod tests {
                 "write" => assert!(partial.write(1, b"x").is_err()),
                 "sync" => assert!(partial.sync().is_err()),
                 _ => {
-                    partial.progress = File::open(progress_path(&stem)).unwrap();
+                    partial.progress = File::open(folder.path().join("a.progress")).unwrap();
                     assert!(partial.note(0).is_err());
                 }
             }
@@ -394,8 +458,7 @@ mod tests {
     fn a_file_larger_than_any_volume_is_refused_before_memory_is_allocated() {
         let folder = tempfile::tempdir().unwrap();
         for size in [u64::MAX, 1 << 60] {
-            let error =
-                Partial::open(&folder.path().join("a"), &object(size, "v1"), "boot", true).unwrap_err();
+            let error = open_in(&folder, &object(size, "v1"), "boot").unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
         }
     }
@@ -403,7 +466,7 @@ mod tests {
     #[test]
     fn a_part_takes_no_more_bytes_than_it_has() {
         let folder = tempfile::tempdir().unwrap();
-        let partial = Partial::open(&folder.path().join("a"), &object(10, "v1"), "boot", true).unwrap();
+        let partial = open_in(&folder, &object(10, "v1"), "boot").unwrap();
         assert!(partial.write(0, &[7; 11]).is_err());
         assert_eq!(partial.bytes_there(), 0);
     }

@@ -57,7 +57,7 @@ pub(super) fn fault(ended: Result<io::Result<()>, JoinError>, partial: &Partial)
     let ended_early =
         |why: String| Fault::new(Cause::Local, format!("the thread that writes a file ended: {why}"));
     match ended {
-        Ok(Err(error)) => Fault::io("write", partial.stem())(error),
+        Ok(Err(error)) => Fault::io("write", partial.place())(error),
         Ok(Ok(())) => ended_early("too early".to_owned()),
         Err(error) => ended_early(error.to_string()),
     }

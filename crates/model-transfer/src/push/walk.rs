@@ -2,47 +2,55 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File},
-    os::unix::fs::OpenOptionsExt as _,
+    fs::File,
     path::{Path, PathBuf},
-    time::SystemTime,
+    sync::Arc,
 };
 
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, Stat};
 use tracing::warn;
 
 use crate::{
     fault::{Cause, Fault},
     keys::{self, OWN_NAMES},
     sums::SHA256SUMS,
+    tree::Tree,
 };
 
 #[derive(Clone, Debug)]
 pub(super) struct LocalFile {
     /// The path below the folder, with slashes as in a key.
     pub(super) path: String,
-    /// The path of the file itself, not of a link.
-    pub(super) place: PathBuf,
+    tree: Arc<Tree>,
+    /// The path of the file itself, not of a link, below the root of the tree.
+    place: PathBuf,
     pub(super) size: u64,
-    modified: Option<SystemTime>,
+    modified: Modified,
 }
 
+/// Seconds since 1970, and nanoseconds; their types differ between architectures.
+type Modified = (i128, i128);
+
 impl LocalFile {
+    /// A part of the path may have been replaced by a link since the folder was read.
     pub(super) fn open(&self) -> Result<File, Fault> {
-        // The file may have been replaced by a link since the folder was read.
-        let no_link = OFlags::NOFOLLOW.bits().cast_signed();
-        let opened = File::options().read(true).custom_flags(no_link).open(&self.place);
-        opened.map_err(Fault::io("open", &self.place))
+        self.tree.read(&self.place).map_err(Fault::io("open", self.shown()))
     }
 
     /// Fails if the file was changed since it was found, because its digest may be of other bytes.
     pub(super) fn is_unchanged(&self) -> Result<(), Fault> {
-        let metadata = self.place.symlink_metadata().map_err(Fault::io("look at", &self.place))?;
-        if metadata.len() == self.size && metadata.modified().ok() == self.modified {
+        let stat = self.tree.stat(&self.place).map_err(Fault::io("look at", self.shown()))?;
+        if size(&stat) == self.size && modified(&stat) == self.modified {
             return Ok(());
         }
-        let message = format!("{} was changed while it was uploaded: upload it again", self.place.display());
+        let message =
+            format!("{} was changed while it was uploaded: upload it again", self.shown().display());
         Err(Fault::new(Cause::Changed, message))
+    }
+
+    /// The path for messages.
+    pub(super) fn shown(&self) -> PathBuf {
+        self.tree.root().path().join(&self.place)
     }
 }
 
@@ -56,25 +64,29 @@ pub(super) struct Found {
 
 /// Blocks.
 pub(super) fn walk(root: &Path) -> Result<Found, Fault> {
+    let tree = Arc::new(Tree::open(root).map_err(Fault::io("open", root))?);
     let real_root = root.canonicalize().map_err(Fault::io("open", root))?;
     let mut found = Vec::new();
     let mut below_root = BTreeSet::new();
-    let mut folders = vec![real_root.clone()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).map_err(Fault::io("read", &folder))? {
-            let place = entry.map_err(Fault::io("read", &folder))?.path();
-            let kind = place.symlink_metadata().map_err(Fault::io("look at", &place))?.file_type();
-            let path = path_below(&real_root, &place)?;
+    let mut folders = vec![PathBuf::new()];
+    while let Some(below) = folders.pop() {
+        let shown = root.join(&below);
+        let folder = tree.existing(&below).map_err(Fault::io("read", &shown))?;
+        for name in folder.names().map_err(Fault::io("read", &shown))? {
+            let stat = folder.stat(&name).map_err(Fault::io("look at", shown.join(&name)))?;
+            let kind = FileType::from_raw_mode(stat.st_mode);
+            let place = below.join(name);
+            let path = path_of(&place)?;
             if path.starts_with(OWN_NAMES) || path == SHA256SUMS {
                 // A push writes the list itself, for the files that it has uploaded.
             } else if kind.is_dir() {
                 folders.push(place);
                 below_root.insert(path);
             } else if kind.is_file() {
-                found.push(local_file(path, place)?);
+                found.push(local_file(path, &tree, place, &stat));
             } else if kind.is_symlink() {
-                match target(&real_root, &place) {
-                    Some(target) => found.push(local_file(path, target)?),
+                match target(&tree, &real_root, &place) {
+                    Some((target, stat)) => found.push(local_file(path, &tree, target, &stat)),
                     None => {
                         warn!("{path:?} is left out: a link to a folder, out of the folder, or to nothing")
                     }
@@ -96,32 +108,37 @@ pub(super) fn walk(root: &Path) -> Result<Found, Fault> {
 }
 
 /// The file in the folder that a link leads to.
-fn target(root: &Path, link: &Path) -> Option<PathBuf> {
-    let target = link.canonicalize().ok()?;
-    (target.starts_with(root) && target.is_file()).then_some(target)
+fn target(tree: &Tree, real_root: &Path, link: &Path) -> Option<(PathBuf, Stat)> {
+    let target = real_root.join(link).canonicalize().ok()?;
+    let place = target.strip_prefix(real_root).ok()?;
+    let stat = tree.stat(place).ok()?;
+    FileType::from_raw_mode(stat.st_mode).is_file().then(|| (place.to_owned(), stat))
 }
 
-fn local_file(path: String, place: PathBuf) -> Result<LocalFile, Fault> {
-    let metadata = place.symlink_metadata().map_err(Fault::io("look at", &place))?;
-    Ok(LocalFile { path, place, size: metadata.len(), modified: metadata.modified().ok() })
+fn local_file(path: String, tree: &Arc<Tree>, place: PathBuf, stat: &Stat) -> LocalFile {
+    LocalFile { path, tree: Arc::clone(tree), place, size: size(stat), modified: modified(stat) }
+}
+
+fn size(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or_default()
+}
+
+fn modified(stat: &Stat) -> Modified {
+    (stat.st_mtime.into(), stat.st_mtime_nsec.into())
 }
 
 /// The path as in a key. Fails for paths that a pull would refuse.
-fn path_below(root: &Path, place: &Path) -> Result<String, Fault> {
+fn path_of(place: &Path) -> Result<String, Fault> {
     let refused =
         |why: String| Fault::new(Cause::Usage, format!("{place:?} cannot be an object ({why}): rename it"));
-    let below = place
-        .strip_prefix(root)
-        .unwrap_or(place)
-        .to_str()
-        .ok_or_else(|| refused("its name is not UTF-8".into()))?;
-    keys::relative_path(below, "").map_err(|invalid| refused(invalid.to_string()))?;
-    Ok(below.to_owned())
+    let path = place.to_str().ok_or_else(|| refused("its name is not UTF-8".into()))?;
+    keys::relative_path(path, "").map_err(|invalid| refused(invalid.to_string()))?;
+    Ok(path.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::{fs, os::unix::fs::symlink};
 
     use super::*;
 
@@ -179,8 +196,39 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("a"), "x").unwrap();
         let found = walk(root.path()).unwrap().files.remove(0);
-        fs::remove_file(&found.place).unwrap();
-        symlink("/etc/hostname", &found.place).unwrap();
+        fs::remove_file(root.path().join("a")).unwrap();
+        symlink("/etc/hostname", root.path().join("a")).unwrap();
+        assert!(found.open().is_err());
+    }
+
+    #[test]
+    fn a_file_in_a_folder_that_becomes_a_link_is_not_opened() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("a/b")).unwrap();
+        fs::write(root.path().join("a/b/environ"), "x").unwrap();
+        symlink("a/b/environ", root.path().join("link")).unwrap();
+        let found = walk(root.path()).unwrap().files;
+        let paths: Vec<&str> = found.iter().map(|file| file.path.as_str()).collect();
+        assert_eq!(paths, ["a/b/environ", "link"]);
+        fs::remove_dir_all(root.path().join("a")).unwrap();
+        fs::create_dir(root.path().join("a")).unwrap();
+        symlink("/proc/self", root.path().join("a/b")).unwrap();
+        for file in found {
+            let fault = file.open().unwrap_err().to_string();
+            assert!(fault.contains("b is in the way: it is not a folder"), "{fault}");
+            file.is_unchanged().unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_file_that_becomes_a_pipe_is_not_waited_for() {
+        let root = tempfile::tempdir().unwrap();
+        let place = root.path().join("a");
+        fs::write(&place, "x").unwrap();
+        let found = walk(root.path()).unwrap().files.remove(0);
+        fs::remove_file(&place).unwrap();
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &place, mode).unwrap();
         assert!(found.open().is_err());
     }
 

@@ -1,11 +1,17 @@
 //! Classifies failed requests: whether to retry them, and with which cause the transfer ends otherwise. Pure.
+//!
+//! It must not repeat the text of an error that quotes the store: parsers do, and an answer may contain credentials.
 
 use std::{error::Error, io};
 
 use http::StatusCode;
 use object_store::client::{HttpError, HttpErrorKind};
+use rustls::{CertificateError, Error as TlsError};
 
-use super::http::Refusal;
+use super::http::{LargeAnswer, Refusal};
+
+/// Replaces the text of a parser.
+const UNPARSABLE: &str = "an answer that cannot be parsed";
 
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,8 +44,8 @@ pub(crate) enum RequestError {
     },
     /// The store accepts only virtual-hosted requests.
     PathRefused(String),
-    /// More than `MOST_OBJECTS` below one folder.
-    TooManyObjects,
+    /// More below one folder than a listing may hold: what it has.
+    LargeListing(String),
     /// The listing names an object that cannot be a file.
     InvalidKey(String),
 }
@@ -69,16 +75,21 @@ impl RequestError {
             cause = error.source();
         }
         match transport {
-            Some(error) if error.kind() == HttpErrorKind::Decode => {
-                RequestError::MalformedAnswer(innermost(error))
-            }
+            // The names are those that the other side presents.
+            Some(error) if is_of_another_name(error) => RequestError::Transient(
+                "its certificate is not valid for the name of the endpoint".to_owned(),
+            ),
             Some(error) if is_unknown_authority(error) => RequestError::Transient(format!(
                 "{}; name the authority of its certificate in spec.modelStore.caSecretName",
                 innermost(error)
             )),
-            Some(error) => RequestError::Transient(innermost(error)),
-            // object_store could not parse the answer.
-            None => RequestError::MalformedAnswer(innermost(error)),
+            // Errors of the system, of TLS and of HTTP, which name what is wrong and do not quote it.
+            Some(error) if error.kind() != HttpErrorKind::Decode => RequestError::Transient(innermost(error)),
+            Some(error) if innermost_cause(error).is::<LargeAnswer>() => {
+                RequestError::MalformedAnswer(innermost(error))
+            }
+            // A parser of object_store or of its HTTP client quotes the answer.
+            Some(_) | None => RequestError::MalformedAnswer(UNPARSABLE.to_owned()),
         }
     }
 }
@@ -130,27 +141,40 @@ fn meaning(refusal: &Refusal) -> RequestError {
 
 /// Whether no trusted authority has signed the certificate, or an authority of the same name with another key has.
 fn is_unknown_authority(error: &(dyn Error + 'static)) -> bool {
-    use rustls::{CertificateError, Error as Tls};
+    let wrong = wrong_certificate(error);
+    matches!(wrong, Some(CertificateError::UnknownIssuer | CertificateError::BadSignature))
+}
 
+fn is_of_another_name(error: &(dyn Error + 'static)) -> bool {
+    let wrong = wrong_certificate(error);
+    matches!(wrong, Some(CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }))
+}
+
+/// Why the certificate of the other side was refused, if it was.
+fn wrong_certificate<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e CertificateError> {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        if let Some(Tls::InvalidCertificate(why)) = error.downcast_ref::<Tls>() {
-            return matches!(why, CertificateError::UnknownIssuer | CertificateError::BadSignature);
+        if let Some(TlsError::InvalidCertificate(why)) = error.downcast_ref::<TlsError>() {
+            return Some(why);
         }
         // The error inside an io::Error is not its source.
         let carried = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         cause = carried.map(|carried| carried as &(dyn Error + 'static)).or_else(|| error.source());
     }
-    false
+    None
 }
 
 /// The innermost cause is the most specific; those around it repeat addresses.
 pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
+    innermost_cause(error).to_string()
+}
+
+fn innermost_cause<'e>(error: &'e (dyn Error + 'static)) -> &'e (dyn Error + 'static) {
     let mut last = error;
     while let Some(source) = last.source() {
         last = source;
     }
-    last.to_string()
+    last
 }
 
 #[cfg(test)]
@@ -233,5 +257,17 @@ mod tests {
         assert_eq!(broken, RequestError::Transient("connection reset".to_owned()));
         let invalid = generic("Content-Range header not present in partial response".into());
         assert!(matches!(invalid, RequestError::MalformedAnswer(_)), "{invalid:?}");
+    }
+
+    #[test]
+    fn names_in_a_certificate_are_not_repeated() {
+        let presented = vec!["DnsName(\"text-of-the-store\")".to_owned()];
+        let expected = rustls::pki_types::ServerName::try_from("minio").unwrap();
+        let wrong = rustls::CertificateError::NotValidForNameContext { expected, presented };
+        let wrong = io::Error::other(rustls::Error::InvalidCertificate(wrong));
+        let error = HttpError::new(HttpErrorKind::Connect, wrong);
+        let of = RequestError::of(&object_store::Error::Generic { store: "S3", source: Box::new(error) });
+        let RequestError::Transient(why) = of else { panic!("{of:?}") };
+        assert_eq!(why, "its certificate is not valid for the name of the endpoint");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! It never uses the node's credentials: any user could then read what the node may read.
 
-use std::sync::Arc;
+use std::{fs, path::PathBuf, sync::Arc};
 
 use async_trait::async_trait;
 use object_store::{
@@ -94,27 +94,52 @@ impl Identity {
 
 /// Credentials of a pod. Marks their errors, so that they are not taken for errors of the store.
 #[derive(Debug)]
-pub(super) struct OfPod(pub(super) AwsCredentialProvider);
+pub(super) struct OfPod {
+    provider: AwsCredentialProvider,
+    /// The file with the token of the pod, which the provider reads.
+    token_file: Option<PathBuf>,
+}
+
+impl OfPod {
+    pub(super) fn new(provider: AwsCredentialProvider, token_file: Option<PathBuf>) -> Self {
+        Self { provider, token_file }
+    }
+
+    /// Whether the token cannot be read. The error of the provider does not tell it from an invalid answer.
+    fn unreadable_token(&self) -> Option<RequestError> {
+        let file = self.token_file.as_ref()?;
+        let error = fs::read_to_string(file).err()?;
+        let why = format!("failed to read {}: {error}: {FIX}", file.display());
+        Some(RequestError::CredentialsUnavailable(why))
+    }
+}
 
 #[async_trait]
 impl CredentialProvider for OfPod {
     type Credential = AwsCredential;
 
     async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
-        self.0.get_credential().await.map_err(|error| {
-            let source = Box::new(CredentialsUnavailable(credentials_error(RequestError::of(&error))));
-            object_store::Error::Generic { store: "S3", source }
+        self.provider.get_credential().await.map_err(|error| {
+            let reason = match RequestError::of(&error) {
+                RequestError::MalformedAnswer(why) => self
+                    .unreadable_token()
+                    .unwrap_or_else(|| credentials_error(RequestError::MalformedAnswer(why))),
+                of_answer => credentials_error(of_answer),
+            };
+            object_store::Error::Generic { store: "S3", source: Box::new(CredentialsUnavailable(reason)) }
         })
     }
 }
 
+const FIX: &str = "correct spec.serviceAccountName, its role, or the trust policy of the role";
+
 /// The error for a failed request to the token service.
 fn credentials_error(of_answer: RequestError) -> RequestError {
-    const FIX: &str = "correct spec.serviceAccountName, its role, or the trust policy of the role";
     match of_answer {
         RequestError::Transient(why) => RequestError::Transient(format!("the token service: {why}")),
-        // An invalid answer, or a file that cannot be read.
-        RequestError::MalformedAnswer(why) => RequestError::CredentialsUnavailable(format!("{why}: {FIX}")),
+        RequestError::MalformedAnswer(why) => {
+            RequestError::CredentialsUnavailable(format!("the token service gave {why}: {FIX}"))
+        }
         RequestError::Unauthorized(why) | RequestError::Missing(why) | RequestError::Refused(why) => {
             RequestError::CredentialsUnavailable(format!(
                 "the token service refused the pod's identity ({why}): {FIX}"
@@ -132,7 +157,7 @@ fn credentials_error(of_answer: RequestError) -> RequestError {
         | RequestError::Changed
         | RequestError::OtherRegion { .. }
         | RequestError::PathRefused(_)
-        | RequestError::TooManyObjects
+        | RequestError::LargeListing(_)
         | RequestError::InvalidKey(_) => RequestError::CredentialsUnavailable(format!(
             "the token service returned an invalid response: {FIX}"
         )),
@@ -145,6 +170,38 @@ mod tests {
 
     fn identity(set: &[AmazonS3ConfigKey]) -> Result<Identity, String> {
         Identity::of(|key| set.contains(&key).then(|| "x".to_owned())).map_err(|half| half.to_string())
+    }
+
+    /// Answers nothing but this error, as object_store makes it of an answer of the token service.
+    #[derive(Debug)]
+    struct Answers(&'static str);
+
+    #[async_trait]
+    impl CredentialProvider for Answers {
+        type Credential = AwsCredential;
+
+        async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
+            Err(object_store::Error::Generic { store: "S3", source: self.0.into() })
+        }
+    }
+
+    #[tokio::test]
+    async fn text_of_the_token_service_is_not_repeated_and_a_file_that_cannot_be_read_is_named() {
+        let invalid =
+            Answers("Invalid AssumeRoleWithWebIdentity response: invalid type: string \"wJalrXUtnFEMI\"");
+        let why = async |token_file: &str| {
+            let of_pod = OfPod::new(Arc::new(Answers(invalid.0)), Some(token_file.into()));
+            match RequestError::of(&of_pod.get_credential().await.unwrap_err()) {
+                RequestError::CredentialsUnavailable(why) => why,
+                other => panic!("{other:?}"),
+            }
+        };
+        let there = tempfile::NamedTempFile::new().unwrap();
+        let repeated = why(there.path().to_str().unwrap()).await;
+        assert!(!repeated.contains("wJalrXUtnFEMI"), "{repeated}");
+        assert!(repeated.starts_with("the token service gave an answer that cannot be parsed"), "{repeated}");
+        let missing = why("/nowhere/token").await;
+        assert!(missing.starts_with("failed to read /nowhere/token: "), "{missing}");
     }
 
     #[test]

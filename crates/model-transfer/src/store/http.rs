@@ -1,5 +1,6 @@
 //! The HTTP client of object_store. It limits each wait and the size of listings, respects `Retry-After`, and converts
-//! refusals to errors. It must not follow redirects, and errors must not contain free text of the store.
+//! refusals to errors. It must not follow redirects, and its errors must not contain free text of the store; those of the
+//! parsers behind it do, and `answers` replaces them.
 
 use std::{
     pin::Pin,
@@ -68,10 +69,16 @@ struct NoByte(Duration);
 
 /// A page has at most 1000 keys of at most 1024 bytes, each of which takes up to 3 bytes or is escaped.
 const LONGEST_PAGE: u64 = 8 << 20;
+/// Of any other answer that is kept in memory: what a store says of an upload, or a page for which fewer keys were
+/// requested. Many of them may arrive at once.
+const LONGEST_ANSWER: u64 = 1 << 20;
 
-#[derive(Debug, thiserror::Error)]
-#[error("a page of the listing is larger than {} MiB", LONGEST_PAGE >> 20)]
-struct LargePage;
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} is larger than {} MiB", limit >> 20)]
+pub(super) struct LargeAnswer {
+    what: &'static str,
+    limit: u64,
+}
 
 #[derive(Debug)]
 pub(super) struct Connector {
@@ -145,7 +152,7 @@ impl HttpService for Bounded {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         self.pause.wait().await;
         let reads = [Method::GET, Method::HEAD].contains(request.method());
-        let longest = is_list(request.uri()).then_some(LONGEST_PAGE);
+        let longest = longest_answer(request.method(), request.uri());
         let patience = if reads { self.stall } else { self.stall * UPLOAD_STALLS };
         let Ok(answer) = timeout(patience, self.client.execute(request)).await else {
             return Err(HttpError::new(HttpErrorKind::Timeout, NoAnswer(patience)));
@@ -166,8 +173,15 @@ impl HttpService for Bounded {
     }
 }
 
-fn is_list(uri: &Uri) -> bool {
-    uri.query().is_some_and(|query| query.split('&').any(|part| part.starts_with("list-type=")))
+/// The limit for an answer, `None` for the bytes of an object, which the caller counts.
+fn longest_answer(method: &Method, uri: &Uri) -> Option<LargeAnswer> {
+    let has =
+        |name: &str| uri.query().is_some_and(|query| query.split('&').any(|part| part.starts_with(name)));
+    match (method == Method::GET, has("list-type="), has("max-keys=")) {
+        (true, true, false) => Some(LargeAnswer { what: "a page of the listing", limit: LONGEST_PAGE }),
+        (true, false, _) => None,
+        (true, true, true) | (false, _, _) => Some(LargeAnswer { what: "an answer", limit: LONGEST_ANSWER }),
+    }
 }
 
 /// A body that fails when no byte has arrived for too long, or when it is larger than a limit. Its total time is not
@@ -177,21 +191,22 @@ struct Limited {
     body: HttpResponseBody,
     stall: Duration,
     silence: Pin<Box<Sleep>>,
-    /// Bytes that may still arrive; `None` where the caller counts them.
-    remaining: Option<u64>,
+    /// Bytes that have arrived.
+    arrived: u64,
+    longest: Option<LargeAnswer>,
 }
 
 impl Limited {
-    fn new(body: HttpResponseBody, stall: Duration, remaining: Option<u64>) -> Self {
-        Self { body, stall, silence: Box::pin(sleep(stall)), remaining }
+    fn new(body: HttpResponseBody, stall: Duration, longest: Option<LargeAnswer>) -> Self {
+        Self { body, stall, silence: Box::pin(sleep(stall)), arrived: 0, longest }
     }
 
     fn count(&mut self, frame: &Frame<Bytes>) -> Result<(), HttpError> {
-        let Some(remaining) = &mut self.remaining else { return Ok(()) };
-        let length = frame.data_ref().map_or(0, |data| data.len() as u64);
-        *remaining =
-            remaining.checked_sub(length).ok_or_else(|| HttpError::new(HttpErrorKind::Decode, LargePage))?;
-        Ok(())
+        self.arrived += frame.data_ref().map_or(0, |data| data.len() as u64);
+        match self.longest {
+            Some(large) if self.arrived > large.limit => Err(HttpError::new(HttpErrorKind::Decode, large)),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -345,6 +360,17 @@ mod tests {
         let named = kept("", headers("x-amz-bucket-region", "eu-west-1")).await;
         assert_eq!(named.region.as_deref(), Some("eu-west-1"));
         assert_eq!(kept("<Region>a b</Region>", HeaderMap::new()).await.region, None);
+    }
+
+    #[test]
+    fn every_answer_but_an_object_has_a_longest_length() {
+        let limit = |method: &Method, uri: &'static str| {
+            longest_answer(method, &Uri::from_static(uri)).map(|large| large.limit)
+        };
+        assert_eq!(limit(&Method::GET, "http://minio/models?list-type=2&prefix=a"), Some(8 << 20));
+        assert_eq!(limit(&Method::GET, "http://minio/models?list-type=2&max-keys=1"), Some(1 << 20));
+        assert_eq!(limit(&Method::POST, "http://minio/models/a?uploadId=1"), Some(1 << 20));
+        assert_eq!(limit(&Method::GET, "http://minio/models/list-type=2"), None);
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! A store that fails: transient errors are retried, others are reported.
 
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 use api::loader::ExitCode;
 
 use crate::{
-    program::Program,
+    program::{Ended, Program},
     proxy::Break,
     scene::{MIB, SOURCE, Scene, files, noise},
 };
@@ -73,6 +76,48 @@ fn a_listing_that_falls_silent_is_asked_for_anew() {
         if lists == 1 { Break::StallAfter(20) } else { Break::Nothing }
     });
     scene.pull().run().succeeded();
+}
+
+/// Where a proxy that repeats the head of a request would put the session token.
+const ECHOED: &str = "x-amz-security-token: IQoJb3JpZ2luX2VjEXAMPLE";
+
+/// Fails, and repeats no text of the store, in no line of the log and not for the kubelet.
+#[track_caller]
+fn repeats_nothing(ended: &Ended) {
+    assert_eq!(ended.code, Some(ExitCode::ChecksumMismatch.code()), "{}", ended.output);
+    assert!(ended.output.contains("trying again"), "{}", ended.output);
+    for text in [&ended.output, &ended.reported] {
+        assert!(!text.contains("IQoJ") && !text.contains("EXAMPLE"), "{text}");
+        assert!(text.contains("an answer that cannot be parsed"), "{text}");
+    }
+}
+
+#[test]
+fn text_of_a_listing_that_cannot_be_parsed_is_not_repeated() {
+    let time = "<LastModified>2026-01-01T00:00:00.000Z</LastModified>";
+    for entry in [
+        format!("<Key>qwen/a</Key>{time}<Size>{ECHOED}</Size>"),
+        format!("<Key>qwen/a</Key><LastModified>{ECHOED}</LastModified><Size>1</Size>"),
+        format!("<Key>qwen/a</Key>{time}<Size>1</Size></{ECHOED}>"),
+    ] {
+        let scene = Scene::new();
+        let listing = format!("<ListBucketResult><Contents>{entry}</Contents></ListBucketResult>");
+        scene.proxy.rule(move |_| Break::Answer(listing.clone()));
+        repeats_nothing(&scene.pull().run());
+    }
+}
+
+#[test]
+fn text_of_an_answer_to_an_upload_is_not_repeated() {
+    let scene = Scene::new();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("model.bin"), noise(13, 9 * MIB)).unwrap();
+    scene.proxy.rule(|request| {
+        let completes = request.method == "POST" && request.query.starts_with("uploadId");
+        if completes { Break::Answer(format!("<Result><ETag>1</{ECHOED}></Result>")) } else { Break::Nothing }
+    });
+    let arguments = ["push", folder.path().to_str().unwrap(), "s3://models/out"];
+    repeats_nothing(&Program::new(scene.proxy.address, arguments).run());
 }
 
 #[test]

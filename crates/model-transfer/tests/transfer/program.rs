@@ -59,10 +59,8 @@ struct Said {
 impl Program {
     pub(crate) fn new<const N: usize>(store: SocketAddr, arguments: [&str; N]) -> Self {
         let files = tempfile::tempdir().unwrap();
-        let reported = files.path().join("termination-log");
-        File::create(&reported).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_model-transfer"));
-        command.args(arguments).arg("--termination-log").arg(reported).env_clear().envs([
+        command.args(arguments).env_clear().envs([
             ("AWS_ACCESS_KEY_ID", ACCESS_KEY),
             ("AWS_SECRET_ACCESS_KEY", SECRET_KEY),
             ("AWS_REGION", "us-east-1"),
@@ -89,6 +87,12 @@ impl Program {
         self
     }
 
+    /// Puts the termination log, which the kubelet keeps on the disk of the node, into this folder.
+    pub(crate) fn on_disk_of(mut self, folder: &Path) -> Self {
+        self.files = tempfile::tempdir_in(folder).unwrap();
+        self
+    }
+
     /// Runs it by a shell that does something before.
     pub(crate) fn after(self, setup: &str) -> Self {
         let Self { command, files } = self;
@@ -100,6 +104,9 @@ impl Program {
     }
 
     pub(crate) fn start(mut self) -> Running {
+        let reported = self.files.path().join("termination-log");
+        File::create(&reported).unwrap();
+        self.command.arg("--termination-log").arg(reported);
         let (reader, writer) = io::pipe().unwrap();
         self.command.stdin(Stdio::null()).stdout(writer.try_clone().unwrap()).stderr(writer);
         let child = self.command.spawn().unwrap();

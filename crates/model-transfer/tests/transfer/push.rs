@@ -193,6 +193,22 @@ fn listed(list: &Path) -> Vec<String> {
 }
 
 #[test]
+fn a_list_that_is_longer_than_it_was_listed_is_not_read_to_its_end() {
+    let scene = Scene::new();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.bin"), "a").unwrap();
+    scene.gateway.put("out/SHA256SUMS", b"x");
+    let long = " ".repeat(17 * MIB);
+    scene.proxy.rule(
+        move |request| {
+            if request.is_object() { Break::Answer(long.clone()) } else { Break::Nothing }
+        },
+    );
+    let ended = push(&scene, folder.path()).run();
+    ended.failed(ExitCode::ChecksumMismatch, "SHA256SUMS is larger than 16.0 MiB");
+}
+
+#[test]
 fn while_objects_are_replaced_the_list_does_not_name_them() {
     let scene = Scene::new();
     let folder = tempfile::tempdir().unwrap();

@@ -1,56 +1,48 @@
-//! Creates, opens and removes folders below the root. It must not follow a link, which could lead out of the folder.
+//! Creates, opens and removes folders below a root, and opens the files in them. It must not follow a link, which could
+//! lead out of the root: each part of a path is opened in the folder before it.
 //!
 //! A bounded number of folders stays open, so that a folder is not looked up again for each of its files.
 
 use std::{
     collections::BTreeMap,
+    ffi::OsStr,
+    fs::File,
     io,
-    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
 
-use rustix::{
-    fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, unlinkat},
-    io::Errno,
-};
+use rustix::fs::Stat;
+
+use crate::directory::Directory;
 
 /// Limit for open folders; models have few.
 const MOST_OPEN: usize = 64;
-/// The mode that `mkdir` uses; the umask of the process restricts it.
-const MODE: Mode = Mode::from_raw_mode(0o777);
 
 #[derive(Debug)]
-pub(super) struct Tree {
-    root: Arc<OwnedFd>,
-    open: Mutex<BTreeMap<PathBuf, Arc<OwnedFd>>>,
+pub(crate) struct Tree {
+    root: Arc<Directory>,
+    open: Mutex<BTreeMap<PathBuf, Arc<Directory>>>,
 }
 
 impl Tree {
     /// Opens an existing root, which may itself be a link.
-    pub(super) fn open(root: &Path) -> io::Result<Self> {
-        let root = openat(CWD, root, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { root: Arc::new(root), open: Mutex::default() })
+    pub(crate) fn open(root: &Path) -> io::Result<Self> {
+        Ok(Self { root: Arc::new(Directory::open(root)?), open: Mutex::default() })
+    }
+
+    pub(crate) fn root(&self) -> &Directory {
+        &self.root
     }
 
     /// A folder below the root, created if it does not exist.
-    pub(super) fn folder(&self, below: &Path) -> io::Result<Arc<OwnedFd>> {
+    pub(crate) fn folder(&self, below: &Path) -> io::Result<Arc<Directory>> {
         if let Some(folder) = self.opened(below) {
             return Ok(folder);
         }
         let mut folder = Arc::clone(&self.root);
-        for name in below.components() {
-            match mkdirat(&folder, name.as_os_str(), MODE) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(error) => return Err(error.into()),
-            }
-            folder = Arc::new(enter(&folder, name.as_os_str().as_ref()).map_err(|error| match error {
-                Errno::NOTDIR | Errno::LOOP => {
-                    let why = format!("{} is in the way: it is not a folder", name.as_os_str().display());
-                    io::Error::new(io::ErrorKind::NotADirectory, why)
-                }
-                error => error.into(),
-            })?);
+        for name in below.iter() {
+            folder = Arc::new(folder.make(name)?);
         }
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= MOST_OPEN {
@@ -60,56 +52,69 @@ impl Tree {
         Ok(folder)
     }
 
+    /// A folder below the root that exists.
+    pub(crate) fn existing(&self, below: &Path) -> io::Result<Arc<Directory>> {
+        let mut folder = Arc::clone(&self.root);
+        for name in below.iter() {
+            folder = Arc::new(folder.enter(name)?);
+        }
+        Ok(folder)
+    }
+
     /// Closes a folder, because another program may have removed it; the next use opens it again.
-    pub(super) fn forget(&self, folder: &Path) {
+    pub(crate) fn forget(&self, folder: &Path) {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(folder);
     }
 
+    /// Opens a regular file for reading.
+    pub(crate) fn read(&self, path: &Path) -> io::Result<File> {
+        let (folder, name) = parts(path)?;
+        self.existing(folder)?.read(name)
+    }
+
+    /// Of a link its own, not those of its target.
+    pub(crate) fn stat(&self, path: &Path) -> io::Result<Stat> {
+        let (folder, name) = parts(path)?;
+        self.existing(folder)?.stat(name)
+    }
+
     /// Removes a file, if it is there, and the folders above it that are empty then.
-    pub(super) fn remove_file(&self, path: &Path) -> io::Result<()> {
-        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    pub(crate) fn remove_file(&self, path: &Path) -> io::Result<()> {
+        let (parent, name) = parts(path)?;
         let Ok(folder) = self.existing(parent) else { return Ok(()) };
-        match unlinkat(&folder, name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(error.into()),
+        match folder.remove_file(name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
         }
         self.remove_empty(parent);
         Ok(())
     }
 
     /// Removes a folder, and those above it, as long as they are empty. The root stays.
-    pub(super) fn remove_empty(&self, folder: &Path) {
+    pub(crate) fn remove_empty(&self, folder: &Path) {
         for folder in folder.ancestors().filter(|folder| !folder.as_os_str().is_empty()) {
-            let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else { return };
+            let Ok((parent, name)) = parts(folder) else { return };
             self.forget(folder);
-            let removed =
-                self.existing(parent).and_then(|parent| unlinkat(&parent, name, AtFlags::REMOVEDIR));
-            if removed.is_err() {
+            if self.existing(parent).and_then(|parent| parent.remove_empty(name)).is_err() {
                 return;
             }
         }
     }
 
-    fn opened(&self, below: &Path) -> Option<Arc<OwnedFd>> {
+    fn opened(&self, below: &Path) -> Option<Arc<Directory>> {
         if below.as_os_str().is_empty() {
             return Some(Arc::clone(&self.root));
         }
         self.open.lock().unwrap_or_else(PoisonError::into_inner).get(below).cloned()
     }
-
-    /// The folder, if it exists and no part of its path is a link.
-    fn existing(&self, below: &Path) -> Result<Arc<OwnedFd>, Errno> {
-        let mut folder = Arc::clone(&self.root);
-        for name in below.components() {
-            folder = Arc::new(enter(&folder, name.as_os_str().as_ref())?);
-        }
-        Ok(folder)
-    }
 }
 
-fn enter(folder: &OwnedFd, name: &Path) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::PATH | OFlags::CLOEXEC;
-    openat(folder, name, flags, Mode::empty())
+/// The folder of a file, and its name.
+fn parts(path: &Path) -> io::Result<(&Path, &OsStr)> {
+    let parts = path.parent().zip(path.file_name());
+    parts.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidInput, format!("{} is not the path of a file", path.display()))
+    })
 }
 
 #[cfg(test)]
@@ -150,6 +155,18 @@ mod tests {
         tree.remove_file(Path::new("link/precious")).unwrap();
         tree.remove_file(Path::new("nothing/there")).unwrap();
         assert!(outside.path().join("precious").exists());
+    }
+
+    #[test]
+    fn a_path_does_not_lead_out_of_the_root() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("a")).unwrap();
+        fs::write(root.path().join("b"), "x").unwrap();
+        let tree = Tree::open(&root.path().join("a")).unwrap();
+        for path in ["../b", "..", "/etc/hostname", "./../b"] {
+            assert!(tree.read(Path::new(path)).is_err() && tree.stat(Path::new(path)).is_err(), "{path}");
+            assert!(tree.folder(Path::new(path)).is_err(), "{path}");
+        }
     }
 
     #[test]

@@ -1,0 +1,157 @@
+//! An open folder, and the entries in it by their names. It must not follow a link: every operation is relative to the
+//! descriptor, so that a folder that another program replaces by a link leads nowhere else.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs::File,
+    io,
+    os::{
+        fd::OwnedFd,
+        unix::ffi::{OsStrExt as _, OsStringExt as _},
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{
+        AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, renameat, statat, unlinkat,
+    },
+    io::Errno,
+};
+
+/// The modes of new folders and files, as the standard library sets them; the umask of the process restricts them.
+const FOLDER_MODE: Mode = Mode::from_raw_mode(0o777);
+const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
+
+#[derive(Debug)]
+pub(crate) struct Directory {
+    descriptor: OwnedFd,
+    /// For messages.
+    path: PathBuf,
+}
+
+impl Directory {
+    /// Opens a folder by its path, which may itself be a link.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
+        let descriptor = openat(CWD, path, flags, Mode::empty())?;
+        Ok(Self { descriptor, path: path.to_owned() })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A folder in this one.
+    pub(crate) fn enter(&self, name: &OsStr) -> io::Result<Self> {
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::PATH | OFlags::CLOEXEC;
+        let opened = openat(&self.descriptor, one(name)?, flags, Mode::empty());
+        let descriptor = opened.map_err(|error| match error {
+            Errno::NOTDIR | Errno::LOOP => {
+                let why = format!("{} is in the way: it is not a folder", name.display());
+                io::Error::new(io::ErrorKind::NotADirectory, why)
+            }
+            error => error.into(),
+        })?;
+        Ok(Self { descriptor, path: self.path.join(name) })
+    }
+
+    /// A folder in this one, created if it does not exist.
+    pub(crate) fn make(&self, name: &OsStr) -> io::Result<Self> {
+        match mkdirat(&self.descriptor, one(name)?, FOLDER_MODE) {
+            Ok(()) | Err(Errno::EXIST) => self.enter(name),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(crate) fn open_file(&self, name: impl AsRef<OsStr>, flags: OFlags) -> io::Result<File> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(openat(&self.descriptor, one(name.as_ref())?, flags, FILE_MODE)?.into())
+    }
+
+    /// Opens a regular file for reading. A pipe in its place is an error and is not waited for.
+    pub(crate) fn read(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
+        let file = self.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK)?;
+        if FileType::from_raw_mode(fstat(&file)?.st_mode).is_file() {
+            return Ok(file);
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
+    }
+
+    /// Of a link its own, not those of its target.
+    pub(crate) fn stat(&self, name: impl AsRef<OsStr>) -> io::Result<Stat> {
+        Ok(statat(&self.descriptor, one(name.as_ref())?, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let readable = openat(&self.descriptor, ".", flags, Mode::empty())?;
+        let names = Dir::new(readable)?.map(|entry| Ok(entry?.file_name().to_bytes().to_vec()));
+        let names: io::Result<Vec<Vec<u8>>> = names.collect();
+        let names = names?.into_iter().filter(|name| name != b"." && name != b"..");
+        Ok(names.map(OsString::from_vec).collect())
+    }
+
+    pub(crate) fn remove_file(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        Ok(unlinkat(&self.descriptor, one(name.as_ref())?, AtFlags::empty())?)
+    }
+
+    pub(crate) fn remove_empty(&self, name: &OsStr) -> io::Result<()> {
+        Ok(unlinkat(&self.descriptor, one(name)?, AtFlags::REMOVEDIR)?)
+    }
+
+    /// Moves an entry into another folder, under another name.
+    pub(crate) fn rename(
+        &self,
+        name: impl AsRef<OsStr>,
+        to: &Directory,
+        new: impl AsRef<OsStr>,
+    ) -> io::Result<()> {
+        Ok(renameat(&self.descriptor, one(name.as_ref())?, &to.descriptor, one(new.as_ref())?)?)
+    }
+}
+
+/// Fails for what is not the name of one entry, because a path could lead through a link or out of the folder.
+fn one(name: &OsStr) -> io::Result<&OsStr> {
+    let bytes = name.as_bytes();
+    if matches!(bytes, b"" | b"." | b"..") || bytes.contains(&b'/') {
+        let why = format!("{} is not the name of a file", name.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_name_is_that_of_one_entry() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("a")).unwrap();
+        fs::write(root.path().join("a/b"), "x").unwrap();
+        let opened = Directory::open(&root.path().join("a")).unwrap();
+        for name in ["", ".", "..", "../a", "a/b", "/etc"] {
+            assert!(opened.enter(name.as_ref()).is_err(), "{name:?}");
+            assert!(opened.stat(name).is_err() && opened.read(name).is_err(), "{name:?}");
+        }
+        assert_eq!(opened.names().unwrap(), ["b"]);
+    }
+
+    #[test]
+    fn only_regular_files_are_read() {
+        let root = tempfile::tempdir().unwrap();
+        let opened = Directory::open(root.path()).unwrap();
+        symlink("/etc/hostname", root.path().join("link")).unwrap();
+        fs::create_dir(root.path().join("folder")).unwrap();
+        let pipe = root.path().join("pipe");
+        rustix::fs::mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
+        fs::write(root.path().join("file"), "x").unwrap();
+        for name in ["link", "folder", "pipe", "nothing"] {
+            assert!(opened.read(name).is_err(), "{name}");
+        }
+        assert_eq!(io::read_to_string(opened.read("file").unwrap()).unwrap(), "x");
+    }
+}
