@@ -1,10 +1,11 @@
-//! `cargo xtask codegen`: writes `deploy/crds` from the types in `crates/api` and the admission policies from its table of
-//! controllers, or names what would change.
+//! `cargo xtask codegen`: writes `deploy/crds` from the types in `crates/api`, the admission policies from its table of
+//! controllers and the generated part of `proto`, or names what would change.
 //!
 //! It moves bytes between the crate and the folder and does not depend on their content; the text of the
-//! policies is in `policy`.
+//! policies is in `policy`, and what is generated from .proto files in `proto`.
 
 mod policy;
+mod proto;
 
 use std::{
     collections::BTreeSet,
@@ -44,6 +45,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         anyhow::ensure!(
             committed == text,
             "{} is not what crates/api/src/controllers.rs gives; run `cargo xtask codegen` and commit the result",
+            path.display()
+        );
+    }
+    for proto::Generated { path, bytes } in proto::generated()? {
+        let path = workspace().join("proto").join(path);
+        if !args.check {
+            fs::write(&path, bytes).with_context(|| format!("failed to write {}", path.display()))?;
+            continue;
+        }
+        let committed = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
+        anyhow::ensure!(
+            committed == bytes,
+            "{} is not what the .proto files give; run `cargo xtask codegen` and commit the result",
             path.display()
         );
     }

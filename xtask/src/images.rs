@@ -9,6 +9,7 @@
 mod build;
 mod certificates;
 mod deliver;
+mod glibc;
 mod licences;
 mod pack;
 mod platform;
@@ -21,13 +22,13 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use api::controllers::{self, Program, REGISTRY};
+use api::controllers::{self, Libc, Program, REGISTRY};
 use serde::Serialize;
 
 use crate::steps::target_folder;
 use build::Build;
 use licences::{Graph, Licences};
-use pack::{Content, Origin};
+use pack::{Binary, Content, Origin};
 use platform::Platform;
 use programs::Built;
 
@@ -83,8 +84,8 @@ enum Purpose {
 }
 
 const OF_TESTS: [Program; 2] = [
-    Program { name: "pause", description: "Holds the namespaces of a pod" },
-    Program { name: "test-engine", description: "Behaves like an inference engine" },
+    Program { name: "pause", description: "Holds the namespaces of a pod", libc: Libc::Musl },
+    Program { name: "test-engine", description: "Behaves like an inference engine", libc: Libc::Musl },
 ];
 
 /// A registry that does not exist: images of tests are loaded into nodes and never pulled.
@@ -195,7 +196,7 @@ fn build_into(path: &Path, build: Build, platforms: &[Platform], with_tests: boo
     fs::create_dir_all(path).with_context(|| format!("failed to create {}", path.display()))?;
     let origin = Origin::of_this_commit()?;
     // Crates for one platform alone are few, and none has a licence that the others do not have.
-    let target = platforms.first().context("no platform")?.target();
+    let target = platforms.first().context("no platform")?.target(Libc::Musl);
     let graph = Graph::of_target(&target)?;
     let mut all = Vec::new();
     for (image, binaries) in &images {
@@ -218,17 +219,28 @@ fn packed(
     origin: &Origin,
     folder: &Path,
 ) -> anyhow::Result<Packed> {
-    let Program { name, description } = image.program;
-    let (certificates, licences) = match image.purpose {
+    let Program { name, description, libc } = image.program;
+    let (certificates, mut licences) = match image.purpose {
         Purpose::Released => (Some(certificates::pem()), graph.licences(name)?),
         Purpose::Tests => (None, Licences::new()),
     };
+    match libc {
+        Libc::Musl => {}
+        Libc::Glibc => licences.extend(glibc::licences()?),
+    }
     let reference = image.reference(build);
     let content = Content {
         name,
         description,
         reference: &reference,
-        binaries: binaries.iter().map(|(platform, built)| (*platform, built.bytes.as_slice())).collect(),
+        binaries: binaries
+            .iter()
+            .map(|(platform, built)| Binary {
+                platform: *platform,
+                program: &built.bytes,
+                libraries: &built.libraries,
+            })
+            .collect(),
         certificates: certificates.as_deref(),
         licences: &licences,
         origin,

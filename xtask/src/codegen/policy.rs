@@ -2,7 +2,10 @@
 //!
 //! `policy.yaml` is the text; only names, kinds and resources are filled in here.
 
-use api::controllers::Controller;
+use api::{
+    controllers::{CONTROLLERS, Controller},
+    labels,
+};
 
 /// Below the folder of the controller in `deploy`.
 pub(super) const PATH: &str = "policy/policy.yaml";
@@ -11,24 +14,33 @@ pub(super) const PATH: &str = "policy/policy.yaml";
 const OF_EVERY_CONTROLLER: [(&str, &[&str]); 3] =
     [("", &["pods"]), ("coordination.k8s.io", &["leases"]), ("events.k8s.io", &["events"])];
 
+/// Below every group and resource: administrators may add resources whose scale a controller writes.
+const SCALES: (&str, &[&str]) = ("*", &["*/scale"]);
+
 pub(super) fn policy(controller: &Controller) -> String {
     let kinds: Vec<_> = controller.kinds.iter().map(|kind| kind.resource()).collect();
     let owners: Vec<String> = kinds
         .iter()
-        .map(|kind| {
-            format!("owner.kind == '{}' && owner.apiVersion.startsWith('{}/')", kind.kind, kind.group)
-        })
+        .map(|kind| format!("owner.kind == '{}' && owner.apiVersion == '{}'", kind.kind, kind.api_version))
         .collect();
     let names: Vec<String> = kinds.iter().map(|kind| format!("an {}", kind.kind)).collect();
+    // What any controller makes is limited for all: a role that grants too much is no hole.
+    let children = CONTROLLERS.iter().flat_map(|controller| controller.children);
+    let scales = (!controller.scales.is_empty()).then_some(&SCALES);
     let rules: Vec<String> = OF_EVERY_CONTROLLER
         .iter()
-        .chain(controller.children)
+        .chain(children)
+        .chain(scales)
         .map(|(group, resources)| rule(group, resources))
         .collect();
+    let owned = format!("what is controlled by {}", names.join(" or "));
+    let written = if scales.is_some() { format!("{owned}, and replicas") } else { owned };
     include_str!("policy.yaml")
         .replace("{name}", controller.name)
         .replace("{owners}", &owners.join(" || "))
         .replace("{kinds}", &names.join(" or "))
+        .replace("{track}", labels::TRACK)
+        .replace("{written}", &written)
         .replace("{rules}", &rules.join("\n"))
 }
 
@@ -38,6 +50,11 @@ fn rule(group: &str, resources: &[&str]) -> String {
         apiVersions: ["*"]
         operations: [CREATE, UPDATE, DELETE]
         resources: [{}]"#,
-        resources.join(", ")
+        resources.iter().map(quoted).collect::<Vec<_>>().join(", ")
     )
+}
+
+/// An asterisk begins an alias in YAML.
+fn quoted(resource: &&str) -> String {
+    if resource.contains('*') { format!("\"{resource}\"") } else { (*resource).to_owned() }
 }

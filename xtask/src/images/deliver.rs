@@ -128,7 +128,7 @@ mod tests {
     use super::{
         super::{
             licences::Licences,
-            pack::{self, Content},
+            pack::{self, Binary, Content},
             platform::Platform,
         },
         *,
@@ -170,7 +170,7 @@ mod tests {
             name: "program",
             description: "Does nothing",
             reference: &reference,
-            binaries,
+            binaries: binaries.into_iter().map(Binary::alone).collect(),
             certificates: None,
             licences: &Licences::new(),
             origin: &origin,

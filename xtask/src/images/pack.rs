@@ -18,7 +18,7 @@ use flate2::{Compression, write::GzEncoder};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::{certificates, licences::Licences, platform::Platform};
+use super::{certificates, glibc::Library, licences::Licences, platform::Platform};
 use crate::steps::workspace;
 
 /// What goes into an image.
@@ -29,11 +29,26 @@ pub(super) struct Content<'a> {
     /// Name of the image, `registry/name:tag`.
     pub(super) reference: &'a str,
     /// One for each platform.
-    pub(super) binaries: Vec<(Platform, &'a [u8])>,
+    pub(super) binaries: Vec<Binary<'a>>,
     /// Of the authorities that are trusted, for programs that connect to other hosts.
     pub(super) certificates: Option<&'a str>,
     pub(super) licences: &'a Licences,
     pub(super) origin: &'a Origin,
+}
+
+/// A program for one platform, with what it loads when it starts.
+pub(super) struct Binary<'a> {
+    pub(super) platform: Platform,
+    pub(super) program: &'a [u8],
+    pub(super) libraries: &'a [Library],
+}
+
+impl<'a> Binary<'a> {
+    /// A static program.
+    #[cfg(test)]
+    pub(super) fn alone((platform, program): (Platform, &'a [u8])) -> Self {
+        Self { platform, program, libraries: &[] }
+    }
 }
 
 /// What an image was made from.
@@ -168,8 +183,8 @@ impl Blob {
 fn image(content: &Content<'_>) -> anyhow::Result<Image> {
     let annotations = annotations(content);
     let mut parts = Vec::new();
-    for (platform, binary) in &content.binaries {
-        parts.push(part(content, *platform, binary, &annotations)?);
+    for binary in &content.binaries {
+        parts.push(part(content, binary, &annotations)?);
     }
     let manifests: Vec<Value> = parts.iter().map(Part::descriptor).collect();
     // One platform needs no index: older clients get a plain image.
@@ -230,12 +245,8 @@ impl Part {
     }
 }
 
-fn part(
-    content: &Content<'_>,
-    platform: Platform,
-    binary: &[u8],
-    annotations: &Value,
-) -> anyhow::Result<Part> {
+fn part(content: &Content<'_>, binary: &Binary<'_>, annotations: &Value) -> anyhow::Result<Part> {
+    let platform = binary.platform;
     let tar = layer(content, binary)?;
     let uncompressed = digest(&tar);
     let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
@@ -280,8 +291,8 @@ fn annotations(content: &Content<'_>) -> Value {
     annotations
 }
 
-/// The one layer: the program, the few files that programs look for, and licences.
-fn layer(content: &Content<'_>, binary: &[u8]) -> anyhow::Result<Vec<u8>> {
+/// The one layer: the program, its libraries, the few files that programs look for, and licences.
+fn layer(content: &Content<'_>, binary: &Binary<'_>) -> anyhow::Result<Vec<u8>> {
     let mut tar = tar::Builder::new(Vec::new());
     folder_entry(&mut tar, "etc/")?;
     file_entry(&mut tar, "etc/group", 0o644, GROUP.as_bytes())?;
@@ -291,17 +302,19 @@ fn layer(content: &Content<'_>, binary: &[u8]) -> anyhow::Result<Vec<u8>> {
         folder_entry(&mut tar, "etc/ssl/certs/")?;
         file_entry(&mut tar, certificates::PATH, 0o644, certificates.as_bytes())?;
     }
+    let licences = content.licences.iter().map(|(path, text)| (format!("licenses/{path}"), 0o644, text));
+    // The dynamic loader is a program.
+    let libraries = binary.libraries.iter().map(|library| (library.path.clone(), 0o755, &library.bytes));
     let mut folders = BTreeSet::new();
-    for (path, text) in content.licences {
-        let path = format!("licenses/{path}");
+    for (path, mode, bytes) in licences.chain(libraries) {
         for (end, _) in path.match_indices('/') {
             if folders.insert(path[..=end].to_owned()) {
                 folder_entry(&mut tar, &path[..=end])?;
             }
         }
-        file_entry(&mut tar, &path, 0o644, text)?;
+        file_entry(&mut tar, &path, mode, bytes)?;
     }
-    file_entry(&mut tar, content.name, 0o755, binary)?;
+    file_entry(&mut tar, content.name, 0o755, binary.program)?;
     tar.into_inner().context("failed to end the layer")
 }
 

@@ -3,6 +3,7 @@
 use std::env;
 
 use anyhow::bail;
+use api::controllers::Libc;
 use clap::ValueEnum;
 
 /// A processor architecture, on Linux.
@@ -40,8 +41,20 @@ impl Platform {
         }
     }
 
-    /// Rust's target of static programs.
-    pub(super) fn target(self) -> String {
-        format!("{}-unknown-linux-musl", self.processor())
+    /// Rust's target of programs with this C library.
+    pub(super) fn target(self, libc: Libc) -> String {
+        let environment = match libc {
+            Libc::Musl => "musl",
+            Libc::Glibc => "gnu",
+        };
+        format!("{}-unknown-linux-{environment}", self.processor())
+    }
+
+    /// The dynamic loader of glibc, which each dynamically linked program names.
+    pub(super) fn loader(self) -> &'static str {
+        match self {
+            Self::Amd64 => "/lib64/ld-linux-x86-64.so.2",
+            Self::Arm64 => "/lib/ld-linux-aarch64.so.1",
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Builds static programs for one platform, and examines each before it becomes an image: that it needs nothing of the
-//! image, that it starts where this machine can run it, and that it names no path of this machine.
+//! Builds programs for one platform, and examines each before it becomes an image: that it is static, or needs nothing but
+//! glibc, that it starts where this machine can run it, and that it names no path of this machine.
 
 use std::{
     collections::BTreeMap,
@@ -9,10 +9,14 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use api::controllers::Program;
+use api::controllers::{Libc, Program};
 use serde::Deserialize;
 
-use super::{build::Build, platform::Platform};
+use super::{
+    build::Build,
+    glibc::{self, Library},
+    platform::Platform,
+};
 use crate::steps::{cargo, succeed, target_folder, workspace};
 
 /// A program that passed every check.
@@ -21,14 +25,33 @@ pub(super) struct Built {
     /// Where cargo has put it.
     pub(super) path: PathBuf,
     pub(super) bytes: Vec<u8>,
+    /// What it loads when it starts.
+    pub(super) libraries: Vec<Library>,
 }
 
 /// Builds packages and reads their programs, in this order.
 pub(super) fn build(build: Build, platform: Platform, wanted: &[Program]) -> anyhow::Result<Vec<Built>> {
-    ensure_target_of(platform)?;
-    let target = platform.target();
+    let mut built = BTreeMap::new();
+    for libc in [Libc::Musl, Libc::Glibc] {
+        let linked: Vec<Program> = wanted.iter().filter(|program| program.libc == libc).copied().collect();
+        if !linked.is_empty() {
+            let programs = build_linked(build, platform, libc, &linked)?;
+            built.extend(linked.iter().map(|program| program.name).zip(programs));
+        }
+    }
+    wanted.iter().map(|program| built.remove(program.name).context("a program is wanted twice")).collect()
+}
+
+fn build_linked(
+    build: Build,
+    platform: Platform,
+    libc: Libc,
+    wanted: &[Program],
+) -> anyhow::Result<Vec<Built>> {
+    ensure_target_of(platform, libc)?;
+    let target = platform.target(libc);
     let remapped = Remapped::of_this_machine()?;
-    let tools = Tools::of(platform)?;
+    let tools = Tools::of(platform, libc)?;
     let mut command = cargo(["build", "--locked", "--message-format=json-render-diagnostics", "--target"]);
     command.args([&target, "--profile", build.cargo_profile()]);
     for program in wanted {
@@ -38,6 +61,10 @@ pub(super) fn build(build: Build, platform: Platform, wanted: &[Program]) -> any
     command.env(variable("CC"), &tools.compiler);
     if let Some(archiver) = &tools.archiver {
         command.env(variable("AR"), archiver);
+    }
+    if let Some(linker) = &tools.linker {
+        let name = format!("CARGO_TARGET_{}_LINKER", target.replace('-', "_").to_uppercase());
+        command.env(name, linker);
     }
     // C code that names the time when it was built. The same for all: what is built already stays at a new commit.
     command.env("SOURCE_DATE_EPOCH", "0");
@@ -64,20 +91,24 @@ pub(super) fn build(build: Build, platform: Platform, wanted: &[Program]) -> any
         let name = program.name;
         let path = executables.get(name).with_context(|| format!("cargo built no program {name}"))?;
         let bytes = fs::read(path).with_context(|| format!("failed to read {}", path.display()))?;
-        examine(path, &bytes, build, platform, &remapped)
+        examine(path, &bytes, build, platform, libc, &remapped)
             .with_context(|| format!("{name} is not fit for an image"))?;
-        built.push(Built { path: path.clone(), bytes });
+        let libraries = match libc {
+            Libc::Musl => Vec::new(),
+            Libc::Glibc => glibc::libraries(path, platform)?,
+        };
+        built.push(Built { path: path.clone(), bytes, libraries });
     }
     Ok(built)
 }
 
 /// Installs the standard library that static programs of this machine are linked with, where that has not been done.
 pub(crate) fn ensure_target() -> anyhow::Result<()> {
-    ensure_target_of(Platform::of_this_machine()?)
+    ensure_target_of(Platform::of_this_machine()?, Libc::Musl)
 }
 
-fn ensure_target_of(platform: Platform) -> anyhow::Result<()> {
-    let target = platform.target();
+fn ensure_target_of(platform: Platform, libc: Libc) -> anyhow::Result<()> {
+    let target = platform.target(libc);
     let library = printed(Command::new("rustc").current_dir(workspace()).args([
         "--print",
         "target-libdir",
@@ -99,16 +130,28 @@ const NO_HUGE_PAGES: &str = "-DMI_DEFAULT_ALLOW_THP=0";
 struct Tools {
     compiler: String,
     archiver: Option<String>,
+    /// Instead of Rust's default.
+    linker: Option<String>,
     c_flags: &'static [&'static str],
     rust_flags: &'static [&'static str],
 }
 
 impl Tools {
-    fn of(platform: Platform) -> anyhow::Result<Self> {
-        if platform == Platform::of_this_machine()? {
+    fn of(platform: Platform, libc: Libc) -> anyhow::Result<Self> {
+        let is_own = platform == Platform::of_this_machine()?;
+        if is_own && libc == Libc::Glibc {
+            return Ok(Self {
+                compiler: "cc".to_owned(),
+                archiver: None,
+                linker: None,
+                c_flags: &[],
+                rust_flags: &[],
+            });
+        }
+        if is_own {
             // Only the compiler of C code: with musl-gcc as the linker, programs crash when they start.
             let compiler = "musl-gcc".to_owned();
-            return Ok(Self { compiler, archiver: None, c_flags: &[], rust_flags: &[] });
+            return Ok(Self { compiler, archiver: None, linker: None, c_flags: &[], rust_flags: &[] });
         }
         let processor = platform.processor();
         let compiler = format!("{processor}-linux-gnu-gcc");
@@ -122,9 +165,15 @@ impl Tools {
             platform.architecture(),
             package = processor.replace('_', "-"),
         );
+        let archiver = Some(format!("{processor}-linux-gnu-ar"));
+        if libc == Libc::Glibc {
+            let linker = Some(compiler.clone());
+            return Ok(Self { compiler, archiver, linker, c_flags: &[], rust_flags: &[] });
+        }
         Ok(Self {
             compiler,
-            archiver: Some(format!("{processor}-linux-gnu-ar")),
+            archiver,
+            linker: None,
             // Its headers are those of glibc: without checked variants of functions, which musl does not have.
             c_flags: match platform {
                 Platform::Amd64 => &["-U_FORTIFY_SOURCE"],
@@ -185,9 +234,14 @@ fn examine(
     bytes: &[u8],
     build: Build,
     platform: Platform,
+    libc: Libc,
     remapped: &Remapped,
 ) -> anyhow::Result<()> {
-    ensure!(is_static(bytes).context("it is no program of Linux")?, "it asks for a dynamic loader");
+    let is_static = is_static(bytes).context("it is no program of Linux")?;
+    match libc {
+        Libc::Musl => ensure!(is_static, "it asks for a dynamic loader"),
+        Libc::Glibc => ensure!(!is_static, "it is static, and could not load a library"),
+    }
     ensure!(machine(bytes) == Some(platform), "it is not for {}", platform.architecture());
     let help = Command::new(path).arg("--help").stdout(Stdio::null()).stderr(Stdio::null()).status();
     match help {
@@ -234,7 +288,7 @@ fn is_static(bytes: &[u8]) -> Option<bool> {
 }
 
 /// Whether the bytes contain the text.
-fn contains(bytes: &[u8], text: &[u8]) -> bool {
+pub(super) fn contains(bytes: &[u8], text: &[u8]) -> bool {
     let Some((first, rest)) = text.split_first() else { return true };
     let mut from = bytes;
     while let Some(at) = from.iter().position(|byte| byte == first) {

@@ -29,7 +29,7 @@ fn packed_for(folder: &TempDir, binaries: Vec<(Platform, &[u8])>) -> Written {
         name: "program",
         description: "Does nothing",
         reference: REFERENCE,
-        binaries,
+        binaries: binaries.into_iter().map(Binary::alone).collect(),
         certificates: Some(&certificates),
         licences: &[("LICENSE", "ours"), ("one-1.0/LICENSE", "of one"), ("one-1.0/NOTICE", "of one")]
             .map(|(path, text)| (path.to_owned(), text.as_bytes().to_vec()))
@@ -97,7 +97,7 @@ fn a_folder_that_is_no_image_is_not_replaced() {
         name: "program",
         description: "",
         reference: REFERENCE,
-        binaries: vec![(Platform::Amd64, b"")],
+        binaries: vec![Binary::alone((Platform::Amd64, b""))],
         certificates: None,
         licences: &Licences::new(),
         origin: &origin,
@@ -216,4 +216,29 @@ fn every_certificate_is_one_that_a_program_can_read() {
     let certificates = text.matches("-----BEGIN CERTIFICATE-----\n").count();
     assert!(certificates > 100, "{certificates}");
     assert!(text.lines().all(|line| line.len() <= 64 && line.is_ascii()));
+}
+
+#[test]
+fn the_libraries_of_a_program_are_where_its_loader_looks_for_them() {
+    let origin = Origin { created: String::new(), revision: None };
+    let libraries = ["lib/x86_64-linux-gnu/libc.so.6", "lib64/ld-linux-x86-64.so.2"]
+        .map(|path| Library { path: path.to_owned(), bytes: b"code".to_vec() });
+    let content = Content {
+        name: "program",
+        description: "",
+        reference: REFERENCE,
+        binaries: vec![Binary { platform: Platform::Amd64, program: b"elf", libraries: &libraries }],
+        certificates: None,
+        licences: &Licences::new(),
+        origin: &origin,
+    };
+    let tar = layer(&content, &content.binaries[0]).unwrap();
+    let mut tar = tar::Archive::new(tar.as_slice());
+    let paths: Vec<String> =
+        tar.entries().unwrap().map(|entry| entry.unwrap().path().unwrap().display().to_string()).collect();
+    for path in
+        ["lib/x86_64-linux-gnu/", "lib/x86_64-linux-gnu/libc.so.6", "lib64/ld-linux-x86-64.so.2", "program"]
+    {
+        assert!(paths.contains(&path.to_owned()), "{path} in {paths:?}");
+    }
 }

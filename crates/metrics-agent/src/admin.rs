@@ -1,0 +1,148 @@
+//! The admin server: `/livez`, `/readyz` and `/metrics`. It reads; it changes nothing.
+//!
+//! Clients may be slow or hostile: the number of connections, the time for the head of a request and the life of a
+//! connection are limited, so that probes are answered whatever other clients do.
+
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use prometheus_client::registry::Registry;
+use proto::metrics::v1::Snapshot;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{exposition, moment::Clock, stream::Hub};
+
+/// Two scrapers and the kubelet need three.
+const CONNECTIONS: usize = 32;
+/// A probe is one packet; 10 s are enough for a slow network.
+const HEAD_WITHIN: Duration = Duration::from_secs(10);
+/// After it a connection gets no further request.
+const LIFE: Duration = Duration::from_secs(60);
+/// For the client to read the answer that is under way when the life of its connection ends.
+const LAST_ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// hyper needs at least 8 KiB.
+const HEAD_BYTES: usize = 16 * 1024;
+/// Between attempts to accept a connection when the process has no file descriptor left.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// Without a snapshot for so many intervals, and never less than this time, the sampler hangs.
+const SILENT_INTERVALS: u32 = 5;
+const SILENT_AT_LEAST: Duration = Duration::from_secs(30);
+
+#[derive(Clone)]
+struct Admin {
+    hub: Hub,
+    clock: Clock,
+    registry: Arc<Registry>,
+}
+
+/// Serves until `stop`.
+pub(crate) async fn serve(listener: TcpListener, hub: Hub, clock: Clock, stop: CancellationToken) {
+    let registry = Arc::new(exposition::registry(hub.clone()));
+    let router = Router::new()
+        // The sampler is alive as long as it publishes, whatever it can measure.
+        .route("/livez", get(livez))
+        // Ready with the first snapshot: on a node without devices it says that there are none.
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(Admin { hub, clock, registry });
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            // Frees what an ended connection held.
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+                    let served = connection(stream, router.clone(), stop.clone());
+                    connections.spawn(async move {
+                        served.await;
+                        drop(place);
+                    });
+                },
+                Err(_) => sleep(ACCEPT_AGAIN_AFTER).await,
+            }
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+async fn connection(stream: TcpStream, router: Router, stop: CancellationToken) {
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN).max_buf_size(HEAD_BYTES);
+    let mut served = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
+    // Errors are those of clients: a head that is late, wrong or cut off.
+    tokio::select! {
+        _ = served.as_mut() => return,
+        () = stop.cancelled() => {}
+        () = sleep(LIFE) => {}
+    }
+    served.as_mut().graceful_shutdown();
+    let _ = timeout(LAST_ANSWER_WITHIN, served).await;
+}
+
+async fn livez(State(admin): State<Admin>) -> Response {
+    let Some(silent) = admin.hub.latest().and_then(|latest| silence(&latest, admin.clock.now().uptime))
+    else {
+        return (StatusCode::OK, "ok\n").into_response();
+    };
+    let text = format!("no snapshot for {} s\n", silent.as_secs());
+    (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+}
+
+/// Since when nothing was published, if that is too long.
+fn silence(latest: &Snapshot, now: Duration) -> Option<Duration> {
+    let read =
+        |it: Option<prost_types::Duration>| it.and_then(|it| Duration::try_from(it).ok()).unwrap_or_default();
+    let silent = now.saturating_sub(read(latest.uptime));
+    (silent > (read(latest.interval) * SILENT_INTERVALS).max(SILENT_AT_LEAST)).then_some(silent)
+}
+
+async fn readyz(State(admin): State<Admin>) -> Response {
+    match admin.hub.latest() {
+        Some(_) => (StatusCode::OK, "ok\n").into_response(),
+        None => (StatusCode::SERVICE_UNAVAILABLE, "no snapshot yet\n").into_response(),
+    }
+}
+
+async fn metrics(State(admin): State<Admin>) -> Response {
+    const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    match exposition::page(&admin.registry) {
+        Ok(page) => ([(header::CONTENT_TYPE, OPEN_METRICS)], page).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sampler_that_publishes_nothing_for_long_is_not_alive() {
+        let second = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
+        let latest =
+            |interval| Snapshot { uptime: second(100), interval: second(interval), ..Snapshot::default() };
+        assert_eq!(silence(&latest(1), Duration::from_secs(130)), None);
+        assert_eq!(silence(&latest(1), Duration::from_secs(131)), Some(Duration::from_secs(31)));
+        assert_eq!(silence(&latest(60), Duration::from_secs(399)), None);
+    }
+}

@@ -1,0 +1,558 @@
+//! The sources of one user: one task and one stream per endpoint, the latest snapshot of each, and who is called when
+//! something changes.
+//!
+//! ```text
+//!  set(endpoints) ─▶ run: one task each ─▶ open ─▶ next, next, … ─▶ record ─▶ subscribers
+//!                                ▲                       │ silent, ended, malformed
+//!                                └──────── back-off ◀────┘
+//! ```
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    fmt,
+    future::Future,
+    sync::{
+        Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use proto::metrics::v1::SubscribeRequest;
+use tokio::{
+    sync::{Semaphore, watch},
+    task::{self, AbortHandle, JoinSet},
+    time::{Instant, MissedTickBehavior, interval, sleep},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::{
+    backoff::Backoff,
+    connection::{self, Failure},
+    continuity::{Continuity, Step},
+    endpoint::{Endpoint, Origin},
+    metrics,
+    snapshot::{self, Event, Metric, Snapshot},
+    tls::{self, Credentials, Security},
+    view::{Health, Latest, Link, View, health, patience},
+};
+
+/// A cluster of Kubernetes has at most so many nodes.
+const MOST_SOURCES: usize = 5_000;
+/// Connections that are being made at once: a handshake takes a millisecond of a core.
+const OPENED_AT_ONCE: usize = 64;
+/// Between looks at which sources have become silent.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Instances of endpoints that went, so that none of their events is reported again if they come back.
+const MOST_DEPARTED: usize = 256;
+
+/// What a user wants of all sources.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// For the logs of sources.
+    pub subscriber: &'static str,
+    /// Least time between two snapshots of a source. Zero: every snapshot. Close to the interval of a source it would leave
+    /// out every second one, because no interval is kept to the microsecond.
+    pub min_interval: Duration,
+    /// Readings of other metrics are dropped on arrival.
+    pub metrics: &'static [Metric],
+    pub security: Security,
+    pub timings: Timings,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Timings {
+    /// A source sends what it has at once, and has its first measurement soon after its start.
+    pub first_snapshot: Duration,
+    pub first_backoff: Duration,
+    pub longest_backoff: Duration,
+    /// A stream that has delivered for so long resets the back-off.
+    pub steady_after: Duration,
+}
+
+impl Default for Timings {
+    fn default() -> Self {
+        Self {
+            first_snapshot: Duration::from_secs(10),
+            first_backoff: Duration::from_millis(500),
+            longest_backoff: Duration::from_secs(30),
+            steady_after: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Something that a consumer may want to act on. What is true now is in the views.
+#[derive(Debug)]
+pub struct Change<'c> {
+    pub endpoint: &'c Endpoint,
+    /// The node that the source speaks for; empty if none is known.
+    pub node: &'c str,
+    pub news: News<'c>,
+}
+
+#[derive(Debug)]
+pub enum News<'c> {
+    /// `events`: those that have not been reported before, oldest first.
+    Snapshot { events: &'c [Event] },
+    /// It lives no more, or has become known as unreachable.
+    Health(&'c Health),
+    /// It is no source any more.
+    Gone,
+}
+
+/// How often what happened, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub snapshots: u64,
+    /// That did not arrive, by their numbers.
+    pub lost: u64,
+    pub duplicates: u64,
+    pub restarts: u64,
+    /// Streams that ended or could not be opened.
+    pub failures: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    snapshots: AtomicU64,
+    lost: AtomicU64,
+    duplicates: AtomicU64,
+    restarts: AtomicU64,
+    failures: AtomicU64,
+}
+
+/// See the module. A clone is the same set of sources.
+#[derive(Clone)]
+pub struct Sources(Arc<Shared>);
+
+type Subscriber = Box<dyn Fn(&Change<'_>) + Send + Sync>;
+
+struct Shared {
+    settings: Settings,
+    wanted: watch::Sender<BTreeSet<Endpoint>>,
+    /// Held while the set changes.
+    setting: Mutex<()>,
+    records: RwLock<BTreeMap<Endpoint, Record>>,
+    departed: Mutex<VecDeque<(Arc<str>, u64)>>,
+    subscribers: RwLock<Vec<Subscriber>>,
+    counters: Counters,
+    credentials: watch::Sender<Credentials>,
+    opening: Semaphore,
+    epoch: Instant,
+}
+
+/// What is kept of one source.
+struct Record {
+    link: Link,
+    continuity: Continuity,
+    latest: Option<Kept>,
+    /// The last reported health: whether the source was live.
+    was_live: Option<bool>,
+}
+
+struct Kept {
+    snapshot: Arc<Snapshot>,
+    /// By the local clock.
+    begun: Instant,
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sources").field("wanted", &self.0.wanted.borrow().len()).finish_non_exhaustive()
+    }
+}
+
+impl Sources {
+    pub fn new(settings: Settings) -> Self {
+        let credentials = watch::Sender::new(tls::before_the_first_read(&settings.security));
+        Self(Arc::new(Shared {
+            settings,
+            wanted: watch::Sender::default(),
+            setting: Mutex::default(),
+            records: RwLock::default(),
+            departed: Mutex::default(),
+            subscribers: RwLock::default(),
+            counters: Counters::default(),
+            credentials,
+            opening: Semaphore::new(OPENED_AT_ONCE),
+            epoch: Instant::now(),
+        }))
+    }
+
+    /// The complete set. Streams of endpoints that stay are not touched; what is known of those that go is dropped at
+    /// once.
+    pub fn set(&self, endpoints: impl IntoIterator<Item = Endpoint>) {
+        let mut wanted: BTreeSet<Endpoint> = endpoints.into_iter().collect();
+        let count = wanted.len();
+        while wanted.len() > MOST_SOURCES {
+            wanted.pop_last();
+        }
+        let _setting = self.0.setting.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.wanted.borrow().clone();
+        if known == wanted {
+            return;
+        }
+        if count > MOST_SOURCES {
+            warn!(
+                count,
+                limit = MOST_SOURCES,
+                "too many metrics sources; those beyond the limit are not read"
+            );
+        }
+        known.difference(&wanted).for_each(|gone| self.0.forget(gone));
+        wanted.difference(&known).for_each(|added| self.0.add(added));
+        self.0.wanted.send_replace(wanted);
+    }
+
+    /// How many endpoints are wanted.
+    pub fn len(&self) -> usize {
+        self.0.wanted.borrow().len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.wanted.borrow().is_empty()
+    }
+
+    /// Called synchronously with every change, so it must be quick.
+    pub fn subscribe(&self, subscriber: impl Fn(&Change<'_>) + Send + Sync + 'static) {
+        self.0.subscribers.write().unwrap_or_else(PoisonError::into_inner).push(Box::new(subscriber));
+    }
+
+    /// Every source as it is now, in the order of their endpoints.
+    pub fn views(&self) -> Vec<View> {
+        let now = Instant::now();
+        self.0.records().iter().map(|(endpoint, record)| record.view(endpoint, now)).collect()
+    }
+
+    /// The source that speaks for a node: one that was found for it; without any, one that names it itself. Of several, one
+    /// that lives; then the one with the youngest snapshot.
+    pub fn of_node(&self, node: &str) -> Option<View> {
+        let now = Instant::now();
+        let records = self.0.records();
+        let origin = Origin::Node(node.into());
+        let from = Endpoint { origin: origin.clone(), address: "".into() };
+        let found = records.range(from..).take_while(|(endpoint, _)| endpoint.origin == origin);
+        let from = Endpoint { origin: Origin::Stated, address: "".into() };
+        let stated = records.range(from..).take_while(|(endpoint, _)| endpoint.origin == Origin::Stated);
+        let stated =
+            stated.filter(|(_, record)| record.latest.as_ref().is_some_and(|it| *it.snapshot.node == *node));
+        let order = |view: &View| {
+            let age = view.latest.as_ref().map_or(Duration::MAX, |latest| latest.age);
+            (view.health != Health::Live, age)
+        };
+        let view = |(endpoint, record): (&Endpoint, &Record)| record.view(endpoint, now);
+        // A stated source must not take the place of a found one by silencing it.
+        found.map(view).min_by_key(order).or_else(|| stated.map(view).min_by_key(order))
+    }
+
+    /// How many sources deliver and how many do not, by the name of their health.
+    pub(crate) fn counts_by_health(&self) -> [(&'static str, usize); 4] {
+        let now = Instant::now();
+        let mut counts = metrics::HEALTHS.map(|name| (name, 0));
+        for record in self.0.records().values() {
+            let name = metrics::name(&health(&record.link, now));
+            counts.iter_mut().filter(|(known, _)| *known == name).for_each(|(_, count)| *count += 1);
+        }
+        counts
+    }
+
+    pub fn counts(&self) -> Counts {
+        let Counters { snapshots, lost, duplicates, restarts, failures } = &self.0.counters;
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counts {
+            snapshots: of(snapshots),
+            lost: of(lost),
+            duplicates: of(duplicates),
+            restarts: of(restarts),
+            failures: of(failures),
+        }
+    }
+
+    /// Keeps a stream to each endpoint until `stop`. To be run once.
+    pub async fn run(&self, stop: CancellationToken) {
+        let mut running = Running::default();
+        let mut wanted = self.0.wanted.subscribe();
+        let mut ticks = interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let files = match &self.0.settings.security {
+            Security::Plain => None,
+            Security::Mutual(files) => Some(files.clone()),
+        };
+        let mut reloading = std::pin::pin!(reload(files, &self.0.credentials));
+        running.become_wanted(&self.0, &wanted.borrow_and_update().clone());
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                never = &mut reloading => match never {},
+                // The sender lives as long as `self`.
+                Ok(()) = wanted.changed() => {
+                    let wanted = wanted.borrow_and_update().clone();
+                    running.become_wanted(&self.0, &wanted);
+                }
+                Some(ended) = running.tasks.join_next_with_id() => running.ended(&self.0, ended),
+                _ = ticks.tick() => self.0.look(Instant::now()),
+            }
+        }
+        running.tasks.shutdown().await;
+    }
+}
+
+async fn reload(
+    files: Option<tls::Files>,
+    credentials: &watch::Sender<Credentials>,
+) -> std::convert::Infallible {
+    if let Some(files) = files {
+        tls::follow(files, credentials).await;
+    }
+    std::future::pending().await
+}
+
+/// The tasks.
+#[derive(Default)]
+struct Running {
+    tasks: JoinSet<()>,
+    of: HashMap<Endpoint, AbortHandle>,
+}
+
+impl Running {
+    fn become_wanted(&mut self, shared: &Arc<Shared>, wanted: &BTreeSet<Endpoint>) {
+        let gone: Vec<Endpoint> = self.of.keys().filter(|known| !wanted.contains(*known)).cloned().collect();
+        for endpoint in gone {
+            if let Some(task) = self.of.remove(&endpoint) {
+                task.abort();
+            }
+        }
+        for endpoint in wanted {
+            if !self.of.contains_key(endpoint) {
+                self.start(shared, endpoint, Duration::ZERO);
+            }
+        }
+    }
+
+    fn start(&mut self, shared: &Arc<Shared>, endpoint: &Endpoint, wait: Duration) {
+        let follow = follow(Arc::clone(shared), endpoint.clone(), wait);
+        self.of.insert(endpoint.clone(), self.tasks.spawn(follow));
+    }
+
+    /// One that was aborted is not in the map any more. Any other has panicked, and only its source is begun again:
+    /// after the longest back-off, because what it received is likely to be sent again.
+    fn ended(&mut self, shared: &Arc<Shared>, ended: Result<(task::Id, ()), task::JoinError>) {
+        let id = match ended {
+            Ok((id, ())) => id,
+            Err(dead) => dead.id(),
+        };
+        let endpoint = self.of.iter().find(|(_, task)| task.id() == id).map(|(endpoint, _)| endpoint.clone());
+        if let Some(endpoint) = endpoint {
+            error!(source = %endpoint, "the task of a metrics source ended; it is started again");
+            self.start(shared, &endpoint, shared.settings.timings.longest_backoff);
+        }
+    }
+}
+
+/// Opens the stream again and again, after a wait.
+async fn follow(shared: Arc<Shared>, endpoint: Endpoint, wait: Duration) {
+    sleep(wait).await;
+    let timings = shared.settings.timings;
+    let mut backoff = Backoff::new(timings.first_backoff, timings.longest_backoff);
+    loop {
+        let (failure, delivered) = Box::pin(stream(&shared, &endpoint)).await;
+        if delivered >= timings.steady_after {
+            backoff.reset();
+        }
+        shared.failed(&endpoint, &failure);
+        sleep(backoff.next()).await;
+    }
+}
+
+/// One stream from its opening to its end, and for how long it delivered.
+async fn stream(shared: &Shared, endpoint: &Endpoint) -> (Failure, Duration) {
+    let Settings { subscriber, min_interval, timings, .. } = &shared.settings;
+    let request = SubscribeRequest {
+        subscriber: (*subscriber).to_owned(),
+        // Far below what the contract can say.
+        min_interval: prost_types::Duration::try_from(*min_interval).ok(),
+    };
+    let opened = shared.while_opening(async {
+        let credentials = shared.credentials.borrow().clone();
+        connection::open(&endpoint.address, credentials, request).await
+    });
+    let mut stream = match opened.await {
+        Ok(stream) => stream,
+        Err(failure) => return (failure, Duration::ZERO),
+    };
+    shared.opened(endpoint);
+    let mut first = None;
+    let mut deadline = timings.first_snapshot;
+    let mut received = Instant::now();
+    let failure = loop {
+        // Duplicates are no sign of life.
+        let left = deadline.saturating_sub(received.elapsed());
+        match stream.next(left).await {
+            Ok(message) => match snapshot::decode(message, shared.settings.metrics) {
+                Ok(snapshot) => {
+                    let now = Instant::now();
+                    let patience = patience(snapshot.interval, *min_interval);
+                    if shared.received(endpoint, snapshot, now) {
+                        first.get_or_insert(now);
+                        received = now;
+                        deadline = patience;
+                    }
+                }
+                Err(malformed) => break Failure::Malformed(malformed),
+            },
+            Err(Failure::Silent(_)) => break Failure::Silent(deadline),
+            Err(failure) => break failure,
+        }
+    };
+    (failure, first.map_or(Duration::ZERO, |first| first.elapsed()))
+}
+
+impl Shared {
+    async fn while_opening<T>(&self, open: impl Future<Output = T>) -> T {
+        // It is never closed.
+        let _place = self.opening.acquire().await;
+        open.await
+    }
+
+    fn add(&self, endpoint: &Endpoint) {
+        let link = Link {
+            since: Instant::now(),
+            received: None,
+            failure: None,
+            patience: self.settings.timings.first_snapshot,
+        };
+        let new = || Record { link, continuity: Continuity::default(), latest: None, was_live: None };
+        self.records_mut().entry(endpoint.clone()).or_insert_with(new);
+    }
+
+    fn forget(&self, endpoint: &Endpoint) {
+        let Some(record) = self.records_mut().remove(endpoint) else { return };
+        if let Some(reported) = record.continuity.events_reported() {
+            let mut departed = self.departed.lock().unwrap_or_else(PoisonError::into_inner);
+            if departed.len() == MOST_DEPARTED {
+                departed.pop_front();
+            }
+            departed.push_back(reported);
+        }
+        let view = record.view(endpoint, Instant::now());
+        self.notify(&Change { endpoint, node: view.node(), news: News::Gone });
+    }
+
+    fn opened(&self, endpoint: &Endpoint) {
+        if let Some(record) = self.records_mut().get_mut(endpoint) {
+            record.link.failure = None;
+        }
+    }
+
+    fn failed(&self, endpoint: &Endpoint, failure: &Failure) {
+        self.counters.failures.fetch_add(1, Ordering::Relaxed);
+        if let Some(record) = self.records_mut().get_mut(endpoint) {
+            record.link.failure = Some(failure.to_string().into());
+        }
+    }
+
+    /// Whether the snapshot is a new one.
+    fn received(&self, endpoint: &Endpoint, snapshot: Snapshot, now: Instant) -> bool {
+        let snapshot = Arc::new(snapshot);
+        let count = |counter: &AtomicU64, by| counter.fetch_add(by, Ordering::Relaxed);
+        let first_event = {
+            let mut records = self.records_mut();
+            let Some(record) = records.get_mut(endpoint) else { return false };
+            let Record { link, continuity, latest, was_live } = record;
+            if latest.is_none()
+                && let Some(event) = self.departed_event(&snapshot.instance)
+            {
+                *continuity = Continuity::resumed(Arc::clone(&snapshot.instance), event);
+            }
+            match continuity.follow(&snapshot, self.settings.min_interval) {
+                Step::Duplicate => {
+                    count(&self.counters.duplicates, 1);
+                    return false;
+                }
+                Step::Gap { lost } => {
+                    count(&self.counters.lost, lost);
+                }
+                Step::Restart => {
+                    count(&self.counters.restarts, 1);
+                }
+                Step::First | Step::Next => {}
+            }
+            count(&self.counters.snapshots, 1);
+            let begun = continuity.begun(snapshot.uptime, now, self.epoch);
+            *latest = Some(Kept { snapshot: Arc::clone(&snapshot), begun });
+            link.received = Some(now);
+            link.patience = patience(snapshot.interval, self.settings.min_interval);
+            if *was_live == Some(false) {
+                info!(source = %endpoint, "metrics source is back");
+            }
+            *was_live = Some(true);
+            continuity.report_events(&snapshot)
+        };
+        let events = snapshot.events.get(first_event..).unwrap_or_default();
+        let node = match &endpoint.origin {
+            Origin::Node(node) => node,
+            Origin::Pod { .. } | Origin::Stated => &*snapshot.node,
+        };
+        self.notify(&Change { endpoint, node, news: News::Snapshot { events } });
+        true
+    }
+
+    fn departed_event(&self, instance: &Arc<str>) -> Option<u64> {
+        let departed = self.departed.lock().unwrap_or_else(PoisonError::into_inner);
+        departed.iter().rev().find(|(known, _)| known == instance).map(|(_, event)| *event)
+    }
+
+    /// Reports which sources live no more.
+    fn look(&self, now: Instant) {
+        let mut changed = Vec::new();
+        for (endpoint, record) in self.records_mut().iter_mut() {
+            let health = health(&record.link, now);
+            let is_live = match &health {
+                Health::Pending { .. } => continue,
+                Health::Live => true,
+                Health::Silent { .. } | Health::Unreachable { .. } => false,
+            };
+            if !is_live && record.was_live != Some(false) {
+                record.was_live = Some(false);
+                changed.push((endpoint.clone(), record.view(endpoint, now)));
+            }
+        }
+        for (endpoint, view) in changed {
+            match &view.health {
+                Health::Unreachable { why, .. } => {
+                    warn!(source = %endpoint, %why, "metrics source cannot be reached");
+                }
+                Health::Silent { .. } | Health::Live | Health::Pending { .. } => {
+                    warn!(source = %endpoint, "metrics source is silent");
+                }
+            }
+            self.notify(&Change { endpoint: &endpoint, node: view.node(), news: News::Health(&view.health) });
+        }
+    }
+
+    fn notify(&self, change: &Change<'_>) {
+        let subscribers = self.subscribers.read().unwrap_or_else(PoisonError::into_inner);
+        subscribers.iter().for_each(|subscriber| subscriber(change));
+    }
+
+    fn records(&self) -> RwLockReadGuard<'_, BTreeMap<Endpoint, Record>> {
+        self.records.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn records_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<Endpoint, Record>> {
+        self.records.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Record {
+    fn view(&self, endpoint: &Endpoint, now: Instant) -> View {
+        let latest = self.latest.as_ref().map(|Kept { snapshot, begun }| Latest {
+            snapshot: Arc::clone(snapshot),
+            age: now.saturating_duration_since(*begun),
+            patience: self.link.patience,
+            is_admitted: endpoint.admits(snapshot),
+        });
+        View { endpoint: endpoint.clone(), health: health(&self.link, now), latest }
+    }
+}
