@@ -495,7 +495,7 @@ pub struct AIInferenceStatus {
     #[schemars(range(min = 0))]
     pub observed_generation: i64,
 
-    /// The last 10 pods that were replaced because of their nodes.
+    /// The last 10 pods that were replaced because of their nodes or GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub migrations: Vec<Migration>,
@@ -530,7 +530,7 @@ pub struct Resolved {
     pub template: Option<String>,
 }
 
-/// A pod that was replaced because of its node.
+/// A pod that was replaced because of its node or its GPU.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Migration {
@@ -553,6 +553,11 @@ pub struct Migration {
     #[serde(default)]
     #[schemars(length(max = 1024))]
     pub reason: String,
+
+    /// What the reason does not say: the error of a GPU, with its XID.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub message: Option<String>,
 
     /// When the pod was deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -200,7 +200,8 @@ pub struct PrometheusSource {
     #[schemars(length(min = 1, max = 4096))]
     pub query: String,
 
-    /// Secret with the bearer token (key `token`). Default: none.
+    /// Secret with the bearer token (key `token`). It is sent to a URL of https alone, unless the controller has
+    /// `--tokens-over-http`. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
@@ -479,6 +480,11 @@ pub struct History {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128), extend("x-kubernetes-list-type" = "atomic"))]
     pub scale_events: Vec<ScaleEvent>,
+
+    /// What was learned of the pods and of each metric, as JSON for the controller alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16384))]
+    pub learned: Option<String>,
 }
 
 /// A past recommendation.
@@ -499,7 +505,11 @@ pub struct Recommendation {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ScaleEvent {
-    /// When.
+    /// When the first of several changes was made. Absent if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
+
+    /// When the last change was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
 

@@ -1,11 +1,11 @@
-//! The table of controllers, used for images, builds, samples, admission policies, `cargo xtask up`, the tests of every
-//! controller and the checks of the manuals.
+//! The table of controllers and of the programs beside them, used for images, builds, samples, admission policies,
+//! `cargo xtask up`, the tests of every controller and the checks of the manuals.
 //!
 //! ARCHITECTURE.md lists the other parts of a new controller. Kinds without a controller are not listed. Data only.
 
 use kube::core::{ApiResource, DynamicObject};
 
-use crate::{aiinference::AIInference, conditions};
+use crate::{aiinference::AIInference, aiscaler::AIScaler, conditions};
 
 /// A controller. Its crate, program, image, folder in `deploy`, ServiceAccount and Lease have the same name.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +17,8 @@ pub struct Controller {
     pub kinds: &'static [Kind],
     /// The resources that it creates for its objects, by API group. Its admission policy allows it no others.
     pub children: &'static [(&'static str, &'static [&'static str])],
+    /// The resources whose scale subresource it writes, by API group, beside those that administrators add.
+    pub scales: &'static [(&'static str, &'static [&'static str])],
     /// Programs that it runs in users' pods, each with its own image.
     pub programs: &'static [Program],
 }
@@ -37,28 +39,67 @@ pub struct Program {
     pub name: &'static str,
     /// Label `org.opencontainers.image.description` of its image.
     pub description: &'static str,
+    pub libc: Libc,
 }
 
-pub const CONTROLLERS: &[Controller] = &[Controller {
-    name: "inference-controller",
-    description: "Runs model servers on Kubernetes",
-    kinds: &[Kind {
-        resource: || ApiResource::erase::<AIInference>(&()),
-        done: conditions::READY,
-        samples: &["aiinference-triton-claim.yaml", "aiinference.yaml"],
-    }],
-    children: &[
-        ("", &["configmaps", "services"]),
-        ("apps", &["deployments"]),
-        ("policy", &["poddisruptionbudgets"]),
-    ],
-    programs: &[MODEL_TRANSFER],
-}];
+/// The C library that a program is linked with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Libc {
+    /// Linked statically: the image holds the program alone.
+    Musl,
+    /// Linked dynamically, for programs that load libraries of the node at run time; the image holds the library too.
+    Glibc,
+}
+
+pub const CONTROLLERS: &[Controller] = &[
+    Controller {
+        name: "inference-controller",
+        description: "Runs model servers on Kubernetes",
+        kinds: &[Kind {
+            resource: || ApiResource::erase::<AIInference>(&()),
+            done: conditions::READY,
+            samples: &["aiinference-triton-claim.yaml", "aiinference.yaml"],
+        }],
+        children: &[
+            ("", &["configmaps", "services"]),
+            ("apps", &["deployments"]),
+            ("policy", &["poddisruptionbudgets"]),
+        ],
+        scales: &[],
+        programs: &[MODEL_TRANSFER],
+    },
+    Controller {
+        name: "scaler-controller",
+        description: "Scales AI workloads by GPU load, queues and any Prometheus query",
+        kinds: &[Kind {
+            resource: || ApiResource::erase::<AIScaler>(&()),
+            done: conditions::READY,
+            samples: &["aiscaler.yaml"],
+        }],
+        children: &[],
+        scales: &[
+            ("ai.infra.example.com", &["aiinferences"]),
+            ("apps", &["deployments", "statefulsets"]),
+            ("southwest.ai", &["aidispatchers"]),
+        ],
+        programs: &[],
+    },
+];
 
 pub const MODEL_TRANSFER: Program = Program {
     name: "model-transfer",
     description: "Copies models between an S3-compatible store and a folder",
+    libc: Libc::Musl,
 };
+
+pub const METRICS_AGENT: Program = Program {
+    name: "metrics-agent",
+    description: "Streams what each accelerator of a node does, and for which pod",
+    libc: Libc::Glibc,
+};
+
+/// Programs that run on nodes, by manifests of their own in `deploy`.
+pub const NODE_PROGRAMS: &[Program] = &[METRICS_AGENT];
 
 /// Registry of released images.
 pub const REGISTRY: &str = "ghcr.io/ai-controllers";
@@ -70,12 +111,15 @@ impl Program {
     }
 }
 
-/// Every program that is released as an image: the controllers, then the programs in users' pods.
+/// Every program that is released as an image: the controllers, then the programs in users' pods, then those on nodes.
 pub fn released() -> Vec<Program> {
-    let controllers =
-        CONTROLLERS.iter().map(|&Controller { name, description, .. }| Program { name, description });
+    let controllers = CONTROLLERS.iter().map(|&Controller { name, description, .. }| Program {
+        name,
+        description,
+        libc: Libc::Musl,
+    });
     let mut programs: Vec<Program> = controllers.collect();
-    for program in CONTROLLERS.iter().flat_map(|controller| controller.programs) {
+    for program in CONTROLLERS.iter().flat_map(|controller| controller.programs).chain(NODE_PROGRAMS) {
         if !programs.contains(program) {
             programs.push(*program);
         }

@@ -107,10 +107,24 @@ pub const STORE_UNREACHABLE: &str = "StoreUnreachable";
 pub const READY_FOR_NEW_SCALE: &str = "ReadyForNewScale";
 pub const SUCCEEDED_GET_SCALE: &str = "SucceededGetScale";
 pub const SUCCEEDED_RESCALE: &str = "SucceededRescale";
+/// Event: replicas were set.
+pub const SUCCESSFUL_RESCALE: &str = "SuccessfulRescale";
+/// Event: replicas that others have set were replaced at once.
+pub const REPLICAS_SET_BACK: &str = "ReplicasSetBack";
+/// No replicas are removed while pods start that may be needed.
+pub const WAITING_FOR_PODS: &str = "WaitingForPods";
+/// No replicas are added while their pods could not start: an image cannot be pulled, or a Secret does not exist.
+pub const CANNOT_START: &str = "CannotStart";
 pub const SCALE_DOWN_STABILIZED: &str = "ScaleDownStabilized";
 pub const SCALE_UP_STABILIZED: &str = "ScaleUpStabilized";
 pub const FAILED_GET_SCALE: &str = "FailedGetScale";
 pub const FAILED_UPDATE_SCALE: &str = "FailedUpdateScale";
+/// False: others have set the replicas of the target several times within minutes; none are set until a pause has ended.
+/// True: they have done so again and again within the last hour, and each time the replicas were set back.
+pub const REPLICAS_CONTESTED: &str = "ReplicasContested";
+/// The first value of a metric asks for far more than the maximum, or for a fraction of the replicas; they are added a
+/// period later, and removed once the window of scale-downs allows it.
+pub const IMPLAUSIBLE_VALUE: &str = "ImplausibleValue";
 
 // ScalingActive: the first three as in the HorizontalPodAutoscaler.
 pub const VALID_METRIC_FOUND: &str = "ValidMetricFound";
@@ -119,7 +133,11 @@ pub const INVALID_SELECTOR: &str = "InvalidSelector";
 pub const AMBIGUOUS_SELECTOR: &str = "AmbiguousSelector";
 pub const METRIC_MISSING: &str = "MetricMissing";
 pub const METRIC_STALE: &str = "MetricStale";
+/// The metric asks for fewer replicas, and its source says that some of its data was missing: replicas stay.
+pub const METRIC_PARTIAL: &str = "MetricPartial";
 pub const METRIC_NOT_LOAD_SENSITIVE: &str = "MetricNotLoadSensitive";
+/// True: a counter is used where a gauge is needed, by its name or by its values.
+pub const METRIC_ONLY_GROWS: &str = "MetricOnlyGrows";
 pub const TARGET_MANAGED_BY_OTHER: &str = "TargetManagedByOther";
 
 // ScalingLimited, as the HorizontalPodAutoscaler has them.

@@ -56,7 +56,7 @@ pub(crate) fn pod_labels(_: &mut SchemaGenerator) -> Schema {
         "maxProperties": 32,
         "additionalProperties": { "type": "string", "maxLength": 63 },
     });
-    refuse_reserved_keys(
+    refuse_keys(
         &mut schema,
         "!('app' in self) && self.all(k, !k.startsWith('ai.infra.example.com/') && \
          !(k in ['app.kubernetes.io/name', 'app.kubernetes.io/instance', 'app.kubernetes.io/managed-by']))",
@@ -66,17 +66,23 @@ pub(crate) fn pod_labels(_: &mut SchemaGenerator) -> Schema {
     schema
 }
 
-/// Annotations that users add to pods; keys that the controller sets are refused.
+/// Annotations that users add to pods; keys that the controller sets are refused, and the older form of a profile that Pod
+/// Security refuses.
 pub(crate) fn pod_annotations(_: &mut SchemaGenerator) -> Schema {
     let mut schema = json_schema!({
         "type": "object",
         "maxProperties": 32,
         "additionalProperties": { "type": "string", "maxLength": 16384 },
     });
-    refuse_reserved_keys(
+    refuse_keys(
         &mut schema,
         "self.all(k, !k.startsWith('ai.infra.example.com/'))",
         "must not set a key below ai.infra.example.com/: the controller sets them",
+    );
+    refuse_keys(
+        &mut schema,
+        "self.all(k, !(k.startsWith('container.apparmor.security.beta.kubernetes.io/') && self[k] == 'unconfined'))",
+        "must not set an AppArmor profile unconfined: pods meet the Pod Security Standard restricted",
     );
     schema
 }
@@ -118,7 +124,7 @@ where
     Ok(written.and_then(|word| serde_json::from_value(serde_json::Value::String(word)).ok()))
 }
 
-fn refuse_reserved_keys(schema: &mut Schema, rule: &str, message: &str) {
+fn refuse_keys(schema: &mut Schema, rule: &str, message: &str) {
     // Strings only; serialization cannot fail.
     let _ = validate(schema, Rule::new(rule).message(message));
 }

@@ -1,15 +1,16 @@
 //! Controller of AIInference: creates a Deployment, a Service, a ConfigMap and a PodDisruptionBudget, and reports the status.
 //!
 //! ```text
-//!  AIInference ──┐            ┌─▶ delete pods on lost nodes
+//!  AIInference ──┐            ┌─▶ delete pods on lost nodes, and pods with lost GPUs
 //!  children, pods┼▶ observe ──┤
-//!  nodes, claims ┘   caches   └─▶ validate → plan → apply ─▶ ConfigMap, Deployment, Service, PodDisruptionBudget
+//!  nodes, claims │   caches   │
+//!  metrics agents┘            └─▶ validate → plan → apply ─▶ ConfigMap, Deployment, Service, PodDisruptionBudget
 //!                                   pure     pure    I/O  ─▶ status, events
 //! ```
 //!
 //! `observe` only reads caches, `validate` and `plan` are pure, `apply` sends requests; it decides only when to reconcile
 //! again. `engine` has one table row per engine. The state of the loader and the engine comes from the pod's status.
-//! `workload::pace` limits, over all objects, how many pods on lost nodes are deleted at a time.
+//! `workload::pace` limits, over all objects, how many pods on lost nodes or with lost GPUs are deleted at a time.
 
 #![forbid(unsafe_code)]
 
@@ -25,6 +26,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, Pod, Service},
     policy::v1::PodDisruptionBudget,
 };
+use metrics_client::args::AgentsArgs;
 use runtime::{
     apply::{ApplyError, Writer},
     args::RuntimeArgs,
@@ -52,6 +54,7 @@ use workload::{
 };
 
 use crate::{
+    agents::Agents,
     apply::{Applied, apply, delete_stranded},
     observe::{
         Observed, claim_key, count_managed, keys_by_instance, keys_of_event, keys_on_lost, observe,
@@ -61,6 +64,7 @@ use crate::{
     validate::{Invalid, OwnAccount, ValidInference, validate},
 };
 
+mod agents;
 mod apply;
 mod engine;
 mod metrics;
@@ -111,6 +115,9 @@ pub struct InferenceArgs {
     /// Namespace of the service account of this process
     #[arg(long, env = "POD_NAMESPACE")]
     pub own_namespace: Option<String>,
+
+    #[command(flatten)]
+    pub agents: AgentsArgs,
 }
 
 /// A view of a child of an AIInference.
@@ -134,6 +141,7 @@ pub(crate) struct Context {
     /// `None` if the process is confined to one namespace: pods on lost nodes are not replaced then, and GPUs not counted.
     pub(crate) nodes: Option<Cache<NodeView>>,
     pub(crate) losses: Arc<Mutex<NodeLosses>>,
+    pub(crate) agents: Agents,
     pub(crate) pace: Pace,
     pub(crate) migrations: Migrations,
     pub(crate) fact_times: FactTimes,
@@ -161,6 +169,7 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         budgets: writer.of(process.watch_labelled("PodDisruptionBudget", &managed)),
         replica_sets: process.watch_labelled("ReplicaSet", &managed),
         crashes: track_crashes(&pods),
+        agents: Agents::new(process, &args.agents, &pods),
         pods,
         failed_pods: process.watch_matching("FailedPod", &managed, FAILED),
         claims: process.watch("PersistentVolumeClaim"),
@@ -197,6 +206,7 @@ pub fn start(process: &mut Process, args: InferenceArgs) -> Started {
         let (known, pods) = (nodes.clone(), ctx.pods.clone());
         controller = controller.maps(nodes, move |node| keys_on_lost(&known, &pods, node));
     }
+    let controller = controller.beside(ctx.agents.running(&ctx.pods));
     process.control(controller, move |inference, now| {
         let ctx = Arc::clone(&ctx);
         async move { reconcile(&ctx, inference, now).await }

@@ -27,6 +27,7 @@ use workload::{
     deployment::{DeploymentView, OlderRevision, ReplicaSetView},
     event::{EventView, VolumeFailure},
     gpu::{self, NodeCapacity},
+    gpu_faults::PodFaults,
     migrations::PodMigration,
     node::{NodeLosses, NodeView},
     pod::{Instance, PodView},
@@ -49,6 +50,8 @@ pub(crate) struct Observed {
     /// Metadata of its PodDisruptionBudget.
     pub(crate) budget: Option<ObjectMeta>,
     pub(crate) nodes: Nodes,
+    /// Errors of the GPUs of its pods.
+    pub(crate) gpu_faults: PodFaults,
     /// Capacity of its GPU resource by node; `None` unless it is needed, because counting reads all pods of the cluster.
     pub(crate) capacities: Option<Vec<NodeCapacity>>,
     /// The claim of `spec.modelSource`.
@@ -57,7 +60,7 @@ pub(crate) struct Observed {
     pub(crate) unattached: BTreeMap<String, VolumeFailure>,
     /// Causes of crashes, by uid of each pod that is not ready.
     pub(crate) crashes: BTreeMap<String, Crash>,
-    /// Pods deleted from lost nodes that the status does not record yet.
+    /// Pods deleted because of their nodes or GPUs that the status does not record yet.
     pub(crate) unrecorded: Vec<PodMigration>,
     /// Facts of the last plan, and since when each has been true.
     pub(crate) facts: BTreeMap<String, Timestamp>,
@@ -91,14 +94,15 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
     }
     let budget = owned(&ctx.budgets, namespace, &uid, &names::pod_disruption_budget(&name))
         .map(|kept| kept.meta().clone());
-    let pods = deployed.iter().flatten().chain(older.iter().flat_map(|older| &older.pods)).map(AsRef::as_ref);
+    let pods =
+        || deployed.iter().flatten().chain(older.iter().flat_map(|older| &older.pods)).map(AsRef::as_ref);
+    let is_stale = ctx.pods.watch_fails_since().is_some() || ctx.inferences.watch_fails_since().is_some();
+    let gpu_faults = ctx.agents.faults_of(pods(), is_stale);
     let (mut nodes, mut capacities) = (Nodes::default(), None);
     if let Some(known) = &ctx.nodes {
-        nodes = nodes_of(pods, known, &ctx.losses, now);
+        nodes = nodes_of(pods(), known, &ctx.losses, now);
         // The watch of AIInferences counts, too: the object may have been paused meanwhile.
-        let stale =
-            [known.watch_fails_since(), ctx.pods.watch_fails_since(), ctx.inferences.watch_fails_since()];
-        nodes.is_stale = stale.iter().any(Option::is_some);
+        nodes.is_stale = is_stale || known.watch_fails_since().is_some();
         // Counting reads all pods of the cluster, so it is done only for an unschedulable pod, and for `Replace`.
         let may_replace = !older.is_empty() || may_roll(&inference, deployment.as_ref());
         if may_replace && inference.spec.rollout == Rollout::Replace
@@ -139,6 +143,7 @@ pub(crate) fn observe(ctx: &Context, inference: Arc<AIInference>, now: Timestamp
         failed,
         budget,
         nodes,
+        gpu_faults,
         capacities,
         claim,
         unattached,

@@ -102,6 +102,7 @@ impl Scene {
                 failed: Vec::new(),
                 budget: None,
                 nodes: Nodes::default(),
+                gpu_faults: Default::default(),
                 capacities: None,
                 claim: None,
                 unattached: Default::default(),

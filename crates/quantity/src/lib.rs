@@ -84,6 +84,12 @@ pub fn whole(text: &str) -> Option<i64> {
     dividend.is_multiple_of(divisor).then(|| i64::try_from(dividend / divisor).ok())?
 }
 
+/// A ratio, such as `0.05` or `50m`; `None` if the text is no quantity. Exact to about 15 digits.
+pub fn ratio(text: &str) -> Option<f64> {
+    let Exact { dividend, divisor } = exact(text)?;
+    Some(dividend as f64 / divisor as f64)
+}
+
 /// Whether two texts are the same amount, such as `1024Mi` and `1Gi`. False if one is invalid.
 pub fn is_same(one: &str, other: &str) -> bool {
     compared(one, other) == Some(Ordering::Equal)
@@ -137,6 +143,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_ratio_is_a_fraction() {
+        assert_eq!(ratio("0.05"), Some(0.05));
+        assert_eq!(ratio("50m"), Some(0.05));
+        assert_eq!(ratio("2"), Some(2.0));
+        assert_eq!(ratio("a tenth"), None);
+    }
 
     #[test]
     fn every_notation_of_kubernetes_is_parsed() {

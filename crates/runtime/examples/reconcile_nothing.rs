@@ -60,7 +60,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Arc::new(Seen { reconciles: AtomicUsize::new(0), all: all.parse()?, delays: Mutex::default() });
     let metrics = Arc::new(Metrics::new("reconcile-nothing"));
     let config = kube::Config::new(address.parse()?);
-    let client = client::build(config, Deadlines::default(), WriteGuard::Always, Arc::clone(&metrics))?;
+    let client = client::build(&config, Deadlines::default(), WriteGuard::Always, Arc::clone(&metrics))?;
     let mut watches = Watches::new(client, Timings::default(), Arc::clone(&metrics));
     let objects = watches.watch::<ConfigMap>("ConfigMap", Scope::default());
     let controller = Controller::new(&objects, Options::default(), metrics);

@@ -19,7 +19,7 @@ use hyper_util::{
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    task::{AbortHandle, JoinSet},
+    task::{AbortHandle, JoinSet, yield_now},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -105,6 +105,9 @@ async fn serve_within(limits: Limits, listener: TcpListener, router: Router, sto
                     oldest.abort();
                 }
                 oldest_first.push_back(connections.spawn(connection(limits, stream, router.clone(), stop.clone())));
+                // The new connection is polled before the next is accepted, so a request that has arrived with it is
+                // answered even if many others wait.
+                yield_now().await;
             }
         }
     }
@@ -235,6 +238,26 @@ mod tests {
         ask(&mut second).await;
         drop(second);
         ask(&mut probe).await;
+    }
+
+    #[tokio::test]
+    async fn a_request_that_waits_before_a_flood_of_connections_is_answered() {
+        let listener = listen(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        // All are there before the server runs, which shares the one thread of this test.
+        let mut probe = std::net::TcpStream::connect(address).unwrap();
+        std::io::Write::write_all(&mut probe, b"GET /small HTTP/1.1\r\nhost: test\r\n\r\n").unwrap();
+        let flood: Vec<_> = (0..8).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
+        let router = Router::new().route("/small", get(|| async { "ok\n" }));
+        let limits = Limits { connections: 2, ..NONE };
+        tokio::spawn(serve_within(limits, listener, router, CancellationToken::new()));
+        probe.set_nonblocking(true).unwrap();
+        let mut probe = TcpStream::from_std(probe).unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"ok\n") {
+            assert!(probe.read_buf(&mut answer).await.unwrap() > 0, "closed before the answer");
+        }
+        drop(flood);
     }
 
     #[tokio::test]

@@ -1,7 +1,8 @@
 //! The one way to the API server: kube's client with a deadline on every call and a guard on every write.
 //!
-//! The deadline covers headers and body. kube's own retry is off: it would repeat creates for minutes behind the
-//! caller's back; a failed call is retried by the work queue. Not for exec, attach or log streams.
+//! The deadline covers headers and body. TLS, authentication and addresses are kube's. Its retries are left out, because
+//! they would repeat creates for minutes unseen by the caller, and the work queue retries a failed call; so are its spans
+//! and log lines of each call. Not for exec, attach or log streams.
 
 use std::{
     fmt,
@@ -15,13 +16,17 @@ use std::{
 use bytes::Bytes;
 use http::{Method, Request, Response, header, response::Parts};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited, combinators::UnsyncBoxBody};
+use hyper_util::{
+    client::legacy::{Client as Connections, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
 use kube::{
     Client, Config,
-    client::{Body, ClientBuilder},
+    client::{Body, ConfigExt as _},
 };
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
-use tower::{BoxError, Layer, Service};
+use tower::{BoxError, Layer, Service, ServiceBuilder};
 
 use crate::metrics::Metrics;
 
@@ -33,6 +38,8 @@ pub struct Deadlines {
     pub list: Duration,
     /// Until the headers of a WATCH; its body may take as long as it likes.
     pub watch_start: Duration,
+    /// Until a connection without calls is closed. Each has buffers of some 60 KiB, and a burst leaves one for each worker.
+    pub unused: Duration,
 }
 
 impl Default for Deadlines {
@@ -43,6 +50,8 @@ impl Default for Deadlines {
             write: Duration::from_secs(15),
             list: Duration::from_secs(30),
             watch_start: Duration::from_secs(10),
+            // The writes of one reconcile follow each other within milliseconds.
+            unused: Duration::from_secs(5),
         }
     }
 }
@@ -90,18 +99,33 @@ impl LeaderGuard {
 
 /// A client whose every call ends, in time.
 pub fn build(
-    mut config: Config,
+    config: &Config,
     deadlines: Deadlines,
     guard: WriteGuard,
     metrics: Arc<Metrics>,
 ) -> Result<Client, kube::Error> {
-    config.default_retry = false;
-    config.connect_timeout = Some(deadlines.connect);
-    // The layer below knows the operation; a limit on the bare connection would cut quiet watches.
-    config.read_timeout = None;
-    config.write_timeout = Some(deadlines.write);
-    let layer = Guarded { deadlines, guard, metrics };
-    Ok(ClientBuilder::try_from(config)?.with_layer(&layer).build())
+    if let Some(proxy_url) = &config.proxy_url {
+        return Err(kube::Error::ProxyProtocolDisabled {
+            proxy_url: Box::new(proxy_url.clone()),
+            protocol_feature: "kube/http-proxy",
+        });
+    }
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(deadlines.connect));
+    let connections = Connections::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(deadlines.unused)
+        .build(config.rustls_https_connector_with_connector(tcp)?);
+    let service = ServiceBuilder::new()
+        .layer(Guarded { deadlines, guard, metrics })
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(connections);
+    Ok(Client::new(service, config.default_namespace.clone()))
 }
 
 /// A whole body, or the stream of a watch.

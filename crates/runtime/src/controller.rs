@@ -24,6 +24,7 @@ use crate::{
     cache::{Cache, Change, Key, controller_of, is_of_kind},
     causes::{panic_text, with_causes},
     metrics::Metrics,
+    polling::{self, Polled, Polling, Trigger},
     queue::{Backoff, EventDelays, Outcome, Queue, Reason},
     watched::{Difference, Watched},
 };
@@ -86,6 +87,26 @@ pub struct Controller<K> {
     metrics: Arc<Metrics>,
     relations: Vec<Relation>,
     synced: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    companions: Vec<Companion>,
+}
+
+/// Brings what is no Kubernetes object, such as samples of metrics: it wakes the objects that these are about.
+type Companion = Box<dyn FnOnce(Waker, CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send>;
+
+/// Lets objects be reconciled for a reason outside of the API. Wakes that come close together share one run, and none
+/// bypasses the back-off of an object, as with events of children.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<Queue>);
+
+impl Waker {
+    #[cfg(test)]
+    pub(crate) fn of(queue: &Arc<Queue>) -> Self {
+        Self(Arc::clone(queue))
+    }
+
+    pub fn wake(&self, key: &Key) {
+        self.0.add(key, Reason::Event);
+    }
 }
 
 /// Subscribes to one cache, so that its changes fill the queue.
@@ -98,8 +119,15 @@ where
     pub fn new(root: &Cache<K>, options: Options, metrics: Arc<Metrics>) -> Self {
         let queue = Arc::new(Queue::new(options.backoff, options.delays));
         metrics.observe_queue(Arc::clone(&queue));
-        let controller =
-            Self { root: root.clone(), queue, options, metrics, relations: Vec::new(), synced: Vec::new() };
+        let controller = Self {
+            root: root.clone(),
+            queue,
+            options,
+            metrics,
+            relations: Vec::new(),
+            synced: Vec::new(),
+            companions: Vec::new(),
+        };
         let sink = Arc::clone(&controller.queue);
         controller.follows(root, move |change| {
             if let Some(reason) = reason_of(change) {
@@ -165,6 +193,29 @@ where
         })
     }
 
+    /// A task that runs beside the workers, so on the leader alone: from when the caches have synced until the token is
+    /// cancelled. If it ends before, the process ends.
+    #[must_use]
+    pub fn beside<Fut>(mut self, task: impl FnOnce(Waker, CancellationToken) -> Fut + Send + 'static) -> Self
+    where
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.companions.push(Box::new(move |waker, stop| Box::pin(task(waker, stop))));
+        self
+    }
+
+    /// Calls `poll` for each root at its own times and when it is triggered, on the leader alone, and reconciles the root
+    /// if the call says so. See [`Polling`].
+    #[must_use]
+    pub fn polls<F, Fut>(self, polling: Polling, trigger: &Trigger, poll: F) -> Self
+    where
+        F: Fn(Arc<K>, Timestamp) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Polled> + Send + 'static,
+    {
+        let (objects, trigger) = (self.root.clone(), trigger.clone());
+        self.beside(move |waker, stop| polling::run(objects, polling, trigger, poll, waker, stop))
+    }
+
     /// A replica that does not run yet must not subscribe: nothing empties its queue.
     fn follows<C>(mut self, cache: &Cache<C>, add: impl Fn(&Change<'_, C>) + Send + Sync + 'static) -> Self
     where
@@ -207,8 +258,22 @@ where
                 }
             });
         }
+        let mut companions = JoinSet::new();
+        for companion in self.companions {
+            companions.spawn(companion(Waker(Arc::clone(&self.queue)), stop.clone()));
+        }
         tokio::select! {
             () = stop.cancelled() => {}
+            // One that ends without being asked to is a fault as well: its objects would not be woken any more.
+            Some(ended) = companions.join_next() => match ended {
+                Err(dead) => {
+                    if let Ok(panic) = dead.try_into_panic() {
+                        resume_unwind(panic);
+                    }
+                }
+                Ok(()) if stop.is_cancelled() => {}
+                Ok(()) => resume_unwind(Box::new("a task beside the workers ended")),
+            },
             // Panics of a reconcile are caught, so this is a fault of the engine. The key of that worker would never
             // be taken again: the process has to begin anew.
             Some(Err(dead)) = workers.join_next() => {
@@ -218,7 +283,10 @@ where
             }
         }
         self.queue.close();
-        let drained = async { while workers.join_next().await.is_some() {} };
+        let drained = async {
+            while workers.join_next().await.is_some() {}
+            while companions.join_next().await.is_some() {}
+        };
         if tokio::time::timeout(self.options.drain, drained).await.is_err() {
             warn!(limit_s = self.options.drain.as_secs(), "reconciles still ran at the end of the drain");
         }

@@ -37,8 +37,10 @@ use crate::{
     logs::Logs,
     metrics::Metrics,
     phases::Phases,
+    scale::Scales,
+    secrets::Secrets,
     telemetry,
-    watch::{Scope, Watches},
+    watch::{Requirement, Scope, Watches},
     watched::Watched,
 };
 
@@ -103,7 +105,37 @@ impl Process {
         K: Watched + Send + Sync + 'static,
     {
         let (labels, fields) = (Some(labels.to_owned()), Some(fields.to_owned()));
-        self.watches.watch(kind, Scope { namespace: self.namespace.clone(), labels, fields })
+        self.watches
+            .watch(kind, Scope { namespace: self.namespace.clone(), labels, fields, ..Scope::default() })
+    }
+
+    /// All objects of a kind that a cluster may do without: while it is not served there are none, and the process is healthy.
+    pub fn watch_if_served<K>(&mut self, kind: &'static str) -> Cache<K>
+    where
+        K: Watched + Send + Sync + 'static,
+    {
+        let (namespace, requirement) = (self.namespace.clone(), Requirement::IfServed);
+        self.watches.watch(kind, Scope { namespace, requirement, ..Scope::default() })
+    }
+
+    /// Those with these labels in one namespace, whichever `--namespace` says. While this process may not list them there are
+    /// none, and the process is healthy: who installs what it finds there grants the right as well.
+    pub fn watch_in_namespace_if_allowed<K>(
+        &mut self,
+        kind: &'static str,
+        namespace: &str,
+        labels: &str,
+    ) -> Cache<K>
+    where
+        K: Watched + Send + Sync + 'static,
+    {
+        let scope = Scope {
+            namespace: Some(namespace.to_owned()),
+            labels: Some(labels.to_owned()),
+            requirement: Requirement::IfAllowed,
+            ..Scope::default()
+        };
+        self.watches.watch(kind, scope)
     }
 
     /// When children that the API server refused are tried again, if nothing else changes.
@@ -144,6 +176,14 @@ impl Process {
 
     pub fn logs(&self) -> Logs {
         Logs::new(self.client.clone())
+    }
+
+    pub fn secrets(&self) -> Secrets {
+        Secrets::new(self.client.clone())
+    }
+
+    pub fn scales(&self) -> Scales {
+        Scales::new(self.client.clone(), self.identity.name)
     }
 
     pub fn metrics(&self) -> &Arc<Metrics> {
@@ -273,7 +313,7 @@ async fn live(
     config.headers.extend(user_agent.map(|name| (header::USER_AGENT, name)));
     let guard = LeaderGuard::default();
     let build = |write_guard| {
-        client::build(config.clone(), Deadlines::default(), write_guard, Arc::clone(&metrics))
+        client::build(&config, Deadlines::default(), write_guard, Arc::clone(&metrics))
             .map_err(|error| RunError::Client(Box::new(error)))
     };
     let client = build(WriteGuard::WhileLeading(guard.clone()))?;
@@ -287,7 +327,7 @@ async fn live(
         Scope {
             namespace: Some(args.lease_namespace.clone()),
             fields: Some(format!("metadata.name={}", identity.name)),
-            labels: None,
+            ..Scope::default()
         },
     );
     let mut process = Process {

@@ -27,6 +27,16 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// What a user reads.
+    pub fn message(&self) -> &str {
+        match self {
+            Self::Leftover { deleted: _, message }
+            | Self::OwnershipConflict(message)
+            | Self::Invalid(message)
+            | Self::Denied(message) => message,
+        }
+    }
+
     /// The refusal that this error is, or the error itself.
     pub fn of(error: ApplyError) -> Result<Self, ApplyError> {
         match &error {

@@ -47,8 +47,13 @@ impl Referrers {
 
     /// The objects that refer to this one now.
     pub fn keys<T: Resource>(&self, referred: &T) -> Vec<Key> {
+        self.of_key(&Key::of(referred))
+    }
+
+    /// The objects that refer to this key now.
+    pub fn of_key(&self, referred: &Key) -> Vec<Key> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(&Key::of(referred)).into_iter().flatten().cloned().collect()
+        known.get(referred).into_iter().flatten().cloned().collect()
     }
 }
 

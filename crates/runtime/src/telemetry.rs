@@ -72,15 +72,9 @@ pub fn install(service: &'static str, args: &RuntimeArgs) -> Result<Telemetry, T
     Ok(Telemetry(provider))
 }
 
-/// kube writes a line for each failed call, without its cause. The engine writes one with all causes.
-const CALLS_OF_KUBE: &str = "kube_client::client::builder";
-
 /// Levels by module are all that is promised; the filter that also knows spans and fields brings a regex engine.
 fn filter(text: &str) -> Result<Targets, TelemetryError> {
-    let filter: Targets =
-        text.parse().map_err(|source| TelemetryError::Filter { text: text.to_owned(), source })?;
-    let is_asked_for = filter.iter().any(|(target, _)| CALLS_OF_KUBE.starts_with(target));
-    Ok(if is_asked_for { filter } else { filter.with_target(CALLS_OF_KUBE, LevelFilter::OFF) })
+    text.parse().map_err(|source| TelemetryError::Filter { text: text.to_owned(), source })
 }
 
 fn traces(service: &'static str, endpoint: &str) -> Result<SdkTracerProvider, TelemetryError> {
@@ -100,19 +94,4 @@ fn log_panics() {
         let message = panic.payload_as_str().unwrap_or("panic without a message");
         error!(place, message, "panic");
     }));
-}
-
-#[cfg(test)]
-mod tests {
-    use tracing::Level;
-
-    use super::*;
-
-    #[test]
-    fn a_failed_call_is_logged_once_unless_more_is_asked_for() {
-        let logs_twice = |text: &str| filter(text).unwrap().would_enable(CALLS_OF_KUBE, &Level::ERROR);
-        assert!(!logs_twice("info") && !logs_twice("debug,runtime=trace"));
-        assert!(logs_twice("info,kube_client=debug"));
-        assert!(filter("info").unwrap().would_enable("kube_client::client::tls", &Level::WARN));
-    }
 }

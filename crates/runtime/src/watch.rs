@@ -42,6 +42,30 @@ pub struct Scope {
     pub namespace: Option<String>,
     pub labels: Option<String>,
     pub fields: Option<String>,
+    pub requirement: Requirement,
+}
+
+/// Whether a process can do without the objects of a scope.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Requirement {
+    #[default]
+    Required,
+    /// While the API server does not serve the kind, there are no objects of it.
+    IfServed,
+    /// As `IfServed`, and also while this process may not list them.
+    IfAllowed,
+}
+
+impl Requirement {
+    /// Whether an answer with this status means that there are no objects.
+    fn does_without(self, status: &Status) -> bool {
+        // A list of a kind that is served is never 404, without objects neither.
+        match self {
+            Self::Required => false,
+            Self::IfServed => status.code == 404,
+            Self::IfAllowed => matches!(status.code, 403 | 404),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +84,8 @@ pub struct Timings {
     pub early_retry_within: Duration,
     /// But not more often than this: watches that fail in turn must not keep each other from backing off.
     pub early_retry_gap: Duration,
+    /// Until a kind that is not required, and not served or not allowed, is looked for again.
+    pub look_for_kind_every: Duration,
 }
 
 impl Default for Timings {
@@ -73,6 +99,8 @@ impl Default for Timings {
             steady_after: Duration::from_secs(30),
             early_retry_within: Duration::from_secs(1),
             early_retry_gap: Duration::from_secs(5),
+            // A kind comes with an installation by a person, who does not wait for its effect within seconds.
+            look_for_kind_every: Duration::from_secs(30),
         }
     }
 }
@@ -216,6 +244,13 @@ where
                 Some(from) => Ok(from),
                 None => self.list_into_cache().await,
             };
+            if from.as_ref().is_err_and(|error| self.does_without(error)) {
+                self.cache.replace(Vec::new(), "");
+                self.health.synced();
+                self.alive();
+                tokio::time::sleep(spread(self.timings.look_for_kind_every, JITTER)).await;
+                continue;
+            }
             let Connection { end, reached, lived } = match from {
                 Ok(from) => self.watch_from(from).await,
                 Err(error) => {
@@ -241,6 +276,13 @@ where
             let wait = self.backoff(failures);
             warn!(kind = self.kind, failures, wait_ms = wait.as_millis(), %why, "watch failed");
             self.wait_for_next_try(wait).await;
+        }
+    }
+
+    fn does_without(&self, error: &ListError) -> bool {
+        match error {
+            ListError::Call(kube::Error::Api(status)) => self.scope.requirement.does_without(status),
+            ListError::Call(_) | ListError::NoList { .. } => false,
         }
     }
 
@@ -349,6 +391,10 @@ where
         request.extensions_mut().insert("watch");
         let events = match self.client.request_events::<Guard<K>>(request).await {
             Ok(events) => events,
+            // The list decides what it means.
+            Err(kube::Error::Api(status)) if self.scope.requirement.does_without(&status) => {
+                return Connection::refused(End::Stale(words("WATCH", &status)), version);
+            }
             Err(error) => return Connection::refused(ended_by("WATCH", &error), version),
         };
         let opened = Instant::now();
@@ -449,13 +495,18 @@ fn ended_by(step: &str, error: &kube::Error) -> End {
 }
 
 fn ended_by_status(step: &str, status: &Status) -> End {
-    let why = format!("{step}: {} {}: {}", status.code, status.reason, status.message);
+    let why = words(step, status);
     if is_gone(status) { End::Stale(why) } else { End::Failed(why) }
+}
+
+fn words(step: &str, status: &Status) -> String {
+    format!("{step}: {} {}: {}", status.code, status.reason, status.message)
 }
 
 /// All the forms in which a server says that a version cannot be continued: too old, or (after a restore) too new.
 fn is_gone(status: &Status) -> bool {
-    status.code == 410
+    // 404: the kind is not served any more.
+    matches!(status.code, 404 | 410)
         || matches!(status.reason.as_str(), "Expired" | "Gone")
         || (status.code == 504 && status.message.contains("Too large resource version"))
 }
@@ -559,7 +610,7 @@ mod tests {
         let metrics = Arc::new(Metrics::new("test"));
         let guard = crate::client::WriteGuard::Always;
         let client =
-            crate::client::build(config, crate::client::Deadlines::default(), guard, Arc::clone(&metrics))
+            crate::client::build(&config, crate::client::Deadlines::default(), guard, Arc::clone(&metrics))
                 .unwrap();
         let (cache, timings) = (Cache::<ConfigMap>::default(), Timings::default());
         let mut watch = Watch {

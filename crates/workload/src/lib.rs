@@ -35,6 +35,7 @@ pub mod event;
 pub mod evictions;
 pub mod facts;
 pub mod gpu;
+pub mod gpu_faults;
 pub mod loader;
 pub mod migrations;
 pub mod name;

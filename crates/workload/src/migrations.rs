@@ -1,4 +1,4 @@
-//! Pods that were deleted because their nodes are lost, until the status of their owner records them.
+//! Pods that were deleted because their nodes or GPUs are lost, until the status of their owner records them.
 //!
 //! A status write can fail with a conflict, and a pod does not show why it was deleted. So each deletion is kept in memory
 //! and added to every planned status until the stored status has it. A restart of the process between the deletion and the
@@ -11,12 +11,14 @@ use std::{
 
 use jiff::Timestamp;
 
-/// A pod that was deleted because its node is lost.
+/// A pod that was deleted because its node or its GPU is lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodMigration {
     pub pod: String,
     pub node: String,
     pub reason: &'static str,
+    /// What the reason does not say, such as the error of a GPU.
+    pub message: Option<String>,
     pub time: Timestamp,
 }
 
@@ -61,7 +63,8 @@ mod tests {
 
     fn migration(pod: &str) -> PodMigration {
         let time = Timestamp::from_second(1_767_268_800).unwrap();
-        PodMigration { pod: pod.to_owned(), node: "gpu-1".to_owned(), reason: reasons::NODE_DELETED, time }
+        let (pod, node) = (pod.to_owned(), "gpu-1".to_owned());
+        PodMigration { pod, node, reason: reasons::NODE_DELETED, message: None, time }
     }
 
     fn pods(migrations: &[PodMigration]) -> Vec<&str> {

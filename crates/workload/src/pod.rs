@@ -162,6 +162,15 @@ impl PodView {
     pub fn name(&self) -> &str {
         self.metadata.name.as_deref().unwrap_or_default()
     }
+
+    /// Its name, uid and version, as preconditions of its deletion.
+    pub fn identity(&self) -> Pod {
+        let ObjectMeta { name, namespace, uid, resource_version, .. } = self.metadata.clone();
+        Pod {
+            metadata: ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() },
+            ..Pod::default()
+        }
+    }
 }
 
 /// Why a container waits that has not failed.

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use api::reasons;
 use jiff::Timestamp;
-use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::api::core::v1::Pod;
 
 use crate::{
     migrations::PodMigration,
@@ -145,7 +145,8 @@ impl Stranded<'_> {
             LossKind::Unreachable => reasons::NODE_UNREACHABLE,
             LossKind::Deleted => reasons::NODE_DELETED,
         };
-        PodMigration { pod: self.pod.name().to_owned(), node: self.node.to_owned(), reason, time: now }
+        let (pod, node) = (self.pod.name().to_owned(), self.node.to_owned());
+        PodMigration { pod, node, reason, message: None, time: now }
     }
 
     /// The message of the event about an accepted deletion.
@@ -162,13 +163,9 @@ impl Stranded<'_> {
         format!("node {} {how}", self.node)
     }
 
-    /// The name, uid and version of the pod, as preconditions of its deletion.
+    /// Of the pod, as preconditions of its deletion.
     pub fn identity(&self) -> Pod {
-        let ObjectMeta { name, namespace, uid, resource_version, .. } = self.pod.metadata.clone();
-        Pod {
-            metadata: ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() },
-            ..Pod::default()
-        }
+        self.pod.identity()
     }
 }
 
@@ -348,7 +345,7 @@ mod tests {
             })
         };
         let (pod, node, reason) = ("b".to_owned(), "gpu-1".to_owned(), reasons::NODE_UNREACHABLE);
-        let migration = PodMigration { pod: pod.clone(), node, reason, time: at(0) };
+        let migration = PodMigration { pod: pod.clone(), node, reason, message: None, time: at(0) };
         let message = "node gpu-1 is unreachable; pod b is replaced".to_owned();
         assert_eq!(deleted(&allowing(&["b"], None)), [(Some(pod), migration, message)]);
         let waiting = allowing(&[], Some(7));

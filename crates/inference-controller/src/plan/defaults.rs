@@ -28,6 +28,7 @@ impl Defaults {
             tgi_image,
             own_service_account: _,
             own_namespace: _,
+            agents: _,
         } = args;
         let pinned = |engine| Profile::newest(engine).image.to_owned();
         Self {

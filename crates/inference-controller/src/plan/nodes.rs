@@ -1,6 +1,6 @@
-//! Replacement of the pods of one AIInference on lost nodes, and the migrations in its status. Pure.
+//! Replacement of the pods of one AIInference on lost nodes or with lost GPUs, and the migrations in its status. Pure.
 //!
-//! Pods are replaced even if the spec is invalid or children are refused. So only two fields of the spec are read here,
+//! Pods are replaced even if the spec is invalid or children are refused. So only three fields of the spec are read here,
 //! which the API server has validated.
 
 use std::time::Duration;
@@ -13,8 +13,10 @@ use runtime::{
     events::{Note, Severity},
 };
 use workload::{
+    gpu_faults::{self, FaultyPods},
     migrations::{MOST_OF_ONE, PodMigration},
     pace::Allowance,
+    pod::PodView,
     revision::Revision,
     stranded::{StrandedPods, Terms},
 };
@@ -22,7 +24,7 @@ use workload::{
 use super::pod::ENGINE;
 use crate::{observe::Observed, validate::ValidInference};
 
-/// The deletion of a pod on a lost node: the identity of the pod, and the record and the event of an accepted deletion.
+/// The deletion of a pod on a lost node or with a lost GPU: the identity of the pod, and the record and the event of an accepted deletion.
 #[derive(Debug)]
 pub(crate) struct PodDeletion {
     pub(crate) pod: Pod,
@@ -35,29 +37,38 @@ pub(crate) struct PodDeletion {
 pub(super) struct MigrationState {
     /// A pod was deleted, and its replacement is not ready yet.
     pub(super) under_way: bool,
-    /// A message about the first pod that is still on a lost node.
+    /// A message about the first pod that is still on a lost node, or still has a lost GPU.
     pub(super) outlook: Option<String>,
 }
 
 /// The uids of the pods whose time has come, in the order in which `Pace` should allow them.
 pub(crate) fn due(observed: &Observed, now: Timestamp) -> Vec<&str> {
-    stranded(observed, now).due()
+    let mut due = stranded(observed, now).due();
+    due.extend(faulty(observed, now).due());
+    due
 }
 
 /// The deletions that the allowance covers.
 pub(crate) fn pod_deletions(observed: &Observed, allowance: &Allowance, now: Timestamp) -> Vec<PodDeletion> {
-    let stranded = stranded(observed, now);
-    let deletions = stranded.allowed(allowance).map(|stranded| {
-        let migration = stranded.migration(now);
-        let (severity, reason, message) = (Severity::Warning, migration.reason, stranded.message());
-        PodDeletion { pod: stranded.identity(), migration, note: Note { severity, reason, message } }
-    });
-    deletions.collect()
+    let deletion = |pod, migration: PodMigration, message| {
+        let (severity, reason) = (Severity::Warning, migration.reason);
+        PodDeletion { pod, migration, note: Note { severity, reason, message } }
+    };
+    let (stranded, faulty) = (stranded(observed, now), faulty(observed, now));
+    let of_nodes = stranded
+        .allowed(allowance)
+        .map(|stranded| deletion(stranded.identity(), stranded.migration(now), stranded.message()));
+    let of_gpus = faulty
+        .allowed(allowance)
+        .map(|faulty| deletion(faulty.identity(), faulty.migration(now), faulty.message()));
+    of_nodes.chain(of_gpus).collect()
 }
 
 /// When to check again; call it after the allowed deletions.
 pub(super) fn requeue_after(observed: &Observed, allowance: &Allowance, now: Timestamp) -> Option<Duration> {
-    stranded(observed, now).requeue_after(allowance)
+    let waits =
+        [stranded(observed, now).requeue_after(allowance), faulty(observed, now).requeue_after(allowance)];
+    waits.into_iter().flatten().min()
 }
 
 pub(super) fn migration_state(
@@ -71,7 +82,9 @@ pub(super) fn migration_state(
     let mut conditions = observed.inference.status.iter().flat_map(|status| &status.conditions);
     let has_begun =
         !observed.unrecorded.is_empty() || conditions.any(|condition| condition.reason == reasons::MIGRATING);
-    MigrationState { under_way: has_begun && !complete, outlook: stranded(observed, now).outlook_message() }
+    let outlook = stranded(observed, now).outlook_message();
+    let outlook = outlook.or_else(|| faulty(observed, now).outlook_message());
+    MigrationState { under_way: has_begun && !complete, outlook }
 }
 
 fn stranded(observed: &Observed, now: Timestamp) -> StrandedPods<'_> {
@@ -79,6 +92,29 @@ fn stranded(observed: &Observed, now: Timestamp) -> StrandedPods<'_> {
     let timeout = Duration::from_secs(u64::from(spec.node_failure_seconds.unsigned_abs()));
     let terms = Terms { timeout, is_paused: spec.pods.paused, container: ENGINE };
     StrandedPods::of(observed.pods(), &observed.nodes, &terms, now)
+}
+
+/// Pods on lost nodes are left to `stranded`.
+fn faulty(observed: &Observed, now: Timestamp) -> FaultyPods<'_> {
+    let spec = &observed.inference.spec;
+    let terms = gpu_faults::Terms {
+        is_paused: spec.pods.paused,
+        replicas: spec.replicas,
+        container: ENGINE,
+        last: last_gpu_fault(observed),
+    };
+    let on_lost_nodes =
+        |pod: &&PodView| pod.node.as_ref().is_some_and(|node| observed.nodes.lost.contains_key(node));
+    let others: Vec<&str> = observed.pods().filter(on_lost_nodes).map(PodView::uid).collect();
+    FaultyPods::of(observed.pods(), &observed.gpu_faults, &others, &terms, now)
+}
+
+/// When a pod was last deleted because of its GPU, by the status and by what it does not record yet.
+fn last_gpu_fault(observed: &Observed) -> Option<Timestamp> {
+    let recorded = observed.inference.status.iter().flat_map(|status| &status.migrations);
+    let recorded = recorded.filter(|migration| migration.reason == reasons::GPU_FAULT).filter_map(time);
+    let unrecorded = observed.unrecorded.iter().filter(|migration| migration.reason == reasons::GPU_FAULT);
+    recorded.chain(unrecorded.map(|migration| migration.time)).max()
 }
 
 /// The latest migrations, reported and unreported, with the nodes of the replacements as far as they are scheduled.
@@ -89,6 +125,7 @@ pub(super) fn migrations(observed: &Observed) -> Vec<Migration> {
         from_node: migration.node.clone(),
         to_node: None,
         reason: migration.reason.to_owned(),
+        message: migration.message.clone(),
         time: Some(whole_seconds(migration.time)),
     }));
     let surplus = migrations.len().saturating_sub(MOST_OF_ONE);
@@ -126,6 +163,7 @@ mod tests {
     use api::conditions;
 
     use workload::{
+        gpu_faults::GpuFault,
         node::{LossKind, NodeLoss},
         stranded::Nodes,
     };
@@ -320,5 +358,86 @@ mod tests {
         let reported = plan(&scene, &Allowance::default()).status.migrations;
         let pods: Vec<&str> = reported.iter().map(|migration| migration.pod.as_str()).collect();
         assert_eq!(pods, ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]);
+    }
+
+    /// Two replicas on gpu-0 and gpu-1; the GPU of pod b had this XID a second ago.
+    fn with_xid(xid: u64) -> Scene {
+        let mut scene = Scene::ready(2);
+        scene.pods(&["{name: a, ready: true, node: gpu-0}", "{name: b, ready: true, node: gpu-1}"]);
+        scene.write_status();
+        let remedy = gpu_faults::remedy(xid, 1).unwrap();
+        let fault = GpuFault { gpu: "GPU-5a".to_owned(), xid: Some(xid), remedy, at: at(-1) };
+        scene.observe(|observed| observed.gpu_faults.faults = [("b".to_owned(), fault)].into());
+        scene
+    }
+
+    #[test]
+    fn a_pod_whose_gpu_is_lost_is_replaced_and_the_status_names_the_error() {
+        let mut scene = with_xid(79);
+        assert_eq!(due_in(&scene), ["b"]);
+        assert!(pod_deletions(&scene.observed(), &allowing(&[], None), at(0)).is_empty(), "not at this pace");
+        let deletions = pod_deletions(&scene.observed(), &allowing(&["b"], None), at(0));
+        let [PodDeletion { pod, migration, note }] = &*deletions else { panic!("one") };
+        assert_eq!(pod.metadata.name.as_deref(), Some("b"));
+        assert_eq!(
+            (note.reason, &*note.message),
+            (reasons::GPU_FAULT, "XID 79 of GPU-5a on node gpu-1; pod b is replaced")
+        );
+        scene.observe(|observed| observed.unrecorded = vec![migration.clone()]);
+        scene.pods(&["{name: a, ready: true, node: gpu-0}"]);
+        let status = plan(&scene, &Allowance::default()).status;
+        let [recorded] = status.migrations.as_slice() else { panic!("one") };
+        assert_eq!(
+            (&*recorded.reason, recorded.message.as_deref()),
+            (reasons::GPU_FAULT, Some("XID 79 of GPU-5a on node gpu-1"))
+        );
+        let progressing = status.conditions.iter().find(|c| c.type_ == conditions::PROGRESSING).unwrap();
+        assert_eq!(progressing.reason, reasons::MIGRATING);
+    }
+
+    #[test]
+    fn the_next_pod_waits_for_the_replacement_also_after_a_restart() {
+        let mut scene = with_xid(79);
+        let deletions = pod_deletions(&scene.observed(), &allowing(&["b"], None), at(0));
+        scene.observe(|observed| {
+            observed.unrecorded = deletions.into_iter().map(|deletion| deletion.migration).collect();
+            let fault = observed.gpu_faults.faults["b"].clone();
+            observed.gpu_faults.faults = [("a".to_owned(), fault)].into();
+        });
+        scene.pods(&["{name: a, ready: true, node: gpu-0}", "{name: c, node: gpu-2}"]);
+        assert_eq!(due_in(&scene), [""; 0]);
+        scene.write_status();
+        scene.observe(|observed| observed.unrecorded.clear());
+        assert_eq!(due_in(&scene), [""; 0], "the status says that one is being replaced");
+        scene.pods(&["{name: a, ready: true, node: gpu-0}", "{name: c, ready: true, node: gpu-2}"]);
+        assert_eq!(due_in(&scene), ["a"]);
+    }
+
+    #[test]
+    fn a_pod_on_a_lost_node_is_replaced_for_that() {
+        let mut scene = with_xid(79);
+        lose(&mut scene, LossKind::Unreachable, 12, 1);
+        assert_eq!(due_in(&scene), [""; 0], "the node may recover");
+        lose(&mut scene, LossKind::Unreachable, 30, 1);
+        assert_eq!(due_in(&scene), ["b"]);
+        let deletions = pod_deletions(&scene.observed(), &allowing(&["b"], None), at(0));
+        let reasons: Vec<&str> = deletions.iter().map(|deletion| deletion.migration.reason).collect();
+        assert_eq!(reasons, [reasons::NODE_UNREACHABLE]);
+    }
+
+    #[test]
+    fn a_paused_object_keeps_a_pod_with_a_lost_gpu_and_an_invalid_one_does_not() {
+        let mut scene = with_xid(79);
+        scene.edit_spec(|spec| spec.model_source = "nonsense".to_owned());
+        assert_eq!(due_in(&scene), ["b"]);
+        scene.edit_spec(|spec| spec.pods.paused = true);
+        assert_eq!(due_in(&scene), [""; 0]);
+    }
+
+    #[test]
+    fn a_doubt_about_a_gpu_is_looked_at_again() {
+        let mut scene = Scene::ready(1);
+        scene.observe(|observed| observed.gpu_faults.is_doubtful = true);
+        assert_eq!(plan(&scene, &Allowance::default()).requeue_after, Some(Duration::from_secs(5)));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
+use futures::future::join;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api, Client,
@@ -11,11 +12,15 @@ use runtime::{
     client::{self, Deadlines, LeaderGuard, WriteGuard},
     logs::{Logs, Tail},
 };
-use tokio::time::Instant;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    time::Instant,
+};
 
 use crate::{
     fake::{Answer, On, ScriptedApi, Verb},
-    given::{client, client_within, config, config_map, metrics, within_patience},
+    given::{client, client_of, client_within, config, config_map, config_of, metrics, within_patience},
 };
 
 /// Every verb, as a controller would send it.
@@ -40,6 +45,34 @@ fn on(verb: Verb) -> On {
 
 const READS: [Verb; 2] = [Verb::Get, Verb::List];
 const WRITES: [Verb; 4] = [Verb::Create, Verb::Update, Verb::Patch, Verb::Delete];
+
+#[tokio::test]
+async fn a_connection_without_calls_is_closed() {
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = server.local_addr().unwrap();
+    let deadlines = Deadlines { unused: Duration::from_millis(50), ..Deadlines::default() };
+    let client = client_of(config_of(&format!("http://{address}")), deadlines);
+    let answering = async {
+        let (mut connection, _) = server.accept().await.unwrap();
+        let mut read = [0; 4096];
+        assert!(connection.read(&mut read).await.unwrap() > 0);
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 25\r\n\r\n{\"metadata\":{\"name\":\"a\"}}";
+        connection.write_all(answer).await.unwrap();
+        connection.read(&mut read).await.unwrap()
+    };
+    let (read, called) =
+        within_patience("the end of the connection", join(answering, call(&client, Verb::Get))).await;
+    called.unwrap();
+    assert_eq!(read, 0, "the end of the stream");
+}
+
+#[tokio::test]
+async fn a_proxy_is_refused_and_not_left_out() {
+    let mut config = config_of("http://127.0.0.1:1");
+    config.proxy_url = Some("http://127.0.0.1:2".parse().unwrap());
+    let refused = client::build(&config, Deadlines::default(), WriteGuard::Always, metrics());
+    assert!(matches!(refused, Err(kube::Error::ProxyProtocolDisabled { .. })));
+}
 
 #[tokio::test]
 async fn a_call_that_is_never_answered_ends_at_its_deadline() {
@@ -139,7 +172,7 @@ async fn a_replica_that_does_not_lead_sends_no_write() {
     let fake = ScriptedApi::start().await;
     fake.put(&config_map("a"));
     let guard = WriteGuard::WhileLeading(LeaderGuard::default());
-    let client = client::build(config(&fake), Deadlines::default(), guard, metrics()).unwrap();
+    let client = client::build(&config(&fake), Deadlines::default(), guard, metrics()).unwrap();
     for verb in READS {
         call(&client, verb).await.unwrap();
     }

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Resource;
@@ -17,13 +18,16 @@ use runtime::{
     apply::{ApplyError, Writer},
     cache::{Cache, Key},
     children::Children,
-    controller::{Controller, Next, Options, ReconcileError},
+    controller::{Controller, Next, Options, ReconcileError, Waker},
     metrics::Metrics,
     queue::{Backoff, EventDelays},
     watch::{Scope, Timings, Watches},
 };
 use serde_json::json;
-use tokio::{sync::mpsc, task::JoinHandle};
+use tokio::{
+    sync::{Notify, mpsc},
+    task::JoinHandle,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -155,6 +159,64 @@ fn one_worker() -> Options {
 fn one_failure() -> Options {
     let backoff = Backoff { first: 10 * PATIENCE, longest: 10 * PATIENCE, ..Backoff::default() };
     Options { backoff, ..one_worker() }
+}
+
+/// A controller with a task beside its workers, and what that task reports.
+async fn woken(
+    task: impl FnOnce(Waker, CancellationToken, mpsc::UnboundedSender<&'static str>) -> BoxFuture<'static, ()>
+    + Send
+    + 'static,
+) -> (mpsc::UnboundedReceiver<String>, mpsc::UnboundedReceiver<&'static str>, CancellationToken, JoinHandle<()>)
+{
+    let fake = ScriptedApi::start().await;
+    fake.put(&deployment("a", 1));
+    let metrics = metrics();
+    let mut watches = Watches::new(client(&fake), timings(), Arc::clone(&metrics));
+    let roots = watches.watch::<Deployment>("Deployment", Scope::default());
+    let (say, said) = mpsc::unbounded_channel();
+    let controller =
+        Controller::new(&roots, one_worker(), metrics).beside(move |waker, stop| task(waker, stop, say));
+    watches.start(&CancellationToken::new());
+    let (sender, runs) = mpsc::unbounded_channel();
+    let stop = CancellationToken::new();
+    let running = controller.run(stop.clone(), move |root: Arc<Deployment>, _| {
+        // The receiver may be gone at the end of a test.
+        let _ = sender.send(root.metadata.name.clone().unwrap());
+        succeed(root)
+    });
+    let running = tokio::spawn(async move {
+        let _served = (fake, watches);
+        running.await;
+    });
+    (runs, said, stop, running)
+}
+
+#[tokio::test]
+async fn a_task_beside_the_workers_wakes_objects_and_ends_with_them() {
+    let first_run = Arc::new(Notify::new());
+    let has_run = Arc::clone(&first_run);
+    let (mut runs, mut said, stop, running) = woken(|waker, stop, say| {
+        Box::pin(async move {
+            has_run.notified().await;
+            waker.wake(&Key::new("demo", "a"));
+            waker.wake(&Key::new("demo", "that-does-not-exist"));
+            stop.cancelled().await;
+            let _ = say.send("stopped");
+        })
+    })
+    .await;
+    assert_eq!(within_patience("the run for the list", runs.recv()).await.as_deref(), Some("a"));
+    first_run.notify_one();
+    assert_eq!(within_patience("the run for the wake", runs.recv()).await.as_deref(), Some("a"));
+    stop.cancel();
+    within_patience("the end", running).await.unwrap();
+    assert_eq!(said.recv().await, Some("stopped"));
+}
+
+#[tokio::test]
+async fn a_task_beside_the_workers_that_ends_by_itself_ends_the_controller() {
+    let (_runs, _said, _stop, running) = woken(|_, _, _| Box::pin(async {})).await;
+    assert!(within_patience("the end", running).await.unwrap_err().is_panic());
 }
 
 #[tokio::test]

@@ -77,7 +77,7 @@ impl LeaseWatch {
     fn replica(&self, fake: &ScriptedApi, lease: &str, name: &'static str, timings: Timings) -> Replica {
         let mut config = config(fake);
         config.headers.push((header::USER_AGENT, HeaderValue::from_static(name)));
-        let client = build(config, Deadlines::default(), WriteGuard::Always, metrics()).unwrap();
+        let client = build(&config, Deadlines::default(), WriteGuard::Always, metrics()).unwrap();
         let guard = LeaderGuard::default();
         let elector = Elector::new(client, "demo", lease, name.to_owned(), timings, guard.clone());
         Replica { elector, guard, seen: self.seen.clone() }

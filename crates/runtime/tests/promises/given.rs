@@ -83,6 +83,7 @@ pub(crate) fn timings() -> Timings {
         steady_after,
         early_retry_within,
         early_retry_gap,
+        look_for_kind_every,
     } = Timings::default();
     Timings {
         server_timeout: server_timeout / 20,
@@ -93,6 +94,7 @@ pub(crate) fn timings() -> Timings {
         steady_after: steady_after / 20,
         early_retry_within: early_retry_within / 20,
         early_retry_gap: early_retry_gap / 20,
+        look_for_kind_every: look_for_kind_every / 600,
     }
 }
 
@@ -111,7 +113,7 @@ pub(crate) fn client_within(fake: &ScriptedApi, deadlines: Deadlines) -> Client 
 }
 
 pub(crate) fn client_of(config: Config, deadlines: Deadlines) -> Client {
-    client::build(config, deadlines, WriteGuard::Always, metrics()).unwrap()
+    client::build(&config, deadlines, WriteGuard::Always, metrics()).unwrap()
 }
 
 pub(crate) fn config(fake: &ScriptedApi) -> Config {
@@ -147,9 +149,13 @@ pub(crate) struct Watched {
 
 impl Watched {
     pub(crate) fn start(client: Client, timings: Timings) -> Self {
+        Self::start_within(client, timings, Scope::default())
+    }
+
+    pub(crate) fn start_within(client: Client, timings: Timings, scope: Scope) -> Self {
         let metrics = metrics();
         let mut watches = Watches::new(client, timings, Arc::clone(&metrics));
-        let cache = watches.watch::<ConfigMap>("ConfigMap", Scope::default());
+        let cache = watches.watch::<ConfigMap>("ConfigMap", scope);
         let (sender, changes) = mpsc::unbounded_channel();
         cache.subscribe(move |change| {
             let sign = match (change.old, change.new) {

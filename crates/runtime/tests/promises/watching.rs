@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
 use runtime::{
     client::Deadlines,
-    watch::{Scope, Timings, Watches},
+    watch::{Requirement, Scope, Timings, Watches},
 };
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -49,6 +49,83 @@ async fn a_list_of_several_pages_is_complete_before_the_watch_begins() {
     watched.next_changes(OBJECTS).await;
     api.add(&Object::marked("new")).await.unwrap();
     assert_eq!(watched.next_change().await, "+mark-new");
+}
+
+fn optional() -> Scope {
+    Scope { requirement: Requirement::IfServed, ..Scope::default() }
+}
+
+fn not_served() -> Answer {
+    Answer::text(404, "404 page not found")
+}
+
+#[tokio::test]
+async fn an_optional_kind_that_is_not_served_has_no_objects_and_is_found_once_it_is_served() {
+    let fake = ScriptedApi::start().await;
+    fake.always(lists(), not_served());
+    let mut watched = Watched::start_within(client(&fake), timings(), optional());
+    within_patience("the sync", watched.cache.synced()).await;
+    fake.until_called(lists(), 3).await;
+    assert!(watched.cache.is_empty());
+    assert!(watched.health.complaints(Duration::ZERO).is_empty());
+    assert_eq!(watched.counted(FAILURES), 0);
+    fake.put(&config_map("a"));
+    fake.clear_script();
+    assert_eq!(watched.next_change().await, "+a");
+    // The kind is removed from the cluster, with its objects.
+    fake.always(lists(), not_served());
+    fake.always(watches(), not_served());
+    fake.compact("configmaps");
+    assert_eq!(watched.next_change().await, "-a");
+}
+
+#[tokio::test]
+async fn an_optional_kind_that_may_not_be_listed_is_no_kind_without_objects() {
+    let fake = ScriptedApi::start().await;
+    for answer in [Answer::status(403, "Forbidden", "no"), Answer::status(503, "ServiceUnavailable", "later")]
+    {
+        fake.always(lists(), answer);
+        let watched = Watched::start_within(client(&fake), one_try(), optional());
+        fake.until_called(lists(), 1).await;
+        within_patience("the failure", async {
+            while watched.counted(FAILURES) == 0 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        assert!(!watched.health.complaints(Duration::ZERO).is_empty());
+        fake.clear_script();
+    }
+}
+
+#[tokio::test]
+async fn a_kind_that_need_not_be_allowed_has_no_objects_until_it_is() {
+    let fake = ScriptedApi::start().await;
+    let forbidden = || Answer::status(403, "Forbidden", "no");
+    fake.always(lists(), forbidden());
+    let scope = Scope { requirement: Requirement::IfAllowed, ..Scope::default() };
+    let mut watched = Watched::start_within(client(&fake), timings(), scope);
+    within_patience("the sync", watched.cache.synced()).await;
+    fake.until_called(lists(), 3).await;
+    assert!(watched.health.complaints(Duration::ZERO).is_empty());
+    assert_eq!(watched.counted(FAILURES), 0);
+    fake.put(&config_map("a"));
+    fake.clear_script();
+    assert_eq!(watched.next_change().await, "+a");
+    // The right is withdrawn.
+    fake.always(lists(), forbidden());
+    fake.always(watches(), forbidden());
+    fake.compact("configmaps");
+    assert_eq!(watched.next_change().await, "-a");
+}
+
+#[tokio::test]
+async fn a_kind_that_is_required_and_not_served_fails() {
+    let fake = ScriptedApi::start().await;
+    fake.always(lists(), not_served());
+    let watched = Watched::start(client(&fake), timings());
+    fake.until_called(lists(), 3).await;
+    assert!(!watched.health.complaints(Duration::ZERO).is_empty());
 }
 
 /// However the server says that a version is too old, the next try is a new list, and the tries become rarer.

@@ -1,0 +1,349 @@
+//! Calls a function for each object at its own times: when it comes, when its spec changes, then each period, and when a
+//! [`Trigger`] says so. For what no watch delivers, such as samples of metrics. It decides nothing about an object.
+//!
+//! One task keeps the times. Each object has at most one call under way, and all together a bounded number. The times of
+//! objects are spread by their names, so that a thousand objects are not polled as one.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    future::Future,
+    hash::{DefaultHasher, Hash, Hasher},
+    mem,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::FutureExt as _;
+use jiff::Timestamp;
+use kube::Resource;
+use std::panic::AssertUnwindSafe;
+use tokio::{
+    sync::{Notify, mpsc},
+    task::JoinSet,
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::error;
+
+use crate::{
+    cache::{Cache, Change, Key},
+    causes::panic_text,
+    controller::Waker,
+};
+
+/// How often, and how many at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Polling {
+    /// From the end of one call of an object to the next; up to a tenth more, by the name of the object.
+    pub period: Duration,
+    pub at_once: usize,
+    /// One call may take so long.
+    pub deadline: Duration,
+    /// Between the beginnings of two calls of an object of which the second is triggered.
+    pub gap: Duration,
+}
+
+/// Whether a call found something new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Polled {
+    /// The object is reconciled.
+    Changed,
+    Unchanged,
+}
+
+/// Calls the function for an object before its period is over. Calls that are triggered close together are one call.
+#[derive(Clone, Debug, Default)]
+pub struct Trigger(Arc<Triggered>);
+
+/// Bounded by the objects: a key is in it once.
+#[derive(Debug, Default)]
+struct Triggered {
+    keys: Mutex<HashSet<Key>>,
+    notify: Notify,
+}
+
+impl Trigger {
+    /// Synchronous, and as quick as an entry in a set.
+    pub fn poll(&self, key: &Key) {
+        let is_new = self.keys().insert(key.clone());
+        if is_new {
+            self.0.notify.notify_one();
+        }
+    }
+
+    async fn next(&self) -> HashSet<Key> {
+        loop {
+            let keys = mem::take(&mut *self.keys());
+            if !keys.is_empty() {
+                return keys;
+            }
+            self.0.notify.notified().await;
+        }
+    }
+
+    fn keys(&self) -> std::sync::MutexGuard<'_, HashSet<Key>> {
+        self.0.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+struct Poller<K, F> {
+    objects: Cache<K>,
+    polling: Polling,
+    poll: Arc<F>,
+    waker: Waker,
+    trigger: Trigger,
+    due: BTreeSet<(Instant, Key)>,
+    scheduled: HashMap<Key, Instant>,
+    /// When the last call of an object began.
+    begun: HashMap<Key, Instant>,
+    running: JoinSet<Key>,
+    under_way: HashSet<Key>,
+}
+
+/// Ends when it is stopped.
+pub(crate) async fn run<K, F, Fut>(
+    objects: Cache<K>,
+    polling: Polling,
+    trigger: Trigger,
+    poll: F,
+    waker: Waker,
+    stop: CancellationToken,
+) where
+    K: Resource<DynamicType = ()> + Send + Sync + 'static,
+    F: Fn(Arc<K>, Timestamp) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Polled> + Send + 'static,
+{
+    // Bounded by the objects: each change of a spec is taken out at once.
+    let (sender, changed) = mpsc::unbounded_channel();
+    objects.subscribe(move |change| {
+        if is_polled_at_once(change) {
+            // The receiver is gone when the controller stops.
+            let _ = sender.send(change.key.clone());
+        }
+    });
+    let mut poller = Poller {
+        objects,
+        polling,
+        poll: Arc::new(poll),
+        waker,
+        trigger,
+        due: BTreeSet::new(),
+        scheduled: HashMap::new(),
+        begun: HashMap::new(),
+        running: JoinSet::new(),
+        under_way: HashSet::new(),
+    };
+    stop.run_until_cancelled(poller.forever(changed)).await;
+    // What is under way ends with the set.
+}
+
+fn is_polled_at_once<K: Resource>(change: &Change<'_, K>) -> bool {
+    let spec = |object: &Arc<K>| (object.meta().uid.clone(), object.meta().generation);
+    change.new.is_some() && change.old.map(spec) != change.new.map(spec)
+}
+
+impl<K, F, Fut> Poller<K, F>
+where
+    K: Resource<DynamicType = ()> + Send + Sync + 'static,
+    F: Fn(Arc<K>, Timestamp) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Polled> + Send + 'static,
+{
+    async fn forever(&mut self, mut changed: mpsc::UnboundedReceiver<Key>) {
+        let trigger = self.trigger.clone();
+        loop {
+            let next = self.due.first().map(|(at, _)| *at);
+            let has_room = self.running.len() < self.polling.at_once;
+            tokio::select! {
+                Some(key) = changed.recv() => self.schedule(key, Instant::now()),
+                keys = trigger.next() => keys.into_iter().for_each(|key| self.triggered(key, Instant::now())),
+                Some(Ok(key)) = self.running.join_next() => self.ended(&key),
+                () = until(next), if has_room => self.begin_first(),
+            }
+        }
+    }
+
+    fn triggered(&mut self, key: Key, now: Instant) {
+        if self.objects.get(&key).is_none() {
+            return;
+        }
+        let at = self.begun.get(&key).map_or(now, |begun| now.max(*begun + self.polling.gap));
+        if self.scheduled.get(&key).is_none_or(|due| at < *due) {
+            if self.under_way.contains(&key) {
+                self.scheduled.insert(key, at);
+            } else {
+                self.schedule(key, at);
+            }
+        }
+    }
+
+    fn schedule(&mut self, key: Key, at: Instant) {
+        if let Some(before) = self.scheduled.insert(key.clone(), at) {
+            self.due.remove(&(before, key.clone()));
+        }
+        self.due.insert((at, key));
+    }
+
+    fn begin_first(&mut self) {
+        let Some((_, key)) = self.due.pop_first() else { return };
+        self.scheduled.remove(&key);
+        let Some(object) = self.objects.get(&key) else {
+            self.begun.remove(&key);
+            return;
+        };
+        if self.under_way.contains(&key) {
+            // The spec has changed meanwhile: once more as soon as that call has ended.
+            self.scheduled.insert(key, Instant::now());
+            return;
+        }
+        self.under_way.insert(key.clone());
+        self.begun.insert(key.clone(), Instant::now());
+        let (poll, waker, deadline) = (Arc::clone(&self.poll), self.waker.clone(), self.polling.deadline);
+        self.running.spawn(async move {
+            let guarded = AssertUnwindSafe(async { poll(object, Timestamp::now()).await }).catch_unwind();
+            let polled = match tokio::time::timeout(deadline, guarded).await {
+                Ok(Ok(polled)) => polled,
+                Ok(Err(panic)) => {
+                    error!(object = %key, error = panic_text(&*panic), "a poll failed");
+                    Polled::Changed
+                }
+                Err(_) => {
+                    error!(object = %key, limit_s = deadline.as_secs_f32(), "a poll was not done in time");
+                    Polled::Changed
+                }
+            };
+            match polled {
+                Polled::Changed => waker.wake(&key),
+                Polled::Unchanged => {}
+            }
+            key
+        });
+    }
+
+    fn ended(&mut self, key: &Key) {
+        self.under_way.remove(key);
+        if self.objects.get(key).is_none() {
+            self.scheduled.remove(key);
+            self.begun.remove(key);
+            return;
+        }
+        let at = match self.scheduled.get(key) {
+            // Its spec has changed since.
+            Some(at) => *at,
+            None => Instant::now() + self.polling.period.mul_f64(1.0 + share_of(key) / 10.0),
+        };
+        self.schedule(key.clone(), at);
+    }
+}
+
+/// Never, if there is none.
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// From 0 to 1, and always the same for one object.
+fn share_of(key: &Key) -> f64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    (hasher.finish() % 1_000) as f64 / 1_000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::api::ObjectMeta;
+
+    use super::*;
+    use crate::queue::{Backoff, EventDelays, Queue};
+
+    const POLLING: Polling = Polling {
+        period: Duration::from_secs(100),
+        at_once: 2,
+        deadline: Duration::from_secs(20),
+        gap: Duration::from_secs(1),
+    };
+
+    fn object(name: &str, version: u64) -> ConfigMap {
+        let metadata = ObjectMeta {
+            namespace: Some("demo".into()),
+            name: Some(name.into()),
+            uid: Some(name.into()),
+            resource_version: Some(version.to_string()),
+            ..ObjectMeta::default()
+        };
+        ConfigMap { metadata, ..ConfigMap::default() }
+    }
+
+    struct Bench {
+        objects: Cache<ConfigMap>,
+        trigger: Trigger,
+        calls: mpsc::UnboundedReceiver<(String, Instant)>,
+        queue: Arc<Queue>,
+        _stop: tokio_util::sync::DropGuard,
+    }
+
+    /// A call takes 100 ms.
+    fn bench(polled: Polled) -> Bench {
+        let (objects, trigger, stop) = (Cache::default(), Trigger::default(), CancellationToken::new());
+        let queue = Arc::new(Queue::new(Backoff::default(), EventDelays::default()));
+        let (sender, calls) = mpsc::unbounded_channel();
+        let poll = move |object: Arc<ConfigMap>, _: Timestamp| {
+            let sender = sender.clone();
+            async move {
+                sender.send((object.metadata.name.clone().unwrap(), Instant::now())).unwrap();
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                polled
+            }
+        };
+        let waker = Waker::of(&queue);
+        tokio::spawn(run(objects.clone(), POLLING, trigger.clone(), poll, waker, stop.clone()));
+        Bench { objects, trigger, calls, queue, _stop: stop.drop_guard() }
+    }
+
+    impl Bench {
+        /// Name and time of the next call within half the period.
+        async fn next(&mut self) -> Option<(String, Instant)> {
+            tokio::time::timeout(POLLING.period / 2, self.calls.recv()).await.ok().flatten()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn triggers_that_come_close_together_are_one_call_after_the_gap() {
+        let mut bench = bench(Polled::Changed);
+        bench.objects.upsert(object("a", 1));
+        let (_, first) = bench.next().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        // While a call is under way, and after it.
+        bench.trigger.poll(&Key::new("demo", "a"));
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        (0..10).for_each(|_| bench.trigger.poll(&Key::new("demo", "a")));
+        let (_, second) = bench.next().await.unwrap();
+        assert_eq!(second - first, POLLING.gap);
+        assert_eq!(bench.next().await, None, "the period follows");
+        bench.trigger.poll(&Key::new("demo", "a"));
+        let triggered = Instant::now();
+        assert_eq!(bench.next().await.unwrap().1, triggered, "at once after the gap");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_trigger_for_an_object_that_does_not_exist_is_nothing() {
+        let mut bench = bench(Polled::Changed);
+        bench.trigger.poll(&Key::new("demo", "a"));
+        assert_eq!(bench.next().await, None);
+        bench.objects.upsert(object("a", 1));
+        assert!(bench.next().await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_call_that_found_something_wakes_its_object() {
+        for (polled, woken) in [(Polled::Changed, 1), (Polled::Unchanged, 0)] {
+            let mut bench = bench(polled);
+            bench.objects.upsert(object("a", 1));
+            bench.next().await.unwrap();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert_eq!(bench.queue.depth().waiting, woken, "{polled:?}");
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Reads the sources of one AIScaler. When it is called is decided by the runtime, and nothing about replicas is decided
+//! here.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use api::aiscaler::AIScaler;
+use futures::{StreamExt as _, future::join_all, stream};
+use jiff::Timestamp;
+use runtime::{
+    cache::Key,
+    polling::{Polled, Polling},
+};
+use tokio::time::timeout;
+
+use crate::{
+    Context, Noting,
+    answer::{self, Latency},
+    credentials::Made,
+    observe::pods_of,
+    other_kinds::{self, ScaleRead},
+    pod::PodView,
+    samples::{Answer, Question},
+    sources::{
+        self, Fault, Sample,
+        agents::GpuReading,
+        engines::Wanted,
+        pods::{self, history::History},
+        prometheus::{Connections, ServerUrl, Token},
+    },
+    validate::{MetricSource, PrometheusQuery, ScrapePort, ValidScaler, validate},
+};
+
+/// Pods of one target that are scraped at once.
+const PODS_AT_ONCE: usize = 8;
+/// All of them. It is less than the time of a whole reading, so that what has answered is kept.
+const PODS_DEADLINE: Duration = Duration::from_secs(15);
+/// Answers of pods that are read at once, for all objects together: each has up to 2 MiB, and is parsed without a wait once
+/// it is complete. The controller may use 256 MiB.
+pub(crate) const BODIES_AT_ONCE: usize = 16;
+/// What the rates of counters are computed over.
+const WINDOW: Duration = Duration::from_secs(30);
+
+/// `period`: between two readings of one object. Of many slow servers, each with a deadline of 3 s, 64 are waited for at once.
+pub(crate) fn polling(period: Duration) -> Polling {
+    Polling { period, at_once: 64, deadline: Duration::from_secs(20), gap: Duration::from_secs(1) }
+}
+
+/// Reads every metric of one object but those of agents, and the scale of a target that is not watched.
+pub(crate) async fn read(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> Polled {
+    let _noting = Noting { ctx, scaler };
+    let Ok(valid) = validate(scaler, &ctx.configuration.allowed) else { return Polled::Changed };
+    let uid = scaler.metadata.uid.as_deref().unwrap_or_default();
+    let is_read = valid.reference.watched().is_none();
+    let is_found = matches!(
+        &ctx.samples.of(uid).scale,
+        Some((target, ScaleRead::Found { .. })) if *target == valid.reference
+    );
+    // The sources need its selector.
+    if is_read && !is_found {
+        read_scale(ctx, &valid, now).await;
+    }
+    let question = Question::of(&scaler.spec);
+    let sources = valid.sources.iter().enumerate();
+    let reading = sources.map(|(index, source)| {
+        let (valid, question) = (&valid, &question);
+        async move {
+            if let Some(answer) = answer(ctx, valid, index, source, now).await {
+                ctx.samples.note(uid, question, index, answer);
+            }
+        }
+    });
+    // A slow source holds up no other.
+    join_all(reading).await;
+    // After them, so that the version that a decision is written to is as new as it can be.
+    if is_read && is_found {
+        read_scale(ctx, &valid, now).await;
+    }
+    Polled::Changed
+}
+
+async fn read_scale(ctx: &Context, valid: &ValidScaler, now: Timestamp) {
+    let metadata = &valid.scaler.metadata;
+    let (uid, namespace) =
+        (metadata.uid.as_deref().unwrap_or_default(), metadata.namespace.as_deref().unwrap_or_default());
+    let read = other_kinds::read(&ctx.scales, &ctx.resources, namespace, &valid.reference, now).await;
+    ctx.samples.note_scale(uid, &valid.reference, read);
+}
+
+/// Reads the metrics of one object that agents measure: out of memory, so that it may be called for each of their
+/// snapshots.
+pub(crate) async fn read_agents(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> Polled {
+    let _noting = Noting { ctx, scaler };
+    let key = Key::of(&**scaler);
+    let measured = |valid: &ValidScaler| -> Vec<(usize, GpuReading)> {
+        let sources = valid.sources.iter().enumerate();
+        sources.filter_map(|(index, source)| Some((index, source.of_agents()?))).collect()
+    };
+    let valid = validate(scaler, &ctx.configuration.allowed);
+    let wanted = valid.as_ref().map(measured).unwrap_or_default();
+    let Some(valid) = valid.ok().filter(|_| !wanted.is_empty()) else {
+        ctx.agents.forget(&key);
+        return Polled::Unchanged;
+    };
+    ctx.agents.are_known().await;
+    let pods = pods_of(ctx, &valid).into_iter().filter(|pod| pod.is_ready);
+    let (polled, answers) = ctx.agents.read(&key, &wanted, &pods.collect::<Vec<_>>(), now);
+    let (uid, question) = (scaler.metadata.uid.as_deref().unwrap_or_default(), Question::of(&scaler.spec));
+    for (index, answer) in answers {
+        ctx.samples.note(uid, &question, index, answer);
+    }
+    polled
+}
+
+async fn answer(
+    ctx: &Context,
+    valid: &ValidScaler,
+    index: usize,
+    source: &MetricSource,
+    now: Timestamp,
+) -> Option<Answer> {
+    match source {
+        MetricSource::Prometheus(query) => {
+            let namespace = valid.scaler.metadata.namespace.as_deref().unwrap_or_default();
+            Some(answer::of_total(ask(ctx, namespace, query, now).await))
+        }
+        MetricSource::Pods { port, path, wanted } => {
+            let uid = valid.scaler.metadata.uid.as_deref().unwrap_or_default();
+            let histories = ctx.rates.of(uid, index, source);
+            Some(scrape_pods(ctx, valid, *port, path, wanted, &histories, now).await)
+        }
+        // See `read_agents`.
+        MetricSource::Agents(_) => None,
+    }
+}
+
+/// Asks once, and once more if the server refuses what Secrets gave, and these have changed since they were read.
+async fn ask(
+    ctx: &Context,
+    namespace: &str,
+    query: &PrometheusQuery,
+    now: Timestamp,
+) -> Result<Sample, Fault> {
+    let prometheus = &ctx.configuration.prometheus;
+    let url = match (&query.url, &prometheus.default) {
+        (Some(url), _) => prometheus.allowed.permit(url)?,
+        (None, Some(url)) => url.clone(),
+        (None, None) => {
+            return Err(Fault::InvalidUrl {
+                url: "source.prometheus.url".to_owned(),
+                why: "it is not set, and the controller has no --prometheus-url",
+            });
+        }
+    };
+    if query.secret.is_some() && !url.is_confidential() && !prometheus.tokens_over_http {
+        return Err(Fault::TokenOverHttp { url: url.to_string() });
+    }
+    // Only after the server was found to be allowed, and only of this namespace.
+    let secret = |name: &Option<String>| name.as_ref().map(|name| Key::new(namespace, name));
+    let (token, authorities) = (secret(&query.secret), secret(&query.ca_secret));
+    let first = rights(ctx, token.as_ref(), authorities.as_ref(), now).await?;
+    let asked = ask_once(ctx, &url, query, &first, now).await;
+    match &asked {
+        Err(Fault::Unauthorized { .. }) => ctx.credentials.refused(token.as_ref(), None),
+        Err(Fault::Untrusted { .. }) => ctx.credentials.refused(None, authorities.as_ref()),
+        Ok(_) | Err(_) => return asked,
+    }
+    let second = rights(ctx, token.as_ref(), authorities.as_ref(), now).await?;
+    if second.versions() == first.versions() {
+        return asked;
+    }
+    ask_once(ctx, &url, query, &second, now).await
+}
+
+/// What the Secrets of a query gave.
+struct Rights {
+    token: Option<Made<Token>>,
+    connections: Option<Made<Connections>>,
+}
+
+impl Rights {
+    fn versions(&self) -> [Option<&str>; 2] {
+        let Self { token, connections } = self;
+        [
+            token.as_ref().map(|made| made.version.as_str()),
+            connections.as_ref().map(|made| made.version.as_str()),
+        ]
+    }
+}
+
+async fn rights(
+    ctx: &Context,
+    token: Option<&Key>,
+    authorities: Option<&Key>,
+    now: Timestamp,
+) -> Result<Rights, Fault> {
+    Ok(Rights {
+        token: match token {
+            Some(secret) => Some(ctx.credentials.token(secret, now).await?),
+            None => None,
+        },
+        connections: match authorities {
+            Some(secret) => Some(ctx.credentials.connections(secret, now).await?),
+            None => None,
+        },
+    })
+}
+
+async fn ask_once(
+    ctx: &Context,
+    url: &ServerUrl,
+    query: &PrometheusQuery,
+    rights: &Rights,
+    now: Timestamp,
+) -> Result<Sample, Fault> {
+    let prometheus = &ctx.configuration.prometheus;
+    let server = sources::prometheus::Server {
+        url: url.clone(),
+        token: rights.token.as_ref().map(|made| made.value.clone()),
+        tenant: prometheus.tenant.clone(),
+    };
+    let connections = match &rights.connections {
+        Some(made) => &made.value,
+        None => prometheus.connections.as_ref().map_err(Fault::clone)?,
+    };
+    let limits = sources::prometheus::Limits::default();
+    sources::prometheus::poll_once(connections, &server, &query.query, limits, now).await
+}
+
+async fn scrape_pods(
+    ctx: &Context,
+    valid: &ValidScaler,
+    port: ScrapePort,
+    path: &str,
+    wanted: &Wanted,
+    histories: &Mutex<History>,
+    now: Timestamp,
+) -> Answer {
+    let pods = pods_of(ctx, valid);
+    let ready: Vec<Arc<PodView>> = pods.into_iter().filter(|pod| pod.is_ready).collect();
+    let mut scrapes = stream::iter(ready.clone())
+        .map(|pod| scrape_pod(ctx, pod, port, path, wanted))
+        .buffer_unordered(PODS_AT_ONCE);
+    let mut scraped = Vec::new();
+    let all = async {
+        while let Some(scrape) = scrapes.next().await {
+            scraped.push(scrape);
+        }
+    };
+    if timeout(PODS_DEADLINE, all).await.is_err() {
+        // Those whose turn did not come are missing, and the others are not lost.
+        let is_late = |pod: &&Arc<PodView>| !scraped.iter().any(|(done, _)| done.uid() == pod.uid());
+        let late: Vec<_> = ready.iter().filter(is_late).map(Arc::clone).collect();
+        scraped.extend(late.into_iter().map(|pod| {
+            let server = format!("pod {}", pod.full_name());
+            (pod, Err(Fault::Slow { server, limit: PODS_DEADLINE }))
+        }));
+    }
+    let mut histories = histories.lock().unwrap_or_else(PoisonError::into_inner);
+    histories.retain(|uid| ready.iter().any(|pod| pod.uid() == uid));
+    let read = scraped.into_iter().map(|(pod, reading)| {
+        let name = pod.full_name();
+        let read =
+            reading.and_then(|reading| histories.record(pod.uid(), &name, wanted.name(), reading, now));
+        let is_settled = pod.ready_changed.is_none_or(|since| {
+            Duration::try_from(now.duration_since(since)).is_ok_and(|ready| ready >= WINDOW)
+        });
+        Latency { uid: pod.uid().to_owned(), is_settled, read }
+    });
+    match wanted.is_latency() {
+        true => answer::of_latencies(read.collect()),
+        false => answer::of_pods(
+            read.map(|Latency { uid, read, .. }| (uid, read.map(|known| known.sample))).collect(),
+        ),
+    }
+}
+
+async fn scrape_pod(
+    ctx: &Context,
+    pod: Arc<PodView>,
+    port: ScrapePort,
+    path: &str,
+    wanted: &Wanted,
+) -> (Arc<PodView>, Result<sources::engines::Reading, Fault>) {
+    let name = pod.full_name();
+    let port = match port {
+        ScrapePort::Number(port) => port,
+        ScrapePort::OfEngine => pod.metrics_port(),
+    };
+    let read = async {
+        let address = pods::address(&name, pod.ip.as_deref().unwrap_or_default(), port)?;
+        let pod = pods::Pod { name: &name, address, path };
+        pods::poll_once(pod, wanted, pods::Limits::default(), &ctx.bodies).await
+    };
+    let read = read.await;
+    (pod, read)
+}
+
+/// The scrapes before, by uid of the object and number of the metric.
+#[derive(Default)]
+pub(crate) struct Rates(Mutex<HashMap<(String, usize), (MetricSource, Scrapes)>>);
+
+/// Those of one metric. One reading of an object ends before the next begins.
+type Scrapes = Arc<Mutex<History>>;
+
+impl Rates {
+    /// Those of another metric are dropped: their difference to this one would be a rate of nothing.
+    fn of(&self, uid: &str, index: usize, source: &MetricSource) -> Scrapes {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || (source.clone(), Arc::new(Mutex::new(History::new(WINDOW))));
+        let known = all.entry((uid.to_owned(), index)).or_insert_with(new);
+        if known.0 != *source {
+            *known = new();
+        }
+        Arc::clone(&known.1)
+    }
+
+    /// Of how many metrics anything is kept.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    pub(crate) fn forget(&self, gone: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(uid, _), _| uid != gone);
+    }
+}

@@ -1,0 +1,288 @@
+//! Controller of AIScaler: reads measured values and sets the replicas of a target through its scale subresource.
+//!
+//! ```text
+//!  Prometheus, pods, agents,
+//!  Secrets, other scales ─ collect ▶ samples ─┐ wakes
+//!  AIScaler, targets, pods ──────── caches ───┴▶ observe → validate → plan → apply ─▶ scale of the target
+//!  HPAs, ScaledObjects                            caches    pure      pure    I/O  ─▶ status, events
+//! ```
+//!
+//! `collect` reads the sources (`sources`) of each object, at its own times, and those of metrics agents (`agents`) also when
+//! one sends; `observe` only reads caches and samples. The arithmetic is in the crate `scaling`. What is not measured is a
+//! fault, never zero.
+
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use api::{aidispatcher::AIDispatcher, aiinference::AIInference, aiscaler::AIScaler, labels};
+use clap::Parser;
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use runtime::{
+    apply::{ApplyError, Writer},
+    args::RuntimeArgs,
+    cache::{Cache, Key},
+    controller::Next,
+    events::Recorder,
+    polling::Trigger,
+    process::{Identity, Process, Started},
+    relations::Referrers,
+    scale::Scales,
+};
+use tokio::sync::Semaphore;
+
+use crate::{
+    agents::Agents,
+    apply::{Applied, apply},
+    collect::Rates,
+    configuration::{Configuration, ScalerArgs},
+    contender::{HpaView, ScaledObjectView},
+    credentials::Credentials,
+    observe::observe,
+    other_kinds::Resources,
+    plan::{plan, refused, rejected},
+    pod::PodView,
+    samples::{OUTDATED_FOR, Samples},
+    selector::PodsByLabel,
+    target::{Reference, Scalable},
+    validate::validate,
+};
+
+mod agents;
+mod answer;
+mod apply;
+mod collect;
+pub mod configuration;
+mod contender;
+mod contest;
+mod credentials;
+mod first_look;
+mod history;
+mod metric;
+mod metrics;
+mod observe;
+mod other_kinds;
+mod plan;
+mod pod;
+mod samples;
+mod selector;
+pub mod sources;
+mod target;
+#[cfg(test)]
+mod tests;
+mod trend;
+mod validate;
+
+/// Field manager and name of the Lease.
+pub const NAME: &str = "scaler-controller";
+
+pub const IDENTITY: Identity =
+    Identity { name: NAME, version: env!("CARGO_PKG_VERSION"), hash_annotation: labels::APPLIED };
+
+/// The command line.
+#[derive(Parser, Debug)]
+#[command(name = NAME, version, about)]
+pub struct Args {
+    #[command(flatten)]
+    pub runtime: RuntimeArgs,
+    #[command(flatten)]
+    pub scaler: ScalerArgs,
+}
+
+/// Shared by all reconciles.
+pub(crate) struct Context {
+    pub(crate) scalers: Cache<AIScaler>,
+    pub(crate) deployments: Cache<Scalable<Deployment>>,
+    pub(crate) stateful_sets: Cache<Scalable<StatefulSet>>,
+    pub(crate) inferences: Cache<Scalable<AIInference>>,
+    pub(crate) dispatchers: Cache<Scalable<AIDispatcher>>,
+    pub(crate) hpas: Cache<HpaView>,
+    pub(crate) scaled_objects: Cache<ScaledObjectView>,
+    pub(crate) pods: Cache<PodView>,
+    pub(crate) pods_by_label: PodsByLabel,
+    /// By `Reference::identity` of their targets.
+    pub(crate) scaler_targets: Referrers,
+    pub(crate) hpa_targets: Referrers,
+    pub(crate) scaled_object_targets: Referrers,
+    pub(crate) samples: Samples,
+    pub(crate) rates: Rates,
+    /// See [`collect::BODIES_AT_ONCE`].
+    pub(crate) bodies: Semaphore,
+    pub(crate) credentials: Credentials,
+    /// Of targets whose kinds are not watched.
+    pub(crate) resources: Resources,
+    pub(crate) agents: Agents,
+    pub(crate) configuration: Configuration,
+    pub(crate) writer: Writer,
+    pub(crate) scales: Scales,
+    pub(crate) recorder: Recorder,
+}
+
+/// Declares the watches and starts the controller.
+pub fn start(process: &mut Process, args: ScalerArgs) -> Started {
+    let scalers = process.watch::<AIScaler>("AIScaler");
+    let pods = process.watch::<PodView>("Pod");
+    let hpas = process.watch::<HpaView>("HorizontalPodAutoscaler");
+    let scaled_objects = process.watch_if_served::<ScaledObjectView>("ScaledObject");
+    let ctx = Arc::new(Context {
+        deployments: process.watch("Deployment"),
+        stateful_sets: process.watch("StatefulSet"),
+        inferences: process.watch_if_served("AIInference"),
+        dispatchers: process.watch_if_served("AIDispatcher"),
+        pods_by_label: PodsByLabel::of(&pods),
+        pods,
+        scaler_targets: Referrers::of(&scalers, |scaler| {
+            Some(identity(scaler.metadata.namespace.as_deref(), &Reference::of(&scaler.spec)))
+        }),
+        hpa_targets: Referrers::of(&hpas, |hpa| {
+            hpa.target.as_ref().map(|target| identity(hpa.metadata.namespace.as_deref(), target))
+        }),
+        scaled_object_targets: Referrers::of(&scaled_objects, |object| {
+            object.target.as_ref().map(|target| identity(object.metadata.namespace.as_deref(), target))
+        }),
+        samples: Samples::default(),
+        rates: Rates::default(),
+        bodies: Semaphore::new(collect::BODIES_AT_ONCE),
+        credentials: Credentials::new(process.secrets()),
+        resources: Resources::default(),
+        agents: Agents::new(process, &args.agents),
+        configuration: Configuration::new(args),
+        writer: process.writer(&scalers),
+        scales: process.scales(),
+        recorder: process.recorder(),
+        hpas: hpas.clone(),
+        scaled_objects: scaled_objects.clone(),
+        scalers,
+    });
+    forget_deleted(&ctx);
+    metrics::export(process, &ctx.scalers);
+    let of_target = |ctx: &Arc<Context>| {
+        let ctx = Arc::clone(ctx);
+        move |namespace: Option<&str>, target: &Reference| {
+            ctx.scaler_targets.of_key(&identity(namespace, target))
+        }
+    };
+    let (by_hpa, by_scaled_object) = (of_target(&ctx), of_target(&ctx));
+    let (polled, polled_by_agents) = (Arc::clone(&ctx), Arc::clone(&ctx));
+    let (period, agents) = (ctx.configuration.sample_period, ctx.agents.sources.clone());
+    let controller = process
+        .controller(&ctx.scalers)
+        .maps(&ctx.deployments, keys_of_target(&ctx))
+        .maps(&ctx.stateful_sets, keys_of_target(&ctx))
+        .maps(&ctx.inferences, keys_of_target(&ctx))
+        .maps(&ctx.dispatchers, keys_of_target(&ctx))
+        .maps(&hpas, move |hpa| {
+            hpa.target.iter().flat_map(|target| by_hpa(hpa.metadata.namespace.as_deref(), target)).collect()
+        })
+        .maps(&scaled_objects, move |object| {
+            let namespace = object.metadata.namespace.as_deref();
+            object.target.iter().flat_map(|target| by_scaled_object(namespace, target)).collect()
+        })
+        .polls(collect::polling(period), &Trigger::default(), move |scaler, now| {
+            let ctx = Arc::clone(&polled);
+            async move { collect::read(&ctx, &scaler, now).await }
+        })
+        .polls(agents::polling(period), &ctx.agents.trigger, move |scaler, now| {
+            let ctx = Arc::clone(&polled_by_agents);
+            async move { collect::read_agents(&ctx, &scaler, now).await }
+        })
+        .beside(move |_, stop| agents::run(agents, stop));
+    process.control(controller, move |scaler, now| {
+        let ctx = Arc::clone(&ctx);
+        async move { reconcile(&ctx, scaler, now).await }
+    })
+}
+
+/// Observes, validates, plans, applies.
+async fn reconcile(ctx: &Context, scaler: Arc<AIScaler>, now: Timestamp) -> Result<Next, ApplyError> {
+    let _noting = Noting { ctx, scaler: &scaler };
+    if scaler.metadata.deletion_timestamp.is_some() {
+        // The replicas stay as they are.
+        return Ok(Next::Done);
+    }
+    let observed = observe(ctx, &scaler, now);
+    let period = ctx.configuration.period;
+    let applied = match validate(&scaler, &ctx.configuration.allowed) {
+        Err(invalid) => apply(ctx, &scaler, rejected(&invalid, &observed, now), now).await?,
+        Ok(valid) => match apply(ctx, &scaler, plan(&valid, &observed, period, now), now).await? {
+            Applied::Refused(refusal) => {
+                apply(ctx, &scaler, refused(&refusal, &valid, &observed, period, now), now).await?
+            }
+            done @ (Applied::All { .. } | Applied::Outdated) => done,
+        },
+    };
+    Ok(match applied {
+        // Each reading of a source wakes its object; a look just before it would decide again on the values of the last one.
+        Applied::All { requeue_after: Some(wait) } => Next::After(wait + wait / 2),
+        Applied::Outdated => Next::After(period.min(OUTDATED_FOR)),
+        Applied::All { requeue_after: None } | Applied::Refused(_) => Next::Done,
+    })
+}
+
+/// The key under which references to one object are found.
+fn identity(namespace: Option<&str>, target: &Reference) -> Key {
+    Key::new(namespace.unwrap_or_default(), &target.identity())
+}
+
+/// The AIScalers of a target, and of what it owns: where the owner is scaled, they follow the owner.
+fn keys_of_target<K>(ctx: &Arc<Context>) -> impl Fn(&Scalable<K>) -> Vec<Key> + Send + Sync + 'static
+where
+    K: kube::Resource<DynamicType = ()> + 'static,
+{
+    let ctx = Arc::clone(ctx);
+    move |object| {
+        let namespace = object.metadata.namespace.as_deref();
+        let reference = Reference {
+            api_version: K::api_version(&()).into_owned(),
+            kind: K::kind(&()).into_owned(),
+            name: object.metadata.name.clone().unwrap_or_default(),
+        };
+        let mut keys = ctx.scaler_targets.of_key(&identity(namespace, &reference));
+        if let Some(uid) = &object.metadata.uid {
+            for child in
+                observe::deployments_of(&ctx, namespace.unwrap_or_default(), reference.watched(), uid)
+            {
+                keys.extend(ctx.scaler_targets.of_key(&identity(namespace, &child)));
+            }
+        }
+        keys
+    }
+}
+
+/// Something that may note what it learns of an object. When it ends, also early, nothing stays of an object that was
+/// deleted in the meantime: [`forget_deleted`] has been called before.
+pub(crate) struct Noting<'c> {
+    pub(crate) ctx: &'c Context,
+    pub(crate) scaler: &'c AIScaler,
+}
+
+impl Drop for Noting<'_> {
+    fn drop(&mut self) {
+        let Self { ctx, scaler } = self;
+        let key = Key::of(*scaler);
+        let uid = scaler.metadata.uid.as_deref();
+        if ctx.scalers.get(&key).is_none_or(|known| known.metadata.uid.as_deref() != uid) {
+            ctx.forget(&key, uid.unwrap_or_default());
+        }
+    }
+}
+
+impl Context {
+    fn forget(&self, key: &Key, uid: &str) {
+        self.samples.forget(uid);
+        self.rates.forget(uid);
+        self.agents.forget(key);
+    }
+}
+
+/// Samples and rates go with their object.
+fn forget_deleted(ctx: &Arc<Context>) {
+    let kept = Arc::downgrade(ctx);
+    ctx.scalers.subscribe(move |change| {
+        let gone = change.old.filter(|old| change.new.is_none_or(|new| new.metadata.uid != old.metadata.uid));
+        if let (Some(uid), Some(ctx)) = (gone.and_then(|gone| gone.metadata.uid.as_deref()), kept.upgrade()) {
+            ctx.forget(change.key, uid);
+        }
+    });
+}

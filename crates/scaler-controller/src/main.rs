@@ -1,0 +1,18 @@
+//! The scaler-controller's process: parses the command line and starts the runtime.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use scaler_controller::{Args, IDENTITY, start};
+
+/// musl's allocator takes one global lock.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let Args { runtime, scaler } = Args::parse();
+    runtime::process::run(&IDENTITY, &runtime, |process| start(process, scaler))
+}

@@ -1,0 +1,310 @@
+//! Collects everything that the plan of one AIScaler needs from the caches and the samples. It sends nothing.
+
+use std::sync::Arc;
+
+use crate::{
+    Context,
+    contender::{Contender, oldest_before},
+    history::{Past, stored},
+    other_kinds::ScaleRead,
+    plan::record,
+    pod::PodView,
+    samples::{Answer, Attempt, Attempted, CarriedOut, Question, Unwritten},
+    selector::Selector,
+    target::{Reference, Scalable, WatchedKind},
+    validate::ValidScaler,
+};
+use api::{
+    aidispatcher::AIDispatcher,
+    aiinference::AIInference,
+    aiscaler::{AIScaler, AIScalerStatus, Mode},
+};
+use jiff::Timestamp;
+use kube::{Resource, api::ApiResource};
+use runtime::{
+    cache::{Cache, Key},
+    scale::Scaled,
+};
+
+/// One AIScaler with its target, as last seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Observed {
+    pub(crate) scaler: Arc<AIScaler>,
+    pub(crate) target: Target,
+    /// The first of the autoscalers to which this one gives way.
+    pub(crate) contender: Option<Contender>,
+    /// One per metric; fewer before the first samples.
+    pub(crate) answers: Vec<Answer>,
+    pub(crate) past: Past,
+    /// The past is that of the status: this process has not decided on the target yet.
+    pub(crate) is_resumed: bool,
+    /// When this process last wrote the status.
+    pub(crate) written: Option<Timestamp>,
+    /// What was carried out and is not in the status.
+    pub(crate) unwritten: Option<Unwritten>,
+    /// The last write of replicas whose answer was lost.
+    pub(crate) attempted: Attempted,
+}
+
+/// The object whose replicas are set.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    Found(Box<Found>),
+    /// Of a kind that is not watched: its scale is read with the first samples.
+    Unread,
+    /// It cannot be scaled: why.
+    Missing(String),
+    /// Whether it can be scaled is not known yet, or not any more.
+    Unknown(String),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) reference: Reference,
+    pub(crate) resource: ApiResource,
+    pub(crate) key: Key,
+    pub(crate) scaled: Scaled,
+    pub(crate) is_deleted: bool,
+    pub(crate) scales_itself: bool,
+    /// `None`: the target has no selector that could be used.
+    pub(crate) pods: Option<Vec<Arc<PodView>>>,
+    /// The kind does without 0 replicas.
+    pub(crate) keeps_one: bool,
+}
+
+pub(crate) fn observe(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> Observed {
+    let uid = scaler.metadata.uid.as_deref().unwrap_or_default();
+    let namespace = scaler.metadata.namespace.as_deref().unwrap_or_default();
+    let sampled = ctx.samples.of(uid);
+    let (mut target, names) = target(ctx, namespace, Reference::of(&scaler.spec), sampled.scale.as_ref());
+    if ctx.scalers.watch_fails_since().is_some() {
+        // It may be paused, have other bounds, or be deleted by now.
+        target = Target::Unknown("the watch of AIScalers fails, so this one may be out of date".to_owned());
+    }
+    let remembered = sampled.past_at(scaler.metadata.resource_version.as_deref()).cloned();
+    let answers = match sampled.question == Some(Question::of(&scaler.spec)) {
+        true => sampled.answers,
+        false => Vec::new(),
+    };
+    let from_status = || scaler.status.as_ref().map(stored).unwrap_or_default().resumed(now);
+    let is_resumed = remembered.is_none();
+    let mut past = remembered.unwrap_or_else(from_status);
+    let mut unwritten = sampled.unwritten;
+    let mut attempted = Attempted::Open;
+    if let (Some(attempt), Target::Found(found)) = (sampled.attempted, &target) {
+        if attempt.is_carried_out(&found.scaled) {
+            past = past.carried_out(&attempt);
+            let known = carried_out(&attempt, unwritten, scaler.status.as_ref());
+            unwritten = Some(known.clone());
+            let settled = CarriedOut { past: past.clone(), unwritten: known, note: attempt.note };
+            attempted = Attempted::CarriedOut(Box::new(settled));
+        } else if attempt.is_over(&found.scaled, now) {
+            attempted = Attempted::Failed;
+        }
+    }
+    Observed {
+        contender: contender(ctx, scaler, namespace, &names),
+        scaler: Arc::clone(scaler),
+        target,
+        answers,
+        past,
+        is_resumed,
+        written: sampled.written,
+        unwritten,
+        attempted,
+    }
+}
+
+/// What a status will say after a write whose answer was lost.
+fn carried_out(
+    attempt: &Attempt,
+    unwritten: Option<Unwritten>,
+    status: Option<&AIScalerStatus>,
+) -> Unwritten {
+    let mut decisions = match (unwritten, status) {
+        (Some(known), _) => known.decisions,
+        (None, Some(status)) => status.decisions.clone(),
+        (None, None) => Vec::new(),
+    };
+    record(&mut decisions, attempt.decision.clone());
+    Unwritten { decisions, last_scale_time: attempt.decision.time.clone() }
+}
+
+/// The target, and every reference under which another autoscaler may name it. `scale`: what was last read of a target of
+/// another kind.
+fn target(
+    ctx: &Context,
+    namespace: &str,
+    named: Reference,
+    scale: Option<&(Reference, ScaleRead)>,
+) -> (Target, Vec<Reference>) {
+    let Some(kind) = named.watched() else {
+        let read = scale.filter(|(target, _)| *target == named).map(|(_, read)| read);
+        return (read_before(ctx, namespace, &named, read), vec![named]);
+    };
+    let owner = match kind {
+        WatchedKind::Deployment => owner_of(&ctx.deployments, namespace, &named.name),
+        WatchedKind::StatefulSet => owner_of(&ctx.stateful_sets, namespace, &named.name),
+        WatchedKind::AIInference | WatchedKind::AIDispatcher => None,
+    };
+    // What owns a Deployment sets its replicas, so only the owner can be scaled.
+    let (kind, reference) = match owner {
+        Some((kind, name)) => {
+            let ApiResource { api_version, kind: word, .. } = kind.resource();
+            (kind, Reference { api_version, kind: word, name })
+        }
+        None => (kind, named.clone()),
+    };
+    let mut names = vec![reference.clone(), named];
+    names.extend(children(ctx, namespace, kind, &reference.name));
+    names.dedup();
+    (watched(ctx, namespace, kind, reference), names)
+}
+
+/// A target of a kind that is not watched.
+fn read_before(ctx: &Context, namespace: &str, reference: &Reference, read: Option<&ScaleRead>) -> Target {
+    match read {
+        None => Target::Unread,
+        Some(ScaleRead::Missing(why)) => Target::Missing(why.clone()),
+        Some(ScaleRead::Unknown(why)) => Target::Unknown(why.clone()),
+        Some(ScaleRead::Found { .. }) if ctx.pods.watch_fails_since().is_some() => {
+            Target::Unknown(format!("the watch of the pods of {reference} fails"))
+        }
+        Some(ScaleRead::Found { resource, scaled }) => {
+            let key = Key::new(namespace, &reference.name);
+            let selector = Selector::parse(&scaled.selector);
+            Target::Found(Box::new(Found {
+                pods: selector.map(|selector| pods(ctx, &key, &selector)),
+                reference: reference.clone(),
+                resource: resource.clone(),
+                key,
+                scaled: scaled.clone(),
+                is_deleted: false,
+                scales_itself: false,
+                keeps_one: false,
+            }))
+        }
+    }
+}
+
+fn owner_of<K>(cache: &Cache<Scalable<K>>, namespace: &str, name: &str) -> Option<(WatchedKind, String)>
+where
+    K: Resource<DynamicType = ()>,
+{
+    let object = cache.get(&Key::new(namespace, name))?;
+    object.scalable_owner().map(|(kind, name)| (kind, name.to_owned()))
+}
+
+/// The Deployments under an object of this project.
+fn children(ctx: &Context, namespace: &str, kind: WatchedKind, name: &str) -> Vec<Reference> {
+    let key = Key::new(namespace, name);
+    let uid = match kind {
+        WatchedKind::AIInference => ctx.inferences.get(&key).and_then(|owner| owner.metadata.uid.clone()),
+        WatchedKind::AIDispatcher => ctx.dispatchers.get(&key).and_then(|owner| owner.metadata.uid.clone()),
+        WatchedKind::Deployment | WatchedKind::StatefulSet => None,
+    };
+    uid.map(|uid| deployments_of(ctx, namespace, Some(kind), &uid)).unwrap_or_default()
+}
+
+/// The Deployments that an object with this uid controls.
+pub(crate) fn deployments_of(
+    ctx: &Context,
+    namespace: &str,
+    kind: Option<WatchedKind>,
+    uid: &str,
+) -> Vec<Reference> {
+    let owned = match kind {
+        Some(WatchedKind::AIInference) => ctx.deployments.owned_by::<AIInference>(namespace, uid),
+        Some(WatchedKind::AIDispatcher) => ctx.deployments.owned_by::<AIDispatcher>(namespace, uid),
+        Some(WatchedKind::Deployment | WatchedKind::StatefulSet) | None => Vec::new(),
+    };
+    let reference = |name: &String| Reference {
+        api_version: "apps/v1".to_owned(),
+        kind: "Deployment".to_owned(),
+        name: name.clone(),
+    };
+    owned.iter().filter_map(|child| child.metadata.name.as_ref()).map(reference).collect()
+}
+
+fn watched(ctx: &Context, namespace: &str, kind: WatchedKind, reference: Reference) -> Target {
+    match kind {
+        WatchedKind::Deployment => found(ctx, &ctx.deployments, namespace, kind, reference),
+        WatchedKind::StatefulSet => found(ctx, &ctx.stateful_sets, namespace, kind, reference),
+        WatchedKind::AIInference => found(ctx, &ctx.inferences, namespace, kind, reference),
+        WatchedKind::AIDispatcher => found(ctx, &ctx.dispatchers, namespace, kind, reference),
+    }
+}
+
+fn found<K>(
+    ctx: &Context,
+    cache: &Cache<Scalable<K>>,
+    namespace: &str,
+    kind: WatchedKind,
+    reference: Reference,
+) -> Target
+where
+    K: Resource<DynamicType = ()>,
+{
+    // A blind cache says neither how many replicas there are nor that there are none.
+    if cache.watch_fails_since().is_some() || ctx.pods.watch_fails_since().is_some() {
+        return Target::Unknown(format!("the watch of {reference} or of its pods fails"));
+    }
+    let key = Key::new(namespace, &reference.name);
+    let Some(object) = cache.get(&key) else {
+        return Target::Missing(format!(
+            "{reference} does not exist in namespace {namespace}; create it or correct the name"
+        ));
+    };
+    let pods = object.selector.as_ref().map(|selector| pods(ctx, &key, selector));
+    Target::Found(Box::new(Found {
+        reference,
+        resource: kind.resource(),
+        key,
+        scaled: object.scaled(),
+        is_deleted: object.metadata.deletion_timestamp.is_some(),
+        scales_itself: object.scales_itself,
+        pods,
+        keeps_one: kind == WatchedKind::AIDispatcher,
+    }))
+}
+
+fn pods(ctx: &Context, key: &Key, selector: &Selector) -> Vec<Arc<PodView>> {
+    ctx.pods_by_label.matching(&ctx.pods, &key.namespace, selector)
+}
+
+/// The pods of the target, for a source that asks them.
+pub(crate) fn pods_of(ctx: &Context, valid: &ValidScaler) -> Vec<Arc<PodView>> {
+    let metadata = &valid.scaler.metadata;
+    let namespace = metadata.namespace.as_deref().unwrap_or_default();
+    let scale = ctx.samples.of(metadata.uid.as_deref().unwrap_or_default()).scale;
+    match target(ctx, namespace, valid.reference.clone(), scale.as_ref()) {
+        (Target::Found(found), _) => found.pods.unwrap_or_default(),
+        (Target::Unread | Target::Missing(_) | Target::Unknown(_), _) => Vec::new(),
+    }
+}
+
+/// Who else scales the target: HPAs and ScaledObjects always win, of AIScalers the oldest.
+fn contender(ctx: &Context, scaler: &AIScaler, namespace: &str, names: &[Reference]) -> Option<Contender> {
+    let identities: Vec<Key> =
+        names.iter().map(|reference| Key::new(namespace, &reference.identity())).collect();
+    let of = |referrers: &runtime::relations::Referrers| -> Vec<Key> {
+        identities.iter().flat_map(|identity| referrers.of_key(identity)).collect()
+    };
+    let hpas: Vec<_> = of(&ctx.hpa_targets).iter().filter_map(|key| ctx.hpas.get(key)).collect();
+    let scaled_objects: Vec<_> =
+        of(&ctx.scaled_object_targets).iter().filter_map(|key| ctx.scaled_objects.get(key)).collect();
+    if let Some(other) = Contender::among(&hpas, &scaled_objects) {
+        return Some(other);
+    }
+    let others = of(&ctx.scaler_targets).into_iter().filter_map(|key| ctx.scalers.get(&key));
+    let scaling = others.filter(|other| {
+        other.metadata.uid != scaler.metadata.uid
+            && other.metadata.deletion_timestamp.is_none()
+            && other.spec.mode == Mode::Apply
+            && !other.spec.paused
+    });
+    let scaling: Vec<Arc<AIScaler>> = scaling.collect();
+    oldest_before(scaler, scaling.iter().map(AsRef::as_ref))
+        .and_then(|other| other.metadata.name.clone())
+        .map(Contender::AIScaler)
+}

@@ -1,0 +1,394 @@
+//! The conditions of an AIScaler: types and reasons of the HorizontalPodAutoscaler and a few of this project. Pure.
+//!
+//! Transition times are set in `status`.
+
+use api::{conditions, reasons};
+use runtime::conditions::{Verdict, whole_seconds};
+use scaling::{
+    conclusion::{Able, Active, Limited},
+    decide::Decision,
+    measurement::Measurement,
+    record::Record,
+    supply::Supply,
+};
+
+use super::{HandsOff, State, Writes};
+use crate::{
+    contest::{MOST_FOREIGN, Pause, WINDOW},
+    first_look::Doubt,
+    metric,
+    observe::{Found, Observed},
+    pod::StartFault,
+    validate::{Invalid, ValidScaler},
+};
+
+pub(super) fn of(valid: &ValidScaler, observed: &Observed, state: &State<'_>) -> Vec<Verdict> {
+    match state {
+        State::HandsOff(hands_off) => of_hands_off(hands_off),
+        State::Awaiting => awaiting(),
+        State::Decided { found, decision, writes, others } => {
+            let able = match writes {
+                Writes::Refused(refusal) => fails(
+                    conditions::ABLE_TO_SCALE,
+                    reasons::FAILED_UPDATE_SCALE,
+                    refusal.message().to_owned(),
+                ),
+                Writes::Paused(pause) => contested(pause, found),
+                Writes::Announced(doubt) => announced(*doubt, decision, valid),
+                Writes::Scale | Writes::Nothing => match others.often {
+                    Some(count) => set_back(count, found),
+                    None => able(decision, found),
+                },
+            };
+            let active = active(valid, observed, decision);
+            let limited = limited(decision, valid);
+            let ready = ready(&able, &active);
+            with_progress(vec![able, active, limited, ready])
+        }
+    }
+}
+
+fn awaiting() -> Vec<Verdict> {
+    let message = "replicas stay until the first samples have arrived";
+    with_progress(vec![
+        fails(conditions::SCALING_ACTIVE, reasons::WAITING, message.to_owned()),
+        fails(conditions::READY, reasons::WAITING, message.to_owned()),
+    ])
+}
+
+pub(super) fn of_invalid(invalid: &Invalid) -> Vec<Verdict> {
+    let message = invalid.to_string();
+    with_progress(vec![
+        fails(conditions::SCALING_ACTIVE, reasons::INVALID_SPEC, message.clone()),
+        fails(conditions::READY, reasons::INVALID_SPEC, message),
+    ])
+}
+
+fn of_hands_off(hands_off: &HandsOff) -> Vec<Verdict> {
+    let able = |holds: bool, reason, message: &str| Verdict {
+        type_: conditions::ABLE_TO_SCALE,
+        holds,
+        reason,
+        message: message.to_owned(),
+    };
+    let found = || able(true, reasons::SUCCEEDED_GET_SCALE, "the target can be scaled");
+    let active = |reason, message: &str| fails(conditions::SCALING_ACTIVE, reason, message.to_owned());
+    let (able, active) = match hands_off {
+        HandsOff::Unread => return awaiting(),
+        HandsOff::Missing(why) => (
+            able(false, reasons::FAILED_GET_SCALE, why),
+            active(reasons::FAILED_GET_SCALE, "there is no target to compute replicas of"),
+        ),
+        HandsOff::Unknown(why) => (
+            able(false, reasons::FAILED_GET_SCALE, why),
+            active(reasons::FAILED_GET_SCALE, "replicas stay until the target is seen again"),
+        ),
+        HandsOff::Deleted(why) => {
+            (able(false, reasons::FAILED_GET_SCALE, why), active(reasons::FAILED_GET_SCALE, why))
+        }
+        HandsOff::NoSelector(why) => (found(), active(reasons::INVALID_SELECTOR, why)),
+        HandsOff::Contended(why) | HandsOff::ScalesItself(why) => {
+            (found(), active(reasons::TARGET_MANAGED_BY_OTHER, why))
+        }
+        HandsOff::Paused => {
+            (found(), active(reasons::PAUSED, "spec.paused is true; replicas stay as they are"))
+        }
+    };
+    let ready = ready(&able, &active);
+    with_progress(vec![able, active, ready])
+}
+
+fn able(decision: &Decision, found: &Found) -> Verdict {
+    let supply = decision.supply();
+    let (reason, message) = match decision.conclusion.able {
+        Able::ReadyForNewScale => {
+            (reasons::READY_FOR_NEW_SCALE, format!("{} can be scaled", found.reference))
+        }
+        Able::ScaleUpStabilized => (
+            reasons::SCALE_UP_STABILIZED,
+            "a recommendation within the window of scale-ups was lower than the present one".to_owned(),
+        ),
+        Able::ScaleDownStabilized => (
+            reasons::SCALE_DOWN_STABILIZED,
+            "a recommendation within the window of scale-downs was higher than the present one".to_owned(),
+        ),
+        Able::WaitingForPods => (
+            reasons::WAITING_FOR_PODS,
+            format!("no replicas are removed while {} pods start that may be needed", supply.coming),
+        ),
+        Able::CrashLoop => (
+            reasons::CRASH_LOOP,
+            format!(
+                "no replicas are added while {} pods are in a crash loop and {} are Ready; see their logs",
+                supply.crash_looping, supply.ready
+            ),
+        ),
+        Able::CannotStart => (
+            reasons::CANNOT_START,
+            format!(
+                "no replicas are added while {} pods cannot start ({}), {} are in a crash loop and {} are Ready",
+                supply.cannot_start,
+                start_fault(found),
+                supply.crash_looping,
+                supply.ready
+            ),
+        ),
+    };
+    let message = match not_starting(supply, found) {
+        Some(pods) => format!("{message}; {pods}"),
+        None => message,
+    };
+    holds(conditions::ABLE_TO_SCALE, reason, message)
+}
+
+/// Pods that may never serve, by what keeps them from it.
+fn not_starting(supply: Supply, found: &Found) -> Option<String> {
+    let kinds = [
+        (supply.unschedulable, "without a node or not created"),
+        (supply.stalled, "not Ready in time"),
+        (supply.crash_looping, "in a crash loop"),
+        (supply.cannot_start, start_fault(found)),
+    ];
+    let counts: Vec<String> = kinds
+        .into_iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, kind)| format!("{kind}: {count}"))
+        .collect();
+    let all = supply.not_starting();
+    (all > 0)
+        .then(|| format!("pods that do not start: {all} ({}); see their events and logs", counts.join(", ")))
+}
+
+/// Why pods would start on no node: of several causes the same one at each look.
+fn start_fault(found: &Found) -> &'static str {
+    let pods = found.pods.iter().flatten();
+    pods.filter_map(|pod| pod.cannot_start).min().map_or("", StartFault::as_str)
+}
+
+/// The time in it stays the same, so that it is one message for the whole pause.
+fn contested(pause: &Pause, found: &Found) -> Verdict {
+    let message = format!(
+        "others have set the replicas of {} {MOST_FOREIGN} times within {} s, last to {}; none are set here until {}; \
+         stop what sets them, such as kubectl scale or a tool that applies spec.replicas, or delete this AIScaler",
+        found.reference,
+        WINDOW.as_secs(),
+        pause.replicas,
+        whole_seconds(pause.until).0
+    );
+    fails(conditions::ABLE_TO_SCALE, reasons::REPLICAS_CONTESTED, message)
+}
+
+/// The replicas follow the metric after each of these writes, and not between them.
+fn set_back(count: usize, found: &Found) -> Verdict {
+    let message = format!(
+        "others have set the replicas of {} at least {count} times within an hour, and they were set back; stop what sets \
+         them, such as a tool that applies spec.replicas, or delete this AIScaler",
+        found.reference
+    );
+    holds(conditions::ABLE_TO_SCALE, reasons::REPLICAS_CONTESTED, message)
+}
+
+fn announced(doubt: Doubt, decision: &Decision, valid: &ValidScaler) -> Verdict {
+    let Record { from, raw, inputs, .. } = &decision.record;
+    let winner = decision.conclusion.winner.and_then(|winner| inputs.metrics.get(winner));
+    let summary = winner.map(|winner| metric::summary(winner, *from)).unwrap_or_default();
+    let message = match doubt {
+        Doubt::FarTooMany => format!(
+            "{summary}, which asks for {raw} replicas where maxReplicas is {}; if a unit is wrong, correct targetValue \
+             or source now: replicas are added one period from the first look on",
+            valid.policy.bounds.max(),
+        ),
+        Doubt::FarTooFew => format!(
+            "{summary}, which asks for {raw} of {from} replicas; if a unit is wrong, or the query gives an average \
+             instead of a total, correct targetValue or source now: replicas are removed when the window of scale-downs \
+             has ended",
+        ),
+    };
+    holds(conditions::ABLE_TO_SCALE, reasons::IMPLAUSIBLE_VALUE, message)
+}
+
+const NONE_REMOVED: &str = "no replicas are removed, because values are missing";
+
+fn active(valid: &ValidScaler, observed: &Observed, decision: &Decision) -> Verdict {
+    let remarks = remarks(observed, decision);
+    let missing = |words: &str| match remarks.missing.join("; ") {
+        text if text.is_empty() => words.to_owned(),
+        text => format!("{words}: {text}"),
+    };
+    let held = |words: &str| match decision.conclusion.raw {
+        // Without a metric only a fallback recommends anything.
+        Some(_) => {
+            let others = (!remarks.missing.is_empty()).then(|| missing(NONE_REMOVED));
+            remarks.fallbacks.iter().chain(&others).map(String::as_str).collect::<Vec<_>>().join("; ")
+        }
+        None => missing(words),
+    };
+    let replicas = decision.record.from;
+    match decision.conclusion.active {
+        Active::ValidMetricFound => {
+            let which = decision.conclusion.winner.unwrap_or_default();
+            let name = valid.policy.metrics.get(which).map_or("", |metric| metric::word(metric.kind));
+            let mut message = format!("replicas are computed from metric {name}");
+            let counter = as_counter(valid, observed, decision);
+            if let Some(counter) = &counter {
+                message = format!("{message}, but {counter}");
+            }
+            let missing = (!remarks.missing.is_empty()).then(|| missing(NONE_REMOVED));
+            for remark in missing.iter().chain(&remarks.fallbacks).chain(&remarks.usable) {
+                message = format!("{message}; {remark}");
+            }
+            let reason =
+                if counter.is_some() { reasons::METRIC_ONLY_GROWS } else { reasons::VALID_METRIC_FOUND };
+            holds(conditions::SCALING_ACTIVE, reason, message)
+        }
+        Active::ScalingDisabled => fails(
+            conditions::SCALING_ACTIVE,
+            reasons::SCALING_DISABLED,
+            "another has set the target to 0 replicas, which stay; set another number to scale again"
+                .to_owned(),
+        ),
+        Active::MetricMissing(_) => fails(
+            conditions::SCALING_ACTIVE,
+            reasons::METRIC_MISSING,
+            held(&format!("{replicas} replicas stay without a metric")),
+        ),
+        Active::MetricStale => fails(
+            conditions::SCALING_ACTIVE,
+            reasons::METRIC_STALE,
+            held(&format!("{replicas} replicas stay, because the metric is too old")),
+        ),
+        Active::MetricPartial => fails(
+            conditions::SCALING_ACTIVE,
+            reasons::METRIC_PARTIAL,
+            held(&format!("{replicas} replicas stay, because a metric that asks for fewer is incomplete")),
+        ),
+        Active::MetricNotLoadSensitive => fails(
+            conditions::SCALING_ACTIVE,
+            reasons::METRIC_NOT_LOAD_SENSITIVE,
+            "the metric stayed the same while the load changed; scale by another one, such as queue_depth"
+                .to_owned(),
+        ),
+    }
+}
+
+/// The first metric that is a counter by its name, or by its values while replicas were added.
+fn as_counter(valid: &ValidScaler, observed: &Observed, decision: &Decision) -> Option<String> {
+    let metrics = valid.policy.metrics.iter().zip(&valid.sources).zip(&observed.answers);
+    metrics.into_iter().find_map(|((metric, source), answer)| {
+        let word = metric::word(metric.kind);
+        if let Some(counter) = source.bare_counters().first() {
+            return Some(format!(
+                "the query of {word} uses the counter {counter} as it is, which only grows; wrap it, as in \
+                 rate({counter}[5m])"
+            ));
+        }
+        let since = answer.only_grows_since?;
+        let raised = decision.history.raised.is_some_and(|raised| raised >= since);
+        let is_at_most = decision.record.from >= valid.policy.bounds.max();
+        (raised || is_at_most).then(|| {
+            format!(
+                "{word} has risen with every sample while replicas were added; if it is a counter, wrap it in rate(...) \
+                 of source.prometheus"
+            )
+        })
+    })
+}
+
+/// What the sources said beside their values.
+#[derive(Default)]
+struct Remarks {
+    /// Of metrics that let no replicas be removed.
+    missing: Vec<String>,
+    /// Of metrics that `spec.fallback` stands for.
+    fallbacks: Vec<String>,
+    /// Of values that are used, for example that some pods have none.
+    usable: Vec<String>,
+}
+
+fn remarks(observed: &Observed, decision: &Decision) -> Remarks {
+    let mut remarks = Remarks::default();
+    for (metric, answer) in decision.record.inputs.metrics.iter().zip(&observed.answers) {
+        let into = match metric.measurement {
+            Measurement::Invalid(_) | Measurement::PartialTotal(_) => &mut remarks.missing,
+            Measurement::Fallback { .. } => {
+                let summary = metric::summary(metric, decision.record.from);
+                remarks.fallbacks.push(match answer.message.as_str() {
+                    "" => summary,
+                    why => format!("{summary}: {why}"),
+                });
+                continue;
+            }
+            Measurement::Total(_) | Measurement::Pods(_) => &mut remarks.usable,
+            // It has a reason of its own.
+            Measurement::NotLoadSensitive => continue,
+        };
+        if !answer.message.is_empty() {
+            into.push(answer.message.clone());
+        }
+    }
+    remarks
+}
+
+fn limited(decision: &Decision, valid: &ValidScaler) -> Verdict {
+    let (min, max) = (valid.policy.bounds.min(), valid.policy.bounds.max());
+    let raw = decision.record.raw;
+    let verdict =
+        |holds, reason, message| Verdict { type_: conditions::SCALING_LIMITED, holds, reason, message };
+    match decision.conclusion.limited {
+        Limited::DesiredWithinRange => verdict(
+            false,
+            reasons::DESIRED_WITHIN_RANGE,
+            "the replicas are within minReplicas and maxReplicas".to_owned(),
+        ),
+        Limited::TooFewReplicas => verdict(
+            true,
+            reasons::TOO_FEW_REPLICAS,
+            format!("{raw} replicas are recommended, minReplicas is {min}"),
+        ),
+        Limited::TooManyReplicas => verdict(
+            true,
+            reasons::TOO_MANY_REPLICAS,
+            format!(
+                "{raw} replicas are recommended, maxReplicas is {max}; raise it if the load shall be served"
+            ),
+        ),
+        Limited::ScaleUpLimit => verdict(
+            true,
+            reasons::SCALE_UP_LIMIT,
+            format!("{raw} replicas are recommended, behavior.scaleUp allows {}", decision.record.to),
+        ),
+        Limited::ScaleDownLimit => verdict(
+            true,
+            reasons::SCALE_DOWN_LIMIT,
+            format!("{raw} replicas are recommended, behavior.scaleDown allows {}", decision.record.to),
+        ),
+    }
+}
+
+/// True while replicas follow the metric.
+fn ready(able: &Verdict, active: &Verdict) -> Verdict {
+    let broken = [able, active].into_iter().find(|verdict| !verdict.holds);
+    match broken {
+        Some(broken) => fails(conditions::READY, broken.reason, broken.message.clone()),
+        None => holds(conditions::READY, active.reason, active.message.clone()),
+    }
+}
+
+/// Waiting ends by itself; what a person has to change does not.
+fn with_progress(mut verdicts: Vec<Verdict>) -> Vec<Verdict> {
+    let ready = verdicts.iter().find(|verdict| verdict.type_ == conditions::READY);
+    if let Some(ready) = ready.filter(|ready| !ready.holds && ready.reason != reasons::PAUSED) {
+        let type_ =
+            if ready.reason == reasons::WAITING { conditions::RECONCILING } else { conditions::STALLED };
+        verdicts.push(holds(type_, ready.reason, ready.message.clone()));
+    }
+    verdicts
+}
+
+fn holds(type_: &'static str, reason: &'static str, message: String) -> Verdict {
+    Verdict { type_, holds: true, reason, message }
+}
+
+fn fails(type_: &'static str, reason: &'static str, message: String) -> Verdict {
+    Verdict { type_, holds: false, reason, message }
+}

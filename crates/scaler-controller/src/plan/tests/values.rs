@@ -1,0 +1,198 @@
+//! What a measured value, and its absence, does.
+
+use super::{
+    AIScaler, Answer, Arc, Fault, Reading, World, at, condition, found, missing, observed, planned, queue_at,
+    scaler,
+};
+
+#[test]
+fn a_metric_that_is_missing_removes_no_replica_and_the_condition_says_why() {
+    let slow = missing(Fault::Slow, "http://prometheus did not answer within 3 s");
+    let plan = planned(&observed(&scaler(""), found(6), slow), at(0));
+    assert!(plan.scale.is_none());
+    let (status, reason, message) = condition(plan.status.as_ref().unwrap(), "ScalingActive");
+    assert_eq!((&*status, &*reason), ("False", "MetricMissing"));
+    assert_eq!(message, "6 replicas stay without a metric: http://prometheus did not answer within 3 s");
+    assert_eq!(plan.events.len(), 1);
+}
+
+#[test]
+fn while_a_fallback_applies_the_condition_names_it() {
+    let slow = || missing(Fault::Slow, "http://prometheus did not answer within 3 s");
+    let mut world = World::new(", fallback: {afterSeconds: 30, replicas: 8}", 6);
+    world.looks(0, queue_at(30.0, 0));
+    world.looks(15, slow());
+    let (_, _, message) = world.condition("ScalingActive");
+    assert_eq!(message, "6 replicas stay without a metric: http://prometheus did not answer within 3 s");
+    world.looks(60, slow());
+    assert_eq!(world.written, [(60, 8)]);
+    let (status, reason, message) = world.condition("ScalingActive");
+    assert_eq!((&*status, &*reason), ("False", "MetricMissing"));
+    assert_eq!(
+        message,
+        "queue_depth has had no value for so long that fallback.replicas 8 applies: http://prometheus did not answer \
+         within 3 s"
+    );
+}
+
+#[test]
+fn a_fallback_of_one_metric_beside_another_holds_no_replicas() {
+    let spec = ", fallback: {afterSeconds: 30, replicas: 1}, additionalMetrics: [{metricType: custom, targetValue: 5, \
+                source: {prometheus: {query: 'sum(a)'}}}]";
+    let mut world = World::new(spec, 4);
+    for seconds in [0, 60, 200, 400] {
+        let slow = missing(Fault::Slow, "http://prometheus did not answer within 3 s");
+        world.seen.answers = vec![queue_at(10.0, seconds), slow];
+        world.looks_again(seconds);
+    }
+    assert_eq!(world.written.last(), Some(&(400, 2)));
+    let (status, _, message) = world.condition("ScalingActive");
+    assert_eq!(status, "True");
+    assert_eq!(
+        message,
+        "replicas are computed from metric queue_depth; custom has had no value for so long that fallback.replicas 1 \
+         applies: http://prometheus did not answer within 3 s"
+    );
+}
+
+#[test]
+fn a_partial_answer_removes_no_replica_and_the_condition_repeats_the_warning() {
+    let partial = |depth: f64, seconds: i64| {
+        let message = "some data was missing: store a is down".to_owned();
+        Answer::new(Reading::partial_total(depth, at(seconds)), message)
+    };
+    let mut world = World::new("", 6);
+    world.looks(0, queue_at(30.0, 0));
+    for seconds in (15..=600).step_by(15) {
+        world.looks(seconds, partial(15.0, seconds));
+    }
+    assert_eq!(world.written, []);
+    let (status, reason, message) = world.condition("ScalingActive");
+    assert_eq!((&*status, &*reason), ("False", "MetricPartial"));
+    assert_eq!(
+        message,
+        "6 replicas stay, because a metric that asks for fewer is incomplete: some data was missing: store a is down"
+    );
+    world.looks(615, queue_at(15.0, 615));
+    assert_eq!(world.written, [], "the window begins when the answers are whole again");
+    world.looks(630, partial(50.0, 630));
+    assert_eq!(world.written, [(630, 10)]);
+    let (status, _, message) = world.condition("ScalingActive");
+    assert_eq!(status, "True");
+    assert!(message.ends_with("some data was missing: store a is down"), "{message}");
+}
+
+#[test]
+fn a_first_value_with_a_wrong_unit_is_announced_before_it_is_acted_on() {
+    let mut world = World::new("", 2);
+    world.looks(0, queue_at(9_000.0, 0));
+    assert_eq!(world.written, []);
+    let (status, reason, message) = world.condition("AbleToScale");
+    assert_eq!((&*status, &*reason), ("True", "ImplausibleValue"));
+    assert_eq!(
+        message,
+        "queue_depth is 4500 per replica, target 5, which asks for 1800 replicas where maxReplicas is 10; if a unit is \
+         wrong, correct targetValue or source now: replicas are added one period from the first look on"
+    );
+    assert_eq!(world.events.iter().map(|note| note.reason).collect::<Vec<_>>(), ["ImplausibleValue"]);
+    world.restarts(10);
+    world.looks(14, queue_at(9_000.0, 14));
+    assert_eq!(world.written, []);
+    world.looks(15, queue_at(9_000.0, 15));
+    assert_eq!(world.written, [(15, 6)]);
+}
+
+#[test]
+fn a_first_value_far_below_its_target_is_announced_before_replicas_are_removed() {
+    let mut world = World::new("", 6);
+    let mut spec = AIScaler::clone(&world.seen.scaler);
+    spec.spec.metric_type = serde_json::from_value("latency".into()).unwrap();
+    spec.spec.target_value = serde_json::from_value(900.into()).unwrap();
+    world.seen.scaler = Arc::new(spec);
+    world.looks(0, queue_at(0.8, 0));
+    let (status, reason, message) = world.condition("AbleToScale");
+    assert_eq!((&*status, &*reason), ("True", "ImplausibleValue"));
+    assert_eq!(
+        message,
+        "latency is 0.8, target 900, which asks for 1 of 6 replicas; if a unit is wrong, or the query gives an average \
+         instead of a total, correct targetValue or source now: replicas are removed when the window of scale-downs has \
+         ended"
+    );
+    assert_eq!(world.events.iter().map(|note| note.reason).collect::<Vec<_>>(), ["ImplausibleValue"]);
+    for seconds in (15..=300).step_by(15) {
+        if seconds == 150 {
+            world.restarts(149);
+        }
+        assert_eq!(world.written, [], "{seconds}");
+        assert_eq!(world.condition("AbleToScale").1, "ImplausibleValue", "{seconds}");
+        world.looks(seconds, queue_at(0.8, seconds));
+    }
+    world.looks(465, queue_at(0.8, 465));
+    assert!(!world.written.is_empty(), "it was announced for a whole window");
+    assert_eq!(world.events.iter().filter(|note| note.reason == "ImplausibleValue").count(), 1);
+}
+
+#[test]
+fn a_burst_of_a_target_that_is_scaled_already_is_served_at_once() {
+    let mut world = World::new("", 2);
+    world.looks(0, queue_at(10.0, 0));
+    world.looks(15, queue_at(9_000.0, 15));
+    assert_eq!(world.written, [(15, 6)]);
+}
+
+#[test]
+fn a_counter_in_the_place_of_a_gauge_is_named_with_its_fix() {
+    let mut world = World::new("", 2);
+    let mut spec = AIScaler::clone(&world.seen.scaler);
+    spec.spec.source.as_mut().unwrap().prometheus.as_mut().unwrap().query = "sum(requests_total)".into();
+    world.seen.scaler = Arc::new(spec);
+    world.looks(0, queue_at(20.0, 0));
+    world.looks(15, queue_at(20.0, 15));
+    let (status, reason, message) = world.condition("ScalingActive");
+    assert_eq!((&*status, &*reason), ("True", "MetricOnlyGrows"));
+    assert!(message.contains("the counter requests_total as it is"), "{message}");
+    assert!(message.contains("rate(requests_total[5m])"), "{message}");
+    assert_eq!(world.events.iter().filter(|note| note.reason == "MetricOnlyGrows").count(), 1);
+}
+
+#[test]
+fn a_metric_that_rose_with_every_sample_while_replicas_were_added_is_suspicious() {
+    let mut world = World::new("", 2);
+    world.looks(0, queue_at(20.0, 0));
+    let grown = |since: i64| Answer { only_grows_since: Some(at(since)), ..queue_at(20.0, 600) };
+    world.looks(600, grown(1));
+    assert_eq!(world.condition("ScalingActive").1, "ValidMetricFound", "no replica was added since");
+    world.looks(601, grown(-5));
+    assert_eq!(world.condition("ScalingActive").1, "MetricOnlyGrows");
+}
+
+#[test]
+fn before_the_first_samples_nothing_is_alarming_and_a_new_process_writes_nothing() {
+    let mut world = World::new("", 2);
+    world.looks(0, Answer::pending());
+    let (status, reason, _) = world.condition("Reconciling");
+    assert_eq!((&*status, &*reason), ("True", "Waiting"));
+    assert!(world.events.is_empty() && world.written.is_empty());
+    world.looks(1, queue_at(20.0, 1));
+    assert_eq!(world.written, [(1, 4)]);
+    world.restarts(100);
+    let before = world.status().clone();
+    world.looks(100, Answer::pending());
+    assert_eq!(*world.status(), before);
+    world.seen.answers.clear();
+    world.looks_again(101);
+    assert_eq!(*world.status(), before);
+    world.set(12);
+    world.looks(102, Answer::pending());
+    assert_eq!(world.written.last(), Some(&(102, 10)), "bounds need no sample");
+}
+
+#[test]
+fn a_server_whose_clock_is_a_minute_off_is_not_stale_between_two_samples() {
+    for (skew, is_usable) in [(-61, true), (60, true), (-200, false)] {
+        let mut world = World::new("", 2);
+        world.looks(0, queue_at(20.0, skew));
+        world.looks_again(15);
+        assert_eq!(world.condition("ScalingActive").0 == "True", is_usable, "{skew} s");
+    }
+}

@@ -1,0 +1,348 @@
+//! What the sources answered last, for each AIScaler: written by the collectors, read by `observe`. It decides nothing.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use api::aiscaler::{AIScalerSpec, AIScalerStatus, Decision, MetricType, Source};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use runtime::{events::Note, refusal::Refusal, scale::Scaled};
+use scaling::reading::{Fault, Reading};
+
+use crate::{history::Past, other_kinds::ScaleRead, target::Reference, trend::Trend};
+
+/// By uid of the AIScaler. An entry goes with its object.
+#[derive(Debug, Default)]
+pub(crate) struct Samples(Mutex<HashMap<String, Sampled>>);
+
+/// The answers for one AIScaler.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sampled {
+    /// One per metric, in the order of the spec.
+    pub(crate) answers: Vec<Answer>,
+    /// What was asked.
+    pub(crate) question: Option<Question>,
+    /// Of the values of each metric.
+    trends: Vec<Trend>,
+    /// The past after the last decision; newer than that of the status.
+    past: Option<Past>,
+    /// The version of the object in whose status that past began.
+    resumed_from: Option<String>,
+    /// The API server has confirmed once that this process has the newest version of the object.
+    is_confirmed: bool,
+    /// The scale of a target whose kind is not watched.
+    pub(crate) scale: Option<(Reference, ScaleRead)>,
+    /// The write of replicas that has had no answer yet, or none in time.
+    pub(crate) attempted: Option<Attempt>,
+    /// When the status was last written.
+    pub(crate) written: Option<Timestamp>,
+    /// What was carried out, and is in no written status yet.
+    pub(crate) unwritten: Option<Unwritten>,
+    /// The replicas that the API server has last refused to write, of which target, and when.
+    refused: Option<(String, i32, Refusal, Timestamp)>,
+    /// The version of the target that the API server has last called outdated, and when.
+    outdated: Option<(String, Timestamp)>,
+}
+
+/// A write of replicas whose effect is not known.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Attempt {
+    /// The target as it was then.
+    pub(crate) uid: String,
+    pub(crate) version: String,
+    pub(crate) at: Timestamp,
+    pub(crate) decision: Decision,
+    pub(crate) note: Note,
+}
+
+/// What became of an attempt, as far as the target shows it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Attempted {
+    /// There is none, or the target has not changed since.
+    Open,
+    /// The target has changed, and not to the attempted replicas.
+    Failed,
+    /// The replicas are as attempted.
+    CarriedOut(Box<CarriedOut>),
+}
+
+/// What has to be remembered of a write whose answer was lost, and its event.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct CarriedOut {
+    pub(crate) past: Past,
+    pub(crate) unwritten: Unwritten,
+    pub(crate) note: Note,
+}
+
+/// What a status says of the decisions that were carried out.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Unwritten {
+    pub(crate) decisions: Vec<Decision>,
+    pub(crate) last_scale_time: Option<Time>,
+}
+
+/// Target and sources of a spec. Its bounds and rates change no answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Question {
+    target: Reference,
+    metrics: Vec<(MetricType, Option<Source>)>,
+}
+
+/// What was read for one metric.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) reading: Reading,
+    /// What is wrong with it, for the condition; empty if nothing is.
+    pub(crate) message: String,
+    /// Since when the value has risen with every sample, if there were many of them.
+    pub(crate) only_grows_since: Option<Timestamp>,
+}
+
+/// The watch brings a newer version long before; after a conflict of another cause the write is tried again.
+pub(crate) const OUTDATED_FOR: Duration = Duration::from_secs(2);
+
+const NO_SAMPLE_YET: &str = "no sample has arrived yet";
+
+/// Twice the time after which an API server gives a request up.
+const OPEN_FOR: Duration = Duration::from_mins(2);
+
+impl Attempt {
+    /// The write carried the version, so once the target has another one it can take effect no more.
+    pub(crate) fn is_over(&self, target: &Scaled, now: Timestamp) -> bool {
+        target.uid != self.uid
+            || target.version != self.version
+            || now.duration_since(self.at).unsigned_abs() >= OPEN_FOR
+    }
+
+    pub(crate) fn is_carried_out(&self, target: &Scaled) -> bool {
+        target.uid == self.uid && target.version != self.version && target.replicas == self.decision.to
+    }
+}
+
+impl Answer {
+    pub(crate) fn new(reading: Reading, message: String) -> Self {
+        Self { reading, message, only_grows_since: None }
+    }
+
+    /// Before the first answer of a source.
+    pub(crate) fn pending() -> Self {
+        Self::new(Reading::Missing(Fault::Empty), NO_SAMPLE_YET.to_owned())
+    }
+
+    pub(crate) fn is_pending(&self) -> bool {
+        self.message == NO_SAMPLE_YET
+    }
+}
+
+impl Question {
+    pub(crate) fn of(spec: &AIScalerSpec) -> Self {
+        let others = spec.additional_metrics.iter().map(|metric| (metric.metric_type, metric.source.clone()));
+        let first = (spec.metric_type, spec.source.clone());
+        Self { target: Reference::of(spec), metrics: std::iter::once(first).chain(others).collect() }
+    }
+}
+
+impl Sampled {
+    /// The past after the last decision on this version. Until the API server has confirmed a version, the one that was
+    /// decided on may have been out of date, and its status too.
+    pub(crate) fn past_at(&self, version: Option<&str>) -> Option<&Past> {
+        self.past.as_ref().filter(|_| self.is_confirmed || self.resumed_from.as_deref() == version)
+    }
+}
+
+impl Samples {
+    pub(crate) fn of(&self, uid: &str) -> Sampled {
+        self.lock().get(uid).cloned().unwrap_or_default()
+    }
+
+    /// The answer for the metric of this index. Answers to another question are dropped.
+    pub(crate) fn note(&self, uid: &str, question: &Question, index: usize, mut answer: Answer) {
+        let mut all = self.lock();
+        let sampled = all.entry(uid.to_owned()).or_default();
+        if sampled.question.as_ref() != Some(question) {
+            sampled.question = Some(question.clone());
+            sampled.answers = vec![Answer::pending(); question.metrics.len()];
+            sampled.trends = vec![Trend::default(); question.metrics.len()];
+        }
+        if let (Some(known), Some(trend)) = (sampled.answers.get_mut(index), sampled.trends.get_mut(index)) {
+            trend.note(&answer.reading);
+            answer.only_grows_since = trend.only_grows_since();
+            *known = answer;
+        }
+    }
+
+    pub(crate) fn note_scale(&self, uid: &str, target: &Reference, read: ScaleRead) {
+        let mut all = self.lock();
+        let sampled = all.entry(uid.to_owned()).or_default();
+        sampled.scale = Some((target.clone(), read));
+        sampled.outdated = None;
+    }
+
+    /// `version`: of the object that was decided on.
+    pub(crate) fn remember(&self, uid: &str, past: Past, version: Option<&str>) {
+        let mut all = self.lock();
+        let sampled = all.entry(uid.to_owned()).or_default();
+        sampled.past = Some(past);
+        if !sampled.is_confirmed {
+            sampled.resumed_from = version.map(str::to_owned);
+        }
+    }
+
+    /// The API server has no newer version of the object, or has just taken a write of this one.
+    pub(crate) fn confirm(&self, uid: &str) {
+        self.lock().entry(uid.to_owned()).or_default().is_confirmed = true;
+    }
+
+    pub(crate) fn is_confirmed(&self, uid: &str) -> bool {
+        self.lock().get(uid).is_some_and(|sampled| sampled.is_confirmed)
+    }
+
+    /// A write that is about to be sent; `None` once the API server has answered. The attempt before it.
+    pub(crate) fn attempt(&self, uid: &str, attempt: Option<Attempt>) -> Option<Attempt> {
+        std::mem::replace(&mut self.lock().entry(uid.to_owned()).or_default().attempted, attempt)
+    }
+
+    /// The attempted write has taken effect. `false`: that is remembered already.
+    pub(crate) fn settle(&self, uid: &str, past: Past, unwritten: Unwritten) -> bool {
+        let mut all = self.lock();
+        let sampled = all.entry(uid.to_owned()).or_default();
+        if sampled.attempted.take().is_none() {
+            return false;
+        }
+        sampled.past = Some(past);
+        sampled.unwritten = Some(unwritten);
+        true
+    }
+
+    pub(crate) fn note_written(&self, uid: &str, now: Timestamp) {
+        let mut all = self.lock();
+        let sampled = all.entry(uid.to_owned()).or_default();
+        sampled.written = Some(now);
+        sampled.unwritten = None;
+        sampled.is_confirmed = true;
+    }
+
+    /// Replicas were written, and the status that says so is about to be.
+    pub(crate) fn note_carried_out(&self, uid: &str, status: &AIScalerStatus) {
+        let unwritten = Unwritten {
+            decisions: status.decisions.clone(),
+            last_scale_time: status.last_scale_time.clone(),
+        };
+        self.lock().entry(uid.to_owned()).or_default().unwritten = Some(unwritten);
+    }
+
+    pub(crate) fn note_refused(&self, uid: &str, target: &str, to: i32, refusal: &Refusal, now: Timestamp) {
+        let refused = (target.to_owned(), to, refusal.clone(), now);
+        self.lock().entry(uid.to_owned()).or_default().refused = Some(refused);
+    }
+
+    /// The refusal of the same write less than a period ago. Whatever sees to it that it is taken, it is not so urgent that
+    /// every sample should send it again.
+    pub(crate) fn refusal(
+        &self,
+        uid: &str,
+        target: &str,
+        to: i32,
+        period: Duration,
+        now: Timestamp,
+    ) -> Option<Refusal> {
+        let all = self.lock();
+        let (known, replicas, refusal, at) = all.get(uid)?.refused.as_ref()?;
+        let is_recent = now.duration_since(*at).unsigned_abs() < period;
+        (known == target && *replicas == to && is_recent).then(|| refusal.clone())
+    }
+
+    pub(crate) fn note_outdated(&self, uid: &str, version: &str, now: Timestamp) {
+        self.lock().entry(uid.to_owned()).or_default().outdated = Some((version.to_owned(), now));
+    }
+
+    /// Whether a write of this version was refused a moment ago, so that only a newer one can succeed.
+    pub(crate) fn is_outdated(&self, uid: &str, version: &str, now: Timestamp) -> bool {
+        let all = self.lock();
+        let outdated = all.get(uid).and_then(|sampled| sampled.outdated.as_ref());
+        outdated.is_some_and(|(known, at)| {
+            known == version && now.duration_since(*at).unsigned_abs() < OUTDATED_FOR
+        })
+    }
+
+    /// Whether a write of this version was refused since the scale was last read: of a target that is not watched nothing
+    /// newer is known until the next reading.
+    pub(crate) fn is_outdated_until_read(&self, uid: &str, version: &str) -> bool {
+        let all = self.lock();
+        let outdated = all.get(uid).and_then(|sampled| sampled.outdated.as_ref());
+        outdated.is_some_and(|(known, _)| known == version)
+    }
+
+    pub(crate) fn forget(&self, uid: &str) {
+        self.lock().remove(uid);
+    }
+
+    /// Of how many objects anything is kept.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Sampled>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(value: f64) -> Answer {
+        Answer::new(Reading::total(value, jiff::Timestamp::UNIX_EPOCH), String::new())
+    }
+
+    fn question(more: &str) -> Question {
+        let text = format!(
+            "{{deploymentName: chat, metricType: queue_depth, targetValue: 5, maxReplicas: 4,
+              additionalMetrics: [{{metricType: latency, targetValue: 900}}], {more}}}"
+        );
+        Question::of(&serde_saphyr::from_str(&text).unwrap())
+    }
+
+    #[test]
+    fn what_was_carried_out_is_kept_until_a_status_has_it() {
+        let samples = Samples::default();
+        let status = AIScalerStatus { decisions: vec![Decision::default()], ..AIScalerStatus::default() };
+        samples.note_carried_out("a", &status);
+        assert_eq!(samples.of("a").unwritten.unwrap().decisions, status.decisions);
+        samples.note_written("a", Timestamp::UNIX_EPOCH);
+        assert_eq!(samples.of("a").unwritten, None);
+    }
+
+    #[test]
+    fn a_refused_version_is_not_written_again_for_a_moment() {
+        let (samples, begin) = (Samples::default(), Timestamp::UNIX_EPOCH);
+        samples.note_outdated("a", "7", begin);
+        assert!(samples.is_outdated("a", "7", begin + Duration::from_secs(1)));
+        assert!(!samples.is_outdated("a", "8", begin) && !samples.is_outdated("b", "7", begin));
+        assert!(!samples.is_outdated("a", "7", begin + OUTDATED_FOR), "the conflict had another cause");
+    }
+
+    #[test]
+    fn answers_to_another_question_are_dropped() {
+        let samples = Samples::default();
+        let asked = question("minReplicas: 1");
+        samples.note("a", &asked, 0, answer(1.0));
+        samples.note("a", &asked, 1, answer(2.0));
+        assert_eq!(samples.of("a").answers, [answer(1.0), answer(2.0)]);
+        let other = question("source: {pods: {port: 80, metric: waiting}}");
+        samples.note("a", &other, 1, answer(3.0));
+        assert_eq!(samples.of("a").answers, [Answer::pending(), answer(3.0)]);
+        samples.note("a", &other, 7, answer(4.0));
+        samples.forget("a");
+        assert!(samples.of("a").answers.is_empty());
+    }
+
+    #[test]
+    fn other_bounds_are_no_other_question() {
+        assert_eq!(question("minReplicas: 1"), question("minReplicas: 3, paused: true"));
+    }
+}

@@ -1,0 +1,40 @@
+//! What both sources need of HTTP: a body up to a limit, and the cause of a failure.
+
+use std::error::Error;
+
+use bytes::Buf as _;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+
+use super::foreign;
+
+pub(super) const USER_AGENT: &str = concat!("scaler-controller/", env!("CARGO_PKG_VERSION"));
+
+pub(super) enum BodyError {
+    TooLarge,
+    Broken(String),
+}
+
+/// Gives up as soon as there are more bytes, whatever the header says.
+pub(super) async fn read_body(mut body: Incoming, most: usize) -> Result<Vec<u8>, BodyError> {
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| BodyError::Broken(cause(&error)))?;
+        if let Ok(data) = frame.into_data() {
+            if bytes.len() + data.len() > most {
+                return Err(BodyError::TooLarge);
+            }
+            bytes.extend_from_slice(data.chunk());
+        }
+    }
+    Ok(bytes)
+}
+
+/// The last cause of an error, which names what happened: `Connection refused (os error 111)`.
+pub(super) fn cause(error: &(dyn Error + 'static)) -> String {
+    let mut last = error;
+    while let Some(cause) = last.source() {
+        last = cause;
+    }
+    foreign(&last.to_string())
+}

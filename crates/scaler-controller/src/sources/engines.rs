@@ -1,0 +1,379 @@
+//! What vLLM, SGLang, TGI and Triton call their load, and how it is read from one scrape. Pure.
+//!
+//! | engine | waiting + running | p95 of whole requests | tokens |
+//! |---|---|---|---|
+//! | vLLM | gauges | histogram in seconds | counters, as they are processed |
+//! | SGLang | gauges, if the server was started with `--enable-metrics` | histogram in seconds | counters, when a request ends |
+//! | TGI | gauges, from the first request on | histogram in seconds | sums of histograms, when a request ends |
+//! | Triton | one gauge of pending requests, without those that are executed | none by default | none |
+//!
+//! Names are those of the engines' own sources and manuals. Tokens are those of prompts and of answers. TGI and SGLang count
+//! them when a request ends, so that their rate is uneven within one request's time.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Fault, WantedKind,
+    exposition::{Exposition, Kind, Series},
+    histogram::Buckets,
+    promql::looks_like_a_counter,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Engine {
+    Vllm,
+    Sglang,
+    Tgi,
+    Triton,
+}
+
+/// What engines are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Load {
+    /// Requests that wait or run.
+    QueueDepth,
+    /// 95th percentile of the time of whole requests in milliseconds.
+    Latency,
+    TokensPerMinute,
+}
+
+/// How a metric that a user names is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Meaning {
+    /// The value as it is.
+    Level,
+    /// The growth of a counter per minute; a gauge as it is.
+    PerMinute,
+    /// The 95th percentile of a histogram in milliseconds; a gauge as it is. The unit of the histogram is seconds unless its
+    /// name ends with `_ms`, `_milliseconds`, `_us` or `_microseconds`.
+    P95Milliseconds,
+}
+
+/// What is read of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Wanted {
+    /// `None`: the engine is recognised by what it serves.
+    OfEngine(Option<Engine>, Load),
+    Named(String, Meaning),
+}
+
+/// What one scrape says. All numbers are finite.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reading {
+    Level(f64),
+    /// A sum since the start of the engine. Its growth per minute is the sample.
+    Count(f64),
+    /// Observations since the start of the engine, in milliseconds after the factor.
+    Times(Buckets, MillisecondsPerUnit, InFlight),
+}
+
+/// Requests that an engine has in hand while its times are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InFlight {
+    None,
+    Some,
+    /// The metric is of no known engine, or the engine does not say.
+    Unknown,
+}
+
+/// 1000 for seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MillisecondsPerUnit(pub f64);
+
+const SECONDS: MillisecondsPerUnit = MillisecondsPerUnit(1_000.0);
+
+/// Series of one gauge of an engine. One has a series per model and rank, so some tens.
+const MOST_OF_GAUGE: usize = 1_024;
+
+struct Profile {
+    engine: Engine,
+    name: &'static str,
+    /// Of all its metrics.
+    prefix: &'static str,
+    /// Gauges whose sum is the queue depth.
+    requests: &'static [&'static str],
+    /// A histogram in seconds.
+    latency: Option<&'static str>,
+    /// Counters whose sum is the number of tokens.
+    tokens: &'static [&'static str],
+}
+
+/// In the order of recognition. Triton comes first, because its vLLM back end serves metrics of vLLM as well.
+const PROFILES: [Profile; 4] = [
+    Profile {
+        engine: Engine::Triton,
+        name: "Triton",
+        prefix: "nv_inference_",
+        requests: &["nv_inference_pending_request_count"],
+        latency: None,
+        tokens: &[],
+    },
+    Profile {
+        engine: Engine::Vllm,
+        name: "vLLM",
+        prefix: "vllm:",
+        requests: &["vllm:num_requests_waiting", "vllm:num_requests_running"],
+        latency: Some("vllm:e2e_request_latency_seconds"),
+        tokens: &["vllm:prompt_tokens_total", "vllm:generation_tokens_total"],
+    },
+    Profile {
+        engine: Engine::Sglang,
+        name: "SGLang",
+        prefix: "sglang:",
+        requests: &["sglang:num_queue_reqs", "sglang:num_running_reqs"],
+        latency: Some("sglang:e2e_request_latency_seconds"),
+        tokens: &["sglang:prompt_tokens_total", "sglang:generation_tokens_total"],
+    },
+    Profile {
+        engine: Engine::Tgi,
+        name: "TGI",
+        prefix: "tgi_",
+        requests: &["tgi_queue_size", "tgi_batch_current_size"],
+        latency: Some("tgi_request_duration"),
+        tokens: &["tgi_request_input_length_sum", "tgi_request_generated_tokens_sum"],
+    },
+];
+
+impl Engine {
+    /// By the name that an AIInference uses.
+    pub fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "vllm" => Self::Vllm,
+            "sglang" => Self::Sglang,
+            "tgi" => Self::Tgi,
+            "triton" => Self::Triton,
+            _ => return None,
+        })
+    }
+
+    /// By what a pod serves.
+    pub fn of(read: &Exposition<'_>) -> Option<Self> {
+        PROFILES.iter().find(|profile| read.has_prefix(profile.prefix)).map(|profile| profile.engine)
+    }
+
+    fn profile(self) -> &'static Profile {
+        let [triton, vllm, sglang, tgi] = &PROFILES;
+        match self {
+            Self::Triton => triton,
+            Self::Vllm => vllm,
+            Self::Sglang => sglang,
+            Self::Tgi => tgi,
+        }
+    }
+}
+
+impl Load {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::QueueDepth => "queue depth",
+            Self::Latency => "latency",
+            Self::TokensPerMinute => "token rate",
+        }
+    }
+}
+
+impl Wanted {
+    /// Whether a series of this name is needed. For [`super::exposition::parse`].
+    pub fn needs(&self, series: &str) -> bool {
+        match self {
+            Self::OfEngine(engine, load) => PROFILES
+                .iter()
+                .filter(|profile| engine.is_none_or(|engine| engine == profile.engine))
+                .any(|profile| profile.needs(*load, series)),
+            Self::Named(name, Meaning::P95Milliseconds) => series == name || is_bucket(series, name),
+            Self::Named(name, Meaning::Level | Meaning::PerMinute) => series == name,
+        }
+    }
+
+    /// Whether the value is a percentile of times.
+    pub fn is_latency(&self) -> bool {
+        match self {
+            Self::OfEngine(_, load) => *load == Load::Latency,
+            Self::Named(_, meaning) => *meaning == Meaning::P95Milliseconds,
+        }
+    }
+
+    /// For messages.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::OfEngine(_, load) => load.name(),
+            Self::Named(name, _) => name,
+        }
+    }
+}
+
+impl Profile {
+    fn needs(&self, load: Load, series: &str) -> bool {
+        match load {
+            Load::QueueDepth => self.requests.contains(&series),
+            // Without requests in hand, no finished ones are no load.
+            Load::Latency => {
+                self.latency.is_some_and(|name| is_bucket(series, name)) || self.requests.contains(&series)
+            }
+            Load::TokensPerMinute => self.tokens.contains(&series),
+        }
+    }
+}
+
+fn is_bucket(series: &str, histogram: &str) -> bool {
+    series.strip_suffix("_bucket") == Some(histogram)
+}
+
+/// What one scrape of a pod says of what is wanted. `pod`: namespace and name, for messages.
+pub fn read(read: &Exposition<'_>, wanted: &Wanted, pod: &str) -> Result<Reading, Fault> {
+    match wanted {
+        Wanted::OfEngine(engine, load) => {
+            let engine = engine
+                .or_else(|| Engine::of(read))
+                .ok_or_else(|| Fault::UnknownEngine { pod: pod.to_owned() })?;
+            of_engine(read, engine, *load, pod)
+        }
+        Wanted::Named(name, meaning) => named(read, name, *meaning, pod),
+    }
+}
+
+fn of_engine(read: &Exposition<'_>, engine: Engine, load: Load, pod: &str) -> Result<Reading, Fault> {
+    let profile = engine.profile();
+    let is_not_served = |instead| Fault::NotServed { engine: profile.name, metric: load.name(), instead };
+    match load {
+        Load::QueueDepth => Ok(Reading::Level(requests(read, profile, pod)?)),
+        Load::Latency => {
+            let name = profile.latency.ok_or_else(|| {
+                is_not_served("use queue_depth, or source.prometheus with the summaries of --metrics-config=summary_latencies=true")
+            })?;
+            let in_flight = match requests(read, profile, pod) {
+                Ok(requests) if requests <= 0.0 => InFlight::None,
+                Ok(_) => InFlight::Some,
+                Err(_) => InFlight::Unknown,
+            };
+            Ok(Reading::Times(buckets(read, name, pod)?, SECONDS, in_flight))
+        }
+        Load::TokensPerMinute if profile.tokens.is_empty() => {
+            Err(is_not_served("use queue_depth, or source.prometheus with a metric of the model"))
+        }
+        Load::TokensPerMinute => {
+            let mut tokens = 0.0;
+            for name in profile.tokens {
+                tokens += sum(read, name, pod)?;
+            }
+            Ok(Reading::Count(tokens))
+        }
+    }
+}
+
+/// Waiting and running. All gauges must be there: one alone may be 0 under load.
+fn requests(read: &Exposition<'_>, profile: &Profile, pod: &str) -> Result<f64, Fault> {
+    let mut requests = 0.0;
+    for name in profile.requests {
+        requests += across_ranks(read, name, pod)?;
+    }
+    Ok(requests)
+}
+
+fn named(read: &Exposition<'_>, name: &str, meaning: Meaning, pod: &str) -> Result<Reading, Fault> {
+    let kind = read.kind(name);
+    // A series without a type has the one that its name promises.
+    let counts = kind == Kind::Counter || kind == Kind::Untyped && looks_like_a_counter(name);
+    let is_histogram = kind == Kind::Histogram && !read.has(name);
+    let wrong =
+        |found, wanted| Err(Fault::WrongKind { pod: pod.to_owned(), metric: name.to_owned(), found, wanted });
+    match meaning {
+        Meaning::Level if counts => wrong(Kind::Counter, WantedKind::Gauge),
+        Meaning::Level if is_histogram || is_summary(kind) => wrong(kind, WantedKind::Gauge),
+        Meaning::Level => Ok(Reading::Level(sum(read, name, pod)?)),
+        // The sum and the count of a histogram are counters.
+        Meaning::PerMinute if counts || kind == Kind::Histogram && !is_histogram => {
+            Ok(Reading::Count(sum(read, name, pod)?))
+        }
+        Meaning::PerMinute if is_histogram || is_summary(kind) => wrong(kind, WantedKind::CounterOrGauge),
+        Meaning::PerMinute => Ok(Reading::Level(sum(read, name, pod)?)),
+        Meaning::P95Milliseconds if counts => wrong(Kind::Counter, WantedKind::HistogramOrGauge),
+        Meaning::P95Milliseconds if is_summary(kind) => wrong(kind, WantedKind::HistogramOrGauge),
+        Meaning::P95Milliseconds if kind == Kind::Histogram || read.has(&format!("{name}_bucket")) => {
+            Ok(Reading::Times(buckets(read, name, pod)?, unit(name), InFlight::Unknown))
+        }
+        Meaning::P95Milliseconds => Ok(Reading::Level(sum(read, name, pod)?)),
+    }
+}
+
+/// Quantiles of a summary cannot be added up over the series of a pod.
+fn is_summary(kind: Kind) -> bool {
+    kind == Kind::Summary
+}
+
+fn unit(histogram: &str) -> MillisecondsPerUnit {
+    let ends = |suffixes: [&str; 2]| suffixes.iter().any(|suffix| histogram.ends_with(suffix));
+    if ends(["_ms", "_milliseconds"]) {
+        MillisecondsPerUnit(1.0)
+    } else if ends(["_us", "_microseconds"]) {
+        MillisecondsPerUnit(0.001)
+    } else {
+        SECONDS
+    }
+}
+
+/// The sum of all series of this name.
+fn sum(read: &Exposition<'_>, name: &str, pod: &str) -> Result<f64, Fault> {
+    let mut values = read.series.iter().filter(|series| series.name == name).peekable();
+    if values.peek().is_none() {
+        return Err(no_such(read, name, pod));
+    }
+    finite(values.map(|series| series.value).sum(), name, pod)
+}
+
+/// The sum over the replicas within a pod. The ranks of one replica serve the same value, if they all serve it, as with
+/// SGLang's `--enable-metrics-for-all-schedulers`; it counts once.
+fn across_ranks(read: &Exposition<'_>, name: &str, pod: &str) -> Result<f64, Fault> {
+    const RANKS: [&str; 3] = ["tp_rank", "pp_rank", "moe_ep_rank"];
+    fn replica<'s>(series: &'s Series<'_>) -> Vec<(&'s str, &'s str)> {
+        let labels = series.labels.iter().map(|(label, value)| (*label, value.as_ref()));
+        let mut labels: Vec<_> = labels.filter(|(label, _)| !RANKS.contains(label)).collect();
+        labels.sort_unstable();
+        labels
+    }
+    let mut replicas: BTreeMap<Vec<(&str, &str)>, f64> = BTreeMap::new();
+    for (index, series) in read.series.iter().filter(|series| series.name == name).enumerate() {
+        if index == MOST_OF_GAUGE {
+            return Err(Fault::TooManyLabelSets {
+                pod: pod.to_owned(),
+                metric: name.to_owned(),
+                limit: MOST_OF_GAUGE,
+            });
+        }
+        let value = replicas.entry(replica(series)).or_insert(series.value);
+        *value = if value.is_nan() || series.value.is_nan() { f64::NAN } else { value.max(series.value) };
+    }
+    if replicas.is_empty() {
+        return Err(no_such(read, name, pod));
+    }
+    finite(replicas.values().sum(), name, pod)
+}
+
+fn buckets(read: &Exposition<'_>, histogram: &str, pod: &str) -> Result<Buckets, Fault> {
+    let series = || read.series.iter().filter(|series| is_bucket(series.name, histogram));
+    if series().next().is_none() {
+        return Err(no_such(read, histogram, pod));
+    }
+    Buckets::of(series())
+        .ok_or_else(|| Fault::NotANumber { origin: format!("histogram {histogram} of pod {pod}") })
+}
+
+fn no_such(read: &Exposition<'_>, name: &str, pod: &str) -> Fault {
+    const MOST_SIMILAR: usize = 5;
+    let similar = read.similar(name, MOST_SIMILAR);
+    Fault::NoSuchMetric { pod: pod.to_owned(), metric: name.to_owned(), similar }
+}
+
+fn finite(value: f64, name: &str, pod: &str) -> Result<f64, Fault> {
+    let origin = || format!("{name} of pod {pod}");
+    if value.is_nan() {
+        Err(Fault::NotANumber { origin: origin() })
+    } else if value.is_infinite() {
+        Err(Fault::Infinite { origin: origin(), is_negative: value < 0.0 })
+    } else {
+        Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests;

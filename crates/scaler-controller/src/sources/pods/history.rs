@@ -1,0 +1,243 @@
+//! Turns successive scrapes of pods into samples: rates of counters, percentiles of what histograms have gained. Pure.
+//!
+//! It holds what the rates need and no more: of each pod up to five points within the window, of at most 2000 pods, until
+//! the pod is forgotten. A counter that falls has begun anew, and counts from zero. It must not invent values: without a
+//! first scrape, and after a pause, there is a fault instead.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::sources::{
+    Fault, Sample,
+    engines::{InFlight, MillisecondsPerUnit, Reading},
+    histogram::Buckets,
+};
+
+/// An AIScaler has at most 1000 replicas; twice that during a rollout.
+pub const MOST_PODS: usize = 2_000;
+/// Two scrapes that are closer give a rate of mere noise.
+const LEAST_SPAN: SignedDuration = SignedDuration::from_secs(1);
+/// Points of a window. More would be more exact, and take more memory.
+const POINTS: i32 = 4;
+const PERCENTILE: f64 = 0.95;
+const SECONDS_PER_MINUTE: f64 = 60.0;
+
+/// The scrapes of one metric of one target.
+#[derive(Clone, Debug)]
+pub struct History {
+    window: Duration,
+    /// By uid.
+    pods: BTreeMap<String, VecDeque<Point>>,
+}
+
+/// A sample of one pod. The latency of an engine without requests is 0: it has no load.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodSample {
+    pub sample: Sample,
+    /// For a latency: what the sample is the percentile of. Percentiles of pods cannot be added or averaged; [`combined`]
+    /// has the one of all pods.
+    pub times: Option<Times>,
+}
+
+/// Observations of a window.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Times {
+    gained: Buckets,
+    unit: MillisecondsPerUnit,
+}
+
+/// A scrape. Counts are those since the first scrape: they do not fall when an engine begins anew.
+#[derive(Clone, Debug)]
+struct Point {
+    at: Timestamp,
+    /// As the pod says it.
+    reading: Reading,
+    gained: Gain,
+}
+
+#[derive(Clone, Debug)]
+enum Gain {
+    None,
+    Count(f64),
+    Times(Buckets),
+}
+
+impl History {
+    /// `window`: over which rates and percentiles are computed; at least the time between two scrapes.
+    pub fn new(window: Duration) -> Self {
+        Self { window, pods: BTreeMap::new() }
+    }
+
+    /// Adds a scrape and returns the sample of the pod. `uid`: of the pod; `pod` and `metric`: for messages; `now`: when it
+    /// was scraped. A scrape whose time is not later than the last one replaces the history of the pod.
+    pub fn record(
+        &mut self,
+        uid: &str,
+        pod: &str,
+        metric: &str,
+        reading: Reading,
+        now: Timestamp,
+    ) -> Result<PodSample, Fault> {
+        if let Reading::Level(value) = reading {
+            self.pods.remove(uid);
+            return Ok(PodSample { sample: Sample { value, at: now, caution: None }, times: None });
+        }
+        if self.pods.len() >= MOST_PODS && !self.pods.contains_key(uid) {
+            return Err(Fault::TooManyPods { pod: pod.to_owned(), limit: MOST_PODS });
+        }
+        let points = self.pods.entry(uid.to_owned()).or_default();
+        let first = || Fault::FirstScrape { pod: pod.to_owned(), metric: metric.to_owned() };
+        let Some(latest) = next(points, &reading, now, self.window) else {
+            *points = VecDeque::from([first_point(reading, now)]);
+            return Err(first());
+        };
+        trim(points, now, self.window);
+        let oldest = points.front().ok_or_else(first)?;
+        let span = now.duration_since(oldest.at);
+        if span < LEAST_SPAN {
+            return Err(first());
+        }
+        let sampled = sample(oldest, &latest, span, pod, metric);
+        keep(points, latest, self.window);
+        sampled
+    }
+
+    /// Forgets the pods that are not among these.
+    pub fn retain(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.pods.retain(|uid, _| is_there(uid));
+    }
+
+    /// Number of pods that are remembered.
+    pub fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+}
+
+/// The 95th percentile of all pods in milliseconds: of their observations together, so that a busy pod counts more than an
+/// idle one. Pods whose buckets differ, as during a rollout, are compared: the highest percentile is used. `None` without
+/// observations.
+pub fn combined<'t>(pods: impl IntoIterator<Item = &'t Times>) -> Option<f64> {
+    let mut groups: Vec<Times> = Vec::new();
+    for times in pods {
+        let added = groups.iter_mut().find_map(|group| {
+            let sum = (group.unit == times.unit).then(|| group.gained.and(&times.gained)).flatten()?;
+            group.gained = sum;
+            Some(())
+        });
+        if added.is_none() {
+            groups.push(times.clone());
+        }
+    }
+    groups.iter().filter_map(Times::percentile).max_by(f64::total_cmp)
+}
+
+impl Times {
+    fn is_empty(&self) -> bool {
+        self.gained.total() <= 0.0
+    }
+
+    fn percentile(&self) -> Option<f64> {
+        self.gained.quantile(PERCENTILE).map(|value| value * self.unit.0).filter(|value| value.is_finite())
+    }
+}
+
+fn first_point(reading: Reading, at: Timestamp) -> Point {
+    let gained = match &reading {
+        Reading::Level(_) => Gain::None,
+        Reading::Count(_) => Gain::Count(0.0),
+        Reading::Times(buckets, ..) => buckets.since(buckets).map_or(Gain::None, Gain::Times),
+    };
+    Point { at, reading, gained }
+}
+
+/// The point after those of the history. `None` if nothing can be computed from them: there are none, the clock went back,
+/// the last one is older than the window allows, or the metric has changed.
+fn next(points: &VecDeque<Point>, reading: &Reading, now: Timestamp, window: Duration) -> Option<Point> {
+    let last = points.back()?;
+    let pause = now.duration_since(last.at);
+    // One missed scrape or two make the value less exact; after more it would describe the past.
+    let longest = signed(window).saturating_mul(2);
+    if pause <= SignedDuration::ZERO || pause > longest {
+        return None;
+    }
+    let gained = match (&last.gained, &last.reading, reading) {
+        (Gain::Count(gained), Reading::Count(before), Reading::Count(count)) => {
+            let growth = if count < before { *count } else { count - before };
+            Gain::Count(gained + growth)
+        }
+        (Gain::Times(gained), Reading::Times(before, unit, _), Reading::Times(times, now, _))
+            if unit == now =>
+        {
+            Gain::Times(gained.and(&times.since(before)?)?)
+        }
+        _ => return None,
+    };
+    Some(Point { at: now, reading: reading.clone(), gained })
+}
+
+fn sample(
+    oldest: &Point,
+    latest: &Point,
+    span: SignedDuration,
+    pod: &str,
+    metric: &str,
+) -> Result<PodSample, Fault> {
+    let at = latest.at;
+    match (&oldest.gained, &latest.gained, &latest.reading) {
+        (Gain::Count(before), Gain::Count(now), _) => {
+            let value = (now - before) / span.as_secs_f64() * SECONDS_PER_MINUTE;
+            if !value.is_finite() {
+                return Err(Fault::NotANumber { origin: format!("the rate of {metric} of pod {pod}") });
+            }
+            Ok(PodSample { sample: Sample { value, at, caution: None }, times: None })
+        }
+        (Gain::Times(before), Gain::Times(now), Reading::Times(_, unit, in_flight)) => {
+            let gained = now.since(before);
+            let times = gained.map(|gained| Times { gained, unit: *unit });
+            let value = times.as_ref().and_then(Times::percentile);
+            let within = span.unsigned_abs();
+            // No request has ended, and none is under way: an engine that hangs has some.
+            let is_idle = *in_flight == InFlight::None && times.as_ref().is_some_and(Times::is_empty);
+            let unknown = || Fault::NoRequests { pod: pod.to_owned(), metric: metric.to_owned(), within };
+            let value = value.or_else(|| is_idle.then_some(0.0)).ok_or_else(unknown)?;
+            Ok(PodSample { sample: Sample { value, at, caution: None }, times })
+        }
+        _ => Err(Fault::FirstScrape { pod: pod.to_owned(), metric: metric.to_owned() }),
+    }
+}
+
+/// Drops what the window does not need: one point that is as old as the window stays.
+fn trim(points: &mut VecDeque<Point>, now: Timestamp, window: Duration) {
+    let window = signed(window);
+    while points.get(1).is_some_and(|second| now.duration_since(second.at) >= window) {
+        points.pop_front();
+    }
+}
+
+/// Adds a point. The last one is replaced while it is near the one before it, so that fast scrapes take no more memory.
+fn keep(points: &mut VecDeque<Point>, latest: Point, window: Duration) {
+    let spacing = signed(window) / POINTS;
+    let is_near = match (points.back(), points.iter().rev().nth(1)) {
+        (Some(last), Some(before)) => last.at.duration_since(before.at) < spacing,
+        _ => false,
+    };
+    if is_near {
+        points.pop_back();
+    }
+    points.push_back(latest);
+}
+
+fn signed(duration: Duration) -> SignedDuration {
+    SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+//! The HTTP API of Prometheus, which Mimir, Thanos and VictoriaMetrics have as well: one instant query, one number.
+//!
+//! ```text
+//!  url ─▶ AllowedUrls ─▶ ServerUrl ┐
+//!  Secrets ─▶ Token, Authorities ──┼─▶ poll_once ── POST /api/v1/query ──▶ Evaluated ─▶ Sample
+//!  query ─▶ promql::Query ─────────┘        └───────────────────────────────────────────▶ Fault
+//! ```
+//!
+//! A query has one deadline for everything, which is sent with it, and its answer a limit. Redirects are not followed:
+//! they would take the token and the request to any host. There is no retry; the next poll is one. Proxies that the
+//! environment names are not used.
+
+use std::{error::Error, fmt, io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use jiff::Timestamp;
+use rustls::{ClientConfig, crypto::ring};
+use rustls_platform_verifier::BuilderVerifierExt as _;
+use tokio::time::timeout;
+
+use super::{
+    Fault, Sample,
+    body::{BodyError, USER_AGENT, cause, read_body},
+    foreign,
+    promql::Query,
+};
+pub use answer::Evaluated;
+pub use secret::{Authorities, CA_KEY, TOKEN_KEY, Token};
+pub use url::{AllowedUrls, ServerUrl};
+
+mod answer;
+mod secret;
+mod url;
+
+/// Header of the tenant in Mimir and in Thanos and Cortex in front of it.
+const TENANT: &str = "x-scope-orgid";
+/// Idle connections to one server; queries of all objects share them.
+const IDLE_CONNECTIONS: usize = 8;
+/// Shorter than servers and proxies keep an idle connection, mostly a minute or more: a query must not meet its end.
+const IDLE_FOR: Duration = Duration::from_secs(45);
+
+/// Limits of one query.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// From the name resolution to the last byte.
+    pub deadline: Duration,
+    pub bytes: usize,
+    /// Age of the evaluation, see [`Evaluated::sample`].
+    pub staleness: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            // An object is evaluated every 15 s, and within 0.3 s of a new sample: a slow server is a missing one.
+            deadline: Duration::from_secs(3),
+            // One series has some hundred bytes. Thousands of them, which is a mistake, are still counted.
+            bytes: 1 << 20,
+            // Two clocks may differ by a minute.
+            staleness: Duration::from_secs(120),
+        }
+    }
+}
+
+/// Connections to servers whose certificates are of certain authorities. Clones share them; keep one for the system's
+/// authorities and one for each Secret with its own.
+#[derive(Clone)]
+pub struct Connections {
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    /// The Secret of the authorities.
+    secret: Option<String>,
+}
+
+impl fmt::Debug for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connections").field("secret", &self.secret).finish_non_exhaustive()
+    }
+}
+
+impl Connections {
+    pub fn new(authorities: &Authorities) -> Result<Self, rustls::Error> {
+        let provider = Arc::new(ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let tls = match authorities {
+            Authorities::System => builder.with_platform_verifier()?,
+            Authorities::OfSecret { roots, .. } => builder.with_root_certificates(roots.clone()),
+        };
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls.with_no_client_auth())
+            .https_or_http()
+            .enable_http1()
+            .build();
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_FOR)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .build(connector);
+        Ok(Self { client, secret: authorities.secret().map(str::to_owned) })
+    }
+}
+
+/// A server and the rights to ask it.
+#[derive(Clone, Debug)]
+pub struct Server {
+    pub url: ServerUrl,
+    pub token: Option<Token>,
+    pub tenant: Option<Tenant>,
+}
+
+/// The tenant whose series are read, by the controller's configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant(HeaderValue);
+
+impl Tenant {
+    /// `None` unless it is 1 to 150 printable ASCII characters without spaces, as Mimir allows.
+    pub fn new(tenant: &str) -> Option<Self> {
+        const LONGEST: usize = 150;
+        let is_tenant =
+            (1..=LONGEST).contains(&tenant.len()) && tenant.bytes().all(|byte| byte.is_ascii_graphic());
+        is_tenant.then(|| HeaderValue::from_str(tenant).ok().map(Self)).flatten()
+    }
+}
+
+/// Asks a server once. `now`: the time of the call.
+pub async fn poll_once(
+    connections: &Connections,
+    server: &Server,
+    query: &Query,
+    limits: Limits,
+    now: Timestamp,
+) -> Result<Sample, Fault> {
+    let url = server.url.to_string();
+    let evaluated = match timeout(limits.deadline, evaluate(connections, server, query, limits)).await {
+        Ok(answer) => answer?,
+        Err(_) => return Err(Fault::Slow { server: url, limit: limits.deadline }),
+    };
+    evaluated.sample(&url, limits.staleness, now)
+}
+
+async fn evaluate(
+    connections: &Connections,
+    server: &Server,
+    query: &Query,
+    limits: Limits,
+) -> Result<Evaluated, Fault> {
+    let url = server.url.to_string();
+    let request = request(server, query, limits.deadline)
+        .map_err(|error| Fault::Unreachable { server: url.clone(), why: cause(&error) })?;
+    let answer = connections.client.request(request).await;
+    let answer = answer.map_err(|error| connection_fault(&error, url.clone(), connections.secret.clone()))?;
+    let (status, headers) = (answer.status(), answer.headers().clone());
+    let to = headers.get(header::LOCATION).and_then(|to| to.to_str().ok()).map_or(String::new(), origin);
+    if status.is_redirection() {
+        return Err(Fault::Redirected { server: url, to });
+    }
+    if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        let secret = server.token.as_ref().map(|token| token.secret().to_owned());
+        return Err(Fault::Unauthorized { server: url, status: status.as_u16(), secret });
+    }
+    let body = body(answer, limits.bytes, &url).await?;
+    if status == StatusCode::OK {
+        return answer::evaluated(&url, content(&headers), &body).map_err(|fault| redacted(fault, server));
+    }
+    let why = answer::reason(&body);
+    let why = server.token.as_ref().map_or(why.clone(), |token| token.removed_from(why));
+    // Too many requests are a failure of the moment.
+    Err(if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS {
+        Fault::Rejected { server: url, status: status.as_u16(), why }
+    } else {
+        Fault::Failed { server: url, status: status.as_u16(), why }
+    })
+}
+
+fn request(server: &Server, query: &Query, deadline: Duration) -> Result<Request<Full<Bytes>>, http::Error> {
+    let form = form_urlencoded::Serializer::new(String::new())
+        .append_pair("query", query.text())
+        // The server need not compute what is not waited for.
+        .append_pair("timeout", &format!("{}ms", deadline.as_millis()))
+        .finish();
+    let mut request = Request::post(server.url.query_endpoint())
+        .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
+        .header(header::ACCEPT, "application/json")
+        .header(header::USER_AGENT, USER_AGENT);
+    if let Some(token) = &server.token {
+        request = request.header(header::AUTHORIZATION, token.header());
+    }
+    if let Some(Tenant(tenant)) = &server.tenant {
+        request = request.header(TENANT, tenant);
+    }
+    request.body(Full::new(form.into()))
+}
+
+async fn body(answer: Response<Incoming>, most: usize, url: &str) -> Result<Vec<u8>, Fault> {
+    read_body(answer.into_body(), most).await.map_err(|error| match error {
+        BodyError::TooLarge => Fault::TooLarge { server: url.to_owned(), limit: most },
+        BodyError::Broken(why) => Fault::Unreachable { server: url.to_owned(), why },
+    })
+}
+
+/// An answer with status 200 may hold an error with the words of the server.
+fn redacted(fault: Fault, server: &Server) -> Fault {
+    match (fault, &server.token) {
+        (Fault::Rejected { server, status, why }, Some(token)) => {
+            Fault::Rejected { server, status, why: token.removed_from(why) }
+        }
+        (fault, _) => fault,
+    }
+}
+
+fn content(headers: &HeaderMap) -> &str {
+    headers.get(header::CONTENT_TYPE).and_then(|content| content.to_str().ok()).unwrap_or_default()
+}
+
+/// Scheme and host of a redirect. The rest may hold a session.
+fn origin(location: &str) -> String {
+    let location: Option<http::Uri> = location.parse().ok();
+    let origin = location.and_then(|uri| Some(format!("{}://{}", uri.scheme_str()?, uri.host()?)));
+    foreign(&origin.unwrap_or_else(|| "another path".to_owned()))
+}
+
+fn connection_fault(error: &(dyn Error + 'static), server: String, secret: Option<String>) -> Fault {
+    match tls_error(error) {
+        // The server's alert, or bytes that are not TLS: nothing that another authority would mend.
+        Some(rustls::Error::InvalidCertificate(why)) => {
+            Fault::Untrusted { server, why: foreign(&why.to_string()), secret }
+        }
+        Some(rustls::Error::InvalidMessage(_)) => {
+            Fault::Unreachable { server, why: "it does not speak TLS: use http://".to_owned() }
+        }
+        Some(other) => Fault::Unreachable { server, why: foreign(&other.to_string()) },
+        None => Fault::Unreachable { server, why: cause(error) },
+    }
+}
+
+/// The error of TLS among the causes of an error. An `io::Error` is not the source of what it wraps.
+fn tls_error<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref::<rustls::Error>() {
+            return Some(found);
+        }
+        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        next = match wrapped {
+            Some(wrapped) => Some(wrapped as &'e (dyn Error + 'static)),
+            None => error.source(),
+        };
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_is_a_word() {
+        assert!(Tenant::new("team-a|team-b").is_some());
+        for wrong in ["", "a b", "a\r\nHost: evil", "é", &"a".repeat(151)] {
+            assert!(Tenant::new(wrong).is_none(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_redirect_is_named_by_its_host_alone() {
+        assert_eq!(origin("https://login.example/x?session=1"), "https://login.example");
+        assert_eq!(origin("/login"), "another path");
+    }
+}

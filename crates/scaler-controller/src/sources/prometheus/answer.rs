@@ -1,0 +1,307 @@
+//! What an answer of the HTTP API says: one number, or why there is none. Pure.
+
+use std::{borrow::Cow, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, de::IgnoredAny};
+use serde_json::value::RawValue;
+
+use crate::sources::{Fault, ResultKind, Sample, foreign};
+
+/// Warnings of one answer that are repeated.
+const MOST_WARNINGS: usize = 2;
+/// VictoriaMetrics says this in a field of its own, and Prometheus, Thanos and Mimir in warnings.
+const PARTIAL: &str = "the server calls its answer partial";
+
+/// The value that a server gave, and when it evaluated the query by its own clock.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evaluated {
+    /// May be NaN or infinite.
+    pub value: f64,
+    pub at: Timestamp,
+    pub warnings: Vec<String>,
+}
+
+impl Evaluated {
+    /// The sample of an answer that was asked for at `now`.
+    ///
+    /// Servers stamp an instant query with the time of its evaluation, not with that of the newest scrape: they repeat a
+    /// series for five minutes after its target has gone. `limit` therefore finds caches and wrong clocks alone; the age
+    /// of the data itself is asked for with `time() - timestamp(x)`. It should exceed the difference of the clocks.
+    pub fn sample(self, server: &str, limit: Duration, now: Timestamp) -> Result<Sample, Fault> {
+        let Self { value, at, warnings } = self;
+        let age = now.duration_since(at);
+        if age > SignedDuration::try_from(limit).unwrap_or(SignedDuration::MAX) {
+            return Err(Fault::Stale { server: server.to_owned(), age: age.unsigned_abs(), limit });
+        }
+        if value.is_nan() {
+            return Err(Fault::NotANumber { origin: server.to_owned() });
+        }
+        if value.is_infinite() {
+            return Err(Fault::Infinite { origin: server.to_owned(), is_negative: value < 0.0 });
+        }
+        let caution = (!warnings.is_empty()).then(|| warnings.join("; "));
+        Ok(Sample { value, at: at.min(now), caution })
+    }
+}
+
+/// The body of an answer with status 200. `content`: its content type, for messages.
+pub(super) fn evaluated(server: &str, content: &str, body: &[u8]) -> Result<Evaluated, Fault> {
+    let server = || server.to_owned();
+    let other = || wrong_content(server(), content);
+    let wrong = |found| Fault::WrongResult { server: server(), found };
+    let answer: Answer<'_> = serde_json::from_slice(body).map_err(|_| other())?;
+    let data = match (answer.status.as_ref(), answer.data) {
+        ("success", Some(data)) => data,
+        ("error", _) => {
+            let why = foreign(&answer.error.unwrap_or_default());
+            return Err(Fault::Rejected { server: server(), status: 200, why });
+        }
+        _ => return Err(other()),
+    };
+    let (seconds, value): Value = match data.result_type.as_ref() {
+        "vector" => {
+            let mut series: Vec<Series> = serde_json::from_str(data.result.get()).map_err(|_| other())?;
+            let found = series.len();
+            match (series.pop(), found) {
+                (None, _) => return Err(Fault::Empty { server: server() }),
+                (Some(Series { value: Some(value), .. }), 1) => value,
+                (Some(Series { value: None, histogram: Some(_) }), 1) => {
+                    return Err(wrong(ResultKind::NativeHistogram));
+                }
+                (Some(Series { value: None, histogram: None }), 1) => return Err(other()),
+                (Some(_), series) => return Err(Fault::TooManySeries { server: server(), series }),
+            }
+        }
+        "scalar" => serde_json::from_str(data.result.get()).map_err(|_| other())?,
+        "matrix" => return Err(wrong(ResultKind::Matrix)),
+        "string" => return Err(wrong(ResultKind::Text)),
+        _ => return Err(wrong(ResultKind::Unknown)),
+    };
+    let at = time(seconds).ok_or_else(other)?;
+    let value = value.parse().map_err(|_| other())?;
+    // Infos, of queries that are merely unusual, are not warnings.
+    let partial = answer.is_partial.unwrap_or_default().then(|| PARTIAL.to_owned());
+    let warnings = answer.warnings.unwrap_or_default();
+    let warnings = warnings.iter().map(|warning| foreign(warning));
+    let warnings = partial.into_iter().chain(warnings).take(MOST_WARNINGS).collect();
+    Ok(Evaluated { value, at, warnings })
+}
+
+/// The reason that a server gives for a refusal or a failure.
+pub(super) fn reason(body: &[u8]) -> String {
+    let named = serde_json::from_slice::<Failure>(body).ok().map(|failure| failure.error);
+    match named {
+        Some(why) if !why.is_empty() => foreign(&why),
+        // The page of a proxy says less than the status.
+        _ => "no reason given".to_owned(),
+    }
+}
+
+pub(super) fn wrong_content(server: String, content: &str) -> Fault {
+    let content = if content.is_empty() { "no content type".to_owned() } else { foreign(content) };
+    Fault::WrongContent { server, content, wanted: "the JSON of the Prometheus API" }
+}
+
+fn time(seconds: f64) -> Option<Timestamp> {
+    let duration = SignedDuration::try_from_secs_f64(seconds).ok()?;
+    Timestamp::from_duration(duration).ok()
+}
+
+#[derive(Deserialize)]
+struct Answer<'b> {
+    #[serde(borrow)]
+    status: Cow<'b, str>,
+    #[serde(borrow)]
+    data: Option<Data<'b>>,
+    error: Option<String>,
+    warnings: Option<Vec<String>>,
+    #[serde(rename = "isPartial")]
+    is_partial: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct Data<'b> {
+    #[serde(rename = "resultType", borrow)]
+    result_type: Cow<'b, str>,
+    #[serde(borrow)]
+    result: &'b RawValue,
+}
+
+/// Seconds since 1970 and the value as text: `[1700000000.123, "12"]`.
+type Value = (f64, String);
+
+#[derive(Deserialize)]
+struct Series {
+    value: Option<Value>,
+    histogram: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct Failure {
+    #[serde(default)]
+    error: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SERVER: &str = "http://prometheus:9090";
+
+    fn of(body: &str) -> Result<Evaluated, Fault> {
+        evaluated(SERVER, "application/json", body.as_bytes())
+    }
+
+    fn vector(result: &str) -> String {
+        format!(r#"{{"status":"success","data":{{"resultType":"vector","result":{result}}}}}"#)
+    }
+
+    fn now() -> Timestamp {
+        Timestamp::from_second(1_700_000_000).unwrap()
+    }
+
+    fn sampled(body: &str) -> Result<Sample, Fault> {
+        of(body)?.sample(SERVER, Duration::from_secs(120), now())
+    }
+
+    #[test]
+    fn one_series_or_a_scalar_is_a_sample() {
+        let one = vector(r#"[{"metric":{"pod":"a"},"value":[1699999999.5,"12.5"]}]"#);
+        let expected = Sample { value: 12.5, at: now() - SignedDuration::from_millis(500), caution: None };
+        assert_eq!(sampled(&one), Ok(expected));
+        let scalar = r#"{"status":"success","data":{"resultType":"scalar","result":[1700000000,"3"]},"infos":["unusual"]}"#;
+        assert_eq!(sampled(scalar), Ok(Sample { value: 3.0, at: now(), caution: None }));
+    }
+
+    #[test]
+    fn zero_is_a_sample_and_nothing_is_none() {
+        assert_eq!(sampled(&vector(r#"[{"metric":{},"value":[1700000000,"0"]}]"#)).unwrap().value, 0.0);
+        assert_eq!(sampled(&vector("[]")), Err(Fault::Empty { server: SERVER.into() }));
+    }
+
+    #[test]
+    fn each_unusable_result_has_its_own_reason() {
+        let server = || SERVER.to_owned();
+        let one = r#"{"metric":{},"value":[1700000000,"1"]}"#;
+        for (body, fault) in [
+            (vector(r#"[{"metric":{},"value":[1700000000,"NaN"]}]"#), Fault::NotANumber { origin: server() }),
+            (
+                vector(r#"[{"metric":{},"value":[1700000000,"+Inf"]}]"#),
+                Fault::Infinite { origin: server(), is_negative: false },
+            ),
+            (
+                vector(r#"[{"metric":{},"value":[1700000000,"-Inf"]}]"#),
+                Fault::Infinite { origin: server(), is_negative: true },
+            ),
+            (vector(&format!("[{one},{one},{one}]")), Fault::TooManySeries { server: server(), series: 3 }),
+            (
+                vector(r#"[{"metric":{},"histogram":[1700000000,{"count":"1"}]}]"#),
+                Fault::WrongResult { server: server(), found: ResultKind::NativeHistogram },
+            ),
+            (
+                r#"{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1,"1"]]}]}}"#.to_owned(),
+                Fault::WrongResult { server: server(), found: ResultKind::Matrix },
+            ),
+            (
+                r#"{"status":"success","data":{"resultType":"string","result":[1,"x"]}}"#.to_owned(),
+                Fault::WrongResult { server: server(), found: ResultKind::Text },
+            ),
+            (
+                r#"{"status":"success","data":{"resultType":"streams","result":[]}}"#.to_owned(),
+                Fault::WrongResult { server: server(), found: ResultKind::Unknown },
+            ),
+            (
+                r#"{"status":"error","errorType":"bad_data","error":"no\nsuch thing"}"#.to_owned(),
+                Fault::Rejected { server: server(), status: 200, why: "no such thing".into() },
+            ),
+            (
+                vector(r#"[{"metric":{},"value":[1699999000,"1"]}]"#),
+                Fault::Stale {
+                    server: server(),
+                    age: Duration::from_secs(1_000),
+                    limit: Duration::from_secs(120),
+                },
+            ),
+        ] {
+            assert_eq!(sampled(&body), Err(fault), "{body}");
+        }
+    }
+
+    #[test]
+    fn other_content_is_named_and_not_repeated() {
+        for body in [
+            "",
+            "<html>log in</html>",
+            "[]",
+            "{}",
+            "null",
+            r#"{"status":"success"}"#,
+            r#"{"status":"success","data":{"resultType":"vector","result":{}}}"#,
+            r#"{"status":"success","data":{"resultType":"scalar","result":[]}}"#,
+            r#"{"status":"success","data":{"resultType":"scalar","result":[1,"x"]}}"#,
+            r#"{"status":"success","data":{"resultType":"scalar","result":[1e300,"1"]}}"#,
+            r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{}}]}}"#,
+        ] {
+            let fault = evaluated(SERVER, "text/html", body.as_bytes()).unwrap_err();
+            assert_eq!(fault, wrong_content(SERVER.into(), "text/html"), "{body}");
+            assert!(!fault.to_string().contains("log in"));
+        }
+    }
+
+    #[test]
+    fn a_warning_is_a_reason_for_caution() {
+        let partial = r#"{"status":"success","warnings":["store\ngone","b","c"],
+            "data":{"resultType":"scalar","result":[1700000000,"3"]}}"#;
+        assert_eq!(sampled(partial).unwrap().caution.as_deref(), Some("store gone; b"));
+    }
+
+    #[test]
+    fn an_answer_that_victoria_metrics_calls_partial_is_a_reason_for_caution() {
+        let caution = |is_partial: &str| {
+            let body = format!(
+                r#"{{"status":"success","isPartial":{is_partial},"data":{{"resultType":"vector",
+                "result":[{{"metric":{{}},"value":[1700000000,"3"]}}]}},"stats":{{"seriesFetched":"1"}}}}"#
+            );
+            sampled(&body).unwrap().caution
+        };
+        assert_eq!(caution("true").as_deref(), Some(PARTIAL));
+        assert_eq!((caution("false"), caution("null")), (None, None));
+    }
+
+    #[test]
+    fn a_server_whose_clock_is_ahead_gives_a_sample_of_now() {
+        let ahead = vector(r#"[{"metric":{},"value":[1700000060,"1"]}]"#);
+        assert_eq!(sampled(&ahead).unwrap().at, now());
+        let behind = vector(r#"[{"metric":{},"value":[1699999940,"1"]}]"#);
+        assert!(sampled(&behind).is_ok(), "a minute behind is not stale");
+    }
+
+    #[test]
+    fn the_reason_is_that_of_the_server_or_none() {
+        assert_eq!(
+            reason(br#"{"status":"error","error":"parse error: unexpected \"}\""}"#),
+            "parse error: unexpected \"}\""
+        );
+        assert_eq!(reason(b"<html>\x1b[31m</html>"), "no reason given");
+        assert!(reason(format!(r#"{{"error":"{}"}}"#, "a".repeat(9_999)).as_bytes()).len() <= 256);
+    }
+
+    proptest! {
+        #[test]
+        fn any_value_is_a_finite_sample_or_a_fault(value in any::<f64>(), seconds in any::<f64>()) {
+            let body = vector(&format!(r#"[{{"metric":{{}},"value":[{seconds:?},"{value}"]}}]"#));
+            if let Ok(sample) = sampled(&body) {
+                prop_assert!(sample.value.is_finite() && sample.at <= now());
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = evaluated(SERVER, "", &bytes);
+            reason(&bytes);
+        }
+    }
+}

@@ -1,0 +1,728 @@
+//! The controller against a scripted API server and a server of metrics: what it reads, sends and keeps.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use api::aiscaler::AIScaler;
+use clap::Parser as _;
+use fake_api::{Answer, ScriptedApi, Verb};
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::{Config, api::ApiResource};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use runtime::{
+    apply::Writer,
+    cache::{Cache, Key},
+    client::{Deadlines, WriteGuard, build},
+    events::Recorder,
+    metrics::Metrics,
+    relations::Referrers,
+    scale::Scales,
+    secrets::Secrets,
+    watch::{Scope, Timings, Watches},
+};
+use rustls::{
+    ServerConfig,
+    crypto::ring,
+    pki_types::{PrivateKeyDer, pem::PemObject as _},
+};
+use scaling::reading::{Milli, Reading};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    net::TcpListener,
+    task::JoinHandle,
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use super::{Args, Context, NAME, collect, identity, reconcile};
+use crate::{
+    agents::Agents,
+    configuration::{Configuration, ScalerArgs},
+    contender::{HpaView, ScaledObjectView},
+    credentials::Credentials,
+    observe::{Target, observe},
+    other_kinds::Resources,
+    pod::PodView,
+    samples::Answer as Sampled,
+    selector::PodsByLabel,
+    sources::prometheus::{AllowedUrls, ServerUrl},
+    target::{Reference, Scalable},
+};
+
+mod agents;
+
+/// A server of metrics that answers 12 to requests with this token.
+struct Prometheus {
+    address: SocketAddr,
+    token: Arc<Mutex<String>>,
+    /// Without it, it speaks no TLS.
+    tls: Arc<Mutex<Option<TlsAcceptor>>>,
+    requests: Arc<Mutex<usize>>,
+    task: JoinHandle<()>,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+impl Prometheus {
+    async fn start(token: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (token, requests) = (Arc::new(Mutex::new(token.to_owned())), Arc::new(Mutex::new(0)));
+        let (wanted, count) = (Arc::clone(&token), Arc::clone(&requests));
+        let tls = Arc::<Mutex<Option<TlsAcceptor>>>::default();
+        let acceptor = Arc::clone(&tls);
+        let task = tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let acceptor = acceptor.lock().unwrap().clone();
+                let mut stream: Box<dyn Stream> = match acceptor {
+                    None => Box::new(stream),
+                    Some(acceptor) => match acceptor.accept(stream).await {
+                        Ok(stream) => Box::new(stream),
+                        // The client does not trust it.
+                        Err(_) => continue,
+                    },
+                };
+                let mut read = Vec::new();
+                while !String::from_utf8_lossy(&read).contains("timeout=") {
+                    let mut bytes = [0; 4_096];
+                    let length = stream.read(&mut bytes).await.unwrap();
+                    read.extend_from_slice(&bytes[..length]);
+                }
+                *count.lock().unwrap() += 1;
+                let authorization = format!("authorization: Bearer {}\r\n", wanted.lock().unwrap());
+                let is_allowed = String::from_utf8_lossy(&read).contains(&authorization);
+                let status = if is_allowed { "200 OK" } else { "401 Unauthorized" };
+                let value = json!([Timestamp::now().as_second(), "12"]);
+                let body = json!({"status": "success", "data": {"resultType": "scalar", "result": value}});
+                let body = body.to_string();
+                let head =
+                    format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}", body.len());
+                stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await.unwrap();
+                let _ = stream.shutdown().await;
+            }
+        });
+        Self { address, token, tls, requests, task }
+    }
+
+    /// From now on with a certificate of this authority.
+    fn speak_tls(&self, authority: &Authority) {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, authority).unwrap().der().clone();
+        let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap();
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key);
+        *self.tls.lock().unwrap() = Some(TlsAcceptor::from(Arc::new(config.unwrap())));
+    }
+
+    fn requests(&self) -> usize {
+        *self.requests.lock().unwrap()
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A controller whose caches the test fills.
+fn context(api: &ScriptedApi, allowed: &[SocketAddr]) -> Context {
+    let metrics = Arc::new(Metrics::new(NAME));
+    let config = Config::new(format!("http://{}", api.address()).parse().unwrap());
+    let client = build(&config, Deadlines::default(), WriteGuard::Always, Arc::clone(&metrics)).unwrap();
+    let (scalers, pods) = (Cache::<AIScaler>::default(), Cache::<PodView>::default());
+    let (hpas, scaled_objects) = (Cache::<HpaView>::default(), Cache::<ScaledObjectView>::default());
+    let url = |address: &SocketAddr| ServerUrl::parse(&format!("http://{address}")).unwrap();
+    Context {
+        deployments: Cache::default(),
+        stateful_sets: Cache::default(),
+        inferences: Cache::default(),
+        dispatchers: Cache::default(),
+        pods_by_label: PodsByLabel::of(&pods),
+        pods,
+        scaler_targets: Referrers::of(&scalers, |scaler: &AIScaler| {
+            Some(identity(scaler.metadata.namespace.as_deref(), &Reference::of(&scaler.spec)))
+        }),
+        hpa_targets: Referrers::of(&hpas, |hpa: &HpaView| {
+            hpa.target.as_ref().map(|target| identity(hpa.metadata.namespace.as_deref(), target))
+        }),
+        scaled_object_targets: Referrers::of(&scaled_objects, |object: &ScaledObjectView| {
+            object.target.as_ref().map(|target| identity(object.metadata.namespace.as_deref(), target))
+        }),
+        hpas,
+        scaled_objects,
+        samples: Default::default(),
+        rates: Default::default(),
+        bodies: tokio::sync::Semaphore::new(collect::BODIES_AT_ONCE),
+        credentials: Credentials::new(Secrets::new(client.clone())),
+        resources: Resources::default(),
+        agents: Agents::of(None, None, String::new()),
+        configuration: Configuration::new(ScalerArgs {
+            allowed_prometheus_urls: allowed.iter().map(url).collect(),
+            ..Args::parse_from([NAME]).scaler
+        }),
+        writer: Writer::new(client.clone(), NAME, "test/applied", &scalers),
+        scales: Scales::new(client.clone(), NAME),
+        recorder: Recorder::new(client, NAME, "test".into(), metrics),
+        scalers,
+    }
+}
+
+/// Now, in whole seconds: a server stamps its answers with its own clock.
+fn now() -> Timestamp {
+    Timestamp::from_second(Timestamp::now().as_second()).unwrap()
+}
+
+fn later(seconds: i64) -> Timestamp {
+    Timestamp::from_second(now().as_second() + seconds).unwrap()
+}
+
+fn stored_scaler(api: &ScriptedApi, ctx: &Context, spec: Value) -> Arc<AIScaler> {
+    let mut all = json!({"metricType": "queue_depth", "targetValue": 5, "maxReplicas": 10});
+    all.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    let metadata = json!({"name": "chat", "namespace": "demo", "generation": 1});
+    let kind = json!({"apiVersion": "ai.infra.example.com/v1", "kind": "AIScaler", "metadata": metadata, "spec": all});
+    let scaler: AIScaler = serde_json::from_value(api.put_json("aiscalers", kind)).unwrap();
+    ctx.scalers.upsert(scaler.clone());
+    Arc::new(scaler)
+}
+
+fn query(server: SocketAddr) -> Value {
+    json!({"url": format!("http://{server}"), "query": "sum(a)", "secretName": "prom"})
+}
+
+fn of_deployment(prometheus: Value) -> Value {
+    json!({"deploymentName": "chat", "source": {"prometheus": prometheus}})
+}
+
+fn secret(api: &ScriptedApi, namespace: &str, key: &str, base64: &str) {
+    let metadata = json!({"name": "prom", "namespace": namespace});
+    api.put_json("secrets", json!({"metadata": metadata, "data": {key: base64}}));
+}
+
+/// `s3cret` and `rotated`.
+const OLD: &str = "czNjcmV0";
+const NEW: &str = "cm90YXRlZA==";
+
+fn sampled(ctx: &Context, scaler: &AIScaler) -> Sampled {
+    ctx.samples.of(scaler.metadata.uid.as_deref().unwrap()).answers.remove(0)
+}
+
+fn is_twelve(ctx: &Context, scaler: &AIScaler) -> bool {
+    matches!(sampled(ctx, scaler).reading, Reading::Total { value, .. } if value == Milli::units(12))
+}
+
+#[tokio::test]
+async fn a_token_is_got_by_its_name_kept_for_a_minute_and_shown_nowhere() {
+    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
+    let ctx = context(&api, &[server.address]);
+    let scaler = stored_scaler(&api, &ctx, of_deployment(query(server.address)));
+    secret(&api, "demo", "token", OLD);
+    for (seconds, reads) in [(0, 1), (30, 1), (59, 1), (60, 2)] {
+        collect::read(&ctx, &scaler, later(seconds)).await;
+        assert!(is_twelve(&ctx, &scaler), "{:?}", sampled(&ctx, &scaler));
+        assert_eq!(api.verbs(), vec!["Get secrets"; reads], "after {seconds} s");
+    }
+    let shown =
+        format!("{:?} {:?}", ctx.samples, ctx.credentials.token(&Key::new("demo", "prom"), now()).await);
+    assert!(!shown.contains("s3cret") && !shown.contains(OLD), "{shown}");
+}
+
+#[tokio::test]
+async fn a_token_that_was_rotated_is_read_and_used_within_the_same_poll() {
+    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
+    let ctx = context(&api, &[server.address]);
+    let scaler = stored_scaler(&api, &ctx, of_deployment(query(server.address)));
+    secret(&api, "demo", "token", OLD);
+    collect::read(&ctx, &scaler, now()).await;
+    *server.token.lock().unwrap() = "rotated".into();
+    // The server knows the new token before the Secret does: nothing is asked twice.
+    collect::read(&ctx, &scaler, later(1)).await;
+    let message = sampled(&ctx, &scaler).message;
+    assert!(
+        message.ends_with("refused access with 401: correct the key token of Secret demo/prom"),
+        "{message}"
+    );
+    assert_eq!((server.requests(), api.verbs().len()), (2, 2));
+    secret(&api, "demo", "token", NEW);
+    collect::read(&ctx, &scaler, later(2)).await;
+    assert!(is_twelve(&ctx, &scaler));
+    assert_eq!((server.requests(), api.verbs().len()), (4, 3));
+}
+
+#[tokio::test]
+async fn a_secret_that_is_not_there_is_named_with_its_key_and_nothing_is_asked() {
+    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
+    let ctx = context(&api, &[server.address]);
+    let scaler = stored_scaler(&api, &ctx, of_deployment(query(server.address)));
+    let read = async || {
+        collect::read(&ctx, &scaler, now()).await;
+        sampled(&ctx, &scaler).message
+    };
+    // One of the same name in another namespace is another's.
+    secret(&api, "other", "token", OLD);
+    assert_eq!(
+        read().await,
+        "Secret demo/prom does not exist: create it with the key token, or correct source.prometheus"
+    );
+    secret(&api, "demo", "tokens", OLD);
+    assert_eq!(read().await, "Secret demo/prom has no key token: add it");
+    api.next(
+        Verb::Get.of("secrets"),
+        [Answer::status(403, "Forbidden", "no"), Answer::status(500, "", "broken")],
+    );
+    assert_eq!(
+        read().await,
+        "this controller may not read Secret demo/prom: create a Role and a RoleBinding in that namespace that let it get \
+         this Secret"
+    );
+    assert!(read().await.starts_with("Secret demo/prom cannot be read: "));
+    secret(&api, "demo", "token", "YSBi");
+    assert!(read().await.starts_with("the key token of Secret demo/prom is not a token"));
+    assert_eq!(server.requests(), 0);
+}
+
+#[tokio::test]
+async fn the_secret_of_a_server_that_is_not_allowed_is_not_read() {
+    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
+    let ctx = context(&api, &[]);
+    let scaler = stored_scaler(&api, &ctx, of_deployment(query(server.address)));
+    secret(&api, "demo", "token", OLD);
+    collect::read(&ctx, &scaler, now()).await;
+    assert!(sampled(&ctx, &scaler).message.contains("--allowed-prometheus-urls"));
+    assert_eq!((server.requests(), api.verbs().len()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_token_is_not_sent_in_clear() {
+    let api = ScriptedApi::start().await;
+    // Of a network that does not exist.
+    let server = "192.0.2.1:9090".parse().unwrap();
+    let mut ctx = context(&api, &[server]);
+    let scaler = stored_scaler(&api, &ctx, of_deployment(query(server)));
+    collect::read(&ctx, &scaler, now()).await;
+    assert_eq!(
+        sampled(&ctx, &scaler).message,
+        "http://192.0.2.1:9090 is not https, so a token would be sent in clear: use https, or start the controller with \
+         --tokens-over-http"
+    );
+    assert_eq!(api.verbs(), [""; 0], "the Secret is not read");
+    ctx.configuration.prometheus.tokens_over_http = true;
+    collect::read(&ctx, &scaler, now()).await;
+    assert_eq!(api.verbs(), ["Get secrets"]);
+}
+
+#[tokio::test]
+async fn connections_of_a_secret_are_made_anew_only_when_it_changes() {
+    let api = ScriptedApi::start().await;
+    let ctx = context(&api, &[]);
+    let key = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::new(vec!["a".into()]).unwrap().self_signed(&key).unwrap();
+    let put = || {
+        let metadata = json!({"name": "ca", "namespace": "demo"});
+        let data = k8s_openapi::ByteString(certificate.pem().into_bytes());
+        api.put_json("secrets", json!({"metadata": metadata, "data": {"ca.crt": data}}));
+    };
+    put();
+    let secret = Key::new("demo", "ca");
+    let version = async |seconds| ctx.credentials.connections(&secret, later(seconds)).await.unwrap().version;
+    let first = version(0).await;
+    assert_eq!(version(100).await, first, "read again, and not changed");
+    put();
+    assert_eq!(version(101).await, first, "kept for a minute");
+    ctx.credentials.refused(None, Some(&secret));
+    assert_ne!(version(102).await, first, "no server has a certificate of the old ones");
+    assert_eq!(api.verbs(), ["Get secrets"; 3]);
+    let fault = ctx.credentials.token(&secret, now()).await.unwrap_err();
+    assert_eq!(fault.to_string(), "Secret demo/ca has no key token: add it");
+}
+
+#[tokio::test]
+async fn answers_that_arrive_after_the_object_was_deleted_are_not_kept() {
+    let api = ScriptedApi::start().await;
+    let ctx = context(&api, &[]);
+    let kept = |ctx: &Context| [ctx.samples.len(), ctx.rates.len(), ctx.agents.len()];
+    let of_pods = json!({"pods": {"port": 8_000, "metric": "waiting"}});
+    let more = json!([{"metricType": "gpu_util", "targetValue": 50}]);
+    let spec = json!({"deploymentName": "chat", "source": of_pods, "additionalMetrics": more});
+    let scaler = stored_scaler(&api, &ctx, spec.clone());
+    let all = async |scaler: &Arc<AIScaler>| {
+        collect::read(&ctx, scaler, now()).await;
+        collect::read_agents(&ctx, scaler, now()).await;
+        let _ = reconcile(&ctx, Arc::clone(scaler), now()).await;
+    };
+    all(&scaler).await;
+    assert_eq!(kept(&ctx), [1, 1, 1]);
+    ctx.scalers.remove(&scaler.metadata);
+    all(&scaler).await;
+    assert_eq!(kept(&ctx), [0, 0, 0], "it was deleted");
+    let mut another = (*scaler).clone();
+    another.metadata.uid = Some("another".into());
+    ctx.scalers.upsert(another);
+    all(&scaler).await;
+    assert_eq!(kept(&ctx), [0, 0, 0], "there is another of its name");
+}
+
+type Authority = CertifiedIssuer<'static, KeyPair>;
+
+fn authority() -> Authority {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn authorities_that_were_replaced_are_read_and_used_within_the_same_poll() {
+    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
+    let url = format!("https://{}", server.address);
+    let mut ctx = context(&api, &[]);
+    ctx.configuration.prometheus.allowed = AllowedUrls::new(vec![ServerUrl::parse(&url).unwrap()]);
+    let source = json!({"url": url, "query": "sum(a)", "secretName": "prom", "caSecretName": "ca"});
+    let scaler = stored_scaler(&api, &ctx, of_deployment(source));
+    secret(&api, "demo", "token", OLD);
+    let put = |authority: &Authority| {
+        let pem = k8s_openapi::ByteString(authority.pem().as_bytes().to_vec());
+        let metadata = json!({"name": "ca", "namespace": "demo"});
+        api.put_json("secrets", json!({"metadata": metadata, "data": {"ca.crt": pem}}));
+    };
+    let (old, new) = (authority(), authority());
+    server.speak_tls(&old);
+    put(&old);
+    collect::read(&ctx, &scaler, now()).await;
+    assert!(is_twelve(&ctx, &scaler), "{:?}", sampled(&ctx, &scaler));
+    server.speak_tls(&new);
+    collect::read(&ctx, &scaler, later(1)).await;
+    let message = sampled(&ctx, &scaler).message;
+    assert!(message.ends_with("correct the key ca.crt of Secret demo/ca"), "{message}");
+    put(&old);
+    collect::read(&ctx, &scaler, later(2)).await;
+    server.speak_tls(&old);
+    collect::read(&ctx, &scaler, later(3)).await;
+    assert!(is_twelve(&ctx, &scaler));
+    // Both at once, within the minute for which the old ones are kept.
+    server.speak_tls(&new);
+    put(&new);
+    collect::read(&ctx, &scaler, later(4)).await;
+    assert!(is_twelve(&ctx, &scaler), "{:?}", sampled(&ctx, &scaler));
+    assert_eq!(server.requests(), 3, "no token went to a server that was not trusted");
+}
+
+fn rollouts() -> ApiResource {
+    ApiResource {
+        group: "argoproj.io".into(),
+        version: "v1alpha1".into(),
+        api_version: "argoproj.io/v1alpha1".into(),
+        kind: "Rollout".into(),
+        plural: "rollouts".into(),
+    }
+}
+
+fn of_rollout() -> Value {
+    json!({"targetRef": {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "chat"}})
+}
+
+fn put_rollout(api: &ScriptedApi, ctx: &Context, replicas: i32) {
+    ctx.resources.keep(
+        &kube::core::GroupVersionKind::gvk("argoproj.io", "v1alpha1", "Rollout"),
+        &rollouts(),
+        now(),
+    );
+    let metadata = json!({"name": "chat", "namespace": "demo"});
+    let status = json!({"replicas": replicas, "selector": "app=chat,tier in (a)"});
+    api.put_json("rollouts", json!({"metadata": metadata, "spec": {"replicas": replicas}, "status": status}));
+}
+
+fn condition(api: &ScriptedApi, type_: &str) -> (String, String) {
+    let scaler: AIScaler = serde_json::from_value(api.stored("aiscalers", "chat").unwrap()).unwrap();
+    let conditions = scaler.status.unwrap().conditions;
+    let found = conditions.iter().find(|known| known.type_ == type_).unwrap();
+    (found.reason.clone(), found.message.clone())
+}
+
+/// The object as the cache has it after the last write of its status.
+fn current(ctx: &Context) -> Arc<AIScaler> {
+    ctx.scalers.get(&Key::new("demo", "chat")).unwrap()
+}
+
+#[tokio::test]
+async fn a_target_of_another_kind_is_scaled_through_its_scale_with_the_pods_of_its_selector() {
+    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
+    let ctx = context(&api, &[server.address]);
+    put_rollout(&api, &ctx, 2);
+    secret(&api, "demo", "token", OLD);
+    let mut spec = of_rollout();
+    spec["source"] = json!({"prometheus": query(server.address)});
+    let scaler = stored_scaler(&api, &ctx, spec);
+    for (name, tier) in [("p1", "a"), ("p2", "a"), ("p3", "b")] {
+        let labels = json!({"app": "chat", "tier": tier});
+        let ready =
+            json!([{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "demo", "uid": name, "resourceVersion": "1", "labels": labels,
+                         "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"nodeName": "n"}, "status": {"phase": "Running", "conditions": ready},
+        });
+        ctx.pods.upsert(serde_json::from_value(pod).unwrap());
+    }
+    assert!(matches!(observe(&ctx, &scaler, now()).target, Target::Unread));
+    reconcile(&ctx, Arc::clone(&scaler), now()).await.unwrap();
+    assert_eq!(condition(&api, "Reconciling").0, "Waiting", "nothing is wrong");
+    let scaler = current(&ctx);
+    collect::read(&ctx, &scaler, now()).await;
+    let Target::Found(found) = observe(&ctx, &scaler, now()).target else { panic!("it was read") };
+    assert_eq!(found.pods.unwrap().len(), 2);
+    reconcile(&ctx, Arc::clone(&scaler), now()).await.unwrap();
+    assert_eq!(api.stored("rollouts", "chat").unwrap()["spec"]["replicas"], 3);
+    // Before the next reading, what was written is known.
+    let Target::Found(found) = observe(&ctx, &scaler, now()).target else { panic!("it was written") };
+    assert_eq!(found.scaled.replicas, 3);
+}
+
+#[tokio::test]
+async fn without_the_right_to_a_kind_the_condition_names_the_label_that_gives_it() {
+    let api = ScriptedApi::start().await;
+    let ctx = context(&api, &[]);
+    put_rollout(&api, &ctx, 2);
+    let scaler = stored_scaler(&api, &ctx, of_rollout());
+    let forbidden =
+        "rollouts.argoproj.io \"chat\" is forbidden: User \"system:serviceaccount:a:b\" cannot get";
+    api.always(Verb::Get.of("rollouts"), Answer::status(403, "Forbidden", forbidden));
+    collect::read(&ctx, &scaler, now()).await;
+    reconcile(&ctx, scaler, now()).await.unwrap();
+    let (reason, message) = condition(&api, "AbleToScale");
+    assert_eq!(reason, "FailedGetScale");
+    assert_eq!(
+        message,
+        "this controller may not read the scale of rollouts.argoproj.io; create a ClusterRole with the label \
+         ai.infra.example.com/aggregate-to-scaler: \"true\" that allows get and update of rollouts/scale in apiGroup \
+         \"argoproj.io\""
+    );
+}
+
+#[tokio::test]
+async fn a_target_of_another_kind_that_has_changed_waits_for_the_next_reading() {
+    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
+    let ctx = context(&api, &[server.address]);
+    put_rollout(&api, &ctx, 1);
+    secret(&api, "demo", "token", OLD);
+    let mut spec = of_rollout();
+    spec["source"] = json!({"prometheus": query(server.address)});
+    let scaler = stored_scaler(&api, &ctx, spec);
+    collect::read(&ctx, &scaler, now()).await;
+    put_rollout(&api, &ctx, 1);
+    reconcile(&ctx, Arc::clone(&scaler), now()).await.expect("a conflict is no failure");
+    assert_eq!(api.stored("rollouts", "chat").unwrap()["spec"]["replicas"], 1);
+    for seconds in [1, 3, 10] {
+        reconcile(&ctx, Arc::clone(&scaler), later(seconds)).await.unwrap();
+    }
+    assert_eq!(api.calls(Verb::Update.of("rollouts")).len(), 1, "nothing newer is known");
+    collect::read(&ctx, &scaler, now()).await;
+    reconcile(&ctx, scaler, now()).await.unwrap();
+    assert_eq!(api.stored("rollouts", "chat").unwrap()["spec"]["replicas"], 3);
+}
+
+fn put_deployment(api: &ScriptedApi, ctx: &Context, replicas: i32, more: Value) {
+    let mut metadata = json!({"name": "chat", "namespace": "demo", "uid": "d"});
+    metadata.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let spec = json!({"replicas": replicas, "selector": {"matchLabels": {"app": "chat"}}});
+    let stored = api.put_json(
+        "deployments",
+        json!({"metadata": metadata, "spec": spec, "status": {"replicas": replicas}}),
+    );
+    ctx.deployments.upsert(serde_json::from_value::<Scalable<Deployment>>(stored).unwrap());
+}
+
+/// The notes of the events with the reason SuccessfulRescale.
+fn rescales(api: &ScriptedApi) -> Vec<String> {
+    let calls = api.calls(Verb::Create.of("events")).into_iter();
+    let of_scale = calls.filter(|call| call.body["reason"] == "SuccessfulRescale");
+    of_scale.map(|call| call.body["note"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_step_has_its_event_although_the_write_of_the_status_fails() {
+    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
+    let ctx = context(&api, &[server.address]);
+    let scaler = asks_for_three(&api, &ctx, &server).await;
+    api.always(Verb::Patch.of("aiscalers"), Answer::status(503, "ServiceUnavailable", "etcd is overloaded"));
+    reconcile(&ctx, Arc::clone(&scaler), now()).await.unwrap_err();
+    reconcile(&ctx, scaler, now()).await.unwrap_err();
+    assert_eq!((replicas(&api), rescales(&api).len()), (json!(3), 1));
+}
+
+#[tokio::test]
+async fn a_refused_write_is_sent_once_per_period() {
+    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
+    let ctx = context(&api, &[server.address]);
+    asks_for_three(&api, &ctx, &server).await;
+    api.always(Verb::Update.of("deployments"), Answer::status(422, "Invalid", "no"));
+    for (seconds, writes) in [(0, 1), (5, 1), (14, 1), (15, 2), (16, 2)] {
+        reconcile(&ctx, current(&ctx), later(seconds)).await.unwrap();
+        assert_eq!(api.calls(Verb::Update.of("deployments")).len(), writes, "after {seconds} s");
+        assert_eq!(condition(&api, "AbleToScale").0, "FailedUpdateScale");
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_that_failed_is_no_explanation_of_a_later_write_of_another() {
+    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
+    let ctx = context(&api, &[server.address]);
+    let scaler = asks_for_three(&api, &ctx, &server).await;
+    api.next(Verb::Update.of("deployments"), [Answer::status(504, "Timeout", "the request timed out")]);
+    reconcile(&ctx, Arc::clone(&scaler), now()).await.unwrap_err();
+    let attempted = || ctx.samples.of(scaler.metadata.uid.as_deref().unwrap()).attempted;
+    assert!(attempted().is_some());
+    // The target changes, and its replicas do not: the write has had no effect, and will have none.
+    put_deployment(&api, &ctx, 1, json!({"labels": {"a": "b"}}));
+    let mut paused = AIScaler::clone(&scaler);
+    paused.spec.paused = true;
+    reconcile(&ctx, Arc::new(paused), now()).await.unwrap();
+    assert_eq!(attempted(), None);
+    assert!(rescales(&api).is_empty());
+}
+
+#[tokio::test]
+async fn own_writes_are_known_at_once_and_a_lost_answer_is_no_foreign_write() {
+    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
+    let ctx = context(&api, &[server.address]);
+    put_deployment(&api, &ctx, 1, json!({}));
+    secret(&api, "demo", "token", OLD);
+    let scaler = stored_scaler(&api, &ctx, of_deployment(query(server.address)));
+    collect::read(&ctx, &scaler, now()).await;
+    api.next(Verb::Update.of("deployments"), [Answer::status(504, "Timeout", "the request timed out")]);
+    reconcile(&ctx, Arc::clone(&scaler), now()).await.unwrap_err();
+    // It took effect after all, and the watch says so.
+    put_deployment(&api, &ctx, 3, json!({}));
+    let seen = observe(&ctx, &scaler, now());
+    assert_eq!(seen.past.contest, crate::contest::Contest::default().written(3));
+    reconcile(&ctx, Arc::clone(&scaler), now()).await.unwrap();
+    let status = current(&ctx).status.clone().unwrap();
+    assert_eq!(status.decisions.iter().map(|known| (known.from, known.to)).collect::<Vec<_>>(), [(1, 3)]);
+    assert_eq!((status.history.unwrap().scale_events[0].change, status.last_scale_time.is_some()), (2, true));
+    assert_eq!(
+        rescales(&api),
+        ["Deployment chat: 1 to 3 replicas: queue_depth is 12 per replica, target 5 (DesiredWithinRange)"]
+    );
+    assert_eq!(ctx.samples.of(scaler.metadata.uid.as_deref().unwrap()).attempted, None);
+
+    put_deployment(&api, &ctx, 20, json!({}));
+    reconcile(&ctx, current(&ctx), later(15)).await.unwrap();
+    let known = ctx.deployments.get(&Key::new("demo", "chat")).unwrap();
+    assert_eq!(known.replicas, 10, "the answer of the write, before any watch event");
+    let stored = api.stored("deployments", "chat").unwrap();
+    assert_eq!(known.metadata.resource_version.as_deref(), stored["metadata"]["resourceVersion"].as_str());
+}
+
+/// An AIScaler of a Deployment with 1 replica whose metric asks for 3.
+async fn asks_for_three(api: &ScriptedApi, ctx: &Context, server: &Prometheus) -> Arc<AIScaler> {
+    put_deployment(api, ctx, 1, json!({}));
+    secret(api, "demo", "token", OLD);
+    let scaler = stored_scaler(api, ctx, of_deployment(query(server.address)));
+    collect::read(ctx, &scaler, now()).await;
+    scaler
+}
+
+fn replicas(api: &ScriptedApi) -> Value {
+    api.stored("deployments", "chat").unwrap()["spec"]["replicas"].clone()
+}
+
+#[tokio::test]
+async fn no_replicas_are_written_while_the_watch_of_aiscalers_fails() {
+    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
+    let mut ctx = context(&api, &[server.address]);
+    let scaler = asks_for_three(&api, &ctx, &server).await;
+    api.always(Verb::Watch.of("aiscalers"), Answer::status(500, "InternalError", "etcdserver: no leader"));
+    let config = Config::new(format!("http://{}", api.address()).parse().unwrap());
+    let metrics = Arc::new(Metrics::new(NAME));
+    let client = build(&config, Deadlines::default(), WriteGuard::Always, Arc::clone(&metrics)).unwrap();
+    let timings = Timings { first_backoff: Duration::from_millis(1), ..Timings::default() };
+    let mut watches = Watches::new(client, timings, metrics);
+    ctx.scalers = watches.watch::<AIScaler>("AIScaler", Scope::default());
+    let stop = CancellationToken::new();
+    watches.start(&stop);
+    api.until_called(Verb::Watch.of("aiscalers"), 2).await;
+    let Target::Unknown(why) = observe(&ctx, &scaler, now()).target else { panic!("it may be out of date") };
+    assert_eq!(why, "the watch of AIScalers fails, so this one may be out of date");
+    reconcile(&ctx, scaler, now()).await.unwrap();
+    assert_eq!(replicas(&api), 1);
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn a_new_process_reads_its_aiscaler_once_before_it_writes_replicas_and_not_at_all_if_it_is_out_of_date()
+{
+    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
+    let ctx = context(&api, &[server.address]);
+    let seen = asks_for_three(&api, &ctx, &server).await;
+    // The user lowers the maximum, and the watch does not deliver it.
+    let mut newer = serde_json::to_value(&*seen).unwrap();
+    newer["spec"]["maxReplicas"] = json!(2);
+    api.put_json("aiscalers", newer);
+    api.clear_records();
+    reconcile(&ctx, seen, now()).await.unwrap();
+    assert_eq!((replicas(&api), api.verbs()), (json!(1), vec!["Get aiscalers".to_owned()]));
+    reconcile(&ctx, current(&ctx), now()).await.unwrap();
+    assert_eq!(replicas(&api), 2, "as the version that was read says");
+    put_deployment(&api, &ctx, 1, json!({}));
+    reconcile(&ctx, current(&ctx), later(30)).await.unwrap();
+    assert_eq!((replicas(&api), api.calls(Verb::Get.of("aiscalers")).len()), (json!(2), 2), "confirmed once");
+}
+
+#[tokio::test]
+async fn a_past_of_a_status_that_was_out_of_date_is_not_kept() {
+    let api = ScriptedApi::start().await;
+    let ctx = context(&api, &[]);
+    let seen = stored_scaler(&api, &ctx, json!({"deploymentName": "chat"}));
+    let uid = seen.metadata.uid.as_deref().unwrap();
+    let of = |scaler: &Arc<AIScaler>| observe(&ctx, scaler, now()).is_resumed;
+    ctx.samples.remember(uid, Default::default(), seen.metadata.resource_version.as_deref());
+    let mut newer = AIScaler::clone(&seen);
+    newer.metadata.resource_version = Some("999".into());
+    let newer = Arc::new(newer);
+    assert_eq!((of(&seen), of(&newer)), (false, true));
+    ctx.samples.confirm(uid);
+    assert!(!of(&newer));
+}
+
+#[tokio::test]
+async fn a_name_typed_wrong_and_an_owner_and_an_hpa_of_keda_are_observed() {
+    let api = ScriptedApi::start().await;
+    let ctx = context(&api, &[]);
+    let scaler = stored_scaler(&api, &ctx, json!({"deploymentName": "chta"}));
+    let Target::Missing(why) = observe(&ctx, &scaler, now()).target else { panic!("there is none") };
+    assert_eq!(why, "Deployment chta does not exist in namespace demo; create it or correct the name");
+
+    let owner = json!([{"apiVersion": "ai.infra.example.com/v1alpha1", "kind": "AIInference", "name": "llm",
+                        "uid": "i", "controller": true}]);
+    put_deployment(&api, &ctx, 2, json!({"ownerReferences": owner}));
+    let inference = json!({"metadata": {"name": "llm", "namespace": "demo", "uid": "i", "resourceVersion": "5"},
+                           "spec": {"replicas": 2}, "status": {"replicas": 2, "selector": "app=chat"}});
+    ctx.inferences.upsert(serde_json::from_value(inference).unwrap());
+    let hpa = json!({
+        "metadata": {"name": "keda-hpa-so", "namespace": "demo", "uid": "h", "resourceVersion": "6",
+                     "labels": {"scaledobject.keda.sh/name": "so"}},
+        "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat"}},
+    });
+    ctx.hpas.upsert(serde_json::from_value(hpa).unwrap());
+    let scaler = stored_scaler(&api, &ctx, json!({"deploymentName": "chat"}));
+    let seen = observe(&ctx, &scaler, now());
+    let Target::Found(found) = seen.target else { panic!("{:?}", seen.target) };
+    assert_eq!(found.reference.to_string(), "AIInference llm", "what owns the Deployment is scaled");
+    let message = seen.contender.expect("of the Deployment below").message(&found.reference);
+    assert!(
+        message.starts_with("ScaledObject so, for which KEDA made HorizontalPodAutoscaler keda-hpa-so,"),
+        "{message}"
+    );
+}

@@ -1,0 +1,282 @@
+//! From a spec to types that cannot be wrong, or to the condition that says what to correct. Pure.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+    time::Duration,
+};
+
+use api::aiscaler::{
+    AIScaler, Behavior as BehaviorSpec, MetricType, Mode, PolicyUnit, ScalingRules, SelectPolicy, Source,
+};
+use scaling::{
+    behavior::{Behavior, Change, InvalidBehavior, Rate, Rules, Select, Tolerance, Window},
+    policy::{Bounds, Extras, Fallback, InvalidPolicy, Kind, Metric, Policy, TargetValue},
+};
+
+use crate::{
+    metric,
+    sources::{
+        Fault,
+        agents::GpuReading,
+        engines::{Load, Meaning, Wanted},
+        promql::{self, Query},
+    },
+    target::Reference,
+};
+
+/// A spec whose values are in range and whose sources can be asked.
+#[derive(Clone, Debug)]
+pub(crate) struct ValidScaler {
+    pub(crate) scaler: Arc<AIScaler>,
+    pub(crate) reference: Reference,
+    pub(crate) policy: Policy,
+    /// One per metric of the policy.
+    pub(crate) sources: Vec<MetricSource>,
+    pub(crate) mode: Mode,
+    pub(crate) is_paused: bool,
+}
+
+/// Where the values of one metric come from.
+#[derive(Clone, Debug, PartialEq, Hash)]
+pub(crate) enum MetricSource {
+    Prometheus(PrometheusQuery),
+    Pods {
+        port: ScrapePort,
+        path: String,
+        wanted: Wanted,
+    },
+    /// The metrics agents of the nodes.
+    Agents(GpuReading),
+}
+
+impl MetricSource {
+    /// The counters that a query uses as if they were gauges.
+    pub(crate) fn bare_counters(&self) -> &[String] {
+        match self {
+            Self::Prometheus(query) => query.query.bare_counters(),
+            Self::Pods { .. } | Self::Agents(_) => &[],
+        }
+    }
+
+    /// What agents are to report, if they are the source.
+    pub(crate) fn of_agents(&self) -> Option<GpuReading> {
+        match self {
+            Self::Agents(wanted) => Some(*wanted),
+            Self::Prometheus(_) | Self::Pods { .. } => None,
+        }
+    }
+}
+
+/// A query to one server.
+#[derive(Clone, Debug, PartialEq, Hash)]
+pub(crate) struct PrometheusQuery {
+    /// `None`: the configured server.
+    pub(crate) url: Option<String>,
+    pub(crate) query: Query,
+    pub(crate) secret: Option<String>,
+    pub(crate) ca_secret: Option<String>,
+}
+
+/// Where a pod serves its metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ScrapePort {
+    Number(u16),
+    /// The port that the engine has by convention: the one with a known name, or the first.
+    OfEngine,
+}
+
+/// Why a spec cannot be used. Each message names the field and the fix.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub(crate) enum Invalid {
+    #[error("spec: {0}; correct it")]
+    Policy(#[from] InvalidPolicy),
+    #[error("spec.behavior: {0}; correct it")]
+    Behavior(#[from] InvalidBehavior),
+    #[error("{field}: {fault}")]
+    Source { field: String, fault: Fault },
+    #[error("{field}: a metric of type custom needs a source; name one")]
+    NoSource { field: String },
+}
+
+/// What the controller's configuration allows.
+#[derive(Clone, Debug)]
+pub(crate) struct Allowed {
+    /// Rules beyond those of the HorizontalPodAutoscaler.
+    pub(crate) extras: Extras,
+    pub(crate) scope: promql::Scope,
+}
+
+/// A server's clock may be two minutes behind (`sources::prometheus::Limits`), and the sample is used until the next one.
+const SERVER_AGE: Duration = Duration::from_mins(3);
+
+pub(crate) fn validate(scaler: &Arc<AIScaler>, allowed: &Allowed) -> Result<ValidScaler, Invalid> {
+    let spec = &scaler.spec;
+    let reference = Reference::of(spec);
+    let namespace = scaler.metadata.namespace.as_deref().unwrap_or_default();
+    let target = promql::Target { namespace, name: &reference.name };
+    let first = (spec.metric_type, spec.target_value, spec.source.as_ref());
+    let others = spec.additional_metrics.iter();
+    let others = others.map(|metric| (metric.metric_type, metric.target_value, metric.source.as_ref()));
+    let mut metrics = Vec::new();
+    let mut sources = Vec::new();
+    for (index, (kind, value, source)) in std::iter::once(first).chain(others).enumerate() {
+        let field = match index {
+            0 => "spec.source".to_owned(),
+            index => format!("spec.additionalMetrics[{}].source", index - 1),
+        };
+        let source = metric_source(kind, source, target, allowed, &field)?;
+        metrics.push(named_metric(index, kind, value, &source, &reference)?);
+        sources.push(source);
+    }
+    let policy = Policy {
+        bounds: Bounds::new(spec.min_replicas, spec.max_replicas)?,
+        metrics,
+        behavior: behavior(spec.behavior.as_ref())?,
+        fallback: spec
+            .fallback
+            .as_ref()
+            .map(|fallback| Fallback { after: seconds(fallback.after_seconds), replicas: fallback.replicas }),
+        extras: allowed.extras,
+    };
+    let (mode, is_paused) = (spec.mode, spec.paused);
+    Ok(ValidScaler { scaler: Arc::clone(scaler), reference, policy, sources, mode, is_paused })
+}
+
+/// The name is that of the history: a metric with another source, and one of another target, has another past. A release
+/// that hashes differently begins it anew.
+fn named_metric(
+    index: usize,
+    metric_type: MetricType,
+    value: i64,
+    source: &MetricSource,
+    target: &Reference,
+) -> Result<Metric, Invalid> {
+    let kind = match metric_type {
+        MetricType::QueueDepth => Kind::QueueDepth,
+        MetricType::GpuUtil => Kind::GpuUtil,
+        MetricType::GpuMemory => Kind::GpuMemory,
+        MetricType::Latency => Kind::Latency,
+        MetricType::TokensPerMinute => Kind::TokensPerMinute,
+        MetricType::Custom => Kind::Custom,
+    };
+    let mut hasher = DefaultHasher::new();
+    (source, target.identity()).hash(&mut hasher);
+    let name = format!("{index}:{}:{:08x}", metric::word(kind), hasher.finish() as u32);
+    let metric = Metric::new(&name, kind, TargetValue::units(value)?);
+    Ok(match source {
+        // Its time is the server's.
+        MetricSource::Prometheus(_) => Metric { max_age: SERVER_AGE, ..metric },
+        MetricSource::Pods { .. } | MetricSource::Agents(_) => metric,
+    })
+}
+
+fn metric_source(
+    kind: MetricType,
+    source: Option<&Source>,
+    target: promql::Target<'_>,
+    allowed: &Allowed,
+    field: &str,
+) -> Result<MetricSource, Invalid> {
+    let Some(source) = source else { return default_source(kind, field) };
+    if let Some(prometheus) = &source.prometheus {
+        let query =
+            Query::parse(&prometheus.query, target, allowed.scope).map_err(|refusal| Invalid::Source {
+                field: format!("{field}.prometheus.query"),
+                fault: Fault::InvalidQuery(refusal),
+            })?;
+        return Ok(MetricSource::Prometheus(PrometheusQuery {
+            url: prometheus.url.clone(),
+            query,
+            secret: prometheus.secret_name.clone(),
+            ca_secret: prometheus.ca_secret_name.clone(),
+        }));
+    }
+    match &source.pods {
+        Some(pods) => Ok(MetricSource::Pods {
+            // The API server accepts 1 to 65535.
+            port: u16::try_from(pods.port).map_or(ScrapePort::OfEngine, ScrapePort::Number),
+            path: pods.path.clone(),
+            wanted: Wanted::Named(pods.metric.clone(), meaning(kind)),
+        }),
+        None => default_source(kind, field),
+    }
+}
+
+fn default_source(kind: MetricType, field: &str) -> Result<MetricSource, Invalid> {
+    let engine = |load| {
+        Ok(MetricSource::Pods {
+            port: ScrapePort::OfEngine,
+            path: "/metrics".to_owned(),
+            wanted: Wanted::OfEngine(None, load),
+        })
+    };
+    match kind {
+        MetricType::GpuUtil => Ok(MetricSource::Agents(GpuReading::Utilization)),
+        MetricType::GpuMemory => Ok(MetricSource::Agents(GpuReading::Memory)),
+        MetricType::QueueDepth => engine(Load::QueueDepth),
+        MetricType::Latency => engine(Load::Latency),
+        MetricType::TokensPerMinute => engine(Load::TokensPerMinute),
+        MetricType::Custom => Err(Invalid::NoSource { field: field.to_owned() }),
+    }
+}
+
+/// How a metric that the user names is read.
+fn meaning(kind: MetricType) -> Meaning {
+    match kind {
+        MetricType::QueueDepth | MetricType::GpuUtil | MetricType::GpuMemory | MetricType::Custom => {
+            Meaning::Level
+        }
+        MetricType::TokensPerMinute => Meaning::PerMinute,
+        MetricType::Latency => Meaning::P95Milliseconds,
+    }
+}
+
+fn behavior(spec: Option<&BehaviorSpec>) -> Result<Behavior, Invalid> {
+    let default = Behavior::default();
+    let Some(spec) = spec else { return Ok(default) };
+    Ok(Behavior {
+        up: rules(spec.scale_up.as_ref(), default.up)?,
+        down: rules(spec.scale_down.as_ref(), default.down)?,
+    })
+}
+
+fn rules(spec: Option<&ScalingRules>, default: Rules) -> Result<Rules, Invalid> {
+    let Some(spec) = spec else { return Ok(default) };
+    let window = spec.stabilization_window_seconds.map(|length| Window::new(seconds(length))).transpose()?;
+    let rates: Result<Vec<Rate>, InvalidBehavior> = spec
+        .policies
+        .iter()
+        .map(|policy| {
+            let value = u32::try_from(policy.value).unwrap_or_default();
+            let change = match policy.unit {
+                PolicyUnit::Pods => Change::Pods(value),
+                PolicyUnit::Percent => Change::Percent(value),
+            };
+            Rate::new(change, seconds(policy.period_seconds))
+        })
+        .collect();
+    let rates = rates?;
+    Ok(Rules {
+        window: window.unwrap_or(default.window),
+        select: match spec.select_policy {
+            SelectPolicy::Max => Select::Max,
+            SelectPolicy::Min => Select::Min,
+            SelectPolicy::Disabled => Select::Disabled,
+        },
+        rates: if rates.is_empty() { default.rates } else { rates },
+        tolerance: match &spec.tolerance {
+            Some(tolerance) => Tolerance::parse(ratio(&tolerance.0))?,
+            None => default.tolerance,
+        },
+    })
+}
+
+/// NaN, which no tolerance is, if it is no quantity.
+fn ratio(text: &str) -> f64 {
+    quantity::ratio(text).unwrap_or(f64::NAN)
+}
+
+fn seconds(seconds: i32) -> Duration {
+    Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
+}

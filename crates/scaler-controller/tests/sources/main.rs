@@ -1,0 +1,8 @@
+//! The sources against servers that answer as a script says: in time and late, whole and cut, with and without TLS.
+
+#![cfg(test)]
+
+mod pods;
+mod prometheus;
+mod server;
+mod tls;

@@ -1,0 +1,137 @@
+//! Scrapes of pods that answer well, badly, late and not at all.
+
+use std::time::Duration;
+
+use scaler_controller::sources::{
+    Fault,
+    engines::{Load, Meaning, Reading, Wanted},
+    pods::{Limits, Pod, poll_once},
+};
+use tokio::{
+    sync::Semaphore,
+    time::{sleep, timeout},
+};
+
+use crate::server::{SOON, Script, Server, closed_port, in_time};
+
+const VLLM: &str = "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine=\"0\"} 3.0\n\
+                    # TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting{engine=\"0\"} 4.0\n";
+
+fn limits() -> Limits {
+    Limits { deadline: Duration::from_secs(20), bytes: 8_192 }
+}
+
+fn bodies(at_once: usize) -> Semaphore {
+    Semaphore::new(at_once)
+}
+
+fn queue_depth() -> Wanted {
+    Wanted::OfEngine(None, Load::QueueDepth)
+}
+
+async fn given(script: Script, limits: Limits) -> Result<Reading, Fault> {
+    let server = Server::start(script).await;
+    let pod = Pod { name: "demo/llm-0", address: server.address, path: "/metrics" };
+    poll_once(pod, &queue_depth(), limits, &bodies(1)).await
+}
+
+fn name() -> String {
+    "pod demo/llm-0".to_owned()
+}
+
+#[tokio::test]
+async fn a_pod_is_scraped_on_a_connection_that_ends() {
+    let server = Server::start(Script::metrics(VLLM)).await;
+    let pod = Pod { name: "demo/llm-0", address: server.address, path: "/custom/metrics?x=y" };
+    assert_eq!(poll_once(pod, &queue_depth(), limits(), &bodies(1)).await, Ok(Reading::Level(7.0)));
+    let request = server.requests().concat();
+    assert!(request.starts_with("get /custom/metrics?x=y http/1.1"), "{request}");
+    assert!(request.contains("connection: close") && request.contains("accept: text/plain"), "{request}");
+}
+
+#[tokio::test]
+async fn a_body_without_a_length_ends_with_the_connection() {
+    let answer = format!("HTTP/1.0 200 OK\r\n\r\n{VLLM}");
+    assert_eq!(given(Script::Bytes(answer.into_bytes()), limits()).await, Ok(Reading::Level(7.0)));
+}
+
+#[tokio::test]
+async fn a_pod_that_is_late_is_slow() {
+    for begun in ["", "HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\nvllm:"] {
+        let brief = Limits { deadline: SOON, ..limits() };
+        let slow = Fault::Slow { server: name(), limit: SOON };
+        assert_eq!(in_time(given(Script::Stalled(begun.into()), brief)).await, Err(slow), "{begun}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_beyond_those_that_are_read_at_once_waits_and_is_not_late() {
+    let withheld = "HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\nvllm:";
+    let withholding = Server::start(Script::Stalled(withheld.into())).await;
+    let prompt = Server::start(Script::metrics(VLLM)).await;
+    let (bodies, wanted) = (bodies(1), queue_depth());
+    let pod = |server: &Server| Pod { name: "demo/llm-0", address: server.address, path: "/metrics" };
+    let mut first = Box::pin(poll_once(pod(&withholding), &wanted, limits(), &bodies));
+    while bodies.available_permits() > 0 {
+        assert!(timeout(Duration::from_millis(1), &mut first).await.is_err());
+    }
+    let brief = Limits { deadline: SOON, ..limits() };
+    let mut second = Box::pin(poll_once(pod(&prompt), &wanted, brief, &bodies));
+    tokio::select! {
+        read = &mut second => panic!("{read:?} while another body is read"),
+        () = sleep(SOON * 2) => {}
+    }
+    assert_eq!(prompt.requests().len(), 1, "only the body waits");
+    drop(first);
+    assert_eq!(in_time(second).await, Ok(Reading::Level(7.0)));
+}
+
+#[tokio::test]
+async fn a_body_without_end_is_given_up() {
+    let given = given(Script::Endless(b"HTTP/1.1 200 OK\r\n\r\n".to_vec()), limits()).await;
+    assert_eq!(given, Err(Fault::TooLarge { server: name(), limit: 8_192 }));
+}
+
+#[tokio::test]
+async fn other_answers_are_faults_and_not_zero() {
+    let redirect = "HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n";
+    assert!(matches!(given(Script::Bytes(redirect.into()), limits()).await, Err(Fault::Redirected { .. })));
+    let missing = given(Script::answer("404 Not Found", "text/plain", ""), limits()).await.unwrap_err();
+    assert!(missing.to_string().contains("correct port and path"), "{missing}");
+    let failed = given(Script::answer("500 No", "text/plain", ""), limits()).await;
+    assert!(matches!(failed, Err(Fault::Failed { status: 500, .. })));
+    let page = given(Script::answer("200 OK", "text/html", "<html>\n</html>\n"), limits()).await;
+    assert!(matches!(page, Err(Fault::WrongContent { .. })), "{page:?}");
+    let empty = given(Script::metrics(""), limits()).await;
+    assert_eq!(empty, Err(Fault::UnknownEngine { pod: "demo/llm-0".into() }));
+    let cut =
+        given(Script::Bytes(b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\nvllm:".to_vec()), limits()).await;
+    assert!(matches!(cut, Err(Fault::Unreachable { .. })), "{cut:?}");
+}
+
+#[tokio::test]
+async fn a_pod_that_is_not_there_is_unreachable() {
+    let pod = Pod { name: "demo/llm-0", address: closed_port().await, path: "/metrics" };
+    let fault = poll_once(pod, &queue_depth(), limits(), &bodies(1)).await.unwrap_err();
+    assert!(matches!(&fault, Fault::Unreachable { why, .. } if why.contains("refused")), "{fault}");
+}
+
+#[tokio::test]
+async fn a_metric_typed_wrong_names_what_the_pod_serves() {
+    let server = Server::start(Script::metrics(VLLM)).await;
+    let pod = Pod { name: "demo/llm-0", address: server.address, path: "/metrics" };
+    let wanted = Wanted::Named("vllm:num_request_waiting".to_owned(), Meaning::Level);
+    let fault = poll_once(pod, &wanted, limits(), &bodies(1)).await.unwrap_err();
+    let message = "pod demo/llm-0 does not serve vllm:num_request_waiting; it serves vllm:num_requests_waiting, \
+                   vllm:num_requests_running";
+    assert_eq!(fault.to_string(), message);
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_text_hide_no_metric() {
+    let mut body = b"\xff\xfe{} 1\n".to_vec();
+    body.extend_from_slice(VLLM.as_bytes());
+    let mut answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()).into_bytes();
+    answer.extend_from_slice(&body);
+    assert_eq!(given(Script::Bytes(answer), limits()).await, Ok(Reading::Level(7.0)));
+}

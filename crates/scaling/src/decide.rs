@@ -1,0 +1,227 @@
+//! The decision on the replicas of one target: everything observed in, one value out.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::{
+    cold_start::ColdStart,
+    conclusion::{Active, Conclusion, conclude},
+    constancy::Band,
+    history::{History, MetricPast},
+    measurement::{Measurement, measurement, settling},
+    policy::{Constancy, Fallback, Metric, MissingMetrics, Policy},
+    rate::allowed,
+    reading::{Fault, Milli, Reading},
+    record::{Inputs, MetricInputs, Recommended, Record, Tolerances},
+    supply::{Supply, supply},
+    target::Target,
+    time::elapsed,
+};
+
+/// What to do, why, and what to remember.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    pub outcome: Outcome,
+    /// Replicas, proposals by metric, and the reasons for the conditions.
+    pub conclusion: Conclusion,
+    /// For `status.decisions` if replicas change; its inputs show each metric.
+    pub record: Record,
+    /// For the next decision if no replicas are written; after a write, that of [`Decision::written`].
+    pub history: History,
+    /// `None` before the first cold start.
+    pub cold_start: Option<ColdStart>,
+}
+
+/// What to do with the replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Scale {
+        from: i32,
+        to: i32,
+    },
+    /// The replicas are as wanted.
+    Keep,
+    /// The replicas stay because nothing could be decided.
+    Hold(Active),
+}
+
+/// When to decide again although nothing new is observed: windows and deadlines end by themselves. HPA's default
+/// period.
+pub const PERIOD: Duration = Duration::from_secs(15);
+
+/// `readings`: one per metric of the policy, in its order; a metric without one is missing.
+pub fn decide(
+    policy: &Policy,
+    target: &Target,
+    readings: &[Reading],
+    history: &History,
+    now: Timestamp,
+) -> Decision {
+    let from = target.replicas.max(0);
+    let behavior = &policy.behavior;
+    let mut next = history.recalled(behavior, now);
+    next.begin(from, policy.extras.missing, behavior, now);
+    next.cold_starts.learn(&target.pods, now);
+    let supply = supply(target, next.cold_starts.deadline(), next.raised, now);
+    let (metrics, pasts) = measured(policy, target, readings, supply, &next, now);
+    next.metrics = pasts;
+    let inputs = Inputs {
+        bounds: policy.bounds,
+        tolerance: Tolerances { up: behavior.up.tolerance, down: behavior.down.tolerance },
+        extras: policy.extras,
+        status_replicas: target.status_replicas.max(0),
+        supply,
+        metrics,
+        recommended: Recommended {
+            lowest: next.lowest(behavior.up.window, now),
+            highest: next.highest(behavior.down.window, now),
+        },
+        allowed: allowed(from, &next.scale_events, behavior, policy.extras.arithmetic, now),
+    };
+    let conclusion = conclude(from, &inputs);
+    if let Some(recommended) = conclusion.raw.or_else(|| held(&conclusion, from, policy)) {
+        next.recommend(recommended, behavior, now);
+    }
+    let to = conclusion.to;
+    let outcome = match (to == from, conclusion.active) {
+        (false, _) => Outcome::Scale { from, to },
+        (true, Active::ValidMetricFound) => Outcome::Keep,
+        (true, held) => Outcome::Hold(held),
+    };
+    let reason = conclusion.reason().to_owned();
+    let record = Record { time: now, from, to, raw: conclusion.raw.unwrap_or(to), inputs, reason };
+    Decision { outcome, conclusion, record, cold_start: next.cold_starts.percentiles(), history: next }
+}
+
+impl Decision {
+    /// The history once the replicas of this decision were written.
+    pub fn written(self, policy: &Policy) -> History {
+        let Record { time, from, to, .. } = self.record;
+        self.history.scaled(from, to, &policy.behavior, time)
+    }
+
+    pub fn supply(&self) -> Supply {
+        self.record.inputs.supply
+    }
+}
+
+/// What a decision recommends that could not decide.
+fn held(conclusion: &Conclusion, from: i32, policy: &Policy) -> Option<i32> {
+    let is_held = match conclusion.active {
+        Active::MetricMissing(_)
+        | Active::MetricStale
+        | Active::MetricPartial
+        | Active::MetricNotLoadSensitive => true,
+        Active::ValidMetricFound | Active::ScalingDisabled => false,
+    };
+    match policy.extras.missing {
+        MissingMetrics::AsInHpa => None,
+        MissingMetrics::RecommendPresent => is_held.then_some(from),
+    }
+}
+
+/// Each metric as the arithmetic needs it, and what is remembered of it.
+fn measured(
+    policy: &Policy,
+    target: &Target,
+    readings: &[Reading],
+    supply: Supply,
+    history: &History,
+    now: Timestamp,
+) -> (Vec<MetricInputs>, Vec<MetricPast>) {
+    let missing = Reading::Missing(Fault::Empty);
+    let mut inputs = Vec::new();
+    let mut pasts = Vec::new();
+    let mut varied = Vec::new();
+    for (index, metric) in policy.metrics.iter().enumerate() {
+        let reading = readings.get(index).unwrap_or(&missing);
+        let measurement = measurement(metric, reading, &target.pods, policy.extras.samples, now);
+        let mut input = MetricInputs {
+            name: metric.name.clone(),
+            kind: metric.kind,
+            target: metric.target,
+            activation: metric.activation,
+            settling: settling(metric, &target.pods, now),
+            measurement,
+        };
+        let before = history.metric(&metric.name);
+        let value = input.value_per_replica(i32::try_from(supply.ready).unwrap_or(i32::MAX));
+        let (mut past, has_varied) = remembered(metric, value, before, supply.ready, now);
+        if is_asleep(target, input.measurement) {
+            past.measured = now;
+        }
+        input.measurement = with_fallback(input.measurement, &past, policy.fallback, now);
+        inputs.push(input);
+        pasts.push(past);
+        varied.push(has_varied);
+    }
+    judge(policy, &mut inputs, &mut pasts, &varied, now);
+    (inputs, pasts)
+}
+
+/// The past of a metric with its present value, and whether the metric varied.
+fn remembered(
+    metric: &Metric,
+    value: Option<Milli>,
+    before: Option<&MetricPast>,
+    ready: u32,
+    now: Timestamp,
+) -> (MetricPast, bool) {
+    let known = before.and_then(|past| past.band);
+    let Some(value) = value else {
+        let measured = before.map_or(now, |past| past.measured);
+        return (MetricPast { name: metric.name.clone(), measured, band: known }, false);
+    };
+    let extended = known.and_then(|band| band.extended(value, ready, metric.target, now));
+    let band = extended.unwrap_or_else(|| Band::new(value, ready));
+    let has_varied = known.is_some() && extended.is_none();
+    (MetricPast { name: metric.name.clone(), measured: now, band: Some(band) }, has_varied)
+}
+
+/// A target without replicas has no pod that could have a value. That is no fault, so its fallback is not due.
+fn is_asleep(target: &Target, measurement: Measurement) -> bool {
+    target.replicas <= 0 && measurement == Measurement::Invalid(Fault::NoSettledPods)
+}
+
+fn with_fallback(
+    measurement: Measurement,
+    past: &MetricPast,
+    fallback: Option<Fallback>,
+    now: Timestamp,
+) -> Measurement {
+    let (Measurement::Invalid(fault), Some(Fallback { after, replicas })) = (measurement, fallback) else {
+        return measurement;
+    };
+    if elapsed(past.measured, now) < after {
+        return measurement;
+    }
+    Measurement::Fallback { fault, replicas: replicas.max(0) }
+}
+
+/// Takes metrics out that do not move with the load. A metric that varied shows the others that the load has changed.
+fn judge(
+    policy: &Policy,
+    inputs: &mut [MetricInputs],
+    pasts: &mut [MetricPast],
+    varied: &[bool],
+    now: Timestamp,
+) {
+    let Constancy::Judged(window) = policy.extras.constancy else {
+        return;
+    };
+    let has_load_changed = varied.contains(&true);
+    for ((input, past), has_varied) in inputs.iter_mut().zip(pasts).zip(varied) {
+        let Some(band) = &mut past.band else { continue };
+        if has_load_changed && !has_varied {
+            band.note_load(now);
+        }
+        let is_measured = matches!(input.measurement, Measurement::Total(_) | Measurement::Pods(_));
+        if is_measured && band.is_constant(input.kind, input.target, window, now) {
+            input.measurement = Measurement::NotLoadSensitive;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,335 @@
+//! Decisions over time, from observations.
+
+use super::*;
+use crate::{
+    behavior::{Behavior, Change, Rate, Select},
+    conclusion::Able,
+    policy::{Bounds, Extras, Kind, MissingMetrics, TargetValue},
+    reading::PodSample,
+    record::recompute,
+    target::{Pod, PodState, Work},
+};
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_767_268_800 + seconds).unwrap()
+}
+
+fn policy(kind: Kind, target: i64) -> Policy {
+    Policy {
+        bounds: Bounds::new(1, 20).unwrap(),
+        metrics: vec![Metric::new("first", kind, TargetValue::units(target).unwrap())],
+        behavior: Behavior::default(),
+        fallback: None,
+        extras: Extras::all(),
+    }
+}
+
+/// Pods that have been Ready for an hour, and pods that were created at `created` and start.
+fn target(ready: u32, starting: u32, created: i64) -> Target {
+    let pod = |index: u32| Pod {
+        uid: index.to_string(),
+        created: if index < ready { at(-3_700) } else { at(created) },
+        state: if index < ready {
+            PodState::Ready { since: at(-3_600) }
+        } else {
+            PodState::Starting { since: at(created) }
+        },
+        work: Work::Unknown,
+    };
+    let replicas = i32::try_from(ready + starting).unwrap();
+    Target { replicas, status_replicas: replicas, pods: (0..ready + starting).map(pod).collect() }
+}
+
+fn total(value: f64, seconds: i64) -> Vec<Reading> {
+    vec![Reading::total(value, at(seconds))]
+}
+
+#[test]
+fn a_metric_that_is_missing_holds_the_replicas_and_names_the_fault() {
+    let policy = policy(Kind::QueueDepth, 5);
+    let faults = [
+        (total(f64::NAN, 0), Active::MetricMissing(Fault::NotANumber)),
+        (total(f64::INFINITY, 0), Active::MetricMissing(Fault::Infinite)),
+        (total(0.0, -61), Active::MetricStale),
+        (vec![], Active::MetricMissing(Fault::Empty)),
+        (vec![Reading::Missing(Fault::Slow)], Active::MetricMissing(Fault::Slow)),
+    ];
+    for (readings, active) in faults {
+        let decision = decide(&policy, &target(4, 0, 0), &readings, &History::default(), at(0));
+        assert_eq!(decision.outcome, Outcome::Hold(active));
+        assert_eq!(decision.record.to, 4);
+    }
+}
+
+#[test]
+fn a_first_decision_removes_nothing_before_the_window_is_over() {
+    let policy = policy(Kind::QueueDepth, 5);
+    let mut history = History::default();
+    for seconds in (0..=300).step_by(15) {
+        let decision = decide(&policy, &target(4, 0, 0), &total(0.0, seconds), &history, at(seconds));
+        let expected = if seconds < 300 { Outcome::Keep } else { Outcome::Scale { from: 4, to: 1 } };
+        assert_eq!(decision.outcome, expected, "after {seconds} s");
+        history = decision.history;
+    }
+}
+
+#[test]
+fn a_restart_in_the_middle_of_a_window_changes_no_decision() {
+    let policy = policy(Kind::QueueDepth, 5);
+    let (mut kept, mut restarted) = (History::default(), History::default());
+    for seconds in (0..900).step_by(15) {
+        let value = if seconds % 200 < 100 { 10.0 } else { 35.0 };
+        let readings = total(value, seconds);
+        let first = decide(&policy, &target(4, 0, 0), &readings, &kept, at(seconds));
+        let second = decide(&policy, &target(4, 0, 0), &readings, &restarted, at(seconds));
+        assert_eq!(first, second);
+        kept = first.written(&policy);
+        restarted = serde_json::from_str(&serde_json::to_string(&second.written(&policy)).unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn a_change_that_was_written_uses_up_the_rate() {
+    let policy = policy(Kind::QueueDepth, 5);
+    let first = decide(&policy, &target(4, 0, 0), &total(100.0, 0), &History::default(), at(0));
+    assert_eq!(first.outcome, Outcome::Scale { from: 4, to: 8 });
+    let next =
+        |history: &History| decide(&policy, &target(8, 0, 0), &total(100.0, 5), history, at(5)).record.to;
+    assert_eq!(next(&first.history), 16, "it was not written");
+    assert_eq!(next(&first.written(&policy)), 8);
+}
+
+#[test]
+fn a_fallback_replaces_a_metric_that_has_been_missing_for_its_time() {
+    let mut policy = policy(Kind::QueueDepth, 5);
+    policy.fallback = Some(Fallback { after: Duration::from_secs(120), replicas: 6 });
+    let missing = [Reading::Missing(Fault::Unreachable)];
+    let measured = decide(&policy, &target(4, 0, 0), &total(20.0, 0), &History::default(), at(0)).history;
+    let early = decide(&policy, &target(4, 0, 0), &missing, &measured, at(119));
+    assert_eq!(early.outcome, Outcome::Hold(Active::MetricMissing(Fault::Unreachable)));
+    let late = decide(&policy, &target(4, 0, 0), &missing, &early.history, at(120));
+    assert_eq!(late.outcome, Outcome::Scale { from: 4, to: 6 });
+    assert_eq!(late.record.reason, "MetricMissing");
+}
+
+#[test]
+fn a_target_asleep_is_not_woken_by_the_fallback_of_a_metric_that_only_pods_have() {
+    let mut policy = policy(Kind::GpuUtil, 70);
+    policy.bounds = Bounds::new(0, 20).unwrap();
+    policy.fallback = Some(Fallback { after: Duration::from_secs(120), replicas: 6 });
+    let decided = |fault, replicas, history: &History, seconds| {
+        decide(&policy, &target(replicas, 0, 0), &[Reading::Missing(fault)], history, at(seconds))
+    };
+    let mut history = History::default();
+    for seconds in (0..=600).step_by(15) {
+        let asleep = decided(Fault::NoSettledPods, 0, &history, seconds);
+        assert_eq!(asleep.record.to, 0, "after {seconds} s");
+        history = asleep.history;
+    }
+    // Its first pod has the whole time to become Ready.
+    assert_eq!(decided(Fault::NoSettledPods, 1, &history, 719).record.to, 1);
+    assert_eq!(decided(Fault::NoSettledPods, 1, &history, 720).record.to, 5);
+    assert_eq!(decided(Fault::Unreachable, 0, &history, 720).record.to, 4, "that is a fault");
+}
+
+#[test]
+fn a_metric_that_was_never_there_gets_its_fallback_after_the_time_since_the_first_decision() {
+    let mut policy = policy(Kind::QueueDepth, 5);
+    policy.fallback = Some(Fallback { after: Duration::from_secs(120), replicas: 6 });
+    let first = decide(&policy, &target(4, 0, 0), &[], &History::default(), at(0));
+    assert_eq!(decide(&policy, &target(4, 0, 0), &[], &first.history, at(119)).record.to, 4);
+    assert_eq!(decide(&policy, &target(4, 0, 0), &[], &first.history, at(120)).record.to, 6);
+}
+
+#[test]
+fn a_target_without_replicas_whose_rates_are_percentages_gets_its_first_one() {
+    let woken = |extras, select| {
+        let mut policy = policy(Kind::QueueDepth, 5);
+        policy.bounds = Bounds::new(0, 20).unwrap();
+        policy.extras = extras;
+        policy.behavior.up.rates = vec![Rate::new(Change::Percent(100), Duration::from_secs(15)).unwrap()];
+        policy.behavior.up.select = select;
+        decide(&policy, &target(0, 0, 0), &total(50.0, 0), &History::default(), at(0)).record.to
+    };
+    assert_eq!((woken(Extras::all(), Select::Max), woken(Extras::all(), Select::Min)), (1, 1));
+    assert_eq!(woken(Extras::all(), Select::Disabled), 0);
+    assert_eq!(woken(Extras::none(), Select::Max), 0, "as in HPA");
+}
+
+#[test]
+fn pods_that_start_are_supply_until_a_minute_after_twice_the_usual_cold_start() {
+    let policy = policy(Kind::GpuUtil, 30);
+    let mut history = History::default();
+    let learned = |index: u32| Pod {
+        uid: format!("learned-{index}"),
+        created: at(-200),
+        state: PodState::Ready { since: at(-100) },
+        work: Work::Unknown,
+    };
+    history.cold_starts.learn(&(0..4).map(learned).collect::<Vec<_>>(), at(0));
+    let decided =
+        |seconds| decide(&policy, &target(3, 2, 0), &total(300.0, seconds), &history, at(seconds)).record;
+    assert_eq!(decided(259).to, 5);
+    assert_eq!(decided(259).inputs.supply.coming, 2);
+    assert_eq!(decided(260).to, 10);
+    assert_eq!(decided(260).inputs.supply.stalled, 2);
+}
+
+#[test]
+fn an_api_server_whose_clock_is_a_minute_behind_makes_no_pod_late() {
+    let policy = policy(Kind::QueueDepth, 5);
+    let mut history = History::default();
+    let learned = Pod {
+        uid: "learned".to_owned(),
+        created: at(-200),
+        state: PodState::Ready { since: at(-180) },
+        work: Work::Unknown,
+    };
+    history.cold_starts.learn(&[learned], at(0));
+    let decision = decide(&policy, &target(3, 3, -60), &total(30.0, 0), &history, at(0));
+    assert_eq!((decision.supply().coming, decision.outcome), (3, Outcome::Keep));
+}
+
+/// The scenario of the autoscalers that multiply pods that load: 2, 4, 8, 16.
+#[test]
+fn a_constant_overload_leads_to_one_step_per_cold_start() {
+    let policy = policy(Kind::Latency, 500);
+    let mut history = History::default();
+    let (mut ready, mut starting, mut writes) = (2, 0, Vec::new());
+    for seconds in (0..180).step_by(15) {
+        let target = target(ready, starting, 0);
+        let decision = decide(&policy, &target, &total(1_000.0, seconds), &history, at(seconds));
+        if let Outcome::Scale { to, .. } = decision.outcome {
+            writes.push((seconds, to));
+            starting = u32::try_from(to).unwrap() - ready;
+        }
+        history = decision.written(&policy);
+    }
+    assert_eq!(writes, [(0, 4)]);
+    (ready, starting) = (4, 0);
+    let next = decide(&policy, &target(ready, starting, 0), &total(1_000.0, 180), &history, at(180));
+    assert_eq!(next.outcome, Outcome::Scale { from: 4, to: 8 });
+}
+
+#[test]
+fn gpu_memory_that_stays_the_same_after_pods_were_added_stops_scaling_until_it_varies() {
+    let mut policy = policy(Kind::GpuMemory, 60);
+    policy.bounds = Bounds::new(1, 1_000).unwrap();
+    let mut history = History::default();
+    let mut replicas: u32 = 2;
+    let mut decided = |value: f64, seconds: i64, replicas: u32| {
+        let readings = total(value * f64::from(replicas), seconds);
+        let decision = decide(&policy, &target(replicas, 0, 0), &readings, &history, at(seconds));
+        history = decision.clone().written(&policy);
+        decision
+    };
+    for seconds in (0..600).step_by(60) {
+        replicas = u32::try_from(decided(90.0, seconds, replicas).record.to).unwrap();
+    }
+    let constant = decided(90.0, 600, replicas);
+    assert_eq!(constant.outcome, Outcome::Hold(Active::MetricNotLoadSensitive));
+    let varied = decided(80.0, 660, replicas);
+    assert_eq!(varied.conclusion.active, Active::ValidMetricFound);
+}
+
+#[test]
+fn pods_that_do_not_start_are_counted_for_a_condition() {
+    let decision = decide(
+        &policy(Kind::QueueDepth, 5),
+        &target(3, 2, -601),
+        &total(15.0, 0),
+        &History::default(),
+        at(0),
+    );
+    assert_eq!(decision.supply().not_starting(), 2);
+}
+
+#[test]
+fn a_scale_down_waits_for_pods_that_start() {
+    let mut policy = policy(Kind::QueueDepth, 5);
+    policy.behavior = Behavior::immediate();
+    let decision = decide(&policy, &target(3, 2, 0), &total(15.0, 0), &History::default(), at(0));
+    assert_eq!((decision.outcome, decision.conclusion.able), (Outcome::Keep, Able::WaitingForPods));
+}
+
+#[test]
+fn samples_of_a_pod_that_has_just_become_ready_are_not_used() {
+    let policy = policy(Kind::GpuUtil, 50);
+    let mut target = target(2, 0, 0);
+    target.pods[1].state = PodState::Ready { since: at(80) };
+    let sample =
+        |uid: &str, value| PodSample { uid: uid.to_owned(), value: Milli::units(value), at: at(100) };
+    let readings = [Reading::Pods(vec![sample("0", 50), sample("1", 100)])];
+    assert_eq!(decide(&policy, &target, &readings, &History::default(), at(100)).record.to, 2);
+    assert_eq!(decide(&policy, &target, &readings, &History::default(), at(109)).record.to, 2);
+    let later = [Reading::Pods(vec![
+        PodSample { at: at(110), ..sample("0", 50) },
+        PodSample { at: at(110), ..sample("1", 100) },
+    ])];
+    assert_eq!(decide(&policy, &target, &later, &History::default(), at(110)).record.to, 3);
+}
+
+#[test]
+fn a_record_with_16_metrics_fits_into_a_status_and_gives_the_same_replicas() {
+    let mut policy = policy(Kind::TasksAndBusyWorkers, i64::MAX / 1_000);
+    let metric = policy.metrics[0].clone();
+    policy.metrics =
+        (0..16).map(|index| Metric { name: format!("metric-{index}").into(), ..metric.clone() }).collect();
+    let readings = vec![Reading::Total { value: Milli::MAX, at: at(0) }; 16];
+    let record = decide(&policy, &target(3, 2, 0), &readings, &History::default(), at(0)).record;
+    assert!(serde_json::to_string(&record.inputs).unwrap().len() <= 4_096);
+    assert_eq!(recompute(&record), record.to);
+}
+
+#[test]
+fn after_a_metric_was_missing_for_long_a_scale_down_waits_for_a_whole_window() {
+    let mut policy = policy(Kind::QueueDepth, 5);
+    let after_an_outage = |policy: &Policy| {
+        let before = decide(policy, &target(4, 0, 0), &total(20.0, 0), &History::default(), at(0)).history;
+        let missing = decide(policy, &target(4, 0, 0), &[], &before, at(900)).history;
+        decide(policy, &target(4, 0, 0), &total(0.0, 915), &missing, at(915)).record.to
+    };
+    assert_eq!(after_an_outage(&policy), 4);
+    policy.extras.missing = MissingMetrics::AsInHpa;
+    assert_eq!(after_an_outage(&policy), 1);
+}
+
+#[test]
+fn after_a_pause_of_deciding_a_scale_down_waits_for_a_whole_window() {
+    let mut policy = policy(Kind::QueueDepth, 5);
+    let first_removal = |policy: &Policy| {
+        let mut history =
+            decide(policy, &target(10, 0, 0), &total(50.0, 0), &History::default(), at(0)).history;
+        (615..2_000).step_by(15).find(|seconds| {
+            let decision = decide(policy, &target(10, 0, 0), &total(10.0, *seconds), &history, at(*seconds));
+            history = decision.history;
+            decision.outcome != Outcome::Keep
+        })
+    };
+    assert_eq!(first_removal(&policy), Some(915));
+    policy.extras.missing = MissingMetrics::AsInHpa;
+    assert_eq!(first_removal(&policy), Some(615));
+}
+
+#[test]
+fn a_target_at_rest_has_a_history_that_differs_only_in_time() {
+    let policy = policy(Kind::QueueDepth, 5);
+    let decided = |history: &History, value: f64, seconds| {
+        decide(&policy, &target(4, 0, 0), &total(value, seconds), history, at(seconds)).history
+    };
+    let first = decided(&History::default(), 20.0, 0);
+    assert!(decided(&first, 19.0, 15).differs_only_in_time(&first));
+    assert!(!decided(&first, 5.0, 15).differs_only_in_time(&first));
+}
+
+#[test]
+fn a_process_that_resumes_an_old_history_waits_as_if_it_had_been_written_just_now() {
+    let mut policy = policy(Kind::QueueDepth, 5);
+    policy.extras.missing = MissingMetrics::AsInHpa;
+    let written = decide(&policy, &target(4, 0, 0), &total(20.0, 0), &History::default(), at(0)).history;
+    let decided = |history: &History| {
+        decide(&policy, &target(4, 0, 0), &total(0.0, 3_600), history, at(3_600)).record.to
+    };
+    assert_eq!(decided(&written), 1);
+    assert_eq!(decided(&written.resumed(at(3_590))), 4);
+}

@@ -1,0 +1,52 @@
+//! What is scaled, as observed: replicas and pods. Callers classify pods; this crate reads no Kubernetes object.
+
+use jiff::Timestamp;
+
+/// An object with replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// `spec.replicas` of its scale.
+    pub replicas: i32,
+    /// `status.replicas` of its scale.
+    pub status_replicas: i32,
+    /// All pods that its selector matches, those that end included.
+    pub pods: Vec<Pod>,
+}
+
+/// A pod of the target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    pub uid: String,
+    pub created: Timestamp,
+    pub state: PodState,
+    pub work: Work,
+}
+
+/// What a pod does for the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodState {
+    /// Phase Pending, no node.
+    Unscheduled,
+    /// Phase Pending on a node: volumes, images, init containers. `since`: when it got the node.
+    Starting { since: Timestamp },
+    /// Phase Running, not Ready. `since`: the last transition of the condition Ready, or the creation.
+    NotReady { since: Timestamp },
+    /// Phase Running and Ready. `since`: the last transition of the condition Ready.
+    Ready { since: Timestamp },
+    /// A container keeps ending, in phase Running.
+    CrashLooping,
+    /// On no node would it start: an image cannot be pulled, or a Secret or a ConfigMap does not exist.
+    CannotStart,
+    /// Being deleted, or its phase is Failed or Succeeded.
+    Ending,
+}
+
+/// Whether a worker has a task in hand. Only [`crate::policy::Kind::TasksAndBusyWorkers`] reads it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Work {
+    /// No report. Such a worker counts as busy before a scale-down and as idle before a scale-up.
+    #[default]
+    Unknown,
+    Idle,
+    Busy,
+}
