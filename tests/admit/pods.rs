@@ -16,6 +16,7 @@ async fn pod_options_are_validated() {
     let scheduling = |scheduling: Value| json!({"scheduling": scheduling});
     let tolerations = |tolerations: Value| json!({"scheduling": {"tolerations": tolerations}});
     let labels = |key: &str| json!({"podLabels": {key: "x"}});
+    let profile = |profile: &str| json!({"podAnnotations": {"container.apparmor.security.beta.kubernetes.io/worker": profile}});
     let own_label = "must not set app, app.kubernetes.io/name";
     let name = "must be the name of an object";
     let cpu = |quantity: Value| json!({"resources": {"requests": {"cpu": quantity}}});
@@ -42,6 +43,12 @@ async fn pod_options_are_validated() {
                 "must not set a key below ai.infra.example.com/",
                 json!({"podAnnotations": {"ai.infra.example.com/resolved": "{}"}}),
                 json!({"podAnnotations": {"sidecar.example/inject": "false"}}),
+            ),
+            case(
+                "podAnnotations",
+                "must not set an AppArmor profile unconfined",
+                profile("unconfined"),
+                profile("runtime/default"),
             ),
             case(
                 "scheduling.priorityClassName",

@@ -2,5 +2,7 @@
 
 mod cluster;
 mod inference;
+mod monitoring;
+mod scaler;
 mod users;
 mod writes;

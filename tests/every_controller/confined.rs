@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf};
 use api::controllers::Controller;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role};
 use kube::{
-    Api, Resource,
+    Resource,
     api::{DynamicObject, ListParams},
 };
 use local_cluster::{Cluster, ClusterSpec, NodePool};
@@ -17,7 +17,7 @@ use crate::{
     for_every_controller,
     overlays::{built, copy_folder, deploy},
     rights,
-    rights::logs_role,
+    rights::roles_apart,
     user,
 };
 
@@ -26,6 +26,11 @@ async fn a_controller_of_one_namespace_serves_it_under_roles_alone_and_no_other(
     for_every_controller(async |tested| {
         let (scene, other, life) = (scene().await, scene().await, life_of(tested));
         let untouched = life.create(&other, "life").await;
+        let written = async || {
+            let objects = life.edited.api(&other).list(&ListParams::default()).await.unwrap();
+            objects.into_iter().map(|object| object.data["spec"].clone()).collect::<Vec<_>>()
+        };
+        let before = written().await;
         start_controller(tested, &scene, &[]).await;
         life.play(&scene, "life").await;
 
@@ -40,9 +45,7 @@ async fn a_controller_of_one_namespace_serves_it_under_roles_alone_and_no_other(
             "{requests:#?}"
         );
         assert_eq!(life.objects(&other).get("life").await.unwrap().data, untouched.data);
-        let children: Api<DynamicObject> =
-            Api::namespaced_with(other.client(), other.namespace(), &life.child.resource);
-        assert!(children.list(&ListParams::default()).await.unwrap().items.is_empty());
+        assert_eq!(written().await, before);
     })
     .await;
 }
@@ -74,10 +77,16 @@ async fn the_role_for_one_namespace_is_the_cluster_role_without_what_is_beyond_i
     for_every_controller(async |tested| {
         let base = built(&kubectl, &deploy(tested).join("base"));
         let overlay = built(&kubectl, &deploy(tested).join("overlays/namespaced"));
-        let logs = logs_role(tested);
-        if base.iter().any(|object| object.metadata.name.as_deref() == Some(&logs)) {
+        for apart in roles_apart(tested) {
+            let is_bound = |object: &DynamicObject| {
+                object.metadata.name.as_deref() == Some(&apart)
+                    && object.types.as_ref().is_some_and(|types| types.kind == "ClusterRoleBinding")
+            };
+            if !base.iter().any(is_bound) {
+                continue;
+            }
             let (everywhere, here): (ClusterRole, Role) =
-                (named(base.clone(), &logs), named(overlay.clone(), &logs));
+                (named(base.clone(), &apart), named(overlay.clone(), &apart));
             assert_eq!(rights(here.rules.iter().flatten()), rights(everywhere.rules.iter().flatten()));
         }
         let base: ClusterRole = named(base, tested.name);
@@ -103,10 +112,9 @@ pub(super) async fn scene() -> Scene<'static> {
 pub(super) async fn start_controller(tested: &Controller, scene: &Scene<'_>, args: &[&str]) -> String {
     let name = format!("{}-{}", tested.name, scene.namespace());
     let (_copy, overlay) = overlay_for(tested, scene.namespace());
-    let mut controller = controller(tested.name).replica(&name);
+    let controller = controller(tested.name).replica(&name).with_args(args.iter().copied());
+    let mut controller = controller.with_args([format!("--namespace={}", scene.namespace())]);
     controller.base = overlay;
-    controller.args = vec![format!("--namespace={}", scene.namespace())];
-    controller.args.extend(args.iter().map(|&arg| arg.to_owned()));
     scene.start_controller(&controller).await.unwrap();
     name
 }

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use api::controllers::{CONTROLLERS, Controller};
+use api::{
+    controllers::{CONTROLLERS, Controller},
+    labels,
+};
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     core::v1::Pod,
@@ -21,7 +24,7 @@ use tests::{
 };
 
 use crate::{
-    Right, cluster_of, confined, for_every_controller,
+    Right, cluster_of, confined, for_every_controller, for_every_controller_with_children,
     overlays::{built, copy_folder, deploy},
     rights, user,
 };
@@ -108,6 +111,13 @@ async fn the_token_of_a_controller_writes_only_what_its_kind_controls() {
         let other = json!([{"apiVersion": "v1", "kind": owner.types.as_ref().unwrap().kind, "name": "life",
             "uid": owner.uid(), "controller": true}]);
         writer.may_not_create(&config_map(scene.namespace(), other));
+        // The garbage collector would not delete it although its owner does not exist.
+        let mut unknown_version = owner_of(&owner, true);
+        let group = unknown_version["apiVersion"].as_str().unwrap().split('/').next().unwrap().to_owned();
+        unknown_version["apiVersion"] = json!(format!("{group}/v9"));
+        writer.may_not_create(&config_map(scene.namespace(), json!([unknown_version])));
+        let kept_by = other_owner();
+        writer.may_not_create(&config_map(scene.namespace(), json!([owner_of(&owner, true), kept_by])));
         let lease = |name: &str| {
             json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": {"name": name, "namespace": "ai-system"}})
@@ -119,30 +129,13 @@ async fn the_token_of_a_controller_writes_only_what_its_kind_controls() {
         kept["metadata"]["finalizers"] = json!(["example.com/kept"]);
         writer.may_not_create(&kept);
 
-        // What it made: it may be changed, and not given away.
-        let child = format!("life{}", life.child.suffix);
-        let patch = |patch: &str| {
-            let kind = kind_of_child(&life);
-            writer.refusal(&["patch", &kind, &child, "--type=merge", "--patch", patch], "")
-        };
-        assert_eq!(patch(LABEL), None);
-        let given_away = patch(r#"{"metadata":{"ownerReferences":null}}"#);
-        assert!(given_away.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{given_away:?}");
-        let finalizers = |names: &str| format!("{{\"metadata\":{{\"finalizers\":[{names}]}}}}");
-        let added = patch(&finalizers("\"example.com/kept\""));
-        assert!(added.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{added:?}");
-        // Another program's may stay, and may go.
-        let (kind, theirs) = (kind_of_child(&life), finalizers("\"example.com/theirs\""));
-        scene.kubectl(&["patch", &kind, &child, "--type=merge", "--patch", &theirs]);
-        assert_eq!(patch(LABEL), None);
-        assert_eq!(patch(&finalizers("")), None);
-        let more = patch(&finalizers("\"example.com/theirs\",\"example.com/kept\""));
-        assert!(more.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{more:?}");
-        scene.kubectl(&["patch", &kind, &child, "--type=merge", "--patch", &finalizers("")]);
-        // Deletions in the foreground set a finalizer without a write of the account.
-        for propagation in ["foreground", "background", "orphan"] {
-            let cascade = format!("--cascade={propagation}");
-            assert_eq!(writer.refusal(&["delete", &kind, &child, &cascade], ""), None, "{propagation}");
+        let scales = ["scale", "deployment", "foreign", "--replicas=2"];
+        let refusal = writer.refusal(&[&scales[..], &["--namespace=kube-system"]].concat(), "");
+        let is_refused = refusal.as_ref().is_some_and(|text| text.contains(BY_POLICY));
+        assert_ne!(is_refused, controller.scales.is_empty(), "{refusal:?}");
+        assert_eq!(writer.refusal(&scales, ""), None, "the replicas of a target");
+        if life.children.is_some() {
+            may_change_what_it_made(&writer, &life, &owner);
         }
         let policies = scene.cluster_api::<ValidatingAdmissionPolicy>();
         let policy = wait_for(&policies, controller.name, "checked by the API server", within(), |policy| {
@@ -159,10 +152,47 @@ async fn the_token_of_a_controller_writes_only_what_its_kind_controls() {
     .await;
 }
 
+/// It may be changed, and not given away.
+fn may_change_what_it_made(writer: &Writer<'_>, life: &Life, owner: &DynamicObject) {
+    let scene = writer.scene;
+    let kept_by = other_owner();
+    let child = format!("life{}", life.edited.suffix);
+    let patch = |patch: &str| {
+        let kind = kind_of_child(life);
+        writer.refusal(&["patch", &kind, &child, "--type=merge", "--patch", patch], "")
+    };
+    assert_eq!(patch(LABEL), None);
+    let given_away = patch(r#"{"metadata":{"ownerReferences":null}}"#);
+    assert!(given_away.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{given_away:?}");
+    let finalizers = |names: &str| format!("{{\"metadata\":{{\"finalizers\":[{names}]}}}}");
+    let added = patch(&finalizers("\"example.com/kept\""));
+    assert!(added.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{added:?}");
+    let owners = |owners: &Value| json!({"metadata": {"ownerReferences": owners}}).to_string();
+    let both = json!([owner_of(owner, true), kept_by]);
+    let added = patch(&owners(&both));
+    assert!(added.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{added:?}");
+    // What another program has added may stay, and may go.
+    scene.kubectl(&["patch", &kind_of_child(life), &child, "--type=merge", "--patch", &owners(&both)]);
+    assert_eq!(patch(LABEL), None);
+    assert_eq!(patch(&owners(&json!([owner_of(owner, true)]))), None);
+    let (kind, theirs) = (kind_of_child(life), finalizers("\"example.com/theirs\""));
+    scene.kubectl(&["patch", &kind, &child, "--type=merge", "--patch", &theirs]);
+    assert_eq!(patch(LABEL), None);
+    assert_eq!(patch(&finalizers("")), None);
+    let more = patch(&finalizers("\"example.com/theirs\",\"example.com/kept\""));
+    assert!(more.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{more:?}");
+    scene.kubectl(&["patch", &kind, &child, "--type=merge", "--patch", &finalizers("")]);
+    // Deletions in the foreground set a finalizer without a write of the account.
+    for propagation in ["foreground", "background", "orphan"] {
+        let cascade = format!("--cascade={propagation}");
+        assert_eq!(writer.refusal(&["delete", &kind, &child, &cascade], ""), None, "{propagation}");
+    }
+}
+
 /// Pods that no child of the controller made stay, and those of its children go where their nodes are lost.
 #[tokio::test]
 async fn the_token_of_a_controller_deletes_the_pods_of_its_children_alone() {
-    for_every_controller(async |controller| {
+    for_every_controller_with_children(async |controller| {
         let cluster = cluster_of(controller).await;
         let scene = Scene::new(&cluster).await;
         let life = life_of(controller);
@@ -263,6 +293,17 @@ async fn the_token_of_a_controller_makes_no_pod_with_rights_over_its_node_or_a_t
         patch(r#"{"spec":{"template":{"spec":{"serviceAccountName":"other","serviceAccount":"other"}}}}"#);
     assert!(other.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{other:?}");
 
+    let budget = |selector: Value| {
+        json!({
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": "stolen", "namespace": scene.namespace(), "ownerReferences": [reference]},
+            "spec": {"selector": selector, "maxUnavailable": 0},
+        })
+    };
+    writer.may_create(&budget(json!({"matchLabels": {labels::TRACK: labels::TRACK_STABLE}})));
+    writer.may_not_create(&budget(json!({})));
+    writer.may_not_create(&budget(json!({"matchLabels": {"app": "other"}})));
     let service = |spec: Value| {
         json!({
             "apiVersion": "v1",
@@ -288,6 +329,7 @@ async fn the_policy_for_one_namespace_limits_the_account_there() {
 
         let life = life_of(tested);
         confined::start_controller(tested, &scene, &[]).await;
+        grant_every_write(&scene, &format!("{}:{}", scene.namespace(), tested.name));
         let writer = Writer { scene: &scene, account: user(tested, scene.namespace()) };
         scene.kubectl(&["create", "configmap", "foreign"]);
         let patch = ["patch", "configmap", "foreign", "--type=merge", "--patch", LABEL];
@@ -317,6 +359,7 @@ async fn the_policy_limits_the_account_in_the_namespace_of_an_overlay() {
         let namespace = "--namespace=ml-system";
         scene.kubectl(&["apply", "--server-side", namespace, "--kustomize", moved.to_str().unwrap()]);
         let writer = Writer { scene: &scene, account: user(controller, "ml-system") };
+        grant_every_write(&scene, &format!("ml-system:{}", controller.name));
         writer.until_limited(&["create", "configmap", "probe"]).await;
         let lease = |namespace: &str| {
             json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -361,7 +404,10 @@ async fn every_write_that_the_roles_grant_is_limited_by_the_policy() {
             if of_its_kinds.contains(resource.split('/').next().unwrap_or_default()) {
                 continue;
             }
-            assert!(limited.contains(&(group.clone(), resource.clone())), "{verb} {resource} of {group:?}");
+            let subresource = resource.split_once('/').map(|(_, subresource)| format!("*/{subresource}"));
+            let is_limited = limited.contains(&(group.clone(), resource.clone()))
+                || subresource.is_some_and(|every| limited.contains(&("*".to_owned(), every)));
+            assert!(is_limited, "{verb} {resource} of {group:?}");
         }
     })
     .await;
@@ -404,10 +450,12 @@ const FOREIGN: [(&str, &str); 3] = [
 /// With the roles of a controller alone, some writes are refused before its policy is asked: those that no role allows, and
 /// owner references on what the account cannot delete. More rights show that the policy refuses them, too.
 fn grant_every_write(scene: &Scene<'_>, account: &str) {
-    let resources = "--resource=configmaps,services,deployments.apps";
-    scene.kubectl(&["create", "clusterrole", "every-write", "--verb=create,update,patch,delete", resources]);
+    let resources =
+        "--resource=configmaps,services,deployments.apps,deployments.apps/scale,leases.coordination.k8s.io";
+    let name = format!("every-write-{}", account.replace(':', "-"));
+    scene.kubectl(&["create", "clusterrole", &name, "--verb=get,create,update,patch,delete", resources]);
     let account = format!("--serviceaccount={account}");
-    scene.kubectl(&["create", "clusterrolebinding", "every-write", "--clusterrole=every-write", &account]);
+    scene.kubectl(&["create", "clusterrolebinding", &name, &format!("--clusterrole={name}"), &account]);
 }
 
 /// Objects of users in the scene and in kube-system, and pods that no controller made.
@@ -424,8 +472,13 @@ fn foreign_objects(scene: &Scene<'_>, controller: &Controller) {
 }
 
 fn kind_of_child(life: &Life) -> String {
-    let resource = &life.child.resource;
+    let resource = &life.edited.resource;
     format!("{}.{}.{}", resource.plural, resource.version, resource.group)
+}
+
+/// It would keep an object whose first owner is gone.
+fn other_owner() -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "kube-root-ca.crt", "uid": "there"})
 }
 
 fn owner_of(owner: &DynamicObject, controls: bool) -> Value {

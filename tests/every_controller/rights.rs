@@ -72,9 +72,9 @@ async fn a_child_that_blocks_the_deletion_of_its_owner_needs_the_right_to_the_ow
     assert!(!refused.status.success() && reason.contains("cannot set blockOwnerDeletion"), "{reason}");
 }
 
-/// The right to read logs is in a separate role, which administrators may omit.
+/// The rights to read logs and Secrets are in separate roles, which administrators may omit.
 #[tokio::test]
-async fn logs_are_a_right_of_their_own() {
+async fn logs_and_secrets_are_rights_of_their_own() {
     let kubectl = crate::confined::scene().await.cluster().kubectl();
     for_every_controller(async |controller| {
         for folder in ["base", "overlays/namespaced"] {
@@ -83,28 +83,33 @@ async fn logs_are_a_right_of_their_own() {
             });
             for role in roles {
                 let name = role.metadata.name.clone().unwrap();
-                let rules: Vec<PolicyRule> = serde_json::from_value(role.data["rules"].clone()).unwrap();
+                // Of a role that is aggregated from others there are none.
+                let rules: Vec<PolicyRule> =
+                    serde_json::from_value(role.data["rules"].clone()).unwrap_or_default();
                 let rights = rights(&rules);
-                let is_for_logs = rights.iter().any(|(_, resource, _)| resource == "pods/log");
-                assert_eq!(is_for_logs, name == logs_role(controller), "{folder}: {name}");
-                assert!(!is_for_logs || rights.len() == 1, "{folder}: {rights:?}");
+                for (resource, role) in ["pods/log", "secrets"].into_iter().zip(roles_apart(controller)) {
+                    let has_it = rights.iter().any(|(_, found, _)| found == resource);
+                    assert_eq!(has_it, name == role, "{folder}: {name}");
+                    assert!(!has_it || rights.len() == 1, "{folder}: {rights:?}");
+                }
             }
         }
     })
     .await;
 }
 
-/// The role of a controller that reads logs.
-pub(super) fn logs_role(controller: &Controller) -> String {
-    format!("{}-logs", controller.name)
+/// The roles of a controller that read logs and Secrets.
+pub(super) fn roles_apart(controller: &Controller) -> [String; 2] {
+    ["logs", "secrets"].map(|what| format!("{}-{what}", controller.name))
 }
 
 /// Rights that admission plugins check. They are not in the audit log.
 ///
-/// OwnerReferencesPermissionEnforcement: the writer of an owner reference with `blockOwnerDeletion` must be allowed to
+/// OwnerReferencesPermissionEnforcement, for controllers with children: the writer of an owner reference with `blockOwnerDeletion` must be allowed to
 /// update the finalizers of that owner. Without the right, no child is created.
 fn checked_by_admission(controller: &Controller) -> impl Iterator<Item = Right> {
-    controller.kinds.iter().map(|kind| {
+    let kinds = controller.kinds.iter().filter(|_| !controller.children.is_empty());
+    kinds.map(|kind| {
         let kind = kind.resource();
         (kind.group, format!("{}/finalizers", kind.plural), "update".to_owned())
     })
@@ -129,8 +134,11 @@ fn rights_of(event: &Event) -> Vec<Right> {
 async fn granted(controller: &Controller, scene: &Scene<'_>) -> BTreeSet<Right> {
     let roles = scene.cluster_api::<ClusterRole>();
     let everywhere = roles.get(controller.name).await.unwrap();
-    let logs = roles.get_opt(&logs_role(controller)).await.unwrap().and_then(|role| role.rules);
+    let mut apart = Vec::new();
+    for name in roles_apart(controller) {
+        apart.extend(roles.get_opt(&name).await.unwrap().and_then(|role| role.rules).unwrap_or_default());
+    }
     let own: Api<Role> = Api::namespaced(scene.client(), "ai-system");
     let own = own.get(controller.name).await.unwrap();
-    rights(everywhere.rules.iter().chain(&own.rules).chain(&logs).flatten())
+    rights(everywhere.rules.iter().chain(&own.rules).flatten().chain(&apart))
 }

@@ -25,7 +25,7 @@ use tests::{
     start, tools, until_renewed, wait_for, within, workspace,
 };
 
-use crate::{cluster_of, for_every_controller};
+use crate::{cluster_of, for_every_controller, for_every_controller_with_children};
 
 const RELEASED: &str = "tests/fixtures/released";
 
@@ -59,7 +59,7 @@ async fn restarts_no_pod_of(release: &Path, released: &Controller) {
 
     // Drift is repaired to the pinned template, not to the one that the present release renders.
     let object = &objects[0];
-    life.edit_child(&scene, object).await;
+    life.edit(&scene, object).await;
     assert_eq!(templates(&scene, &life).await, before);
 
     // A change that does not affect pods keeps the template.
@@ -95,7 +95,7 @@ async fn goes_back_to_the_pods_of(release: &Path, released: &Controller) {
     let objects = recreate_all(&scene, &life, release).await;
     let (before, served) = (templates(&scene, &life).await, uids(&pods(&scene).await));
     cluster.start_controller(&controller(released.name)).await.unwrap();
-    let (mistake, correction) = &life.mistake;
+    let (mistake, correction) = &life.children.as_ref().expect("children").mistake;
     for object in &objects {
         wait_for(&life.objects(&scene), object, "done, and its template outdated", within(), |object| {
             life.kind.is_done(object) && outdated(object).is_some()
@@ -117,7 +117,7 @@ async fn goes_back_to_the_pods_of(release: &Path, released: &Controller) {
 
 #[tokio::test]
 async fn todays_controller_restarts_no_pod_that_a_later_release_made() {
-    for_every_controller(async |controller| {
+    for_every_controller_with_children(async |controller| {
         let (name, life) = (controller.name, life_of(controller));
         let cluster = cluster_of(controller).await;
         let scene = Scene::new(&cluster).await;
@@ -188,7 +188,7 @@ async fn a_mistake_that_is_taken_back_is_not_refused_where_an_older_release_had_
     .await;
     assert_eq!(templates(&scene, &life).await, before, "what serves keeps the token");
 
-    let (mistake, correction) = &life.mistake;
+    let (mistake, correction) = &life.children.as_ref().expect("children").mistake;
     life.change(&scene, "life", mistake).await;
     ask_until("a pod of the mistake", within(), async || {
         let found = uids(&pods(&scene).await);
@@ -293,11 +293,11 @@ fn outdated(object: &DynamicObject) -> Option<(&str, &str)> {
 
 /// The children with the pod template.
 fn children(scene: &Scene<'_>, life: &Life) -> Api<DynamicObject> {
-    Api::namespaced_with(scene.client(), scene.namespace(), &life.child.resource)
+    Api::namespaced_with(scene.client(), scene.namespace(), &life.edited.resource)
 }
 
 fn child_of(life: &Life, object: &str) -> String {
-    format!("{object}{}", life.child.suffix)
+    format!("{object}{}", life.edited.suffix)
 }
 
 async fn until_pods_are_ready(scene: &Scene<'_>, life: &Life, object: &str) {

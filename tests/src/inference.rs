@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Scene,
-    lives::{Child, Life},
+    lives::{Children, Edited, Life},
     wait_for, wait_until_gone, within,
 };
 
@@ -37,20 +37,26 @@ pub(crate) fn life() -> Life {
     Life {
         controller: CONTROLLER,
         kind: CONTROLLERS.iter().find(|known| known.name == CONTROLLER).expect("a controller").kinds[0],
-        spec: json!({"modelSource": "s3://models/qwen", "engine": "vllm", "gpu": {"count": 1}}),
+        samples_of: &[],
+        args: Vec::new,
+        given: |_| Vec::new(),
+        spec: |_| json!({"modelSource": "s3://models/qwen", "engine": "vllm", "gpu": {"count": 1}}),
         scaled: json!({"replicas": 2}),
         changed: json!({"image": "engine:2"}),
-        mistake: (json!({"scheduling": {"nodeSelector": {"disk": "typo"}}}), json!({"scheduling": null})),
-        child: Child {
+        edited: Edited {
             resource: ApiResource::erase::<Deployment>(&()),
             suffix: "",
             edit: json!({"template": {"spec": {"terminationGracePeriodSeconds": 700}}}),
         },
-        podless: Child {
-            resource: ApiResource::erase::<Service>(&()),
-            suffix: "",
-            edit: json!({"selector": {labels::NAME: "another"}}),
-        },
+        children: Some(Children {
+            podless: Edited {
+                resource: ApiResource::erase::<Service>(&()),
+                suffix: "",
+                edit: json!({"selector": {labels::NAME: "another"}}),
+            },
+            mistake: (json!({"scheduling": {"nodeSelector": {"disk": "typo"}}}), json!({"scheduling": null})),
+        }),
+        measured: &[],
         counted: &["aiinference_phase{phase=\"ready\"} 1", "aiinference_warmup_seconds_count 1"],
         // Rights for the replacement of pods on lost nodes.
         beyond_a_namespace: &[("", "nodes", "list"), ("", "nodes", "watch"), ("", "pods", "delete")],

@@ -6,10 +6,14 @@
 //!
 //! Every wait has a deadline, and a failed wait shows the object.
 
+pub mod agent;
 pub mod inference;
 pub mod kstatus;
 pub mod lives;
+pub mod monitoring;
+pub mod prometheus;
 mod real;
+pub mod scaler;
 mod scene;
 pub mod sweep;
 mod wait;
@@ -70,7 +74,10 @@ pub async fn start(spec: ClusterSpec) -> Cluster {
 
 /// A controller of this workspace, to be started with [`Cluster::start_controller`].
 pub fn controller(name: &str) -> Controller {
-    Controller::new(name, &workspace().join("deploy")).unwrap_or_else(|error| panic!("{}", explained(&error)))
+    let controller = Controller::new(name, &workspace().join("deploy"));
+    let controller = controller.unwrap_or_else(|error| panic!("{}", explained(&error)));
+    let known = CONTROLLERS.iter().find(|known| known.name == name).expect("a controller of this workspace");
+    controller.with_args((lives::life_of(known).args)())
 }
 
 /// The folder with the programs of a cluster; builds missing ones.

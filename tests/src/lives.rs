@@ -12,10 +12,10 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{Scene, inference, wait_for, wait_until_gone, within};
+use crate::{Scene, inference, scaler, wait_for, wait_until_gone, within};
 
 /// The script of each controller, in any order.
-const LIVES: &[fn() -> Life] = &[inference::life];
+const LIVES: &[fn() -> Life] = &[inference::life, scaler::life];
 
 /// The script of one controller.
 pub struct Life {
@@ -23,17 +23,23 @@ pub struct Life {
     pub controller: &'static str,
     /// The kind of the object: the first one of the controller.
     pub kind: Kind,
-    /// Of the object when it is created.
-    pub spec: Value,
+    /// Controllers whose samples those of this one refer to.
+    pub samples_of: &'static [&'static str],
+    /// Of the controller's process in tests.
+    pub args: fn() -> Vec<String>,
+    /// What has to be there before an object of this name, and stays when the object is deleted.
+    pub given: fn(&str) -> Vec<Value>,
+    /// Of the object of this name when it is created.
+    pub spec: fn(&str) -> Value,
     /// What a user changes of the spec, in this order.
     pub scaled: Value,
     pub changed: Value,
-    /// A change with which no new pod finds a node, and the change that takes it back.
-    pub mistake: (Value, Value),
-    /// The child that is edited by hand.
-    pub child: Child,
-    /// A child that has no pods: an edit of it starts none.
-    pub podless: Child,
+    /// What is edited by hand, an edit that the controller takes back: a child with pods, or a target.
+    pub edited: Edited,
+    /// `None`: the controller makes no children.
+    pub children: Option<Children>,
+    /// Fields of the status that differ from life to life: what was measured, and when.
+    pub measured: &'static [&'static str],
     /// Lines of the metrics that the leader alone has once one object is done.
     pub counted: &'static [&'static str],
     /// Rights that a controller of one namespace does without: group, resource, verb.
@@ -54,7 +60,7 @@ pub enum Step {
     /// A pod is deleted, as when its node is lost.
     PodLost,
     /// By hand, and without an effect on pods.
-    ChildEdited,
+    Edited,
     ScaledBack,
     /// Under the same name, before the children of the first object are gone.
     Recreated,
@@ -68,7 +74,7 @@ impl Step {
         Self::Scaled,
         Self::Changed,
         Self::PodLost,
-        Self::ChildEdited,
+        Self::Edited,
         Self::ScaledBack,
         Self::Recreated,
         Self::Deleted,
@@ -78,8 +84,16 @@ impl Step {
 /// A part of a script that only one controller needs.
 pub type Action = for<'a> fn(&'a Scene<'a>) -> LocalBoxFuture<'a, ()>;
 
-/// A child that the controller makes of every object.
-pub struct Child {
+/// What the controller makes of every object; pods belong to that which is edited by hand.
+pub struct Children {
+    /// A child that has no pods: an edit of it starts none.
+    pub podless: Edited,
+    /// A change with which no new pod finds a node, and the change that takes it back.
+    pub mistake: (Value, Value),
+}
+
+/// An object that the controller writes, for every object of its kind.
+pub struct Edited {
     pub resource: ApiResource,
     /// Follows the name of the object.
     pub suffix: &'static str,
@@ -107,7 +121,7 @@ impl Life {
             self.change(scene, name, change).await;
             self.until_done(scene, name).await;
         }
-        self.edit_child(scene, name).await;
+        self.edit(scene, name).await;
         self.until_done(scene, name).await;
         self.delete(scene, name).await;
         self.begin(scene, name).await;
@@ -120,30 +134,42 @@ impl Life {
             Step::Scaled => self.change(scene, name, &self.scaled).await,
             Step::Changed => self.change(scene, name, &self.changed).await,
             Step::PodLost => lose_pod(scene).await,
-            Step::ChildEdited => drop(self.podless.edit(scene, name).await),
-            Step::ScaledBack => self.change(scene, name, &self.scaled_back()).await,
+            Step::Edited => {
+                let edited = self.children.as_ref().map_or(&self.edited, |children| &children.podless);
+                drop(edited.edit(scene, name).await);
+            }
+            Step::ScaledBack => self.change(scene, name, &self.scaled_back(name)).await,
             Step::Recreated => {
                 self.delete(scene, name).await;
                 self.create(scene, name).await;
             }
-            Step::Deleted => self.delete(scene, name).await,
+            Step::Deleted => {
+                self.delete(scene, name).await;
+                for given in (self.given)(name) {
+                    scene.kubectl_with_input(&["delete", "--wait=false", "--filename=-"], &given.to_string());
+                }
+            }
         }
     }
 
     /// The change that takes `scaled` back.
-    fn scaled_back(&self) -> Value {
-        let fields = self.scaled.as_object().into_iter().flat_map(|fields| fields.keys());
-        fields.map(|field| (field.clone(), self.spec[field.as_str()].clone())).collect()
+    fn scaled_back(&self, name: &str) -> Value {
+        let (spec, fields) = ((self.spec)(name), self.scaled.as_object());
+        let fields = fields.into_iter().flat_map(|fields| fields.keys());
+        fields.map(|field| (field.clone(), spec[field.as_str()].clone())).collect()
     }
 
     /// Returns the object as the API server answers it.
     pub async fn create(&self, scene: &Scene<'_>, name: &str) -> DynamicObject {
+        for given in (self.given)(name) {
+            scene.apply(&given.to_string()).await.expect("it is accepted");
+        }
         let ApiResource { api_version, kind, .. } = self.kind.resource();
         let object = json!({
             "apiVersion": api_version,
             "kind": kind,
             "metadata": {"name": name},
-            "spec": self.spec,
+            "spec": (self.spec)(name),
         });
         let mut created = scene.apply(&object.to_string()).await.expect("it is accepted");
         created.pop().expect("one object")
@@ -166,13 +192,12 @@ impl Life {
             .await
     }
 
-    /// Edits a child, and waits until the controller has taken the edit back.
-    pub async fn edit_child(&self, scene: &Scene<'_>, name: &str) {
-        let before = self.child.edit(scene, name).await;
-        let children = self.child.api(scene);
-        let name = format!("{name}{}", self.child.suffix);
-        wait_for(&children, &name, "as before the edit", within(), |child: &DynamicObject| {
-            child.data["spec"] == before.data["spec"]
+    /// Edits by hand, and waits until the controller has taken the edit back.
+    pub async fn edit(&self, scene: &Scene<'_>, name: &str) {
+        let before = self.edited.edit(scene, name).await;
+        let name = format!("{name}{}", self.edited.suffix);
+        wait_for(&self.edited.api(scene), &name, "as before the edit", within(), |object: &DynamicObject| {
+            object.data["spec"] == before.data["spec"]
         })
         .await;
     }
@@ -185,17 +210,17 @@ impl Life {
     }
 }
 
-impl Child {
-    fn api(&self, scene: &Scene<'_>) -> Api<DynamicObject> {
+impl Edited {
+    pub fn api(&self, scene: &Scene<'_>) -> Api<DynamicObject> {
         Api::namespaced_with(scene.client(), scene.namespace(), &self.resource)
     }
 
-    /// Edits the child of this object, and returns it as it was before.
+    /// Edits what belongs to this object, and returns it as it was before.
     async fn edit(&self, scene: &Scene<'_>, object: &str) -> DynamicObject {
-        let (children, name) = (self.api(scene), format!("{object}{}", self.suffix));
-        let before = children.get(&name).await.expect("the child");
+        let (objects, name) = (self.api(scene), format!("{object}{}", self.suffix));
+        let before = objects.get(&name).await.expect("what is edited");
         let patch = Patch::Merge(json!({"spec": self.edit}));
-        let edited = children.patch(&name, &PatchParams::default(), &patch).await.expect("it is accepted");
+        let edited = objects.patch(&name, &PatchParams::default(), &patch).await.expect("it is accepted");
         assert_ne!(edited.data["spec"], before.data["spec"], "the edit changes nothing");
         before
     }

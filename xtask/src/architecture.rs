@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use api::controllers::{CONTROLLERS, released};
+use api::controllers::{CONTROLLERS, NODE_PROGRAMS, released};
 use serde::Deserialize;
 
 use crate::steps::{cargo, workspace};
@@ -20,9 +20,10 @@ type Source = (String, String);
 fn sources(wanted: impl Fn(&str) -> bool) -> Vec<Source> {
     let root = workspace();
     let mut found = Vec::new();
-    for folder in ["crates", "tests", "xtask"] {
+    for folder in ["crates", "proto", "tests", "xtask"] {
         collect(root, &root.join(folder), "rs", &mut found);
     }
+    found.retain(|(path, _)| !path.starts_with(GENERATED));
     // Inline tests that have a file or a folder of their own.
     let is_test =
         |path: &str| path.ends_with("/tests.rs") || path.contains("/src/") && path.contains("/tests/");
@@ -30,6 +31,9 @@ fn sources(wanted: impl Fn(&str) -> bool) -> Vec<Source> {
     assert!(!found.is_empty(), "no file to look at: has a folder moved?");
     found
 }
+
+/// What `cargo xtask codegen` writes from .proto files.
+const GENERATED: &str = "proto/src/generated/";
 
 fn collect(root: &Path, folder: &Path, suffix: &str, found: &mut Vec<Source>) {
     let mut entries: Vec<PathBuf> =
@@ -55,7 +59,7 @@ fn is_of_a_controller(path: &str) -> bool {
 }
 
 /// Crates without I/O, which every crate may use.
-const PURE: [&str; 4] = ["api", "quantity", "text", "workload"];
+const PURE: [&str; 5] = ["api", "quantity", "scaling", "text", "workload"];
 
 /// `file: word` for each file that uses a word it must not.
 fn uses(sources: &[Source], forbidden: &[&str]) -> Vec<String> {
@@ -66,6 +70,19 @@ fn uses(sources: &[Source], forbidden: &[&str]) -> Vec<String> {
         }
     }
     found
+}
+
+#[test]
+fn the_agent_reads_clocks_in_one_place_and_names_a_vendor_only_behind_its_seam() {
+    let agent = sources(|path| path.starts_with("crates/metrics-agent/src/"));
+    let outside = |allowed: &[&str]| -> Vec<Source> {
+        agent.iter().filter(|(path, _)| !allowed.iter().any(|name| path.contains(name))).cloned().collect()
+    };
+    let clocks = ["Instant::now", "SystemTime::now"];
+    // A recording counts from when it was opened.
+    assert_eq!(uses(&outside(&["/moment.rs", "/device/recorded.rs"]), &clocks), [""; 0]);
+    assert_eq!(uses(&outside(&["/device/", "/agent.rs"]), &["nvml_wrapper", "Nvml"]), [""; 0]);
+    assert_eq!(uses(&outside(&["/device/nvml/instance.rs"]), &["unsafe {"]), [""; 0]);
 }
 
 #[test]
@@ -107,7 +124,7 @@ fn what_every_controller_shares_knows_no_kind_of_this_project() {
     // Their modules too, so that a type of theirs cannot be imported from within.
     let modules: Vec<String> = kinds.iter().map(|kind| format!("api::{}", kind.to_lowercase())).collect();
     let forbidden: Vec<&str> = kinds.iter().chain(&modules).map(String::as_str).collect();
-    for name in ["quantity", "runtime", "text", "workload"] {
+    for name in ["metrics-client", "quantity", "runtime", "scaling", "text", "workload"] {
         let shared = sources(|path| path.starts_with(&format!("crates/{name}/src/")));
         assert_eq!(uses(&shared, &forbidden), [""; 0]);
     }
@@ -223,7 +240,7 @@ fn each_controller_has_everything_that_the_list_in_architecture_asks_for() {
 #[test]
 fn the_map_names_every_file_of_the_crates_that_controllers_share() {
     let map = section("ARCHITECTURE.md", "Code map");
-    for name in ["runtime", "workload"] {
+    for name in ["metrics-client", "runtime", "scaling", "workload"] {
         let heading = format!("- `crates/{name}`:");
         let (_, rest) = map.split_once(&heading).unwrap_or_else(|| panic!("{heading}"));
         let part = rest.split_once("\n- ").map_or(rest, |(part, _)| part);
@@ -242,8 +259,11 @@ fn each_controller_in_crates_and_each_folder_in_deploy_has_a_row() {
     crates.retain(|name| name.ends_with("-controller"));
     assert_eq!(crates, rows, "crates");
     let mut deployed = entries("deploy");
-    for shared in ["crds", "namespace", "samples", "user-roles"] {
+    for shared in ["crds", "monitoring", "namespace", "samples", "user-roles"] {
         assert!(deployed.remove(shared), "deploy/{shared} is missing");
+    }
+    for program in NODE_PROGRAMS {
+        assert!(deployed.remove(program.name), "deploy/{} is missing", program.name);
     }
     assert_eq!(deployed, rows, "deploy");
 }
@@ -366,7 +386,7 @@ fn the_pure_crates_pull_no_async_runtime_no_http_stack_and_no_kubernetes_client(
         let tree = String::from_utf8_lossy(&output.stdout);
         let pulled: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
         // It is really the tree of this crate, or the claim below would hold for anything.
-        assert!(pulled.contains(name) && (name == "text" || pulled.contains("k8s-openapi")), "{tree}");
+        assert!(pulled.contains(name) && (name == "text" || pulled.contains("serde")), "{tree}");
         for forbidden in ["tokio", "hyper", "kube-client", "kube-runtime", "rustls", "reqwest"] {
             assert!(!pulled.contains(forbidden), "{name} pulls {forbidden}");
         }
@@ -383,9 +403,12 @@ fn nothing_that_ships_depends_on_what_does_not() {
             next.extend(packages.get(name).unwrap_or_else(|| panic!("no crate {name}")).uses(false));
         }
     }
+    // `proto` stands beside `crates`, because it is a contract with other programs.
     let stays: BTreeSet<&str> = packages
         .values()
-        .filter(|package| !package.is_below("crates") || package.name == "local-cluster")
+        .filter(|package| {
+            !package.is_below("crates") && !package.is_below("proto") || package.name == "local-cluster"
+        })
         .map(|package| package.name.as_str())
         .collect();
     let shipped: Vec<&str> = ships.intersection(&stays).copied().collect();

@@ -16,8 +16,8 @@ pub(crate) fn run(args: &PassedOn) -> anyhow::Result<()> {
     succeed(&mut cargo(["build", "--release", "--locked", "--package", "bench"]))?;
     let mut bench = Command::new(target_folder()?.join("release/bench"));
     without_cargos_variables(&mut bench);
-    if measures_the_controller(&args.args) {
-        bench.env("BENCH_CONTROLLER", images::build_released("inference-controller")?);
+    if let Some(controller) = measured_controller(&args.args) {
+        bench.env("BENCH_CONTROLLER", images::build_released(controller)?);
     }
     if Path::new(MEMORY).is_dir() {
         bench.env("XDG_STATE_HOME", MEMORY);
@@ -26,12 +26,12 @@ pub(crate) fn run(args: &PassedOn) -> anyhow::Result<()> {
 }
 
 /// Neither a question for help nor a program that is there already needs a build of several minutes.
-fn measures_the_controller(args: &[OsString]) -> bool {
+fn measured_controller(args: &[OsString]) -> Option<&'static str> {
     let has = |option: &str| args.iter().any(|arg| arg.to_string_lossy().starts_with(option));
-    args.first().is_some_and(|bench| bench == "inference")
-        && !has("--help")
-        && !has("-h")
-        && !has("--controller")
+    let controllers = [("inference", "inference-controller"), ("scaler", "scaler-controller")];
+    let (_, controller) =
+        controllers.into_iter().find(|(bench, _)| args.first().is_some_and(|arg| arg == bench))?;
+    (!has("--help") && !has("-h") && !has("--controller")).then_some(controller)
 }
 
 #[cfg(test)]
@@ -40,10 +40,12 @@ mod tests {
 
     #[test]
     fn the_controller_is_built_only_where_it_is_measured() {
-        let measures =
-            |args: &[&str]| measures_the_controller(&args.iter().map(OsString::from).collect::<Vec<_>>());
-        assert!(measures(&["inference"]) && measures(&["inference", "--count", "300"]));
-        assert!(!measures(&["inference", "--controller=old"]) && !measures(&["inference", "--help"]));
-        assert!(!measures(&["runtime"]) && !measures(&[]));
+        let measured =
+            |args: &[&str]| measured_controller(&args.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(measured(&["inference", "--count", "300"]), Some("inference-controller"));
+        assert_eq!(measured(&["scaler"]), Some("scaler-controller"));
+        for args in [&["inference", "--controller=old"][..], &["inference", "--help"], &["runtime"], &[]] {
+            assert_eq!(measured(args), None, "{args:?}");
+        }
     }
 }

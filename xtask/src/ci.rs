@@ -27,7 +27,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::PathBuf};
+    use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
 
     use serde_json::Value;
 
@@ -65,6 +65,56 @@ mod tests {
             }
         }
         assert_eq!(found, ["provenance", "publish"]);
+    }
+
+    fn release() -> Value {
+        let text = fs::read_to_string(workspace().join(".github/workflows/release.yml")).unwrap();
+        serde_saphyr::from_str(&text).unwrap()
+    }
+
+    /// Runs the step that pushes with a registry that answers `crane digest` in this way. Returns what was pushed.
+    fn pushed(answer: &str) -> Result<String, String> {
+        let steps = release()["jobs"]["publish"]["steps"].as_array().unwrap().clone();
+        let push =
+            steps.iter().find(|step| step["name"] == "Push").unwrap()["run"].as_str().unwrap().to_owned();
+        let folder = tempfile::tempdir().unwrap();
+        let program = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, format!("#!/bin/bash\n{text}\n")).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        program("jq", "echo controller sha256:new layout");
+        let log = folder.path().join("pushed");
+        let push_to_log = format!("echo pushed >>{}; echo {{}}@sha256:new", log.display());
+        program("crane", &format!("if [ $1 = digest ]; then {answer}; else {push_to_log}; fi"));
+        let output = std::process::Command::new("bash")
+            .args(["--noprofile", "--norc", "-eo", "pipefail", "-c", &push])
+            .env("PATH", format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap()))
+            .env("RUNNER_TEMP", folder.path())
+            .envs([("GITHUB_REF_NAME", "v1.0.0"), ("REGISTRY", "registry"), ("FOLDER", "images")])
+            .output()
+            .unwrap();
+        let pushed = fs::read_to_string(&log).unwrap_or_default();
+        if output.status.success() { Ok(pushed) } else { Err(pushed) }
+    }
+
+    /// The tag of a release stays, also while the registry fails.
+    #[test]
+    fn a_release_is_pushed_only_where_the_registry_has_no_other_image() {
+        let absent = "echo MANIFEST_UNKNOWN: manifest unknown >&2; exit 1";
+        assert_eq!(pushed(absent), Ok("pushed\n".to_owned()));
+        assert_eq!(pushed("echo sha256:new"), Ok("pushed\n".to_owned()), "repeated after a failure");
+        assert_eq!(pushed("echo sha256:old"), Err(String::new()));
+        assert_eq!(pushed("echo unexpected status code 503 >&2; exit 1"), Err(String::new()));
+    }
+
+    #[test]
+    fn a_release_with_a_known_vulnerability_is_not_built() {
+        let steps = release()["jobs"]["build"]["steps"].as_array().unwrap().clone();
+        let of = |found: &dyn Fn(&Value) -> bool| steps.iter().position(found).unwrap();
+        let checked = of(&|step| step["with"]["command"] == "check advisories");
+        assert_ne!(steps[checked]["continue-on-error"], true);
+        assert!(checked < of(&|step| step["name"] == "Build"));
     }
 
     /// A tag can be moved to other code; a commit cannot.

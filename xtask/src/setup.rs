@@ -35,6 +35,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     // An error names the Go that is needed if there is none; builds Kubernetes where that has not been done.
     local_cluster::tools::ensure()?;
     local_cluster::tools::ensure_services()?;
+    local_cluster::tools::ensure_monitoring()?;
     if local_cluster::real::allowed().is_ok() {
         local_cluster::tools::ensure_nodes()?;
     }

@@ -81,9 +81,13 @@ pub(crate) fn without_cargos_variables(command: &mut Command) {
 
 /// Builds the programs that run beside this one: the supervisor of a cluster, and every controller.
 pub(crate) fn build_programs() -> anyhow::Result<()> {
-    let mut build = cargo(["build", "--locked", "--package", "local-cluster"]);
+    let mut build =
+        cargo(["build", "--locked", "--package", "local-cluster", "--package", "fake-prometheus"]);
     for controller in api::controllers::CONTROLLERS {
         build.args(["--package", controller.name]);
+    }
+    for program in api::controllers::NODE_PROGRAMS {
+        build.args(["--package", program.name]);
     }
     succeed(&mut build)
 }

@@ -7,11 +7,13 @@ use crate::{
 };
 
 /// Tests on the real API server wait most of the time: many fit on few cores.
-const CLUSTER_TEST_THREADS: &str = "8";
+const CLUSTER_TEST_THREADS: usize = 8;
 /// On real nodes they run programs, and some of them load those.
-const NODE_TEST_THREADS: &str = "3";
+const NODE_TEST_THREADS: usize = 3;
 /// Test binaries that need no root.
-const ANYWHERE: [&str; 4] = ["admit", "e2e", "every_controller", "chaos"];
+const ANYWHERE: [&str; 4] = ["admit", "e2e", "chaos", "monitoring"];
+/// Its tests start a cluster for each controller.
+const OF_EVERY_CONTROLLER: &str = "every_controller";
 /// The one that does.
 const ON_REAL_NODES: &str = "node";
 
@@ -26,6 +28,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     steps.run("setup", setup::prepare)?;
     steps.run("cluster tools", || Ok(local_cluster::tools::ensure().map(drop)?))?;
     steps.run("services", || Ok(local_cluster::tools::ensure_services().map(drop)?))?;
+    steps.run("monitoring tools", || Ok(local_cluster::tools::ensure_monitoring().map(drop)?))?;
     steps.run("programs", build_programs)?;
     steps
         .run("tests without a cluster", || succeed(cargo(["test", "--locked", "--"]).args(&args.filters)))?;
@@ -33,6 +36,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let binaries = ANYWHERE.iter().flat_map(|name| ["--test", name]);
         let all: Vec<&str> = ["--lib"].into_iter().chain(binaries).collect();
         run_tests(&all, CLUSTER_TEST_THREADS, args)
+    })?;
+    steps.run("tests of every controller", || {
+        let threads = CLUSTER_TEST_THREADS / api::controllers::CONTROLLERS.len();
+        run_tests(&["--test", OF_EVERY_CONTROLLER], threads.max(1), args)
     })?;
     match local_cluster::real::allowed() {
         Ok(()) => {
@@ -50,9 +57,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn run_tests(binaries: &[&str], threads: &str, args: &Args) -> anyhow::Result<()> {
+fn run_tests(binaries: &[&str], threads: usize, args: &Args) -> anyhow::Result<()> {
     let mut test = cargo(["test", "--locked", "-p", "tests", "--no-fail-fast"]);
-    succeed(test.args(binaries).args(["--", "--test-threads", threads]).args(&args.filters))
+    succeed(test.args(binaries).args(["--", "--test-threads", &threads.to_string()]).args(&args.filters))
 }
 
 #[cfg(test)]
@@ -68,7 +75,7 @@ mod tests {
         let (_, targets) = manifest.split_once("[[test]]").unwrap();
         let names = targets.lines().filter_map(|line| line.strip_prefix("name = "));
         let declared: BTreeSet<&str> = names.map(|name| name.trim_matches('"')).collect();
-        let run: BTreeSet<&str> = ANYWHERE.into_iter().chain([ON_REAL_NODES]).collect();
+        let run: BTreeSet<&str> = ANYWHERE.into_iter().chain([OF_EVERY_CONTROLLER, ON_REAL_NODES]).collect();
         assert_eq!(declared, run);
     }
 }

@@ -211,7 +211,7 @@ impl Cluster {
         self.expect_done("start containerd", &Request::Containerd { node: node.to_owned(), runs: true }).await
     }
 
-    /// Starts a program in the network that real nodes see, as a component; pods reach it at
+    /// Starts a program as a component: on this machine, or in the network of real nodes, whose pods reach it at
     /// [`crate::HUB_ADDRESS`].
     pub async fn start_service(&self, service: Service) -> Result<()> {
         self.expect_done("start a service", &Request::AddService(service)).await

@@ -140,6 +140,9 @@ pub(crate) fn controller_manager(folder: &Folder, spec: &ClusterSpec) -> Command
         .set("node-monitor-grace-period", format_args!("{}ms", grace.as_millis()))
         .set("node-startup-grace-period", format_args!("{}ms", grace.as_millis()))
         .set("controllers", format_args!("*,-{}", CONTROLLERS_LEFT_OUT.join(",-")));
+    if let Some(period) = spec.hpa_period {
+        flags.set("horizontal-pod-autoscaler-sync-period", format_args!("{}ms", period.as_millis()));
+    }
     command_line(folder, spec, CONTROLLER_MANAGER, flags)
 }
 

@@ -52,8 +52,10 @@ impl Controller {
         Self { name: name.into(), ..self }
     }
 
-    pub fn with_args<I: Into<String>>(self, args: impl IntoIterator<Item = I>) -> Self {
-        Self { args: args.into_iter().map(Into::into).collect(), ..self }
+    /// Adds arguments.
+    pub fn with_args<I: Into<String>>(mut self, args: impl IntoIterator<Item = I>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
     }
 }
 

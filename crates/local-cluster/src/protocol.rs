@@ -93,7 +93,7 @@ pub(crate) struct ControllerProcess {
     pub(crate) service_account: String,
 }
 
-/// A program that pods on real nodes can reach, at the hub's address.
+/// A program beside the cluster; pods on real nodes can reach it, at the hub's address.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Service {
     /// Name of the component, unique in the cluster.

@@ -41,6 +41,9 @@ pub struct ClusterSpec {
     pub history: Option<Duration>,
     #[serde(default)]
     pub detail: Detail,
+    /// How often HorizontalPodAutoscalers are looked at. `None`: Kubernetes' own 15 s.
+    #[serde(default)]
+    pub hpa_period: Option<Duration>,
     /// The folder with the programs that [`crate::tools::ensure`] built.
     pub tools: PathBuf,
 }
@@ -126,6 +129,7 @@ impl ClusterSpec {
             renew_tokens_after: RENEW_TOKENS_AFTER,
             history: None,
             detail: Detail::Full,
+            hpa_period: None,
             tools: tools.into(),
         }
     }
@@ -155,6 +159,10 @@ impl ClusterSpec {
 
     pub fn with_detail(self, detail: Detail) -> Self {
         Self { detail, ..self }
+    }
+
+    pub fn with_hpa_period(self, hpa_period: Duration) -> Self {
+        Self { hpa_period: Some(hpa_period), ..self }
     }
 
     pub fn with_history(self, history: Duration) -> Self {

@@ -96,6 +96,19 @@ const SERVICES: Group<'static> = Group {
     programs: &[Program { name: "versitygw", package: "github.com/versity/versitygw/cmd/versitygw" }],
 };
 
+/// What scrapes the agents and controllers, and checks rules about their metrics.
+const MONITORING: Group<'static> = Group {
+    name: "monitoring",
+    go_mod: include_str!("../tools/monitoring/go.mod"),
+    go_sum: include_str!("../tools/monitoring/go.sum"),
+    // Without the discovery of targets in clouds, whose clients are most of the program.
+    linkage: Linkage::Tagged { tags: "remove_all_sd" },
+    programs: &[
+        Program { name: "prometheus", package: "github.com/prometheus/prometheus/cmd/prometheus" },
+        Program { name: "promtool", package: "github.com/prometheus/prometheus/cmd/promtool" },
+    ],
+};
+
 /// A peer of the model loader; only a bench needs it.
 const BENCH: Group<'static> = Group {
     name: "bench",
@@ -120,6 +133,8 @@ struct Group<'a> {
 enum Linkage {
     /// Nothing.
     Static,
+    /// Nothing, with a part of the program.
+    Tagged { tags: &'static str },
     /// The C library, and to build it a C compiler and headers.
     WithC { tags: &'static str },
 }
@@ -204,6 +219,11 @@ pub fn ensure_services() -> Result<PathBuf> {
     SERVICES.ensure()
 }
 
+/// The folder with Prometheus and promtool, as [`ensure`].
+pub fn ensure_monitoring() -> Result<PathBuf> {
+    MONITORING.ensure()
+}
+
 /// The programs of real nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeTools {
@@ -284,7 +304,7 @@ impl Group<'_> {
 
     fn build_flags(&self) -> Vec<String> {
         let mut flags = go::build_flags();
-        if let Linkage::WithC { tags } = self.linkage {
+        if let Linkage::Tagged { tags } | Linkage::WithC { tags } = self.linkage {
             flags.extend(["-tags".to_owned(), tags.to_owned()]);
         }
         flags
@@ -389,7 +409,7 @@ mod tests {
 
     #[test]
     fn every_program_is_a_tool_of_its_go_module() {
-        for group in [CLUSTER, KUBELET, NODE, ADDONS, SERVICES, BENCH] {
+        for group in [CLUSTER, KUBELET, NODE, ADDONS, SERVICES, MONITORING, BENCH] {
             for Program { name, package } in group.programs {
                 assert!(group.go_mod.lines().any(|line| line == format!("tool {package}")), "{name}");
             }

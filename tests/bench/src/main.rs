@@ -4,11 +4,13 @@
 //! starts ends with it, and everything it waits for has a deadline.
 #![expect(clippy::print_stdout, reason = "what these commands print is what they are for")]
 
+mod agent;
 mod figures;
 mod inference;
 mod machine;
 mod programs;
 mod runtime;
+mod scaler;
 mod transfer;
 
 use std::process::ExitCode;
@@ -19,10 +21,14 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(name = "cargo xtask bench", about = "Figures of speed and memory, from release builds")]
 enum Command {
+    /// The metrics-agent on a node with 8 GPUs (an ABI fake of NVIDIA's library), 110 pods and 2 subscribers
+    Agent(agent::Args),
     /// AIInferences on simulated nodes, beside a writer that makes the same children without any logic
     Inference(inference::Args),
     /// The engine of the controllers alone: 10 000 objects of a scripted API server, and 100 000 that come and go
     Runtime(runtime::Args),
+    /// AIScalers at rest and after steps of their load, beside as many HorizontalPodAutoscalers
+    Scaler(scaler::Args),
     /// Pulling a model from a local S3 server, beside a null downloader and beside rclone
     Transfer(transfer::Args),
 }
@@ -45,8 +51,10 @@ fn run(command: &Command) -> anyhow::Result<()> {
         .build()
         .context("failed to start the async runtime")?;
     match command {
+        Command::Agent(args) => agent::run(args, &tokio),
         Command::Inference(args) => inference::run(args, &tokio),
         Command::Runtime(args) => runtime::run(args, &tokio),
+        Command::Scaler(args) => scaler::run(args, &tokio),
         Command::Transfer(args) => transfer::run(args),
     }
 }

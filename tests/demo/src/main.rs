@@ -1,13 +1,13 @@
-//! `cargo xtask demo`: makes a node fail and shows what happens, second by second.
+//! `cargo xtask demo`: makes a node fail, or the load rise, and shows what happens, second by second.
 //!
 //! A demo asserts nothing, the tests do: it prints and draws what it observed in the API, and fails only if the end that
 //! it waits for does not come in time.
 #![expect(clippy::print_stdout, reason = "what these commands print is what they are for")]
 
+mod files;
 mod node_death;
-mod observation;
-mod picture;
-mod record;
+mod scaling;
+mod svg;
 
 use std::process::ExitCode;
 
@@ -15,10 +15,15 @@ use anyhow::Context as _;
 use clap::Parser;
 
 #[derive(Parser)]
-#[command(name = "cargo xtask demo", about = "Makes a node fail and shows what happens, second by second")]
+#[command(
+    name = "cargo xtask demo",
+    about = "Shows what happens when a node fails or the load rises, second by second"
+)]
 enum Command {
     /// A node dies under one of two replicas of an AIInference
     NodeDeath(node_death::Args),
+    /// A burst of load meets an AIScaler and a HorizontalPodAutoscaler side by side
+    Scaling(scaling::Args),
 }
 
 fn main() -> ExitCode {
@@ -39,6 +44,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         .context("failed to start the async runtime")?;
     match command {
         Command::NodeDeath(args) => tokio.block_on(node_death::run(args)),
+        Command::Scaling(args) => tokio.block_on(scaling::run(args)),
     }
 }
 

@@ -3,8 +3,11 @@
 //! It uses the cluster that `cargo xtask up` started, in a namespace of its own and with the node brought back at the
 //! end; or a cluster of its own that ends with the command.
 
+mod observation;
+mod picture;
+mod record;
+
 use std::{
-    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -16,11 +19,11 @@ use local_cluster::{Cluster, ClusterSpec, Controller, NodeClock, NodePool, insta
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::{
+use self::{
     observation::{Observer, PodState, Snapshot, events_between},
-    picture,
     record::{Event, EventKind, Record, Workload, line},
 };
+use crate::files;
 
 /// The cluster that `cargo xtask up` starts.
 const DEVELOPMENT: &str = "dev";
@@ -62,10 +65,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(file) = &args.draw {
-        let text = fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))?;
-        let record = serde_json::from_str(&text)
-            .with_context(|| format!("{} is not a record of this demo", file.display()))?;
-        return write(&file.with_extension("svg"), &picture::svg(&record));
+        return files::draw(file, picture::svg);
     }
     let cluster = cluster().await?;
     let client = cluster.client().await?;
@@ -82,16 +82,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
     let cleared = clear(&client, &observer).await;
     let record = record?;
     cleared?;
-    fs::create_dir_all(&args.out).with_context(|| format!("failed to create {}", args.out.display()))?;
-    let text = serde_json::to_string_pretty(&record).context("failed to write the record")?;
-    write(&args.out.join("node-death.json"), &format!("{text}\n"))?;
-    write(&args.out.join("node-death.svg"), &picture::svg(&record))
-}
-
-fn write(file: &Path, text: &str) -> anyhow::Result<()> {
-    fs::write(file, text).with_context(|| format!("failed to write {}", file.display()))?;
-    println!("wrote {}", file.display());
-    Ok(())
+    files::write(&args.out, "node-death", &record, picture::svg)
 }
 
 /// The cluster of `up` if nodes can die in it, or one with the same clock that lives as long as the value.

@@ -1,6 +1,6 @@
 //! `Ready` reports faults of pods within five seconds.
 
-use api::{aiinference::Phase, conditions};
+use api::{aiinference::Phase, conditions, reasons};
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
@@ -14,7 +14,7 @@ use k8s_openapi::{
 use kube::api::{ListParams, Patch, PatchParams};
 use local_cluster::{ClusterSpec, NodePool, nodes};
 use serde_json::{Value, json};
-use tests::{Scene, controller, follow, fresh_name, simulated, start, tools, wait_for, within};
+use tests::{Scene, ask_until, controller, follow, fresh_name, simulated, start, tools, wait_for, within};
 
 use super::{
     REPORTED_WITHIN, Report, change, condition, create, pods_of, reported_in_time, until_not_ready,
@@ -163,11 +163,19 @@ async fn a_pending_claim_is_no_fault() {
     waiting_claim(&scene, "ReadWriteMany").await;
     create(&scene, "vision", json!({"modelSource": "pvc://models/vision", "engine": "triton"})).await;
     until_ready(&scene, "vision").await;
-    let events = scene.api::<Event>().list(&ListParams::default()).await.unwrap();
-    let reported =
-        events.iter().filter(|e| e.reporting_controller.as_deref() == Some("inference-controller"));
-    let reasons: Vec<&str> = reported.filter_map(|event| event.reason.as_deref()).collect();
-    assert!(!reasons.is_empty() && reasons.iter().all(|reason| !reason.starts_with("Claim")), "{reasons:?}");
+    let events = scene.api::<Event>();
+    // An event is written after the status that it tells of.
+    let reasons = ask_until("the event that tells of the ready model", within(), async || {
+        let events = events.list(&ListParams::default()).await.unwrap();
+        let by_controller =
+            |event: &Event| event.reporting_controller.as_deref() == Some("inference-controller");
+        let reasons: Vec<String> =
+            events.into_iter().filter(by_controller).filter_map(|event| event.reason).collect();
+        let told = reasons.iter().any(|reason| reason == reasons::READY);
+        if told { Ok(reasons) } else { Err(format!("{reasons:?}")) }
+    })
+    .await;
+    assert!(reasons.iter().all(|reason| !reason.starts_with("Claim")), "{reasons:?}");
 }
 
 #[tokio::test]

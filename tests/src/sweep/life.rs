@@ -344,7 +344,9 @@ impl Run<'_, '_> {
         let mut collections: BTreeSet<String> =
             self.reference.map(|all| all.collections.clone()).unwrap_or_default();
         collections.extend(any(self.proxy.sent().collections, namespace));
-        look(&self.slot.scene, &collections, &self.setup.life.kind.resource().plural, &self.setup.pods).await
+        let life = self.setup.life;
+        look(&self.slot.scene, &collections, &life.kind.resource().plural, life.measured, &self.setup.pods)
+            .await
     }
 
     async fn start(&self) -> Result<(), String> {
@@ -360,6 +362,7 @@ impl Run<'_, '_> {
             .arg("--")
             .arg(&self.setup.program)
             .args(ARGS)
+            .args((self.setup.life.args)())
             .arg(format!("--namespace={namespace}"))
             .arg(format!("--lease-namespace={namespace}"))
             .arg("--kubeconfig")

@@ -30,6 +30,7 @@ pub(super) async fn look(
     scene: &Scene<'_>,
     collections: &BTreeSet<String>,
     roots: &str,
+    measured: &'static [&'static str],
     pods: &Pods,
 ) -> Result<World, String> {
     let mut listed = Vec::new();
@@ -44,6 +45,7 @@ pub(super) async fn look(
         namespace: scene.namespace().to_owned(),
         pods: pods.named(scene.namespace()),
         roots: uids.collect(),
+        measured,
     };
     let mut world = World::new();
     for (collection, is_root, objects) in &listed {
@@ -126,6 +128,8 @@ struct Masks {
     pods: BTreeSet<String>,
     /// The uids of the present roots. A deleted root of the same name has another uid, and what it owns is deleted with it.
     roots: BTreeSet<String>,
+    /// Fields whose values are left out.
+    measured: &'static [&'static str],
 }
 
 fn seen(object: &Value, is_root: bool, masks: &Masks) -> Value {
@@ -152,7 +156,8 @@ const IDENTITIES: [&str; 4] = ["resourceVersion", "clusterIP", "clusterIPs", lab
 fn masked(value: &Value, masks: &Masks) -> Value {
     match value {
         Value::Object(fields) => {
-            let kept = fields.iter().filter(|(field, _)| !IDENTITIES.contains(&&***field));
+            let is_compared = |field: &str| !IDENTITIES.contains(&field) && !masks.measured.contains(&field);
+            let kept = fields.iter().filter(|(field, _)| is_compared(field));
             let kept = kept.map(|(field, value)| match (field.as_str(), value) {
                 ("uid", Value::String(uid)) => {
                     let role = if masks.roots.contains(uid) { "(its root)" } else { "(another)" };
@@ -281,7 +286,7 @@ mod tests {
             json!({
                 "metadata": {"name": "chat", "uid": uid, "annotations": {labels::APPLIED: uid}},
                 "spec": {"image": image},
-                "status": {"since": time, "message": format!("pod chat-{uid} of test-{uid} waits")},
+                "status": {"since": time, "measured": uid, "message": format!("pod chat-{uid} of test-{uid} waits")},
             })
         };
         let world = |uid: &str, time: &str, image: &str| {
@@ -289,6 +294,7 @@ mod tests {
                 namespace: format!("test-{uid}"),
                 pods: BTreeSet::from([format!("chat-{uid}")]),
                 roots: BTreeSet::from([uid.to_owned()]),
+                measured: &["measured"],
             };
             World::from([("chat".to_owned(), seen(&object(uid, time, image), true, &masks))])
         };
@@ -316,6 +322,7 @@ mod tests {
                 namespace: "test".to_owned(),
                 pods: BTreeSet::new(),
                 roots: BTreeSet::from([root.to_owned()]),
+                measured: &[],
             };
             seen(&child, false, &masks)
         };

@@ -1,6 +1,8 @@
 //! From nothing to Ready: build, start, install, and show how the samples come up.
 
 use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -9,7 +11,7 @@ use anyhow::{Context as _, bail};
 use api::controllers::{CONTROLLERS, Kind};
 use clap::Args;
 use kube::Client;
-use local_cluster::{Cluster, ClusterSpec, Controller, NodeClock, NodePool, RealNodes, install};
+use local_cluster::{Cluster, ClusterSpec, Controller, NodeClock, NodePool, RealNodes, Service, install};
 use tokio::{runtime::Runtime, time::timeout};
 
 use super::{status, table};
@@ -18,6 +20,9 @@ use crate::{
     images,
     steps::{build_programs, workspace},
 };
+
+/// The program with the load of the sample AIScaler.
+pub(crate) const LOAD: &str = "fake-prometheus";
 
 /// Product of the GPUs of real nodes; simulated ones have others, so that pods can choose.
 const REAL_PRODUCT: &str = "T4";
@@ -170,21 +175,32 @@ async fn bring_up(
                 cluster.load_image(&images.path.join(&image.layout), &image.reference)?;
             }
         }
+        // Where the load of the sample AIScaler comes from.
+        let load = match images {
+            None => Some(start_load(&cluster).await?),
+            Some(_) => None,
+        };
         for controller in CONTROLLERS {
             match images {
-                None => cluster.start_controller(&Controller::new(controller.name, &deploy)?).await?,
+                None => {
+                    let mut process = Controller::new(controller.name, &deploy)?;
+                    if let Some(load) = load.filter(|_| !controller.scales.is_empty()) {
+                        process = process.with_args([format!("--prometheus-url=http://{load}")]);
+                    }
+                    cluster.start_controller(&process).await?;
+                }
                 Some(_) => cluster.deploy(&deploy.join(controller.name).join("overlays/dev")).await?,
             }
         }
-        Ok(())
+        anyhow::Ok(())
     };
-    tokio::try_join!(cluster.ready(), controllers)?;
+    tokio::try_join!(async { Ok(cluster.ready().await?) }, controllers)?;
     let ready_after = began.elapsed();
     println!("all components ready after {:.1} s\n", ready_after.as_secs_f32());
     let mut outcome = Ok(());
     if samples {
-        apply_samples(&client, &workspace.join("deploy/samples")).await?;
-        let kinds: Vec<&Kind> = kinds().collect();
+        let kinds: Vec<&Kind> = kinds(images.is_some()).collect();
+        apply_samples(&client, &workspace.join("deploy/samples"), &kinds).await?;
         outcome = match timeout(SAMPLES_READY_WITHIN, table::until_all_done(&client, &kinds)).await {
             Ok(ready) => ready,
             Err(_) => Err(anyhow::anyhow!(
@@ -197,9 +213,23 @@ async fn bring_up(
     Ok((cluster, outcome))
 }
 
-/// Applies the samples of every kind that has a controller.
-async fn apply_samples(client: &Client, folder: &Path) -> anyhow::Result<()> {
-    for sample in kinds().flat_map(|kind| kind.samples) {
+/// Starts the server of a load that goes up and down, and returns its address.
+async fn start_load(cluster: &Cluster) -> anyhow::Result<SocketAddr> {
+    // A free port; the listener ends with this line.
+    let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+    let service = Service {
+        name: "load".to_owned(),
+        program: local_cluster::sibling_binary(LOAD)?,
+        args: vec![format!("--listen={address}")],
+        env: BTreeMap::new(),
+    };
+    cluster.start_service(service).await?;
+    Ok(address)
+}
+
+/// Applies the samples of these kinds.
+async fn apply_samples(client: &Client, folder: &Path, kinds: &[&Kind]) -> anyhow::Result<()> {
+    for sample in kinds.iter().flat_map(|kind| kind.samples) {
         let file = folder.join(sample);
         let text =
             std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
@@ -208,14 +238,19 @@ async fn apply_samples(client: &Client, folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn kinds() -> impl Iterator<Item = &'static Kind> {
-    CONTROLLERS.iter().flat_map(|controller| controller.kinds)
+/// The kinds with samples that can become ready. Pods on real nodes do not reach the load on this machine, so there is
+/// nothing to scale by.
+fn kinds(on_real_nodes: bool) -> impl Iterator<Item = &'static Kind> {
+    let scales = |controller: &&api::controllers::Controller| !controller.scales.is_empty();
+    let controllers = CONTROLLERS.iter().filter(move |controller| !(on_real_nodes && scales(controller)));
+    controllers.flat_map(|controller| controller.kinds)
 }
 
 fn next_steps(cluster: &Cluster) {
     println!("\nnext:");
     println!("  export KUBECONFIG={}", cluster.folder().kubeconfig().display());
     println!("  kubectl get ai             # this cluster's own kubectl: {}", cluster.kubectl().display());
+    println!("  kubectl get ais --watch    # replicas follow a load that goes up and down");
     println!("  cargo xtask status         # processes, memory, folder of the logs");
     println!("  cargo xtask down           # stop and remove everything");
 }

@@ -7,7 +7,7 @@ use api::{aiinference::AIInference, conditions};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, Client, api::ListParams};
 
-use crate::record::{EventKind, Workload};
+use super::record::{EventKind, Workload};
 
 /// The objects of the timeline at one time.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,0 +1,70 @@
+//! The dashboard and the alerts about controllers ask for what real controllers serve.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::controllers::CONTROLLERS;
+use serde_json::json;
+use tests::{
+    ask_until, inference,
+    monitoring::{dashboards, families, is_series_of, queries, rule_groups, rules, text},
+    prometheus::{Prometheus, Scrape},
+    simulated, within,
+};
+
+/// Counters that have no series before the first failure.
+const FAILURES: [&str; 3] =
+    ["controller_runtime_reconcile_errors", "watch_failures", "watch_undecodable_objects"];
+
+fn is_of_failures(names: &BTreeSet<String>) -> bool {
+    names.iter().any(|name| FAILURES.iter().any(|family| is_series_of(name, family)))
+}
+
+#[tokio::test]
+async fn what_the_dashboard_and_the_alerts_about_controllers_name_is_served_by_real_ones() {
+    let scene = simulated().await;
+    inference::create(&scene, "chat", json!({})).await;
+    inference::until_ready(&scene, "chat").await;
+    let components = scene.cluster().status().await.unwrap().components;
+    let mut addresses = BTreeMap::new();
+    for component in components {
+        if let Some(address) = component.admin_address {
+            addresses.insert(component.name, address);
+        }
+    }
+    assert_eq!(addresses.len(), CONTROLLERS.len(), "{addresses:?}");
+    let scrapes =
+        addresses.iter().map(|(name, address)| Scrape::new(name, [address]).with_label("pod", name));
+    let prometheus = Prometheus::start(scrapes).await;
+    prometheus.until_scraped().await;
+
+    let mut names = BTreeSet::new();
+    for query in dashboards("monitoring/controllers").values().flat_map(queries) {
+        let named = prometheus.names(&query.promql).await;
+        if !is_of_failures(&named) {
+            prometheus.until(&query.place, &query.promql, |samples| !samples.is_empty()).await;
+        }
+        names.extend(named);
+    }
+    for controller in CONTROLLERS.iter().map(|controller| controller.name).chain(["controllers"]) {
+        let groups = rule_groups(&format!("monitoring/{controller}"));
+        for rule in rules(&groups) {
+            names.extend(prometheus.names(rule["expr"].as_str().unwrap()).await);
+        }
+    }
+    assert!(names.remove("up"), "{names:?}");
+    let declared = text("crates/runtime/src/metrics.rs");
+    for family in FAILURES {
+        assert!(declared.contains(&format!("\"{family}\"")), "{family} is not declared");
+    }
+    ask_until("the metrics on the pages of the leaders", within(), async || {
+        let mut pages = String::new();
+        for name in addresses.keys() {
+            pages += &scene.cluster().metrics(name).await.unwrap();
+        }
+        let served: Vec<&str> = families(&pages).into_iter().chain(FAILURES).collect();
+        let missing: Vec<&String> =
+            names.iter().filter(|name| !served.iter().any(|family| is_series_of(name, family))).collect();
+        if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?} are not in\n{pages}")) }
+    })
+    .await;
+}
