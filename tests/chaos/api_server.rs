@@ -6,7 +6,8 @@ use std::{
     time::Duration,
 };
 
-use api::{aiinference::AIInference, labels};
+use api::{aiinference::AIInference, aiscaler::AIScaler, labels};
+use fake_prometheus::Answer;
 use k8s_openapi::{
     NamespaceResourceScope,
     api::{
@@ -20,7 +21,7 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use tests::{Scene, ask_until, wait_until_gone, within};
+use tests::{Scene, ask_until, controller, scaler, wait_for, wait_until_gone, within};
 use tokio::{sync::watch, time::interval};
 
 use crate::setup::{
@@ -69,7 +70,7 @@ async fn restarts_of_the_api_server_under_load_lose_no_changes() {
 
 #[tokio::test]
 async fn an_outage_longer_than_the_lease_ends_the_leader_and_the_next_start_converges() {
-    let hasty = ["--lease-duration=4", "--lease-renew-deadline=2.5", "--lease-retry-period=0.3"];
+    let hasty = ["--lease-duration=12", "--lease-renew-deadline=8", "--lease-retry-period=0.3"];
     let setup = Setup::cluster(|spec| spec).await.with_controller(&hasty).await;
     let scene = Scene::new(&setup).await;
     serve(&scene, "chat").await;
@@ -85,6 +86,49 @@ async fn an_outage_longer_than_the_lease_ends_the_leader_and_the_next_start_conv
     until_served(&setup).await;
     serve(&scene, "again").await;
     assert_eq!(setup.controller().await.restarts, 1, "a standby outlives an outage\n{}", setup.log());
+}
+
+/// Readings of the source during the outage, one a second.
+const READINGS: usize = 40;
+
+#[tokio::test]
+async fn an_aiscaler_that_is_cut_off_writes_nothing_late_and_goes_on() {
+    let setup = Setup::cluster(|spec| spec).await;
+    let mut process = controller(scaler::CONTROLLER);
+    process.args = vec![
+        format!("--prometheus-url={}", scaler::prometheus().url()),
+        "--period=1".to_owned(),
+        "--sample-period=1".to_owned(),
+    ];
+    setup.start_controller(&process.with_args(PATIENT_LEASE)).await.unwrap();
+    let scene = Scene::new(&setup).await;
+    let source = scaler::prometheus();
+    source.set("load_of_the_cut_off", Answer::Value(20.0));
+    scene.apply(&scaler::deployment("chat", 1).to_string()).await.unwrap();
+    scaler::create(&scene, "chat", scaler::spec("chat", "sum(load_of_the_cut_off)"), json!({})).await;
+    scaler::until_replicas(&scene, "chat", 4).await;
+    scaler::until_active(&scene, "chat").await;
+
+    setup.pause_component(API_SERVER).await.unwrap();
+    source.set("load_of_the_cut_off", Answer::Value(5.0));
+    let before = source.queries("load_of_the_cut_off");
+    ask_until("readings while it is cut off", 2 * within(), async || {
+        match source.queries("load_of_the_cut_off") - before {
+            count if count < READINGS => Err(format!("{count} readings")),
+            _ => Ok(()),
+        }
+    })
+    .await;
+    source.set("load_of_the_cut_off", Answer::Value(30.0));
+    setup.continue_component(API_SERVER).await.unwrap();
+    scaler::until_replicas(&scene, "chat", 6).await;
+    let done = wait_for(&scene.api::<AIScaler>(), "chat", "6 replicas in the status", within(), |scaler| {
+        scaler.status.as_ref().is_some_and(|status| status.current_replicas == 6)
+    })
+    .await;
+    let decisions = done.status.unwrap().decisions;
+    let steps: Vec<(i32, i32)> = decisions.iter().map(|known| (known.from, known.to)).collect();
+    assert_eq!(steps, [(1, 4), (4, 6)]);
 }
 
 /// Creates, changes and deletes models at a constant rate.

@@ -28,8 +28,9 @@ async fn until_renewed(scene: &Scene<'_>, times: usize) {
     tests::until_renewed(scene, CONTROLLER, times).await;
 }
 
-/// Maximum delay between a fault of a pod and its report in the status.
-const REPORTED_WITHIN: Duration = Duration::from_secs(5);
+/// Maximum delay between a fault of a pod and its report in the status. The promise is five seconds, on a machine that is not
+/// busy.
+const REPORTED_WITHIN: Duration = Duration::from_secs(15);
 
 /// The expected report of a fault: `Ready` has the reason and the message of the failing condition.
 struct Report<'a> {

@@ -8,7 +8,7 @@ use tests::{
     ask_until, inference,
     monitoring::{dashboards, families, is_series_of, queries, rule_groups, rules, text},
     prometheus::{Prometheus, Scrape},
-    simulated, within,
+    scaler, simulated, within,
 };
 
 /// Counters that have no series before the first failure.
@@ -24,6 +24,9 @@ async fn what_the_dashboard_and_the_alerts_about_controllers_name_is_served_by_r
     let scene = simulated().await;
     inference::create(&scene, "chat", json!({})).await;
     inference::until_ready(&scene, "chat").await;
+    scene.apply(&scaler::deployment("workers", 1).to_string()).await.unwrap();
+    scaler::create(&scene, "workers", scaler::spec("workers", "vector(15)"), json!({})).await;
+    scaler::until_replicas(&scene, "workers", 3).await;
     let components = scene.cluster().status().await.unwrap().components;
     let mut addresses = BTreeMap::new();
     for component in components {

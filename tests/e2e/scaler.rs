@@ -4,6 +4,7 @@
 mod faults;
 mod owners;
 mod parity;
+mod prometheus;
 mod replicas;
 mod restarts;
 

@@ -18,7 +18,7 @@ use std::{collections::BTreeSet, panic::AssertUnwindSafe};
 use api::controllers::{CONTROLLERS, Controller};
 use futures::FutureExt as _;
 use k8s_openapi::api::rbac::v1::PolicyRule;
-use local_cluster::{Cluster, ClusterSpec, NodePool};
+use local_cluster::{Cluster, ClusterSpec, NodeClock, NodePool};
 use tests::{controller, fresh_name, start, tools};
 
 /// Runs the test for all controllers concurrently, and names those that fail.
@@ -46,7 +46,12 @@ async fn for_each(
 
 /// A separate cluster in which this controller runs.
 async fn cluster_of(tested: &Controller) -> Cluster {
-    let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
+    cluster_with(tested, NodeClock::CALM).await
+}
+
+async fn cluster_with(tested: &Controller, clock: NodeClock) -> Cluster {
+    let spec = ClusterSpec::simulated(fresh_name(), tools(), NodePool::default());
+    let cluster = start(spec.with_clock(clock)).await;
     cluster.start_controller(&controller(tested.name)).await.unwrap();
     cluster
 }

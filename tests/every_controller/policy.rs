@@ -371,7 +371,14 @@ async fn the_policy_limits_the_account_in_the_namespace_of_an_overlay() {
             scene: &scene,
             account: format!("system:serviceaccount:ml-system:other-{}", controller.name),
         };
-        assert_eq!(other.refusal(&["create", "configmap", "probe"], ""), None, "an account of another name");
+        // The API server notices the new rights some time after they were given.
+        ask_until("a write by an account of another name", within(), async || {
+            match other.refusal(&["create", "configmap", "probe"], "") {
+                None => Ok(()),
+                Some(refusal) => Err(refusal),
+            }
+        })
+        .await;
 
         let renamed = overlay("renamed", "{namePrefix: team-, resources: [../controller/base]}");
         let objects = built(&scene.cluster().kubectl(), &renamed);

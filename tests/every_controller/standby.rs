@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
-use local_cluster::{ClusterSpec, NodePool};
-use tests::{Scene, controller, fresh_name, lives::life_of, start, tools, wait_for, within};
+use local_cluster::{ClusterSpec, NodePool, explained};
+use tests::{Scene, ask_until, controller, fresh_name, lives::life_of, start, tools, wait_for, within};
 
 use crate::for_every_controller;
 
@@ -26,12 +26,19 @@ async fn the_other_replica_takes_over_when_the_leader_stops() {
         };
         let leases: Api<Lease> = Api::namespaced(scene.client(), "ai-system");
         let first = leader(&leases.get(name).await.unwrap()).expect("a leader");
-        for replica in &replicas {
-            let page = cluster.metrics(replica).await.unwrap();
-            for counted in life.counted {
-                assert_eq!(page.contains(counted), *replica == first, "{replica}: {page}");
+        // A metric may be counted after the status that the life waits for.
+        ask_until("counts of the leader alone", within(), async || {
+            for replica in &replicas {
+                let page = cluster.metrics(replica).await.map_err(|error| explained(&error))?;
+                for counted in life.counted {
+                    if page.contains(counted) != (*replica == first) {
+                        return Err(format!("{counted} of {replica}: {page}"));
+                    }
+                }
             }
-        }
+            Ok(())
+        })
+        .await;
         cluster.stop_component(&first).await.unwrap();
         wait_for(&leases, name, "led by the other", within(), |lease: &Lease| {
             leader(lease).is_some_and(|now| now != first)

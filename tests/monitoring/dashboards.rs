@@ -55,7 +55,7 @@ async fn every_metric_that_the_dashboard_and_the_alerts_name_is_on_the_page_of_a
     assert!(names.remove("up"), "{names:?}");
     // The first snapshot may not be there yet.
     ask_until("the metrics on the page", within(), async || {
-        let page = page(&agent.admin).await;
+        let page = agent.page().await;
         let missing: Vec<&String> = names
             .iter()
             .filter(|name| !families(&page).iter().any(|family| is_series_of(name, family)))
@@ -63,15 +63,6 @@ async fn every_metric_that_the_dashboard_and_the_alerts_name_is_on_the_page_of_a
         if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?} are not in\n{page}")) }
     })
     .await;
-}
-
-async fn page(address: &str) -> String {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await.unwrap();
-    let mut page = String::new();
-    stream.read_to_string(&mut page).await.unwrap();
-    page
 }
 
 #[test]

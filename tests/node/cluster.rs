@@ -7,10 +7,13 @@ use std::{
     process::Command,
 };
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::{
+    core::v1::{Node, Pod},
+    discovery::v1::EndpointSlice,
+};
 use local_cluster::ComponentState;
 use serde_json::{Value, json};
-use tests::{Scene, real, real_spec, start, wait_for, within};
+use tests::{Scene, follow, real, real_spec, start, wait_for, within};
 
 use crate::pods::{container, container_status, create, engine, load, pod, report, until_ready};
 
@@ -28,6 +31,14 @@ async fn a_service_reaches_pods_on_every_node_by_name() {
     for index in 0..2 {
         until_ready(&scene, &format!("web-{index}")).await;
     }
+    // Until then, all requests go to one of them.
+    let (slices, of_service) = (scene.api::<EndpointSlice>(), "kubernetes.io/service-name=web");
+    let have_two = follow(&slices, of_service, |slices| {
+        let endpoints = slices.values().flat_map(|slice| &slice.endpoints);
+        let ready = endpoints.filter_map(|endpoint| endpoint.conditions.as_ref()?.ready);
+        (ready.filter(|ready| *ready).count() == 2).then_some(())
+    });
+    tokio::time::timeout(within(), have_two).await.expect("two ready endpoints");
     let url = format!("http://web.{}.svc.cluster.local/v1/chat/completions", scene.namespace());
     create(&scene, &pod("load", json!({ "restartPolicy": "Never", "containers": [load(&url)] }))).await;
     let report = report(&scene, "load").await;
@@ -54,6 +65,8 @@ async fn logs_and_exec_work() {
         "5",
         "--seconds",
         "1",
+        "--timeout-seconds",
+        "20",
     ]);
     let report: Value = serde_json::from_str(output.lines().last().unwrap_or_default()).expect("a report");
     assert_eq!(report["succeeded"], 5, "{report}");

@@ -84,8 +84,8 @@ fn key_of(pod: &Pod) -> String {
     key.to_owned()
 }
 
-/// Time to stop a pod whose engine does not drain, on a loaded machine; much less than the grace period.
-const GONE_WITHIN: Duration = Duration::from_secs(20);
+/// Time to stop a pod whose engine does not drain, on a loaded machine; less than the grace period.
+const GONE_WITHIN: Duration = Duration::from_secs(45);
 /// terminationGracePeriodSeconds: preStop wait, drain and margin.
 const GRACE_SECONDS: i64 = 80;
 

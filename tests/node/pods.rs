@@ -57,11 +57,21 @@ pub(crate) fn engine(name: &str, port: u16) -> Value {
 
 /// A load generator for a URL, which prints a report.
 pub(crate) fn load(url: &str) -> Value {
-    container(
+    // No test is about the time of an answer, and the machine may be slow.
+    let args = [
         "load",
-        &["load", "--url", url, "--rate", "20", "--seconds", "2", "--first-answer-seconds", "30"],
-        json!({}),
-    )
+        "--url",
+        url,
+        "--rate",
+        "20",
+        "--seconds",
+        "2",
+        "--timeout-seconds",
+        "20",
+        "--first-answer-seconds",
+        "30",
+    ];
+    container("load", &args, json!({}))
 }
 
 pub(crate) async fn create(scene: &Scene<'_>, pod: &Pod) {

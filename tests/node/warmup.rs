@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use tests::{
     Scene, follow,
-    inference::{change, condition, create, is_ready, pods_of, until_not_ready, until_ready},
+    inference::{change, condition, create, is_ready, pods_of, until_not_ready_within, until_ready},
     real, within,
 };
 
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Longer than an engine without load time needs on a loaded machine.
-const TIMEOUT_SECONDS: i64 = 25;
+const TIMEOUT_SECONDS: i64 = 45;
 /// Maximum delay of the report.
 const PRECISION_SECONDS: i64 = 10;
 
@@ -64,7 +64,7 @@ async fn create_warming_up(scene: &Scene<'_>, settings: Value) {
 
 async fn fails_in_time(scene: &Scene<'_>) {
     let started = engine_started(scene).await;
-    let failed = until_not_ready(scene, "chat", reasons::WARMUP_TIMEOUT).await;
+    let failed = until_not_ready_within(scene, "chat", reasons::WARMUP_TIMEOUT, 2 * within()).await;
     assert_eq!(failed.status.as_ref().and_then(|status| status.phase), Some(Phase::Failed));
     let progressing = condition(&failed, conditions::PROGRESSING).expect("a condition");
     assert_eq!(

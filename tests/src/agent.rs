@@ -14,8 +14,12 @@ use fake_kubelet::Kubelet;
 use local_cluster::{explained, sibling_binary};
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
 
-pub use fake_kubelet::{GPU, holding};
+pub use fake_kubelet::{GPU, gpus::Gpus, holding};
 pub use fake_nvml::{Event, State as Machine};
 
 use crate::{ask_until, within};
@@ -77,6 +81,15 @@ impl Agent {
     /// Changes the machine under the running agent.
     pub fn machine_becomes(&self, machine: &Machine) {
         machine.write(&state_in(&self.folder)).unwrap();
+    }
+
+    /// Its metrics.
+    pub async fn page(&self) -> String {
+        let mut stream = TcpStream::connect(&self.admin).await.unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await.unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).await.unwrap();
+        page
     }
 
     /// Waits until the agent waits for events: those that the machine has from then on are delivered.

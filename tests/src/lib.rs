@@ -2,7 +2,7 @@
 //!
 //! Tests that only write and read objects use [`api_server`], [`simulated`] or [`real()`]: the cluster starts with the first
 //! such test of the binary and ends with the process. Tests that count requests, stop a component or kill a node start
-//! their own with [`start`].
+//! their own with [`start`], those that wait for the loss of a node with `NodeClock::SHORT`.
 //!
 //! Every wait has a deadline, and a failed wait shows the object.
 
@@ -28,7 +28,7 @@ use std::{
 
 use api::controllers::CONTROLLERS;
 use local_cluster::{Cluster, ClusterSpec, Controller, NodePool, explained};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 
 pub use local_cluster;
 pub use real::{DEPLOYED, ENGINE_IMAGE, PRODUCT, layout, real, real_spec, start_real};
@@ -61,10 +61,13 @@ pub async fn simulated() -> Scene<'static> {
 /// A separate cluster with the CRDs and the controllers' namespace; it ends when the value is dropped.
 pub async fn start(spec: ClusterSpec) -> Cluster {
     static SWEEP: Once = Once::new();
+    /// Limits the number of control planes that start at the same time: each start needs a core for seconds.
+    static STARTS: Semaphore = Semaphore::const_new(2);
     local_cluster::install_crypto_provider();
     // Removes the clusters of killed earlier runs, to free disk and memory.
     SWEEP.call_once(|| drop(local_cluster::sweep()));
     let started = async {
+        let _turn = STARTS.acquire().await.expect("it is never closed");
         let cluster = Cluster::start(spec, &local_cluster::sibling_binary("local-cluster")?).await?;
         cluster.install_shared(&workspace().join("deploy")).await?;
         Ok(cluster)

@@ -97,41 +97,30 @@ impl Prometheus {
         let folder = std::env::temp_dir().join(format!("prometheus-{}", crate::fresh_name()));
         fs::create_dir_all(&folder).unwrap();
         write_config(&folder, &scrapes);
-        let mut process = Command::new(monitoring_tools().join("prometheus"))
-            .args([
-                "--web.listen-address=127.0.0.1:0",
-                "--web.enable-lifecycle",
-                "--storage.tsdb.no-lockfile",
-                LOOKBACK,
-            ])
-            .arg(format!("--config.file={}", config(&folder).display()))
-            .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let log = Arc::<Mutex<Vec<String>>>::default();
-        let (lines, stderr) = (Arc::clone(&log), process.stderr.take().unwrap());
-        // Ends with the process. All lines are read, because a full pipe would stop the server.
-        thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
-                if lines.len() < LINES_KEPT {
-                    lines.push(line);
-                }
-            }
-        });
+        let (process, log) = serve(&folder, ([127, 0, 0, 1], 0).into());
         // In place before the first wait, so that a wait that fails ends the process.
         let mut prometheus = Self { process, address: ([127, 0, 0, 1], 0).into(), folder, scrapes };
-        prometheus.address = ask_until("Prometheus listens", within(), async || {
+        prometheus.until_ready(&log).await;
+        prometheus
+    }
+
+    /// Ends the server, and starts it again at the same address without anything that it had stored.
+    pub async fn loses_its_history(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        fs::remove_dir_all(self.folder.join("data")).unwrap();
+        let (process, log) = serve(&self.folder, self.address);
+        self.process = process;
+        self.until_ready(&log).await;
+    }
+
+    async fn until_ready(&mut self, log: &Log) {
+        self.address = ask_until("Prometheus listens", within(), async || {
             let lines = log.lock().unwrap_or_else(PoisonError::into_inner);
             lines.iter().find_map(|line| listening(line)).ok_or_else(|| lines.join("\n"))
         })
         .await;
-        ask_until("Prometheus is ready", within(), async || prometheus.request("GET", "/-/ready", "").await)
-            .await;
-        prometheus
+        ask_until("Prometheus is ready", within(), async || self.request("GET", "/-/ready", "").await).await;
     }
 
     /// `http://127.0.0.1:PORT`, without a slash at the end.
@@ -218,6 +207,35 @@ impl Drop for Prometheus {
         let _ = self.process.wait();
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+/// The first lines that the server has written.
+type Log = Arc<Mutex<Vec<String>>>;
+
+/// Starts the program with what is in the folder.
+fn serve(folder: &Path, address: SocketAddr) -> (Child, Log) {
+    let mut process = Command::new(monitoring_tools().join("prometheus"))
+        .args(["--web.enable-lifecycle", "--storage.tsdb.no-lockfile", LOOKBACK])
+        .arg(format!("--web.listen-address={address}"))
+        .arg(format!("--config.file={}", config(folder).display()))
+        .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let log = Log::default();
+    let (lines, stderr) = (Arc::clone(&log), process.stderr.take().unwrap());
+    // Ends with the process. All lines are read, because a full pipe would stop the server.
+    thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+            if lines.len() < LINES_KEPT {
+                lines.push(line);
+            }
+        }
+    });
+    (process, log)
 }
 
 /// The folder with `prometheus` and `promtool`; builds them the first time, which takes minutes.

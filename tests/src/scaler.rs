@@ -210,7 +210,7 @@ async fn settle(scene: &Scene<'_>) {
 }
 
 /// The kind of KEDA's that names a target, without KEDA.
-pub async fn install_keda_kind(scene: &Scene<'_>) {
+async fn install_keda_kind(scene: &Scene<'_>) {
     let crd = json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -230,9 +230,15 @@ pub async fn install_keda_kind(scene: &Scene<'_>) {
             }],
         },
     });
+    install_kind(scene, &crd).await;
+}
+
+/// Installs a kind, and returns when it is served.
+pub async fn install_kind(scene: &Scene<'_>, crd: &Value) {
     scene.apply(&crd.to_string()).await.expect("it is accepted");
     let crds = scene.cluster_api::<CustomResourceDefinition>();
-    wait_for(&crds, "scaledobjects.keda.sh", "served", within(), |crd: &CustomResourceDefinition| {
+    let name = crd["metadata"]["name"].as_str().expect("a name");
+    wait_for(&crds, name, "served", within(), |crd: &CustomResourceDefinition| {
         let conditions = crd.status.iter().flat_map(|status| status.conditions.iter().flatten());
         conditions.into_iter().any(|known| known.type_ == "Established" && known.status == "True")
     })
@@ -240,7 +246,7 @@ pub async fn install_keda_kind(scene: &Scene<'_>) {
 }
 
 /// Creates a ScaledObject for the target of an AIScaler of the same name, a StatefulSet, and waits for its effect.
-pub async fn until_yielding_to_keda(scene: &Scene<'_>, name: &str) -> AIScaler {
+async fn until_yielding_to_keda(scene: &Scene<'_>, name: &str) {
     let object = json!({
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
@@ -251,7 +257,6 @@ pub async fn until_yielding_to_keda(scene: &Scene<'_>, name: &str) -> AIScaler {
     let scaler = until_inactive(scene, name, "TargetManagedByOther").await;
     let text = message(&scaler, conditions::SCALING_ACTIVE);
     assert!(text.contains("ScaledObject queue"), "{text}");
-    scaler
 }
 
 /// Causes every other kind of request of the controller.
@@ -317,4 +322,6 @@ async fn use_every_right(scene: &Scene<'_>) {
     until_replicas(scene, "asks", 5).await;
     install_keda_kind(scene).await;
     until_yielding_to_keda(scene, "set").await;
+    scene.kubectl(&["delete", "scaledobjects.keda.sh", "queue"]);
+    until_active(scene, "set").await;
 }

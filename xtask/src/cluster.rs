@@ -3,6 +3,7 @@
 //! What a cluster is and how it is started is in `local-cluster`; here is what a person sees of it.
 #![expect(clippy::print_stdout, reason = "what these commands print is what they are for")]
 
+mod agents;
 mod status;
 mod table;
 mod up;

@@ -106,7 +106,6 @@ pub const STORE_UNREACHABLE: &str = "StoreUnreachable";
 // AbleToScale, as the HorizontalPodAutoscaler has them.
 pub const READY_FOR_NEW_SCALE: &str = "ReadyForNewScale";
 pub const SUCCEEDED_GET_SCALE: &str = "SucceededGetScale";
-pub const SUCCEEDED_RESCALE: &str = "SucceededRescale";
 /// Event: replicas were set.
 pub const SUCCESSFUL_RESCALE: &str = "SuccessfulRescale";
 /// Event: replicas that others have set were replaced at once.
@@ -130,7 +129,6 @@ pub const IMPLAUSIBLE_VALUE: &str = "ImplausibleValue";
 pub const VALID_METRIC_FOUND: &str = "ValidMetricFound";
 pub const SCALING_DISABLED: &str = "ScalingDisabled";
 pub const INVALID_SELECTOR: &str = "InvalidSelector";
-pub const AMBIGUOUS_SELECTOR: &str = "AmbiguousSelector";
 pub const METRIC_MISSING: &str = "MetricMissing";
 pub const METRIC_STALE: &str = "MetricStale";
 /// The metric asks for fewer replicas, and its source says that some of its data was missing: replicas stay.

@@ -31,7 +31,7 @@ pub async fn apply(client: &Client, namespace: &str, yaml: &str) -> Result<Vec<D
 }
 
 /// Applies objects one after the other.
-pub(crate) async fn apply_objects(
+pub async fn apply_objects(
     client: &Client,
     namespace: &str,
     objects: Vec<DynamicObject>,

@@ -29,7 +29,7 @@ pub use self::{
     settings::REAL_LABEL,
 };
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::{Error, Result};
 
@@ -39,6 +39,11 @@ const PROGRAMS: [(&str, &str); 3] = [("ip", "iproute2"), ("nft", "nftables"), ("
 /// The name of a node: also its host name, and that of its link in the hub.
 pub(crate) fn node_name(index: u32) -> String {
     format!("real-{index}")
+}
+
+/// The folder of a node's kubelet as the node sees it; on other machines it is /var/lib/kubelet.
+pub fn kubelet_folder() -> PathBuf {
+    Path::new(init::PLACE).join(settings::KUBELET_FOLDER)
 }
 
 /// Whether this machine and this user may have real nodes at all.

@@ -5,7 +5,7 @@
 //! device that several containers share has a series for each of them with the value of the whole device. Labels are
 //! those of the devices and pods of this node. Nothing here reads a device.
 
-use std::{fmt, sync::atomic::Ordering};
+use std::{fmt, sync::atomic::Ordering, time::Duration};
 
 use prometheus_client::{
     collector::Collector,
@@ -160,6 +160,14 @@ fn own(encoder: &mut DescriptorEncoder<'_>, snapshot: &Snapshot) -> Result<(), f
         "metrics_agent_fault",
         "1 for each reason why not everything can be measured",
         &faults.collect::<Vec<_>>(),
+    )?;
+    let age = snapshot.attribution.as_ref().and_then(|attribution| attribution.age);
+    let age = age.and_then(|age| Duration::try_from(age).ok()).map(|age| (Vec::new(), age.as_secs_f64()));
+    gauge(
+        encoder,
+        "metrics_agent_pod_resources_age_seconds",
+        "Since the kubelet's last answer about which pods hold which devices; no series before the first one",
+        &age.into_iter().collect::<Vec<_>>(),
     )?;
     let devices = snapshot.subjects.iter().filter(|subject| subject.kind() == SubjectKind::Device);
     let lost = devices.filter_map(|subject| {

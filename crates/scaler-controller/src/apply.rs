@@ -16,6 +16,7 @@ use runtime::{
 
 use crate::{
     Context,
+    metrics::Rescaled,
     observe::Found,
     other_kinds::{self, ScaleRead},
     plan::{Plan, ScaleWrite},
@@ -57,7 +58,8 @@ pub(crate) async fn apply(
         }
         Attempted::Open => {}
     }
-    if let Some(ScaleWrite { target, to, decision, note }) = &scale {
+    if let Some(write) = &scale {
+        let ScaleWrite { target, to, decision, note, .. } = write;
         let version = &target.scaled.version;
         let is_outdated = match target.reference.watched() {
             Some(_) => ctx.samples.is_outdated(uid, version, now),
@@ -86,9 +88,19 @@ pub(crate) async fn apply(
         };
         let before = ctx.samples.attempt(uid, Some(attempt));
         match ctx.scales.write(&target.resource, &target.key, &target.scaled, *to).await {
-            Ok(written) => note_written(ctx, uid, target, &written),
+            Ok(written) => {
+                ctx.counts.rescaled(write, Rescaled::Written, now);
+                note_written(ctx, uid, target, &written);
+            }
             Err(error) => {
-                let applied = failed(ctx, uid, target, before, error, now)?;
+                let applied = failed(ctx, uid, target, before, error, now);
+                let rescaled = match &applied {
+                    Ok(Applied::Refused(_)) => Rescaled::Refused,
+                    Ok(Applied::Outdated | Applied::All { .. }) => Rescaled::Outdated,
+                    Err(_) => Rescaled::Failed,
+                };
+                ctx.counts.rescaled(write, rescaled, now);
+                let applied = applied?;
                 if let Applied::Refused(refusal) = &applied {
                     ctx.samples.note_refused(uid, &target.scaled.uid, *to, refusal, now);
                 }

@@ -69,6 +69,7 @@ pub(crate) async fn read(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) 
         let (valid, question) = (&valid, &question);
         async move {
             if let Some(answer) = answer(ctx, valid, index, source, now).await {
+                ctx.counts.read(source, &answer);
                 ctx.samples.note(uid, question, index, answer);
             }
         }
@@ -110,6 +111,9 @@ pub(crate) async fn read_agents(ctx: &Context, scaler: &Arc<AIScaler>, now: Time
     let (polled, answers) = ctx.agents.read(&key, &wanted, &pods.collect::<Vec<_>>(), now);
     let (uid, question) = (scaler.metadata.uid.as_deref().unwrap_or_default(), Question::of(&scaler.spec));
     for (index, answer) in answers {
+        if let Some(source) = valid.sources.get(index) {
+            ctx.counts.read(source, &answer);
+        }
         ctx.samples.note(uid, &question, index, answer);
     }
     polled

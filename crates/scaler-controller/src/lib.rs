@@ -39,6 +39,7 @@ use crate::{
     configuration::{Configuration, ScalerArgs},
     contender::{HpaView, ScaledObjectView},
     credentials::Credentials,
+    metrics::Counts,
     observe::observe,
     other_kinds::Resources,
     plan::{plan, refused, rejected},
@@ -113,6 +114,7 @@ pub(crate) struct Context {
     /// Of targets whose kinds are not watched.
     pub(crate) resources: Resources,
     pub(crate) agents: Agents,
+    pub(crate) counts: Counts,
     pub(crate) configuration: Configuration,
     pub(crate) writer: Writer,
     pub(crate) scales: Scales,
@@ -147,6 +149,7 @@ pub fn start(process: &mut Process, args: ScalerArgs) -> Started {
         credentials: Credentials::new(process.secrets()),
         resources: Resources::default(),
         agents: Agents::new(process, &args.agents),
+        counts: Counts::default(),
         configuration: Configuration::new(args),
         writer: process.writer(&scalers),
         scales: process.scales(),
@@ -156,7 +159,7 @@ pub fn start(process: &mut Process, args: ScalerArgs) -> Started {
         scalers,
     });
     forget_deleted(&ctx);
-    metrics::export(process, &ctx.scalers);
+    metrics::export(process, &ctx.scalers, &ctx.counts);
     let of_target = |ctx: &Arc<Context>| {
         let ctx = Arc::clone(ctx);
         move |namespace: Option<&str>, target: &Reference| {

@@ -1,10 +1,23 @@
-//! Metrics: the number of AIScalers by what they do.
+//! Metrics: the number of AIScalers by what they do, what their sources answered, and how fast replicas followed.
 //!
-//! Only the leader exports them, so that standbys do not count twice.
+//! Only the leader exports the first, so that standbys do not count twice; only a leader reads sources and writes replicas.
 
 use api::{aiscaler::AIScaler, conditions, reasons};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{
+        counter::Counter,
+        family::Family,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Unit,
+};
 use runtime::{cache::Cache, phases::Phases, process::Process};
+use scaling::reading::{Fault, Reading};
+
+use crate::{plan::ScaleWrite, samples::Answer, validate::MetricSource};
 
 /// What an AIScaler does, by its conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +53,110 @@ const PHASES: Phases<AIScaler, Phase> = Phases {
     phase_of,
 };
 
-pub(crate) fn export(process: &Process, scalers: &Cache<AIScaler>) {
+pub(crate) fn export(process: &Process, scalers: &Cache<AIScaler>, counts: &Counts) {
     process.count_phases(scalers, PHASES);
+    let Counts { readings, rescales, reactions } = counts.clone();
+    process.metrics().with_registry(|registry| {
+        registry.register("aiscaler_readings", "Answers of sources, by kind and result", readings);
+        registry.register("aiscaler_rescales", "Writes of replicas, by direction and result", rescales);
+        registry.register_with_unit(
+            "aiscaler_reaction",
+            "From the newest sample behind new replicas, by the clock of its source, to the decision that wrote them",
+            Unit::Seconds,
+            reactions,
+        );
+    });
+}
+
+/// What a process counts of its work.
+#[derive(Clone, Debug)]
+pub(crate) struct Counts {
+    readings: Family<ReadingLabels, Counter>,
+    rescales: Family<RescaleLabels, Counter>,
+    reactions: Histogram,
+}
+
+/// How the API server answered a write of replicas.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Rescaled {
+    Written,
+    /// The target had changed since it was seen.
+    Outdated,
+    Refused,
+    /// Whether it took effect is not known.
+    Failed,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ReadingLabels {
+    source: &'static str,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RescaleLabels {
+    direction: &'static str,
+    result: &'static str,
+}
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self {
+            readings: Family::default(),
+            rescales: Family::default(),
+            // From 50 ms to two minutes: a push arrives at once, a query may wait for the next evaluation of a rule.
+            reactions: Histogram::new(exponential_buckets(0.05, 2.0, 12)),
+        }
+    }
+}
+
+impl Counts {
+    pub(crate) fn read(&self, source: &MetricSource, answer: &Answer) {
+        let labels = ReadingLabels { source: kind(source), result: result(&answer.reading) };
+        self.readings.get_or_create(&labels).inc();
+    }
+
+    pub(crate) fn rescaled(&self, write: &ScaleWrite, rescaled: Rescaled, now: Timestamp) {
+        let direction = if write.to > write.target.scaled.replicas { "up" } else { "down" };
+        let result = match rescaled {
+            Rescaled::Written => "written",
+            Rescaled::Outdated => "outdated",
+            Rescaled::Refused => "refused",
+            Rescaled::Failed => "failed",
+        };
+        self.rescales.get_or_create(&RescaleLabels { direction, result }).inc();
+        if let (Rescaled::Written, Some(sampled)) = (rescaled, write.sampled) {
+            // A source whose clock is ahead.
+            self.reactions.observe(now.duration_since(sampled).as_secs_f64().max(0.0));
+        }
+    }
+}
+
+fn kind(source: &MetricSource) -> &'static str {
+    match source {
+        MetricSource::Prometheus(_) => "prometheus",
+        MetricSource::Pods { .. } => "pods",
+        MetricSource::Agents(_) => "agents",
+    }
+}
+
+fn result(reading: &Reading) -> &'static str {
+    match reading {
+        Reading::Total { .. } | Reading::Pods(_) => "value",
+        Reading::PartialTotal { .. } => "partial",
+        Reading::Missing(fault) => match fault {
+            Fault::Empty => "empty",
+            Fault::NotANumber => "not_a_number",
+            Fault::Infinite => "infinite",
+            Fault::Negative => "negative",
+            Fault::Malformed => "malformed",
+            Fault::Unreachable => "unreachable",
+            Fault::Refused => "refused",
+            Fault::Slow => "slow",
+            Fault::NoSettledPods => "no_settled_pods",
+            Fault::Stale => "stale",
+        },
+    }
 }
 
 fn phase_of(scaler: &AIScaler) -> Phase {

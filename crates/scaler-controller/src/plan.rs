@@ -51,6 +51,8 @@ pub(crate) struct Plan {
 pub(crate) struct ScaleWrite {
     pub(crate) target: Found,
     pub(crate) to: i32,
+    /// The newest sample of all metrics.
+    pub(crate) sampled: Option<Timestamp>,
     /// As the status will have it.
     pub(crate) decision: StoredDecision,
     pub(crate) note: Note,
@@ -275,6 +277,7 @@ fn planned(
             Some(ScaleWrite {
                 target: Found::clone(found),
                 to: decision.record.to,
+                sampled: observed.answers.iter().filter_map(|answer| answer.reading.newest()).max(),
                 decision: status::entry(decision, now),
                 note: events::of_scale(found, decision),
             })

@@ -169,6 +169,7 @@ fn context(api: &ScriptedApi, allowed: &[SocketAddr]) -> Context {
         credentials: Credentials::new(Secrets::new(client.clone())),
         resources: Resources::default(),
         agents: Agents::of(None, None, String::new()),
+        counts: Default::default(),
         configuration: Configuration::new(ScalerArgs {
             allowed_prometheus_urls: allowed.iter().map(url).collect(),
             ..Args::parse_from([NAME]).scaler

@@ -23,6 +23,17 @@ pub enum Reading {
     Missing(Fault),
 }
 
+impl Reading {
+    /// The time of its newest sample.
+    pub fn newest(&self) -> Option<Timestamp> {
+        match self {
+            Self::Total { at, .. } | Self::PartialTotal { at, .. } => Some(*at),
+            Self::Pods(samples) => samples.iter().map(|sample| sample.at).max(),
+            Self::Missing(_) => None,
+        }
+    }
+}
+
 /// A value of one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodSample {

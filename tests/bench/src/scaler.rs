@@ -2,12 +2,13 @@
 //! that read the same series from the same process on the same kind of control plane.
 //!
 //! The targets are AIInferences without their controller and without pods, so that only the autoscalers work. A step is
-//! stamped where the series is set, the reaction where this meter's watch sees the new replicas.
+//! stamped where the series is set, a sample where the server first answers with the new value, and both reactions where
+//! this meter's watch sees the new replicas.
 
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, bail, ensure};
@@ -24,7 +25,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{
     runtime::Runtime,
-    time::{Instant, sleep, timeout},
+    time::{sleep, timeout},
 };
 
 use crate::{
@@ -61,6 +62,9 @@ const TARGET: f64 = 5.0;
 const PATIENCE: Duration = Duration::from_secs(300);
 const SETTLE: Duration = Duration::from_secs(20);
 
+/// Milliseconds from a sample to new replicas, p99, of steps of at most so many targets.
+const GOALS: [(usize, f64); 2] = [(1, 300.0), (100, 1_500.0)];
+
 /// Who scales.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Arm {
@@ -80,6 +84,13 @@ struct Measured {
 
 struct Step {
     count: usize,
+    /// From the change of the load.
+    reactions: Reactions,
+    /// From the first sample of the new load: what the autoscaler itself takes.
+    of_samples: Reactions,
+}
+
+struct Reactions {
     p50_ms: f64,
     p99_ms: f64,
 }
@@ -117,17 +128,18 @@ fn figures(own: &Measured, hpa: Option<&Measured>) -> Vec<Figure> {
             arm.longest_gap
         }),
     ];
-    for (index, Step { count, p50_ms, p99_ms }) in own.steps.iter().enumerate() {
+    for (index, Step { count, reactions, of_samples }) in own.steps.iter().enumerate() {
         let of_hpa = hpa.and_then(|hpa| hpa.steps.get(index));
-        for (word, value, of_hpa) in [
-            ("p50", *p50_ms, of_hpa.map(|step| step.p50_ms)),
-            ("p99", *p99_ms, of_hpa.map(|step| step.p99_ms)),
+        let goal = GOALS.iter().find(|(most, _)| count <= most).map(|(_, goal)| *goal);
+        for (words, value, of_hpa, goal) in [
+            ("load -> replicas, p50", reactions.p50_ms, of_hpa.map(|step| step.reactions.p50_ms), None),
+            ("load -> replicas, p99", reactions.p99_ms, of_hpa.map(|step| step.reactions.p99_ms), None),
+            ("sample -> replicas, p50", of_samples.p50_ms, of_hpa.map(|step| step.of_samples.p50_ms), None),
+            ("sample -> replicas, p99", of_samples.p99_ms, of_hpa.map(|step| step.of_samples.p99_ms), goal),
         ] {
-            let figure = Figure::new(format!("step of {count}: reaction {word}, ms"), value);
-            figures.push(match of_hpa {
-                Some(of_hpa) => figure.beside(of_hpa),
-                None => figure,
-            });
+            let figure = Figure::new(format!("step of {count}: {words}, ms"), value);
+            let figure = goal.into_iter().fold(figure, Figure::at_most);
+            figures.push(of_hpa.into_iter().fold(figure, Figure::beside));
         }
     }
     figures
@@ -270,24 +282,38 @@ async fn step(
     for name in names {
         prometheus.set(&load(name), Answer::Value(TARGET * f64::from(replicas)));
     }
-    let mut reactions: BTreeMap<String, f64> = BTreeMap::new();
+    let mut scaled: BTreeMap<String, Instant> = BTreeMap::new();
     let watched = async {
-        while reactions.len() < names.len() {
+        while scaled.len() < names.len() {
             let event = changes.try_next().await.context("the watch of the targets failed")?;
             let Some(event) = event else { bail!("the watch of the targets ended") };
             if let WatchEvent::Added(target) | WatchEvent::Modified(target) = event
                 && target.spec.replicas == replicas
             {
                 let name = target.metadata.name.unwrap_or_default();
-                reactions.entry(name).or_insert(1e3 * began.elapsed().as_secs_f64());
+                scaled.entry(name).or_insert_with(Instant::now);
             }
         }
         anyhow::Ok(())
     };
     timeout(PATIENCE, watched).await.context("not every target was scaled")??;
-    let values: Vec<f64> = reactions.into_values().collect();
-    let of = |share| percentile(values.clone(), share).context("no reaction");
-    Ok(Step { count: names.len(), p50_ms: of(0.5)?, p99_ms: of(0.99)? })
+    let since = |start: Instant, end: &Instant| 1e3 * (*end - start).as_secs_f64();
+    let reactions = scaled.values().map(|end| since(began, end)).collect();
+    let of_samples: Option<Vec<f64>> =
+        scaled.iter().map(|(name, end)| Some(since(prometheus.sampled(&load(name))?, end))).collect();
+    let of_samples = of_samples.context("a target was scaled without a sample")?;
+    Ok(Step {
+        count: names.len(),
+        reactions: Reactions::of(reactions)?,
+        of_samples: Reactions::of(of_samples)?,
+    })
+}
+
+impl Reactions {
+    fn of(milliseconds: Vec<f64>) -> anyhow::Result<Self> {
+        let of = |share| percentile(milliseconds.clone(), share).context("no reaction");
+        Ok(Self { p50_ms: of(0.5)?, p99_ms: of(0.99)? })
+    }
 }
 
 async fn create_all<F>(names: &[String], create: impl Fn(String) -> F) -> anyhow::Result<()>

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, api::PostParams};
-use local_cluster::{Cluster, ClusterSpec, NodePool, nodes};
+use local_cluster::{Cluster, ClusterSpec, NodeClock, NodePool, nodes};
 use serde_json::json;
 use tests::{Scene, fresh_name, simulated, start, tools, wait_for, within};
 
@@ -43,7 +43,8 @@ async fn a_node_without_a_heartbeat_is_tainted_and_comes_back() {
 }
 
 async fn own_cluster() -> Cluster {
-    start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await
+    let spec = ClusterSpec::simulated(fresh_name(), tools(), NodePool::default());
+    start(spec.with_clock(NodeClock::SHORT)).await
 }
 
 fn is_tainted(node: &Node) -> bool {

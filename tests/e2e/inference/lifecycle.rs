@@ -23,7 +23,10 @@ use tests::{Scene, follow, simulated, wait_for, wait_until_gone, within};
 use super::{change, condition, create, is_ready, until_not_ready, until_ready};
 
 /// Maximum time from the response to the deletion until the creation of the new object.
-const RECREATED_WITHIN: SignedDuration = SignedDuration::from_millis(100);
+const RECREATED_WITHIN: SignedDuration = SignedDuration::from_millis(300);
+/// Rounds that must be as fast as that, and the rounds in which a busy machine must achieve it.
+const ROUNDS_AT_ONCE: u32 = 5;
+const MOST_ROUNDS: u32 = 40;
 
 #[tokio::test]
 async fn a_new_inference_becomes_ready_with_children_and_a_url() {
@@ -139,7 +142,7 @@ async fn an_object_that_is_deleted_and_created_again_at_once_gets_its_own_childr
     let spec = json!({"replicas": 2});
     let mut old = create(&scene, "chat", spec.clone()).await;
     let mut at_once = 0;
-    for round in 1.. {
+    for round in 1..=MOST_ROUNDS {
         until_ready(&scene, "chat").await;
         let left = uids_below(&scene, &old).await;
         assert!(left.len() > 2 + 4, "two pods, four children and a ReplicaSet: {left:?}");
@@ -163,13 +166,13 @@ async fn an_object_that_is_deleted_and_created_again_at_once_gets_its_own_childr
         assert!(is_owned(&scene.api::<PodDisruptionBudget>().get("chat").await.unwrap(), uid));
         until_gone::<Pod>(&scene, &left).await;
         until_gone::<ReplicaSet>(&scene, &left).await;
-        if at_once == 5 {
+        if at_once == ROUNDS_AT_ONCE {
             return;
         }
         // On a busy machine the requests may be further apart; such a round does not count.
-        assert!(round < 20, "only {at_once} of {round} times it was created within {RECREATED_WITHIN:?}");
         old = new;
     }
+    panic!("only {at_once} of {MOST_ROUNDS} times it was created within {RECREATED_WITHIN:?}");
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use futures::future::{Either, select};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use local_cluster::{Cluster, ClusterSpec, NodePool, nodes};
+use local_cluster::{Cluster, ClusterSpec, NodeClock, NodePool, nodes};
 use serde_json::json;
 use tests::{
     Scene, controller, fresh_name,
@@ -51,7 +51,7 @@ async fn pods_of_an_unreachable_node_are_replaced_in_time_and_not_deleted_by_for
 async fn no_pod_is_replaced_if_its_node_recovers_in_time() {
     let cluster = own_cluster().await;
     let scene = Scene::new(&cluster).await;
-    create(&scene, "chat", json!({"nodeFailureSeconds": 15})).await;
+    create(&scene, "chat", json!({"nodeFailureSeconds": 30})).await;
     until_ready(&scene, "chat").await;
     let before = names(&live_pods(&scene).await);
     let node = node_of(&live_pods(&scene).await[0]).unwrap().to_owned();
@@ -61,7 +61,7 @@ async fn no_pod_is_replaced_if_its_node_recovers_in_time() {
     nodes::start_heartbeat(&scene.client(), &node).await.unwrap();
     wait_for(&all, &node, "back", within(), nodes::is_ready).await;
     // Waits for longer than nodeFailureSeconds: two seconds per renewal.
-    until_renewed(&scene, 8).await;
+    until_renewed(&scene, 16).await;
     assert_eq!(names(&live_pods(&scene).await), before);
     assert!(until_ready(&scene, "chat").await.status.unwrap().migrations.is_empty());
 }
@@ -147,7 +147,7 @@ async fn a_migration_is_recorded_despite_conflicts_of_the_status() {
 async fn no_pod_is_replaced_while_most_nodes_are_lost() {
     let cluster = own_cluster().await;
     let scene = Scene::new(&cluster).await;
-    create(&scene, "chat", json!({"replicas": 4, "nodeFailureSeconds": 8})).await;
+    create(&scene, "chat", json!({"replicas": 4, "nodeFailureSeconds": 20})).await;
     until_ready(&scene, "chat").await;
     let before = names(&live_pods(&scene).await);
     let all = scene.cluster_api::<Node>();
@@ -158,7 +158,8 @@ async fn no_pod_is_replaced_while_most_nodes_are_lost() {
     for node in down {
         wait_for(&all, node, "silent", within(), |node| !nodes::is_ready(node)).await;
     }
-    until_renewed(&scene, 6).await;
+    // Longer than nodeFailureSeconds.
+    until_renewed(&scene, 12).await;
     assert_eq!(names(&live_pods(&scene).await), before, "three of four nodes are down");
 
     nodes::start_heartbeat(&scene.client(), "gpu-1").await.unwrap();
@@ -167,7 +168,8 @@ async fn no_pod_is_replaced_while_most_nodes_are_lost() {
 }
 
 async fn own_cluster() -> Cluster {
-    let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
+    let spec = ClusterSpec::simulated(fresh_name(), tools(), NodePool::default());
+    let cluster = start(spec.with_clock(NodeClock::SHORT)).await;
     cluster.start_controller(&controller("inference-controller")).await.unwrap();
     cluster
 }

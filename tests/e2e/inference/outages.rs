@@ -4,14 +4,18 @@
 use std::collections::BTreeMap;
 
 use api::{aiinference::AIInference, conditions};
-use futures::future::join_all;
-use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use futures::future::{join_all, join3};
+use k8s_openapi::{
+    api::core::v1::{Pod, ResourceQuota},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use kube::api::PostParams;
 use local_cluster::{Cluster, ClusterSpec, NodePool};
 use serde_json::{Value, json};
-use tests::{Scene, controller, fresh_name, simulated, start, tools, wait_for, within};
+use tests::{Scene, controller, follow, fresh_name, simulated, start, tools, wait_for, within};
+use tokio::sync::Notify;
 
-use super::{change, condition, create, pods_of, until_not_ready, until_ready, until_renewed};
+use super::{change, condition, create, is_ready, pods_of, until_not_ready, until_ready, until_renewed};
 
 /// The minimum of the API.
 const SURGE_TIMEOUT_SECONDS: u32 = 30;
@@ -71,7 +75,8 @@ async fn a_quota_that_the_old_pod_uses_up_leads_to_its_replacement_after_the_sur
     until_ready(&scene, "chat").await;
     let before = serving(&scene).await;
     change(&scene, "chat", json!({"image": "engine:2"})).await;
-    until_ready(&scene, "chat").await;
+    // The surge timeout comes on top of the time that a replacement takes.
+    wait_for(&scene.api::<AIInference>(), "chat", "ready", 2 * within(), is_ready).await;
     assert_ne!(serving(&scene).await, before);
 }
 
@@ -82,17 +87,36 @@ async fn replace_announces_the_outage_before_the_pod_is_deleted() {
     until_ready(&scene, "chat").await;
     let before = serving(&scene).await;
     let (pod, _) = before.first_key_value().expect("a pod that serves");
-    let inferences = scene.api::<AIInference>();
-    let warned = wait_for(&inferences, "chat", "it is announced", within(), |inference| {
-        condition(inference, conditions::PROGRESSING).is_some_and(|progressing| {
-            progressing.message.contains(&format!("pod {pod}, the only ready one, is deleted"))
-        })
+    let (inferences, pods, labels) = (scene.api::<AIInference>(), scene.api::<Pod>(), pods_of("chat"));
+    // The change waits for both lists: then each watch shows all that follows from it.
+    let (inferences_listed, pods_listed) = (Notify::new(), Notify::new());
+    let announcement = format!("pod {pod}, the only ready one, is deleted");
+    let announced = Box::pin(follow(&inferences, "", |all| {
+        inferences_listed.notify_one();
+        let announces = |inference: &AIInference| {
+            let progressing = condition(inference, conditions::PROGRESSING);
+            progressing.is_some_and(|progressing| progressing.message.contains(&announcement))
+        };
+        all.values().find(|inference| announces(inference)).cloned()
+    }));
+    let deleted = Box::pin(follow(&pods, &labels, |all| {
+        pods_listed.notify_one();
+        let is_deleted = |other: &Pod| {
+            other.metadata.name.as_ref() == Some(pod) && other.metadata.deletion_timestamp.is_some()
+        };
+        all.values().find(|other| is_deleted(other)).cloned()
+    }));
+    let changed = Box::pin(async {
+        inferences_listed.notified().await;
+        pods_listed.notified().await;
+        change(&scene, "chat", json!({"env": [{"name": "SIM_IMAGE_PULL", "value": "fail"}]})).await
     });
-    let changed = change(&scene, "chat", json!({"env": [{"name": "SIM_IMAGE_PULL", "value": "fail"}]}));
-    let (announced, _) = futures::join!(warned, changed);
-    // The announcement precedes the deletion.
-    let pods = scene.api::<Pod>();
-    wait_for(&pods, pod, "it goes", within(), |pod| pod.metadata.deletion_timestamp.is_some()).await;
+    let all = tokio::time::timeout(within(), join3(announced, deleted, changed)).await;
+    let (announced, deleted, _) = all.expect("an announcement and a deletion in time");
+    // etcd counts the versions of all objects together.
+    let version = |meta: &ObjectMeta| meta.resource_version.as_ref().unwrap().parse::<u64>().unwrap();
+    let (first, second) = (version(&announced.metadata), version(&deleted.metadata));
+    assert!(first < second, "announced in version {first}, deleted in version {second}");
     let announced_generation = condition(&announced, conditions::PROGRESSING).unwrap().observed_generation;
     assert_eq!(announced_generation, announced.metadata.generation);
     assert_eq!(announced.status.unwrap().ready_replicas, 1);

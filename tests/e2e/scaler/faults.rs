@@ -68,7 +68,8 @@ async fn a_fallback_is_used_when_the_metric_has_been_gone_for_so_long() {
     prometheus().set(&load, Answer::Empty);
     let began = tokio::time::Instant::now();
     until_replicas(&scene, "chat", 3).await;
-    assert!(began.elapsed() >= Duration::from_secs(28), "{:?}", began.elapsed());
+    // The 30 s count from the last value, which a busy machine may have read seconds before the source became empty.
+    assert!(began.elapsed() >= Duration::from_secs(25), "{:?}", began.elapsed());
 }
 
 /// Waits until the source was asked so often again.

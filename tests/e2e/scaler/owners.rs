@@ -1,12 +1,19 @@
 //! One autoscaler per target.
 
-use api::{aiinference::AIInference, aiscaler::AIScaler, conditions};
+use api::{aiinference::AIInference, aiscaler::AIScaler, conditions, labels};
 use k8s_openapi::api::{apps::v1::Deployment, autoscaling::v2::HorizontalPodAutoscaler};
-use kube::api::DeleteParams;
-use serde_json::json;
+use kube::{
+    Api,
+    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams},
+    core::GroupVersionKind,
+};
+use serde_json::{Value, json};
 use tests::{
     inference,
-    scaler::{create, hpa, message, spec, until_active, until_inactive, until_replicas},
+    scaler::{
+        create, hpa, install_kind, message, spec, until_active, until_condition, until_inactive,
+        until_replicas,
+    },
     simulated, wait_for, within,
 };
 
@@ -58,4 +65,69 @@ async fn the_model_server_is_scaled_where_its_deployment_is_named() {
     inference::until_ready(&scene, "chat").await;
     until_active(&scene, "chat").await;
     until_replicas(&scene, "chat", 2).await;
+}
+
+/// A kind of somebody else with a scale subresource.
+fn pools() -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "pools.example.com"},
+        "spec": {
+            "group": "example.com",
+            "names": {"kind": "Pool", "listKind": "PoolList", "plural": "pools", "singular": "pool"},
+            "scope": "Namespaced",
+            "versions": [{
+                "name": "v1",
+                "served": true,
+                "storage": true,
+                "subresources": {"status": {}, "scale": {
+                    "specReplicasPath": ".spec.replicas",
+                    "statusReplicasPath": ".status.replicas",
+                    "labelSelectorPath": ".status.selector",
+                }},
+                "schema": {"openAPIV3Schema": {
+                    "type": "object",
+                    "x-kubernetes-preserve-unknown-fields": true,
+                }},
+            }],
+        },
+    })
+}
+
+#[tokio::test]
+async fn a_kind_of_somebody_else_is_scaled_once_its_rights_have_the_label() {
+    let scene = simulated().await;
+    install_kind(&scene, &pools()).await;
+    let pool = json!({
+        "apiVersion": "example.com/v1",
+        "kind": "Pool",
+        "metadata": {"name": "workers"},
+        "spec": {"replicas": 1},
+    });
+    scene.apply(&pool.to_string()).await.unwrap();
+    let resource =
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("example.com", "v1", "Pool"), "pools");
+    let objects: Api<DynamicObject> = Api::namespaced_with(scene.client(), scene.namespace(), &resource);
+    let status = Patch::Merge(json!({"status": {"replicas": 1, "selector": "app=workers"}}));
+    objects.patch_status("workers", &PatchParams::default(), &status).await.unwrap();
+    let target = json!({"apiVersion": "example.com/v1", "kind": "Pool", "name": "workers"});
+    let changes = json!({"deploymentName": null, "targetRef": target});
+    create(&scene, "workers", spec("workers", "vector(15)"), changes).await;
+    let blind =
+        until_condition(&scene, "workers", conditions::ABLE_TO_SCALE, ("False", "FailedGetScale")).await;
+    let text = message(&blind, conditions::ABLE_TO_SCALE);
+    assert!(text.contains("aggregate-to-scaler"), "{text}");
+    // As that message says.
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "pools", "labels": {labels::AGGREGATE_TO_SCALER: "true"}},
+        "rules": [{"apiGroups": ["example.com"], "resources": ["pools/scale"], "verbs": ["get", "update"]}],
+    });
+    scene.apply(&role.to_string()).await.unwrap();
+    wait_for(&objects, "workers", "3 replicas", within(), |pool: &DynamicObject| {
+        pool.data["spec"]["replicas"] == 3
+    })
+    .await;
 }

@@ -23,15 +23,19 @@ use super::deploy;
 /// Of both, instead of 15 s: 80 periods are 20 minutes.
 const PERIOD: Duration = Duration::from_secs(1);
 const PERIODS: usize = 80;
+/// Periods by which the twins may be apart. Ours looks every 1.0 to 1.1 s, and theirs every second plus the time of its own
+/// reconcile: a busy machine can cost each of them a look, and a window that one of them misses narrowly lasts one look
+/// longer. The strict claim is that the courses are equal.
+const MOST_PERIODS_APART: u32 = 5;
 /// Two minutes of them.
 const WINDOW: u64 = 8;
 const TARGET: f64 = 5.0;
 /// Requests, each for ten periods: bursts, a slow fall, and steps within the tolerance.
 const LOADS: [f64; 8] = [5.0, 33.0, 34.5, 60.0, 12.0, 12.9, 41.0, 7.0];
 
-/// Twins under one load: whatever the one does, the other does within a period.
+/// Twins under one load: both have the same replicas one after the other, and at about the same time.
 #[tokio::test]
-async fn twins_of_both_have_the_same_replicas_within_a_period() {
+async fn twins_of_both_have_the_same_replicas_within_a_few_periods() {
     let load = Prometheus::start(TARGET).unwrap();
     load.set("load_of_twins", Answer::Value(LOADS[0]));
     let pool = NodePool::default();
@@ -85,8 +89,7 @@ async fn twins_of_both_have_the_same_replicas_within_a_period() {
     assert!(ours.len() > LOADS.len() / 2, "the load moves nothing: {ours:?}");
     for (theirs, ours) in theirs.iter().zip(ours) {
         let apart = theirs.0.abs_diff(ours.0);
-        // A period of each: their looks are not at the same moments.
-        assert!(apart <= 2 * PERIOD, "{theirs:?} and {ours:?}");
+        assert!(apart <= MOST_PERIODS_APART * PERIOD, "{theirs:?} and {ours:?}");
     }
 }
 

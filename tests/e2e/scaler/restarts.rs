@@ -17,6 +17,9 @@ use super::{deploy, load_of};
 
 /// Of scale-downs in this test.
 const WINDOW: Duration = Duration::from_secs(25);
+/// The longest time between two readings on a busy machine: the last high load was seen at most one reading before it was
+/// lowered.
+const READ_BEFORE: Duration = Duration::from_secs(5);
 
 #[tokio::test]
 async fn a_window_of_scale_downs_outlives_the_leader() {
@@ -39,7 +42,6 @@ async fn a_window_of_scale_downs_outlives_the_leader() {
     })
     .await;
     let held = Timestamp::now().duration_since(lowered).unsigned_abs();
-    // The last high load was seen at most one reading before it was lowered.
-    assert!(held + Duration::from_secs(1) >= WINDOW, "only {held:?}");
+    assert!(held + READ_BEFORE >= WINDOW, "only {held:?}");
     assert_eq!(target.spec.unwrap().replicas, Some(1));
 }

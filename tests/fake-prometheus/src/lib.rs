@@ -1,5 +1,5 @@
 //! A Prometheus-compatible server (`/api/v1/query`) on loopback whose answers are set while it runs. `external` serves the
-//! same series to HorizontalPodAutoscalers.
+//! same series to HorizontalPodAutoscalers, and `/metrics` to a real Prometheus.
 //!
 //! It knows no PromQL. `vector(N)` has the value N, as in Prometheus; a query that names a series gets what was set for that
 //! series, and every other query the default. Results of tests that rest on it say nothing of Prometheus itself.
@@ -63,6 +63,8 @@ struct Asked {
     times: usize,
     last: Option<Instant>,
     longest_gap: Duration,
+    /// When the present answer was first given.
+    sampled: Option<Instant>,
 }
 
 /// The answer to queries without a known series.
@@ -115,6 +117,11 @@ impl Prometheus {
         Ok(Self { address, external, known })
     }
 
+    /// Where `/metrics` is scraped.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -126,7 +133,16 @@ impl Prometheus {
 
     /// From now on queries with this name are answered so.
     pub fn set(&self, series: &str, answer: Answer) {
-        locked(&self.known).series.insert(series.to_owned(), answer);
+        let mut known = locked(&self.known);
+        known.series.insert(series.to_owned(), answer);
+        if let Some(asked) = known.queries.get_mut(series) {
+            asked.sampled = None;
+        }
+    }
+
+    /// When the present answer of this name was first given.
+    pub fn sampled(&self, series: &str) -> Option<Instant> {
+        locked(&self.known).queries.get(series)?.sampled
     }
 
     /// How often queries with this name have come.
@@ -163,8 +179,8 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 }
 
 async fn serve(listener: TcpListener, known: Arc<Mutex<Known>>) -> anyhow::Result<()> {
-    let api = Router::new().route("/api/v1/query", get(query).post(query)).with_state(known);
-    axum::serve(listener, api).await.context("the server ended")
+    let routes = Router::new().route("/api/v1/query", get(query).post(query)).route("/metrics", get(page));
+    axum::serve(listener, routes.with_state(known)).await.context("the server ended")
 }
 
 async fn query(State(known): State<Arc<Mutex<Known>>>, RawQuery(query): RawQuery, body: Bytes) -> Response {
@@ -191,6 +207,18 @@ async fn query(State(known): State<Arc<Mutex<Known>>>, RawQuery(query): RawQuery
     }
 }
 
+/// The series that have a value. By their names, those with `_total` are counters.
+async fn page(State(known): State<Arc<Mutex<Known>>>) -> Response {
+    let mut page = String::new();
+    for (series, answer) in &locked(&known).series {
+        if let Answer::Value(value) = answer {
+            let kind = if series.ends_with("_total") { "counter" } else { "gauge" };
+            page += &format!("# TYPE {series} {kind}\n{series} {value}\n");
+        }
+    }
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], page).into_response()
+}
+
 fn vector(result: &Value) -> Response {
     let body = json!({"status": "success", "data": {"resultType": "vector", "result": result}});
     ([(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
@@ -205,8 +233,12 @@ impl Known {
             let asked = self.queries.entry(series.clone()).or_default();
             let now = Instant::now();
             let gap = asked.last.map(|last| now - last).unwrap_or_default();
-            *asked =
-                Asked { times: asked.times + 1, last: Some(now), longest_gap: asked.longest_gap.max(gap) };
+            *asked = Asked {
+                times: asked.times + 1,
+                last: Some(now),
+                longest_gap: asked.longest_gap.max(gap),
+                sampled: asked.sampled.or(Some(now)),
+            };
             return *answer;
         }
         let constant = query.split_once("vector(").and_then(|(_, rest)| rest.split(')').next()?.parse().ok());

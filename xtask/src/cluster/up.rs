@@ -14,7 +14,7 @@ use kube::Client;
 use local_cluster::{Cluster, ClusterSpec, Controller, NodeClock, NodePool, RealNodes, Service, install};
 use tokio::{runtime::Runtime, time::timeout};
 
-use super::{status, table};
+use super::{agents, status, table};
 use crate::{
     dev_cluster::NAME,
     images,
@@ -175,15 +175,16 @@ async fn bring_up(
                 cluster.load_image(&images.path.join(&image.layout), &image.reference)?;
             }
         }
-        // Where the load of the sample AIScaler comes from.
-        let load = match images {
-            None => Some(start_load(&cluster).await?),
-            Some(_) => None,
-        };
+        // Where the loads of the sample AIScalers come from.
+        let (mut load, mut subscribe) = (None, Vec::new());
+        if let (None, Some(nodes)) = (images, cluster.spec().nodes.clone()) {
+            load = Some(start_load(&cluster).await?);
+            subscribe = agents::start(&cluster, nodes.count, nodes.gpus).await?;
+        }
         for controller in CONTROLLERS {
             match images {
                 None => {
-                    let mut process = Controller::new(controller.name, &deploy)?;
+                    let mut process = Controller::new(controller.name, &deploy)?.with_args(subscribe.clone());
                     if let Some(load) = load.filter(|_| !controller.scales.is_empty()) {
                         process = process.with_args([format!("--prometheus-url=http://{load}")]);
                     }
@@ -215,8 +216,7 @@ async fn bring_up(
 
 /// Starts the server of a load that goes up and down, and returns its address.
 async fn start_load(cluster: &Cluster) -> anyhow::Result<SocketAddr> {
-    // A free port; the listener ends with this line.
-    let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+    let address = free_address()?;
     let service = Service {
         name: "load".to_owned(),
         program: local_cluster::sibling_binary(LOAD)?,
@@ -225,6 +225,11 @@ async fn start_load(cluster: &Cluster) -> anyhow::Result<SocketAddr> {
     };
     cluster.start_service(service).await?;
     Ok(address)
+}
+
+/// The listener that finds a free port ends with this function.
+pub(super) fn free_address() -> anyhow::Result<SocketAddr> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
 /// Applies the samples of these kinds.
@@ -251,6 +256,11 @@ fn next_steps(cluster: &Cluster) {
     println!("  export KUBECONFIG={}", cluster.folder().kubeconfig().display());
     println!("  kubectl get ai             # this cluster's own kubectl: {}", cluster.kubectl().display());
     println!("  kubectl get ais --watch    # replicas follow a load that goes up and down");
+    if cluster.real_nodes().is_empty() {
+        println!(
+            "  kubectl apply -f deploy/samples/aiscaler-gpu.yaml   # the vision model follows the load of its GPUs"
+        );
+    }
     println!("  cargo xtask status         # processes, memory, folder of the logs");
     println!("  cargo xtask down           # stop and remove everything");
 }

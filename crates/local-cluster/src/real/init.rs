@@ -25,7 +25,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// Before something that ended is started again.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 /// Where the node's own folder is, in its own view: a path that leaves room for the names of sockets.
-const PLACE: &str = "/run/node";
+pub(super) const PLACE: &str = "/run/node";
 
 /// Runs the node until it is killed.
 pub fn run(root: &Path, index: u32) -> Result<std::convert::Infallible> {

@@ -24,6 +24,8 @@ pub(crate) fn kept_down(node: &Path, program: &str) -> PathBuf {
     node.join(format!("{program}.down"))
 }
 
+/// Below the node's own folder.
+pub(crate) const KUBELET_FOLDER: &str = "kubelet";
 /// Nodes with this label are real.
 pub const REAL_LABEL: &str = "local-cluster/real";
 
@@ -106,7 +108,7 @@ impl<'a> Settings<'a> {
             ("hostname-override", self.name.clone()),
             ("node-ip", network::node_address(self.index).to_string()),
             ("node-labels", labels.join(",")),
-            ("root-dir", self.at("kubelet").display().to_string()),
+            ("root-dir", self.at(KUBELET_FOLDER).display().to_string()),
             ("cert-dir", self.at("kubelet/pki").display().to_string()),
         ];
         self.program("kubelet", &self.real.tools.kubelet, flags(args))

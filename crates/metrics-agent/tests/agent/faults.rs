@@ -9,6 +9,8 @@ use crate::process::{Agent, Start, Subscriber, is, reading};
 
 const GPUS: usize = 8;
 const BROKEN: usize = 3;
+/// Snapshots in which the other devices must be fresh.
+const TICKS: usize = 5;
 
 /// Breaks one function, or with `*` each one, of one device.
 fn broken(function: &str, sleep_ms: u64, code: u32) -> Machine {
@@ -19,7 +21,16 @@ fn broken(function: &str, sleep_ms: u64, code: u32) -> Machine {
 
 /// An agent that has read all devices, and its subscriber.
 async fn healthy() -> (Agent, Subscriber) {
-    let agent = Start::on(Machine::with_gpus(GPUS)).start();
+    healthy_with(Start::on(Machine::with_gpus(GPUS))).await
+}
+
+/// For tests in which a reading that is late by the machine's load is a failure.
+async fn healthy_with_slow_ticks() -> (Agent, Subscriber) {
+    healthy_with(Start::on(Machine::with_gpus(GPUS)).with_slow_ticks()).await
+}
+
+async fn healthy_with(start: Start) -> (Agent, Subscriber) {
+    let agent = start.start();
     let mut subscriber = agent.subscribe().await;
     subscriber.until(|it| (0..GPUS).all(|device| is(it, device, State::Fresh))).await;
     (agent, subscriber)
@@ -35,11 +46,11 @@ fn the_others_are_fresh(snapshot: &Snapshot) -> bool {
 
 #[tokio::test]
 async fn a_lost_gpu_is_stale_with_its_last_values_and_the_others_stay_fresh_every_tick() {
-    let (agent, mut subscriber) = healthy().await;
+    let (agent, mut subscriber) = healthy_with_slow_ticks().await;
     agent.machine_becomes(&broken("*", 0, code::GPU_IS_LOST));
     subscriber.until(|it| reason(it, BROKEN) == Some(FaultReason::DeviceLost)).await;
     let mut last = None;
-    for _ in 0..10 {
+    for _ in 0..TICKS {
         let snapshot = subscriber.next().await;
         assert!(the_others_are_fresh(&snapshot), "{snapshot:#?}");
         let reading = reading(&snapshot.subjects[BROKEN], Metric::Utilization).clone();
@@ -63,23 +74,24 @@ async fn a_lost_gpu_is_stale_with_its_last_values_and_the_others_stay_fresh_ever
 
 #[tokio::test]
 async fn a_call_that_hangs_makes_one_gpu_stale_and_delays_no_other() {
-    let (agent, mut subscriber) = healthy().await;
+    let (agent, mut subscriber) = healthy_with_slow_ticks().await;
     let threads = || std::fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap().count();
     let before = threads();
     agent.machine_becomes(&broken("DeviceGetPowerUsage", 30_000, 0));
     subscriber.until(|it| reason(it, BROKEN) == Some(FaultReason::Timeout)).await;
     let began = std::time::Instant::now();
     let mut last = subscriber.next().await.sequence;
-    for _ in 0..20 {
+    for _ in 0..TICKS {
         let snapshot = subscriber.next().await;
         assert_eq!(snapshot.sequence, last + 1);
         last = snapshot.sequence;
         assert!(the_others_are_fresh(&snapshot), "{snapshot:#?}");
         assert_eq!(reason(&snapshot, BROKEN), Some(FaultReason::Timeout));
     }
-    // Twenty intervals of 200 ms, while one call takes 30 s.
+    // `TICKS` intervals of one second, while one call takes 30 s.
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
-    assert_eq!(threads(), before, "a hung call costs no further thread");
+    let after = threads();
+    assert!(after <= before, "a hung call costs no further thread: {after} after {before}");
     assert_eq!(agent.lines_with("device is stale").len(), 1);
 }
 

@@ -12,5 +12,6 @@ mod certificates;
 mod faults;
 mod process;
 mod real_gpu;
+mod slowness;
 mod streaming;
 mod subscribers;

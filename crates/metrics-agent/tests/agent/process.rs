@@ -83,6 +83,11 @@ impl Start {
         }
     }
 
+    /// One reading a second with 0.9 s for it, so that a stall of the machine does not make a reading late.
+    pub(crate) fn with_slow_ticks(self) -> Self {
+        self.with("--interval=1").with("--read-within=0.9")
+    }
+
     /// Without a library.
     pub(crate) fn without_library() -> Self {
         Self {

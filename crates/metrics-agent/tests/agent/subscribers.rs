@@ -93,7 +93,8 @@ async fn readings_of_a_pod_are_those_of_its_gpus_and_stale_once_the_agent_is_gon
 
     drop(agent);
     let gone = client.until(|view| view.health != Health::Live).await;
-    assert!(matches!(gone.health, Health::Unreachable { .. }), "{gone:?}");
+    // A busy client may find the silence of the stream before it finds that the connection is closed.
+    assert!(matches!(gone.health, Health::Unreachable { .. } | Health::Silent { .. }), "{gone:?}");
     assert_eq!(fresh(&gone, Metric::Utilization), None);
     assert!(matches!(gone.attribution(), Attribution::Stale { .. }));
 

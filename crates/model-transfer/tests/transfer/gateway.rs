@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::OnceLock,
@@ -21,6 +21,9 @@ use crate::scene::until;
 pub(crate) const BUCKET: &str = "models";
 pub(crate) const ACCESS_KEY: &str = "AKIATESTACCESSKEY";
 pub(crate) const SECRET_KEY: &str = "test-secret-key-that-must-not-be-printed";
+
+/// Ports that are tried: another program may take one between the choice and the start of the server, which ends then.
+const TRIES: usize = 5;
 
 pub(crate) struct Gateway {
     pub(crate) address: SocketAddr,
@@ -60,14 +63,24 @@ impl Gateway {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join(BUCKET)).unwrap();
         let mut gateway = Self { address: free_address(), folder, process: None, options };
-        gateway.run();
-        gateway
+        for _ in 0..TRIES {
+            if gateway.listens() {
+                return gateway;
+            }
+            gateway.address = free_address();
+        }
+        panic!("versitygw ends on each of {TRIES} ports");
     }
 
     /// On the address that it had before.
     pub(crate) fn run(&mut self) {
+        assert!(self.listens(), "versitygw ends on {}", self.address);
+    }
+
+    /// Starts the server, and returns whether it listens; it has ended if not.
+    fn listens(&mut self) -> bool {
         let program = services().join("versitygw");
-        let process = Command::new(program)
+        let mut process = Command::new(program)
             .args(["--port", &self.address.to_string()])
             .args(&self.options)
             .arg("posix")
@@ -78,8 +91,13 @@ impl Gateway {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        self.process = Some(process);
-        until("versitygw answers", || TcpStream::connect(self.address).is_ok());
+        let mut has_ended = false;
+        until("versitygw listens or ends", || {
+            has_ended = process.try_wait().unwrap().is_some();
+            has_ended || has_listener(process.id(), self.address.port())
+        });
+        self.process = (!has_ended).then_some(process);
+        !has_ended
     }
 
     pub(crate) fn stop(&mut self) {
@@ -157,6 +175,24 @@ impl Drop for Gateway {
 fn services() -> &'static Path {
     static SERVICES: OnceLock<PathBuf> = OnceLock::new();
     SERVICES.get_or_init(|| local_cluster::tools::ensure_services().unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// Whether this process listens on the port. A connection would not show it: the server of another test may have the port.
+fn has_listener(pid: u32, port: u16) -> bool {
+    /// In the column of states.
+    const LISTENS: &str = "0A";
+    let port = format!(":{port:04X}");
+    let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
+    let listeners: Vec<String> = sockets
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|columns| columns[1].ends_with(&port) && columns[3] == LISTENS)
+        .map(|columns| format!("socket:[{}]", columns[9]))
+        .collect();
+    // The process may have ended meanwhile.
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let mut opened = files.filter_map(|file| fs::read_link(file.path()).ok());
+    opened.any(|file| listeners.iter().any(|listener| file.as_os_str() == listener.as_str()))
 }
 
 fn free_address() -> SocketAddr {

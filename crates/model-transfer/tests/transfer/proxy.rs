@@ -47,6 +47,8 @@ pub(crate) enum Break {
     StallAfter(u64),
     /// A pause before every 64 KiB.
     Slow(Duration),
+    /// A pause before every 64 KiB; after so many bytes of the body nothing, and keep the connection.
+    SlowThenStall(Duration, u64),
     /// Another byte in this place of the body.
     FlipAt(u64),
     /// So many bytes fewer than asked for, in a well-formed answer.
@@ -222,11 +224,13 @@ fn serve(
     let mut buffer = vec![0; 64 * 1024];
     while sent < length {
         let allowed = match broken {
-            Break::CutAfter(bytes) | Break::StallAfter(bytes) => bytes.min(length) - sent,
+            Break::CutAfter(bytes) | Break::StallAfter(bytes) | Break::SlowThenStall(_, bytes) => {
+                bytes.min(length) - sent
+            }
             _ => length - sent,
         };
         if allowed == 0 {
-            if matches!(broken, Break::StallAfter(_)) {
+            if matches!(broken, Break::StallAfter(_) | Break::SlowThenStall(..)) {
                 // Until the client gives up.
                 let _ = client.read(&mut [0]);
             }
@@ -243,7 +247,7 @@ fn serve(
                 chunk[(place - sent) as usize] ^= 1
             }
             // The fault itself; nothing waits by it.
-            Break::Slow(pause) => thread::sleep(pause),
+            Break::Slow(pause) | Break::SlowThenStall(pause, _) => thread::sleep(pause),
             _ => {}
         }
         client.write_all(chunk)?;

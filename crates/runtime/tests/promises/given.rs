@@ -4,6 +4,7 @@ use std::{
     cell::RefCell,
     io::Write,
     sync::{Arc, Once},
+    time::Duration,
 };
 
 use k8s_openapi::{
@@ -24,6 +25,9 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use fake_api::{PATIENCE, ScriptedApi};
+
+/// What a busy machine may add to a time that has an upper bound. What the bound excludes must take longer still.
+pub(crate) const STALL: Duration = Duration::from_secs(5);
 
 pub(crate) fn config_map(name: &str) -> ConfigMap {
     ConfigMap { metadata: meta(name), ..ConfigMap::default() }

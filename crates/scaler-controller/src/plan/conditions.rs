@@ -41,7 +41,7 @@ pub(super) fn of(valid: &ValidScaler, observed: &Observed, state: &State<'_>) ->
                 },
             };
             let active = active(valid, observed, decision);
-            let limited = limited(decision, valid);
+            let limited = limited(decision, valid, found);
             let ready = ready(&able, &active);
             with_progress(vec![able, active, limited, ready])
         }
@@ -329,8 +329,10 @@ fn remarks(observed: &Observed, decision: &Decision) -> Remarks {
     remarks
 }
 
-fn limited(decision: &Decision, valid: &ValidScaler) -> Verdict {
+fn limited(decision: &Decision, valid: &ValidScaler, found: &Found) -> Verdict {
     let (min, max) = (valid.policy.bounds.min(), valid.policy.bounds.max());
+    // More than the spec's where the kind does without 0 replicas.
+    let least = decision.record.inputs.bounds.min();
     let raw = decision.record.raw;
     let verdict =
         |holds, reason, message| Verdict { type_: conditions::SCALING_LIMITED, holds, reason, message };
@@ -339,6 +341,11 @@ fn limited(decision: &Decision, valid: &ValidScaler) -> Verdict {
             false,
             reasons::DESIRED_WITHIN_RANGE,
             "the replicas are within minReplicas and maxReplicas".to_owned(),
+        ),
+        Limited::TooFewReplicas if least > min => verdict(
+            true,
+            reasons::TOO_FEW_REPLICAS,
+            format!("{raw} replicas are recommended, and {} keeps at least {least}", found.reference),
         ),
         Limited::TooFewReplicas => verdict(
             true,

@@ -66,6 +66,8 @@ async fn a_pod_that_is_late_is_slow() {
 
 #[tokio::test]
 async fn a_body_beyond_those_that_are_read_at_once_waits_and_is_not_late() {
+    /// Long enough to connect and to get the head of the answer on a busy machine.
+    const DEADLINE: Duration = Duration::from_secs(2);
     let withheld = "HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\nvllm:";
     let withholding = Server::start(Script::Stalled(withheld.into())).await;
     let prompt = Server::start(Script::metrics(VLLM)).await;
@@ -75,11 +77,11 @@ async fn a_body_beyond_those_that_are_read_at_once_waits_and_is_not_late() {
     while bodies.available_permits() > 0 {
         assert!(timeout(Duration::from_millis(1), &mut first).await.is_err());
     }
-    let brief = Limits { deadline: SOON, ..limits() };
+    let brief = Limits { deadline: DEADLINE, ..limits() };
     let mut second = Box::pin(poll_once(pod(&prompt), &wanted, brief, &bodies));
     tokio::select! {
         read = &mut second => panic!("{read:?} while another body is read"),
-        () = sleep(SOON * 2) => {}
+        () = sleep(DEADLINE * 2) => {}
     }
     assert_eq!(prompt.requests().len(), 1, "only the body waits");
     drop(first);

@@ -39,7 +39,7 @@ fn vllm_with_broken_weights_names_the_cause_far_from_its_end() {
 
 #[test]
 fn vllm_without_its_worker_ends_with_0() {
-    let environment = [("ENGINE_FAULT", "worker-killed-after:0.1"), ("ENGINE_END_SECONDS", "1")];
+    let environment = [("ENGINE_FAULT", "worker-killed-after:0.1"), ("ENGINE_END_SECONDS", "5")];
     let mut engine = Engine::start(VLLM, &environment);
     let port = engine.ready();
     engine.says("the worker was killed");

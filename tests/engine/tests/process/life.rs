@@ -86,7 +86,7 @@ fn a_test_can_compare_the_bytes_that_were_read() {
 
 #[test]
 fn vllm_answers_what_is_in_flight_and_refuses_what_is_new_while_it_drains() {
-    let mut engine = Engine::start(VLLM, &[("ENGINE_ANSWER_MILLISECONDS", "1000")]);
+    let mut engine = Engine::start(VLLM, &[("ENGINE_ANSWER_MILLISECONDS", "5000")]);
     let port = engine.ready();
     let in_flight = in_flight(port, "POST /v1/completions");
     is_in_flight(port, VLLM_RUNNING);
@@ -105,7 +105,7 @@ fn vllm_answers_what_is_in_flight_and_refuses_what_is_new_while_it_drains() {
 
 #[test]
 fn tgi_answers_what_is_in_flight_and_accepts_nothing_while_it_drains() {
-    let mut engine = Engine::start(TGI, &[("ENGINE_ANSWER_MILLISECONDS", "1000")]);
+    let mut engine = Engine::start(TGI, &[("ENGINE_ANSWER_MILLISECONDS", "5000")]);
     let port = engine.opens_port();
     engine.says("read ");
     engine.says("ready");
@@ -146,7 +146,7 @@ fn an_idle_connection_is_closed_when_vllm_drains() {
 
 #[test]
 fn vllm_loses_sigterm_while_it_loads_and_a_second_one_ends_it() {
-    let mut engine = Engine::start(VLLM, &[("ENGINE_LOAD_SECONDS", "1")]);
+    let mut engine = Engine::start(VLLM, &[("ENGINE_LOAD_SECONDS", "5")]);
     engine.says("read ");
     engine.terminate();
     engine.says("SIGTERM: lost while loading");

@@ -1,8 +1,10 @@
 //! What a measured value, and its absence, does.
 
+use api::aiscaler::MetricReading;
+
 use super::{
-    AIScaler, Answer, Arc, Fault, Reading, World, at, condition, found, missing, observed, planned, queue_at,
-    scaler,
+    AIScaler, Answer, Arc, Fault, Milli, PodSample, Reading, World, at, condition, found, missing, observed,
+    planned, queue_at, scaler,
 };
 
 #[test]
@@ -52,6 +54,11 @@ fn a_fallback_of_one_metric_beside_another_holds_no_replicas() {
         message,
         "replicas are computed from metric queue_depth; custom has had no value for so long that fallback.replicas 1 \
          applies: http://prometheus did not answer within 3 s"
+    );
+    let shown = |metric: &MetricReading| (metric.metric_type.clone(), metric.display.clone());
+    assert_eq!(
+        world.status().metrics.iter().map(shown).collect::<Vec<_>>(),
+        [("queue_depth".to_owned(), "5/5".to_owned()), ("custom".to_owned(), "<unknown>/5".to_owned())]
     );
 }
 
@@ -195,4 +202,64 @@ fn a_server_whose_clock_is_a_minute_off_is_not_stale_between_two_samples() {
         world.looks_again(15);
         assert_eq!(world.condition("ScalingActive").0 == "True", is_usable, "{skew} s");
     }
+}
+
+#[test]
+fn a_kind_that_does_without_zero_replicas_keeps_one_and_the_condition_says_so() {
+    let mut world = World::new(", minReplicas: 0", 2);
+    for seconds in (0..=600).step_by(15) {
+        world.found().keeps_one = true;
+        world.looks(seconds, queue_at(0.0, seconds));
+    }
+    assert_eq!(world.written.last().map(|(_, replicas)| *replicas), Some(1));
+    let (status, reason, message) = world.condition("ScalingLimited");
+    assert_eq!((&*status, &*reason), ("True", "TooFewReplicas"));
+    assert_eq!(message, "0 replicas are recommended, and Deployment chat keeps at least 1");
+}
+
+#[test]
+fn ten_minutes_of_each_fault_remove_nothing_and_the_next_value_counts_at_once() {
+    for fault in [Fault::Empty, Fault::NotANumber, Fault::Refused, Fault::Unreachable, Fault::Slow] {
+        let mut world = World::new("", 6);
+        world.looks(0, queue_at(30.0, 0));
+        for seconds in (15..=600).step_by(15) {
+            world.looks(seconds, missing(fault, "the reason"));
+            let (status, _, message) = world.condition("ScalingActive");
+            assert_eq!(status, "False", "{fault:?}");
+            assert!(message.ends_with("the reason"), "{fault:?}: {message}");
+        }
+        assert_eq!(world.written, [], "{fault:?}");
+        world.looks(615, queue_at(45.0, 615));
+        assert_eq!(
+            (world.written.as_slice(), world.condition("ScalingActive").0.as_str()),
+            (&[(615, 9)][..], "True")
+        );
+    }
+}
+
+#[test]
+fn pods_whose_agents_are_gone_count_as_busy_when_replicas_are_removed() {
+    let idle = |pods: i32, seconds: i64| {
+        let sample = |pod: i32| PodSample { uid: format!("p{pod}"), value: Milli::units(5), at: at(seconds) };
+        let samples = (0..pods).map(sample).collect();
+        Answer::new(
+            Reading::Pods(samples),
+            "no readings of pods on node n: no metrics agent runs there".to_owned(),
+        )
+    };
+    let mut world = World::new("", 6);
+    let mut spec = AIScaler::clone(&world.seen.scaler);
+    spec.spec.metric_type = serde_json::from_value("gpu_util".into()).unwrap();
+    spec.spec.target_value = serde_json::from_value(50.into()).unwrap();
+    world.seen.scaler = Arc::new(spec);
+    for seconds in (0..=1200).step_by(15) {
+        let replicas = world.found().scaled.replicas;
+        world.looks(seconds, idle(replicas / 2, seconds));
+    }
+    // As in HPA, a pod without a value counts as one that is as busy as the target says: one idle pod of three leaves work
+    // for three.
+    assert_eq!(world.written.iter().map(|(_, replicas)| *replicas).collect::<Vec<_>>(), [4, 3]);
+    let (status, _, message) = world.condition("ScalingActive");
+    assert_eq!(status, "True");
+    assert!(message.ends_with("no readings of pods on node n: no metrics agent runs there"), "{message}");
 }

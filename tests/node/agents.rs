@@ -1,0 +1,100 @@
+//! The metrics-agent as a DaemonSet: each asks the kubelet of its node, and the controllers find them all.
+
+use std::collections::BTreeSet;
+
+use api::controllers::CONTROLLERS;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api,
+    api::{DynamicObject, ListParams},
+};
+use local_cluster::{install, real};
+use serde_json::json;
+use tests::{Scene, ask_until, real, wait_for, within, workspace};
+
+const NAMESPACE: &str = "ai-metrics";
+/// Where kubelets are, but not here.
+const KUBELET: &str = "/var/lib/kubelet";
+
+#[tokio::test]
+async fn agents_hear_their_kubelets_and_are_found_by_the_controllers() {
+    let scene = real().await;
+    install::apply_objects(&scene.client(), NAMESPACE, recorded(&scene)).await.unwrap();
+    let nodes: BTreeSet<String> = scene.real_nodes().into_iter().collect();
+    let agents = agents_on(&scene, &nodes).await;
+    for agent in &agents {
+        ask_until("the GPUs, and what the kubelet says, on the page", within(), async || {
+            let page = page(&scene, NAMESPACE, agent, 9400).await?;
+            let has_gpus = page.contains("\ngpu_utilization_ratio{") && page.contains("UUID=\"GPU-5ec0de00");
+            let is_answered = page.contains("\nmetrics_agent_pod_resources_age_seconds ");
+            if has_gpus && is_answered && !page.contains("no_kubelet") { Ok(()) } else { Err(page) }
+        })
+        .await;
+    }
+    for controller in CONTROLLERS {
+        ask_until("the leader has a stream to each agent", within(), async || {
+            let live = format!("\nmetrics_sources{{health=\"live\"}} {}\n", agents.len());
+            let mut pages = String::new();
+            for pod in pods_of(&scene, "ai-system", controller.name).await {
+                pages += &page(&scene, "ai-system", &pod, 8080).await?;
+            }
+            if pages.contains(&live) { Ok(()) } else { Err(format!("{}: {pages}", controller.name)) }
+        })
+        .await;
+    }
+}
+
+/// `overlays/recorded` for the real nodes: the simulated ones have no kubelet that could be asked.
+fn recorded(scene: &Scene<'_>) -> Vec<DynamicObject> {
+    let overlay = workspace().join("deploy/metrics-agent/overlays/recorded");
+    let rendered = scene.kubectl(&["kustomize", &overlay.display().to_string()]);
+    let mut objects = install::parse(&rendered).unwrap();
+    let kind = |object: &DynamicObject| object.types.as_ref().map(|types| types.kind.clone());
+    let daemons = objects.iter_mut().find(|object| kind(object).as_deref() == Some("DaemonSet"));
+    let pod = &mut daemons.expect("a DaemonSet").data["spec"]["template"]["spec"];
+    pod["nodeSelector"] = json!({ real::REAL_LABEL: "true" });
+    let volumes = pod["volumes"].as_array_mut().expect("volumes");
+    let mounted = volumes.iter_mut().filter_map(|volume| volume.pointer_mut("/hostPath/path"));
+    for path in mounted {
+        let below =
+            path.as_str().and_then(|path| path.strip_prefix(KUBELET)).expect("a folder of the kubelet");
+        *path = json!(format!("{}{below}", real::kubelet_folder().display()));
+    }
+    objects
+}
+
+/// The names of the agents, when there is a ready one on each of these nodes.
+async fn agents_on(scene: &Scene<'_>, nodes: &BTreeSet<String>) -> Vec<String> {
+    let pods: Api<Pod> = Api::namespaced(scene.client(), NAMESPACE);
+    let names = ask_until("a pod of the DaemonSet for each node", within(), async || {
+        let all = pods.list(&ListParams::default()).await.map_err(|error| error.to_string())?.items;
+        let on: BTreeSet<String> =
+            all.iter().filter_map(|pod| pod.spec.as_ref()?.node_name.clone()).collect();
+        let names: Vec<String> = all.into_iter().filter_map(|pod| pod.metadata.name).collect();
+        if on == *nodes && names.len() == nodes.len() { Ok(names) } else { Err(format!("on {on:?}")) }
+    })
+    .await;
+    for name in &names {
+        wait_for(&pods, name, "ready", within(), is_ready).await;
+    }
+    names
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+async fn pods_of(scene: &Scene<'_>, namespace: &str, app: &str) -> Vec<String> {
+    let pods: Api<Pod> = Api::namespaced(scene.client(), namespace);
+    let selector = ListParams::default().labels(&format!("app.kubernetes.io/name={app}"));
+    let pods = pods.list(&selector).await.expect("the pods are listed");
+    pods.items.into_iter().filter_map(|pod| pod.metadata.name).collect()
+}
+
+/// The metrics of a pod, by way of the API server.
+async fn page(scene: &Scene<'_>, namespace: &str, pod: &str, port: u16) -> Result<String, String> {
+    let uri = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy/metrics");
+    let request = http::Request::get(uri).body(Vec::new()).map_err(|error| error.to_string())?;
+    scene.client().request_text(request).await.map_err(|error| error.to_string())
+}
