@@ -274,7 +274,7 @@ fn each_sample_is_of_one_kind_that_has_a_controller() {
     for kind in CONTROLLERS.iter().flat_map(|controller| controller.kinds) {
         let resource = kind.resource();
         assert!(!kind.samples.is_empty(), "{} has no sample", resource.kind);
-        for sample in kind.samples {
+        for sample in kind.samples.iter().chain(kind.further_samples) {
             assert!(named.insert((*sample).to_owned()), "{sample} is named twice");
             let text = fs::read_to_string(workspace().join("deploy/samples").join(sample)).unwrap();
             let objects = local_cluster::install::parse(&text).unwrap();

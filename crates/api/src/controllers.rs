@@ -29,8 +29,10 @@ pub struct Kind {
     resource: fn() -> ApiResource,
     /// Condition type for `kubectl wait --for=condition=<done>`.
     pub done: &'static str,
-    /// Files in `deploy/samples`.
+    /// Files in `deploy/samples`, which `cargo xtask up` applies.
     pub samples: &'static [&'static str],
+    /// Those that it leaves to its user.
+    pub further_samples: &'static [&'static str],
 }
 
 /// A program that runs in users' clusters. Its crate and its image have the same name.
@@ -59,6 +61,7 @@ pub const CONTROLLERS: &[Controller] = &[
             resource: || ApiResource::erase::<AIInference>(&()),
             done: conditions::READY,
             samples: &["aiinference-triton-claim.yaml", "aiinference.yaml"],
+            further_samples: &[],
         }],
         children: &[
             ("", &["configmaps", "services"]),
@@ -75,6 +78,7 @@ pub const CONTROLLERS: &[Controller] = &[
             resource: || ApiResource::erase::<AIScaler>(&()),
             done: conditions::READY,
             samples: &["aiscaler.yaml"],
+            further_samples: &["aiscaler-gpu.yaml"],
         }],
         children: &[],
         scales: &[
