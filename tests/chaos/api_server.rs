@@ -100,7 +100,9 @@ async fn an_aiscaler_that_is_cut_off_writes_nothing_late_and_goes_on() {
         "--period=1".to_owned(),
         "--sample-period=1".to_owned(),
     ];
-    setup.start_controller(&process.with_args(PATIENT_LEASE)).await.unwrap();
+    // A leader that ends meanwhile would write nothing late in any case.
+    let lasting = ["--lease-duration=120", "--lease-renew-deadline=100"];
+    setup.start_controller(&process.with_args(lasting)).await.unwrap();
     let scene = Scene::new(&setup).await;
     let source = scaler::prometheus();
     source.set("load_of_the_cut_off", Answer::Value(20.0));
