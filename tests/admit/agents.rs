@@ -28,7 +28,7 @@ const NAMESPACE: &str = "ai-metrics";
 #[tokio::test]
 async fn the_base_and_every_overlay_of_the_agent_are_accepted_without_a_warning() {
     let scene = api_server().await;
-    // A trial creates no namespace for the rest of its objects.
+    // A dry run does not create the namespace that the other objects need.
     let mut namespace = Namespace::default();
     namespace.metadata.name = Some(NAMESPACE.to_owned());
     let namespaces: Api<Namespace> = scene.cluster_api();
@@ -36,7 +36,7 @@ async fn the_base_and_every_overlay_of_the_agent_are_accepted_without_a_warning(
     for folder in FOLDERS {
         let folder = workspace().join("deploy/metrics-agent").join(folder);
         let args = ["apply", "--server-side", "--dry-run=server", "--kustomize", folder.to_str().unwrap()];
-        // Each object names its namespace.
+        // The namespace of the test is not that of these objects, which kubectl would refuse.
         let output = scene.kubectl_with_input(&[&["--namespace", NAMESPACE], &args[..]].concat(), "");
         let complaint = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && !complaint.contains("Warning"), "{folder:?}: {complaint}");
@@ -76,12 +76,18 @@ fn every_agent_can_be_found_and_the_controllers_alone_may_subscribe() {
         let service = one::<Service>(&objects, "Service").spec.unwrap();
         assert_eq!(service.cluster_ip.as_deref(), Some("None"), "{folder}");
         let policy = one::<NetworkPolicy>(&objects, "NetworkPolicy").spec.unwrap();
+        let types = policy.policy_types.unwrap_or_default();
+        assert_eq!(types, ["Ingress", "Egress"], "{folder}");
+        assert!(policy.egress.unwrap_or_default().is_empty(), "{folder}");
         let mut allowed = BTreeSet::new();
         for rule in policy.ingress.unwrap() {
             let ports = rule.ports.unwrap();
-            if !ports.iter().any(|port| port.port == Some(IntOrString::String("grpc".to_owned()))) {
+            assert!(ports.iter().all(|port| port.end_port.is_none()), "{folder}");
+            let ports: Vec<IntOrString> = ports.into_iter().filter_map(|port| port.port).collect();
+            if ports == [IntOrString::String("admin".to_owned())] {
                 continue;
             }
+            assert_eq!(ports, [IntOrString::String("grpc".to_owned())], "{folder}");
             for peer in rule.from.expect("peers") {
                 let namespaces = peer.namespace_selector.expect("a namespace").match_labels.unwrap();
                 assert_eq!(namespaces["kubernetes.io/metadata.name"], "ai-system", "{folder}");

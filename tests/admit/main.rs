@@ -1,7 +1,8 @@
-//! Validation, defaults and display of the kinds by the API server, without controllers.
+//! What the API server makes of manifests, without controllers: validation, defaults and display of the kinds in
+//! `deploy/crds`, the samples, and the manifests of the metrics-agent.
 //!
-//! Only the definitions in `deploy/crds`, and the manifests of the metrics-agent, are tested. Tables pair each refused object with a similar accepted one, so that
-//! rules that refuse too much fail as well as rules that refuse too little.
+//! Tables pair each refused object with a similar accepted one, so that rules that refuse too much fail as well as rules
+//! that refuse too little.
 
 mod agents;
 mod aidispatcher;
@@ -10,6 +11,7 @@ mod aiscaler;
 mod display;
 mod fixtures;
 mod pods;
+mod samples;
 mod status;
 mod table;
 mod trainingjob;

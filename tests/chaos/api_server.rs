@@ -88,11 +88,13 @@ async fn an_outage_longer_than_the_lease_ends_the_leader_and_the_next_start_conv
     assert_eq!(setup.controller().await.restarts, 1, "a standby outlives an outage\n{}", setup.log());
 }
 
-/// Readings of the source during the outage, one a second.
-const READINGS: usize = 40;
+/// Readings of the source during the outage, one a second: with a low load, and then with a high one for longer than a
+/// write is waited for.
+const LOW: usize = 25;
+const HIGH: usize = 17;
 
 #[tokio::test]
-async fn an_aiscaler_that_is_cut_off_writes_nothing_late_and_goes_on() {
+async fn an_aiscaler_that_is_cut_off_goes_on_with_the_load_of_now() {
     let setup = Setup::cluster(|spec| spec).await;
     let mut process = controller(scaler::CONTROLLER);
     process.args = vec![
@@ -112,16 +114,17 @@ async fn an_aiscaler_that_is_cut_off_writes_nothing_late_and_goes_on() {
     scaler::until_active(&scene, "chat").await;
 
     setup.pause_component(API_SERVER).await.unwrap();
-    source.set("load_of_the_cut_off", Answer::Value(5.0));
-    let before = source.queries("load_of_the_cut_off");
-    ask_until("readings while it is cut off", 2 * within(), async || {
-        match source.queries("load_of_the_cut_off") - before {
-            count if count < READINGS => Err(format!("{count} readings")),
-            _ => Ok(()),
-        }
-    })
-    .await;
-    source.set("load_of_the_cut_off", Answer::Value(30.0));
+    for (load, readings) in [(5.0, LOW), (30.0, HIGH)] {
+        source.set("load_of_the_cut_off", Answer::Value(load));
+        let before = source.queries("load_of_the_cut_off");
+        ask_until("readings while it is cut off", 2 * within(), async || {
+            match source.queries("load_of_the_cut_off") - before {
+                count if count < readings => Err(format!("{count} readings")),
+                _ => Ok(()),
+            }
+        })
+        .await;
+    }
     setup.continue_component(API_SERVER).await.unwrap();
     scaler::until_replicas(&scene, "chat", 6).await;
     let done = wait_for(&scene.api::<AIScaler>(), "chat", "6 replicas in the status", within(), |scaler| {
@@ -130,7 +133,9 @@ async fn an_aiscaler_that_is_cut_off_writes_nothing_late_and_goes_on() {
     .await;
     let decisions = done.status.unwrap().decisions;
     let steps: Vec<(i32, i32)> = decisions.iter().map(|known| (known.from, known.to)).collect();
-    assert_eq!(steps, [(1, 4), (4, 6)]);
+    assert_eq!((steps.first(), steps.last().map(|(_, to)| *to)), (Some(&(1, 4)), Some(6)), "{steps:?}");
+    // A request that the stopped server had received may still be carried out, and is corrected.
+    assert!(steps.len() <= 3, "{steps:?}");
 }
 
 /// Creates, changes and deletes models at a constant rate.

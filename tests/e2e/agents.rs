@@ -4,14 +4,14 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use api::{aiinference::AIInference, conditions, controllers::CONTROLLERS, reasons};
+use api::{aiinference::AIInference, aiscaler::AIScaler, conditions, controllers::CONTROLLERS, reasons};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use local_cluster::{Cluster, ClusterSpec, NodePool};
 use serde_json::json;
 use tests::{
     Scene,
-    agent::{Agent, Event, GPU, Gpus, Machine},
+    agent::{Agent, Event, GPU, Gpus, Machine, machine_of},
     ask_until, controller, fresh_name, inference, scaler, start, tools, wait_for, wait_until_gone, within,
 };
 use tokio::time::interval;
@@ -21,7 +21,9 @@ const GPUS: u32 = 2;
 /// Kubelets give GPUs to new pods as often.
 const TICK: Duration = Duration::from_millis(100);
 /// `nvmlEventTypeXidCriticalError`.
-const XID: u64 = 8;
+const XID_EVENT: u64 = 8;
+/// The XID of a GPU that has fallen off the bus.
+const OFF_THE_BUS: u64 = 79;
 
 /// The agents and GPUs of all nodes, by name.
 struct Nodes(BTreeMap<String, Node>);
@@ -36,11 +38,8 @@ impl Nodes {
     fn start() -> Self {
         let node = |index| {
             let name = format!("gpu-{index}");
-            let mut machine = Machine::with_gpus(GPUS as usize);
-            for (gpu, number) in machine.gpus.iter_mut().zip(0..) {
-                gpu.uuid = format!("GPU-{name}-{number}");
-            }
-            let gpus = Gpus::new(machine.gpus.iter().map(|gpu| gpu.uuid.clone()).collect());
+            let machine = machine_of(&name, GPUS as usize);
+            let gpus = Gpus::of(&machine);
             (name.clone(), Node { agent: Agent::on(&name, &machine), machine, gpus })
         };
         Self((0..NODES).map(node).collect())
@@ -119,6 +118,17 @@ async fn replicas_follow_the_load_of_gpus_and_stay_when_the_agents_are_gone() {
         nodes.work(percent);
         nodes.while_kubelets_run(&scene, scaler::until_replicas(&scene, "chat", replicas)).await;
     }
+    // Both pods are measured, at their target.
+    nodes.work(50);
+    let scalers = scene.api::<AIScaler>();
+    let both = wait_for(&scalers, "chat", "2 replicas at 50 %", within(), |scaler| {
+        let status = scaler.status.as_ref();
+        status.is_some_and(|status| {
+            let metric = status.metric.as_ref();
+            status.current_replicas == 2 && metric.is_some_and(|metric| metric.display == "50/50")
+        })
+    });
+    nodes.while_kubelets_run(&scene, both).await;
     nodes.0.clear();
     let blind = scaler::until_inactive(&scene, "chat", "MetricMissing").await;
     let text = scaler::message(&blind, conditions::SCALING_ACTIVE);
@@ -149,7 +159,7 @@ async fn a_pod_whose_gpu_has_a_fatal_error_is_replaced() {
     })
     .await;
     agent.awaits_events().await;
-    machine.events.push(Event { gpu, kind: XID, data: 79 });
+    machine.events.push(Event { gpu, kind: XID_EVENT, data: OFF_THE_BUS });
     agent.machine_becomes(machine);
 
     wait_until_gone(&scene.api::<Pod>(), &pod, within()).await;

@@ -10,16 +10,16 @@ use kube::{
 };
 use local_cluster::{install, real};
 use serde_json::json;
-use tests::{Scene, ask_until, real, wait_for, within, workspace};
+use tests::{Scene, ask_until, is_ready, monitoring::built, real, wait_for, within};
 
 const NAMESPACE: &str = "ai-metrics";
-/// Where kubelets are, but not here.
+/// The kubelet's folder in the manifests; real nodes of the local cluster have `real::kubelet_folder` instead.
 const KUBELET: &str = "/var/lib/kubelet";
 
 #[tokio::test]
-async fn agents_hear_their_kubelets_and_are_found_by_the_controllers() {
+async fn agents_read_their_kubelets_and_are_found_by_the_controllers() {
     let scene = real().await;
-    install::apply_objects(&scene.client(), NAMESPACE, recorded(&scene)).await.unwrap();
+    install::apply_objects(&scene.client(), NAMESPACE, recorded()).await.unwrap();
     let nodes: BTreeSet<String> = scene.real_nodes().into_iter().collect();
     let agents = agents_on(&scene, &nodes).await;
     for agent in &agents {
@@ -35,7 +35,7 @@ async fn agents_hear_their_kubelets_and_are_found_by_the_controllers() {
         ask_until("the leader has a stream to each agent", within(), async || {
             let live = format!("\nmetrics_sources{{health=\"live\"}} {}\n", agents.len());
             let mut pages = String::new();
-            for pod in pods_of(&scene, "ai-system", controller.name).await {
+            for pod in names_of_app(&scene, "ai-system", controller.name).await {
                 pages += &page(&scene, "ai-system", &pod, 8080).await?;
             }
             if pages.contains(&live) { Ok(()) } else { Err(format!("{}: {pages}", controller.name)) }
@@ -45,12 +45,11 @@ async fn agents_hear_their_kubelets_and_are_found_by_the_controllers() {
 }
 
 /// `overlays/recorded` for the real nodes: the simulated ones have no kubelet that could be asked.
-fn recorded(scene: &Scene<'_>) -> Vec<DynamicObject> {
-    let overlay = workspace().join("deploy/metrics-agent/overlays/recorded");
-    let rendered = scene.kubectl(&["kustomize", &overlay.display().to_string()]);
-    let mut objects = install::parse(&rendered).unwrap();
-    let kind = |object: &DynamicObject| object.types.as_ref().map(|types| types.kind.clone());
-    let daemons = objects.iter_mut().find(|object| kind(object).as_deref() == Some("DaemonSet"));
+fn recorded() -> Vec<DynamicObject> {
+    let mut objects = built("metrics-agent/overlays/recorded");
+    let is_daemons =
+        |object: &&mut DynamicObject| object.types.as_ref().is_some_and(|types| types.kind == "DaemonSet");
+    let daemons = objects.iter_mut().find(is_daemons);
     let pod = &mut daemons.expect("a DaemonSet").data["spec"]["template"]["spec"];
     pod["nodeSelector"] = json!({ real::REAL_LABEL: "true" });
     let volumes = pod["volumes"].as_array_mut().expect("volumes");
@@ -80,12 +79,7 @@ async fn agents_on(scene: &Scene<'_>, nodes: &BTreeSet<String>) -> Vec<String> {
     names
 }
 
-fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
-async fn pods_of(scene: &Scene<'_>, namespace: &str, app: &str) -> Vec<String> {
+async fn names_of_app(scene: &Scene<'_>, namespace: &str, app: &str) -> Vec<String> {
     let pods: Api<Pod> = Api::namespaced(scene.client(), namespace);
     let selector = ListParams::default().labels(&format!("app.kubernetes.io/name={app}"));
     let pods = pods.list(&selector).await.expect("the pods are listed");

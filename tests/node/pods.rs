@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::api::PostParams;
 use serde_json::{Value, json};
-use tests::{ENGINE_IMAGE, Scene, wait_for, within};
+use tests::{ENGINE_IMAGE, Scene, is_ready, wait_for, within};
 
 /// A pod on a real node that passes Pod Security `restricted`.
 pub(crate) fn pod(name: &str, spec: Value) -> Pod {
@@ -79,11 +79,7 @@ pub(crate) async fn create(scene: &Scene<'_>, pod: &Pod) {
 }
 
 pub(crate) async fn until_ready(scene: &Scene<'_>, name: &str) -> Pod {
-    wait_for(&scene.api::<Pod>(), name, "ready", within(), |pod: &Pod| {
-        let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-        conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-    })
-    .await
+    wait_for(&scene.api::<Pod>(), name, "ready", within(), is_ready).await
 }
 
 pub(crate) fn container_status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {

@@ -19,7 +19,11 @@ use tokio::{
     net::TcpStream,
 };
 
-pub use fake_kubelet::{GPU, gpus::Gpus, holding};
+pub use fake_kubelet::{
+    GPU,
+    gpus::{Gpus, machine_of},
+    holding,
+};
 pub use fake_nvml::{Event, State as Machine};
 
 use crate::{ask_until, within};

@@ -33,7 +33,9 @@ use tokio::sync::{OnceCell, Semaphore};
 pub use local_cluster;
 pub use real::{DEPLOYED, ENGINE_IMAGE, PRODUCT, layout, real, real_spec, start_real};
 pub use scene::Scene;
-pub use wait::{ask_until, follow, until_component, until_renewed, wait_for, wait_until_gone, within};
+pub use wait::{
+    ask_until, follow, is_ready, until_component, until_renewed, wait_for, wait_until_gone, within,
+};
 
 /// A namespace in this binary's API server, with CRDs but without controllers, so that objects do not change.
 pub async fn api_server() -> Scene<'static> {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use futures::TryStreamExt as _;
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::{
     Api, Resource,
     api::{ListParams, WatchEvent, WatchParams},
@@ -68,6 +68,12 @@ where
         let last = late.last_seen.as_deref().map_or("it could not be seen".to_owned(), shown);
         panic!("waited in vain for {name} to go; last seen:\n{last}")
     }
+}
+
+/// Whether a pod is Ready.
+pub fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// Polls until the result is accepted and returns it; panics with the last rejected one. Only where watching is not

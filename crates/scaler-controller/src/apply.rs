@@ -49,7 +49,9 @@ pub(crate) async fn apply(
     match attempted {
         Attempted::CarriedOut(settled) => {
             let CarriedOut { past, unwritten, note } = *settled;
+            let decision = unwritten.decisions.last().cloned();
             if ctx.samples.settle(uid, past, unwritten) {
+                decision.iter().for_each(|decision| ctx.counts.confirmed(decision));
                 ctx.recorder.publish(scaler, &note, now).await;
             }
         }
@@ -97,7 +99,7 @@ pub(crate) async fn apply(
                 let rescaled = match &applied {
                     Ok(Applied::Refused(_)) => Rescaled::Refused,
                     Ok(Applied::Outdated | Applied::All { .. }) => Rescaled::Outdated,
-                    Err(_) => Rescaled::Failed,
+                    Err(_) => Rescaled::Unknown,
                 };
                 ctx.counts.rescaled(write, rescaled, now);
                 let applied = applied?;

@@ -1,8 +1,12 @@
 //! Metrics: the number of AIScalers by what they do, what their sources answered, and how fast replicas followed.
 //!
-//! Only the leader exports the first, so that standbys do not count twice; only a leader reads sources and writes replicas.
+//! Only the leader exports `aiscaler_phase`, so that standbys do not count twice. The counters grow only in the leader, which
+//! alone reads sources and writes replicas.
 
-use api::{aiscaler::AIScaler, conditions, reasons};
+use api::{
+    aiscaler::{AIScaler, Decision},
+    conditions, reasons,
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use prometheus_client::{
@@ -57,11 +61,11 @@ pub(crate) fn export(process: &Process, scalers: &Cache<AIScaler>, counts: &Coun
     process.count_phases(scalers, PHASES);
     let Counts { readings, rescales, reactions } = counts.clone();
     process.metrics().with_registry(|registry| {
-        registry.register("aiscaler_readings", "Answers of sources, by kind and result", readings);
+        registry.register("aiscaler_readings", "Answers of sources, by source and result", readings);
         registry.register("aiscaler_rescales", "Writes of replicas, by direction and result", rescales);
         registry.register_with_unit(
             "aiscaler_reaction",
-            "From the newest sample behind new replicas, by the clock of its source, to the decision that wrote them",
+            "From the newest sample of the metric that asked for new replicas, by the clock of its source, to the decision",
             Unit::Seconds,
             reactions,
         );
@@ -83,8 +87,8 @@ pub(crate) enum Rescaled {
     /// The target had changed since it was seen.
     Outdated,
     Refused,
-    /// Whether it took effect is not known.
-    Failed,
+    /// Whether it took effect is not known yet.
+    Unknown,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -112,23 +116,29 @@ impl Default for Counts {
 
 impl Counts {
     pub(crate) fn read(&self, source: &MetricSource, answer: &Answer) {
-        let labels = ReadingLabels { source: kind(source), result: result(&answer.reading) };
+        let labels = ReadingLabels { source: kind(source), result: result(answer) };
         self.readings.get_or_create(&labels).inc();
     }
 
     pub(crate) fn rescaled(&self, write: &ScaleWrite, rescaled: Rescaled, now: Timestamp) {
-        let direction = if write.to > write.target.scaled.replicas { "up" } else { "down" };
+        let direction = direction(write.target.scaled.replicas, write.to);
         let result = match rescaled {
             Rescaled::Written => "written",
             Rescaled::Outdated => "outdated",
             Rescaled::Refused => "refused",
-            Rescaled::Failed => "failed",
+            Rescaled::Unknown => "unknown",
         };
         self.rescales.get_or_create(&RescaleLabels { direction, result }).inc();
         if let (Rescaled::Written, Some(sampled)) = (rescaled, write.sampled) {
-            // A source whose clock is ahead.
+            // The clock of a source can be ahead.
             self.reactions.observe(now.duration_since(sampled).as_secs_f64().max(0.0));
         }
+    }
+
+    /// A write that was counted as unknown has taken effect.
+    pub(crate) fn confirmed(&self, decision: &Decision) {
+        let direction = direction(decision.from, decision.to);
+        self.rescales.get_or_create(&RescaleLabels { direction, result: "written" }).inc();
     }
 }
 
@@ -140,8 +150,14 @@ fn kind(source: &MetricSource) -> &'static str {
     }
 }
 
-fn result(reading: &Reading) -> &'static str {
-    match reading {
+fn direction(from: i32, to: i32) -> &'static str {
+    if to > from { "up" } else { "down" }
+}
+
+fn result(answer: &Answer) -> &'static str {
+    match &answer.reading {
+        // Some pods have no value.
+        Reading::Pods(_) if !answer.message.is_empty() => "partial",
         Reading::Total { .. } | Reading::Pods(_) => "value",
         Reading::PartialTotal { .. } => "partial",
         Reading::Missing(fault) => match fault {
@@ -205,6 +221,14 @@ mod tests {
         let ready = condition("Ready", "ValidMetricFound");
         let able = condition("AbleToScale", "ReplicasContested");
         assert_eq!(phase(&format!("{{conditions: [{able}, {ready}]}}")), Phase::Yielding);
+    }
+
+    #[test]
+    fn an_answer_without_the_values_of_some_pods_is_partial() {
+        let of_pods = |message: &str| Answer::new(Reading::Pods(Vec::new()), message.to_owned());
+        assert_eq!(result(&of_pods("")), "value");
+        assert_eq!(result(&of_pods("no reading of pod demo/chat-0")), "partial");
+        assert_eq!(result(&Answer::new(Reading::Missing(Fault::Slow), "slow".to_owned())), "slow");
     }
 
     #[test]

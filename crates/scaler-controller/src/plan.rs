@@ -51,7 +51,7 @@ pub(crate) struct Plan {
 pub(crate) struct ScaleWrite {
     pub(crate) target: Found,
     pub(crate) to: i32,
-    /// The newest sample of all metrics.
+    /// The newest sample of the metric that asked for them; `None` where bounds or a fallback did.
     pub(crate) sampled: Option<Timestamp>,
     /// As the status will have it.
     pub(crate) decision: StoredDecision,
@@ -277,7 +277,7 @@ fn planned(
             Some(ScaleWrite {
                 target: Found::clone(found),
                 to: decision.record.to,
-                sampled: observed.answers.iter().filter_map(|answer| answer.reading.newest()).max(),
+                sampled: sampled(observed, decision),
                 decision: status::entry(decision, now),
                 note: events::of_scale(found, decision),
             })
@@ -345,6 +345,11 @@ fn decision(
     };
     let readings: Vec<Reading> = observed.answers.iter().map(|answer| answer.reading.clone()).collect();
     decide(&policy(valid, found, contest), &target, &readings, &known.scaling, now)
+}
+
+fn sampled(observed: &Observed, decision: &Decision) -> Option<Timestamp> {
+    decision.conclusion.raw?;
+    observed.answers.get(decision.conclusion.winner?)?.reading.newest()
 }
 
 /// As the spec says, without 0 replicas where the kind does without them, and where another has set 0: then they stay,

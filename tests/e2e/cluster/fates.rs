@@ -6,7 +6,7 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use tests::{Scene, simulated, wait_for, within};
+use tests::{Scene, is_ready, simulated, wait_for, within};
 
 #[tokio::test]
 async fn a_pod_without_a_script_becomes_ready() {
@@ -171,11 +171,6 @@ async fn annotate(pods: &Api<Pod>, name: &str, setting: &str, value: &str) {
     let annotations = json!({ format!("sim.ai.infra.example.com/{setting}"): value });
     let patch = json!({ "metadata": { "annotations": annotations } });
     pods.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
-}
-
-fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 fn phase(pod: &Pod) -> Option<&str> {

@@ -126,11 +126,7 @@ async fn replace_announces_the_outage_before_the_pod_is_deleted() {
 async fn serving(scene: &Scene<'_>) -> BTreeMap<String, String> {
     let pods =
         scene.api::<Pod>().list(&kube::api::ListParams::default().labels(&pods_of("chat"))).await.unwrap();
-    let serves = |pod: &Pod| {
-        let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref());
-        pod.metadata.deletion_timestamp.is_none()
-            && conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
-    };
+    let serves = |pod: &Pod| pod.metadata.deletion_timestamp.is_none() && tests::is_ready(pod);
     let named = |pod: &Pod| Some((pod.metadata.name.clone()?, pod.metadata.uid.clone()?));
     pods.iter().filter(|pod| serves(pod)).filter_map(named).collect()
 }

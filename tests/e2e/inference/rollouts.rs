@@ -155,9 +155,7 @@ fn watched(scene: &Scene<'_>, act: impl Future<Output = ()>) -> impl Future<Outp
 
 /// Ready and not being deleted.
 fn is_serving(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    pod.metadata.deletion_timestamp.is_none()
-        && conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    pod.metadata.deletion_timestamp.is_none() && tests::is_ready(pod)
 }
 
 fn selects(selector: &Labels, pod: &SeenPod) -> bool {

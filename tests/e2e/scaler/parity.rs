@@ -87,10 +87,12 @@ async fn twins_of_both_have_the_same_replicas_within_a_few_periods() {
     let of = |course: &[(Duration, i32)]| course.iter().map(|(_, replicas)| *replicas).collect::<Vec<_>>();
     assert_eq!(of(ours), of(theirs), "theirs: {theirs:?}; ours: {ours:?}");
     assert!(ours.len() > LOADS.len() / 2, "the load moves nothing: {ours:?}");
-    for (theirs, ours) in theirs.iter().zip(ours) {
-        let apart = theirs.0.abs_diff(ours.0);
-        assert!(apart <= MOST_PERIODS_APART * PERIOD, "{theirs:?} and {ours:?}");
-    }
+    let apart: Vec<Duration> =
+        theirs.iter().zip(ours).map(|(theirs, ours)| theirs.0.abs_diff(ours.0)).collect();
+    assert!(apart.iter().all(|apart| *apart <= MOST_PERIODS_APART * PERIOD), "{theirs:?} and {ours:?}");
+    // A window of another length would move each step that it delays.
+    let late = apart.iter().filter(|apart| **apart > 2 * PERIOD).count();
+    assert!(late <= 1, "{theirs:?} and {ours:?}");
 }
 
 /// Plays the load, and returns when each Deployment got which replicas.

@@ -1,6 +1,6 @@
 //! A real Prometheus as the source: what the controller makes of a query is accepted there and reads one namespace.
 
-use api::conditions;
+use api::{aiscaler::AIScaler, conditions};
 use fake_prometheus::{Answer, Prometheus as Engine};
 use k8s_openapi::api::apps::v1::Deployment;
 use local_cluster::{ClusterSpec, NodePool};
@@ -12,7 +12,7 @@ use tests::{
         CONTROLLER, change, create, message, spec, until_active, until_condition, until_inactive,
         until_replicas,
     },
-    start, tools,
+    start, tools, wait_for, within,
 };
 
 use super::deploy;
@@ -76,14 +76,18 @@ async fn replicas_follow_what_a_prometheus_scrapes_in_one_namespace() {
     let text = message(&grows, conditions::SCALING_ACTIVE);
     assert!(text.contains("rate(requests_total[5m])"), "{text}");
 
-    // A server that has lost its history has no rate for two scrapes, and a sum at once.
+    // A server that has lost its history has no rate before its second scrape.
+    let sum = format!("{sum} + 0 * sum(rate({REQUESTS}[10s]))");
     engine.set(WAITING, Answer::Value(22.0));
     change(&scene, "chat", json!({"source": {"prometheus": {"query": sum}}})).await;
     until_active(&scene, "chat").await;
     until_replicas(&scene, "chat", 5).await;
     prometheus.scrape_instead([]).await;
     prometheus.loses_its_history().await;
-    until_inactive(&scene, "chat", "MetricMissing").await;
+    wait_for(&scene.api::<AIScaler>(), "chat", "that the server has no series", within(), |scaler| {
+        message(scaler, conditions::SCALING_ACTIVE).contains("has no series")
+    })
+    .await;
     assert_eq!(replicas(&scene).await, Some(5));
     engine.set(WAITING, Answer::Value(7.0));
     prometheus.scrape_instead([scrape(&engine, scene.namespace())]).await;

@@ -2,10 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fake_nvml::State as Machine;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use proto::podresources::v1::PodResources;
 
 use crate::{GPU, holding};
+
+/// A machine with so many GPUs, whose ids no other node has.
+pub fn machine_of(node: &str, gpus: usize) -> Machine {
+    let mut machine = Machine::with_gpus(gpus);
+    for (number, gpu) in machine.gpus.iter_mut().enumerate() {
+        gpu.uuid = format!("GPU-{node}-{number}");
+    }
+    machine
+}
 
 /// The GPUs of a node. A pod keeps what it got until it is gone or has ended.
 #[derive(Debug)]
@@ -24,7 +34,8 @@ struct Holder {
 }
 
 impl Gpus {
-    pub fn new(ids: Vec<String>) -> Self {
+    pub fn of(machine: &Machine) -> Self {
+        let ids = machine.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
         Self { ids, holders: BTreeMap::new() }
     }
 
@@ -112,11 +123,11 @@ mod tests {
 
     #[test]
     fn a_pod_keeps_its_gpus_until_it_has_ended() {
-        let mut gpus = Gpus::new(["a", "b", "c"].map(str::to_owned).to_vec());
+        let mut gpus = Gpus::of(&machine_of("n", 3));
         let (one, two, none) = (pod("one", 1), pod("two", 2), pod("none", 0));
         gpus.follow([&two, &none].into_iter());
         gpus.follow([&one, &two, &none].into_iter());
-        let both = [("one", vec!["c"]), ("two", vec!["a", "b"])];
+        let both = [("one", vec!["GPU-n-2"]), ("two", vec!["GPU-n-0", "GPU-n-1"])];
         let named = |pods: &[(&str, Vec<&str>)]| -> Vec<(String, Vec<String>)> {
             let owned = |ids: &Vec<&str>| ids.iter().map(|id| (*id).to_owned()).collect();
             pods.iter().map(|(name, ids)| ((*name).to_owned(), owned(ids))).collect()

@@ -83,7 +83,7 @@ impl Kubelet {
         let service =
             PodResourcesListerServer::new(Lister(Arc::clone(&state))).max_encoding_message_size(usize::MAX);
         runtime.spawn(async move {
-            // Whoever asks finds a kubelet that is gone.
+            // After an error, clients find a closed socket.
             let _ = Server::builder().add_service(service).serve_with_incoming(incoming).await;
         });
         Ok(Self { socket, state, runtime: Some(runtime) })

@@ -14,8 +14,10 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use clap::Parser;
-use fake_kubelet::{Kubelet, gpus::Gpus};
-use fake_nvml::State as Machine;
+use fake_kubelet::{
+    Kubelet,
+    gpus::{Gpus, machine_of},
+};
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -59,9 +61,8 @@ async fn main() -> anyhow::Result<()> {
     let client = Client::try_default().await.context("failed to read the kubeconfig")?;
     std::fs::create_dir_all(&args.folder)
         .with_context(|| format!("failed to create {}", args.folder.display()))?;
-    let mut machine = machine_of(&args);
-    let ids = machine.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
-    let gpus = Arc::new(Mutex::new(Gpus::new(ids)));
+    let mut machine = machine_of(&args.node, args.gpus);
+    let gpus = Arc::new(Mutex::new(Gpus::of(&machine)));
     let kubelet = Kubelet::start(&args.folder, Vec::new())
         .with_context(|| format!("failed to listen in {}", args.folder.display()))?;
     let follow = async {
@@ -98,15 +99,6 @@ async fn main() -> anyhow::Result<()> {
         () = follow => Ok(()),
         failed = work => failed,
     }
-}
-
-/// With ids that no GPU of another node has.
-fn machine_of(args: &Args) -> Machine {
-    let mut machine = Machine::with_gpus(args.gpus);
-    for (number, gpu) in machine.gpus.iter_mut().enumerate() {
-        gpu.uuid = format!("GPU-{}-{number}", args.node);
-    }
-    machine
 }
 
 /// Calls `seen` with the pods of a node, by uid, after each change, until the watch ends.

@@ -7,11 +7,13 @@
 
 use std::{
     collections::BTreeMap,
+    env::consts::{DLL_PREFIX, DLL_SUFFIX},
+    fs,
     path::Path,
     time::{Duration, Instant},
 };
 
-use anyhow::ensure;
+use anyhow::bail;
 use api::controllers::METRICS_AGENT;
 use local_cluster::{Cluster, Service, sibling_binary};
 use tokio::time::sleep;
@@ -21,24 +23,24 @@ use super::up::free_address;
 /// The program that plays the kubelets.
 const KUBELET: &str = "fake-kubelet";
 /// The library that the agents load instead of NVIDIA's.
-const LIBRARY: &str = "libfake_nvml.so";
+const LIBRARY: &str = "fake_nvml";
 /// The variable by which it finds its machine.
 const MACHINE: &str = "FAKE_NVML_STATE";
-/// Both programs of a node have 25 MiB.
-const MOST: u32 = 4;
-/// A program that starts on a busy machine.
+/// An agent and its kubelet take 40 MiB together; further nodes have none.
+const MOST_AGENTS: u32 = 4;
+/// The longest time until a kubelet has made its files, on a busy machine.
 const STARTED_WITHIN: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(20);
 
-/// Starts one for each of the first simulated nodes, and returns the options by which controllers subscribe to them.
+/// Starts an agent for each of the first simulated nodes, and returns the options by which controllers subscribe to them.
 pub(super) async fn start(cluster: &Cluster, nodes: u32, gpus: u32) -> anyhow::Result<Vec<String>> {
-    let starting = (0..nodes.min(MOST)).map(|index| of_node(cluster, format!("gpu-{index}"), gpus));
+    let starting = (0..nodes.min(MOST_AGENTS)).map(|index| start_on(cluster, format!("gpu-{index}"), gpus));
     let addresses = futures::future::try_join_all(starting).await?;
     Ok(vec![format!("--metrics-agents={}", addresses.join(",")), "--metrics-agents-plaintext".to_owned()])
 }
 
-/// The address of its gRPC server.
-async fn of_node(cluster: &Cluster, node: String, gpus: u32) -> anyhow::Result<String> {
+/// Starts a kubelet and an agent for a node, and returns the address of the agent's gRPC server.
+async fn start_on(cluster: &Cluster, node: String, gpus: u32) -> anyhow::Result<String> {
     let folder = cluster.folder().root().join("agents").join(&node);
     let (machine, socket) = (folder.join("machine.json"), folder.join("kubelet.sock"));
     let kubelet = Service {
@@ -52,10 +54,11 @@ async fn of_node(cluster: &Cluster, node: String, gpus: u32) -> anyhow::Result<S
         env: BTreeMap::from([("KUBECONFIG".to_owned(), cluster.folder().kubeconfig().display().to_string())]),
     };
     cluster.start_service(kubelet).await?;
-    until_there(&[&machine, &socket]).await?;
+    until_there(&[&machine, &socket], &cluster.folder().log(&format!("kubelet-{node}"))).await?;
     let (grpc, admin) = (free_address()?, free_address()?);
     let program = sibling_binary(METRICS_AGENT.name)?;
-    let library = program.parent().unwrap_or(Path::new("/")).join(LIBRARY);
+    let library =
+        program.parent().unwrap_or(Path::new("/")).join(format!("{DLL_PREFIX}{LIBRARY}{DLL_SUFFIX}"));
     let agent = Service {
         name: format!("metrics-agent-{node}"),
         program,
@@ -73,11 +76,15 @@ async fn of_node(cluster: &Cluster, node: String, gpus: u32) -> anyhow::Result<S
 }
 
 /// What the agent reads as it starts.
-async fn until_there(paths: &[&Path]) -> anyhow::Result<()> {
+async fn until_there(paths: &[&Path], log: &Path) -> anyhow::Result<()> {
     let began = Instant::now();
     while let Some(missing) = paths.iter().find(|path| !path.exists()) {
-        let log = "its log is in the folder that `cargo xtask status` names";
-        ensure!(began.elapsed() < STARTED_WITHIN, "{KUBELET} has made no {}: {log}", missing.display());
+        if began.elapsed() > STARTED_WITHIN {
+            // The folder of the log is removed with the cluster.
+            let log = fs::read_to_string(log).unwrap_or_default();
+            let last = log.lines().last().unwrap_or("its log is empty");
+            bail!("{KUBELET} has made no {}: {last}", missing.display());
+        }
         sleep(POLL).await;
     }
     Ok(())

@@ -176,15 +176,16 @@ async fn bring_up(
             }
         }
         // Where the loads of the sample AIScalers come from.
-        let (mut load, mut subscribe) = (None, Vec::new());
+        let (mut load, mut agent_options) = (None, Vec::new());
         if let (None, Some(nodes)) = (images, cluster.spec().nodes.clone()) {
             load = Some(start_load(&cluster).await?);
-            subscribe = agents::start(&cluster, nodes.count, nodes.gpus).await?;
+            agent_options = agents::start(&cluster, nodes.count, nodes.gpus).await?;
         }
         for controller in CONTROLLERS {
             match images {
                 None => {
-                    let mut process = Controller::new(controller.name, &deploy)?.with_args(subscribe.clone());
+                    let mut process =
+                        Controller::new(controller.name, &deploy)?.with_args(agent_options.clone());
                     if let Some(load) = load.filter(|_| !controller.scales.is_empty()) {
                         process = process.with_args([format!("--prometheus-url=http://{load}")]);
                     }
@@ -255,8 +256,8 @@ fn next_steps(cluster: &Cluster) {
     println!("\nnext:");
     println!("  export KUBECONFIG={}", cluster.folder().kubeconfig().display());
     println!("  kubectl get ai             # this cluster's own kubectl: {}", cluster.kubectl().display());
-    println!("  kubectl get ais --watch    # replicas follow a load that goes up and down");
     if cluster.real_nodes().is_empty() {
+        println!("  kubectl get ais --watch    # replicas follow a load that goes up and down");
         println!(
             "  kubectl apply -f deploy/samples/aiscaler-gpu.yaml   # the vision model follows the load of its GPUs"
         );

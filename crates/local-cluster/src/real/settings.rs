@@ -109,7 +109,7 @@ impl<'a> Settings<'a> {
             ("node-ip", network::node_address(self.index).to_string()),
             ("node-labels", labels.join(",")),
             ("root-dir", self.at(KUBELET_FOLDER).display().to_string()),
-            ("cert-dir", self.at("kubelet/pki").display().to_string()),
+            ("cert-dir", self.at(KUBELET_FOLDER).join("pki").display().to_string()),
         ];
         self.program("kubelet", &self.real.tools.kubelet, flags(args))
     }

@@ -92,9 +92,8 @@ async fn readings_of_a_pod_are_those_of_its_gpus_and_stale_once_the_agent_is_gon
     assert_eq!(view.held_by("ml", "llm-1").count(), 0);
 
     drop(agent);
-    let gone = client.until(|view| view.health != Health::Live).await;
     // A busy client may find the silence of the stream before it finds that the connection is closed.
-    assert!(matches!(gone.health, Health::Unreachable { .. } | Health::Silent { .. }), "{gone:?}");
+    let gone = client.until(|view| matches!(view.health, Health::Unreachable { .. })).await;
     assert_eq!(fresh(&gone, Metric::Utilization), None);
     assert!(matches!(gone.attribution(), Attribution::Stale { .. }));
 
