@@ -166,15 +166,15 @@ async fn a_pending_claim_is_no_fault() {
     create(&scene, "vision", json!({"modelSource": "pvc://models/vision", "engine": "triton"})).await;
     until_ready(&scene, "vision").await;
     let events = scene.api::<Event>();
-    // An event is written after the status that it tells of.
-    let reasons = ask_until("the event that tells of the ready model", within(), async || {
+    // An event is written after the status that it reports.
+    let reasons = ask_until("the event about the ready model", within(), async || {
         let events = events.list(&ListParams::default()).await.unwrap();
         let by_controller =
             |event: &Event| event.reporting_controller.as_deref() == Some("inference-controller");
         let reasons: Vec<String> =
             events.into_iter().filter(by_controller).filter_map(|event| event.reason).collect();
-        let told = reasons.iter().any(|reason| reason == reasons::READY);
-        if told { Ok(reasons) } else { Err(format!("{reasons:?}")) }
+        let is_reported = reasons.iter().any(|reason| reason == reasons::READY);
+        if is_reported { Ok(reasons) } else { Err(format!("{reasons:?}")) }
     })
     .await;
     assert!(reasons.iter().all(|reason| !reason.starts_with("Claim")), "{reasons:?}");

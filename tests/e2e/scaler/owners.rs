@@ -67,7 +67,7 @@ async fn the_model_server_is_scaled_where_its_deployment_is_named() {
     until_replicas(&scene, "chat", 2).await;
 }
 
-/// A kind of somebody else with a scale subresource.
+/// A kind of another project with a scale subresource.
 fn pools() -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -96,7 +96,7 @@ fn pools() -> Value {
 }
 
 #[tokio::test]
-async fn a_kind_of_somebody_else_is_scaled_once_its_rights_have_the_label() {
+async fn a_kind_of_another_project_is_scaled_once_its_rights_have_the_label() {
     let scene = simulated().await;
     install_kind(&scene, &pools()).await;
     let pool = json!({

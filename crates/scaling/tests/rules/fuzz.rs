@@ -21,7 +21,7 @@ use crate::{
 #[derive(Clone, Debug)]
 struct Step {
     seconds: i64,
-    /// Set by somebody else.
+    /// Set by another client.
     replicas: Option<i32>,
     pods: Vec<Pod>,
     readings: Vec<Reading>,

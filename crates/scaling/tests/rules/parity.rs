@@ -31,7 +31,7 @@ enum Value {
     Failed,
 }
 
-/// What is observed after some seconds. `replicas`: set by somebody else.
+/// What is observed after some seconds. `replicas`: set by another client.
 #[derive(Clone, Debug)]
 struct Step {
     seconds: i64,
