@@ -2,12 +2,14 @@
 
 use std::{
     fmt::Debug,
+    fs,
     ops::Deref,
     process::{Command, Output, Stdio},
     sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
+use api::controllers::CONTROLLERS;
 use k8s_openapi::{NamespaceResourceScope, api::core::v1::Namespace};
 use kube::{
     Api, Client, Resource,
@@ -18,6 +20,11 @@ use local_cluster::{Cluster, explained, install};
 use serde::de::DeserializeOwned;
 
 use crate::{follow, within};
+
+/// Lines of each controller that a failed test prints.
+const SHOWN_OF_A_LOG: usize = 20;
+/// Characters of such a line.
+const SHOWN_OF_A_LINE: usize = 400;
 
 /// A namespace in a cluster; dereferences to the cluster.
 pub struct Scene<'a> {
@@ -133,6 +140,19 @@ impl<'a> Scene<'a> {
         child.wait_with_output().expect("kubectl ends")
     }
 
+    /// The last lines of each controller about this namespace, and its last failures.
+    fn print_logs(&self) {
+        for controller in CONTROLLERS {
+            let log = fs::read_to_string(self.cluster.folder().log(controller.name)).unwrap_or_default();
+            let telling = |line: &&str| line.contains(&self.namespace) || !line.contains(r#""level":"INFO""#);
+            let mut last: Vec<&str> = log.lines().rev().filter(telling).take(SHOWN_OF_A_LOG).collect();
+            last.reverse();
+            for line in last {
+                eprintln!("{}: {}", controller.name, line.chars().take(SHOWN_OF_A_LINE).collect::<String>());
+            }
+        }
+    }
+
     /// The output of kubectl; panics with its error output if it fails.
     pub fn kubectl(&self, args: &[&str]) -> String {
         let output = self.kubectl_with_input(args, "");
@@ -151,8 +171,12 @@ impl Deref for Scene<'_> {
 }
 
 impl Drop for Scene<'_> {
-    /// Deletes the namespace in the background, so that its pods release their GPUs.
+    /// Deletes the namespace in the background, so that its pods release their GPUs. After a failed test it first prints what
+    /// the controllers logged of it: the cluster and its logs end with this process.
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.print_logs();
+        }
         // The test's async runtime may have ended, and must not be blocked.
         std::thread::scope(|threads| {
             threads.spawn(|| {

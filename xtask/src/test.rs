@@ -59,6 +59,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 fn run_tests(binaries: &[&str], threads: usize, args: &Args) -> anyhow::Result<()> {
     let mut test = cargo(["test", "--locked", "-p", "tests", "--no-fail-fast"]);
+    // The frames of the test harness would bury what a failed test says of the cluster.
+    test.env("RUST_BACKTRACE", "0");
     succeed(test.args(binaries).args(["--", "--test-threads", &threads.to_string()]).args(&args.filters))
 }
 

@@ -239,6 +239,7 @@ where
     async fn forever(&mut self) {
         let mut version: Option<String> = None;
         let mut failures = 0_u32;
+        let mut has_backed_off = false;
         loop {
             let from = match version.take() {
                 Some(from) => Ok(from),
@@ -261,8 +262,14 @@ where
             if lived >= self.timings.steady_after {
                 failures = 0;
             }
+            // After an outage the server answers again, and the version from before it has often expired. To wait as long
+            // once more would double the outage; and as a wait came before each such answer, lists do not become frequent.
+            let expired_in_an_outage = matches!(end, End::Stale(_)) && has_backed_off;
             let why = match end {
-                End::Closed if lived >= self.timings.shortest_connection => continue,
+                End::Closed if lived >= self.timings.shortest_connection => {
+                    has_backed_off = false;
+                    continue;
+                }
                 End::Closed => "the server closed the watch at once".to_owned(),
                 End::Stale(why) => {
                     version = None;
@@ -273,7 +280,8 @@ where
             failures = failures.saturating_add(1);
             self.health.failed(&why);
             self.metrics.watch_failed(self.kind);
-            let wait = self.backoff(failures);
+            has_backed_off = version.is_some();
+            let wait = self.backoff(if expired_in_an_outage { 1 } else { failures });
             warn!(kind = self.kind, failures, wait_ms = wait.as_millis(), %why, "watch failed");
             self.wait_for_next_try(wait).await;
         }

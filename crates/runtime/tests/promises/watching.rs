@@ -211,6 +211,35 @@ async fn a_500_that_stays_is_tried_ever_more_rarely() {
 }
 
 #[tokio::test]
+async fn a_version_that_expired_in_an_outage_does_not_prolong_the_outage() {
+    let fake = ScriptedApi::start().await;
+    let outage = || Answer::pretty(500, "InternalError", "etcdserver: no leader");
+    fake.next(watches(), [outage(), outage(), outage(), outage(), outage(), Answer::gone()]);
+    let slow =
+        Timings { first_backoff: Duration::from_millis(100), longest_backoff: 2 * PATIENCE, ..timings() };
+    let _watched = Watched::start(client(&fake), slow);
+    let lists = fake.until_called(lists(), 2).await;
+    let tries = fake.until_called(watches(), 6).await;
+    let (last_wait, wait_for_list) = (tries[5].at - tries[4].at, lists[1].at - tries[5].at);
+    assert!(last_wait >= 16 * slow.first_backoff, "{last_wait:?}");
+    assert!(wait_for_list < last_wait, "{wait_for_list:?}, not before {last_wait:?}");
+}
+
+#[tokio::test]
+async fn versions_that_expire_between_failures_are_tried_ever_more_rarely() {
+    let fake = ScriptedApi::start().await;
+    let failure = || Answer::pretty(500, "InternalError", "etcdserver: no leader");
+    fake.next(watches(), [failure(), Answer::gone(), failure(), Answer::gone(), failure(), Answer::gone()]);
+    let _watched = Watched::start(client(&fake), timings());
+    // Each list but the first follows one wait that has grown.
+    let lists = fake.until_called(lists(), 4).await;
+    for (number, pair) in lists.windows(2).enumerate() {
+        let at_least = timings().first_backoff * 4_u32.pow(u32::try_from(number).unwrap());
+        assert!(pair[1].at - pair[0].at >= at_least, "{number}");
+    }
+}
+
+#[tokio::test]
 async fn an_object_that_does_not_fit_is_skipped_in_a_list_and_named() {
     let logs = Logs::capture();
     let fake = ScriptedApi::start().await;
