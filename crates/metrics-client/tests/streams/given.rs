@@ -71,7 +71,7 @@ impl Client {
         self.sources.set([of_node(source, NODE)]);
     }
 
-    /// The view once it is as wanted.
+    /// The view once it is as wanted. It is polled: the clock changes a view as well, and reports nothing.
     pub(crate) async fn until(&self, wanted: impl Fn(&View) -> bool) -> View {
         let reached = timeout(PATIENCE, async {
             loop {
@@ -89,6 +89,7 @@ impl Client {
         self.until(|view| view.latest.as_ref().is_some_and(|it| it.snapshot.sequence == sequence)).await
     }
 
+    /// The counters once they are as wanted; nothing reports that one has grown.
     pub(crate) async fn counts(&self, wanted: impl Fn(&Counts) -> bool) -> Counts {
         let reached = timeout(PATIENCE, async {
             while !wanted(&self.sources.counts()) {
@@ -118,10 +119,7 @@ pub(crate) fn of_node(source: &Source, node: &str) -> Endpoint {
 
 /// Once a source has been subscribed to so often.
 pub(crate) async fn subscribed(source: &Source, times: usize) {
-    let reached = timeout(PATIENCE, async {
-        while source.subscribed() < times {
-            sleep(Duration::from_millis(5)).await;
-        }
-    });
-    reached.await.unwrap_or_else(|_| panic!("{} of {times} subscriptions", source.subscribed()));
+    let mut subscriptions = source.subscriptions.subscribe();
+    let reached = timeout(PATIENCE, subscriptions.wait_for(|seen| *seen >= times)).await;
+    assert!(reached.is_ok(), "{} of {times} subscriptions", source.subscribed());
 }

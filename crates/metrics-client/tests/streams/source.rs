@@ -3,10 +3,7 @@
 use std::{
     net::SocketAddr,
     pin::Pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -15,7 +12,11 @@ use proto::metrics::v1::{
     Attribution, Holder, Metric, PodRef, Reading, Snapshot, State, Subject, SubscribeRequest, Window,
     metrics_server::{Metrics, MetricsServer},
 };
-use tokio::{net::TcpListener, runtime::Runtime, sync::broadcast};
+use tokio::{
+    net::TcpListener,
+    runtime::Runtime,
+    sync::{broadcast, watch},
+};
 use tonic::{
     Request, Response, Status,
     transport::{Server, ServerTlsConfig, server::TcpIncoming},
@@ -29,7 +30,7 @@ const RING: usize = 16;
 /// A source that ends, with its connections, when it is dropped.
 pub(crate) struct Source {
     pub(crate) address: SocketAddr,
-    pub(crate) subscriptions: Arc<AtomicUsize>,
+    pub(crate) subscriptions: watch::Sender<usize>,
     ring: broadcast::Sender<Snapshot>,
     latest: Arc<Mutex<Option<Snapshot>>>,
     refusal: Arc<Mutex<Option<Status>>>,
@@ -41,7 +42,7 @@ struct Service {
     ring: broadcast::Sender<Snapshot>,
     latest: Arc<Mutex<Option<Snapshot>>>,
     refusal: Arc<Mutex<Option<Status>>>,
-    subscriptions: Arc<AtomicUsize>,
+    subscriptions: watch::Sender<usize>,
 }
 
 #[tonic::async_trait]
@@ -52,7 +53,7 @@ impl Metrics for Service {
         &self,
         _: Request<SubscribeRequest>,
     ) -> Result<Response<Self::SubscribeStream>, Status> {
-        self.subscriptions.fetch_add(1, Ordering::SeqCst);
+        self.subscriptions.send_modify(|times| *times += 1);
         if let Some(refusal) = self.refusal.lock().unwrap().clone() {
             return Err(refusal);
         }
@@ -89,17 +90,18 @@ impl Source {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (ring, _) = broadcast::channel(RING);
-        let (latest, refusal, subscriptions) = <(Arc<_>, Arc<_>, Arc<_>)>::default();
+        let (latest, refusal) = <(Arc<_>, Arc<_>)>::default();
+        let subscriptions = watch::Sender::new(0);
         let service = Service {
             ring: ring.clone(),
             latest: Arc::clone(&latest),
             refusal: Arc::clone(&refusal),
-            subscriptions: Arc::clone(&subscriptions),
+            subscriptions: subscriptions.clone(),
         };
         let entered = runtime.enter();
         let until = Instant::now() + PATIENCE;
         let listener = loop {
-            // The one before may not have ended yet.
+            // The one before may not have ended yet, and a port tells nobody when it is free.
             match std::net::TcpListener::bind(address) {
                 Ok(listener) => break listener,
                 Err(error) => assert!(Instant::now() < until, "{error}"),
@@ -133,7 +135,7 @@ impl Source {
     }
 
     pub(crate) fn subscribed(&self) -> usize {
-        self.subscriptions.load(Ordering::SeqCst)
+        *self.subscriptions.borrow()
     }
 }
 
