@@ -56,7 +56,7 @@ pub(crate) fn life() -> Life {
             },
             mistake: (json!({"scheduling": {"nodeSelector": {"disk": "typo"}}}), json!({"scheduling": null})),
         }),
-        measured: &[],
+        measured: &["lastColdStart"],
         counted: &["aiinference_phase{phase=\"ready\"} 1", "aiinference_warmup_seconds_count 1"],
         // Rights for the replacement of pods on lost nodes.
         beyond_a_namespace: &[("", "nodes", "list"), ("", "nodes", "watch"), ("", "pods", "delete")],

@@ -499,6 +499,10 @@ pub struct AIInferenceStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub migrations: Vec<Migration>,
+
+    /// How long the last new pod took to serve: scheduling, images, model and engine. AIScaler begins with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_cold_start: Option<LastColdStart>,
 }
 
 /// Summary of the conditions.
@@ -560,6 +564,20 @@ pub struct Migration {
     pub message: Option<String>,
 
     /// When the pod was deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Time>,
+}
+
+/// How long a new pod took to serve.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct LastColdStart {
+    /// Seconds from the creation of the pod until it was ready.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub seconds: i32,
+
+    /// When the pod became ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
 }

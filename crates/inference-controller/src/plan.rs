@@ -20,6 +20,7 @@ use crate::{
     validate::{Invalid, ValidInference},
 };
 
+mod cold_start;
 mod conditions;
 mod config_map;
 mod defaults;

@@ -1,6 +1,6 @@
 //! Collects everything that the plan of one AIScaler needs from the caches and the samples. It sends nothing.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     Context,
@@ -66,6 +66,8 @@ pub(crate) struct Found {
     pub(crate) scaled: Scaled,
     pub(crate) is_deleted: bool,
     pub(crate) scales_itself: bool,
+    /// As the target's own controller measured it.
+    pub(crate) cold_start: Option<Duration>,
     /// `None`: the target has no selector that could be used.
     pub(crate) pods: Option<Vec<Arc<PodView>>>,
     /// The kind does without 0 replicas.
@@ -181,6 +183,7 @@ fn read_before(ctx: &Context, namespace: &str, reference: &Reference, read: Opti
                 scaled: scaled.clone(),
                 is_deleted: false,
                 scales_itself: false,
+                cold_start: None,
                 keeps_one: false,
             }))
         }
@@ -263,6 +266,7 @@ where
         scaled: object.scaled(),
         is_deleted: object.metadata.deletion_timestamp.is_some(),
         scales_itself: object.scales_itself,
+        cold_start: object.cold_start,
         pods,
         keeps_one: kind == WatchedKind::AIDispatcher,
     }))

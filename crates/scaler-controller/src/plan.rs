@@ -342,6 +342,7 @@ fn decision(
         replicas: found.scaled.replicas,
         status_replicas: found.scaled.status_replicas,
         pods: found.pods.iter().flatten().map(|pod| pod.for_scaling(now)).collect(),
+        cold_start: found.cold_start,
     };
     let readings: Vec<Reading> = observed.answers.iter().map(|answer| answer.reading.clone()).collect();
     decide(&policy(valid, found, contest), &target, &readings, &known.scaling, now)

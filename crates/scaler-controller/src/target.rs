@@ -1,8 +1,12 @@
 //! What can be scaled, as watches show it, and which object is scaled where one owns the other. Pure.
 
-use std::{borrow::Cow, fmt, marker::PhantomData};
+use std::{borrow::Cow, fmt, marker::PhantomData, time::Duration};
 
-use api::{aidispatcher::AIDispatcher, aiinference::AIInference, aiscaler::AIScalerSpec};
+use api::{
+    aidispatcher::AIDispatcher,
+    aiinference::{AIInference, LastColdStart},
+    aiscaler::AIScalerSpec,
+};
 use k8s_openapi::{
     api::apps::v1::{Deployment, StatefulSet},
     apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
@@ -24,6 +28,8 @@ pub(crate) struct Scalable<K> {
     pub(crate) selector: Option<Selector>,
     /// Of an AIDispatcher: its own controller decides the replicas.
     pub(crate) scales_itself: bool,
+    /// Of an AIInference: how long its last new pod took to serve.
+    pub(crate) cold_start: Option<Duration>,
     kind: PhantomData<fn() -> K>,
 }
 
@@ -138,6 +144,7 @@ impl<K> Clone for Scalable<K> {
             status_replicas: self.status_replicas,
             selector: self.selector.clone(),
             scales_itself: self.scales_itself,
+            cold_start: self.cold_start,
             kind: PhantomData,
         }
     }
@@ -145,12 +152,13 @@ impl<K> Clone for Scalable<K> {
 
 impl<K> PartialEq for Scalable<K> {
     fn eq(&self, other: &Self) -> bool {
-        let Self { metadata, replicas, status_replicas, selector, scales_itself, kind: _ } = self;
+        let Self { metadata, replicas, status_replicas, selector, scales_itself, cold_start, kind: _ } = self;
         *metadata == other.metadata
             && *replicas == other.replicas
             && *status_replicas == other.status_replicas
             && *selector == other.selector
             && *scales_itself == other.scales_itself
+            && *cold_start == other.cold_start
     }
 }
 
@@ -203,11 +211,13 @@ struct SpecParts {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct StatusParts {
     replicas: i32,
     /// Of the kinds of this project.
     selector: Option<String>,
+    /// Of AIInferences.
+    last_cold_start: Option<LastColdStart>,
 }
 
 impl<K> From<Parts> for Scalable<K> {
@@ -232,6 +242,10 @@ impl<K> From<Parts> for Scalable<K> {
             status_replicas: status.replicas,
             selector: spec.selector.and_then(Selector::of).or(of_status),
             scales_itself: spec.autoscaling.is_some(),
+            cold_start: status
+                .last_cold_start
+                .and_then(|measured| u32::try_from(measured.seconds).ok())
+                .map(|seconds| Duration::from_secs(seconds.into())),
             kind: PhantomData,
         }
     }
@@ -278,6 +292,19 @@ mod tests {
         assert!(of_status.selector.is_some_and(|selector| selector.matches(&labels)));
         let every: Scalable<Deployment> = scalable("{metadata: {name: a}, spec: {selector: {}}}");
         assert_eq!(every.selector, None, "no workload has every pod");
+    }
+
+    #[test]
+    fn the_cold_start_of_an_aiinference_is_read_and_what_is_none_is_not() {
+        let of = |status: &str| {
+            scalable::<AIInference>(&format!("{{metadata: {{name: a}}, status: {status}}}")).cold_start
+        };
+        assert_eq!(
+            of("{lastColdStart: {seconds: 95, time: '2026-01-01T12:00:00Z'}}"),
+            Some(Duration::from_secs(95))
+        );
+        assert_eq!(of("{lastColdStart: {seconds: -1}}"), None);
+        assert_eq!(of("{}"), None);
     }
 
     #[test]

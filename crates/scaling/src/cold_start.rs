@@ -41,6 +41,14 @@ const SHORTEST: Duration = Duration::from_secs(30);
 /// Pods are created and become Ready by the clocks of other machines.
 const CLOCK_SKEW: Duration = Duration::from_mins(1);
 
+impl ColdStart {
+    /// A pod that has not been Ready for so long is stalled: twice the 90th percentile, at least 30 s, and a minute for
+    /// clocks that differ; 10 minutes while no cold start is known.
+    pub(crate) fn deadline(known: Option<Self>) -> Duration {
+        known.map_or(UNKNOWN, |known| known.p90.saturating_mul(2).max(SHORTEST).saturating_add(CLOCK_SKEW))
+    }
+}
+
 impl ColdStarts {
     /// Counts pods that have become Ready. A process that sees a target for the first time learns from its young pods.
     pub(crate) fn learn(&mut self, pods: &[Pod], now: Timestamp) {
@@ -64,8 +72,11 @@ impl ColdStarts {
         self.seconds.drain(..surplus);
     }
 
-    /// `None` before the first cold start.
-    pub fn percentiles(&self) -> Option<ColdStart> {
+    /// Of those that were seen; before the first one, `stated` by another. `None` without either.
+    pub(crate) fn percentiles(&self, stated: Option<Duration>) -> Option<ColdStart> {
+        if self.seconds.is_empty() {
+            return stated.map(|took| ColdStart { p50: took, p90: took });
+        }
         let mut sorted = self.seconds.clone();
         sorted.sort_unstable();
         let nearest_rank = |percent: usize| {
@@ -73,12 +84,6 @@ impl ColdStarts {
             Some(Duration::from_secs(u64::from(*sorted.get(rank.checked_sub(1)?)?)))
         };
         Some(ColdStart { p50: nearest_rank(50)?, p90: nearest_rank(90)? })
-    }
-
-    /// A pod that has not been Ready for so long is stalled: twice the 90th percentile, at least 30 s, and a minute for
-    /// clocks that differ; 10 minutes while no cold start is known.
-    pub fn deadline(&self) -> Duration {
-        self.percentiles().map_or(UNKNOWN, |known| (known.p90 * 2).max(SHORTEST) + CLOCK_SKEW)
     }
 }
 
@@ -114,7 +119,7 @@ mod tests {
     #[test]
     fn percentiles_are_of_the_nearest_rank() {
         let pods: Vec<Pod> = (1..=10).map(|seconds| pod(&seconds.to_string(), 0, seconds)).collect();
-        let known = learned(&pods).percentiles().unwrap();
+        let known = learned(&pods).percentiles(None).unwrap();
         assert_eq!((known.p50.as_secs(), known.p90.as_secs()), (5, 9));
     }
 
@@ -129,22 +134,31 @@ mod tests {
     fn an_old_pod_is_not_counted_because_it_may_have_been_ready_before() {
         let mut cold_starts = ColdStarts::default();
         cold_starts.learn(&[pod("a", 0, 3_599)], at(3_600));
-        assert_eq!(cold_starts.percentiles(), None);
+        assert_eq!(cold_starts.percentiles(None), None);
     }
 
     #[test]
     fn the_deadline_is_long_while_nothing_is_known_and_never_shorter_than_90_seconds() {
-        assert_eq!(ColdStarts::default().deadline().as_secs(), 600);
-        assert_eq!(learned(&[pod("a", 0, 2)]).deadline().as_secs(), 90);
-        assert_eq!(learned(&[pod("a", 0, 100)]).deadline().as_secs(), 260);
+        let deadline = |pods: &[Pod], stated: Option<u64>| {
+            ColdStart::deadline(learned(pods).percentiles(stated.map(Duration::from_secs))).as_secs()
+        };
+        assert_eq!(deadline(&[], None), 600);
+        assert_eq!(deadline(&[pod("a", 0, 2)], None), 90);
+        assert_eq!(deadline(&[pod("a", 0, 100)], None), 260);
+        assert_eq!(deadline(&[], Some(200)), 460, "as another measured it");
+        assert_eq!(deadline(&[pod("a", 0, 100)], Some(200)), 260, "what was seen counts more");
+        assert_eq!(
+            ColdStart::deadline(ColdStarts::default().percentiles(Some(Duration::MAX))),
+            Duration::MAX
+        );
     }
 
     #[test]
     fn a_pod_that_was_ready_before_its_creation_teaches_nothing() {
         let mut cold_starts = learned(&[pod("a", 900, 890), pod("b", 900, 900)]);
-        assert_eq!(cold_starts.percentiles(), None);
+        assert_eq!(cold_starts.percentiles(None), None);
         cold_starts.learn(&[pod("a", 900, 1_500)], at(1_500));
-        assert_eq!(cold_starts.percentiles(), None, "it was Ready before");
+        assert_eq!(cold_starts.percentiles(None), None, "it was Ready before");
     }
 
     #[test]

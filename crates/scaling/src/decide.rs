@@ -63,7 +63,8 @@ pub fn decide(
     let mut next = history.recalled(behavior, now);
     next.begin(from, policy.extras.missing, behavior, now);
     next.cold_starts.learn(&target.pods, now);
-    let supply = supply(target, next.cold_starts.deadline(), next.raised, now);
+    let cold_start = next.cold_starts.percentiles(target.cold_start);
+    let supply = supply(target, ColdStart::deadline(cold_start), next.raised, now);
     let (metrics, pasts) = measured(policy, target, readings, supply, &next, now);
     next.metrics = pasts;
     let inputs = Inputs {
@@ -91,7 +92,7 @@ pub fn decide(
     };
     let reason = conclusion.reason().to_owned();
     let record = Record { time: now, from, to, raw: conclusion.raw.unwrap_or(to), inputs, reason };
-    Decision { outcome, conclusion, record, cold_start: next.cold_starts.percentiles(), history: next }
+    Decision { outcome, conclusion, record, cold_start, history: next }
 }
 
 impl Decision {

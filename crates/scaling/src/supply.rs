@@ -104,7 +104,8 @@ mod tests {
     fn seen(states: &[PodState], replicas: i32, raised: Option<i64>) -> Supply {
         let pod =
             |state: &PodState| Pod { uid: String::new(), created: at(0), state: *state, work: Work::Idle };
-        let target = Target { replicas, status_replicas: 0, pods: states.iter().map(pod).collect() };
+        let target =
+            Target { replicas, status_replicas: 0, pods: states.iter().map(pod).collect(), cold_start: None };
         supply(&target, Duration::from_secs(60), raised.map(at), at(100))
     }
 
@@ -119,7 +120,7 @@ mod tests {
     fn a_node_whose_clock_is_behind_makes_no_pod_late() {
         let since = PodState::NotReady { since: at(-60) };
         let pod = Pod { uid: String::new(), created: at(50), state: since, work: Work::Idle };
-        let target = Target { replicas: 1, status_replicas: 0, pods: vec![pod] };
+        let target = Target { replicas: 1, status_replicas: 0, pods: vec![pod], cold_start: None };
         let seen = supply(&target, Duration::from_secs(60), None, at(100));
         assert_eq!(seen, Supply { coming: 1, ..Supply::default() });
     }

@@ -1,5 +1,7 @@
 //! What is scaled, as observed: replicas and pods. Callers classify pods; this crate reads no Kubernetes object.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 /// An object with replicas.
@@ -11,6 +13,8 @@ pub struct Target {
     pub status_replicas: i32,
     /// All pods that its selector matches, those that end included.
     pub pods: Vec<Pod>,
+    /// A cold start that the target's own controller has measured. It counts until this crate has seen one itself.
+    pub cold_start: Option<Duration>,
 }
 
 /// A pod of the target.

@@ -36,6 +36,8 @@ async fn a_new_inference_becomes_ready_with_children_and_a_url() {
     let status = inference.status.as_ref().unwrap();
     assert_eq!(status.url, Some(format!("http://chat.{}.svc:8000", scene.namespace())));
     assert_eq!((status.replicas, status.ready_replicas, status.model_loaded), (2, 2, true));
+    let cold_start = status.last_cold_start.as_ref().unwrap();
+    assert!(u64::try_from(cold_start.seconds).unwrap() <= within().as_secs(), "{cold_start:?}");
 
     let uid = inference.metadata.uid.as_ref().unwrap();
     assert!(is_owned(&scene.api::<ConfigMap>().get("chat-model").await.unwrap(), uid));

@@ -15,6 +15,7 @@ use runtime::conditions::{merged, whole_seconds};
 use workload::{gpu::Gpus, pod::PodView, revision::Revision, time::remaining};
 
 use super::{
+    cold_start::last_cold_start,
     conditions::{Assessment, Counts},
     events::UNDER_WAY,
     metadata::selector,
@@ -50,6 +51,7 @@ pub(super) fn of_valid(
         resolved: Some(resolved(revision)),
         gpu: valid.gpus.as_ref().and_then(Gpus::product_names),
         migrations,
+        last_cold_start: last_cold_start(valid, observed),
         ..written(observed, assessment, now)
     }
 }
@@ -83,6 +85,7 @@ fn written(observed: &Observed, assessment: Assessment, now: Timestamp) -> AIInf
         observed_generation: generation.unwrap_or_default(),
         gpu: before.gpu,
         migrations: before.migrations,
+        last_cold_start: before.last_cold_start,
     }
 }
 
@@ -155,6 +158,7 @@ fn without_counts(status: &AIInferenceStatus) -> AIInferenceStatus {
         replicas: 0,
         updated_replicas: 0,
         updated_ready_replicas: 0,
+        last_cold_start: None,
         ..with_messages(status, |_| String::new())
     }
 }

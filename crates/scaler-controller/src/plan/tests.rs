@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use api::aiscaler::{AIScaler, AIScalerStatus, Decision};
+use api::aiscaler::{AIScaler, AIScalerStatus, ColdStart, Decision};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use proptest::prelude::*;
@@ -82,6 +82,7 @@ fn found(replicas: i32) -> Found {
         },
         is_deleted: false,
         scales_itself: false,
+        cold_start: None,
         pods: Some(ready_pods(replicas)),
         keeps_one: false,
     }
@@ -137,6 +138,21 @@ fn a_queue_above_its_target_adds_replicas() {
         "Deployment chat: 2 to 4 replicas: queue_depth is 10 per replica, target 5 (DesiredWithinRange)"
     );
     assert_eq!(status.metrics[0].metric_type, "queue_depth");
+}
+
+#[test]
+fn the_cold_start_is_that_of_the_targets_own_controller_until_one_was_seen() {
+    let shown =
+        |found: Found| planned(&observed(&scaler(""), found, queue(1.0)), at(0)).status.unwrap().cold_start;
+    assert_eq!(shown(found(2)), None);
+    let measured = || Found { cold_start: Some(Duration::from_secs(95)), ..found(2) };
+    let expected = ColdStart { p50_seconds: 95, p90_seconds: 95 };
+    assert_eq!(shown(measured()), Some(expected));
+    let young = "{metadata: {name: new, uid: new, creationTimestamp: '2026-01-01T11:50:00Z'}, spec: {nodeName: n}, \
+        status: {phase: Running, conditions: [{type: Ready, status: 'True', lastTransitionTime: '2026-01-01T11:50:40Z'}]}}";
+    let pods = Some(vec![Arc::new(serde_saphyr::from_str(young).unwrap())]);
+    let expected = ColdStart { p50_seconds: 40, p90_seconds: 40 };
+    assert_eq!(shown(Found { pods, ..measured() }), Some(expected));
 }
 
 /// The records of a status.

@@ -37,7 +37,12 @@ fn target(ready: u32, starting: u32, created: i64) -> Target {
         work: Work::Unknown,
     };
     let replicas = i32::try_from(ready + starting).unwrap();
-    Target { replicas, status_replicas: replicas, pods: (0..ready + starting).map(pod).collect() }
+    Target {
+        replicas,
+        status_replicas: replicas,
+        pods: (0..ready + starting).map(pod).collect(),
+        cold_start: None,
+    }
 }
 
 fn total(value: f64, seconds: i64) -> Vec<Reading> {

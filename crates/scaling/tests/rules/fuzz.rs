@@ -77,7 +77,8 @@ fn step(seconds: impl Strategy<Value = i64>) -> impl Strategy<Value = Step> {
 fn observed(step: &Step, replicas: i32, now: i64) -> (Target, Vec<Reading>) {
     use scaling::target::PodState;
     let moved = |time: Timestamp| Timestamp::from_second(time.as_second() + now).unwrap();
-    let mut target = Target { replicas, status_replicas: replicas, pods: step.pods.clone() };
+    let mut target =
+        Target { replicas, status_replicas: replicas, pods: step.pods.clone(), cold_start: None };
     for pod in &mut target.pods {
         pod.created = moved(pod.created);
         pod.state = match pod.state {

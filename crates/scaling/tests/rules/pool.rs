@@ -90,7 +90,12 @@ fn target(workers: &[Worker], busy: usize, cold_start: i64, now: Timestamp) -> T
         }
     };
     let replicas = i32::try_from(workers.len()).unwrap();
-    Target { replicas, status_replicas: replicas, pods: workers.iter().zip(0..).map(pod).collect() }
+    Target {
+        replicas,
+        status_replicas: replicas,
+        pods: workers.iter().zip(0..).map(pod).collect(),
+        cold_start: None,
+    }
 }
 
 fn policy(kind: Kind, behavior: Behavior, extras: Extras) -> Policy {
