@@ -327,6 +327,33 @@ mod tests {
         assert_eq!(bench.next().await.unwrap().1, triggered, "at once after the gap");
     }
 
+    #[test]
+    fn polls_of_many_objects_drift_apart_within_a_tenth_of_the_period() {
+        let shares: Vec<f64> =
+            (0..1_000).map(|i| share_of(&Key::new("demo", &format!("chat-{i}")))).collect();
+        // The polls that a restart begins in one moment are not together for ever.
+        for tenth in 0..10 {
+            let range = f64::from(tenth) / 10.0..f64::from(tenth + 1) / 10.0;
+            let within = shares.iter().filter(|share| range.contains(share)).count();
+            assert!((50..=150).contains(&within), "{within} of 1000 in {range:?}");
+        }
+        assert_eq!(share_of(&Key::new("demo", "chat-7")), shares[7]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_is_polled_each_period_and_at_most_a_tenth_later() {
+        let mut bench = bench(Polled::Unchanged);
+        bench.objects.upsert(object("a", 1));
+        let mut calls = Vec::new();
+        while calls.len() < 4 {
+            calls.push(bench.calls.recv().await.unwrap().1);
+        }
+        let pause = POLLING.period.mul_f64(1.0 + share_of(&Key::new("demo", "a")) / 10.0);
+        for pair in calls.windows(2) {
+            assert_eq!((pair[1] - pair[0]).as_millis(), (pause + Duration::from_millis(100)).as_millis());
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_trigger_for_an_object_that_does_not_exist_is_nothing() {
         let mut bench = bench(Polled::Changed);

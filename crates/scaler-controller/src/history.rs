@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use scaling::history::{History, Recommendation, ScaleEvent};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::{contest::Contest, first_look::FirstLook, samples::Attempt};
 
@@ -84,12 +85,11 @@ impl Past {
     }
 }
 
-/// The past that a status has. What cannot be read is as if it had never been: then the present replicas are the first
-/// recommendation, which delays a scale-down by a window and allows none.
+/// The past that a status has. What cannot be read is as if it had never been: without recommendations the present
+/// replicas are the first one, which delays a scale-down by a window and allows none.
 pub(crate) fn stored(status: &AIScalerStatus) -> Past {
     let Some(known) = &status.history else { return Past::default() };
-    let learned = known.learned.as_deref().and_then(|learned| serde_json::from_str(learned).ok());
-    let learned: Past = learned.unwrap_or_default();
+    let learned = known.learned.as_deref().map(readable).unwrap_or_default();
     let recommendation = |known: &StoredRecommendation| {
         Some(Recommendation { time: known.time.as_ref()?.0, replicas: known.replicas })
     };
@@ -103,6 +103,17 @@ pub(crate) fn stored(status: &AIScalerStatus) -> Past {
         ..learned.scaling
     };
     Past { scaling, ..learned }
+}
+
+/// Each field by itself: what a later release has changed costs only itself when that release is rolled back.
+fn readable(learned: &str) -> Past {
+    let fields: Map<String, Value> = serde_json::from_str(learned).unwrap_or_default();
+    let is_readable = |(name, value): &(String, Value)| {
+        let alone = Map::from_iter([(name.clone(), value.clone())]);
+        serde_json::from_value::<Past>(alone.into()).is_ok()
+    };
+    let readable: Map<String, Value> = fields.into_iter().filter(is_readable).collect();
+    serde_json::from_value(readable.into()).unwrap_or_default()
 }
 
 /// As a status has it.
@@ -170,6 +181,46 @@ mod tests {
         let read = stored(&status);
         assert_eq!((read.target, read.scaling.recommendations.len()), (None, 1));
         assert_eq!(stored(&AIScalerStatus::default()), Past::default());
+    }
+
+    /// As release 0.2.0 writes it; a later release reads it, or objects forget who has set their replicas.
+    const LEARNED: &str = r#"{"target":"a","contest":{"known":0,"foreign":["2026-01-01T11:59:00Z"],
+        "ofHour":["2026-01-01T11:59:00Z"],"pause":{"until":"2026-01-01T12:05:00Z","seconds":300,"replicas":9},
+        "isStopped":true},"firstLook":{"accepted":7,"announced":[8,"2026-01-01T11:58:00Z"]},"recommendations":[],
+        "scaleEvents":[],"afterPause":{"time":"2026-01-01T11:57:00Z","replicas":3},"raised":"2026-01-01T12:00:02Z",
+        "coldStarts":{"seconds":[40,95],"countedPods":[11]},
+        "metrics":[{"name":"queue_depth","measured":"2026-01-01T11:59:30Z","band":{"low":1000,"high":2000,"ready":2,
+        "loadChanged":"2026-01-01T11:56:00Z"}}]}"#;
+
+    fn read(learned: &str) -> Past {
+        let history = Stored { learned: Some(learned.to_owned()), ..Stored::default() };
+        stored(&AIScalerStatus { history: Some(history), ..AIScalerStatus::default() })
+    }
+
+    #[test]
+    fn what_a_release_has_written_is_read_to_the_last_field() {
+        let again: Value = serde_json::from_str(&to_store(&read(LEARNED)).learned.unwrap()).unwrap();
+        assert_eq!(again, serde_json::from_str::<Value>(LEARNED).unwrap());
+    }
+
+    #[test]
+    fn what_a_later_release_has_added_or_changed_costs_only_itself() {
+        let mut fields: Map<String, Value> = serde_json::from_str(LEARNED).unwrap();
+        fields.insert("novelty".into(), 1.into());
+        fields["contest"]["novelty"] = 1.into();
+        let known = |fields: &Map<String, Value>| read(&serde_json::to_string(fields).unwrap());
+        assert_eq!(known(&fields), read(LEARNED), "what is new is left aside");
+        for name in ["target", "contest", "firstLook", "afterPause", "raised", "coldStarts", "metrics"] {
+            let mut changed = fields.clone();
+            changed[name] = serde_json::json!({"as": "nobody knows"});
+            if matches!(name, "contest" | "firstLook" | "coldStarts") {
+                changed[name] = "nobody knows".into();
+            }
+            let mut without: Map<String, Value> = serde_json::from_str(LEARNED).unwrap();
+            without.remove(name);
+            assert_eq!(known(&changed), known(&without), "{name}");
+            assert_ne!(known(&changed), read(LEARNED), "{name}");
+        }
     }
 
     #[test]
