@@ -2,7 +2,7 @@
 //! pod-resources API, which it reads.
 //!
 //! The Rust code and the descriptors in `src/generated` are written by `cargo xtask codegen` and committed. This crate
-//! decides nothing: it has no types of its own beyond the units of the metrics.
+//! decides nothing: it has no types of its own, and adds units and names to those of the contract.
 
 #![forbid(unsafe_code)]
 
@@ -27,7 +27,7 @@ pub mod podresources {
     }
 }
 
-use metrics::v1::{Metric, Unit};
+use metrics::v1::{EventKind, FaultReason, Metric, Unit};
 
 impl Metric {
     /// The unit of each value of this metric.
@@ -102,5 +102,19 @@ impl Metric {
     /// The metric of a name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::from_str_name(&format!("METRIC_{}", name.to_ascii_uppercase()))
+    }
+}
+
+impl FaultReason {
+    /// The name in labels, messages and logs: that of the contract in lower case, without its prefix.
+    pub fn name(self) -> String {
+        self.as_str_name().trim_start_matches("FAULT_REASON_").to_ascii_lowercase()
+    }
+}
+
+impl EventKind {
+    /// The name in logs: that of the contract in lower case, without its prefix.
+    pub fn name(self) -> String {
+        self.as_str_name().trim_start_matches("EVENT_KIND_").to_ascii_lowercase()
     }
 }

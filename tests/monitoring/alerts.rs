@@ -104,6 +104,16 @@ fn each_alert_has_a_severity_a_text_and_a_runbook_and_each_runbook_an_alert() {
     assert_eq!(headings, alerts(&groups).into_iter().collect());
 }
 
+/// `kubectl logs` of a Deployment or a DaemonSet reads one of its pods: that of another node, or a replica that stands by.
+#[test]
+fn the_commands_of_runbooks_read_the_logs_of_every_pod() {
+    let commands = text(RUNBOOKS);
+    let mut commands =
+        commands.lines().filter(|line| line.starts_with("$ kubectl") && line.contains(" logs "));
+    assert!(commands.clone().count() > 10);
+    assert_eq!(commands.find(|line| line.contains("daemonset/") || line.contains("deployment/")), None);
+}
+
 #[test]
 fn the_alerts_about_every_controller_name_each_of_them() {
     let names: Vec<&str> = CONTROLLERS.iter().map(|controller| controller.name).collect();
@@ -118,7 +128,9 @@ fn the_alerts_about_every_controller_name_each_of_them() {
 fn the_alert_about_xids_and_the_agent_agree_which_are_fatal() {
     let source = text("crates/metrics-agent/src/device/nvml/events.rs");
     let (_, harmless) = source.split_once("const HARMLESS_XIDS: [u64; 8] = [").unwrap();
-    let harmless = harmless.split_once(']').unwrap().0.replace(", ", " != ");
+    let list = harmless.split_once(']').unwrap().0;
+    assert!(text(RUNBOOKS).contains(&format!("({list})")), "the runbook lists others than {list}");
+    let harmless = list.replace(", ", " != ");
     let groups = groups("metrics-agent");
     let alert = rules(&groups).into_iter().find(|rule| rule["alert"] == "GPUFatalXID").unwrap();
     let expected = format!("> 0 != {harmless}");

@@ -59,7 +59,8 @@ async fn triton_restricts_all_interfaces_except_inference() {
     }
 }
 
-/// The status code of a request, with or without a key.
+/// The status code of a request, with or without a key. One that did not reach the engine is sent again: the API server says
+/// 503 by itself where a connection ends under it.
 async fn status_of(
     scene: &Scene<'_>,
     pod: &Pod,
@@ -69,10 +70,14 @@ async fn status_of(
 ) -> StatusCode {
     let name = pod.metadata.name.as_deref().expect("a name");
     let uri = format!("/api/v1/namespaces/{}/pods/{name}:8000/proxy/{path}", scene.namespace());
-    let request = Request::builder().method(method).uri(uri);
-    let request = key.into_iter().fold(request, |request, key| request.header("x-closed", key));
-    let request = request.body(Body::from(b"{}".to_vec())).expect("a request");
-    scene.client().send(request).await.expect("an answer").status()
+    ask_until("an answer of the engine", within(), async || {
+        let request = Request::builder().method(method.clone()).uri(&uri);
+        let request = key.into_iter().fold(request, |request, key| request.header("x-closed", key));
+        let request = request.body(Body::from(b"{}".to_vec())).expect("a request");
+        let answer = scene.client().send(request).await.expect("an answer");
+        if answer.status() == StatusCode::SERVICE_UNAVAILABLE { Err("503") } else { Ok(answer.status()) }
+    })
+    .await
 }
 
 fn key_of(pod: &Pod) -> String {

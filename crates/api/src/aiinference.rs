@@ -500,7 +500,7 @@ pub struct AIInferenceStatus {
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub migrations: Vec<Migration>,
 
-    /// How long the last new pod took to serve: scheduling, images, model and engine. AIScaler begins with it.
+    /// How long the last new pod took on its node until it served: images, model and engine. AIScaler begins with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_cold_start: Option<LastColdStart>,
 }
@@ -572,7 +572,7 @@ pub struct Migration {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct LastColdStart {
-    /// Seconds from the creation of the pod until it was ready.
+    /// Seconds from when the pod got its node until it was ready.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub seconds: i32,

@@ -32,7 +32,13 @@ use crate::{rules, schema};
     printcolumn(name = "Min", type_ = "integer", json_path = ".spec.minReplicas"),
     printcolumn(name = "Max", type_ = "integer", json_path = ".spec.maxReplicas"),
     printcolumn(name = "Replicas", type_ = "integer", json_path = ".status.currentReplicas"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].reason"#,
+        priority = 1
+    )
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -418,7 +424,7 @@ pub struct MetricReading {
     pub replicas: Option<i32>,
 }
 
-/// Seconds from the creation of a pod until it is ready.
+/// Seconds from when a pod gets its node until it is ready.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ColdStart {

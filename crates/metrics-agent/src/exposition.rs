@@ -243,8 +243,7 @@ fn gauge(
 }
 
 fn reason(reason: i32) -> String {
-    let reason = FaultReason::try_from(reason).unwrap_or_default();
-    reason.as_str_name().trim_start_matches("FAULT_REASON_").to_ascii_lowercase()
+    FaultReason::try_from(reason).unwrap_or_default().name()
 }
 
 fn fresh(readings: &[Reading], metric: Metric) -> Option<f64> {

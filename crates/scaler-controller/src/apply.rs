@@ -32,6 +32,11 @@ pub(crate) enum Applied {
     },
     /// The replicas were refused; nothing after them was written.
     Refused(Refusal),
+    /// The write of replicas has failed again, with an answer; nothing after it was written. It is tried again.
+    Failed {
+        error: ApplyError,
+        why: Refusal,
+    },
     /// The target or the AIScaler has changed since it was seen. Its watch brings the new version, or it is read by now, or
     /// with the next samples.
     Outdated,
@@ -99,7 +104,7 @@ pub(crate) async fn apply(
                 let rescaled = match &applied {
                     Ok(Applied::Refused(_)) => Rescaled::Refused,
                     Ok(Applied::Outdated | Applied::All { .. }) => Rescaled::Outdated,
-                    Err(_) => Rescaled::Unknown,
+                    Ok(Applied::Failed { .. }) | Err(_) => Rescaled::Unknown,
                 };
                 ctx.counts.rescaled(write, rescaled, now);
                 let applied = applied?;
@@ -123,7 +128,12 @@ pub(crate) async fn apply(
         ctx.recorder.publish(scaler, note, now).await;
     }
     if let Some(status) = &status {
-        ctx.writer.apply_status(&ctx.scalers, scaler, status).await?;
+        if let Err(error) = ctx.writer.apply_status(&ctx.scalers, scaler, status).await {
+            if error.is_stale() {
+                ctx.samples.doubt(uid);
+            }
+            return Err(error);
+        }
         ctx.samples.note_written(uid, now);
     }
     for note in &events {
@@ -157,6 +167,17 @@ where
     }
 }
 
+/// The words of the API server, such as those about a webhook that does not answer.
+fn answered(error: &ApplyError, target: &Found) -> Option<Refusal> {
+    let ApplyError::Call { source, .. } = error else { return None };
+    let kube::Error::Api(status) = &**source else { return None };
+    let reference = &target.reference;
+    Some(Refusal::Denied(format!(
+        "the API server fails to write the replicas of {reference}, and it is tried again: {} {}",
+        status.code, status.message
+    )))
+}
+
 fn failed(
     ctx: &Context,
     uid: &str,
@@ -176,8 +197,11 @@ fn failed(
         Err(error) if other_kinds::is_missing_right(&error) => {
             Refusal::Denied(other_kinds::without_right("write", &target.resource))
         }
-        // Whether it took effect is not known.
-        Err(error) => return Err(error),
+        // Whether it took effect is not known. A single failure is soon over.
+        Err(error) => match answered(&error, target) {
+            Some(why) if before.is_some() => return Ok(Applied::Failed { error, why }),
+            Some(_) | None => return Err(error),
+        },
     };
     ctx.samples.attempt(uid, None);
     Ok(Applied::Refused(refusal))

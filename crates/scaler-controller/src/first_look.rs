@@ -34,7 +34,7 @@ pub(crate) struct FirstLook {
 /// What the metrics ask for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish {
-    /// The present replicas.
+    /// The present replicas, without those whose pods do not start.
     pub(crate) replicas: i32,
     pub(crate) wanted: i32,
     /// Per replica, of the metric that decides; `None` if a fallback does.

@@ -212,6 +212,10 @@ async fn reconcile(ctx: &Context, scaler: Arc<AIScaler>, now: Timestamp) -> Resu
             Applied::Refused(refusal) => {
                 apply(ctx, &scaler, refused(&refusal, &valid, &observed, period, now), now).await?
             }
+            Applied::Failed { error, why } => {
+                apply(ctx, &scaler, refused(&why, &valid, &observed, period, now), now).await?;
+                return Err(error);
+            }
             done @ (Applied::All { .. } | Applied::Outdated) => done,
         },
     };
@@ -219,7 +223,8 @@ async fn reconcile(ctx: &Context, scaler: Arc<AIScaler>, now: Timestamp) -> Resu
         // Each reading of a source wakes its object; a look just before it would decide again on the values of the last one.
         Applied::All { requeue_after: Some(wait) } => Next::After(wait + wait / 2),
         Applied::Outdated => Next::After(period.min(OUTDATED_FOR)),
-        Applied::All { requeue_after: None } | Applied::Refused(_) => Next::Done,
+        // A plan of a refusal writes no replicas.
+        Applied::All { requeue_after: None } | Applied::Refused(_) | Applied::Failed { .. } => Next::Done,
     })
 }
 

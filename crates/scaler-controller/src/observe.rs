@@ -12,7 +12,7 @@ use crate::{
     samples::{Answer, Attempt, Attempted, CarriedOut, Question, Unwritten},
     selector::Selector,
     target::{Reference, Scalable, WatchedKind},
-    validate::ValidScaler,
+    validate::{ValidScaler, validate},
 };
 use api::{
     aidispatcher::AIDispatcher,
@@ -306,6 +306,7 @@ fn contender(ctx: &Context, scaler: &AIScaler, namespace: &str, names: &[Referen
             && other.metadata.deletion_timestamp.is_none()
             && other.spec.mode == Mode::Apply
             && !other.spec.paused
+            && validate(other, &ctx.configuration.allowed).is_ok()
     });
     let scaling: Vec<Arc<AIScaler>> = scaling.collect();
     oldest_before(scaler, scaling.iter().map(AsRef::as_ref))

@@ -153,9 +153,11 @@ fn decided(
         known = known.with_unseen(found.scaled.replicas, now);
     }
     let contest = match valid.mode {
-        Mode::Apply if observed.is_resumed => {
-            known.contest.resumed(found.scaled.replicas, was_idle(&known.scaling, &valid.policy, now), now)
-        }
+        Mode::Apply if observed.is_resumed => known.contest.resumed(
+            found.scaled.replicas,
+            !found.keeps_one && was_idle(&known.scaling, &valid.policy, now),
+            now,
+        ),
         Mode::Apply => known.contest.seen(found.scaled.replicas, now),
         // Another may scale the target.
         Mode::DryRun => Contest::default(),
@@ -199,8 +201,11 @@ fn wish(decision: &Decision) -> Option<Wish> {
     let Record { from, raw, inputs, .. } = &decision.record;
     decision.conclusion.raw?;
     let winner = inputs.metrics.get(decision.conclusion.winner?)?;
+    let supply = decision.supply();
+    let expected = i32::try_from(supply.ready.saturating_add(supply.coming)).unwrap_or(i32::MAX);
     Some(Wish {
-        replicas: *from,
+        // To remove pods that do not start is no sign of a wrong unit.
+        replicas: if expected == 0 { *from } else { expected.min(*from) },
         wanted: *raw,
         value: winner.value_per_replica(*from),
         target: winner.target,
@@ -208,8 +213,11 @@ fn wish(decision: &Decision) -> Option<Wish> {
     })
 }
 
-/// Whether 0 replicas were recommended for a whole window of scale-downs, as before each scale-down to 0.
+/// Whether this controller may have set 0 replicas: they were recommended for a whole window of scale-downs, and allowed.
 fn was_idle(history: &History, policy: &Policy, now: Timestamp) -> bool {
+    if policy.bounds.min() > 0 {
+        return false;
+    }
     let window = policy.behavior.down.window.duration();
     let is_recent =
         |time: Timestamp| Duration::try_from(now.duration_since(time)).is_ok_and(|age| age < window);

@@ -27,6 +27,10 @@ pub(crate) struct PodView {
     pub(crate) is_ready: bool,
     /// `lastTransitionTime` of the condition Ready.
     pub(crate) ready_changed: Option<Timestamp>,
+    /// A container, or an init container, has ended and was started again.
+    has_restarted: bool,
+    /// Of a pod of a StatefulSet.
+    ordinal: Option<u32>,
     pub(crate) is_crash_looping: bool,
     /// Why a container of it would start on no other node either.
     pub(crate) cannot_start: Option<StartFault>,
@@ -110,6 +114,11 @@ impl PodView {
         self.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |created| created.0)
     }
 
+    /// When it got its node, if it has one.
+    fn started(&self) -> Timestamp {
+        self.scheduled.unwrap_or_else(|| self.created())
+    }
+
     fn state(&self, now: Timestamp) -> PodState {
         if self.metadata.deletion_timestamp.is_some() {
             return PodState::Ending;
@@ -118,7 +127,7 @@ impl PodView {
         let has_crashed = || {
             !self.is_ready && self.crashed.is_some_and(|crashed| now.duration_since(crashed) < BACK_OFF_RESET)
         };
-        let started = self.scheduled.unwrap_or_else(|| self.created());
+        let started = self.started();
         let since = self.ready_changed.unwrap_or(started);
         match self.phase {
             Phase::Succeeded | Phase::Failed => PodState::Ending,
@@ -140,6 +149,8 @@ impl PodView {
         scaling::target::Pod {
             uid: self.uid().to_owned(),
             created: self.created(),
+            began: self.node.as_ref().filter(|_| !self.has_restarted).map(|_| self.started()),
+            ordinal: self.ordinal,
             state: self.state(now),
             work: Work::Unknown,
         }
@@ -240,6 +251,7 @@ impl From<Parts> for PodView {
         let ready = condition("Ready");
         let scheduled = condition("PodScheduled").filter(|scheduled| scheduled.status == "True");
         let containers = || status.init_container_statuses.iter().chain(&status.container_statuses);
+        let has_restarted = containers().any(|container| container.restart_count > 0);
         let crashed = containers().filter_map(ContainerStatusParts::crashed).max();
         let waiting = || containers().filter_map(|container| container.state.waiting.as_ref());
         let is_crash_looping = waiting().any(|waiting| waiting.reason == CRASH_LOOP);
@@ -247,6 +259,8 @@ impl From<Parts> for PodView {
         let ports = spec.containers.into_iter().flat_map(|container| container.ports);
         let ports = ports.map(|port| (port.name.into_boxed_str(), port.container_port));
         Self {
+            ordinal: ordinal(&metadata),
+            has_restarted,
             labels: metadata.labels.unwrap_or_default(),
             metadata: ObjectMeta {
                 name: metadata.name,
@@ -271,6 +285,13 @@ impl From<Parts> for PodView {
     }
 }
 
+/// The end of the name, as StatefulSets give them.
+fn ordinal(metadata: &ObjectMeta) -> Option<u32> {
+    let owners = metadata.owner_references.iter().flatten();
+    owners.into_iter().find(|owner| owner.controller == Some(true) && owner.kind == "StatefulSet")?;
+    metadata.name.as_ref()?.rsplit_once('-')?.1.parse().ok()
+}
+
 fn timestamp<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
     Ok(Option::<Time>::deserialize(deserializer)?.map(|time| time.0))
 }
@@ -286,6 +307,35 @@ mod tests {
 
     fn at(time: &str) -> Timestamp {
         format!("2026-01-01T{time}Z").parse().unwrap()
+    }
+
+    #[test]
+    fn a_cold_start_begins_on_the_node_and_ends_with_a_restart() {
+        let began = |parts: &str| {
+            let created = "metadata: {name: a, uid: a, creationTimestamp: '2026-01-01T00:00:00Z'}";
+            let pod: PodView = serde_saphyr::from_str(&format!("{{{created}, {parts}}}")).unwrap();
+            pod.for_scaling(at("00:10:00")).began
+        };
+        let scheduled =
+            "conditions: [{type: PodScheduled, status: 'True', lastTransitionTime: '2026-01-01T00:04:00Z'}]";
+        assert_eq!(began("status: {phase: Pending}"), None);
+        assert_eq!(began("spec: {nodeName: a}, status: {phase: Running}"), Some(at("00:00:00")));
+        assert_eq!(began(&format!("spec: {{nodeName: a}}, status: {{{scheduled}}}")), Some(at("00:04:00")));
+        let restarted = "containerStatuses: [{restartCount: 1}]";
+        assert_eq!(began(&format!("spec: {{nodeName: a}}, status: {{{scheduled}, {restarted}}}")), None);
+    }
+
+    #[test]
+    fn pods_of_a_stateful_set_have_an_ordinal() {
+        let ordinal = |name: &str, kind: &str| {
+            let owner = format!("{{kind: {kind}, name: a, uid: b, apiVersion: apps/v1, controller: true}}");
+            let text = format!("{{metadata: {{name: {name}, ownerReferences: [{owner}]}}}}");
+            serde_saphyr::from_str::<PodView>(&text).unwrap().for_scaling(at("00:00:00")).ordinal
+        };
+        assert_eq!(ordinal("web-0", "StatefulSet"), Some(0));
+        assert_eq!(ordinal("web-12", "StatefulSet"), Some(12));
+        assert_eq!(ordinal("web-12", "ReplicaSet"), None);
+        assert_eq!(ordinal("web", "StatefulSet"), None);
     }
 
     #[test]

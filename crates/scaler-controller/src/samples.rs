@@ -33,6 +33,8 @@ pub(crate) struct Sampled {
     resumed_from: Option<String>,
     /// The API server has confirmed once that this process has the newest version of the object.
     is_confirmed: bool,
+    /// The API server has said since that there is a newer one.
+    is_outdated: bool,
     /// The scale of a target whose kind is not watched.
     pub(crate) scale: Option<(Reference, ScaleRead)>,
     /// The write of replicas that has had no answer yet, or none in time.
@@ -193,11 +195,19 @@ impl Samples {
 
     /// The API server has no newer version of the object, or has just taken a write of this one.
     pub(crate) fn confirm(&self, uid: &str) {
-        self.lock().entry(uid.to_owned()).or_default().is_confirmed = true;
+        let mut all = self.lock();
+        let sampled = all.entry(uid.to_owned()).or_default();
+        (sampled.is_confirmed, sampled.is_outdated) = (true, false);
     }
 
+    /// The API server has refused a write because there is a newer version of the object.
+    pub(crate) fn doubt(&self, uid: &str) {
+        self.lock().entry(uid.to_owned()).or_default().is_outdated = true;
+    }
+
+    /// Whether replicas may be written by the version of the object that is known.
     pub(crate) fn is_confirmed(&self, uid: &str) -> bool {
-        self.lock().get(uid).is_some_and(|sampled| sampled.is_confirmed)
+        self.lock().get(uid).is_some_and(|sampled| sampled.is_confirmed && !sampled.is_outdated)
     }
 
     /// A write that is about to be sent; `None` once the API server has answered. The attempt before it.
@@ -222,7 +232,7 @@ impl Samples {
         let sampled = all.entry(uid.to_owned()).or_default();
         sampled.written = Some(now);
         sampled.unwritten = None;
-        sampled.is_confirmed = true;
+        (sampled.is_confirmed, sampled.is_outdated) = (true, false);
     }
 
     /// Replicas were written, and the status that says so is about to be.

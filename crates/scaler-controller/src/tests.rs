@@ -55,6 +55,7 @@ use crate::{
 };
 
 mod agents;
+mod writes;
 
 /// A server of metrics that answers 12 to requests with this token.
 struct Prometheus {
@@ -545,156 +546,28 @@ fn put_deployment(api: &ScriptedApi, ctx: &Context, replicas: i32, more: Value) 
     ctx.deployments.upsert(serde_json::from_value::<Scalable<Deployment>>(stored).unwrap());
 }
 
-/// The notes of the events with the reason SuccessfulRescale.
-fn rescales(api: &ScriptedApi) -> Vec<String> {
-    let calls = api.calls(Verb::Create.of("events")).into_iter();
-    let of_scale = calls.filter(|call| call.body["reason"] == "SuccessfulRescale");
-    of_scale.map(|call| call.body["note"].as_str().unwrap().to_owned()).collect()
-}
-
 #[tokio::test]
-async fn a_step_has_its_event_although_the_write_of_the_status_fails() {
-    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
-    let ctx = context(&api, &[server.address]);
-    let scaler = asks_for_three(&api, &ctx, &server).await;
-    api.always(Verb::Patch.of("aiscalers"), Answer::status(503, "ServiceUnavailable", "etcd is overloaded"));
-    reconcile(&ctx, Arc::clone(&scaler), now()).await.unwrap_err();
-    reconcile(&ctx, scaler, now()).await.unwrap_err();
-    assert_eq!((replicas(&api), rescales(&api).len()), (json!(3), 1));
-}
-
-#[tokio::test]
-async fn a_refused_write_is_sent_once_per_period() {
-    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
-    let ctx = context(&api, &[server.address]);
-    asks_for_three(&api, &ctx, &server).await;
-    api.always(Verb::Update.of("deployments"), Answer::status(422, "Invalid", "no"));
-    for (seconds, writes) in [(0, 1), (5, 1), (14, 1), (15, 2), (16, 2)] {
-        reconcile(&ctx, current(&ctx), later(seconds)).await.unwrap();
-        assert_eq!(api.calls(Verb::Update.of("deployments")).len(), writes, "after {seconds} s");
-        assert_eq!(condition(&api, "AbleToScale").0, "FailedUpdateScale");
-    }
-}
-
-#[tokio::test]
-async fn an_attempt_that_failed_is_no_explanation_of_a_later_write_of_another() {
-    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
-    let ctx = context(&api, &[server.address]);
-    let scaler = asks_for_three(&api, &ctx, &server).await;
-    api.next(Verb::Update.of("deployments"), [Answer::status(504, "Timeout", "the request timed out")]);
-    reconcile(&ctx, Arc::clone(&scaler), now()).await.unwrap_err();
-    let attempted = || ctx.samples.of(scaler.metadata.uid.as_deref().unwrap()).attempted;
-    assert!(attempted().is_some());
-    // The target changes, and its replicas do not: the write has had no effect, and will have none.
-    put_deployment(&api, &ctx, 1, json!({"labels": {"a": "b"}}));
-    let mut paused = AIScaler::clone(&scaler);
-    paused.spec.paused = true;
-    reconcile(&ctx, Arc::new(paused), now()).await.unwrap();
-    assert_eq!(attempted(), None);
-    assert!(rescales(&api).is_empty());
-}
-
-#[tokio::test]
-async fn own_writes_are_known_at_once_and_a_lost_answer_is_no_foreign_write() {
-    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
-    let ctx = context(&api, &[server.address]);
-    put_deployment(&api, &ctx, 1, json!({}));
-    secret(&api, "demo", "token", OLD);
-    let scaler = stored_scaler(&api, &ctx, of_deployment(query(server.address)));
-    collect::read(&ctx, &scaler, now()).await;
-    api.next(Verb::Update.of("deployments"), [Answer::status(504, "Timeout", "the request timed out")]);
-    reconcile(&ctx, Arc::clone(&scaler), now()).await.unwrap_err();
-    // It took effect after all, and the watch says so.
-    put_deployment(&api, &ctx, 3, json!({}));
-    let seen = observe(&ctx, &scaler, now());
-    assert_eq!(seen.past.contest, crate::contest::Contest::default().written(3));
-    reconcile(&ctx, Arc::clone(&scaler), now()).await.unwrap();
-    let status = current(&ctx).status.clone().unwrap();
-    assert_eq!(status.decisions.iter().map(|known| (known.from, known.to)).collect::<Vec<_>>(), [(1, 3)]);
-    assert_eq!((status.history.unwrap().scale_events[0].change, status.last_scale_time.is_some()), (2, true));
-    assert_eq!(
-        rescales(&api),
-        ["Deployment chat: 1 to 3 replicas: queue_depth is 12 per replica, target 5 (DesiredWithinRange)"]
-    );
-    assert_eq!(ctx.samples.of(scaler.metadata.uid.as_deref().unwrap()).attempted, None);
-
-    put_deployment(&api, &ctx, 20, json!({}));
-    reconcile(&ctx, current(&ctx), later(15)).await.unwrap();
-    let known = ctx.deployments.get(&Key::new("demo", "chat")).unwrap();
-    assert_eq!(known.replicas, 10, "the answer of the write, before any watch event");
-    let stored = api.stored("deployments", "chat").unwrap();
-    assert_eq!(known.metadata.resource_version.as_deref(), stored["metadata"]["resourceVersion"].as_str());
-}
-
-/// An AIScaler of a Deployment with 1 replica whose metric asks for 3.
-async fn asks_for_three(api: &ScriptedApi, ctx: &Context, server: &Prometheus) -> Arc<AIScaler> {
-    put_deployment(api, ctx, 1, json!({}));
-    secret(api, "demo", "token", OLD);
-    let scaler = stored_scaler(api, ctx, of_deployment(query(server.address)));
-    collect::read(ctx, &scaler, now()).await;
-    scaler
-}
-
-fn replicas(api: &ScriptedApi) -> Value {
-    api.stored("deployments", "chat").unwrap()["spec"]["replicas"].clone()
-}
-
-#[tokio::test]
-async fn no_replicas_are_written_while_the_watch_of_aiscalers_fails() {
-    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
-    let mut ctx = context(&api, &[server.address]);
-    let scaler = asks_for_three(&api, &ctx, &server).await;
-    api.always(Verb::Watch.of("aiscalers"), Answer::status(500, "InternalError", "etcdserver: no leader"));
-    let config = Config::new(format!("http://{}", api.address()).parse().unwrap());
-    let metrics = Arc::new(Metrics::new(NAME));
-    let client = build(&config, Deadlines::default(), WriteGuard::Always, Arc::clone(&metrics)).unwrap();
-    let timings = Timings { first_backoff: Duration::from_millis(1), ..Timings::default() };
-    let mut watches = Watches::new(client, timings, metrics);
-    ctx.scalers = watches.watch::<AIScaler>("AIScaler", Scope::default());
-    let stop = CancellationToken::new();
-    watches.start(&stop);
-    api.until_called(Verb::Watch.of("aiscalers"), 2).await;
-    let Target::Unknown(why) = observe(&ctx, &scaler, now()).target else { panic!("it may be out of date") };
-    assert_eq!(why, "the watch of AIScalers fails, so this one may be out of date");
-    reconcile(&ctx, scaler, now()).await.unwrap();
-    assert_eq!(replicas(&api), 1);
-    stop.cancel();
-}
-
-#[tokio::test]
-async fn a_new_process_reads_its_aiscaler_once_before_it_writes_replicas_and_not_at_all_if_it_is_out_of_date()
-{
-    let (api, server) = (ScriptedApi::start().await, Prometheus::start("s3cret").await);
-    let ctx = context(&api, &[server.address]);
-    let seen = asks_for_three(&api, &ctx, &server).await;
-    // The user lowers the maximum, and the watch does not deliver it.
-    let mut newer = serde_json::to_value(&*seen).unwrap();
-    newer["spec"]["maxReplicas"] = json!(2);
-    api.put_json("aiscalers", newer);
-    api.clear_records();
-    reconcile(&ctx, seen, now()).await.unwrap();
-    assert_eq!((replicas(&api), api.verbs()), (json!(1), vec!["Get aiscalers".to_owned()]));
-    reconcile(&ctx, current(&ctx), now()).await.unwrap();
-    assert_eq!(replicas(&api), 2, "as the version that was read says");
-    put_deployment(&api, &ctx, 1, json!({}));
-    reconcile(&ctx, current(&ctx), later(30)).await.unwrap();
-    assert_eq!((replicas(&api), api.calls(Verb::Get.of("aiscalers")).len()), (json!(2), 2), "confirmed once");
-}
-
-#[tokio::test]
-async fn a_past_of_a_status_that_was_out_of_date_is_not_kept() {
+async fn an_older_aiscaler_that_is_refused_takes_the_target_from_nobody() {
     let api = ScriptedApi::start().await;
     let ctx = context(&api, &[]);
-    let seen = stored_scaler(&api, &ctx, json!({"deploymentName": "chat"}));
-    let uid = seen.metadata.uid.as_deref().unwrap();
-    let of = |scaler: &Arc<AIScaler>| observe(&ctx, scaler, now()).is_resumed;
-    ctx.samples.remember(uid, Default::default(), seen.metadata.resource_version.as_deref());
-    let mut newer = AIScaler::clone(&seen);
-    newer.metadata.resource_version = Some("999".into());
-    let newer = Arc::new(newer);
-    assert_eq!((of(&seen), of(&newer)), (false, true));
-    ctx.samples.confirm(uid);
-    assert!(!of(&newer));
+    put_deployment(&api, &ctx, 2, json!({}));
+    let mut scaler = AIScaler::clone(&stored_scaler(&api, &ctx, json!({"deploymentName": "chat"})));
+    scaler.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now()));
+    let scaler = Arc::new(scaler);
+    let contended = |spec: Value| {
+        let mut older = AIScaler::clone(&scaler);
+        older.metadata.name = Some("older".to_owned());
+        older.metadata.uid = Some("older".to_owned());
+        older.metadata.creation_timestamp = None;
+        let Value::Object(changes) = spec else { panic!("an object") };
+        let mut changed = serde_json::to_value(&older.spec).unwrap();
+        changed.as_object_mut().unwrap().extend(changes);
+        older.spec = serde_json::from_value(changed).unwrap();
+        ctx.scalers.upsert(older);
+        observe(&ctx, &scaler, now()).contender.is_some()
+    };
+    assert!(contended(json!({})));
+    assert!(!contended(json!({"behavior": {"scaleDown": {"tolerance": "a"}}})));
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! How long pods of a target take from their creation until they are Ready, and from when on a pod that is not Ready
-//! counts as stalled.
+//! How long pods of a target take from when they get their node until they are Ready, and from when on a pod that is not
+//! Ready counts as stalled. The wait for a node is that of the cluster: a full one would let pods seem slow for hours.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -57,13 +57,24 @@ impl ColdStarts {
         self.counted_pods.retain(|pod| present.contains(pod));
         self.counted_pods.truncate(MOST_COUNTED);
         for pod in pods.iter().filter(young) {
-            let PodState::Ready { since } = pod.state else { continue };
+            let since = match pod.state {
+                PodState::Ready { since } => Some(since),
+                // The time until somebody has mended it would count.
+                PodState::CrashLooping | PodState::CannotStart => None,
+                PodState::Unscheduled
+                | PodState::Starting { .. }
+                | PodState::NotReady { .. }
+                | PodState::Ending => continue,
+            };
             let hash = hash(&pod.uid);
             if self.counted_pods.len() < MOST_COUNTED && !self.counted_pods.contains(&hash) {
                 self.counted_pods.push(hash);
-                // By clocks that differ a pod may be Ready before its creation, which says nothing of how long it took.
-                if since > pod.created {
-                    let took = elapsed(pod.created, since).as_secs();
+                // By clocks that differ a pod may be Ready before it began, or in the future, which says nothing.
+                if let (Some(began), Some(since)) = (pod.began, since)
+                    && since > began
+                    && elapsed(now, since) <= CLOCK_SKEW
+                {
+                    let took = elapsed(began, since).as_secs();
                     self.seconds.push(u32::try_from(took).unwrap_or(u32::MAX));
                 }
             }
@@ -105,6 +116,8 @@ mod tests {
         Pod {
             uid: uid.to_owned(),
             created: at(created),
+            began: Some(at(created)),
+            ordinal: None,
             state: PodState::Ready { since: at(ready) },
             work: Work::Unknown,
         }
@@ -159,6 +172,20 @@ mod tests {
         assert_eq!(cold_starts.percentiles(None), None);
         cold_starts.learn(&[pod("a", 900, 1_500)], at(1_500));
         assert_eq!(cold_starts.percentiles(None), None, "it was Ready before");
+    }
+
+    #[test]
+    fn neither_the_wait_for_a_node_nor_the_repair_of_a_fault_is_a_cold_start() {
+        let waited = Pod { began: Some(at(860)), ..pod("a", 0, 900) };
+        assert_eq!(learned(&[waited]).seconds, [40]);
+        let restarted = Pod { began: None, ..pod("a", 0, 900) };
+        assert_eq!(learned(&[restarted]).seconds, [0; 0]);
+        for state in [PodState::CrashLooping, PodState::CannotStart] {
+            let mut cold_starts = learned(&[Pod { state, ..pod("a", 0, 900) }]);
+            cold_starts.learn(&[pod("a", 0, 900)], at(1_000));
+            assert_eq!(cold_starts.seconds, [0; 0], "{state:?}");
+        }
+        assert_eq!(learned(&[pod("a", 900, 1_100)]).seconds, [0; 0], "by a clock that is ahead");
     }
 
     #[test]

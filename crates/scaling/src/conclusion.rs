@@ -66,16 +66,16 @@ pub fn conclude(replicas: i32, inputs: &Inputs) -> Conclusion {
     if replicas == 0 && min > 0 && inputs.extras.zero == ZeroReplicas::AsInHpa {
         return Conclusion { active: Active::ScalingDisabled, ..unmeasured(0) };
     }
-    // HPA v2: bounds apply at once, without windows and rates.
-    if replicas > max {
-        return Conclusion { limited: Limited::TooManyReplicas, ..unmeasured(max) };
-    }
-    if replicas < min {
-        return Conclusion { limited: Limited::TooFewReplicas, ..unmeasured(min) };
-    }
     let proposals: Vec<Option<i32>> =
         inputs.metrics.iter().map(|metric| proposal(metric, replicas, inputs)).collect();
     let active = active(inputs, &proposals, replicas);
+    // HPA v2: bounds apply at once, without windows and rates.
+    if replicas > max {
+        return Conclusion { active, limited: Limited::TooManyReplicas, ..unmeasured(max) };
+    }
+    if replicas < min {
+        return Conclusion { active, limited: Limited::TooFewReplicas, ..unmeasured(min) };
+    }
     let (winner, Some(proposed)) = largest(&proposals) else {
         return Conclusion { active, proposals, ..unmeasured(replicas) };
     };

@@ -10,7 +10,7 @@ use crate::{
     constancy::Band,
     history::{History, MetricPast},
     measurement::{Measurement, measurement, settling},
-    policy::{Constancy, Fallback, Metric, MissingMetrics, Policy},
+    policy::{Arithmetic, Constancy, Fallback, Metric, MissingMetrics, Policy},
     rate::allowed,
     reading::{Fault, Milli, Reading},
     record::{Inputs, MetricInputs, Recommended, Record, Tolerances},
@@ -67,6 +67,10 @@ pub fn decide(
     let supply = supply(target, ColdStart::deadline(cold_start), next.raised, now);
     let (metrics, pasts) = measured(policy, target, readings, supply, &next, now);
     next.metrics = pasts;
+    let mut allowed = allowed(from, &next.scale_events, behavior, policy.extras.arithmetic, now);
+    if is_of_before_the_last_removal(policy, readings, &next) {
+        allowed.lowest = from;
+    }
     let inputs = Inputs {
         bounds: policy.bounds,
         tolerance: Tolerances { up: behavior.up.tolerance, down: behavior.down.tolerance },
@@ -78,7 +82,7 @@ pub fn decide(
             lowest: next.lowest(behavior.up.window, now),
             highest: next.highest(behavior.down.window, now),
         },
-        allowed: allowed(from, &next.scale_events, behavior, policy.extras.arithmetic, now),
+        allowed,
     };
     let conclusion = conclude(from, &inputs);
     if let Some(recommended) = conclusion.raw.or_else(|| held(&conclusion, from, policy)) {
@@ -105,6 +109,23 @@ impl Decision {
     pub fn supply(&self) -> Supply {
         self.record.inputs.supply
     }
+}
+
+/// Whether a value is of the pods that were there before replicas were removed: compared with those that are left it asks
+/// to remove as large a share again. A total that adds up is none of pods. Values that do not add up are of a whole
+/// window.
+fn is_of_before_the_last_removal(policy: &Policy, readings: &[Reading], history: &History) -> bool {
+    let removals = history.scale_events.iter().filter(|event| event.change < 0);
+    let Some(removed) = removals.map(|event| event.time).max() else { return false };
+    let is_of_before = |(metric, reading): (&Metric, &Reading)| {
+        let is_additive = metric.kind.is_additive();
+        if is_additive && !matches!(reading, Reading::Pods(_)) {
+            return false;
+        }
+        let window = if is_additive { Duration::ZERO } else { metric.window };
+        reading.newest().is_some_and(|newest| newest <= removed || elapsed(removed, newest) < window)
+    };
+    policy.extras.arithmetic == Arithmetic::ByKind && policy.metrics.iter().zip(readings).any(is_of_before)
 }
 
 /// What a decision recommends that could not decide.

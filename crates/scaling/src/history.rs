@@ -80,6 +80,8 @@ pub const MOST: usize = 64;
 const PARTS: u32 = 30;
 /// Decisions of the default period are never that far apart, so with a shorter window they are no pause.
 const SHORTEST_PAUSE: Duration = Duration::from_mins(1);
+/// As long as any window of samples: those of before a removal of replicas remove none again.
+const REMOVAL_KNOWN_FOR: Duration = Duration::from_mins(1);
 /// More than a policy has.
 const MOST_METRICS: usize = 16;
 
@@ -203,7 +205,7 @@ impl History {
     }
 
     fn thin(&mut self, behavior: &Behavior, now: Timestamp) {
-        let (window, period) = (behavior.longest_window(), behavior.longest_period());
+        let (window, period) = (behavior.longest_window(), behavior.longest_period().max(REMOVAL_KNOWN_FOR));
         self.recommendations.sort_by_key(|known| known.time);
         // The last one stays: an empty list is that of a target that was never decided on.
         let last = self.recommendations.last().copied();

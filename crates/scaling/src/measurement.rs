@@ -154,7 +154,7 @@ mod tests {
     }
 
     fn pod(uid: &str, state: PodState) -> Pod {
-        Pod { uid: uid.to_owned(), created: at(0), state, work: Work::Unknown }
+        Pod { uid: uid.to_owned(), created: at(0), began: None, ordinal: None, state, work: Work::Unknown }
     }
 
     fn sample(uid: &str, value: i64, time: i64) -> PodSample {

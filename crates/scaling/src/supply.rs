@@ -25,6 +25,9 @@ pub struct Supply {
     pub crash_looping: u32,
     /// Pods whose copies would not start on another node either.
     pub cannot_start: u32,
+    /// Of those that do not start, pods of a StatefulSet that it removes later than some that serve.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub removed_late: u32,
     /// Workers with a task in hand, Ready or not.
     pub busy: u32,
     /// Ready workers that did not report whether they have a task in hand.
@@ -40,8 +43,9 @@ pub(crate) fn supply(
     now: Timestamp,
 ) -> Supply {
     let mut supply = Supply::default();
+    let (mut highest_expected, mut lost) = (None, Vec::new());
     let is_late = |since: Timestamp| elapsed(since, now) >= deadline;
-    let mut pods = 0;
+    let (mut pods, mut expected) = (0, 0);
     for pod in &target.pods {
         let counter = match pod.state {
             PodState::Ending => continue,
@@ -61,18 +65,30 @@ pub(crate) fn supply(
         };
         *counter += 1;
         pods += 1;
+        if supply.ready + supply.coming > expected {
+            expected += 1;
+            highest_expected = highest_expected.max(pod.ordinal);
+        } else {
+            lost.extend(pod.ordinal);
+        }
         match (pod.work, pod.state) {
             (Work::Busy, _) => supply.busy += 1,
             (Work::Unknown, PodState::Ready { .. }) => supply.unreported += 1,
             (Work::Unknown | Work::Idle, _) => (),
         }
     }
+    let removed_late = lost.iter().filter(|ordinal| Some(**ordinal) < highest_expected).count();
+    supply.removed_late = u32::try_from(removed_late).unwrap_or(u32::MAX);
     let absent = u32::try_from(target.replicas).unwrap_or(0).saturating_sub(pods);
     match raised {
         Some(raised) if !is_late(raised) => supply.coming += absent,
         Some(_) | None => supply.unschedulable += absent,
     }
     supply
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl Supply {
@@ -102,8 +118,14 @@ mod tests {
     }
 
     fn seen(states: &[PodState], replicas: i32, raised: Option<i64>) -> Supply {
-        let pod =
-            |state: &PodState| Pod { uid: String::new(), created: at(0), state: *state, work: Work::Idle };
+        let pod = |state: &PodState| Pod {
+            uid: String::new(),
+            created: at(0),
+            began: None,
+            ordinal: None,
+            state: *state,
+            work: Work::Idle,
+        };
         let target =
             Target { replicas, status_replicas: 0, pods: states.iter().map(pod).collect(), cold_start: None };
         supply(&target, Duration::from_secs(60), raised.map(at), at(100))
@@ -119,7 +141,14 @@ mod tests {
     #[test]
     fn a_node_whose_clock_is_behind_makes_no_pod_late() {
         let since = PodState::NotReady { since: at(-60) };
-        let pod = Pod { uid: String::new(), created: at(50), state: since, work: Work::Idle };
+        let pod = Pod {
+            uid: String::new(),
+            created: at(50),
+            began: None,
+            ordinal: None,
+            state: since,
+            work: Work::Idle,
+        };
         let target = Target { replicas: 1, status_replicas: 0, pods: vec![pod], cold_start: None };
         let seen = supply(&target, Duration::from_secs(60), None, at(100));
         assert_eq!(seen, Supply { coming: 1, ..Supply::default() });
@@ -149,5 +178,27 @@ mod tests {
     #[test]
     fn a_pod_that_ends_supplies_nothing_and_stands_for_no_replica() {
         assert_eq!(seen(&[PodState::Ending], 1, None), Supply { unschedulable: 1, ..Supply::default() });
+    }
+
+    #[test]
+    fn a_stateful_set_removes_pods_that_serve_before_those_below_them() {
+        let removed_late = |states: &[PodState]| {
+            let pod = |(ordinal, state): (usize, &PodState)| Pod {
+                uid: String::new(),
+                created: at(0),
+                began: None,
+                ordinal: u32::try_from(ordinal).ok(),
+                state: *state,
+                work: Work::Idle,
+            };
+            let pods = states.iter().enumerate().map(pod).collect();
+            let target = Target { replicas: 4, status_replicas: 4, pods, cold_start: None };
+            supply(&target, Duration::from_secs(60), None, at(100)).removed_late
+        };
+        let (ready, broken) = (PodState::Ready { since: at(10) }, PodState::CrashLooping);
+        assert_eq!(removed_late(&[broken, ready, ready, ready]), 1);
+        assert_eq!(removed_late(&[broken, ready, broken, ready]), 2);
+        assert_eq!(removed_late(&[ready, ready, broken, broken]), 0);
+        assert_eq!(removed_late(&[PodState::Ending, broken]), 0);
     }
 }

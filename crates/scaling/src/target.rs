@@ -22,6 +22,11 @@ pub struct Target {
 pub struct Pod {
     pub uid: String,
     pub created: Timestamp,
+    /// When it got its node. `None`: it has none, or a container of it has ended since, so that its readiness says nothing of
+    /// how long a pod takes to start.
+    pub began: Option<Timestamp>,
+    /// Of a StatefulSet, which removes the highest ones; other kinds remove pods that are not Ready first.
+    pub ordinal: Option<u32>,
     pub state: PodState,
     pub work: Work,
 }
@@ -33,11 +38,12 @@ pub enum PodState {
     Unscheduled,
     /// Phase Pending on a node: volumes, images, init containers. `since`: when it got the node.
     Starting { since: Timestamp },
-    /// Phase Running, not Ready. `since`: the last transition of the condition Ready, or the creation.
+    /// Phase Running, not Ready. `since`: the last transition of the condition Ready; without one, when it was scheduled, or
+    /// created.
     NotReady { since: Timestamp },
     /// Phase Running and Ready. `since`: the last transition of the condition Ready.
     Ready { since: Timestamp },
-    /// A container keeps ending, in phase Running.
+    /// A container, or an init container, keeps ending; phase Pending or Running.
     CrashLooping,
     /// On no node would it start: an image cannot be pulled, or a Secret or a ConfigMap does not exist.
     CannotStart,

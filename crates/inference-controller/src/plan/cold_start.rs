@@ -1,36 +1,42 @@
 //! How long the last new pod took to serve, for whoever decides on replicas. Pure.
 
 use api::aiinference::LastColdStart;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use workload::pod::PodView;
 
 use super::ENGINE;
 use crate::{observe::Observed, validate::ValidInference};
 
-/// Of the pods that were created after the stored cold start, the one that was ready last; without one, the stored cold
-/// start. So each pod counts at most once, and of pods that are created together one.
+/// Of the pods that are not older than the one of the stored cold start, the one that became ready last.
 pub(super) fn last_cold_start(valid: &ValidInference, observed: &Observed) -> Option<LastColdStart> {
     let stored = observed.inference.status.as_ref().and_then(|status| status.last_cold_start.clone());
-    let known = stored.as_ref().and_then(|stored| stored.time.as_ref()).map(|time| time.0);
-    let new = observed.pods().filter_map(|pod| cold_start(pod, valid.warmup_timeout_seconds));
-    let new = new.filter(|(created, _)| known.is_none_or(|known| *created > known));
-    let last = new.max_by_key(|(_, ready)| *ready).map(|(created, ready)| LastColdStart {
-        seconds: i32::try_from(ready.duration_since(created).as_secs()).unwrap_or(i32::MAX),
+    let known = stored.as_ref().and_then(|stored| {
+        let ready = stored.time.as_ref()?.0;
+        Some((ready.checked_sub(SignedDuration::from_secs(stored.seconds.into())).ok()?, ready))
+    });
+    let pods = observed.pods().filter_map(|pod| cold_start(pod, valid.warmup_timeout_seconds));
+    let new = pods.filter(|(began, ready)| {
+        known.is_none_or(|(known_began, known_ready)| *began >= known_began && *ready > known_ready)
+    });
+    let last = new.max_by_key(|(_, ready)| *ready).map(|(began, ready)| LastColdStart {
+        seconds: i32::try_from(ready.duration_since(began).as_secs()).unwrap_or(i32::MAX),
         time: Some(Time(ready)),
     });
     last.or(stored)
 }
 
-/// When the pod was created, and when it was ready for the first time.
+/// When the pod got its node, and when it was ready for the first time. The wait for a node is that of the cluster.
 fn cold_start(pod: &PodView, warmup_timeout_seconds: i32) -> Option<(Timestamp, Timestamp)> {
     let engine = pod.container(ENGINE).filter(|engine| pod.is_ready && engine.restart_count == 0)?;
     let started = engine.state.running.as_ref()?.started_at?;
-    let (created, ready) = (pod.created()?, pod.ready_changed?);
+    let placed = pod.scheduled.as_ref().filter(|scheduled| scheduled.status == "True");
+    let began = placed.and_then(|scheduled| scheduled.last_transition_time).or_else(|| pod.created())?;
+    let ready = pod.ready_changed?;
     // Later it has become ready again: the first time is within the timeout, or the kubelet restarts the engine.
     let is_first = ready.duration_since(started).as_secs() <= i64::from(warmup_timeout_seconds);
-    // By clocks that differ a pod may be ready before its creation.
-    (is_first && ready >= created).then_some((created, ready))
+    // By clocks that differ a pod may be ready before that.
+    (is_first && ready >= began).then_some((began, ready))
 }
 
 #[cfg(test)]
@@ -59,16 +65,37 @@ mod tests {
     }
 
     #[test]
-    fn each_pod_counts_once_and_of_pods_that_are_created_together_one() {
+    fn the_last_pod_counts_and_none_that_is_older_than_it() {
         let mut scene = Scene::ready(2);
         let (first, second) = (pod("a", -500, -430, 0), pod("b", -500, -428, 0));
         assert_eq!(seen(&mut scene, &[]), None);
         assert_eq!(seen(&mut scene, std::slice::from_ref(&first)), Some((70, at(-430))));
-        assert_eq!(seen(&mut scene, &[first.clone(), second]), Some((70, at(-430))), "no further write");
-        let again = pod("a", -500, -300, 0);
-        assert_eq!(seen(&mut scene, &[again]), Some((70, at(-430))), "it was ready before");
+        assert_eq!(
+            seen(&mut scene, &[first.clone(), second]),
+            Some((72, at(-428))),
+            "they were created together"
+        );
+        assert_eq!(
+            seen(&mut scene, std::slice::from_ref(&first)),
+            Some((72, at(-428))),
+            "it was ready sooner"
+        );
         assert_eq!(seen(&mut scene, &[first, pod("c", -200, -100, 0)]), Some((100, at(-100))));
+        let older = pod("b", -500, -90, 0);
+        assert_eq!(seen(&mut scene, &[older]), Some((100, at(-100))), "it was ready before");
         assert_eq!(seen(&mut scene, &[]), Some((100, at(-100))), "it stays without pods");
+    }
+
+    #[test]
+    fn the_wait_for_a_node_is_no_part_of_it() {
+        let scheduled = format!(
+            "conditions: [{{type: PodScheduled, status: 'True', lastTransitionTime: '{}'}}, ",
+            at(-40)
+        );
+        let waited = pod("a", -22_000, -30, 0)
+            .replace("conditions: [", &scheduled)
+            .replace(&at(-21_990).to_string(), &at(-39).to_string());
+        assert_eq!(seen(&mut Scene::ready(1), &[waited]), Some((10, at(-30))));
     }
 
     #[test]

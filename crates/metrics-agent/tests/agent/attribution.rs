@@ -129,7 +129,7 @@ async fn a_kubelet_that_restarts_leaves_old_holders_and_is_found_again() {
     let _kubelet = Kubelet::start(folder.path(), vec![pod("after", GPU, &[&uuid(0)])]).unwrap();
     let back = subscriber.until(|it| knows(it, State::Fresh)).await;
     assert_eq!((holders(&back, 0), back.faults.len()), (vec!["after x1".to_owned()], 0));
-    assert_eq!(agent.lines_with("FAULT_REASON_NO_KUBELET").len(), 1);
+    assert_eq!(agent.lines_with(r#""reason":"no_kubelet""#).len(), 1);
 }
 
 #[tokio::test]

@@ -138,10 +138,10 @@ async fn a_node_without_the_library_says_so_and_is_ready() {
     assert_eq!((snapshot.subjects.len(), snapshot.faults[0].reason()), (0, FaultReason::NoLibrary));
     assert_eq!((agent.page("/readyz").0, agent.page("/livez").0), (true, true));
     assert!(agent.page("/metrics").1.contains("metrics_agent_fault{reason=\"no_library\"} 1.0"));
-    agent.says("FAULT_REASON_NO_LIBRARY");
+    agent.says(r#""reason":"no_library""#);
     // It looks again with each reading.
     subscriber.until(|it| it.sequence >= snapshot.sequence + 3).await;
-    assert_eq!(agent.lines_with("FAULT_REASON_NO_LIBRARY").len(), 1);
+    assert_eq!(agent.lines_with(r#""reason":"no_library""#).len(), 1);
 }
 
 #[tokio::test]

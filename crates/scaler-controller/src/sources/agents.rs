@@ -357,14 +357,10 @@ impl fmt::Display for Why {
     }
 }
 
-/// The name of a reason in the contract, as the agent's own metrics have it.
 fn because(reason: FaultReason) -> String {
     match reason {
         FaultReason::Unspecified => String::new(),
-        reason => {
-            let name = reason.as_str_name().trim_start_matches("FAULT_REASON_");
-            format!(" ({})", name.to_ascii_lowercase())
-        }
+        reason => format!(" ({})", reason.name()),
     }
 }
 

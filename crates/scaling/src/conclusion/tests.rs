@@ -193,6 +193,46 @@ fn stalled_pods_block_neither_direction_and_are_replaced_while_a_node_may_be_the
 }
 
 #[test]
+fn pods_that_do_not_start_are_not_kept_where_those_that_serve_are_enough() {
+    for lost in [
+        Supply { crash_looping: 6, ..ready(4) },
+        Supply { cannot_start: 6, ..ready(4) },
+        Supply { unschedulable: 6, ..ready(4) },
+        Supply { stalled: 6, ..ready(4) },
+    ] {
+        for demand in [16, 20, 22] {
+            assert_eq!(to(10, lost, total(Kind::QueueDepth, 5, demand)), 4, "{demand}: {lost:?}");
+        }
+        assert_eq!(to(10, lost, of_pods(Kind::GpuUtil, 50, 200, 4, 0)), 4, "{lost:?}");
+        // With one more at its target it would be above.
+        assert_eq!(to(10, lost, of_pods(Kind::GpuUtil, 50, 190, 3, 1)), 10, "{lost:?}");
+    }
+    let none = Supply { stalled: 3, ..Supply::default() };
+    assert_eq!(to(3, none, of_pods(Kind::GpuUtil, 50, 0, 0, 3)), 3, "nothing is known");
+}
+
+#[test]
+fn a_stateful_set_keeps_what_it_would_remove_after_pods_that_serve() {
+    let lowest_broken = Supply { crash_looping: 1, removed_late: 1, ..ready(3) };
+    assert_eq!(to(4, lowest_broken, total(Kind::QueueDepth, 5, 10)), 3, "two of them serve");
+    assert_eq!(to(4, lowest_broken, total(Kind::QueueDepth, 5, 15)), 4);
+    assert_eq!(to(4, Supply { removed_late: 0, ..lowest_broken }, total(Kind::QueueDepth, 5, 10)), 2);
+    assert_eq!(to(4, lowest_broken, total(Kind::QueueDepth, 5, 0)), 1, "nothing is needed");
+}
+
+#[test]
+fn bounds_that_decide_alone_claim_no_metric() {
+    let missing = || vec![metric(Kind::QueueDepth, 5, Measurement::Invalid(Fault::Empty))];
+    let (mut over, mut under) = (inputs(ready(8), missing()), inputs(ready(8), missing()));
+    over.bounds = Bounds::new(1, 5).unwrap();
+    under.bounds = Bounds::new(9, 10).unwrap();
+    for (inputs, to) in [(over, 5), (under, 9)] {
+        let conclusion = conclude(8, &inputs);
+        assert_eq!((conclusion.to, conclusion.active), (to, Active::MetricMissing(Fault::Empty)));
+    }
+}
+
+#[test]
 fn replacements_of_stalled_pods_are_at_most_as_many_as_are_ready_and_as_are_needed() {
     let none = Supply { stalled: 50, ..Supply::default() };
     assert_eq!(to(50, none, total(Kind::QueueDepth, 5, 300)), 61, "one of them shows whether it helps");

@@ -29,6 +29,8 @@ fn target(ready: u32, starting: u32, created: i64) -> Target {
     let pod = |index: u32| Pod {
         uid: index.to_string(),
         created: if index < ready { at(-3_700) } else { at(created) },
+        began: Some(if index < ready { at(-3_700) } else { at(created) }),
+        ordinal: None,
         state: if index < ready {
             PodState::Ready { since: at(-3_600) }
         } else {
@@ -105,6 +107,28 @@ fn a_change_that_was_written_uses_up_the_rate() {
 }
 
 #[test]
+fn one_sample_removes_replicas_once() {
+    let mut policy = policy(Kind::Latency, 1_000);
+    policy.behavior.down.window = crate::behavior::Window::NONE;
+    let slow = |seconds: i64| total(500.0, seconds);
+    let first = decide(&policy, &target(10, 0, 0), &slow(0), &History::default(), at(0));
+    assert_eq!(first.outcome, Outcome::Scale { from: 10, to: 5 });
+    let mut history = first.written(&policy);
+    let window = i64::try_from(policy.metrics[0].window.as_secs()).unwrap();
+    for (now, sampled) in [(1, 0), (2, 1), (window - 1, window - 1)] {
+        let again = decide(&policy, &target(5, 0, 0), &slow(sampled), &history, at(now));
+        assert_eq!(again.outcome, Outcome::Keep, "the sample of {sampled} is of 10 pods");
+        assert_eq!(recompute(&again.record), again.record.to);
+        history = again.history;
+    }
+    let later = decide(&policy, &target(5, 0, 0), &slow(window), &history, at(window));
+    assert_eq!(later.outcome, Outcome::Scale { from: 5, to: 3 });
+    policy.extras = Extras::none();
+    let as_hpa = decide(&policy, &target(5, 0, 0), &slow(0), &history, at(1));
+    assert!(matches!(as_hpa.outcome, Outcome::Scale { .. }), "HPA has no such rule");
+}
+
+#[test]
 fn a_fallback_replaces_a_metric_that_has_been_missing_for_its_time() {
     let mut policy = policy(Kind::QueueDepth, 5);
     policy.fallback = Some(Fallback { after: Duration::from_secs(120), replicas: 6 });
@@ -168,6 +192,8 @@ fn pods_that_start_are_supply_until_a_minute_after_twice_the_usual_cold_start() 
     let learned = |index: u32| Pod {
         uid: format!("learned-{index}"),
         created: at(-200),
+        began: Some(at(-200)),
+        ordinal: None,
         state: PodState::Ready { since: at(-100) },
         work: Work::Unknown,
     };
@@ -187,6 +213,8 @@ fn an_api_server_whose_clock_is_a_minute_behind_makes_no_pod_late() {
     let learned = Pod {
         uid: "learned".to_owned(),
         created: at(-200),
+        began: Some(at(-200)),
+        ordinal: None,
         state: PodState::Ready { since: at(-180) },
         work: Work::Unknown,
     };

@@ -103,10 +103,10 @@ fn a_written_change_is_an_event_and_no_change_is_none() {
 }
 
 #[test]
-fn events_leave_after_the_longest_period() {
+fn events_leave_after_the_longest_period_and_a_minute() {
     let history = History::default().scaled(3, 5, &behavior(), at(0));
-    assert_eq!(history.recalled(&behavior(), at(14)).scale_events.len(), 1);
-    assert_eq!(history.recalled(&behavior(), at(15)).scale_events.len(), 0);
+    assert_eq!(history.recalled(&behavior(), at(59)).scale_events.len(), 1);
+    assert_eq!(history.recalled(&behavior(), at(60)).scale_events.len(), 0);
 }
 
 #[test]

@@ -32,8 +32,10 @@ struct Present {
 
 /// What a metric asks for.
 enum Need {
-    /// As many replicas as there are.
+    /// As many replicas as there are: the value does not say more.
     Same,
+    /// The pods that serve or come, and no others.
+    Enough,
     /// So many that serve.
     More(i64),
     Fewer(i64),
@@ -127,7 +129,9 @@ fn by_demand(demand: Demand, metric: &MetricInputs, present: Present, inputs: &I
     } else if is_below || present.expected == 0 {
         at_most(most, present)
     } else {
-        Need::Same
+        let may_be_above =
+            exceeds(demand.high, at_target, MILLION + i128::from(inputs.tolerance.up.millionths()));
+        if may_be_above { Need::Same } else { Need::Enough }
     }
 }
 
@@ -184,7 +188,13 @@ fn difference(wanted: i64, present: Present) -> Need {
 
 /// Without any demand, pods that do not start are not needed either.
 fn at_most(wanted: i64, present: Present) -> Need {
-    if wanted < present.expected || wanted == 0 { Need::Fewer(wanted) } else { Need::Same }
+    if wanted < present.expected || wanted == 0 {
+        Need::Fewer(wanted)
+    } else if wanted == present.expected {
+        Need::Enough
+    } else {
+        Need::Same
+    }
 }
 
 /// Pods that stall on a node are replaced: another node may start what theirs does not. The replacements may stall too,
@@ -197,10 +207,19 @@ fn asked(need: Need, present: Present, inputs: &Inputs) -> i64 {
     };
     let most = stalled.min(present.ready.max(1));
     let with_replacements = |wanted: i64| wanted.saturating_add(most.min(wanted));
+    // Before the pods that serve, a StatefulSet would remove none of these.
+    let removed_late = match inputs.extras.pending {
+        PendingPods::AsInHpa => 0,
+        PendingPods::AreSupply => i64::from(inputs.supply.removed_late),
+    };
     match need {
         Need::Same => present.replicas,
+        Need::Enough => present.expected.saturating_add(removed_late).min(present.replicas),
         Need::More(wanted) => with_replacements(wanted).max(present.replicas),
-        Need::Fewer(wanted) => with_replacements(wanted).min(present.replicas),
+        Need::Fewer(0) => 0,
+        Need::Fewer(wanted) => {
+            with_replacements(wanted).max(wanted.saturating_add(removed_late)).min(present.replicas)
+        }
     }
 }
 

@@ -107,8 +107,14 @@ pub(crate) fn pods(now: i64) -> impl Strategy<Value = Vec<Pod>> {
     });
     prop::collection::vec(pod, 0..8).prop_map(|pods| {
         let named = pods.into_iter().zip(0..);
-        let pod =
-            |((created, state, work), index): (_, u32)| Pod { uid: index.to_string(), created, state, work };
+        let pod = |((created, state, work), index): (_, u32)| Pod {
+            uid: index.to_string(),
+            created,
+            began: Some(created),
+            ordinal: None,
+            state,
+            work,
+        };
         named.map(pod).collect()
     })
 }

@@ -81,6 +81,8 @@ fn target(workers: &[Worker], busy: usize, cold_start: i64, now: Timestamp) -> T
         Pod {
             uid: worker.uid.to_string(),
             created: at(worker.created),
+            began: Some(at(worker.created)),
+            ordinal: None,
             state: if ready <= now {
                 PodState::Ready { since: ready }
             } else {

@@ -14,6 +14,9 @@ use serde_json::json;
 use super::Serving;
 use crate::invocation::Engine;
 
+/// More is refused in any case.
+const LARGEST_BODY: usize = 1 << 20;
+
 pub(super) async fn guard(State(serving): State<Arc<Serving>>, request: Request, next: Next) -> Response {
     let restricted = match &serving.invocation.engine {
         Engine::Triton(triton) => &triton.restricted[..],
@@ -27,6 +30,8 @@ pub(super) async fn guard(State(serving): State<Arc<Serving>>, request: Request,
     });
     match missing {
         Some(restriction) => {
+            // As Triton does. A body that is left unread would end the connection, over which the next request may be under way.
+            let _ = axum::body::to_bytes(request.into_body(), LARGEST_BODY).await;
             let why = format!("This API is restricted, expecting header '{}'", restriction.header);
             (StatusCode::FORBIDDEN, Json(json!({ "error": why }))).into_response()
         }

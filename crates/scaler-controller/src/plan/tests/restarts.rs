@@ -56,6 +56,19 @@ fn a_process_that_ends_before_its_status_leaves_no_foreign_write_and_no_stop() {
 }
 
 #[test]
+fn zero_that_another_has_set_while_no_process_ran_stays_where_this_controller_may_not_set_it() {
+    let mut world = World::new("", 1);
+    for seconds in (0..=330).step_by(15) {
+        world.looks(seconds, queue_at(0.0, seconds));
+    }
+    world.set(0);
+    world.restarts(345);
+    world.looks(360, queue_at(0.0, 360));
+    assert_eq!(world.written, []);
+    assert_eq!(world.condition("ScalingActive").1, "ScalingDisabled");
+}
+
+#[test]
 fn a_write_of_the_process_before_counts_for_the_rates_although_no_status_has_it() {
     let mut world = World::new("", 4);
     world.looks(0, queue_at(20.0, 0));
