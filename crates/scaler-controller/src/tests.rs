@@ -554,11 +554,12 @@ async fn an_older_aiscaler_that_is_refused_takes_the_target_from_nobody() {
     let mut scaler = AIScaler::clone(&stored_scaler(&api, &ctx, json!({"deploymentName": "chat"})));
     scaler.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now()));
     let scaler = Arc::new(scaler);
-    let contended = |spec: Value| {
+    let contended = |version: &str, spec: Value| {
         let mut older = AIScaler::clone(&scaler);
         older.metadata.name = Some("older".to_owned());
         older.metadata.uid = Some("older".to_owned());
         older.metadata.creation_timestamp = None;
+        older.metadata.resource_version = Some(version.to_owned());
         let Value::Object(changes) = spec else { panic!("an object") };
         let mut changed = serde_json::to_value(&older.spec).unwrap();
         changed.as_object_mut().unwrap().extend(changes);
@@ -566,8 +567,8 @@ async fn an_older_aiscaler_that_is_refused_takes_the_target_from_nobody() {
         ctx.scalers.upsert(older);
         observe(&ctx, &scaler, now()).contender.is_some()
     };
-    assert!(contended(json!({})));
-    assert!(!contended(json!({"behavior": {"scaleDown": {"tolerance": "a"}}})));
+    assert!(contended("200", json!({})));
+    assert!(!contended("201", json!({"behavior": {"scaleDown": {"tolerance": "a"}}})));
 }
 
 #[tokio::test]
