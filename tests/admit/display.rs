@@ -107,7 +107,11 @@ async fn aidispatcher_shows_its_columns() {
 
 #[tokio::test]
 async fn aiscaler_shows_its_columns_for_both_kinds_of_target() {
-    let status = json!({"currentReplicas": 3, "metric": {"value": "12", "target": "5", "display": "12/5"}});
+    let status = json!({
+        "currentReplicas": 3,
+        "metric": {"value": "12", "target": "5", "display": "12/5"},
+        "conditions": [condition("Ready", "False", "MetricMissing")],
+    });
     let reference = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web"});
     for (field, target) in [("deploymentName", json!("web")), ("targetRef", reference)] {
         let scene = tests::api_server().await;
@@ -125,7 +129,7 @@ async fn aiscaler_shows_its_columns_for_both_kinds_of_target() {
                 ("REPLICAS", "3"),
                 ("AGE", ""),
             ],
-            &[],
+            &[("REASON", "MetricMissing")],
         )
         .await;
     }

@@ -58,7 +58,7 @@ impl Nodes {
         let pods = scene.api::<Pod>().list(&ListParams::default()).await.expect("the pods are listed");
         for (name, Node { agent, gpus, .. }) in &mut self.0 {
             gpus.follow(pods.iter().filter(|pod| node_of(pod) == Some(name)));
-            agent.kubelet.has(gpus.pods());
+            agent.kubelet.set_pods(gpus.pods());
         }
     }
 

@@ -73,7 +73,7 @@ fn uses(sources: &[Source], forbidden: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn the_agent_reads_clocks_in_one_place_and_names_a_vendor_only_behind_its_seam() {
+fn the_agent_reads_clocks_in_one_place_and_calls_nvml_only_behind_its_seam() {
     let agent = sources(|path| path.starts_with("crates/metrics-agent/src/"));
     let outside = |allowed: &[&str]| -> Vec<Source> {
         agent.iter().filter(|(path, _)| !allowed.iter().any(|name| path.contains(name))).cloned().collect()

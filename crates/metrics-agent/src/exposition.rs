@@ -288,6 +288,8 @@ fn labels(snapshot: &Snapshot, subject: &Subject) -> Vec<Labels> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use proto::metrics::v1::PodRef;
 
     use super::*;
@@ -358,6 +360,23 @@ mod tests {
         let named = THROTTLE_REASONS.map(|(reason, _)| i32::from(reason));
         let all = (1..).map_while(|number| ThrottleReason::try_from(number).ok());
         assert!(all.map(i32::from).eq(named), "a reason of the contract has no series");
+    }
+
+    #[test]
+    fn every_metric_of_a_device_is_exported() {
+        // Those of work begin at 100; the last one is shown by its reasons.
+        let of_devices = (1..100).filter_map(|number| Metric::try_from(number).ok());
+        let of_devices: BTreeSet<Metric> = of_devices.filter(|metric| *metric != Metric::Throttled).collect();
+        let exported: BTreeSet<Metric> = EXPORTED.iter().map(|exported| exported.metric).collect();
+        assert_eq!(of_devices.difference(&exported).collect::<Vec<_>>(), [&Metric::Unspecified; 0]);
+    }
+
+    #[test]
+    fn the_manual_lists_every_reason_of_a_fault() {
+        let manual = include_str!("../README.md");
+        for reason in (1..).map_while(|number| FaultReason::try_from(number).ok()) {
+            assert!(manual.contains(&format!("`{}`", reason.name())), "{reason:?} is not in README.md");
+        }
     }
 
     #[test]

@@ -233,8 +233,8 @@ impl<P: FnMut(Snapshot)> Sampler<P> {
                 self.event_due.get_or_insert(now.uptime + EVENTS_TOGETHER);
             }
             Message::Events(fault) => log(self.board.part(Part::Events, fault, now)),
-            // Both are taken where they end a wait.
             Message::Opened(source, opened) => self.opened(source, opened),
+            // `run` and `round` return on `Stop` before they call this.
             Message::Stop => {}
         }
     }

@@ -157,7 +157,13 @@ fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use prost::Message as _;
+    use prost_types::{
+        DescriptorProto, FileDescriptorSet,
+        field_descriptor_proto::{Label, Type},
+    };
     use proto::metrics::v1::{Event, Fault, Holder, Process, Reading, Subject, Window};
 
     use super::*;
@@ -218,5 +224,42 @@ mod tests {
             assert_eq!(elements(bytes), Err(Refusal::NoMessage), "{bytes:x?}");
         }
         assert_eq!(elements(&[]), Ok(0));
+    }
+
+    /// What is not counted is not limited.
+    #[test]
+    fn every_repeated_message_of_the_contract_is_counted() {
+        let set = FileDescriptorSet::decode(proto::metrics::v1::FILE_DESCRIPTOR_SET).unwrap();
+        let messages: BTreeMap<String, &DescriptorProto> = set
+            .file
+            .iter()
+            .flat_map(|file| {
+                let package = file.package().to_owned();
+                file.message_type.iter().map(move |of| (format!(".{package}.{}", of.name()), of))
+            })
+            .collect();
+        let mut seen = Vec::new();
+        let mut open = vec![(Message::Snapshot, ".metrics.v1.Snapshot".to_owned())];
+        while let Some((message, name)) = open.pop() {
+            for field in &messages[&name].field {
+                let is_message = field.r#type() == Type::Message;
+                let is_counted = is_message && field.label() == Label::Repeated;
+                let element = message.element(u64::try_from(field.number()).unwrap());
+                assert_eq!(element.is_some(), is_counted, "{name}.{}", field.name());
+                if let Some(element) = element {
+                    open.push((element, field.type_name().to_owned()));
+                } else if is_message {
+                    let single = messages[field.type_name()];
+                    let repeats = single.field.iter().find(|field| field.label() == Label::Repeated);
+                    assert!(
+                        repeats.is_none_or(|field| field.r#type() != Type::Message),
+                        "{name}.{}",
+                        field.name()
+                    );
+                }
+                seen.push(field.number());
+            }
+        }
+        assert!(seen.len() > 40, "{} fields", seen.len());
     }
 }

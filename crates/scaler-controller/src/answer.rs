@@ -100,6 +100,7 @@ fn cause(fault: &Fault) -> Cause {
         | Fault::Failed { .. }
         | Fault::Redirected { .. }
         | Fault::InvalidUrl { .. }
+        | Fault::NoServer
         | Fault::UrlNotAllowed { .. }
         | Fault::TokenOverHttp { .. }
         | Fault::InvalidQuery(_)

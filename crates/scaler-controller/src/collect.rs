@@ -17,7 +17,7 @@ use runtime::{
 use tokio::time::timeout;
 
 use crate::{
-    Context, Noting,
+    Context, ForgetIfDeleted,
     answer::{self, Latency},
     credentials::Made,
     observe::pods_of,
@@ -51,7 +51,7 @@ pub(crate) fn polling(period: Duration) -> Polling {
 
 /// Reads every metric of one object but those of agents, and the scale of a target that is not watched.
 pub(crate) async fn read(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> Polled {
-    let _noting = Noting { ctx, scaler };
+    let _forget = ForgetIfDeleted { ctx, scaler };
     let Ok(valid) = validate(scaler, &ctx.configuration.allowed) else { return Polled::Changed };
     let uid = scaler.metadata.uid.as_deref().unwrap_or_default();
     let is_read = valid.reference.watched().is_none();
@@ -94,7 +94,7 @@ async fn read_scale(ctx: &Context, valid: &ValidScaler, now: Timestamp) {
 /// Reads the metrics of one object that agents measure: out of memory, so that it may be called for each of their
 /// snapshots.
 pub(crate) async fn read_agents(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> Polled {
-    let _noting = Noting { ctx, scaler };
+    let _forget = ForgetIfDeleted { ctx, scaler };
     let key = Key::of(&**scaler);
     let measured = |valid: &ValidScaler| -> Vec<(usize, GpuReading)> {
         let sources = valid.sources.iter().enumerate();
@@ -153,10 +153,7 @@ async fn ask(
         (Some(url), _) => prometheus.allowed.permit(url)?,
         (None, Some(url)) => url.clone(),
         (None, None) => {
-            return Err(Fault::InvalidUrl {
-                url: "source.prometheus.url".to_owned(),
-                why: "it is not set, and the controller has no --prometheus-url",
-            });
+            return Err(Fault::NoServer);
         }
     };
     if query.secret.is_some() && !url.is_confidential() && !prometheus.tokens_over_http {

@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(stored(&AIScalerStatus::default()), Past::default());
     }
 
-    /// As release 0.2.0 writes it; a later release reads it, or objects forget who has set their replicas.
+    /// As version 0.2.0 writes it; later versions must read it, or they no longer know who set the replicas.
     const LEARNED: &str = r#"{"target":"a","contest":{"known":0,"foreign":["2026-01-01T11:59:00Z"],
         "ofHour":["2026-01-01T11:59:00Z"],"pause":{"until":"2026-01-01T12:05:00Z","seconds":300,"replicas":9},
         "isStopped":true},"firstLook":{"accepted":7,"announced":[8,"2026-01-01T11:58:00Z"]},"recommendations":[],

@@ -199,7 +199,7 @@ pub fn start(process: &mut Process, args: ScalerArgs) -> Started {
 
 /// Observes, validates, plans, applies.
 async fn reconcile(ctx: &Context, scaler: Arc<AIScaler>, now: Timestamp) -> Result<Next, ApplyError> {
-    let _noting = Noting { ctx, scaler: &scaler };
+    let _forget = ForgetIfDeleted { ctx, scaler: &scaler };
     if scaler.metadata.deletion_timestamp.is_some() {
         // The replicas stay as they are.
         return Ok(Next::Done);
@@ -258,14 +258,14 @@ where
     }
 }
 
-/// Something that may note what it learns of an object. When it ends, also early, nothing stays of an object that was
-/// deleted in the meantime: [`forget_deleted`] has been called before.
-pub(crate) struct Noting<'c> {
+/// Held while something is recorded about an object. When dropped, removes all records if the object was deleted
+/// meanwhile; [`forget_deleted`] has been called before.
+pub(crate) struct ForgetIfDeleted<'c> {
     pub(crate) ctx: &'c Context,
     pub(crate) scaler: &'c AIScaler,
 }
 
-impl Drop for Noting<'_> {
+impl Drop for ForgetIfDeleted<'_> {
     fn drop(&mut self) {
         let Self { ctx, scaler } = self;
         let key = Key::of(*scaler);

@@ -32,6 +32,8 @@ enum Phase {
     Blind,
     /// The target is missing, or its replicas cannot be written.
     Unable,
+    /// More replicas are asked for, and their pods would not start.
+    Blocked,
     /// Another autoscaler has the target, or others set its replicas again and again.
     Yielding,
     /// A person wants the replicas to stay.
@@ -49,6 +51,7 @@ const PHASES: Phases<AIScaler, Phase> = Phases {
         (Phase::Active, "active"),
         (Phase::Blind, "blind"),
         (Phase::Unable, "unable"),
+        (Phase::Blocked, "blocked"),
         (Phase::Yielding, "yielding"),
         (Phase::Paused, "paused"),
         (Phase::Invalid, "invalid"),
@@ -180,11 +183,11 @@ fn phase_of(scaler: &AIScaler) -> Phase {
     let Some(ready) = conditions.clone().find(|known| known.type_ == conditions::READY) else {
         return Phase::Pending;
     };
-    let is_contested = |known: &&Condition| {
-        known.type_ == conditions::ABLE_TO_SCALE && known.reason == reasons::REPLICAS_CONTESTED
-    };
+    let able = |known: &&Condition| known.type_ == conditions::ABLE_TO_SCALE;
+    let able = conditions.clone().find(able).map(|known| known.reason.as_str()).unwrap_or_default();
     match ready.reason.as_str() {
-        _ if conditions.clone().any(|known| is_contested(&known)) => Phase::Yielding,
+        _ if able == reasons::REPLICAS_CONTESTED => Phase::Yielding,
+        _ if [reasons::CRASH_LOOP, reasons::CANNOT_START].contains(&able) => Phase::Blocked,
         _ if ready.status == "True" => Phase::Active,
         reasons::METRIC_MISSING
         | reasons::METRIC_STALE
@@ -211,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_whose_replicas_are_set_back_again_and_again_is_contested_although_it_is_ready() {
+    fn a_target_whose_replicas_are_set_back_or_would_not_start_is_counted_although_it_is_ready() {
         let condition = |type_: &str, reason: &str| {
             format!(
                 "{{type: {type_}, status: 'True', reason: {reason}, message: '', lastTransitionTime: \
@@ -221,6 +224,10 @@ mod tests {
         let ready = condition("Ready", "ValidMetricFound");
         let able = condition("AbleToScale", "ReplicasContested");
         assert_eq!(phase(&format!("{{conditions: [{able}, {ready}]}}")), Phase::Yielding);
+        for reason in ["CrashLoop", "CannotStart"] {
+            let able = condition("AbleToScale", reason);
+            assert_eq!(phase(&format!("{{conditions: [{able}, {ready}]}}")), Phase::Blocked);
+        }
     }
 
     #[test]
@@ -229,6 +236,29 @@ mod tests {
         assert_eq!(result(&of_pods("")), "value");
         assert_eq!(result(&of_pods("no reading of pod demo/chat-0")), "partial");
         assert_eq!(result(&Answer::new(Reading::Missing(Fault::Slow), "slow".to_owned())), "slow");
+    }
+
+    #[test]
+    fn the_manual_lists_every_phase_and_result() {
+        let manual = include_str!("../../../deploy/monitoring/README.md");
+        let phases: Vec<&str> = PHASES.labels.iter().map(|(_, label)| *label).collect();
+        assert!(manual.contains(&format!("phase: {} |", phases.join(", "))), "{phases:?}");
+        let (_, results) = manual.split_once("agents; result: ").unwrap();
+        let results: Vec<&str> = results.split(" |").next().unwrap().split(", ").collect();
+        let faults = [
+            Fault::Empty,
+            Fault::NotANumber,
+            Fault::Infinite,
+            Fault::Negative,
+            Fault::Malformed,
+            Fault::Unreachable,
+            Fault::Refused,
+            Fault::Slow,
+            Fault::NoSettledPods,
+            Fault::Stale,
+        ];
+        let of_faults = faults.map(|fault| result(&Answer::new(Reading::Missing(fault), String::new())));
+        assert_eq!(results, [&["value", "partial"], &of_faults[..]].concat());
     }
 
     #[test]

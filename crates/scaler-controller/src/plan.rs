@@ -66,7 +66,7 @@ pub(super) enum HandsOff {
     Missing(String),
     Unknown(String),
     NoSelector(String),
-    Contended(String),
+    OtherAutoscaler(String),
     ScalesItself(String),
     Deleted(String),
     Paused,
@@ -232,8 +232,8 @@ fn untouched(hands_off: &HandsOff, observed: &Observed) -> Option<Past> {
     let known = observed.past.of_target(&found.scaled.uid);
     let contest = match hands_off {
         HandsOff::Paused => known.contest.seen_paused(found.scaled.replicas),
-        // Another scales it: what it does is no contest, and its 0 replicas are no maintenance.
-        HandsOff::Contended(_) | HandsOff::ScalesItself(_) => Contest::default(),
+        // Another autoscaler sets the replicas: its writes are not counted as foreign, and its 0 is no maintenance.
+        HandsOff::OtherAutoscaler(_) | HandsOff::ScalesItself(_) => Contest::default(),
         HandsOff::Unread
         | HandsOff::Missing(_)
         | HandsOff::Unknown(_)
@@ -328,7 +328,7 @@ fn hands_off<'a>(valid: &ValidScaler, observed: &'a Observed) -> Result<&'a Foun
         )));
     }
     if let (Some(other), Mode::Apply) = (&observed.contender, valid.mode) {
-        return Err(HandsOff::Contended(other.message(reference)));
+        return Err(HandsOff::OtherAutoscaler(other.message(reference)));
     }
     if found.pods.is_none() {
         return Err(HandsOff::NoSelector(format!(

@@ -79,6 +79,8 @@ pub enum Fault {
     WrongContent { server: String, content: String, wanted: &'static str },
 
     // What the user or the configuration says cannot be used.
+    #[error("source.prometheus.url is not set, and the controller has no --prometheus-url: set one of them")]
+    NoServer,
     #[error("{url} is not a URL of a server ({why})")]
     InvalidUrl { url: String, why: &'static str },
     #[error("{url} is not among the servers that --allowed-prometheus-urls allows")]

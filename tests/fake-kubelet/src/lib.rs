@@ -94,7 +94,7 @@ impl Kubelet {
     }
 
     /// From now on these are the pods of the node.
-    pub fn has(&self, pods: Vec<PodResources>) {
+    pub fn set_pods(&self, pods: Vec<PodResources>) {
         self.state.answer().pod_resources = pods;
     }
 

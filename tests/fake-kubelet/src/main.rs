@@ -71,7 +71,7 @@ async fn main() -> anyhow::Result<()> {
             let followed = follow(&pods, &args.node, |pods| {
                 let mut gpus = gpus.lock().unwrap_or_else(PoisonError::into_inner);
                 gpus.follow(pods.values());
-                kubelet.has(gpus.pods());
+                kubelet.set_pods(gpus.pods());
             });
             if let Err(error) = followed.await {
                 eprintln!("failed to follow the pods of {}: {error:#}", args.node);

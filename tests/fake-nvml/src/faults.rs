@@ -49,7 +49,7 @@ pub(crate) fn state() -> Option<Arc<State>> {
 /// The machine, unless the function fails. No lock is held while it sleeps.
 pub(crate) fn machine(function: &str) -> Result<Arc<State>, Return> {
     let state = state().ok_or(code::DRIVER_NOT_LOADED)?;
-    suffer(&state.faults, function)?;
+    fail_if_set(&state.faults, function)?;
     Ok(state)
 }
 
@@ -80,8 +80,8 @@ pub(crate) fn device(function: &str, handle: usize) -> Result<Device, Return> {
     let gpu = (handle & 0xffff).wrapping_sub(1);
     let partition = (handle >> 16).checked_sub(1);
     let faults = &state.gpus.get(gpu).ok_or(code::NOT_FOUND)?.faults;
-    suffer(faults, "*")?;
-    suffer(faults, function)?;
+    fail_if_set(faults, "*")?;
+    fail_if_set(faults, function)?;
     let device = Device { gpu, partition, state };
     if partition.is_some() && device.partition().is_none() {
         return Err(code::NOT_FOUND);
@@ -89,7 +89,7 @@ pub(crate) fn device(function: &str, handle: usize) -> Result<Device, Return> {
     Ok(device)
 }
 
-fn suffer(faults: &BTreeMap<String, Fault>, function: &str) -> Result<(), Return> {
+fn fail_if_set(faults: &BTreeMap<String, Fault>, function: &str) -> Result<(), Return> {
     let Some(Fault { sleep_ms, code }) = faults.get(function) else { return Ok(()) };
     thread::sleep(Duration::from_millis(*sleep_ms));
     if *code == SUCCESS { Ok(()) } else { Err(*code) }

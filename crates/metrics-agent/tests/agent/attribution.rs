@@ -91,7 +91,7 @@ async fn a_pod_that_is_gone_is_not_reported() {
     let agent = agent(Machine::with_gpus(1), &kubelet);
     let mut subscriber = agent.subscribe().await;
     subscriber.until(|it| it.subjects.len() == 1 && holders(it, 0) == ["first x1"]).await;
-    kubelet.has(vec![pod("second", GPU, &[&uuid(0)])]);
+    kubelet.set_pods(vec![pod("second", GPU, &[&uuid(0)])]);
     subscriber.until(|it| holders(it, 0) == ["second x1"]).await;
 }
 
@@ -106,7 +106,7 @@ async fn an_event_names_who_held_the_device_when_it_happened() {
     machine.events.push(Event { gpu: 0, kind: 8, data: 79 });
     agent.machine_becomes(&machine);
     subscriber.until(|it| !it.events.is_empty()).await;
-    kubelet.has(Vec::new());
+    kubelet.set_pods(Vec::new());
     let later = subscriber.until(|it| holders(it, 0).is_empty()).await;
     assert_eq!(later.events[0].holders[0].pod.as_ref().unwrap().name, "victim");
     agent.says("ml/victim");

@@ -87,7 +87,7 @@ fn of_hands_off(hands_off: &HandsOff) -> Vec<Verdict> {
             (able(false, reasons::FAILED_GET_SCALE, why), active(reasons::FAILED_GET_SCALE, why))
         }
         HandsOff::NoSelector(why) => (found(), active(reasons::INVALID_SELECTOR, why)),
-        HandsOff::Contended(why) | HandsOff::ScalesItself(why) => {
+        HandsOff::OtherAutoscaler(why) | HandsOff::ScalesItself(why) => {
             (found(), active(reasons::TARGET_MANAGED_BY_OTHER, why))
         }
         HandsOff::Paused => {
@@ -155,8 +155,14 @@ fn not_starting(supply: Supply, found: &Found) -> Option<String> {
         .map(|(count, kind)| format!("{kind}: {count}"))
         .collect();
     let all = supply.not_starting();
-    (all > 0)
-        .then(|| format!("pods that do not start: {all} ({}); see their events and logs", counts.join(", ")))
+    let uncreated = if supply.unschedulable > 0 {
+        ", and for pods that were not created those of what creates them"
+    } else {
+        ""
+    };
+    (all > 0).then(|| {
+        format!("pods that do not start: {all} ({}); see their events and logs{uncreated}", counts.join(", "))
+    })
 }
 
 /// Why pods would start on no node: of several causes the same one at each look.
@@ -168,7 +174,7 @@ fn start_fault(found: &Found) -> &'static str {
 /// The time in it stays the same, so that it is one message for the whole pause.
 fn contested(pause: &Pause, found: &Found) -> Verdict {
     let message = format!(
-        "others have set the replicas of {} {MOST_FOREIGN} times within {} s, last to {}; none are set here until {}; \
+        "others have set the replicas of {} {MOST_FOREIGN} times within {} s, last to {}; this controller sets none until {}; \
          stop what sets them, such as kubectl scale or a tool that applies spec.replicas, or delete this AIScaler",
         found.reference,
         WINDOW.as_secs(),
@@ -195,7 +201,7 @@ fn announced(doubt: Doubt, decision: &Decision, valid: &ValidScaler) -> Verdict 
     let message = match doubt {
         Doubt::FarTooMany => format!(
             "{summary}, which asks for {raw} replicas where maxReplicas is {}; if a unit is wrong, correct targetValue \
-             or source now: replicas are added one period from the first look on",
+             or source now: replicas are added one period after this value was first seen",
             valid.policy.bounds.max(),
         ),
         Doubt::FarTooFew => format!(

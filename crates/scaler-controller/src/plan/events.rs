@@ -30,8 +30,14 @@ pub(super) fn of(observed: &Observed, verdicts: &[Verdict]) -> Vec<Note> {
     let stopped = verdicts.iter().find(|verdict| verdict.type_ == conditions::READY && !verdict.holds);
     let is_suspicious = |verdict: &&Verdict| {
         verdict.holds
-            && [reasons::IMPLAUSIBLE_VALUE, reasons::METRIC_ONLY_GROWS, reasons::REPLICAS_CONTESTED]
-                .contains(&verdict.reason)
+            && [
+                reasons::IMPLAUSIBLE_VALUE,
+                reasons::METRIC_ONLY_GROWS,
+                reasons::REPLICAS_CONTESTED,
+                reasons::CRASH_LOOP,
+                reasons::CANNOT_START,
+            ]
+            .contains(&verdict.reason)
     };
     // These two repeat the others.
     let is_own = |verdict: &&Verdict| ![conditions::READY, conditions::STALLED].contains(&verdict.type_);
@@ -46,7 +52,7 @@ pub(super) fn of_set_back(found: &Found, decision: &Decision) -> Note {
         severity: Severity::Warning,
         reason: reasons::REPLICAS_SET_BACK,
         message: format!(
-            "{}: another has set {from} replicas, and {to} are set here; remove spec.replicas from what applies it, or \
+            "{}: something else has set {from} replicas, and this controller sets {to} again; remove spec.replicas from what applies it, or \
              delete this AIScaler",
             found.reference
         ),

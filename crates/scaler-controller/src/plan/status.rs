@@ -107,9 +107,8 @@ impl Follows {
         }
     }
 
-    /// Whether a process that has only the stored past could remove replicas sooner than one that has this one, or add them
-    /// sooner.
-    fn cannot_spare(self, past: &Past, stored: &Past) -> bool {
+    /// Whether a process that starts with the stored past would remove or add replicas sooner than this one.
+    fn must_be_written(self, past: &Past, stored: &Past) -> bool {
         let Self::Recommendations { of_window_of_scale_up } = self else { return false };
         let last = |past: &Past| past.scaling.recommendations.last().map(|known| known.replicas);
         match (last(past), last(stored)) {
@@ -139,7 +138,9 @@ pub(super) fn if_due(
         }
         news
     };
-    if news(before) != news(&status) || !past.has_same_writers(&known) || follows.cannot_spare(&past, &known)
+    if news(before) != news(&status)
+        || !past.has_same_writers(&known)
+        || follows.must_be_written(&past, &known)
     {
         return Some(status);
     }

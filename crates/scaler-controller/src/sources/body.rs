@@ -1,4 +1,4 @@
-//! What both sources need of HTTP: a body up to a limit, and the cause of a failure.
+//! What Prometheus servers and pods need of HTTP: a body up to a limit, and the cause of a failure.
 
 use std::error::Error;
 

@@ -52,7 +52,7 @@ fn the_third_foreign_write_within_five_minutes_stops_the_writes_and_a_restart_go
     assert_eq!((&*status, &*reason), ("False", "ReplicasContested"));
     assert_eq!(
         message,
-        "others have set the replicas of Deployment chat 3 times within 300 s, last to 2; none are set here until \
+        "others have set the replicas of Deployment chat 3 times within 300 s, last to 2; this controller sets none until \
          2026-01-01T12:08:00Z; stop what sets them, such as kubectl scale or a tool that applies spec.replicas, or \
          delete this AIScaler"
     );
@@ -86,7 +86,7 @@ fn a_tool_that_sets_replicas_now_and_then_is_named_each_time_and_in_the_conditio
     let note = world.events.iter().find(|note| note.reason == "ReplicasSetBack").unwrap();
     assert_eq!(
         note.message,
-        "Deployment chat: another has set 2 replicas, and 4 are set here; remove spec.replicas from what applies it, or \
+        "Deployment chat: something else has set 2 replicas, and this controller sets 4 again; remove spec.replicas from what applies it, or \
          delete this AIScaler"
     );
     let (status, reason, message) = world.condition("AbleToScale");

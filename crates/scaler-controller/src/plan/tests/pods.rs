@@ -99,7 +99,7 @@ fn the_conditions_count_pods_that_do_not_start_and_pods_without_a_value() {
     assert!(
         message.ends_with(
             "; pods that do not start: 3 (without a node or not created: 1, not Ready in time: 1, in a crash loop: 1); \
-             see their events and logs"
+             see their events and logs, and for pods that were not created those of what creates them"
         ),
         "{message}"
     );

@@ -99,7 +99,7 @@ fn a_first_value_with_a_wrong_unit_is_announced_before_it_is_acted_on() {
     assert_eq!(
         message,
         "queue_depth is 4500 per replica, target 5, which asks for 1800 replicas where maxReplicas is 10; if a unit is \
-         wrong, correct targetValue or source now: replicas are added one period from the first look on"
+         wrong, correct targetValue or source now: replicas are added one period after this value was first seen"
     );
     assert_eq!(world.events.iter().map(|note| note.reason).collect::<Vec<_>>(), ["ImplausibleValue"]);
     world.restarts(10);
