@@ -14,6 +14,7 @@ use rustls::{
     server::{VerifierBuilderError, WebPkiClientVerifier},
 };
 use tokio::{
+    io::AsyncReadExt as _,
     sync::watch,
     time::{sleep, timeout},
 };
@@ -24,6 +25,8 @@ use tracing::{info, warn};
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// A volume that hangs must not stop the reloads for good.
 const READ_WITHIN: Duration = Duration::from_secs(5);
+/// A bundle of a hundred authorities has a fifth of it.
+const LARGEST_FILE: u64 = 1 << 20;
 /// HTTP/2, which is all that gRPC speaks.
 const PROTOCOL: &[u8] = b"h2";
 
@@ -41,6 +44,8 @@ pub(crate) struct Files {
 pub(crate) enum TlsError {
     #[error("failed to read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
+    #[error("{} is larger than {LARGEST_FILE} bytes", path.display())]
+    TooLarge { path: PathBuf },
     #[error("{} has no usable PEM section", path.display())]
     Pem { path: PathBuf, source: rustls::pki_types::pem::Error },
     #[error("{} has no certificate", path.display())]
@@ -63,18 +68,25 @@ pub(crate) struct Content {
 
 /// Reads the files.
 pub(crate) async fn read(files: &Files) -> Result<Content, TlsError> {
-    let read = async |path: &PathBuf| {
-        let read = match timeout(READ_WITHIN, tokio::fs::read(path)).await {
-            Ok(read) => read,
-            Err(_) => Err(io::ErrorKind::TimedOut.into()),
-        };
-        read.map_err(|source| TlsError::Read { path: path.clone(), source })
-    };
     Ok(Content {
-        certificate: read(&files.certificate).await?,
-        key: read(&files.key).await?,
-        client_ca: read(&files.client_ca).await?,
+        certificate: read_file(&files.certificate).await?,
+        key: read_file(&files.key).await?,
+        client_ca: read_file(&files.client_ca).await?,
     })
+}
+
+async fn read_file(path: &Path) -> Result<Vec<u8>, TlsError> {
+    let limited = async {
+        let mut bytes = Vec::new();
+        tokio::fs::File::open(path).await?.take(LARGEST_FILE + 1).read_to_end(&mut bytes).await?;
+        Ok(bytes)
+    };
+    let read = timeout(READ_WITHIN, limited).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let bytes = read.map_err(|source| TlsError::Read { path: path.to_owned(), source })?;
+    if bytes.len() as u64 > LARGEST_FILE {
+        return Err(TlsError::TooLarge { path: path.to_owned() });
+    }
+    Ok(bytes)
 }
 
 /// The configuration that the content gives. Pure.

@@ -87,8 +87,9 @@ async fn read_scale(ctx: &Context, valid: &ValidScaler, now: Timestamp) {
     let metadata = &valid.scaler.metadata;
     let (uid, namespace) =
         (metadata.uid.as_deref().unwrap_or_default(), metadata.namespace.as_deref().unwrap_or_default());
+    let before = ctx.samples.of(uid).scale;
     let read = other_kinds::read(&ctx.scales, &ctx.resources, namespace, &valid.reference, now).await;
-    ctx.samples.note_scale(uid, &valid.reference, read);
+    ctx.samples.note_read_scale(uid, &valid.reference, read, before.as_ref());
 }
 
 /// Reads the metrics of one object that agents measure: out of memory, so that it may be called for each of their

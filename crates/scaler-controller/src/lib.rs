@@ -270,17 +270,24 @@ impl Drop for ForgetIfDeleted<'_> {
         let Self { ctx, scaler } = self;
         let key = Key::of(*scaler);
         let uid = scaler.metadata.uid.as_deref();
-        if ctx.scalers.get(&key).is_none_or(|known| known.metadata.uid.as_deref() != uid) {
-            ctx.forget(&key, uid.unwrap_or_default());
+        match ctx.scalers.get(&key) {
+            None => ctx.forget(&key, uid.unwrap_or_default()),
+            // The nodes that are kept by name are those of the new object, or will be with its first poll.
+            Some(known) if known.metadata.uid.as_deref() != uid => ctx.forget_uid(uid.unwrap_or_default()),
+            Some(_) => {}
         }
     }
 }
 
 impl Context {
     fn forget(&self, key: &Key, uid: &str) {
+        self.forget_uid(uid);
+        self.agents.forget(key);
+    }
+
+    fn forget_uid(&self, uid: &str) {
         self.samples.forget(uid);
         self.rates.forget(uid);
-        self.agents.forget(key);
     }
 }
 

@@ -183,6 +183,22 @@ impl Samples {
         sampled.outdated = None;
     }
 
+    /// What was read, unless a write has answered since `before` was known: its answer is newer.
+    pub(crate) fn note_read_scale(
+        &self,
+        uid: &str,
+        target: &Reference,
+        read: ScaleRead,
+        before: Option<&(Reference, ScaleRead)>,
+    ) {
+        let mut all = self.lock();
+        let sampled = all.entry(uid.to_owned()).or_default();
+        if sampled.scale.as_ref() == before {
+            sampled.scale = Some((target.clone(), read));
+            sampled.outdated = None;
+        }
+    }
+
     /// `version`: of the object that was decided on.
     pub(crate) fn remember(&self, uid: &str, past: Past, version: Option<&str>) {
         let mut all = self.lock();

@@ -99,6 +99,22 @@ async fn new_files_are_used_without_a_restart_and_wrong_ones_are_not() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_too_large_for_a_certificate_is_refused_before_it_fills_the_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    write(folder.path(), &authority.sign("agent"), &authority);
+    fs::write(folder.path().join("ca.crt"), vec![b'#'; (1 << 20) + 1]).unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_metrics-agent"));
+    agent.args(["--listen=0.0.0.0:0", "--tls-cert", &file("tls.crt"), "--tls-key", &file("tls.key")]);
+    let ended = agent.args(["--tls-client-ca", &file("ca.crt")]).kill_on_drop(true).output();
+    let refused = timeout(PATIENCE, ended).await.expect("it ends by itself").unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(text.contains("ca.crt is larger than 1048576 bytes"), "{text}");
+}
+
+#[tokio::test]
 async fn beyond_loopback_plain_text_has_to_be_asked_for() {
     let mut agent = Command::new(env!("CARGO_BIN_EXE_metrics-agent"));
     let ended = agent.arg("--listen=0.0.0.0:0").kill_on_drop(true).output();

@@ -103,7 +103,8 @@ pub(crate) fn answer(
         }
         Installation::NotFound { service } => {
             let message = format!(
-                "no metrics agent was found behind Service {service}: install deploy/metrics-agent, or name a source"
+                "no metrics agent was found behind Service {service}: install deploy/metrics-agent, let this controller list \
+                 EndpointSlices of that namespace, or name a source"
             );
             return missing(Cause::Empty, &message);
         }

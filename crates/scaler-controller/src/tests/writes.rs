@@ -1,6 +1,9 @@
 //! What becomes of writes of replicas and statuses: refused, failed, lost, outdated.
 
+use runtime::scale::Scaled;
+
 use super::*;
+use crate::other_kinds::ScaleRead;
 
 /// The notes of the events with the reason SuccessfulRescale.
 fn rescales(api: &ScriptedApi) -> Vec<String> {
@@ -152,6 +155,31 @@ async fn a_past_of_a_status_that_was_out_of_date_is_not_kept() {
     assert_eq!((of(&seen), of(&newer)), (false, true));
     ctx.samples.confirm(uid);
     assert!(!of(&newer));
+}
+
+#[test]
+fn what_a_write_has_answered_is_not_replaced_by_what_was_read_before_it() {
+    let samples = crate::samples::Samples::default();
+    let target =
+        Reference { api_version: "argoproj.io/v1alpha1".into(), kind: "Rollout".into(), name: "chat".into() };
+    let scale = |version: &str| ScaleRead::Found {
+        resource: rollouts(),
+        scaled: Scaled {
+            uid: "r".into(),
+            version: version.into(),
+            replicas: 1,
+            status_replicas: 1,
+            selector: String::new(),
+        },
+    };
+    let known = || samples.of("u").scale.map(|(_, read)| read);
+    samples.note_read_scale("u", &target, scale("1"), None);
+    let before = samples.of("u").scale;
+    samples.note_scale("u", &target, scale("3"));
+    samples.note_read_scale("u", &target, scale("2"), before.as_ref());
+    assert_eq!(known(), Some(scale("3")));
+    samples.note_read_scale("u", &target, scale("4"), samples.of("u").scale.as_ref());
+    assert_eq!(known(), Some(scale("4")));
 }
 
 #[tokio::test]

@@ -299,7 +299,8 @@ fn without_agents_the_answer_says_what_to_do() {
     let service = "ai-metrics/metrics-agent";
     assert_eq!(
         of(Installation::NotFound { service }),
-        "no metrics agent was found behind Service ai-metrics/metrics-agent: install deploy/metrics-agent, or name a source"
+        "no metrics agent was found behind Service ai-metrics/metrics-agent: install deploy/metrics-agent, let \
+         this controller list EndpointSlices of that namespace, or name a source"
     );
     let none = answered(GpuReading::Utilization, &[], &[]);
     assert_eq!(none.reading, Reading::Missing(Cause::NoSettledPods));
