@@ -6,7 +6,7 @@ use crate::{
     samples::Answer,
     sources::{
         Fault, Sample,
-        pods::history::{PodSample, Times, combined},
+        pods::scrapes::{ScrapedPod, Times, combined},
     },
 };
 
@@ -36,7 +36,7 @@ pub(crate) fn of_latencies(read: Vec<Latency>) -> Answer {
     let settled = times(true);
     let counted = if settled.is_empty() { times(false) } else { settled };
     let all = combined(&counted);
-    let value = |known: PodSample| match (&known.times, all) {
+    let value = |known: ScrapedPod| match (&known.times, all) {
         (Some(_), Some(all)) => Sample { value: all, ..known.sample },
         (Some(_), None) | (None, _) => known.sample,
     };
@@ -47,7 +47,7 @@ pub(crate) fn of_latencies(read: Vec<Latency>) -> Answer {
 pub(crate) struct Latency {
     pub(crate) uid: String,
     pub(crate) is_settled: bool,
-    pub(crate) read: Result<PodSample, Fault>,
+    pub(crate) read: Result<ScrapedPod, Fault>,
 }
 
 /// Of values of pods, by uid. A pod without a value is missing, not zero; the first fault is shown, and how many there are.
@@ -129,10 +129,10 @@ mod tests {
 
     use super::*;
     use crate::sources::{
-        engines::{InFlight, MillisecondsPerUnit, Reading as Scraped},
+        engines::{InFlight, MillisecondsPerUnit, Scraped},
         exposition::parse,
         histogram::Buckets,
-        pods::history::History,
+        pods::scrapes::Scrapes,
     };
 
     fn at(seconds: i64) -> Timestamp {
@@ -149,8 +149,8 @@ mod tests {
     }
 
     fn latency(uid: &str, is_settled: bool, gained: (u32, u32), in_flight: InFlight) -> Latency {
-        let mut history = History::new(Duration::from_secs(30));
-        let record = |history: &mut History, seconds, scraped| {
+        let mut history = Scrapes::new(Duration::from_secs(30));
+        let record = |history: &mut Scrapes, seconds, scraped| {
             history.record(uid, uid, "latency", scraped, at(seconds))
         };
         record(&mut history, 0, scrape(0, 0, in_flight)).unwrap_err();

@@ -28,7 +28,7 @@ use crate::{
         self, Fault, Sample,
         agents::GpuReading,
         engines::Wanted,
-        pods::{self, history::History},
+        pods::{self, scrapes::Scrapes},
         prometheus::{Connections, ServerUrl, Token},
     },
     validate::{MetricSource, PrometheusQuery, ScrapePort, ValidScaler, validate},
@@ -134,8 +134,8 @@ async fn answer(
         }
         MetricSource::Pods { port, path, wanted } => {
             let uid = valid.scaler.metadata.uid.as_deref().unwrap_or_default();
-            let histories = ctx.rates.of(uid, index, source);
-            Some(scrape_pods(ctx, valid, *port, path, wanted, &histories, now).await)
+            let scrapes = ctx.rates.of(uid, index, source);
+            Some(scrape_pods(ctx, valid, *port, path, wanted, &scrapes, now).await)
         }
         // See `read_agents`.
         MetricSource::Agents(_) => None,
@@ -238,7 +238,7 @@ async fn scrape_pods(
     port: ScrapePort,
     path: &str,
     wanted: &Wanted,
-    histories: &Mutex<History>,
+    kept: &Mutex<Scrapes>,
     now: Timestamp,
 ) -> Answer {
     let pods = pods_of(ctx, valid);
@@ -261,12 +261,11 @@ async fn scrape_pods(
             (pod, Err(Fault::Slow { server, limit: PODS_DEADLINE }))
         }));
     }
-    let mut histories = histories.lock().unwrap_or_else(PoisonError::into_inner);
-    histories.retain(|uid| ready.iter().any(|pod| pod.uid() == uid));
+    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+    kept.retain(|uid| ready.iter().any(|pod| pod.uid() == uid));
     let read = scraped.into_iter().map(|(pod, reading)| {
         let name = pod.full_name();
-        let read =
-            reading.and_then(|reading| histories.record(pod.uid(), &name, wanted.name(), reading, now));
+        let read = reading.and_then(|reading| kept.record(pod.uid(), &name, wanted.name(), reading, now));
         let is_settled = pod.ready_changed.is_none_or(|since| {
             Duration::try_from(now.duration_since(since)).is_ok_and(|ready| ready >= WINDOW)
         });
@@ -286,7 +285,7 @@ async fn scrape_pod(
     port: ScrapePort,
     path: &str,
     wanted: &Wanted,
-) -> (Arc<PodView>, Result<sources::engines::Reading, Fault>) {
+) -> (Arc<PodView>, Result<sources::engines::Scraped, Fault>) {
     let name = pod.full_name();
     let port = match port {
         ScrapePort::Number(port) => port,
@@ -303,16 +302,16 @@ async fn scrape_pod(
 
 /// The scrapes before, by uid of the object and number of the metric.
 #[derive(Default)]
-pub(crate) struct Rates(Mutex<HashMap<(String, usize), (MetricSource, Scrapes)>>);
+pub(crate) struct Rates(Mutex<HashMap<(String, usize), (MetricSource, SharedScrapes)>>);
 
 /// Those of one metric. One reading of an object ends before the next begins.
-type Scrapes = Arc<Mutex<History>>;
+type SharedScrapes = Arc<Mutex<Scrapes>>;
 
 impl Rates {
     /// Those of another metric are dropped: their difference to this one would be a rate of nothing.
-    fn of(&self, uid: &str, index: usize, source: &MetricSource) -> Scrapes {
+    fn of(&self, uid: &str, index: usize, source: &MetricSource) -> SharedScrapes {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || (source.clone(), Arc::new(Mutex::new(History::new(WINDOW))));
+        let new = || (source.clone(), Arc::new(Mutex::new(Scrapes::new(WINDOW))));
         let known = all.entry((uid.to_owned(), index)).or_insert_with(new);
         if known.0 != *source {
             *known = new();

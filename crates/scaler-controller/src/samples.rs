@@ -1,4 +1,6 @@
-//! What the sources answered last, for each AIScaler: written by the collectors, read by `observe`. It decides nothing.
+//! What this process knows of each AIScaler and no object says: what the sources answered last, written by `collect` and
+//! read by `observe`; and what has become of its own writes of replicas and statuses, written and read by `apply` and read by
+//! `observe`. It decides nothing.
 
 use std::{
     collections::HashMap,

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!  Prometheus  promql ─▶ prometheus ── query ──▶ Sample | Fault
-//!  pods        pods ── scrape ──▶ exposition ─▶ engines ─▶ Reading ─▶ history ─▶ Sample | Fault
+//!  pods        pods ── scrape ──▶ exposition ─▶ engines ─▶ Scraped ─▶ scrapes ─▶ Sample | Fault
 //!  agents      metrics_client ── snapshots ──▶ agents ─▶ Answer
 //! ```
 //!
-//! Servers and pods have one call that reads them once, and pure functions that judge what was read; agents send by
-//! themselves, so `agents` has functions alone. When to call, how often and for whom is decided elsewhere; nothing here starts a task, reads a clock or keeps a value longer than its history needs.
+//! Servers and pods have one call that reads them once, and pure functions that judge what was read. Agents push
+//! snapshots; `agents` only judges them, and returns the answer itself, without `crate::answer`. When to call, how often
+//! and for whom is decided elsewhere; nothing here starts a task, reads a clock or keeps a value longer than its rates need.
 //!
 //! A missing value is never zero: it is a [`Fault`], whose message names the object, the number and the fix. The latency of
 //! an engine that says it has no requests is not missing: it is 0.

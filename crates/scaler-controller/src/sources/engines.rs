@@ -59,7 +59,7 @@ pub enum Wanted {
 
 /// What one scrape says. All numbers are finite.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Reading {
+pub enum Scraped {
     Level(f64),
     /// A sum since the start of the engine. Its growth per minute is the sample.
     Count(f64),
@@ -220,7 +220,7 @@ fn is_bucket(series: &str, histogram: &str) -> bool {
 }
 
 /// What one scrape of a pod says of what is wanted. `pod`: namespace and name, for messages.
-pub fn read(read: &Exposition<'_>, wanted: &Wanted, pod: &str) -> Result<Reading, Fault> {
+pub fn read(read: &Exposition<'_>, wanted: &Wanted, pod: &str) -> Result<Scraped, Fault> {
     match wanted {
         Wanted::OfEngine(engine, load) => {
             let engine = engine
@@ -232,11 +232,11 @@ pub fn read(read: &Exposition<'_>, wanted: &Wanted, pod: &str) -> Result<Reading
     }
 }
 
-fn of_engine(read: &Exposition<'_>, engine: Engine, load: Load, pod: &str) -> Result<Reading, Fault> {
+fn of_engine(read: &Exposition<'_>, engine: Engine, load: Load, pod: &str) -> Result<Scraped, Fault> {
     let profile = engine.profile();
     let is_not_served = |instead| Fault::NotServed { engine: profile.name, metric: load.name(), instead };
     match load {
-        Load::QueueDepth => Ok(Reading::Level(requests(read, profile, pod)?)),
+        Load::QueueDepth => Ok(Scraped::Level(requests(read, profile, pod)?)),
         Load::Latency => {
             let name = profile.latency.ok_or_else(|| {
                 is_not_served("use queue_depth, or source.prometheus with the summaries of --metrics-config=summary_latencies=true")
@@ -246,7 +246,7 @@ fn of_engine(read: &Exposition<'_>, engine: Engine, load: Load, pod: &str) -> Re
                 Ok(_) => InFlight::Some,
                 Err(_) => InFlight::Unknown,
             };
-            Ok(Reading::Times(buckets(read, name, pod)?, SECONDS, in_flight))
+            Ok(Scraped::Times(buckets(read, name, pod)?, SECONDS, in_flight))
         }
         Load::TokensPerMinute if profile.tokens.is_empty() => {
             Err(is_not_served("use queue_depth, or source.prometheus with a metric of the model"))
@@ -256,7 +256,7 @@ fn of_engine(read: &Exposition<'_>, engine: Engine, load: Load, pod: &str) -> Re
             for name in profile.tokens {
                 tokens += sum(read, name, pod)?;
             }
-            Ok(Reading::Count(tokens))
+            Ok(Scraped::Count(tokens))
         }
     }
 }
@@ -270,7 +270,7 @@ fn requests(read: &Exposition<'_>, profile: &Profile, pod: &str) -> Result<f64, 
     Ok(requests)
 }
 
-fn named(read: &Exposition<'_>, name: &str, meaning: Meaning, pod: &str) -> Result<Reading, Fault> {
+fn named(read: &Exposition<'_>, name: &str, meaning: Meaning, pod: &str) -> Result<Scraped, Fault> {
     let kind = read.kind(name);
     // A series without a type has the one that its name promises.
     let counts = kind == Kind::Counter || kind == Kind::Untyped && looks_like_a_counter(name);
@@ -280,19 +280,19 @@ fn named(read: &Exposition<'_>, name: &str, meaning: Meaning, pod: &str) -> Resu
     match meaning {
         Meaning::Level if counts => wrong(Kind::Counter, WantedKind::Gauge),
         Meaning::Level if is_histogram || is_summary(kind) => wrong(kind, WantedKind::Gauge),
-        Meaning::Level => Ok(Reading::Level(sum(read, name, pod)?)),
+        Meaning::Level => Ok(Scraped::Level(sum(read, name, pod)?)),
         // The sum and the count of a histogram are counters.
         Meaning::PerMinute if counts || kind == Kind::Histogram && !is_histogram => {
-            Ok(Reading::Count(sum(read, name, pod)?))
+            Ok(Scraped::Count(sum(read, name, pod)?))
         }
         Meaning::PerMinute if is_histogram || is_summary(kind) => wrong(kind, WantedKind::CounterOrGauge),
-        Meaning::PerMinute => Ok(Reading::Level(sum(read, name, pod)?)),
+        Meaning::PerMinute => Ok(Scraped::Level(sum(read, name, pod)?)),
         Meaning::P95Milliseconds if counts => wrong(Kind::Counter, WantedKind::HistogramOrGauge),
         Meaning::P95Milliseconds if is_summary(kind) => wrong(kind, WantedKind::HistogramOrGauge),
         Meaning::P95Milliseconds if kind == Kind::Histogram || read.has(&format!("{name}_bucket")) => {
-            Ok(Reading::Times(buckets(read, name, pod)?, unit(name), InFlight::Unknown))
+            Ok(Scraped::Times(buckets(read, name, pod)?, unit(name), InFlight::Unknown))
         }
-        Meaning::P95Milliseconds => Ok(Reading::Level(sum(read, name, pod)?)),
+        Meaning::P95Milliseconds => Ok(Scraped::Level(sum(read, name, pod)?)),
     }
 }
 

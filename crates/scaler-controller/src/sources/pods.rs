@@ -21,12 +21,12 @@ use tokio::{net::TcpStream, sync::Semaphore, time::timeout};
 use super::{
     Fault,
     body::{BodyError, USER_AGENT, cause, read_body},
-    engines::{self, Reading, Wanted},
+    engines::{self, Scraped, Wanted},
     exposition::{self, MOST_SERIES},
     foreign,
 };
 
-pub mod history;
+pub mod scrapes;
 
 /// One pod of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ pub async fn poll_once(
     wanted: &Wanted,
     limits: Limits,
     bodies: &Semaphore,
-) -> Result<Reading, Fault> {
+) -> Result<Scraped, Fault> {
     // Without a wait from here on, so that no text is kept while others are read.
     let text = scrape(pod, limits, bodies).await?;
     let read = exposition::parse(&text, |series| wanted.needs(series));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use scaler_controller::sources::{
     Fault,
-    engines::{Load, Meaning, Reading, Wanted},
+    engines::{Load, Meaning, Scraped, Wanted},
     pods::{Limits, Pod, poll_once},
 };
 use tokio::{
@@ -29,7 +29,7 @@ fn queue_depth() -> Wanted {
     Wanted::OfEngine(None, Load::QueueDepth)
 }
 
-async fn given(script: Script, limits: Limits) -> Result<Reading, Fault> {
+async fn given(script: Script, limits: Limits) -> Result<Scraped, Fault> {
     let server = Server::start(script).await;
     let pod = Pod { name: "demo/llm-0", address: server.address, path: "/metrics" };
     poll_once(pod, &queue_depth(), limits, &bodies(1)).await
@@ -43,7 +43,7 @@ fn name() -> String {
 async fn a_pod_is_scraped_on_a_connection_that_ends() {
     let server = Server::start(Script::metrics(VLLM)).await;
     let pod = Pod { name: "demo/llm-0", address: server.address, path: "/custom/metrics?x=y" };
-    assert_eq!(poll_once(pod, &queue_depth(), limits(), &bodies(1)).await, Ok(Reading::Level(7.0)));
+    assert_eq!(poll_once(pod, &queue_depth(), limits(), &bodies(1)).await, Ok(Scraped::Level(7.0)));
     let request = server.requests().concat();
     assert!(request.starts_with("get /custom/metrics?x=y http/1.1"), "{request}");
     assert!(request.contains("connection: close") && request.contains("accept: text/plain"), "{request}");
@@ -52,7 +52,7 @@ async fn a_pod_is_scraped_on_a_connection_that_ends() {
 #[tokio::test]
 async fn a_body_without_a_length_ends_with_the_connection() {
     let answer = format!("HTTP/1.0 200 OK\r\n\r\n{VLLM}");
-    assert_eq!(given(Script::Bytes(answer.into_bytes()), limits()).await, Ok(Reading::Level(7.0)));
+    assert_eq!(given(Script::Bytes(answer.into_bytes()), limits()).await, Ok(Scraped::Level(7.0)));
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn a_body_beyond_those_that_are_read_at_once_waits_and_is_not_late() {
     }
     assert_eq!(prompt.requests().len(), 1, "only the body waits");
     drop(first);
-    assert_eq!(in_time(second).await, Ok(Reading::Level(7.0)));
+    assert_eq!(in_time(second).await, Ok(Scraped::Level(7.0)));
 }
 
 #[tokio::test]
@@ -135,5 +135,5 @@ async fn bytes_that_are_no_text_hide_no_metric() {
     body.extend_from_slice(VLLM.as_bytes());
     let mut answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()).into_bytes();
     answer.extend_from_slice(&body);
-    assert_eq!(given(Script::Bytes(answer), limits()).await, Ok(Reading::Level(7.0)));
+    assert_eq!(given(Script::Bytes(answer), limits()).await, Ok(Scraped::Level(7.0)));
 }

@@ -54,12 +54,12 @@ nv_inference_pending_request_count{model="m",version="1"} 6
 nv_inference_pending_request_count{model="n",version="1"} 1
 "#;
 
-fn of(text: &str, load: Load) -> Result<Reading, Fault> {
+fn of(text: &str, load: Load) -> Result<Scraped, Fault> {
     let wanted = Wanted::OfEngine(None, load);
     read(&parse(text, |name| wanted.needs(name)), &wanted, "demo/a")
 }
 
-fn of_name(text: &str, name: &str, meaning: Meaning) -> Result<Reading, Fault> {
+fn of_name(text: &str, name: &str, meaning: Meaning) -> Result<Scraped, Fault> {
     let wanted = Wanted::Named(name.to_owned(), meaning);
     read(&parse(text, |name| wanted.needs(name)), &wanted, "demo/a")
 }
@@ -67,15 +67,15 @@ fn of_name(text: &str, name: &str, meaning: Meaning) -> Result<Reading, Fault> {
 #[test]
 fn the_queue_is_what_waits_and_what_runs() {
     for (text, requests) in [(VLLM, 9.0), (TGI, 10.0), (TRITON, 7.0)] {
-        assert_eq!(of(text, Load::QueueDepth), Ok(Reading::Level(requests)), "{text}");
+        assert_eq!(of(text, Load::QueueDepth), Ok(Scraped::Level(requests)), "{text}");
     }
 }
 
 #[test]
 fn ranks_of_one_replica_count_once_and_replicas_add_up() {
-    assert_eq!(of(SGLANG, Load::QueueDepth), Ok(Reading::Level(7.0)));
+    assert_eq!(of(SGLANG, Load::QueueDepth), Ok(Scraped::Level(7.0)));
     let replicas = SGLANG.replace("tp_rank=\"1\"", "dp_rank=\"1\",tp_rank=\"1\"");
-    assert_eq!(of(&replicas, Load::QueueDepth), Ok(Reading::Level(11.0)));
+    assert_eq!(of(&replicas, Load::QueueDepth), Ok(Scraped::Level(11.0)));
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn a_gauge_with_too_many_sets_of_labels_is_refused() {
         let waiting = |model| format!("vllm:num_requests_waiting{{model_name=\"{model}\"}} 1\n");
         format!("vllm:num_requests_running 0\n{}", (0..models).map(waiting).collect::<String>())
     };
-    assert_eq!(of(&with(MOST_OF_GAUGE), Load::QueueDepth), Ok(Reading::Level(MOST_OF_GAUGE as f64)));
+    assert_eq!(of(&with(MOST_OF_GAUGE), Load::QueueDepth), Ok(Scraped::Level(MOST_OF_GAUGE as f64)));
     let metric = "vllm:num_requests_waiting".to_owned();
     let refused = Fault::TooManyLabelSets { pod: "demo/a".into(), metric, limit: MOST_OF_GAUGE };
     assert_eq!(of(&with(MOST_OF_GAUGE + 1), Load::QueueDepth), Err(refused));
@@ -93,14 +93,14 @@ fn a_gauge_with_too_many_sets_of_labels_is_refused() {
 #[test]
 fn tokens_are_those_of_prompts_and_answers() {
     for (text, tokens) in [(VLLM, 42_422_665.0), (SGLANG, 100.0), (TGI, 100.0)] {
-        assert_eq!(of(text, Load::TokensPerMinute), Ok(Reading::Count(tokens)), "{text}");
+        assert_eq!(of(text, Load::TokensPerMinute), Ok(Scraped::Count(tokens)), "{text}");
     }
 }
 
 #[test]
 fn latency_is_a_histogram_in_seconds() {
     for text in [VLLM, SGLANG, TGI] {
-        assert!(matches!(of(text, Load::Latency), Ok(Reading::Times(_, SECONDS, InFlight::Some))), "{text}");
+        assert!(matches!(of(text, Load::Latency), Ok(Scraped::Times(_, SECONDS, InFlight::Some))), "{text}");
     }
 }
 
@@ -116,7 +116,7 @@ fn what_triton_does_not_serve_is_said_with_what_to_use() {
 #[test]
 fn triton_with_the_back_end_of_vllm_is_triton() {
     let both = format!("{VLLM}{TRITON}");
-    assert_eq!(of(&both, Load::QueueDepth), Ok(Reading::Level(7.0)));
+    assert_eq!(of(&both, Load::QueueDepth), Ok(Scraped::Level(7.0)));
 }
 
 #[test]
@@ -153,8 +153,8 @@ fn values_that_are_not_finite_are_faults() {
 
 #[test]
 fn a_named_gauge_is_summed_over_its_series() {
-    assert_eq!(of_name(VLLM, "vllm:num_requests_waiting", Meaning::Level), Ok(Reading::Level(5.0)));
-    assert_eq!(of_name("a 1\na{b=\"c\"} 2\n", "a", Meaning::Level), Ok(Reading::Level(3.0)));
+    assert_eq!(of_name(VLLM, "vllm:num_requests_waiting", Meaning::Level), Ok(Scraped::Level(5.0)));
+    assert_eq!(of_name("a 1\na{b=\"c\"} 2\n", "a", Meaning::Level), Ok(Scraped::Level(3.0)));
 }
 
 #[test]
@@ -175,18 +175,18 @@ fn a_counter_where_a_gauge_was_meant_is_a_fault() {
 
 #[test]
 fn a_named_counter_gives_a_rate_and_a_named_histogram_a_percentile() {
-    assert_eq!(of_name(VLLM, "vllm:prompt_tokens_total", Meaning::PerMinute), Ok(Reading::Count(1_000.0)));
-    assert_eq!(of_name(TGI, "tgi_request_input_length_sum", Meaning::PerMinute), Ok(Reading::Count(30.0)));
-    assert_eq!(of_name("rate 5\n", "rate", Meaning::PerMinute), Ok(Reading::Level(5.0)));
+    assert_eq!(of_name(VLLM, "vllm:prompt_tokens_total", Meaning::PerMinute), Ok(Scraped::Count(1_000.0)));
+    assert_eq!(of_name(TGI, "tgi_request_input_length_sum", Meaning::PerMinute), Ok(Scraped::Count(30.0)));
+    assert_eq!(of_name("rate 5\n", "rate", Meaning::PerMinute), Ok(Scraped::Level(5.0)));
     for (name, factor) in [("a", 1_000.0), ("a_seconds", 1_000.0), ("a_ms", 1.0), ("a_us", 0.001)] {
         let text = format!("{name}_bucket{{le=\"1\"}} 1\n{name}_bucket{{le=\"+Inf\"}} 1\n");
         let found = of_name(&text, name, Meaning::P95Milliseconds);
         assert!(
-            matches!(found, Ok(Reading::Times(_, MillisecondsPerUnit(f), InFlight::Unknown)) if f == factor),
+            matches!(found, Ok(Scraped::Times(_, MillisecondsPerUnit(f), InFlight::Unknown)) if f == factor),
             "{name}: {found:?}"
         );
     }
-    assert_eq!(of_name("p95 120\n", "p95", Meaning::P95Milliseconds), Ok(Reading::Level(120.0)));
+    assert_eq!(of_name("p95 120\n", "p95", Meaning::P95Milliseconds), Ok(Scraped::Level(120.0)));
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn an_engine_without_requests_in_hand_says_so_beside_its_latency() {
         .replace("} 3.0", "} 0.0")
         .replace("} 5.0", "} 0.0")
         .replace("m\"} 1.0\n# TYPE", "m\"} 0.0\n# TYPE");
-    assert!(matches!(of(&idle, Load::Latency), Ok(Reading::Times(_, _, InFlight::None))), "{idle}");
+    assert!(matches!(of(&idle, Load::Latency), Ok(Scraped::Times(_, _, InFlight::None))), "{idle}");
     let without = idle.replace("vllm:num_requests_waiting{", "vllm:other{");
-    assert!(matches!(of(&without, Load::Latency), Ok(Reading::Times(_, _, InFlight::Unknown))));
+    assert!(matches!(of(&without, Load::Latency), Ok(Scraped::Times(_, _, InFlight::Unknown))));
 }

@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::sources::{
     Fault, Sample,
-    engines::{InFlight, MillisecondsPerUnit, Reading},
+    engines::{InFlight, MillisecondsPerUnit, Scraped},
     histogram::Buckets,
 };
 
@@ -28,7 +28,7 @@ const SECONDS_PER_MINUTE: f64 = 60.0;
 
 /// The scrapes of one metric of one target.
 #[derive(Clone, Debug)]
-pub struct History {
+pub struct Scrapes {
     window: Duration,
     /// By uid.
     pods: BTreeMap<String, VecDeque<Point>>,
@@ -36,7 +36,7 @@ pub struct History {
 
 /// A sample of one pod. The latency of an engine without requests is 0: it has no load.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PodSample {
+pub struct ScrapedPod {
     pub sample: Sample,
     /// For a latency: what the sample is the percentile of. Percentiles of pods cannot be added or averaged; [`combined`]
     /// has the one of all pods.
@@ -55,7 +55,7 @@ pub struct Times {
 struct Point {
     at: Timestamp,
     /// As the pod says it.
-    reading: Reading,
+    reading: Scraped,
     gained: Gain,
 }
 
@@ -66,25 +66,25 @@ enum Gain {
     Times(Buckets),
 }
 
-impl History {
+impl Scrapes {
     /// `window`: over which rates and percentiles are computed; at least the time between two scrapes.
     pub fn new(window: Duration) -> Self {
         Self { window, pods: BTreeMap::new() }
     }
 
     /// Adds a scrape and returns the sample of the pod. `uid`: of the pod; `pod` and `metric`: for messages; `now`: when it
-    /// was scraped. A scrape whose time is not later than the last one replaces the history of the pod.
+    /// was scraped. A scrape whose time is not later than the last one replaces those of the pod.
     pub fn record(
         &mut self,
         uid: &str,
         pod: &str,
         metric: &str,
-        reading: Reading,
+        reading: Scraped,
         now: Timestamp,
-    ) -> Result<PodSample, Fault> {
-        if let Reading::Level(value) = reading {
+    ) -> Result<ScrapedPod, Fault> {
+        if let Scraped::Level(value) = reading {
             self.pods.remove(uid);
-            return Ok(PodSample { sample: Sample { value, at: now, caution: None }, times: None });
+            return Ok(ScrapedPod { sample: Sample { value, at: now, caution: None }, times: None });
         }
         if self.pods.len() >= MOST_PODS && !self.pods.contains_key(uid) {
             return Err(Fault::TooManyPods { pod: pod.to_owned(), limit: MOST_PODS });
@@ -149,18 +149,18 @@ impl Times {
     }
 }
 
-fn first_point(reading: Reading, at: Timestamp) -> Point {
+fn first_point(reading: Scraped, at: Timestamp) -> Point {
     let gained = match &reading {
-        Reading::Level(_) => Gain::None,
-        Reading::Count(_) => Gain::Count(0.0),
-        Reading::Times(buckets, ..) => buckets.since(buckets).map_or(Gain::None, Gain::Times),
+        Scraped::Level(_) => Gain::None,
+        Scraped::Count(_) => Gain::Count(0.0),
+        Scraped::Times(buckets, ..) => buckets.since(buckets).map_or(Gain::None, Gain::Times),
     };
     Point { at, reading, gained }
 }
 
-/// The point after those of the history. `None` if nothing can be computed from them: there are none, the clock went back,
+/// The point after those that are kept. `None` if nothing can be computed from them: there are none, the clock went back,
 /// the last one is older than the window allows, or the metric has changed.
-fn next(points: &VecDeque<Point>, reading: &Reading, now: Timestamp, window: Duration) -> Option<Point> {
+fn next(points: &VecDeque<Point>, reading: &Scraped, now: Timestamp, window: Duration) -> Option<Point> {
     let last = points.back()?;
     let pause = now.duration_since(last.at);
     // One missed scrape or two make the value less exact; after more it would describe the past.
@@ -169,11 +169,11 @@ fn next(points: &VecDeque<Point>, reading: &Reading, now: Timestamp, window: Dur
         return None;
     }
     let gained = match (&last.gained, &last.reading, reading) {
-        (Gain::Count(gained), Reading::Count(before), Reading::Count(count)) => {
+        (Gain::Count(gained), Scraped::Count(before), Scraped::Count(count)) => {
             let growth = if count < before { *count } else { count - before };
             Gain::Count(gained + growth)
         }
-        (Gain::Times(gained), Reading::Times(before, unit, _), Reading::Times(times, now, _))
+        (Gain::Times(gained), Scraped::Times(before, unit, _), Scraped::Times(times, now, _))
             if unit == now =>
         {
             Gain::Times(gained.and(&times.since(before)?)?)
@@ -189,7 +189,7 @@ fn sample(
     span: SignedDuration,
     pod: &str,
     metric: &str,
-) -> Result<PodSample, Fault> {
+) -> Result<ScrapedPod, Fault> {
     let at = latest.at;
     match (&oldest.gained, &latest.gained, &latest.reading) {
         (Gain::Count(before), Gain::Count(now), _) => {
@@ -197,9 +197,9 @@ fn sample(
             if !value.is_finite() {
                 return Err(Fault::NotANumber { origin: format!("the rate of {metric} of pod {pod}") });
             }
-            Ok(PodSample { sample: Sample { value, at, caution: None }, times: None })
+            Ok(ScrapedPod { sample: Sample { value, at, caution: None }, times: None })
         }
-        (Gain::Times(before), Gain::Times(now), Reading::Times(_, unit, in_flight)) => {
+        (Gain::Times(before), Gain::Times(now), Scraped::Times(_, unit, in_flight)) => {
             let gained = now.since(before);
             let times = gained.map(|gained| Times { gained, unit: *unit });
             let value = times.as_ref().and_then(Times::percentile);
@@ -208,7 +208,7 @@ fn sample(
             let is_idle = *in_flight == InFlight::None && times.as_ref().is_some_and(Times::is_empty);
             let unknown = || Fault::NoRequests { pod: pod.to_owned(), metric: metric.to_owned(), within };
             let value = value.or_else(|| is_idle.then_some(0.0)).ok_or_else(unknown)?;
-            Ok(PodSample { sample: Sample { value, at, caution: None }, times })
+            Ok(ScrapedPod { sample: Sample { value, at, caution: None }, times })
         }
         _ => Err(Fault::FirstScrape { pod: pod.to_owned(), metric: metric.to_owned() }),
     }

@@ -12,22 +12,22 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + seconds).unwrap()
 }
 
-fn times(le_1: f64, le_2: f64, total: f64) -> Reading {
+fn times(le_1: f64, le_2: f64, total: f64) -> Scraped {
     let text = format!(
         "x_bucket{{le=\"1\"}} {le_1}\nx_bucket{{le=\"2\"}} {le_2}\nx_bucket{{le=\"+Inf\"}} {total}\n"
     );
-    Reading::Times(Buckets::of(parse(&text, |_| true).series.iter()).unwrap(), SECONDS, InFlight::Unknown)
+    Scraped::Times(Buckets::of(parse(&text, |_| true).series.iter()).unwrap(), SECONDS, InFlight::Unknown)
 }
 
 /// One pod that is scraped at these seconds.
-struct Pod(History);
+struct Pod(Scrapes);
 
 impl Pod {
     fn new() -> Self {
-        Self(History::new(WINDOW))
+        Self(Scrapes::new(WINDOW))
     }
 
-    fn scraped(&mut self, seconds: i64, reading: Reading) -> Result<f64, Fault> {
+    fn scraped(&mut self, seconds: i64, reading: Scraped) -> Result<f64, Fault> {
         self.0.record("uid-a", "demo/a", "x", reading, at(seconds)).map(|sampled| sampled.sample.value)
     }
 }
@@ -38,24 +38,24 @@ fn is_first(sampled: &Result<f64, Fault>) -> bool {
 
 #[test]
 fn a_gauge_is_a_sample_at_once() {
-    let sampled = History::new(WINDOW).record("uid-a", "demo/a", "x", Reading::Level(7.0), at(3)).unwrap();
+    let sampled = Scrapes::new(WINDOW).record("uid-a", "demo/a", "x", Scraped::Level(7.0), at(3)).unwrap();
     assert_eq!(sampled.sample, Sample { value: 7.0, at: at(3), caution: None });
 }
 
 #[test]
 fn a_rate_needs_two_scrapes() {
     let mut pod = Pod::new();
-    assert!(is_first(&pod.scraped(0, Reading::Count(1_000.0))));
-    assert_eq!(pod.scraped(15, Reading::Count(1_300.0)), Ok(1_200.0), "300 in 15 s are 1200 in a minute");
+    assert!(is_first(&pod.scraped(0, Scraped::Count(1_000.0))));
+    assert_eq!(pod.scraped(15, Scraped::Count(1_300.0)), Ok(1_200.0), "300 in 15 s are 1200 in a minute");
 }
 
 #[test]
 fn a_counter_that_falls_has_begun_anew() {
     let mut pod = Pod::new();
-    let _ = pod.scraped(0, Reading::Count(1_000.0));
-    assert_eq!(pod.scraped(15, Reading::Count(30.0)), Ok(120.0));
+    let _ = pod.scraped(0, Scraped::Count(1_000.0));
+    assert_eq!(pod.scraped(15, Scraped::Count(30.0)), Ok(120.0));
     assert_eq!(
-        pod.scraped(30, Reading::Count(60.0)),
+        pod.scraped(30, Scraped::Count(60.0)),
         Ok(120.0),
         "60 in 30 s, although it counted 1000 before"
     );
@@ -64,29 +64,29 @@ fn a_counter_that_falls_has_begun_anew() {
 #[test]
 fn a_counter_that_stands_still_is_zero_and_not_missing() {
     let mut pod = Pod::new();
-    let _ = pod.scraped(0, Reading::Count(5.0));
-    assert_eq!(pod.scraped(15, Reading::Count(5.0)), Ok(0.0));
+    let _ = pod.scraped(0, Scraped::Count(5.0));
+    assert_eq!(pod.scraped(15, Scraped::Count(5.0)), Ok(0.0));
 }
 
 #[test]
 fn a_rate_is_that_of_the_window() {
     let mut pod = Pod::new();
-    let _ = pod.scraped(0, Reading::Count(0.0));
+    let _ = pod.scraped(0, Scraped::Count(0.0));
     for step in 1..=20 {
         // 600 a minute for five minutes, then nothing.
-        let _ = pod.scraped(step * 15, Reading::Count(150.0 * step as f64));
+        let _ = pod.scraped(step * 15, Scraped::Count(150.0 * step as f64));
     }
-    assert_eq!(pod.scraped(315, Reading::Count(3_000.0)), Ok(450.0), "45 s of 60 s");
-    assert_eq!(pod.scraped(330, Reading::Count(3_000.0)), Ok(300.0));
-    assert_eq!(pod.scraped(345, Reading::Count(3_000.0)), Ok(150.0));
-    assert_eq!(pod.scraped(360, Reading::Count(3_000.0)), Ok(0.0));
+    assert_eq!(pod.scraped(315, Scraped::Count(3_000.0)), Ok(450.0), "45 s of 60 s");
+    assert_eq!(pod.scraped(330, Scraped::Count(3_000.0)), Ok(300.0));
+    assert_eq!(pod.scraped(345, Scraped::Count(3_000.0)), Ok(150.0));
+    assert_eq!(pod.scraped(360, Scraped::Count(3_000.0)), Ok(0.0));
 }
 
 #[test]
 fn fast_scrapes_take_no_more_memory() {
     let mut pod = Pod::new();
     for step in 0..1_000 {
-        let sampled = pod.scraped(step, Reading::Count(10.0 * step as f64));
+        let sampled = pod.scraped(step, Scraped::Count(10.0 * step as f64));
         if step > 0 {
             assert_eq!(sampled, Ok(600.0), "{step}");
         }
@@ -96,45 +96,45 @@ fn fast_scrapes_take_no_more_memory() {
 
 #[test]
 fn two_scrapes_within_a_second_give_no_rate() {
-    let mut history = History::new(WINDOW);
+    let mut scrapes = Scrapes::new(WINDOW);
     let now = at(0);
-    let _ = history.record("uid-a", "demo/a", "x", Reading::Count(0.0), now);
+    let _ = scrapes.record("uid-a", "demo/a", "x", Scraped::Count(0.0), now);
     let soon = now + SignedDuration::from_millis(999);
-    let sampled = history.record("uid-a", "demo/a", "x", Reading::Count(1e6), soon);
+    let sampled = scrapes.record("uid-a", "demo/a", "x", Scraped::Count(1e6), soon);
     assert!(matches!(sampled, Err(Fault::FirstScrape { .. })));
 }
 
 #[test]
 fn after_a_pause_or_a_step_of_the_clock_the_history_begins_anew() {
     let mut pod = Pod::new();
-    let _ = pod.scraped(0, Reading::Count(0.0));
-    assert!(is_first(&pod.scraped(121, Reading::Count(60.0))), "twice the window");
-    assert!(pod.scraped(136, Reading::Count(120.0)).is_ok());
-    assert!(is_first(&pod.scraped(100, Reading::Count(180.0))), "the clock went back");
-    assert!(is_first(&pod.scraped(100, Reading::Count(180.0))), "no time has passed");
-    assert!(pod.scraped(110, Reading::Count(180.0)).is_ok());
+    let _ = pod.scraped(0, Scraped::Count(0.0));
+    assert!(is_first(&pod.scraped(121, Scraped::Count(60.0))), "twice the window");
+    assert!(pod.scraped(136, Scraped::Count(120.0)).is_ok());
+    assert!(is_first(&pod.scraped(100, Scraped::Count(180.0))), "the clock went back");
+    assert!(is_first(&pod.scraped(100, Scraped::Count(180.0))), "no time has passed");
+    assert!(pod.scraped(110, Scraped::Count(180.0)).is_ok());
 }
 
 #[test]
 fn another_pod_of_the_same_name_has_a_history_of_its_own() {
-    let mut history = History::new(WINDOW);
-    let _ = history.record("uid-a", "demo/a-0", "x", Reading::Count(1_000.0), at(0));
-    let sampled = history.record("uid-b", "demo/a-0", "x", Reading::Count(1_001.0), at(15));
+    let mut scrapes = Scrapes::new(WINDOW);
+    let _ = scrapes.record("uid-a", "demo/a-0", "x", Scraped::Count(1_000.0), at(0));
+    let sampled = scrapes.record("uid-b", "demo/a-0", "x", Scraped::Count(1_001.0), at(15));
     assert!(matches!(sampled, Err(Fault::FirstScrape { .. })));
 }
 
 #[test]
 fn pods_that_are_gone_are_forgotten_and_their_number_is_limited() {
-    let mut history = History::new(WINDOW);
+    let mut scrapes = Scrapes::new(WINDOW);
     for index in 0..MOST_PODS {
-        let _ = history.record(&format!("uid-{index}"), "demo/a", "x", Reading::Count(0.0), at(0));
+        let _ = scrapes.record(&format!("uid-{index}"), "demo/a", "x", Scraped::Count(0.0), at(0));
     }
-    let sampled = history.record("one-more", "demo/a", "x", Reading::Count(0.0), at(0));
+    let sampled = scrapes.record("one-more", "demo/a", "x", Scraped::Count(0.0), at(0));
     assert!(matches!(sampled, Err(Fault::TooManyPods { .. })));
-    assert!(history.record("one-more", "demo/a", "x", Reading::Level(1.0), at(0)).is_ok(), "needs no memory");
-    history.retain(|uid| uid == "uid-7");
-    assert_eq!(history.len(), 1);
-    assert!(history.record("uid-7", "demo/a", "x", Reading::Count(1.0), at(15)).is_ok());
+    assert!(scrapes.record("one-more", "demo/a", "x", Scraped::Level(1.0), at(0)).is_ok(), "needs no memory");
+    scrapes.retain(|uid| uid == "uid-7");
+    assert_eq!(scrapes.len(), 1);
+    assert!(scrapes.record("uid-7", "demo/a", "x", Scraped::Count(1.0), at(15)).is_ok());
 }
 
 #[test]
@@ -167,23 +167,23 @@ fn other_buckets_or_another_metric_begin_anew() {
     let _ = pod.scraped(0, times(1.0, 1.0, 1.0));
     let text = "x_bucket{le=\"+Inf\"} 9\nx_bucket{le=\"5\"} 9\n";
     let other = Buckets::of(parse(text, |_| true).series.iter()).unwrap();
-    assert!(is_first(&pod.scraped(15, Reading::Times(other, SECONDS, InFlight::Unknown))));
-    assert!(is_first(&pod.scraped(30, Reading::Count(5.0))));
-    assert!(pod.scraped(45, Reading::Count(6.0)).is_ok());
+    assert!(is_first(&pod.scraped(15, Scraped::Times(other, SECONDS, InFlight::Unknown))));
+    assert!(is_first(&pod.scraped(30, Scraped::Count(5.0))));
+    assert!(pod.scraped(45, Scraped::Count(6.0)).is_ok());
 }
 
 #[test]
 fn the_percentile_of_all_pods_is_of_their_requests_together() {
-    let mut history = History::new(WINDOW);
-    let mut gained = |uid: &str, reading: Reading| {
+    let mut scrapes = Scrapes::new(WINDOW);
+    let mut gained = |uid: &str, reading: Scraped| {
         let zero = match &reading {
-            Reading::Times(buckets, unit, in_flight) => {
-                Reading::Times(buckets.since(buckets).unwrap(), *unit, *in_flight)
+            Scraped::Times(buckets, unit, in_flight) => {
+                Scraped::Times(buckets.since(buckets).unwrap(), *unit, *in_flight)
             }
             _ => panic!(),
         };
-        let _ = history.record(uid, uid, "x", zero, at(0));
-        history.record(uid, uid, "x", reading, at(15)).unwrap().times.unwrap()
+        let _ = scrapes.record(uid, uid, "x", zero, at(0));
+        scrapes.record(uid, uid, "x", reading, at(15)).unwrap().times.unwrap()
     };
     let busy = gained("busy", times(1_000.0, 1_000.0, 1_000.0));
     let slow = gained("slow", times(0.0, 10.0, 10.0));
@@ -203,7 +203,7 @@ proptest! {
         let (mut pod, mut now) = (Pod::new(), 0);
         for (step, count) in scrapes {
             now += step;
-            if let Ok(rate) = pod.scraped(now, Reading::Count(count)) {
+            if let Ok(rate) = pod.scraped(now, Scraped::Count(count)) {
                 prop_assert!(rate.is_finite() && rate >= 0.0, "{rate}");
             }
             prop_assert!(pod.0.pods["uid-a"].len() <= 8);
@@ -216,7 +216,7 @@ proptest! {
         let mut pod = Pod::new();
         for index in 0..50 {
             let now = index * step;
-            let rate = pod.scraped(now, Reading::Count(per_second * now as f64));
+            let rate = pod.scraped(now, Scraped::Count(per_second * now as f64));
             if index > 0 {
                 prop_assert!((rate.unwrap() - per_second * 60.0).abs() <= 1e-6 * (1.0 + per_second * 60.0));
             }
@@ -227,7 +227,7 @@ proptest! {
 #[test]
 fn an_engine_without_requests_has_no_load_and_one_that_hangs_has_no_value() {
     let idle = |in_flight| match times(1.0, 2.0, 3.0) {
-        Reading::Times(buckets, unit, _) => Reading::Times(buckets, unit, in_flight),
+        Scraped::Times(buckets, unit, _) => Scraped::Times(buckets, unit, in_flight),
         other => other,
     };
     for (in_flight, expected) in [
