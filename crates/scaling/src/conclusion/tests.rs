@@ -204,6 +204,7 @@ fn pods_that_do_not_start_are_not_kept_where_those_that_serve_are_enough() {
             assert_eq!(to(10, lost, total(Kind::QueueDepth, 5, demand)), 4, "{demand}: {lost:?}");
         }
         assert_eq!(to(10, lost, of_pods(Kind::GpuUtil, 50, 200, 4, 0)), 4, "{lost:?}");
+        assert_eq!(to(10, lost, total(Kind::Latency, 500, 500)), 4, "{lost:?}");
         // With one more at its target it would be above.
         assert_eq!(to(10, lost, of_pods(Kind::GpuUtil, 50, 190, 3, 1)), 10, "{lost:?}");
     }

@@ -154,8 +154,10 @@ fn by_latency(value: Demand, metric: &MetricInputs, present: Present, inputs: &I
         && pods(value.high) < present.expected
     {
         Need::Fewer(pods(value.high))
-    } else {
+    } else if exceeds(value.high, target, MILLION + i128::from(inputs.tolerance.up.millionths())) {
         Need::Same
+    } else {
+        Need::Enough
     }
 }
 
