@@ -112,18 +112,15 @@ impl Decision {
 }
 
 /// Whether a value is of the pods that were there before replicas were removed: compared with those that are left it asks
-/// to remove as large a share again. A total that adds up is none of pods. Values that do not add up are of a whole
-/// window.
+/// to remove as large a share again, and the load of those that are gone has not moved yet. A total that adds up is none
+/// of pods.
 fn is_of_before_the_last_removal(policy: &Policy, readings: &[Reading], history: &History) -> bool {
     let removals = history.scale_events.iter().filter(|event| event.change < 0);
     let Some(removed) = removals.map(|event| event.time).max() else { return false };
     let is_of_before = |(metric, reading): (&Metric, &Reading)| {
-        let is_additive = metric.kind.is_additive();
-        if is_additive && !matches!(reading, Reading::Pods(_)) {
-            return false;
-        }
-        let window = if is_additive { Duration::ZERO } else { metric.window };
-        reading.newest().is_some_and(|newest| newest <= removed || elapsed(removed, newest) < window)
+        let is_of_pods = !metric.kind.is_additive() || matches!(reading, Reading::Pods(_));
+        let is_newer = |newest| newest > removed && elapsed(removed, newest) >= metric.window;
+        is_of_pods && reading.newest().is_some_and(|newest| !is_newer(newest))
     };
     policy.extras.arithmetic == Arithmetic::ByKind && policy.metrics.iter().zip(readings).any(is_of_before)
 }

@@ -129,6 +129,28 @@ fn one_sample_removes_replicas_once() {
 }
 
 #[test]
+fn pods_that_are_left_show_their_own_load_before_more_are_removed() {
+    let mut policy = policy(Kind::QueueDepth, 5);
+    policy.behavior.down.window = crate::behavior::Window::NONE;
+    let of_pods = |count: u32, seconds: i64| {
+        let sample =
+            |index: u32| PodSample { uid: index.to_string(), value: Milli::units(2), at: at(seconds) };
+        vec![Reading::Pods((0..count).map(sample).collect())]
+    };
+    let first = decide(&policy, &target(10, 0, 0), &of_pods(10, 0), &History::default(), at(0));
+    assert_eq!(first.outcome, Outcome::Scale { from: 10, to: 4 });
+    let history = first.written(&policy);
+    let window = i64::try_from(policy.metrics[0].window.as_secs()).unwrap();
+    let next =
+        |seconds| decide(&policy, &target(4, 0, 0), &of_pods(4, seconds), &history, at(seconds)).outcome;
+    assert_eq!([next(1), next(window - 1)], [Outcome::Keep; 2]);
+    assert_eq!(next(window), Outcome::Scale { from: 4, to: 2 });
+    // A total is none of pods.
+    let of_total = decide(&policy, &target(4, 0, 0), &total(8.0, 1), &history, at(1)).outcome;
+    assert_eq!(of_total, Outcome::Scale { from: 4, to: 2 });
+}
+
+#[test]
 fn a_fallback_replaces_a_metric_that_has_been_missing_for_its_time() {
     let mut policy = policy(Kind::QueueDepth, 5);
     policy.fallback = Some(Fallback { after: Duration::from_secs(120), replicas: 6 });
