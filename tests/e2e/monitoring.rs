@@ -15,8 +15,12 @@ use tests::{
 const FAILURES: [&str; 3] =
     ["controller_runtime_reconcile_errors", "watch_failures", "watch_undecodable_objects"];
 
-fn is_of_failures(names: &BTreeSet<String>) -> bool {
-    names.iter().any(|name| FAILURES.iter().any(|family| is_series_of(name, family)))
+/// Here no agent is read. `tests/node/agents.rs` has agents, and reads it.
+const OF_AGENTS: &str = "metrics_sources";
+
+fn is_absent_here(names: &BTreeSet<String>) -> bool {
+    let mut absent = FAILURES.iter().chain([&OF_AGENTS]);
+    absent.any(|family| names.iter().any(|name| is_series_of(name, family)))
 }
 
 #[tokio::test]
@@ -43,7 +47,7 @@ async fn what_the_dashboard_and_the_alerts_about_controllers_name_is_served_by_r
     let mut names = BTreeSet::new();
     for query in dashboards("monitoring/controllers").values().flat_map(queries) {
         let named = prometheus.names(&query.promql).await;
-        if !is_of_failures(&named) {
+        if !is_absent_here(&named) {
             prometheus.until(&query.place, &query.promql, |samples| !samples.is_empty()).await;
         }
         names.extend(named);
@@ -59,12 +63,13 @@ async fn what_the_dashboard_and_the_alerts_about_controllers_name_is_served_by_r
     for family in FAILURES {
         assert!(declared.contains(&format!("\"{family}\"")), "{family} is not declared");
     }
+    assert!(text("crates/metrics-client/src/metrics.rs").contains(&format!("\"{OF_AGENTS}\"")));
     ask_until("the metrics on the pages of the leaders", within(), async || {
         let mut pages = String::new();
         for name in addresses.keys() {
             pages += &scene.cluster().metrics(name).await.unwrap();
         }
-        let served: Vec<&str> = families(&pages).into_iter().chain(FAILURES).collect();
+        let served: Vec<&str> = families(&pages).into_iter().chain(FAILURES).chain([OF_AGENTS]).collect();
         let missing: Vec<&String> =
             names.iter().filter(|name| !served.iter().any(|family| is_series_of(name, family))).collect();
         if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?} are not in\n{pages}")) }

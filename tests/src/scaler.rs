@@ -19,7 +19,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::{
-    Scene,
+    Scene, ask_until,
     lives::{Edited, Life},
     wait_for, within,
 };
@@ -241,6 +241,14 @@ pub async fn install_kind(scene: &Scene<'_>, crd: &Value) {
     wait_for(&crds, name, "served", within(), |crd: &CustomResourceDefinition| {
         let conditions = crd.status.iter().flat_map(|status| status.conditions.iter().flatten());
         conditions.into_iter().any(|known| known.type_ == "Established" && known.status == "True")
+    })
+    .await;
+    // Its discovery, by which kinds are found, follows later.
+    let group = crd["spec"]["group"].as_str().expect("a group");
+    let version = crd["spec"]["versions"][0]["name"].as_str().expect("a version");
+    let client = scene.client();
+    ask_until("the discovery of the kind", within(), async || {
+        client.list_api_group_resources(&format!("{group}/{version}")).await.map(drop)
     })
     .await;
 }

@@ -140,11 +140,14 @@ impl<'a> Scene<'a> {
         child.wait_with_output().expect("kubectl ends")
     }
 
-    /// The last lines of each controller about this namespace, and its last failures.
+    /// The last lines of each controller about this namespace, and its last failures that are about no object.
     fn print_logs(&self) {
         for controller in CONTROLLERS {
             let log = fs::read_to_string(self.cluster.folder().log(controller.name)).unwrap_or_default();
-            let telling = |line: &&str| line.contains(&self.namespace) || !line.contains(r#""level":"INFO""#);
+            let own = format!("\"{}/", self.namespace);
+            let telling = |line: &&str| {
+                line.contains(&own) || !line.contains(r#""level":"INFO""#) && !line.contains(r#""object":"#)
+            };
             let mut last: Vec<&str> = log.lines().rev().filter(telling).take(SHOWN_OF_A_LOG).collect();
             last.reverse();
             for line in last {

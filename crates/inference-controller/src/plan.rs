@@ -70,8 +70,9 @@ pub(crate) enum Child {
     PodDisruptionBudget(Box<PodDisruptionBudget>),
 }
 
-/// A garbage collector under load deletes a child within this time.
-const LEFTOVER_GOES_WITHIN: Duration = Duration::from_secs(30);
+/// A garbage collector deletes a child within this time, also while it waits up to 30 s for the caches of a kind that was
+/// installed, after up to 30 s until it finds that.
+const LEFTOVER_GOES_WITHIN: Duration = Duration::from_secs(90);
 /// With foreground deletion, a Deployment exists until its pods have ended.
 const OVERDUE_RETRY: Duration = Duration::from_secs(10);
 /// An idle garbage collector deletes a child within this time.

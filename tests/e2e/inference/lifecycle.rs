@@ -155,11 +155,22 @@ async fn an_object_that_is_deleted_and_created_again_at_once_gets_its_own_childr
         let late = received_last(&scene, "create", "chat").duration_since(deleted);
         at_once += u32::from(late <= RECREATED_WITHIN);
 
-        wait_for(&inferences, "chat", "ready and never in conflict", within(), |inference: &AIInference| {
-            let ready = condition(inference, conditions::READY);
-            assert_ne!(ready.map(|ready| ready.reason.as_str()), Some("OwnershipConflict"), "round {round}");
-            is_ready(inference)
-        })
+        // The garbage collector pauses while another test installs a kind.
+        wait_for(
+            &inferences,
+            "chat",
+            "ready and never in conflict",
+            2 * within(),
+            |inference: &AIInference| {
+                let ready = condition(inference, conditions::READY);
+                assert_ne!(
+                    ready.map(|ready| ready.reason.as_str()),
+                    Some("OwnershipConflict"),
+                    "round {round}"
+                );
+                is_ready(inference)
+            },
+        )
         .await;
         let uid = new.metadata.uid.as_ref().unwrap();
         assert!(is_owned(&scene.api::<ConfigMap>().get("chat-model").await.unwrap(), uid));

@@ -40,7 +40,7 @@ fn an_ownership_conflict_is_reported_and_retried() {
 fn children_of_a_deleted_predecessor_are_waited_for() {
     let observed = Scene::new(CHAT).observed();
     let valid = validate(&observed.inference).unwrap();
-    let leftover = Refusal::Leftover { deleted: Some(at(-30)), message: "is still there".into() };
+    let leftover = Refusal::Leftover { deleted: Some(at(-90)), message: "is still there".into() };
     let plan = refused(&leftover, &valid, &observed, &Allowance::default(), &defaults(&[]), at(0));
     assert!(plan.children.is_empty());
     assert_eq!(plan.status.phase, Some(Phase::Pending));
@@ -52,11 +52,11 @@ fn children_of_a_deleted_predecessor_are_waited_for() {
 fn a_child_of_a_deleted_predecessor_that_is_not_deleted_in_time_is_a_conflict() {
     let mut scene = Scene::new(CHAT);
     scene.observe(|observed| {
-        std::sync::Arc::make_mut(&mut observed.inference).metadata.creation_timestamp = Some(Time(at(-31)));
+        std::sync::Arc::make_mut(&mut observed.inference).metadata.creation_timestamp = Some(Time(at(-91)));
     });
     let observed = scene.observed();
     let valid = validate(&observed.inference).unwrap();
-    for deleted in [Some(at(-31)), None] {
+    for deleted in [Some(at(-91)), None] {
         let leftover = Refusal::Leftover { deleted, message: "Service demo/chat is still there".into() };
         let plan = refused(&leftover, &valid, &observed, &Allowance::default(), &defaults(&[]), at(0));
         let expected = ("False", reasons::OWNERSHIP_CONFLICT, "Service demo/chat is still there");
