@@ -25,9 +25,10 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// The controllers' default interval of Lease renewals.
 const RENEWED_WITHIN: Duration = Duration::from_secs(2);
 
-/// The default deadline, long enough for a loaded machine.
+/// The default deadline, long enough for a loaded machine, and for the garbage collector, which pauses up to a minute while
+/// a kind is installed.
 pub fn within() -> Duration {
-    Duration::from_secs(60)
+    Duration::from_secs(120)
 }
 
 /// Waits until the condition is true for the object and returns the object; panics with its last state.
