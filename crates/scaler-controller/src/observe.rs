@@ -33,6 +33,8 @@ pub(crate) struct Observed {
     pub(crate) target: Target,
     /// The first of the autoscalers to which this one gives way.
     pub(crate) contender: Option<Contender>,
+    /// A kind of autoscalers whose watch fails: one that is known may be gone.
+    pub(crate) unwatched: Option<&'static str>,
     /// One per metric; fewer before the first samples.
     pub(crate) answers: Vec<Answer>,
     pub(crate) past: Past,
@@ -106,6 +108,7 @@ pub(crate) fn observe(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> 
     }
     Observed {
         contender: contender(ctx, scaler, namespace, &names),
+        unwatched: unwatched(ctx),
         scaler: Arc::clone(scaler),
         target,
         answers,
@@ -285,6 +288,14 @@ pub(crate) fn pods_of(ctx: &Context, valid: &ValidScaler) -> Vec<Arc<PodView>> {
         (Target::Found(found), _) => found.pods.unwrap_or_default(),
         (Target::Unread | Target::Missing(_) | Target::Unknown(_), _) => Vec::new(),
     }
+}
+
+fn unwatched(ctx: &Context) -> Option<&'static str> {
+    let kinds = [
+        ("HorizontalPodAutoscalers", ctx.hpas.watch_fails_since()),
+        ("ScaledObjects", ctx.scaled_objects.watch_fails_since()),
+    ];
+    kinds.into_iter().find_map(|(kind, since)| since.map(|_| kind))
 }
 
 /// Who else scales the target: HPAs and ScaledObjects always win, of AIScalers the oldest.

@@ -14,6 +14,7 @@ use scaling::{
 };
 
 use crate::{
+    contender::Contender,
     contest::{Contest, Pause},
     first_look::{Doubt, Wish},
     history::Past,
@@ -328,7 +329,12 @@ fn hands_off<'a>(valid: &ValidScaler, observed: &'a Observed) -> Result<&'a Foun
         )));
     }
     if let (Some(other), Mode::Apply) = (&observed.contender, valid.mode) {
-        return Err(HandsOff::OtherAutoscaler(other.message(reference)));
+        let doubt = match (other, observed.unwatched) {
+            // Without a watch of AIScalers this is not reached.
+            (Contender::AIScaler(_), _) | (_, None) => String::new(),
+            (_, Some(kind)) => format!("; the watch of {kind} fails, so it may be gone"),
+        };
+        return Err(HandsOff::OtherAutoscaler(other.message(reference) + &doubt));
     }
     if found.pods.is_none() {
         return Err(HandsOff::NoSelector(format!(

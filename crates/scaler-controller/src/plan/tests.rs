@@ -105,6 +105,7 @@ fn observed(scaler: &Arc<AIScaler>, found: Found, answer: Answer) -> Observed {
         scaler: Arc::clone(scaler),
         target: Target::Found(Box::new(found)),
         contender: None,
+        unwatched: None,
         answers: vec![answer],
         past: Past::default(),
         is_resumed: false,

@@ -17,6 +17,12 @@ fn a_target_that_another_autoscaler_scales_is_left_alone() {
         message.starts_with("HorizontalPodAutoscaler chat-hpa scales Deployment chat as well"),
         "{message}"
     );
+    seen.unwatched = Some("HorizontalPodAutoscalers");
+    let (_, _, message) = condition(planned(&seen, at(0)).status.as_ref().unwrap(), "ScalingActive");
+    assert!(
+        message.ends_with("; the watch of HorizontalPodAutoscalers fails, so it may be gone"),
+        "{message}"
+    );
 }
 
 #[test]
