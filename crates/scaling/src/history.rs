@@ -152,7 +152,7 @@ impl History {
     }
 
     /// Whether a status that holds `written` may be left as it is: a target at rest repeats its last recommendation,
-    /// and [`History::resumed`] makes up for it.
+    /// and [`History::resumed`] makes up for it. What is too old by now is dropped again when it is read.
     pub fn differs_only_in_time(&self, written: &Self) -> bool {
         let recommended = |history: &Self| -> Vec<i32> {
             history.recommendations.iter().map(|known| known.replicas).collect()
@@ -162,10 +162,10 @@ impl History {
             history.metrics.iter().map(of).collect()
         };
         let replicas = |known: Recommendation| known.replicas;
-        recommended(self) == recommended(written)
+        recommended(written).ends_with(&recommended(self))
             && self.after_pause.map(replicas) == written.after_pause.map(replicas)
             && suspected(self) == suspected(written)
-            && self.scale_events == written.scale_events
+            && written.scale_events.ends_with(&self.scale_events)
             && self.raised == written.raised
             && self.cold_starts == written.cold_starts
     }

@@ -378,6 +378,23 @@ fn a_target_at_rest_has_a_history_that_differs_only_in_time() {
 }
 
 #[test]
+fn what_leaves_the_history_by_its_age_alone_is_no_news() {
+    let policy = policy(Kind::QueueDepth, 5);
+    let decided = |history: &History, value: f64, seconds| {
+        decide(&policy, &target(4, 0, 0), &total(value, seconds), history, at(seconds)).history
+    };
+    let scaled = decided(&History::default(), 20.0, 0).scaled(3, 4, &policy.behavior, at(0));
+    let written = decided(&scaled, 15.0, 15);
+    assert_eq!((written.recommendations.len(), written.scale_events.len()), (2, 1));
+    let later = (30..=600).step_by(15).fold(written.clone(), |known, seconds| decided(&known, 15.0, seconds));
+    assert_eq!((later.recommendations.len(), later.scale_events.len()), (1, 0));
+    assert!(later.differs_only_in_time(&written));
+
+    assert!(!decided(&scaled, 20.0, 15).scaled(4, 5, &policy.behavior, at(15)).differs_only_in_time(&scaled));
+    assert!(!decided(&later, 10.0, 615).differs_only_in_time(&written));
+}
+
+#[test]
 fn a_process_that_resumes_an_old_history_waits_as_if_it_had_been_written_just_now() {
     let mut policy = policy(Kind::QueueDepth, 5);
     policy.extras.missing = MissingMetrics::AsInHpa;

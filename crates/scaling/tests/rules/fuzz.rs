@@ -6,7 +6,7 @@ use scaling::{
     conclusion::Active,
     decide::{Decision, Outcome, decide},
     history::{History, MOST, Recommendation, ScaleEvent},
-    policy::{Bounds, Kind, Metric, Policy, TargetValue},
+    policy::{Arithmetic, Bounds, Kind, Metric, Policy, TargetValue},
     reading::{Fault, PodSample, Reading},
     record::{Record, recompute},
     target::{Pod, Target},
@@ -184,7 +184,12 @@ proptest! {
             let to = decision.record.to;
             let is_within = (spec.min..=spec.max).contains(&replicas);
             if is_within && to > replicas {
-                prop_assert!(to <= written.up_limit(&spec.up, replicas, now).max(replicas));
+                // Unlike in HPA, a percentage of none allows one.
+                let first = match policy.extras.arithmetic {
+                    Arithmetic::ByKind if spec.up.select != "Disabled" => replicas.max(1),
+                    _ => replicas,
+                };
+                prop_assert!(to <= written.up_limit(&spec.up, replicas, now).max(first));
                 written.ups.push((now, to - replicas));
             } else if is_within && to < replicas {
                 prop_assert!(to >= written.down_limit(&spec.down, replicas, now).min(replicas));
