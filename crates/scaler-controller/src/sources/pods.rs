@@ -1,8 +1,8 @@
 //! Metrics of pods: one scrape of one pod.
 //!
 //! A pod is not trusted, and many are scraped at a time: the time and the bytes of each answer are limited, and how many
-//! bodies are read at once; redirects are not followed, and each scrape has its own connection, which is closed. Triton waits for idle connections when it ends,
-//! and then reports a failure. [`history`] turns successive scrapes into samples.
+//! bodies are read at once; redirects are not followed, and each scrape has its own connection, which is closed. Triton
+//! waits for idle connections when it ends, and then reports a failure. [`scrapes`] turns successive scrapes into samples.
 
 use std::{
     future::Future,
@@ -84,7 +84,7 @@ pub fn address(pod: &str, ip: &str, port: u16) -> Result<SocketAddr, Fault> {
     if is_of_pod && port > 0 { Ok(SocketAddr::new(ip, port)) } else { Err(invalid()) }
 }
 
-/// Scrapes a pod once and reads what is wanted. The caller passes it to the [`history`], with the time.
+/// Scrapes a pod once and reads what is wanted. The caller passes it to the [`scrapes`], with the time.
 ///
 /// `bodies`: a permit for each body that may be read at once. The wait for one does not count as lateness of the pod.
 pub async fn poll_once(
