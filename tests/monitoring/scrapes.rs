@@ -2,6 +2,38 @@
 
 use tests::monitoring::{built, of_kind};
 
+use crate::agent::agent;
+
+/// Labels of the agent are believed, so that it must serve nothing of others.
+#[tokio::test]
+async fn of_an_agent_its_own_metrics_are_kept_and_no_others() {
+    let monitoring = built("monitoring");
+    let monitors = of_kind(&monitoring, "PodMonitor");
+    let monitor =
+        monitors.iter().find(|monitor| monitor.metadata.name.as_deref() == Some("metrics-agent")).unwrap();
+    let endpoint = &monitor.data["spec"]["podMetricsEndpoints"][0];
+    assert_eq!(endpoint["honorLabels"], true);
+    let [rule] = endpoint["metricRelabelings"].as_array().unwrap().as_slice() else { panic!("one rule") };
+    assert_eq!((rule["action"].as_str(), rule["sourceLabels"][0].as_str()), (Some("keep"), Some("__name__")));
+    let prefixes = rule["regex"].as_str().unwrap().strip_prefix('(').unwrap().strip_suffix(").*").unwrap();
+    let is_kept = |name: &str| prefixes.split('|').any(|prefix| name.starts_with(prefix));
+    let page = agent().page().await;
+    let body = page.split_once("\r\n\r\n").unwrap().1;
+    let names: Vec<&str> = body
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split(['{', ' ']).next())
+        .collect();
+    assert!(names.len() > 20, "{body}");
+    for name in names {
+        assert!(is_kept(name), "{name} is not scraped");
+    }
+    for foreign in ["vllm:num_requests_running", "up", "kube_pod_info", "controller_runtime_reconcile_total"]
+    {
+        assert!(!is_kept(foreign), "{foreign}");
+    }
+}
+
 #[test]
 fn each_pod_monitor_selects_the_pods_and_the_port_of_its_program() {
     let monitoring = built("monitoring");

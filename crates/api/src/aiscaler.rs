@@ -69,7 +69,7 @@ pub struct AIScalerSpec {
     /// milliseconds. tokens_per_minute. custom: the values of source.
     pub metric_type: MetricType,
 
-    /// Target value per replica, in the unit of metricType. Required.
+    /// Target value in the unit of metricType: per replica, of latency for all requests together. Required.
     #[schemars(range(min = 1, max = 1000000000000_i64))]
     pub target_value: i64,
 
@@ -201,8 +201,9 @@ pub struct PrometheusSource {
     #[x_kube(validation = rules::http_url())]
     pub url: Option<String>,
 
-    /// PromQL query for the total over all replicas. `$namespace` and `$name` are replaced by the target's. The controller
-    /// restricts the query to this namespace.
+    /// PromQL query with one number as its result. With latency: the 95th percentile in milliseconds. With any other
+    /// metricType: the total over all replicas, as of sum(...), which is divided by their number. `$namespace` and `$name` are
+    /// replaced by the target's. The controller restricts the query to this namespace.
     #[schemars(length(min = 1, max = 4096))]
     pub query: String,
 
@@ -273,7 +274,7 @@ pub struct ScalingRules {
     #[schemars(length(min = 1, max = 8), extend("x-kubernetes-list-type" = "atomic"))]
     pub policies: Vec<ScalingPolicy>,
 
-    /// Relative deviation of the value from its target that changes no replicas, such as `0.05`. Default: 0.1.
+    /// Relative deviation of the value from its target that changes no replicas, in quotes: `"0.05"`. Default: 0.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::quantity")]
     pub tolerance: Option<Quantity>,

@@ -7,7 +7,8 @@ use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 /// Longest quantity that anybody needs to write; `quantity()` in CEL is priced by it.
 const MAX_QUANTITY: u32 = 48;
 
-/// A quantity, written as a string (`50Gi`) or as a number (`4`).
+/// A quantity, written as a string (`50Gi`, `"0.5"`) or as a whole number (`4`): the API server accepts no fraction without
+/// quotes here.
 pub(crate) fn quantity(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "x-kubernetes-int-or-string": true,

@@ -3,7 +3,7 @@
 //! Clients may be slow or hostile: the number of connections, the time for the head of a request and the life of a
 //! connection are limited, so that probes are answered whatever other clients do.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{collections::VecDeque, pin::pin, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -21,15 +21,14 @@ use prometheus_client::registry::Registry;
 use proto::metrics::v1::Snapshot;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
-    task::JoinSet,
+    task::{AbortHandle, JoinSet, yield_now},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{exposition, moment::Clock, stream::Hub};
 
-/// Two scrapers and the kubelet need three.
+/// Two scrapers and the kubelet need three. Beyond them the oldest is closed: a probe comes on a new one.
 const CONNECTIONS: usize = 32;
 /// A probe is one packet; 10 s are enough for a slow network.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
@@ -62,23 +61,29 @@ pub(crate) async fn serve(listener: TcpListener, hub: Hub, clock: Clock, stop: C
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .with_state(Admin { hub, clock, registry });
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
+    let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
             // Frees what an ended connection held.
             Some(_) = connections.join_next() => {}
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-                    let served = connection(stream, router.clone(), stop.clone());
-                    connections.spawn(async move {
-                        served.await;
-                        drop(place);
-                    });
-                },
-                Err(_) => sleep(ACCEPT_AGAIN_AFTER).await,
+            accepted = listener.accept() => {
+                let Ok((stream, _)) = accepted else {
+                    sleep(ACCEPT_AGAIN_AFTER).await;
+                    continue;
+                };
+                oldest_first.retain(|connection| !connection.is_finished());
+                if oldest_first.len() >= CONNECTIONS
+                    && let Some(oldest) = oldest_first.pop_front()
+                {
+                    oldest.abort();
+                }
+                oldest_first.push_back(connections.spawn(connection(stream, router.clone(), stop.clone())));
+                // The new connection is polled before the next is accepted, so a request that has arrived with it is
+                // answered even if many others wait.
+                yield_now().await;
             }
         }
     }

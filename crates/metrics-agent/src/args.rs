@@ -55,6 +55,7 @@ pub(crate) struct Args {
     /// A level, or levels by module: info,metrics_agent=debug
     #[arg(long, env = "LOG_LEVEL", default_value = "info", value_name = "FILTER")]
     pub(crate) log_level: Targets,
+    /// Format of the log
     #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]
     pub(crate) log_format: LogFormat,
 }

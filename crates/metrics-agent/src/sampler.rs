@@ -366,14 +366,14 @@ fn log(change: Option<Change>) {
     match change {
         None => {}
         Some(Change::Lost { device, fault }) => {
-            warn!(device, reason = fault.reason.name(), message = fault.message, "device is stale");
+            warn!(device, reason = fault.reason.name(), why = fault.message, "device is stale");
         }
         Some(Change::Back { device }) => info!(device, "device is read again"),
         Some(Change::Faulty { part, fault: Fault { reason: FaultReason::NoDevice, message } }) => {
-            info!(?part, message, "this node has no device to measure");
+            info!(?part, why = message, "this node has no device to measure");
         }
         Some(Change::Faulty { part, fault }) => {
-            warn!(?part, reason = fault.reason.name(), message = fault.message, "part is faulty");
+            warn!(?part, reason = fault.reason.name(), why = fault.message, "part is faulty");
         }
         Some(Change::Mended { part }) => info!(?part, "part works again"),
         Some(Change::Happened { device, kind, code, holders }) => {

@@ -18,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use prost::Message as _;
 use proto::metrics::v1::SubscribeRequest;
 use tokio::{
     sync::{Semaphore, watch},
@@ -365,6 +366,14 @@ async fn follow(shared: Arc<Shared>, endpoint: Endpoint, wait: Duration) {
     }
 }
 
+/// Before the next message of this source is read: a source that sends without a pause must not take the thread from the
+/// others. A snapshot of 8 GPUs has some 10 KiB, and one a second never waits.
+fn rest_after(bytes: usize) -> Duration {
+    const BYTES_PER_SECOND: u64 = 8 << 20;
+    // What is less than a tick of the timer is none.
+    Duration::from_millis(bytes as u64 * 1_000 / BYTES_PER_SECOND)
+}
+
 /// One stream from its opening to its end, and for how long it delivered.
 async fn stream(shared: &Shared, endpoint: &Endpoint) -> (Failure, Duration) {
     let Settings { subscriber, min_interval, timings, .. } = &shared.settings;
@@ -385,22 +394,29 @@ async fn stream(shared: &Shared, endpoint: &Endpoint) -> (Failure, Duration) {
     let mut first = None;
     let mut deadline = timings.first_snapshot;
     let mut received = Instant::now();
+    let mut rest = Duration::ZERO;
     let failure = loop {
+        if !rest.is_zero() {
+            sleep(rest).await;
+        }
         // Duplicates are no sign of life.
         let left = deadline.saturating_sub(received.elapsed());
         match stream.next(left).await {
-            Ok(message) => match snapshot::decode(message, shared.settings.metrics) {
-                Ok(snapshot) => {
-                    let now = Instant::now();
-                    let patience = patience(snapshot.interval, *min_interval);
-                    if shared.received(endpoint, snapshot, now) {
-                        first.get_or_insert(now);
-                        received = now;
-                        deadline = patience;
+            Ok(message) => {
+                rest = rest_after(message.encoded_len());
+                match snapshot::decode(message, shared.settings.metrics) {
+                    Ok(snapshot) => {
+                        let now = Instant::now();
+                        let patience = patience(snapshot.interval, *min_interval);
+                        if shared.received(endpoint, snapshot, now) {
+                            first.get_or_insert(now);
+                            received = now;
+                            deadline = patience;
+                        }
                     }
+                    Err(malformed) => break Failure::Malformed(malformed),
                 }
-                Err(malformed) => break Failure::Malformed(malformed),
-            },
+            }
             Err(Failure::Silent(_)) => break Failure::Silent(deadline),
             Err(failure) => break failure,
         }
@@ -521,7 +537,7 @@ impl Shared {
         for (endpoint, view) in changed {
             match &view.health {
                 Health::Unreachable { why, .. } => {
-                    warn!(source = %endpoint, %why, "metrics source cannot be reached");
+                    warn!(source = %endpoint, %why, "metrics agent cannot be reached");
                 }
                 Health::Silent { .. } | Health::Live | Health::Pending { .. } => {
                     warn!(source = %endpoint, "metrics source is silent");
@@ -554,5 +570,16 @@ impl Record {
             is_admitted: endpoint.admits(snapshot),
         });
         View { endpoint: endpoint.clone(), health: health(&self.link, now), latest }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshots_of_ordinary_size_never_wait_and_large_ones_take_a_share_of_the_time() {
+        assert_eq!(rest_after(4 << 10), Duration::ZERO);
+        assert_eq!(rest_after(4 << 20), Duration::from_millis(500));
     }
 }

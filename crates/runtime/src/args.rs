@@ -23,6 +23,7 @@ pub struct RuntimeArgs {
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub workers: u16,
 
+    /// Format of the log
     #[arg(long, value_enum, default_value_t = LogFormat::Json)]
     pub log_format: LogFormat,
 

@@ -1,7 +1,7 @@
 //! Reads objects from JSON without the fields that are never used. It skips while it reads: half of an object's bytes are
 //! managedFields, a tree of many small allocations that would only be dropped again.
 
-use std::{borrow::Cow, panic::catch_unwind};
+use std::{borrow::Cow, collections::BTreeMap, panic::catch_unwind};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -19,12 +19,23 @@ use crate::{causes::panic_text, watched::Watched};
 /// `kubectl apply` keeps a copy of the object in it.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
+/// Labels of one object, and annotations. The API server limits the bytes of annotations alone: an object of 1 MiB can have
+/// 65 000 labels, which take 25 MiB here.
+const MOST_ENTRIES: usize = 512;
+
 /// An object as the API server writes it.
 pub(crate) fn object<K: Resource + DeserializeOwned>(json: &str) -> Result<K, serde_json::Error> {
     let mut reader = serde_json::Deserializer::from_str(json);
     let mut object = K::deserialize(Skipping { inner: &mut reader, at: At::Object })?;
     reader.end()?;
     let meta = object.meta_mut();
+    for (name, entries) in [("labels", &meta.labels), ("annotations", &meta.annotations)] {
+        let count = entries.as_ref().map_or(0, BTreeMap::len);
+        if count > MOST_ENTRIES {
+            let error = format!("it has {count} {name}, and at most {MOST_ENTRIES} are read: remove some");
+            return Err(serde_json::Error::custom(error));
+        }
+    }
     if let Some(annotations) = &mut meta.annotations {
         annotations.remove(LAST_APPLIED);
         if annotations.is_empty() {
@@ -198,6 +209,19 @@ mod tests {
         whole.metadata.annotations = Some([("ours".to_owned(), "1".to_owned())].into());
         assert_eq!(read, whole);
         assert_eq!(read.metadata.name.as_deref(), Some("chat"));
+    }
+
+    #[test]
+    fn an_object_with_more_labels_than_anyone_sets_is_not_kept() {
+        let with = |count: usize| {
+            let labels: Vec<String> = (0..count).map(|number| format!("\"a{number}\": \"\"")).collect();
+            format!(r#"{{"metadata": {{"name": "chat", "labels": {{{}}}}}}}"#, labels.join(", "))
+        };
+        let read = |count| serde_json::from_str::<Guard<ConfigMap>>(&with(count)).unwrap();
+        assert!(matches!(read(MOST_ENTRIES), Guard::Decoded(_)));
+        let Guard::Undecodable { meta, error } = read(MOST_ENTRIES + 1) else { panic!("it was kept") };
+        assert_eq!((meta.name.as_deref(), meta.labels), (Some("chat"), None));
+        assert_eq!(error, "it has 513 labels, and at most 512 are read: remove some");
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::{
         self, Fault, Sample,
         agents::GpuReading,
         engines::Wanted,
-        pods::{self, scrapes::Scrapes},
+        pods::{self, Batch, scrapes::Scrapes},
         prometheus::{Connections, ServerUrl, Token},
     },
     validate::{MetricSource, PrometheusQuery, ScrapePort, ValidScaler, validate},
@@ -41,6 +41,8 @@ const PODS_DEADLINE: Duration = Duration::from_secs(15);
 /// Answers of pods that are read at once, for all objects together: each has up to 2 MiB, and is parsed without a wait once
 /// it is complete. The controller may use 256 MiB.
 pub(crate) const BODIES_AT_ONCE: usize = 16;
+/// Of these, those of the pods of one namespace.
+pub(crate) const BODIES_OF_ONE_NAMESPACE: usize = 4;
 /// What the rates of counters are computed over.
 const WINDOW: Duration = Duration::from_secs(30);
 
@@ -243,8 +245,9 @@ async fn scrape_pods(
 ) -> Answer {
     let pods = pods_of(ctx, valid);
     let ready: Vec<Arc<PodView>> = pods.into_iter().filter(|pod| pod.is_ready).collect();
+    let batch = Batch::new(&ctx.bodies, valid.scaler.metadata.namespace.as_deref().unwrap_or_default());
     let mut scrapes = stream::iter(ready.clone())
-        .map(|pod| scrape_pod(ctx, pod, port, path, wanted))
+        .map(|pod| scrape_pod(&batch, pod, port, path, wanted))
         .buffer_unordered(PODS_AT_ONCE);
     let mut scraped = Vec::new();
     let all = async {
@@ -280,7 +283,7 @@ async fn scrape_pods(
 }
 
 async fn scrape_pod(
-    ctx: &Context,
+    batch: &Batch<'_>,
     pod: Arc<PodView>,
     port: ScrapePort,
     path: &str,
@@ -294,7 +297,7 @@ async fn scrape_pod(
     let read = async {
         let address = pods::address(&name, pod.ip.as_deref().unwrap_or_default(), port)?;
         let pod = pods::Pod { name: &name, address, path };
-        pods::poll_once(pod, wanted, pods::Limits::default(), &ctx.bodies).await
+        pods::poll_once(pod, wanted, pods::Limits::default(), batch).await
     };
     let read = read.await;
     (pod, read)

@@ -26,7 +26,7 @@ pub struct ScalerArgs {
     pub sample_period: Duration,
 
     /// Prometheus-compatible server that is asked where an object names none, such as `http://prometheus.monitoring:9090`
-    #[arg(long, value_parser = server)]
+    #[arg(long, env = "PROMETHEUS_URL", value_parser = server)]
     pub prometheus_url: Option<ServerUrl>,
 
     /// Other servers that objects may name; a path allows what is below it
@@ -45,7 +45,7 @@ pub struct ScalerArgs {
     #[arg(long)]
     pub queries_of_all_namespaces: bool,
 
-    /// Decide by the rules of the HorizontalPodAutoscaler alone, to compare: starting pods are no supply
+    /// Use the rules of the HorizontalPodAutoscaler alone, to compare: pods that start are not counted
     #[arg(long)]
     pub hpa_rules_only: bool,
 

@@ -164,6 +164,9 @@ fn deployment() -> String {
     "Deployment".to_owned()
 }
 
+/// A name of the API server has at most 253 bytes, a group as well; KEDA's strings have no limit, and name nothing then.
+const LONGEST: usize = 320;
+
 /// KEDA's label of what it makes.
 const SCALED_OBJECT_LABEL: &str = "scaledobject.keda.sh/name";
 
@@ -174,7 +177,7 @@ fn scaled_object(metadata: &ObjectMeta) -> Option<String> {
         |api_version: &str| api_version.split_once('/').is_some_and(|(group, _)| group == "keda.sh");
     let mut owners = owners.filter(|owner| owner.kind == "ScaledObject" && is_of_keda(&owner.api_version));
     let labelled = || metadata.labels.as_ref()?.get(SCALED_OBJECT_LABEL).cloned();
-    owners.next().map(|owner| owner.name.clone()).or_else(labelled)
+    owners.next().map(|owner| owner.name.clone()).or_else(labelled).filter(|name| name.len() <= LONGEST)
 }
 
 fn narrow(Parts { metadata, spec }: Parts) -> (ObjectMeta, Option<Reference>) {
@@ -186,8 +189,11 @@ fn narrow(Parts { metadata, spec }: Parts) -> (ObjectMeta, Option<Reference>) {
         deletion_timestamp: metadata.deletion_timestamp,
         ..ObjectMeta::default()
     };
-    let reference = |TargetParts { api_version, kind, name }| Reference { api_version, kind, name };
-    (metadata, spec.scale_target_ref.map(reference))
+    let reference = |TargetParts { api_version, kind, name }| {
+        let is_short = [&api_version, &kind, &name].into_iter().all(|text| text.len() <= LONGEST);
+        is_short.then_some(Reference { api_version, kind, name })
+    };
+    (metadata, spec.scale_target_ref.and_then(reference))
 }
 
 impl From<Parts> for HpaView {

@@ -30,7 +30,6 @@ use runtime::{
     relations::Referrers,
     scale::Scales,
 };
-use tokio::sync::Semaphore;
 
 use crate::{
     agents::Agents,
@@ -46,8 +45,10 @@ use crate::{
     pod::PodView,
     samples::{OUTDATED_FOR, Samples},
     selector::PodsByLabel,
+    sources::pods::Bodies,
     target::{Reference, Scalable},
     validate::validate,
+    validities::Validities,
 };
 
 mod agents;
@@ -74,6 +75,7 @@ mod target;
 mod tests;
 mod trend;
 mod validate;
+mod validities;
 
 /// Field manager and name of the Lease.
 pub const NAME: &str = "scaler-controller";
@@ -106,10 +108,10 @@ pub(crate) struct Context {
     pub(crate) scaler_targets: Referrers,
     pub(crate) hpa_targets: Referrers,
     pub(crate) scaled_object_targets: Referrers,
+    pub(crate) validities: Validities,
     pub(crate) samples: Samples,
     pub(crate) rates: Rates,
-    /// See [`collect::BODIES_AT_ONCE`].
-    pub(crate) bodies: Semaphore,
+    pub(crate) bodies: Bodies,
     pub(crate) credentials: Credentials,
     /// Of targets whose kinds are not watched.
     pub(crate) resources: Resources,
@@ -143,9 +145,10 @@ pub fn start(process: &mut Process, args: ScalerArgs) -> Started {
         scaled_object_targets: Referrers::of(&scaled_objects, |object| {
             object.target.as_ref().map(|target| identity(object.metadata.namespace.as_deref(), target))
         }),
+        validities: Validities::default(),
         samples: Samples::default(),
         rates: Rates::default(),
-        bodies: Semaphore::new(collect::BODIES_AT_ONCE),
+        bodies: Bodies::new(collect::BODIES_AT_ONCE, collect::BODIES_OF_ONE_NAMESPACE),
         credentials: Credentials::new(process.secrets()),
         resources: Resources::default(),
         agents: Agents::new(process, &args.agents),
@@ -286,12 +289,13 @@ impl Context {
     }
 
     fn forget_uid(&self, uid: &str) {
+        self.validities.forget(uid);
         self.samples.forget(uid);
         self.rates.forget(uid);
     }
 }
 
-/// Samples and rates go with their object.
+/// What is kept of an object goes with it.
 fn forget_deleted(ctx: &Arc<Context>) {
     let kept = Arc::downgrade(ctx);
     ctx.scalers.subscribe(move |change| {

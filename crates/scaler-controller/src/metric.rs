@@ -16,7 +16,7 @@ pub(crate) fn word(kind: Kind) -> &'static str {
     }
 }
 
-/// Name, value and target: `queue_depth is 12 per replica, target 5`.
+/// Name, value and target: `queue_depth is 12 per replica, targetValue 5`.
 pub(crate) fn summary(metric: &MetricInputs, replicas: i32) -> String {
     let (name, target) = (word(metric.kind), decimal(metric.target.milli()));
     let per_replica = match metric.kind {
@@ -30,11 +30,11 @@ pub(crate) fn summary(metric: &MetricInputs, replicas: i32) -> String {
         | Kind::TasksOnly => " per replica",
     };
     match (metric.value_per_replica(replicas), metric.measurement) {
-        (Some(value), _) => format!("{name} is {}{per_replica}, target {target}", decimal(value)),
+        (Some(value), _) => format!("{name} is {}{per_replica}, targetValue {target}", decimal(value)),
         (None, Measurement::Fallback { replicas, .. }) => {
             format!("{name} has had no value for so long that fallback.replicas {replicas} applies")
         }
-        (None, _) => format!("{name} has no value, target {target}"),
+        (None, _) => format!("{name} has no value, targetValue {target}"),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Context,
+    Context, ForgetIfDeleted,
     contender::{Contender, oldest_before},
     history::{Past, stored},
     other_kinds::ScaleRead,
@@ -12,7 +12,7 @@ use crate::{
     samples::{Answer, Attempt, Attempted, CarriedOut, Question, Unwritten},
     selector::Selector,
     target::{Reference, Scalable, WatchedKind},
-    validate::{ValidScaler, validate},
+    validate::ValidScaler,
 };
 use api::{
     aidispatcher::AIDispatcher,
@@ -317,7 +317,10 @@ fn contender(ctx: &Context, scaler: &AIScaler, namespace: &str, names: &[Referen
             && other.metadata.deletion_timestamp.is_none()
             && other.spec.mode == Mode::Apply
             && !other.spec.paused
-            && validate(other, &ctx.configuration.allowed).is_ok()
+            && {
+                let _forget = ForgetIfDeleted { ctx, scaler: other };
+                ctx.validities.is_valid(other, &ctx.configuration.allowed)
+            }
     });
     let scaling: Vec<Arc<AIScaler>> = scaling.collect();
     oldest_before(scaler, scaling.iter().map(AsRef::as_ref))

@@ -17,6 +17,7 @@ use serde::{Deserialize, Deserializer};
 #[serde(from = "Parts")]
 pub(crate) struct PodView {
     pub(crate) metadata: ObjectMeta,
+    /// None of a pod that has more than 64: it is a pod of no target.
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) ip: Option<Box<str>>,
     /// Where it runs; `None`: it is not scheduled.
@@ -67,6 +68,8 @@ const BACK_OFF_RESET: SignedDuration = SignedDuration::from_mins(10);
 const CRASHES: u32 = 2;
 /// Triton serves them on a port of their own; the others where they serve requests.
 const METRICS_PORTS: [&str; 2] = ["metrics", "http"];
+/// The API server sets no limit, and each is in an index.
+const MOST_LABELS: usize = 64;
 /// An engine has two or three.
 const MOST_PORTS: usize = 32;
 
@@ -261,7 +264,7 @@ impl From<Parts> for PodView {
         Self {
             ordinal: ordinal(&metadata),
             has_restarted,
-            labels: metadata.labels.unwrap_or_default(),
+            labels: metadata.labels.filter(|labels| labels.len() <= MOST_LABELS).unwrap_or_default(),
             metadata: ObjectMeta {
                 name: metadata.name,
                 namespace: metadata.namespace,

@@ -20,11 +20,14 @@ pub(crate) struct Selector {
     required: Vec<Label>,
 }
 
+/// Keys and values of a selector. The API server sets no limit.
+const MOST_WORDS: usize = 256;
+
 /// Key and value.
 type Label = (Box<str>, Box<str>);
 
 impl Selector {
-    /// `None`: it selects every pod, or cannot be read.
+    /// `None`: it selects every pod, cannot be read, or has more than 256 keys and values.
     pub(crate) fn of(selector: LabelSelector) -> Option<Self> {
         Self::new(kube::core::Selector::try_from(selector).ok()?)
     }
@@ -41,7 +44,7 @@ impl Selector {
     }
 
     fn new(all: kube::core::Selector) -> Option<Self> {
-        if all.selects_all() {
+        if all.selects_all() || words(&all) > MOST_WORDS {
             return None;
         }
         let required = all.clone().into_iter().filter_map(|expression| match expression {
@@ -62,6 +65,15 @@ impl Selector {
     pub(crate) fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.all.matches(labels)
     }
+}
+
+fn words(selector: &kube::core::Selector) -> usize {
+    let of = |expression: Expression| match expression {
+        Expression::In(_, values) | Expression::NotIn(_, values) => 1 + values.len(),
+        Expression::Equal(..) | Expression::NotEqual(..) => 2,
+        Expression::Exists(_) | Expression::DoesNotExist(_) => 1,
+    };
+    selector.clone().into_iter().map(of).sum()
 }
 
 /// The text at its commas outside of parentheses.
@@ -117,7 +129,7 @@ impl PartialEq for Selector {
     }
 }
 
-/// By namespace and label, the pods that have it.
+/// By namespace and label, the pods that have it. Every pod has the empty label.
 #[derive(Clone, Default)]
 pub(crate) struct PodsByLabel(Arc<Mutex<Index>>);
 
@@ -162,27 +174,23 @@ impl PodsByLabel {
         selector: &Selector,
     ) -> Vec<Arc<PodView>> {
         let matches = |pod: &Arc<PodView>| selector.matches(&pod.labels);
-        let candidates: Option<Vec<Key>> = {
+        let candidates: Vec<Key> = {
             let index = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let of = |label: &Label| index.get(&(namespace.clone(), label.clone()));
             let rarest = selector.required.iter().map(of).min_by_key(|pods| pods.map_or(0, HashSet::len));
-            rarest.map(|rarest| rarest.into_iter().flatten().cloned().collect())
+            // It may require no label with one value, such as `app in (a, b)`.
+            rarest.unwrap_or_else(|| of(&Label::default())).into_iter().flatten().cloned().collect()
         };
-        let mut found: Vec<Arc<PodView>> = match candidates {
-            Some(keys) => keys.iter().filter_map(|key| pods.get(key)).filter(matches).collect(),
-            // Requires no label with one value, such as `app in (a, b)`.
-            None => {
-                let here = |pod: &Arc<PodView>| pod.metadata.namespace.as_deref() == Some(&**namespace);
-                pods.all().into_iter().filter(here).filter(matches).collect()
-            }
-        };
+        let mut found: Vec<Arc<PodView>> =
+            candidates.iter().filter_map(|key| pods.get(key)).filter(matches).collect();
         found.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         found
     }
 }
 
 fn labels_of(pod: &PodView) -> BTreeSet<Label> {
-    pod.labels.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()
+    let labels = pod.labels.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into()));
+    labels.chain([Label::default()]).collect()
 }
 
 #[cfg(test)]
@@ -234,6 +242,31 @@ mod tests {
         {
             assert_eq!(Selector::parse(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn a_selector_of_more_words_than_anyone_writes_is_none() {
+        let of = |values: usize| {
+            let values: Vec<String> = (0..values).map(|number| format!("v{number}")).collect();
+            Selector::parse(&format!("app in ({})", values.join(",")))
+        };
+        assert!(of(MOST_WORDS - 1).is_some());
+        assert!(of(MOST_WORDS).is_none());
+    }
+
+    #[test]
+    fn a_pod_of_more_labels_than_anyone_sets_is_in_no_index() {
+        let pods = Cache::default();
+        let index = PodsByLabel::of(&pods);
+        let labels = |count: usize| {
+            let labels: Vec<String> = (0..count).map(|number| format!("a{number}: x")).collect();
+            format!("{{{}}}", labels.join(", "))
+        };
+        pods.upsert(pod("many", 1, &labels(65)));
+        pods.upsert(pod("some", 1, &labels(64)));
+        let found = index.matching(&pods, &"demo".into(), &Selector::parse("a0=x").unwrap());
+        assert_eq!(found.iter().map(|pod| pod.uid()).collect::<Vec<_>>(), ["some"]);
+        assert_eq!(index.0.lock().unwrap().len(), 65, "64 and the empty one");
     }
 
     #[test]

@@ -44,7 +44,10 @@ pub struct Sample {
 pub enum Fault {
     // The answer was read, and has no value that can be used.
     // `or vector(0)` is not advised: it would make a zero of every outage of the exporter.
-    #[error("{server} has no series for the query: correct the name of the metric or its labels")]
+    #[error(
+        "{server} has no series for the query in this namespace, to which the controller restricts it: correct the name of \
+         the metric or its labels, or what the server scrapes"
+    )]
     Empty { server: String },
     #[error("{origin} gave NaN: a division by zero, or a quantile without observations")]
     NotANumber { origin: String },
@@ -68,11 +71,13 @@ pub enum Fault {
     Redirected { server: String, to: String },
     #[error("{server} did not answer within {} s", .limit.as_secs_f32())]
     Slow { server: String, limit: Duration },
-    #[error("{server} cannot be reached: {why}")]
+    #[error("{server} cannot be reached: {why}{}", reach_fix(server))]
     Unreachable { server: String, why: String },
     #[error("{server} has no certificate that can be trusted: {why}; {}", trust_fix(secret.as_deref()))]
     Untrusted { server: String, why: String, secret: Option<String> },
-    #[error("{server} answered with more than {limit} bytes")]
+    #[error(
+        "{server} answered with more than {limit} bytes: too many series, or something else than metrics"
+    )]
     TooLarge { server: String, limit: usize },
     #[error(
         "{server} answered with {content}, not with {wanted}: a login page, or the address of something else"
@@ -84,7 +89,10 @@ pub enum Fault {
     NoServer,
     #[error("{url} is not a URL of a server ({why})")]
     InvalidUrl { url: String, why: &'static str },
-    #[error("{url} is not among the servers that --allowed-prometheus-urls allows")]
+    #[error(
+        "{url} is not among the servers that --allowed-prometheus-urls of the controller allows: have it added, or leave \
+         source.prometheus.url out"
+    )]
     UrlNotAllowed { url: String },
     #[error(
         "{url} is not https, so a token would be sent in clear: use https, or start the controller with --tokens-over-http"
@@ -194,6 +202,15 @@ fn trust_fix(secret: Option<&str>) -> String {
     match secret {
         Some(secret) => format!("correct the key ca.crt of Secret {secret}"),
         None => "name a Secret with its CA in source.prometheus.caSecretName".to_owned(),
+    }
+}
+
+/// The server may be one that the user never wrote: that of the controller.
+fn reach_fix(server: &str) -> &'static str {
+    if server.starts_with("http") {
+        "; correct source.prometheus.url, or PROMETHEUS_URL of the controller"
+    } else {
+        ""
     }
 }
 

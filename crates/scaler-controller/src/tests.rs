@@ -50,7 +50,10 @@ use crate::{
     pod::PodView,
     samples::Answer as Sampled,
     selector::PodsByLabel,
-    sources::prometheus::{AllowedUrls, ServerUrl},
+    sources::{
+        pods::Bodies,
+        prometheus::{AllowedUrls, ServerUrl},
+    },
     target::{Reference, Scalable},
 };
 
@@ -164,9 +167,10 @@ fn context(api: &ScriptedApi, allowed: &[SocketAddr]) -> Context {
         }),
         hpas,
         scaled_objects,
+        validities: crate::validities::Validities::default(),
         samples: Default::default(),
         rates: Default::default(),
-        bodies: tokio::sync::Semaphore::new(collect::BODIES_AT_ONCE),
+        bodies: Bodies::new(collect::BODIES_AT_ONCE, collect::BODIES_OF_ONE_NAMESPACE),
         credentials: Credentials::new(Secrets::new(client.clone())),
         resources: Resources::default(),
         agents: Agents::of(None, None, String::new()),
@@ -554,12 +558,13 @@ async fn an_older_aiscaler_that_is_refused_takes_the_target_from_nobody() {
     let mut scaler = AIScaler::clone(&stored_scaler(&api, &ctx, json!({"deploymentName": "chat"})));
     scaler.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now()));
     let scaler = Arc::new(scaler);
-    let contended = |version: &str, spec: Value| {
+    let contended = |version: i64, spec: Value| {
         let mut older = AIScaler::clone(&scaler);
+        older.metadata.generation = Some(version);
         older.metadata.name = Some("older".to_owned());
         older.metadata.uid = Some("older".to_owned());
         older.metadata.creation_timestamp = None;
-        older.metadata.resource_version = Some(version.to_owned());
+        older.metadata.resource_version = Some(version.to_string());
         let Value::Object(changes) = spec else { panic!("an object") };
         let mut changed = serde_json::to_value(&older.spec).unwrap();
         changed.as_object_mut().unwrap().extend(changes);
@@ -567,8 +572,8 @@ async fn an_older_aiscaler_that_is_refused_takes_the_target_from_nobody() {
         ctx.scalers.upsert(older);
         observe(&ctx, &scaler, now()).contender.is_some()
     };
-    assert!(contended("200", json!({})));
-    assert!(!contended("201", json!({"behavior": {"scaleDown": {"tolerance": "a"}}})));
+    assert!(contended(200, json!({})));
+    assert!(!contended(201, json!({"behavior": {"scaleDown": {"tolerance": "a"}}})));
 }
 
 #[tokio::test]

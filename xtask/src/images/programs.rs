@@ -151,14 +151,13 @@ impl Tools {
         if is_own {
             // Only the compiler of C code: with musl-gcc as the linker, programs crash when they start.
             let compiler = "musl-gcc".to_owned();
+            ensure!(answers(&compiler), "images need musl-gcc: install the Debian package musl-tools");
             return Ok(Self { compiler, archiver: None, linker: None, c_flags: &[], rust_flags: &[] });
         }
         let processor = platform.processor();
         let compiler = format!("{processor}-linux-gnu-gcc");
-        let version =
-            Command::new(&compiler).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
         ensure!(
-            version.is_ok_and(|status| status.success()),
+            answers(&compiler),
             "images for {} need {compiler}: install the Debian packages gcc-{package}-linux-gnu and \
              libc6-dev-{}-cross, or build on such a machine",
             platform.architecture(),
@@ -310,6 +309,13 @@ pub(super) fn printed(command: &mut Command) -> anyhow::Result<String> {
     let output = output.with_context(|| format!("failed to start {program}"))?;
     ensure!(output.status.success(), "{program} ended with {}", output.status);
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Whether a compiler is installed.
+fn answers(compiler: &str) -> bool {
+    let version =
+        Command::new(compiler).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    version.is_ok_and(|status| status.success())
 }
 
 #[cfg(test)]

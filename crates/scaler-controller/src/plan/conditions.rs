@@ -2,9 +2,10 @@
 //!
 //! Transition times are set in `status`.
 
-use api::{conditions, reasons};
+use api::{aiscaler::Mode, conditions, reasons};
 use runtime::conditions::{Verdict, whole_seconds};
 use scaling::{
+    behavior::Rules,
     conclusion::{Able, Active, Limited},
     decide::Decision,
     measurement::Measurement,
@@ -37,7 +38,7 @@ pub(super) fn of(valid: &ValidScaler, observed: &Observed, state: &State<'_>) ->
                 Writes::Announced(doubt) => announced(*doubt, decision, valid),
                 Writes::Scale | Writes::Nothing => match others.often {
                     Some(count) => set_back(count, found),
-                    None => able(decision, found),
+                    None => able(valid, decision, found),
                 },
             };
             let active = active(valid, observed, decision);
@@ -98,41 +99,45 @@ fn of_hands_off(hands_off: &HandsOff) -> Vec<Verdict> {
     with_progress(vec![able, active, ready])
 }
 
-fn able(decision: &Decision, found: &Found) -> Verdict {
+fn able(valid: &ValidScaler, decision: &Decision, found: &Found) -> Verdict {
     let supply = decision.supply();
+    let Record { raw, inputs, .. } = &decision.record;
+    let stabilized = |others: Option<i32>, rules: &Rules, field: &str| {
+        let others = others.map_or("others".to_owned(), |others| others.to_string());
+        let window = rules.window.duration().as_secs();
+        format!(
+            "{raw} replicas are recommended, and {others} were within the last {window} s (spec.behavior.{field})"
+        )
+    };
+    // Which pods do not start, and why, is said after it.
+    let none_added =
+        || format!("no replicas are added to {} that are Ready, because more would not start", supply.ready);
     let (reason, message) = match decision.conclusion.able {
         Able::ReadyForNewScale => {
             (reasons::READY_FOR_NEW_SCALE, format!("{} can be scaled", found.reference))
         }
         Able::ScaleUpStabilized => (
             reasons::SCALE_UP_STABILIZED,
-            "a recommendation within the window of scale-ups was lower than the present one".to_owned(),
+            stabilized(
+                inputs.recommended.lowest,
+                &valid.policy.behavior.up,
+                "scaleUp.stabilizationWindowSeconds",
+            ),
         ),
         Able::ScaleDownStabilized => (
             reasons::SCALE_DOWN_STABILIZED,
-            "a recommendation within the window of scale-downs was higher than the present one".to_owned(),
+            stabilized(
+                inputs.recommended.highest,
+                &valid.policy.behavior.down,
+                "scaleDown.stabilizationWindowSeconds",
+            ),
         ),
         Able::WaitingForPods => (
             reasons::WAITING_FOR_PODS,
             format!("no replicas are removed while {} pods start that may be needed", supply.coming),
         ),
-        Able::CrashLoop => (
-            reasons::CRASH_LOOP,
-            format!(
-                "no replicas are added while {} pods are in a crash loop and {} are Ready; see their logs",
-                supply.crash_looping, supply.ready
-            ),
-        ),
-        Able::CannotStart => (
-            reasons::CANNOT_START,
-            format!(
-                "no replicas are added while {} pods cannot start ({}), {} are in a crash loop and {} are Ready",
-                supply.cannot_start,
-                start_fault(found),
-                supply.crash_looping,
-                supply.ready
-            ),
-        ),
+        Able::CrashLoop => (reasons::CRASH_LOOP, none_added()),
+        Able::CannotStart => (reasons::CANNOT_START, none_added()),
     };
     let message = match not_starting(supply, found) {
         Some(pods) => format!("{message}; {pods}"),
@@ -201,13 +206,14 @@ fn announced(doubt: Doubt, decision: &Decision, valid: &ValidScaler) -> Verdict 
     let message = match doubt {
         Doubt::FarTooMany => format!(
             "{summary}, which asks for {raw} replicas where maxReplicas is {}; if a unit is wrong, correct targetValue \
-             or source now: replicas are added one period after this value was first seen",
+             or source now: replicas are added one period of the controller (--period) after this value was first seen",
             valid.policy.bounds.max(),
         ),
         Doubt::FarTooFew => format!(
             "{summary}, which asks for {raw} of {from} replicas; if a unit is wrong, or the query gives an average \
-             instead of a total, correct targetValue or source now: replicas are removed when the window of scale-downs \
-             has ended",
+             instead of a total, correct targetValue or source now: replicas are removed after \
+             spec.behavior.scaleDown.stabilizationWindowSeconds, {} s",
+            valid.policy.behavior.down.window.duration().as_secs(),
         ),
     };
     holds(conditions::ABLE_TO_SCALE, reasons::IMPLAUSIBLE_VALUE, message)
@@ -239,6 +245,9 @@ fn active(valid: &ValidScaler, observed: &Observed, decision: &Decision) -> Verd
             if let Some(counter) = &counter {
                 message = format!("{message}, but {counter}");
             }
+            if valid.mode == Mode::DryRun {
+                message = format!("{message}; spec.mode is DryRun, so none are set");
+            }
             let missing = (!remarks.missing.is_empty()).then(|| missing(NONE_REMOVED));
             for remark in missing.iter().chain(&remarks.fallbacks).chain(&remarks.usable) {
                 message = format!("{message}; {remark}");
@@ -250,8 +259,7 @@ fn active(valid: &ValidScaler, observed: &Observed, decision: &Decision) -> Verd
         Active::ScalingDisabled => fails(
             conditions::SCALING_ACTIVE,
             reasons::SCALING_DISABLED,
-            "another has set the target to 0 replicas, which stay; set another number to scale again"
-                .to_owned(),
+            format!("{} has 0 replicas, which stay; set 1 or more to scale again", valid.reference),
         ),
         Active::MetricMissing(_) => fails(
             conditions::SCALING_ACTIVE,

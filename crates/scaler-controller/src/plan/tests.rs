@@ -136,7 +136,7 @@ fn a_queue_above_its_target_adds_replicas() {
     assert_eq!(status.metric.unwrap().display, "5/5", "per replica of what was asked for");
     assert_eq!(
         plan.scale.unwrap().note.message,
-        "Deployment chat: 2 to 4 replicas: queue_depth is 10 per replica, target 5 (DesiredWithinRange)"
+        "Deployment chat: 2 to 4 replicas: queue_depth is 10 per replica, targetValue 5 (DesiredWithinRange)"
     );
     assert_eq!(status.metrics[0].metric_type, "queue_depth");
 }

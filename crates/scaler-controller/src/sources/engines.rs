@@ -316,7 +316,7 @@ fn unit(histogram: &str) -> MillisecondsPerUnit {
 fn sum(read: &Exposition<'_>, name: &str, pod: &str) -> Result<f64, Fault> {
     let mut values = read.series.iter().filter(|series| series.name == name).peekable();
     if values.peek().is_none() {
-        return Err(no_such(read, name, pod));
+        return Err(no_such(name, pod));
     }
     finite(values.map(|series| series.value).sum(), name, pod)
 }
@@ -344,7 +344,7 @@ fn across_ranks(read: &Exposition<'_>, name: &str, pod: &str) -> Result<f64, Fau
         *value = if value.is_nan() || series.value.is_nan() { f64::NAN } else { value.max(series.value) };
     }
     if replicas.is_empty() {
-        return Err(no_such(read, name, pod));
+        return Err(no_such(name, pod));
     }
     finite(replicas.values().sum(), name, pod)
 }
@@ -352,16 +352,14 @@ fn across_ranks(read: &Exposition<'_>, name: &str, pod: &str) -> Result<f64, Fau
 fn buckets(read: &Exposition<'_>, histogram: &str, pod: &str) -> Result<Buckets, Fault> {
     let series = || read.series.iter().filter(|series| is_bucket(series.name, histogram));
     if series().next().is_none() {
-        return Err(no_such(read, histogram, pod));
+        return Err(no_such(histogram, pod));
     }
     Buckets::of(series())
         .ok_or_else(|| Fault::NotANumber { origin: format!("histogram {histogram} of pod {pod}") })
 }
 
-fn no_such(read: &Exposition<'_>, name: &str, pod: &str) -> Fault {
-    const MOST_SIMILAR: usize = 5;
-    let similar = read.similar(name, MOST_SIMILAR);
-    Fault::NoSuchMetric { pod: pod.to_owned(), metric: name.to_owned(), similar }
+fn no_such(name: &str, pod: &str) -> Fault {
+    Fault::NoSuchMetric { pod: pod.to_owned(), metric: name.to_owned(), similar: Vec::new() }
 }
 
 fn finite(value: f64, name: &str, pod: &str) -> Result<f64, Fault> {

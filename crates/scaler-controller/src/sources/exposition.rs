@@ -14,6 +14,8 @@ pub const MOST_LINES: usize = 200_000;
 const MOST_LABELS: usize = 64;
 /// Names of metrics of one answer. An engine has some hundred.
 const MOST_NAMES: usize = 20_000;
+/// Bytes of a name; as many as a name of an AIScaler may have.
+const LONGEST_NAME: usize = 256;
 /// Names that are compared for a message.
 const MOST_COMPARED: usize = 2_000;
 
@@ -105,11 +107,12 @@ impl Exposition<'_> {
 
     /// At most `most` names that the pod serves, the most similar to `name` first.
     pub fn similar(&self, name: &str, most: usize) -> Vec<String> {
-        let mut ranked: Vec<(usize, &str)> =
-            self.names.iter().take(MOST_COMPARED).map(|other| (distance(name, other), *other)).collect();
-        ranked.sort_unstable();
         // Farther than that it is not a slip of the pen.
         let nearest = name.len() * 2 / 3;
+        let may_be_near = |other: &&&str| other.len().abs_diff(name.len()) <= nearest;
+        let compared = self.names.iter().filter(may_be_near).take(MOST_COMPARED);
+        let mut ranked: Vec<(usize, &str)> = compared.map(|other| (distance(name, other), *other)).collect();
+        ranked.sort_unstable();
         let near = ranked.into_iter().filter(|(distance, _)| *distance <= nearest);
         near.take(most).map(|(_, name)| name.to_owned()).collect()
     }
@@ -149,14 +152,15 @@ pub fn parse<'t>(text: &'t str, wanted: impl Fn(&str) -> bool) -> Exposition<'t>
 fn type_of(comment: &str) -> Option<(&str, Kind)> {
     let mut words = comment.split_ascii_whitespace();
     (words.next() == Some("TYPE")).then_some(())?;
-    Some((words.next()?, Kind::of(words.next()?)))
+    let name = words.next().filter(|name| name.len() <= LONGEST_NAME)?;
+    Some((name, Kind::of(words.next()?)))
 }
 
 /// The name of a line, and its series if it is wanted.
 fn series<'t>(line: &'t str, wanted: &impl Fn(&str) -> bool) -> Option<(&'t str, Option<Series<'t>>)> {
     let end = line.find(|c: char| !is_name(c)).unwrap_or(line.len());
     let (name, rest) = line.split_at(end);
-    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
+    if name.is_empty() || name.len() > LONGEST_NAME || name.starts_with(|c: char| c.is_ascii_digit()) {
         return None;
     }
     if !wanted(name) {
@@ -357,6 +361,15 @@ vllm:e2e_request_latency_seconds_sum{engine="0",model_name="m"} NaN
         assert_eq!(similar, ["vllm:num_requests_waiting", "vllm:num_requests_running"]);
         assert_eq!(read.similar("x", 5), [""; 0]);
         assert_eq!(distance("kitten", "sitting"), 3);
+        let text: String = (0..9).map(|index| format!("queue_depth_{index} 1\n")).collect();
+        assert_eq!(all(&text).similar("queue_depth", 5).len(), 5);
+    }
+
+    #[test]
+    fn a_name_that_is_longer_than_any_in_a_spec_cannot_be_read() {
+        let text = format!("{} 1\n{} 1\n", "a".repeat(LONGEST_NAME), "b".repeat(LONGEST_NAME + 1));
+        let read = all(&text);
+        assert_eq!((read.names.len(), read.unreadable), (1, 1));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::exposition::Series;
 
 /// Buckets of one histogram; an engine has about 20, TGI 35.
-const MOST_BUCKETS: usize = 512;
+const MOST_BUCKETS: usize = 128;
 
 /// Cumulative counts by upper bound, in ascending order of the bounds; the last bound is infinite.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,7 +17,7 @@ struct Bucket {
 
 impl Buckets {
     /// The buckets of the series `x_bucket`, summed over all labels but `le`. `None` if there is no bucket with an infinite
-    /// bound, if a count is not a finite number, or if there are more than 512 bounds.
+    /// bound, if a count is not a finite number, or if there are more than 128 bounds.
     pub fn of<'s, 't: 's>(series: impl Iterator<Item = &'s Series<'t>>) -> Option<Self> {
         let mut found: Vec<Bucket> = Vec::new();
         for series in series {

@@ -8,6 +8,7 @@ use std::{
     future::Future,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     pin::pin,
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -16,16 +17,18 @@ use http::{Request, StatusCode, header};
 use http_body_util::Empty;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::{net::TcpStream, sync::Semaphore, time::timeout};
+use tokio::{net::TcpStream, time::timeout};
 
 use super::{
     Fault,
     body::{BodyError, USER_AGENT, cause, read_body},
     engines::{self, Scraped, Wanted},
-    exposition::{self, MOST_SERIES},
+    exposition::{self, Exposition, MOST_SERIES},
     foreign,
 };
+pub use bodies::Bodies;
 
+mod bodies;
 pub mod scrapes;
 
 /// One pod of the target.
@@ -36,6 +39,35 @@ pub struct Pod<'a> {
     pub address: SocketAddr,
     /// Path of the metrics; begins with a slash.
     pub path: &'a str,
+}
+
+/// What the scrapes of the pods of one target share.
+#[derive(Debug)]
+pub struct Batch<'b> {
+    bodies: &'b Bodies,
+    namespace: &'b str,
+    /// Names are compared once: it takes long, and a user reads one message.
+    has_named_similar: AtomicBool,
+}
+
+impl<'b> Batch<'b> {
+    pub fn new(bodies: &'b Bodies, namespace: &'b str) -> Self {
+        Self { bodies, namespace, has_named_similar: AtomicBool::new(false) }
+    }
+
+    /// The fault with the names that the pod serves in the place of the one that is missing.
+    fn with_similar(&self, fault: Fault, read: &Exposition<'_>) -> Fault {
+        const MOST_SIMILAR: usize = 5;
+        match fault {
+            Fault::NoSuchMetric { pod, metric, similar: _ }
+                if !self.has_named_similar.swap(true, Ordering::Relaxed) =>
+            {
+                let similar = read.similar(&metric, MOST_SIMILAR);
+                Fault::NoSuchMetric { pod, metric, similar }
+            }
+            fault => fault,
+        }
+    }
 }
 
 /// Limits of one scrape.
@@ -84,17 +116,16 @@ pub fn address(pod: &str, ip: &str, port: u16) -> Result<SocketAddr, Fault> {
     if is_of_pod && port > 0 { Ok(SocketAddr::new(ip, port)) } else { Err(invalid()) }
 }
 
-/// Scrapes a pod once and reads what is wanted. The caller passes it to the [`scrapes`], with the time.
-///
-/// `bodies`: a permit for each body that may be read at once. The wait for one does not count as lateness of the pod.
+/// Scrapes a pod once and reads what is wanted. The caller passes it to the [`scrapes`], with the time. The wait until its
+/// body may be read does not count as lateness of the pod.
 pub async fn poll_once(
     pod: Pod<'_>,
     wanted: &Wanted,
     limits: Limits,
-    bodies: &Semaphore,
+    batch: &Batch<'_>,
 ) -> Result<Scraped, Fault> {
     // Without a wait from here on, so that no text is kept while others are read.
-    let text = scrape(pod, limits, bodies).await?;
+    let text = scrape(pod, limits, batch).await?;
     let read = exposition::parse(&text, |series| wanted.needs(series));
     if read.is_cut {
         return Err(Fault::TooManyMetrics { pod: pod.name.to_owned(), limit: MOST_SERIES });
@@ -106,12 +137,12 @@ pub async fn poll_once(
             wanted: "metrics",
         });
     }
-    engines::read(&read, wanted, pod.name)
+    engines::read(&read, wanted, pod.name).map_err(|fault| batch.with_similar(fault, &read))
 }
 
 /// The text that a pod serves.
-async fn scrape(pod: Pod<'_>, limits: Limits, bodies: &Semaphore) -> Result<String, Fault> {
-    let answer = exchange(pod, limits, bodies).await;
+async fn scrape(pod: Pod<'_>, limits: Limits, batch: &Batch<'_>) -> Result<String, Fault> {
+    let answer = exchange(pod, limits, batch).await;
     answer.map_err(|failure| failure.fault(format!("pod {}", pod.name), limits))
 }
 
@@ -147,7 +178,7 @@ async fn within<T>(limits: Limits, step: impl Future<Output = Result<T, Failure>
     timeout(limits.deadline, step).await.unwrap_or(Err(Failure::Slow))
 }
 
-async fn exchange(pod: Pod<'_>, limits: Limits, bodies: &Semaphore) -> Result<String, Failure> {
+async fn exchange(pod: Pod<'_>, limits: Limits, batch: &Batch<'_>) -> Result<String, Failure> {
     let broken = |error: &(dyn std::error::Error + 'static)| Failure::Connection(cause(error));
     let request = Request::get(pod.path)
         .header(header::HOST, pod.address.to_string())
@@ -168,8 +199,8 @@ async fn exchange(pod: Pod<'_>, limits: Limits, bodies: &Semaphore) -> Result<St
         if answer.status() != StatusCode::OK {
             return Err(Failure::Status(answer.status()));
         }
-        // Only now: pods that do not answer keep no permit from those that do. It is never closed.
-        let _permit = bodies.acquire().await;
+        // Only now: pods that do not answer keep no permit from those that do.
+        let _permit = batch.bodies.permit(batch.namespace).await;
         let body = within(limits, async {
             read_body(answer.into_body(), limits.bytes).await.map_err(|error| match error {
                 BodyError::TooLarge => Failure::TooLarge,

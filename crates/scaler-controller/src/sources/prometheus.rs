@@ -62,8 +62,9 @@ impl Default for Limits {
         Self {
             // An object is evaluated every 15 s, and within 0.3 s of a new sample: a slow server is a missing one.
             deadline: Duration::from_secs(3),
-            // One series has some hundred bytes. Thousands of them, which is a mistake, are still counted.
-            bytes: 1 << 20,
+            // One series has some hundred bytes. Hundreds of them, which is a mistake, are still counted. Many objects ask at
+            // once, so that more would be much memory.
+            bytes: 128 << 10,
             // Two clocks may differ by a minute.
             staleness: Duration::from_secs(120),
         }
@@ -157,7 +158,9 @@ async fn evaluate(
     let answer = connections.client.request(request).await;
     let answer = answer.map_err(|error| connection_fault(&error, url.clone(), connections.secret.clone()))?;
     let (status, headers) = (answer.status(), answer.headers().clone());
-    let to = headers.get(header::LOCATION).and_then(|to| to.to_str().ok()).map_or(String::new(), origin);
+    let repeated = Repeated(server.token.as_ref());
+    let location = headers.get(header::LOCATION).and_then(|to| to.to_str().ok());
+    let to = location.map_or(String::new(), |location| repeated.text(&origin(location)));
     if status.is_redirection() {
         return Err(Fault::Redirected { server: url, to });
     }
@@ -167,10 +170,9 @@ async fn evaluate(
     }
     let body = body(answer, limits.bytes, &url).await?;
     if status == StatusCode::OK {
-        return answer::evaluated(&url, content(&headers), &body).map_err(|fault| redacted(fault, server));
+        return answer::evaluated(&url, content(&headers), &body, repeated);
     }
-    let why = answer::reason(&body);
-    let why = server.token.as_ref().map_or(why.clone(), |token| token.removed_from(why));
+    let why = answer::reason(&body, repeated);
     // Too many requests are a failure of the moment.
     Err(if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS {
         Fault::Rejected { server: url, status: status.as_u16(), why }
@@ -205,13 +207,14 @@ async fn body(answer: Response<Incoming>, most: usize, url: &str) -> Result<Vec<
     })
 }
 
-/// An answer with status 200 may hold an error with the words of the server.
-fn redacted(fault: Fault, server: &Server) -> Fault {
-    match (fault, &server.token) {
-        (Fault::Rejected { server, status, why }, Some(token)) => {
-            Fault::Rejected { server, status, why: token.removed_from(why) }
-        }
-        (fault, _) => fault,
+/// How the words of a server are repeated: without the token, in one line, cut.
+#[derive(Clone, Copy)]
+struct Repeated<'t>(Option<&'t Token>);
+
+impl Repeated<'_> {
+    fn text(self, text: &str) -> String {
+        let Self(token) = self;
+        token.map_or_else(|| foreign(text), |token| foreign(&token.removed_from(text)))
     }
 }
 
@@ -223,7 +226,7 @@ fn content(headers: &HeaderMap) -> &str {
 fn origin(location: &str) -> String {
     let location: Option<http::Uri> = location.parse().ok();
     let origin = location.and_then(|uri| Some(format!("{}://{}", uri.scheme_str()?, uri.host()?)));
-    foreign(&origin.unwrap_or_else(|| "another path".to_owned()))
+    origin.unwrap_or_else(|| "another path".to_owned())
 }
 
 fn connection_fault(error: &(dyn Error + 'static), server: String, secret: Option<String>) -> Fault {

@@ -74,7 +74,9 @@ async fn own_writes_are_known_at_once_and_a_lost_answer_is_no_foreign_write() {
     assert_eq!((status.history.unwrap().scale_events[0].change, status.last_scale_time.is_some()), (2, true));
     assert_eq!(
         rescales(&api),
-        ["Deployment chat: 1 to 3 replicas: queue_depth is 12 per replica, target 5 (DesiredWithinRange)"]
+        [
+            "Deployment chat: 1 to 3 replicas: queue_depth is 12 per replica, targetValue 5 (DesiredWithinRange)"
+        ]
     );
     assert_eq!(ctx.samples.of(scaler.metadata.uid.as_deref().unwrap()).attempted, None);
 

@@ -5,12 +5,9 @@ use std::time::Duration;
 use scaler_controller::sources::{
     Fault,
     engines::{Load, Meaning, Scraped, Wanted},
-    pods::{Limits, Pod, poll_once},
+    pods::{Batch, Bodies, Limits, Pod, poll_once},
 };
-use tokio::{
-    sync::Semaphore,
-    time::{sleep, timeout},
-};
+use tokio::time::{sleep, timeout};
 
 use crate::server::{SOON, Script, Server, closed_port, in_time};
 
@@ -21,8 +18,9 @@ fn limits() -> Limits {
     Limits { deadline: Duration::from_secs(20), bytes: 8_192 }
 }
 
-fn bodies(at_once: usize) -> Semaphore {
-    Semaphore::new(at_once)
+/// A scrape with a share of its own.
+async fn poll_alone(pod: Pod<'_>, wanted: &Wanted, limits: Limits) -> Result<Scraped, Fault> {
+    poll_once(pod, wanted, limits, &Batch::new(&Bodies::new(1, 1), "demo")).await
 }
 
 fn queue_depth() -> Wanted {
@@ -32,7 +30,7 @@ fn queue_depth() -> Wanted {
 async fn given(script: Script, limits: Limits) -> Result<Scraped, Fault> {
     let server = Server::start(script).await;
     let pod = Pod { name: "demo/llm-0", address: server.address, path: "/metrics" };
-    poll_once(pod, &queue_depth(), limits, &bodies(1)).await
+    poll_alone(pod, &queue_depth(), limits).await
 }
 
 fn name() -> String {
@@ -43,7 +41,7 @@ fn name() -> String {
 async fn a_pod_is_scraped_on_a_connection_that_ends() {
     let server = Server::start(Script::metrics(VLLM)).await;
     let pod = Pod { name: "demo/llm-0", address: server.address, path: "/custom/metrics?x=y" };
-    assert_eq!(poll_once(pod, &queue_depth(), limits(), &bodies(1)).await, Ok(Scraped::Level(7.0)));
+    assert_eq!(poll_alone(pod, &queue_depth(), limits()).await, Ok(Scraped::Level(7.0)));
     let request = server.requests().concat();
     assert!(request.starts_with("get /custom/metrics?x=y http/1.1"), "{request}");
     assert!(request.contains("connection: close") && request.contains("accept: text/plain"), "{request}");
@@ -71,19 +69,22 @@ async fn a_body_beyond_those_that_are_read_at_once_waits_and_is_not_late() {
     let withheld = "HTTP/1.1 200 OK\r\ncontent-length: 5000\r\n\r\nvllm:";
     let withholding = Server::start(Script::Stalled(withheld.into())).await;
     let prompt = Server::start(Script::metrics(VLLM)).await;
-    let (bodies, wanted) = (bodies(1), queue_depth());
+    let (bodies, wanted) = (Bodies::new(2, 1), queue_depth());
+    let (batch, of_others) = (Batch::new(&bodies, "demo"), Batch::new(&bodies, "other"));
     let pod = |server: &Server| Pod { name: "demo/llm-0", address: server.address, path: "/metrics" };
-    let mut first = Box::pin(poll_once(pod(&withholding), &wanted, limits(), &bodies));
-    while bodies.available_permits() > 0 {
+    let mut first = Box::pin(poll_once(pod(&withholding), &wanted, limits(), &batch));
+    while bodies.available() > 1 {
         assert!(timeout(Duration::from_millis(1), &mut first).await.is_err());
     }
     let brief = Limits { deadline: DEADLINE, ..limits() };
-    let mut second = Box::pin(poll_once(pod(&prompt), &wanted, brief, &bodies));
+    let mut second = Box::pin(poll_once(pod(&prompt), &wanted, brief, &batch));
     tokio::select! {
         read = &mut second => panic!("{read:?} while another body is read"),
         () = sleep(DEADLINE * 2) => {}
     }
     assert_eq!(prompt.requests().len(), 1, "only the body waits");
+    let other = poll_once(pod(&prompt), &wanted, brief, &of_others);
+    assert_eq!(in_time(other).await, Ok(Scraped::Level(7.0)), "in another namespace");
     drop(first);
     assert_eq!(in_time(second).await, Ok(Scraped::Level(7.0)));
 }
@@ -114,7 +115,7 @@ async fn other_answers_are_faults_and_not_zero() {
 #[tokio::test]
 async fn a_pod_that_is_not_there_is_unreachable() {
     let pod = Pod { name: "demo/llm-0", address: closed_port().await, path: "/metrics" };
-    let fault = poll_once(pod, &queue_depth(), limits(), &bodies(1)).await.unwrap_err();
+    let fault = poll_alone(pod, &queue_depth(), limits()).await.unwrap_err();
     assert!(matches!(&fault, Fault::Unreachable { why, .. } if why.contains("refused")), "{fault}");
 }
 
@@ -123,10 +124,37 @@ async fn a_metric_typed_wrong_names_what_the_pod_serves() {
     let server = Server::start(Script::metrics(VLLM)).await;
     let pod = Pod { name: "demo/llm-0", address: server.address, path: "/metrics" };
     let wanted = Wanted::Named("vllm:num_request_waiting".to_owned(), Meaning::Level);
-    let fault = poll_once(pod, &wanted, limits(), &bodies(1)).await.unwrap_err();
+    let fault = poll_alone(pod, &wanted, limits()).await.unwrap_err();
     let message = "pod demo/llm-0 does not serve vllm:num_request_waiting; it serves vllm:num_requests_waiting, \
                    vllm:num_requests_running";
     assert_eq!(fault.to_string(), message);
+}
+
+#[tokio::test]
+async fn names_are_compared_for_one_pod_of_a_target() {
+    let server = Server::start(Script::metrics(VLLM)).await;
+    let pod = Pod { name: "demo/llm-0", address: server.address, path: "/metrics" };
+    let wanted = Wanted::Named("vllm:num_request_waiting".to_owned(), Meaning::Level);
+    let bodies = Bodies::new(1, 1);
+    let batch = Batch::new(&bodies, "demo");
+    let mut named = Vec::new();
+    for _ in 0..2 {
+        match poll_once(pod, &wanted, limits(), &batch).await {
+            Err(Fault::NoSuchMetric { similar, .. }) => named.push(similar.len()),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(named, [2, 0]);
+}
+
+#[tokio::test]
+async fn a_name_longer_than_any_is_in_no_message() {
+    let long = "a".repeat(4_000);
+    let server = Server::start(Script::metrics(&format!("{long} 1\n{VLLM}"))).await;
+    let pod = Pod { name: "demo/llm-0", address: server.address, path: "/metrics" };
+    let wanted = Wanted::Named("a".repeat(256), Meaning::Level);
+    let fault = poll_alone(pod, &wanted, limits()).await.unwrap_err();
+    assert!(fault.to_string().len() < 1_024, "{fault}");
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ fn pods_that_crash_are_not_multiplied() {
     assert_eq!(world.written, []);
     let (_, reason, message) = world.condition("AbleToScale");
     assert_eq!(reason, "CrashLoop");
-    assert!(message.contains("3 pods are in a crash loop"), "{message}");
+    assert!(message.contains("(in a crash loop: 3)"), "{message}");
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn pods_whose_image_cannot_be_pulled_are_not_multiplied() {
     assert_eq!(world.written, [(0, 6)]);
     let (_, reason, message) = world.condition("AbleToScale");
     assert_eq!(reason, "CannotStart");
-    assert!(message.contains("2 pods cannot start (an image cannot be pulled)"), "{message}");
+    assert!(message.contains("an image cannot be pulled: 2)"), "{message}");
 }
 
 #[test]

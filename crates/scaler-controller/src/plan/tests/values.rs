@@ -98,8 +98,9 @@ fn a_first_value_with_a_wrong_unit_is_announced_before_it_is_acted_on() {
     assert_eq!((&*status, &*reason), ("True", "ImplausibleValue"));
     assert_eq!(
         message,
-        "queue_depth is 4500 per replica, target 5, which asks for 1800 replicas where maxReplicas is 10; if a unit is \
-         wrong, correct targetValue or source now: replicas are added one period after this value was first seen"
+        "queue_depth is 4500 per replica, targetValue 5, which asks for 1800 replicas where maxReplicas is 10; if a unit is \
+         wrong, correct targetValue or source now: replicas are added one period of the controller (--period) \
+         after this value was first seen"
     );
     assert_eq!(world.events.iter().map(|note| note.reason).collect::<Vec<_>>(), ["ImplausibleValue"]);
     world.restarts(10);
@@ -121,9 +122,9 @@ fn a_first_value_far_below_its_target_is_announced_before_replicas_are_removed()
     assert_eq!((&*status, &*reason), ("True", "ImplausibleValue"));
     assert_eq!(
         message,
-        "latency is 0.8, target 900, which asks for 1 of 6 replicas; if a unit is wrong, or the query gives an average \
-         instead of a total, correct targetValue or source now: replicas are removed when the window of scale-downs has \
-         ended"
+        "latency is 0.8, targetValue 900, which asks for 1 of 6 replicas; if a unit is wrong, or the query gives an average \
+         instead of a total, correct targetValue or source now: replicas are removed after \
+         spec.behavior.scaleDown.stabilizationWindowSeconds, 300 s"
     );
     assert_eq!(world.events.iter().map(|note| note.reason).collect::<Vec<_>>(), ["ImplausibleValue"]);
     for seconds in (15..=300).step_by(15) {

@@ -6,7 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
-use crate::sources::{Fault, ResultKind, Sample, foreign};
+use super::Repeated;
+use crate::sources::{Fault, ResultKind, Sample};
 
 /// Warnings of one answer that are repeated.
 const MOST_WARNINGS: usize = 2;
@@ -46,15 +47,20 @@ impl Evaluated {
 }
 
 /// The body of an answer with status 200. `content`: its content type, for messages.
-pub(super) fn evaluated(server: &str, content: &str, body: &[u8]) -> Result<Evaluated, Fault> {
+pub(super) fn evaluated(
+    server: &str,
+    content: &str,
+    body: &[u8],
+    repeated: Repeated<'_>,
+) -> Result<Evaluated, Fault> {
     let server = || server.to_owned();
-    let other = || wrong_content(server(), content);
+    let other = || wrong_content(server(), content, repeated);
     let wrong = |found| Fault::WrongResult { server: server(), found };
     let answer: Answer<'_> = serde_json::from_slice(body).map_err(|_| other())?;
     let data = match (answer.status.as_ref(), answer.data) {
         ("success", Some(data)) => data,
         ("error", _) => {
-            let why = foreign(&answer.error.unwrap_or_default());
+            let why = repeated.text(&answer.error.unwrap_or_default());
             return Err(Fault::Rejected { server: server(), status: 200, why });
         }
         _ => return Err(other()),
@@ -83,23 +89,23 @@ pub(super) fn evaluated(server: &str, content: &str, body: &[u8]) -> Result<Eval
     // Infos, of queries that are merely unusual, are not warnings.
     let partial = answer.is_partial.unwrap_or_default().then(|| PARTIAL.to_owned());
     let warnings = answer.warnings.unwrap_or_default();
-    let warnings = warnings.iter().map(|warning| foreign(warning));
+    let warnings = warnings.iter().map(|warning| repeated.text(warning));
     let warnings = partial.into_iter().chain(warnings).take(MOST_WARNINGS).collect();
     Ok(Evaluated { value, at, warnings })
 }
 
 /// The reason that a server gives for a refusal or a failure.
-pub(super) fn reason(body: &[u8]) -> String {
+pub(super) fn reason(body: &[u8], repeated: Repeated<'_>) -> String {
     let named = serde_json::from_slice::<Failure>(body).ok().map(|failure| failure.error);
     match named {
-        Some(why) if !why.is_empty() => foreign(&why),
+        Some(why) if !why.is_empty() => repeated.text(&why),
         // The page of a proxy says less than the status.
         _ => "no reason given".to_owned(),
     }
 }
 
-pub(super) fn wrong_content(server: String, content: &str) -> Fault {
-    let content = if content.is_empty() { "no content type".to_owned() } else { foreign(content) };
+fn wrong_content(server: String, content: &str, repeated: Repeated<'_>) -> Fault {
+    let content = if content.is_empty() { "no content type".to_owned() } else { repeated.text(content) };
     Fault::WrongContent { server, content, wanted: "the JSON of the Prometheus API" }
 }
 
@@ -148,11 +154,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::sources::prometheus::Token;
 
     const SERVER: &str = "http://prometheus:9090";
 
     fn of(body: &str) -> Result<Evaluated, Fault> {
-        evaluated(SERVER, "application/json", body.as_bytes())
+        evaluated(SERVER, "application/json", body.as_bytes(), Repeated(None))
     }
 
     fn vector(result: &str) -> String {
@@ -231,6 +238,23 @@ mod tests {
     }
 
     #[test]
+    fn a_token_that_is_repeated_is_in_no_message_not_even_in_part() {
+        let token = Token::new("demo/prom", "s3cret".repeat(50).as_bytes()).unwrap();
+        let repeated = Repeated(Some(&token));
+        let said = |text: &str| format!("{} {} end", "x".repeat(120), text);
+        let is_clean = |text: &str| assert!(!text.contains("s3c") && text.contains("(redacted)"), "{text}");
+        let word = "s3cret".repeat(50);
+        let failed = format!(r#"{{"status":"error","error":"{}"}}"#, said(&word));
+        is_clean(&reason(failed.as_bytes(), repeated));
+        is_clean(&evaluated(SERVER, "", failed.as_bytes(), repeated).unwrap_err().to_string());
+        is_clean(&evaluated(SERVER, &said(&word), b"<html>", repeated).unwrap_err().to_string());
+        let warned = vector(r#"[{"metric":{},"value":[1700000000,"1"]}]"#);
+        let warned = warned.replacen('{', &format!(r#"{{"warnings":["{}"],"#, said(&word)), 1);
+        let sample = evaluated(SERVER, "", warned.as_bytes(), repeated).unwrap();
+        is_clean(&sample.sample(SERVER, Duration::from_secs(120), now()).unwrap().caution.unwrap());
+    }
+
+    #[test]
     fn other_content_is_named_and_not_repeated() {
         for body in [
             "",
@@ -245,8 +269,8 @@ mod tests {
             r#"{"status":"success","data":{"resultType":"scalar","result":[1e300,"1"]}}"#,
             r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{}}]}}"#,
         ] {
-            let fault = evaluated(SERVER, "text/html", body.as_bytes()).unwrap_err();
-            assert_eq!(fault, wrong_content(SERVER.into(), "text/html"), "{body}");
+            let fault = evaluated(SERVER, "text/html", body.as_bytes(), Repeated(None)).unwrap_err();
+            assert_eq!(fault, wrong_content(SERVER.into(), "text/html", Repeated(None)), "{body}");
             assert!(!fault.to_string().contains("log in"));
         }
     }
@@ -282,11 +306,12 @@ mod tests {
     #[test]
     fn the_reason_is_that_of_the_server_or_none() {
         assert_eq!(
-            reason(br#"{"status":"error","error":"parse error: unexpected \"}\""}"#),
+            reason(br#"{"status":"error","error":"parse error: unexpected \"}\""}"#, Repeated(None)),
             "parse error: unexpected \"}\""
         );
-        assert_eq!(reason(b"<html>\x1b[31m</html>"), "no reason given");
-        assert!(reason(format!(r#"{{"error":"{}"}}"#, "a".repeat(9_999)).as_bytes()).len() <= 256);
+        assert_eq!(reason(b"<html>\x1b[31m</html>", Repeated(None)), "no reason given");
+        let long = format!(r#"{{"error":"{}"}}"#, "a".repeat(9_999));
+        assert!(reason(long.as_bytes(), Repeated(None)).len() <= 256);
     }
 
     proptest! {
@@ -300,8 +325,8 @@ mod tests {
 
         #[test]
         fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = evaluated(SERVER, "", &bytes);
-            reason(&bytes);
+            let _ = evaluated(SERVER, "", &bytes, Repeated(None));
+            reason(&bytes, Repeated(None));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What a Secret of the user gives to a connection: a token and authorities. Neither appears in a message or in Debug.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use http::HeaderValue;
 use rustls::{
@@ -55,11 +55,11 @@ impl Token {
         &self.secret
     }
 
-    /// The text without the token, should the server repeat it.
-    pub(super) fn removed_from(&self, text: String) -> String {
+    /// The text without the token, should the server repeat it. It must not have been cut before.
+    pub(super) fn removed_from<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match self.header.to_str().ok().and_then(|header| header.strip_prefix("Bearer ")) {
-            Some(token) if text.contains(token) => text.replace(token, "(redacted)"),
-            _ => text,
+            Some(token) if text.contains(token) => text.replace(token, "(redacted)").into(),
+            _ => text.into(),
         }
     }
 }
@@ -114,7 +114,7 @@ mod tests {
         let token = Token::new("demo/prom", b"s3cret\n").unwrap();
         assert_eq!(token.header(), "Bearer s3cret");
         assert!(!format!("{token:?}").contains("s3cret"));
-        assert_eq!(token.removed_from("bad s3cret here".into()), "bad (redacted) here");
+        assert_eq!(token.removed_from("bad s3cret here"), "bad (redacted) here");
     }
 
     #[test]
