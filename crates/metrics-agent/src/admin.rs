@@ -139,7 +139,36 @@ async fn metrics(State(admin): State<Admin>) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::*;
+
+    #[tokio::test]
+    async fn idle_connections_keep_no_probe_from_its_answer() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let stop = CancellationToken::new();
+        tokio::spawn(serve(listener, Hub::new(), Clock::start(), stop.clone()));
+        let mut idle = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let mut connection = TcpStream::connect(address).await.unwrap();
+            // Answered, so that the server has it, and kept.
+            connection.write_all(b"GET /livez HTTP/1.1\r\nhost: test\r\n\r\n").await.unwrap();
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"ok\n") {
+                assert!(connection.read_buf(&mut answer).await.unwrap() > 0, "closed before the answer");
+            }
+            idle.push(connection);
+        }
+        let mut probe = TcpStream::connect(address).await.unwrap();
+        probe.write_all(b"GET /livez HTTP/1.0\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        probe.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.ends_with("ok\n"), "{answer:?}");
+        // The oldest made room.
+        assert_eq!(idle[0].read(&mut [0; 8]).await.unwrap_or_default(), 0);
+        stop.cancel();
+    }
 
     #[test]
     fn a_sampler_that_publishes_nothing_for_long_is_not_alive() {

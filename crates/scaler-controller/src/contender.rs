@@ -264,6 +264,16 @@ mod tests {
     }
 
     #[test]
+    fn a_name_longer_than_any_names_nothing() {
+        let long = "a".repeat(LONGEST + 1);
+        let text = format!("{{metadata: {{name: so}}, spec: {{scaleTargetRef: {{name: {long}}}}}}}");
+        let object: ScaledObjectView = serde_saphyr::from_str(&text).unwrap();
+        assert_eq!(object.target, None);
+        let owner = OF_KEDA.replace("name: so", &format!("name: {long}"));
+        assert_eq!(hpa("a", &owner).scaled_object, None);
+    }
+
+    #[test]
     fn what_is_being_deleted_is_no_contender() {
         assert_eq!(Contender::among(&[hpa("a", DELETED)], &[scaled_object(DELETED)]), None);
         let left = Contender::among(&[hpa("a", DELETED), hpa("c", ""), hpa("b", "")], &[]);

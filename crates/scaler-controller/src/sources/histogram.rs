@@ -114,6 +114,17 @@ mod tests {
     }
 
     #[test]
+    fn a_histogram_of_more_bounds_than_an_engine_has_is_none() {
+        let of = |bounds: usize| {
+            let text: String =
+                (1..bounds).map(|bound| format!("x_bucket{{le=\"{bound}\"}} {bound}\n")).collect();
+            Buckets::of(parse(&format!("{text}x_bucket{{le=\"+Inf\"}} 999\n"), |_| true).series.iter())
+        };
+        assert!(of(MOST_BUCKETS).is_some());
+        assert_eq!(of(MOST_BUCKETS + 1), None);
+    }
+
+    #[test]
     fn quantiles_are_interpolated_as_prometheus_does() {
         let read = buckets(&[("0.1", 50.0), ("0.2", 90.0), ("0.4", 100.0), ("+Inf", 100.0)]);
         for (quantile, expected) in [(0.5, 0.1), (0.25, 0.05), (0.7, 0.15), (0.95, 0.3), (1.0, 0.4)] {
