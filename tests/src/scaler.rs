@@ -296,7 +296,7 @@ async fn use_every_right(scene: &Scene<'_>) {
         let name = object["metadata"]["name"].as_str().expect("a name");
         let objects: Api<DynamicObject> = Api::namespaced_with(scene.client(), scene.namespace(), &resource);
         if resource.kind != "StatefulSet" {
-            // Without its controller nobody writes the status.
+            // No controller of the kind runs here to write the status.
             let patch = Patch::Merge(&selector);
             objects.patch_status(name, &PatchParams::default(), &patch).await.expect("it is accepted");
         }

@@ -198,7 +198,7 @@ impl Sources {
             warn!(
                 count,
                 limit = MOST_SOURCES,
-                "too many metrics sources; those beyond the limit are not read"
+                "too many metrics agents; those beyond the limit are not read"
             );
         }
         known.difference(&wanted).for_each(|gone| self.0.forget(gone));
@@ -345,7 +345,7 @@ impl Running {
         };
         let endpoint = self.of.iter().find(|(_, task)| task.id() == id).map(|(endpoint, _)| endpoint.clone());
         if let Some(endpoint) = endpoint {
-            error!(source = %endpoint, "the task of a metrics source ended; it is started again");
+            error!(source = %endpoint, "the task of a metrics agent ended; it is started again");
             self.start(shared, &endpoint, shared.settings.timings.longest_backoff);
         }
     }
@@ -366,8 +366,11 @@ async fn follow(shared: Arc<Shared>, endpoint: Endpoint, wait: Duration) {
     }
 }
 
+/// Of a message besides its bytes, in bytes: many small ones take time as well.
+const COST_OF_MESSAGE: usize = 4 << 10;
+
 /// Before the next message of this source is read: a source that sends without a pause must not take the thread from the
-/// others. A snapshot of 8 GPUs has some 10 KiB, and one a second never waits.
+/// others. A snapshot of 8 GPUs has some 10 KiB, and the next one may follow after 1 ms.
 fn rest_after(bytes: usize) -> Duration {
     const BYTES_PER_SECOND: u64 = 8 << 20;
     // What is less than a tick of the timer is none.
@@ -394,16 +397,18 @@ async fn stream(shared: &Shared, endpoint: &Endpoint) -> (Failure, Duration) {
     let mut first = None;
     let mut deadline = timings.first_snapshot;
     let mut received = Instant::now();
-    let mut rest = Duration::ZERO;
+    let mut unpaid = 0;
     let failure = loop {
+        let rest = rest_after(unpaid);
         if !rest.is_zero() {
             sleep(rest).await;
+            unpaid = 0;
         }
         // Duplicates are no sign of life.
         let left = deadline.saturating_sub(received.elapsed());
         match stream.next(left).await {
             Ok(message) => {
-                rest = rest_after(message.encoded_len());
+                unpaid += message.encoded_len() + COST_OF_MESSAGE;
                 match snapshot::decode(message, shared.settings.metrics) {
                     Ok(snapshot) => {
                         let now = Instant::now();
@@ -500,7 +505,7 @@ impl Shared {
             link.received = Some(now);
             link.patience = patience(snapshot.interval, self.settings.min_interval);
             if *was_live == Some(false) {
-                info!(source = %endpoint, "metrics source is back");
+                info!(source = %endpoint, "metrics agent is back");
             }
             *was_live = Some(true);
             continuity.report_events(&snapshot)
@@ -540,7 +545,7 @@ impl Shared {
                     warn!(source = %endpoint, %why, "metrics agent cannot be reached");
                 }
                 Health::Silent { .. } | Health::Live | Health::Pending { .. } => {
-                    warn!(source = %endpoint, "metrics source is silent");
+                    warn!(source = %endpoint, "metrics agent is silent");
                 }
             }
             self.notify(&Change { endpoint: &endpoint, node: view.node(), news: News::Health(&view.health) });
@@ -578,8 +583,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn snapshots_of_ordinary_size_never_wait_and_large_ones_take_a_share_of_the_time() {
+    fn the_rest_grows_with_the_bytes() {
         assert_eq!(rest_after(4 << 10), Duration::ZERO);
+        assert_eq!(rest_after(10 << 10), Duration::from_millis(1));
         assert_eq!(rest_after(4 << 20), Duration::from_millis(500));
     }
 }

@@ -103,7 +103,7 @@ pub(crate) async fn follow(files: Files, credentials: &watch::Sender<Credentials
             Ok(content) if last.as_ref() == Some(&content) => Ok(()),
             Ok(content) => mutual(&files, &content).map(|mutual| {
                 if last.replace(content).is_some() {
-                    info!("loaded new certificates for metrics sources");
+                    info!("loaded new certificates for metrics agents");
                 }
                 credentials.send_replace(mutual);
             }),
@@ -111,7 +111,7 @@ pub(crate) async fn follow(files: Files, credentials: &watch::Sender<Credentials
         };
         let error = loaded.err().map(|error| with_cause(&error));
         if let Some(error) = error.as_ref().filter(|error| last_error.as_ref() != Some(*error)) {
-            warn!(error, "failed to load certificates for metrics sources; those loaded before stay in use");
+            warn!(error, "failed to load certificates for metrics agents; those loaded before stay in use");
             if last.is_none() {
                 credentials.send_replace(Credentials::Unusable(error.as_str().into()));
             }

@@ -164,7 +164,8 @@ fn deployment() -> String {
     "Deployment".to_owned()
 }
 
-/// A name of the API server has at most 253 bytes, a group as well; KEDA's strings have no limit, and name nothing then.
+/// Longest apiVersion, kind or name in bytes; an apiVersion has at most 253 + 1 + 63. KEDA's fields have no limit: a longer
+/// one is ignored.
 const LONGEST: usize = 320;
 
 /// KEDA's label of what it makes.

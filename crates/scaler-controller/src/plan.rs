@@ -338,7 +338,7 @@ fn hands_off<'a>(valid: &ValidScaler, observed: &'a Observed) -> Result<&'a Foun
     }
     if found.pods.is_none() {
         return Err(HandsOff::NoSelector(format!(
-            "{reference} has no selector of its pods, or one that matches every pod; give it one, or name another target"
+            "{reference} has no selector of its pods, or one that matches every pod or is too long to be read; give it one, or name another target"
         )));
     }
     Ok(found)

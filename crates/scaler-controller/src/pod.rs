@@ -17,8 +17,10 @@ use serde::{Deserialize, Deserializer};
 #[serde(from = "Parts")]
 pub(crate) struct PodView {
     pub(crate) metadata: ObjectMeta,
-    /// None of a pod that has more than 64: it is a pod of no target.
+    /// Empty if there are more than 64.
     pub(crate) labels: BTreeMap<String, String>,
+    /// More than 64 labels: it is a pod of no target.
+    pub(crate) has_too_many_labels: bool,
     pub(crate) ip: Option<Box<str>>,
     /// Where it runs; `None`: it is not scheduled.
     pub(crate) node: Option<Box<str>>,
@@ -264,6 +266,7 @@ impl From<Parts> for PodView {
         Self {
             ordinal: ordinal(&metadata),
             has_restarted,
+            has_too_many_labels: metadata.labels.as_ref().is_some_and(|labels| labels.len() > MOST_LABELS),
             labels: metadata.labels.filter(|labels| labels.len() <= MOST_LABELS).unwrap_or_default(),
             metadata: ObjectMeta {
                 name: metadata.name,

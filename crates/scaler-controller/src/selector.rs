@@ -129,7 +129,7 @@ impl PartialEq for Selector {
     }
 }
 
-/// By namespace and label, the pods that have it. Every pod has the empty label.
+/// By namespace and label, the pods that have it. Every pod whose labels are known has the empty label.
 #[derive(Clone, Default)]
 pub(crate) struct PodsByLabel(Arc<Mutex<Index>>);
 
@@ -189,6 +189,9 @@ impl PodsByLabel {
 }
 
 fn labels_of(pod: &PodView) -> BTreeSet<Label> {
+    if pod.has_too_many_labels {
+        return BTreeSet::new();
+    }
     let labels = pod.labels.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into()));
     labels.chain([Label::default()]).collect()
 }
@@ -266,6 +269,8 @@ mod tests {
         pods.upsert(pod("some", 1, &labels(64)));
         let found = index.matching(&pods, &"demo".into(), &Selector::parse("a0=x").unwrap());
         assert_eq!(found.iter().map(|pod| pod.uid()).collect::<Vec<_>>(), ["some"]);
+        let without = index.matching(&pods, &"demo".into(), &Selector::parse("!b").unwrap());
+        assert_eq!(without.iter().map(|pod| pod.uid()).collect::<Vec<_>>(), ["some"]);
         assert_eq!(index.0.lock().unwrap().len(), 65, "64 and the empty one");
     }
 

@@ -85,7 +85,9 @@ pub enum Fault {
     WrongContent { server: String, content: String, wanted: &'static str },
 
     // What the user or the configuration says cannot be used.
-    #[error("source.prometheus.url is not set, and the controller has no --prometheus-url: set one of them")]
+    #[error(
+        "source.prometheus.url is not set, and the controller has no --prometheus-url (PROMETHEUS_URL): set one of them"
+    )]
     NoServer,
     #[error("{url} is not a URL of a server ({why})")]
     InvalidUrl { url: String, why: &'static str },
@@ -208,7 +210,7 @@ fn trust_fix(secret: Option<&str>) -> String {
 /// The server may be one that the user never wrote: that of the controller.
 fn reach_fix(server: &str) -> &'static str {
     if server.starts_with("http") {
-        "; correct source.prometheus.url, or PROMETHEUS_URL of the controller"
+        "; correct source.prometheus.url, or --prometheus-url (PROMETHEUS_URL) of the controller"
     } else {
         ""
     }

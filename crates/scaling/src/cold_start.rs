@@ -59,7 +59,7 @@ impl ColdStarts {
         for pod in pods.iter().filter(young) {
             let since = match pod.state {
                 PodState::Ready { since } => Some(since),
-                // The time until somebody has mended it would count.
+                // It would include the time until the fault was repaired.
                 PodState::CrashLooping | PodState::CannotStart => None,
                 PodState::Unscheduled
                 | PodState::Starting { .. }

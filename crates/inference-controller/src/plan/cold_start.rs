@@ -1,4 +1,4 @@
-//! How long the last new pod took to serve, for whoever decides on replicas. Pure.
+//! The last cold start: how long a new pod took from its node to Ready. AIScalers read it from the status. Pure.
 
 use api::aiinference::LastColdStart;
 use jiff::{SignedDuration, Timestamp};

@@ -101,7 +101,7 @@ impl Source {
         let entered = runtime.enter();
         let until = Instant::now() + PATIENCE;
         let listener = loop {
-            // The one before may not have ended yet, and a port tells nobody when it is free.
+            // The server before may not have ended yet. The operating system does not report when a port is free.
             match std::net::TcpListener::bind(address) {
                 Ok(listener) => break listener,
                 Err(error) => assert!(Instant::now() < until, "{error}"),

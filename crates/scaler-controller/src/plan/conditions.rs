@@ -41,7 +41,7 @@ pub(super) fn of(valid: &ValidScaler, observed: &Observed, state: &State<'_>) ->
                     None => able(valid, decision, found),
                 },
             };
-            let active = active(valid, observed, decision);
+            let active = active(valid, observed, decision, found);
             let limited = limited(decision, valid, found);
             let ready = ready(&able, &active);
             with_progress(vec![able, active, limited, ready])
@@ -212,7 +212,7 @@ fn announced(doubt: Doubt, decision: &Decision, valid: &ValidScaler) -> Verdict 
         Doubt::FarTooFew => format!(
             "{summary}, which asks for {raw} of {from} replicas; if a unit is wrong, or the query gives an average \
              instead of a total, correct targetValue or source now: replicas are removed after \
-             spec.behavior.scaleDown.stabilizationWindowSeconds, {} s",
+             spec.behavior.scaleDown.stabilizationWindowSeconds, {} s, and a period of the controller at least",
             valid.policy.behavior.down.window.duration().as_secs(),
         ),
     };
@@ -221,7 +221,7 @@ fn announced(doubt: Doubt, decision: &Decision, valid: &ValidScaler) -> Verdict 
 
 const NONE_REMOVED: &str = "no replicas are removed, because values are missing";
 
-fn active(valid: &ValidScaler, observed: &Observed, decision: &Decision) -> Verdict {
+fn active(valid: &ValidScaler, observed: &Observed, decision: &Decision, found: &Found) -> Verdict {
     let remarks = remarks(observed, decision);
     let missing = |words: &str| match remarks.missing.join("; ") {
         text if text.is_empty() => words.to_owned(),
@@ -259,7 +259,7 @@ fn active(valid: &ValidScaler, observed: &Observed, decision: &Decision) -> Verd
         Active::ScalingDisabled => fails(
             conditions::SCALING_ACTIVE,
             reasons::SCALING_DISABLED,
-            format!("{} has 0 replicas, which stay; set 1 or more to scale again", valid.reference),
+            format!("{} has 0 replicas, which stay; set 1 or more to scale again", found.reference),
         ),
         Active::MetricMissing(_) => fails(
             conditions::SCALING_ACTIVE,

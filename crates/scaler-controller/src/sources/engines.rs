@@ -358,6 +358,7 @@ fn buckets(read: &Exposition<'_>, histogram: &str, pod: &str) -> Result<Buckets,
         .ok_or_else(|| Fault::NotANumber { origin: format!("histogram {histogram} of pod {pod}") })
 }
 
+/// `pods::Batch` adds the similar names.
 fn no_such(name: &str, pod: &str) -> Fault {
     Fault::NoSuchMetric { pod: pod.to_owned(), metric: name.to_owned(), similar: Vec::new() }
 }

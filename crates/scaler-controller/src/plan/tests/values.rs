@@ -124,7 +124,8 @@ fn a_first_value_far_below_its_target_is_announced_before_replicas_are_removed()
         message,
         "latency is 0.8, targetValue 900, which asks for 1 of 6 replicas; if a unit is wrong, or the query gives an average \
          instead of a total, correct targetValue or source now: replicas are removed after \
-         spec.behavior.scaleDown.stabilizationWindowSeconds, 300 s"
+         spec.behavior.scaleDown.stabilizationWindowSeconds, 300 s, and a period of the controller at \
+         least"
     );
     assert_eq!(world.events.iter().map(|note| note.reason).collect::<Vec<_>>(), ["ImplausibleValue"]);
     for seconds in (15..=300).step_by(15) {
