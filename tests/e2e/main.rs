@@ -5,5 +5,6 @@ mod cluster;
 mod inference;
 mod monitoring;
 mod scaler;
+mod training;
 mod users;
 mod writes;

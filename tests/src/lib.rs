@@ -16,6 +16,7 @@ mod real;
 pub mod scaler;
 mod scene;
 pub mod sweep;
+pub mod training;
 mod wait;
 
 use std::{

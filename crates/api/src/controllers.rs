@@ -5,7 +5,7 @@
 
 use kube::core::{ApiResource, DynamicObject};
 
-use crate::{aiinference::AIInference, aiscaler::AIScaler, conditions};
+use crate::{aiinference::AIInference, aiscaler::AIScaler, conditions, trainingjob::TrainingJob};
 
 /// A controller. Its crate, program, image, folder in `deploy`, ServiceAccount and Lease have the same name.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +17,8 @@ pub struct Controller {
     pub kinds: &'static [Kind],
     /// The resources that it creates for its objects, by API group. Its admission policy allows it no others.
     pub children: &'static [(&'static str, &'static [&'static str])],
+    /// Those of them that it creates without an owner, so that they stay when their object is deleted.
+    pub kept: &'static [&'static str],
     /// The resources whose scale subresource it writes, by API group, beside those that administrators add.
     pub scales: &'static [(&'static str, &'static [&'static str])],
     /// Programs that it runs in users' pods, each with its own image.
@@ -68,6 +70,7 @@ pub const CONTROLLERS: &[Controller] = &[
             ("apps", &["deployments"]),
             ("policy", &["poddisruptionbudgets"]),
         ],
+        kept: &[],
         scales: &[],
         programs: &[MODEL_TRANSFER],
     },
@@ -81,6 +84,7 @@ pub const CONTROLLERS: &[Controller] = &[
             further_samples: &["aiscaler-gpu.yaml"],
         }],
         children: &[],
+        kept: &[],
         scales: &[
             ("ai.infra.example.com", &["aiinferences"]),
             ("apps", &["deployments", "statefulsets"]),
@@ -88,11 +92,31 @@ pub const CONTROLLERS: &[Controller] = &[
         ],
         programs: &[],
     },
+    Controller {
+        name: "training-controller",
+        description: "Runs fine-tuning jobs on Kubernetes",
+        kinds: &[Kind {
+            resource: || ApiResource::erase::<TrainingJob>(&()),
+            done: conditions::COMPLETE,
+            samples: &["trainingjob.yaml"],
+            further_samples: &["trainingjob-pipeline.yaml"],
+        }],
+        children: &[("", &["persistentvolumeclaims", "services"]), ("batch", &["jobs"])],
+        kept: &["persistentvolumeclaims"],
+        scales: &[],
+        programs: &[MODEL_TRANSFER, TRAINING_LAUNCHER],
+    },
 ];
 
 pub const MODEL_TRANSFER: Program = Program {
     name: "model-transfer",
     description: "Copies models between an S3-compatible store and a folder",
+    libc: Libc::Musl,
+};
+
+pub const TRAINING_LAUNCHER: Program = Program {
+    name: crate::launcher::PROGRAM,
+    description: "Runs a trainer so that it resumes, stops in time and proves its result",
     libc: Libc::Musl,
 };
 

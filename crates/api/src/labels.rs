@@ -36,8 +36,16 @@ pub const APPLIED: &str = "ai.infra.example.com/applied";
 /// Aggregates a ClusterRole into the scaler-controller's, for scaling kinds without built-in rules.
 pub const AGGREGATE_TO_SCALER: &str = "ai.infra.example.com/aggregate-to-scaler";
 
+/// Number of the attempt that a Job of a TrainingJob is.
+pub const ATTEMPT: &str = "ai.infra.example.com/attempt";
+/// Finalizer of a TrainingJob whose output is deleted with it.
+pub const OUTPUT_FINALIZER: &str = "ai.infra.example.com/output";
+
 /// Kueue's label for the queue that admits an attempt of a TrainingJob.
 pub const KUEUE_QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
+
+/// Kueue's label for the priority of an attempt; copied from the TrainingJob.
+pub const KUEUE_PRIORITY_CLASS: &str = "kueue.x-k8s.io/priority-class";
 
 /// Node label of GPU feature discovery; a `gpu.productLabel` without a key is a value of this label.
 pub const NVIDIA_GPU_PRODUCT: &str = "nvidia.com/gpu.product";

@@ -1,5 +1,5 @@
 //! The API: the four kinds with validation rules and printer columns, and shared names (labels, annotations, conditions,
-//! reasons, exit codes of the loader, the table of controllers).
+//! reasons, exit codes of the loader and the launcher, the table of controllers).
 //!
 //! One file per kind, and one per shared part. `crds` generates the manifests of `deploy/crds` from the types.
 //!
@@ -15,6 +15,7 @@ pub mod conditions;
 pub mod controllers;
 pub mod crds;
 pub mod labels;
+pub mod launcher;
 pub mod loader;
 pub mod pods;
 pub mod reasons;

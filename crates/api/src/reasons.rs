@@ -73,6 +73,10 @@ pub const DEPENDENCY_FAILED: &str = "DependencyFailed";
 pub const DEPENDENCY_NOT_FOUND: &str = "DependencyNotFound";
 pub const CYCLE: &str = "Cycle";
 
+// Suspended of TrainingJob, as in batch/v1.
+pub const SUSPENDED: &str = "Suspended";
+pub const RESUMED: &str = "Resumed";
+
 // Running of TrainingJob.
 pub const STARTING: &str = "Starting";
 pub const PREPARING: &str = "Preparing";
@@ -91,6 +95,8 @@ pub const CUDA_OUT_OF_MEMORY: &str = "CudaOutOfMemory";
 pub const HOST_OUT_OF_MEMORY: &str = "HostOutOfMemory";
 pub const INVALID_ARGUMENTS: &str = "InvalidArguments";
 pub const USER_ERROR: &str = "UserError";
+/// The connection to another rank ended; why that one ended is not known.
+pub const PEER_LOST: &str = "PeerLost";
 pub const PREEMPTED: &str = "Preempted";
 pub const NODE_LOST: &str = "NodeLost";
 pub const NO_PROGRESS: &str = "NoProgress";

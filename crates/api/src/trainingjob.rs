@@ -263,6 +263,7 @@ pub const OWNED_FLAGS: &[&str] = &[
     "--rlhf_type",
     "--beta",
     "--reward_model",
+    "--reward_adapters",
     "--adapters",
     "--ref_adapters",
     "--quant_method",
@@ -271,10 +272,12 @@ pub const OWNED_FLAGS: &[&str] = &[
     "--output_dir",
     "--add_version",
     "--resume_from_checkpoint",
+    "--save_strategy",
     "--save_steps",
     "--save_total_limit",
     "--save_only_model",
     "--disable_tqdm",
+    "--callbacks",
 ];
 
 /// Size of the claim of a job without `output.size`.
@@ -475,6 +478,25 @@ pub struct TrainingJobStatus {
     #[schemars(range(min = 0))]
     pub retries: i32,
 
+    /// Number of attempts that have ended. The attempt of this number, if it is less than attempts, still runs.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub ended_attempts: i32,
+
+    /// Ended attempts in a row that have left no newer checkpoint.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub attempts_without_progress: i32,
+
+    /// Earliest start of the next attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_attempt_time: Option<Time>,
+
+    /// Failed and interrupted attempts, by reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
+    pub failures: Vec<FailureCount>,
+
     /// Defaults that were resolved when the job was first rendered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Resolved>,
@@ -544,6 +566,31 @@ pub struct Resolved {
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub swift_version: String,
+
+    /// Model that the training starts from: that of the spec, or what another job has trained.
+    #[serde(default)]
+    #[schemars(length(max = 4096))]
+    pub model: String,
+
+    /// LoRA adapters of that model that the training starts from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
+    pub adapters: Option<String>,
+}
+
+/// How often attempts ended for a reason.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct FailureCount {
+    /// Reason, one CamelCase word.
+    #[serde(default)]
+    #[schemars(length(max = 1024))]
+    pub reason: String,
+
+    /// Number of attempts.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub count: i32,
 }
 
 /// A job that this one waits for or reads from.
@@ -564,6 +611,35 @@ pub struct Dependency {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub path: Option<String>,
+
+    /// What it left when it succeeded. From then on it may be deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<DependencyResult>,
+}
+
+/// What a job left when it succeeded.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct DependencyResult {
+    /// Claim of its output.
+    #[serde(default)]
+    #[schemars(length(max = 253))]
+    pub claim_name: String,
+
+    /// Where it had mounted the claim; this job mounts it there read-only.
+    #[serde(default)]
+    #[schemars(length(max = 4096))]
+    pub mount_path: String,
+
+    /// Its model: the base of the adapters, or the trained model.
+    #[serde(default)]
+    #[schemars(length(max = 4096))]
+    pub model: String,
+
+    /// The LoRA adapters that it has trained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
+    pub adapters: Option<String>,
 }
 
 /// Progress of the trainer. Fractions are decimal strings.
@@ -609,6 +685,10 @@ pub struct Progress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub eta: Option<String>,
+
+    /// Time of the line in the log, by the clock of the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Time>,
 }
 
 /// A point of the loss curve.
@@ -689,6 +769,11 @@ pub struct Artifact {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
+    /// Number of the attempt.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub attempt: i32,
+
     /// Pod that failed first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
@@ -707,6 +792,16 @@ pub struct Failure {
     #[serde(default)]
     #[schemars(length(max = 1024))]
     pub reason: String,
+
+    /// What happened, in one sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32768))]
+    pub message: Option<String>,
+
+    /// Step of the newest checkpoint at its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub checkpoint_step: Option<i64>,
 
     /// End of its log, at most 1 KiB, without secrets.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -12,6 +12,7 @@ pub(crate) const API_SERVER: &str = "kube-apiserver";
 pub(crate) const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 pub(crate) const SCHEDULER: &str = "kube-scheduler";
 pub(crate) const KWOK: &str = "kwok";
+pub(crate) const STORAGE: &str = "storage";
 /// Holds the network of a cluster with real nodes.
 pub(crate) const HUB: &str = "hub";
 pub(crate) const RELAY: &str = "relay";
@@ -171,6 +172,12 @@ pub(crate) fn kwok(folder: &Folder, spec: &ClusterSpec, port: u16) -> CommandLin
 /// A process that holds a network, which begins empty.
 pub(crate) fn hub(folder: &Folder, own_program: &Path) -> CommandLine {
     in_new_network(folder, own_program, &["hub"])
+}
+
+/// What makes the volumes of claims.
+pub(crate) fn storage(folder: &Folder, own_program: &Path) -> CommandLine {
+    let args = ["storage".to_owned(), format!("--dir={}", folder.root().display())];
+    plain(folder, own_program.to_owned(), args.into())
 }
 
 /// A node; it makes the rest of its namespaces by itself.

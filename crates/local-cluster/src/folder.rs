@@ -107,6 +107,11 @@ impl Folder {
         self.root.join("nodes").join(name)
     }
 
+    /// The volumes of claims, a folder each.
+    pub(crate) fn volumes(&self) -> PathBuf {
+        self.root.join("volumes")
+    }
+
     /// The images that real nodes find.
     pub(crate) fn registry(&self) -> PathBuf {
         self.root.join("registry")

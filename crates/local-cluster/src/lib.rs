@@ -32,6 +32,7 @@ mod protocol;
 pub mod real;
 mod simulation;
 mod spec;
+pub mod storage;
 pub mod supervisor;
 pub mod tools;
 pub mod watch;

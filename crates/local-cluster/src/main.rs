@@ -43,6 +43,11 @@ enum Command {
         #[arg(long)]
         dir: PathBuf,
     },
+    /// Makes a volume for each claim of the cluster
+    Storage {
+        #[arg(long)]
+        dir: PathBuf,
+    },
     /// Passes connections on from an address of this machine into another network
     Relay {
         #[arg(long)]
@@ -77,6 +82,7 @@ fn main() -> anyhow::Result<()> {
             Err(local_cluster::supervisor::launch(parent, network, program.as_ref(), args).into())
         }
         Command::Hub { dir } => match real::hold_network(&dir)? {},
+        Command::Storage { dir } => provision(dir),
         Command::Relay { listen, network, to } => match real::relay(listen, &network, to)? {},
         Command::Node { dir, index } => Err(real::become_node(&dir, index).into()),
         Command::NodeInit { dir, index } => match real::run_node(&dir, index)? {},
@@ -84,23 +90,30 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn supervise(dir: PathBuf, owner_pipe: bool) -> anyhow::Result<()> {
-    // The file is the supervisor's log.
+    local_cluster::supervisor::leave_terminal();
+    let launcher = std::env::current_exe().context("failed to find the running program")?;
+    on_one_thread(local_cluster::supervisor::supervise(dir, launcher, owner_pipe))?
+        .context("the supervisor failed")
+}
+
+fn provision(dir: PathBuf) -> anyhow::Result<()> {
+    match on_one_thread(local_cluster::storage::provision(dir))?.context("the volumes failed")? {}
+}
+
+/// Runs a part that is asynchronous; the file of its errors is its log.
+fn on_one_thread<T>(part: impl Future<Output = T>) -> anyhow::Result<T> {
     tracing_subscriber::fmt()
         // The client reports each refused connection of a start as an error; the supervisor reports those that matter.
         .with_env_filter(EnvFilter::new("info,kube_client=off"))
         .with_ansi(false)
         .with_writer(std::io::stderr)
         .init();
-    local_cluster::supervisor::leave_terminal();
     local_cluster::install_crypto_provider();
-    let launcher = std::env::current_exe().context("failed to find the running program")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("failed to start the runtime")?;
-    runtime
-        .block_on(local_cluster::supervisor::supervise(dir, launcher, owner_pipe))
-        .context("the supervisor failed")
+    Ok(runtime.block_on(part))
 }
 
 #[cfg(test)]

@@ -22,9 +22,10 @@ use crate::{
     cached_child::CachedChild,
     contests::Contests,
     covers::covers,
-    owners::OwnerState,
     watched::Watched,
 };
+
+mod creation;
 
 /// What is seen of a kind, `S`, and what is written of it, `K`. Dereferences to the cache, for everything that only reads.
 pub struct Children<S, K> {
@@ -143,7 +144,7 @@ where
         let Some(seen) = self.cache.get(&key) else {
             return match base {
                 PlannedOn::AnyVersion | PlannedOn::Version(None) => {
-                    self.create(body, &hash, owner, &about).await
+                    self.create_compared(body, &hash, owner, &about).await
                 }
                 PlannedOn::Version(Some(_)) => Err(about.stale(Stale::Changed)),
             };
@@ -204,14 +205,14 @@ where
     }
 
     /// The first apply of an absent child neither forces nor merges: what is there already may belong to another owner.
-    async fn create(
+    async fn create_compared(
         &self,
         mut body: Value,
         hash: &str,
         owner: &OwnerReference,
         about: &About<'_>,
     ) -> Result<Written, ApplyError> {
-        self.may_create(owner, about).await?;
+        self.may_create_for(owner, about).await?;
         body["metadata"]["resourceVersion"] = json!(NEVER_A_VERSION);
         let params = PatchParams::apply(self.writer.field_manager());
         let writing = self.cache.writing(about.key, None);
@@ -250,25 +251,6 @@ where
         about.check_owner(there.meta(), owner)?;
         self.cache.absorb_read(there, removals);
         Err(about.stale(why))
-    }
-
-    /// Reads the owner, if it may have had this child before: see `owners`.
-    async fn may_create(&self, owner: &OwnerReference, about: &About<'_>) -> Result<(), ApplyError> {
-        let owners = self.writer.owners();
-        let key = Key::new(&about.key.namespace, &owner.name);
-        match owners.state_of(&key, owner) {
-            OwnerState::New | OwnerState::OtherKind => return Ok(()),
-            OwnerState::WatchFails => return Err(about.stale(Stale::OwnerWatchFails)),
-            OwnerState::Gone => return Err(about.stale(Stale::OwnerGone)),
-            OwnerState::MayHaveHadChild => {}
-        }
-        const STEP: &str = "read the owner of";
-        let removals = owners.removals();
-        let read = self.writer.get_json(owners.path(namespace(&key)), &owner.name, STEP, about).await?;
-        let lives = owners
-            .lives(&key, &owner.uid, read.as_deref(), removals)
-            .map_err(|error| about.call(STEP, kube::Error::SerdeError(error)))?;
-        if lives { Ok(()) } else { Err(about.stale(Stale::OwnerGone)) }
     }
 
     async fn force(
@@ -331,18 +313,32 @@ where
 {
     /// Deletes exactly this version of this object; one that is gone already is no error.
     pub async fn delete(&self, object: &K) -> Result<(), ApplyError> {
+        let meta = object.meta();
+        let (uid, resource_version) = (meta.uid.clone(), meta.resource_version.clone());
         let params = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: object.meta().uid.clone(),
-                resource_version: object.meta().resource_version.clone(),
-            }),
+            preconditions: Some(Preconditions { uid, resource_version }),
             ..DeleteParams::background()
         };
+        self.delete_with(meta, &params).await
+    }
+
+    /// Deletes this object, in whichever version, without a grace period: for a pod on a node that no kubelet will report
+    /// of. Its processes may still run.
+    pub async fn delete_now(&self, object: &K) -> Result<(), ApplyError> {
         let meta = object.meta();
+        let params = DeleteParams {
+            grace_period_seconds: Some(0),
+            preconditions: Some(Preconditions { uid: meta.uid.clone(), resource_version: None }),
+            ..DeleteParams::background()
+        };
+        self.delete_with(meta, &params).await
+    }
+
+    async fn delete_with(&self, meta: &ObjectMeta, params: &DeleteParams) -> Result<(), ApplyError> {
         let key = Key::named_in(meta);
         let about = About::of::<K>(&key);
         let request = Request::new(K::url_path(&(), namespace(&key)))
-            .delete(&key.name, &params)
+            .delete(&key.name, params)
             .map_err(|error| about.call("delete", kube::Error::BuildRequest(error)))?;
         match self.writer.send(request, "delete").await {
             Ok(answer) => {

@@ -31,6 +31,8 @@ mod decode;
 pub mod events;
 pub mod health;
 pub mod lease;
+mod lifetime;
+pub mod log_stream;
 pub mod logs;
 pub mod metrics;
 mod owners;

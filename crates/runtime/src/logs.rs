@@ -27,7 +27,7 @@ pub enum Tail {
 /// Reads logs in the name of one controller.
 #[derive(Clone)]
 pub struct Logs {
-    client: Client,
+    pub(crate) client: Client,
 }
 
 impl Logs {

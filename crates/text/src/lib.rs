@@ -1,9 +1,13 @@
 //! Sanitizes text of other programs for messages of conditions and events. Pure.
 //!
 //! Messages quote webhooks, nodes and engines, whose text must not contain terminal control sequences or invisible
-//! characters. A separate crate, because `workload` and `runtime` use it and must not depend on each other.
+//! characters, and no secrets of a log. A separate crate, because programs use it that share nothing else.
 
 #![forbid(unsafe_code)]
+
+mod redaction;
+
+pub use redaction::redacted;
 
 /// The text in one line, without control sequences of terminals and without invisible characters, which can hide words or
 /// change the direction of text.

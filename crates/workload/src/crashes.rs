@@ -9,12 +9,11 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use text::printable;
+use text::{printable, redacted};
 
 use crate::{
     container::{is_out_of_memory, keeps_ending},
     pod::{Container, PodView},
-    redaction::redacted,
 };
 
 /// A log to read: that of the run that ended last.

@@ -6,7 +6,6 @@
 //!             claim, evictions, gpu, quota       what is missing: volumes, GPUs, quota
 //!             facts                              since when a fact has been true
 //!             stranded, pace, migrations         pods on lost nodes: which are replaced, when, how fast
-//!  texts:     redaction                          log lines without secrets
 //!  children:  template, pinned_template, name    restricted pod templates, their records, names of children
 //!             revision                           which recorded template the current spec uses
 //!             stored_template                    hash, token and record of the template that the API server has
@@ -44,7 +43,6 @@ pub mod pace;
 pub mod pinned_template;
 pub mod pod;
 pub mod quota;
-pub mod redaction;
 pub mod revision;
 pub mod stranded;
 pub mod template;

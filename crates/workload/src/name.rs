@@ -11,8 +11,13 @@ const HASH: usize = 8;
 
 /// `<name><suffix>`; a long name is shortened, the suffix never.
 pub fn with_suffix(name: &str, suffix: &str) -> String {
+    with_suffix_within(name, suffix, LONGEST)
+}
+
+/// As `with_suffix`, with at most `longest` characters, for children whose own children have longer names.
+pub fn with_suffix_within(name: &str, suffix: &str, longest: usize) -> String {
     let full = format!("{name}{suffix}");
-    if full.len() <= LONGEST { full } else { format!("{}{suffix}", hashed(name, LONGEST - suffix.len())) }
+    if full.len() <= longest { full } else { format!("{}{suffix}", hashed(name, longest - suffix.len())) }
 }
 
 /// Service names are DNS-1035 labels: `qwen2.5-chat` and `7b` are valid object names but not valid Service names.

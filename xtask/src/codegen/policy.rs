@@ -23,7 +23,8 @@ pub(super) fn policy(controller: &Controller) -> String {
         .iter()
         .map(|kind| format!("owner.kind == '{}' && owner.apiVersion == '{}'", kind.kind, kind.api_version))
         .collect();
-    let names: Vec<String> = kinds.iter().map(|kind| format!("an {}", kind.kind)).collect();
+    let names: Vec<String> = kinds.iter().map(|kind| with_article(&kind.kind)).collect();
+    let kept: Vec<String> = controller.kept.iter().map(|resource| format!("'{resource}'")).collect();
     // What any controller makes is limited for all: a role that grants too much is no hole.
     let children = CONTROLLERS.iter().flat_map(|controller| controller.children);
     let scales = (!controller.scales.is_empty()).then_some(&SCALES);
@@ -37,11 +38,17 @@ pub(super) fn policy(controller: &Controller) -> String {
     let written = if scales.is_some() { format!("{owned}, and replicas") } else { owned };
     include_str!("policy.yaml")
         .replace("{name}", controller.name)
+        .replace("{kept}", &format!("[{}]", kept.join(", ")))
         .replace("{owners}", &owners.join(" || "))
         .replace("{kinds}", &names.join(" or "))
         .replace("{track}", labels::TRACK)
         .replace("{written}", &written)
         .replace("{rules}", &rules.join("\n"))
+}
+
+fn with_article(kind: &str) -> String {
+    let article = if kind.starts_with(['A', 'E', 'I', 'O', 'U']) { "an" } else { "a" };
+    format!("{article} {kind}")
 }
 
 fn rule(group: &str, resources: &[&str]) -> String {

@@ -15,14 +15,14 @@ use crate::{
     ComponentState, Detail, Error, Folder, NodePool, Phase, RealNodes, Result,
     admin_client::admin_client,
     command_lines::{
-        self, API_SERVER, CONTROLLER_MANAGER, COREDNS, ETCD, HUB, KWOK, REGISTRY, RELAY, SCHEDULER,
+        self, API_SERVER, CONTROLLER_MANAGER, COREDNS, ETCD, HUB, KWOK, REGISTRY, RELAY, SCHEDULER, STORAGE,
     },
     credentials,
     folder::tail,
     install, nodes,
     ports::free_port,
     real::{gpus, hub, images, node_name, settings::PAUSE},
-    simulation,
+    simulation, storage,
     watch::wait_until,
 };
 
@@ -102,6 +102,11 @@ async fn in_order(supervisor: &Supervisor) -> Result<()> {
     install::apply(&client, install::DEFAULT_NAMESPACE, KWOK_RIGHTS).await?;
     let (kwok_folder, kwok_spec) = (folder.clone(), spec.clone());
     supervisor.start_in_hub(KWOK, move || Ok(command_lines::kwok(&kwok_folder, &kwok_spec, free_port()?)));
+    if spec.detail == Detail::Full {
+        install::apply(&client, install::DEFAULT_NAMESPACE, storage::STORAGE_CLASS).await?;
+        let storage = command_lines::storage(folder, launcher);
+        supervisor.start(STORAGE, move || Ok(storage.clone()));
+    }
     if let Some(real) = &spec.real {
         real_nodes(supervisor, &client, real).await?;
     }

@@ -56,7 +56,7 @@ const NAMES: [&str; 20] = [
 const SCHEMES: [&str; 4] = ["bearer", "basic", "digest", "negotiate"];
 
 /// The text without secrets; whitespace becomes single spaces.
-pub(crate) fn redacted(text: &str) -> String {
+pub fn redacted(text: &str) -> String {
     let (mut hides_next, mut was_name) = (false, false);
     let words = text.split_whitespace().map(|word| {
         // `Bearer` in `Authorization: Bearer x`, `=` in `token = x`.

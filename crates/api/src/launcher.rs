@@ -1,0 +1,153 @@
+//! The interface between the training-controller and the training-launcher: options, exit codes and the termination message.
+//!
+//! The launcher is the first process of each trainer's container. Its exit code says how the run ended, and its termination
+//! message what the controller cannot see: the volume with the checkpoints, and the log of every rank.
+
+use serde::{Deserialize, Serialize};
+
+/// Names of the subcommand `run` and of its options, without dashes. The command of the trainer follows after `--`.
+pub mod options {
+    /// Number of the attempt, from 1 on.
+    pub const ATTEMPT: &str = "attempt";
+    /// An argument of the trainer for a run without a checkpoint to resume from. May be repeated.
+    pub const FRESH_ARG: &str = "fresh-arg";
+    /// `terminationGracePeriodSeconds` of the pod.
+    pub const GRACE_SECONDS: &str = "grace-seconds";
+    /// uid of the TrainingJob.
+    pub const JOB_UID: &str = "job-uid";
+    /// Flag: the trainer cannot go on from a checkpoint, and starts anew.
+    pub const NEVER_RESUME: &str = "never-resume";
+    /// Number of pods of the gang.
+    pub const NODES: &str = "nodes";
+    /// Folder of the checkpoints.
+    pub const OUTPUT_DIR: &str = "output-dir";
+    /// File at whose appearance the trainer saves a checkpoint and ends; absent if the trainer knows none.
+    pub const STOP_FILE: &str = "stop-file";
+}
+
+/// Environment variables of the launcher.
+pub mod variables {
+    /// Rank of the pod in its gang; Kubernetes sets it in the pods of an Indexed Job.
+    pub const RANK: &str = "JOB_COMPLETION_INDEX";
+    /// uid of the pod.
+    pub const POD_UID: &str = "POD_UID";
+}
+
+/// The name of the program, also in the folder into which `install` copies it.
+pub const PROGRAM: &str = "training-launcher";
+
+/// How a run ended, if the trainer's exit code does not say it. 0 means that the last step was reached and its checkpoint is
+/// complete. The numbers are a contract between images of different releases; trainers do not use them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ExitCode {
+    /// Stopped before the last step, because the pod was asked to end.
+    Stopped = 80,
+    /// A later attempt, or another pod of this one, has taken over the output.
+    Superseded = 81,
+    /// The output has checkpoints of another job.
+    OutputNotEmpty = 82,
+    /// The trainer ended without an error before the last step, or without a complete checkpoint of it.
+    Incomplete = 83,
+    /// The volume of the output is full.
+    OutOfSpace = 84,
+    /// The output cannot be read or written.
+    OutputUnusable = 85,
+    /// The command line or the environment of the launcher is invalid: a fault of the controller, not of the user.
+    Usage = 86,
+    /// The trainer's program cannot be started.
+    TrainerNotFound = 87,
+}
+
+impl ExitCode {
+    pub const ALL: [ExitCode; 8] = [
+        ExitCode::Stopped,
+        ExitCode::Superseded,
+        ExitCode::OutputNotEmpty,
+        ExitCode::Incomplete,
+        ExitCode::OutOfSpace,
+        ExitCode::OutputUnusable,
+        ExitCode::Usage,
+        ExitCode::TrainerNotFound,
+    ];
+
+    /// The exit code of a terminated container, if the launcher defines it.
+    pub fn from_code(code: i32) -> Option<ExitCode> {
+        ExitCode::ALL.into_iter().find(|known| known.code() == code)
+    }
+
+    /// The number in the state of a container.
+    pub fn code(self) -> i32 {
+        i32::from(self as u8)
+    }
+}
+
+/// The longest termination message that a kubelet reads, in bytes.
+pub const LONGEST_MESSAGE: usize = 4_096;
+
+/// The termination message, as JSON of at most `LONGEST_MESSAGE` bytes. Fields that a release does not know are ignored.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Message {
+    /// Exit code of the trainer; absent if it was ended by a signal, or not started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The signal that ended the trainer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// Last step in the trainer's log or in its newest checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_steps: Option<i64>,
+    /// Newest complete checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Checkpoint>,
+    /// The checkpoint from which this run resumed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<Checkpoint>,
+    /// The trainer itself decided to end before the last step.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub stopped_early: bool,
+    /// Why the trainer failed, by its log: a reason of `crate::reasons`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// The line of the log that names the cause, or the launcher's own error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// End of the trainer's log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tail: Option<String>,
+}
+
+/// A complete checkpoint.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(default)]
+pub struct Checkpoint {
+    pub path: String,
+    pub step: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_exit_codes_of_the_launcher_are_parsed() {
+        for known in ExitCode::ALL {
+            assert_eq!(ExitCode::from_code(known.code()), Some(known));
+        }
+        for foreign in [0, 1, 2, 79, 88, 137, 143, 247, -1] {
+            assert_eq!(ExitCode::from_code(foreign), None);
+        }
+    }
+
+    #[test]
+    fn a_message_of_another_release_is_read() {
+        let text = r#"{"exitCode": 1, "checkpoint": {"path": "/output/checkpoint-5", "step": 5}, "later": [1]}"#;
+        let read: Message = serde_json::from_str(text).unwrap();
+        let checkpoint = Checkpoint { path: "/output/checkpoint-5".into(), step: 5 };
+        assert_eq!(read, Message { exit_code: Some(1), checkpoint: Some(checkpoint), ..Message::default() });
+        assert_eq!(serde_json::to_string(&Message::default()).unwrap(), "{}");
+    }
+}

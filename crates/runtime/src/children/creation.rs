@@ -1,0 +1,113 @@
+//! Children that are created once and never changed afterwards, because their spec is immutable (Jobs) or because they
+//! outlive their owner (claims). An upgrade of a controller that renders them differently leaves them alone.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::{Resource, api::PatchParams};
+use serde::Serialize;
+use serde_json::json;
+use tracing::info;
+
+use super::{Children, NEVER_A_VERSION};
+use crate::{
+    apply::{About, ApplyError, Stale, Written, is_code, namespace},
+    cache::{Key, controller_of},
+    owners::OwnerState,
+    watched::Watched,
+};
+
+impl<S, K> Children<S, K>
+where
+    S: Watched + Send + Sync + 'static,
+    K: Resource<DynamicType = ()> + Serialize,
+{
+    /// Creates a child; one of this name that is there already stays as it is. It must belong to the same owner.
+    pub async fn create(&self, desired: &K) -> Result<Written, ApplyError> {
+        let key = Key::of(desired);
+        let about = About::of::<K>(&key);
+        let Some(owner) = controller_of(desired) else { return Err(about.unowned()) };
+        if let Some(seen) = self.cache.get(&key) {
+            about.check_owner(seen.meta(), owner)?;
+            return Ok(Written::Unchanged);
+        }
+        self.create_absent(desired, owner, &about).await
+    }
+
+    /// Creates an object on behalf of a root, without a reference to it, so that it stays when the root is deleted. One of
+    /// this name that is there already stays as it is, whoever has created it.
+    pub async fn create_for(&self, owner: &OwnerReference, desired: &K) -> Result<Written, ApplyError> {
+        let key = Key::of(desired);
+        if self.cache.get(&key).is_some() {
+            return Ok(Written::Unchanged);
+        }
+        self.create_absent(desired, owner, &About::of::<K>(&key)).await
+    }
+
+    /// Whether the API server has no object of this name, read once: for decisions that must not rest on a cache that may be
+    /// late. An object that is found is put into the cache.
+    pub async fn is_absent(&self, key: &Key) -> Result<bool, ApplyError> {
+        let about = About::of::<K>(key);
+        let removals = self.cache.removals();
+        let there = self.writer.get::<S>(&about).await?;
+        let is_absent = there.is_none();
+        if let Some(there) = there {
+            self.cache.absorb_read(there, removals);
+        }
+        Ok(is_absent)
+    }
+
+    async fn create_absent(
+        &self,
+        desired: &K,
+        owner: &OwnerReference,
+        about: &About<'_>,
+    ) -> Result<Written, ApplyError> {
+        self.may_create_for(owner, about).await?;
+        let (mut body, _) = self.writer.body(desired, about)?;
+        body["metadata"]["resourceVersion"] = json!(NEVER_A_VERSION);
+        let params = PatchParams::apply(self.writer.field_manager());
+        let writing = self.cache.writing(about.key, None);
+        match self.writer.patch::<S>(&body, &params, about).await {
+            Ok(created) => {
+                self.cache.absorb(created);
+                drop(writing);
+                info!(kind = about.kind, child = %about.key, "created");
+                Ok(Written::Created)
+            }
+            Err(error) if is_code(&error, 409) => {
+                drop(writing);
+                // Not seen by the watch yet. The plan was made as if it did not exist.
+                self.is_absent(about.key).await?;
+                Err(about.stale(Stale::Found))
+            }
+            Err(error) => Err(about.call("create", error)),
+        }
+    }
+}
+
+impl<S, K> Children<S, K>
+where
+    K: Resource<DynamicType = ()>,
+{
+    /// Reads the owner, if it may have had this child before: see `owners`.
+    pub(super) async fn may_create_for(
+        &self,
+        owner: &OwnerReference,
+        about: &About<'_>,
+    ) -> Result<(), ApplyError> {
+        let owners = self.writer.owners();
+        let key = Key::new(&about.key.namespace, &owner.name);
+        match owners.state_of(&key, owner) {
+            OwnerState::New | OwnerState::OtherKind => return Ok(()),
+            OwnerState::WatchFails => return Err(about.stale(Stale::OwnerWatchFails)),
+            OwnerState::Gone => return Err(about.stale(Stale::OwnerGone)),
+            OwnerState::MayHaveHadChild => {}
+        }
+        const STEP: &str = "read the owner of";
+        let removals = owners.removals();
+        let read = self.writer.get_json(owners.path(namespace(&key)), &owner.name, STEP, about).await?;
+        let lives = owners
+            .lives(&key, &owner.uid, read.as_deref(), removals)
+            .map_err(|error| about.call(STEP, kube::Error::SerdeError(error)))?;
+        if lives { Ok(()) } else { Err(about.stale(Stale::OwnerGone)) }
+    }
+}

@@ -1,0 +1,106 @@
+//! The end of roots: their finalizers, and their deletion. Decides nothing about an object.
+
+use kube::{
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+    core::Request,
+};
+use serde::Serialize;
+use serde_json::json;
+use tracing::info;
+
+use crate::{
+    apply::{About, ApplyError, Stale, Writer, Written, is_code, is_conflict, namespace},
+    cache::{Cache, Key},
+    watched::Watched,
+};
+
+impl Writer {
+    /// Adds the finalizer to exactly this version of a root, or removes it. Other finalizers stay.
+    pub async fn set_finalizer<K>(
+        &self,
+        cache: &Cache<K>,
+        object: &K,
+        finalizer: &str,
+        is_wanted: bool,
+    ) -> Result<Written, ApplyError>
+    where
+        K: Watched + Serialize,
+    {
+        const STEP: &str = "set the finalizer of";
+        let mut finalizers = object.meta().finalizers.clone().unwrap_or_default();
+        if finalizers.iter().any(|known| known == finalizer) == is_wanted {
+            return Ok(Written::Unchanged);
+        }
+        finalizers.retain(|known| known != finalizer);
+        finalizers.extend(is_wanted.then(|| finalizer.to_owned()));
+        let key = Key::of(object);
+        let about = About::of::<K>(&key);
+        let version = object.meta().resource_version.as_deref();
+        // Not by server-side apply: each manager's finalizers would be added up, and nobody else's may be forgotten.
+        let body = json!({"metadata": {
+            "uid": object.meta().uid,
+            "resourceVersion": version,
+            "finalizers": finalizers,
+        }});
+        let params =
+            PatchParams { field_manager: Some(self.field_manager().to_owned()), ..PatchParams::default() };
+        let request = Request::new(K::url_path(&(), namespace(&key)))
+            .patch(&key.name, &params, &Patch::Merge(&body))
+            .map_err(|error| about.call(STEP, kube::Error::BuildRequest(error)))?;
+        let writing = cache.writing(&key, version);
+        match self.read::<K>(request, "patch").await {
+            // The last finalizer of an object that is being deleted: the answer is the object that is gone now.
+            Ok(written) if written.meta().deletion_timestamp.is_some() && !is_wanted => {
+                if written.meta().finalizers.as_ref().is_none_or(Vec::is_empty) {
+                    cache.forget(&key, written.meta().uid.as_deref());
+                } else {
+                    cache.absorb(written);
+                }
+            }
+            Ok(written) => cache.absorb(written),
+            Err(error) if is_conflict(&error) => return Err(about.stale(Stale::Changed)),
+            Err(error) if is_code(&error, 404) => {
+                cache.forget(&key, object.meta().uid.as_deref());
+                return Ok(Written::Unchanged);
+            }
+            Err(error) => return Err(about.call(STEP, error)),
+        }
+        drop(writing);
+        Ok(Written::Changed)
+    }
+
+    /// Deletes exactly this version of a root; one that is gone already is no error.
+    pub async fn delete_root<K>(&self, cache: &Cache<K>, object: &K) -> Result<(), ApplyError>
+    where
+        K: Watched,
+    {
+        let (key, meta) = (Key::of(object), object.meta());
+        let about = About::of::<K>(&key);
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: meta.uid.clone(),
+                resource_version: meta.resource_version.clone(),
+            }),
+            ..DeleteParams::background()
+        };
+        let request = Request::new(K::url_path(&(), namespace(&key)))
+            .delete(&key.name, &params)
+            .map_err(|error| about.call("delete", kube::Error::BuildRequest(error)))?;
+        match self.send(request, "delete").await {
+            Ok(_) => {
+                info!(kind = about.kind, object = %key, "deleted");
+                // With a finalizer it stays, and the watch delivers it.
+                if meta.finalizers.as_ref().is_none_or(Vec::is_empty) {
+                    cache.forget(&key, meta.uid.as_deref());
+                }
+                Ok(())
+            }
+            Err(error) if is_code(&error, 404) => {
+                cache.forget(&key, meta.uid.as_deref());
+                Ok(())
+            }
+            Err(error) if is_code(&error, 409) => Err(about.stale(Stale::Changed)),
+            Err(error) => Err(about.call("delete", error)),
+        }
+    }
+}

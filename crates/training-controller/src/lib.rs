@@ -1,0 +1,274 @@
+//! Controller of TrainingJob: runs fine-tuning in attempts, each a Job, until one has proven its result, and reports progress.
+//!
+//! ```text
+//!  TrainingJob ──┐
+//!  Jobs, pods    │             ┌─▶ claim, Service, Job of the next attempt
+//!  nodes, claims ┼▶ observe ─▶ validate → plan → apply ─▶ deletions of what has ended
+//!  other jobs    │   caches     pure     pure    I/O   ─▶ status, events
+//!  log of rank 0 ┘
+//! ```
+//!
+//! `observe` only reads caches and what `progress` has read of a log, `validate` and `plan` are pure, `apply` sends requests.
+//! `swift` has ms-swift's command line. The launcher in each pod (`crates/training-launcher`) finds the checkpoint to resume
+//! from, and proves success.
+
+#![forbid(unsafe_code)]
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use api::{
+    controllers::{MODEL_TRANSFER, TRAINING_LAUNCHER},
+    labels,
+    trainingjob::{Device, TrainingJob},
+};
+use clap::Parser;
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    batch::v1::Job,
+    core::v1::{PersistentVolumeClaim, Pod, Service},
+};
+use runtime::{
+    apply::{ApplyError, Writer},
+    args::RuntimeArgs,
+    cache::{Cache, Key},
+    cached_child::{CachedChild, Metadata},
+    children::Children,
+    controller::Next,
+    events::Recorder,
+    process::{Identity, Process, Started},
+    relations::Referrers,
+};
+use workload::{
+    claim::ClaimView,
+    event::{ATTACH_FAILURES, EventView, MOUNT_FAILURES},
+    facts::FactTimes,
+    node::{NodeLosses, NodeView},
+    pod::{PodView, UNFINISHED},
+};
+
+use crate::{
+    apply::{Applied, apply},
+    job_view::JobView,
+    observe::{
+        claim_keys, claims, keys_by_instance, keys_of_dependents, keys_of_event, keys_on_lost, observe,
+        outputs_of, reason_of_pod, track_losses, wants_of,
+    },
+    plan::{Defaults, plan, refused, rejected},
+    progress::Progress,
+    validate::{OwnAccount, validate},
+};
+
+mod apply;
+mod job_view;
+mod names;
+mod observe;
+mod plan;
+mod progress;
+mod swift;
+mod validate;
+mod wants;
+
+/// Field manager, name of the Lease and value of the label `app.kubernetes.io/managed-by`.
+pub const NAME: &str = "training-controller";
+
+pub const IDENTITY: Identity =
+    Identity { name: NAME, version: env!("CARGO_PKG_VERSION"), hash_annotation: labels::APPLIED };
+
+/// The command line.
+#[derive(Parser, Debug)]
+#[command(name = NAME, version, about)]
+pub struct Args {
+    #[command(flatten)]
+    pub runtime: RuntimeArgs,
+    #[command(flatten)]
+    pub training: TrainingArgs,
+}
+
+/// Defaults of this release. Jobs that have begun keep those that they began with.
+#[derive(clap::Args, Clone, Debug)]
+pub struct TrainingArgs {
+    /// Image of the launcher, which is put into the trainer's container
+    #[arg(long, default_value_t = TRAINING_LAUNCHER.image(env!("CARGO_PKG_VERSION")))]
+    pub launcher_image: String,
+
+    /// Image that uploads the result
+    #[arg(long, default_value_t = MODEL_TRANSFER.image(env!("CARGO_PKG_VERSION")))]
+    pub transfer_image: String,
+
+    /// Image with ms-swift for the devices nvidia, mps and cpu
+    #[arg(long, default_value = TRAINER_IMAGE)]
+    pub trainer_image: String,
+
+    /// Image with ms-swift for the device ascend
+    #[arg(long, default_value = ASCEND_IMAGE)]
+    pub ascend_image: String,
+
+    /// Seconds between two attempts after the first failure; each further failure doubles them, up to 600
+    #[arg(long, default_value_t = 10)]
+    pub first_pause_seconds: u64,
+
+    /// Seconds for which pods may hold GPUs without running, because others of their gang have no node or their image cannot be
+    /// pulled
+    #[arg(long, default_value_t = 600)]
+    pub placement_seconds: u64,
+
+    /// Service account of this process; trainers must not use it [default: no account is refused]
+    #[arg(long, env = "POD_SERVICE_ACCOUNT")]
+    pub own_service_account: Option<String>,
+
+    /// Namespace of the service account of this process
+    #[arg(long, env = "POD_NAMESPACE")]
+    pub own_namespace: Option<String>,
+}
+
+/// The image of ms-swift's documentation.
+const TRAINER_IMAGE: &str = "modelscope-registry.cn-hangzhou.cr.aliyuncs.com/modelscope-repo/modelscope:ubuntu22.04-cuda13.0.3-py312-torch2.11.0-vllm0.25.1-modelscope1.39.0-swift4.4.3";
+const ASCEND_IMAGE: &str = "quay.io/ascend/ms-swift:v4.3.0-A2-py311-CANN9.0.0-ubuntu22.04";
+
+/// Shared by all reconciles.
+pub(crate) struct Context {
+    pub(crate) training_jobs: Cache<TrainingJob>,
+    pub(crate) jobs: Children<JobView, Job>,
+    pub(crate) services: Children<CachedChild<Metadata<Service>, TrainingJob>, Service>,
+    pub(crate) claims: Children<ClaimView, PersistentVolumeClaim>,
+    /// Pods of TrainingJobs, also those that have ended.
+    pub(crate) pods: Children<PodView, Pod>,
+    /// Pods of everybody else, because all use resources of their nodes.
+    pub(crate) other_pods: Cache<PodView>,
+    pub(crate) attach_failures: Cache<EventView>,
+    pub(crate) mount_failures: Cache<EventView>,
+    /// `None` if the process is confined to one namespace: attempts on lost nodes are not ended then, and GPUs not counted.
+    pub(crate) nodes: Option<Cache<NodeView>>,
+    pub(crate) losses: Arc<Mutex<NodeLosses>>,
+    /// By the key of a TrainingJob, the pods with its labels.
+    pub(crate) pods_of: Referrers,
+    /// By namespace and path, the jobs with this outputDir.
+    pub(crate) outputs: Referrers,
+    /// By what a job may depend on (names and paths), the jobs.
+    pub(crate) dependents: Referrers,
+    pub(crate) fact_times: FactTimes,
+    pub(crate) progress: Progress,
+    pub(crate) writer: Writer,
+    pub(crate) recorder: Recorder,
+    pub(crate) defaults: Defaults,
+    pub(crate) own_account: OwnAccount,
+}
+
+impl Context {
+    /// The extended resource that a job requests.
+    pub(crate) fn resource_of(&self, job: &TrainingJob) -> Option<String> {
+        match (&job.spec.accelerator_resource, job.spec.device) {
+            (Some(resource), _) => Some(resource.clone()),
+            (None, Device::Nvidia | Device::Ascend | Device::Mps | Device::Cpu) => {
+                validate(job).ok()?.accelerators.map(|gpus| gpus.resource)
+            }
+        }
+    }
+}
+
+/// Declares the watches and starts the controller.
+pub fn start(process: &mut Process, args: TrainingArgs) -> Started {
+    let managed = format!("{}={NAME},{}={}", labels::MANAGED_BY, labels::NAME, names::KIND);
+    let nodes = (!process.is_confined()).then(|| process.watch_cluster("Node"));
+    let watches_nodes = nodes.is_some();
+    let training_jobs: Cache<TrainingJob> = process.watch("TrainingJob");
+    let writer = process.writer(&training_jobs);
+    let pods: Children<PodView, Pod> = writer.of(process.watch_labelled("Pod", &managed));
+    let others = format!("{}!={NAME}", labels::MANAGED_BY);
+    let ctx = Arc::new(Context {
+        jobs: writer.of(process.watch_labelled("Job", &managed)),
+        services: writer.of(process.watch_labelled("Service", &managed)),
+        claims: writer.of(process.watch("PersistentVolumeClaim")),
+        pods_of: Referrers::of(&pods, keys_by_instance),
+        pods,
+        other_pods: process.watch_matching("OtherPod", &others, UNFINISHED),
+        attach_failures: process.watch_selected("Event", ATTACH_FAILURES),
+        mount_failures: process.watch_selected("MountEvent", MOUNT_FAILURES),
+        losses: nodes.as_ref().map(track_losses).unwrap_or_default(),
+        nodes,
+        outputs: Referrers::of(&training_jobs, outputs_of),
+        dependents: Referrers::of(&training_jobs, wants_of),
+        training_jobs,
+        fact_times: FactTimes::default(),
+        progress: Progress::default(),
+        writer,
+        recorder: process.recorder(),
+        own_account: OwnAccount::of(&args),
+        defaults: Defaults::new(args, watches_nodes, process.refusal_retry_period()),
+    });
+    let readers = Referrers::of(&ctx.training_jobs, claim_keys);
+    let waiting = Arc::clone(&ctx);
+    let mut controller = process
+        .controller(&ctx.training_jobs)
+        .owns(&ctx.jobs)
+        .owns(&ctx.services)
+        .maps_by_reason(&ctx.pods, keys_by_instance, reason_of_pod)
+        .maps(&ctx.claims, move |claim| readers.keys(claim))
+        .maps(&ctx.training_jobs, move |job| keys_of_dependents(&waiting, job));
+    for events in [&ctx.attach_failures, &ctx.mount_failures] {
+        let pods = ctx.pods.clone();
+        controller = controller.maps(events, move |event| keys_of_event(&pods, event));
+    }
+    if let Some(nodes) = &ctx.nodes {
+        let (known, pods) = (nodes.clone(), ctx.pods.clone());
+        controller = controller.maps(nodes, move |node| keys_on_lost(&known, &pods, node));
+    }
+    let controller = controller.beside(ctx.progress.running(process.logs()));
+    process.control(controller, move |job, now| {
+        let ctx = Arc::clone(&ctx);
+        async move { reconcile(&ctx, job, now).await }
+    })
+}
+
+/// Observes, validates, plans, applies.
+async fn reconcile(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Result<Next, ApplyError> {
+    if job.metadata.deletion_timestamp.is_some() {
+        // The garbage collector deletes the children; applying them now would create them again.
+        ctx.progress.forget(job.metadata.uid.as_deref().unwrap_or_default());
+        return Ok(Next::Done);
+    }
+    let observed = observe(ctx, Arc::clone(&job), now);
+    if let Some(missing) = missing_attempt(&observed)
+        && !ctx.jobs.is_absent(&missing).await?
+    {
+        // The watch of Jobs is late. An attempt that runs must not be taken for one that was deleted.
+        return Ok(Next::After(LATE_WATCH_RETRY));
+    }
+    let valid = validate(&job).and_then(|valid| ctx.own_account.is_not_used_by(valid));
+    let planned = match &valid {
+        Ok(valid) => {
+            let claims = claims(ctx, valid, &observed);
+            plan(valid, &observed, &claims, &ctx.defaults, now)
+        }
+        Err(invalid) => rejected(invalid, &observed, now),
+    };
+    let applied = match apply(ctx, &job, &planned, now).await? {
+        Applied::Refused(refusal) => {
+            let planned = refused(&refusal, planned, &observed, &ctx.defaults, now);
+            apply(ctx, &job, &planned, now).await?
+        }
+        done @ Applied::All { .. } => done,
+    };
+    Ok(match applied {
+        Applied::All { requeue_after: Some(wait) } => Next::After(wait),
+        Applied::All { requeue_after: None } | Applied::Refused(_) => Next::Done,
+    })
+}
+
+/// Time for the watch of Jobs to catch up.
+const LATE_WATCH_RETRY: Duration = Duration::from_secs(1);
+
+/// The Job of the last attempt, if the status says that it runs and the cache does not have it.
+fn missing_attempt(observed: &observe::Observed) -> Option<Key> {
+    let status = observed.job.status.as_ref().filter(|_| !observe::has_ended(&observed.job))?;
+    let runs = status.attempts > status.ended_attempts && !observed.attempts.contains_key(&status.attempts);
+    let (namespace, name) =
+        (observed.job.metadata.namespace.as_deref()?, observed.job.metadata.name.as_deref()?);
+    runs.then(|| Key::new(namespace, &names::attempt(name, status.attempts)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! Names of a TrainingJob's children.
+
+use workload::name;
+
+/// Value of the label `app.kubernetes.io/name` on every child.
+pub(crate) const KIND: &str = "trainingjob";
+
+/// The Job of an attempt. Its pods are named after it with their index, and their host names have at most 63 characters.
+pub(crate) fn attempt(name: &str, attempt: i32) -> String {
+    name::with_suffix_within(name, &format!("-{attempt}"), LONGEST_JOB)
+}
+
+/// The headless Service of a gang.
+pub(crate) fn service(name: &str) -> String {
+    name::with_suffix(&name::service(name), "-gang")
+}
+
+/// Host name of a pod of an attempt's Job.
+pub(crate) fn host(job: &str, rank: i32) -> String {
+    format!("{job}-{rank}")
+}
+
+/// The claim of the output.
+pub(crate) fn claim(name: &str) -> String {
+    name::with_suffix(name, "-output")
+}
+
+/// The Job that uploads the result.
+pub(crate) fn upload(name: &str) -> String {
+    name::with_suffix_within(name, "-upload", LONGEST_JOB)
+}
+
+/// The VolumeSnapshot of the output.
+pub(crate) fn snapshot(name: &str) -> String {
+    name::with_suffix(name, "-output")
+}
+
+/// 63 without the index of a pod, at most `-63`, and Kubernetes' random suffix of a pod's name fits beyond it.
+const LONGEST_JOB: usize = 60;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_names_fit_for_every_name_attempt_and_rank() {
+        let long = "a".repeat(63);
+        for name in ["7b.qwen", "qwen-lora", &long] {
+            let job = attempt(name, 1_000_000);
+            assert!(job.ends_with("-1000000") && host(&job, 63).len() <= 63, "{job}");
+            assert!(upload(name).len() <= 60 && service(name).len() <= 63 && claim(name).len() <= 63);
+            assert_ne!(attempt(name, 1), attempt(name, 11));
+        }
+        assert_eq!(attempt("qwen-lora", 2), "qwen-lora-2");
+    }
+}

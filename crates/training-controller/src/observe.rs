@@ -1,0 +1,328 @@
+//! Collects everything that the plan of one TrainingJob needs from the caches and the in-memory records. It sends nothing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use api::trainingjob::{Phase, TrainingJob};
+use jiff::Timestamp;
+use kube::Resource;
+use runtime::{
+    cache::{Cache, Key},
+    queue::Reason,
+};
+use workload::{
+    claim::ClaimView,
+    event::{EventView, VolumeFailure},
+    gpu::{self, NodeCapacity},
+    node::{NodeLosses, NodeView},
+    pod::PodView,
+    stranded::Nodes,
+};
+
+use crate::{
+    Context,
+    job_view::JobView,
+    names,
+    progress::LogState,
+    validate::ValidJob,
+    wants::{Want, keys_of_dependency, keys_of_path, keys_of_wants, output_key, wants},
+};
+
+/// One TrainingJob with its children, from the caches.
+#[derive(Clone, Debug)]
+pub(crate) struct Observed {
+    pub(crate) job: Arc<TrainingJob>,
+    /// The Jobs of its attempts, by number.
+    pub(crate) attempts: BTreeMap<i32, Arc<JobView>>,
+    /// The Job that uploads its result.
+    pub(crate) upload: Option<Arc<JobView>>,
+    /// Pods of all its Jobs, also of Jobs that are gone and of an earlier TrainingJob of its name.
+    pub(crate) pods: Vec<Arc<PodView>>,
+    /// What it reads of other jobs.
+    pub(crate) dependencies: Vec<Dependency>,
+    /// Names of jobs that wait for each other, beginning with this one; empty if there is no such circle.
+    pub(crate) cycle: Vec<String>,
+    /// Jobs that depend on this one and have not ended.
+    pub(crate) dependents: usize,
+    pub(crate) nodes: Nodes,
+    /// Capacity of its accelerators by node; `None` unless it is needed, because counting reads all pods of the cluster.
+    pub(crate) capacities: Option<Vec<NodeCapacity>>,
+    /// Failures of volumes, by uid of the scheduled pod that waits for one.
+    pub(crate) unattached: BTreeMap<String, VolumeFailure>,
+    /// What was read of the log of rank 0.
+    pub(crate) log: Option<LogState>,
+    /// Facts of the last plan, and since when each has been true.
+    pub(crate) facts: BTreeMap<String, Timestamp>,
+}
+
+/// Something that the job waits for, and the jobs that could provide it.
+#[derive(Clone, Debug)]
+pub(crate) struct Dependency {
+    pub(crate) want: Want,
+    /// Several have the same outputDir: the choice would be arbitrary.
+    pub(crate) candidates: Vec<Arc<TrainingJob>>,
+}
+
+/// A circle of more jobs is found by none of them in time; each still waits for another.
+const LONGEST_CYCLE: usize = 1_000;
+
+pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Observed {
+    let uid = job.metadata.uid.clone().unwrap_or_default();
+    let namespace = &*job.metadata.namespace.clone().unwrap_or_default();
+    let (mut attempts, mut upload) = (BTreeMap::new(), None);
+    for child in ctx.jobs.owned_by::<TrainingJob>(namespace, &uid) {
+        match child.attempt {
+            Some(number) => drop(attempts.insert(number, child)),
+            None if child.name() == names::upload(job.metadata.name.as_deref().unwrap_or_default()) => {
+                upload = Some(child);
+            }
+            None => {}
+        }
+    }
+    let keys = ctx.pods_of.of_key(&Key::of(&*job));
+    let pods: Vec<Arc<PodView>> = keys.iter().filter_map(|key| ctx.pods.get(key)).collect();
+    let dependencies = dependencies(ctx, &job);
+    let cycle = cycle(&job, |job| {
+        dependencies_of(ctx, job).into_iter().flat_map(|dependency| dependency.candidates).collect()
+    });
+    let dependents = dependents(ctx, &job);
+    let (mut nodes, mut capacities) = (Nodes::default(), None);
+    if let Some(known) = &ctx.nodes {
+        nodes = nodes_of(pods.iter().map(AsRef::as_ref), known, &ctx.losses, now);
+        nodes.is_stale = ctx.pods.watch_fails_since().is_some()
+            || ctx.training_jobs.watch_fails_since().is_some()
+            || known.watch_fails_since().is_some();
+        if pods.iter().any(|pod| pod.is_unschedulable()) {
+            let all = [ctx.pods.all(), ctx.other_pods.all()].concat();
+            let resource = ctx.resource_of(&job);
+            capacities = resource.map(|resource| {
+                gpu::capacities(known.all().into_iter(), all.iter().map(AsRef::as_ref), &resource)
+            });
+        }
+    }
+    let facts = ctx.fact_times.of(&uid);
+    let mut unattached = BTreeMap::new();
+    let is_waiting =
+        |pod: &&Arc<PodView>| pod.node.is_some() && !pod.is_over() && !pod.has_started_containers();
+    let waiting: Vec<&Arc<PodView>> = pods.iter().filter(is_waiting).collect();
+    if !waiting.is_empty() {
+        let (attach, mount) = (ctx.attach_failures.all(), ctx.mount_failures.all());
+        let failure = |pod: &Arc<PodView>| VolumeFailure::of(pod, &attach, &mount, &facts);
+        let failures = waiting.into_iter().filter_map(|pod| Some((pod.uid().to_owned(), failure(pod)?)));
+        unattached.extend(failures);
+    }
+    let log = ctx.progress.of(&uid);
+    Observed {
+        job,
+        attempts,
+        upload,
+        pods,
+        dependencies,
+        cycle,
+        dependents,
+        nodes,
+        capacities,
+        unattached,
+        log,
+        facts,
+    }
+}
+
+/// The claims that a job mounts, by name; `None`: there is no such claim.
+pub(crate) fn claims(
+    ctx: &Context,
+    valid: &ValidJob,
+    observed: &Observed,
+) -> BTreeMap<String, Option<Arc<ClaimView>>> {
+    let results = observed.job.status.iter().flat_map(|status| &status.dependencies);
+    let of_results = results.filter_map(|dependency| Some(dependency.result.as_ref()?.claim_name.clone()));
+    let names = valid
+        .inputs
+        .iter()
+        .map(|input| input.claim_name.clone())
+        .chain([valid.output.claim.name().to_owned()])
+        .chain(of_results);
+    let found = |name: String| {
+        let claim = ctx.claims.get(&Key::new(&valid.namespace, &name));
+        (name, claim)
+    };
+    names.collect::<BTreeSet<_>>().into_iter().map(found).collect()
+}
+
+/// The name of the Job that controls a pod.
+pub(crate) fn job_of(pod: &PodView) -> Option<&str> {
+    let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
+    owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.name.as_str())
+}
+
+/// Of a job that has not ended.
+fn dependencies(ctx: &Context, job: &TrainingJob) -> Vec<Dependency> {
+    if has_ended(job) { Vec::new() } else { dependencies_of(ctx, job) }
+}
+
+fn dependencies_of(ctx: &Context, job: &TrainingJob) -> Vec<Dependency> {
+    let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+    let found = |keys: Vec<Key>| -> Vec<Arc<TrainingJob>> {
+        keys.iter().filter_map(|key| ctx.training_jobs.get(key)).collect()
+    };
+    let candidates = |want: &Want| match want {
+        Want::Job(name) => found(vec![Key::new(namespace, name)]),
+        Want::Path { path, field: _ } => {
+            let mut longest = keys_of_path(namespace, path).into_iter();
+            longest
+                .find_map(|key| Some(ctx.outputs.of_key(&key)).filter(|jobs| !jobs.is_empty()))
+                .map_or_else(Vec::new, found)
+        }
+    };
+    wants(job).into_iter().map(|want| Dependency { candidates: candidates(&want), want }).collect()
+}
+
+/// The shortest way from a job back to itself over jobs that have not ended.
+fn cycle(job: &Arc<TrainingJob>, next: impl Fn(&TrainingJob) -> Vec<Arc<TrainingJob>>) -> Vec<String> {
+    let name = |job: &TrainingJob| job.metadata.name.clone().unwrap_or_default();
+    let mut ways = vec![(Arc::clone(job), vec![name(job)])];
+    let mut seen = BTreeSet::from([Key::of(&**job)]);
+    let mut at = 0;
+    while let Some((from, way)) = ways.get(at).cloned() {
+        at += 1;
+        if has_ended(&from) || seen.len() > LONGEST_CYCLE {
+            continue;
+        }
+        for to in next(&from) {
+            if Key::of(&*to) == Key::of(&**job) {
+                return way;
+            }
+            if seen.insert(Key::of(&*to)) {
+                let way = way.iter().cloned().chain([name(&to)]).collect();
+                ways.push((to, way));
+            }
+        }
+    }
+    Vec::new()
+}
+
+fn dependents(ctx: &Context, job: &TrainingJob) -> usize {
+    if !has_ended(job) {
+        return 0;
+    }
+    let own = Key::of(job);
+    let keys: BTreeSet<Key> = keys_of_dependency(job)
+        .iter()
+        .flat_map(|key| ctx.dependents.of_key(key))
+        .filter(|key| *key != own)
+        .collect();
+    let uid = job.metadata.uid.as_deref().unwrap_or_default();
+    let waits = |key: &Key| ctx.training_jobs.get(key).is_some_and(|other| needs(&other, uid));
+    keys.iter().filter(|key| waits(key)).count()
+}
+
+/// Whether a job has not ended and does not have what it needs of the job of this uid yet.
+fn needs(job: &TrainingJob, uid: &str) -> bool {
+    let recorded = job.status.iter().flat_map(|status| &status.dependencies);
+    let mut results = recorded.filter(|dependency| dependency.result.is_some());
+    // A result stays in its claim.
+    !has_ended(job) && !results.any(|dependency| dependency.uid == uid)
+}
+
+pub(crate) fn has_ended(job: &TrainingJob) -> bool {
+    let phase = job.status.as_ref().and_then(|status| status.phase);
+    matches!(phase, Some(Phase::Succeeded | Phase::Failed))
+}
+
+/// The jobs that may have to be looked at when this one changes.
+pub(crate) fn keys_of_dependents(ctx: &Context, job: &TrainingJob) -> Vec<Key> {
+    keys_of_dependency(job).iter().flat_map(|key| ctx.dependents.of_key(key)).collect()
+}
+
+/// For the index of outputs.
+pub(crate) fn outputs_of(job: &TrainingJob) -> Option<Key> {
+    output_key(job)
+}
+
+/// For the index of dependents.
+pub(crate) fn wants_of(job: &TrainingJob) -> Vec<Key> {
+    keys_of_wants(job)
+}
+
+/// The claims that a job refers to, for the index of claims.
+pub(crate) fn claim_keys(job: &TrainingJob) -> Vec<Key> {
+    let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let output = job.spec.output.as_ref().and_then(|output| output.claim_name.clone());
+    let inputs = job.spec.inputs.iter().map(|input| input.claim_name.clone());
+    let names = inputs.chain([output.unwrap_or_else(|| names::claim(name))]);
+    names.map(|name| Key::new(namespace, &name)).collect()
+}
+
+/// Records node losses from every change of a node.
+pub(crate) fn track_losses(nodes: &Cache<NodeView>) -> Arc<Mutex<NodeLosses>> {
+    let losses = Arc::new(Mutex::new(NodeLosses::default()));
+    let shared = Arc::clone(&losses);
+    nodes.subscribe(move |change| {
+        if let Some(node) = change.new {
+            shared.lock().unwrap_or_else(PoisonError::into_inner).note(&change.key.name, node);
+        }
+    });
+    losses
+}
+
+pub(crate) fn keys_by_instance(pod: &PodView) -> Vec<Key> {
+    let namespace = pod.meta().namespace.as_deref().unwrap_or_default();
+    let name = pod.instance.as_ref().and_then(|instance| instance.of_kind(names::KIND));
+    name.map(|name| Key::new(namespace, name)).into_iter().collect()
+}
+
+/// A pod that comes up in good order is looked at together with what follows: its next steps are seconds away, and the
+/// status reports few of them.
+pub(crate) fn reason_of_pod(old: Option<&PodView>, new: Option<&PodView>) -> Reason {
+    let comes_up = old.is_none_or(PodView::is_coming_up) && new.is_some_and(PodView::is_coming_up);
+    if comes_up { Reason::Detail } else { Reason::Event }
+}
+
+/// The TrainingJob of the pod that an event is about.
+pub(crate) fn keys_of_event(pods: &Cache<PodView>, event: &EventView) -> Vec<Key> {
+    let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
+    let pod = pods.get(&Key::new(namespace, &event.pod)).filter(|pod| event.is_about(pod));
+    pod.map(|pod| keys_by_instance(&pod)).unwrap_or_default()
+}
+
+/// The TrainingJobs with pods on a node that is lost or deleted.
+pub(crate) fn keys_on_lost(known: &Cache<NodeView>, pods: &Cache<PodView>, node: &NodeView) -> Vec<Key> {
+    if known.get(&Key::of(node)).is_some() && node.lost().is_none() {
+        return Vec::new();
+    }
+    let pods = pods.all();
+    let stranded = pods.iter().filter(|pod| pod.node.as_deref() == Some(node.name()));
+    stranded.flat_map(|pod| keys_by_instance(pod)).collect()
+}
+
+fn nodes_of<'a>(
+    pods: impl Iterator<Item = &'a PodView>,
+    known: &Cache<NodeView>,
+    losses: &Mutex<NodeLosses>,
+    now: Timestamp,
+) -> Nodes {
+    let mut lost = BTreeMap::new();
+    for name in pods
+        .filter(|pod| pod.phase != "Failed" && pod.phase != "Succeeded")
+        .filter_map(|pod| pod.node.as_deref())
+    {
+        if !lost.contains_key(name) {
+            let node = known.get(&Key::new("", name));
+            let mut losses = losses.lock().unwrap_or_else(PoisonError::into_inner);
+            lost.extend(losses.of(name, node.as_deref(), now).map(|loss| (name.to_owned(), loss)));
+        }
+    }
+    if lost.is_empty() {
+        return Nodes::default();
+    }
+    let all = known.all();
+    Nodes {
+        lost,
+        down: all.iter().filter(|node| node.lost().is_some()).count(),
+        all: all.len(),
+        is_stale: false,
+    }
+}

@@ -1,0 +1,498 @@
+//! Decides all writes for one TrainingJob and returns them as one value. Pure: no request, no clock, no randomness.
+//!
+//! `stage` finds where the job is in its life; here each stage has its plan. Each child and each policy has its own file.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use api::{
+    conditions as types, reasons,
+    trainingjob::{Phase, Resolved, TrainingJobStatus},
+};
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    batch::v1::Job,
+    core::v1::{PersistentVolumeClaim, Pod, Service},
+};
+use runtime::{
+    conditions::{Verdict, whole_seconds},
+    events::Note,
+    refusal::Refusal,
+};
+use serde::Serialize;
+use workload::{
+    claim::ClaimView,
+    pod::PodView,
+    stranded::{StrandedPods, Terms},
+    time::{elapsed, remaining},
+};
+
+use crate::{
+    observe::Observed,
+    progress::Target,
+    swift::{self, Version},
+    validate::{Invalid, ValidJob},
+};
+
+mod attempt_job;
+mod claim;
+mod conditions;
+mod defaults;
+mod dependencies;
+mod events;
+mod failure;
+mod metadata;
+mod mitigation;
+mod pod;
+mod retry;
+mod service;
+mod stage;
+mod status;
+
+use attempt_job::Inputs;
+use conditions::Assessment;
+pub(crate) use defaults::Defaults;
+use dependencies::Dependencies;
+use failure::Failure;
+use retry::Next;
+use stage::{Attempt, End, Stage};
+
+/// The claims that a job mounts, by name; `None`: there is no such claim.
+pub(crate) type Claims = BTreeMap<String, Option<Arc<ClaimView>>>;
+
+/// All writes for one TrainingJob.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Plan {
+    /// In the order in which they are created.
+    pub(crate) children: Vec<Child>,
+    pub(crate) deletions: Vec<Deletion>,
+    pub(crate) status: TrainingJobStatus,
+    pub(crate) events: Vec<Note>,
+    /// The log to follow; `None`: none.
+    pub(crate) follow: Option<Target>,
+    /// Facts that are true now, for `FactTimes`.
+    #[serde(skip)]
+    pub(crate) facts: Vec<String>,
+    /// Whether the TrainingJob itself is deleted, because its time is over.
+    pub(crate) is_expired: bool,
+    /// When to reconcile again even if no object changes.
+    pub(crate) requeue_after: Option<Duration>,
+}
+
+/// A child to create.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) enum Child {
+    Claim(Box<PersistentVolumeClaim>),
+    Service(Box<Service>),
+    Job(Box<Job>),
+}
+
+/// An object to delete, by its name, uid and version.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) enum Deletion {
+    Job(Job),
+    /// A pod that its kubelet cannot report of, without a grace period.
+    LostPod(Pod),
+}
+
+/// A claim of a job is seen within this time after it was made, or somebody has deleted it.
+const CLAIM_RETRY: Duration = Duration::from_secs(10);
+/// A garbage collector deletes a child of a deleted object within this time.
+const LEFTOVER_RETRY: Duration = Duration::from_secs(1);
+
+/// What every part of a plan reads.
+struct Scene<'a> {
+    valid: &'a ValidJob,
+    observed: &'a Observed,
+    claims: &'a Claims,
+    defaults: &'a Defaults,
+    dependencies: Dependencies,
+    now: Timestamp,
+}
+
+/// The plan for a valid spec.
+pub(crate) fn plan(
+    valid: &ValidJob,
+    observed: &Observed,
+    claims: &Claims,
+    defaults: &Defaults,
+    now: Timestamp,
+) -> Plan {
+    let dependencies = dependencies::dependencies(observed);
+    let stage = stage::stage(valid, observed, &defaults.timings, now);
+    let scene = Scene { valid, observed, claims, defaults, dependencies, now };
+    if valid.pods.paused {
+        return scene.paused(stage);
+    }
+    match stage {
+        Stage::Terminal => scene.terminal(),
+        Stage::Active(attempt) => scene.active(&attempt),
+        Stage::Ended(attempt, end) => scene.ended(&attempt, end),
+        Stage::Uploading => scene.terminal(),
+        Stage::Due { attempt } => scene.due(attempt),
+        stage @ (Stage::Clearing { .. } | Stage::Suspended | Stage::Later { .. }) => scene.waiting(&stage),
+    }
+}
+
+/// The plan for an invalid spec: what runs is left alone.
+pub(crate) fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Plan {
+    if crate::observe::has_ended(&observed.job) {
+        let status = observed.job.status.clone().unwrap_or_default();
+        return nothing(status);
+    }
+    let assessment = conditions::of_invalid(invalid, observed);
+    noted(observed, status::base(observed), assessment, now)
+}
+
+/// The plan after the API server has refused a child: report it, and retry later.
+pub(crate) fn refused(
+    refusal: &Refusal,
+    planned: Plan,
+    observed: &Observed,
+    defaults: &Defaults,
+    now: Timestamp,
+) -> Plan {
+    let wait = match refusal {
+        Refusal::Leftover { .. } => LEFTOVER_RETRY,
+        Refusal::OwnershipConflict(_) | Refusal::Invalid(_) | Refusal::Denied(_) => defaults.refusal_retry,
+    };
+    // Nothing of what was planned has happened.
+    let written = status::base(observed);
+    let verdicts = verdicts_of(&planned.status);
+    let assessment =
+        Assessment { phase: Phase::Pending, reason: reasons::NOT_RUNNING, message: String::new(), verdicts };
+    let assessment = conditions::with_refusal(assessment, refusal);
+    Plan { requeue_after: Some(wait), ..noted(observed, written, assessment, now) }
+}
+
+/// Those of the planned status that are true whatever became of the children.
+fn verdicts_of(status: &TrainingJobStatus) -> Vec<Verdict> {
+    let kept = [types::ACCEPTED, types::DEPENDENCIES_READY, types::SUSPENDED];
+    let verdict = |type_: &'static str| {
+        let known = status.conditions.iter().find(|known| known.type_ == type_)?;
+        let reason = [reasons::VALID, reasons::ALL_SUCCEEDED, reasons::RESUMED, reasons::SUSPENDED]
+            .into_iter()
+            .find(|reason| *reason == known.reason)?;
+        Some(Verdict { type_, holds: known.status == "True", reason, message: known.message.clone() })
+    };
+    kept.into_iter().filter_map(verdict).collect()
+}
+
+/// A plan that writes a status and the event of its change.
+fn noted(observed: &Observed, written: TrainingJobStatus, assessment: Assessment, now: Timestamp) -> Plan {
+    let reason = assessment.reason;
+    let status = status::assessed(written, assessment, observed, now);
+    let event = events::of_change(observed.job.status.as_ref(), &status, reason);
+    Plan { events: event.into_iter().collect(), ..nothing(status) }
+}
+
+fn nothing(status: TrainingJobStatus) -> Plan {
+    Plan {
+        children: Vec::new(),
+        deletions: Vec::new(),
+        status,
+        events: Vec::new(),
+        follow: None,
+        facts: Vec::new(),
+        is_expired: false,
+        requeue_after: None,
+    }
+}
+
+impl Scene<'_> {
+    /// The job has ended: nothing is made, what still runs is ended, and its time is counted.
+    fn terminal(&self) -> Plan {
+        let status = self.observed.job.status.clone().unwrap_or_default();
+        let deletions = self.unfinished_jobs();
+        let mut plan = Plan { deletions, ..nothing(status) };
+        let ttl = self.observed.job.spec.ttl_seconds_after_finished;
+        let ended = plan.status.completion_time.as_ref().map(|time| time.0);
+        if let (Some(ended), Ok(ttl)) = (ended, u64::try_from(ttl))
+            && self.observed.dependents == 0
+        {
+            match remaining(Duration::from_secs(ttl), ended, self.now) {
+                Some(wait) => plan.requeue_after = Some(wait),
+                None => plan.is_expired = true,
+            }
+        }
+        plan
+    }
+
+    /// Everything stays as it is; only the status says how it is.
+    fn paused(&self, stage: Stage<'_>) -> Plan {
+        let mut plan = match stage {
+            Stage::Terminal | Stage::Uploading => self.terminal(),
+            Stage::Active(attempt) | Stage::Ended(attempt, _) => self.active(&attempt),
+            stage => self.waiting(&stage),
+        };
+        plan.children.clear();
+        plan.deletions.clear();
+        plan.is_expired = false;
+        plan
+    }
+
+    fn active(&self, attempt: &Attempt<'_>) -> Plan {
+        let assessment = conditions::of_active(self.valid, self.observed, &self.dependencies, attempt);
+        let mut written = status::base(self.observed);
+        written.attempts = attempt.number.max(written.attempts);
+        if assessment.phase == Phase::Running {
+            written = status::started(written, self.now);
+        }
+        let mut plan = noted(self.observed, written, assessment, self.now);
+        plan.children.extend(service::service(self.valid).map(|service| Child::Service(Box::new(service))));
+        plan.follow = conditions::rank_zero(self.valid, attempt)
+            .filter(|pod| {
+                pod.container(pod::TRAINER)
+                    .is_some_and(|one| one.state.running.is_some() || one.state.terminated.is_some())
+            })
+            .map(|pod| Target {
+                pod: pod.name().to_owned(),
+                pod_uid: pod.uid().to_owned(),
+                container: pod::TRAINER,
+            });
+        let any_failed = attempt.job.is_some_and(|job| job.failed.is_some())
+            || attempt.pods.iter().any(|pod| failure::has_failed(pod));
+        plan.facts.extend(any_failed.then(|| stage::failed_fact(attempt.number)));
+        plan.facts.extend(self.volume_facts());
+        plan.requeue_after = attempt.requeue_after;
+        plan
+    }
+
+    fn volume_facts(&self) -> Vec<String> {
+        self.observed.unattached.iter().filter_map(|(uid, failure)| failure.fact(uid)).collect()
+    }
+
+    /// The end of an attempt is written before anything is made or deleted because of it.
+    fn ended(&self, attempt: &Attempt<'_>, end: End) -> Plan {
+        let written = status::base(self.observed);
+        let plan = match end {
+            End::Succeeded => self.succeeded(attempt, written),
+            End::Suspended => {
+                let written = status::ended(written, attempt.number);
+                let stage = Stage::Clearing { pods: attempt.pods.clone() };
+                let assessment =
+                    conditions::of_waiting(self.valid, self.observed, &self.dependencies, &stage, None);
+                noted(self.observed, written, assessment, self.now)
+            }
+            End::DeadlineExceeded(failure) => {
+                let next = Next::Never { reason: failure.reason, message: failure.message.clone() };
+                self.failed(attempt, failure, written, next)
+            }
+            End::Failed(failure) => {
+                let before = self.observed.job.status.clone().unwrap_or_default();
+                let without = status::without_progress(&before, &failure, &written);
+                let next = retry::next(self.valid, &written, &failure, without, &self.defaults.timings);
+                self.failed(attempt, failure, written, next)
+            }
+        };
+        Plan { requeue_after: Some(Duration::ZERO), ..plan }
+    }
+
+    fn failed(
+        &self,
+        attempt: &Attempt<'_>,
+        failure: Failure,
+        written: TrainingJobStatus,
+        next: Next,
+    ) -> Plan {
+        let note = events::of_failure(attempt.number, &failure);
+        let before = self.observed.job.status.clone().unwrap_or_default();
+        let without = status::without_progress(&before, &failure, &written);
+        let mut written = status::failed(written, attempt.number, failure, without, &next, self.now);
+        let assessment = match next {
+            Next::Never { reason, message } => {
+                written.completion_time = Some(whole_seconds(self.now));
+                conditions::of_failure(self.valid, self.observed, &self.dependencies, None, (reason, message))
+            }
+            Next::Again { .. } => {
+                let at = written.next_attempt_time.as_ref().map(|time| time.0);
+                let stage = match at {
+                    Some(at) => Stage::Later { at },
+                    None => Stage::Clearing { pods: Vec::new() },
+                };
+                conditions::of_waiting(self.valid, self.observed, &self.dependencies, &stage, None)
+            }
+        };
+        let mut plan = noted(self.observed, written, assessment, self.now);
+        plan.events.insert(0, note);
+        plan
+    }
+
+    fn succeeded(&self, attempt: &Attempt<'_>, written: TrainingJobStatus) -> Plan {
+        let message =
+            conditions::rank_zero(self.valid, attempt).and_then(failure::message_of).unwrap_or_default();
+        let mut written = status::ended(written, attempt.number);
+        written = status::started(written, self.now);
+        if let Some(saved) = message.checkpoint {
+            let time = Some(whole_seconds(self.now));
+            let saved = api::trainingjob::Checkpoint { path: saved.path, step: saved.step, time };
+            status::set_checkpoint(&mut written, saved);
+        }
+        written.progress = status::completed(written.progress, message.step);
+        written.completion_time = Some(whole_seconds(self.now));
+        let checkpoint = written.checkpoint.as_ref().map(|saved| format!("; checkpoint {}", saved.path));
+        let steps = written.progress.as_ref().map(|progress| format!(" {} steps", progress.step));
+        let early = if message.stopped_early { ", stopped early by the trainer" } else { "" };
+        let text = format!("trained{}{early}{}", steps.unwrap_or_default(), checkpoint.unwrap_or_default());
+        let assessment = conditions::of_success(self.valid, self.observed, &self.dependencies, None, text);
+        noted(self.observed, written, assessment, self.now)
+    }
+
+    fn due(&self, number: i32) -> Plan {
+        let stage = Stage::Due { attempt: number };
+        let records = match &self.dependencies {
+            Dependencies::None => Vec::new(),
+            Dependencies::Ready(records) => records.clone(),
+            Dependencies::NotReady { reason, message, records } if *reason == reasons::DEPENDENCY_FAILED => {
+                let mut written = status::base(self.observed);
+                written.dependencies = records.clone();
+                written.completion_time = Some(whole_seconds(self.now));
+                let why = (reasons::DEPENDENCY_FAILED, message.clone());
+                let assessment =
+                    conditions::of_failure(self.valid, self.observed, &self.dependencies, None, why);
+                return noted(self.observed, written, assessment, self.now);
+            }
+            Dependencies::NotReady { .. } | Dependencies::Ambiguous(_) => return self.waiting(&stage),
+        };
+        if let Err(invalid) = dependencies::fit(self.valid, &records) {
+            let assessment = conditions::of_invalid(&invalid, self.observed);
+            return noted(self.observed, status::base(self.observed), assessment, self.now);
+        }
+        let mut written = status::base(self.observed);
+        let has_records = written.dependencies == records;
+        written.dependencies = records.clone();
+        if !has_records {
+            // Before the attempt: from now on the other jobs may be deleted.
+            let obstacle = conditions::obstacle(self.valid, self.claims);
+            let assessment =
+                conditions::of_waiting(self.valid, self.observed, &self.dependencies, &stage, obstacle);
+            let plan = noted(self.observed, written, assessment, self.now);
+            return Plan { requeue_after: Some(Duration::ZERO), ..plan };
+        }
+        if conditions::obstacle(self.valid, self.claims).is_some() {
+            return Plan { requeue_after: Some(CLAIM_RETRY), ..self.waiting(&stage) };
+        }
+        self.begin(number, written)
+    }
+
+    fn begin(&self, number: i32, written: TrainingJobStatus) -> Plan {
+        let records = written.dependencies.clone();
+        let results = dependencies::results(&records);
+        let resolved = written.resolved.clone().filter(|resolved| !resolved.image.is_empty());
+        // An upgrade of the controller changes neither the image nor the flags of a job that has begun.
+        let image = match &resolved {
+            Some(resolved) => resolved.image.clone(),
+            None => self
+                .valid
+                .image
+                .clone()
+                .unwrap_or_else(|| self.defaults.trainer_image(self.valid.device).to_owned()),
+        };
+        let version = resolved
+            .as_ref()
+            .and_then(|resolved| Version::parse(&resolved.swift_version))
+            .or(self.valid.version)
+            .unwrap_or_else(|| Version::of_image(&image));
+        let model = dependencies::source(&self.valid.model, &records);
+        let reward_model =
+            self.valid.reward_model.as_ref().map(|text| dependencies::source(text, &records).model);
+        let resolved = Resolved {
+            image: image.clone(),
+            swift_version: version.to_string(),
+            model: model.model.clone(),
+            adapters: model.adapters.clone(),
+        };
+        let inputs = Inputs {
+            model,
+            reward_model,
+            image: &image,
+            version,
+            results: &results,
+            mitigations: written.mitigations.len(),
+        };
+        if let Some(why) = swift::unsupported(version, self.valid.method, inputs.model.adapters.is_some()) {
+            let invalid = Invalid(format!("spec.method: {why}"));
+            let assessment = conditions::of_invalid(&invalid, self.observed);
+            return noted(self.observed, written, assessment, self.now);
+        }
+        let job = attempt_job::attempt_job(self.valid, number, &inputs, self.defaults);
+        let written = status::begun(written, number, resolved);
+        let attempt = Attempt { number, job: None, pods: Vec::new(), requeue_after: None };
+        let assessment = conditions::of_active(self.valid, self.observed, &self.dependencies, &attempt);
+        let mut plan = noted(self.observed, written, assessment, self.now);
+        let claim = claim::claim(self.valid).map(|claim| Child::Claim(Box::new(claim)));
+        let service = service::service(self.valid).map(|service| Child::Service(Box::new(service)));
+        plan.children.extend(claim.into_iter().chain(service).chain([Child::Job(Box::new(job))]));
+        plan
+    }
+
+    /// No attempt runs. What is left of the last one is ended.
+    fn waiting(&self, stage: &Stage<'_>) -> Plan {
+        let mut written = status::base(self.observed);
+        if let Dependencies::NotReady { records, .. } = &self.dependencies {
+            written.dependencies = records.clone();
+        }
+        let obstacle = match stage {
+            Stage::Due { .. } => conditions::obstacle(self.valid, self.claims),
+            _ => None,
+        };
+        let assessment =
+            conditions::of_waiting(self.valid, self.observed, &self.dependencies, stage, obstacle);
+        let mut plan = noted(self.observed, written, assessment, self.now);
+        match stage {
+            Stage::Clearing { pods } => {
+                plan.deletions = self.unfinished_jobs();
+                plan.deletions.extend(self.lost_pods(pods));
+                plan.requeue_after = self.lost_pods_requeue(pods);
+            }
+            Stage::Later { at } => {
+                plan.requeue_after = Some(elapsed(self.now, *at));
+            }
+            Stage::Terminal
+            | Stage::Active(_)
+            | Stage::Ended(..)
+            | Stage::Uploading
+            | Stage::Suspended
+            | Stage::Due { .. } => {}
+        }
+        plan
+    }
+
+    /// Jobs of attempts that have ended and still have pods, or would make some. One of which a pod has failed ends by itself,
+    /// and the log of that pod stays readable.
+    fn unfinished_jobs(&self) -> Vec<Deletion> {
+        let ends_itself = |job: &str| {
+            let mut pods = self.observed.pods.iter().filter(|pod| crate::observe::job_of(pod) == Some(job));
+            pods.any(|pod| pod.phase == "Failed")
+        };
+        let jobs = self.observed.attempts.values();
+        let ended =
+            jobs.filter(|job| !job.is_finished() && !job.is_being_deleted() && !ends_itself(job.name()));
+        ended.map(|job| Deletion::Job(job.identity())).collect()
+    }
+
+    /// Pods that are being deleted and whose nodes are lost: nobody else would ever report their end.
+    fn lost_pods(&self, pods: &[&PodView]) -> Vec<Deletion> {
+        let stranded = self.stranded(pods);
+        let due = stranded.due();
+        let lost =
+            pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some() && due.contains(&pod.uid()));
+        lost.map(|pod| Deletion::LostPod(pod.identity())).collect()
+    }
+
+    fn lost_pods_requeue(&self, pods: &[&PodView]) -> Option<Duration> {
+        self.stranded(pods).requeue_after(&workload::pace::Allowance::default())
+    }
+
+    fn stranded<'p>(&self, pods: &[&'p PodView]) -> StrandedPods<'p> {
+        let terms = Terms {
+            timeout: self.valid.node_failure,
+            is_paused: self.valid.pods.paused,
+            container: pod::TRAINER,
+        };
+        StrandedPods::of(pods.iter().copied(), &self.observed.nodes, &terms, self.now)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,345 @@
+//! The phase and the conditions of a TrainingJob, each with a reason and a message. Pure.
+//!
+//! Transition times are set in `status`.
+
+use api::{conditions, reasons, trainingjob::Phase};
+use jiff::Timestamp;
+use runtime::{conditions::Verdict, refusal::Refusal};
+use workload::{
+    Cause, claim,
+    container::start_fault,
+    gpu::{self, Demand},
+    pod::PodView,
+};
+
+use super::{
+    dependencies::Dependencies,
+    pod::{TRAINER, runs_on_cpu_instead},
+    stage::{Attempt, Stage},
+};
+use crate::{
+    names,
+    observe::Observed,
+    progress::Access,
+    validate::{Invalid, ValidJob},
+};
+
+/// Phase and conditions without transition times.
+#[derive(Debug)]
+pub(super) struct Assessment {
+    pub(super) phase: Phase,
+    /// The reason and the message of the condition that explains the phase.
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+    pub(super) verdicts: Vec<Verdict>,
+}
+
+fn holds(type_: &'static str, reason: &'static str, message: impl Into<String>) -> Verdict {
+    Verdict { type_, holds: true, reason, message: message.into() }
+}
+
+fn fails(type_: &'static str, reason: &'static str, message: impl Into<String>) -> Verdict {
+    Verdict { type_, holds: false, reason, message: message.into() }
+}
+
+impl Assessment {
+    fn explained_by(phase: Phase, verdicts: Vec<Verdict>, type_: &str) -> Self {
+        let explains = verdicts.iter().find(|verdict| verdict.type_ == type_);
+        let (reason, message) =
+            explains.map_or(("", String::new()), |verdict| (verdict.reason, verdict.message.clone()));
+        Self { phase, reason, message, verdicts }
+    }
+
+    /// Puts a verdict in the place of the one of its type.
+    pub(super) fn replace(&mut self, verdict: Verdict) {
+        self.verdicts.retain(|known| known.type_ != verdict.type_);
+        self.verdicts.push(verdict);
+    }
+}
+
+/// Conditions of every stage before the end.
+struct Common {
+    accepted: Verdict,
+    dependencies: Option<Verdict>,
+    suspended: Option<Verdict>,
+}
+
+fn common(valid: &ValidJob, observed: &Observed, dependencies: &Dependencies) -> Common {
+    let note = if runs_on_cpu_instead(valid.device) {
+        "no Linux node has a Metal device: the trainer uses the CPU"
+    } else {
+        ""
+    };
+    let accepted = match dependencies {
+        Dependencies::Ambiguous(message) => {
+            fails(conditions::ACCEPTED, reasons::AMBIGUOUS_DEPENDENCY, message.clone())
+        }
+        Dependencies::None | Dependencies::Ready(_) | Dependencies::NotReady { .. } => {
+            holds(conditions::ACCEPTED, reasons::VALID, note)
+        }
+    };
+    let dependencies = match dependencies {
+        Dependencies::Ready(records) => {
+            let names: Vec<&str> = records.iter().map(|record| record.name.as_str()).collect();
+            Some(holds(conditions::DEPENDENCIES_READY, reasons::ALL_SUCCEEDED, names.join(", ")))
+        }
+        Dependencies::NotReady { reason, message, records: _ } => {
+            Some(fails(conditions::DEPENDENCIES_READY, reason, message.clone()))
+        }
+        Dependencies::None | Dependencies::Ambiguous(_) => None,
+    };
+    let was_suspended = observed
+        .job
+        .status
+        .iter()
+        .flat_map(|status| &status.conditions)
+        .any(|known| known.type_ == conditions::SUSPENDED);
+    let suspended = match (valid.suspend, was_suspended) {
+        (true, _) => Some(holds(conditions::SUSPENDED, reasons::SUSPENDED, "spec.suspend is true")),
+        (false, true) => Some(fails(conditions::SUSPENDED, reasons::RESUMED, "")),
+        (false, false) => None,
+    };
+    Common { accepted, dependencies, suspended }
+}
+
+impl Common {
+    fn with(self, more: impl IntoIterator<Item = Verdict>) -> Vec<Verdict> {
+        let Self { accepted, dependencies, suspended } = self;
+        [Some(accepted), dependencies, suspended].into_iter().flatten().chain(more).collect()
+    }
+}
+
+/// No attempt runs.
+pub(super) fn of_waiting(
+    valid: &ValidJob,
+    observed: &Observed,
+    dependencies: &Dependencies,
+    stage: &Stage<'_>,
+    obstacle: Option<Cause>,
+) -> Assessment {
+    let common = common(valid, observed, dependencies);
+    let running = not_running(observed, stage);
+    let type_ = match (dependencies, &obstacle) {
+        _ if valid.suspend => conditions::SUSPENDED,
+        (Dependencies::Ambiguous(_), _) => conditions::ACCEPTED,
+        (Dependencies::NotReady { .. }, _) => conditions::DEPENDENCIES_READY,
+        (_, Some(_)) => conditions::SCHEDULED,
+        (_, None) => conditions::RUNNING,
+    };
+    let scheduled = obstacle.map(|Cause { reason, message }| fails(conditions::SCHEDULED, reason, message));
+    Assessment::explained_by(Phase::Pending, common.with(scheduled.into_iter().chain([running])), type_)
+}
+
+fn not_running(observed: &Observed, stage: &Stage<'_>) -> Verdict {
+    let failure = observed.job.status.as_ref().and_then(|status| status.failure.as_ref());
+    let last = failure
+        .and_then(|failure| failure.message.clone())
+        .map(|message| format!("; the last one: {message}"));
+    let last = last.unwrap_or_default();
+    match stage {
+        Stage::Clearing { pods } if !pods.is_empty() => {
+            let message = format!(
+                "the next attempt starts when the pods of the last one have ended; still there: {}{last}",
+                pods.first().map_or("", |pod| pod.name())
+            );
+            fails(conditions::RUNNING, reasons::RETRYING, message)
+        }
+        Stage::Later { at } => {
+            let message =
+                format!("the next attempt starts at {}{last}", at.round(jiff::Unit::Second).unwrap_or(*at));
+            fails(conditions::RUNNING, reasons::RETRYING, message)
+        }
+        _ if failure.is_some() => {
+            fails(conditions::RUNNING, reasons::RETRYING, format!("the next attempt starts{last}"))
+        }
+        _ => fails(conditions::RUNNING, reasons::NOT_RUNNING, ""),
+    }
+}
+
+/// An attempt has begun.
+pub(super) fn of_active(
+    valid: &ValidJob,
+    observed: &Observed,
+    dependencies: &Dependencies,
+    attempt: &Attempt<'_>,
+) -> Assessment {
+    let common = common(valid, observed, dependencies);
+    let scheduled = scheduled(valid, observed, attempt);
+    let running = running(valid, observed, attempt);
+    let phase = if running.holds { Phase::Running } else { Phase::Pending };
+    let type_ = if running.holds || scheduled.holds { conditions::RUNNING } else { conditions::SCHEDULED };
+    Assessment::explained_by(phase, common.with([scheduled, running]), type_)
+}
+
+fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Verdict {
+    if let Some(job) = attempt.job.filter(|job| job.is_suspended) {
+        let queue = valid.queue.as_ref().map_or("", |queue| &queue.name);
+        let why = match job.suspended_message.as_str() {
+            "" => String::new(),
+            message => format!(": {}", workload::container::quote(message)),
+        };
+        let message = format!("Job {} waits for Kueue's queue {queue}{why}", job.name());
+        return fails(conditions::SCHEDULED, reasons::QUOTA_PENDING, message);
+    }
+    let demand =
+        valid.accelerators.as_ref().map(|gpus| Demand { gpus, scheduling: valid.pods.scheduling.as_ref() });
+    let mut causes =
+        attempt.pods.iter().filter_map(|pod| gpu::unschedulable(demand, pod, observed.capacities.as_deref()));
+    if let Some(Cause { reason, message }) = causes.next() {
+        let wanted = if valid.nodes > 1 { format!("{} pods: ", valid.nodes) } else { String::new() };
+        return fails(conditions::SCHEDULED, reason, format!("{wanted}{message}"));
+    }
+    let placed = attempt.pods.iter().filter(|pod| pod.node.is_some()).count();
+    let wanted = usize::try_from(valid.nodes).unwrap_or_default();
+    if placed < wanted {
+        let message = format!("{placed} of {wanted} pods have a node");
+        return fails(conditions::SCHEDULED, reasons::UNSCHEDULABLE, message);
+    }
+    let nodes: Vec<&str> =
+        attempt.pods.iter().filter_map(|pod| pod.node.as_deref()).take(MOST_NODES).collect();
+    holds(conditions::SCHEDULED, reasons::SCHEDULED, nodes.join(", "))
+}
+
+/// Nodes in a message.
+const MOST_NODES: usize = 8;
+
+fn running(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Verdict {
+    let trains = |pod: &&&PodView| pod.container(TRAINER).is_some_and(|one| one.state.running.is_some());
+    let count = attempt.pods.iter().filter(trains).count();
+    let wanted = usize::try_from(valid.nodes).unwrap_or_default();
+    let number = attempt.number;
+    if count < wanted {
+        let cause = attempt.pods.iter().find_map(|pod| waits_because(pod, observed));
+        let message = match cause {
+            Some(Cause { reason: _, message }) => message,
+            None => format!("attempt {number}: the trainer runs in {count} of {wanted} pods"),
+        };
+        return fails(conditions::RUNNING, reasons::STARTING, message);
+    }
+    let log = observed.log.as_ref();
+    let unread = match log.map(|log| &log.access) {
+        Some(Access::Forbidden) => {
+            "; progress is unknown, because the controller must not read logs (pods/log)".to_owned()
+        }
+        Some(Access::Unreadable(why)) => {
+            format!("; the log cannot be read: {}", workload::container::quote(why))
+        }
+        Some(Access::Readable | Access::Unknown) | None => String::new(),
+    };
+    if log.is_some_and(|log| log.has_stepped) {
+        holds(conditions::RUNNING, reasons::TRAINING, format!("attempt {number}{unread}"))
+    } else {
+        let what = "loads the model and prepares the data";
+        holds(conditions::RUNNING, reasons::PREPARING, format!("attempt {number} {what}{unread}"))
+    }
+}
+
+fn waits_because(pod: &PodView, observed: &Observed) -> Option<Cause> {
+    let mut containers = pod.init_containers.iter().chain(&pod.containers);
+    containers.find_map(|one| start_fault(pod, one)).or_else(|| {
+        let failure = observed.unattached.get(pod.uid())?;
+        failure.finding(pod, pod.created()?).cause
+    })
+}
+
+/// What keeps the next attempt from being started: claims that are not there or cannot be shared.
+pub(super) fn obstacle(valid: &ValidJob, claims: &crate::plan::Claims) -> Option<Cause> {
+    let place = |name: &str| claims.get(name).and_then(Option::as_ref).map(AsRef::as_ref);
+    let of_inputs = valid.inputs.iter().find_map(|input| {
+        let key = (valid.namespace.as_str(), input.claim_name.as_str());
+        claim::fault(place(&input.claim_name), key, "spec.inputs", valid.nodes)
+    });
+    let output = valid.output.claim.name();
+    let is_made = matches!(valid.output.claim, crate::validate::Claim::Made { .. });
+    if is_made && place(output).is_none() {
+        // It is made with the first attempt.
+        return of_inputs;
+    }
+    of_inputs.or_else(|| {
+        claim::fault(place(output), (&valid.namespace, output), "spec.output.claimName", valid.nodes)
+    })
+}
+
+/// The result is uploaded.
+pub(super) fn of_uploading(
+    valid: &ValidJob,
+    observed: &Observed,
+    dependencies: &Dependencies,
+    uploaded: Verdict,
+    now: Timestamp,
+) -> Assessment {
+    let _ = now;
+    let common = common(valid, observed, dependencies);
+    let running = fails(conditions::RUNNING, reasons::NOT_RUNNING, "the training has succeeded");
+    Assessment::explained_by(Phase::Running, common.with([running, uploaded]), conditions::UPLOADED)
+}
+
+/// The job has succeeded.
+pub(super) fn of_success(
+    valid: &ValidJob,
+    observed: &Observed,
+    dependencies: &Dependencies,
+    uploaded: Option<Verdict>,
+    message: String,
+) -> Assessment {
+    let common = common(valid, observed, dependencies);
+    let running = fails(conditions::RUNNING, reasons::NOT_RUNNING, "the job has ended");
+    let complete = holds(conditions::COMPLETE, reasons::SUCCEEDED, message);
+    let verdicts = common.with(uploaded.into_iter().chain([running, complete]));
+    Assessment::explained_by(Phase::Succeeded, verdicts, conditions::COMPLETE)
+}
+
+/// The job has failed.
+pub(super) fn of_failure(
+    valid: &ValidJob,
+    observed: &Observed,
+    dependencies: &Dependencies,
+    uploaded: Option<Verdict>,
+    (reason, message): (&'static str, String),
+) -> Assessment {
+    let mut common = common(valid, observed, dependencies);
+    if reason == reasons::OUTPUT_NOT_EMPTY {
+        common.accepted = fails(conditions::ACCEPTED, reason, message.clone());
+    }
+    let running = fails(conditions::RUNNING, reasons::NOT_RUNNING, "the job has ended");
+    let failed = holds(conditions::FAILED, reason, message.clone());
+    let stalled = holds(conditions::STALLED, reason, message);
+    let no_progress =
+        (reason == reasons::NO_PROGRESS).then(|| holds(conditions::NO_PROGRESS, reasons::NO_PROGRESS, ""));
+    let verdicts = common.with(uploaded.into_iter().chain(no_progress).chain([running, failed, stalled]));
+    Assessment::explained_by(Phase::Failed, verdicts, conditions::FAILED)
+}
+
+/// The spec is invalid: what runs is left alone.
+pub(super) fn of_invalid(invalid: &Invalid, observed: &Observed) -> Assessment {
+    let message = invalid.to_string();
+    let before = observed.job.status.clone().unwrap_or_default();
+    let runs = before.ended_attempts < before.attempts;
+    let phase = if runs { before.phase.unwrap_or(Phase::Pending) } else { Phase::Pending };
+    let accepted = fails(conditions::ACCEPTED, reasons::INVALID_SPEC, message.clone());
+    let stalled = holds(conditions::STALLED, reasons::INVALID_SPEC, message);
+    Assessment::explained_by(phase, vec![accepted, stalled], conditions::ACCEPTED)
+}
+
+/// The API server refuses a child.
+pub(super) fn with_refusal(mut assessment: Assessment, refusal: &Refusal) -> Assessment {
+    let (reason, message) = match refusal {
+        // The garbage collector is about to delete the child of the deleted owner; no fault.
+        Refusal::Leftover { .. } => return assessment,
+        Refusal::OwnershipConflict(message) => (reasons::OWNERSHIP_CONFLICT, message.clone()),
+        Refusal::Denied(message) => (reasons::DENIED, message.clone()),
+        Refusal::Invalid(message) => {
+            assessment.replace(fails(conditions::ACCEPTED, reasons::INVALID_SPEC, message.clone()));
+            (reasons::INVALID_SPEC, message.clone())
+        }
+    };
+    assessment.replace(fails(conditions::RUNNING, reason, message.clone()));
+    assessment.replace(holds(conditions::STALLED, reason, message.clone()));
+    Assessment { phase: Phase::Pending, reason, message, ..assessment }
+}
+
+/// The host name of rank 0, for messages.
+pub(super) fn rank_zero<'a>(valid: &ValidJob, attempt: &'a Attempt<'_>) -> Option<&'a PodView> {
+    let prefix = format!("{}-", names::host(&names::attempt(&valid.name, attempt.number), 0));
+    attempt.pods.iter().copied().find(|pod| pod.name().starts_with(&prefix))
+}

@@ -1,0 +1,256 @@
+//! Why an attempt failed: from exit codes, conditions of pods, the launcher's message and the log to one reason of a closed
+//! list, and what can be done about it. Pure.
+//!
+//! An exit code of 1 is a full GPU, a wrong flag or a lost peer alike, so the code alone decides only what it is sure of. The
+//! exit code comes first: `OOMKilled` may stand beside a 0.
+
+use api::{
+    launcher::{ExitCode, Message},
+    reasons,
+    trainingjob::Checkpoint,
+};
+use jiff::Timestamp;
+use text::{cut, printable, redacted};
+use workload::pod::{PodView, Terminated};
+
+use super::pod::TRAINER;
+use crate::progress::LogState;
+
+/// Why an attempt ended without a result.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Failure {
+    pub(super) reason: &'static str,
+    pub(super) class: Class,
+    /// What happened, in one sentence, with what can be done.
+    pub(super) message: String,
+    pub(super) pod: Option<String>,
+    pub(super) node: Option<String>,
+    pub(super) exit_code: Option<i32>,
+    pub(super) tail: Option<String>,
+    /// The newest complete checkpoint, if the launcher has reported it.
+    pub(super) checkpoint: Option<Checkpoint>,
+    pub(super) step: Option<i64>,
+}
+
+/// What can be done about a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    /// It is not the job's fault: it goes on at once, without a limit but that of attempts that make no progress.
+    Interruption,
+    /// The memory of the GPUs is too small for the settings.
+    OutOfGpuMemory,
+    /// It may pass by itself.
+    Transient,
+    /// It would be the same again.
+    Permanent,
+}
+
+/// Longest part of a log in the status, in bytes.
+const LONGEST_TAIL: usize = 1_024;
+/// Longest line of a log in a message, in bytes.
+const LONGEST_LINE: usize = 400;
+/// `subprocess.run` of a child that SIGKILL ended, through `sys.exit`: −9 in one byte.
+const CHILD_KILLED: i32 = 247;
+const SIGKILL: i32 = 9;
+/// Exit code of a container that SIGKILL ended.
+const KILLED: i32 = 128 + SIGKILL;
+/// Of a command line that Python's argparse refuses.
+const BAD_ARGUMENT: i32 = 2;
+/// Reasons of containers whose end no kubelet has seen: their node was restarted.
+const UNSEEN_ENDS: [&str; 2] = ["ContainerStatusUnknown", "Unknown"];
+
+impl Failure {
+    /// One that no pod shows.
+    pub(super) fn of_attempt(reason: &'static str, class: Class, message: String) -> Self {
+        Self {
+            reason,
+            class,
+            message,
+            pod: None,
+            node: None,
+            exit_code: None,
+            tail: None,
+            checkpoint: None,
+            step: None,
+        }
+    }
+}
+
+/// The failure of the attempt whose pods are these: that of the first pod that failed by itself. `None`: none has failed.
+pub(super) fn of_pods<'a>(
+    pods: impl Iterator<Item = &'a PodView>,
+    log: Option<&LogState>,
+) -> Option<Failure> {
+    let failed = pods.filter(|pod| has_failed(pod));
+    // What follows from the end of another pod explains nothing.
+    let first = failed.min_by_key(|pod| (is_consequence(pod), ended_at(pod), pod.name().to_owned()))?;
+    Some(of_pod(first, log))
+}
+
+pub(super) fn has_failed(pod: &PodView) -> bool {
+    pod.phase == "Failed" || trainer(pod).is_some_and(|ended| ended.exit_code != 0)
+}
+
+fn trainer(pod: &PodView) -> Option<&Terminated> {
+    pod.container(TRAINER)?.state.terminated.as_ref()
+}
+
+fn ended_at(pod: &PodView) -> Option<Timestamp> {
+    trainer(pod).and_then(|ended| ended.finished_at)
+}
+
+/// The message of the launcher, if it wrote one.
+pub(super) fn message_of(pod: &PodView) -> Option<Message> {
+    serde_json::from_str(&trainer(pod)?.message).ok()
+}
+
+fn is_consequence(pod: &PodView) -> bool {
+    let code = trainer(pod).map(|ended| ended.exit_code);
+    let cause = message_of(pod).and_then(|message| message.cause);
+    let was_stopped = code.and_then(ExitCode::from_code) == Some(ExitCode::Stopped);
+    pod.disrupted.is_none() && (was_stopped || cause.as_deref() == Some(reasons::PEER_LOST))
+}
+
+fn of_pod(pod: &PodView, log: Option<&LogState>) -> Failure {
+    let ended = trainer(pod);
+    let message = message_of(pod).unwrap_or_default();
+    let (reason, class, what) = classify(pod, ended, &message);
+    let node = pod.node.as_deref().map(|node| format!(" on node {node}")).unwrap_or_default();
+    let line = message.error.as_deref().map(|line| format!(": {}", quoted(line))).unwrap_or_default();
+    let tail = message.tail.clone().or_else(|| log.and_then(LogState::tail));
+    let checkpoint = message.checkpoint.as_ref().map(|saved| Checkpoint {
+        path: saved.path.clone(),
+        step: saved.step,
+        time: None,
+    });
+    Failure {
+        reason,
+        class,
+        message: format!("pod {}{node} {what}{line}", pod.name()),
+        pod: Some(pod.name().to_owned()),
+        node: pod.node.clone(),
+        exit_code: message.exit_code.or(ended.map(|ended| ended.exit_code)),
+        tail: tail.map(|tail| tail_of(&tail)),
+        checkpoint,
+        step: message.step,
+    }
+}
+
+fn quoted(line: &str) -> String {
+    cut(redacted(&printable(line)), LONGEST_LINE)
+}
+
+/// The end of a log, line by line, without secrets.
+fn tail_of(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(|line| redacted(&printable(line))).collect();
+    let text = lines.join("\n");
+    let from = text.len().saturating_sub(LONGEST_TAIL);
+    text.get(text.ceil_char_boundary(from)..).unwrap_or_default().to_owned()
+}
+
+/// Reason, class, and what happened.
+fn classify(pod: &PodView, ended: Option<&Terminated>, message: &Message) -> (&'static str, Class, String) {
+    use Class::{Interruption, OutOfGpuMemory, Permanent, Transient};
+    if pod.disrupted.is_some() || (ended.is_none() && !pod.reason.is_empty()) {
+        let why = if pod.message.is_empty() { &pod.reason } else { &pod.message };
+        let why = if why.is_empty() { String::new() } else { format!(" ({})", quoted(why)) };
+        return (reasons::PREEMPTED, Interruption, format!("was interrupted{why}"));
+    }
+    let Some(ended) = ended else {
+        let init = pod.init_containers.iter().find_map(|one| one.state.terminated.as_ref());
+        let text = init.map(|init| format!(" ({})", quoted(&init.message))).unwrap_or_default();
+        return (reasons::USER_ERROR, Transient, format!("failed before its trainer started{text}"));
+    };
+    let code = ended.exit_code;
+    if let Some(known) = ExitCode::from_code(code) {
+        return of_launcher(known);
+    }
+    if UNSEEN_ENDS.contains(&ended.reason.as_str()) {
+        return (reasons::NODE_LOST, Interruption, "ended with a restart of its node".to_owned());
+    }
+    if pod.metadata.deletion_timestamp.is_some() && code >= 128 {
+        return (reasons::PREEMPTED, Interruption, "was deleted".to_owned());
+    }
+    let killed_child = message.signal == Some(SIGKILL) || message.exit_code == Some(CHILD_KILLED);
+    if ended.reason == "OOMKilled" || code == CHILD_KILLED || (killed_child && message.cause.is_none()) {
+        return (
+            reasons::HOST_OUT_OF_MEMORY,
+            Transient,
+            "was killed because the memory of its node or its limit was exhausted; raise spec.resources.limits.memory, or \
+             lower dataloader_num_workers in extraArgs"
+                .to_owned(),
+        );
+    }
+    match message.cause.as_deref() {
+        Some(reasons::CUDA_OUT_OF_MEMORY) => {
+            return (reasons::CUDA_OUT_OF_MEMORY, OutOfGpuMemory, "ran out of GPU memory".to_owned());
+        }
+        Some(reasons::HOST_OUT_OF_MEMORY) => {
+            let what = "ran out of memory; raise spec.resources.limits.memory".to_owned();
+            return (reasons::HOST_OUT_OF_MEMORY, Transient, what);
+        }
+        Some(reasons::OUT_OF_SPACE) => return of_launcher(ExitCode::OutOfSpace),
+        Some(reasons::SOURCE_NOT_FOUND) => {
+            let what =
+                "found no such model or dataset on the hub; correct spec.model or spec.dataset, or spec.hub";
+            return (reasons::SOURCE_NOT_FOUND, Permanent, what.to_owned());
+        }
+        Some(reasons::SOURCE_UNAUTHORIZED) => {
+            let what =
+                "has no access to the model or the dataset; put a token with access into spec.tokenSecret";
+            return (reasons::SOURCE_UNAUTHORIZED, Permanent, what.to_owned());
+        }
+        Some(reasons::SOURCE_UNREACHABLE) => {
+            return (reasons::SOURCE_UNREACHABLE, Transient, "could not reach the hub".to_owned());
+        }
+        Some(reasons::INVALID_ARGUMENTS) => return invalid_arguments(),
+        Some(_) | None => {}
+    }
+    if code == BAD_ARGUMENT {
+        return invalid_arguments();
+    }
+    let how = if code == KILLED { "was killed".to_owned() } else { format!("ended with exit code {code}") };
+    (reasons::USER_ERROR, Transient, how)
+}
+
+fn invalid_arguments() -> (&'static str, Class, String) {
+    let what =
+        "does not know an argument; correct spec.extraArgs, or set spec.swiftVersion to the image's version";
+    (reasons::INVALID_ARGUMENTS, Class::Permanent, what.to_owned())
+}
+
+fn of_launcher(code: ExitCode) -> (&'static str, Class, String) {
+    let (reason, class, what) = match code {
+        ExitCode::Stopped => (reasons::PREEMPTED, Class::Interruption, "was stopped before the last step"),
+        ExitCode::Superseded => {
+            (reasons::NODE_LOST, Class::Interruption, "was replaced by a later pod and has stopped itself")
+        }
+        ExitCode::OutputNotEmpty => (
+            reasons::OUTPUT_NOT_EMPTY,
+            Class::Permanent,
+            "found checkpoints of another job in outputDir; choose another outputDir, or empty it",
+        ),
+        ExitCode::Incomplete => (
+            reasons::STOPPED_EARLY,
+            Class::Transient,
+            "ended without an error before the last step, or without a complete checkpoint",
+        ),
+        ExitCode::OutOfSpace => (
+            reasons::OUT_OF_SPACE,
+            Class::Transient,
+            "found the volume of the output full; enlarge its claim, or lower keepCheckpoints",
+        ),
+        ExitCode::OutputUnusable => {
+            (reasons::USER_ERROR, Class::Transient, "cannot use the volume of the output")
+        }
+        ExitCode::Usage => {
+            (reasons::USER_ERROR, Class::Transient, "has a launcher that refuses its arguments")
+        }
+        ExitCode::TrainerNotFound => (
+            reasons::INVALID_ARGUMENTS,
+            Class::Permanent,
+            "has no program `swift`; use an image with ms-swift in its PATH",
+        ),
+    };
+    (reason, class, what.to_owned())
+}

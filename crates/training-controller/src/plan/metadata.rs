@@ -1,0 +1,45 @@
+//! Metadata of every child: name, owner and labels. Pure.
+
+use std::collections::BTreeMap;
+
+use api::labels;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::{NAME, names, validate::ValidJob};
+
+/// Value of the label `app` on every pod.
+const APP: &str = "training-job";
+
+pub(super) fn metadata(valid: &ValidJob, name: String) -> ObjectMeta {
+    ObjectMeta { owner_references: Some(vec![valid.owner.clone()]), ..metadata_without_owner(valid, name) }
+}
+
+/// For what stays when the TrainingJob is deleted.
+pub(super) fn metadata_without_owner(valid: &ValidJob, name: String) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name),
+        namespace: Some(valid.namespace.clone()),
+        labels: Some(labels_of(valid)),
+        ..ObjectMeta::default()
+    }
+}
+
+pub(super) fn labels_of(valid: &ValidJob) -> BTreeMap<String, String> {
+    let mut labels = selector(&valid.name);
+    labels.insert(labels::MANAGED_BY.to_owned(), NAME.to_owned());
+    labels
+}
+
+/// Labels of the pods, the user's included.
+pub(super) fn pod_labels(valid: &ValidJob) -> BTreeMap<String, String> {
+    let mut labels = valid.pods.pod_labels.clone();
+    labels.extend(labels_of(valid));
+    labels.insert(labels::APP.to_owned(), APP.to_owned());
+    labels
+}
+
+pub(super) fn selector(instance: &str) -> BTreeMap<String, String> {
+    [(labels::NAME, names::KIND), (labels::INSTANCE, instance)]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
+}

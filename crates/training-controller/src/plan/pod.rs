@@ -1,0 +1,291 @@
+//! The pod template of an attempt: an init container that installs the launcher, and the trainer under it.
+//!
+//! It passes Pod Security `restricted`, unless the user requests root. Equal specs give equal bytes.
+
+use std::collections::BTreeMap;
+
+use api::{
+    launcher::{self, options, variables},
+    pods::{EnvVar as Variable, Resources, Scheduling},
+    trainingjob::{DependencyResult, Device, Input},
+};
+use k8s_openapi::{
+    api::core::v1::{
+        Container, EmptyDirVolumeSource, EnvVar, EnvVarSource, LocalObjectReference, ObjectFieldSelector,
+        PersistentVolumeClaimVolumeSource, PodSpec, PodTemplateSpec, ResourceRequirements, SecretKeySelector,
+        Volume, VolumeMount,
+    },
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
+};
+use workload::template::{
+    container_security, env_var, literal, mount, non_empty, pod_security, product_affinity, tolerations,
+};
+
+use super::{defaults::Defaults, metadata::pod_labels};
+use crate::{
+    names,
+    swift::{Command, STOP_FILE},
+    validate::ValidJob,
+};
+
+/// Name of the main container.
+pub(crate) const TRAINER: &str = "trainer";
+/// Name of the init container.
+const INSTALLER: &str = "launcher-installer";
+
+/// Time to save a checkpoint: a fully trained model of 70 billion parameters is a terabyte with its optimizer state, a
+/// LoRA adapter some megabytes.
+const GRACE_SECONDS: i64 = 300;
+const PROGRAM_VOLUME: &str = "launcher";
+const PROGRAM_PATH: &str = "/opt/training-launcher";
+const HOME_VOLUME: &str = "home";
+const HOME: &str = "/home/trainer";
+/// Data loaders pass batches, and NCCL messages, through shared memory. Containers have 64 MiB of it by default.
+const SHARED_MEMORY_VOLUME: &str = "shared-memory";
+const SHARED_MEMORY: &str = "/dev/shm";
+const OUTPUT_VOLUME: &str = "output";
+/// The index of a pod of an Indexed Job.
+const INDEX: &str = "metadata.annotations['batch.kubernetes.io/job-completion-index']";
+/// The key of `spec.tokenSecret`.
+const TOKEN_KEY: &str = "token";
+
+/// What one attempt runs.
+#[derive(Clone, Debug)]
+pub(super) struct Attempt<'a> {
+    pub(super) number: i32,
+    pub(super) job: &'a str,
+    pub(super) image: &'a str,
+    pub(super) command: &'a Command,
+    /// Outputs of other jobs that are read.
+    pub(super) results: &'a [DependencyResult],
+}
+
+pub(super) fn pod_template(valid: &ValidJob, attempt: &Attempt<'_>, defaults: &Defaults) -> PodTemplateSpec {
+    let scheduling = valid.pods.scheduling.as_ref();
+    let Scheduling { node_selector, tolerations: _, priority_class_name, runtime_class_name, scheduler_name } =
+        scheduling.cloned().unwrap_or_default();
+    let secrets = valid.pods.image_pull_secrets.iter();
+    // Without a watch of nodes the controller ends no attempts, and Kubernetes' eviction after five minutes must apply.
+    let lost_node_seconds = defaults.watches_nodes.then_some(lost_node_seconds(valid));
+    let (volumes, mounts) = volumes(valid, attempt.results);
+    PodTemplateSpec {
+        metadata: Some(ObjectMeta {
+            labels: Some(pod_labels(valid)),
+            annotations: non_empty_map(valid.pods.pod_annotations.clone()),
+            ..ObjectMeta::default()
+        }),
+        spec: Some(PodSpec {
+            init_containers: Some(vec![installer(&defaults.launcher_image)]),
+            containers: vec![trainer(valid, attempt, mounts)],
+            volumes: Some(volumes),
+            // A trainer is not repeated in place: the next attempt may have other settings and another node.
+            restart_policy: Some("Never".to_owned()),
+            affinity: valid.accelerators.as_ref().and_then(product_affinity),
+            tolerations: tolerations(scheduling, valid.accelerators.as_ref(), lost_node_seconds),
+            node_selector: non_empty_map(node_selector),
+            priority_class_name,
+            runtime_class_name,
+            scheduler_name,
+            subdomain: (valid.nodes > 1).then(|| names::service(&valid.name)),
+            image_pull_secrets: non_empty(
+                secrets.map(|secret| LocalObjectReference { name: secret.name.clone() }).collect(),
+            ),
+            service_account_name: valid.pods.service_account_name.clone(),
+            // No trainer needs the token of the Kubernetes API. Workload identity does not, either: the webhooks of clouds
+            // add a volume with a token for their own audience.
+            automount_service_account_token: Some(false),
+            enable_service_links: Some(false),
+            security_context: Some(pod_security(&valid.pods.security_context)),
+            termination_grace_period_seconds: Some(GRACE_SECONDS),
+            ..PodSpec::default()
+        }),
+    }
+}
+
+/// Longer than `nodeFailureSeconds`, so that the controller acts first; Kubernetes' own eviction is the fallback.
+fn lost_node_seconds(valid: &ValidJob) -> i64 {
+    i64::try_from(valid.node_failure.as_secs()).unwrap_or(i64::MAX).saturating_add(300)
+}
+
+fn installer(image: &str) -> Container {
+    let amounts = |cpu: &str, memory: &str| {
+        [("cpu", cpu), ("memory", memory)]
+            .map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())))
+            .into()
+    };
+    Container {
+        name: INSTALLER.to_owned(),
+        image: Some(image.to_owned()),
+        args: Some(vec!["install".to_owned(), PROGRAM_PATH.to_owned()]),
+        resources: Some(ResourceRequirements {
+            requests: Some(amounts("10m", "16Mi")),
+            limits: Some(amounts("1", "64Mi")),
+            ..ResourceRequirements::default()
+        }),
+        volume_mounts: Some(vec![mount(PROGRAM_VOLUME, PROGRAM_PATH)]),
+        security_context: Some(container_security(Some(true))),
+        ..Container::default()
+    }
+}
+
+fn trainer(valid: &ValidJob, attempt: &Attempt<'_>, mounts: Vec<VolumeMount>) -> Container {
+    Container {
+        name: TRAINER.to_owned(),
+        image: Some(attempt.image.to_owned()),
+        command: Some(vec![format!("{PROGRAM_PATH}/{}", launcher::PROGRAM)]),
+        args: Some(arguments(valid, attempt)),
+        env: Some(environment(valid, attempt)),
+        resources: Some(resources(valid)),
+        volume_mounts: Some(mounts),
+        // Trainers write into folders of their image.
+        security_context: Some(container_security(None)),
+        ..Container::default()
+    }
+}
+
+fn arguments(valid: &ValidJob, attempt: &Attempt<'_>) -> Vec<String> {
+    let Command { arguments, fresh_arguments, environment: _, stops_by_file, resumes } = attempt.command;
+    let option = |name: &str, value: &str| format!("--{name}={}", literal(value));
+    let mut words = vec![
+        "run".to_owned(),
+        option(options::OUTPUT_DIR, &valid.output.dir),
+        option(options::ATTEMPT, &attempt.number.to_string()),
+        option(options::JOB_UID, &valid.owner.uid),
+        option(options::NODES, &valid.nodes.to_string()),
+        option(options::GRACE_SECONDS, &GRACE_SECONDS.to_string()),
+    ];
+    words.extend((!resumes).then(|| format!("--{}", options::NEVER_RESUME)));
+    words.extend(stops_by_file.then(|| option(options::STOP_FILE, STOP_FILE)));
+    words.extend(fresh_arguments.iter().map(|argument| option(options::FRESH_ARG, argument)));
+    words.push("--".to_owned());
+    words.extend(arguments.iter().map(|argument| literal(argument)));
+    words
+}
+
+/// Defaults, then the user's variables, which take precedence, then what the controller alone sets.
+fn environment(valid: &ValidJob, attempt: &Attempt<'_>) -> Vec<EnvVar> {
+    let value = |name: &str, value: &str| EnvVar {
+        name: name.to_owned(),
+        value: Some(literal(value)),
+        value_from: None,
+    };
+    let field = |name: &str, path: &str| EnvVar {
+        name: name.to_owned(),
+        value: None,
+        value_from: Some(EnvVarSource {
+            field_ref: Some(ObjectFieldSelector {
+                field_path: path.to_owned(),
+                ..ObjectFieldSelector::default()
+            }),
+            ..EnvVarSource::default()
+        }),
+    };
+    let defaults = [value("HOME", HOME), value("USER", TRAINER), token(&valid.token_secret)];
+    let mut own: Vec<EnvVar> =
+        attempt.command.environment.iter().map(|(name, text)| value(name, text)).collect();
+    own.push(field(variables::POD_UID, "metadata.uid"));
+    if valid.nodes > 1 {
+        own.push(field("NODE_RANK", INDEX));
+        let master = format!("{}.{}", names::host(attempt.job, 0), names::service(&valid.name));
+        own.push(value("MASTER_ADDR", &master));
+    }
+    let is_own = |name: &str| own.iter().any(|variable| variable.name == name);
+    let users: Vec<&Variable> = valid.env.iter().filter(|variable| !is_own(&variable.name)).collect();
+    let is_free = |default: &EnvVar| users.iter().all(|variable| variable.name != default.name);
+    let kept: Vec<EnvVar> = defaults.into_iter().filter(is_free).collect();
+    kept.into_iter().chain(users.iter().map(|variable| env_var(variable))).chain(own).collect()
+}
+
+/// Hugging Face's own variable, by reference alone. A job of public models needs no Secret.
+fn token(secret: &str) -> EnvVar {
+    EnvVar {
+        name: "HF_TOKEN".to_owned(),
+        value: None,
+        value_from: Some(EnvVarSource {
+            secret_key_ref: Some(SecretKeySelector {
+                name: secret.to_owned(),
+                key: TOKEN_KEY.to_owned(),
+                optional: Some(true),
+            }),
+            ..EnvVarSource::default()
+        }),
+    }
+}
+
+fn resources(valid: &ValidJob) -> ResourceRequirements {
+    let Resources { requests, mut limits } = valid.resources.clone();
+    if let Some(accelerators) = &valid.accelerators {
+        limits.insert(accelerators.resource.clone(), Quantity(accelerators.count.to_string()));
+    }
+    let amounts = |amounts: BTreeMap<String, Quantity>| (!amounts.is_empty()).then_some(amounts);
+    ResourceRequirements {
+        requests: amounts(requests.into_iter().collect()),
+        limits: amounts(limits.into_iter().collect()),
+        ..ResourceRequirements::default()
+    }
+}
+
+fn volumes(valid: &ValidJob, results: &[DependencyResult]) -> (Vec<Volume>, Vec<VolumeMount>) {
+    let empty = |name: &str, medium: Option<&str>| Volume {
+        name: name.to_owned(),
+        empty_dir: Some(EmptyDirVolumeSource {
+            medium: medium.map(str::to_owned),
+            ..EmptyDirVolumeSource::default()
+        }),
+        ..Volume::default()
+    };
+    let claim = |name: String, claim: &str| Volume {
+        name,
+        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+            claim_name: claim.to_owned(),
+            ..PersistentVolumeClaimVolumeSource::default()
+        }),
+        ..Volume::default()
+    };
+    let output = valid.output.claim.name();
+    let mut volumes = vec![
+        empty(PROGRAM_VOLUME, None),
+        empty(HOME_VOLUME, None),
+        empty(SHARED_MEMORY_VOLUME, Some("Memory")),
+        claim(OUTPUT_VOLUME.to_owned(), output),
+    ];
+    let mut mounts = vec![
+        VolumeMount { read_only: Some(true), ..mount(PROGRAM_VOLUME, PROGRAM_PATH) },
+        mount(HOME_VOLUME, HOME),
+        mount(SHARED_MEMORY_VOLUME, SHARED_MEMORY),
+        mount(OUTPUT_VOLUME, &valid.output.mount_path),
+    ];
+    let of_inputs = valid.inputs.iter().map(|Input { claim_name, sub_path, mount_path }| {
+        (claim_name.as_str(), sub_path.clone(), mount_path.as_str())
+    });
+    let of_results =
+        results.iter().map(|result| (result.claim_name.as_str(), None, result.mount_path.as_str()));
+    for (claim_name, sub_path, mount_path) in of_inputs.chain(of_results) {
+        if mounts.iter().any(|known| known.mount_path == mount_path) {
+            // The claim of the output, or a result that two fields name.
+            continue;
+        }
+        // A volume for each claim: Kubernetes mounts it at several paths.
+        let known = volumes.iter().find(|volume| {
+            volume.persistent_volume_claim.as_ref().is_some_and(|source| source.claim_name == claim_name)
+        });
+        let name = known.map_or_else(|| format!("input-{}", volumes.len()), |volume| volume.name.clone());
+        if known.is_none() {
+            volumes.push(claim(name.clone(), claim_name));
+        }
+        mounts.push(VolumeMount { read_only: Some(true), sub_path, ..mount(&name, mount_path) });
+    }
+    (volumes, mounts)
+}
+
+/// Whether no Linux node has such a device, so that the trainer uses the CPU.
+pub(super) fn runs_on_cpu_instead(device: Device) -> bool {
+    match device {
+        Device::Mps => true,
+        Device::Nvidia | Device::Ascend | Device::Cpu => false,
+    }
+}
+
+fn non_empty_map(map: BTreeMap<String, String>) -> Option<BTreeMap<String, String>> {
+    (!map.is_empty()).then_some(map)
+}

@@ -1,0 +1,323 @@
+//! Where a TrainingJob is in its life, from its status and its children. Pure.
+//!
+//! ```text
+//!  blocked ─▶ due ─▶ active ─▶ ended ─┬▶ clearing ─▶ later ─▶ due …      another attempt
+//!  suspended ◀───────────┘            ├▶ uploading ─▶ terminal
+//!                                     └▶ terminal
+//! ```
+//!
+//! An attempt is started by its Job, which has its number in its name, and has ended once the status says so. So each end is
+//! accounted for once, whatever happens to the process between two writes.
+
+use std::time::Duration;
+
+use api::{
+    conditions, reasons,
+    trainingjob::{Phase, TrainingJobStatus},
+};
+use jiff::Timestamp;
+use workload::{
+    pod::PodView,
+    stranded::{StrandedPods, Terms},
+    time::{elapsed, remaining},
+};
+
+use super::{
+    defaults::Timings,
+    failure::{self, Class, Failure, has_failed},
+    pod::TRAINER,
+};
+use crate::{
+    job_view::JobView,
+    names,
+    observe::{Observed, job_of},
+    progress::Access,
+    validate::ValidJob,
+};
+
+/// Where the job is.
+#[derive(Debug)]
+pub(super) enum Stage<'a> {
+    /// It has succeeded or failed; nothing is made any more.
+    Terminal,
+    /// An attempt runs.
+    Active(Attempt<'a>),
+    /// An attempt has ended, and the status does not say so yet.
+    Ended(Attempt<'a>, End),
+    /// The training has succeeded, and its result is uploaded.
+    Uploading,
+    /// No attempt runs, and pods of earlier ones have not ended yet.
+    Clearing { pods: Vec<&'a PodView> },
+    /// No attempt runs, because the user says so.
+    Suspended,
+    /// The next attempt may start at this time.
+    Later { at: Timestamp },
+    /// The attempt of this number may start.
+    Due { attempt: i32 },
+}
+
+/// An attempt that has begun.
+#[derive(Debug)]
+pub(super) struct Attempt<'a> {
+    pub(super) number: i32,
+    /// `None`: it was deleted.
+    pub(super) job: Option<&'a JobView>,
+    pub(super) pods: Vec<&'a PodView>,
+    /// When it may have to be looked at again although no object changes.
+    pub(super) requeue_after: Option<Duration>,
+}
+
+/// How an attempt ended.
+#[derive(Debug)]
+pub(super) enum End {
+    Succeeded,
+    /// By `spec.suspend`.
+    Suspended,
+    Failed(Failure),
+    /// By `activeDeadlineSeconds`; no other attempt follows.
+    DeadlineExceeded(Failure),
+}
+
+/// The pods of a gang end one after the other, and the first one that is seen may only follow from another.
+const EVIDENCE_IS_COMPLETE_AFTER: Duration = Duration::from_secs(10);
+/// The watches of Jobs and pods are independent: a Job may be seen to have failed before its pod.
+const PODS_ARE_SEEN_WITHIN: Duration = Duration::from_secs(5);
+/// The facts since when pods of an attempt have failed, and since when its Job has been missed.
+const POD_FAILED: &str = "pod failed in attempt";
+
+pub(super) fn stage<'a>(
+    valid: &ValidJob,
+    observed: &'a Observed,
+    timings: &Timings,
+    now: Timestamp,
+) -> Stage<'a> {
+    let status = observed.job.status.as_ref();
+    if matches!(status.and_then(|status| status.phase), Some(Phase::Succeeded | Phase::Failed)) {
+        return Stage::Terminal;
+    }
+    let started = started(observed);
+    let ended = status.map_or(0, |status| status.ended_attempts);
+    if started > ended {
+        return current(valid, observed, started, timings, now);
+    }
+    if is_uploading(status) {
+        return Stage::Uploading;
+    }
+    let pods: Vec<&PodView> =
+        observed.pods.iter().map(AsRef::as_ref).filter(|pod| !has_stopped(pod)).collect();
+    let is_there = |job: &&std::sync::Arc<JobView>| !job.is_finished();
+    if !pods.is_empty() || observed.attempts.values().any(|job| is_there(&job)) {
+        return Stage::Clearing { pods };
+    }
+    if valid.suspend {
+        return Stage::Suspended;
+    }
+    if deadline(valid, status, now) == Some(Duration::ZERO) {
+        // No attempt runs. The end is accounted for as that of the last one.
+        let failure = exceeded(valid);
+        let attempt = Attempt { number: started, job: None, pods: Vec::new(), requeue_after: None };
+        return Stage::Ended(attempt, End::DeadlineExceeded(failure));
+    }
+    let next = status.and_then(|status| status.next_attempt_time.as_ref()).map(|time| time.0);
+    match next.filter(|next| *next > now) {
+        Some(at) => Stage::Later { at },
+        None => Stage::Due { attempt: started.saturating_add(1) },
+    }
+}
+
+/// The number of the last attempt, whether or not the status has it.
+pub(super) fn started(observed: &Observed) -> i32 {
+    let recorded = observed.job.status.as_ref().map_or(0, |status| status.attempts);
+    observed.attempts.keys().copied().max().unwrap_or_default().max(recorded)
+}
+
+/// Whether the training has succeeded and its result has not been uploaded yet.
+pub(super) fn is_uploading(status: Option<&TrainingJobStatus>) -> bool {
+    let mut known = status.into_iter().flat_map(|status| &status.conditions);
+    known.any(|condition| condition.type_ == conditions::UPLOADED)
+}
+
+/// Whether no process of a pod runs any more, as far as its kubelet says.
+pub(super) fn has_stopped(pod: &PodView) -> bool {
+    pod.phase == "Failed" || pod.phase == "Succeeded"
+}
+
+/// How long the job may still take; `None`: without a limit, or it has not begun.
+pub(super) fn deadline(
+    valid: &ValidJob,
+    status: Option<&TrainingJobStatus>,
+    now: Timestamp,
+) -> Option<Duration> {
+    let start = status?.start_time.as_ref()?.0;
+    Some(remaining(valid.active_deadline?, start, now).unwrap_or_default())
+}
+
+fn exceeded(valid: &ValidJob) -> Failure {
+    let seconds = valid.active_deadline.unwrap_or_default().as_secs();
+    let message = format!("the job did not end within activeDeadlineSeconds, {seconds} s");
+    Failure::of_attempt(reasons::DEADLINE_EXCEEDED, Class::Permanent, message)
+}
+
+fn current<'a>(
+    valid: &ValidJob,
+    observed: &'a Observed,
+    number: i32,
+    timings: &Timings,
+    now: Timestamp,
+) -> Stage<'a> {
+    let name = names::attempt(&valid.name, number);
+    let pods: Vec<&PodView> =
+        observed.pods.iter().map(AsRef::as_ref).filter(|pod| job_of(pod) == Some(&name)).collect();
+    let job = observed.attempts.get(&number).map(AsRef::as_ref);
+    let status = observed.job.status.as_ref();
+    let mut attempt = Attempt { number, job, pods, requeue_after: None };
+    let lost =
+        |reason, class, message: &str| End::Failed(Failure::of_attempt(reason, class, message.to_owned()));
+    let Some(job) = job else {
+        let message = format!("Job {name} was deleted");
+        return Stage::Ended(attempt, lost(reasons::PREEMPTED, Class::Interruption, &message));
+    };
+    if job.completed.is_some() {
+        return Stage::Ended(attempt, End::Succeeded);
+    }
+    if let Some(end) = failed(job, &mut attempt, observed, now) {
+        return Stage::Ended(attempt, end);
+    }
+    if job.failed.is_some() || attempt.pods.iter().any(|pod| has_failed(pod)) {
+        // What is known is not complete yet.
+        return Stage::Active(attempt);
+    }
+    if job.is_being_deleted() {
+        let message = format!("Job {name} was deleted");
+        return Stage::Ended(attempt, lost(reasons::PREEMPTED, Class::Interruption, &message));
+    }
+    if valid.suspend {
+        return Stage::Ended(attempt, End::Suspended);
+    }
+    let left = deadline(valid, status, now);
+    if left == Some(Duration::ZERO) {
+        return Stage::Ended(attempt, End::DeadlineExceeded(exceeded(valid)));
+    }
+    let checks = [
+        left.map(Err),
+        on_lost_nodes(valid, observed, &attempt, now),
+        without_progress(valid, observed, now),
+        half_placed(&attempt, timings, now),
+    ];
+    for check in checks.into_iter().flatten() {
+        match check {
+            Ok(failure) => return Stage::Ended(attempt, End::Failed(failure)),
+            Err(wait) => {
+                attempt.requeue_after = Some(attempt.requeue_after.map_or(wait, |known| known.min(wait)))
+            }
+        }
+    }
+    Stage::Active(attempt)
+}
+
+/// The end of an attempt of which a pod has failed, once it is clear which pod failed first.
+fn failed(job: &JobView, attempt: &mut Attempt<'_>, observed: &Observed, now: Timestamp) -> Option<End> {
+    let any_failed = attempt.pods.iter().any(|pod| has_failed(pod));
+    if !any_failed && job.failed.is_none() {
+        return None;
+    }
+    let since = observed.facts.get(&failed_fact(attempt.number)).copied().unwrap_or(now);
+    let all_have_stopped = attempt.pods.iter().all(|pod| has_stopped(pod) || has_failed(pod));
+    let patience = if any_failed { EVIDENCE_IS_COMPLETE_AFTER } else { PODS_ARE_SEEN_WITHIN };
+    if !(any_failed && all_have_stopped)
+        && let Some(wait) = remaining(patience, since, now)
+    {
+        attempt.requeue_after = Some(wait);
+        return None;
+    }
+    let found = failure::of_pods(attempt.pods.iter().copied(), observed.log.as_ref());
+    let of_job = || {
+        // A pod that failed would still be there; one that was deleted is not.
+        let failed = job.failed.as_ref();
+        let why =
+            failed.map(|failed| format!(" ({}: {})", failed.reason, failed.message)).unwrap_or_default();
+        let message = format!("a pod of Job {} was deleted{why}", job.name());
+        Failure::of_attempt(reasons::PREEMPTED, Class::Interruption, message)
+    };
+    Some(End::Failed(found.unwrap_or_else(of_job)))
+}
+
+/// For `FactTimes`, while it is true.
+pub(super) fn failed_fact(attempt: i32) -> String {
+    format!("{POD_FAILED} {attempt}")
+}
+
+/// `Ok`: the attempt is over; `Err`: when to look again.
+type Check = Result<Failure, Duration>;
+
+/// Pods on lost nodes are given up; a kubelet that reports NotReady while its pod runs is not a lost node.
+fn on_lost_nodes(
+    valid: &ValidJob,
+    observed: &Observed,
+    attempt: &Attempt<'_>,
+    now: Timestamp,
+) -> Option<Check> {
+    let terms = Terms { timeout: valid.node_failure, is_paused: valid.pods.paused, container: TRAINER };
+    let stranded = StrandedPods::of(attempt.pods.iter().copied(), &observed.nodes, &terms, now);
+    if stranded.due().is_empty() {
+        return stranded.requeue_after(&workload::pace::Allowance::default()).map(Err);
+    }
+    let message = stranded.outlook_message().unwrap_or_default();
+    let message = message.split("; pod ").next().unwrap_or_default();
+    Some(Ok(Failure::of_attempt(reasons::NODE_LOST, Class::Interruption, message.to_owned())))
+}
+
+/// Silence counts only of a log that can be read: what cannot be seen is no reason to end anything.
+fn without_progress(valid: &ValidJob, observed: &Observed, now: Timestamp) -> Option<Check> {
+    let log = observed.log.as_ref().filter(|log| log.has_stepped && log.access == Access::Readable)?;
+    let since = log.last_sign?;
+    Some(match remaining(valid.no_progress, since, now) {
+        Some(wait) => Err(wait),
+        None => {
+            let step = log.report.as_ref().map_or(0, |report| report.step);
+            let message = format!(
+                "no step, evaluation or checkpoint for {} s after step {step} (noProgressSeconds)",
+                valid.no_progress.as_secs()
+            );
+            Ok(Failure::of_attempt(reasons::NO_PROGRESS, Class::Transient, message))
+        }
+    })
+}
+
+/// Pods that hold GPUs and wait for others that cannot start.
+fn half_placed(attempt: &Attempt<'_>, timings: &Timings, now: Timestamp) -> Option<Check> {
+    let placed = attempt.pods.iter().filter(|pod| pod.node.is_some() && !has_stopped(pod));
+    // The oldest pod with a node: from then on a GPU has been held for nothing.
+    let since = placed.filter_map(|pod| pod.placed()).min()?;
+    let waits = attempt
+        .pods
+        .iter()
+        .find(|pod| pod.container(TRAINER).is_none_or(|one| one.state.running.is_none()))?;
+    Some(match remaining(timings.placement, since, now) {
+        Some(wait) => Err(wait),
+        None => {
+            let waited = elapsed(since, now).as_secs();
+            Ok(not_placed(waits, waited))
+        }
+    })
+}
+
+fn not_placed(pod: &PodView, seconds: u64) -> Failure {
+    if pod.node.is_none() {
+        let message = format!(
+            "pod {} found no node for {seconds} s while others of its gang held theirs; they were given back",
+            pod.name()
+        );
+        return Failure::of_attempt(reasons::UNSCHEDULABLE, Class::Interruption, message);
+    }
+    let containers = pod.init_containers.iter().chain(&pod.containers);
+    let cause = containers.into_iter().find_map(|one| workload::container::start_fault(pod, one));
+    match cause {
+        Some(cause) => Failure::of_attempt(cause.reason, Class::Transient, cause.message),
+        None => {
+            let message =
+                format!("pod {} did not start for {seconds} s; its GPUs were given back", pod.name());
+            Failure::of_attempt(reasons::VOLUME_NOT_ATTACHED, Class::Transient, message)
+        }
+    }
+}

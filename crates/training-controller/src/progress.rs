@@ -1,0 +1,388 @@
+//! Follows the log of rank 0 of every running attempt, and keeps what it says of the training.
+//!
+//! A log may have thousands of lines a second. What was read is published every ten seconds at most, and only then the job is
+//! reconciled. After a restart of the process a log is read from the line on that the status has. Steps identify the points
+//! of the loss curve, so a line that is read twice counts once.
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use api::trainingjob::{Checkpoint, LossPoint, Progress as Report, TrainingJobStatus};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use runtime::{
+    cache::Key,
+    conditions::whole_seconds,
+    controller::Waker,
+    log_stream::{LogStream, Piece},
+    logs::Logs,
+};
+use tokio::{sync::Notify, task::JoinSet, time::sleep};
+use tokio_util::sync::CancellationToken;
+use training_log::{Entry, Parser, Step};
+
+mod curve;
+
+use curve::Curve;
+
+/// The log to follow: that of one container.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Target {
+    pub(crate) pod: String,
+    pub(crate) pod_uid: String,
+    pub(crate) container: &'static str,
+}
+
+/// What the log of an attempt has said so far.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LogState {
+    pub(crate) pod_uid: String,
+    pub(crate) report: Option<Report>,
+    pub(crate) curve: Vec<LossPoint>,
+    /// The newest one that the trainer has reported.
+    pub(crate) checkpoint: Option<Checkpoint>,
+    /// Whether this attempt has made a step.
+    pub(crate) has_stepped: bool,
+    /// When a step, an evaluation or a checkpoint was read last, or the log was opened.
+    pub(crate) last_sign: Option<Timestamp>,
+    pub(crate) access: Access,
+    /// Whether the log was read to its end.
+    pub(crate) is_complete: bool,
+    last_lines: Vec<String>,
+}
+
+/// Whether the log can be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Access {
+    #[default]
+    Unknown,
+    Readable,
+    Unreadable(String),
+    /// The controller lacks the right.
+    Forbidden,
+}
+
+/// The logs that are followed, by the uid of their TrainingJob.
+#[derive(Clone, Default)]
+pub(crate) struct Progress(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    followed: Mutex<HashMap<String, Followed>>,
+    changed: Notify,
+}
+
+struct Followed {
+    job: Key,
+    target: Target,
+    /// `None` once its task runs.
+    reader: Option<Reader>,
+    state: Arc<Mutex<LogState>>,
+    stop: CancellationToken,
+}
+
+/// At most 0.1 status writes a second for each job.
+const PUBLISHED_EVERY: Duration = Duration::from_secs(10);
+/// A kubelet that has rotated the log may leave the stream open for ever.
+const SILENCE: Duration = Duration::from_secs(60);
+/// Lines that are kept for a failure without a message of the launcher.
+const LAST_LINES: usize = 8;
+/// Of a line that is kept, in bytes.
+const LONGEST_LINE: usize = 256;
+
+impl LogState {
+    /// The last lines.
+    pub(crate) fn tail(&self) -> Option<String> {
+        (!self.last_lines.is_empty()).then(|| self.last_lines.join("\n"))
+    }
+}
+
+impl Progress {
+    /// What is known of the log of this TrainingJob.
+    pub(crate) fn of(&self, uid: &str) -> Option<LogState> {
+        let followed = self.lock();
+        let state = followed.get(uid)?.state.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Some(state)
+    }
+
+    /// Follows this log, and no other one of the TrainingJob.
+    pub(crate) fn follow(&self, job: &Key, uid: &str, target: &Target, status: &TrainingJobStatus) {
+        let mut followed = self.lock();
+        if followed.get(uid).is_some_and(|known| known.target == *target) {
+            return;
+        }
+        let reader = Reader::new(target, status);
+        let state = Arc::new(Mutex::new(reader.state.clone()));
+        let new = Followed {
+            job: job.clone(),
+            target: target.clone(),
+            reader: Some(reader),
+            state,
+            stop: CancellationToken::new(),
+        };
+        if let Some(old) = followed.insert(uid.to_owned(), new) {
+            old.stop.cancel();
+        }
+        drop(followed);
+        self.0.changed.notify_one();
+    }
+
+    /// Ends the following of the TrainingJob's log.
+    pub(crate) fn forget(&self, uid: &str) {
+        if let Some(old) = self.lock().remove(uid) {
+            old.stop.cancel();
+        }
+    }
+
+    /// Runs the tasks that read, until `stop`.
+    pub(crate) fn running(
+        &self,
+        logs: Logs,
+    ) -> impl FnOnce(Waker, CancellationToken) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> + use<>
+    {
+        let progress = self.clone();
+        move |waker, stop| Box::pin(async move { progress.run(&logs, &waker, &stop).await })
+    }
+
+    async fn run(&self, logs: &Logs, waker: &Waker, stop: &CancellationToken) {
+        let mut tasks = JoinSet::new();
+        loop {
+            for (job, target, reader, state, ended) in self.not_started() {
+                let since = reader.since();
+                let stream = logs.follow(&job.namespace, &target.pod, target.container, since, SILENCE);
+                let (waker, stop) = (waker.clone(), stop.clone());
+                tasks.spawn(async move {
+                    let read = read(stream, reader, &state, || waker.wake(&job));
+                    tokio::select! {
+                        () = read => {}
+                        () = ended.cancelled() => {}
+                        () = stop.cancelled() => {}
+                    }
+                });
+            }
+            tokio::select! {
+                () = self.0.changed.notified() => {}
+                // A panic in a parser ends the reading of that log alone.
+                Some(_) = tasks.join_next() => {}
+                () = stop.cancelled() => break,
+            }
+        }
+        while tasks.join_next().await.is_some() {}
+    }
+
+    fn not_started(&self) -> Vec<(Key, Target, Reader, Arc<Mutex<LogState>>, CancellationToken)> {
+        let mut followed = self.lock();
+        let start = |followed: &mut Followed| {
+            let reader = followed.reader.take()?;
+            let (job, target) = (followed.job.clone(), followed.target.clone());
+            Some((job, target, reader, Arc::clone(&followed.state), followed.stop.clone()))
+        };
+        followed.values_mut().filter_map(start).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Followed>> {
+        self.0.followed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads until the log is gone.
+async fn read(mut stream: LogStream, mut reader: Reader, published: &Mutex<LogState>, wake: impl Fn()) {
+    let mut pause = std::pin::pin!(sleep(Duration::ZERO));
+    let mut is_due = true;
+    loop {
+        let news = tokio::select! {
+            (piece, at) = stream.next() => match piece {
+                Piece::Gone => return,
+                piece => reader.take(piece, at),
+            },
+            () = &mut pause, if !is_due => {
+                is_due = true;
+                News::Nothing
+            }
+        };
+        let is_urgent = news == News::Urgent;
+        if reader.is_dirty && (is_due || is_urgent) {
+            *published.lock().unwrap_or_else(PoisonError::into_inner) = reader.publish();
+            wake();
+            is_due = false;
+            pause.set(sleep(PUBLISHED_EVERY));
+        }
+    }
+}
+
+/// Whether what was read has to be reported at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    Nothing,
+    /// The first step, or the end.
+    Urgent,
+}
+
+/// Turns the bytes of one log into its state. Pure.
+struct Reader {
+    parser: Parser,
+    state: LogState,
+    curve: Curve,
+    is_dirty: bool,
+}
+
+impl Reader {
+    fn new(target: &Target, status: &TrainingJobStatus) -> Self {
+        let state = LogState {
+            pod_uid: target.pod_uid.clone(),
+            report: status.progress.clone(),
+            checkpoint: status.checkpoint.clone(),
+            ..LogState::default()
+        };
+        Self { parser: Parser::default(), state, curve: Curve::of(&status.loss_curve), is_dirty: false }
+    }
+
+    /// From where on the log was not read before a restart of this process. An earlier attempt has ended before.
+    fn since(&self) -> Option<Timestamp> {
+        self.state.report.as_ref()?.time.as_ref().map(|time| time.0)
+    }
+
+    fn publish(&mut self) -> LogState {
+        self.is_dirty = false;
+        LogState { curve: self.curve.points(), ..self.state.clone() }
+    }
+
+    fn take(&mut self, piece: Piece, now: Timestamp) -> News {
+        let mut news = News::Nothing;
+        let access = match piece {
+            Piece::Bytes { at, bytes } => {
+                // The parser is apart, because it borrows nothing of the state.
+                let mut parser = std::mem::take(&mut self.parser);
+                parser.feed(&bytes, &mut |entry| {
+                    if self.note(&entry, at, now) == News::Urgent {
+                        news = News::Urgent;
+                    }
+                });
+                self.parser = parser;
+                Access::Readable
+            }
+            Piece::Silent => Access::Readable,
+            Piece::Closed => {
+                self.is_dirty |= !self.state.is_complete;
+                self.state.is_complete = true;
+                news = News::Urgent;
+                Access::Readable
+            }
+            Piece::Unreadable(why) => Access::Unreadable(why),
+            Piece::Forbidden => Access::Forbidden,
+            // The caller ends.
+            Piece::Gone => Access::Unknown,
+        };
+        if self.state.last_sign.is_none() && access == Access::Readable {
+            self.state.last_sign = Some(now);
+        }
+        if self.state.access != access {
+            // An answer in other words is no news.
+            let is_same =
+                matches!((&self.state.access, &access), (Access::Unreadable(_), Access::Unreadable(_)));
+            self.is_dirty |= !is_same;
+            self.state.access = access;
+        }
+        news
+    }
+
+    fn note(&mut self, entry: &Entry<'_>, at: Timestamp, now: Timestamp) -> News {
+        self.state.is_complete = false;
+        let mut news = News::Nothing;
+        if entry.is_sign_of_life() {
+            self.state.last_sign = Some(now);
+            self.is_dirty = true;
+        }
+        match entry {
+            Entry::Step(step) => {
+                if !self.state.has_stepped {
+                    self.state.has_stepped = true;
+                    news = News::Urgent;
+                }
+                if let Some(loss) = &step.loss {
+                    self.curve.add(step.position.step, loss);
+                }
+                self.state.report = Some(report(step, self.state.report.take(), at));
+            }
+            Entry::Bar(position) => {
+                let before = self.state.report.clone().unwrap_or_default();
+                if position.step > before.step {
+                    self.state.last_sign = Some(now);
+                    self.state.report = Some(moved(before, position.step, position.total, at));
+                    self.is_dirty = true;
+                }
+            }
+            Entry::Saving(path) | Entry::LastCheckpoint(path) => {
+                if let Some(step) = step_of(path) {
+                    let time = Some(whole_seconds(at));
+                    self.state.checkpoint = Some(Checkpoint { path: (*path).to_owned(), step, time });
+                    self.is_dirty = true;
+                }
+            }
+            Entry::Evaluation(_) | Entry::Summary(_) => {}
+            Entry::Error { cause: _, line } | Entry::Text(line) => self.keep(line),
+        }
+        news
+    }
+
+    fn keep(&mut self, line: &str) {
+        if line.trim().is_empty() {
+            return;
+        }
+        if self.state.last_lines.len() == LAST_LINES {
+            self.state.last_lines.remove(0);
+        }
+        self.state.last_lines.push(text::cut(line.to_owned(), LONGEST_LINE));
+    }
+}
+
+/// `/output/checkpoint-27` is of step 27.
+fn step_of(path: &str) -> Option<i64> {
+    path.rsplit('/').next()?.strip_prefix("checkpoint-")?.parse().ok()
+}
+
+fn report(step: &Step, before: Option<Report>, at: Timestamp) -> Report {
+    let Step { position, loss, learning_rate, epoch, seconds_per_step, remaining } = step;
+    let before = before.unwrap_or_default();
+    Report {
+        // What this line does not say is what the last one said.
+        epoch: epoch.clone().or(before.epoch.clone()),
+        loss: loss.clone().or(before.loss.clone()),
+        learning_rate: learning_rate.clone().or(before.learning_rate.clone()),
+        seconds_per_step: seconds_per_step.clone().or(before.seconds_per_step.clone()),
+        eta: remaining.map(eta),
+        ..moved(before, position.step, position.total, at)
+    }
+}
+
+fn moved(before: Report, step: i64, total: i64, at: Timestamp) -> Report {
+    let percent = step.saturating_mul(100).checked_div(total).unwrap_or_default().clamp(0, 100);
+    let time: Option<Time> = Some(whole_seconds(at));
+    Report { step, total_steps: total, percent: i32::try_from(percent).unwrap_or(100), time, ..before }
+}
+
+/// `1h32m`, `12m`, `45s`: two units at most.
+fn eta(remaining: Duration) -> String {
+    let seconds = remaining.as_secs();
+    let units = [("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)];
+    let Some(first) = units.iter().position(|(_, size)| seconds >= *size) else { return "0s".to_owned() };
+    let mut text = String::new();
+    let mut rest = seconds;
+    for (name, size) in units.iter().skip(first).take(2) {
+        let count = rest / size;
+        rest %= size;
+        // The seconds of a long time are noise.
+        if count > 0 && (*name != "s" || first == 3) {
+            text.push_str(&format!("{count}{name}"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

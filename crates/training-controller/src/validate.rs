@@ -1,0 +1,327 @@
+//! Converts a spec into validated types, with defaults. Pure.
+//!
+//! An `Invalid` spec becomes a condition and is not retried. The API server refuses most invalid specs; this module checks
+//! what CEL rules cannot express, and objects that are older than the rules.
+
+use std::time::Duration;
+
+use api::{
+    labels,
+    pods::{EnvVar, PodOptions, Resources},
+    trainingjob::{
+        AccessMode, DEFAULT_OUTPUT_SIZE, Device, Hub, Input, Method, Output, Retention, TrainingJob,
+        TrainingJobSpec, Upload,
+    },
+};
+use k8s_openapi::{
+    apimachinery::pkg::api::resource::Quantity, apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+use kube::Resource;
+use workload::gpu::{Gpus, NodeLabel};
+
+use crate::{
+    TrainingArgs, names,
+    swift::{Batch, Sharding, Version},
+};
+
+mod flags;
+
+/// A valid spec.
+#[derive(Clone, Debug)]
+pub(crate) struct ValidJob {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) owner: OwnerReference,
+    pub(crate) model: String,
+    pub(crate) model_in_image: bool,
+    pub(crate) datasets: Vec<String>,
+    pub(crate) reward_model: Option<String>,
+    pub(crate) method: Method,
+    pub(crate) device: Device,
+    pub(crate) hub: Hub,
+    pub(crate) beta: Option<f64>,
+    /// Accelerators of each node, also where they are no resource of Kubernetes.
+    pub(crate) gpus: i32,
+    pub(crate) nodes: i32,
+    /// What each pod requests; `None` for devices that no device plugin counts.
+    pub(crate) accelerators: Option<Gpus>,
+    pub(crate) image: Option<String>,
+    /// `None`: by the image.
+    pub(crate) version: Option<Version>,
+    pub(crate) output: ValidOutput,
+    pub(crate) inputs: Vec<Input>,
+    pub(crate) extra_args: Vec<String>,
+    /// Before any mitigation.
+    pub(crate) batch: Batch,
+    /// Before any mitigation; `None`: `extraArgs` configure DeepSpeed.
+    pub(crate) sharding: Option<Sharding>,
+    pub(crate) env: Vec<EnvVar>,
+    pub(crate) resources: Resources,
+    pub(crate) save_steps: i32,
+    pub(crate) keep_checkpoints: i32,
+    pub(crate) depends_on: Vec<String>,
+    pub(crate) retry_limit: i32,
+    pub(crate) active_deadline: Option<Duration>,
+    pub(crate) suspend: bool,
+    pub(crate) queue: Option<Queue>,
+    pub(crate) no_progress: Duration,
+    pub(crate) node_failure: Duration,
+    pub(crate) token_secret: String,
+    pub(crate) pods: PodOptions,
+}
+
+/// Where checkpoints go.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ValidOutput {
+    pub(crate) dir: String,
+    pub(crate) mount_path: String,
+    pub(crate) claim: Claim,
+    pub(crate) retention: Retention,
+    pub(crate) snapshot_class: Option<String>,
+    pub(crate) upload: Option<Upload>,
+}
+
+/// The claim of the output.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Claim {
+    /// The user's.
+    Existing(String),
+    /// Made for the job, unless an earlier job of its name has left it.
+    Made { name: String, size: Quantity, class: Option<String>, mode: AccessMode },
+}
+
+/// Kueue's queue, and the priority in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Queue {
+    pub(crate) name: String,
+    pub(crate) priority_class: Option<String>,
+}
+
+impl Claim {
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Existing(name) | Self::Made { name, .. } => name,
+        }
+    }
+}
+
+/// Namespace and name of this process's service account, if known.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OwnAccount(Option<(String, String)>);
+
+impl OwnAccount {
+    pub(crate) fn of(args: &TrainingArgs) -> Self {
+        Self(args.own_namespace.clone().zip(args.own_service_account.clone()))
+    }
+
+    /// Refuses the controller's own account for trainers: their pods would get its token, and with it rights in all
+    /// namespaces.
+    pub(crate) fn is_not_used_by(&self, valid: ValidJob) -> Result<ValidJob, Invalid> {
+        let account = valid.pods.service_account_name.as_deref();
+        match &self.0 {
+            Some((namespace, own)) if *namespace == valid.namespace && account == Some(own) => {
+                Err(Invalid(format!(
+                    "spec.serviceAccountName: {own} is the service account of the controller; use another one"
+                )))
+            }
+            Some(_) | None => Ok(valid),
+        }
+    }
+}
+
+/// Why a spec is invalid, and what to change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Invalid(pub(crate) String);
+
+pub(crate) fn validate(job: &TrainingJob) -> Result<ValidJob, Invalid> {
+    let spec = &job.spec;
+    let meta = job.meta();
+    let owner = job
+        .controller_owner_ref(&())
+        .ok_or_else(|| Invalid("the object has no name or no uid".to_owned()))?;
+    flags::none_is_owned(&spec.extra_args)?;
+    if spec.device == Device::Mps && spec.nodes > 1 {
+        return Err(Invalid(
+            "spec.nodes must be 1 with device mps: Metal devices cannot be trained together".to_owned(),
+        ));
+    }
+    environment_is_free(&spec.env)?;
+    let output = output(spec, &owner.name)?;
+    paths_differ(&output, &spec.inputs)?;
+    let settings = flags::settings(&spec.extra_args)?;
+    let default = Batch::of(spec.gpus, spec.nodes);
+    let sharding = Sharding::of(spec.method, spec.device, spec.gpus, spec.nodes);
+    Ok(ValidJob {
+        namespace: meta.namespace.clone().unwrap_or_default(),
+        name: owner.name.clone(),
+        owner,
+        model: spec.model.clone(),
+        model_in_image: spec.model_in_image,
+        datasets: spec.dataset.split(',').map(|dataset| dataset.trim().to_owned()).collect(),
+        reward_model: spec.reward_model.clone(),
+        method: spec.method,
+        device: spec.device,
+        hub: spec.hub,
+        beta: spec.beta,
+        gpus: spec.gpus,
+        nodes: spec.nodes,
+        accelerators: accelerators(spec),
+        image: spec.image.clone(),
+        version: version(spec)?,
+        output,
+        inputs: spec.inputs.clone(),
+        extra_args: spec.extra_args.clone(),
+        batch: Batch {
+            size: settings.batch_size.unwrap_or(default.size),
+            accumulation: settings.accumulation.unwrap_or(default.accumulation),
+        },
+        sharding: (!settings.has_deepspeed).then_some(sharding),
+        env: spec.env.clone(),
+        resources: spec.resources.clone().unwrap_or_default(),
+        save_steps: spec.save_steps,
+        keep_checkpoints: spec.keep_checkpoints,
+        depends_on: spec.depends_on.clone(),
+        retry_limit: spec.retry_limit,
+        active_deadline: spec
+            .active_deadline_seconds
+            .map(|seconds| Duration::from_secs(seconds.unsigned_abs())),
+        suspend: spec.suspend,
+        queue: spec.queue_name.clone().map(|name| Queue { name, priority_class: priority_class(job) }),
+        no_progress: seconds(spec.no_progress_seconds),
+        node_failure: seconds(spec.node_failure_seconds),
+        token_secret: spec.token_secret.clone(),
+        pods: spec.pods.clone(),
+    })
+}
+
+/// Variables that the controller sets, or by which ms-swift would replace its arguments or stop to log.
+const OWNED_VARIABLES: [&str; 9] = [
+    "NPROC_PER_NODE",
+    "NNODES",
+    "NODE_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "JOB_COMPLETION_INDEX",
+    "POD_UID",
+    "RAY_SWIFT_ARGS",
+    "PAI_TRAINING_JOB_ID",
+];
+
+fn environment_is_free(env: &[EnvVar]) -> Result<(), Invalid> {
+    match env.iter().find(|variable| OWNED_VARIABLES.contains(&variable.name.as_str())) {
+        Some(owned) => Err(Invalid(format!(
+            "spec.env: {} is set by the controller, or changes the command line of ms-swift; remove it",
+            owned.name
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn seconds(count: i32) -> Duration {
+    Duration::from_secs(u64::from(count.unsigned_abs()))
+}
+
+fn priority_class(job: &TrainingJob) -> Option<String> {
+    job.metadata.labels.as_ref()?.get(labels::KUEUE_PRIORITY_CLASS).cloned()
+}
+
+fn version(spec: &TrainingJobSpec) -> Result<Option<Version>, Invalid> {
+    let Some(text) = &spec.swift_version else { return Ok(None) };
+    let parsed = Version::parse(text)
+        .ok_or_else(|| Invalid(format!("spec.swiftVersion: {text:?} is no version such as v4.1")))?;
+    Ok(Some(parsed))
+}
+
+/// The extended resource of a device plugin, by device.
+fn accelerators(spec: &TrainingJobSpec) -> Option<Gpus> {
+    let default = match spec.device {
+        Device::Nvidia => Some("nvidia.com/gpu"),
+        Device::Ascend => Some("huawei.com/Ascend910"),
+        // No kubelet runs where Metal devices are.
+        Device::Mps | Device::Cpu => None,
+    };
+    let resource = spec.accelerator_resource.as_deref().or(default)?;
+    let products = spec.gpu_product_label.iter().map(|label| match label.split_once('=') {
+        Some((key, value)) => NodeLabel { key: key.to_owned(), values: vec![value.to_owned()] },
+        None => NodeLabel { key: labels::NVIDIA_GPU_PRODUCT.to_owned(), values: vec![label.clone()] },
+    });
+    Some(Gpus { count: spec.gpus, resource: resource.to_owned(), products: products.collect() })
+}
+
+fn output(spec: &TrainingJobSpec, name: &str) -> Result<ValidOutput, Invalid> {
+    let Output {
+        claim_name,
+        size,
+        storage_class_name,
+        access_mode,
+        mount_path,
+        retention,
+        snapshot_class_name,
+        upload,
+    } = spec.output.clone().unwrap_or_default();
+    let mount_path = mount_path.unwrap_or_else(|| spec.output_dir.clone());
+    if !is_below(&spec.output_dir, &mount_path) {
+        return Err(Invalid(format!(
+            "spec.outputDir: {} must equal output.mountPath ({mount_path}) or lie below it",
+            spec.output_dir
+        )));
+    }
+    let claim = match claim_name {
+        Some(name) if retention != Retention::Retain => {
+            return Err(Invalid(format!(
+                "spec.output.retention must be Retain with claimName: the claim {name} is not the job's own"
+            )));
+        }
+        Some(name) => Claim::Existing(name),
+        None => Claim::Made {
+            name: names::claim(name),
+            size: size.unwrap_or_else(|| Quantity(DEFAULT_OUTPUT_SIZE.to_owned())),
+            class: storage_class_name,
+            mode: access_mode.unwrap_or(if spec.nodes > 1 {
+                AccessMode::ReadWriteMany
+            } else {
+                AccessMode::ReadWriteOnce
+            }),
+        },
+    };
+    if let Claim::Made { mode: AccessMode::ReadWriteOnce, .. } = claim
+        && spec.nodes > 1
+    {
+        return Err(Invalid(format!(
+            "spec.output.accessMode must be ReadWriteMany with {} nodes: all pods write their checkpoints there",
+            spec.nodes
+        )));
+    }
+    Ok(ValidOutput {
+        dir: spec.output_dir.clone(),
+        mount_path,
+        claim,
+        retention,
+        snapshot_class: snapshot_class_name,
+        upload,
+    })
+}
+
+/// Kubernetes refuses two mounts at one path.
+fn paths_differ(output: &ValidOutput, inputs: &[Input]) -> Result<(), Invalid> {
+    let mut seen = vec![output.mount_path.as_str()];
+    for Input { mount_path, .. } in inputs {
+        if seen.contains(&mount_path.as_str()) {
+            return Err(Invalid(format!(
+                "spec.inputs: {mount_path} is mounted twice; give each input, and the output, a path of its own"
+            )));
+        }
+        seen.push(mount_path);
+    }
+    Ok(())
+}
+
+/// Whether an absolute path equals the folder or lies below it.
+pub(crate) fn is_below(path: &str, folder: &str) -> bool {
+    path.strip_prefix(folder.trim_end_matches('/'))
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests;
