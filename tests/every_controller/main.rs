@@ -19,16 +19,16 @@ use api::controllers::{CONTROLLERS, Controller};
 use futures::FutureExt as _;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use local_cluster::{Cluster, ClusterSpec, NodeClock, NodePool};
-use tests::{controller, fresh_name, start, tools};
+use tests::{controller, fresh_name, lives::life_of, start, tools};
 
 /// Runs the test for all controllers concurrently, and names those that fail.
 async fn for_every_controller(test: impl AsyncFn(&'static Controller)) {
     for_each(CONTROLLERS.iter(), test).await;
 }
 
-/// For what is true only of controllers that make pods.
+/// For what is true only of controllers that make Deployments.
 async fn for_every_controller_with_children(test: impl AsyncFn(&'static Controller)) {
-    for_each(CONTROLLERS.iter().filter(|controller| !controller.children.is_empty()), test).await;
+    for_each(CONTROLLERS.iter().filter(|controller| life_of(controller).children.is_some()), test).await;
 }
 
 async fn for_each(

@@ -40,6 +40,7 @@ pub(crate) fn life() -> Life {
         samples_of: &[],
         args: Vec::new,
         given: |_| Vec::new(),
+        leaves: |_| Vec::new(),
         spec: |_| json!({"modelSource": "s3://models/qwen", "engine": "vllm", "gpu": {"count": 1}}),
         scaled: json!({"replicas": 2}),
         changed: json!({"image": "engine:2"}),

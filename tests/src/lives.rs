@@ -29,6 +29,8 @@ pub struct Life {
     pub args: fn() -> Vec<String>,
     /// What has to be there before an object of this name, and stays when the object is deleted.
     pub given: fn(&str) -> Vec<Value>,
+    /// What the controller makes for the object of this name, and what stays when the object is deleted.
+    pub leaves: fn(&str) -> Vec<Value>,
     /// Of the object of this name when it is created.
     pub spec: fn(&str) -> Value,
     /// What a user changes of the spec, in this order.
@@ -145,7 +147,7 @@ impl Life {
             }
             Step::Deleted => {
                 self.delete(scene, name).await;
-                for given in (self.given)(name) {
+                for given in (self.given)(name).into_iter().chain((self.leaves)(name)) {
                     scene.kubectl_with_input(&["delete", "--wait=false", "--filename=-"], &given.to_string());
                 }
             }

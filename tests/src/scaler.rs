@@ -51,6 +51,7 @@ pub(crate) fn life() -> Life {
         samples_of: &["inference-controller"],
         args,
         given: |name| vec![deployment(name, 1)],
+        leaves: |_| Vec::new(),
         spec: |name| spec(name, "vector(15)"),
         scaled: json!({"source": {"prometheus": {"query": "vector(25)"}}}),
         changed: json!({"maxReplicas": 8}),

@@ -1,24 +1,31 @@
 //! TrainingJob in tests: create, change, wait; and the script for the tests of every controller.
 
+use std::collections::BTreeMap;
+
 use api::{
+    conditions,
     controllers::CONTROLLERS,
-    labels,
+    labels, reasons,
     trainingjob::{Phase, TrainingJob},
 };
 use k8s_openapi::{
-    api::core::v1::{Pod, Service},
+    api::{
+        batch::v1::Job,
+        core::v1::{Pod, Service},
+    },
     apimachinery::pkg::apis::meta::v1::Condition,
 };
 use kube::{
     Api,
-    api::{ApiResource, ListParams, Patch, PatchParams, PostParams},
+    api::{ApiResource, DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
+use local_cluster::nodes;
 use serde_json::{Value, json};
 
 use crate::{
-    Scene,
+    Scene, follow,
     lives::{Edited, Life},
-    wait_for, within,
+    wait_for, wait_until_gone, within,
 };
 
 pub const CONTROLLER: &str = "training-controller";
@@ -77,36 +84,105 @@ pub fn condition<'a>(job: &'a TrainingJob, type_: &str) -> Option<&'a Condition>
     job.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == type_)
 }
 
+/// The label selector of the pods of a job.
+pub fn selector(name: &str) -> String {
+    format!("{}=trainingjob,{}={name}", labels::NAME, labels::INSTANCE)
+}
+
 /// The pods of a job, in the order of their names.
 pub async fn pods(scene: &Scene<'_>, name: &str) -> Vec<Pod> {
-    let selector = format!("{}=trainingjob,{}={name}", labels::NAME, labels::INSTANCE);
     let pods: Api<Pod> = scene.api();
-    let mut pods = pods.list(&ListParams::default().labels(&selector)).await.expect("the pods").items;
+    let mut pods = pods.list(&ListParams::default().labels(&selector(name))).await.expect("the pods").items;
     pods.sort_by(|one, other| one.metadata.name.cmp(&other.metadata.name));
     pods
 }
 
-/// The script for a TrainingJob on one GPU.
+/// Runs until it is deleted.
+const ENDLESS: (&str, &str) = ("run-time", "24h");
+
+/// The script for a gang of two pods that train without end.
 pub(crate) fn life() -> Life {
+    let kind = CONTROLLERS.iter().find(|known| known.name == CONTROLLER).expect("a controller").kinds[0];
     Life {
         controller: CONTROLLER,
-        kind: CONTROLLERS.iter().find(|known| known.name == CONTROLLER).expect("a controller").kinds[0],
+        kind: kind.done_with(conditions::RUNNING),
         samples_of: &[],
         args: Vec::new,
         given: |_| Vec::new(),
-        spec: |_| spec(json!({})),
+        leaves: |name| {
+            let metadata = json!({"name": format!("{name}-output")});
+            vec![json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata})]
+        },
+        spec: |_| {
+            let mut changes = fate(&[ENDLESS]);
+            changes["nodes"] = json!(2);
+            spec(changes)
+        },
         scaled: json!({"retryLimit": 2}),
-        changed: json!({"ttlSecondsAfterFinished": 100}),
+        changed: json!({"activeDeadlineSeconds": 86400}),
         edited: Edited {
             resource: ApiResource::erase::<Service>(&()),
             suffix: "-gang",
             edit: json!({"selector": {labels::NAME: "another"}}),
         },
         children: None,
-        measured: &[],
-        counted: &[],
+        measured: &["startTime", "nextAttemptTime"],
+        counted: &["trainingjob_total{phase=\"running\"} 1"],
+        // Rights for the end of attempts on lost nodes.
         beyond_a_namespace: &[("", "nodes", "list"), ("", "nodes", "watch"), ("", "pods", "delete")],
-        use_every_right: |_| Box::pin(async {}),
-        settle: |_| Box::pin(async {}),
+        use_every_right: |scene| Box::pin(use_every_right(scene)),
+        settle: |scene| Box::pin(settle(scene)),
     }
+}
+
+/// Uses the rights that the life does not: those to delete, and to read what is hidden from a watch.
+async fn use_every_right(scene: &Scene<'_>) {
+    create(scene, "short", json!({"ttlSecondsAfterFinished": 0})).await;
+    wait_until_gone(&scene.api::<TrainingJob>(), "short", within()).await;
+
+    let mut gang = fate(&[ENDLESS]);
+    gang["nodes"] = json!(2);
+    create(scene, "gang", gang).await;
+    until_phase(scene, "gang", Phase::Running).await;
+    // Without the label no watch of the controller sees the Service.
+    let unlabelled = Patch::Merge(json!({"metadata": {"labels": {labels::MANAGED_BY: null}}}));
+    let services = scene.api::<Service>();
+    services.patch("gang-gang", &PatchParams::default(), &unlabelled).await.expect("it is accepted");
+    wait_for(&services, "gang-gang", "its label again", within(), |service: &Service| {
+        service.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(labels::MANAGED_BY))
+    })
+    .await;
+    scene.api::<Job>().delete("gang-1", &DeleteParams::background()).await.expect("it can be deleted");
+    let second = |job: &TrainingJob| job.status.as_ref().is_some_and(|status| status.attempts == 2);
+    wait_for(&scene.api::<TrainingJob>(), "gang", "a second attempt", within(), second).await;
+    until_phase(scene, "gang", Phase::Running).await;
+
+    change(scene, "gang", json!({"suspend": true})).await;
+    let gone = |all: &BTreeMap<String, Pod>| all.is_empty().then_some(());
+    let of_gang = selector("gang");
+    tokio::time::timeout(within(), follow(&scene.api::<Pod>(), &of_gang, gone)).await.expect("its pods end");
+    change(scene, "gang", json!({"suspend": false})).await;
+    until_phase(scene, "gang", Phase::Running).await;
+
+    let pod = pods(scene, "gang").await.remove(0);
+    let node = pod.spec.and_then(|spec| spec.node_name).expect("a node");
+    nodes::stop_heartbeat(&scene.client(), &node).await.expect("a dead node");
+    let uid = pod.metadata.uid;
+    let gone = |all: &BTreeMap<String, Pod>| all.values().all(|pod| pod.metadata.uid != uid).then_some(());
+    tokio::time::timeout(within(), follow(&scene.api::<Pod>(), &of_gang, gone)).await.expect("by force");
+    nodes::start_heartbeat(&scene.client(), &node).await.expect("the node is back");
+}
+
+/// Jobs in every state that lasts, besides one that has succeeded and one that runs.
+async fn settle(scene: &Scene<'_>) {
+    let mut failed = fate(&[("crash-reason", "Error")]);
+    failed["retryLimit"] = json!(0);
+    create(scene, "failed", failed).await;
+    until_phase(scene, "failed", Phase::Failed).await;
+    create(scene, "suspended", json!({"suspend": true})).await;
+    create(scene, "waiting", json!({"dependsOn": ["unknown"]})).await;
+    create(scene, "invalid", json!({"device": "mps", "nodes": 2})).await;
+    until_reason(scene, "suspended", conditions::SUSPENDED, reasons::SUSPENDED).await;
+    until_reason(scene, "waiting", conditions::DEPENDENCIES_READY, reasons::DEPENDENCY_NOT_FOUND).await;
+    until_reason(scene, "invalid", conditions::ACCEPTED, reasons::INVALID_SPEC).await;
 }

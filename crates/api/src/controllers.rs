@@ -161,6 +161,11 @@ impl Kind {
         (self.resource)()
     }
 
+    /// The same kind, which is done with another condition.
+    pub fn done_with(self, done: &'static str) -> Kind {
+        Kind { done, ..self }
+    }
+
     /// Whether the condition is True for the current generation.
     pub fn is_done(&self, object: &DynamicObject) -> bool {
         let conditions = object.data["status"]["conditions"].as_array();

@@ -144,7 +144,8 @@ mod tests {
 
     #[test]
     fn a_message_of_another_release_is_read() {
-        let text = r#"{"exitCode": 1, "checkpoint": {"path": "/output/checkpoint-5", "step": 5}, "later": [1]}"#;
+        let text =
+            r#"{"exitCode": 1, "checkpoint": {"path": "/output/checkpoint-5", "step": 5}, "later": [1]}"#;
         let read: Message = serde_json::from_str(text).unwrap();
         let checkpoint = Checkpoint { path: "/output/checkpoint-5".into(), step: 5 };
         assert_eq!(read, Message { exit_code: Some(1), checkpoint: Some(checkpoint), ..Message::default() });

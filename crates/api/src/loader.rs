@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::reasons;
 
 /// Names of options, without dashes.
@@ -102,9 +104,66 @@ impl ExitCode {
     }
 }
 
+/// What an upload reports in its termination message: JSON of at most `Uploaded::LONGEST` bytes.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Uploaded {
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Number of all files.
+    pub count: usize,
+    /// SHA-256 of SHA256SUMS, in hexadecimal.
+    pub manifest_digest: String,
+    /// The largest files, as many as fit.
+    pub files: Vec<UploadedFile>,
+}
+
+/// A file at the destination.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(default)]
+pub struct UploadedFile {
+    /// Below the destination.
+    pub path: String,
+    pub bytes: u64,
+    /// In hexadecimal.
+    pub sha256: String,
+}
+
+impl Uploaded {
+    /// The longest termination message that a kubelet reads.
+    const LONGEST: usize = 4_096;
+
+    /// The termination message.
+    pub fn message(mut self) -> String {
+        self.files.sort_by(|one, other| other.bytes.cmp(&one.bytes).then_with(|| one.path.cmp(&other.path)));
+        loop {
+            let text = serde_json::to_string(&self).unwrap_or_default();
+            if text.len() <= Self::LONGEST || self.files.pop().is_none() {
+                return text;
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_report_names_as_many_of_the_largest_files_as_fit() {
+        let file = |bytes: u64| UploadedFile { path: format!("part-{bytes}"), bytes, sha256: "a".repeat(64) };
+        let whole =
+            Uploaded { bytes: 3, count: 2, manifest_digest: "b".into(), files: vec![file(1), file(2)] };
+        let read: Uploaded = serde_json::from_str(&whole.message()).unwrap();
+        assert_eq!((read.count, read.files.len(), &*read.files[0].path), (2, 2, "part-2"));
+        let many = Uploaded { files: (0..200).map(file).collect(), ..Uploaded::default() };
+        let text = many.message();
+        let read: Uploaded = serde_json::from_str(&text).unwrap();
+        assert!(
+            text.len() <= Uploaded::LONGEST && read.files.len() > 20 && read.files[0].bytes == 199,
+            "{text}"
+        );
+    }
 
     #[test]
     fn the_stall_timeout_is_the_patience_one_pause_and_one_request() {

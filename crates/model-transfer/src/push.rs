@@ -18,6 +18,7 @@ use std::{
     sync::Arc,
 };
 
+use api::loader::{Uploaded, UploadedFile};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use object_store::{Attribute, GetResult, ObjectStore as _, PutOptions, PutPayload, path::Path as Key};
 use tokio::{
@@ -95,18 +96,40 @@ pub(crate) async fn push(folder: &Path, destination: &Location, options: &Option
         destination: destination.clone(),
     });
     let bytes = space::total(files.iter().map(|file| file.size));
+    let sizes: BTreeMap<String, u64> = files.iter().map(|file| (file.path.clone(), file.size)).collect();
     info!("{}: files: {}, {}", folder.display(), files.len(), Size(bytes));
     shared.progress.begin(bytes);
     let (sums, uploaded) = shared.progress.shown("pushed", push_all(&shared, files)).await?;
     for folder in empty_folders {
         push_folder(&shared, &folder).await?;
     }
-    let digest = finish_sums(&shared, sums).await?;
+    let digest = finish_sums(&shared, sums.clone()).await?;
+    report(&options.termination_log, &uploaded_files(&sums, &sizes), bytes, &digest);
     let (sent, seconds) = (Size(shared.progress.bytes_moved()), began.elapsed().as_secs());
     Ok(format!(
         "{destination} is complete: files sent: {uploaded}, {sent} in {}; manifest digest: sha256:{digest}",
         clock(seconds)
     ))
+}
+
+fn uploaded_files(sums: &Sums, sizes: &BTreeMap<String, u64>) -> Vec<UploadedFile> {
+    let file = |(path, sha256): (&String, &String)| UploadedFile {
+        path: path.clone(),
+        bytes: sizes.get(path).copied().unwrap_or_default(),
+        sha256: sha256.clone(),
+    };
+    sums.iter().map(file).collect()
+}
+
+/// For the kubelet. Outside a pod the file does not exist, which is not an error.
+fn report(termination_log: &Path, files: &[UploadedFile], bytes: u64, digest: &str) {
+    let uploaded =
+        Uploaded { bytes, count: files.len(), manifest_digest: digest.to_owned(), files: files.to_vec() };
+    let log = std::fs::File::options().write(true).truncate(true).open(termination_log);
+    let written = log.and_then(|mut log| std::io::Write::write_all(&mut log, uploaded.message().as_bytes()));
+    if let Err(error) = written {
+        tracing::debug!(%error, "failed to write {}", termination_log.display());
+    }
 }
 
 fn join_fault(error: tokio::task::JoinError) -> Fault {

@@ -63,6 +63,7 @@ use crate::{
 
 mod apply;
 mod job_view;
+mod metrics;
 mod names;
 mod observe;
 mod plan;
@@ -199,6 +200,7 @@ pub fn start(process: &mut Process, args: TrainingArgs) -> Started {
         own_account: OwnAccount::of(&args),
         defaults: Defaults::new(args, watches_nodes, process.refusal_retry_period()),
     });
+    metrics::export(process, &ctx.training_jobs);
     let readers = Referrers::of(&ctx.training_jobs, claim_keys);
     let waiting = Arc::clone(&ctx);
     let mut controller = process

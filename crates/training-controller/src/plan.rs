@@ -27,7 +27,8 @@ use workload::{
 };
 
 use crate::{
-    observe::Observed,
+    names,
+    observe::{Observed, job_of},
     progress::Target,
     swift::{self, Version},
     validate::{Invalid, ValidJob},
@@ -47,12 +48,14 @@ mod retry;
 mod service;
 mod stage;
 mod status;
+mod upload;
 
 use attempt_job::Inputs;
 use conditions::Assessment;
 pub(crate) use defaults::Defaults;
 use dependencies::Dependencies;
 use failure::Failure;
+pub(crate) use failure::failure_reasons;
 use retry::Next;
 use stage::{Attempt, End, Stage};
 
@@ -128,7 +131,7 @@ pub(crate) fn plan(
         Stage::Terminal => scene.terminal(),
         Stage::Active(attempt) => scene.active(&attempt),
         Stage::Ended(attempt, end) => scene.ended(&attempt, end),
-        Stage::Uploading => scene.terminal(),
+        Stage::Uploading => scene.uploading(),
         Stage::Due { attempt } => scene.due(attempt),
         stage @ (Stage::Clearing { .. } | Stage::Suspended | Stage::Later { .. }) => scene.waiting(&stage),
     }
@@ -199,10 +202,17 @@ fn nothing(status: TrainingJobStatus) -> Plan {
     }
 }
 
+/// What the training has left.
+fn trained(status: &TrainingJobStatus) -> String {
+    let steps = status.progress.as_ref().map(|progress| format!(" {} steps", progress.step));
+    let checkpoint = status.checkpoint.as_ref().map(|saved| format!("; checkpoint {}", saved.path));
+    format!("trained{}{}", steps.unwrap_or_default(), checkpoint.unwrap_or_default())
+}
+
 impl Scene<'_> {
     /// The job has ended: nothing is made, what still runs is ended, and its time is counted.
     fn terminal(&self) -> Plan {
-        let status = self.observed.job.status.clone().unwrap_or_default();
+        let status = status::observed(self.observed);
         let deletions = self.unfinished_jobs();
         let mut plan = Plan { deletions, ..nothing(status) };
         let ttl = self.observed.job.spec.ttl_seconds_after_finished;
@@ -221,7 +231,8 @@ impl Scene<'_> {
     /// Everything stays as it is; only the status says how it is.
     fn paused(&self, stage: Stage<'_>) -> Plan {
         let mut plan = match stage {
-            Stage::Terminal | Stage::Uploading => self.terminal(),
+            Stage::Terminal => self.terminal(),
+            Stage::Uploading => self.uploading(),
             Stage::Active(attempt) | Stage::Ended(attempt, _) => self.active(&attempt),
             stage => self.waiting(&stage),
         };
@@ -329,13 +340,56 @@ impl Scene<'_> {
             status::set_checkpoint(&mut written, saved);
         }
         written.progress = status::completed(written.progress, message.step);
+        if let Some(upload) = &self.valid.output.upload {
+            let uploaded = upload::beginning(upload);
+            let assessment =
+                conditions::of_uploading(self.valid, self.observed, &self.dependencies, uploaded);
+            return noted(self.observed, written, assessment, self.now);
+        }
         written.completion_time = Some(whole_seconds(self.now));
-        let checkpoint = written.checkpoint.as_ref().map(|saved| format!("; checkpoint {}", saved.path));
-        let steps = written.progress.as_ref().map(|progress| format!(" {} steps", progress.step));
         let early = if message.stopped_early { ", stopped early by the trainer" } else { "" };
-        let text = format!("trained{}{early}{}", steps.unwrap_or_default(), checkpoint.unwrap_or_default());
+        let text = format!("{}{early}", trained(&written));
         let assessment = conditions::of_success(self.valid, self.observed, &self.dependencies, None, text);
         noted(self.observed, written, assessment, self.now)
+    }
+
+    /// The training has succeeded; its GPUs are given back, and only the upload is retried.
+    fn uploading(&self) -> Plan {
+        let mut written = status::base(self.observed);
+        let Some(upload) = &self.valid.output.upload else { return nothing(written) };
+        let name = names::upload(&self.valid.name);
+        let is_of_upload = |pod: &&PodView| job_of(pod) == Some(&name);
+        let pods: Vec<&PodView> = self.observed.pods.iter().map(AsRef::as_ref).filter(is_of_upload).collect();
+        let (valid, observed, dependencies) = (self.valid, self.observed, &self.dependencies);
+        match upload::state(upload, observed.upload.as_deref(), &pods) {
+            upload::State::Missing => {
+                let folder = written.checkpoint.as_ref().map_or(&*valid.output.dir, |saved| &*saved.path);
+                let job = upload::upload_job(valid, upload, folder, self.defaults);
+                let uploaded = upload::beginning(upload);
+                let assessment = conditions::of_uploading(valid, observed, dependencies, uploaded);
+                let mut plan = noted(observed, written, assessment, self.now);
+                plan.deletions = self.unfinished_jobs();
+                plan.children.push(Child::Job(Box::new(job)));
+                plan
+            }
+            upload::State::Running(uploaded) => {
+                let assessment = conditions::of_uploading(valid, observed, dependencies, uploaded);
+                noted(observed, written, assessment, self.now)
+            }
+            upload::State::Done(uploaded, artifacts) => {
+                written.artifacts = artifacts;
+                written.completion_time = Some(whole_seconds(self.now));
+                let text = format!("{}; uploaded {}", trained(&written), uploaded.message);
+                let assessment = conditions::of_success(valid, observed, dependencies, Some(uploaded), text);
+                noted(observed, written, assessment, self.now)
+            }
+            upload::State::Failed(uploaded) => {
+                written.completion_time = Some(whole_seconds(self.now));
+                let why = (reasons::UPLOAD_FAILED, uploaded.message.clone());
+                let assessment = conditions::of_failure(valid, observed, dependencies, Some(uploaded), why);
+                noted(observed, written, assessment, self.now)
+            }
+        }
     }
 
     fn due(&self, number: i32) -> Plan {
@@ -462,7 +516,7 @@ impl Scene<'_> {
     /// and the log of that pod stays readable.
     fn unfinished_jobs(&self) -> Vec<Deletion> {
         let ends_itself = |job: &str| {
-            let mut pods = self.observed.pods.iter().filter(|pod| crate::observe::job_of(pod) == Some(job));
+            let mut pods = self.observed.pods.iter().filter(|pod| job_of(pod) == Some(job));
             pods.any(|pod| pod.phase == "Failed")
         };
         let jobs = self.observed.attempts.values();

@@ -55,6 +55,9 @@ pub(crate) struct Run {
     /// Argument of the trainer for a run without a checkpoint to resume from; may be repeated
     #[arg(long = options::FRESH_ARG, value_name = "ARG", allow_hyphen_values = true)]
     pub(crate) fresh_args: Vec<OsString>,
+    /// Start anew although there is a checkpoint, for a trainer that cannot go on from one
+    #[arg(long = options::NEVER_RESUME)]
+    pub(crate) never_resume: bool,
     #[arg(long, hide = true, default_value = TERMINATION_LOG)]
     pub(crate) termination_log: PathBuf,
     /// For tests: divides every internal waiting time

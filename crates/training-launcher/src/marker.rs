@@ -145,8 +145,8 @@ fn replace(folder: &Path, name: &str, content: &impl Serialize) -> io::Result<()
     }
 }
 
-/// For a volume that is full, for example of half-written checkpoints that the owner of the marker would remove: a short
-/// file that is written in its place needs no space. A reader may see a part of it, which it cannot parse.
+/// For a volume that is full, for example of half-written checkpoints that the owner of the marker would remove: a
+/// short file that is written in its place needs no space. A reader may see a part of it, which it cannot parse.
 fn overwrite(path: &Path, mut text: Vec<u8>) -> io::Result<()> {
     let mut file = File::options().write(true).open(path)?;
     let length = usize::try_from(file.metadata()?.len()).unwrap_or(0);

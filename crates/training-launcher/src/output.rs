@@ -80,8 +80,8 @@ fn write_all(to: &impl AsFd, mut bytes: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A line of the launcher's own, in one write. One that cannot be written soon is not waited for: a reader that hangs must
-/// not block the handling of signals.
+/// A line of the launcher's own, in one write. One that cannot be written soon is not waited for: a reader that hangs
+/// must not block the handling of signals.
 pub(crate) fn note(message: &str) {
     let line = format!("training-launcher: {message}\n");
     let (written, receiver) = mpsc::sync_channel(1);
@@ -116,6 +116,26 @@ mod tests {
         copy_all(bytes.as_slice(), &file, &SharedLog::default(), None);
         file.flush().unwrap();
         assert_eq!(read(file), bytes);
+    }
+
+    #[test]
+    fn a_stream_that_is_not_blocking_gets_every_byte() {
+        let bytes: Vec<u8> = (0..CHUNK * 5).map(|at| (at * 31 % 251) as u8).collect();
+        let (mut reader, writer) = io::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&writer, true).unwrap();
+        let expected = bytes.clone();
+        let copying = thread::spawn(move || copy_all(bytes.as_slice(), &writer, &SharedLog::default(), None));
+        let mut received = Vec::new();
+        // First so slowly that the pipe is full, then has room for a part.
+        for _ in 0..5 {
+            thread::sleep(FULL * 3);
+            let mut part = [0; 5_000];
+            let count = reader.read(&mut part).unwrap();
+            received.extend(&part[..count]);
+        }
+        reader.read_to_end(&mut received).unwrap();
+        copying.join().unwrap();
+        assert!(received == expected, "{} bytes instead of {}", received.len(), expected.len());
     }
 
     fn read(mut file: File) -> Vec<u8> {

@@ -39,6 +39,8 @@ pub(crate) struct Order {
     pub(crate) attempt: u32,
     pub(crate) pod_uid: String,
     pub(crate) rank: u32,
+    /// Whether the trainer can go on from a checkpoint.
+    pub(crate) resumes: bool,
     pub(crate) timing: Timing,
     /// The pod was asked to end.
     pub(crate) cancelled: Arc<AtomicBool>,
@@ -137,7 +139,7 @@ fn decide(order: &Order, claim: &Claim, must_wait: bool) -> Result<Prepared, Fau
         wait(order, order.timing.fence)?;
     }
     confirm(order, claim)?;
-    let resume = checkpoints::newest(output, |complete| complete.is_resumable)
+    let resume = checkpoints::newest(output, |complete| order.resumes && complete.is_resumable)
         .map_err(|error| Fault::output("examine the checkpoints in", output, &error))?;
     let stale = remove_half_written(order, resume.as_ref())?;
     let resume = resume.map(|complete| complete.reference());

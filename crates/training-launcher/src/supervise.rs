@@ -81,6 +81,7 @@ async fn run(wanted: &Run, environment: &Environment) -> io::Result<Outcome> {
         attempt: wanted.attempt,
         pod_uid: environment.pod_uid.clone(),
         rank: environment.rank,
+        resumes: !wanted.never_resume,
         timing,
         cancelled: Arc::clone(&cancelled),
     };

@@ -151,7 +151,7 @@ fn seen(object: &Value, is_root: bool, masks: &Masks) -> Value {
 }
 
 /// Fields whose values differ from object to object, and the hash of all that was applied, which is made of such.
-const IDENTITIES: [&str; 4] = ["resourceVersion", "clusterIP", "clusterIPs", labels::APPLIED];
+const IDENTITIES: [&str; 5] = ["resourceVersion", "clusterIP", "clusterIPs", "volumeName", labels::APPLIED];
 
 fn masked(value: &Value, masks: &Masks) -> Value {
     match value {

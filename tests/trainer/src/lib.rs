@@ -89,10 +89,13 @@ fn milliseconds(variable: &str, default: u64) -> Duration {
     Duration::from_millis(number(variable).unwrap_or(default))
 }
 
-/// Standard output, at once: Python flushes each line that ms-swift prints.
+/// Standard output, at once: Python flushes each line that ms-swift prints. It raises an error if the output is closed.
 fn print(text: &str) {
     let mut stdout = std::io::stdout().lock();
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    if stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_err() {
+        print_error("BrokenPipeError: [Errno 32] Broken pipe\n");
+        process::exit(1);
+    }
 }
 
 fn print_error(text: &str) {

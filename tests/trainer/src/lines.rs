@@ -87,8 +87,9 @@ pub(crate) fn traceback(error: &str, rank: Option<u64>) -> String {
     let folder = "/opt/venv/lib/python3.11/site-packages";
     let text = format!(
         "Traceback (most recent call last):\n  File \"{folder}/swift/cli/sft.py\", line 20, in <module>\n    \
-         sft_main()\n  File \"{folder}/swift/trainers/mixin.py\", line 1029, in train\n    res = super().train(*args, **kwargs)\n  \
-         File \"{folder}/transformers/trainer.py\", line 1892, in _run_epoch\n{error}"
+         sft_main()\n  File \"{folder}/swift/trainers/mixin.py\", line 1029, in train\n    \
+         res = super().train(*args, **kwargs)\n  File \"{folder}/transformers/trainer.py\", \
+         line 1892, in _run_epoch\n{error}"
     );
     let prefix = rank.map(|rank| format!("[rank{rank}]: ")).unwrap_or_default();
     text.lines().map(|line| format!("{prefix}{line}\n")).collect()

@@ -29,7 +29,16 @@ where
             about.check_owner(seen.meta(), owner)?;
             return Ok(Written::Unchanged);
         }
-        self.create_absent(desired, owner, &about).await
+        match self.create_absent(desired, owner, &about).await {
+            Ok(None) => {
+                // Not seen by the watch yet, or hidden from it, because its labels were taken off. The plan was made as if
+                // it did not exist.
+                self.is_absent(&key).await?;
+                Err(about.stale(Stale::Found))
+            }
+            Ok(Some(written)) => Ok(written),
+            Err(error) => Err(error),
+        }
     }
 
     /// Creates an object on behalf of a root, without a reference to it, so that it stays when the root is deleted. One of
@@ -39,7 +48,10 @@ where
         if self.cache.get(&key).is_some() {
             return Ok(Written::Unchanged);
         }
-        self.create_absent(desired, owner, &About::of::<K>(&key)).await
+        let about = About::of::<K>(&key);
+        let written = self.create_absent(desired, owner, &about).await?;
+        // One that is there is seen soon.
+        written.ok_or_else(|| about.stale(Stale::Found))
     }
 
     /// Whether the API server has no object of this name, read once: for decisions that must not rest on a cache that may be
@@ -55,12 +67,13 @@ where
         Ok(is_absent)
     }
 
+    /// `None`: there is one already.
     async fn create_absent(
         &self,
         desired: &K,
         owner: &OwnerReference,
         about: &About<'_>,
-    ) -> Result<Written, ApplyError> {
+    ) -> Result<Option<Written>, ApplyError> {
         self.may_create_for(owner, about).await?;
         let (mut body, _) = self.writer.body(desired, about)?;
         body["metadata"]["resourceVersion"] = json!(NEVER_A_VERSION);
@@ -71,14 +84,9 @@ where
                 self.cache.absorb(created);
                 drop(writing);
                 info!(kind = about.kind, child = %about.key, "created");
-                Ok(Written::Created)
+                Ok(Some(Written::Created))
             }
-            Err(error) if is_code(&error, 409) => {
-                drop(writing);
-                // Not seen by the watch yet. The plan was made as if it did not exist.
-                self.is_absent(about.key).await?;
-                Err(about.stale(Stale::Found))
-            }
+            Err(error) if is_code(&error, 409) => Ok(None),
             Err(error) => Err(about.call("create", error)),
         }
     }

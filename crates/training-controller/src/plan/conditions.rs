@@ -3,7 +3,6 @@
 //! Transition times are set in `status`.
 
 use api::{conditions, reasons, trainingjob::Phase};
-use jiff::Timestamp;
 use runtime::{conditions::Verdict, refusal::Refusal};
 use workload::{
     Cause, claim,
@@ -266,9 +265,7 @@ pub(super) fn of_uploading(
     observed: &Observed,
     dependencies: &Dependencies,
     uploaded: Verdict,
-    now: Timestamp,
 ) -> Assessment {
-    let _ = now;
     let common = common(valid, observed, dependencies);
     let running = fails(conditions::RUNNING, reasons::NOT_RUNNING, "the training has succeeded");
     Assessment::explained_by(Phase::Running, common.with([running, uploaded]), conditions::UPLOADED)

@@ -32,6 +32,25 @@ pub(super) struct Failure {
     pub(super) step: Option<i64>,
 }
 
+/// The closed list of reasons, for metrics.
+pub(crate) fn failure_reasons() -> impl Iterator<Item = &'static str> {
+    let others = [
+        reasons::PREEMPTED,
+        reasons::NODE_LOST,
+        reasons::NO_PROGRESS,
+        reasons::DEADLINE_EXCEEDED,
+        reasons::UNSCHEDULABLE,
+        reasons::IMAGE_PULL_FAILED,
+        reasons::SECRET_NOT_FOUND,
+        reasons::CONFIG_MAP_NOT_FOUND,
+        reasons::CRASH_LOOP,
+        reasons::VOLUME_NOT_ATTACHED,
+        reasons::STOPPED_EARLY,
+        reasons::OUTPUT_NOT_EMPTY,
+    ];
+    training_log::Cause::ALL.into_iter().map(training_log::Cause::reason).chain(others)
+}
+
 /// What can be done about a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {

@@ -56,6 +56,17 @@ pub(super) fn assessed(
     }
 }
 
+/// The status of a job that has ended; only its TTL can still be changed.
+pub(super) fn observed(observed: &Observed) -> TrainingJobStatus {
+    let mut status = observed.job.status.clone().unwrap_or_default();
+    let generation = observed.job.metadata.generation;
+    status.observed_generation = generation.unwrap_or_default();
+    for condition in &mut status.conditions {
+        condition.observed_generation = generation;
+    }
+    status
+}
+
 /// The attempt of this number has begun.
 pub(super) fn begun(status: TrainingJobStatus, number: i32, resolved: Resolved) -> TrainingJobStatus {
     TrainingJobStatus {

@@ -21,6 +21,24 @@ fn the_next_attempt_resumes_from_the_newest_complete_checkpoint() {
 }
 
 #[test]
+fn a_trainer_that_cannot_resume_starts_anew_and_old_checkpoints_prove_nothing() {
+    let scene = Scene::new();
+    scene.interrupted();
+    let anew = |attempt| {
+        let mut launch = scene.launch(attempt);
+        launch.flags = vec!["--never-resume"];
+        launch
+    };
+    let second = anew(2).faults("exit@3");
+    let ended = second.run();
+    assert_eq!((ended.code, ended.message.resumed), (1, None));
+    assert!(!started(&second)[0].0.contains(&"--resume_from_checkpoint".to_owned()));
+    assert!(scene.checkpoint(5).exists(), "what an earlier attempt has left is not deleted");
+    let third = anew(3).run();
+    assert_eq!((third.code, third.message.checkpoint.unwrap().step), (0, 10));
+}
+
+#[test]
 fn arguments_for_a_fresh_run_are_added_only_without_a_checkpoint() {
     let scene = Scene::new();
     let fresh = |attempt| {

@@ -33,6 +33,7 @@ pub(crate) struct Launch {
     /// Options of the launcher, by name.
     pub(crate) options: Vec<(&'static str, String)>,
     pub(crate) has_stop_file: bool,
+    pub(crate) flags: Vec<&'static str>,
     pub(crate) fresh_args: Vec<&'static str>,
     pub(crate) trainer: Vec<String>,
     pub(crate) environment: Vec<(String, String)>,
@@ -109,6 +110,7 @@ impl Scene {
                 ("termination-log", path("termination-log")),
             ],
             has_stop_file: true,
+            flags: Vec::new(),
             fresh_args: Vec::new(),
             trainer: trainer.map(str::to_owned).to_vec(),
             environment: environment.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
@@ -201,6 +203,7 @@ impl Launch {
         for (name, value) in &self.options {
             command.arg(format!("--{name}={value}"));
         }
+        command.args(&self.flags);
         if self.has_stop_file {
             command.arg(format!("--stop-file={}", self.stop_file().display()));
         }

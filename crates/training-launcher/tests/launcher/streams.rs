@@ -68,6 +68,22 @@ fn a_reader_that_is_slow_loses_nothing() {
 }
 
 #[test]
+fn what_is_on_its_way_when_the_trainer_ends_is_not_lost() {
+    let scene = Scene::new();
+    // More than one pipe holds, and less than two.
+    let launch = scene.launch(1).faults("noise@10=100000");
+    let (expected, _) = direct(&launch);
+    let mut running = launch.start_as(launch.command().stdout(Stdio::piped()));
+    until("the trainer has ended", || running.stderr().contains("End time") && running.alive().is_empty());
+    // Time for a launcher that does not wait for its reader to end.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let mut read = Vec::new();
+    running.launcher.stdout.take().unwrap().read_to_end(&mut read).unwrap();
+    assert_eq!(running.end().code, 0);
+    assert!(read == expected, "{} bytes instead of {}", read.len(), expected.len());
+}
+
+#[test]
 fn a_reader_that_hangs_does_not_block_the_handling_of_signals() {
     let scene = Scene::new();
     let launch = scene.launch(1).long().faults("noise@2=1000000").option("grace-seconds", "4");
