@@ -15,7 +15,8 @@ use tests::{
 };
 
 /// Folders of `deploy/monitoring`, each with a file of tests beside this one.
-const FOLDERS: [&str; 4] = ["controllers", "inference-controller", "metrics-agent", "scaler-controller"];
+const FOLDERS: [&str; 5] =
+    ["controllers", "inference-controller", "metrics-agent", "scaler-controller", "training-controller"];
 
 const RUNBOOKS: &str = "docs/runbooks.md";
 

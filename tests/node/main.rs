@@ -11,4 +11,5 @@ mod pods;
 mod rollouts;
 mod sources;
 mod store;
+mod training;
 mod warmup;

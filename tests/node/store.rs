@@ -119,12 +119,26 @@ impl<'a> Store<'a> {
         }
     }
 
+    /// The destination of an upload below this prefix.
+    pub(crate) fn upload(&self, prefix: &str) -> Value {
+        let (uri, endpoint) = (format!("s3://{BUCKET}/{prefix}"), self.endpoint());
+        json!({ "uri": uri, "endpoint": endpoint, "secretName": SECRET })
+    }
+
+    /// The content of an object.
+    pub(crate) fn object(&self, path: &str) -> Option<Vec<u8>> {
+        fs::read(self.folder.join(BUCKET).join(path)).ok()
+    }
+
+    fn endpoint(&self) -> String {
+        format!("http://{HUB_ADDRESS}:{}", self.port)
+    }
+
     /// A spec on a real node with everything below this prefix as its model.
     pub(crate) fn spec(&self, prefix: &str) -> Value {
-        let endpoint = format!("http://{HUB_ADDRESS}:{}", self.port);
         with(
             on_real_nodes(&format!("s3://{BUCKET}/{prefix}")),
-            json!({ "modelStore": { "endpoint": endpoint, "secretName": SECRET } }),
+            json!({ "modelStore": { "endpoint": self.endpoint(), "secretName": SECRET } }),
         )
     }
 }

@@ -32,7 +32,7 @@ use local_cluster::{Cluster, ClusterSpec, Controller, NodePool, explained};
 use tokio::sync::{OnceCell, Semaphore};
 
 pub use local_cluster;
-pub use real::{DEPLOYED, ENGINE_IMAGE, PRODUCT, layout, real, real_spec, start_real};
+pub use real::{DEPLOYED, ENGINE_IMAGE, PRODUCT, TRAINER_IMAGE, layout, real, real_spec, start_real};
 pub use scene::Scene;
 pub use wait::{
     ask_until, follow, is_ready, until_component, until_renewed, wait_for, wait_until_gone, within,

@@ -17,6 +17,8 @@ use crate::{Scene, fresh_name, start, tools, workspace};
 pub const PRODUCT: &str = "T4";
 /// Image of the test engine; see `tests/engine`.
 pub const ENGINE_IMAGE: &str = "local.test/test-engine:1";
+/// Image of the stand-in for ms-swift; see `tests/trainer`.
+pub const TRAINER_IMAGE: &str = "local.test/fake-swift:1";
 /// The overlay from which the controllers are deployed.
 pub const DEPLOYED: &str = "overlays/dev";
 /// GPUs of each real node.

@@ -11,13 +11,13 @@ use api::{
 use k8s_openapi::{
     api::{
         batch::v1::Job,
-        core::v1::{Pod, Service},
+        core::v1::{PersistentVolumeClaim, Pod, Service},
     },
     apimachinery::pkg::apis::meta::v1::Condition,
 };
 use kube::{
     Api,
-    api::{ApiResource, DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
 use local_cluster::nodes;
 use serde_json::{Value, json};
@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 use crate::{
     Scene, follow,
     lives::{Edited, Life},
+    scaler::install_kind,
     wait_for, wait_until_gone, within,
 };
 
@@ -140,6 +141,11 @@ async fn use_every_right(scene: &Scene<'_>) {
     create(scene, "short", json!({"ttlSecondsAfterFinished": 0})).await;
     wait_until_gone(&scene.api::<TrainingJob>(), "short", within()).await;
 
+    install_kind(scene, &volume_snapshots()).await;
+    create(scene, "saved", json!({"output": {"retention": "Snapshot"}})).await;
+    until_phase(scene, "saved", Phase::Succeeded).await;
+    delete_with_snapshot(scene, "saved").await;
+
     let mut gang = fate(&[ENDLESS]);
     gang["nodes"] = json!(2);
     create(scene, "gang", gang).await;
@@ -171,6 +177,59 @@ async fn use_every_right(scene: &Scene<'_>) {
     let gone = |all: &BTreeMap<String, Pod>| all.values().all(|pod| pod.metadata.uid != uid).then_some(());
     tokio::time::timeout(within(), follow(&scene.api::<Pod>(), &of_gang, gone)).await.expect("by force");
     nodes::start_heartbeat(&scene.client(), &node).await.expect("the node is back");
+}
+
+/// The kind of the snapshot controller, without its controller.
+pub fn volume_snapshots() -> Value {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": "volumesnapshots.snapshot.storage.k8s.io",
+            "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-csi/external-snapshotter/pull/814"},
+        },
+        "spec": {
+            "group": "snapshot.storage.k8s.io",
+            "scope": "Namespaced",
+            "names": {"plural": "volumesnapshots", "singular": "volumesnapshot", "kind": "VolumeSnapshot"},
+            "versions": [{
+                "name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
+                "subresources": {"status": {}},
+            }],
+        },
+    })
+}
+
+fn snapshots(scene: &Scene<'_>) -> Api<DynamicObject> {
+    let kind = ApiResource {
+        group: "snapshot.storage.k8s.io".to_owned(),
+        version: "v1".to_owned(),
+        api_version: "snapshot.storage.k8s.io/v1".to_owned(),
+        kind: "VolumeSnapshot".to_owned(),
+        plural: "volumesnapshots".to_owned(),
+    };
+    Api::namespaced_with(scene.client(), scene.namespace(), &kind)
+}
+
+/// Deletes a job with retention Snapshot, and plays the snapshot controller. The claim is there until the snapshot is ready.
+pub async fn delete_with_snapshot(scene: &Scene<'_>, name: &str) {
+    let jobs = scene.api::<TrainingJob>();
+    jobs.delete(name, &DeleteParams::default()).await.expect("it can be deleted");
+    let snapshots = snapshots(scene);
+    let first = |all: &BTreeMap<String, DynamicObject>| all.values().next().cloned();
+    let made_for = selector(name);
+    let snapshot = tokio::time::timeout(within(), follow(&snapshots, &made_for, first));
+    let snapshot = snapshot.await.expect("a snapshot is asked for");
+    let claim = scene.api::<PersistentVolumeClaim>().get(&format!("{name}-output")).await.expect("the claim");
+    assert!(claim.metadata.deletion_timestamp.is_none(), "nothing is saved yet");
+    assert_eq!(snapshot.data["spec"]["source"]["persistentVolumeClaimName"], json!(claim.metadata.name));
+    let ready = Patch::Merge(json!({"status": {"readyToUse": true}}));
+    let snapshot = snapshot.metadata.name.expect("a name");
+    snapshots.patch_status(&snapshot, &PatchParams::default(), &ready).await.expect("it is accepted");
+    wait_until_gone(&jobs, name, within()).await;
+    wait_until_gone(&scene.api::<PersistentVolumeClaim>(), &format!("{name}-output"), within()).await;
+    snapshots.get(&snapshot).await.expect("the snapshot stays");
 }
 
 /// Jobs in every state that lasts, besides one that has succeeded and one that runs.

@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// Tagged `dev`, and quick to build instead of small
     #[arg(long)]
     dev: bool,
-    /// Also what only the local cluster and the tests run: pause and test-engine
+    /// Also what only the local cluster and the tests run: pause, test-engine and fake-swift
     #[arg(long)]
     with_tests: bool,
     /// Then pushes them to REGISTRY/NAME:TAG; for example ghcr.io/you, or 127.0.0.1:5000 (plain http on loopback only)
@@ -83,10 +83,14 @@ enum Purpose {
     Tests,
 }
 
-const OF_TESTS: [Program; 2] = [
+const OF_TESTS: [Program; 3] = [
+    Program { name: "fake-swift", description: "Behaves like ms-swift", libc: Libc::Musl },
     Program { name: "pause", description: "Holds the namespaces of a pod", libc: Libc::Musl },
     Program { name: "test-engine", description: "Behaves like an inference engine", libc: Libc::Musl },
 ];
+
+/// Programs that are found in PATH under another name.
+const STAND_INS: [(&str, &str); 1] = [("fake-swift", "swift")];
 
 /// A registry that does not exist: images of tests are loaded into nodes and never pulled.
 const TESTS_AT: &str = "local.test";
@@ -242,6 +246,7 @@ fn packed(
             })
             .collect(),
         certificates: certificates.as_deref(),
+        stands_for: STAND_INS.iter().find(|(known, _)| *known == name).map(|(_, command)| *command),
         licences: &licences,
         origin,
     };

@@ -16,6 +16,8 @@ pub const OWNERSHIP_CONFLICT: &str = "OwnershipConflict";
 pub const DENIED: &str = "Denied";
 
 // Events only.
+/// The claim of a deleted TrainingJob stays although its retention says otherwise.
+pub const OUTPUT_KEPT: &str = "OutputKept";
 pub const FIELD_CONFLICT: &str = "FieldConflict";
 
 // ModelLoaded of AIInference.

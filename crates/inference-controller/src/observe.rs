@@ -251,7 +251,7 @@ pub(crate) fn count_managed(pods: &Cache<PodView>) -> usize {
 /// The AIInference of the pod that an event is about.
 pub(crate) fn keys_of_event(pods: &Cache<PodView>, event: &EventView) -> Vec<Key> {
     let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
-    let pod = pods.get(&Key::new(namespace, &event.pod)).filter(|pod| event.is_about(pod));
+    let pod = pods.get(&Key::new(namespace, &event.object)).filter(|pod| event.is_about(pod));
     pod.map(|pod| keys_by_instance(&*pod)).unwrap_or_default()
 }
 

@@ -12,7 +12,12 @@ use http::StatusCode;
 use http_body_util::BodyExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Client, Resource, api::LogParams, client::Body, core::Request};
+use kube::{
+    Client, Resource,
+    api::LogParams,
+    client::Body,
+    core::{Request, Status},
+};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{backoff, causes::with_causes, logs::Logs};
@@ -168,7 +173,10 @@ impl LogStream {
             _ => {
                 // The client has read it, within its limits.
                 let text = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-                Err(Piece::Unreadable(format!("{status}: {}", String::from_utf8_lossy(&text))))
+                let answer: Option<Status> = serde_json::from_slice(&text).ok();
+                let why = answer
+                    .map_or_else(|| String::from_utf8_lossy(&text).into_owned(), |answer| answer.message);
+                Err(Piece::Unreadable(format!("{status}: {why}")))
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use api::trainingjob::TrainingJob;
+use api::{labels, trainingjob::TrainingJob};
 use jiff::Timestamp;
 use runtime::{
     apply::{ApplyError, Written},
@@ -13,7 +13,7 @@ use runtime::{
 
 use crate::{
     Context,
-    plan::{Child, Deletion, Plan},
+    plan::{Child, Deletion, Plan, Retirement, has_finalizer, needs_finalizer, without_snapshot},
 };
 
 /// The outcome of a plan.
@@ -35,17 +35,19 @@ pub(crate) async fn apply(
     let Plan { children, deletions, status, events, follow, facts, is_expired, requeue_after } = plan;
     let uid = job.metadata.uid.as_deref().unwrap_or_default();
     ctx.fact_times.note(uid, facts, now);
+    // Before the first pod: what is written then must not be forgotten at the deletion.
+    let wanted = needs_finalizer(job) && !is_expired;
+    if wanted && !has_finalizer(job) {
+        ctx.writer.set_finalizer(&ctx.training_jobs, job, labels::OUTPUT_FINALIZER, true).await?;
+        return Ok(Applied::All { requeue_after: Some(Duration::ZERO) });
+    }
     for child in children {
         if let Err(error) = create(ctx, job, child).await {
             return Refusal::of(error).map(Applied::Refused);
         }
     }
     for deletion in deletions {
-        let deleted = match deletion {
-            Deletion::Job(job) => ctx.jobs.delete(job).await,
-            Deletion::LostPod(pod) => ctx.pods.delete_now(pod).await,
-        };
-        if let Err(error) = deleted {
+        if let Err(error) = delete(ctx, deletion).await {
             return Refusal::of(error).map(Applied::Refused);
         }
     }
@@ -63,6 +65,58 @@ pub(crate) async fn apply(
         None => ctx.progress.forget(uid),
     }
     Ok(Applied::All { requeue_after: *requeue_after })
+}
+
+/// Ends what a TrainingJob that is being deleted has left.
+pub(crate) async fn retire(
+    ctx: &Context,
+    job: &TrainingJob,
+    retirement: Retirement,
+    now: Timestamp,
+) -> Result<Option<Duration>, ApplyError> {
+    let Retirement { deletions, snapshot, claim, releases, event, requeue_after } = retirement;
+    for deletion in &deletions {
+        delete(ctx, deletion).await?;
+    }
+    if let Some(snapshot) = snapshot {
+        match ctx.snapshots.create_anyway(&snapshot).await {
+            Ok(_) => {}
+            Err(error) => match unavailable(&error) {
+                Some(why) => return Box::pin(retire(ctx, job, without_snapshot(&why), now)).await,
+                None => return Err(error),
+            },
+        }
+    }
+    if let Some(claim) = claim {
+        ctx.claims.delete(&claim).await?;
+    }
+    if let Some(note) = event {
+        ctx.recorder.publish(job, &note, now).await;
+    }
+    if releases {
+        ctx.writer.set_finalizer(&ctx.training_jobs, job, labels::OUTPUT_FINALIZER, false).await?;
+    }
+    Ok(requeue_after)
+}
+
+/// Why the cluster will not make the snapshot, however often it is asked.
+fn unavailable(error: &ApplyError) -> Option<String> {
+    let ApplyError::Call { source, .. } = error else { return None };
+    let kube::Error::Api(status) = &**source else { return None };
+    match status.code {
+        404 => Some("the cluster has no VolumeSnapshots (snapshot.storage.k8s.io/v1)".to_owned()),
+        403 if status.message.contains("is being terminated") => {
+            Some("the namespace is being deleted".to_owned())
+        }
+        _ => None,
+    }
+}
+
+async fn delete(ctx: &Context, deletion: &Deletion) -> Result<(), ApplyError> {
+    match deletion {
+        Deletion::Job(job) => ctx.jobs.delete(job).await,
+        Deletion::LostPod(pod) => ctx.pods.delete_now(pod).await,
+    }
 }
 
 async fn create(ctx: &Context, job: &TrainingJob, child: &Child) -> Result<Written, ApplyError> {

@@ -43,7 +43,7 @@ use runtime::{
 };
 use workload::{
     claim::ClaimView,
-    event::{ATTACH_FAILURES, EventView, MOUNT_FAILURES},
+    event::{ATTACH_FAILURES, CREATION_FAILURES, EventView, MOUNT_FAILURES},
     facts::FactTimes,
     node::{NodeLosses, NodeView},
     pod::{PodView, UNFINISHED},
@@ -53,11 +53,12 @@ use crate::{
     apply::{Applied, apply},
     job_view::JobView,
     observe::{
-        claim_keys, claims, keys_by_instance, keys_of_dependents, keys_of_event, keys_on_lost, observe,
-        outputs_of, reason_of_pod, track_losses, wants_of,
+        claim_keys, claims, keys_by_instance, keys_of_dependents, keys_of_event, keys_of_job_event,
+        keys_of_snapshot, keys_on_lost, observe, outputs_of, reason_of_pod, track_losses, wants_of,
     },
-    plan::{Defaults, plan, refused, rejected},
+    plan::{Defaults, has_finalizer, plan, refused, rejected, retire},
     progress::Progress,
+    snapshot::VolumeSnapshot,
     validate::{OwnAccount, validate},
 };
 
@@ -68,6 +69,7 @@ mod names;
 mod observe;
 mod plan;
 mod progress;
+mod snapshot;
 mod swift;
 mod validate;
 mod wants;
@@ -135,12 +137,14 @@ pub(crate) struct Context {
     pub(crate) jobs: Children<JobView, Job>,
     pub(crate) services: Children<CachedChild<Metadata<Service>, TrainingJob>, Service>,
     pub(crate) claims: Children<ClaimView, PersistentVolumeClaim>,
+    pub(crate) snapshots: Children<VolumeSnapshot, VolumeSnapshot>,
     /// Pods of TrainingJobs, also those that have ended.
     pub(crate) pods: Children<PodView, Pod>,
     /// Pods of everybody else, because all use resources of their nodes.
     pub(crate) other_pods: Cache<PodView>,
     pub(crate) attach_failures: Cache<EventView>,
     pub(crate) mount_failures: Cache<EventView>,
+    pub(crate) creation_failures: Cache<EventView>,
     /// `None` if the process is confined to one namespace: attempts on lost nodes are not ended then, and GPUs not counted.
     pub(crate) nodes: Option<Cache<NodeView>>,
     pub(crate) losses: Arc<Mutex<NodeLosses>>,
@@ -183,11 +187,13 @@ pub fn start(process: &mut Process, args: TrainingArgs) -> Started {
         jobs: writer.of(process.watch_labelled("Job", &managed)),
         services: writer.of(process.watch_labelled("Service", &managed)),
         claims: writer.of(process.watch("PersistentVolumeClaim")),
+        snapshots: writer.of(process.watch_if_served("VolumeSnapshot")),
         pods_of: Referrers::of(&pods, keys_by_instance),
         pods,
         other_pods: process.watch_matching("OtherPod", &others, UNFINISHED),
         attach_failures: process.watch_selected("Event", ATTACH_FAILURES),
         mount_failures: process.watch_selected("MountEvent", MOUNT_FAILURES),
+        creation_failures: process.watch_selected("JobEvent", CREATION_FAILURES),
         losses: nodes.as_ref().map(track_losses).unwrap_or_default(),
         nodes,
         outputs: Referrers::of(&training_jobs, outputs_of),
@@ -209,11 +215,14 @@ pub fn start(process: &mut Process, args: TrainingArgs) -> Started {
         .owns(&ctx.services)
         .maps_by_reason(&ctx.pods, keys_by_instance, reason_of_pod)
         .maps(&ctx.claims, move |claim| readers.keys(claim))
+        .maps(&ctx.snapshots, keys_of_snapshot)
         .maps(&ctx.training_jobs, move |job| keys_of_dependents(&waiting, job));
     for events in [&ctx.attach_failures, &ctx.mount_failures] {
         let pods = ctx.pods.clone();
         controller = controller.maps(events, move |event| keys_of_event(&pods, event));
     }
+    let jobs = ctx.jobs.clone();
+    controller = controller.maps(&ctx.creation_failures, move |event| keys_of_job_event(&jobs, event));
     if let Some(nodes) = &ctx.nodes {
         let (known, pods) = (nodes.clone(), ctx.pods.clone());
         controller = controller.maps(nodes, move |node| keys_on_lost(&known, &pods, node));
@@ -228,9 +237,9 @@ pub fn start(process: &mut Process, args: TrainingArgs) -> Started {
 /// Observes, validates, plans, applies.
 async fn reconcile(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Result<Next, ApplyError> {
     if job.metadata.deletion_timestamp.is_some() {
-        // The garbage collector deletes the children; applying them now would create them again.
         ctx.progress.forget(job.metadata.uid.as_deref().unwrap_or_default());
-        return Ok(Next::Done);
+        // The garbage collector deletes the children; applying them now would create them again.
+        return if has_finalizer(&job) { retire_output(ctx, job, now).await } else { Ok(Next::Done) };
     }
     let observed = observe(ctx, Arc::clone(&job), now);
     if let Some(missing) = missing_attempt(&observed)
@@ -258,6 +267,18 @@ async fn reconcile(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Resu
         Applied::All { requeue_after: Some(wait) } => Next::After(wait),
         Applied::All { requeue_after: None } | Applied::Refused(_) => Next::Done,
     })
+}
+
+/// The TrainingJob is being deleted, and its output not kept as it is.
+async fn retire_output(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Result<Next, ApplyError> {
+    let namespace = job.metadata.namespace.clone().unwrap_or_default();
+    let [name, uid] = [&job.metadata.name, &job.metadata.uid].map(|text| text.clone().unwrap_or_default());
+    let claim = ctx.claims.get(&Key::new(&namespace, &names::claim(&name)));
+    let snapshot = ctx.snapshots.get(&Key::new(&namespace, &names::snapshot(&name, &uid)));
+    let observed = observe(ctx, Arc::clone(&job), now);
+    let retirement = retire(&observed, claim.as_deref(), snapshot.as_deref(), now);
+    let wait = apply::retire(ctx, &job, retirement, now).await?;
+    Ok(wait.map_or(Next::Done, Next::After))
 }
 
 /// Time for the watch of Jobs to catch up.

@@ -1,6 +1,6 @@
 //! Names of a TrainingJob's children.
 
-use workload::name;
+use workload::{digest::digest, name};
 
 /// Value of the label `app.kubernetes.io/name` on every child.
 pub(crate) const KIND: &str = "trainingjob";
@@ -30,11 +30,13 @@ pub(crate) fn upload(name: &str) -> String {
     name::with_suffix_within(name, "-upload", LONGEST_JOB)
 }
 
-/// The VolumeSnapshot of the output.
-pub(crate) fn snapshot(name: &str) -> String {
-    name::with_suffix(name, "-output")
+/// The VolumeSnapshot of the output. A later job of the same name makes another one.
+pub(crate) fn snapshot(name: &str, uid: &str) -> String {
+    name::with_suffix(name, &format!("-{}", digest(uid, SNAPSHOT_DIGEST)))
 }
 
+/// Bytes of the digest in the name of a VolumeSnapshot.
+const SNAPSHOT_DIGEST: usize = 4;
 /// 63 without the index of a pod, at most `-63`, and Kubernetes' random suffix of a pod's name fits beyond it.
 const LONGEST_JOB: usize = 60;
 

@@ -5,7 +5,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use api::trainingjob::{Phase, TrainingJob};
+use api::{
+    labels,
+    trainingjob::{Phase, TrainingJob},
+};
 use jiff::Timestamp;
 use kube::Resource;
 use runtime::{
@@ -22,10 +25,11 @@ use workload::{
 };
 
 use crate::{
-    Context,
+    Context, NAME,
     job_view::JobView,
     names,
     progress::LogState,
+    snapshot::VolumeSnapshot,
     validate::ValidJob,
     wants::{Want, keys_of_dependency, keys_of_path, keys_of_wants, output_key, wants},
 };
@@ -51,6 +55,8 @@ pub(crate) struct Observed {
     pub(crate) capacities: Option<Vec<NodeCapacity>>,
     /// Failures of volumes, by uid of the scheduled pod that waits for one.
     pub(crate) unattached: BTreeMap<String, VolumeFailure>,
+    /// Why the Job of the last attempt has no pods, as the API server says it.
+    pub(crate) refused_pods: Option<String>,
     /// What was read of the log of rank 0.
     pub(crate) log: Option<LogState>,
     /// Facts of the last plan, and since when each has been true.
@@ -113,6 +119,12 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         let failures = waiting.into_iter().filter_map(|pod| Some((pod.uid().to_owned(), failure(pod)?)));
         unattached.extend(failures);
     }
+    let last = attempts.values().next_back();
+    let refused_pods = last.filter(|job| !job.is_finished()).and_then(|job| {
+        let all = ctx.creation_failures.all();
+        let about = all.iter().filter(|event| event.is_about_object(&job.metadata));
+        about.max_by_key(|event| event.last()).map(|event| event.message().to_owned())
+    });
     let log = ctx.progress.of(&uid);
     Observed {
         job,
@@ -125,6 +137,7 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         nodes,
         capacities,
         unattached,
+        refused_pods,
         log,
         facts,
     }
@@ -281,11 +294,29 @@ pub(crate) fn reason_of_pod(old: Option<&PodView>, new: Option<&PodView>) -> Rea
     if comes_up { Reason::Detail } else { Reason::Event }
 }
 
+/// The TrainingJob that a snapshot was made for.
+pub(crate) fn keys_of_snapshot(snapshot: &VolumeSnapshot) -> Vec<Key> {
+    let labels = snapshot.metadata.labels.iter().flatten();
+    let name = labels.clone().find(|(key, _)| *key == labels::INSTANCE).map(|(_, name)| name);
+    let is_own = labels.clone().any(|(key, value)| key == labels::MANAGED_BY && value == NAME);
+    let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
+    name.filter(|_| is_own).map(|name| Key::new(namespace, name)).into_iter().collect()
+}
+
 /// The TrainingJob of the pod that an event is about.
 pub(crate) fn keys_of_event(pods: &Cache<PodView>, event: &EventView) -> Vec<Key> {
     let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
-    let pod = pods.get(&Key::new(namespace, &event.pod)).filter(|pod| event.is_about(pod));
+    let pod = pods.get(&Key::new(namespace, &event.object)).filter(|pod| event.is_about(pod));
     pod.map(|pod| keys_by_instance(&pod)).unwrap_or_default()
+}
+
+/// The TrainingJob of the Job that an event is about.
+pub(crate) fn keys_of_job_event(jobs: &Cache<JobView>, event: &EventView) -> Vec<Key> {
+    let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
+    let job = jobs.get(&Key::new(namespace, &event.object));
+    let job = job.filter(|job| event.is_about_object(&job.metadata));
+    let owners = job.iter().flat_map(|job| job.metadata.owner_references.iter().flatten());
+    owners.map(|owner| Key::new(namespace, &owner.name)).collect()
 }
 
 /// The TrainingJobs with pods on a node that is lost or deleted.

@@ -44,6 +44,7 @@ mod failure;
 mod metadata;
 mod mitigation;
 mod pod;
+mod retention;
 mod retry;
 mod service;
 mod stage;
@@ -56,6 +57,7 @@ pub(crate) use defaults::Defaults;
 use dependencies::Dependencies;
 use failure::Failure;
 pub(crate) use failure::failure_reasons;
+pub(crate) use retention::{Retirement, has_finalizer, needs_finalizer, retire, without_snapshot};
 use retry::Next;
 use stage::{Attempt, End, Stage};
 

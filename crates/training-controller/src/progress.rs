@@ -41,7 +41,6 @@ pub(crate) struct Target {
 /// What the log of an attempt has said so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LogState {
-    pub(crate) pod_uid: String,
     pub(crate) report: Option<Report>,
     pub(crate) curve: Vec<LossPoint>,
     /// The newest one that the trainer has reported.
@@ -116,7 +115,7 @@ impl Progress {
         if followed.get(uid).is_some_and(|known| known.target == *target) {
             return;
         }
-        let reader = Reader::new(target, status);
+        let reader = Reader::new(status);
         let state = Arc::new(Mutex::new(reader.state.clone()));
         let new = Followed {
             job: job.clone(),
@@ -232,9 +231,8 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(target: &Target, status: &TrainingJobStatus) -> Self {
+    fn new(status: &TrainingJobStatus) -> Self {
         let state = LogState {
-            pod_uid: target.pod_uid.clone(),
             report: status.progress.clone(),
             checkpoint: status.checkpoint.clone(),
             ..LogState::default()

@@ -33,7 +33,6 @@ pub(crate) struct ValidJob {
     pub(crate) name: String,
     pub(crate) owner: OwnerReference,
     pub(crate) model: String,
-    pub(crate) model_in_image: bool,
     pub(crate) datasets: Vec<String>,
     pub(crate) reward_model: Option<String>,
     pub(crate) method: Method,
@@ -59,7 +58,6 @@ pub(crate) struct ValidJob {
     pub(crate) resources: Resources,
     pub(crate) save_steps: i32,
     pub(crate) keep_checkpoints: i32,
-    pub(crate) depends_on: Vec<String>,
     pub(crate) retry_limit: i32,
     pub(crate) active_deadline: Option<Duration>,
     pub(crate) suspend: bool,
@@ -157,7 +155,6 @@ pub(crate) fn validate(job: &TrainingJob) -> Result<ValidJob, Invalid> {
         name: owner.name.clone(),
         owner,
         model: spec.model.clone(),
-        model_in_image: spec.model_in_image,
         datasets: spec.dataset.split(',').map(|dataset| dataset.trim().to_owned()).collect(),
         reward_model: spec.reward_model.clone(),
         method: spec.method,
@@ -181,7 +178,6 @@ pub(crate) fn validate(job: &TrainingJob) -> Result<ValidJob, Invalid> {
         resources: spec.resources.clone().unwrap_or_default(),
         save_steps: spec.save_steps,
         keep_checkpoints: spec.keep_checkpoints,
-        depends_on: spec.depends_on.clone(),
         retry_limit: spec.retry_limit,
         active_deadline: spec
             .active_deadline_seconds

@@ -5,7 +5,10 @@ use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis:
 use kube::Resource;
 use serde::Deserialize;
 
-use crate::Cause;
+use crate::{
+    Cause,
+    metadata::{Instance, narrow},
+};
 
 /// The access modes and the phase of a claim.
 #[derive(Resource, Clone, Debug, Default, PartialEq, Deserialize)]
@@ -13,6 +16,8 @@ use crate::Cause;
 #[serde(from = "ClaimParts")]
 pub struct ClaimView {
     pub metadata: ObjectMeta,
+    /// `None` unless a controller of this project has made the claim.
+    pub instance: Option<Instance>,
     pub access_modes: Vec<String>,
     pub phase: String,
 }
@@ -22,6 +27,11 @@ const SHARED_MODES: [&str; 2] = ["ReadOnlyMany", "ReadWriteMany"];
 const LOST: &str = "Lost";
 
 impl ClaimView {
+    /// Its name, uid and version, as preconditions of its deletion.
+    pub fn identity(&self) -> PersistentVolumeClaim {
+        PersistentVolumeClaim { metadata: self.metadata.clone(), ..PersistentVolumeClaim::default() }
+    }
+
     /// Whether pods on several nodes may mount the claim at a time.
     pub fn is_shareable(&self) -> bool {
         self.access_modes.iter().any(|mode| SHARED_MODES.contains(&mode.as_str()))
@@ -81,6 +91,7 @@ struct ClaimStatusParts {
 
 impl From<ClaimParts> for ClaimView {
     fn from(ClaimParts { metadata, spec, status }: ClaimParts) -> Self {
+        let (metadata, instance) = narrow(metadata);
         Self {
             metadata: ObjectMeta {
                 name: metadata.name,
@@ -89,6 +100,7 @@ impl From<ClaimParts> for ClaimView {
                 resource_version: metadata.resource_version,
                 ..ObjectMeta::default()
             },
+            instance,
             access_modes: spec.access_modes,
             phase: status.phase,
         }

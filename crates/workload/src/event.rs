@@ -1,4 +1,4 @@
-//! Events about volumes of pods: why a scheduled pod does not start. Pure.
+//! Events: why a scheduled pod does not start (volumes), and why a Job has no pods. Pure.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -21,23 +21,39 @@ pub const ATTACH_FAILURES: &str = "involvedObject.kind=Pod,reason=FailedAttachVo
 /// Events about volumes that a kubelet cannot mount. Shared file systems are mounted without being attached.
 pub const MOUNT_FAILURES: &str = "involvedObject.kind=Pod,reason=FailedMount";
 
-/// An event about a pod. Its text is sanitized and cut, because any user of a namespace may create events there.
+/// Events about Jobs whose pods the API server refuses, most often because of a quota.
+pub const CREATION_FAILURES: &str = "involvedObject.kind=Job,reason=FailedCreate";
+
+/// An event about a pod or a Job. Its text is sanitized and cut, because any user of a namespace may create events there.
 #[derive(Resource, Clone, Debug, Default, PartialEq, Deserialize)]
 #[resource(inherit = Event)]
 #[serde(from = "EventParts")]
 pub struct EventView {
     pub metadata: ObjectMeta,
-    pub pod: String,
-    pod_uid: String,
+    /// Name of the object.
+    pub object: String,
+    uid: String,
     message: String,
     last: Option<Timestamp>,
 }
 
 impl EventView {
     pub fn is_about(&self, pod: &PodView) -> bool {
-        self.metadata.namespace == pod.metadata.namespace
-            && !pod.uid().is_empty()
-            && self.pod_uid == pod.uid()
+        self.is_about_object(&pod.metadata)
+    }
+
+    pub fn is_about_object(&self, object: &ObjectMeta) -> bool {
+        let uid = object.uid.as_deref().unwrap_or_default();
+        self.metadata.namespace == object.namespace && !uid.is_empty() && self.uid == uid
+    }
+
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// When it was repeated last.
+    pub fn last(&self) -> Option<Timestamp> {
+        self.last
     }
 }
 
@@ -193,8 +209,8 @@ impl From<EventParts> for EventView {
         let short = |text: String, most| if text.len() <= most { text } else { String::new() };
         Self {
             metadata,
-            pod: short(involved_object.name, LONGEST_NAME),
-            pod_uid: short(involved_object.uid, LONGEST_UID),
+            object: short(involved_object.name, LONGEST_NAME),
+            uid: short(involved_object.uid, LONGEST_UID),
             message: quote(&message),
             last: last_timestamp.or(event_time),
         }
@@ -242,7 +258,7 @@ mod tests {
         let kept = event("u", &large, "");
         assert!(kept.message.capacity() <= 1_024, "{}", kept.message.capacity());
         assert_eq!(event("u", "Multi-Attach\terror\u{202e}", "").message, "Multi-Attach error");
-        assert_eq!(event(&large, "", "").pod_uid, "");
+        assert_eq!(event(&large, "", "").uid, "");
     }
 
     #[test]

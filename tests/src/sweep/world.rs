@@ -151,7 +151,18 @@ fn seen(object: &Value, is_root: bool, masks: &Masks) -> Value {
 }
 
 /// Fields whose values differ from object to object, and the hash of all that was applied, which is made of such.
-const IDENTITIES: [&str; 5] = ["resourceVersion", "clusterIP", "clusterIPs", "volumeName", labels::APPLIED];
+const IDENTITIES: [&str; 9] = [
+    "resourceVersion",
+    "clusterIP",
+    "clusterIPs",
+    "volumeName",
+    // Of a claim whose volume was there before the volume controller had looked for one, there are none.
+    "volume.beta.kubernetes.io/storage-provisioner",
+    "volume.kubernetes.io/storage-provisioner",
+    "controller-uid",
+    "batch.kubernetes.io/controller-uid",
+    labels::APPLIED,
+];
 
 fn masked(value: &Value, masks: &Masks) -> Value {
     match value {
@@ -174,6 +185,9 @@ fn masked(value: &Value, masks: &Masks) -> Value {
             if text.contains('-') {
                 for pod in &masks.pods {
                     text = text.replace(pod, "(a pod)");
+                }
+                for root in &masks.roots {
+                    text = text.replace(root, "(its root)");
                 }
             }
             json!(text)

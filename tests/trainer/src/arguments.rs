@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 /// Flags with text.
-const TEXT: [&str; 41] = [
+const TEXT: [&str; 44] = [
     "model",
     "model_type",
     "template",
@@ -36,6 +36,9 @@ const TEXT: [&str; 41] = [
     "reward_model",
     "reward_model_type",
     "use_hf",
+    "use_cpu",
+    "check_model",
+    "save_strategy",
     "save_only_model",
     "gradient_checkpointing",
     "metric_for_best_model",

@@ -1,6 +1,6 @@
 //! Faults that a test orders. See the library for their names.
 
-use std::{collections::BTreeMap, env, time::Duration};
+use std::{collections::BTreeMap, env, fs::File, path::Path, time::Duration};
 
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -12,7 +12,10 @@ const LONG: Duration = Duration::from_secs(600);
 pub(crate) struct Faults(BTreeMap<String, (i64, Option<String>)>);
 
 impl Faults {
-    pub(crate) fn of(datasets: &[String]) -> Self {
+    pub(crate) fn of(datasets: &[String], rank: u64) -> Self {
+        if env::var_os("FAKE_SWIFT_FAULTS_ONCE").is_some_and(|folder| !is_first_run(folder.as_ref(), rank)) {
+            return Self::default();
+        }
         let variable = env::var("FAKE_SWIFT_FAULTS").unwrap_or_default();
         let ordered = datasets.iter().filter_map(|dataset| dataset.strip_prefix("fault:"));
         Self(ordered.chain(variable.split(',')).filter_map(parse).collect())
@@ -31,6 +34,11 @@ impl Faults {
     pub(crate) fn value<T: std::str::FromStr>(&self, name: &str) -> Option<T> {
         self.0.get(name)?.1.as_ref()?.parse().ok()
     }
+}
+
+/// The first run of a rank leaves a file.
+fn is_first_run(folder: &Path, rank: u64) -> bool {
+    File::create_new(folder.join(format!("faults-of-rank-{rank}"))).is_ok()
 }
 
 fn parse(fault: &str) -> Option<(String, (i64, Option<String>))> {

@@ -12,12 +12,15 @@
 //! * `FAKE_SWIFT_STOP_FILE`: the stop file, `/tmp/stop` unless set.
 //! * `FAKE_SWIFT_PIDS`: a folder in which each process leaves a file with its id as the name.
 //! * `FAKE_SWIFT_ARGUMENTS`: a file to which each trainer appends its arguments, one line of JSON.
+//! * `FAKE_SWIFT_STEPS`: a file to which each trainer appends each step that it has done, one line of JSON.
 //! * `FAKE_SWIFT_FAULTS`: faults, as below, separated by commas. A dataset `fault:<fault>` has the same effect.
+//! * `FAKE_SWIFT_FAULTS_ONCE`: a folder that outlasts the run. Faults happen only in the first run of each rank, which leaves a
+//!   file there.
 //!
 //! Faults are `name@step`, or `name@step=value`:
 //! * `oom`, `host-oom` (the trainer is killed), `exit` (value: exit code), `exit0` (without error and without a
 //!   checkpoint);
-//! * `hang` (for ever, deaf to the stop file), `deaf` (from this step on it trains, and ignores SIGTERM and the stop
+//! * `slow` (value: the duration of each step from this one on, in milliseconds), `hang` (for ever, deaf to the stop file), `deaf` (from this step on it trains, and ignores SIGTERM and the stop
 //!   file);
 //! * `kill-rank` (value: the rank that is killed), `early-stop` (ms-swift's callback), `early-stopping`
 //!   (transformers');

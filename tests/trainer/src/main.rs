@@ -1,4 +1,4 @@
-//! The program `swift`, for images of tests: see the library, which tests of other crates link.
+//! The program of the test image, in which it is `swift`: see the library, which tests of other crates link.
 
 #![forbid(unsafe_code)]
 

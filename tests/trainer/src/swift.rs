@@ -9,6 +9,8 @@ use crate::{TORCHRUN, TRAINER, print, print_error, return_code, role};
 pub(crate) fn run(arguments: &[String]) -> i32 {
     let method = match arguments.first().map(String::as_str) {
         Some(method @ ("sft" | "rlhf" | "pt")) => method,
+        // The real program has no such option. The build of an image starts each program with it.
+        Some("--help") => return 0,
         other => {
             let method = other.unwrap_or_default();
             print_error(&format!("Traceback (most recent call last):\nKeyError: '{method}'\n"));

@@ -15,6 +15,7 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, getpid, kill_process};
+use serde_json::{Value, json};
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::sleep,
@@ -74,10 +75,11 @@ struct Training {
 
 impl Training {
     fn new(arguments: Arguments) -> Self {
-        let faults = Faults::of(&arguments.datasets);
+        let rank = number("RANK").unwrap_or(0);
+        let faults = Faults::of(&arguments.datasets, rank);
         let stop_file =
             env::var_os("FAKE_SWIFT_STOP_FILE").map_or_else(|| PathBuf::from("/tmp/stop"), PathBuf::from);
-        Self { arguments, faults, rank: number("RANK").unwrap_or(0), stop_file, is_asked: false, last: None }
+        Self { arguments, faults, rank, stop_file, is_asked: false, last: None }
     }
 
     async fn run(mut self) -> i32 {
@@ -101,7 +103,9 @@ impl Training {
         self.bar(first);
         let mut done = first;
         for step in first + 1..=total {
-            let duration = milliseconds("FAKE_SWIFT_STEP_MS", 100);
+            let slow = self.faults.value("slow").filter(|_| self.faults.since("slow", step));
+            let duration =
+                slow.map_or_else(|| milliseconds("FAKE_SWIFT_STEP_MS", 100), Duration::from_millis);
             tokio::select! {
                 () = sleep(duration) => {}
                 () = terminated(&mut terminate) => {
@@ -139,6 +143,7 @@ impl Training {
         if let Some(code) = self.fail(step).await {
             return Some(End::Failed(code));
         }
+        append("FAKE_SWIFT_STEPS", &json!({"step": step, "rank": self.rank, "host": host(), "at": now()}));
         self.bar(step);
         if self.rank == 0 && (step == 1 || step % self.arguments.logging_steps == 0) {
             print(&lines::step(Progress { step, total }, &self.arguments));
@@ -283,13 +288,27 @@ fn fill(folder: &std::path::Path, limit: Option<usize>) -> io::Result<()> {
 }
 
 fn write_arguments(arguments: &[String]) {
-    let Some(path) = env::var_os("FAKE_SWIFT_ARGUMENTS") else { return };
-    let line = serde_json::json!({
-        "arguments": arguments,
-        "rank": number("RANK").unwrap_or(0),
-        "at": SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()),
-    });
+    let rank = number("RANK").unwrap_or(0);
+    append(
+        "FAKE_SWIFT_ARGUMENTS",
+        &json!({"arguments": arguments, "rank": rank, "host": host(), "at": now()}),
+    );
+}
+
+/// A line in the file that an environment variable names.
+fn append(variable: &str, line: &Value) {
+    let Some(path) = env::var_os(variable) else { return };
     if let Ok(mut file) = OpenOptions::new().create(true).append(true).open(path) {
         let _ = file.write_all(format!("{line}\n").as_bytes());
     }
+}
+
+/// The name of the pod.
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// In seconds.
+fn now() -> f64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }

@@ -172,6 +172,7 @@ mod tests {
             reference: &reference,
             binaries: binaries.into_iter().map(Binary::alone).collect(),
             certificates: None,
+            stands_for: None,
             licences: &Licences::new(),
             origin: &origin,
         };

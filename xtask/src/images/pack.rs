@@ -32,6 +32,9 @@ pub(super) struct Content<'a> {
     pub(super) binaries: Vec<Binary<'a>>,
     /// Of the authorities that are trusted, for programs that connect to other hosts.
     pub(super) certificates: Option<&'a str>,
+    /// Another name under which the program is in PATH. The image then has a folder for temporary files, too, as the images
+    /// have that it stands for.
+    pub(super) stands_for: Option<&'a str>,
     pub(super) licences: &'a Licences,
     pub(super) origin: &'a Origin,
 }
@@ -73,6 +76,9 @@ pub(super) struct Written {
 const USER: &str = "65532:65532";
 const PASSWD: &str = "root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
+
+/// A folder of the PATH that container runtimes set.
+const PATH_FOLDER: &str = "usr/local/bin/";
 
 const SOURCE: &str = "https://github.com/ai-controllers/ai-controllers";
 const LICENCE: &str = "Apache-2.0";
@@ -315,6 +321,13 @@ fn layer(content: &Content<'_>, binary: &Binary<'_>) -> anyhow::Result<Vec<u8>> 
         file_entry(&mut tar, &path, mode, bytes)?;
     }
     file_entry(&mut tar, content.name, 0o755, binary.program)?;
+    if let Some(command) = content.stands_for {
+        entry(&mut tar, "tmp/", tar::EntryType::Directory, 0o1777, &[])?;
+        for (end, _) in PATH_FOLDER.match_indices('/') {
+            folder_entry(&mut tar, &PATH_FOLDER[..=end])?;
+        }
+        link_entry(&mut tar, &format!("{PATH_FOLDER}{command}"), &format!("/{}", content.name))?;
+    }
     tar.into_inner().context("failed to end the layer")
 }
 
@@ -334,14 +347,25 @@ fn entry(
     mode: u32,
     bytes: &[u8],
 ) -> anyhow::Result<()> {
+    let mut header = header(kind, mode);
+    header.set_size(bytes.len() as u64);
+    tar.append_data(&mut header, path, bytes).with_context(|| format!("failed to pack {path}"))
+}
+
+fn link_entry(tar: &mut tar::Builder<Vec<u8>>, path: &str, target: &str) -> anyhow::Result<()> {
+    let mut header = header(tar::EntryType::Symlink, 0o777);
+    header.set_size(0);
+    tar.append_link(&mut header, path, target).with_context(|| format!("failed to pack {path}"))
+}
+
+fn header(kind: tar::EntryType, mode: u32) -> tar::Header {
     let mut header = tar::Header::new_ustar();
     header.set_entry_type(kind);
     header.set_mode(mode);
     header.set_uid(0);
     header.set_gid(0);
     header.set_mtime(0);
-    header.set_size(bytes.len() as u64);
-    tar.append_data(&mut header, path, bytes).with_context(|| format!("failed to pack {path}"))
+    header
 }
 
 fn digest(bytes: &[u8]) -> String {

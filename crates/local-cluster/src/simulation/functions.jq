@@ -3,6 +3,7 @@ def engine_of($list): [$list[]? | select(.name == "engine")][0] // $list[0]?;
 def engine: engine_of(.status.containerStatuses);
 # A setting: an annotation on the pod, else an entry of the engine's env (`crash-count` is SIM_CRASH_COUNT there).
 def sim($key): .metadata.annotations["sim.ai.infra.example.com/" + $key] // ([engine_of(.spec.containers).env[]? | select(.name == "SIM_" + ($key | gsub("-"; "_") | ascii_upcase)) | .value][0]);
+def of_job: any(.metadata.ownerReferences[]?; .kind == "Job");
 def alive: .metadata.deletionTimestamp == null;
 def condition($type): any(.status.conditions[]?; .type == $type and .status == "True");
 def ready: condition("Ready");

@@ -54,6 +54,16 @@ where
         written.ok_or_else(|| about.stale(Stale::Found))
     }
 
+    /// As `create_for`, also for a root that is being deleted: what is to be saved of it.
+    pub async fn create_anyway(&self, desired: &K) -> Result<Written, ApplyError> {
+        let key = Key::of(desired);
+        if self.cache.get(&key).is_some() {
+            return Ok(Written::Unchanged);
+        }
+        let about = About::of::<K>(&key);
+        self.send_creation(desired, &about).await?.ok_or_else(|| about.stale(Stale::Found))
+    }
+
     /// Whether the API server has no object of this name, read once: for decisions that must not rest on a cache that may be
     /// late. An object that is found is put into the cache.
     pub async fn is_absent(&self, key: &Key) -> Result<bool, ApplyError> {
@@ -75,6 +85,10 @@ where
         about: &About<'_>,
     ) -> Result<Option<Written>, ApplyError> {
         self.may_create_for(owner, about).await?;
+        self.send_creation(desired, about).await
+    }
+
+    async fn send_creation(&self, desired: &K, about: &About<'_>) -> Result<Option<Written>, ApplyError> {
         let (mut body, _) = self.writer.body(desired, about)?;
         body["metadata"]["resourceVersion"] = json!(NEVER_A_VERSION);
         let params = PatchParams::apply(self.writer.field_manager());

@@ -188,6 +188,13 @@ fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Ve
         let wanted = if valid.nodes > 1 { format!("{} pods: ", valid.nodes) } else { String::new() };
         return fails(conditions::SCHEDULED, reason, format!("{wanted}{message}"));
     }
+    if attempt.pods.is_empty()
+        && let Some(why) = &observed.refused_pods
+    {
+        let reason = if why.contains("exceeded quota") { reasons::QUOTA_PENDING } else { reasons::DENIED };
+        let message = format!("no pod was created: {why}");
+        return fails(conditions::SCHEDULED, reason, message);
+    }
     let placed = attempt.pods.iter().filter(|pod| pod.node.is_some()).count();
     let wanted = usize::try_from(valid.nodes).unwrap_or_default();
     if placed < wanted {

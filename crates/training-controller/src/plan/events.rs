@@ -9,7 +9,8 @@ use runtime::events::{Note, Severity};
 use super::failure::Failure;
 
 /// Reasons whose message says what somebody has to do.
-const ALARMING: [&str; 12] = [
+const ALARMING: [&str; 13] = [
+    reasons::QUOTA_PENDING,
     reasons::INVALID_SPEC,
     reasons::AMBIGUOUS_DEPENDENCY,
     reasons::DEPENDENCY_NOT_FOUND,

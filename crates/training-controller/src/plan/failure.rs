@@ -71,8 +71,10 @@ const LONGEST_LINE: usize = 400;
 /// `subprocess.run` of a child that SIGKILL ended, through `sys.exit`: −9 in one byte.
 const CHILD_KILLED: i32 = 247;
 const SIGKILL: i32 = 9;
+/// Exit codes above this one are those of signals.
+const SIGNALLED: i32 = 128;
 /// Exit code of a container that SIGKILL ended.
-const KILLED: i32 = 128 + SIGKILL;
+const KILLED: i32 = SIGNALLED + SIGKILL;
 /// Of a command line that Python's argparse refuses.
 const BAD_ARGUMENT: i32 = 2;
 /// Reasons of containers whose end no kubelet has seen: their node was restarted.
@@ -175,6 +177,9 @@ fn classify(pod: &PodView, ended: Option<&Terminated>, message: &Message) -> (&'
         let why = if why.is_empty() { String::new() } else { format!(" ({})", quoted(why)) };
         return (reasons::PREEMPTED, Interruption, format!("was interrupted{why}"));
     }
+    if pod.metadata.deletion_timestamp.is_some() && ended.is_none_or(|ended| ended.exit_code > SIGNALLED) {
+        return (reasons::PREEMPTED, Interruption, "was deleted".to_owned());
+    }
     let Some(ended) = ended else {
         let init = pod.init_containers.iter().find_map(|one| one.state.terminated.as_ref());
         let text = init.map(|init| format!(" ({})", quoted(&init.message))).unwrap_or_default();
@@ -186,9 +191,6 @@ fn classify(pod: &PodView, ended: Option<&Terminated>, message: &Message) -> (&'
     }
     if UNSEEN_ENDS.contains(&ended.reason.as_str()) {
         return (reasons::NODE_LOST, Interruption, "ended with a restart of its node".to_owned());
-    }
-    if pod.metadata.deletion_timestamp.is_some() && code >= 128 {
-        return (reasons::PREEMPTED, Interruption, "was deleted".to_owned());
     }
     let killed_child = message.signal == Some(SIGKILL) || message.exit_code == Some(CHILD_KILLED);
     if ended.reason == "OOMKilled" || code == CHILD_KILLED || (killed_child && message.cause.is_none()) {

@@ -1,1 +1,328 @@
+//! What is read of a log: the forms of ms-swift, in any pieces, again after a restart, and not at all.
 
+use std::{fs, path::Path};
+
+use super::*;
+use crate::tests::at;
+
+/// A log of `crates/training-log`.
+fn fixture(name: &str) -> Vec<u8> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../training-log/tests/fixtures");
+    fs::read(folder.join(format!("{name}.log"))).unwrap()
+}
+
+/// Bytes of a line that was begun at this second, read at the same second.
+fn bytes(reader: &mut Reader, text: impl Into<Vec<u8>>, seconds: i64) -> News {
+    let text: Vec<u8> = text.into();
+    reader.take(Piece::Bytes { at: at(seconds), bytes: text.into() }, at(seconds))
+}
+
+/// The state after a whole log, in pieces of this size.
+fn read_in(name: &str, size: usize) -> LogState {
+    let mut reader = Reader::new(&TrainingJobStatus::default());
+    for piece in fixture(name).chunks(size) {
+        bytes(&mut reader, piece, 0);
+    }
+    reader.publish()
+}
+
+/// Step, total, percent, loss and remaining time.
+fn shown(state: &LogState) -> (i64, i64, i32, String, String) {
+    let report = state.report.clone().unwrap();
+    (
+        report.step,
+        report.total_steps,
+        report.percent,
+        report.loss.unwrap_or_default(),
+        report.eta.unwrap_or_default(),
+    )
+}
+
+fn step(number: i64) -> String {
+    format!("{{'loss': '0.5', 'global_step/max_steps': '{number}/100'}}\n")
+}
+
+/// What a controller writes of this state.
+fn written(state: &LogState) -> TrainingJobStatus {
+    TrainingJobStatus {
+        progress: state.report.clone(),
+        loss_curve: state.curve.clone(),
+        checkpoint: state.checkpoint.clone(),
+        ..TrainingJobStatus::default()
+    }
+}
+
+#[test]
+fn every_form_of_log_gives_its_last_step_loss_and_remaining_time_in_any_pieces() {
+    for (name, expected) in [
+        ("sft_lora.tf5.stdout", (26, 27, 96, "6.438", "1s")),
+        ("sft_lora.disable_tqdm.stdout", (3, 3, 100, "6.49165678", "0s")),
+        ("sft_lora.tf5.merged-stdout-stderr", (27, 27, 100, "6.438", "1s")),
+        ("dpo_lora.tf5.stdout", (14, 14, 100, "0.4969", "0s")),
+        ("ppo_lora.tf5.stdout", (1, 27, 3, "-0.004613", "41s")),
+        ("graceful_stop_exit0.torchrun2.merged", (6, 3_200, 0, "6.484", "13m")),
+        ("oom_injected.torchrun2.merged", (2, 8, 25, "6.51", "1s")),
+    ] {
+        for size in [1, 7, 64, 4_096, usize::MAX] {
+            let (step, total, percent, loss, eta) = shown(&read_in(name, size));
+            assert_eq!((step, total, percent, &*loss, &*eta), expected, "{name} in pieces of {size}");
+        }
+    }
+}
+
+#[test]
+fn the_curve_has_every_logged_step() {
+    let state = read_in("dpo_lora.tf5.stdout", 100);
+    let points: Vec<(i64, &str)> =
+        state.curve.iter().map(|point| (point.step, point.loss.as_str())).collect();
+    let expected = [
+        (1, "0.6931"),
+        (2, "0.6892"),
+        (4, "0.6832"),
+        (6, "0.6759"),
+        (8, "0.67"),
+        (10, "0.666"),
+        (12, "0.663"),
+        (14, "0.4969"),
+    ];
+    assert_eq!(points, expected);
+}
+
+#[test]
+fn the_checkpoint_is_the_one_that_the_trainer_saves() {
+    let saved = read_in("graceful_stop_exit0.torchrun2.merged", 50).checkpoint.unwrap();
+    assert_eq!((saved.path.as_str(), saved.step), ("/data/run/H/checkpoint-6", 6));
+    let mut reader = Reader::new(&TrainingJobStatus::default());
+    bytes(&mut reader, "[INFO:swift] Saving model checkpoint to /output/checkpoint-40\n", 9);
+    let saved = reader.publish().checkpoint.unwrap();
+    assert_eq!((saved.step, saved.time), (40, Some(Time(at(9)))));
+}
+
+#[test]
+fn a_folder_that_is_no_checkpoint_is_none() {
+    let mut reader = Reader::new(&TrainingJobStatus::default());
+    bytes(&mut reader, "[INFO:swift] Saving model checkpoint to /output/final\n", 0);
+    assert_eq!(reader.publish().checkpoint, None);
+}
+
+#[test]
+fn the_same_bytes_again_change_nothing() {
+    for name in ["sft_lora.tf5.stdout", "sft_lora.tf5.merged-stdout-stderr", "dpo_lora.tf5.stdout"] {
+        let mut reader = Reader::new(&TrainingJobStatus::default());
+        bytes(&mut reader, fixture(name), 0);
+        let once = reader.publish();
+        bytes(&mut reader, fixture(name), 0);
+        let twice = reader.publish();
+        assert_eq!(
+            (&twice.report, &twice.curve, &twice.checkpoint),
+            (&once.report, &once.curve, &once.checkpoint),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn a_new_process_reads_on_from_the_line_of_the_status() {
+    let mut first = Reader::new(&TrainingJobStatus::default());
+    for number in 1..=10 {
+        bytes(&mut first, step(number), number);
+    }
+    let status = written(&first.publish());
+    let mut second = Reader::new(&status);
+    assert_eq!(second.since(), Some(at(10)));
+    assert_eq!(second.state.report, status.progress, "before it has read anything");
+    for number in 10..=12 {
+        bytes(&mut second, step(number), number);
+    }
+    let state = second.publish();
+    let steps: Vec<i64> = state.curve.iter().map(|point| point.step).collect();
+    assert_eq!((shown(&state).0, steps), (12, (1..=12).collect()));
+}
+
+#[test]
+fn an_attempt_that_has_never_begun_is_read_from_its_beginning() {
+    assert_eq!(Reader::new(&TrainingJobStatus::default()).since(), None);
+}
+
+#[test]
+fn a_run_that_starts_again_shows_its_own_step() {
+    let mut before = Reader::new(&TrainingJobStatus::default());
+    bytes(&mut before, step(80), 0);
+    let mut after = Reader::new(&written(&before.publish()));
+    bytes(&mut after, step(60), 9);
+    assert_eq!(shown(&after.publish()).0, 60);
+}
+
+#[test]
+fn the_first_step_of_an_attempt_is_urgent_and_later_ones_are_not() {
+    let mut reader = Reader::new(&TrainingJobStatus::default());
+    assert_eq!(bytes(&mut reader, "loading the model\n", 0), News::Nothing);
+    assert_eq!(bytes(&mut reader, step(1), 1), News::Urgent);
+    assert!(reader.is_dirty && reader.publish().has_stepped);
+    assert_eq!(bytes(&mut reader, step(2), 2), News::Nothing);
+    assert!(reader.is_dirty, "it is published later");
+}
+
+#[test]
+fn text_alone_is_no_news() {
+    let mut reader = Reader::new(&TrainingJobStatus::default());
+    bytes(&mut reader, "one\n", 0);
+    reader.publish();
+    bytes(&mut reader, "two\n".repeat(1_000), 1);
+    assert!(!reader.is_dirty);
+}
+
+#[test]
+fn signs_of_life_are_steps_checkpoints_and_bars_that_advance() {
+    let bar = |step: i64| format!("Train:  10%|█| {step}/27 [00:02<00:00, 10.10it/s]\r");
+    let mut reader = Reader::new(&TrainingJobStatus::default());
+    let mut sign = |text: String, seconds| {
+        bytes(&mut reader, text, seconds);
+        reader.state.last_sign
+    };
+    assert_eq!(sign("loading\n".into(), 1), Some(at(1)), "the log was opened");
+    assert_eq!(sign("still loading\n".into(), 2), Some(at(1)));
+    assert_eq!(sign(step(1), 3), Some(at(3)));
+    assert_eq!(sign(bar(1), 4), Some(at(3)), "it is drawn again");
+    assert_eq!(sign(bar(2), 5), Some(at(5)));
+    assert_eq!(sign("[INFO:swift] Saving model checkpoint to /output/checkpoint-2\n".into(), 6), Some(at(6)));
+    assert_eq!(sign("WARNING: nothing\n".into(), 7), Some(at(6)));
+}
+
+#[test]
+fn a_silent_log_is_readable_and_no_sign_of_life() {
+    let mut reader = Reader::new(&TrainingJobStatus::default());
+    bytes(&mut reader, step(1), 0);
+    reader.publish();
+    assert_eq!(reader.take(Piece::Silent, at(60)), News::Nothing);
+    assert_eq!(
+        (&reader.state.access, reader.state.last_sign, reader.is_dirty),
+        (&Access::Readable, Some(at(0)), false)
+    );
+}
+
+#[test]
+fn the_end_of_a_log_is_urgent_once() {
+    let mut reader = Reader::new(&TrainingJobStatus::default());
+    bytes(&mut reader, step(1), 0);
+    reader.publish();
+    assert_eq!(reader.take(Piece::Closed, at(1)), News::Urgent);
+    assert!(reader.is_dirty && reader.publish().is_complete);
+    reader.take(Piece::Closed, at(2));
+    assert!(!reader.is_dirty, "the stream is opened again and again while the container has ended");
+    bytes(&mut reader, step(2), 3);
+    assert!(!reader.publish().is_complete, "the connection had only broken");
+}
+
+#[test]
+fn a_log_that_cannot_be_read_is_told_once_whatever_its_words_are() {
+    let mut reader = Reader::new(&TrainingJobStatus::default());
+    reader.take(Piece::Unreadable("no route to 10.0.0.1".into()), at(0));
+    assert!(reader.is_dirty);
+    assert_eq!(reader.publish().access, Access::Unreadable("no route to 10.0.0.1".into()));
+    reader.take(Piece::Unreadable("no route to 10.0.0.2".into()), at(1));
+    assert!(!reader.is_dirty);
+    bytes(&mut reader, "text\n", 2);
+    assert!(reader.is_dirty);
+    assert_eq!(reader.publish().access, Access::Readable);
+}
+
+#[test]
+fn a_right_that_is_missing_is_no_sign_of_life() {
+    let mut reader = Reader::new(&TrainingJobStatus::default());
+    reader.take(Piece::Forbidden, at(0));
+    let state = reader.publish();
+    assert_eq!((state.access, state.last_sign, state.has_stepped), (Access::Forbidden, None, false));
+}
+
+#[test]
+fn the_last_lines_are_kept_for_a_failure() {
+    let mut reader = Reader::new(&TrainingJobStatus::default());
+    assert_eq!(reader.publish().tail(), None);
+    for number in 0..20 {
+        bytes(&mut reader, format!("line {number}\n\n"), 0);
+    }
+    bytes(&mut reader, step(1), 0);
+    bytes(&mut reader, format!("ValueError: {}\n", "é".repeat(1_000)), 0);
+    let tail = reader.publish().tail().unwrap();
+    let lines: Vec<&str> = tail.lines().collect();
+    assert_eq!((lines.len(), lines[0]), (LAST_LINES, "line 13"));
+    assert!(lines.iter().all(|line| line.len() <= LONGEST_LINE), "{tail}");
+}
+
+#[test]
+fn a_thousand_lines_a_second_are_one_report() {
+    let mut reader = Reader::new(&TrainingJobStatus::default());
+    let urgent =
+        (1..=1_000).filter(|number| bytes(&mut reader, step(number % 100), 0) == News::Urgent).count();
+    assert_eq!(urgent, 1);
+}
+
+#[test]
+fn a_log_without_a_line_feed_takes_a_bounded_memory_and_is_read_on() {
+    let mut reader = Reader::new(&TrainingJobStatus::default());
+    for _ in 0..1_000 {
+        bytes(&mut reader, vec![b'x'; 10_000], 0);
+    }
+    bytes(&mut reader, format!("\n{}", step(7)), 1);
+    let state = reader.publish();
+    assert_eq!(shown(&state).0, 7);
+    assert!(state.tail().unwrap_or_default().len() < 20_000);
+}
+
+#[test]
+fn remaining_times_have_two_units_at_most() {
+    for (seconds, text) in [
+        (0, "0s"),
+        (45, "45s"),
+        (60, "1m"),
+        (754, "12m"),
+        (5_520, "1h32m"),
+        (7_200, "2h"),
+        (93_600, "1d2h"),
+        (86_400 * 30, "30d"),
+    ] {
+        assert_eq!(eta(Duration::from_secs(seconds)), text);
+    }
+}
+
+#[test]
+fn a_log_is_followed_once_and_forgotten_with_its_pod() {
+    let progress = Progress::default();
+    let target = |uid: &str| Target { pod: "p".into(), pod_uid: uid.into(), container: "trainer" };
+    let key = Key::new("demo", "qwen");
+    progress.follow(&key, "u", &target("1"), &TrainingJobStatus::default());
+    progress.follow(&key, "u", &target("1"), &TrainingJobStatus::default());
+    assert_eq!((progress.not_started().len(), progress.not_started().len()), (1, 0));
+    progress.follow(&key, "u", &target("2"), &TrainingJobStatus::default());
+    assert_eq!(progress.not_started().len(), 1, "a new pod has a log of its own");
+    assert!(progress.of("u").is_some());
+    progress.forget("u");
+    assert!(progress.of("u").is_none());
+}
+
+#[test]
+fn a_long_log_that_is_read_again_keeps_its_curve() {
+    let log: String = (1..=1_000).map(|number| step(number).replace("/100'", "/1000'")).collect();
+    let mut reader = Reader::new(&TrainingJobStatus::default());
+    bytes(&mut reader, log.clone(), 0);
+    let once = reader.publish();
+    bytes(&mut reader, log, 0);
+    assert_eq!(reader.publish().curve, once.curve);
+}
+
+/// Faults of the code that these tests have found.
+mod faults {
+    use super::*;
+
+    #[test]
+    fn a_new_process_never_shows_an_earlier_step_of_the_second_that_it_reads_again() {
+        let mut first = Reader::new(&TrainingJobStatus::default());
+        for number in 1..=3 {
+            bytes(&mut first, step(number), 10);
+        }
+        let mut second = Reader::new(&written(&first.publish()));
+        bytes(&mut second, step(1), 10);
+        assert_eq!(shown(&second.publish()).0, 3);
+    }
+}

@@ -31,6 +31,7 @@ fn packed_for(folder: &TempDir, binaries: Vec<(Platform, &[u8])>) -> Written {
         reference: REFERENCE,
         binaries: binaries.into_iter().map(Binary::alone).collect(),
         certificates: Some(&certificates),
+        stands_for: None,
         licences: &[("LICENSE", "ours"), ("one-1.0/LICENSE", "of one"), ("one-1.0/NOTICE", "of one")]
             .map(|(path, text)| (path.to_owned(), text.as_bytes().to_vec()))
             .into(),
@@ -99,6 +100,7 @@ fn a_folder_that_is_no_image_is_not_replaced() {
         reference: REFERENCE,
         binaries: vec![Binary::alone((Platform::Amd64, b""))],
         certificates: None,
+        stands_for: None,
         licences: &Licences::new(),
         origin: &origin,
     };
@@ -144,6 +146,35 @@ fn a_layer_holds_the_program_and_what_programs_look_for_and_nothing_of_this_mach
         entries,
         expected.map(|(path, mode)| Entry { path: path.to_owned(), mode, owner: (0, 0), time: 0 })
     );
+}
+
+#[test]
+fn a_program_that_stands_for_another_is_in_path_and_has_a_folder_for_temporary_files() {
+    let folder = folder();
+    let origin = Origin::made_from(None);
+    let content = Content {
+        name: "program",
+        description: "",
+        reference: REFERENCE,
+        binaries: vec![Binary::alone((Platform::Amd64, b"program"))],
+        certificates: None,
+        stands_for: Some("command"),
+        licences: &Licences::new(),
+        origin: &origin,
+    };
+    write(&content, &folder.path().join("program"), &folder.path().join("program.tar")).unwrap();
+    let layer = uncompressed_layer(&folder);
+    let mut tar = tar::Archive::new(layer.as_slice());
+    let (mut target, mut mode) = (None, None);
+    for entry in tar.entries().unwrap() {
+        let entry = entry.unwrap();
+        match entry.path().unwrap().to_str().unwrap() {
+            "usr/local/bin/command" => target = entry.link_name().unwrap().map(|name| name.into_owned()),
+            "tmp/" => mode = entry.header().mode().ok(),
+            _ => {}
+        }
+    }
+    assert_eq!((target.as_deref(), mode), (Some(Path::new("/program")), Some(0o1777)));
 }
 
 #[test]
@@ -229,6 +260,7 @@ fn the_libraries_of_a_program_are_where_its_loader_looks_for_them() {
         reference: REFERENCE,
         binaries: vec![Binary { platform: Platform::Amd64, program: b"elf", libraries: &libraries }],
         certificates: None,
+        stands_for: None,
         licences: &Licences::new(),
         origin: &origin,
     };

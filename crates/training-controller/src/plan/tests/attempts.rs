@@ -1,0 +1,436 @@
+//! Attempts, one after the other: when one begins, how its end is seen, and that each end is accounted for once.
+
+use std::sync::Arc;
+
+use api::{
+    conditions,
+    launcher::Message,
+    reasons,
+    trainingjob::{Phase, TrainingJobStatus},
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use runtime::refusal::Refusal;
+use serde_json::json;
+use workload::node::LossKind;
+
+use super::{GANG, LORA, World, because, disruption, ended, message_at, pod, running};
+use crate::{
+    plan::{refused, rejected},
+    progress::Access,
+    tests::{REFUSAL_RETRY, at, defaults},
+    validate::Invalid,
+};
+
+#[test]
+fn a_new_job_gets_its_claim_and_its_first_attempt() {
+    let mut world = World::new(LORA);
+    world.settles();
+    assert_eq!((world.jobs(), world.claims.contains_key("qwen-output")), (vec!["qwen-1"], true));
+    assert_eq!(
+        (world.phase(), world.status().attempts, world.status().ended_attempts),
+        (Phase::Pending, 1, 0)
+    );
+    assert_eq!(world.condition(conditions::ACCEPTED), ("True", reasons::VALID));
+}
+
+#[test]
+fn a_job_prepares_and_then_trains() {
+    let mut world = World::training(LORA);
+    assert_eq!(world.outcome(), (Phase::Running, reasons::PREPARING));
+    assert_eq!(world.condition(conditions::SCHEDULED), ("True", reasons::SCHEDULED));
+    assert_eq!(world.status().start_time, Some(Time(at(0))));
+    world.passes(30);
+    world.steps(5, 100);
+    assert_eq!(world.outcome(), (Phase::Running, reasons::TRAINING));
+    let progress = world.status().progress.clone().unwrap();
+    assert_eq!((progress.step, progress.total_steps, progress.percent), (5, 100, 5));
+    assert_eq!(world.status().start_time, Some(Time(at(0))), "it began once");
+}
+
+#[test]
+fn a_job_that_completes_has_succeeded() {
+    let mut world = World::training(LORA);
+    world.steps(95, 100);
+    world.passes(60);
+    world.succeeds(&message_at(Some(100)));
+    assert_eq!(world.outcome(), (Phase::Succeeded, reasons::SUCCEEDED));
+    let status = world.status();
+    assert_eq!(status.completion_time, Some(Time(at(60))));
+    assert_eq!(status.checkpoint.as_ref().map(|saved| saved.path.as_str()), Some("/output/checkpoint-100"));
+    let progress = status.progress.as_ref().unwrap();
+    assert_eq!((progress.step, progress.percent, &progress.eta), (100, 100, &None));
+    assert_eq!((status.attempts, status.ended_attempts, status.failures.len()), (1, 1, 0));
+}
+
+#[test]
+fn a_trainer_that_stops_early_has_succeeded_and_its_message_says_so() {
+    let mut world = World::training(LORA);
+    world.steps(40, 100);
+    world.succeeds(&Message { stopped_early: true, ..message_at(Some(40)) });
+    assert_eq!(world.phase(), Phase::Succeeded);
+    assert!(world.message().contains("stopped early by the trainer"), "{}", world.message());
+    assert_eq!(world.status().progress.as_ref().map(|progress| progress.percent), Some(40));
+}
+
+#[test]
+fn an_attempt_starts_only_when_every_pod_of_the_last_one_has_ended() {
+    let mut world = World::training(GANG);
+    world.trainer_fails(0, 80, &message_at(Some(7)));
+    world.passes(10);
+    assert_eq!(world.status().ended_attempts, 1);
+    world.job_fails();
+    assert_eq!((world.jobs(), world.condition("Running")), (vec!["qwen-1"], ("False", reasons::RETRYING)));
+    assert!(world.message().contains("qwen-1-1-abcde"), "{}", world.message());
+    world.pod(1, &ended_pod());
+    world.settles();
+    assert_eq!(world.jobs(), ["qwen-1", "qwen-2"]);
+}
+
+fn ended_pod() -> serde_json::Value {
+    ended(80, "Error", &Message::default(), 0)
+}
+
+#[test]
+fn an_attempt_starts_only_when_the_last_ones_job_makes_no_pods_any_more() {
+    let mut world = World::training(LORA);
+    let mut status = ended_pod();
+    status["conditions"] = json!([disruption()]);
+    world.pod(0, &status);
+    world.settles();
+    assert_eq!((world.status().ended_attempts, world.jobs().len()), (1, 1));
+    assert_eq!(world.deleted, [""; 0], "it ends by itself, and its log stays readable");
+    world.job_fails();
+    assert_eq!(world.jobs(), ["qwen-1", "qwen-2"]);
+}
+
+#[test]
+fn pods_of_an_earlier_job_of_the_same_name_are_waited_for() {
+    let mut world = World::new(LORA);
+    world.observed.pods.push(Arc::new(pod("qwen-3", "uid-of-an-earlier-job", 0, &running())));
+    world.settles();
+    assert_eq!(world.jobs(), [""; 0]);
+    assert!(world.status().conditions.iter().any(|known| known.message.contains("qwen-3-0-abcde")));
+    world.pods_go();
+    assert_eq!(world.jobs(), ["qwen-1"]);
+}
+
+/// A preemption, a failure, a full GPU, and success.
+fn story(writes: Option<usize>) -> World {
+    let spec = "{model: m, dataset: d, method: lora, extraArgs: ['--per_device_train_batch_size=8']}";
+    let mut world = World::new(spec);
+    world.writes_left = writes;
+    world.settles();
+    world.starts();
+    world.is_preempted(Some(10));
+    world.starts();
+    world.fails(1, &because(reasons::USER_ERROR));
+    world.passes(10);
+    world.starts();
+    world.fails(1, &because(reasons::CUDA_OUT_OF_MEMORY));
+    world.starts();
+    world.succeeds(&message_at(Some(100)));
+    world
+}
+
+/// What must be the same whenever the process is restarted.
+fn accounts(status: &TrainingJobStatus) -> (Option<Phase>, [i32; 4], String, usize) {
+    let counts = [status.attempts, status.ended_attempts, status.retries, status.attempts_without_progress];
+    (status.phase, counts, format!("{:?}", status.failures), status.mitigations.len())
+}
+
+#[test]
+fn a_process_that_ends_between_any_two_writes_repeats_and_forgets_nothing() {
+    let whole = story(None);
+    assert_eq!((whole.phase(), whole.jobs().len()), (Phase::Succeeded, 4));
+    let mut writes = 0;
+    loop {
+        let world = story(Some(writes));
+        assert_eq!(world.jobs(), whole.jobs(), "after {writes} writes");
+        assert_eq!(accounts(world.status()), accounts(whole.status()), "after {writes} writes");
+        if world.writes_left.is_some() {
+            break;
+        }
+        writes += 1;
+    }
+    assert!(writes > 15, "{writes}");
+}
+
+#[test]
+fn a_status_that_was_never_written_makes_no_second_job() {
+    let mut world = World::new(LORA);
+    world.settles();
+    world.job().status = None;
+    world.settles();
+    assert_eq!((world.jobs(), world.status().attempts), (vec!["qwen-1"], 1));
+}
+
+#[test]
+fn a_job_that_was_deleted_by_hand_is_an_interruption() {
+    let mut world = World::training(LORA);
+    world.observed.attempts.clear();
+    world.terminate("qwen-1");
+    world.settles();
+    assert_eq!(world.failures(), [(reasons::PREEMPTED, 1)]);
+    assert_eq!((world.jobs(), world.status().retries), (vec!["qwen-1"], 0), "its pod still runs");
+    world.pods_go();
+    assert_eq!(world.jobs(), ["qwen-1", "qwen-2"]);
+    assert!(
+        world.status().failure.as_ref().unwrap().message.as_ref().unwrap().contains("Job qwen-1 was deleted")
+    );
+}
+
+#[test]
+fn a_job_that_is_being_deleted_is_an_interruption() {
+    let mut world = World::training(LORA);
+    let now = Some(Time(at(0)));
+    world.view().metadata.deletion_timestamp = now;
+    world.settles();
+    assert_eq!((world.failures(), world.deleted.len()), (vec![(reasons::PREEMPTED, 1)], 0));
+}
+
+#[test]
+fn a_job_may_be_seen_to_have_failed_before_its_pod() {
+    let mut world = World::training(LORA);
+    world.job_fails();
+    assert_eq!((world.status().ended_attempts, world.requeue_after.map(|wait| wait.as_secs())), (0, Some(5)));
+    world.passes(2);
+    world.trainer_fails(0, 2, &Message::default());
+    assert_eq!(world.outcome(), (Phase::Failed, reasons::INVALID_ARGUMENTS));
+}
+
+#[test]
+fn a_pod_may_be_seen_to_have_failed_before_its_job() {
+    let mut world = World::training(LORA);
+    world.trainer_fails(0, 2, &Message::default());
+    assert_eq!(world.outcome(), (Phase::Failed, reasons::INVALID_ARGUMENTS));
+    world.job_fails();
+    assert_eq!((world.jobs(), world.failures()), (vec!["qwen-1"], vec![(reasons::INVALID_ARGUMENTS, 1)]));
+}
+
+#[test]
+fn a_job_that_failed_and_has_no_pod_was_interrupted() {
+    let mut world = World::training(LORA);
+    world.observed.pods.clear();
+    world.job_fails();
+    world.passes(4);
+    assert_eq!(world.status().ended_attempts, 0);
+    world.passes(1);
+    assert_eq!((world.failures(), world.jobs().len()), (vec![(reasons::PREEMPTED, 1)], 2));
+}
+
+#[test]
+fn the_rank_that_failed_first_may_be_seen_last() {
+    let mut world = World::training(GANG);
+    world.passes(100);
+    world.trainer_fails(0, 1, &because(reasons::PEER_LOST));
+    assert_eq!(world.status().ended_attempts, 0, "the evidence is not complete");
+    world.passes(6);
+    world.trainer_fails(1, 2, &Message::default());
+    assert_eq!(world.outcome(), (Phase::Failed, reasons::INVALID_ARGUMENTS));
+    assert_eq!(world.status().failure.as_ref().unwrap().node.as_deref(), Some("node-1"));
+}
+
+#[test]
+fn a_gang_of_which_one_rank_hangs_is_given_up_after_ten_seconds() {
+    let mut world = World::training(GANG);
+    world.trainer_fails(0, 2, &Message::default());
+    world.passes(9);
+    assert_eq!(world.status().ended_attempts, 0);
+    world.passes(1);
+    assert_eq!(world.outcome(), (Phase::Failed, reasons::INVALID_ARGUMENTS));
+}
+
+#[test]
+fn a_node_that_is_unreachable_for_node_failure_seconds_ends_the_attempt_without_a_retry() {
+    let mut world = World::training(GANG);
+    world.loses("node-1", LossKind::Unreachable);
+    assert_eq!(world.phase(), Phase::Running);
+    assert_eq!(world.wakes(), 30);
+    assert_eq!((world.failures(), world.status().retries), (vec![(reasons::NODE_LOST, 1)], 0));
+    assert_eq!(world.jobs(), ["qwen-1"], "the pod on the other node still runs");
+    world.pods_go();
+    assert_eq!(world.jobs(), ["qwen-1", "qwen-2"]);
+}
+
+#[test]
+fn only_pods_that_are_being_deleted_on_lost_nodes_are_deleted_by_force() {
+    let mut world = World::training(GANG);
+    world.observed.pods.push(Arc::new(pod("qwen-9", "uid-of-an-earlier-job", 1, &running())));
+    world.loses("node-1", LossKind::Unreachable);
+    world.passes(30);
+    // Both pods of the attempt are being deleted now, and that of the earlier job is not.
+    world.settles();
+    assert_eq!(world.deleted, ["qwen-1", "qwen-1-1-abcde"]);
+    world.pods_go();
+    assert_eq!(world.jobs(), ["qwen-1", "qwen-2"]);
+}
+
+#[test]
+fn a_kubelet_that_is_not_ready_for_long_ends_no_trainer_that_runs() {
+    let mut world = World::training(GANG);
+    world.steps(5, 100);
+    world.loses("node-1", LossKind::NotReady);
+    world.passes(900);
+    assert_eq!(world.outcome(), (Phase::Running, reasons::TRAINING));
+    assert_eq!((world.jobs(), world.status().ended_attempts), (vec!["qwen-1"], 0));
+}
+
+#[test]
+fn a_log_without_a_sign_for_no_progress_seconds_restarts_the_gang() {
+    let mut world = World::training("{model: m, dataset: d, method: lora, noProgressSeconds: 600}");
+    world.steps(5, 100);
+    world.passes(599);
+    assert_eq!(world.phase(), Phase::Running);
+    world.passes(1);
+    assert_eq!((world.failures(), world.status().retries), (vec![(reasons::NO_PROGRESS, 1)], 1));
+    assert_eq!(world.deleted, ["qwen-1"]);
+    world.pods_go();
+    world.wakes();
+    assert_eq!(world.jobs(), ["qwen-1", "qwen-2"]);
+}
+
+#[test]
+fn a_log_that_cannot_be_read_is_no_reason_to_end_anything() {
+    for access in [Access::Forbidden, Access::Unknown, Access::Unreadable("no route to host".into())] {
+        let mut world = World::training(LORA);
+        world.steps(5, 100);
+        world.observed.log.as_mut().unwrap().access = access;
+        world.passes(100_000);
+        assert_eq!(world.outcome(), (Phase::Running, reasons::TRAINING));
+    }
+}
+
+#[test]
+fn a_long_preparation_is_no_lack_of_progress() {
+    let mut world = World::training(LORA);
+    world.log();
+    world.passes(100_000);
+    assert_eq!(world.outcome(), (Phase::Running, reasons::PREPARING));
+}
+
+#[test]
+fn a_right_that_is_missing_is_said_with_the_progress() {
+    let mut world = World::training(LORA);
+    world.observed.log.as_mut().unwrap().access = Access::Forbidden;
+    world.settles();
+    assert!(world.message().contains("pods/log"), "{}", world.message());
+}
+
+#[test]
+fn a_gang_that_is_half_placed_for_ten_minutes_gives_its_gpus_back() {
+    let mut world = World::new(GANG);
+    world.settles();
+    world.pod(0, &running());
+    let why = "0/4 nodes are available";
+    let scheduled =
+        json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}]);
+    world.pod(1, &json!({"phase": "Pending", "node": null, "conditions": scheduled}));
+    world.settles();
+    assert_eq!(world.condition("Scheduled"), ("False", reasons::UNSCHEDULABLE));
+    assert_eq!(world.wakes(), 600);
+    assert_eq!((world.failures(), world.status().retries), (vec![(reasons::UNSCHEDULABLE, 1)], 0));
+    assert_eq!(world.deleted, ["qwen-1"]);
+    world.pods_go();
+    assert_eq!(world.jobs(), ["qwen-1", "qwen-2"]);
+}
+
+#[test]
+fn a_job_that_holds_no_gpu_waits_for_one_without_an_end() {
+    let mut world = World::new(GANG);
+    world.settles();
+    for rank in 0..2 {
+        world.pod(rank, &json!({"phase": "Pending", "node": null}));
+    }
+    world.passes(1_000_000);
+    assert_eq!((world.phase(), world.status().ended_attempts), (Phase::Pending, 0));
+}
+
+#[test]
+fn pods_that_the_api_server_refuses_are_explained() {
+    for (why, reason) in [
+        ("pods \"qwen-1-0\" is forbidden: exceeded quota: gpus", reasons::QUOTA_PENDING),
+        ("admission webhook denied the request", reasons::DENIED),
+    ] {
+        let mut world = World::new(LORA);
+        world.settles();
+        world.observed.refused_pods = Some(why.into());
+        world.settles();
+        assert_eq!((world.phase(), world.condition("Scheduled")), (Phase::Pending, ("False", reason)));
+        assert!(world.message().contains(why), "{}", world.message());
+    }
+}
+
+#[test]
+fn an_attempt_in_a_queue_waits_for_its_quota() {
+    let mut world = World::new("{model: m, dataset: d, method: lora, queueName: team}");
+    world.job().metadata.labels = Some([("kueue.x-k8s.io/priority-class".into(), "high".into())].into());
+    world.settles();
+    let job = &world.created[0];
+    assert_eq!(job.spec.as_ref().unwrap().suspend, Some(true));
+    let labels = job.metadata.labels.as_ref().unwrap();
+    assert_eq!(labels["kueue.x-k8s.io/queue-name"], "team");
+    assert_eq!(labels["kueue.x-k8s.io/priority-class"], "high");
+    assert_eq!(world.condition("Scheduled"), ("False", reasons::QUOTA_PENDING));
+    assert!(world.message().contains("queue team"), "{}", world.message());
+    world.view().is_suspended = false;
+    world.starts();
+    assert_eq!(world.phase(), Phase::Running);
+}
+
+#[test]
+fn a_job_without_a_queue_is_never_created_suspended() {
+    let mut world = World::new(LORA);
+    world.settles();
+    assert_eq!(world.created[0].spec.as_ref().unwrap().suspend, None);
+}
+
+#[test]
+fn a_claim_of_the_user_that_does_not_exist_is_named_and_waited_for() {
+    let mut world = World::new("{model: m, dataset: d, method: lora, output: {claimName: mine}}");
+    world.settles();
+    assert_eq!((world.jobs(), world.condition("Scheduled")), (vec![], ("False", reasons::CLAIM_NOT_FOUND)));
+    assert!(world.message().contains("demo/mine"), "{}", world.message());
+    let claim =
+        serde_saphyr::from_str("{metadata: {name: mine}, spec: {accessModes: [ReadWriteOnce]}}").unwrap();
+    world.claims.insert("mine".into(), Some(Arc::new(claim)));
+    world.wakes();
+    assert_eq!(world.jobs(), ["qwen-1"]);
+}
+
+#[test]
+fn a_claim_for_one_node_is_refused_for_a_gang() {
+    let mut world = World::new("{model: m, dataset: d, method: lora, nodes: 2, output: {claimName: mine}}");
+    let claim =
+        serde_saphyr::from_str("{metadata: {name: mine}, spec: {accessModes: [ReadWriteOnce]}}").unwrap();
+    world.claims.insert("mine".into(), Some(Arc::new(claim)));
+    world.settles();
+    assert_eq!(
+        (world.jobs(), world.condition("Scheduled")),
+        (vec![], ("False", reasons::CLAIM_NOT_SHAREABLE))
+    );
+}
+
+#[test]
+fn a_job_that_the_api_server_refuses_was_not_begun() {
+    let mut world = World::new(LORA);
+    let planned = world.plan();
+    let refusal = Refusal::Denied("quota".into());
+    let plan = refused(&refusal, planned, &world.observed, &defaults(), at(0));
+    assert_eq!((plan.status.attempts, plan.requeue_after), (0, Some(REFUSAL_RETRY)));
+    assert!(plan.children.is_empty());
+    world.apply(plan);
+    assert_eq!(world.outcome(), (Phase::Pending, reasons::DENIED));
+    assert_eq!(world.condition("Stalled"), ("True", reasons::DENIED));
+    world.settles();
+    assert_eq!((world.jobs(), world.condition("Stalled").0), (vec!["qwen-1"], "absent"));
+}
+
+#[test]
+fn a_spec_that_became_invalid_leaves_what_runs_alone() {
+    let mut world = World::training(LORA);
+    let plan = rejected(&Invalid("spec.x: no".into()), &world.observed, at(0));
+    assert!(plan.children.is_empty() && plan.deletions.is_empty());
+    world.apply(plan);
+    assert_eq!(world.outcome(), (Phase::Running, reasons::INVALID_SPEC));
+    assert_eq!(world.message(), "spec.x: no");
+}
