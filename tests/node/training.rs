@@ -14,7 +14,7 @@ use kube::{Api, api::DeleteParams};
 use local_cluster::{NodeClock, nodes};
 use serde_json::{Value, json};
 use tests::{
-    ENGINE_IMAGE, PRODUCT, Scene, TRAINER_IMAGE, ask_until, real, real_spec, start_real,
+    ENGINE_IMAGE, PRODUCT, Scene, TRAINER_IMAGE, follow, real, real_spec, start_real,
     training::{self, condition, create, until_phase},
     wait_for, wait_until_gone, within,
 };
@@ -39,7 +39,12 @@ async fn a_job_reports_its_progress_and_leaves_its_last_checkpoint_in_the_claim(
         })
     })
     .await;
-    let job = until_phase(&scene, "qwen", Phase::Succeeded).await;
+    let job = wait_for(&scene.api::<TrainingJob>(), "qwen", "Succeeded", within(), |job: &TrainingJob| {
+        let phase = status(job).phase;
+        assert_ne!(phase, Some(Phase::Pending), "{:?}", job.status);
+        phase == Some(Phase::Succeeded)
+    })
+    .await;
     let status = status(&job);
     assert_eq!((status.attempts, status.retries, status.failure.as_ref()), (1, 0, None));
     let progress = status.progress.as_ref().expect("progress");
@@ -48,8 +53,7 @@ async fn a_job_reports_its_progress_and_leaves_its_last_checkpoint_in_the_claim(
     assert!(status.loss_curve.len() > 1, "{:?}", status.loss_curve);
     assert_eq!(place_of(status.checkpoint.as_ref()), ("/output/checkpoint-20", STEPS));
     let shown = scene.kubectl(&["get", "trainingjobs", "qwen"]);
-    let words: Vec<Vec<&str>> =
-        shown.lines().map(|line| line.split_whitespace().take(4).collect()).collect();
+    let words: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().take(4).collect()).collect();
     assert_eq!(words, [["NAME", "PHASE", "PROGRESS", "LOSS"], ["qwen", "Succeeded", "100", loss]]);
     let history = History::of(&scene, "qwen").await;
     assert_eq!(history.checkpoint(STEPS), Some(STEPS));
@@ -78,7 +82,8 @@ async fn a_killed_container_is_followed_by_an_attempt_from_the_last_checkpoint()
     history.until_step(1, QUICK_STEPS).await;
     kill_launcher(&training::pods(&scene, "qwen").await[0]);
     let job = until_succeeded(&scene, "qwen", 2).await;
-    assert_eq!((status(&job).retries, failure(&job).exit_code), (1, Some(137)));
+    let Failure { exit_code, reason, .. } = failure(&job);
+    assert_eq!((status(&job).retries, *exit_code, reason.as_str()), (1, Some(137), reasons::USER_ERROR));
     assert_eq!(history.first_step(2, 0), Some(6));
 }
 
@@ -114,7 +119,6 @@ async fn the_end_of_one_rank_ends_its_gang_which_resumes_from_one_checkpoint() {
     let resumed: Vec<_> = starts.iter().map(|start| (start.rank, start.resumed())).collect();
     let saved = resumed.first().and_then(|(_, path)| *path).expect("a checkpoint");
     assert_eq!(resumed, [(0, Some(saved)), (1, Some(saved))]);
-    eprintln!("{:#?}", failure(&job));
     assert_eq!(failure(&job).pod.as_deref().map(|pod| pod.starts_with("qwen-1-1-")), Some(true), "{job:?}");
     let begin = starts.iter().map(|start| start.at).fold(f64::INFINITY, f64::min);
     for rank in [0, 1] {
@@ -164,23 +168,22 @@ async fn a_result_is_uploaded_after_the_store_is_back_and_its_pod_was_deleted() 
     store.stop().await;
     create(&scene, "qwen", run("", json!({ "output": { "size": "1Gi", "upload": store.upload("result") } })))
         .await;
-    let uploading = |pod: &Pod| {
-        let is_of_upload = name_of(pod).starts_with("qwen-upload-");
-        let status = pod.status.as_ref();
-        is_of_upload && status.and_then(|status| status.phase.as_deref()) == Some("Running")
+    let uploads = |pod: &&Pod| {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        name_of(pod).starts_with("qwen-upload-") && phase == Some("Running")
     };
-    let uploader = ask_until("a pod that uploads", within(), async || {
-        let pods = training::pods(&scene, "qwen").await;
-        pods.into_iter().find(uploading).ok_or("no such pod")
-    })
-    .await;
-    let pods: Api<Pod> = scene.api();
-    pods.delete(name_of(&uploader), &DeleteParams::default()).await.expect("it can be deleted");
+    let (pods, labels) = (scene.api::<Pod>(), training::selector("qwen"));
+    let uploader =
+        follow(&pods, &labels, |pods| pods.values().find(uploads).map(|pod| name_of(pod).to_owned()));
+    let uploader = tokio::time::timeout(within(), uploader).await.expect("a pod that uploads");
+    pods.delete(&uploader, &DeleteParams::default()).await.expect("it can be deleted");
+    wait_until_gone(&pods, &uploader, within()).await;
     store.start_again().await;
     let job = until_succeeded(&scene, "qwen", 1).await;
     assert!(condition(&job, conditions::UPLOADED).is_some_and(|uploaded| uploaded.status == "True"));
     assert!(store.object("result/adapter_model.safetensors").is_some(), "{:?}", status(&job).artifacts);
-    assert!(status(&job).artifacts.iter().any(|artifact| artifact.uri.ends_with("/SHA256SUMS")));
+    let uris: Vec<&str> = status(&job).artifacts.iter().map(|artifact| artifact.uri.as_str()).collect();
+    assert!(uris.contains(&"s3://models/result/SHA256SUMS"), "{:?}", status(&job));
 }
 
 /// A short training of the stand-in on real nodes, with faults in its first attempt.

@@ -23,7 +23,7 @@ use local_cluster::nodes;
 use serde_json::{Value, json};
 
 use crate::{
-    Scene, follow,
+    Scene, ask_until, follow,
     lives::{Edited, Life},
     scaler::install_kind,
     wait_for, wait_until_gone, within,
@@ -127,10 +127,11 @@ pub(crate) fn life() -> Life {
             edit: json!({"selector": {labels::NAME: "another"}}),
         },
         children: None,
-        measured: &["startTime", "nextAttemptTime"],
+        // What is known of a lost pod depends on whether it was seen before it was gone; `failures` has the reason.
+        measured: &["startTime", "nextAttemptTime", "failure"],
         counted: &["trainingjob_total{phase=\"running\"} 1"],
         // Rights for the end of attempts on lost nodes.
-        beyond_a_namespace: &[("", "nodes", "list"), ("", "nodes", "watch"), ("", "pods", "delete")],
+        beyond_a_namespace: &[("", "nodes", "list"), ("", "nodes", "watch")],
         use_every_right: |scene| Box::pin(use_every_right(scene)),
         settle: |scene| Box::pin(settle(scene)),
     }
@@ -217,6 +218,8 @@ pub async fn delete_with_snapshot(scene: &Scene<'_>, name: &str) {
     let jobs = scene.api::<TrainingJob>();
     jobs.delete(name, &DeleteParams::default()).await.expect("it can be deleted");
     let snapshots = snapshots(scene);
+    // The API server prepares the storage of a new kind.
+    ask_until("the kind is served", within(), async || snapshots.list(&ListParams::default()).await).await;
     let first = |all: &BTreeMap<String, DynamicObject>| all.values().next().cloned();
     let made_for = selector(name);
     let snapshot = tokio::time::timeout(within(), follow(&snapshots, &made_for, first));

@@ -689,6 +689,11 @@ pub struct Progress {
     /// Time of the line in the log, by the clock of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
+
+    /// Attempt that wrote the line.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub attempt: i32,
 }
 
 /// A point of the loss curve.

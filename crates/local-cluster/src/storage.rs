@@ -56,7 +56,7 @@ pub async fn provision(folder: PathBuf) -> Result<std::convert::Infallible> {
         folder: folder.volumes(),
     };
     loop {
-        if let Err(error) = storage.serve().await {
+        if let Err(error) = Box::pin(storage.serve()).await {
             warn!(error = crate::explained(&error), "claims are listed again");
         }
         sleep(RETRY_AFTER).await;
@@ -103,9 +103,9 @@ impl Storage {
         });
         let of_volumes = std::pin::pin!(async {
             while let Some(event) = volumes.next().await {
-                match event.map_err(Error::api("watch", "volumes"))? {
-                    kube::api::WatchEvent::Modified(volume) => self.release(&volume).await?,
-                    _ => {}
+                let event = event.map_err(Error::api("watch", "volumes"))?;
+                if let kube::api::WatchEvent::Modified(volume) = event {
+                    self.release(&volume).await?;
                 }
             }
             Ok(())

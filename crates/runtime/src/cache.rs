@@ -75,8 +75,13 @@ struct Shared<K> {
     subscribers: Mutex<Vec<Subscriber<K>>>,
     /// True once the first list has arrived.
     synced: watch::Sender<bool>,
+    /// Objects that cannot be decoded, are being deleted and have finalizers.
+    unreadable_leavers: watch::Sender<HashMap<Key, ObjectMeta>>,
     health: Arc<Health>,
 }
+
+/// Unreadable leavers that are kept. More are found when the list is read again.
+const MOST_LEAVERS: usize = 1_000;
 
 struct State<K> {
     objects: HashMap<Key, Arc<K>>,
@@ -125,6 +130,7 @@ impl<K> Default for Cache<K> {
             state: RwLock::new(state),
             subscribers: Mutex::new(Vec::new()),
             synced: watch::Sender::new(false),
+            unreadable_leavers: watch::Sender::default(),
             health: Arc::default(),
         };
         Self { shared: Arc::new(shared) }
@@ -159,6 +165,26 @@ impl<K> Cache<K> {
     /// Since when the watch that fills this cache has been failing; `None` while it works.
     pub fn watch_fails_since(&self) -> Option<Instant> {
         self.shared.health.failing_since()
+    }
+
+    /// The metadata of an object that cannot be decoded.
+    pub(crate) fn note_undecodable(&self, meta: &ObjectMeta) {
+        if meta.deletion_timestamp.is_none() || meta.finalizers.iter().flatten().next().is_none() {
+            return;
+        }
+        self.shared.unreadable_leavers.send_if_modified(|leavers| {
+            let has_room = leavers.len() < MOST_LEAVERS;
+            has_room && leavers.insert(Key::named_in(meta), meta.clone()).as_ref() != Some(meta)
+        });
+    }
+
+    /// It has left, or lost its finalizer.
+    pub(crate) fn forget_undecodable(&self, key: &Key) {
+        self.shared.unreadable_leavers.send_if_modified(|leavers| leavers.remove(key).is_some());
+    }
+
+    pub(crate) fn unreadable_leavers(&self) -> watch::Receiver<HashMap<Key, ObjectMeta>> {
+        self.shared.unreadable_leavers.subscribe()
     }
 
     pub(crate) fn health(&self) -> &Arc<Health> {

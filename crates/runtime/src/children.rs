@@ -322,12 +322,12 @@ where
         self.delete_with(meta, &params).await
     }
 
-    /// Deletes this object, in whichever version, without a grace period: for a pod on a node that no kubelet will report
-    /// of. Its processes may still run.
-    pub async fn delete_now(&self, object: &K) -> Result<(), ApplyError> {
+    /// Deletes this object, in whichever version, with this grace period, also if it is being deleted with a longer one.
+    /// Without any, a pod goes although its processes may still run: for a node that no kubelet will report of.
+    pub async fn delete_within(&self, object: &K, grace: Duration) -> Result<(), ApplyError> {
         let meta = object.meta();
         let params = DeleteParams {
-            grace_period_seconds: Some(0),
+            grace_period_seconds: Some(u32::try_from(grace.as_secs()).unwrap_or(u32::MAX)),
             preconditions: Some(Preconditions { uid: meta.uid.clone(), resource_version: None }),
             ..DeleteParams::background()
         };

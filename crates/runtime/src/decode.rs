@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap, panic::catch_unwind};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
 use serde::{
     Deserialize, Deserializer,
@@ -22,6 +22,9 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Labels of one object, and annotations. The API server limits the bytes of annotations alone: an object of 1 MiB can have
 /// 65 000 labels, which take 25 MiB here.
 const MOST_ENTRIES: usize = 512;
+
+/// More are on no object; a patch sets all that were read.
+const MOST_FINALIZERS: usize = 64;
 
 /// An object as the API server writes it.
 pub(crate) fn object<K: Resource + DeserializeOwned>(json: &str) -> Result<K, serde_json::Error> {
@@ -67,10 +70,15 @@ impl<'de, K: Watched> Deserialize<'de> for Guard<K> {
     }
 }
 
-/// What identifies an object, taken field by field: its metadata may be what does not fit.
+/// What identifies an object, and what keeps it, taken field by field: its metadata may be what does not fit.
 fn identity(object: &Value) -> ObjectMeta {
     let text = |field: &str| object["metadata"][field].as_str().map(str::to_owned);
+    let finalizers = object["metadata"]["finalizers"]
+        .as_array()
+        .map(|all| all.iter().filter_map(Value::as_str).take(MOST_FINALIZERS).map(str::to_owned).collect());
     ObjectMeta {
+        deletion_timestamp: text("deletionTimestamp").and_then(|time| Some(Time(time.parse().ok()?))),
+        finalizers,
         namespace: text("namespace"),
         name: text("name"),
         uid: text("uid"),

@@ -1,20 +1,98 @@
 //! The end of roots: their finalizers, and their deletion. Decides nothing about an object.
 
+use std::{future::Future, pin::Pin, time::Duration};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{
     api::{DeleteParams, Patch, PatchParams, Preconditions},
     core::Request,
 };
 use serde::Serialize;
 use serde_json::json;
-use tracing::info;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
 
 use crate::{
     apply::{About, ApplyError, Stale, Writer, Written, is_code, is_conflict, namespace},
     cache::{Cache, Key},
+    causes::with_causes,
+    controller::Waker,
     watched::Watched,
 };
 
+/// After a release that failed.
+const RELEASE_AGAIN_AFTER: Duration = Duration::from_secs(30);
+
 impl Writer {
+    /// A task for `Controller::beside`: removes the finalizer from roots that are being deleted and cannot be decoded, which no
+    /// reconcile ever sees. What the finalizer was for is left undone, and logged.
+    pub fn releasing_undecodable<K>(
+        &self,
+        cache: &Cache<K>,
+        finalizer: &'static str,
+    ) -> impl FnOnce(Waker, CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> + use<K>
+    where
+        K: Watched + Send + Sync + 'static,
+    {
+        let (writer, cache) = (self.clone(), cache.clone());
+        move |_, stop| {
+            Box::pin(async move {
+                let mut leavers = cache.unreadable_leavers();
+                loop {
+                    let all: Vec<ObjectMeta> = leavers.borrow_and_update().values().cloned().collect();
+                    let mut has_failed = false;
+                    for meta in all {
+                        let released = writer.release::<K>(&meta, finalizer).await;
+                        match released {
+                            Ok(()) => cache.forget_undecodable(&Key::named_in(&meta)),
+                            Err(error) => {
+                                has_failed = true;
+                                warn!(error = with_causes(&error), "failed to release an object");
+                            }
+                        }
+                    }
+                    tokio::select! {
+                        changed = leavers.changed() => if changed.is_err() { return },
+                        () = sleep(RELEASE_AGAIN_AFTER), if has_failed => {}
+                        () = stop.cancelled() => return,
+                    }
+                }
+            })
+        }
+    }
+
+    /// Removes the finalizer from exactly this version of an object of which only the metadata is known.
+    async fn release<K: Watched>(&self, meta: &ObjectMeta, finalizer: &str) -> Result<(), ApplyError> {
+        const STEP: &str = "release";
+        let mut finalizers = meta.finalizers.clone().unwrap_or_default();
+        if !finalizers.iter().any(|known| known == finalizer) {
+            return Ok(());
+        }
+        finalizers.retain(|known| known != finalizer);
+        let key = Key::named_in(meta);
+        let about = About::of::<K>(&key);
+        let body = json!({"metadata": {
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+            "finalizers": finalizers,
+        }});
+        let params =
+            PatchParams { field_manager: Some(self.field_manager().to_owned()), ..PatchParams::default() };
+        let request = Request::new(K::url_path(&(), namespace(&key)))
+            .patch(&key.name, &params, &Patch::Merge(&body))
+            .map_err(|error| about.call(STEP, kube::Error::BuildRequest(error)))?;
+        match self.send(request, "patch").await {
+            Ok(_) => {
+                warn!(kind = about.kind, object = %key, finalizer, "removed the finalizer of an object that cannot be decoded");
+                Ok(())
+            }
+            // A newer version follows.
+            Err(error) if is_conflict(&error) || is_code(&error, 404) => Ok(()),
+            Err(error) => Err(about.call(STEP, error)),
+        }
+    }
+
     /// Adds the finalizer to exactly this version of a root, or removes it. Other finalizers stay.
     pub async fn set_finalizer<K>(
         &self,

@@ -455,6 +455,7 @@ where
                         Guard::Undecodable { meta, .. } => meta,
                     };
                     note_version(version, meta);
+                    self.cache.forget_undecodable(&Key::named_in(meta));
                     self.cache.remove(meta);
                 }
                 WatchEvent::Bookmark(bookmark) => *version = bookmark.metadata.resource_version,
@@ -472,6 +473,7 @@ where
     /// What the cache knew of it is kept: an object that cannot be read any more is not an object that is gone.
     fn undecodable(&mut self, meta: &ObjectMeta, error: &str) -> Option<Arc<K>> {
         let key = Key::named_in(meta);
+        self.cache.note_undecodable(meta);
         let version = meta.resource_version.clone().unwrap_or_default();
         if self.undecodable.len() > 1_000 {
             self.undecodable.clear();

@@ -115,7 +115,7 @@ fn unavailable(error: &ApplyError) -> Option<String> {
 async fn delete(ctx: &Context, deletion: &Deletion) -> Result<(), ApplyError> {
     match deletion {
         Deletion::Job(job) => ctx.jobs.delete(job).await,
-        Deletion::LostPod(pod) => ctx.pods.delete_now(pod).await,
+        Deletion::Pod { pod, grace } => ctx.pods.delete_within(pod, *grace).await,
     }
 }
 

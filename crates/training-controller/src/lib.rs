@@ -53,8 +53,9 @@ use crate::{
     apply::{Applied, apply},
     job_view::JobView,
     observe::{
-        claim_keys, claims, keys_by_instance, keys_of_dependents, keys_of_event, keys_of_job_event,
-        keys_of_snapshot, keys_on_lost, observe, outputs_of, reason_of_pod, track_losses, wants_of,
+        claim_keys, claims, keys_by_instance, keys_of_dependencies, keys_of_dependents, keys_of_event,
+        keys_of_job_event, keys_of_snapshot, keys_on_lost, observe, outputs_of, reason_of_pod, track_losses,
+        wants_of,
     },
     plan::{Defaults, has_finalizer, plan, refused, rejected, retire},
     progress::Progress,
@@ -208,7 +209,7 @@ pub fn start(process: &mut Process, args: TrainingArgs) -> Started {
     });
     metrics::export(process, &ctx.training_jobs);
     let readers = Referrers::of(&ctx.training_jobs, claim_keys);
-    let waiting = Arc::clone(&ctx);
+    let (waiting, awaited) = (Arc::clone(&ctx), Arc::clone(&ctx));
     let mut controller = process
         .controller(&ctx.training_jobs)
         .owns(&ctx.jobs)
@@ -216,7 +217,8 @@ pub fn start(process: &mut Process, args: TrainingArgs) -> Started {
         .maps_by_reason(&ctx.pods, keys_by_instance, reason_of_pod)
         .maps(&ctx.claims, move |claim| readers.keys(claim))
         .maps(&ctx.snapshots, keys_of_snapshot)
-        .maps(&ctx.training_jobs, move |job| keys_of_dependents(&waiting, job));
+        .maps(&ctx.training_jobs, move |job| keys_of_dependents(&waiting, job))
+        .maps(&ctx.training_jobs, move |job| keys_of_dependencies(&awaited, job));
     for events in [&ctx.attach_failures, &ctx.mount_failures] {
         let pods = ctx.pods.clone();
         controller = controller.maps(events, move |event| keys_of_event(&pods, event));
@@ -227,7 +229,8 @@ pub fn start(process: &mut Process, args: TrainingArgs) -> Started {
         let (known, pods) = (nodes.clone(), ctx.pods.clone());
         controller = controller.maps(nodes, move |node| keys_on_lost(&known, &pods, node));
     }
-    let controller = controller.beside(ctx.progress.running(process.logs()));
+    let releasing = ctx.writer.releasing_undecodable(&ctx.training_jobs, labels::OUTPUT_FINALIZER);
+    let controller = controller.beside(ctx.progress.running(process.logs())).beside(releasing);
     process.control(controller, move |job, now| {
         let ctx = Arc::clone(&ctx);
         async move { reconcile(&ctx, job, now).await }

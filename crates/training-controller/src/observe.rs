@@ -10,6 +10,7 @@ use api::{
     trainingjob::{Phase, TrainingJob},
 };
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Resource;
 use runtime::{
     cache::{Cache, Key},
@@ -166,8 +167,17 @@ pub(crate) fn claims(
 
 /// The name of the Job that controls a pod.
 pub(crate) fn job_of(pod: &PodView) -> Option<&str> {
+    owner_of(pod).map(|owner| owner.name.as_str())
+}
+
+/// Whether it is a pod of this very Job, and not of an earlier one of its name.
+pub(crate) fn is_pod_of(pod: &PodView, job: &JobView) -> bool {
+    owner_of(pod).is_some_and(|owner| Some(&owner.uid) == job.metadata.uid.as_ref())
+}
+
+fn owner_of(pod: &PodView) -> Option<&OwnerReference> {
     let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
-    owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.name.as_str())
+    owners.iter().find(|owner| owner.controller == Some(true))
 }
 
 /// Of a job that has not ended.
@@ -247,6 +257,17 @@ pub(crate) fn has_ended(job: &TrainingJob) -> bool {
 /// The jobs that may have to be looked at when this one changes.
 pub(crate) fn keys_of_dependents(ctx: &Context, job: &TrainingJob) -> Vec<Key> {
     keys_of_dependency(job).iter().flat_map(|key| ctx.dependents.of_key(key)).collect()
+}
+
+/// The jobs whose time to live may begin when this one changes. One that runs has what it needs of them.
+pub(crate) fn keys_of_dependencies(ctx: &Context, job: &TrainingJob) -> Vec<Key> {
+    if job.status.as_ref().and_then(|status| status.phase) == Some(Phase::Running) {
+        return Vec::new();
+    }
+    // A key of a name has no job in the index of outputs, and the other way round.
+    let wanted = keys_of_wants(job);
+    let by_path: Vec<Key> = wanted.iter().flat_map(|key| ctx.outputs.of_key(key)).collect();
+    wanted.into_iter().filter(|key| !key.name.contains('/')).chain(by_path).collect()
 }
 
 /// For the index of outputs.

@@ -14,7 +14,7 @@ use k8s_openapi::api::{
     core::v1::{PersistentVolumeClaim, Pod, Service},
 };
 use runtime::{
-    conditions::{Verdict, whole_seconds},
+    conditions::{Verdict, merged, whole_seconds},
     events::Note,
     refusal::Refusal,
 };
@@ -28,7 +28,7 @@ use workload::{
 
 use crate::{
     names,
-    observe::{Observed, job_of},
+    observe::{Observed, is_pod_of, job_of},
     progress::Target,
     swift::{self, Version},
     validate::{Invalid, ValidJob},
@@ -95,11 +95,23 @@ pub(crate) enum Child {
 /// An object to delete, by its name, uid and version.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) enum Deletion {
-    Job(Job),
-    /// A pod that its kubelet cannot report of, without a grace period.
-    LostPod(Pod),
+    Job(Box<Job>),
+    /// With a grace period shorter than its own.
+    Pod {
+        pod: Box<Pod>,
+        grace: Duration,
+    },
 }
 
+impl Deletion {
+    /// Of a pod that its kubelet cannot report of.
+    fn now(pod: &PodView) -> Self {
+        Self::Pod { pod: Box::new(pod.identity()), grace: Duration::ZERO }
+    }
+}
+
+/// For the pods that are left of an attempt that has failed.
+const FAILED_GRACE: Duration = Duration::from_secs(30);
 /// A claim of a job is seen within this time after it was made, or somebody has deleted it.
 const CLAIM_RETRY: Duration = Duration::from_secs(10);
 /// A garbage collector deletes a child of a deleted object within this time.
@@ -132,7 +144,7 @@ pub(crate) fn plan(
     match stage {
         Stage::Terminal => scene.terminal(),
         Stage::Active(attempt) => scene.active(&attempt),
-        Stage::Ended(attempt, end) => scene.ended(&attempt, end),
+        Stage::Ended(attempt, end) => scene.ended(&attempt, *end),
         Stage::Uploading => scene.uploading(),
         Stage::Due { attempt } => scene.due(attempt),
         stage @ (Stage::Clearing { .. } | Stage::Suspended | Stage::Later { .. }) => scene.waiting(&stage),
@@ -161,6 +173,27 @@ pub(crate) fn refused(
         Refusal::Leftover { .. } => LEFTOVER_RETRY,
         Refusal::OwnershipConflict(_) | Refusal::Invalid(_) | Refusal::Denied(_) => defaults.refusal_retry,
     };
+    let job = &observed.job;
+    let runs = job.status.as_ref().is_some_and(|status| status.attempts > status.ended_attempts);
+    if crate::observe::has_ended(job) {
+        return Plan { requeue_after: Some(wait), ..nothing(status::observed(observed)) };
+    }
+    if runs {
+        // What runs goes on, and is reported beside the refusal.
+        let mut status = planned.status;
+        if let Some((reason, message)) = conditions::refusal_of(refusal) {
+            let before = job.status.as_ref().map_or(&[][..], |status| &status.conditions);
+            let stalled = vec![conditions::stalled(reason, message)];
+            status.conditions.retain(|known| known.type_ != types::STALLED);
+            status.conditions.extend(merged(stalled, before, job.metadata.generation, now));
+        }
+        return Plan {
+            follow: planned.follow,
+            facts: planned.facts,
+            requeue_after: Some(wait),
+            ..nothing(status)
+        };
+    }
     // Nothing of what was planned has happened.
     let written = status::base(observed);
     let verdicts = verdicts_of(&planned.status);
@@ -245,30 +278,37 @@ impl Scene<'_> {
     }
 
     fn active(&self, attempt: &Attempt<'_>) -> Plan {
-        let assessment = conditions::of_active(self.valid, self.observed, &self.dependencies, attempt);
         let mut written = status::base(self.observed);
-        written.attempts = attempt.number.max(written.attempts);
-        if assessment.phase == Phase::Running {
-            written = status::started(written, self.now);
-        }
-        let mut plan = noted(self.observed, written, assessment, self.now);
+        // The process may have ended between the Job and the status.
+        written = status::begun(written.clone(), attempt.number, self.resolved(&written));
+        let mut plan = if attempt.is_ending {
+            // What it was says more than the state of pods that have ended.
+            nothing(written)
+        } else {
+            let assessment = conditions::of_active(self.valid, self.observed, &self.dependencies, attempt);
+            if assessment.phase == Phase::Running {
+                written = status::started(written, self.now);
+            }
+            noted(self.observed, written, assessment, self.now)
+        };
         plan.children.extend(service::service(self.valid).map(|service| Child::Service(Box::new(service))));
-        plan.follow = conditions::rank_zero(self.valid, attempt)
-            .filter(|pod| {
-                pod.container(pod::TRAINER)
-                    .is_some_and(|one| one.state.running.is_some() || one.state.terminated.is_some())
-            })
-            .map(|pod| Target {
-                pod: pod.name().to_owned(),
-                pod_uid: pod.uid().to_owned(),
-                container: pod::TRAINER,
-            });
-        let any_failed = attempt.job.is_some_and(|job| job.failed.is_some())
-            || attempt.pods.iter().any(|pod| failure::has_failed(pod));
-        plan.facts.extend(any_failed.then(|| stage::failed_fact(attempt.number)));
+        plan.follow = self.log(attempt);
+        plan.facts.extend(attempt.is_ending.then(|| stage::end_fact(attempt.number)));
         plan.facts.extend(self.volume_facts());
         plan.requeue_after = attempt.requeue_after;
         plan
+    }
+
+    /// The log of rank 0, once there is one.
+    fn log(&self, attempt: &Attempt<'_>) -> Option<Target> {
+        let pod = conditions::rank_zero(self.valid, attempt)?;
+        let state = &pod.container(pod::TRAINER)?.state;
+        (state.running.is_some() || state.terminated.is_some()).then(|| Target {
+            pod: pod.name().to_owned(),
+            pod_uid: pod.uid().to_owned(),
+            container: pod::TRAINER,
+            attempt: attempt.number,
+        })
     }
 
     fn volume_facts(&self) -> Vec<String> {
@@ -294,7 +334,8 @@ impl Scene<'_> {
             End::Failed(failure) => {
                 let before = self.observed.job.status.clone().unwrap_or_default();
                 let without = status::without_progress(&before, &failure, &written);
-                let next = retry::next(self.valid, &written, &failure, without, &self.defaults.timings);
+                let ended = (attempt.number, &failure);
+                let next = retry::next(self.valid, &written, ended, without, &self.defaults.timings);
                 self.failed(attempt, failure, written, next)
             }
         };
@@ -311,7 +352,11 @@ impl Scene<'_> {
         let note = events::of_failure(attempt.number, &failure);
         let before = self.observed.job.status.clone().unwrap_or_default();
         let without = status::without_progress(&before, &failure, &written);
+        let has_run = failure.exit_code.is_some();
         let mut written = status::failed(written, attempt.number, failure, without, &next, self.now);
+        if has_run {
+            written = status::started(written, self.now);
+        }
         let assessment = match next {
             Next::Never { reason, message } => {
                 written.completion_time = Some(whole_seconds(self.now));
@@ -359,11 +404,11 @@ impl Scene<'_> {
     fn uploading(&self) -> Plan {
         let mut written = status::base(self.observed);
         let Some(upload) = &self.valid.output.upload else { return nothing(written) };
-        let name = names::upload(&self.valid.name);
-        let is_of_upload = |pod: &&PodView| job_of(pod) == Some(&name);
+        let job = self.observed.upload.as_deref();
+        let is_of_upload = |pod: &&PodView| job.is_some_and(|job| is_pod_of(pod, job));
         let pods: Vec<&PodView> = self.observed.pods.iter().map(AsRef::as_ref).filter(is_of_upload).collect();
         let (valid, observed, dependencies) = (self.valid, self.observed, &self.dependencies);
-        match upload::state(upload, observed.upload.as_deref(), &pods) {
+        match upload::state(upload, job, &pods, self.now) {
             upload::State::Missing => {
                 let folder = written.checkpoint.as_ref().map_or(&*valid.output.dir, |saved| &*saved.path);
                 let job = upload::upload_job(valid, upload, folder, self.defaults);
@@ -377,6 +422,10 @@ impl Scene<'_> {
             upload::State::Running(uploaded) => {
                 let assessment = conditions::of_uploading(valid, observed, dependencies, uploaded);
                 noted(observed, written, assessment, self.now)
+            }
+            upload::State::Unread(uploaded, wait) => {
+                let assessment = conditions::of_uploading(valid, observed, dependencies, uploaded);
+                Plan { requeue_after: Some(wait), ..noted(observed, written, assessment, self.now) }
             }
             upload::State::Done(uploaded, artifacts) => {
                 written.artifacts = artifacts;
@@ -432,54 +481,50 @@ impl Scene<'_> {
     }
 
     fn begin(&self, number: i32, written: TrainingJobStatus) -> Plan {
-        let records = written.dependencies.clone();
-        let results = dependencies::results(&records);
-        let resolved = written.resolved.clone().filter(|resolved| !resolved.image.is_empty());
-        // An upgrade of the controller changes neither the image nor the flags of a job that has begun.
-        let image = match &resolved {
-            Some(resolved) => resolved.image.clone(),
-            None => self
-                .valid
-                .image
-                .clone()
-                .unwrap_or_else(|| self.defaults.trainer_image(self.valid.device).to_owned()),
-        };
-        let version = resolved
-            .as_ref()
-            .and_then(|resolved| Version::parse(&resolved.swift_version))
-            .or(self.valid.version)
-            .unwrap_or_else(|| Version::of_image(&image));
-        let model = dependencies::source(&self.valid.model, &records);
-        let reward_model =
-            self.valid.reward_model.as_ref().map(|text| dependencies::source(text, &records).model);
-        let resolved = Resolved {
-            image: image.clone(),
-            swift_version: version.to_string(),
-            model: model.model.clone(),
-            adapters: model.adapters.clone(),
-        };
-        let inputs = Inputs {
-            model,
-            reward_model,
-            image: &image,
-            version,
-            results: &results,
-            mitigations: written.mitigations.len(),
-        };
-        if let Some(why) = swift::unsupported(version, self.valid.method, inputs.model.adapters.is_some()) {
+        let resolved = self.resolved(&written);
+        let version = self.version(&resolved);
+        if let Some(why) = swift::unsupported(version, self.valid.method, resolved.adapters.is_some()) {
             let invalid = Invalid(format!("spec.method: {why}"));
             let assessment = conditions::of_invalid(&invalid, self.observed);
             return noted(self.observed, written, assessment, self.now);
         }
+        let records = &written.dependencies;
+        let results = dependencies::results(records);
+        let reward_model = self.valid.reward_model.as_ref();
+        let inputs = Inputs {
+            model: dependencies::source(&self.valid.model, records),
+            reward_model: reward_model.map(|text| dependencies::source(text, records).model),
+            image: &resolved.image,
+            version,
+            results: &results,
+            mitigations: written.mitigations.len(),
+        };
         let job = attempt_job::attempt_job(self.valid, number, &inputs, self.defaults);
         let written = status::begun(written, number, resolved);
-        let attempt = Attempt { number, job: None, pods: Vec::new(), requeue_after: None };
+        let attempt = Attempt { number, job: None, pods: Vec::new(), is_ending: false, requeue_after: None };
         let assessment = conditions::of_active(self.valid, self.observed, &self.dependencies, &attempt);
         let mut plan = noted(self.observed, written, assessment, self.now);
         let claim = claim::claim(self.valid).map(|claim| Child::Claim(Box::new(claim)));
         let service = service::service(self.valid).map(|service| Child::Service(Box::new(service)));
         plan.children.extend(claim.into_iter().chain(service).chain([Child::Job(Box::new(job))]));
         plan
+    }
+
+    /// An upgrade of the controller changes neither the image nor the flags of a job that has begun.
+    fn resolved(&self, written: &TrainingJobStatus) -> Resolved {
+        if let Some(resolved) = written.resolved.as_ref().filter(|resolved| !resolved.image.is_empty()) {
+            return resolved.clone();
+        }
+        let default = || self.defaults.trainer_image(self.valid.device).to_owned();
+        let image = self.valid.image.clone().unwrap_or_else(default);
+        let version = self.valid.version.unwrap_or_else(|| Version::of_image(&image));
+        let model = dependencies::source(&self.valid.model, &written.dependencies);
+        Resolved { image, swift_version: version.to_string(), model: model.model, adapters: model.adapters }
+    }
+
+    fn version(&self, resolved: &Resolved) -> Version {
+        let known = Version::parse(&resolved.swift_version).or(self.valid.version);
+        known.unwrap_or_else(|| Version::of_image(&resolved.image))
     }
 
     /// No attempt runs. What is left of the last one is ended.
@@ -499,10 +544,12 @@ impl Scene<'_> {
             Stage::Clearing { pods } => {
                 plan.deletions = self.unfinished_jobs();
                 plan.deletions.extend(self.lost_pods(pods));
+                plan.deletions.extend(self.failed_pods(pods));
                 plan.requeue_after = self.lost_pods_requeue(pods);
             }
             Stage::Later { at } => {
-                plan.requeue_after = Some(elapsed(self.now, *at));
+                let left = stage::deadline(self.valid, self.observed.job.status.as_ref(), self.now);
+                plan.requeue_after = left.into_iter().chain([elapsed(self.now, *at)]).min();
             }
             Stage::Terminal
             | Stage::Active(_)
@@ -524,7 +571,7 @@ impl Scene<'_> {
         let jobs = self.observed.attempts.values();
         let ended =
             jobs.filter(|job| !job.is_finished() && !job.is_being_deleted() && !ends_itself(job.name()));
-        ended.map(|job| Deletion::Job(job.identity())).collect()
+        ended.map(|job| Deletion::Job(Box::new(job.identity()))).collect()
     }
 
     /// Pods that are being deleted and whose nodes are lost: nobody else would ever report their end.
@@ -533,7 +580,27 @@ impl Scene<'_> {
         let due = stranded.due();
         let lost =
             pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some() && due.contains(&pod.uid()));
-        lost.map(|pod| Deletion::LostPod(pod.identity())).collect()
+        lost.map(|pod| Deletion::now(pod)).collect()
+    }
+
+    /// Pods of an attempt that has failed: without all ranks, or in a trainer that hangs, there is nothing more to save, and
+    /// their GPUs are needed. One that was preempted saves within its own grace period.
+    fn failed_pods(&self, pods: &[&PodView]) -> Vec<Deletion> {
+        let status = self.observed.job.status.as_ref();
+        let failure = status.and_then(|status| {
+            status.failure.as_ref().filter(|failure| failure.attempt == status.ended_attempts)
+        });
+        let Some(failure) = failure.filter(|failure| failure.reason != reasons::PREEMPTED) else {
+            return Vec::new();
+        };
+        let job = names::attempt(&self.valid.name, failure.attempt);
+        let is_of_it = |pod: &&&PodView| job_of(pod) == Some(&job);
+        let is_slow = |pod: &&&PodView| {
+            let grace = pod.metadata.deletion_grace_period_seconds;
+            grace.is_none_or(|seconds| u64::try_from(seconds).unwrap_or_default() > FAILED_GRACE.as_secs())
+        };
+        let slow = pods.iter().filter(is_of_it).filter(is_slow);
+        slow.map(|pod| Deletion::Pod { pod: Box::new(pod.identity()), grace: FAILED_GRACE }).collect()
     }
 
     fn lost_pods_requeue(&self, pods: &[&PodView]) -> Option<Duration> {

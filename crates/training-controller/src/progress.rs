@@ -36,6 +36,8 @@ pub(crate) struct Target {
     pub(crate) pod: String,
     pub(crate) pod_uid: String,
     pub(crate) container: &'static str,
+    /// Its number.
+    pub(crate) attempt: i32,
 }
 
 /// What the log of an attempt has said so far.
@@ -85,6 +87,15 @@ struct Followed {
     stop: CancellationToken,
 }
 
+/// A log of which the reading has to begin.
+struct New {
+    job: Key,
+    target: Target,
+    reader: Reader,
+    state: Arc<Mutex<LogState>>,
+    ended: CancellationToken,
+}
+
 /// At most 0.1 status writes a second for each job.
 const PUBLISHED_EVERY: Duration = Duration::from_secs(10);
 /// A kubelet that has rotated the log may leave the stream open for ever.
@@ -115,7 +126,7 @@ impl Progress {
         if followed.get(uid).is_some_and(|known| known.target == *target) {
             return;
         }
-        let reader = Reader::new(status);
+        let reader = Reader::new(status, target.attempt);
         let state = Arc::new(Mutex::new(reader.state.clone()));
         let new = Followed {
             job: job.clone(),
@@ -151,7 +162,7 @@ impl Progress {
     async fn run(&self, logs: &Logs, waker: &Waker, stop: &CancellationToken) {
         let mut tasks = JoinSet::new();
         loop {
-            for (job, target, reader, state, ended) in self.not_started() {
+            for New { job, target, reader, state, ended } in self.not_started() {
                 let since = reader.since();
                 let stream = logs.follow(&job.namespace, &target.pod, target.container, since, SILENCE);
                 let (waker, stop) = (waker.clone(), stop.clone());
@@ -174,12 +185,13 @@ impl Progress {
         while tasks.join_next().await.is_some() {}
     }
 
-    fn not_started(&self) -> Vec<(Key, Target, Reader, Arc<Mutex<LogState>>, CancellationToken)> {
+    fn not_started(&self) -> Vec<New> {
         let mut followed = self.lock();
         let start = |followed: &mut Followed| {
             let reader = followed.reader.take()?;
             let (job, target) = (followed.job.clone(), followed.target.clone());
-            Some((job, target, reader, Arc::clone(&followed.state), followed.stop.clone()))
+            let (state, ended) = (Arc::clone(&followed.state), followed.stop.clone());
+            Some(New { job, target, reader, state, ended })
         };
         followed.values_mut().filter_map(start).collect()
     }
@@ -227,22 +239,38 @@ struct Reader {
     parser: Parser,
     state: LogState,
     curve: Curve,
+    attempt: i32,
+    /// The checkpoint that the trainer is writing; complete once it trains on.
+    saving: Option<Checkpoint>,
     is_dirty: bool,
 }
 
 impl Reader {
-    fn new(status: &TrainingJobStatus) -> Self {
+    fn new(status: &TrainingJobStatus, attempt: i32) -> Self {
         let state = LogState {
             report: status.progress.clone(),
             checkpoint: status.checkpoint.clone(),
             ..LogState::default()
         };
-        Self { parser: Parser::default(), state, curve: Curve::of(&status.loss_curve), is_dirty: false }
+        let curve = Curve::of(&status.loss_curve);
+        Self { parser: Parser::default(), state, curve, attempt, saving: None, is_dirty: false }
     }
 
-    /// From where on the log was not read before a restart of this process. An earlier attempt has ended before.
+    /// From where on the log was not read before a restart of this process.
     fn since(&self) -> Option<Timestamp> {
-        self.state.report.as_ref()?.time.as_ref().map(|time| time.0)
+        self.read_before()?.time.as_ref().map(|time| time.0)
+    }
+
+    /// What this attempt has reported. The clock of the node of an earlier attempt says nothing of this one's.
+    fn read_before(&self) -> Option<&Report> {
+        self.state.report.as_ref().filter(|report| report.attempt == self.attempt)
+    }
+
+    /// Whether a line was read before a restart of this process: lines are asked for again by the second.
+    fn is_known(&self, step: i64, at: Timestamp) -> bool {
+        let at = whole_seconds(at);
+        self.read_before()
+            .is_some_and(|report| step < report.step && report.time.as_ref().is_some_and(|time| at <= *time))
     }
 
     fn publish(&mut self) -> LogState {
@@ -302,30 +330,44 @@ impl Reader {
                     self.state.has_stepped = true;
                     news = News::Urgent;
                 }
+                self.trains_on(step.position.step);
                 if let Some(loss) = &step.loss {
                     self.curve.add(step.position.step, loss);
                 }
-                self.state.report = Some(report(step, self.state.report.take(), at));
+                if !self.is_known(step.position.step, at) {
+                    self.state.report = Some(report(step, self.state.report.take(), (self.attempt, at)));
+                }
             }
             Entry::Bar(position) => {
                 let before = self.state.report.clone().unwrap_or_default();
                 if position.step > before.step {
+                    self.trains_on(position.step);
                     self.state.last_sign = Some(now);
-                    self.state.report = Some(moved(before, position.step, position.total, at));
+                    self.state.report =
+                        Some(moved(before, position.step, position.total, (self.attempt, at)));
                     self.is_dirty = true;
                 }
             }
-            Entry::Saving(path) | Entry::LastCheckpoint(path) => {
-                if let Some(step) = step_of(path) {
-                    let time = Some(whole_seconds(at));
-                    self.state.checkpoint = Some(Checkpoint { path: (*path).to_owned(), step, time });
-                    self.is_dirty = true;
-                }
-            }
+            Entry::Saving(path) => self.saving = checkpoint_of(path, at),
+            // Printed after the last one was written.
+            Entry::LastCheckpoint(path) => self.saved(checkpoint_of(path, at)),
             Entry::Evaluation(_) | Entry::Summary(_) => {}
             Entry::Error { cause: _, line } | Entry::Text(line) => self.keep(line),
         }
         news
+    }
+
+    /// The trainer waits until a checkpoint is written before it makes the next step.
+    fn trains_on(&mut self, step: i64) {
+        if self.saving.as_ref().is_some_and(|saving| saving.step < step) {
+            let saving = self.saving.take();
+            self.saved(saving);
+        }
+    }
+
+    fn saved(&mut self, checkpoint: Option<Checkpoint>) {
+        self.is_dirty |= checkpoint.is_some();
+        self.state.checkpoint = checkpoint.or(self.state.checkpoint.take());
     }
 
     fn keep(&mut self, line: &str) {
@@ -340,11 +382,12 @@ impl Reader {
 }
 
 /// `/output/checkpoint-27` is of step 27.
-fn step_of(path: &str) -> Option<i64> {
-    path.rsplit('/').next()?.strip_prefix("checkpoint-")?.parse().ok()
+fn checkpoint_of(path: &str, at: Timestamp) -> Option<Checkpoint> {
+    let step = path.rsplit('/').next()?.strip_prefix("checkpoint-")?.parse().ok()?;
+    Some(Checkpoint { path: path.to_owned(), step, time: Some(whole_seconds(at)) })
 }
 
-fn report(step: &Step, before: Option<Report>, at: Timestamp) -> Report {
+fn report(step: &Step, before: Option<Report>, line: (i32, Timestamp)) -> Report {
     let Step { position, loss, learning_rate, epoch, seconds_per_step, remaining } = step;
     let before = before.unwrap_or_default();
     Report {
@@ -354,14 +397,15 @@ fn report(step: &Step, before: Option<Report>, at: Timestamp) -> Report {
         learning_rate: learning_rate.clone().or(before.learning_rate.clone()),
         seconds_per_step: seconds_per_step.clone().or(before.seconds_per_step.clone()),
         eta: remaining.map(eta),
-        ..moved(before, position.step, position.total, at)
+        ..moved(before, position.step, position.total, line)
     }
 }
 
-fn moved(before: Report, step: i64, total: i64, at: Timestamp) -> Report {
+fn moved(before: Report, step: i64, total: i64, (attempt, at): (i32, Timestamp)) -> Report {
     let percent = step.saturating_mul(100).checked_div(total).unwrap_or_default().clamp(0, 100);
     let time: Option<Time> = Some(whole_seconds(at));
-    Report { step, total_steps: total, percent: i32::try_from(percent).unwrap_or(100), time, ..before }
+    let percent = i32::try_from(percent).unwrap_or(100);
+    Report { step, total_steps: total, percent, time, attempt, ..before }
 }
 
 /// `1h32m`, `12m`, `45s`: two units at most.

@@ -163,6 +163,8 @@ struct Trainer<'a> {
     watch: Watch,
     /// When the pod, or another one of the gang, was asked to end.
     asked: Option<Instant>,
+    /// The trainer of rank 0 has ended.
+    is_without_leader: bool,
     ending: Ending,
     /// Since when the trainer is suspended, because the marker cannot be read.
     suspended: Option<Instant>,
@@ -227,6 +229,7 @@ impl<'a> Trainer<'a> {
             streams,
             watch,
             asked: None,
+            is_without_leader: false,
             ending,
             suspended: None,
             fault: None,
@@ -268,8 +271,12 @@ impl<'a> Trainer<'a> {
         match event {
             Event::Superseded(found) => self.end_at_once(prepare::superseded(&self.prepared.claim, &found)),
             Event::StopRequested => self.stop(Origin::OtherRank),
-            // Without rank 0, the trainers of other ranks wait for ever.
-            Event::LeaderEnded | Event::Saved => self.settle(),
+            Event::LeaderEnded => {
+                output::note("the trainer of rank 0 has ended");
+                self.is_without_leader = true;
+                self.settle();
+            }
+            Event::Saved => self.settle(),
         }
     }
 
@@ -289,6 +296,9 @@ impl<'a> Trainer<'a> {
             output::note("the pod was asked to end: the trainer saves a checkpoint");
             self.watch.expect_checkpoint();
             self.ending = Ending::Saves { until: now + self.timing.save };
+            if self.is_without_leader {
+                self.settle();
+            }
         } else {
             output::note("the pod was asked to end: there is nothing to save");
             self.terminate();

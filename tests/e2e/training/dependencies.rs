@@ -91,3 +91,14 @@ async fn a_circle_is_named() {
     let message = one.status.unwrap().message.unwrap();
     assert!(message.contains("two -> one"), "{message}");
 }
+
+#[tokio::test]
+async fn a_finished_job_goes_once_no_job_needs_it_any_more() {
+    let scene = simulated().await;
+    create(&scene, "second", json!({"suspend": true, "dependsOn": ["first"]})).await;
+    create(&scene, "first", json!({"ttlSecondsAfterFinished": 1})).await;
+    until_phase(&scene, "first", Phase::Succeeded).await;
+    let jobs = scene.api::<TrainingJob>();
+    jobs.delete("second", &DeleteParams::default()).await.unwrap();
+    wait_until_gone(&jobs, "first", within()).await;
+}

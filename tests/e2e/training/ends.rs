@@ -107,6 +107,20 @@ async fn the_output_is_deleted_with_its_job_where_the_user_says_so() {
 }
 
 #[tokio::test]
+async fn an_object_that_the_controller_cannot_read_any_more_can_still_be_deleted() {
+    let scene = simulated().await;
+    create(&scene, "qwen", json!({"output": {"retention": "Delete"}})).await;
+    until_phase(&scene, "qwen", Phase::Succeeded).await;
+    let jobs = scene.api::<TrainingJob>();
+    let labels: serde_json::Map<_, _> = (0..600).map(|index| (format!("l{index}"), json!("x"))).collect();
+    let many = Patch::Merge(json!({"metadata": {"labels": labels}}));
+    jobs.patch("qwen", &PatchParams::default(), &many).await.unwrap();
+    jobs.delete("qwen", &DeleteParams::default()).await.unwrap();
+    wait_until_gone(&jobs, "qwen", within()).await;
+    scene.api::<PersistentVolumeClaim>().get("qwen-output").await.expect("in doubt nothing is deleted");
+}
+
+#[tokio::test]
 async fn a_full_quota_is_named_and_the_job_starts_when_there_is_room() {
     let scene = simulated().await;
     let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}});

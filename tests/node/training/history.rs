@@ -51,13 +51,7 @@ impl History {
     /// Waits for the volume of the job's claim.
     pub(super) async fn of(scene: &Scene<'_>, job: &str) -> Self {
         let volume = |claim: &PersistentVolumeClaim| claim.spec.as_ref()?.volume_name.clone();
-        let claims = scene.api::<PersistentVolumeClaim>();
-        // The claim is made after the job.
-        let name = format!("{job}-output");
-        ask_until("the claim of the output", within(), async || {
-            claims.get(&name).await.map(drop).map_err(|error| error.to_string())
-        })
-        .await;
+        let (claims, name) = (scene.api::<PersistentVolumeClaim>(), format!("{job}-output"));
         let claim = wait_for(&claims, &name, "bound", within(), |claim: &PersistentVolumeClaim| {
             volume(claim).is_some()
         })

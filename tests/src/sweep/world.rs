@@ -41,8 +41,11 @@ pub(super) async fn look(
     }
     let all_roots = listed.iter().filter(|(_, is_root, _)| *is_root).flat_map(|(_, _, objects)| objects);
     let uids = all_roots.filter_map(|root| root["metadata"]["uid"].as_str().map(str::to_owned));
+    let nodes = list(scene, "/api/v1/nodes").await?;
+    let nodes = nodes.iter().filter_map(|node| node["metadata"]["name"].as_str().map(str::to_owned));
     let masks = Masks {
         namespace: scene.namespace().to_owned(),
+        nodes: nodes.collect(),
         pods: pods.named(scene.namespace()),
         roots: uids.collect(),
         measured,
@@ -124,6 +127,8 @@ fn pod_state(pod: &Value) -> String {
 /// What is replaced, as it differs from life to life.
 struct Masks {
     namespace: String,
+    /// Names of the nodes; the scheduler chooses among them.
+    nodes: BTreeSet<String>,
     /// Names of the pods that the namespace has had.
     pods: BTreeSet<String>,
     /// The uids of the present roots. A deleted root of the same name has another uid, and what it owns is deleted with it.
@@ -188,6 +193,10 @@ fn masked(value: &Value, masks: &Masks) -> Value {
                 }
                 for root in &masks.roots {
                     text = text.replace(root, "(its root)");
+                }
+                // The last one first: gpu-10 before gpu-1.
+                for node in masks.nodes.iter().rev() {
+                    text = text.replace(node, "(a node)");
                 }
             }
             json!(text)
@@ -300,12 +309,13 @@ mod tests {
             json!({
                 "metadata": {"name": "chat", "uid": uid, "annotations": {labels::APPLIED: uid}},
                 "spec": {"image": image},
-                "status": {"since": time, "measured": uid, "message": format!("pod chat-{uid} of test-{uid} waits")},
+                "status": {"since": time, "measured": uid, "message": format!("pod chat-{uid} of test-{uid} on gpu-1{uid} waits")},
             })
         };
         let world = |uid: &str, time: &str, image: &str| {
             let masks = Masks {
                 namespace: format!("test-{uid}"),
+                nodes: ["gpu-1", "gpu-11", "gpu-12"].map(str::to_owned).into(),
                 pods: BTreeSet::from([format!("chat-{uid}")]),
                 roots: BTreeSet::from([uid.to_owned()]),
                 measured: &["measured"],
@@ -334,6 +344,7 @@ mod tests {
                 json!({"metadata": {"name": "chat", "ownerReferences": [{"name": "chat", "uid": owner}]}});
             let masks = Masks {
                 namespace: "test".to_owned(),
+                nodes: BTreeSet::new(),
                 pods: BTreeSet::new(),
                 roots: BTreeSet::from([root.to_owned()]),
                 measured: &[],

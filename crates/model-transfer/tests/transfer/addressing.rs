@@ -37,7 +37,7 @@ fn a_store_that_refuses_path_style_is_read_and_written_by_virtual_hosts() {
 
     let folder = scene.folder();
     let push = Program::new(scene.proxy.address, ["push", folder.to_str().unwrap(), "s3://models/out"]);
-    at(&scene, "s3.test", push).env("TRANSFER_ADDRESSING", "virtual-hosted").run().succeeded();
+    at(&scene, "s3.test", push).env("TRANSFER_ADDRESSING", "virtual-hosted").run().uploaded();
     assert_eq!(scene.gateway.get("out/config.json").as_deref(), Some(b"{}".as_slice()));
     let requests = scene.proxy.take_requests();
     assert!(requests.iter().all(|request| request.host == "models.s3.test"), "{requests:?}");

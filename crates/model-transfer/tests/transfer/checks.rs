@@ -102,7 +102,7 @@ fn the_digest_that_a_push_leaves_with_each_object_is_checked_without_the_list() 
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("model.bin"), noise(29, 20 * MIB)).unwrap();
     let arguments = ["push", folder.path().to_str().unwrap(), "s3://models/qwen"];
-    Program::new(scene.gateway.address, arguments).run().succeeded();
+    Program::new(scene.gateway.address, arguments).run().uploaded();
     std::fs::remove_file(scene.gateway.file("qwen/SHA256SUMS")).unwrap();
     let ended = scene.pull().run();
     ended.succeeded();

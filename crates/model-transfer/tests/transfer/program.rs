@@ -209,6 +209,13 @@ impl Ended {
         assert_eq!(self.reported, "", "a success writes no reason");
     }
 
+    /// What a push reports of its success.
+    #[track_caller]
+    pub(crate) fn uploaded(&self) -> api::loader::Uploaded {
+        assert_eq!(self.code, Some(0), "{}", self.output);
+        serde_json::from_str(&self.reported).expect("a report")
+    }
+
     /// With this code, and the reason for people and for the kubelet; never with a secret.
     #[track_caller]
     pub(crate) fn failed(&self, code: api::loader::ExitCode, reason: &str) {

@@ -35,7 +35,7 @@ fn what_was_pushed_can_be_pulled() {
     fs::write(folder.path().join("checkpoint 1/ü.bin"), &large).unwrap();
     fs::write(folder.path().join("config.json"), "{}").unwrap();
     fs::write(folder.path().join("empty"), "").unwrap();
-    push(&scene, folder.path()).run().succeeded();
+    push(&scene, folder.path()).run().uploaded();
 
     let pull = scene.pull_from("s3://models/out").run();
     pull.succeeded();
@@ -51,7 +51,7 @@ fn the_list_of_checksums_comes_last() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a.bin"), noise(51, 9 * MIB)).unwrap();
     fs::write(folder.path().join("z.bin"), "z").unwrap();
-    push(&scene, folder.path()).run().succeeded();
+    push(&scene, folder.path()).run().uploaded();
     let requests = scene.proxy.take_requests();
     let last = requests.iter().rfind(|request| request.method != "GET").unwrap();
     assert_eq!((last.method.as_str(), last.path.as_str()), ("PUT", "/models/out/SHA256SUMS"));
@@ -63,13 +63,13 @@ fn a_second_push_sends_nothing() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a.bin"), noise(52, 9 * MIB)).unwrap();
     fs::write(folder.path().join("b.bin"), "b").unwrap();
-    push(&scene, folder.path()).run().succeeded();
+    push(&scene, folder.path()).run().uploaded();
     scene.proxy.take_requests();
-    push(&scene, folder.path()).run().succeeded();
+    push(&scene, folder.path()).run().uploaded();
     assert_eq!(written(&scene.proxy.take_requests()), BTreeMap::new());
 
     fs::write(folder.path().join("b.bin"), "B").unwrap();
-    push(&scene, folder.path()).run().succeeded();
+    push(&scene, folder.path()).run().uploaded();
     let changed = written(&scene.proxy.take_requests());
     let paths: Vec<&str> = changed.keys().map(String::as_str).collect();
     assert_eq!(paths, ["/models/out/SHA256SUMS", "/models/out/b.bin"]);
@@ -93,7 +93,7 @@ fn a_push_that_was_killed_sends_whole_files_only_once() {
     first.wait();
     scene.proxy.take_requests();
     scene.proxy.rule(|_| Break::Nothing);
-    push(&scene, folder.path()).run().succeeded();
+    push(&scene, folder.path()).run().uploaded();
     let written = written(&scene.proxy.take_requests());
     assert!(!written.contains_key("/models/out/a.bin"), "{written:?}");
     assert_eq!(scene.gateway.get("out/b.bin").unwrap(), noise(54, 10 * MIB));
@@ -109,7 +109,7 @@ fn transient_errors_are_retried_and_others_reported() {
         answers += 1;
         if answers % 3 == 1 { Break::Status(503, "") } else { Break::Nothing }
     });
-    push(&scene, folder.path()).run().succeeded();
+    push(&scene, folder.path()).run().uploaded();
     assert_eq!(scene.gateway.get("out/a.bin").unwrap(), noise(55, 20 * MIB));
 
     scene.proxy.rule(|_| Break::Nothing);
@@ -136,7 +136,7 @@ fn a_lost_answer_to_the_last_request_does_not_send_all_again() {
         // The store did it, and has since forgotten the upload, as it may.
         if completions == 1 { Break::CutAfter(0) } else { Break::Status(404, "") }
     });
-    push(&scene, folder.path()).run().succeeded();
+    push(&scene, folder.path()).run().uploaded();
     let parts =
         scene.proxy.take_requests().iter().filter(|request| request.query.contains("partNumber")).count();
     assert_eq!(parts, 3);
@@ -151,7 +151,7 @@ fn links_out_of_the_folder_are_left_out_and_named() {
     fs::write(folder.path().join("a.bin"), "a").unwrap();
     symlink(outside.path().join("secret"), folder.path().join("link")).unwrap();
     let ended = push(&scene, folder.path()).run();
-    ended.succeeded();
+    ended.uploaded();
     assert!(ended.output.contains("\"link\" is left out"), "{}", ended.output);
     assert_eq!(scene.gateway.get("out/link"), None);
 }
@@ -163,11 +163,11 @@ fn lines_of_files_that_are_still_there_stay_in_the_list() {
     for name in ["a", "b", "c"] {
         fs::write(folder.path().join(name), name).unwrap();
     }
-    push(&scene, folder.path()).run().succeeded();
+    push(&scene, folder.path()).run().uploaded();
     fs::remove_file(folder.path().join("a")).unwrap();
     fs::remove_file(folder.path().join("b")).unwrap();
     fs::remove_file(scene.gateway.file("out/b")).unwrap();
-    push(&scene, folder.path()).run().succeeded();
+    push(&scene, folder.path()).run().uploaded();
     let list = String::from_utf8(scene.gateway.get("out/SHA256SUMS").unwrap()).unwrap();
     let listed: Vec<&str> = list.lines().map(|line| &line[66..]).collect();
     assert_eq!(listed, ["a", "c"]);
@@ -178,9 +178,9 @@ fn an_object_that_another_program_has_written_is_sent_again() {
     let scene = Scene::new();
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a.bin"), "mine").unwrap();
-    push(&scene, folder.path()).run().succeeded();
+    push(&scene, folder.path()).run().uploaded();
     scene.gateway.put("out/a.bin", b"bad!");
-    push(&scene, folder.path()).run().succeeded();
+    push(&scene, folder.path()).run().uploaded();
     assert_eq!(scene.gateway.get("out/a.bin").unwrap(), b"mine");
     let list = scene.gateway.get("out/SHA256SUMS").unwrap();
     assert!(String::from_utf8(list).unwrap().ends_with("  a.bin\n"));
@@ -215,7 +215,7 @@ fn while_objects_are_replaced_the_list_does_not_name_them() {
     for name in ["a.bin", "b.bin"] {
         fs::write(folder.path().join(name), "old").unwrap();
     }
-    push(&scene, folder.path()).run().succeeded();
+    push(&scene, folder.path()).run().uploaded();
     fs::remove_file(folder.path().join("b.bin")).unwrap();
     fs::write(folder.path().join("a.bin"), "new").unwrap();
     let list = scene.gateway.file("out/SHA256SUMS");
@@ -237,7 +237,7 @@ fn while_objects_are_replaced_the_list_does_not_name_them() {
 
     // A push that was interrupted there loses no line.
     scene.proxy.rule(|_| Break::Nothing);
-    push(&scene, folder.path()).run().succeeded();
+    push(&scene, folder.path()).run().uploaded();
     assert_eq!(listed(&list), ["a.bin", "b.bin"]);
     assert_eq!(scene.gateway.get("out/a.bin").unwrap(), b"new");
 }
@@ -270,7 +270,7 @@ fn lines_of_objects_that_the_store_refuses_to_describe_stay_in_the_list() {
         scene
             .proxy
             .rule(move |request| if refused(request) { Break::Status(status, "") } else { Break::Nothing });
-        push(&scene, folder.path()).run().succeeded();
+        push(&scene, folder.path()).run().uploaded();
         assert_eq!(listed(&scene.gateway.file("out/SHA256SUMS")), ["a.bin", "other.bin"], "{status}");
     }
 }
@@ -303,9 +303,9 @@ fn empty_folders_come_into_the_store() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir_all(folder.path().join("ensemble/1")).unwrap();
     fs::write(folder.path().join("ensemble/config.pbtxt"), "y").unwrap();
-    push(&scene, folder.path()).run().succeeded();
+    push(&scene, folder.path()).run().uploaded();
     scene.proxy.take_requests();
-    push(&scene, folder.path()).run().succeeded();
+    push(&scene, folder.path()).run().uploaded();
     assert_eq!(written(&scene.proxy.take_requests()), BTreeMap::new());
     scene.pull_from("s3://models/out").arg("--engine=triton").run().succeeded();
     assert!(scene.folder().join("ensemble/1").is_dir());
@@ -319,8 +319,9 @@ fn a_push_prints_the_digest_of_its_list() {
     fs::write(folder.path().join("config.json"), "{}").unwrap();
     let digest = || {
         let ended = push(&scene, folder.path()).run();
-        ended.succeeded();
+        let report = ended.uploaded();
         let (_, digest) = ended.output.rsplit_once("manifest digest: ").unwrap();
+        assert_eq!((report.manifest_digest.as_str(), report.count, report.bytes), (digest.trim(), 1, 2));
         digest.trim().to_owned()
     };
     let first = digest();

@@ -41,11 +41,27 @@ fn fails(type_: &'static str, reason: &'static str, message: impl Into<String>) 
     Verdict { type_, holds: false, reason, message: message.into() }
 }
 
+/// Reasons why nothing happens before somebody does something.
+const STALLS: [&str; 6] = [
+    reasons::AMBIGUOUS_DEPENDENCY,
+    reasons::DEPENDENCY_NOT_FOUND,
+    reasons::CYCLE,
+    reasons::CLAIM_NOT_FOUND,
+    reasons::CLAIM_NOT_SHAREABLE,
+    reasons::INVALID_SPEC,
+];
+
 impl Assessment {
-    fn explained_by(phase: Phase, verdicts: Vec<Verdict>, type_: &str) -> Self {
+    fn explained_by(phase: Phase, mut verdicts: Vec<Verdict>, type_: &str) -> Self {
         let explains = verdicts.iter().find(|verdict| verdict.type_ == type_);
         let (reason, message) =
             explains.map_or(("", String::new()), |verdict| (verdict.reason, verdict.message.clone()));
+        let is_stalled = verdicts.iter().any(|verdict| verdict.type_ == conditions::STALLED);
+        if phase == Phase::Pending && STALLS.contains(&reason) && !is_stalled {
+            verdicts.push(holds(conditions::STALLED, reason, message.clone()));
+        } else if phase == Phase::Pending && reason != reasons::SUSPENDED && !is_stalled {
+            verdicts.push(holds(conditions::RECONCILING, reason_or(reason), message.clone()));
+        }
         Self { phase, reason, message, verdicts }
     }
 
@@ -56,6 +72,11 @@ impl Assessment {
     }
 }
 
+/// The API server wants a reason.
+fn reason_or(reason: &'static str) -> &'static str {
+    if reason.is_empty() { reasons::NOT_RUNNING } else { reason }
+}
+
 /// Conditions of every stage before the end.
 struct Common {
     accepted: Verdict,
@@ -64,7 +85,9 @@ struct Common {
 }
 
 fn common(valid: &ValidJob, observed: &Observed, dependencies: &Dependencies) -> Common {
-    let note = if runs_on_cpu_instead(valid.device) {
+    let note = if valid.pods.paused {
+        "spec.paused is true: nothing is started, ended or deleted"
+    } else if runs_on_cpu_instead(valid.device) {
         "no Linux node has a Metal device: the trainer uses the CPU"
     } else {
         ""
@@ -199,7 +222,7 @@ fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Ve
     let wanted = usize::try_from(valid.nodes).unwrap_or_default();
     if placed < wanted {
         let message = format!("{placed} of {wanted} pods have a node");
-        return fails(conditions::SCHEDULED, reasons::UNSCHEDULABLE, message);
+        return fails(conditions::SCHEDULED, reasons::WAITING, message);
     }
     let nodes: Vec<&str> =
         attempt.pods.iter().filter_map(|pod| pod.node.as_deref()).take(MOST_NODES).collect();
@@ -210,7 +233,13 @@ fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Ve
 const MOST_NODES: usize = 8;
 
 fn running(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Verdict {
-    let trains = |pod: &&&PodView| pod.container(TRAINER).is_some_and(|one| one.state.running.is_some());
+    // A rank that has ended well does not wait for its start.
+    let trains = |pod: &&&PodView| {
+        let state = pod.container(TRAINER).map(|one| &one.state);
+        state.is_some_and(|state| {
+            state.running.is_some() || state.terminated.as_ref().is_some_and(|ended| ended.exit_code == 0)
+        })
+    };
     let count = attempt.pods.iter().filter(trains).count();
     let wanted = usize::try_from(valid.nodes).unwrap_or_default();
     let number = attempt.number;
@@ -325,24 +354,33 @@ pub(super) fn of_invalid(invalid: &Invalid, observed: &Observed) -> Assessment {
     Assessment::explained_by(phase, vec![accepted, stalled], conditions::ACCEPTED)
 }
 
-/// The API server refuses a child.
+/// The API server refuses a child, and no attempt runs.
 pub(super) fn with_refusal(mut assessment: Assessment, refusal: &Refusal) -> Assessment {
-    let (reason, message) = match refusal {
-        // The garbage collector is about to delete the child of the deleted owner; no fault.
-        Refusal::Leftover { .. } => return assessment,
-        Refusal::OwnershipConflict(message) => (reasons::OWNERSHIP_CONFLICT, message.clone()),
-        Refusal::Denied(message) => (reasons::DENIED, message.clone()),
-        Refusal::Invalid(message) => {
-            assessment.replace(fails(conditions::ACCEPTED, reasons::INVALID_SPEC, message.clone()));
-            (reasons::INVALID_SPEC, message.clone())
-        }
-    };
+    let Some((reason, message)) = refusal_of(refusal) else { return assessment };
+    if reason == reasons::INVALID_SPEC {
+        assessment.replace(fails(conditions::ACCEPTED, reason, message.clone()));
+    }
     assessment.replace(fails(conditions::RUNNING, reason, message.clone()));
-    assessment.replace(holds(conditions::STALLED, reason, message.clone()));
+    assessment.replace(stalled(reason, message.clone()));
     Assessment { phase: Phase::Pending, reason, message, ..assessment }
 }
 
-/// The host name of rank 0, for messages.
+/// Reason and message of a refusal; `None`: it passes by itself.
+pub(super) fn refusal_of(refusal: &Refusal) -> Option<(&'static str, String)> {
+    match refusal {
+        // The garbage collector is about to delete the child of the deleted owner; no fault.
+        Refusal::Leftover { .. } => None,
+        Refusal::OwnershipConflict(message) => Some((reasons::OWNERSHIP_CONFLICT, message.clone())),
+        Refusal::Denied(message) => Some((reasons::DENIED, message.clone())),
+        Refusal::Invalid(message) => Some((reasons::INVALID_SPEC, message.clone())),
+    }
+}
+
+pub(super) fn stalled(reason: &'static str, message: String) -> Verdict {
+    holds(conditions::STALLED, reason, message)
+}
+
+/// The pod of rank 0.
 pub(super) fn rank_zero<'a>(valid: &ValidJob, attempt: &'a Attempt<'_>) -> Option<&'a PodView> {
     let prefix = format!("{}-", names::host(&names::attempt(&valid.name, attempt.number), 0));
     attempt.pods.iter().copied().find(|pod| pod.name().starts_with(&prefix))

@@ -29,7 +29,7 @@ pub(super) enum Dependencies {
 /// Once an attempt has begun, the records stay: what becomes of the other jobs does not matter any more.
 pub(super) fn dependencies(observed: &Observed) -> Dependencies {
     let recorded = observed.job.status.as_ref().map_or(&[][..], |status| &status.dependencies);
-    if !recorded.is_empty() && recorded.iter().all(|record| record.result.is_some()) {
+    if super::stage::started(observed) > 0 && !recorded.is_empty() {
         return Dependencies::Ready(recorded.to_vec());
     }
     if observed.dependencies.is_empty() {

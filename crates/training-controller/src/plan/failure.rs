@@ -56,6 +56,8 @@ pub(crate) fn failure_reasons() -> impl Iterator<Item = &'static str> {
 pub(super) enum Class {
     /// It is not the job's fault: it goes on at once, without a limit but that of attempts that make no progress.
     Interruption,
+    /// It has not run, because not all of its pods found a place. It is tried again, however often.
+    NotPlaced,
     /// The memory of the GPUs is too small for the settings.
     OutOfGpuMemory,
     /// It may pass by itself.
@@ -71,6 +73,8 @@ const LONGEST_LINE: usize = 400;
 /// `subprocess.run` of a child that SIGKILL ended, through `sys.exit`: −9 in one byte.
 const CHILD_KILLED: i32 = 247;
 const SIGKILL: i32 = 9;
+/// What torchrun reports of a rank that SIGKILL ended. It ends others so after a failure, which has a cause of its own then.
+const TORCHRUN_KILLED: &str = "Signal 9 (SIGKILL) received by PID";
 /// Exit codes above this one are those of signals.
 const SIGNALLED: i32 = 128;
 /// Exit code of a container that SIGKILL ended.
@@ -192,7 +196,10 @@ fn classify(pod: &PodView, ended: Option<&Terminated>, message: &Message) -> (&'
     if UNSEEN_ENDS.contains(&ended.reason.as_str()) {
         return (reasons::NODE_LOST, Interruption, "ended with a restart of its node".to_owned());
     }
-    let killed_child = message.signal == Some(SIGKILL) || message.exit_code == Some(CHILD_KILLED);
+    let is_of_torchrun = |line: &str| line.contains(TORCHRUN_KILLED);
+    let killed_child = message.signal == Some(SIGKILL)
+        || message.exit_code == Some(CHILD_KILLED)
+        || message.error.as_deref().is_some_and(is_of_torchrun);
     if ended.reason == "OOMKilled" || code == CHILD_KILLED || (killed_child && message.cause.is_none()) {
         return (
             reasons::HOST_OUT_OF_MEMORY,
@@ -223,6 +230,9 @@ fn classify(pod: &PodView, ended: Option<&Terminated>, message: &Message) -> (&'
         }
         Some(reasons::SOURCE_UNREACHABLE) => {
             return (reasons::SOURCE_UNREACHABLE, Transient, "could not reach the hub".to_owned());
+        }
+        Some(reasons::PEER_LOST) => {
+            return (reasons::PEER_LOST, Transient, "lost the connection to another rank".to_owned());
         }
         Some(reasons::INVALID_ARGUMENTS) => return invalid_arguments(),
         Some(_) | None => {}

@@ -35,7 +35,7 @@ const INSTALLER: &str = "launcher-installer";
 
 /// Time to save a checkpoint: a fully trained model of 70 billion parameters is a terabyte with its optimizer state, a
 /// LoRA adapter some megabytes.
-const GRACE_SECONDS: i64 = 300;
+pub(super) const GRACE_SECONDS: i64 = 300;
 const PROGRAM_VOLUME: &str = "launcher";
 const PROGRAM_PATH: &str = "/opt/training-launcher";
 const HOME_VOLUME: &str = "home";

@@ -78,7 +78,7 @@ pub(crate) fn retire(
     let jobs = observed.attempts.values().chain(&observed.upload);
     let unfinished: Vec<Deletion> = jobs
         .filter(|job| !job.is_finished() && !job.is_being_deleted())
-        .map(|job| Deletion::Job(job.identity()))
+        .map(|job| Deletion::Job(Box::new(job.identity())))
         .collect();
     if !running.is_empty() || !unfinished.is_empty() {
         let is_orphan = |pod: &&&std::sync::Arc<workload::pod::PodView>| {
@@ -86,7 +86,7 @@ pub(crate) fn retire(
                 && pod.node.as_ref().is_some_and(|node| observed.nodes.lost.contains_key(node))
                 && job_of(pod).is_some()
         };
-        let orphans = running.iter().filter(is_orphan).map(|pod| Deletion::LostPod(pod.identity()));
+        let orphans = running.iter().filter(is_orphan).map(|pod| Deletion::now(pod));
         let deletions = unfinished.into_iter().chain(orphans).collect();
         return Retirement { deletions, ..waiting(left) };
     }

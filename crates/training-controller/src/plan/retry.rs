@@ -40,7 +40,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 pub(super) fn next(
     valid: &ValidJob,
     status: &TrainingJobStatus,
-    failure: &Failure,
+    (number, failure): (i32, &Failure),
     without_progress: i32,
     timings: &Timings,
 ) -> Next {
@@ -57,7 +57,11 @@ pub(super) fn next(
         // The first interruption costs no time; what keeps happening is slowed down.
         Class::Interruption if without_progress <= 1 => again(Duration::ZERO, false),
         Class::Interruption => again(pause(without_progress - 2, timings), false),
-        Class::OutOfGpuMemory => match smaller(valid, status, failure) {
+        Class::NotPlaced => {
+            let before = status.failures.iter().find(|count| count.reason == failure.reason);
+            again(pause(before.map_or(0, |count| count.count), timings), false)
+        }
+        Class::OutOfGpuMemory => match smaller(valid, status, (number, failure)) {
             Ok(mitigation) => {
                 Next::Again { wait: Duration::ZERO, counts: false, mitigation: Some(mitigation) }
             }
@@ -84,7 +88,11 @@ fn pause(doublings: i32, timings: &Timings) -> Duration {
 }
 
 /// The next smaller settings, or why there are none.
-fn smaller(valid: &ValidJob, status: &TrainingJobStatus, failure: &Failure) -> Result<Mitigation, String> {
+fn smaller(
+    valid: &ValidJob,
+    status: &TrainingJobStatus,
+    (number, failure): (i32, &Failure),
+) -> Result<Mitigation, String> {
     let message = |why: &str| {
         Err(format!(
             "{}; {why}; use method qlora, more GPUs or a smaller max_length in extraArgs",
@@ -99,16 +107,15 @@ fn smaller(valid: &ValidJob, status: &TrainingJobStatus, failure: &Failure) -> R
         return message("smaller settings were not enough");
     }
     let change = mitigation::next_change(valid, steps);
-    if change.as_ref().is_some_and(|change| change.shards) && status.checkpoint.is_some() {
+    let has_checkpoint = status.checkpoint.is_some() || failure.checkpoint.is_some();
+    if change.as_ref().is_some_and(|change| change.shards) && has_checkpoint {
         // DeepSpeed reads only what it has written itself, in the same way.
         return message("a run with checkpoints cannot change DeepSpeed's stage");
     }
     match change.map(|change| change.text) {
-        Some(change) => Ok(Mitigation {
-            attempt: status.attempts.saturating_add(1),
-            reason: failure.reason.to_owned(),
-            change,
-        }),
+        Some(change) => {
+            Ok(Mitigation { attempt: number.saturating_add(1), reason: failure.reason.to_owned(), change })
+        }
         None => message("there are no smaller settings to try"),
     }
 }

@@ -30,7 +30,7 @@ use super::{
 use crate::{
     job_view::JobView,
     names,
-    observe::{Observed, job_of},
+    observe::{Observed, is_pod_of},
     progress::Access,
     validate::ValidJob,
 };
@@ -43,7 +43,7 @@ pub(super) enum Stage<'a> {
     /// An attempt runs.
     Active(Attempt<'a>),
     /// An attempt has ended, and the status does not say so yet.
-    Ended(Attempt<'a>, End),
+    Ended(Attempt<'a>, Box<End>),
     /// The training has succeeded, and its result is uploaded.
     Uploading,
     /// No attempt runs, and pods of earlier ones have not ended yet.
@@ -63,6 +63,8 @@ pub(super) struct Attempt<'a> {
     /// `None`: it was deleted.
     pub(super) job: Option<&'a JobView>,
     pub(super) pods: Vec<&'a PodView>,
+    /// It is over, and what is known of its end is not complete yet.
+    pub(super) is_ending: bool,
     /// When it may have to be looked at again although no object changes.
     pub(super) requeue_after: Option<Duration>,
 }
@@ -80,10 +82,14 @@ pub(super) enum End {
 
 /// The pods of a gang end one after the other, and the first one that is seen may only follow from another.
 const EVIDENCE_IS_COMPLETE_AFTER: Duration = Duration::from_secs(10);
+/// Kubernetes notices a dead node after 40 s; the times of nodes and of this process differ.
+const NODES_ARE_NOTICED_WITHIN: Duration = Duration::from_secs(60);
 /// The watches of Jobs and pods are independent: a Job may be seen to have failed before its pod.
-const PODS_ARE_SEEN_WITHIN: Duration = Duration::from_secs(5);
-/// The facts since when pods of an attempt have failed, and since when its Job has been missed.
-const POD_FAILED: &str = "pod failed in attempt";
+pub(super) const PODS_ARE_SEEN_WITHIN: Duration = Duration::from_secs(5);
+/// A kubelet closes the log of a container that has ended at once.
+const LOGS_ARE_READ_WITHIN: Duration = Duration::from_secs(5);
+/// The fact since when an attempt has been over.
+const OVER: &str = "over: attempt";
 
 pub(super) fn stage<'a>(
     valid: &ValidJob,
@@ -115,8 +121,9 @@ pub(super) fn stage<'a>(
     if deadline(valid, status, now) == Some(Duration::ZERO) {
         // No attempt runs. The end is accounted for as that of the last one.
         let failure = exceeded(valid);
-        let attempt = Attempt { number: started, job: None, pods: Vec::new(), requeue_after: None };
-        return Stage::Ended(attempt, End::DeadlineExceeded(failure));
+        let attempt =
+            Attempt { number: started, job: None, pods: Vec::new(), is_ending: false, requeue_after: None };
+        return Stage::Ended(attempt, Box::new(End::DeadlineExceeded(failure)));
     }
     let next = status.and_then(|status| status.next_attempt_time.as_ref()).map(|time| time.0);
     match next.filter(|next| *next > now) {
@@ -166,47 +173,49 @@ fn current<'a>(
     now: Timestamp,
 ) -> Stage<'a> {
     let name = names::attempt(&valid.name, number);
-    let pods: Vec<&PodView> =
-        observed.pods.iter().map(AsRef::as_ref).filter(|pod| job_of(pod) == Some(&name)).collect();
     let job = observed.attempts.get(&number).map(AsRef::as_ref);
+    let is_own = |pod: &&PodView| job.is_some_and(|job| is_pod_of(pod, job));
+    let pods: Vec<&PodView> = observed.pods.iter().map(AsRef::as_ref).filter(is_own).collect();
     let status = observed.job.status.as_ref();
-    let mut attempt = Attempt { number, job, pods, requeue_after: None };
+    let mut attempt = Attempt { number, job, pods, is_ending: false, requeue_after: None };
     let lost =
         |reason, class, message: &str| End::Failed(Failure::of_attempt(reason, class, message.to_owned()));
     let Some(job) = job else {
         let message = format!("Job {name} was deleted");
-        return Stage::Ended(attempt, lost(reasons::PREEMPTED, Class::Interruption, &message));
+        return Stage::Ended(attempt, Box::new(lost(reasons::PREEMPTED, Class::Interruption, &message)));
     };
     if job.completed.is_some() {
-        return Stage::Ended(attempt, End::Succeeded);
+        return match unread_log(&attempt, observed, now) {
+            Some(wait) => Stage::Active(Attempt { is_ending: true, requeue_after: Some(wait), ..attempt }),
+            None => Stage::Ended(attempt, Box::new(End::Succeeded)),
+        };
     }
-    if let Some(end) = failed(job, &mut attempt, observed, now) {
-        return Stage::Ended(attempt, end);
+    if let Some(end) = failed(valid, job, &mut attempt, observed, now) {
+        return Stage::Ended(attempt, Box::new(end));
     }
     if job.failed.is_some() || attempt.pods.iter().any(|pod| has_failed(pod)) {
-        // What is known is not complete yet.
-        return Stage::Active(attempt);
+        return Stage::Active(Attempt { is_ending: true, ..attempt });
     }
     if job.is_being_deleted() {
         let message = format!("Job {name} was deleted");
-        return Stage::Ended(attempt, lost(reasons::PREEMPTED, Class::Interruption, &message));
+        return Stage::Ended(attempt, Box::new(lost(reasons::PREEMPTED, Class::Interruption, &message)));
     }
     if valid.suspend {
-        return Stage::Ended(attempt, End::Suspended);
+        return Stage::Ended(attempt, Box::new(End::Suspended));
     }
     let left = deadline(valid, status, now);
     if left == Some(Duration::ZERO) {
-        return Stage::Ended(attempt, End::DeadlineExceeded(exceeded(valid)));
+        return Stage::Ended(attempt, Box::new(End::DeadlineExceeded(exceeded(valid))));
     }
     let checks = [
         left.map(Err),
         on_lost_nodes(valid, observed, &attempt, now),
         without_progress(valid, observed, now),
-        half_placed(&attempt, timings, now),
+        half_placed(valid, &attempt, timings, now),
     ];
     for check in checks.into_iter().flatten() {
         match check {
-            Ok(failure) => return Stage::Ended(attempt, End::Failed(failure)),
+            Ok(failure) => return Stage::Ended(attempt, Box::new(End::Failed(failure))),
             Err(wait) => {
                 attempt.requeue_after = Some(attempt.requeue_after.map_or(wait, |known| known.min(wait)))
             }
@@ -215,22 +224,47 @@ fn current<'a>(
     Stage::Active(attempt)
 }
 
+/// How long the last lines of a log may still be read.
+fn unread_log(attempt: &Attempt<'_>, observed: &Observed, now: Timestamp) -> Option<Duration> {
+    let log = observed.log.as_ref().filter(|log| log.access == Access::Readable && !log.is_complete);
+    log?;
+    let since = observed.facts.get(&end_fact(attempt.number)).copied().unwrap_or(now);
+    remaining(LOGS_ARE_READ_WITHIN, since, now)
+}
+
 /// The end of an attempt of which a pod has failed, once it is clear which pod failed first.
-fn failed(job: &JobView, attempt: &mut Attempt<'_>, observed: &Observed, now: Timestamp) -> Option<End> {
+fn failed(
+    valid: &ValidJob,
+    job: &JobView,
+    attempt: &mut Attempt<'_>,
+    observed: &Observed,
+    now: Timestamp,
+) -> Option<End> {
     let any_failed = attempt.pods.iter().any(|pod| has_failed(pod));
     if !any_failed && job.failed.is_none() {
         return None;
     }
-    let since = observed.facts.get(&failed_fact(attempt.number)).copied().unwrap_or(now);
+    let since = observed.facts.get(&end_fact(attempt.number)).copied().unwrap_or(now);
     let all_have_stopped = attempt.pods.iter().all(|pod| has_stopped(pod) || has_failed(pod));
-    let patience = if any_failed { EVIDENCE_IS_COMPLETE_AFTER } else { PODS_ARE_SEEN_WITHIN };
+    let found = failure::of_pods(attempt.pods.iter().copied(), observed.log.as_ref());
+    let is_explained = found.as_ref().is_some_and(|failure| failure.reason != reasons::PEER_LOST);
+    if !all_have_stopped && !is_explained {
+        // The connections to a rank whose node is dead end long before Kubernetes notices that.
+        if let Some(Ok(lost)) = on_lost_nodes(valid, observed, attempt, now) {
+            return Some(End::Failed(lost));
+        }
+    }
+    let patience = match (any_failed, is_explained) {
+        (true, true) => EVIDENCE_IS_COMPLETE_AFTER,
+        (true, false) => NODES_ARE_NOTICED_WITHIN.saturating_add(valid.node_failure),
+        (false, _) => PODS_ARE_SEEN_WITHIN,
+    };
     if !(any_failed && all_have_stopped)
         && let Some(wait) = remaining(patience, since, now)
     {
         attempt.requeue_after = Some(wait);
         return None;
     }
-    let found = failure::of_pods(attempt.pods.iter().copied(), observed.log.as_ref());
     let of_job = || {
         // A pod that failed would still be there; one that was deleted is not.
         let failed = job.failed.as_ref();
@@ -243,8 +277,8 @@ fn failed(job: &JobView, attempt: &mut Attempt<'_>, observed: &Observed, now: Ti
 }
 
 /// For `FactTimes`, while it is true.
-pub(super) fn failed_fact(attempt: i32) -> String {
-    format!("{POD_FAILED} {attempt}")
+pub(super) fn end_fact(attempt: i32) -> String {
+    format!("{OVER} {attempt}")
 }
 
 /// `Ok`: the attempt is over; `Err`: when to look again.
@@ -284,22 +318,36 @@ fn without_progress(valid: &ValidJob, observed: &Observed, now: Timestamp) -> Op
     })
 }
 
-/// Pods that hold GPUs and wait for others that cannot start.
-fn half_placed(attempt: &Attempt<'_>, timings: &Timings, now: Timestamp) -> Option<Check> {
+/// Pods that hold GPUs and wait for others that cannot start, or are not even created.
+fn half_placed(valid: &ValidJob, attempt: &Attempt<'_>, timings: &Timings, now: Timestamp) -> Option<Check> {
     let placed = attempt.pods.iter().filter(|pod| pod.node.is_some() && !has_stopped(pod));
     // The oldest pod with a node: from then on a GPU has been held for nothing.
     let since = placed.filter_map(|pod| pod.placed()).min()?;
-    let waits = attempt
-        .pods
-        .iter()
-        .find(|pod| pod.container(TRAINER).is_none_or(|one| one.state.running.is_none()))?;
+    let begun = |pod: &&&PodView| {
+        let state = pod.container(TRAINER).map(|one| &one.state);
+        state.is_some_and(|state| state.running.is_some() || state.terminated.is_some())
+    };
+    let waits = attempt.pods.iter().find(|pod| !begun(pod));
+    let are_all = attempt.pods.len() >= usize::try_from(valid.nodes).unwrap_or_default();
+    if waits.is_none() && are_all {
+        return None;
+    }
     Some(match remaining(timings.placement, since, now) {
         Some(wait) => Err(wait),
         None => {
             let waited = elapsed(since, now).as_secs();
-            Ok(not_placed(waits, waited))
+            Ok(waits.map_or_else(|| not_created(valid, attempt, waited), |pod| not_placed(pod, waited)))
         }
     })
+}
+
+fn not_created(valid: &ValidJob, attempt: &Attempt<'_>, seconds: u64) -> Failure {
+    let message = format!(
+        "only {} of {} pods were created within {seconds} s; the GPUs of the others were given back",
+        attempt.pods.len(),
+        valid.nodes
+    );
+    Failure::of_attempt(reasons::UNSCHEDULABLE, Class::NotPlaced, message)
 }
 
 fn not_placed(pod: &PodView, seconds: u64) -> Failure {
@@ -308,7 +356,7 @@ fn not_placed(pod: &PodView, seconds: u64) -> Failure {
             "pod {} found no node for {seconds} s while others of its gang held theirs; they were given back",
             pod.name()
         );
-        return Failure::of_attempt(reasons::UNSCHEDULABLE, Class::Interruption, message);
+        return Failure::of_attempt(reasons::UNSCHEDULABLE, Class::NotPlaced, message);
     }
     let containers = pod.init_containers.iter().chain(&pod.containers);
     let cause = containers.into_iter().find_map(|one| workload::container::start_fault(pod, one));

@@ -34,10 +34,11 @@ mod budgets;
 mod dependencies;
 mod ends;
 mod failures;
+mod gangs;
 mod notes;
 mod rendering;
-
-mod faults;
+mod retention;
+mod uploads;
 
 /// A lora job on one GPU.
 const LORA: &str = "{model: qwen/Qwen-7B, dataset: a/b, method: lora}";
@@ -113,6 +114,14 @@ impl World {
         panic!("no rest: {:?}", self.status());
     }
 
+    /// The trainer of this rank has ended well, and its Job has not completed.
+    fn rank_ends(&mut self, rank: usize) {
+        let mut status = ended(0, "Completed", &message_at(Some(100)), self.seconds);
+        status["phase"] = "Succeeded".into();
+        self.pod(rank, &status);
+        self.settles();
+    }
+
     /// In the order of `apply`.
     fn apply(&mut self, plan: Plan) {
         let Plan { children, deletions, status, events, follow, facts, is_expired, requeue_after } = plan;
@@ -178,13 +187,14 @@ impl World {
         match child {
             Child::Job(job) => {
                 let mut view: JobView = serde_json::from_value(serde_json::to_value(&job).unwrap()).unwrap();
-                let Some(number) = view.attempt else {
-                    self.observed.upload = Some(Arc::new(view));
-                    return;
-                };
-                assert!(!self.observed.attempts.contains_key(&number), "attempt {number} is there");
                 view.metadata.uid = Some(format!("uid-of-{}-at-{}", view.name(), self.seconds));
-                self.observed.attempts.insert(number, Arc::new(view));
+                match view.attempt {
+                    Some(number) => {
+                        let before = self.observed.attempts.insert(number, Arc::new(view));
+                        assert!(before.is_none(), "attempt {number} is there");
+                    }
+                    None => self.observed.upload = Some(Arc::new(view)),
+                }
                 self.created.push(*job);
             }
             Child::Claim(claim) => {
@@ -208,17 +218,28 @@ impl World {
                 self.terminate(&name);
                 self.deleted.push(name);
             }
-            Deletion::LostPod(pod) => {
+            Deletion::Pod { pod, grace } => {
                 let name = pod.metadata.name.clone().unwrap();
-                self.observed.pods.retain(|known| known.name() != name);
-                self.deleted.push(name);
+                if grace.is_zero() {
+                    self.observed.pods.retain(|known| known.name() != name);
+                    self.deleted.push(name);
+                } else {
+                    self.ends_within(grace.as_secs(), |pod| pod.name() == name);
+                }
             }
         }
     }
 
     fn terminate(&mut self, job: &str) {
-        for pod in self.observed.pods.iter_mut().filter(|pod| job_of(pod) == Some(job)) {
-            Arc::make_mut(pod).metadata.deletion_timestamp = Some(Time(at(self.seconds)));
+        self.ends_within(super::pod::GRACE_SECONDS.unsigned_abs(), |pod| job_of(pod) == Some(job));
+    }
+
+    fn ends_within(&mut self, seconds: u64, which: impl Fn(&PodView) -> bool) {
+        let now = at(self.seconds);
+        for pod in self.observed.pods.iter_mut().filter(|pod| which(pod)) {
+            let metadata = &mut Arc::make_mut(pod).metadata;
+            metadata.deletion_timestamp = Some(Time(now));
+            metadata.deletion_grace_period_seconds = Some(i64::try_from(seconds).unwrap());
         }
     }
 
@@ -363,6 +384,9 @@ impl World {
         }
         let now = at(self.seconds);
         self.view().completed = Some(now);
+        if let Some(log) = &mut self.observed.log {
+            log.is_complete = true;
+        }
         self.settles();
     }
 

@@ -2,7 +2,7 @@
 //!
 //! It is retried alone: the training is never repeated for it. What is uploaded already is not sent again.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use api::{
     conditions,
@@ -10,6 +10,7 @@ use api::{
     reasons,
     trainingjob::{Artifact, Upload},
 };
+use jiff::Timestamp;
 use k8s_openapi::{
     api::{
         batch::v1::{
@@ -27,11 +28,13 @@ use workload::{
     container::quote,
     pod::PodView,
     template::{container_security, literal, mount, non_empty, pod_security},
+    time::remaining,
 };
 
 use super::{
     defaults::Defaults,
     metadata::{metadata, pod_labels},
+    stage::PODS_ARE_SEEN_WITHIN,
 };
 use crate::{job_view::JobView, names, validate::ValidJob};
 
@@ -52,24 +55,36 @@ pub(super) enum State {
     /// The Job has to be created.
     Missing,
     Running(Verdict),
+    /// It has ended, and what it reports has not been seen yet.
+    Unread(Verdict, Duration),
     Done(Verdict, Vec<Artifact>),
     Failed(Verdict),
 }
 
-pub(super) fn state(upload: &Upload, job: Option<&JobView>, pods: &[&PodView]) -> State {
+pub(super) fn state(upload: &Upload, job: Option<&JobView>, pods: &[&PodView], now: Timestamp) -> State {
     let Some(job) = job else { return State::Missing };
-    if job.completed.is_some() {
-        let report: Uploaded = pods.iter().find_map(|pod| report(pod)).unwrap_or_default();
-        let message = match report.count {
-            0 => format!("to {}", upload.uri),
-            count => format!("{count} files, {} bytes, to {}", report.bytes, upload.uri),
+    if let Some(completed) = job.completed {
+        let report = pods.iter().find_map(|pod| report(pod));
+        if report.is_none()
+            && let Some(wait) = remaining(PODS_ARE_SEEN_WITHIN, completed, now)
+        {
+            return State::Unread(beginning(upload), wait);
+        }
+        let message = match &report {
+            Some(Uploaded { count, bytes, .. }) => format!("{count} files, {bytes} bytes, to {}", upload.uri),
+            None => format!(
+                "to {}; SHA256SUMS there names the files (the pod was deleted before its report was read)",
+                upload.uri
+            ),
         };
+        let report = report.unwrap_or_default();
         let verdict =
             Verdict { type_: conditions::UPLOADED, holds: true, reason: reasons::UPLOADED, message };
         return State::Done(verdict, artifacts(upload, &report));
     }
-    let fault = pods.iter().rev().find_map(|pod| fault(pod));
-    let because = fault.as_ref().map(|(_, text)| format!(": {text}")).unwrap_or_default();
+    let ends = pods.iter().filter_map(|pod| pod.container(UPLOADER)?.state.terminated.as_ref());
+    let last = ends.filter(|ended| ended.exit_code != 0).max_by_key(|ended| ended.finished_at);
+    let because = last.map(|ended| format!(": {}", quote(&ended.message))).unwrap_or_default();
     if job.failed.is_some() {
         let message = format!(
             "the result was not uploaded to {}{because}; it stays in the claim: mend the cause and create the job anew, or \
@@ -94,11 +109,6 @@ pub(super) fn beginning(upload: &Upload) -> Verdict {
 fn report(pod: &PodView) -> Option<Uploaded> {
     let ended = pod.container(UPLOADER)?.state.terminated.as_ref().filter(|ended| ended.exit_code == 0)?;
     serde_json::from_str(&ended.message).ok()
-}
-
-fn fault(pod: &PodView) -> Option<(i32, String)> {
-    let ended = pod.container(UPLOADER)?.state.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
-    Some((ended.exit_code, quote(&ended.message)))
 }
 
 /// The manifest, which was written last, then the largest files.

@@ -19,7 +19,7 @@ fn bytes(reader: &mut Reader, text: impl Into<Vec<u8>>, seconds: i64) -> News {
 
 /// The state after a whole log, in pieces of this size.
 fn read_in(name: &str, size: usize) -> LogState {
-    let mut reader = Reader::new(&TrainingJobStatus::default());
+    let mut reader = reader();
     for piece in fixture(name).chunks(size) {
         bytes(&mut reader, piece, 0);
     }
@@ -36,6 +36,11 @@ fn shown(state: &LogState) -> (i64, i64, i32, String, String) {
         report.loss.unwrap_or_default(),
         report.eta.unwrap_or_default(),
     )
+}
+
+/// Of the first attempt.
+fn reader() -> Reader {
+    Reader::new(&TrainingJobStatus::default(), 1)
 }
 
 fn step(number: i64) -> String {
@@ -92,15 +97,11 @@ fn the_curve_has_every_logged_step() {
 fn the_checkpoint_is_the_one_that_the_trainer_saves() {
     let saved = read_in("graceful_stop_exit0.torchrun2.merged", 50).checkpoint.unwrap();
     assert_eq!((saved.path.as_str(), saved.step), ("/data/run/H/checkpoint-6", 6));
-    let mut reader = Reader::new(&TrainingJobStatus::default());
-    bytes(&mut reader, "[INFO:swift] Saving model checkpoint to /output/checkpoint-40\n", 9);
-    let saved = reader.publish().checkpoint.unwrap();
-    assert_eq!((saved.step, saved.time), (40, Some(Time(at(9)))));
 }
 
 #[test]
 fn a_folder_that_is_no_checkpoint_is_none() {
-    let mut reader = Reader::new(&TrainingJobStatus::default());
+    let mut reader = reader();
     bytes(&mut reader, "[INFO:swift] Saving model checkpoint to /output/final\n", 0);
     assert_eq!(reader.publish().checkpoint, None);
 }
@@ -108,7 +109,7 @@ fn a_folder_that_is_no_checkpoint_is_none() {
 #[test]
 fn the_same_bytes_again_change_nothing() {
     for name in ["sft_lora.tf5.stdout", "sft_lora.tf5.merged-stdout-stderr", "dpo_lora.tf5.stdout"] {
-        let mut reader = Reader::new(&TrainingJobStatus::default());
+        let mut reader = reader();
         bytes(&mut reader, fixture(name), 0);
         let once = reader.publish();
         bytes(&mut reader, fixture(name), 0);
@@ -123,12 +124,12 @@ fn the_same_bytes_again_change_nothing() {
 
 #[test]
 fn a_new_process_reads_on_from_the_line_of_the_status() {
-    let mut first = Reader::new(&TrainingJobStatus::default());
+    let mut first = reader();
     for number in 1..=10 {
         bytes(&mut first, step(number), number);
     }
     let status = written(&first.publish());
-    let mut second = Reader::new(&status);
+    let mut second = Reader::new(&status, 1);
     assert_eq!(second.since(), Some(at(10)));
     assert_eq!(second.state.report, status.progress, "before it has read anything");
     for number in 10..=12 {
@@ -141,21 +142,21 @@ fn a_new_process_reads_on_from_the_line_of_the_status() {
 
 #[test]
 fn an_attempt_that_has_never_begun_is_read_from_its_beginning() {
-    assert_eq!(Reader::new(&TrainingJobStatus::default()).since(), None);
+    assert_eq!(reader().since(), None);
 }
 
 #[test]
 fn a_run_that_starts_again_shows_its_own_step() {
-    let mut before = Reader::new(&TrainingJobStatus::default());
+    let mut before = reader();
     bytes(&mut before, step(80), 0);
-    let mut after = Reader::new(&written(&before.publish()));
+    let mut after = Reader::new(&written(&before.publish()), 1);
     bytes(&mut after, step(60), 9);
     assert_eq!(shown(&after.publish()).0, 60);
 }
 
 #[test]
 fn the_first_step_of_an_attempt_is_urgent_and_later_ones_are_not() {
-    let mut reader = Reader::new(&TrainingJobStatus::default());
+    let mut reader = reader();
     assert_eq!(bytes(&mut reader, "loading the model\n", 0), News::Nothing);
     assert_eq!(bytes(&mut reader, step(1), 1), News::Urgent);
     assert!(reader.is_dirty && reader.publish().has_stepped);
@@ -165,7 +166,7 @@ fn the_first_step_of_an_attempt_is_urgent_and_later_ones_are_not() {
 
 #[test]
 fn text_alone_is_no_news() {
-    let mut reader = Reader::new(&TrainingJobStatus::default());
+    let mut reader = reader();
     bytes(&mut reader, "one\n", 0);
     reader.publish();
     bytes(&mut reader, "two\n".repeat(1_000), 1);
@@ -175,7 +176,7 @@ fn text_alone_is_no_news() {
 #[test]
 fn signs_of_life_are_steps_checkpoints_and_bars_that_advance() {
     let bar = |step: i64| format!("Train:  10%|█| {step}/27 [00:02<00:00, 10.10it/s]\r");
-    let mut reader = Reader::new(&TrainingJobStatus::default());
+    let mut reader = reader();
     let mut sign = |text: String, seconds| {
         bytes(&mut reader, text, seconds);
         reader.state.last_sign
@@ -191,7 +192,7 @@ fn signs_of_life_are_steps_checkpoints_and_bars_that_advance() {
 
 #[test]
 fn a_silent_log_is_readable_and_no_sign_of_life() {
-    let mut reader = Reader::new(&TrainingJobStatus::default());
+    let mut reader = reader();
     bytes(&mut reader, step(1), 0);
     reader.publish();
     assert_eq!(reader.take(Piece::Silent, at(60)), News::Nothing);
@@ -203,7 +204,7 @@ fn a_silent_log_is_readable_and_no_sign_of_life() {
 
 #[test]
 fn the_end_of_a_log_is_urgent_once() {
-    let mut reader = Reader::new(&TrainingJobStatus::default());
+    let mut reader = reader();
     bytes(&mut reader, step(1), 0);
     reader.publish();
     assert_eq!(reader.take(Piece::Closed, at(1)), News::Urgent);
@@ -216,7 +217,7 @@ fn the_end_of_a_log_is_urgent_once() {
 
 #[test]
 fn a_log_that_cannot_be_read_is_told_once_whatever_its_words_are() {
-    let mut reader = Reader::new(&TrainingJobStatus::default());
+    let mut reader = reader();
     reader.take(Piece::Unreadable("no route to 10.0.0.1".into()), at(0));
     assert!(reader.is_dirty);
     assert_eq!(reader.publish().access, Access::Unreadable("no route to 10.0.0.1".into()));
@@ -229,7 +230,7 @@ fn a_log_that_cannot_be_read_is_told_once_whatever_its_words_are() {
 
 #[test]
 fn a_right_that_is_missing_is_no_sign_of_life() {
-    let mut reader = Reader::new(&TrainingJobStatus::default());
+    let mut reader = reader();
     reader.take(Piece::Forbidden, at(0));
     let state = reader.publish();
     assert_eq!((state.access, state.last_sign, state.has_stepped), (Access::Forbidden, None, false));
@@ -237,7 +238,7 @@ fn a_right_that_is_missing_is_no_sign_of_life() {
 
 #[test]
 fn the_last_lines_are_kept_for_a_failure() {
-    let mut reader = Reader::new(&TrainingJobStatus::default());
+    let mut reader = reader();
     assert_eq!(reader.publish().tail(), None);
     for number in 0..20 {
         bytes(&mut reader, format!("line {number}\n\n"), 0);
@@ -252,7 +253,7 @@ fn the_last_lines_are_kept_for_a_failure() {
 
 #[test]
 fn a_thousand_lines_a_second_are_one_report() {
-    let mut reader = Reader::new(&TrainingJobStatus::default());
+    let mut reader = reader();
     let urgent =
         (1..=1_000).filter(|number| bytes(&mut reader, step(number % 100), 0) == News::Urgent).count();
     assert_eq!(urgent, 1);
@@ -260,7 +261,7 @@ fn a_thousand_lines_a_second_are_one_report() {
 
 #[test]
 fn a_log_without_a_line_feed_takes_a_bounded_memory_and_is_read_on() {
-    let mut reader = Reader::new(&TrainingJobStatus::default());
+    let mut reader = reader();
     for _ in 0..1_000 {
         bytes(&mut reader, vec![b'x'; 10_000], 0);
     }
@@ -289,7 +290,8 @@ fn remaining_times_have_two_units_at_most() {
 #[test]
 fn a_log_is_followed_once_and_forgotten_with_its_pod() {
     let progress = Progress::default();
-    let target = |uid: &str| Target { pod: "p".into(), pod_uid: uid.into(), container: "trainer" };
+    let target =
+        |uid: &str| Target { pod: "p".into(), pod_uid: uid.into(), container: "trainer", attempt: 1 };
     let key = Key::new("demo", "qwen");
     progress.follow(&key, "u", &target("1"), &TrainingJobStatus::default());
     progress.follow(&key, "u", &target("1"), &TrainingJobStatus::default());
@@ -304,7 +306,7 @@ fn a_log_is_followed_once_and_forgotten_with_its_pod() {
 #[test]
 fn a_long_log_that_is_read_again_keeps_its_curve() {
     let log: String = (1..=1_000).map(|number| step(number).replace("/100'", "/1000'")).collect();
-    let mut reader = Reader::new(&TrainingJobStatus::default());
+    let mut reader = reader();
     bytes(&mut reader, log.clone(), 0);
     let once = reader.publish();
     bytes(&mut reader, log, 0);
@@ -312,17 +314,39 @@ fn a_long_log_that_is_read_again_keeps_its_curve() {
 }
 
 /// Faults of the code that these tests have found.
-mod faults {
-    use super::*;
 
-    #[test]
-    fn a_new_process_never_shows_an_earlier_step_of_the_second_that_it_reads_again() {
-        let mut first = Reader::new(&TrainingJobStatus::default());
-        for number in 1..=3 {
-            bytes(&mut first, step(number), 10);
-        }
-        let mut second = Reader::new(&written(&first.publish()));
-        bytes(&mut second, step(1), 10);
-        assert_eq!(shown(&second.publish()).0, 3);
+#[test]
+fn a_new_process_never_shows_an_earlier_step_of_the_second_that_it_reads_again() {
+    let mut first = reader();
+    for number in 1..=3 {
+        bytes(&mut first, step(number), 10);
     }
+    let mut second = Reader::new(&written(&first.publish()), 1);
+    bytes(&mut second, step(1), 10);
+    assert_eq!(shown(&second.publish()).0, 3);
+    bytes(&mut second, step(2), 11);
+    assert_eq!(shown(&second.publish()).0, 2, "a line of a later second is no old one");
+}
+
+#[test]
+fn the_log_of_a_new_attempt_is_read_from_its_first_line_whatever_the_clock_of_its_node_says() {
+    let mut first = reader();
+    bytes(&mut first, step(50), 1_000);
+    let mut second = Reader::new(&written(&first.publish()), 2);
+    assert_eq!(second.since(), None);
+    bytes(&mut second, step(41), 100);
+    let report = second.publish().report.unwrap();
+    assert_eq!((report.step, report.attempt), (41, 2));
+}
+
+#[test]
+fn a_checkpoint_is_told_only_when_it_is_written() {
+    let mut reader = reader();
+    bytes(&mut reader, step(40), 8);
+    bytes(&mut reader, "[INFO:swift] Saving model checkpoint to /output/checkpoint-40\n", 9);
+    bytes(&mut reader, step(40), 9);
+    assert_eq!(reader.publish().checkpoint, None);
+    bytes(&mut reader, step(41), 12);
+    let saved = reader.publish().checkpoint.unwrap();
+    assert_eq!((saved.step, saved.time), (40, Some(Time(at(9)))));
 }

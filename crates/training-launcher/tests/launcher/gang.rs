@@ -82,6 +82,19 @@ fn a_rank_does_not_outlive_rank_0_when_all_are_asked_to_end() {
 }
 
 #[test]
+fn a_rank_that_is_asked_to_end_after_the_failure_of_rank_0_does_not_outlive_it() {
+    let scene = Scene::new();
+    let follower = scene.launch_rank(1, 1, 2).long().faults("deaf@0").start();
+    assert_eq!(scene.launch_rank(1, 0, 2).long().faults("exit@3").run().code, 1);
+    follower.until_noted("rank 0 has ended");
+    let began = std::time::Instant::now();
+    follower.signal(Signal::TERM);
+    assert_eq!(follower.end().code, ExitCode::Stopped.code());
+    // Of a grace period of 30 s.
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+#[test]
 fn a_request_to_stop_does_not_reach_the_next_attempt() {
     let scene = Scene::new();
     let leader = scene.launch_rank(1, 0, 2).long().start();

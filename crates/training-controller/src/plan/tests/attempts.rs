@@ -63,6 +63,18 @@ fn a_job_that_completes_has_succeeded() {
 }
 
 #[test]
+fn the_last_lines_of_a_log_are_waited_for_and_not_for_long() {
+    let mut world = World::training(LORA);
+    world.steps(95, 100);
+    world.pod(0, &ended(0, "Completed", &message_at(Some(100)), 0));
+    world.view().completed = Some(at(0));
+    world.settles();
+    assert_eq!(world.outcome(), (Phase::Running, reasons::TRAINING), "as before its end");
+    assert_eq!(world.wakes(), 5);
+    assert_eq!(world.phase(), Phase::Succeeded);
+}
+
+#[test]
 fn a_trainer_that_stops_early_has_succeeded_and_its_message_says_so() {
     let mut world = World::training(LORA);
     world.steps(40, 100);
@@ -219,28 +231,6 @@ fn a_job_that_failed_and_has_no_pod_was_interrupted() {
 }
 
 #[test]
-fn the_rank_that_failed_first_may_be_seen_last() {
-    let mut world = World::training(GANG);
-    world.passes(100);
-    world.trainer_fails(0, 1, &because(reasons::PEER_LOST));
-    assert_eq!(world.status().ended_attempts, 0, "the evidence is not complete");
-    world.passes(6);
-    world.trainer_fails(1, 2, &Message::default());
-    assert_eq!(world.outcome(), (Phase::Failed, reasons::INVALID_ARGUMENTS));
-    assert_eq!(world.status().failure.as_ref().unwrap().node.as_deref(), Some("node-1"));
-}
-
-#[test]
-fn a_gang_of_which_one_rank_hangs_is_given_up_after_ten_seconds() {
-    let mut world = World::training(GANG);
-    world.trainer_fails(0, 2, &Message::default());
-    world.passes(9);
-    assert_eq!(world.status().ended_attempts, 0);
-    world.passes(1);
-    assert_eq!(world.outcome(), (Phase::Failed, reasons::INVALID_ARGUMENTS));
-}
-
-#[test]
 fn a_node_that_is_unreachable_for_node_failure_seconds_ends_the_attempt_without_a_retry() {
     let mut world = World::training(GANG);
     world.loses("node-1", LossKind::Unreachable);
@@ -314,35 +304,6 @@ fn a_right_that_is_missing_is_said_with_the_progress() {
     world.observed.log.as_mut().unwrap().access = Access::Forbidden;
     world.settles();
     assert!(world.message().contains("pods/log"), "{}", world.message());
-}
-
-#[test]
-fn a_gang_that_is_half_placed_for_ten_minutes_gives_its_gpus_back() {
-    let mut world = World::new(GANG);
-    world.settles();
-    world.pod(0, &running());
-    let why = "0/4 nodes are available";
-    let scheduled =
-        json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}]);
-    world.pod(1, &json!({"phase": "Pending", "node": null, "conditions": scheduled}));
-    world.settles();
-    assert_eq!(world.condition("Scheduled"), ("False", reasons::UNSCHEDULABLE));
-    assert_eq!(world.wakes(), 600);
-    assert_eq!((world.failures(), world.status().retries), (vec![(reasons::UNSCHEDULABLE, 1)], 0));
-    assert_eq!(world.deleted, ["qwen-1"]);
-    world.pods_go();
-    assert_eq!(world.jobs(), ["qwen-1", "qwen-2"]);
-}
-
-#[test]
-fn a_job_that_holds_no_gpu_waits_for_one_without_an_end() {
-    let mut world = World::new(GANG);
-    world.settles();
-    for rank in 0..2 {
-        world.pod(rank, &json!({"phase": "Pending", "node": null}));
-    }
-    world.passes(1_000_000);
-    assert_eq!((world.phase(), world.status().ended_attempts), (Phase::Pending, 0));
 }
 
 #[test]
@@ -433,4 +394,52 @@ fn a_spec_that_became_invalid_leaves_what_runs_alone() {
     world.apply(plan);
     assert_eq!(world.outcome(), (Phase::Running, reasons::INVALID_SPEC));
     assert_eq!(world.message(), "spec.x: no");
+}
+
+#[test]
+fn a_trainer_that_has_ended_keeps_the_phase_until_its_job_has_completed() {
+    let mut world = World::training(LORA);
+    world.steps(100, 100);
+    world.rank_ends(0);
+    assert_eq!(world.phase(), Phase::Running);
+}
+
+#[test]
+fn a_failed_pod_of_an_earlier_job_of_the_same_name_says_nothing_of_this_one() {
+    let mut world = World::new(LORA);
+    let status = ended(2, "Error", &Message::default(), 0);
+    world.observed.pods.push(Arc::new(pod("qwen-1", "uid-of-an-earlier-job", 0, &status)));
+    world.settles();
+    assert_eq!((world.jobs(), world.phase()), (vec!["qwen-1"], Phase::Pending));
+}
+
+#[test]
+fn a_process_that_ends_after_the_creation_of_the_job_forgets_neither_its_image_nor_its_model() {
+    let mut world = World::new(LORA);
+    // The claim and the Job.
+    world.writes_left = Some(2);
+    world.settles();
+    assert_eq!((world.jobs(), world.status().attempts), (vec!["qwen-1"], 1));
+    let resolved = world.status().resolved.clone().unwrap_or_default();
+    assert_eq!((resolved.image.as_str(), resolved.model.as_str()), ("trainer:swift4.4.3", "qwen/Qwen-7B"));
+}
+
+#[test]
+fn a_job_is_reconciling_until_it_runs() {
+    let mut world = World::new(LORA);
+    world.settles();
+    assert_eq!(world.condition(conditions::RECONCILING).0, "True");
+    world.starts();
+    assert_eq!(world.condition(conditions::RECONCILING).0, "absent");
+    world.succeeds(&message_at(Some(100)));
+    assert_eq!(world.condition(conditions::RECONCILING).0, "absent");
+}
+
+#[test]
+fn a_job_that_failed_before_it_was_seen_to_run_has_a_start_time() {
+    let mut world = World::new(LORA);
+    world.settles();
+    world.passes(20);
+    world.fails(2, &Message::default());
+    assert!(world.status().start_time.is_some());
 }

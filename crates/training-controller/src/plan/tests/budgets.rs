@@ -7,7 +7,7 @@ use api::{
 };
 use serde_json::json;
 
-use super::{GANG, LORA, World, because, flag};
+use super::{GANG, LORA, World, because, flag, message_at};
 
 const BATCH: &str = "--per_device_train_batch_size";
 const ACCUMULATION: &str = "--gradient_accumulation_steps";
@@ -332,4 +332,24 @@ fn an_image_that_cannot_be_pulled_is_tried_again_and_then_named() {
     world.passes(600);
     assert_eq!(world.failures(), [(reasons::IMAGE_PULL_FAILED, 2)]);
     assert_eq!(world.phase(), Phase::Failed);
+}
+
+#[test]
+fn a_checkpoint_that_only_the_launcher_has_shown_keeps_the_stage_of_deepspeed() {
+    let mut world = World::training("{model: m, dataset: d, method: lora, gpus: 2}");
+    let checkpoint = message_at(Some(40)).checkpoint;
+    world.fails(1, &Message { checkpoint, ..because(reasons::CUDA_OUT_OF_MEMORY) });
+    assert_eq!(world.outcome(), (Phase::Failed, reasons::CUDA_OUT_OF_MEMORY));
+}
+
+#[test]
+fn a_mitigation_names_the_attempt_that_has_it_although_no_status_had_the_last_one() {
+    let mut world =
+        World::new("{model: m, dataset: d, method: lora, extraArgs: ['--per_device_train_batch_size=8']}");
+    world.settles();
+    // The process ended before the status, and the next one sees the failure first.
+    world.job().status = None;
+    world.fails(1, &because(reasons::CUDA_OUT_OF_MEMORY));
+    assert_eq!(flag(&world.created[1], "--per_device_train_batch_size").as_deref(), Some("4"));
+    assert_eq!(world.status().mitigations[0].attempt, 2);
 }

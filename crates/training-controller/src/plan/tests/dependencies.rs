@@ -363,3 +363,20 @@ fn a_version_of_ms_swift_without_reference_adapters_is_refused() {
     assert_eq!(world.outcome(), (Phase::Pending, reasons::INVALID_SPEC));
     assert!(world.message().contains("use an image with 3.8"), "{}", world.message());
 }
+
+#[test]
+fn a_job_waits_for_a_missing_dependency_although_another_one_has_succeeded() {
+    let mut world = World::new("{model: m, dataset: d, method: lora, dependsOn: [a, b]}");
+    let mut a = job("a", SFT);
+    a.status = Some(TrainingJobStatus { phase: Some(Phase::Succeeded), ..TrainingJobStatus::default() });
+    world.others = vec![Arc::new(a)];
+    world.settles();
+    assert_eq!((world.jobs(), world.outcome()), (vec![], (Phase::Pending, reasons::DEPENDENCY_NOT_FOUND)));
+}
+
+#[test]
+fn a_job_that_waits_for_what_only_a_person_can_change_is_stalled() {
+    let mut world = World::new("{model: m, dataset: d, method: lora, dependsOn: [a]}");
+    world.settles();
+    assert_eq!(world.condition(conditions::STALLED), ("True", reasons::DEPENDENCY_NOT_FOUND));
+}

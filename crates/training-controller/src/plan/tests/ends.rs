@@ -1,11 +1,17 @@
 //! Ends by the user or by the clock: suspend, pause, the deadline and the TTL.
 
+use std::sync::Arc;
+
 use api::{conditions, launcher::Message, reasons, trainingjob::Phase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runtime::refusal::Refusal;
 
 use super::{GANG, LORA, World, because, message_at};
-use crate::{plan::rejected, tests::at, validate::Invalid};
+use crate::{
+    plan::{refused, rejected},
+    tests::{at, defaults},
+    validate::Invalid,
+};
 
 const WEEK: i64 = 604_800;
 
@@ -218,6 +224,24 @@ fn the_ttl_waits_for_jobs_that_still_need_the_result() {
 }
 
 #[test]
+fn the_ttl_begins_when_the_result_has_been_uploaded() {
+    let upload = "output: {upload: {uri: 's3://models/qwen'}}, ttlSecondsAfterFinished: 5";
+    let mut world = succeeded(&format!("{{model: m, dataset: d, method: lora, {upload}}}"));
+    assert_eq!(world.outcome(), (Phase::Running, reasons::UPLOADING));
+    world.passes(1_000);
+    assert!(!world.is_expired && world.status().completion_time.is_none());
+    let mut job = world.observed.upload.as_deref().expect("a Job that uploads").clone();
+    job.completed = Some(at(1_000));
+    world.observed.upload = Some(Arc::new(job));
+    world.passes(10);
+    assert_eq!(world.outcome(), (Phase::Succeeded, reasons::SUCCEEDED));
+    assert_eq!(world.jobs(), ["qwen-1", "qwen-upload"]);
+    assert_eq!(world.condition(conditions::UPLOADED), ("True", reasons::UPLOADED));
+    assert_eq!(world.wakes(), 5);
+    assert!(world.is_expired);
+}
+
+#[test]
 fn a_spec_that_became_invalid_after_the_end_changes_nothing() {
     let mut world = succeeded(LORA);
     let before = world.status().clone();
@@ -235,4 +259,40 @@ fn a_refusal_of_a_leftover_is_no_fault() {
         super::super::refused(&refusal, world.plan(), &world.observed, &crate::tests::defaults(), at(0));
     assert!(plan.events.is_empty() && plan.status.conditions.iter().all(|known| known.type_ != "Stalled"));
     assert_eq!(plan.requeue_after.map(|wait| wait.as_secs()), Some(1));
+}
+
+#[test]
+fn a_job_that_has_ended_stays_so_when_the_deletion_of_a_child_is_refused() {
+    let mut world = World::training("{model: m, dataset: d, method: lora, activeDeadlineSeconds: 100}");
+    world.seconds = 100;
+    // The end is written, and nothing is deleted yet.
+    let plan = world.plan();
+    world.apply(plan);
+    assert_eq!(world.phase(), Phase::Failed);
+    let refusal = Refusal::Denied("a policy protects Jobs".into());
+    let plan = refused(&refusal, world.plan(), &world.observed, &defaults(), at(100));
+    world.apply(plan);
+    assert_eq!(world.outcome(), (Phase::Failed, reasons::DEADLINE_EXCEEDED));
+}
+
+#[test]
+fn the_deadline_ends_a_job_that_waits_for_its_next_attempt() {
+    let spec = "{model: m, dataset: d, method: lora, retryLimit: 20, activeDeadlineSeconds: 100}";
+    let mut world = World::training(spec);
+    world.passes(95);
+    world.fails(1, &because(reasons::USER_ERROR));
+    assert_eq!(world.wakes(), 5);
+    assert_eq!(world.outcome(), (Phase::Failed, reasons::DEADLINE_EXCEEDED));
+}
+
+#[test]
+fn a_paused_job_says_so() {
+    let mut world = World::training(LORA);
+    world.edits(|job| job.spec.pods.paused = true);
+    let texts = world.status().conditions.iter().map(|known| known.message.as_str());
+    assert!(
+        texts.chain([world.message()]).any(|text| text.contains("paused")),
+        "{:?}",
+        world.status().conditions
+    );
 }

@@ -51,6 +51,7 @@ fn every_end_has_its_reason_and_its_class() {
     let nothing = Message::default();
     let by_signal = |signal| Message { signal: Some(signal), ..Message::default() };
     let child = |code| Message { exit_code: Some(code), ..Message::default() };
+    let torchrun = "traceback : Signal 9 (SIGKILL) received by PID 13";
     let without_container = |reason: &str| json!({"phase": "Failed", "reason": reason, "message": "why"});
     for (of, status, expected) in [
         ("a preemption", disrupted(exit(137, &nothing)), (reasons::PREEMPTED, Interruption)),
@@ -74,6 +75,16 @@ fn every_end_has_its_reason_and_its_class() {
             "a child that the launcher saw killed",
             exit(1, &by_signal(9)),
             (reasons::HOST_OUT_OF_MEMORY, Transient),
+        ),
+        (
+            "a rank that torchrun saw killed",
+            exit(1, &Message { error: Some(torchrun.to_owned()), ..child(1) }),
+            (reasons::HOST_OUT_OF_MEMORY, Transient),
+        ),
+        (
+            "a rank that torchrun has killed after an exception",
+            exit(1, &Message { error: Some(torchrun.to_owned()), ..because(reasons::USER_ERROR) }),
+            (reasons::USER_ERROR, Transient),
         ),
         ("a killed child of swift", exit(1, &child(247)), (reasons::HOST_OUT_OF_MEMORY, Transient)),
         ("a kill without a word", exit(137, &nothing), (reasons::USER_ERROR, Transient)),
@@ -168,6 +179,14 @@ fn a_pod_that_was_deleted_is_no_failure_of_the_trainer() {
     assert_eq!(deleted(143), (reasons::PREEMPTED, Interruption));
     assert_eq!(deleted(137), (reasons::PREEMPTED, Interruption));
     assert_eq!(deleted(2), (reasons::INVALID_ARGUMENTS, Permanent), "it had failed before");
+}
+
+#[test]
+fn a_pod_that_was_deleted_before_its_trainer_started_is_no_failure_either() {
+    let mut pod = failed(0, &installer_failed("signal"));
+    pod.metadata.deletion_timestamp = Some(Time(at(0)));
+    let found = failure(&[pod]);
+    assert_eq!((found.reason, found.class), (reasons::PREEMPTED, Interruption));
 }
 
 #[test]
