@@ -12,7 +12,7 @@ use serde_json::json;
 use tests::{
     Scene,
     agent::{Agent, Event, GPU, Gpus, Machine, machine_of},
-    ask_until, controller, fresh_name, inference, scaler, start, tools, wait_for, wait_until_gone, within,
+    ask_until, controller, fresh_name, inference, scaler, start, tools, training, wait_for, wait_until_gone, within,
 };
 use tokio::time::interval;
 
@@ -173,4 +173,20 @@ async fn a_pod_whose_gpu_has_a_fatal_error_is_replaced() {
     assert_eq!((migration.pod, migration.from_node, &*migration.reason), (pod, node, reasons::GPU_FAULT));
     let message = migration.message.unwrap();
     assert!(message.contains("XID 79") && message.contains(held), "{message}");
+}
+
+#[tokio::test]
+async fn gpus_that_do_nothing_while_a_job_trains_are_told() {
+    let mut nodes = Nodes::start();
+    nodes.work(0);
+    let cluster = cluster_with(&nodes).await;
+    let scene = Scene::new(&cluster).await;
+    let mut endless = training::fate(&[("run-time", "24h")]);
+    endless["noProgressSeconds"] = json!(60);
+    training::create(&scene, "qwen", endless).await;
+    let told = training::until_reason(&scene, "qwen", conditions::NO_PROGRESS, reasons::GPU_IDLE);
+    let job = nodes.while_kubelets_run(&scene, told).await;
+    let condition = training::condition(&job, conditions::NO_PROGRESS).unwrap();
+    assert_eq!(condition.status, "True");
+    assert!(condition.message.starts_with("the GPUs have done less than 1 % for 30 s"), "{}", condition.message);
 }

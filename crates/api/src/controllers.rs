@@ -98,8 +98,8 @@ pub const CONTROLLERS: &[Controller] = &[
         kinds: &[Kind {
             resource: || ApiResource::erase::<TrainingJob>(&()),
             done: conditions::COMPLETE,
-            samples: &["trainingjob.yaml"],
-            further_samples: &["trainingjob-pipeline.yaml"],
+            samples: &["trainingjob-pipeline.yaml"],
+            further_samples: &["trainingjob-too-large.yaml", "trainingjob.yaml"],
         }],
         children: &[
             ("", &["persistentvolumeclaims", "services"]),

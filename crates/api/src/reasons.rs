@@ -102,6 +102,8 @@ pub const PEER_LOST: &str = "PeerLost";
 pub const PREEMPTED: &str = "Preempted";
 pub const NODE_LOST: &str = "NodeLost";
 pub const NO_PROGRESS: &str = "NoProgress";
+/// The GPUs of a trainer that runs do nothing.
+pub const GPU_IDLE: &str = "GPUIdle";
 pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
 pub const RETRIES_EXHAUSTED: &str = "RetriesExhausted";
 pub const STOPPED_EARLY: &str = "StoppedEarly";

@@ -13,6 +13,8 @@ pub(crate) const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 pub(crate) const SCHEDULER: &str = "kube-scheduler";
 pub(crate) const KWOK: &str = "kwok";
 pub(crate) const STORAGE: &str = "storage";
+/// Serves the logs of pods on simulated nodes.
+pub(crate) const POD_LOGS: &str = "pod-logs";
 /// Holds the network of a cluster with real nodes.
 pub(crate) const HUB: &str = "hub";
 pub(crate) const RELAY: &str = "relay";
@@ -151,8 +153,8 @@ pub(crate) fn scheduler(folder: &Folder, spec: &ClusterSpec) -> CommandLine {
     command_line(folder, spec, SCHEDULER, client_flags(&Credentials::of(folder), SCHEDULER))
 }
 
-/// kwok plays the kubelet of every node with the managed label.
-pub(crate) fn kwok(folder: &Folder, spec: &ClusterSpec, port: u16) -> CommandLine {
+/// kwok plays the kubelet of every node with the managed label. It listens nowhere: [`pod_logs`] serves logs.
+pub(crate) fn kwok(folder: &Folder, spec: &ClusterSpec) -> CommandLine {
     let files = Credentials::of(folder);
     let mut flags = Flags::default();
     flags
@@ -160,9 +162,6 @@ pub(crate) fn kwok(folder: &Folder, spec: &ClusterSpec, port: u16) -> CommandLin
         .set("config", folder.stages().display())
         .set("manage-nodes-with-label-selector", format_args!("{MANAGED_LABEL}=true"))
         .set("node-ip", "127.0.0.1")
-        .set("node-port", port)
-        .set("tls-cert-file", files.server_certificate().display())
-        .set("tls-private-key-file", files.server_key().display())
         .set("node-lease-duration-seconds", spec.clock.lease.as_secs())
         .set("cidr", "10.100.0.0/16")
         .set("node-name", KWOK);
@@ -178,6 +177,14 @@ pub(crate) fn hub(folder: &Folder, own_program: &Path) -> CommandLine {
 pub(crate) fn storage(folder: &Folder, own_program: &Path) -> CommandLine {
     let args = ["storage".to_owned(), format!("--dir={}", folder.root().display())];
     plain(folder, own_program.to_owned(), args.into())
+}
+
+/// What serves the logs of pods on simulated nodes.
+pub(crate) fn pod_logs(folder: &Folder, own_program: &Path, port: u16) -> CommandLine {
+    let mut flags = Flags::default();
+    flags.set("dir", folder.root().display()).set("listen", format_args!("127.0.0.1:{port}"));
+    let args = std::iter::once(POD_LOGS.to_owned()).chain(flags.args).collect();
+    plain(folder, own_program.to_owned(), args)
 }
 
 /// A node; it makes the rest of its namespaces by itself.

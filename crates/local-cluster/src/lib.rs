@@ -26,6 +26,7 @@ mod error;
 mod folder;
 pub mod install;
 pub mod nodes;
+pub mod pod_logs;
 mod ports;
 mod process;
 mod protocol;

@@ -48,6 +48,13 @@ enum Command {
         #[arg(long)]
         dir: PathBuf,
     },
+    /// Serves the logs of the pods of simulated nodes
+    PodLogs {
+        #[arg(long)]
+        dir: PathBuf,
+        #[arg(long)]
+        listen: SocketAddr,
+    },
     /// Passes connections on from an address of this machine into another network
     Relay {
         #[arg(long)]
@@ -83,6 +90,7 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Hub { dir } => match real::hold_network(&dir)? {},
         Command::Storage { dir } => provision(dir),
+        Command::PodLogs { dir, listen } => serve_logs(dir, listen),
         Command::Relay { listen, network, to } => match real::relay(listen, &network, to)? {},
         Command::Node { dir, index } => Err(real::become_node(&dir, index).into()),
         Command::NodeInit { dir, index } => match real::run_node(&dir, index)? {},
@@ -98,6 +106,10 @@ fn supervise(dir: PathBuf, owner_pipe: bool) -> anyhow::Result<()> {
 
 fn provision(dir: PathBuf) -> anyhow::Result<()> {
     match on_one_thread(local_cluster::storage::provision(dir))?.context("the volumes failed")? {}
+}
+
+fn serve_logs(dir: PathBuf, listen: SocketAddr) -> anyhow::Result<()> {
+    match on_one_thread(local_cluster::pod_logs::serve(dir, listen))?.context("the logs failed")? {}
 }
 
 /// Runs a part that is asynchronous; the file of its errors is its log.

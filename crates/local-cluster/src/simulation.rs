@@ -2,9 +2,17 @@
 //!
 //! The crate's README.md lists the settings that choose a pod's fate.
 
-use crate::Detail;
+use crate::{ClusterSpec, Detail};
 
-/// The stages. `@jq` stands for the functions, `@fate` for the head of each template.
+/// Before the name of a setting, in an annotation of a pod.
+pub(crate) const SETTING_ANNOTATION: &str = "sim.ai.infra.example.com/";
+/// The container that trains.
+pub(crate) const TRAINER: &str = "trainer";
+/// How many steps a trainer makes whose pod does not say it.
+pub(crate) const TRAINING_STEPS: u32 = 60;
+
+/// The stages. `@jq` stands for the functions, `@fate` for the head of each template, `@port` for the port of each kubelet;
+/// in functions and templates, `@time` for the time of a training and `@steps` for its steps.
 const STAGES: &str = include_str!("simulation/stages.yaml");
 /// What the conditions of the stages are made of.
 const FUNCTIONS: &str = include_str!("simulation/functions.jq");
@@ -15,11 +23,15 @@ const FATE: &str = include_str!("simulation/fate.tpl");
 const LEAN_STAGES: &str = include_str!("simulation/lean-stages.yaml");
 
 /// kwok's configuration file.
-pub(crate) fn stages(detail: Detail) -> String {
-    match detail {
+pub(crate) fn stages(spec: &ClusterSpec, node_port: u16) -> String {
+    let stages = match spec.detail {
         Detail::Full => scripted_stages(),
         Detail::Lean => LEAN_STAGES.to_owned(),
-    }
+    };
+    stages
+        .replace("@port", &node_port.to_string())
+        .replace("@time", &format!("{}ms", spec.training_time.as_millis()))
+        .replace("@steps", &TRAINING_STEPS.to_string())
 }
 
 fn scripted_stages() -> String {
@@ -39,8 +51,9 @@ mod tests {
     #[test]
     fn every_placeholder_is_filled_and_the_result_is_yaml() {
         for detail in [Detail::Full, Detail::Lean] {
-            let stages = stages(detail);
-            assert!(!stages.contains("@jq") && !stages.contains("@fate"));
+            let spec = ClusterSpec::api_only("dev", "tools").with_detail(detail);
+            let stages = stages(&spec, 10_250);
+            assert!(!stages.contains('@'));
             let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(&stages).unwrap();
             assert!(documents.iter().all(|stage| stage["kind"] == "Stage"));
         }

@@ -44,6 +44,9 @@ pub struct ClusterSpec {
     /// How often HorizontalPodAutoscalers are looked at. `None`: Kubernetes' own 15 s.
     #[serde(default)]
     pub hpa_period: Option<Duration>,
+    /// How long a simulated trainer trains, unless its pod says it.
+    #[serde(default = "default_training_time")]
+    pub training_time: Duration,
     /// The folder with the programs that [`crate::tools::ensure`] built.
     pub tools: PathBuf,
 }
@@ -139,6 +142,7 @@ impl ClusterSpec {
             history: None,
             detail: Detail::Full,
             hpa_period: None,
+            training_time: default_training_time(),
             tools: tools.into(),
         }
     }
@@ -174,6 +178,10 @@ impl ClusterSpec {
         Self { hpa_period: Some(hpa_period), ..self }
     }
 
+    pub fn with_training_time(self, training_time: Duration) -> Self {
+        Self { training_time, ..self }
+    }
+
     pub fn with_history(self, history: Duration) -> Self {
         Self { history: Some(history), ..self }
     }
@@ -204,6 +212,11 @@ impl ClusterSpec {
         }
         Ok(())
     }
+}
+
+/// That of any pod of a Job.
+fn default_training_time() -> Duration {
+    Duration::from_secs(1)
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ use tracing::{info, warn};
 
 use crate::{
     ClusterSpec, ComponentState, ComponentStatus, Error, Folder, Phase, Result, Status,
-    command_lines::{API_SERVER, CONTROLLER_MANAGER, CommandLine, KWOK, SCHEDULER},
+    command_lines::{API_SERVER, CONTROLLER_MANAGER, CommandLine, KWOK, POD_LOGS, SCHEDULER},
     credentials, explained,
     ports::{ReservedPort, free_port},
     process::{self, Families, Identity, Ledger, SUPERVISOR},
@@ -60,7 +60,7 @@ pub fn leave_terminal() {
 }
 
 /// Those that read certificates when they start; etcd is behind a socket, and has none.
-const USERS_OF_CERTIFICATES: [&str; 4] = [API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK];
+const USERS_OF_CERTIFICATES: [&str; 5] = [API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK, POD_LOGS];
 
 /// Runs the cluster whose `spec.json` is in the folder until a request to stop comes or its owner is gone.
 pub async fn supervise(root: PathBuf, launcher: PathBuf, owned: bool) -> Result<()> {
@@ -112,6 +112,8 @@ struct Supervisor {
     /// The program that starts another one as a child that cannot outlive this process: its own binary.
     launcher: PathBuf,
     port: ReservedPort,
+    /// That of the kubelet in the status of each simulated node.
+    node_port: ReservedPort,
     phase: watch::Sender<Phase>,
     detached: watch::Sender<bool>,
     components: Mutex<BTreeMap<String, Component>>,
@@ -126,6 +128,7 @@ impl Supervisor {
         ledger.record(SUPERVISOR, std::process::id())?;
         Ok(Self {
             port: ReservedPort::new()?,
+            node_port: ReservedPort::new()?,
             phase: watch::Sender::new(Phase::Starting),
             detached: watch::Sender::new(false),
             components: Mutex::default(),

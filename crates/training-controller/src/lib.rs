@@ -5,7 +5,8 @@
 //!  Jobs, pods    │             ┌─▶ claim, Service, Job of the next attempt
 //!  nodes, claims ┼▶ observe ─▶ validate → plan → apply ─▶ deletions of what has ended
 //!  other jobs    │   caches     pure     pure    I/O   ─▶ status, events
-//!  log of rank 0 ┘
+//!  log of rank 0 │
+//!  metrics agents┘
 //! ```
 //!
 //! `observe` only reads caches and what `progress` has read of a log, `validate` and `plan` are pure, `apply` sends requests.
@@ -30,6 +31,7 @@ use k8s_openapi::api::{
     batch::v1::Job,
     core::v1::{PersistentVolumeClaim, Pod, Service},
 };
+use metrics_client::args::AgentsArgs;
 use runtime::{
     apply::{ApplyError, Writer},
     args::RuntimeArgs,
@@ -50,6 +52,7 @@ use workload::{
 };
 
 use crate::{
+    agents::Agents,
     apply::{Applied, apply},
     job_view::JobView,
     observe::{
@@ -63,6 +66,7 @@ use crate::{
     validate::{OwnAccount, validate},
 };
 
+mod agents;
 mod apply;
 mod job_view;
 mod metrics;
@@ -89,6 +93,9 @@ pub struct Args {
     pub runtime: RuntimeArgs,
     #[command(flatten)]
     pub training: TrainingArgs,
+
+    #[command(flatten)]
+    pub agents: AgentsArgs,
 }
 
 /// Defaults of this release. Jobs that have begun keep those that they began with.
@@ -157,6 +164,7 @@ pub(crate) struct Context {
     pub(crate) dependents: Referrers,
     pub(crate) fact_times: FactTimes,
     pub(crate) progress: Progress,
+    pub(crate) agents: Agents,
     pub(crate) writer: Writer,
     pub(crate) recorder: Recorder,
     pub(crate) defaults: Defaults,
@@ -176,7 +184,7 @@ impl Context {
 }
 
 /// Declares the watches and starts the controller.
-pub fn start(process: &mut Process, args: TrainingArgs) -> Started {
+pub fn start(process: &mut Process, args: TrainingArgs, agents: &AgentsArgs) -> Started {
     let managed = format!("{}={NAME},{}={}", labels::MANAGED_BY, labels::NAME, names::KIND);
     let nodes = (!process.is_confined()).then(|| process.watch_cluster("Node"));
     let watches_nodes = nodes.is_some();
@@ -202,12 +210,14 @@ pub fn start(process: &mut Process, args: TrainingArgs) -> Started {
         training_jobs,
         fact_times: FactTimes::default(),
         progress: Progress::default(),
+        agents: Agents::new(process, agents),
         writer,
         recorder: process.recorder(),
         own_account: OwnAccount::of(&args),
         defaults: Defaults::new(args, watches_nodes, process.refusal_retry_period()),
     });
     metrics::export(process, &ctx.training_jobs);
+    ctx.agents.export(process, &ctx.training_jobs, &ctx.pods, &ctx.pods_of);
     let readers = Referrers::of(&ctx.training_jobs, claim_keys);
     let (waiting, awaited) = (Arc::clone(&ctx), Arc::clone(&ctx));
     let mut controller = process
@@ -231,6 +241,7 @@ pub fn start(process: &mut Process, args: TrainingArgs) -> Started {
     }
     let releasing = ctx.writer.releasing_undecodable(&ctx.training_jobs, labels::OUTPUT_FINALIZER);
     let controller = controller.beside(ctx.progress.running(process.logs())).beside(releasing);
+    let controller = controller.beside(ctx.agents.running());
     process.control(controller, move |job, now| {
         let ctx = Arc::clone(&ctx);
         async move { reconcile(&ctx, job, now).await }

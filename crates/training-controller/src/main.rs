@@ -13,6 +13,6 @@ use training_controller::{Args, IDENTITY, start};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let Args { runtime, training } = Args::parse();
-    runtime::process::run(&IDENTITY, &runtime, |process| start(process, training))
+    let Args { runtime, training, agents } = Args::parse();
+    runtime::process::run(&IDENTITY, &runtime, |process| start(process, training, &agents))
 }

@@ -27,6 +27,7 @@ use workload::{
 
 use crate::{
     Context, NAME,
+    agents::Utilization,
     job_view::JobView,
     names,
     progress::LogState,
@@ -58,6 +59,8 @@ pub(crate) struct Observed {
     pub(crate) unattached: BTreeMap<String, VolumeFailure>,
     /// Why the Job of the last attempt has no pods, as the API server says it.
     pub(crate) refused_pods: Option<String>,
+    /// Of the pods that run.
+    pub(crate) gpus: Utilization,
     /// What was read of the log of rank 0.
     pub(crate) log: Option<LogState>,
     /// Facts of the last plan, and since when each has been true.
@@ -127,6 +130,7 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         about.max_by_key(|event| event.last()).map(|event| event.message().to_owned())
     });
     let log = ctx.progress.of(&uid);
+    let gpus = ctx.agents.utilization(pods.iter().filter(|pod| !pod.is_over()).map(AsRef::as_ref));
     Observed {
         job,
         attempts,
@@ -139,6 +143,7 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         capacities,
         unattached,
         refused_pods,
+        gpus,
         log,
         facts,
     }

@@ -41,6 +41,7 @@ mod defaults;
 mod dependencies;
 mod events;
 mod failure;
+mod idle;
 mod metadata;
 mod mitigation;
 mod pod;
@@ -285,9 +286,11 @@ impl Scene<'_> {
             // What it was says more than the state of pods that have ended.
             nothing(written)
         } else {
-            let assessment = conditions::of_active(self.valid, self.observed, &self.dependencies, attempt);
+            let mut assessment =
+                conditions::of_active(self.valid, self.observed, &self.dependencies, attempt);
             if assessment.phase == Phase::Running {
                 written = status::started(written, self.now);
+                assessment.verdicts.extend(idle::verdict(self.valid, self.observed, attempt, self.now));
             }
             noted(self.observed, written, assessment, self.now)
         };
@@ -295,7 +298,9 @@ impl Scene<'_> {
         plan.follow = self.log(attempt);
         plan.facts.extend(attempt.is_ending.then(|| stage::end_fact(attempt.number)));
         plan.facts.extend(self.volume_facts());
-        plan.requeue_after = attempt.requeue_after;
+        plan.facts.extend(idle::fact(self.observed, attempt));
+        let idle = idle::requeue_after(self.valid, self.observed, attempt, self.now);
+        plan.requeue_after = attempt.requeue_after.into_iter().chain(idle).min();
         plan
     }
 

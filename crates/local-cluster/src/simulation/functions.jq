@@ -13,8 +13,18 @@ def initializer_statuses: initializers as $names | [.status.initContainerStatuse
 # The bucket of the source decides how the loader fails, unless a setting does.
 def bucket: [.spec.initContainers[]? | select(.name == "model-loader") | ((.args // []) + (.command // []))[] | capture("s3://sim-(?<fate>[a-z]+)") | .fate][0];
 def load_exit: sim("load-exit-code") // {"unauthorized": "10", "notfound": "11", "unreachable": "12", "checksum": "13", "outofspace": "14"}[bucket // ""] // "0";
+# The value of a flag of the trainer; of one that is given twice the last one counts.
+def flag($name): [.spec.containers[]? | select(.name == "trainer") | .args // []][0] // [] | . as $args | rindex([$name]) as $at | if $at == null then null else $args[$at + 1] end;
+def is_trainer: engine_of(.spec.containers).name == "trainer";
+# How long a pod of a Job runs; null: as the stage says.
+def run_time: sim("run-time") // (if is_trainer then "@time" else null end);
+# Billions of parameters, by the name of the model.
+def billions: [flag("--model") // "" | capture("(?<size>[0-9.]+)B([^a-z]|$)") | .size | tonumber][0] // 0;
+def trainer_gpus: (engine_of(.spec.containers).resources.limits["nvidia.com/gpu"] // "0" | tonumber) * ([engine_of(.spec.containers).env[]? | select(.name == "NNODES") | .value | tonumber][0] // 1);
+# Weights, gradients and the state of the optimizer have 16 bytes for each parameter, and a GPU 80 GB.
+def too_large: is_trainer and trainer_gpus > 0 and (flag("--tuner_type") // flag("--train_type")) == "full" and billions * 16 > trainer_gpus * 80;
 # With a crash reason and no count the engine crashes without end.
-def crashing: sim("crash-reason") != null and ((sim("crash-count") // "1000000" | tonumber) > (engine.restartCount // 0));
+def crashing: (sim("crash-reason") != null or too_large) and ((sim("crash-count") // "1000000" | tonumber) > (engine.restartCount // 0));
 # A crash comes before the pod is ready, unless a setting moves it after that.
 def crash_first: crashing and sim("crash-when") != "ready";
 def failing: sim("fail-reason") != null;

@@ -15,12 +15,12 @@ use crate::{
     ComponentState, Detail, Error, Folder, NodePool, Phase, RealNodes, Result,
     admin_client::admin_client,
     command_lines::{
-        self, API_SERVER, CONTROLLER_MANAGER, COREDNS, ETCD, HUB, KWOK, REGISTRY, RELAY, SCHEDULER, STORAGE,
+        self, API_SERVER, CONTROLLER_MANAGER, COREDNS, ETCD, HUB, KWOK, POD_LOGS, REGISTRY, RELAY, SCHEDULER,
+        STORAGE,
     },
     credentials,
     folder::tail,
     install, nodes,
-    ports::free_port,
     real::{gpus, hub, images, node_name, settings::PAUSE},
     simulation, storage,
     watch::wait_until,
@@ -58,7 +58,7 @@ pub(super) async fn cluster(supervisor: &Supervisor) -> Result<()> {
 }
 
 async fn in_order(supervisor: &Supervisor) -> Result<()> {
-    let Supervisor { folder, spec, launcher, port, .. } = supervisor;
+    let Supervisor { folder, spec, launcher, port, node_port, .. } = supervisor;
     if let Some(kubeconfig) = &spec.existing {
         return reach_existing(folder, kubeconfig).await;
     }
@@ -67,7 +67,7 @@ async fn in_order(supervisor: &Supervisor) -> Result<()> {
         Detail::Lean => LEAN_AUDIT_POLICY,
     };
     write(&folder.audit_policy(), audit_policy)?;
-    write(&folder.stages(), &simulation::stages(spec.detail))?;
+    write(&folder.stages(), &simulation::stages(spec, node_port.number()))?;
     credentials::create(folder, port.number())?;
 
     if let Some(real) = &spec.real {
@@ -100,8 +100,10 @@ async fn in_order(supervisor: &Supervisor) -> Result<()> {
     let scheduler = command_lines::scheduler(folder, spec);
     supervisor.start_in_hub(SCHEDULER, move || Ok(scheduler.clone()));
     install::apply(&client, install::DEFAULT_NAMESPACE, KWOK_RIGHTS).await?;
-    let (kwok_folder, kwok_spec) = (folder.clone(), spec.clone());
-    supervisor.start_in_hub(KWOK, move || Ok(command_lines::kwok(&kwok_folder, &kwok_spec, free_port()?)));
+    let kwok = command_lines::kwok(folder, spec);
+    supervisor.start_in_hub(KWOK, move || Ok(kwok.clone()));
+    let pod_logs = command_lines::pod_logs(folder, launcher, node_port.number());
+    supervisor.start_in_hub(POD_LOGS, move || Ok(pod_logs.clone()));
     if spec.detail == Detail::Full {
         install::apply(&client, install::DEFAULT_NAMESPACE, storage::STORAGE_CLASS).await?;
         let storage = command_lines::storage(folder, launcher);
@@ -219,9 +221,7 @@ async fn unless_one_ends<T>(supervisor: &Supervisor, work: impl Future<Output = 
                         let ended = seen.state == ComponentState::BackingOff || seen.restarts > 0;
                         if let (true, Some(exit)) = (ended, seen.last_exit) {
                             let tail = tail(&log, LINES_SHOWN);
-                            if !lost_a_race_for_a_port(&name, &tail) {
-                                return Error::ComponentExited { component: name, exit, log, tail };
-                            }
+                            return Error::ComponentExited { component: name, exit, log, tail };
                         }
                         if observed.changed().await.is_err() {
                             return Error::invalid("reach", name, "its keeper is gone");
@@ -237,11 +237,6 @@ async fn unless_one_ends<T>(supervisor: &Supervisor, work: impl Future<Output = 
         done = work => done,
         (error, ..) = ended => Err(error),
     }
-}
-
-/// kwok cannot share a port with the one that reserved it; it is started again with another.
-fn lost_a_race_for_a_port(component: &str, tail: &str) -> bool {
-    component == KWOK && tail.contains("address already in use")
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

@@ -222,7 +222,7 @@ fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Ve
     let wanted = usize::try_from(valid.nodes).unwrap_or_default();
     if placed < wanted {
         let message = format!("{placed} of {wanted} pods have a node");
-        return fails(conditions::SCHEDULED, reasons::WAITING, message);
+        return fails(conditions::SCHEDULED, reasons::UNSCHEDULABLE, message);
     }
     let nodes: Vec<&str> =
         attempt.pods.iter().filter_map(|pod| pod.node.as_deref()).take(MOST_NODES).collect();

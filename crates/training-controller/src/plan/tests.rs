@@ -20,6 +20,7 @@ use workload::{
 use super::{Child, Claims, Deletion, Plan, plan};
 use crate::{
     NAME,
+    agents::Utilization,
     job_view::{Failed, JobView},
     names,
     observe::{Dependency, Observed, job_of},
@@ -485,6 +486,7 @@ fn observed(job: TrainingJob) -> Observed {
         capacities: None,
         unattached: BTreeMap::new(),
         refused_pods: None,
+        gpus: Utilization::NotWatched,
         log: None,
         facts: BTreeMap::new(),
     }

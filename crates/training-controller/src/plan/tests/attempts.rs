@@ -1,6 +1,6 @@
 //! Attempts, one after the other: when one begins, how its end is seen, and that each end is accounted for once.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use api::{
     conditions,
@@ -15,6 +15,7 @@ use workload::node::LossKind;
 
 use super::{GANG, LORA, World, because, disruption, ended, message_at, pod, running};
 use crate::{
+    agents::Utilization,
     plan::{refused, rejected},
     progress::Access,
     tests::{REFUSAL_RETRY, at, defaults},
@@ -442,4 +443,43 @@ fn a_job_that_failed_before_it_was_seen_to_run_has_a_start_time() {
     world.passes(20);
     world.fails(2, &Message::default());
     assert!(world.status().start_time.is_some());
+}
+
+#[test]
+fn gpus_that_are_idle_for_half_of_no_progress_seconds_are_told_before_the_attempt_ends() {
+    let mut world = World::training(LORA);
+    world.steps(10, 100);
+    world.observed.gpus = Utilization::Known(0.0);
+    world.settles();
+    assert_eq!(world.requeue_after, Some(Duration::from_secs(60)));
+    world.passes(899);
+    assert_eq!(world.condition(conditions::NO_PROGRESS).0, "absent");
+    world.passes(1);
+    assert_eq!(world.condition(conditions::NO_PROGRESS), ("True", reasons::GPU_IDLE));
+    assert_eq!((world.phase(), world.status().ended_attempts), (Phase::Running, 0));
+    world.steps(11, 100);
+    assert_eq!(world.condition(conditions::NO_PROGRESS).0, "absent");
+    world.passes(1_800);
+    assert_eq!(world.failures(), [(reasons::NO_PROGRESS, 1)]);
+}
+
+#[test]
+fn gpus_of_which_nothing_is_known_are_not_idle() {
+    let mut world = World::training(LORA);
+    for gpus in [Utilization::Unknown, Utilization::NotWatched, Utilization::Known(0.02)] {
+        world.observed.gpus = gpus;
+        world.passes(2_000);
+        assert_eq!(world.condition(conditions::NO_PROGRESS).0, "absent", "{gpus:?}");
+    }
+}
+
+#[test]
+fn gpus_that_wait_for_the_first_step_are_told_and_nothing_is_ended() {
+    let mut world = World::training(LORA);
+    world.observed.gpus = Utilization::Known(0.0);
+    world.settles();
+    world.passes(900);
+    assert_eq!(world.condition(conditions::NO_PROGRESS), ("True", reasons::GPU_IDLE));
+    world.passes(10_000);
+    assert_eq!((world.phase(), world.status().ended_attempts), (Phase::Running, 0));
 }
