@@ -129,7 +129,7 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         let about = all.iter().filter(|event| event.is_about_object(&job.metadata));
         about.max_by_key(|event| event.last()).map(|event| event.message().to_owned())
     });
-    let log = ctx.progress.of(&uid);
+    let log = ctx.progress.of(&uid, now);
     let gpus = ctx.agents.utilization(pods.iter().filter(|pod| !pod.is_over()).map(AsRef::as_ref));
     Observed {
         job,

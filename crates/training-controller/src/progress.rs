@@ -21,7 +21,11 @@ use runtime::{
     log_stream::{LogStream, Piece},
     logs::Logs,
 };
-use tokio::{sync::Notify, task::JoinSet, time::sleep};
+use tokio::{
+    sync::Notify,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 use training_log::{Entry, Parser, Step};
 
@@ -51,6 +55,8 @@ pub(crate) struct LogState {
     pub(crate) has_stepped: bool,
     /// When a step, an evaluation or a checkpoint was read last, or the log was opened.
     pub(crate) last_sign: Option<Timestamp>,
+    /// The same by a clock that never jumps.
+    heard: Option<Instant>,
     pub(crate) access: Access,
     /// Whether the log was read to its end.
     pub(crate) is_complete: bool,
@@ -113,10 +119,13 @@ impl LogState {
 }
 
 impl Progress {
-    /// What is known of the log of this TrainingJob.
-    pub(crate) fn of(&self, uid: &str) -> Option<LogState> {
+    /// What is known of the log of this TrainingJob. A clock that was set makes no silence longer or shorter.
+    pub(crate) fn of(&self, uid: &str, now: Timestamp) -> Option<LogState> {
         let followed = self.lock();
-        let state = followed.get(uid)?.state.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut state = followed.get(uid)?.state.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(heard) = state.heard {
+            state.last_sign = now.checked_sub(heard.elapsed()).ok();
+        }
         Some(state)
     }
 
@@ -305,7 +314,7 @@ impl Reader {
             Piece::Gone => Access::Unknown,
         };
         if self.state.last_sign.is_none() && access == Access::Readable {
-            self.state.last_sign = Some(now);
+            self.hears(now);
         }
         if self.state.access != access {
             // An answer in other words is no news.
@@ -321,7 +330,7 @@ impl Reader {
         self.state.is_complete = false;
         let mut news = News::Nothing;
         if entry.is_sign_of_life() {
-            self.state.last_sign = Some(now);
+            self.hears(now);
             self.is_dirty = true;
         }
         match entry {
@@ -342,7 +351,7 @@ impl Reader {
                 let before = self.state.report.clone().unwrap_or_default();
                 if position.step > before.step {
                     self.trains_on(position.step);
-                    self.state.last_sign = Some(now);
+                    self.hears(now);
                     self.state.report =
                         Some(moved(before, position.step, position.total, (self.attempt, at)));
                     self.is_dirty = true;
@@ -355,6 +364,11 @@ impl Reader {
             Entry::Error { cause: _, line } | Entry::Text(line) => self.keep(line),
         }
         news
+    }
+
+    fn hears(&mut self, now: Timestamp) {
+        self.state.last_sign = Some(now);
+        self.state.heard = Some(Instant::now());
     }
 
     /// The trainer waits until a checkpoint is written before it makes the next step.

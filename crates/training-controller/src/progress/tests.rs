@@ -298,9 +298,9 @@ fn a_log_is_followed_once_and_forgotten_with_its_pod() {
     assert_eq!((progress.not_started().len(), progress.not_started().len()), (1, 0));
     progress.follow(&key, "u", &target("2"), &TrainingJobStatus::default());
     assert_eq!(progress.not_started().len(), 1, "a new pod has a log of its own");
-    assert!(progress.of("u").is_some());
+    assert!(progress.of("u", at(0)).is_some());
     progress.forget("u");
-    assert!(progress.of("u").is_none());
+    assert!(progress.of("u", at(0)).is_none());
 }
 
 #[test]
@@ -312,8 +312,6 @@ fn a_long_log_that_is_read_again_keeps_its_curve() {
     bytes(&mut reader, log, 0);
     assert_eq!(reader.publish().curve, once.curve);
 }
-
-/// Faults of the code that these tests have found.
 
 #[test]
 fn a_new_process_never_shows_an_earlier_step_of_the_second_that_it_reads_again() {
@@ -349,4 +347,18 @@ fn a_checkpoint_is_told_only_when_it_is_written() {
     bytes(&mut reader, step(41), 12);
     let saved = reader.publish().checkpoint.unwrap();
     assert_eq!((saved.step, saved.time), (40, Some(Time(at(9)))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_makes_no_silence() {
+    let progress = Progress::default();
+    let target = Target { pod: "p".into(), pod_uid: "1".into(), container: "trainer", attempt: 1 };
+    progress.follow(&Key::new("demo", "qwen"), "uid", &target, &TrainingJobStatus::default());
+    let mut reader = reader();
+    bytes(&mut reader, step(1), 100);
+    *progress.lock()["uid"].state.lock().unwrap() = reader.publish();
+    tokio::time::advance(Duration::from_secs(5)).await;
+    for now in [105, 5_000, -5_000] {
+        assert_eq!(progress.of("uid", at(now)).unwrap().last_sign, Some(at(now - 5)));
+    }
 }
