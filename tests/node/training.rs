@@ -186,6 +186,26 @@ async fn a_result_is_uploaded_after_the_store_is_back_and_its_pod_was_deleted() 
     assert!(uris.contains(&"s3://models/result/SHA256SUMS"), "{:?}", status(&job));
 }
 
+#[tokio::test]
+async fn a_trainer_that_hangs_is_ended_soon_after_no_progress_seconds_and_goes_on() {
+    let scene = real().await;
+    create(&scene, "qwen", run("hang@8", json!({ "noProgressSeconds": 60 }))).await;
+    let job = until_succeeded(&scene, "qwen", 2).await;
+    assert_eq!((status(&job).retries, failure(&job).reason.as_str()), (1, reasons::NO_PROGRESS));
+    let history = History::of(&scene, "qwen").await;
+    assert_eq!(history.first_step(2, 0), Some(6));
+}
+
+#[tokio::test]
+async fn a_full_disk_is_named_and_tried_again() {
+    let scene = real().await;
+    create(&scene, "qwen", run("disk-full@10=1048576", json!({}))).await;
+    let job = until_succeeded(&scene, "qwen", 2).await;
+    assert_eq!((status(&job).retries, failure(&job).reason.as_str()), (1, reasons::OUT_OF_SPACE));
+    let message = failure(&job).message.as_deref().unwrap_or_default();
+    assert!(message.contains("enlarge its claim, or lower keepCheckpoints"), "{message}");
+}
+
 /// A short training of the stand-in on real nodes, with faults in its first attempt.
 fn run(faults: &str, changes: Value) -> Value {
     let spec = json!({

@@ -20,8 +20,8 @@
 //! Faults are `name@step`, or `name@step=value`:
 //! * `oom`, `host-oom` (the trainer is killed), `exit` (value: exit code), `exit0` (without error and without a
 //!   checkpoint);
-//! * `slow` (value: the duration of each step from this one on, in milliseconds), `hang` (for ever, deaf to the stop file), `deaf` (from this step on it trains, and ignores SIGTERM and the stop
-//!   file);
+//! * `slow` (value: the duration of each step from this one on, in milliseconds), `hang` (for ever, deaf to the stop
+//!   file), `deaf` (from this step on it trains, and ignores SIGTERM and the stop file);
 //! * `kill-rank` (value: the rank that is killed), `early-stop` (ms-swift's callback), `early-stopping`
 //!   (transformers');
 //! * `half` (killed in the middle of the checkpoint of this step), `disk-full` (value: bytes until the volume is full;
