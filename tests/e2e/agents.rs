@@ -12,7 +12,8 @@ use serde_json::json;
 use tests::{
     Scene,
     agent::{Agent, Event, GPU, Gpus, Machine, machine_of},
-    ask_until, controller, fresh_name, inference, scaler, start, tools, training, wait_for, wait_until_gone, within,
+    ask_until, controller, fresh_name, inference, scaler, start, tools, training, wait_for, wait_until_gone,
+    within,
 };
 use tokio::time::interval;
 
@@ -188,5 +189,9 @@ async fn gpus_that_do_nothing_while_a_job_trains_are_told() {
     let job = nodes.while_kubelets_run(&scene, told).await;
     let condition = training::condition(&job, conditions::NO_PROGRESS).unwrap();
     assert_eq!(condition.status, "True");
-    assert!(condition.message.starts_with("the GPUs have done less than 1 % for 30 s"), "{}", condition.message);
+    assert!(
+        condition.message.starts_with("the GPUs have done less than 1 % for 30 s"),
+        "{}",
+        condition.message
+    );
 }

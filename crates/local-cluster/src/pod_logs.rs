@@ -98,9 +98,8 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// HTTP/1.1 alone: a connection is a log.
 fn tls(files: &Credentials) -> Result<ServerConfig> {
-    let unusable = |path: &Path, error: &dyn std::fmt::Display| {
-        Error::invalid("use", path.display().to_string(), error)
-    };
+    let unusable =
+        |path: &Path, error: &dyn std::fmt::Display| Error::invalid("use", path.display().to_string(), error);
     let (certificate, key) = (files.server_certificate(), files.server_key());
     let chain = CertificateDer::pem_file_iter(&certificate)
         .and_then(Iterator::collect)
@@ -153,7 +152,10 @@ async fn answer(logs: &Logs, request: &http::Request<Incoming>) -> Response<Body
         return refused(StatusCode::METHOD_NOT_ALLOWED, "only GET is allowed");
     }
     let Some(query) = Query::parse(request.uri()) else {
-        return refused(StatusCode::NOT_FOUND, "simulated nodes serve /containerLogs/NAMESPACE/POD/CONTAINER");
+        return refused(
+            StatusCode::NOT_FOUND,
+            "simulated nodes serve /containerLogs/NAMESPACE/POD/CONTAINER",
+        );
     };
     if query.previous {
         return refused(StatusCode::BAD_REQUEST, "simulated containers keep no log of an earlier run");

@@ -100,11 +100,31 @@ impl Logs {
     }
 }
 
+/// When a piece was received.
+#[derive(Clone, Copy, Debug)]
+pub struct Received {
+    /// By the clock of this machine, which may be set.
+    pub at: Timestamp,
+    /// By a clock that never jumps.
+    pub instant: Instant,
+}
+
+impl Received {
+    fn now() -> Self {
+        Self { at: Timestamp::now(), instant: Instant::now() }
+    }
+
+    /// By a clock that shows `now` at present. Since it was received the clock may have been set.
+    pub fn by(self, now: Timestamp) -> Timestamp {
+        now.checked_sub(self.instant.elapsed()).unwrap_or(self.at)
+    }
+}
+
 impl LogStream {
     /// The next piece, and when it was received. Opens the log if it is not open, after a pause if it could not be read the
     /// last time.
-    pub async fn next(&mut self) -> (Piece, Timestamp) {
-        (self.piece().await, Timestamp::now())
+    pub async fn next(&mut self) -> (Piece, Received) {
+        (self.piece().await, Received::now())
     }
 
     async fn piece(&mut self) -> Piece {

@@ -18,14 +18,10 @@ use runtime::{
     cache::Key,
     conditions::whole_seconds,
     controller::Waker,
-    log_stream::{LogStream, Piece},
+    log_stream::{LogStream, Piece, Received},
     logs::Logs,
 };
-use tokio::{
-    sync::Notify,
-    task::JoinSet,
-    time::{Instant, sleep},
-};
+use tokio::{sync::Notify, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 use training_log::{Entry, Parser, Step};
 
@@ -55,8 +51,8 @@ pub(crate) struct LogState {
     pub(crate) has_stepped: bool,
     /// When a step, an evaluation or a checkpoint was read last, or the log was opened.
     pub(crate) last_sign: Option<Timestamp>,
-    /// The same by a clock that never jumps.
-    heard: Option<Instant>,
+    /// The same, also by a clock that never jumps.
+    heard: Option<Received>,
     pub(crate) access: Access,
     /// Whether the log was read to its end.
     pub(crate) is_complete: bool,
@@ -123,9 +119,7 @@ impl Progress {
     pub(crate) fn of(&self, uid: &str, now: Timestamp) -> Option<LogState> {
         let followed = self.lock();
         let mut state = followed.get(uid)?.state.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(heard) = state.heard {
-            state.last_sign = now.checked_sub(heard.elapsed()).ok();
-        }
+        state.last_sign = state.heard.map(|heard| heard.by(now)).or(state.last_sign);
         Some(state)
     }
 
@@ -262,7 +256,11 @@ impl Reader {
             ..LogState::default()
         };
         let curve = Curve::of(&status.loss_curve);
-        Self { parser: Parser::default(), state, curve, attempt, saving: None, is_dirty: false }
+        let parser = Parser::default();
+        let mut reader = Self { parser, state, curve, attempt, saving: None, is_dirty: false };
+        // Its line may have been rotated away.
+        reader.state.has_stepped = reader.read_before().is_some();
+        reader
     }
 
     /// From where on the log was not read before a restart of this process.
@@ -287,7 +285,7 @@ impl Reader {
         LogState { curve: self.curve.points(), ..self.state.clone() }
     }
 
-    fn take(&mut self, piece: Piece, now: Timestamp) -> News {
+    fn take(&mut self, piece: Piece, now: Received) -> News {
         let mut news = News::Nothing;
         let access = match piece {
             Piece::Bytes { at, bytes } => {
@@ -326,7 +324,7 @@ impl Reader {
         news
     }
 
-    fn note(&mut self, entry: &Entry<'_>, at: Timestamp, now: Timestamp) -> News {
+    fn note(&mut self, entry: &Entry<'_>, at: Timestamp, now: Received) -> News {
         self.state.is_complete = false;
         let mut news = News::Nothing;
         if entry.is_sign_of_life() {
@@ -335,10 +333,7 @@ impl Reader {
         }
         match entry {
             Entry::Step(step) => {
-                if !self.state.has_stepped {
-                    self.state.has_stepped = true;
-                    news = News::Urgent;
-                }
+                news = self.steps();
                 self.trains_on(step.position.step);
                 if let Some(loss) = &step.loss {
                     self.curve.add(step.position.step, loss);
@@ -348,12 +343,17 @@ impl Reader {
                 }
             }
             Entry::Bar(position) => {
-                let before = self.state.report.clone().unwrap_or_default();
-                if position.step > before.step {
+                let before = self.read_before().map(|report| report.step);
+                if position.step > before.unwrap_or_default() {
+                    // The first one of a resumed run is drawn before a step is made.
+                    if before.is_some() {
+                        news = self.steps();
+                    }
                     self.trains_on(position.step);
                     self.hears(now);
+                    let report = self.state.report.take().unwrap_or_default();
                     self.state.report =
-                        Some(moved(before, position.step, position.total, (self.attempt, at)));
+                        Some(moved(report, position.step, position.total, (self.attempt, at)));
                     self.is_dirty = true;
                 }
             }
@@ -366,9 +366,15 @@ impl Reader {
         news
     }
 
-    fn hears(&mut self, now: Timestamp) {
-        self.state.last_sign = Some(now);
-        self.state.heard = Some(Instant::now());
+    /// The first step of an attempt is reported at once.
+    fn steps(&mut self) -> News {
+        let is_first = !std::mem::replace(&mut self.state.has_stepped, true);
+        if is_first { News::Urgent } else { News::Nothing }
+    }
+
+    fn hears(&mut self, now: Received) {
+        self.state.last_sign = Some(now.at);
+        self.state.heard = Some(now);
     }
 
     /// The trainer waits until a checkpoint is written before it makes the next step.

@@ -191,12 +191,12 @@ fn masked(value: &Value, masks: &Masks) -> Value {
                 for pod in &masks.pods {
                     text = text.replace(pod, "(a pod)");
                 }
-                for root in &masks.roots {
-                    text = text.replace(root, "(its root)");
-                }
                 // The last one first: gpu-10 before gpu-1.
                 for node in masks.nodes.iter().rev() {
                     text = text.replace(node, "(a node)");
+                }
+                for root in &masks.roots {
+                    text = text.replace(root, "(its root)");
                 }
             }
             json!(text)

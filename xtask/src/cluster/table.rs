@@ -7,31 +7,71 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context as _;
-use api::controllers::Kind;
+use anyhow::{Context as _, bail};
+use api::{conditions, controllers::Kind};
 use kube::{Client, api::DynamicObject, core::ApiResource};
 use serde::Deserialize;
 
 /// Fast enough to look alive.
 const REFRESH: Duration = Duration::from_millis(250);
 
-/// Shows the objects of these kinds and returns when every one is done; it may never.
-pub(super) async fn until_all_done(client: &Client, kinds: &[&Kind]) -> anyhow::Result<()> {
+/// Shows the objects of these kinds and returns when every one is done, or has failed if its name is in `failing`; it may
+/// never. Another one that fails is an error.
+pub(super) async fn until_all_done(
+    client: &Client,
+    kinds: &[&Kind],
+    failing: &[String],
+) -> anyhow::Result<()> {
     let mut screen = Screen { in_place: stdout().is_terminal(), shown: Vec::new() };
     let mut widths: Vec<Widths> = vec![Widths::default(); kinds.len()];
     loop {
         let mut lines = Vec::new();
         let mut all_done = true;
+        let mut failures = Vec::new();
         for (kind, widths) in kinds.iter().zip(&mut widths) {
             let table = fetch(client, &kind.resource()).await?;
-            all_done &= table.rows.iter().all(|row| kind.is_done(&row.object));
+            let failed = kind.done_with(conditions::FAILED);
+            for Row { cells: _, object } in &table.rows {
+                let has_failed = failed.is_done(object);
+                all_done &= has_failed || kind.is_done(object);
+                if has_failed {
+                    failures.push(Failure::of(object));
+                }
+            }
             lines.extend(table.lines(widths));
         }
         screen.show(lines);
         if all_done {
+            for Failure { name, reason, message } in &failures {
+                println!("\n{name} has failed ({reason}): {message}");
+            }
+            let unexpected = failures.iter().find(|failure| !failing.contains(&failure.name));
+            if let Some(Failure { name, .. }) = unexpected {
+                bail!(
+                    "the sample {name} has failed; the cluster is left running, stop it with `cargo xtask down`"
+                );
+            }
             return Ok(());
         }
         tokio::time::sleep(REFRESH).await;
+    }
+}
+
+/// An object that has failed for good, and why.
+struct Failure {
+    name: String,
+    reason: String,
+    message: String,
+}
+
+impl Failure {
+    fn of(object: &DynamicObject) -> Self {
+        let text = |field: &str| object.data["status"][field].as_str().unwrap_or_default().to_owned();
+        Self {
+            name: object.metadata.name.clone().unwrap_or_default(),
+            reason: text("reason"),
+            message: text("message"),
+        }
     }
 }
 

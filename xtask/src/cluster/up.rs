@@ -27,6 +27,11 @@ pub(crate) const LOAD: &str = "fake-prometheus";
 /// Product of the GPUs of real nodes; simulated ones have others, so that pods can choose.
 const REAL_PRODUCT: &str = "T4";
 
+/// A sample that is meant to fail, so that one sees how: its training does not fit into simulated GPUs either.
+const FAILING_SAMPLE: &str = "trainingjob-too-large.yaml";
+/// Of a simulated trainer: progress is written once in ten seconds, so that each training of the samples has some.
+const TRAINING_TIME: Duration = Duration::from_secs(12);
+
 /// A sample takes seconds; a run without a terminal must not wait without end.
 const SAMPLES_READY_WITHIN: Duration = Duration::from_secs(300);
 
@@ -85,7 +90,9 @@ pub(super) fn run(args: &UpArgs, runtime: &Runtime) -> anyhow::Result<()> {
         None => local_cluster::tools::ensure()?,
     };
     let nodes = NodePool { count: args.nodes, gpus: args.gpus, products: args.products.clone() };
-    let mut spec = ClusterSpec::simulated(NAME, tools, nodes).with_clock(NodeClock::REAL);
+    let mut spec = ClusterSpec::simulated(NAME, tools, nodes)
+        .with_clock(NodeClock::REAL)
+        .with_training_time(TRAINING_TIME);
     let mut images = None;
     if args.real_nodes > 0 {
         // Before minutes are spent on builds.
@@ -202,9 +209,12 @@ async fn bring_up(
     let mut outcome = Ok(());
     if samples {
         let kinds: Vec<&Kind> = kinds(images.is_some()).collect();
-        apply_samples(&client, &workspace.join("deploy/samples"), &kinds).await?;
-        outcome = match timeout(SAMPLES_READY_WITHIN, table::until_all_done(&client, &kinds)).await {
-            Ok(ready) => ready,
+        let failing = Some(FAILING_SAMPLE).filter(|_| images.is_none());
+        let failing =
+            apply_samples(&client, &workspace.join("deploy/samples"), &kinds, failing.as_slice()).await?;
+        outcome = match timeout(SAMPLES_READY_WITHIN, table::until_all_done(&client, &kinds, &failing)).await
+        {
+            Ok(done) => done,
             Err(_) => Err(anyhow::anyhow!(
                 "not every sample is Ready after {} s; the cluster is left running, stop it with `cargo xtask down`",
                 SAMPLES_READY_WITHIN.as_secs()
@@ -233,15 +243,27 @@ pub(super) fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
-/// Applies the samples of these kinds.
-async fn apply_samples(client: &Client, folder: &Path, kinds: &[&Kind]) -> anyhow::Result<()> {
-    for sample in kinds.iter().flat_map(|kind| kind.samples) {
+/// Applies the samples of these kinds, and further ones that are meant to fail, whose names it returns.
+async fn apply_samples(
+    client: &Client,
+    folder: &Path,
+    kinds: &[&Kind],
+    failing: &[&str],
+) -> anyhow::Result<Vec<String>> {
+    let apply = async |sample: &str| {
         let file = folder.join(sample);
         let text =
             std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
-        install::apply(client, install::DEFAULT_NAMESPACE, &text).await?;
+        anyhow::Ok(install::apply(client, install::DEFAULT_NAMESPACE, &text).await?)
+    };
+    for sample in kinds.iter().flat_map(|kind| kind.samples) {
+        apply(sample).await?;
     }
-    Ok(())
+    let mut names = Vec::new();
+    for sample in failing {
+        names.extend(apply(sample).await?.into_iter().filter_map(|object| object.metadata.name));
+    }
+    Ok(names)
 }
 
 /// The kinds with samples that can become ready. Pods on real nodes do not reach the load on this machine, so there is
@@ -258,6 +280,7 @@ fn next_steps(cluster: &Cluster) {
     println!("  kubectl get ai             # this cluster's own kubectl: {}", cluster.kubectl().display());
     if cluster.real_nodes().is_empty() {
         println!("  kubectl get ais --watch    # replicas follow a load that goes up and down");
+        println!("  kubectl get tj -o wide     # the trainings, and why one of them has failed");
         println!(
             "  kubectl apply -f deploy/samples/aiscaler-gpu.yaml   # the vision model follows the load of its GPUs"
         );

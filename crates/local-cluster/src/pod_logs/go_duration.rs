@@ -3,15 +3,8 @@
 use std::time::Duration;
 
 /// Units in the order in which they are tried: `ms` before `m`.
-const UNITS: [(&str, f64); 7] = [
-    ("ns", 1e-9),
-    ("us", 1e-6),
-    ("µs", 1e-6),
-    ("ms", 1e-3),
-    ("s", 1.0),
-    ("m", 60.0),
-    ("h", 3_600.0),
-];
+const UNITS: [(&str, f64); 7] =
+    [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3_600.0)];
 
 /// `None`: Go would refuse it, or it is negative.
 pub(super) fn parse(text: &str) -> Option<Duration> {

@@ -61,11 +61,7 @@ const MOST_STEPS: u32 = 1_000_000;
 const LOGGED_EVERY: u32 = 5;
 const SAVED_EVERY: u32 = 500;
 
-pub(super) fn of_container(
-    pod: &Pod,
-    container: &str,
-    training_time: Duration,
-) -> Result<Run, Refusal> {
+pub(super) fn of_container(pod: &Pod, container: &str, training_time: Duration) -> Result<Run, Refusal> {
     let name = pod.metadata.name.clone().unwrap_or_default();
     let spec = pod.spec.as_ref();
     let main = spec.into_iter().flat_map(|spec| &spec.containers).find(|known| known.name == container);
@@ -77,7 +73,8 @@ pub(super) fn of_container(
     let statuses = status.into_iter().flat_map(|status| {
         status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten())
     });
-    let state = statuses.into_iter().find(|known| known.name == container).and_then(|known| known.state.clone());
+    let state =
+        statuses.into_iter().find(|known| known.name == container).and_then(|known| known.state.clone());
     let state = state.unwrap_or_default();
     let ended = state.terminated.as_ref();
     let started = state.running.and_then(|running| running.started_at);
@@ -152,8 +149,10 @@ mod tests {
     use super::*;
 
     fn pod(state: Value) -> Pod {
-        let args = ["run", "--output-dir=/out", "--", "swift", "rlhf", "--rlhf_type", "dpo", "--logging_steps", "5"];
-        let args: Vec<&str> = args.into_iter().chain(["--logging_steps", "2", "--output_dir", "/out"]).collect();
+        let args =
+            ["run", "--output-dir=/out", "--", "swift", "rlhf", "--rlhf_type", "dpo", "--logging_steps", "5"];
+        let args: Vec<&str> =
+            args.into_iter().chain(["--logging_steps", "2", "--output_dir", "/out"]).collect();
         let env = json!([{"name": "SIM_RUN_TIME", "value": "30s"}, {"name": "SIM_STEPS", "value": "7"}]);
         let trainer = json!({"name": "trainer", "args": args, "env": env});
         serde_json::from_value(json!({

@@ -162,9 +162,7 @@ impl Reader {
                 run::end_of(pod, &self.uid, &self.query.container)
             }
             // With the container its log is gone: what was due has been sent.
-            Known::Pod(_) | Known::Gone => {
-                Some(End { at: Timestamp::now(), exit_code: GONE, error: None })
-            }
+            Known::Pod(_) | Known::Gone => Some(End { at: Timestamp::now(), exit_code: GONE, error: None }),
         };
         self.run.end = end.or(self.run.end.take());
     }
@@ -221,7 +219,10 @@ mod tests {
         let (started, end) = ended(1, Some("ValueError: no"));
         let log = text(run(started, end), Query::default()).await;
         assert!(log.contains("'4/10'") && !log.contains("'5/10'"), "{log}");
-        assert!(log.contains("Traceback (most recent call last):\n") && log.ends_with("ValueError: no\n"), "{log}");
+        assert!(
+            log.contains("Traceback (most recent call last):\n") && log.ends_with("ValueError: no\n"),
+            "{log}"
+        );
     }
 
     #[tokio::test]
@@ -261,7 +262,8 @@ mod tests {
             tokio::task::yield_now().await;
             known.send_replace(Known::Gone);
         };
-        let (read, ()) = tokio::time::timeout(Duration::from_secs(20), futures::future::join(read, gone)).await.unwrap();
+        let (read, ()) =
+            tokio::time::timeout(Duration::from_secs(20), futures::future::join(read, gone)).await.unwrap();
         let log = String::from_utf8(read.unwrap().concat()).unwrap();
         assert!(log.contains("'3/10'") && !log.contains("'4/10'"), "{log}");
     }

@@ -110,8 +110,11 @@ fn units(time: Duration) -> String {
     let seconds = time.as_secs();
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
     let all = [(days, "d"), (hours, "h"), (minutes, "m")];
-    let mut text: String =
-        all.iter().skip_while(|(count, _)| *count == 0).map(|(count, unit)| format!("{count}{unit} ")).collect();
+    let mut text: String = all
+        .iter()
+        .skip_while(|(count, _)| *count == 0)
+        .map(|(count, unit)| format!("{count}{unit} "))
+        .collect();
     text.push_str(&format!("{}s", seconds % 60));
     text
 }

@@ -62,7 +62,10 @@ impl Timeline {
     fn after(&self, step: u32) -> Event {
         let mut later = step.saturating_add(1)..=self.steps;
         let next = later.find(|step| self.is_logged(*step) || self.is_saved(*step));
-        next.map_or(Event::Finish, |step| if self.is_logged(step) { Event::Step(step) } else { Event::Save(step) })
+        next.map_or(
+            Event::Finish,
+            |step| if self.is_logged(step) { Event::Step(step) } else { Event::Save(step) },
+        )
     }
 }
 

@@ -261,12 +261,18 @@ fn running(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Verd
         }
         Some(Access::Readable | Access::Unknown) | None => String::new(),
     };
-    if log.is_some_and(|log| log.has_stepped) {
+    if log.is_some_and(|log| log.has_stepped) || has_reported(observed, number) {
         holds(conditions::RUNNING, reasons::TRAINING, format!("attempt {number}{unread}"))
     } else {
         let what = "loads the model and prepares the data";
         holds(conditions::RUNNING, reasons::PREPARING, format!("attempt {number} {what}{unread}"))
     }
+}
+
+/// Before the log is open again after a restart of the controller.
+fn has_reported(observed: &Observed, attempt: i32) -> bool {
+    let progress = observed.job.status.as_ref().and_then(|status| status.progress.as_ref());
+    progress.is_some_and(|progress| progress.attempt == attempt)
 }
 
 fn waits_because(pod: &PodView, observed: &Observed) -> Option<Cause> {

@@ -19,10 +19,9 @@ const MOST_POINTS: usize = 64;
 impl Curve {
     pub(super) fn of(points: &[LossPoint]) -> Self {
         let mut curve = Self::default();
-        // Those of the status are as far apart as their stride was; the last one may be nearer.
-        let steps: Vec<i64> = points.iter().map(|point| point.step).collect();
-        let distances = steps.windows(2).map(|pair| pair[1] - pair[0]);
-        curve.stride = if points.len() > 2 { distances.max().unwrap_or_default() } else { 0 };
+        // Those of the status are at least as far apart as their stride was; the last one may be nearer.
+        let kept: Vec<i64> = points.iter().rev().skip(1).map(|point| point.step).collect();
+        curve.stride = kept.windows(2).map(|pair| pair[0] - pair[1]).min().unwrap_or_default();
         for point in points {
             curve.add(point.step, &point.loss);
         }
@@ -77,6 +76,15 @@ mod tests {
             curve.add(step, "0.5");
         }
         assert_eq!(steps(&curve), [1, 5, 10, 15]);
+    }
+
+    #[test]
+    fn a_restart_loses_no_point() {
+        let mut curve = Curve::default();
+        for step in [1, 5, 10, 15, 18] {
+            curve.add(step, "0.5");
+        }
+        assert_eq!(steps(&Curve::of(&curve.points())), [1, 5, 10, 15, 18]);
     }
 
     #[test]

@@ -2,8 +2,14 @@
 
 use std::{fs, path::Path};
 
+use tokio::time::Instant;
+
 use super::*;
 use crate::tests::at;
+
+fn received(seconds: i64) -> Received {
+    Received { at: at(seconds), instant: Instant::now() }
+}
 
 /// A log of `crates/training-log`.
 fn fixture(name: &str) -> Vec<u8> {
@@ -14,7 +20,7 @@ fn fixture(name: &str) -> Vec<u8> {
 /// Bytes of a line that was begun at this second, read at the same second.
 fn bytes(reader: &mut Reader, text: impl Into<Vec<u8>>, seconds: i64) -> News {
     let text: Vec<u8> = text.into();
-    reader.take(Piece::Bytes { at: at(seconds), bytes: text.into() }, at(seconds))
+    reader.take(Piece::Bytes { at: at(seconds), bytes: text.into() }, received(seconds))
 }
 
 /// The state after a whole log, in pieces of this size.
@@ -165,6 +171,30 @@ fn the_first_step_of_an_attempt_is_urgent_and_later_ones_are_not() {
 }
 
 #[test]
+fn after_a_restart_an_attempt_that_has_stepped_still_has() {
+    let mut before = reader();
+    bytes(&mut before, step(80), 0);
+    let status = written(&before.publish());
+    assert!(Reader::new(&status, 1).publish().has_stepped);
+    assert!(!Reader::new(&status, 2).publish().has_stepped, "the next attempt has not");
+}
+
+#[test]
+fn a_run_that_draws_only_bars_steps_and_a_resumed_one_from_where_it_begins() {
+    let bar = |step: i64| format!("Train:  10%|█| {step}/100 [00:02<00:00, 10.10it/s]\r");
+    let mut before = reader();
+    bytes(&mut before, step(80), 0);
+    let mut resumed = Reader::new(&written(&before.publish()), 2);
+    assert_eq!(bytes(&mut resumed, bar(60), 5), News::Nothing);
+    assert!(!resumed.state.has_stepped, "it is drawn before a step is made");
+    assert_eq!(bytes(&mut resumed, bar(61), 9), News::Urgent);
+    let state = resumed.publish();
+    assert_eq!((state.has_stepped, state.last_sign), (true, Some(at(9))));
+    let report = state.report.unwrap();
+    assert_eq!((report.step, report.attempt), (61, 2));
+}
+
+#[test]
 fn text_alone_is_no_news() {
     let mut reader = reader();
     bytes(&mut reader, "one\n", 0);
@@ -195,7 +225,7 @@ fn a_silent_log_is_readable_and_no_sign_of_life() {
     let mut reader = reader();
     bytes(&mut reader, step(1), 0);
     reader.publish();
-    assert_eq!(reader.take(Piece::Silent, at(60)), News::Nothing);
+    assert_eq!(reader.take(Piece::Silent, received(60)), News::Nothing);
     assert_eq!(
         (&reader.state.access, reader.state.last_sign, reader.is_dirty),
         (&Access::Readable, Some(at(0)), false)
@@ -207,9 +237,9 @@ fn the_end_of_a_log_is_urgent_once() {
     let mut reader = reader();
     bytes(&mut reader, step(1), 0);
     reader.publish();
-    assert_eq!(reader.take(Piece::Closed, at(1)), News::Urgent);
+    assert_eq!(reader.take(Piece::Closed, received(1)), News::Urgent);
     assert!(reader.is_dirty && reader.publish().is_complete);
-    reader.take(Piece::Closed, at(2));
+    reader.take(Piece::Closed, received(2));
     assert!(!reader.is_dirty, "the stream is opened again and again while the container has ended");
     bytes(&mut reader, step(2), 3);
     assert!(!reader.publish().is_complete, "the connection had only broken");
@@ -218,10 +248,10 @@ fn the_end_of_a_log_is_urgent_once() {
 #[test]
 fn a_log_that_cannot_be_read_is_told_once_whatever_its_words_are() {
     let mut reader = reader();
-    reader.take(Piece::Unreadable("no route to 10.0.0.1".into()), at(0));
+    reader.take(Piece::Unreadable("no route to 10.0.0.1".into()), received(0));
     assert!(reader.is_dirty);
     assert_eq!(reader.publish().access, Access::Unreadable("no route to 10.0.0.1".into()));
-    reader.take(Piece::Unreadable("no route to 10.0.0.2".into()), at(1));
+    reader.take(Piece::Unreadable("no route to 10.0.0.2".into()), received(1));
     assert!(!reader.is_dirty);
     bytes(&mut reader, "text\n", 2);
     assert!(reader.is_dirty);
@@ -231,7 +261,7 @@ fn a_log_that_cannot_be_read_is_told_once_whatever_its_words_are() {
 #[test]
 fn a_right_that_is_missing_is_no_sign_of_life() {
     let mut reader = reader();
-    reader.take(Piece::Forbidden, at(0));
+    reader.take(Piece::Forbidden, received(0));
     let state = reader.publish();
     assert_eq!((state.access, state.last_sign, state.has_stepped), (Access::Forbidden, None, false));
 }
