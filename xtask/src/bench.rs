@@ -28,7 +28,11 @@ pub(crate) fn run(args: &PassedOn) -> anyhow::Result<()> {
 /// Neither a question for help nor a program that is there already needs a build of several minutes.
 fn measured_controller(args: &[OsString]) -> Option<&'static str> {
     let has = |option: &str| args.iter().any(|arg| arg.to_string_lossy().starts_with(option));
-    let controllers = [("inference", "inference-controller"), ("scaler", "scaler-controller")];
+    let controllers = [
+        ("inference", "inference-controller"),
+        ("scaler", "scaler-controller"),
+        ("training", "training-controller"),
+    ];
     let (_, controller) =
         controllers.into_iter().find(|(bench, _)| args.first().is_some_and(|arg| arg == bench))?;
     (!has("--help") && !has("-h") && !has("--controller")).then_some(controller)
@@ -44,7 +48,8 @@ mod tests {
             |args: &[&str]| measured_controller(&args.iter().map(OsString::from).collect::<Vec<_>>());
         assert_eq!(measured(&["inference", "--count", "300"]), Some("inference-controller"));
         assert_eq!(measured(&["scaler"]), Some("scaler-controller"));
-        for args in [&["inference", "--controller=old"][..], &["inference", "--help"], &["runtime"], &[]] {
+        assert_eq!(measured(&["training", "--count=100"]), Some("training-controller"));
+        for args in [&["inference", "--controller=old"][..], &["training", "--help"], &["runtime"], &[]] {
             assert_eq!(measured(args), None, "{args:?}");
         }
     }

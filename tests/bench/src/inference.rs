@@ -7,12 +7,9 @@
 //! without logic, so shares of it can be compared between machines. It writes as an administrator, whom no policy checks
 //! and no audit names.
 
-mod applied;
 mod controller_arm;
 mod null_writer;
 mod plane;
-mod requests;
-mod sightings;
 
 use std::path::{Path, PathBuf};
 
@@ -24,9 +21,11 @@ use self::{
     plane::Programs,
 };
 use crate::{
+    children::NullWriter,
     figures::{Figure, exponent, medians, table},
     machine,
     programs::{build, target_folder},
+    requests::Whose,
 };
 
 #[derive(clap::Args, Clone, Debug)]
@@ -54,14 +53,12 @@ pub(crate) struct Args {
     growth: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum NullWriter {
-    Post,
-    Apply,
-}
-
 /// The name of the controller, of its program and of its ServiceAccount.
 const CONTROLLER: &str = "inference-controller";
+const COUNTED: Whose = Whose {
+    controller: CONTROLLER,
+    children: &["configmaps", "deployments", "services", "poddisruptionbudgets"],
+};
 /// Like 32 users at once; more only queue in the API server.
 const CONNECTIONS: usize = 32;
 const GROWTH: [u32; 4] = [100, 300, 1000, 3000];

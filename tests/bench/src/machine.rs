@@ -44,8 +44,11 @@ pub(super) fn busy_seconds() -> anyhow::Result<f64> {
 pub(super) fn condition() -> anyhow::Result<String> {
     let text = read("/proc/loadavg")?;
     let load = text.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Ok(format!("load average {load}, {cores} cores, spin of {:.0} ms", spin_ms()))
+    Ok(format!("load average {load}, {} cores, spin of {:.0} ms", cores(), spin_ms()))
+}
+
+pub(super) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// How long a fixed computation takes on one core now, in milliseconds: by it, runs on different days and machines can
@@ -76,6 +79,8 @@ pub(super) struct Reading {
 /// What was used between two readings.
 #[derive(Clone, Debug)]
 pub(super) struct Used {
+    /// Between the readings.
+    pub(super) elapsed_seconds: f64,
     pub(super) plane_seconds: Vec<(String, f64)>,
     pub(super) controller_seconds: f64,
     /// CPU time of this process.
@@ -124,6 +129,7 @@ impl Reading {
         let measured = plane_seconds.iter().map(|(_, used)| used).sum::<f64>() + controller_seconds + meter;
         let elapsed = (self.at - earlier.at).as_secs_f64().max(f64::EPSILON);
         Used {
+            elapsed_seconds: elapsed,
             plane_seconds,
             controller_seconds,
             meter_seconds: meter,
@@ -136,6 +142,16 @@ impl Reading {
 impl Used {
     pub(super) fn whole_plane_seconds(&self) -> f64 {
         self.plane_seconds.iter().map(|(_, used)| used).sum()
+    }
+
+    /// CPU time of all that takes part in the measurement.
+    pub(super) fn measured_seconds(&self) -> f64 {
+        self.whole_plane_seconds() + self.controller_seconds + self.meter_seconds
+    }
+
+    /// Cores that all processes of the machine have kept busy.
+    pub(super) fn busy_cores(&self) -> f64 {
+        self.measured_seconds() / self.elapsed_seconds + self.stranger_cores
     }
 }
 

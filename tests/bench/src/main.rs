@@ -5,12 +5,17 @@
 #![expect(clippy::print_stdout, reason = "what these commands print is what they are for")]
 
 mod agent;
+mod applied;
+mod children;
 mod figures;
 mod inference;
 mod machine;
 mod programs;
+mod requests;
 mod runtime;
 mod scaler;
+mod sightings;
+mod training;
 mod transfer;
 
 use std::process::ExitCode;
@@ -29,6 +34,8 @@ enum Command {
     Runtime(runtime::Args),
     /// AIScalers at rest and after steps of their load, beside as many HorizontalPodAutoscalers
     Scaler(scaler::Args),
+    /// TrainingJobs on simulated nodes, beside a writer that makes the same Jobs without any logic
+    Training(training::Args),
     /// Pulling a model from a local S3 server, beside a null downloader and beside rclone
     Transfer(transfer::Args),
 }
@@ -55,6 +62,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Inference(args) => inference::run(args, &tokio),
         Command::Runtime(args) => runtime::run(args, &tokio),
         Command::Scaler(args) => scaler::run(args, &tokio),
+        Command::Training(args) => training::run(args, &tokio),
         Command::Transfer(args) => transfer::run(args),
     }
 }

@@ -11,13 +11,11 @@ use local_cluster::{Cluster, admin};
 use tokio::time::{Instant, timeout};
 
 use super::{
-    CONNECTIONS, CONTROLLER,
+    CONNECTIONS, CONTROLLER, COUNTED,
     null_writer::patience,
     plane::{Burst, NAMESPACE, Plane, Programs, inference, is_ready, names, settle},
-    requests::Requests,
-    sightings::Sightings,
 };
-use crate::{figures::percentile, machine};
+use crate::{figures::percentile, machine, requests::Requests, sightings::Sightings};
 
 /// All that was measured of the controller.
 pub(super) struct Controlled {
@@ -61,7 +59,7 @@ pub(super) async fn run(programs: &Programs, count: u32, pace: u32) -> anyhow::R
 
     let Bursted { burst, created, reconciles } = create_at_once(&plane, &mut seen, count).await?;
     let burst_child_ms = seen.first_child_after(&created)?;
-    let requests = Requests::of(&plane.cluster.audit_events()?[requests_before..], count as usize);
+    let requests = Requests::of(COUNTED, &plane.cluster.audit_events()?[requests_before..], count as usize);
     let peak_mib = machine::peak_resident_mib(controller)?;
     tokio::time::sleep(IDLE_AFTER).await;
     let idle_mib = machine::resident_mib(controller)?;
@@ -74,7 +72,7 @@ pub(super) async fn run(programs: &Programs, count: u32, pace: u32) -> anyhow::R
 
     let requests_before = plane.cluster.audit_events()?.len();
     tokio::time::sleep(REST).await;
-    let at_rest = Requests::of(&plane.cluster.audit_events()?[requests_before..], 1);
+    let at_rest = Requests::of(COUNTED, &plane.cluster.audit_events()?[requests_before..], 1);
     plane.cluster.stop().await?;
     Ok(Controlled {
         burst,

@@ -9,11 +9,11 @@ use kube::Api;
 use tokio::time::Instant;
 
 use super::{
-    CONNECTIONS, CONTROLLER, NullWriter,
+    CONNECTIONS, CONTROLLER,
     controller_arm::{Seen, create},
     plane::{Burst, NAMESPACE, Plane, Programs, names, settle},
-    sightings::Sightings,
 };
+use crate::{children::NullWriter, sightings::Sightings};
 
 /// What the null writer did.
 pub(super) struct Nulled {
@@ -44,8 +44,8 @@ pub(super) async fn run(programs: &Programs, count: u32, how: NullWriter) -> any
         .map(|name| create(&inferences, name))
         .buffer_unordered(CONNECTIONS)
         .map_ok(|created| {
-            let (children, client) = (&plane.children, &plane.client);
-            async move { children.create(client, &created.inference, how).await }
+            let plane = &plane;
+            async move { plane.create_children(&created.inference, how).await }
         })
         .try_buffer_unordered(CONNECTIONS)
         .try_collect::<()>();

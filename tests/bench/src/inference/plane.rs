@@ -5,21 +5,22 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use anyhow::{Context as _, bail};
-use api::{aiinference::AIInference, labels};
+use anyhow::Context as _;
+use api::aiinference::AIInference;
 use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{ConfigMap, Namespace, Service},
 };
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
+    api::{ApiResource, DeleteParams, PostParams},
 };
 use local_cluster::{Cluster, ClusterSpec, Controller, Detail, NodeClock, NodePool, watch::wait_for};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{CONTROLLER, NullWriter, applied::applied_by};
+use super::CONTROLLER;
 use crate::{
+    children::{Children, NullWriter, children_of},
     machine::{Processes, Used},
     programs::workspace,
 };
@@ -37,10 +38,9 @@ pub(super) struct Plane {
     pub(super) cluster: Cluster,
     pub(super) client: Client,
     pub(super) children: Children,
+    /// Of the AIInference that the children are copied from.
+    warm_up_uid: String,
 }
-
-/// What the children of one AIInference look like, as the controller applies them.
-pub(super) struct Children(Vec<(ApiResource, String)>);
 
 /// What a burst took.
 pub(super) struct Burst {
@@ -53,8 +53,6 @@ pub(super) struct Burst {
 pub(super) const NAMESPACE: &str = "bench";
 const PRODUCT: &str = "A100";
 const WARM_UP: &str = "model-00000";
-/// Stands for the uid of the owner in the templates of children.
-const OWNER_UID: &str = "OWNER-UID";
 /// Nodes hold at most 110 pods.
 const PODS_PER_NODE: u32 = 100;
 /// Kubernetes moves no pod while a cluster of fewer looks dead.
@@ -92,8 +90,14 @@ impl Plane {
             env: Default::default(),
         };
         cluster.start_controller(&controller).await?;
-        let children = warm_up(&client).await?;
-        Ok(Self { cluster, client, children })
+        let (warm_up_uid, children) = warm_up(&client).await?;
+        Ok(Self { cluster, client, children, warm_up_uid })
+    }
+
+    /// Makes those of this AIInference, one after the other, as the controller does.
+    pub(super) async fn create_children(&self, owner: &AIInference, how: NullWriter) -> anyhow::Result<()> {
+        let (name, uid) = (owner.name_any(), owner.uid().unwrap_or_default());
+        self.children.create(&self.client, &[(WARM_UP, &name), (&self.warm_up_uid, &uid)], how).await
     }
 
     pub(super) fn inferences(&self) -> Api<AIInference> {
@@ -109,37 +113,6 @@ impl Plane {
             plane: plane.into_iter().filter_map(|component| Some((component.name, component.pid?))).collect(),
             controller: controllers.iter().find_map(|component| component.pid),
         })
-    }
-}
-
-impl Children {
-    pub(super) fn kinds(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Makes those of this AIInference, one after the other, as the controller does.
-    pub(super) async fn create(
-        &self,
-        client: &Client,
-        owner: &AIInference,
-        how: NullWriter,
-    ) -> anyhow::Result<()> {
-        let (name, uid) = (owner.name_any(), owner.uid().unwrap_or_default());
-        for (resource, template) in &self.0 {
-            let child = template.replace(WARM_UP, &name).replace(OWNER_UID, &uid);
-            let child: DynamicObject = serde_json::from_str(&child)?;
-            let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, resource);
-            let child_name = child.metadata.name.clone().unwrap_or_default();
-            let created = match how {
-                NullWriter::Post => api.create(&PostParams::default(), &child).await,
-                NullWriter::Apply => {
-                    api.patch(&child_name, &PatchParams::apply("null-writer"), &Patch::Apply(&child)).await
-                }
-            };
-            created
-                .with_context(|| format!("failed to create {} {NAMESPACE}/{child_name}", resource.kind))?;
-        }
-        Ok(())
     }
 }
 
@@ -176,16 +149,21 @@ pub(super) fn is_ready(inference: &AIInference) -> bool {
         .any(|condition| condition.type_ == api::conditions::READY && condition.status == "True")
 }
 
-async fn warm_up(client: &Client) -> anyhow::Result<Children> {
+async fn warm_up(client: &Client) -> anyhow::Result<(String, Children)> {
     let inferences: Api<AIInference> = Api::namespaced(client.clone(), NAMESPACE);
-    inferences
+    let created = inferences
         .create(&PostParams::default(), &inference(WARM_UP)?)
         .await
         .context("failed to create the first AIInference")?;
     wait_for(&inferences, WARM_UP, WARM_WITHIN, |inference| inference.is_some_and(is_ready))
         .await
         .context("the first AIInference did not become Ready")?;
-    let children = children_of(client, WARM_UP).await?;
+    let kinds = [
+        ApiResource::erase::<ConfigMap>(&()),
+        ApiResource::erase::<Deployment>(&()),
+        ApiResource::erase::<Service>(&()),
+    ];
+    let children = children_of(client, NAMESPACE, WARM_UP, CONTROLLER, &kinds).await?;
     inferences
         .delete(WARM_UP, &DeleteParams::background())
         .await
@@ -194,43 +172,5 @@ async fn warm_up(client: &Client) -> anyhow::Result<Children> {
     wait_for(&deployments, WARM_UP, WARM_WITHIN, |deployment| deployment.is_none())
         .await
         .context("the garbage collector left the first Deployment")?;
-    Ok(children)
-}
-
-/// In the order in which the controller makes them.
-async fn children_of(client: &Client, inference: &str) -> anyhow::Result<Children> {
-    let kinds = [
-        ApiResource::erase::<ConfigMap>(&()),
-        ApiResource::erase::<Deployment>(&()),
-        ApiResource::erase::<Service>(&()),
-    ];
-    let of_inference = ListParams::default().labels(&format!("{}={inference}", labels::INSTANCE));
-    let mut children = Vec::new();
-    for kind in kinds {
-        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, &kind);
-        let found =
-            api.list(&of_inference).await.with_context(|| format!("failed to list {}", kind.plural))?.items;
-        let owned: Vec<DynamicObject> =
-            found.into_iter().filter(|child| child.metadata.owner_references.is_some()).collect();
-        let [child] = owned.as_slice() else {
-            bail!("{inference} has {} children of kind {}, not one", owned.len(), kind.kind);
-        };
-        children.push((kind.clone(), template(child, &kind)?));
-    }
-    Ok(Children(children))
-}
-
-/// As it was applied, with names that are replaced.
-fn template(child: &DynamicObject, kind: &ApiResource) -> anyhow::Result<String> {
-    let value = serde_json::to_value(child)?;
-    let mut applied = applied_by(&value, CONTROLLER)
-        .with_context(|| format!("{CONTROLLER} has not applied {}", kind.kind))?;
-    applied["apiVersion"] = json!(kind.api_version);
-    applied["kind"] = json!(kind.kind);
-    applied["metadata"]["name"] = value["metadata"]["name"].clone();
-    let uid = applied
-        .pointer_mut("/metadata/ownerReferences/0/uid")
-        .with_context(|| format!("{CONTROLLER} has applied {} without an owner", kind.kind))?;
-    *uid = json!(OWNER_UID);
-    Ok(Value::to_string(&applied))
+    Ok((created.uid().unwrap_or_default(), children))
 }

@@ -1,10 +1,17 @@
-//! The requests of the controller, counted from the API server's audit log. Pure.
+//! The requests of a controller, counted from the API server's audit log. Pure.
 
 use std::{collections::BTreeMap, fmt};
 
 use local_cluster::audit;
 
-use super::CONTROLLER;
+/// What is counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Whose {
+    /// The ServiceAccount of the controller.
+    pub(super) controller: &'static str,
+    /// The kinds that it makes, as resources.
+    pub(super) children: &'static [&'static str],
+}
 
 /// What the controller asked for, without its Lease and its watches.
 #[derive(Debug, Default)]
@@ -16,20 +23,20 @@ pub(super) struct Requests {
     pub(super) reads: usize,
     /// By verb, resource and, if it was refused, code.
     each: BTreeMap<String, usize>,
+    /// Writes of a status, by the name of the object.
+    status_of: BTreeMap<String, usize>,
     objects: usize,
 }
 
-/// Kinds that the controller makes.
-const CHILDREN: [&str; 4] = ["configmaps", "deployments", "services", "poddisruptionbudgets"];
 /// From here on an answer is a refusal.
 const REFUSED: u16 = 400;
 
 impl Requests {
     /// Those among the events; `objects` is what averages are taken over.
-    pub(super) fn of(events: &[audit::Event], objects: usize) -> Self {
+    pub(super) fn of(whose: Whose, events: &[audit::Event], objects: usize) -> Self {
         let mut requests = Self { objects, ..Self::default() };
-        for event in events.iter().filter(|event| is_counted(event)) {
-            requests.count(event);
+        for event in events.iter().filter(|event| is_counted(event, whose.controller)) {
+            requests.count(event, whose.children);
         }
         requests
     }
@@ -42,16 +49,28 @@ impl Requests {
         self.each.is_empty()
     }
 
-    fn count(&mut self, event: &audit::Event) {
+    /// How many objects had so many writes of their status.
+    pub(super) fn status_writes(&self) -> BTreeMap<usize, usize> {
+        let mut objects = BTreeMap::new();
+        for writes in self.status_of.values() {
+            *objects.entry(*writes).or_default() += 1;
+        }
+        objects
+    }
+
+    fn count(&mut self, event: &audit::Event, children: &[&str]) {
         let audit::Event { verb, resource, subresource, .. } = event;
         let counter = match (verb.as_str(), resource.as_str(), subresource.as_str()) {
             ("get" | "list", _, _) => &mut self.reads,
-            (_, child, "") if CHILDREN.contains(&child) => &mut self.children,
+            (_, child, "") if children.contains(&child) => &mut self.children,
             (_, _, "status") => &mut self.status,
             (_, "events", _) => &mut self.events,
             _ => &mut self.other_writes,
         };
         *counter += 1;
+        if subresource == "status" && verb != "get" {
+            *self.status_of.entry(event.name.clone()).or_default() += 1;
+        }
         let separator = if subresource.is_empty() { "" } else { "/" };
         let refused = match event.code {
             Some(code) if code >= REFUSED => format!(", refused with {code}"),
@@ -71,9 +90,9 @@ impl fmt::Display for Requests {
     }
 }
 
-fn is_counted(event: &audit::Event) -> bool {
+fn is_counted(event: &audit::Event, controller: &str) -> bool {
     let is_ours = event.user.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
-    is_ours.is_some_and(|(_, account)| account == CONTROLLER)
+    is_ours.is_some_and(|(_, account)| account == controller)
         && event.verb != "watch"
         && event.resource != "leases"
 }
@@ -113,8 +132,22 @@ mod tests {
             event(ours, "update", "leases", "", 200),
             event("kubernetes-admin", "create", "aiinferences", "", 201),
         ];
-        let Requests { children, status, events, other_writes, reads, each, .. } = Requests::of(&events, 1);
+        let whose = Whose { controller: "inference-controller", children: &["configmaps", "deployments"] };
+        let requests = Requests::of(whose, &events, 1);
+        let Requests { children, status, events, other_writes, reads, each, .. } = requests;
         assert_eq!((children, status, events, other_writes, reads), (2, 1, 1, 1, 1));
         assert_eq!(each["patch deployments, refused with 409"], 1);
+    }
+
+    #[test]
+    fn objects_are_counted_by_their_writes_of_a_status() {
+        let ours = "system:serviceaccount:ai-system:training-controller";
+        let written = |name: &str| audit::Event {
+            name: name.to_owned(),
+            ..event(ours, "patch", "trainingjobs", "status", 200)
+        };
+        let events = [written("one"), written("two"), written("one"), written("three")];
+        let whose = Whose { controller: "training-controller", children: &["jobs"] };
+        assert_eq!(Requests::of(whose, &events, 3).status_writes(), BTreeMap::from([(1, 2), (2, 1)]));
     }
 }

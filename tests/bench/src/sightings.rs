@@ -63,6 +63,11 @@ impl Sightings {
         Ok(())
     }
 
+    /// When the last object was first seen.
+    pub(super) fn last(&self) -> Option<Instant> {
+        self.seen.borrow().first.values().max().copied()
+    }
+
     pub(super) fn first(&self, name: &str) -> Option<Instant> {
         self.seen.borrow().first.get(name).copied()
     }

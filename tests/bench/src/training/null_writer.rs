@@ -1,0 +1,53 @@
+//! The arm without a controller: the children of as many jobs are written as fast as the API server takes them, and nothing
+//! else. No TrainingJob is created, and no status and no event is written but those of Kubernetes.
+//!
+//! The copies are owned by the TrainingJob of the warm-up, so the garbage collector has the same to do.
+
+use anyhow::Context as _;
+use futures::{StreamExt as _, TryStreamExt as _};
+use tokio::time::{Instant, timeout};
+
+use super::{
+    CONNECTIONS, CONTROLLER,
+    jobs::{Burst, SeenJobs, WARM_UP, names, patience},
+    plane::{Plane, Programs, Setting, settle},
+};
+use crate::children::NullWriter;
+
+/// What the null writer did.
+pub(super) struct Nulled {
+    pub(super) burst: Burst,
+    /// Of each job.
+    pub(super) children: usize,
+}
+
+pub(super) async fn run(programs: &Programs, setting: &Setting, how: NullWriter) -> anyhow::Result<Nulled> {
+    let mut plane = Plane::start(programs, "null", setting).await?;
+    plane.cluster.stop_component(CONTROLLER).await?;
+    let mut seen = SeenJobs::from_now_on(&plane).await?;
+    let processes = plane.processes().await?;
+    let Plane { cluster: _, client, children, ends } = &mut plane;
+    let names = names(setting.count);
+    let written = futures::stream::iter(&names)
+        .map(|name| {
+            let (client, children) = (&*client, &*children);
+            async move { children.create(client, &[(WARM_UP, name)], how).await }
+        })
+        .buffer_unordered(CONNECTIONS)
+        .try_collect::<()>();
+    let burst = async {
+        timeout(patience(setting.count), written).await.context("the creates took too long")??;
+        seen.until_complete(setting.count).await
+    };
+    let before = processes.read()?;
+    let began = Instant::now();
+    ends.unless_they_fail(burst).await?;
+    let ended = processes.read()?;
+    settle().await;
+    let (created_seconds, completed_seconds) = seen.seconds_since(began)?;
+    let used = processes.read()?.since(&before);
+    let burst = Burst { created_seconds, completed_seconds, busy: ended.since(&before), used };
+    let children = plane.children.kinds();
+    plane.cluster.stop().await?;
+    Ok(Nulled { burst, children })
+}
