@@ -15,6 +15,7 @@ mod setup;
 mod steps;
 mod sweep;
 mod test;
+mod train_demo;
 
 use std::process::ExitCode;
 
@@ -42,6 +43,8 @@ enum Command {
     Images(images::Args),
     /// Makes a node fail and shows what happens, second by second, as text and as a picture
     Demo(PassedOn),
+    /// Lets the real ms-swift train on the CPU of a real node, be killed, resume and upload (Linux, as root)
+    TrainDemo,
     /// Figures of speed and memory, from release builds
     Bench(PassedOn),
     /// Lets each write of a controller fail in every way, and compares the result with an undisturbed run
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         Command::Ci => ci::run(),
         Command::Images(args) => images::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::TrainDemo => train_demo::run(),
         Command::Bench(args) => bench::run(&args),
         Command::Sweep(args) => sweep::run(&args),
         Command::Setup => setup::run(),
