@@ -14,6 +14,8 @@ mod images;
 mod setup;
 mod steps;
 mod sweep;
+mod swift_args;
+mod swift_environment;
 mod test;
 mod train_demo;
 
@@ -45,6 +47,8 @@ enum Command {
     Demo(PassedOn),
     /// Lets the real ms-swift train on the CPU of a real node, be killed, resume and upload (Linux, as root)
     TrainDemo,
+    /// Shows the golden command lines of trainings to the argument parser of the real ms-swift
+    SwiftArgs,
     /// Figures of speed and memory, from release builds
     Bench(PassedOn),
     /// Lets each write of a controller fail in every way, and compares the result with an undisturbed run
@@ -62,6 +66,7 @@ fn main() -> ExitCode {
         Command::Images(args) => images::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::TrainDemo => train_demo::run(),
+        Command::SwiftArgs => swift_args::run(),
         Command::Bench(args) => bench::run(&args),
         Command::Sweep(args) => sweep::run(&args),
         Command::Setup => setup::run(),

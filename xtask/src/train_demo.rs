@@ -2,10 +2,9 @@
 //! uploads its result. Controller, launcher and uploader are the images that users run.
 //!
 //! It prints what the API shows, and fails if an end does not come in time. It has a cluster of its own, which ends with the
-//! command; only the Python environment is kept (`environment.rs`).
+//! command; only the Python environment is kept (`swift_environment.rs`).
 #![expect(clippy::print_stdout, reason = "what this command prints is what it is for")]
 
-mod environment;
 mod image;
 mod interruption;
 mod objects;
@@ -29,8 +28,8 @@ use tokio::time::timeout;
 use crate::{
     images,
     steps::{build_programs, succeed, workspace},
+    swift_environment::{self, Environment},
 };
-use environment::Environment;
 use objects::{ACCESS_KEY, BUCKET, JOB, NAMESPACE, SECRET_KEY, STORE_PORT};
 use story::Story;
 
@@ -55,7 +54,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     local_cluster::install_crypto_provider();
     // Before minutes are spent on downloads and builds.
     local_cluster::real::check()?;
-    let environment = environment::ensure()?;
+    let environment = swift_environment::ensure()?;
     let environment_after = began.elapsed();
     build_programs()?;
     let images = images::build_dev()?;

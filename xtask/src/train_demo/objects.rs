@@ -5,7 +5,8 @@ use api::labels;
 use local_cluster::HUB_ADDRESS;
 use serde_json::{Value, json};
 
-use super::{environment::Environment, image};
+use super::image;
+use crate::swift_environment::Environment;
 
 pub(super) const NAMESPACE: &str = "train-demo";
 pub(super) const JOB: &str = "sums";

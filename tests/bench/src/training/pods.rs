@@ -95,9 +95,13 @@ async fn end(pods: &Api<Pod>, pod: Pod, run_time: Duration) -> anyhow::Result<()
     sleep(run_time).await;
     let name = pod.metadata.name.clone().unwrap_or_default();
     let status = json!({"status": succeeded(&pod, Timestamp::now())?});
-    pods.patch_status(&name, &PatchParams::default(), &Patch::Strategic(status))
-        .await
-        .with_context(|| format!("failed to end pod {NAMESPACE}/{name}"))?;
+    match pods.patch_status(&name, &PatchParams::default(), &Patch::Strategic(status)).await {
+        // The Job controller deletes a second pod of an index, which it makes if its cache is late.
+        Err(kube::Error::Api(status)) if status.is_not_found() => {}
+        ended => {
+            ended.with_context(|| format!("failed to end pod {NAMESPACE}/{name}"))?;
+        }
+    }
     Ok(())
 }
 

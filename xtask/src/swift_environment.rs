@@ -14,9 +14,9 @@ use sha2::{Digest as _, Sha256};
 use crate::steps::succeed;
 
 /// With their versions; `pip` finds them where it is configured to look.
-const REQUIREMENTS: &str = include_str!("requirements.txt");
-const MAKE_STUBS: &str = include_str!("make_stubs.py");
-const MAKE_INPUTS: &str = include_str!("make_inputs.py");
+const REQUIREMENTS: &str = include_str!("swift_environment/requirements.txt");
+const MAKE_STUBS: &str = include_str!("swift_environment/make_stubs.py");
+const MAKE_INPUTS: &str = include_str!("swift_environment/make_inputs.py");
 /// Packages of `REQUIREMENTS` are built with them.
 const BUILD_TOOLS: [&str; 2] = ["setuptools==81.0.0", "wheel==0.48.0"];
 /// Its dependencies are 3 GB for GPUs.
@@ -28,15 +28,27 @@ const COMPLETE: &str = "complete";
 
 /// What a trainer needs, as folders of this machine that everyone may read.
 #[derive(Debug)]
-pub(super) struct Environment {
+pub(crate) struct Environment {
     /// Where Python is installed. Its libraries are there or below `/usr`.
-    pub(super) python: PathBuf,
+    pub(crate) python: PathBuf,
     /// Has the folders `venv` and `inputs`.
-    pub(super) folder: PathBuf,
+    pub(crate) folder: PathBuf,
+}
+
+impl Environment {
+    /// A program of the virtual environment.
+    pub(crate) fn program(&self, name: &str) -> PathBuf {
+        self.folder.join("venv/bin").join(name)
+    }
+}
+
+/// Of ms-swift.
+pub(crate) fn release() -> &'static str {
+    REQUIREMENTS.lines().find_map(|line| line.strip_prefix("ms_swift==")).unwrap_or("of unknown version")
 }
 
 /// Makes what is missing.
-pub(super) fn ensure() -> anyhow::Result<Environment> {
+pub(crate) fn ensure() -> anyhow::Result<Environment> {
     ensure!(
         cfg!(target_arch = "x86_64"),
         "the pinned packages are for x86-64, and this is another processor"
