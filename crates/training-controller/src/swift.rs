@@ -81,6 +81,8 @@ const SAMPLES_PER_STEP: i32 = 16;
 const DISTRIBUTED_TIMEOUT_SECONDS: &str = "1800";
 
 /// Flags of the batch; users may set them.
+pub(crate) const LOGGING_STEPS: &str = "--logging_steps";
+pub(crate) const LOGGED_EVERY: f64 = 5.0;
 pub(crate) const BATCH_SIZE: &str = "--per_device_train_batch_size";
 pub(crate) const ACCUMULATION: &str = "--gradient_accumulation_steps";
 pub(crate) const DEEPSPEED: &str = "--deepspeed";
@@ -164,7 +166,7 @@ pub(crate) fn command(run: &Run<'_>) -> Command {
     arguments.flag("--split_dataset_ratio", 0);
     arguments.flag("--num_train_epochs", 1);
     arguments.flag("--max_length", 2048);
-    arguments.flag("--logging_steps", 5);
+    arguments.flag(LOGGING_STEPS, LOGGED_EVERY);
     arguments.flag("--warmup_ratio", 0.05);
     arguments.flag("--dataloader_num_workers", 4);
     arguments.flag("--ddp_timeout", DISTRIBUTED_TIMEOUT_SECONDS);

@@ -24,7 +24,7 @@ use crate::{
     swift::{Batch, Sharding, Version},
 };
 
-mod flags;
+pub(crate) mod flags;
 
 /// A valid spec.
 #[derive(Clone, Debug)]
@@ -66,6 +66,8 @@ pub(crate) struct ValidJob {
     pub(crate) node_failure: Duration,
     pub(crate) token_secret: String,
     pub(crate) pods: PodOptions,
+    /// Why no further attempt may begin, though one has: a later release accepts less.
+    pub(crate) refused: Option<Invalid>,
 }
 
 /// Where checkpoints go.
@@ -138,16 +140,21 @@ pub(crate) fn validate(job: &TrainingJob) -> Result<ValidJob, Invalid> {
     let owner = job
         .controller_owner_ref(&())
         .ok_or_else(|| Invalid("the object has no name or no uid".to_owned()))?;
-    flags::none_is_owned(&spec.extra_args)?;
     if spec.device == Device::Mps && spec.nodes > 1 {
         return Err(Invalid(
             "spec.nodes must be 1 with device mps: Metal devices cannot be trained together".to_owned(),
         ));
     }
-    environment_is_free(&spec.env)?;
+    let settings = arguments(spec);
+    let has_begun = job.status.as_ref().is_some_and(|status| status.attempts > 0);
+    let (settings, refused) = match settings {
+        Ok(settings) => (settings, None),
+        // What runs is still accounted for.
+        Err(invalid) if has_begun => (flags::Settings::default(), Some(invalid)),
+        Err(invalid) => return Err(invalid),
+    };
     let output = output(spec, &owner.name)?;
     paths_differ(&output, &spec.inputs)?;
-    let settings = flags::settings(&spec.extra_args)?;
     let default = Batch::of(spec.gpus, spec.nodes);
     let sharding = Sharding::of(spec.method, spec.device, spec.gpus, spec.nodes);
     Ok(ValidJob {
@@ -188,7 +195,15 @@ pub(crate) fn validate(job: &TrainingJob) -> Result<ValidJob, Invalid> {
         node_failure: seconds(spec.node_failure_seconds),
         token_secret: spec.token_secret.clone(),
         pods: spec.pods.clone(),
+        refused,
     })
+}
+
+/// What a pod is given, of which a later release may accept less.
+fn arguments(spec: &TrainingJobSpec) -> Result<flags::Settings, Invalid> {
+    flags::none_is_owned(&spec.extra_args)?;
+    environment_is_free(&spec.env)?;
+    flags::settings(&spec.extra_args)
 }
 
 /// Variables that the controller sets, or by which ms-swift would replace its arguments or stop to log.

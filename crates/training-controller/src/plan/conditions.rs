@@ -14,7 +14,7 @@ use workload::{
 use super::{
     dependencies::Dependencies,
     pod::{TRAINER, runs_on_cpu_instead},
-    stage::{Attempt, Stage},
+    stage::{self, Attempt, Stage},
 };
 use crate::{
     names,
@@ -77,7 +77,7 @@ fn reason_or(reason: &'static str) -> &'static str {
     if reason.is_empty() { reasons::NOT_RUNNING } else { reason }
 }
 
-/// Conditions of every stage before the end.
+/// Conditions of every stage with a valid spec.
 struct Common {
     accepted: Verdict,
     dependencies: Option<Verdict>,
@@ -211,15 +211,18 @@ fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Ve
         let wanted = if valid.nodes > 1 { format!("{} pods: ", valid.nodes) } else { String::new() };
         return fails(conditions::SCHEDULED, reason, format!("{wanted}{message}"));
     }
-    if attempt.pods.is_empty()
+    let wanted = usize::try_from(valid.nodes).unwrap_or_default();
+    if attempt.pods.len() < wanted
         && let Some(why) = &observed.refused_pods
     {
         let reason = if why.contains("exceeded quota") { reasons::QUOTA_PENDING } else { reasons::DENIED };
-        let message = format!("no pod was created: {why}");
+        let message = match attempt.pods.len() {
+            0 => format!("no pod was created: {why}"),
+            made => format!("only {made} of {wanted} pods were created: {why}"),
+        };
         return fails(conditions::SCHEDULED, reason, message);
     }
     let placed = attempt.pods.iter().filter(|pod| pod.node.is_some()).count();
-    let wanted = usize::try_from(valid.nodes).unwrap_or_default();
     if placed < wanted {
         let message = format!("{placed} of {wanted} pods have a node");
         return fails(conditions::SCHEDULED, reasons::UNSCHEDULABLE, message);
@@ -233,7 +236,7 @@ fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Ve
 const MOST_NODES: usize = 8;
 
 fn running(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Verdict {
-    // A rank that has ended well does not wait for its start.
+    // A rank that has succeeded counts as started.
     let trains = |pod: &&&PodView| {
         let state = pod.container(TRAINER).map(|one| &one.state);
         state.is_some_and(|state| {
@@ -243,7 +246,8 @@ fn running(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Verd
     let count = attempt.pods.iter().filter(trains).count();
     let wanted = usize::try_from(valid.nodes).unwrap_or_default();
     let number = attempt.number;
-    if count < wanted {
+    let has_begun = stage::has_begun(observed.job.status.as_ref(), number);
+    if count < wanted && !has_begun {
         let cause = attempt.pods.iter().find_map(|pod| waits_because(pod, observed));
         let message = match cause {
             Some(Cause { reason: _, message }) => message,
@@ -251,6 +255,9 @@ fn running(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Verd
         };
         return fails(conditions::RUNNING, reasons::STARTING, message);
     }
+    // What becomes of the others is the end of the attempt, which is not clear yet.
+    let ranks =
+        if count < wanted { format!(": the trainer runs in {count} of {wanted} pods") } else { String::new() };
     let log = observed.log.as_ref();
     let unread = match log.map(|log| &log.access) {
         Some(Access::Forbidden) => {
@@ -262,10 +269,10 @@ fn running(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Verd
         Some(Access::Readable | Access::Unknown) | None => String::new(),
     };
     if log.is_some_and(|log| log.has_stepped) || has_reported(observed, number) {
-        holds(conditions::RUNNING, reasons::TRAINING, format!("attempt {number}{unread}"))
+        holds(conditions::RUNNING, reasons::TRAINING, format!("attempt {number}{ranks}{unread}"))
     } else {
         let what = "loads the model and prepares the data";
-        holds(conditions::RUNNING, reasons::PREPARING, format!("attempt {number} {what}{unread}"))
+        holds(conditions::RUNNING, reasons::PREPARING, format!("attempt {number} {what}{ranks}{unread}"))
     }
 }
 

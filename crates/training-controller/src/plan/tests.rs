@@ -350,9 +350,8 @@ impl World {
 
     /// The Job of the attempt has failed. Kubernetes ends its other pods.
     fn job_fails(&mut self) {
-        let since = at(self.seconds);
         self.view().failed =
-            Some(Failed { since, reason: "BackoffLimitExceeded".into(), message: "Job has failed".into() });
+            Some(Failed { reason: "BackoffLimitExceeded".into(), message: "Job has failed".into() });
         self.settles();
     }
 
@@ -388,6 +387,13 @@ impl World {
         if let Some(log) = &mut self.observed.log {
             log.is_complete = true;
         }
+        self.settles();
+    }
+
+    /// The Job has completed, and the watch of pods is late.
+    fn succeeds_unseen(&mut self) {
+        let now = at(self.seconds);
+        self.view().completed = Some(now);
         self.settles();
     }
 

@@ -95,7 +95,7 @@ fn an_upload_that_fails_names_its_last_cause_and_the_claim_keeps_the_result() {
     world.settles();
     assert_eq!(world.phase(), Phase::Running);
     assert!(world.message().contains("SourceUnauthorized: no access"), "{}", world.message());
-    let failed = Failed { since: at(30), reason: "BackoffLimitExceeded".into(), message: String::new() };
+    let failed = Failed { reason: "BackoffLimitExceeded".into(), message: String::new() };
     Arc::make_mut(world.observed.upload.as_mut().unwrap()).failed = Some(failed);
     world.settles();
     assert_eq!(world.outcome(), (Phase::Failed, reasons::UPLOAD_FAILED));
