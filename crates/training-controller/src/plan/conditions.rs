@@ -256,8 +256,11 @@ fn running(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Verd
         return fails(conditions::RUNNING, reasons::STARTING, message);
     }
     // What becomes of the others is the end of the attempt, which is not clear yet.
-    let ranks =
-        if count < wanted { format!(": the trainer runs in {count} of {wanted} pods") } else { String::new() };
+    let ranks = if count < wanted {
+        format!(": the trainer runs in {count} of {wanted} pods")
+    } else {
+        String::new()
+    };
     let log = observed.log.as_ref();
     let unread = match log.map(|log| &log.access) {
         Some(Access::Forbidden) => {
