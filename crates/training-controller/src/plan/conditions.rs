@@ -41,8 +41,8 @@ fn fails(type_: &'static str, reason: &'static str, message: impl Into<String>) 
     Verdict { type_, holds: false, reason, message: message.into() }
 }
 
-/// Reasons why nothing happens before somebody does something.
-const STALLS: [&str; 6] = [
+/// Reasons that need a change by a user.
+pub(super) const STALLS: [&str; 6] = [
     reasons::AMBIGUOUS_DEPENDENCY,
     reasons::DEPENDENCY_NOT_FOUND,
     reasons::CYCLE,
@@ -140,7 +140,7 @@ pub(super) fn of_waiting(
     obstacle: Option<Cause>,
 ) -> Assessment {
     let common = common(valid, observed, dependencies);
-    let running = not_running(observed, stage);
+    let running = not_running(valid, observed, stage);
     let type_ = match (dependencies, &obstacle) {
         _ if valid.suspend => conditions::SUSPENDED,
         (Dependencies::Ambiguous(_), _) => conditions::ACCEPTED,
@@ -152,12 +152,18 @@ pub(super) fn of_waiting(
     Assessment::explained_by(Phase::Pending, common.with(scheduled.into_iter().chain([running])), type_)
 }
 
-fn not_running(observed: &Observed, stage: &Stage<'_>) -> Verdict {
+fn not_running(valid: &ValidJob, observed: &Observed, stage: &Stage<'_>) -> Verdict {
     let failure = observed.job.status.as_ref().and_then(|status| status.failure.as_ref());
     let last = failure
         .and_then(|failure| failure.message.clone())
         .map(|message| format!("; the last one: {message}"));
-    let last = last.unwrap_or_default();
+    let retries = observed.job.status.as_ref().map_or(0, |status| status.retries);
+    let budget = match retries {
+        0 => String::new(),
+        used if used < valid.retry_limit => String::new(),
+        used => format!("; all {used} retries are used, raise retryLimit for more"),
+    };
+    let last = format!("{}{budget}", last.unwrap_or_default());
     match stage {
         Stage::Clearing { pods } if !pods.is_empty() => {
             let message = format!(
@@ -167,8 +173,8 @@ fn not_running(observed: &Observed, stage: &Stage<'_>) -> Verdict {
             fails(conditions::RUNNING, reasons::RETRYING, message)
         }
         Stage::Later { at } => {
-            let message =
-                format!("the next attempt starts at {}{last}", at.round(jiff::Unit::Second).unwrap_or(*at));
+            let at = at.round(jiff::Unit::Second).unwrap_or(*at);
+            let message = format!("the next attempt starts at {at}{last}");
             fails(conditions::RUNNING, reasons::RETRYING, message)
         }
         _ if failure.is_some() => {
@@ -225,7 +231,7 @@ fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Ve
     let placed = attempt.pods.iter().filter(|pod| pod.node.is_some()).count();
     if placed < wanted {
         let message = format!("{placed} of {wanted} pods have a node");
-        return fails(conditions::SCHEDULED, reasons::UNSCHEDULABLE, message);
+        return fails(conditions::SCHEDULED, reasons::STARTING, message);
     }
     let nodes: Vec<&str> =
         attempt.pods.iter().filter_map(|pod| pod.node.as_deref()).take(MOST_NODES).collect();

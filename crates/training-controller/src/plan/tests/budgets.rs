@@ -135,6 +135,18 @@ fn retries_wait_twice_as_long_each_time_until_the_limit() {
 }
 
 #[test]
+fn the_last_retry_is_said_while_the_limit_can_still_be_raised() {
+    let mut world = World::training(&lora("retryLimit: 1"));
+    world.fails(1, &Message::default());
+    world.settles();
+    assert!(
+        world.message().ends_with("all 1 retries are used, raise retryLimit for more"),
+        "{}",
+        world.message()
+    );
+}
+
+#[test]
 fn no_attempt_starts_before_its_pause_has_ended() {
     let mut world = World::training(LORA);
     world.fails(1, &because(reasons::USER_ERROR));
