@@ -1,33 +1,51 @@
 //! Collects the errors of a log: the cause that counts, with the line that names it.
 //!
-//! It must not keep more than two lines, each of a bounded length.
+//! It must not keep more than one line of each cause, each of a bounded length, and no error that the trainer has handled:
+//! a training that goes on for days would fail for a picture that was not found in its first hour.
+
+use std::collections::BTreeMap;
 
 use crate::{Cause, Entry};
 
 /// In bytes. The message of CUDA's allocator has 500; a termination message has room for a few of these.
 const LONGEST_LINE: usize = 1_024;
+/// Logged steps after which an error of any rank was handled. A rank may log one step after another rank has failed, and
+/// no more: the ranks wait for each other in each step.
+const STEPS_OF_A_GANG: u8 = 2;
 
-/// The errors of a log so far. Of several lines with the same cause the last one is kept: it is the exception that
-/// ended the program, or describes an earlier one.
+/// The errors of a log so far that may end the training. Of several lines with the same cause the last one is kept: it is
+/// the exception that ended the program, or describes an earlier one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
-    strongest: Option<(Cause, String)>,
+    /// The strongest one first.
+    causes: BTreeMap<Cause, Found>,
     /// The last error that names no cause.
-    last: Option<String>,
+    last: Option<Found>,
+    /// The highest step that was logged.
+    step: i64,
+}
+
+/// A line in the form of an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Found {
+    line: String,
+    /// Steps that were logged for the first time after it.
+    steps: u8,
 }
 
 impl Errors {
-    /// Entries that are no errors change nothing: a step may follow the error of another rank.
+    /// A logged step shows that earlier errors were handled. A bar does not: it is drawn before the accelerators have
+    /// done the step.
     pub fn note(&mut self, entry: &Entry<'_>) {
         match entry {
             Entry::Error { cause: Some(cause), line } => {
-                if self.strongest.as_ref().is_none_or(|(known, _)| is_stronger(*cause, *known)) {
-                    self.strongest = Some((*cause, bounded(line)));
+                if !self.follows_from_lost_peer(*cause) {
+                    self.causes.insert(*cause, Found::new(line));
                 }
             }
-            Entry::Error { cause: None, line } => self.last = Some(bounded(line)),
-            Entry::Step(_)
-            | Entry::Evaluation(_)
+            Entry::Error { cause: None, line } => self.last = Some(Found::new(line)),
+            Entry::Step(step) => self.goes_on(step.position.step),
+            Entry::Evaluation(_)
             | Entry::Summary(_)
             | Entry::Bar(_)
             | Entry::Saving(_)
@@ -37,23 +55,58 @@ impl Errors {
     }
 
     pub fn cause(&self) -> Option<Cause> {
-        self.strongest.as_ref().map(|(cause, _)| *cause)
+        self.causes.keys().next().copied()
     }
 
     /// The line that names the cause; without a cause the last line in the form of an error. At most 1 KiB of it.
     pub fn line(&self) -> Option<&str> {
-        self.strongest.as_ref().map(|(_, line)| line).or(self.last.as_ref()).map(String::as_str)
+        self.causes.values().next().or(self.last.as_ref()).map(|found| found.line.as_str())
+    }
+
+    /// In the log of one rank or pod, an error after a lost connection follows from it.
+    fn follows_from_lost_peer(&self, cause: Cause) -> bool {
+        self.cause() == Some(Cause::PeerLost) && cause == Cause::UserError
+    }
+
+    /// Each rank may log the same step.
+    fn goes_on(&mut self, step: i64) {
+        if step <= self.step {
+            return;
+        }
+        self.step = step;
+        self.causes.retain(|cause, found| !found.is_handled(steps_that_handle(*cause)));
+        if self.last.as_mut().is_some_and(|found| found.is_handled(STEPS_OF_A_GANG)) {
+            self.last = None;
+        }
     }
 }
 
-/// In the log of one rank or pod, an error after a lost connection follows from it.
-fn is_stronger(cause: Cause, known: Cause) -> bool {
-    let is_consequence = known == Cause::PeerLost && cause == Cause::UserError;
-    cause <= known && !is_consequence
+impl Found {
+    fn new(line: &str) -> Self {
+        Self { line: line[..line.floor_char_boundary(LONGEST_LINE)].to_owned(), steps: 0 }
+    }
+
+    /// Whether it was, with one more step.
+    fn is_handled(&mut self, by_steps: u8) -> bool {
+        self.steps = self.steps.saturating_add(1);
+        self.steps >= by_steps
+    }
 }
 
-fn bounded(line: &str) -> String {
-    line[..line.floor_char_boundary(LONGEST_LINE)].to_owned()
+/// Logged steps after which an error of this cause was handled.
+fn steps_that_handle(cause: Cause) -> u8 {
+    match cause {
+        // They end a job for good, or come before the training: one step is enough.
+        Cause::SourceUnauthorized
+        | Cause::SourceNotFound
+        | Cause::SourceUnreachable
+        | Cause::InvalidArguments => 1,
+        Cause::CudaOutOfMemory
+        | Cause::HostOutOfMemory
+        | Cause::OutOfSpace
+        | Cause::UserError
+        | Cause::PeerLost => STEPS_OF_A_GANG,
+    }
 }
 
 #[cfg(test)]
@@ -105,6 +158,51 @@ mod tests {
         let log = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n  exitcode  : -9 (pid: 7)\n  \
                    traceback : Signal 9 (SIGKILL) received by PID 7\n====\n";
         assert_eq!(found(log), (None, Some("traceback : Signal 9 (SIGKILL) received by PID 7".to_owned())));
+    }
+
+    fn step(number: i64) -> String {
+        format!("{{'loss': 0.5, 'global_step/max_steps': '{number}/100'}}\n")
+    }
+
+    const NOT_FOUND: &str =
+        "requests.exceptions.HTTPError: 404 Client Error: Not Found for url: https://www.modelscope.cn/x\n";
+    const PEER: &str = "[rank0]: RuntimeError: [pair.cc:598] Connection closed by peer [10.0.0.2]:1000\n";
+
+    #[test]
+    fn an_error_of_a_source_counts_only_without_a_later_step() {
+        let cause = |log: &str| errors(log).cause();
+        assert_eq!(cause(&format!("{}{NOT_FOUND}", step(5))), Some(Cause::SourceNotFound));
+        assert_eq!(cause(&format!("{}{NOT_FOUND}{}", step(5), step(5))), Some(Cause::SourceNotFound));
+        assert_eq!(cause(&format!("{NOT_FOUND}{}", step(5))), None);
+        assert_eq!(cause(&format!("{NOT_FOUND}{}{PEER}", step(5))), Some(Cause::PeerLost));
+        let refused = "sft.py: error: argument --x: invalid float value\n";
+        assert_eq!(cause(&format!("{refused}{}", step(5))), None);
+        let bar = "Train:  10%|█| 9/100 [00:02<00:00, 10.10it/s]\r";
+        assert_eq!(cause(&format!("{NOT_FOUND}{bar}")), Some(Cause::SourceNotFound));
+    }
+
+    #[test]
+    fn another_error_counts_until_two_later_steps_are_logged() {
+        let memory = "[rank1]: torch.OutOfMemoryError: CUDA out of memory.\n";
+        for (line, cause) in [(memory, Cause::CudaOutOfMemory), ("ValueError: x\n", Cause::UserError)] {
+            let one = format!("{}{line}{}{}", step(5), step(10), step(10));
+            assert_eq!(errors(&one).cause(), Some(cause), "each of two ranks logs the step");
+            assert_eq!(found(&format!("{one}{}", step(15))), (None, None));
+            assert_eq!(errors(&format!("{one}{line}{}", step(15))).cause(), Some(cause), "it is a new one");
+        }
+        let killed = "  traceback : Signal 9 (SIGKILL) received by PID 7\n";
+        assert!(errors(&format!("{killed}{}", step(5))).line().is_some());
+        assert_eq!(errors(&format!("{killed}{}{}", step(5), step(10))).line(), None);
+    }
+
+    #[test]
+    fn an_error_after_a_stronger_one_that_was_handled_counts() {
+        let log = format!("torch.OutOfMemoryError: CUDA out of memory.\n{}ValueError: x\n", step(5));
+        assert_eq!(errors(&log).cause(), Some(Cause::CudaOutOfMemory));
+        assert_eq!(
+            found(&format!("{log}{}", step(10))),
+            (Some(Cause::UserError), Some("ValueError: x".to_owned()))
+        );
     }
 
     #[test]
