@@ -98,14 +98,12 @@ pub struct Message {
     /// Last step in the trainer's log or in its newest checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<i64>,
+    /// Steps of the whole training. For people: the controller has the number from the log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_steps: Option<i64>,
     /// Newest complete checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
-    /// The checkpoint from which this run resumed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub resumed: Option<Checkpoint>,
     /// The trainer itself decided to end before the last step.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub stopped_early: bool,

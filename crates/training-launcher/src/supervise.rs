@@ -516,7 +516,6 @@ impl<'a> Trainer<'a> {
                 .or(checkpoint.map(|complete| complete.state.max_steps))
                 .filter(|total| *total > 0),
             checkpoint: checkpoint.map(Complete::reference),
-            resumed: self.prepared.resume.clone(),
             stopped_early: false,
             cause: cause.map(|cause| cause.reason().to_owned()),
             error: error.map(str::to_owned),
