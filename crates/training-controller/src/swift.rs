@@ -77,8 +77,10 @@ pub(crate) const STOP_FILE: &str = "/tmp/stop";
 pub(crate) const MASTER_PORT: u16 = 29_500;
 /// Samples of an optimizer step, over all GPUs: as in ms-swift's examples.
 const SAMPLES_PER_STEP: i32 = 16;
-/// A gang whose member hangs would wait for 200 days by ms-swift's default.
-const DISTRIBUTED_TIMEOUT_SECONDS: &str = "1800";
+/// A gang whose member hangs would wait for 200 days by ms-swift's default. While one rank prepares the data the others wait
+/// in a barrier, so it must be longer than the longest preparation; an attempt that ends in it would begin anew.
+/// `noProgressSeconds` ends a gang that hangs after its first step much sooner.
+const DISTRIBUTED_TIMEOUT_SECONDS: &str = "36000";
 
 /// Flags of the batch; users may set them.
 pub(crate) const LOGGING_STEPS: &str = "--logging_steps";
