@@ -500,7 +500,7 @@ impl<'a> Trainer<'a> {
 
     fn message(&self, exit: Exit, checkpoint: Option<&Complete>) -> Message {
         let log = locked(&self.log);
-        let (cause, error) = log.error();
+        let (cause, error) = log.error(Instant::now());
         let saved = checkpoint.map(|complete| complete.state.global_step);
         let (exit_code, signal) = match exit {
             Exit::Code(code) => (Some(code), None),
