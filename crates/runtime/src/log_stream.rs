@@ -35,12 +35,11 @@ pub enum Piece {
     Silent,
     /// The stream has ended: the container has, or the connection broke.
     Closed,
-    /// The log cannot be read now.
+    /// The log cannot be read now. A pod that is not found may be found later: a kubelet that starts does not know its pods
+    /// yet.
     Unreadable(String),
     /// This controller has no right to read it.
     Forbidden,
-    /// There is no such pod.
-    Gone,
 }
 
 /// The log of one container.
@@ -225,7 +224,6 @@ impl LogStream {
             _ if status.is_success() => {
                 Ok(Open { body, unread: Bytes::new(), lines: Lines::after(self.position) })
             }
-            StatusCode::NOT_FOUND => Err(Piece::Gone),
             StatusCode::FORBIDDEN => Err(Piece::Forbidden),
             _ => {
                 // The client has read it, within its limits.
@@ -406,6 +404,17 @@ mod tests {
         let started = Instant::now();
         assert_eq!(read_all(&mut stream).await.1, 10_000);
         assert!(started.elapsed() < Duration::from_millis(100), "{:?}", started.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_is_not_found_is_asked_for_again() {
+        let mut missing = answer(stream::iter([Bytes::from_static(b"{\"message\": \"no pod\"}")]));
+        *missing.status_mut() = StatusCode::NOT_FOUND;
+        let line = answer(stream::iter([Bytes::from(format!("{A} one\n"))]));
+        let mut stream = log(vec![missing, line]);
+        let Piece::Unreadable(why) = stream.next().await.0 else { panic!() };
+        assert!(why.starts_with("404"), "{why}");
+        assert_eq!(read_all(&mut stream).await, (4, 1));
     }
 
     /// The pieces of a connection that brings `text` in chunks of this size.

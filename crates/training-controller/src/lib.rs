@@ -216,6 +216,7 @@ pub fn start(process: &mut Process, args: TrainingArgs, agents: &AgentsArgs) -> 
         own_account: OwnAccount::of(&args),
         defaults: Defaults::new(args, watches_nodes, process.refusal_retry_period()),
     });
+    ctx.progress.forget_removed(&ctx.training_jobs);
     metrics::export(process, &ctx.training_jobs);
     ctx.agents.export(process, &ctx.training_jobs, &ctx.pods, &ctx.pods_of);
     let readers = Referrers::of(&ctx.training_jobs, claim_keys);

@@ -320,6 +320,7 @@ impl Scene<'_> {
             pod_uid: pod.uid().to_owned(),
             container: pod::TRAINER,
             attempt: attempt.number,
+            output_dir: self.valid.output.dir.clone(),
         })
     }
 

@@ -49,6 +49,12 @@ fn a_job_prepares_and_then_trains() {
 }
 
 #[test]
+fn checkpoints_of_the_log_are_those_in_the_output_of_the_job() {
+    let world = World::training("{model: m, dataset: d, method: lora, outputDir: /outputs/sft}");
+    assert_eq!(world.plan().follow.unwrap().output_dir, "/outputs/sft");
+}
+
+#[test]
 fn a_job_that_completes_has_succeeded() {
     let mut world = World::training(LORA);
     world.steps(95, 100);
