@@ -893,3 +893,16 @@ fn output_dir() -> String {
 fn token_secret() -> String {
     "huggingface-secret".to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json, to_value};
+
+    use super::*;
+
+    #[test]
+    fn all_methods_are_those_of_the_schema() {
+        let schema: Value = to_value(schemars::schema_for!(Method)).unwrap();
+        assert_eq!(schema["enum"], json!(Method::ALL));
+    }
+}

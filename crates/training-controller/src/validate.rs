@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use api::{
     labels,
+    launcher::variables,
     pods::{EnvVar, PodOptions, Resources},
     trainingjob::{
         AccessMode, DEFAULT_OUTPUT_SIZE, Device, Hub, Input, Method, Output, Retention, TrainingJob,
@@ -142,7 +143,8 @@ pub(crate) fn validate(job: &TrainingJob) -> Result<ValidJob, Invalid> {
         .ok_or_else(|| Invalid("the object has no name or no uid".to_owned()))?;
     if spec.device == Device::Mps && spec.nodes > 1 {
         return Err(Invalid(
-            "spec.nodes must be 1 with device mps: Metal devices cannot be trained together".to_owned(),
+            "spec.nodes must be 1 with device mps: ms-swift cannot distribute a training over Metal devices"
+                .to_owned(),
         ));
     }
     let settings = arguments(spec);
@@ -207,14 +209,14 @@ fn arguments(spec: &TrainingJobSpec) -> Result<flags::Settings, Invalid> {
 }
 
 /// Variables that the controller sets, or by which ms-swift would replace its arguments or stop to log.
-const OWNED_VARIABLES: [&str; 9] = [
+pub(crate) const OWNED_VARIABLES: [&str; 9] = [
     "NPROC_PER_NODE",
     "NNODES",
     "NODE_RANK",
     "MASTER_ADDR",
     "MASTER_PORT",
-    "JOB_COMPLETION_INDEX",
-    "POD_UID",
+    variables::RANK,
+    variables::POD_UID,
     "RAY_SWIFT_ARGS",
     "PAI_TRAINING_JOB_ID",
 ];
