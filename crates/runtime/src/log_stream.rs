@@ -171,7 +171,6 @@ impl LogStream {
                 }
             }
         }
-        let mut until = Instant::now() + self.silence;
         loop {
             let Some(open) = &mut self.open else { return Piece::Closed };
             if let Some((at, bytes)) = open.lines.next(&mut open.unread, &mut self.position) {
@@ -181,10 +180,8 @@ impl LogStream {
             let pause = self.budget.pause(Instant::now());
             if !pause.is_zero() {
                 sleep(pause).await;
-                // While nothing is read nothing is silent.
-                until += pause;
             }
-            match timeout(until.saturating_duration_since(Instant::now()), open.body.frame()).await {
+            match timeout(self.silence, open.body.frame()).await {
                 Ok(Some(Ok(frame))) => {
                     open.unread = frame.into_data().unwrap_or_default();
                     self.budget.spend(open.unread.len(), Instant::now());
@@ -384,6 +381,24 @@ mod tests {
         assert_eq!(read_all(&mut stream).await, (100 * 1_000 * 250, 100 * 1_000));
         let took = started.elapsed().as_secs_f64();
         assert!((seconds - 1.0..seconds + 1.0).contains(&took), "{took} s instead of {seconds} s");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_that_is_read_again_is_no_silence() {
+        let seconds = 20.0 * thousand_lines().len() as f64 / RATE;
+        // A network is never ahead of its reader.
+        let again = || {
+            stream::iter(0..20).then(|_| async {
+                sleep(Duration::from_millis(1)).await;
+                thousand_lines()
+            })
+        };
+        let last = stream::iter([Bytes::from(format!("{A} last\n"))]);
+        let mut stream = log(vec![answer(again()), answer(again().chain(last))]);
+        stream.silence = Duration::from_secs(2);
+        assert!(seconds > 2.0 + BURST.as_secs_f64(), "{seconds} s");
+        assert_eq!(read_all(&mut stream).await.1, 20_000);
+        assert_eq!(read_all(&mut stream).await, (5, 1), "the rest was read before");
     }
 
     #[tokio::test(start_paused = true)]
