@@ -280,6 +280,9 @@ pub const OWNED_FLAGS: &[&str] = &[
     "--callbacks",
 ];
 
+/// Folder of the output of a job without `outputDir`.
+pub const DEFAULT_OUTPUT_DIR: &str = "/output";
+
 /// Size of the claim of a job without `output.size`.
 pub const DEFAULT_OUTPUT_SIZE: &str = "50Gi";
 
@@ -882,7 +885,7 @@ fn a_week() -> i64 {
 }
 
 fn output_dir() -> String {
-    "/output".to_owned()
+    DEFAULT_OUTPUT_DIR.to_owned()
 }
 
 fn token_secret() -> String {

@@ -57,13 +57,13 @@ use crate::{
     job_view::JobView,
     observe::{
         claim_keys, claims, keys_by_instance, keys_of_dependencies, keys_of_dependents, keys_of_event,
-        keys_of_job_event, keys_of_snapshot, keys_on_lost, observe, outputs_of, reason_of_pod, track_losses,
-        wants_of,
+        keys_of_job_event, keys_of_snapshot, keys_on_lost, observe, reason_of_pod, track_losses,
     },
     plan::{Defaults, has_finalizer, plan, refused, rejected, retire},
     progress::Progress,
-    snapshot::VolumeSnapshot,
     validate::{OwnAccount, validate},
+    volume_snapshot::VolumeSnapshot,
+    wants::{keys_of_wants, output_key},
 };
 
 mod agents;
@@ -74,9 +74,9 @@ mod names;
 mod observe;
 mod plan;
 mod progress;
-mod snapshot;
 mod swift;
 mod validate;
+mod volume_snapshot;
 mod wants;
 
 /// Field manager, name of the Lease and value of the label `app.kubernetes.io/managed-by`.
@@ -205,8 +205,8 @@ pub fn start(process: &mut Process, args: TrainingArgs, agents: &AgentsArgs) -> 
         creation_failures: process.watch_selected("JobEvent", CREATION_FAILURES),
         losses: nodes.as_ref().map(track_losses).unwrap_or_default(),
         nodes,
-        outputs: Referrers::of(&training_jobs, outputs_of),
-        dependents: Referrers::of(&training_jobs, wants_of),
+        outputs: Referrers::of(&training_jobs, output_key),
+        dependents: Referrers::of(&training_jobs, keys_of_wants),
         training_jobs,
         fact_times: FactTimes::default(),
         progress: Progress::default(),

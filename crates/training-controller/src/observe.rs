@@ -31,9 +31,9 @@ use crate::{
     job_view::JobView,
     names,
     progress::LogState,
-    snapshot::VolumeSnapshot,
     validate::ValidJob,
-    wants::{Want, keys_of_dependency, keys_of_path, keys_of_wants, output_key, wants},
+    volume_snapshot::VolumeSnapshot,
+    wants::{Want, keys_of_dependency, keys_of_path, keys_of_wants, wants},
 };
 
 /// One TrainingJob with its children, from the caches.
@@ -273,16 +273,6 @@ pub(crate) fn keys_of_dependencies(ctx: &Context, job: &TrainingJob) -> Vec<Key>
     let wanted = keys_of_wants(job);
     let by_path: Vec<Key> = wanted.iter().flat_map(|key| ctx.outputs.of_key(key)).collect();
     wanted.into_iter().filter(|key| !key.name.contains('/')).chain(by_path).collect()
-}
-
-/// For the index of outputs.
-pub(crate) fn outputs_of(job: &TrainingJob) -> Option<Key> {
-    output_key(job)
-}
-
-/// For the index of dependents.
-pub(crate) fn wants_of(job: &TrainingJob) -> Vec<Key> {
-    keys_of_wants(job)
 }
 
 /// The claims that a job refers to, for the index of claims.

@@ -3,7 +3,7 @@
 //! A path equal to, or below, the outputDir that another job sets explicitly is a part of its result. So outputs are indexed
 //! by their path, and the prefixes of a path are looked up from the longest on: no list of all jobs is searched.
 
-use api::trainingjob::TrainingJob;
+use api::trainingjob::{DEFAULT_OUTPUT_DIR, TrainingJob};
 use runtime::cache::Key;
 
 use crate::validate::is_below;
@@ -16,9 +16,6 @@ pub(crate) enum Want {
     /// A path in a field of the spec, which no input of the job provides.
     Path { field: &'static str, path: String },
 }
-
-/// The default of `outputDir`, which is no explicit one: all jobs without one have it.
-const DEFAULT_OUTPUT_DIR: &str = "/output";
 
 /// In the order of the spec; what a name says comes first.
 pub(crate) fn wants(job: &TrainingJob) -> Vec<Want> {
@@ -42,7 +39,7 @@ fn file_of(dataset: &str) -> &str {
     dataset.trim().split('#').next().unwrap_or_default()
 }
 
-/// The key of the output in the index of outputs; `None` for the default folder.
+/// The key of the output in the index of outputs; `None` for the default folder, which all jobs have that set none.
 pub(crate) fn output_key(job: &TrainingJob) -> Option<Key> {
     let dir = job.spec.output_dir.trim_end_matches('/');
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();

@@ -19,14 +19,14 @@ use super::{Deletion, stage::has_stopped};
 use crate::{
     NAME, names,
     observe::{Observed, job_of},
-    snapshot::{SnapshotSource, SnapshotSpec, VolumeSnapshot},
+    volume_snapshot::{SnapshotSource, SnapshotSpec, VolumeSnapshot},
 };
 
 /// What is done for a TrainingJob that is being deleted and has the finalizer.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Retirement {
-    /// Its Jobs, and pods that nobody else would end.
+    /// Its Jobs, and pods on lost nodes.
     pub(crate) deletions: Vec<Deletion>,
     pub(crate) snapshot: Option<Box<VolumeSnapshot>>,
     pub(crate) claim: Option<Box<PersistentVolumeClaim>>,

@@ -9,8 +9,8 @@ use super::{Deletion, World, message_at};
 use crate::{
     NAME, names,
     plan::{Retirement, retire, without_snapshot},
-    snapshot::{SnapshotError, SnapshotStatus, VolumeSnapshot},
     tests::at,
+    volume_snapshot::{SnapshotError, SnapshotStatus, VolumeSnapshot},
 };
 
 /// A job with this retention has succeeded and is being deleted.
