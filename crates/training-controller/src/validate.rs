@@ -22,6 +22,7 @@ use workload::gpu::{Gpus, NodeLabel};
 use crate::{
     TrainingArgs, names,
     swift::{Batch, Sharding, Version},
+    wants,
 };
 
 mod flags;
@@ -145,6 +146,7 @@ pub(crate) fn validate(job: &TrainingJob) -> Result<ValidJob, Invalid> {
         ));
     }
     environment_is_free(&spec.env)?;
+    wants::check(job).map_err(Invalid)?;
     let output = output(spec, &owner.name)?;
     paths_differ(&output, &spec.inputs)?;
     let settings = flags::settings(&spec.extra_args)?;
