@@ -56,7 +56,7 @@ use crate::{
     apply::{Applied, apply},
     job_view::JobView,
     observe::{
-        claim_keys, claims, keys_by_instance, keys_of_dependencies, keys_of_dependents, keys_of_event,
+        claim_keys, keys_by_instance, keys_of_dependencies, keys_of_dependents, keys_of_event,
         keys_of_job_event, keys_of_snapshot, keys_on_lost, observe, reason_of_pod, track_losses,
     },
     plan::{Defaults, has_finalizer, plan, refused, rejected, retire},
@@ -264,10 +264,7 @@ async fn reconcile(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Resu
     }
     let valid = validate(&job).and_then(|valid| ctx.own_account.is_not_used_by(valid));
     let planned = match &valid {
-        Ok(valid) => {
-            let claims = claims(ctx, valid, &observed);
-            plan(valid, &observed, &claims, &ctx.defaults, now)
-        }
+        Ok(valid) => plan(valid, &observed, &ctx.defaults, now),
         Err(invalid) => rejected(invalid, &observed, now),
     };
     let applied = match apply(ctx, &job, &planned, now).await? {

@@ -31,10 +31,12 @@ use crate::{
     job_view::JobView,
     names,
     progress::LogState,
-    validate::ValidJob,
     volume_snapshot::VolumeSnapshot,
     wants::{Want, keys_of_dependency, keys_of_path, keys_of_wants, wants},
 };
+
+/// The claims that a job mounts, by name; `None`: there is no such claim.
+pub(crate) type Claims = BTreeMap<String, Option<Arc<ClaimView>>>;
 
 /// One TrainingJob with its children, from the caches.
 #[derive(Clone, Debug)]
@@ -46,6 +48,8 @@ pub(crate) struct Observed {
     pub(crate) upload: Option<Arc<JobView>>,
     /// Pods of all its Jobs, also of Jobs that are gone and of an earlier TrainingJob of its name.
     pub(crate) pods: Vec<Arc<PodView>>,
+    /// Of its inputs, of its output, and of the recorded results of other jobs.
+    pub(crate) claims: Claims,
     /// What it reads of other jobs.
     pub(crate) dependencies: Vec<Dependency>,
     /// Names of jobs that wait for each other, beginning with this one; empty if there is no such circle.
@@ -98,6 +102,8 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         dependencies_of(ctx, job).into_iter().flat_map(|dependency| dependency.candidates).collect()
     });
     let dependents = dependents(ctx, &job);
+    let claim = |key: Key| (key.name.to_string(), ctx.claims.get(&key));
+    let claims = claim_keys(&job).into_iter().map(claim).collect();
     let (mut nodes, mut capacities) = (Nodes::default(), None);
     if let Some(known) = &ctx.nodes {
         nodes = nodes_of(pods.iter().map(AsRef::as_ref), known, &ctx.losses, now);
@@ -136,6 +142,7 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         attempts,
         upload,
         pods,
+        claims,
         dependencies,
         cycle,
         dependents,
@@ -147,27 +154,6 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         log,
         facts,
     }
-}
-
-/// The claims that a job mounts, by name; `None`: there is no such claim.
-pub(crate) fn claims(
-    ctx: &Context,
-    valid: &ValidJob,
-    observed: &Observed,
-) -> BTreeMap<String, Option<Arc<ClaimView>>> {
-    let results = observed.job.status.iter().flat_map(|status| &status.dependencies);
-    let of_results = results.filter_map(|dependency| Some(dependency.result.as_ref()?.claim_name.clone()));
-    let names = valid
-        .inputs
-        .iter()
-        .map(|input| input.claim_name.clone())
-        .chain([valid.output.claim.name().to_owned()])
-        .chain(of_results);
-    let found = |name: String| {
-        let claim = ctx.claims.get(&Key::new(&valid.namespace, &name));
-        (name, claim)
-    };
-    names.collect::<BTreeSet<_>>().into_iter().map(found).collect()
 }
 
 /// The name of the Job that controls a pod.
@@ -275,13 +261,15 @@ pub(crate) fn keys_of_dependencies(ctx: &Context, job: &TrainingJob) -> Vec<Key>
     wanted.into_iter().filter(|key| !key.name.contains('/')).chain(by_path).collect()
 }
 
-/// The claims that a job refers to, for the index of claims.
+/// The claims that a job mounts, for the index of claims too.
 pub(crate) fn claim_keys(job: &TrainingJob) -> Vec<Key> {
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let output = job.spec.output.as_ref().and_then(|output| output.claim_name.clone());
     let inputs = job.spec.inputs.iter().map(|input| input.claim_name.clone());
-    let names = inputs.chain([output.unwrap_or_else(|| names::claim(name))]);
+    let records = job.status.iter().flat_map(|status| &status.dependencies);
+    let results = records.filter_map(|record| Some(record.result.as_ref()?.claim_name.clone()));
+    let names = inputs.chain([output.unwrap_or_else(|| names::claim(name))]).chain(results);
     names.map(|name| Key::new(namespace, &name)).collect()
 }
 

@@ -9,7 +9,7 @@ use runtime::events::{Note, Severity};
 use super::failure::Failure;
 
 /// Reasons whose message says what somebody has to do.
-const ALARMING: [&str; 13] = [
+const ALARMING: [&str; 14] = [
     reasons::QUOTA_PENDING,
     reasons::INVALID_SPEC,
     reasons::AMBIGUOUS_DEPENDENCY,
@@ -20,6 +20,7 @@ const ALARMING: [&str; 13] = [
     reasons::UNSCHEDULABLE,
     reasons::CLAIM_NOT_FOUND,
     reasons::CLAIM_NOT_SHAREABLE,
+    reasons::CLAIM_DIFFERS,
     reasons::OWNERSHIP_CONFLICT,
     reasons::DENIED,
     reasons::UPLOAD_FAILED,
