@@ -228,7 +228,9 @@ pub fn start(process: &mut Process, args: TrainingArgs, agents: &AgentsArgs) -> 
         .maps(&ctx.claims, move |claim| readers.keys(claim))
         .maps(&ctx.snapshots, keys_of_snapshot)
         .maps(&ctx.training_jobs, move |job| keys_of_dependents(&waiting, job))
-        .maps(&ctx.training_jobs, move |job| keys_of_dependencies(&awaited, job));
+        .maps(&ctx.training_jobs, move |job| {
+            keys_of_dependencies(&awaited.training_jobs, &awaited.outputs, job)
+        });
     for events in [&ctx.attach_failures, &ctx.mount_failures] {
         let pods = ctx.pods.clone();
         controller = controller.maps(events, move |event| keys_of_event(&pods, event));
