@@ -38,6 +38,9 @@ pub const AGGREGATE_TO_SCALER: &str = "ai.infra.example.com/aggregate-to-scaler"
 
 /// Number of the attempt that a Job of a TrainingJob is.
 pub const ATTEMPT: &str = "ai.infra.example.com/attempt";
+/// Uid of the TrainingJob that a claim or a VolumeSnapshot was made for. It outlives the TrainingJob, and a later one of the
+/// same name must not delete it.
+pub const MADE_FOR: &str = "ai.infra.example.com/made-for";
 /// Finalizer of a TrainingJob whose output is deleted with it.
 pub const OUTPUT_FINALIZER: &str = "ai.infra.example.com/output";
 

@@ -30,6 +30,8 @@ pub const CHECKSUM_MISMATCH: &str = "ChecksumMismatch";
 pub const OUT_OF_SPACE: &str = "OutOfSpace";
 pub const CLAIM_NOT_FOUND: &str = "ClaimNotFound";
 pub const CLAIM_NOT_SHAREABLE: &str = "ClaimNotShareable";
+/// The claim that an earlier TrainingJob of the name has left has another class, size or access mode, and no volume yet.
+pub const CLAIM_DIFFERS: &str = "ClaimDiffers";
 
 // Scheduled.
 pub const SCHEDULED: &str = "Scheduled";

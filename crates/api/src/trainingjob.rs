@@ -97,7 +97,7 @@ pub struct TrainingJobSpec {
     #[schemars(range(min = 1, max = 16))]
     pub gpus: i32,
 
-    /// Absolute path of checkpoints and result. Default: /output. Cannot be changed.
+    /// Absolute path of checkpoints and result, of at most 32 levels and 512 bytes. Default: /output. Cannot be changed.
     #[serde(default = "output_dir")]
     #[schemars(length(max = 512))]
     #[x_kube(validation = rules::mountable_path())]
@@ -281,6 +281,9 @@ pub const OWNED_FLAGS: &[&str] = &[
     "--check_model",
 ];
 
+/// Folder of the output of a job without `outputDir`.
+pub const DEFAULT_OUTPUT_DIR: &str = "/output";
+
 /// Size of the claim of a job without `output.size`.
 pub const DEFAULT_OUTPUT_SIZE: &str = "50Gi";
 
@@ -388,7 +391,7 @@ pub struct Output {
     pub mount_path: Option<String>,
 
     /// The claim when the job is deleted. Retain: it is kept. Delete: it is deleted. Snapshot: a VolumeSnapshot is taken, then
-    /// it is deleted. Default: Retain.
+    /// it is deleted. A claim that an earlier job of the name has left is always kept. Default: Retain.
     #[serde(default)]
     pub retention: Retention,
 
@@ -887,7 +890,7 @@ fn a_week() -> i64 {
 }
 
 fn output_dir() -> String {
-    "/output".to_owned()
+    DEFAULT_OUTPUT_DIR.to_owned()
 }
 
 fn token_secret() -> String {

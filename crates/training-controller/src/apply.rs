@@ -10,10 +10,14 @@ use runtime::{
     cache::Key,
     refusal::Refusal,
 };
+use tracing::warn;
 
 use crate::{
     Context,
-    plan::{Child, Deletion, Plan, Retirement, has_finalizer, needs_finalizer, without_snapshot},
+    plan::{
+        Child, Deletion, Plan, Retirement, has_finalizer, needs_finalizer, reduced, wait_after_reduction,
+        without_snapshot,
+    },
 };
 
 /// The outcome of a plan.
@@ -55,7 +59,14 @@ pub(crate) async fn apply(
         ctx.writer.delete_root(&ctx.training_jobs, job).await?;
         return Ok(Applied::All { requeue_after: None });
     }
-    ctx.writer.apply_status(&ctx.training_jobs, job, status).await?;
+    let mut requeue_after = *requeue_after;
+    if let Err(error) = ctx.writer.apply_status(&ctx.training_jobs, job, status).await {
+        let Some(words) = refusal_of_status(&error) else { return Err(error) };
+        warn!(job = %Key::of(job), words, "the API server refuses the status; a reduced one is written");
+        let written =
+            ctx.writer.apply_status(&ctx.training_jobs, job, &reduced(job, status, words, now)).await?;
+        requeue_after = Some(wait_after_reduction(&written, requeue_after, ctx.defaults.refusal_retry));
+    }
     // After the status, which has the same content.
     for note in events {
         ctx.recorder.publish(job, note, now).await;
@@ -71,7 +82,14 @@ pub(crate) async fn apply(
         }
         None => ctx.progress.forget(uid),
     }
-    Ok(Applied::All { requeue_after: *requeue_after })
+    Ok(Applied::All { requeue_after })
+}
+
+/// The words of the API server, if it calls the status invalid.
+fn refusal_of_status(error: &ApplyError) -> Option<&str> {
+    let ApplyError::Call { source, .. } = error else { return None };
+    let kube::Error::Api(status) = &**source else { return None };
+    (status.code == 422).then_some(&status.message)
 }
 
 /// Ends what a TrainingJob that is being deleted has left.

@@ -56,14 +56,15 @@ use crate::{
     apply::{Applied, apply},
     job_view::JobView,
     observe::{
-        claim_keys, claims, keys_by_instance, keys_of_dependencies, keys_of_dependents, keys_of_event,
-        keys_of_job_event, keys_of_snapshot, keys_on_lost, lacks_evidence, observe, outputs_of,
-        reason_of_pod, track_losses, wants_of,
+        claim_keys, keys_by_instance, keys_of_dependencies, keys_of_dependents, keys_of_event,
+        keys_of_job_event, keys_of_snapshot, keys_on_lost, lacks_evidence, observe, reason_of_pod,
+        track_losses,
     },
     plan::{Child, Defaults, has_finalizer, plan, refused, rejected, retire},
     progress::Progress,
-    snapshot::VolumeSnapshot,
     validate::{OwnAccount, validate},
+    volume_snapshot::VolumeSnapshot,
+    wants::{keys_of_wants, output_key},
 };
 
 mod agents;
@@ -74,9 +75,9 @@ mod names;
 mod observe;
 mod plan;
 mod progress;
-mod snapshot;
 mod swift;
 mod validate;
+mod volume_snapshot;
 mod wants;
 
 /// Field manager, name of the Lease and value of the label `app.kubernetes.io/managed-by`.
@@ -205,8 +206,8 @@ pub fn start(process: &mut Process, args: TrainingArgs, agents: &AgentsArgs) -> 
         creation_failures: process.watch_selected("JobEvent", CREATION_FAILURES),
         losses: nodes.as_ref().map(track_losses).unwrap_or_default(),
         nodes,
-        outputs: Referrers::of(&training_jobs, outputs_of),
-        dependents: Referrers::of(&training_jobs, wants_of),
+        outputs: Referrers::of(&training_jobs, output_key),
+        dependents: Referrers::of(&training_jobs, keys_of_wants),
         training_jobs,
         fact_times: FactTimes::default(),
         progress: Progress::default(),
@@ -229,7 +230,9 @@ pub fn start(process: &mut Process, args: TrainingArgs, agents: &AgentsArgs) -> 
         .maps(&ctx.claims, move |claim| readers.keys(claim))
         .maps(&ctx.snapshots, keys_of_snapshot)
         .maps(&ctx.training_jobs, move |job| keys_of_dependents(&waiting, job))
-        .maps(&ctx.training_jobs, move |job| keys_of_dependencies(&awaited, job));
+        .maps(&ctx.training_jobs, move |job| {
+            keys_of_dependencies(&awaited.training_jobs, &awaited.outputs, job)
+        });
     for events in [&ctx.attach_failures, &ctx.mount_failures] {
         let pods = ctx.pods.clone();
         controller = controller.maps(events, move |event| keys_of_event(&pods, event));
@@ -265,10 +268,7 @@ async fn reconcile(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Resu
     }
     let valid = validate(&job).and_then(|valid| ctx.own_account.is_not_used_by(valid));
     let planned = match &valid {
-        Ok(valid) => {
-            let claims = claims(ctx, valid, &observed);
-            plan(valid, &observed, &claims, &ctx.defaults, now)
-        }
+        Ok(valid) => plan(valid, &observed, &ctx.defaults, now),
         Err(invalid) => rejected(invalid, &observed, now),
     };
     if (lacks_evidence(&observed) || starts_again(&job, &planned)) && !are_pods_seen(ctx, &job).await? {

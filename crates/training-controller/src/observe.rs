@@ -15,6 +15,7 @@ use kube::Resource;
 use runtime::{
     cache::{Cache, Key},
     queue::Reason,
+    relations::Referrers,
 };
 use workload::{
     claim::ClaimView,
@@ -30,11 +31,14 @@ use crate::{
     agents::Utilization,
     job_view::JobView,
     names,
+    plan::needs_finalizer,
     progress::LogState,
-    snapshot::VolumeSnapshot,
-    validate::ValidJob,
-    wants::{Want, keys_of_dependency, keys_of_path, keys_of_wants, output_key, wants},
+    volume_snapshot::VolumeSnapshot,
+    wants::{Want, keys_of_dependency, keys_of_path, keys_of_wants, wants},
 };
+
+/// The claims that a job mounts, by name; `None`: there is no such claim.
+pub(crate) type Claims = BTreeMap<String, Option<Arc<ClaimView>>>;
 
 /// One TrainingJob with its children, from the caches.
 #[derive(Clone, Debug)]
@@ -46,11 +50,13 @@ pub(crate) struct Observed {
     pub(crate) upload: Option<Arc<JobView>>,
     /// Pods of all its Jobs, also of Jobs that are gone and of an earlier TrainingJob of its name.
     pub(crate) pods: Vec<Arc<PodView>>,
+    /// Of its inputs, of its output, and of the recorded results of other jobs.
+    pub(crate) claims: Claims,
     /// What it reads of other jobs.
     pub(crate) dependencies: Vec<Dependency>,
     /// Names of jobs that wait for each other, beginning with this one; empty if there is no such circle.
     pub(crate) cycle: Vec<String>,
-    /// Jobs that depend on this one and have not ended.
+    /// Jobs that have not ended and still need this one, which has ended: see `needs`.
     pub(crate) dependents: usize,
     pub(crate) nodes: Nodes,
     /// Capacity of its accelerators by node; `None` unless it is needed, because counting reads all pods of the cluster.
@@ -97,7 +103,9 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
     let cycle = cycle(&job, |job| {
         dependencies_of(ctx, job).into_iter().flat_map(|dependency| dependency.candidates).collect()
     });
-    let dependents = dependents(ctx, &job);
+    let dependents = dependents(&ctx.training_jobs, &ctx.dependents, &job);
+    let claim = |key: Key| (key.name.to_string(), ctx.claims.get(&key));
+    let claims = claim_keys(&job).into_iter().map(claim).collect();
     let (mut nodes, mut capacities) = (Nodes::default(), None);
     if let Some(known) = &ctx.nodes {
         nodes = nodes_of(pods.iter().map(AsRef::as_ref), known, &ctx.losses, now);
@@ -136,6 +144,7 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         attempts,
         upload,
         pods,
+        claims,
         dependencies,
         cycle,
         dependents,
@@ -147,27 +156,6 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         log,
         facts,
     }
-}
-
-/// The claims that a job mounts, by name; `None`: there is no such claim.
-pub(crate) fn claims(
-    ctx: &Context,
-    valid: &ValidJob,
-    observed: &Observed,
-) -> BTreeMap<String, Option<Arc<ClaimView>>> {
-    let results = observed.job.status.iter().flat_map(|status| &status.dependencies);
-    let of_results = results.filter_map(|dependency| Some(dependency.result.as_ref()?.claim_name.clone()));
-    let names = valid
-        .inputs
-        .iter()
-        .map(|input| input.claim_name.clone())
-        .chain([valid.output.claim.name().to_owned()])
-        .chain(of_results);
-    let found = |name: String| {
-        let claim = ctx.claims.get(&Key::new(&valid.namespace, &name));
-        (name, claim)
-    };
-    names.collect::<BTreeSet<_>>().into_iter().map(found).collect()
 }
 
 /// Whether the Job of the attempt that runs is over, and no pod that has ended shows how.
@@ -245,27 +233,33 @@ fn cycle(job: &Arc<TrainingJob>, next: impl Fn(&TrainingJob) -> Vec<Arc<Training
     Vec::new()
 }
 
-fn dependents(ctx: &Context, job: &TrainingJob) -> usize {
+fn dependents(jobs: &Cache<TrainingJob>, dependents: &Referrers, job: &TrainingJob) -> usize {
     if !has_ended(job) {
         return 0;
     }
     let own = Key::of(job);
     let keys: BTreeSet<Key> = keys_of_dependency(job)
         .iter()
-        .flat_map(|key| ctx.dependents.of_key(key))
+        .flat_map(|key| dependents.of_key(key))
         .filter(|key| *key != own)
         .collect();
-    let uid = job.metadata.uid.as_deref().unwrap_or_default();
-    let waits = |key: &Key| ctx.training_jobs.get(key).is_some_and(|other| needs(&other, uid));
-    keys.iter().filter(|key| waits(key)).count()
+    keys.iter().filter(|key| jobs.get(key).is_some_and(|other| needs(&other, job))).count()
 }
 
-/// Whether a job has not ended and does not have what it needs of the job of this uid yet.
-fn needs(job: &TrainingJob, uid: &str) -> bool {
-    let recorded = job.status.iter().flat_map(|status| &status.dependencies);
-    let mut results = recorded.filter(|dependency| dependency.result.is_some());
-    // A result stays in its claim.
-    !has_ended(job) && !results.any(|dependency| dependency.uid == uid)
+/// Whether a job that has not ended does not have the result of `job` yet, or reads it in a claim that is deleted with
+/// `job`. A claim that is kept does not need its job.
+fn needs(dependent: &TrainingJob, job: &TrainingJob) -> bool {
+    let recorded = dependent.status.iter().flat_map(|status| &status.dependencies);
+    let mut results =
+        recorded.filter(|record| record.result.is_some() && Some(&record.uid) == job.metadata.uid.as_ref());
+    let is_satisfied = if needs_finalizer(job) {
+        let mut results = results.peekable();
+        // One that is only in dependsOn gives nothing to read.
+        results.peek().is_some() && results.all(|record| record.path.is_none())
+    } else {
+        results.next().is_some()
+    };
+    !has_ended(dependent) && !is_satisfied
 }
 
 pub(crate) fn has_ended(job: &TrainingJob) -> bool {
@@ -278,34 +272,31 @@ pub(crate) fn keys_of_dependents(ctx: &Context, job: &TrainingJob) -> Vec<Key> {
     keys_of_dependency(job).iter().flat_map(|key| ctx.dependents.of_key(key)).collect()
 }
 
-/// The jobs whose time to live may begin when this one changes. One that runs has what it needs of them.
-pub(crate) fn keys_of_dependencies(ctx: &Context, job: &TrainingJob) -> Vec<Key> {
-    if job.status.as_ref().and_then(|status| status.phase) == Some(Phase::Running) {
+/// The jobs whose time to live may begin when this one changes. While it runs, nothing that it needs of them changes.
+pub(crate) fn keys_of_dependencies(
+    jobs: &Cache<TrainingJob>,
+    outputs: &Referrers,
+    job: &TrainingJob,
+) -> Vec<Key> {
+    let runs = job.status.as_ref().and_then(|status| status.phase) == Some(Phase::Running);
+    if runs && jobs.get(&Key::of(job)).is_some_and(|known| known.metadata.uid == job.metadata.uid) {
         return Vec::new();
     }
     // A key of a name has no job in the index of outputs, and the other way round.
     let wanted = keys_of_wants(job);
-    let by_path: Vec<Key> = wanted.iter().flat_map(|key| ctx.outputs.of_key(key)).collect();
+    let by_path: Vec<Key> = wanted.iter().flat_map(|key| outputs.of_key(key)).collect();
     wanted.into_iter().filter(|key| !key.name.contains('/')).chain(by_path).collect()
 }
 
-/// For the index of outputs.
-pub(crate) fn outputs_of(job: &TrainingJob) -> Option<Key> {
-    output_key(job)
-}
-
-/// For the index of dependents.
-pub(crate) fn wants_of(job: &TrainingJob) -> Vec<Key> {
-    keys_of_wants(job)
-}
-
-/// The claims that a job refers to, for the index of claims.
+/// The claims that a job mounts, for the index of claims too.
 pub(crate) fn claim_keys(job: &TrainingJob) -> Vec<Key> {
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let output = job.spec.output.as_ref().and_then(|output| output.claim_name.clone());
     let inputs = job.spec.inputs.iter().map(|input| input.claim_name.clone());
-    let names = inputs.chain([output.unwrap_or_else(|| names::claim(name))]);
+    let records = job.status.iter().flat_map(|status| &status.dependencies);
+    let results = records.filter_map(|record| Some(record.result.as_ref()?.claim_name.clone()));
+    let names = inputs.chain([output.unwrap_or_else(|| names::claim(name))]).chain(results);
     names.map(|name| Key::new(namespace, &name)).collect()
 }
 
@@ -395,5 +386,87 @@ fn nodes_of<'a>(
         down: all.iter().filter(|node| node.lost().is_some()).count(),
         all: all.len(),
         is_stale: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::trainingjob::{Dependency as Record, DependencyResult, TrainingJobStatus};
+
+    use super::*;
+    use crate::tests::job;
+
+    /// A job in this phase, with this record of the job sft.
+    fn dependent(phase: Phase, record: Option<Record>) -> TrainingJob {
+        let mut dpo = job("dpo", "{model: /outputs/sft, dataset: d, method: dpo}");
+        dpo.status = Some(TrainingJobStatus {
+            phase: Some(phase),
+            dependencies: record.into_iter().collect(),
+            ..TrainingJobStatus::default()
+        });
+        dpo
+    }
+
+    fn record(path: Option<&str>) -> Option<Record> {
+        Some(Record {
+            name: "sft".into(),
+            uid: "uid-of-sft".into(),
+            path: path.map(str::to_owned),
+            result: Some(DependencyResult { claim_name: "sft-output".into(), ..DependencyResult::default() }),
+        })
+    }
+
+    fn succeeded(retention: &str) -> TrainingJob {
+        let spec = format!(
+            "{{model: m, dataset: d, method: lora, outputDir: /outputs/sft, output: {{retention: {retention}}}}}"
+        );
+        let mut sft = job("sft", &spec);
+        sft.status =
+            Some(TrainingJobStatus { phase: Some(Phase::Succeeded), ..TrainingJobStatus::default() });
+        sft
+    }
+
+    /// Two jobs in the caches, with the indexes of outputs and of dependents.
+    fn known(sft: TrainingJob, dpo: TrainingJob) -> (Cache<TrainingJob>, Referrers, Referrers) {
+        let jobs: Cache<TrainingJob> = Cache::default();
+        let outputs = Referrers::of(&jobs, crate::wants::output_key);
+        let dependents = Referrers::of(&jobs, keys_of_wants);
+        jobs.upsert(sft);
+        jobs.upsert(dpo);
+        (jobs, outputs, dependents)
+    }
+
+    #[test]
+    fn a_result_that_is_deleted_with_its_job_is_needed_until_its_reader_has_ended() {
+        let path = || record(Some("/outputs/sft"));
+        for retention in ["Delete", "Snapshot"] {
+            for (phase, expected) in
+                [(Phase::Pending, 1), (Phase::Running, 1), (Phase::Succeeded, 0), (Phase::Failed, 0)]
+            {
+                let sft = succeeded(retention);
+                let (jobs, _, index) = known(sft.clone(), dependent(phase, path()));
+                assert_eq!(dependents(&jobs, &index, &sft), expected, "{retention} {phase:?}");
+            }
+        }
+        let needs = |retention, record| needs(&dependent(Phase::Running, record), &succeeded(retention));
+        assert!(!needs("Retain", path()), "the claim is kept");
+        assert!(!needs("Delete", record(None)), "it reads nothing");
+        assert!(needs("Retain", None) && needs("Delete", None), "it waits for the result");
+    }
+
+    #[test]
+    fn a_job_that_is_deleted_while_it_runs_starts_the_time_of_what_it_read() {
+        let dpo = dependent(Phase::Running, record(Some("/outputs/sft")));
+        let (jobs, outputs, _) = known(succeeded("Delete"), dpo.clone());
+        assert_eq!(keys_of_dependencies(&jobs, &outputs, &dpo), [], "its progress does not matter to others");
+        jobs.replace(vec![Arc::new(succeeded("Delete"))], "2");
+        assert_eq!(keys_of_dependencies(&jobs, &outputs, &dpo), [Key::new("demo", "sft")]);
+    }
+
+    #[test]
+    fn the_claims_of_results_are_looked_up_and_watched() {
+        let dpo = dependent(Phase::Running, record(Some("/outputs/sft")));
+        let names: Vec<String> = claim_keys(&dpo).iter().map(|key| key.name.to_string()).collect();
+        assert_eq!(names, ["dpo-output", "sft-output"]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! `stage` finds where the job is in its life; here each stage has its plan. Each child and each policy has its own file.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::time::Duration;
 
 use api::{
     conditions as types, reasons,
@@ -20,7 +20,6 @@ use runtime::{
 };
 use serde::Serialize;
 use workload::{
-    claim::ClaimView,
     pod::PodView,
     stranded::{StrandedPods, Terms},
     time::{elapsed, remaining},
@@ -45,6 +44,7 @@ mod idle;
 mod metadata;
 mod mitigation;
 mod pod;
+mod reduced;
 mod retention;
 mod retry;
 mod service;
@@ -58,12 +58,10 @@ pub(crate) use defaults::Defaults;
 use dependencies::Dependencies;
 use failure::Failure;
 pub(crate) use failure::failure_reasons;
+pub(crate) use reduced::{reduced, wait_after_reduction};
 pub(crate) use retention::{Retirement, has_finalizer, needs_finalizer, retire, without_snapshot};
 use retry::Next;
 use stage::{Attempt, End, Stage};
-
-/// The claims that a job mounts, by name; `None`: there is no such claim.
-pub(crate) type Claims = BTreeMap<String, Option<Arc<ClaimView>>>;
 
 /// All writes for one TrainingJob.
 #[derive(Debug, Serialize)]
@@ -124,23 +122,16 @@ const LEFTOVER_RETRY: Duration = Duration::from_secs(1);
 struct Scene<'a> {
     valid: &'a ValidJob,
     observed: &'a Observed,
-    claims: &'a Claims,
     defaults: &'a Defaults,
     dependencies: Dependencies,
     now: Timestamp,
 }
 
 /// The plan for a valid spec.
-pub(crate) fn plan(
-    valid: &ValidJob,
-    observed: &Observed,
-    claims: &Claims,
-    defaults: &Defaults,
-    now: Timestamp,
-) -> Plan {
+pub(crate) fn plan(valid: &ValidJob, observed: &Observed, defaults: &Defaults, now: Timestamp) -> Plan {
     let dependencies = dependencies::dependencies(observed);
     let stage = stage::stage(valid, observed, &defaults.timings, now);
-    let scene = Scene { valid, observed, claims, defaults, dependencies, now };
+    let scene = Scene { valid, observed, defaults, dependencies, now };
     if valid.pods.paused {
         return scene.paused(stage);
     }
@@ -301,6 +292,11 @@ impl Scene<'_> {
             }
             noted(self.observed, written, assessment, self.now)
         };
+        // The claim may have been deleted since it was made, and no pod has written to it yet.
+        let is_unused = !attempt.is_ending && attempt.pods.iter().all(|pod| pod.node.is_none());
+        let claim =
+            claim::claim(self.valid).filter(|_| is_unused && claim::is_missing(self.valid, self.observed));
+        plan.children.extend(claim.map(|claim| Child::Claim(Box::new(claim))));
         plan.children.extend(service::service(self.valid).map(|service| Child::Service(Box::new(service))));
         plan.follow = self.log(attempt);
         plan.facts.extend(attempt.is_ending.then(|| stage::end_fact(attempt.number)));
@@ -482,13 +478,13 @@ impl Scene<'_> {
         written.dependencies = records.clone();
         if !has_records {
             // Before the attempt: from now on the other jobs may be deleted.
-            let obstacle = conditions::obstacle(self.valid, self.claims);
+            let obstacle = conditions::obstacle(self.valid, self.observed);
             let assessment =
                 conditions::of_waiting(self.valid, self.observed, &self.dependencies, &stage, obstacle);
             let plan = noted(self.observed, written, assessment, self.now);
             return Plan { requeue_after: Some(Duration::ZERO), ..plan };
         }
-        if conditions::obstacle(self.valid, self.claims).is_some() {
+        if conditions::obstacle(self.valid, self.observed).is_some() {
             return Plan { requeue_after: Some(CLAIM_RETRY), ..self.waiting(&stage) };
         }
         self.begin(number, written)
@@ -561,7 +557,7 @@ impl Scene<'_> {
             written.dependencies = records.clone();
         }
         let obstacle = match stage {
-            Stage::Due { .. } => conditions::obstacle(self.valid, self.claims),
+            Stage::Due { .. } => conditions::obstacle(self.valid, self.observed),
             _ => None,
         };
         let assessment =

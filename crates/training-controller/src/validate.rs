@@ -23,6 +23,7 @@ use workload::gpu::{Gpus, NodeLabel};
 use crate::{
     TrainingArgs, names,
     swift::{Batch, Sharding, Version},
+    wants,
 };
 
 pub(crate) mod flags;
@@ -147,7 +148,7 @@ pub(crate) fn validate(job: &TrainingJob) -> Result<ValidJob, Invalid> {
                 .to_owned(),
         ));
     }
-    let settings = arguments(spec);
+    let settings = arguments(job);
     let has_begun = job.status.as_ref().is_some_and(|status| status.attempts > 0);
     let (settings, refused) = match settings {
         Ok(settings) => (settings, None),
@@ -202,7 +203,9 @@ pub(crate) fn validate(job: &TrainingJob) -> Result<ValidJob, Invalid> {
 }
 
 /// What a pod is given, of which a later release may accept less.
-fn arguments(spec: &TrainingJobSpec) -> Result<flags::Settings, Invalid> {
+fn arguments(job: &TrainingJob) -> Result<flags::Settings, Invalid> {
+    let spec = &job.spec;
+    wants::check(job).map_err(Invalid)?;
     flags::none_is_owned(&spec.extra_args)?;
     environment_is_free(&spec.env)?;
     flags::settings(&spec.extra_args)

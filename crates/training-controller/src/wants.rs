@@ -2,8 +2,16 @@
 //!
 //! A path equal to, or below, the outputDir that another job sets explicitly is a part of its result. So outputs are indexed
 //! by their path, and the prefixes of a path are looked up from the longest on: no list of all jobs is searched.
+//!
+//! The index has all jobs of all namespaces, also those with an invalid spec, so what one of them adds to it is limited:
+//! `check` refuses specs that need more.
 
-use api::trainingjob::TrainingJob;
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+};
+
+use api::trainingjob::{DEFAULT_OUTPUT_DIR, TrainingJob, TrainingJobSpec};
 use runtime::cache::Key;
 
 use crate::validate::is_below;
@@ -17,24 +25,62 @@ pub(crate) enum Want {
     Path { field: &'static str, path: String },
 }
 
-/// The default of `outputDir`, which is no explicit one: all jobs without one have it.
-const DEFAULT_OUTPUT_DIR: &str = "/output";
+/// `status.dependencies` has a record of each, and at most as many items.
+const MOST_WANTS: usize = 64;
+/// Keys of one job in the index of dependents. With `LONGEST_OUTPUT_DIR`, they have 64 KiB at most.
+const MOST_KEYS: usize = 128;
+/// In bytes.
+const LONGEST_OUTPUT_DIR: usize = 512;
+const DEEPEST_OUTPUT_DIR: usize = 32;
 
 /// In the order of the spec; what a name says comes first.
 pub(crate) fn wants(job: &TrainingJob) -> Vec<Want> {
     let spec = &job.spec;
+    let names = spec.depends_on.iter().cloned().map(Want::Job);
+    let mut seen = HashSet::new();
+    let paths = paths(spec).filter(|want| seen.insert(*want));
+    let paths = paths.map(|(field, path)| Want::Path { field, path: path.to_owned() });
+    names.chain(paths).take(MOST_WANTS).collect()
+}
+
+/// Absolute paths that no input provides, each with its field.
+fn paths(spec: &TrainingJobSpec) -> impl Iterator<Item = (&'static str, &str)> {
     let model = (!spec.model_in_image).then_some(("spec.model", spec.model.as_str()));
     let datasets = spec.dataset.split(',').map(|dataset| ("spec.dataset", file_of(dataset)));
     let reward = spec.reward_model.iter().map(|model| ("spec.rewardModel", model.as_str()));
     let is_provided = |path: &str| spec.inputs.iter().any(|input| is_below(path, &input.mount_path));
-    let mut wants: Vec<Want> = spec.depends_on.iter().cloned().map(Want::Job).collect();
-    for (field, path) in model.into_iter().chain(datasets).chain(reward) {
-        let want = Want::Path { field, path: path.to_owned() };
-        if path.starts_with('/') && !is_provided(path) && !wants.contains(&want) {
-            wants.push(want);
-        }
+    let all = model.into_iter().chain(datasets).chain(reward);
+    all.filter(move |(_, path)| path.starts_with('/') && !is_provided(path))
+}
+
+/// Why a job needs more than the index and the status can have, and what to change.
+pub(crate) fn check(job: &TrainingJob) -> Result<(), String> {
+    let spec = &job.spec;
+    let fields = "spec.model, spec.dataset, spec.rewardModel and spec.dependsOn";
+    let remedy = "put the data into fewer files or folders, or mount it with spec.inputs";
+    let count = spec.depends_on.len() + paths(spec).collect::<HashSet<_>>().len();
+    if count > MOST_WANTS {
+        return Err(format!(
+            "{fields} refer to {count} paths and jobs, and {MOST_WANTS} is the limit; {remedy}"
+        ));
     }
-    wants
+    let count = all_keys(job).len();
+    if count > MOST_KEYS {
+        return Err(format!(
+            "{fields} refer to {count} jobs, files and folders, those above them included, and {MOST_KEYS} is the \
+             limit; {remedy}"
+        ));
+    }
+    let dir = spec.output_dir.trim_end_matches('/');
+    let depth = dir.matches('/').count();
+    if dir.len() > LONGEST_OUTPUT_DIR || depth > DEEPEST_OUTPUT_DIR {
+        return Err(format!(
+            "spec.outputDir has {depth} levels and {} bytes, and {DEEPEST_OUTPUT_DIR} levels and {LONGEST_OUTPUT_DIR} bytes \
+             are the limits; choose a shorter path",
+            dir.len()
+        ));
+    }
+    Ok(())
 }
 
 /// `/data/train.jsonl#500` are 500 samples of the file.
@@ -42,21 +88,27 @@ fn file_of(dataset: &str) -> &str {
     dataset.trim().split('#').next().unwrap_or_default()
 }
 
-/// The key of the output in the index of outputs; `None` for the default folder.
+/// The key of the output in the index of outputs; `None` for the default folder, which all jobs have that set none.
 pub(crate) fn output_key(job: &TrainingJob) -> Option<Key> {
     let dir = job.spec.output_dir.trim_end_matches('/');
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
     (dir != DEFAULT_OUTPUT_DIR).then(|| Key::new(namespace, dir))
 }
 
-/// The keys under which an output would have to be indexed to contain the path, from the longest on.
+/// The keys under which an output would have to be indexed to contain the path, from the longest on. No output has a
+/// longer or deeper path than these.
 pub(crate) fn keys_of_path(namespace: &str, path: &str) -> Vec<Key> {
-    let mut keys = Vec::new();
-    let mut rest = path.trim_end_matches('/');
-    while !rest.is_empty() {
-        keys.push(Key::new(namespace, rest));
-        rest = rest.rsplit_once('/').map_or("", |(parent, _)| parent).trim_end_matches('/');
-    }
+    let namespace: Arc<str> = namespace.into();
+    let path = path.trim_end_matches('/');
+    let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
+    let prefixes = ends.filter_map(|end| path.get(..end)).filter(|prefix| {
+        // The parent of `//a` is that of `/a`.
+        !prefix.is_empty() && !prefix.ends_with('/')
+    });
+    let possible = prefixes.take_while(|prefix| prefix.len() <= LONGEST_OUTPUT_DIR).take(DEEPEST_OUTPUT_DIR);
+    let mut keys: Vec<Key> =
+        possible.map(|prefix| Key { namespace: Arc::clone(&namespace), name: prefix.into() }).collect();
+    keys.reverse();
     keys
 }
 
@@ -67,6 +119,10 @@ pub(crate) fn keys_of_dependency(job: &TrainingJob) -> Vec<Key> {
 
 /// The keys that this job depends on, for the index of dependents.
 pub(crate) fn keys_of_wants(job: &TrainingJob) -> Vec<Key> {
+    all_keys(job).into_iter().take(MOST_KEYS).collect()
+}
+
+fn all_keys(job: &TrainingJob) -> BTreeSet<Key> {
     let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
     let keys = |want| match want {
         Want::Job(name) => vec![Key::new(namespace, &name)],
@@ -110,6 +166,45 @@ mod tests {
         };
         assert_eq!(names("/a/b//c/"), ["/a/b//c", "/a/b", "/a"]);
         assert_eq!(names("/"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn no_spec_adds_more_than_64_kib_to_the_index_of_dependents() {
+        let many: Vec<String> = (0..60).map(|index| format!("/{index}{}", "/a".repeat(15))).collect();
+        let long = |index: i32| format!("/{index}{}{}", "b".repeat(440), "/a".repeat(31));
+        let long: Vec<String> = (0..4).map(long).collect();
+        for dataset in ["/a".repeat(1_023), many.join(","), long.join(",")] {
+            let deep = format!("/{}{}", "m".repeat(440), "/a".repeat(31));
+            let spec = format!("{{model: '{deep}', dataset: '{dataset}', method: lora}}");
+            let keys = keys_of_wants(&job("a", &spec));
+            let bytes: usize = keys.iter().map(|key| key.name.len()).sum();
+            assert!(bytes < 64 << 10 && keys.len() <= 128, "{bytes} bytes, {} keys", keys.len());
+        }
+        assert_eq!(keys_of_path("demo", &"/a".repeat(1_023)).len(), 32);
+    }
+
+    #[test]
+    fn more_than_the_index_and_the_status_can_have_is_refused() {
+        let refusal = |more: &str| {
+            let job = job("a", &format!("{{model: m, method: lora, {more}}}"));
+            (wants(&job).len(), check(&job).err().unwrap_or_default())
+        };
+        let files = |count: usize| {
+            let files: Vec<String> = (0..count).map(|index| format!("/d/{index}")).collect();
+            format!("dataset: '{}'", files.join(","))
+        };
+        assert_eq!(refusal(&files(64)), (64, String::new()));
+        let (count, message) = refusal(&files(65));
+        assert!(count == 64 && message.contains("65 paths and jobs, and 64 is the limit"), "{message}");
+        assert_eq!(refusal(&format!("{}, dependsOn: [b]", files(63))).1, "");
+        assert!(refusal(&format!("{}, dependsOn: [b]", files(64))).1.contains("65 paths and jobs"));
+        let inputs = "inputs: [{claimName: c, mountPath: /d}]";
+        assert_eq!(refusal(&format!("{}, {inputs}", files(65))), (0, String::new()));
+        let folders: Vec<String> = (0..43).map(|index| format!("/{index}/a/b")).collect();
+        let (_, message) = refusal(&format!("dataset: '{}'", folders.join(",")));
+        assert!(message.contains("129 jobs, files and folders"), "{message}");
+        let dir = |depth: usize| refusal(&format!("dataset: d, outputDir: {}", "/a".repeat(depth))).1;
+        assert!(dir(32).is_empty() && dir(33).contains("spec.outputDir has 33 levels"), "{}", dir(33));
     }
 
     #[test]

@@ -1,7 +1,12 @@
 //! PersistentVolumeClaims: access modes, and why a claim cannot be used. Pure.
 
-use api::reasons;
-use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use std::collections::BTreeMap;
+
+use api::{labels, reasons};
+use k8s_openapi::{
+    api::core::v1::PersistentVolumeClaim,
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
+};
 use kube::Resource;
 use serde::Deserialize;
 
@@ -10,7 +15,7 @@ use crate::{
     metadata::{Instance, narrow},
 };
 
-/// The access modes and the phase of a claim.
+/// What a claim asks for, its phase, and for whom it was made.
 #[derive(Resource, Clone, Debug, Default, PartialEq, Deserialize)]
 #[resource(inherit = PersistentVolumeClaim)]
 #[serde(from = "ClaimParts")]
@@ -18,18 +23,43 @@ pub struct ClaimView {
     pub metadata: ObjectMeta,
     /// `None` unless a controller of this project has made the claim.
     pub instance: Option<Instance>,
+    /// Uid of the object that it was made for (`labels::MADE_FOR`).
+    pub made_for: Option<String>,
     pub access_modes: Vec<String>,
+    pub storage_class: Option<String>,
+    /// The requested size.
+    pub size: Option<Quantity>,
     pub phase: String,
+}
+
+/// The pods that mount a claim at the same time.
+#[derive(Clone, Copy, Debug)]
+pub struct Mounts {
+    pub count: i32,
+    /// The field of the spec that is their number.
+    pub field: &'static str,
 }
 
 /// Access modes that allow mounts on several nodes at a time.
 const SHARED_MODES: [&str; 2] = ["ReadOnlyMany", "ReadWriteMany"];
+const BOUND: &str = "Bound";
 const LOST: &str = "Lost";
+/// A longer annotation is no uid.
+const LONGEST_UID: usize = 128;
 
 impl ClaimView {
     /// Its name, uid and version, as preconditions of its deletion.
     pub fn identity(&self) -> PersistentVolumeClaim {
-        PersistentVolumeClaim { metadata: self.metadata.clone(), ..PersistentVolumeClaim::default() }
+        let ObjectMeta { name, namespace, uid, resource_version, .. } = self.metadata.clone();
+        PersistentVolumeClaim {
+            metadata: ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() },
+            ..PersistentVolumeClaim::default()
+        }
+    }
+
+    /// Whether it has a volume.
+    pub fn is_bound(&self) -> bool {
+        self.phase == BOUND
     }
 
     /// Whether pods on several nodes may mount the claim at a time.
@@ -44,7 +74,7 @@ pub fn fault(
     claim: Option<&ClaimView>,
     (namespace, name): (&str, &str),
     field: &str,
-    replicas: i32,
+    mounts: Mounts,
 ) -> Option<Cause> {
     let cause = |reason, message| Some(Cause { reason, message });
     let Some(claim) = claim else {
@@ -58,14 +88,28 @@ pub fn fault(
         );
         return cause(reasons::CLAIM_NOT_FOUND, message);
     }
-    if replicas > 1 && !claim.is_shareable() {
+    let Mounts { count, field } = mounts;
+    if count > 1 && !claim.is_shareable() {
         let (modes, wanted) = (claim.access_modes.join(" and "), SHARED_MODES.join(" or "));
         let message = format!(
-            "PersistentVolumeClaim {namespace}/{name} is {modes}; {replicas} replicas need {wanted}: set replicas to 1, or use such a claim"
+            "PersistentVolumeClaim {namespace}/{name} is {modes}; {count} {field} need {wanted}: set {field} to 1, or use such a claim"
         );
         return cause(reasons::CLAIM_NOT_SHAREABLE, message);
     }
     None
+}
+
+/// That the claim is being deleted, for a message; `None`: it is not. Pods that mount it go on, and no new pod is scheduled
+/// with it.
+pub fn deletion(claim: &ClaimView) -> Option<String> {
+    let deleted = claim.metadata.deletion_timestamp.as_ref()?.0;
+    let [namespace, name] =
+        [&claim.metadata.namespace, &claim.metadata.name].map(|text| text.as_deref().unwrap_or_default());
+    let held = match claim.metadata.finalizers.as_deref().unwrap_or_default() {
+        [] => String::new(),
+        finalizers => format!(", held back by its finalizers ({})", finalizers.join(", ")),
+    };
+    Some(format!("PersistentVolumeClaim {namespace}/{name} is being deleted since {deleted}{held}"))
 }
 
 #[derive(Deserialize)]
@@ -81,6 +125,14 @@ struct ClaimParts {
 #[serde(rename_all = "camelCase", default)]
 struct ClaimSpecParts {
     access_modes: Vec<String>,
+    storage_class_name: Option<String>,
+    resources: ResourcesParts,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ResourcesParts {
+    requests: BTreeMap<String, Quantity>,
 }
 
 #[derive(Default, Deserialize)]
@@ -90,7 +142,9 @@ struct ClaimStatusParts {
 }
 
 impl From<ClaimParts> for ClaimView {
-    fn from(ClaimParts { metadata, spec, status }: ClaimParts) -> Self {
+    fn from(ClaimParts { metadata, mut spec, status }: ClaimParts) -> Self {
+        let annotation = metadata.annotations.as_ref().and_then(|all| all.get(labels::MADE_FOR));
+        let made_for = annotation.filter(|uid| uid.len() <= LONGEST_UID).cloned();
         let (metadata, instance) = narrow(metadata);
         Self {
             metadata: ObjectMeta {
@@ -98,10 +152,15 @@ impl From<ClaimParts> for ClaimView {
                 namespace: metadata.namespace,
                 uid: metadata.uid,
                 resource_version: metadata.resource_version,
+                deletion_timestamp: metadata.deletion_timestamp,
+                finalizers: metadata.finalizers,
                 ..ObjectMeta::default()
             },
             instance,
+            made_for,
             access_modes: spec.access_modes,
+            storage_class: spec.storage_class_name,
+            size: spec.resources.requests.remove("storage"),
             phase: status.phase,
         }
     }
@@ -116,7 +175,8 @@ mod tests {
             let parts = format!("{{metadata: {{name: models}}, {parts}}}");
             serde_saphyr::from_str::<ClaimView>(&parts).unwrap()
         });
-        let cause = fault(claim.as_ref(), ("demo", "models"), "spec.modelSource", replicas);
+        let mounts = Mounts { count: replicas, field: "replicas" };
+        let cause = fault(claim.as_ref(), ("demo", "models"), "spec.modelSource", mounts);
         cause.map(|Cause { reason, message }| (reason, message))
     }
 
@@ -151,5 +211,39 @@ mod tests {
     fn a_claim_that_lost_its_volume_cannot_be_used() {
         let lost = reason_of(1, Some("spec: {accessModes: [ReadWriteMany]}, status: {phase: Lost}"));
         assert_eq!(lost.unwrap().0, reasons::CLAIM_NOT_FOUND);
+    }
+
+    #[test]
+    fn the_remedy_names_the_field_of_the_caller() {
+        let claim: ClaimView =
+            serde_saphyr::from_str("{metadata: {name: a}, spec: {accessModes: [ReadWriteOnce]}}").unwrap();
+        let mounts = Mounts { count: 2, field: "nodes" };
+        let message = fault(Some(&claim), ("demo", "a"), "spec.inputs", mounts).unwrap().message;
+        assert!(message.contains("2 nodes need") && message.contains("set nodes to 1"), "{message}");
+    }
+
+    #[test]
+    fn what_a_claim_asks_for_and_whose_it_is_are_kept() {
+        let text = "
+metadata:
+  {name: qwen-output, namespace: demo, deletionTimestamp: '2026-01-01T00:00:00Z', finalizers: [kubernetes.io/pvc-protection],
+   annotations: {ai.infra.example.com/made-for: u, other: x}}
+spec: {storageClassName: fast, resources: {requests: {storage: 50Gi}}}
+";
+        let claim: ClaimView = serde_saphyr::from_str(text).unwrap();
+        assert_eq!((claim.made_for.as_deref(), claim.storage_class.as_deref()), (Some("u"), Some("fast")));
+        assert_eq!(claim.size.as_ref().map(|size| size.0.as_str()), Some("50Gi"));
+        assert_eq!(
+            deletion(&claim).as_deref(),
+            Some(
+                "PersistentVolumeClaim demo/qwen-output is being deleted since 2026-01-01T00:00:00Z, held back by its \
+                 finalizers (kubernetes.io/pvc-protection)"
+            )
+        );
+        assert!(
+            claim.metadata.annotations.is_none() && claim.identity().metadata.deletion_timestamp.is_none()
+        );
+        let other: ClaimView = serde_saphyr::from_str("{metadata: {name: a}}").unwrap();
+        assert_eq!((deletion(&other), other.made_for), (None, None));
     }
 }

@@ -163,7 +163,8 @@ pub(super) fn demand(valid: &ValidInference) -> Option<Demand<'_>> {
 pub(super) fn claim_fault(valid: &ValidInference, observed: &Observed) -> Option<Fault> {
     let Source::Claim { claim, path: _ } = &valid.source else { return None };
     let named = (valid.namespace.as_str(), claim.as_str());
-    claim::fault(observed.claim.as_deref(), named, "spec.modelSource", valid.replicas)
+    let mounts = claim::Mounts { count: valid.replicas, field: "replicas" };
+    claim::fault(observed.claim.as_deref(), named, "spec.modelSource", mounts)
         .map(|cause| FaultyCondition::ModelLoaded.fault(cause))
 }
 

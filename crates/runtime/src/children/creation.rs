@@ -42,13 +42,21 @@ where
     }
 
     /// Creates an object on behalf of a root, without a reference to it, so that it stays when the root is deleted. One of
-    /// this name that is there already stays as it is, whoever has created it.
+    /// this name that is there already stays as it is, whoever has created it; one that is being deleted is waited for.
     pub async fn create_for(&self, owner: &OwnerReference, desired: &K) -> Result<Written, ApplyError> {
         let key = Key::of(desired);
-        if self.cache.get(&key).is_some() {
-            return Ok(Written::Unchanged);
-        }
         let about = About::of::<K>(&key);
+        if let Some(seen) = self.cache.get(&key) {
+            return match &seen.meta().deletion_timestamp {
+                None => Ok(Written::Unchanged),
+                Some(deleted) => Err(ApplyError::Leftover {
+                    kind: about.kind,
+                    deleted: Some(deleted.0),
+                    finalizers: seen.meta().finalizers.clone().unwrap_or_default(),
+                    key,
+                }),
+            };
+        }
         let written = self.create_absent(desired, owner, &about).await?;
         // One that is there is seen soon.
         written.ok_or_else(|| about.stale(Stale::Found))

@@ -477,6 +477,22 @@ async fn a_child_that_is_being_deleted_is_not_written() {
 }
 
 #[tokio::test]
+async fn an_object_that_outlives_its_owner_is_not_taken_for_present_while_it_is_being_deleted() {
+    let fake = ScriptedApi::start().await;
+    let (owner, kept) = (deployment("a", 1).controller_owner_ref(&()).unwrap(), config_map("child"));
+    let known = children(&fake);
+    known.upsert(child(&kept));
+    assert_eq!(known.create_for(&owner, &kept).await.unwrap(), Written::Unchanged);
+    let mut ending = serde_json::to_value(&kept).unwrap();
+    ending["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let known = children(&fake);
+    known.upsert(Child::from_json(&ending.to_string()).unwrap());
+    let error = known.create_for(&owner, &kept).await.unwrap_err();
+    assert!(matches!(error, ApplyError::Leftover { deleted: Some(_), .. }), "{error:?}");
+    assert!(fake.verbs().is_empty(), "its end starts the next reconcile");
+}
+
+#[tokio::test]
 async fn a_child_that_ends_between_its_refused_creation_and_the_read_is_planned_again() {
     let fake = ScriptedApi::start().await;
     fake.next(patches(), [Answer::status(409, "Conflict", "the object exists")]);

@@ -5,14 +5,16 @@
 use api::{conditions, reasons, trainingjob::Phase};
 use runtime::{conditions::Verdict, refusal::Refusal};
 use workload::{
-    Cause, claim,
+    Cause,
+    claim::{self, ClaimView},
     container::start_fault,
     gpu::{self, Demand},
     pod::PodView,
 };
 
 use super::{
-    dependencies::Dependencies,
+    claim::{conflict, shortage},
+    dependencies::{Dependencies, results},
     pod::{TRAINER, runs_on_cpu_instead},
     stage::{self, Attempt, Stage},
 };
@@ -20,7 +22,7 @@ use crate::{
     names,
     observe::Observed,
     progress::Access,
-    validate::{Invalid, ValidJob},
+    validate::{Claim, Invalid, ValidJob},
 };
 
 /// Phase and conditions without transition times.
@@ -42,12 +44,14 @@ fn fails(type_: &'static str, reason: &'static str, message: impl Into<String>) 
 }
 
 /// Reasons that need a change by a user.
-pub(super) const STALLS: [&str; 6] = [
+pub(super) const STALLS: [&str; 8] = [
     reasons::AMBIGUOUS_DEPENDENCY,
     reasons::DEPENDENCY_NOT_FOUND,
     reasons::CYCLE,
     reasons::CLAIM_NOT_FOUND,
     reasons::CLAIM_NOT_SHAREABLE,
+    reasons::CLAIM_DIFFERS,
+    reasons::OWNERSHIP_CONFLICT,
     reasons::INVALID_SPEC,
 ];
 
@@ -86,11 +90,11 @@ struct Common {
 
 fn common(valid: &ValidJob, observed: &Observed, dependencies: &Dependencies) -> Common {
     let note = if valid.pods.paused {
-        "spec.paused is true: nothing is started, ended or deleted"
+        "spec.paused is true: nothing is started, ended or deleted".to_owned()
     } else if runs_on_cpu_instead(valid.device) {
-        "no Linux node has a Metal device: the trainer uses the CPU"
+        "no Linux node has a Metal device: the trainer uses the CPU".to_owned()
     } else {
-        ""
+        shortage(valid, observed).unwrap_or_default()
     };
     let accepted = match dependencies {
         Dependencies::Ambiguous(message) => {
@@ -299,22 +303,39 @@ fn waits_because(pod: &PodView, observed: &Observed) -> Option<Cause> {
     })
 }
 
-/// What keeps the next attempt from being started: claims that are not there or cannot be shared.
-pub(super) fn obstacle(valid: &ValidJob, claims: &crate::plan::Claims) -> Option<Cause> {
-    let place = |name: &str| claims.get(name).and_then(Option::as_ref).map(AsRef::as_ref);
-    let of_inputs = valid.inputs.iter().find_map(|input| {
-        let key = (valid.namespace.as_str(), input.claim_name.as_str());
-        claim::fault(place(&input.claim_name), key, "spec.inputs", valid.nodes)
-    });
-    let output = valid.output.claim.name();
-    let is_made = matches!(valid.output.claim, crate::validate::Claim::Made { .. });
-    if is_made && place(output).is_none() {
+/// What keeps the next attempt from being started: claims that are not there, are being deleted or cannot be shared.
+pub(super) fn obstacle(valid: &ValidJob, observed: &Observed) -> Option<Cause> {
+    let place = |name: &str| observed.claims.get(name).and_then(Option::as_deref);
+    let unusable = |name: &str, field: &str| {
+        let mounts = claim::Mounts { count: valid.nodes, field: "nodes" };
+        let fault = claim::fault(place(name), (&valid.namespace, name), field, mounts);
+        fault.or_else(|| being_deleted(place(name)?, field))
+    };
+    let of_inputs = || valid.inputs.iter().find_map(|input| unusable(&input.claim_name, "spec.inputs"));
+    let records = observed.job.status.as_ref().map_or(&[][..], |status| &status.dependencies);
+    let of_results = || {
+        results(records).into_iter().find_map(|result| {
+            let record = records.iter().find(|record| record.result.as_ref() == Some(&result));
+            let job = record.map_or("", |record| &record.name);
+            unusable(&result.claim_name, &format!("what reads the result of TrainingJob {job}"))
+        })
+    };
+    let of_output = || match &valid.output.claim {
+        Claim::Existing(name) => unusable(name, "spec.output.claimName"),
         // It is made with the first attempt.
-        return of_inputs;
-    }
-    of_inputs.or_else(|| {
-        claim::fault(place(output), (&valid.namespace, output), "spec.output.claimName", valid.nodes)
-    })
+        Claim::Made { name, .. } => {
+            let conflict = conflict(valid, place(name)?, &observed.job);
+            conflict.or_else(|| unusable(name, "spec.output.claimName"))
+        }
+    };
+    of_inputs().or_else(of_results).or_else(of_output)
+}
+
+/// Pods that mount the claim go on; no other pod is scheduled with it.
+fn being_deleted(claim: &ClaimView, field: &str) -> Option<Cause> {
+    let deleted = claim::deletion(claim)?;
+    let message = format!("{deleted}; create it again when it is gone, or change {field}");
+    Some(Cause { reason: reasons::CLAIM_NOT_FOUND, message })
 }
 
 /// The result is uploaded.

@@ -16,7 +16,7 @@ pub(crate) struct Defaults {
     /// Whether this controller watches nodes and ends attempts on lost ones.
     pub(super) watches_nodes: bool,
     /// When to retry after a refusal. The deletion of a foreign object or a change of a quota or policy causes no watched event.
-    pub(super) refusal_retry: Duration,
+    pub(crate) refusal_retry: Duration,
     pub(super) timings: Timings,
 }
 

@@ -9,12 +9,11 @@ use runtime::events::{Note, Severity};
 use super::{conditions::STALLS, failure::Failure};
 
 /// Reasons whose message says what somebody may have to do, beside those that stall the job.
-const ALARMING: [&str; 7] = [
+const ALARMING: [&str; 6] = [
     reasons::QUOTA_PENDING,
     reasons::INSUFFICIENT_GPU,
     reasons::NO_SUCH_PRODUCT,
     reasons::UNSCHEDULABLE,
-    reasons::OWNERSHIP_CONFLICT,
     reasons::DENIED,
     reasons::UPLOAD_FAILED,
 ];

@@ -17,13 +17,13 @@ use workload::{
     stranded::Nodes,
 };
 
-use super::{Child, Claims, Deletion, Plan, plan};
+use super::{Child, Deletion, Plan, plan};
 use crate::{
     NAME,
     agents::Utilization,
     job_view::{Failed, JobView},
     names,
-    observe::{Dependency, Observed, job_of},
+    observe::{Claims, Dependency, Observed, job_of},
     progress::{Access, LogState},
     tests::{at, defaults, job},
     validate::validate,
@@ -32,6 +32,7 @@ use crate::{
 
 mod attempts;
 mod budgets;
+mod claims;
 mod dependencies;
 mod ends;
 mod failures;
@@ -93,7 +94,8 @@ impl World {
 
     fn plan(&self) -> Plan {
         let valid = validate(&self.observed.job).unwrap();
-        plan(&valid, &self.observed, &self.claims, &defaults(), at(self.seconds))
+        let observed = Observed { claims: self.claims.clone(), ..self.observed.clone() };
+        plan(&valid, &observed, &defaults(), at(self.seconds))
     }
 
     /// Plans and applies until nothing is left to do: another look would write nothing and note nothing.
@@ -201,7 +203,7 @@ impl World {
             Child::Claim(claim) => {
                 let name = claim.metadata.name.clone().unwrap();
                 let view = serde_json::from_value(serde_json::to_value(claim).unwrap()).unwrap();
-                self.claims.entry(name).or_insert(Some(Arc::new(view)));
+                self.claims.entry(name).or_default().get_or_insert(Arc::new(view));
             }
             Child::Service(_) => {}
         }
@@ -244,8 +246,19 @@ impl World {
         }
     }
 
-    /// As `observe` finds them in its indexes.
+    /// As `observe` finds them in its indexes. Those that have succeeded have left their claims.
     fn depend(&mut self) {
+        for other in &self.others {
+            let has_succeeded =
+                other.status.as_ref().is_some_and(|status| status.phase == Some(Phase::Succeeded));
+            let name = names::claim(other.metadata.name.as_deref().unwrap());
+            if has_succeeded {
+                let spec = json!({"accessModes": ["ReadWriteMany"]});
+                let claim = json!({"metadata": {"name": name, "namespace": "demo"}, "spec": spec});
+                let claim = || Some(Arc::new(serde_json::from_value(claim).unwrap()));
+                self.claims.entry(name).or_insert_with(claim);
+            }
+        }
         let own = Arc::clone(&self.observed.job);
         let all: Vec<&Arc<TrainingJob>> = self.others.iter().chain([&own]).collect();
         let candidates = |want: &Want| -> Vec<Arc<TrainingJob>> {
@@ -485,6 +498,7 @@ fn observed(job: TrainingJob) -> Observed {
         attempts: BTreeMap::new(),
         upload: None,
         pods: Vec::new(),
+        claims: Claims::new(),
         dependencies: Vec::new(),
         cycle: Vec::new(),
         dependents: 0,

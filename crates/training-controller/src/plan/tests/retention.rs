@@ -1,16 +1,22 @@
 //! What becomes of the output when its TrainingJob is deleted.
 
-use api::labels;
+use std::time::Duration;
+
+use api::{labels, reasons};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
-use workload::{claim::ClaimView, node::LossKind};
+use workload::{
+    claim::ClaimView,
+    node::{LossKind, NodeLoss},
+    stranded::Nodes,
+};
 
 use super::{Deletion, World, message_at};
 use crate::{
     NAME, names,
     plan::{Retirement, retire, without_snapshot},
-    snapshot::{SnapshotError, SnapshotStatus, VolumeSnapshot},
     tests::at,
+    volume_snapshot::{SnapshotError, SnapshotSource, SnapshotStatus, VolumeSnapshot},
 };
 
 /// A job with this retention has succeeded and is being deleted.
@@ -36,12 +42,19 @@ impl World {
 /// The claim that the controller has made, or one of somebody else.
 fn claim(made_by: &str) -> ClaimView {
     let labels = json!({labels::MANAGED_BY: made_by, labels::NAME: names::KIND, labels::INSTANCE: "qwen"});
-    serde_json::from_value(json!({"metadata": {"name": "qwen-output", "uid": "c", "labels": labels}}))
-        .unwrap()
+    let annotations = json!({labels::MADE_FOR: "uid-of-qwen"});
+    let metadata = json!({"name": "qwen-output", "uid": "c", "labels": labels, "annotations": annotations});
+    serde_json::from_value(json!({"metadata": metadata})).unwrap()
 }
 
+/// The snapshot that the controller asks for, with this status.
 fn snapshot(status: SnapshotStatus) -> VolumeSnapshot {
-    VolumeSnapshot { status: Some(status), ..VolumeSnapshot::default() }
+    let asks = deleted("Snapshot").retires(Some(&claim(NAME)), None);
+    VolumeSnapshot { status: Some(status), ..*asks.snapshot.unwrap() }
+}
+
+fn ready() -> SnapshotStatus {
+    SnapshotStatus { ready_to_use: Some(true), error: None }
 }
 
 /// Whether the claim is deleted, and whether the TrainingJob may go.
@@ -71,8 +84,76 @@ fn the_claim_stays_until_its_snapshot_can_be_used() {
     assert_eq!((source, outcome(&asks)), (Some("qwen-output"), (false, false)));
     let waits = world.retires(Some(&own), Some(&snapshot(SnapshotStatus::default())));
     assert_eq!((waits.snapshot.is_none(), outcome(&waits)), (true, (false, false)));
-    let ready = snapshot(SnapshotStatus { ready_to_use: Some(true), error: None });
-    assert_eq!(outcome(&world.retires(Some(&own), Some(&ready))), (true, true));
+    assert_eq!(outcome(&world.retires(Some(&own), Some(&snapshot(ready())))), (true, true));
+}
+
+#[test]
+fn a_claim_that_an_earlier_job_of_the_name_has_left_is_never_deleted() {
+    for (made_for, words) in
+        [(Some("another-uid"), "made for an earlier TrainingJob of this name"), (None, "has no annotation")]
+    {
+        let left = ClaimView { made_for: made_for.map(str::to_owned), ..claim(NAME) };
+        for retention in ["Delete", "Snapshot"] {
+            let retirement = deleted(retention).retires(Some(&left), Some(&snapshot(ready())));
+            assert_eq!(outcome(&retirement), (false, true));
+            let note = retirement.event.unwrap();
+            assert!(note.reason == reasons::OUTPUT_KEPT && note.message.contains(words), "{}", note.message);
+        }
+    }
+}
+
+#[test]
+fn a_claim_says_for_which_job_it_was_made() {
+    let mut world = World::new("{model: m, dataset: d, method: lora, output: {retention: Delete}}");
+    world.settles();
+    let made = world.claims["qwen-output"].clone().unwrap();
+    assert_eq!(made.made_for.as_deref(), Some("uid-of-qwen"));
+    world.pods_go();
+    world.observed.attempts.clear();
+    world.deletes();
+    assert_eq!(outcome(&world.retires(Some(&made), None)), (true, true));
+}
+
+#[test]
+fn a_snapshot_of_something_else_saves_nothing() {
+    let source = |name: &str| SnapshotSource { persistent_volume_claim_name: Some(name.into()) };
+    let edits: [fn(&mut VolumeSnapshot); 4] = [
+        |snapshot| snapshot.metadata.annotations = None,
+        |snapshot| snapshot.metadata.annotations.as_mut().unwrap().values_mut().for_each(|uid| uid.push('x')),
+        |snapshot| snapshot.metadata.deletion_timestamp = Some(Time(at(0))),
+        |snapshot| snapshot.spec.source.persistent_volume_claim_name = None,
+    ];
+    let mut foreign: Vec<VolumeSnapshot> = edits
+        .iter()
+        .map(|edit| {
+            let mut snapshot = snapshot(ready());
+            edit(&mut snapshot);
+            snapshot
+        })
+        .collect();
+    let mut other = snapshot(ready());
+    other.spec.source = source("other");
+    foreign.push(other);
+    for snapshot in foreign {
+        let retirement = deleted("Snapshot").retires(Some(&claim(NAME)), Some(&snapshot));
+        assert_eq!(outcome(&retirement), (false, true), "{snapshot:?}");
+        assert_eq!(retirement.event.unwrap().reason, reasons::OUTPUT_KEPT);
+    }
+}
+
+#[test]
+fn the_claim_stays_while_another_job_reads_it() {
+    let (mut world, own) = (deleted("Delete"), claim(NAME));
+    world.observed.dependents = 1;
+    let waits = world.retires(Some(&own), None);
+    assert_eq!(outcome(&waits), (false, false));
+    world.observed.dependents = 0;
+    assert_eq!(outcome(&world.retires(Some(&own), None)), (true, true));
+    world.observed.dependents = 1;
+    world.seconds += i64::try_from(waits.requeue_after.unwrap().as_secs()).unwrap();
+    let ends = world.retires(Some(&own), None);
+    assert_eq!(outcome(&ends), (false, true));
+    assert!(ends.event.unwrap().message.contains("1 TrainingJobs read it"));
 }
 
 #[test]
@@ -105,15 +186,26 @@ fn the_output_is_kept_until_its_pods_have_ended() {
     world.observed.attempts.clear();
     let waits = world.retires(Some(&own), None);
     assert!(waits.deletions.is_empty() && outcome(&waits) == (false, false));
-    // Nobody else would report the end of a pod on a lost node.
-    world.observed.nodes.lost = lost();
+    // No kubelet reports the end of a pod on a lost node.
+    world.observed.nodes = lost(LossKind::Unreachable, 1);
+    let early = world.retires(Some(&own), None);
+    assert_eq!((early.deletions.len(), early.requeue_after), (0, Some(Duration::from_secs(30))));
+    world.seconds += 30;
+    world.observed.nodes = lost(LossKind::NotReady, 1);
+    assert!(world.retires(Some(&own), None).deletions.is_empty(), "its kubelet says that it runs");
+    world.observed.nodes = lost(LossKind::Unreachable, 4);
+    assert!(world.retires(Some(&own), None).deletions.is_empty(), "all nodes are down");
+    world.observed.nodes = Nodes { is_stale: true, ..lost(LossKind::Unreachable, 1) };
+    assert!(world.retires(Some(&own), None).deletions.is_empty(), "the caches are out of date");
+    world.observed.nodes = lost(LossKind::Unreachable, 1);
     let forced = world.retires(Some(&own), None);
     assert!(matches!(&*forced.deletions, [Deletion::Pod { grace, .. }] if grace.is_zero()));
     world.observed.pods.clear();
     assert_eq!(outcome(&world.retires(Some(&own), None)), (true, true));
 }
 
-fn lost() -> std::collections::BTreeMap<String, workload::node::NodeLoss> {
-    let lost = workload::node::NodeLoss { kind: LossKind::Unreachable, since: at(0), reported: at(0) };
-    [("node-0".to_owned(), lost)].into()
+/// The node of the pod has just been lost, as one of so many of four.
+fn lost(kind: LossKind, down: usize) -> Nodes {
+    let lost = NodeLoss { kind, since: at(0), reported: at(0) };
+    Nodes { lost: [("node-0".to_owned(), lost)].into(), down, all: 4, is_stale: false }
 }
