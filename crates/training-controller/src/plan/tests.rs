@@ -213,6 +213,7 @@ impl World {
             Deletion::Job(job) => {
                 let name = job.metadata.name.clone().unwrap();
                 self.observed.attempts.retain(|_, known| known.name() != name);
+                self.observed.upload = self.observed.upload.take().filter(|known| known.name() != name);
                 self.observed
                     .pods
                     .retain(|pod| job_of(pod) != Some(&name) || !super::stage::has_stopped(pod));
