@@ -15,11 +15,11 @@ use tests::{
 const FAILURES: [&str; 3] =
     ["controller_runtime_reconcile_errors", "watch_failures", "watch_undecodable_objects"];
 
-/// Here no agent is read. `tests/node/agents.rs` has agents, and reads it.
-const OF_AGENTS: &str = "metrics_sources";
+/// Here no agent is read. `tests/node/agents.rs` has agents, and reads the first one.
+const OF_AGENTS: [&str; 2] = ["metrics_sources", "trainingjob_gpu_utilization_ratio"];
 
 fn is_absent_here(names: &BTreeSet<String>) -> bool {
-    let mut absent = FAILURES.iter().chain([&OF_AGENTS]);
+    let mut absent = FAILURES.iter().chain(&OF_AGENTS);
     absent.any(|family| names.iter().any(|name| is_series_of(name, family)))
 }
 
@@ -63,13 +63,20 @@ async fn what_the_dashboard_and_the_alerts_about_controllers_name_is_served_by_r
     for family in FAILURES {
         assert!(declared.contains(&format!("\"{family}\"")), "{family} is not declared");
     }
-    assert!(text("crates/metrics-client/src/metrics.rs").contains(&format!("\"{OF_AGENTS}\"")));
+    for (family, file) in
+        OF_AGENTS.iter().zip(["metrics-client/src/metrics.rs", "training-controller/src/agents.rs"])
+    {
+        assert!(
+            text(format!("crates/{file}")).contains(&format!("\"{family}\"")),
+            "{family} is not declared"
+        );
+    }
     ask_until("the metrics on the pages of the leaders", within(), async || {
         let mut pages = String::new();
         for name in addresses.keys() {
             pages += &scene.cluster().metrics(name).await.unwrap();
         }
-        let served: Vec<&str> = families(&pages).into_iter().chain(FAILURES).chain([OF_AGENTS]).collect();
+        let served: Vec<&str> = families(&pages).into_iter().chain(FAILURES).chain(OF_AGENTS).collect();
         let missing: Vec<&String> =
             names.iter().filter(|name| !served.iter().any(|family| is_series_of(name, family))).collect();
         if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?} are not in\n{pages}")) }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use api::{
-    controllers::{CONTROLLERS, Controller},
+    controllers::{CONTROLLERS, Controller, Kind},
     labels,
 };
 use k8s_openapi::api::{
@@ -13,7 +13,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     ResourceExt as _,
-    api::{DynamicObject, ListParams},
+    api::{ApiResource, DynamicObject, ListParams},
 };
 use local_cluster::ClusterSpec;
 use serde_json::{Value, json};
@@ -134,6 +134,7 @@ async fn the_token_of_a_controller_writes_only_what_its_kind_controls() {
         let is_refused = refusal.as_ref().is_some_and(|text| text.contains(BY_POLICY));
         assert_ne!(is_refused, controller.scales.is_empty(), "{refusal:?}");
         assert_eq!(writer.refusal(&scales, ""), None, "the replicas of a target");
+        may_change_a_finalizer_of_its_own_kind(&writer, controller, &life);
         if life.children.is_some() {
             may_change_what_it_made(&writer, &life, &owner);
         }
@@ -150,6 +151,43 @@ async fn the_token_of_a_controller_writes_only_what_its_kind_controls() {
         assert!(warnings.clone().is_none_or(|warnings| warnings.is_empty()), "{warnings:#?}");
     })
     .await;
+}
+
+/// Of an object of its own kind, beside the status: spec, labels and owners are those of its user.
+fn may_change_a_finalizer_of_its_own_kind(writer: &Writer<'_>, controller: &Controller, life: &Life) {
+    const THEIRS: &str = "example.com/theirs";
+    let scene = writer.scene;
+    let kind = name_of(&life.kind.resource());
+    let patch = |patch: &Value| {
+        writer.refusal(&["patch", &kind, "life", "--type=merge", "--patch", &patch.to_string()], "")
+    };
+    let may_not = |change: Value| {
+        let refusal = patch(&change);
+        assert!(refusal.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{change}: {refusal:?}");
+    };
+    let finalizers = |names: &[&str]| json!({"metadata": {"finalizers": names}});
+    may_not(json!({"spec": life.scaled}));
+    may_not(serde_json::from_str(LABEL).unwrap());
+    may_not(json!({"metadata": {"annotations": {"touched": "yes"}}}));
+    may_not(json!({"metadata": {"ownerReferences": [other_owner()]}}));
+    may_not(finalizers(&["example.com/kept"]));
+    if let Some(own) = controller.finalizer {
+        assert_eq!(patch(&finalizers(&[own])), None);
+        may_not(finalizers(&[own, "example.com/kept"]));
+        scene.kubectl(&[
+            "patch",
+            &kind,
+            "life",
+            "--type=merge",
+            "--patch",
+            &finalizers(&[THEIRS, own]).to_string(),
+        ]);
+        assert_eq!(patch(&finalizers(&[THEIRS])), None);
+        may_not(finalizers(&[own]));
+        let restored = json!({"metadata": {"finalizers": null}}).to_string();
+        scene.kubectl(&["patch", &kind, "life", "--type=merge", "--patch", &restored]);
+        assert_eq!(writer.refusal(&["delete", &kind, "life"], ""), None, "objects whose time is over");
+    }
 }
 
 /// It may be changed, and not given away.
@@ -408,7 +446,8 @@ async fn every_write_that_the_roles_grant_is_limited_by_the_policy() {
         for right in granted_writes(&base, controller) {
             let (group, resource, verb) = right;
             // The status of its own kind, and what admission plugins ask for.
-            if of_its_kinds.contains(resource.split('/').next().unwrap_or_default()) {
+            let root = resource.split_once('/').map(|(root, _)| root);
+            if root.is_some_and(|root| of_its_kinds.contains(root)) {
                 continue;
             }
             let subresource = resource.split_once('/').map(|(_, subresource)| format!("*/{subresource}"));
@@ -457,10 +496,14 @@ const FOREIGN: [(&str, &str); 3] = [
 /// With the roles of a controller alone, some writes are refused before its policy is asked: those that no role allows, and
 /// owner references on what the account cannot delete. More rights show that the policy refuses them, too.
 fn grant_every_write(scene: &Scene<'_>, account: &str) {
-    let resources =
-        "--resource=configmaps,services,deployments.apps,deployments.apps/scale,leases.coordination.k8s.io";
+    let kinds = CONTROLLERS.iter().flat_map(|controller| controller.kinds).map(Kind::resource);
+    let kinds: Vec<String> = kinds.map(|kind| format!("{}.{}", kind.plural, kind.group)).collect();
+    let resources = format!(
+        "--resource=configmaps,services,deployments.apps,deployments.apps/scale,leases.coordination.k8s.io,{}",
+        kinds.join(",")
+    );
     let name = format!("every-write-{}", account.replace(':', "-"));
-    scene.kubectl(&["create", "clusterrole", &name, "--verb=get,create,update,patch,delete", resources]);
+    scene.kubectl(&["create", "clusterrole", &name, "--verb=get,create,update,patch,delete", &resources]);
     let account = format!("--serviceaccount={account}");
     scene.kubectl(&["create", "clusterrolebinding", &name, &format!("--clusterrole={name}"), &account]);
 }
@@ -479,7 +522,11 @@ fn foreign_objects(scene: &Scene<'_>, controller: &Controller) {
 }
 
 fn kind_of_child(life: &Life) -> String {
-    let resource = &life.edited.resource;
+    name_of(&life.edited.resource)
+}
+
+/// As kubectl takes it.
+fn name_of(resource: &ApiResource) -> String {
     format!("{}.{}.{}", resource.plural, resource.version, resource.group)
 }
 

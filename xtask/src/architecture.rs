@@ -238,9 +238,9 @@ fn each_controller_has_everything_that_the_list_in_architecture_asks_for() {
 }
 
 #[test]
-fn the_map_names_every_file_of_the_crates_that_controllers_share() {
+fn the_map_names_every_file_of_the_crates_that_programs_share_and_of_the_launcher() {
     let map = section("ARCHITECTURE.md", "Code map");
-    for name in ["metrics-client", "runtime", "scaling", "workload"] {
+    for name in ["metrics-client", "runtime", "scaling", "training-launcher", "training-log", "workload"] {
         let heading = format!("- `crates/{name}`:");
         let (_, rest) = map.split_once(&heading).unwrap_or_else(|| panic!("{heading}"));
         let part = rest.split_once("\n- ").map_or(rest, |(part, _)| part);

@@ -1,5 +1,6 @@
 //! ms-swift with all its packages in a virtual environment, and a model and a dataset for it. Made once for each list of
 //! packages and each Python, in the user's cache folder: 2.4 GB, in about two minutes.
+#![expect(clippy::print_stdout, reason = "the user of the command waits for minutes, and sees what for")]
 
 use std::{
     fs,

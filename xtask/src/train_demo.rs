@@ -80,7 +80,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One real node, beside the simulated ones that Kubernetes needs to take the loss of a node for one.
+/// One real node, beside simulated ones, so that Kubernetes does not treat one lost node as a lost cluster.
 fn spec(images: &images::Folder) -> anyhow::Result<ClusterSpec> {
     let real = RealNodes {
         count: 1,
@@ -99,14 +99,14 @@ async fn play(spec: ClusterSpec, images: &images::Folder, environment: &Environm
     let store = prepare(&cluster, images, environment).await?;
     println!("cluster with one real node, the controller and an S3 server: {:.0} s\n", secs(began));
     let client = cluster.client().await?;
-    let told = tell(&cluster, &client, environment, &store).await;
-    if told.is_err() {
+    let result = play_story(&cluster, &client, environment, &store).await;
+    if result.is_err() {
         // Best effort: the error itself is what counts.
         let _ = kubectl(&cluster, &["describe", "trainingjob", JOB]);
         let _ = kubectl(&cluster, &["logs", "--selector", &objects::selector(), SHOWN_OF_LOG]);
     }
     let stopped = cluster.stop().await;
-    told?;
+    result?;
     Ok(stopped?)
 }
 
@@ -143,7 +143,7 @@ async fn prepare(
 }
 
 /// Trains, interrupts, and shows what follows.
-async fn tell(
+async fn play_story(
     cluster: &Cluster,
     client: &Client,
     environment: &Environment,

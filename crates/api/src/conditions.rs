@@ -34,11 +34,11 @@ pub const SCHEDULED: &str = "Scheduled";
 pub const DEPENDENCIES_READY: &str = "DependenciesReady";
 /// An attempt runs.
 pub const RUNNING: &str = "Running";
-/// Abnormal when True: no progress of the trainer for `noProgressSeconds`.
+/// Abnormal when True: no progress of the trainer for `noProgressSeconds` or, with reason GPUIdle, idle GPUs for half of it.
 pub const NO_PROGRESS: &str = "NoProgress";
 /// The result has been uploaded.
 pub const UPLOADED: &str = "Uploaded";
-/// No pods run because `suspend` is set or the queue has not admitted the job.
+/// No pods run because `suspend` is set.
 pub const SUSPENDED: &str = "Suspended";
 /// Terminal: the job has succeeded.
 pub const COMPLETE: &str = "Complete";

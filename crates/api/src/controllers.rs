@@ -5,7 +5,7 @@
 
 use kube::core::{ApiResource, DynamicObject};
 
-use crate::{aiinference::AIInference, aiscaler::AIScaler, conditions, trainingjob::TrainingJob};
+use crate::{aiinference::AIInference, aiscaler::AIScaler, conditions, labels, trainingjob::TrainingJob};
 
 /// A controller. Its crate, program, image, folder in `deploy`, ServiceAccount and Lease have the same name.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +19,9 @@ pub struct Controller {
     pub children: &'static [(&'static str, &'static [&'static str])],
     /// Those of them that it creates without an owner, so that they stay when their object is deleted.
     pub kept: &'static [&'static str],
+    /// The finalizer that it sets on objects of its kinds. Its admission policy allows it no other change of their metadata
+    /// and none of their spec.
+    pub finalizer: Option<&'static str>,
     /// The resources whose scale subresource it writes, by API group, beside those that administrators add.
     pub scales: &'static [(&'static str, &'static [&'static str])],
     /// Programs that it runs in users' pods, each with its own image.
@@ -71,6 +74,7 @@ pub const CONTROLLERS: &[Controller] = &[
             ("policy", &["poddisruptionbudgets"]),
         ],
         kept: &[],
+        finalizer: None,
         scales: &[],
         programs: &[MODEL_TRANSFER],
     },
@@ -85,6 +89,7 @@ pub const CONTROLLERS: &[Controller] = &[
         }],
         children: &[],
         kept: &[],
+        finalizer: None,
         scales: &[
             ("ai.infra.example.com", &["aiinferences"]),
             ("apps", &["deployments", "statefulsets"]),
@@ -107,6 +112,7 @@ pub const CONTROLLERS: &[Controller] = &[
             ("snapshot.storage.k8s.io", &["volumesnapshots"]),
         ],
         kept: &["persistentvolumeclaims", "volumesnapshots"],
+        finalizer: Some(labels::OUTPUT_FINALIZER),
         scales: &[],
         programs: &[MODEL_TRANSFER, TRAINING_LAUNCHER],
     },

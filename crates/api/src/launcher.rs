@@ -82,6 +82,20 @@ impl ExitCode {
     }
 }
 
+/// Begin of the name of a checkpoint's folder, which lies in the folder of the output.
+const CHECKPOINT_PREFIX: &str = "checkpoint-";
+
+/// The name of the folder of a checkpoint.
+pub fn checkpoint_name(step: i64) -> String {
+    format!("{CHECKPOINT_PREFIX}{step}")
+}
+
+/// The step of the checkpoint in a folder of this name. Each step has one name: without sign and leading zeros.
+pub fn checkpoint_step(name: &str) -> Option<i64> {
+    let step: i64 = name.strip_prefix(CHECKPOINT_PREFIX)?.parse().ok()?;
+    (step >= 0 && checkpoint_name(step) == name).then_some(step)
+}
+
 /// The longest termination message that a kubelet reads, in bytes.
 pub const LONGEST_MESSAGE: usize = 4_096;
 
@@ -98,14 +112,12 @@ pub struct Message {
     /// Last step in the trainer's log or in its newest checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<i64>,
+    /// Steps of the whole training. For people: the controller has the number from the log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_steps: Option<i64>,
     /// Newest complete checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
-    /// The checkpoint from which this run resumed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub resumed: Option<Checkpoint>,
     /// The trainer itself decided to end before the last step.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub stopped_early: bool,
@@ -139,6 +151,27 @@ mod tests {
         }
         for foreign in [0, 1, 2, 79, 88, 137, 143, 247, -1] {
             assert_eq!(ExitCode::from_code(foreign), None);
+        }
+    }
+
+    #[test]
+    fn the_folder_of_a_checkpoint_has_one_name() {
+        for step in [0, 7, 1_000, i64::MAX] {
+            assert_eq!(checkpoint_step(&checkpoint_name(step)), Some(step));
+        }
+        for name in [
+            "checkpoint-",
+            "checkpoint-+5",
+            "checkpoint-007",
+            "checkpoint--1",
+            "checkpoint-5 ",
+            "checkpoint-5-merged",
+            "checkpoint-5/",
+            "checkpoint-9223372036854775808",
+            "last-checkpoint-5",
+            "checkpoint",
+        ] {
+            assert_eq!(checkpoint_step(name), None, "{name}");
         }
     }
 

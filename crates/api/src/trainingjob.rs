@@ -165,8 +165,8 @@ pub struct TrainingJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Resources>,
 
-    /// Version of ms-swift in the image, such as v4.1; decides the names of its flags. Default: the version in the default
-    /// image. Cannot be changed.
+    /// Version of ms-swift in the image, such as v4.1; decides the names of its flags. Default: by the tag of the image, such
+    /// as `...-swift4.4.3`; 4.4 if the tag does not say it. Cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), pattern(r"^v?\d+\.\d+$"))]
     pub swift_version: Option<String>,
@@ -278,6 +278,7 @@ pub const OWNED_FLAGS: &[&str] = &[
     "--save_only_model",
     "--disable_tqdm",
     "--callbacks",
+    "--check_model",
 ];
 
 /// Size of the claim of a job without `output.size`.
@@ -292,6 +293,10 @@ pub enum Method {
     Full,
     Dpo,
     Ppo,
+}
+
+impl Method {
+    pub const ALL: [Method; 5] = [Method::Lora, Method::Qlora, Method::Full, Method::Dpo, Method::Ppo];
 }
 
 /// Type of accelerator.
@@ -450,7 +455,7 @@ pub struct TrainingJobStatus {
     #[schemars(with = "String", length(max = 64))]
     pub phase: Option<Phase>,
 
-    /// When the first attempt started.
+    /// When all pods of an attempt ran for the first time, or the first attempt that had run ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
 
@@ -478,7 +483,7 @@ pub struct TrainingJobStatus {
     #[schemars(range(min = 0))]
     pub retries: i32,
 
-    /// Number of attempts that have ended. The attempt of this number, if it is less than attempts, still runs.
+    /// Number of the last attempt that has ended. If it is less than attempts, the attempt with the number attempts runs.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub ended_attempts: i32,
@@ -515,7 +520,7 @@ pub struct TrainingJobStatus {
     #[schemars(length(max = 128), extend("x-kubernetes-list-type" = "atomic"))]
     pub loss_curve: Vec<LossPoint>,
 
-    /// Checkpoint that the next attempt resumes from.
+    /// Newest checkpoint that the log or the launcher has reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
 
@@ -524,7 +529,7 @@ pub struct TrainingJobStatus {
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub mitigations: Vec<Mitigation>,
 
-    /// Uploaded files.
+    /// Uploaded files, at most 64: the manifest, then the largest files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "atomic"))]
     pub artifacts: Vec<Artifact>,
@@ -887,4 +892,17 @@ fn output_dir() -> String {
 
 fn token_secret() -> String {
     "huggingface-secret".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json, to_value};
+
+    use super::*;
+
+    #[test]
+    fn all_methods_are_those_of_the_schema() {
+        let schema: Value = to_value(schemars::schema_for!(Method)).unwrap();
+        assert_eq!(schema["enum"], json!(Method::ALL));
+    }
 }

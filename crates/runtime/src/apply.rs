@@ -18,11 +18,11 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{
     Client, Resource,
-    api::{GetParams, Patch, PatchParams},
+    api::{GetParams, ListParams, Patch, PatchParams},
     core::Request,
 };
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json, value::RawValue};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -311,6 +311,22 @@ impl Writer {
         }
     }
 
+    /// Those with these labels.
+    pub(crate) async fn list<S: Watched>(
+        &self,
+        namespace: &str,
+        labels: &str,
+        about: &About<'_>,
+    ) -> Result<Vec<S>, ApplyError> {
+        const STEP: &str = "list";
+        let params = ListParams::default().labels(labels).limit(LONGEST_LIST);
+        let request = Request::new(S::url_path(&(), Some(namespace)))
+            .list(&params)
+            .map_err(|error| about.call(STEP, kube::Error::BuildRequest(error)))?;
+        let json = self.send(request, STEP).await.map_err(|error| about.call(STEP, error))?;
+        items(&json).map_err(|error| about.call(STEP, kube::Error::SerdeError(error)))
+    }
+
     /// Sends, and reads the object that the answer is.
     pub(crate) async fn read<K>(
         &self,
@@ -420,6 +436,20 @@ impl<'a> About<'a> {
 
 pub(crate) fn namespace(key: &Key) -> Option<&str> {
     (!key.namespace.is_empty()).then_some(&*key.namespace)
+}
+
+/// Of a list that is read for one decision.
+const LONGEST_LIST: u32 = 500;
+
+/// The objects of a list.
+fn items<S: Watched>(json: &str) -> Result<Vec<S>, serde_json::Error> {
+    #[derive(Deserialize)]
+    struct List<'a> {
+        #[serde(borrow)]
+        items: Vec<&'a RawValue>,
+    }
+    let List { items } = serde_json::from_str(json)?;
+    items.into_iter().map(|item| S::from_json(item.get())).collect()
 }
 
 pub(crate) fn is_code(error: &kube::Error, code: u16) -> bool {

@@ -4,6 +4,10 @@
 //! A kubelet can be asked for the lines from a time on, by the second, so a reopened log repeats lines. Each line comes with
 //! its time in nanoseconds, and what was delivered before is left out. A stream that is silent is opened again, because a
 //! kubelet that has rotated a log may never end the stream of the old file.
+//!
+//! A container may print faster than its lines can be understood without taking a core from other work. A log is therefore
+//! read at a bounded rate. Nothing is left out: the connection is read slower, and the kubelet, whose file is the buffer,
+//! waits. Lines are lost only if the kubelet deletes the file before they were read, as it does after rotations.
 
 use std::time::Duration;
 
@@ -31,12 +35,11 @@ pub enum Piece {
     Silent,
     /// The stream has ended: the container has, or the connection broke.
     Closed,
-    /// The log cannot be read now.
+    /// The log cannot be read now. A pod that is not found may be found later: a kubelet that starts does not know its pods
+    /// yet.
     Unreadable(String),
     /// This controller has no right to read it.
     Forbidden,
-    /// There is no such pod.
-    Gone,
 }
 
 /// The log of one container.
@@ -49,6 +52,14 @@ pub struct LogStream {
     open: Option<Open>,
     position: Position,
     failures: u32,
+    budget: Budget,
+}
+
+/// Limits the bytes that are read of one log in a second.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    /// When all that was read is paid for.
+    paid: Instant,
 }
 
 /// A connection, and the piece of it that has arrived and was not yielded yet.
@@ -73,6 +84,10 @@ struct Position {
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const JITTER: f64 = 0.25;
+/// Bytes of a log in a second. A thousand lines of 250 bytes, each with its time, are half of it.
+const RATE: f64 = 512.0 * 1024.0;
+/// A log that was not read for so long is read at once: 4 MiB of it.
+const BURST: Duration = Duration::from_secs(8);
 /// `2026-01-01T00:00:00.123456789+00:00` is the longest form.
 const LONGEST_TIME: usize = 40;
 
@@ -96,7 +111,19 @@ impl Logs {
             open: None,
             position: Position { at: since, ..Position::default() },
             failures: 0,
+            budget: Budget { paid: Instant::now() },
         }
+    }
+}
+
+impl Budget {
+    fn spend(&mut self, bytes: usize, now: Instant) {
+        self.paid = self.paid.max(now) + Duration::from_secs_f64(bytes as f64 / RATE);
+    }
+
+    /// How long until more may be read.
+    fn pause(&self, now: Instant) -> Duration {
+        self.paid.saturating_duration_since(now).saturating_sub(BURST)
     }
 }
 
@@ -144,15 +171,21 @@ impl LogStream {
                 }
             }
         }
-        let until = Instant::now() + self.silence;
         loop {
             let Some(open) = &mut self.open else { return Piece::Closed };
             if let Some((at, bytes)) = open.lines.next(&mut open.unread, &mut self.position) {
                 self.failures = 0;
                 return Piece::Bytes { at, bytes };
             }
-            match timeout(until.saturating_duration_since(Instant::now()), open.body.frame()).await {
-                Ok(Some(Ok(frame))) => open.unread = frame.into_data().unwrap_or_default(),
+            let pause = self.budget.pause(Instant::now());
+            if !pause.is_zero() {
+                sleep(pause).await;
+            }
+            match timeout(self.silence, open.body.frame()).await {
+                Ok(Some(Ok(frame))) => {
+                    open.unread = frame.into_data().unwrap_or_default();
+                    self.budget.spend(open.unread.len(), Instant::now());
+                }
                 Ok(None | Some(Err(_))) => {
                     self.open = None;
                     self.failures = self.failures.saturating_add(1);
@@ -188,7 +221,6 @@ impl LogStream {
             _ if status.is_success() => {
                 Ok(Open { body, unread: Bytes::new(), lines: Lines::after(self.position) })
             }
-            StatusCode::NOT_FOUND => Err(Piece::Gone),
             StatusCode::FORBIDDEN => Err(Piece::Forbidden),
             _ => {
                 // The client has read it, within its limits.
@@ -288,9 +320,117 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
+    use std::{convert::Infallible, sync::Mutex};
+
+    use futures::{Stream, StreamExt, stream};
+    use http::Response;
+    use http_body::Frame;
+    use http_body_util::{StreamBody, combinators::UnsyncBoxBody};
     use proptest::prelude::*;
 
     use super::*;
+
+    type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+    /// The log of an API server whose answers are these, and that then answers no more.
+    fn log(answers: Vec<Answer>) -> LogStream {
+        let left = Mutex::new(answers.into_iter());
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            let next = left.lock().unwrap().next();
+            async move {
+                match next {
+                    Some(answer) => Ok::<_, Infallible>(answer),
+                    None => std::future::pending().await,
+                }
+            }
+        });
+        Logs::new(Client::new(service, "demo")).follow("demo", "p", "trainer", None, Duration::from_secs(60))
+    }
+
+    fn answer(body: impl Stream<Item = Bytes> + Send + 'static) -> Answer {
+        let frames = body.map(|bytes| Ok::<_, Infallible>(Frame::data(bytes)));
+        Response::new(StreamBody::new(frames).boxed_unsync())
+    }
+
+    /// A thousand lines of 250 bytes.
+    fn thousand_lines() -> Bytes {
+        format!("{A} {}\n", "x".repeat(249)).repeat(1_000).into()
+    }
+
+    /// Bytes and lines until the log was closed.
+    async fn read_all(stream: &mut LogStream) -> (usize, usize) {
+        let (mut bytes, mut lines) = (0, 0);
+        loop {
+            match stream.next().await.0 {
+                Piece::Bytes { at: _, bytes: piece } => {
+                    bytes += piece.len();
+                    lines += usize::from(piece.ends_with(b"\n"));
+                }
+                Piece::Closed => return (bytes, lines),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_is_read_slowly_and_completely() {
+        let sent = thousand_lines();
+        let seconds = (100 * sent.len()) as f64 / RATE - BURST.as_secs_f64();
+        let mut stream = log(vec![answer(stream::repeat(sent).take(100))]);
+        let started = Instant::now();
+        assert_eq!(read_all(&mut stream).await, (100 * 1_000 * 250, 100 * 1_000));
+        let took = started.elapsed().as_secs_f64();
+        assert!((seconds - 1.0..seconds + 1.0).contains(&took), "{took} s instead of {seconds} s");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_that_is_read_again_is_no_silence() {
+        let seconds = 20.0 * thousand_lines().len() as f64 / RATE;
+        // A network is never ahead of its reader.
+        let again = || {
+            stream::iter(0..20).then(|_| async {
+                sleep(Duration::from_millis(1)).await;
+                thousand_lines()
+            })
+        };
+        let last = stream::iter([Bytes::from(format!("{A} last\n"))]);
+        let mut stream = log(vec![answer(again()), answer(again().chain(last))]);
+        stream.silence = Duration::from_secs(2);
+        assert!(seconds > 2.0 + BURST.as_secs_f64(), "{seconds} s");
+        assert_eq!(read_all(&mut stream).await.1, 20_000);
+        assert_eq!(read_all(&mut stream).await, (5, 1), "the rest was read before");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_thousand_lines_a_second_are_read_when_they_are_written() {
+        let written = stream::iter(0..600).then(|_| async {
+            sleep(Duration::from_secs(1)).await;
+            thousand_lines()
+        });
+        let mut stream = log(vec![answer(written)]);
+        let started = Instant::now();
+        assert_eq!(read_all(&mut stream).await.1, 600_000);
+        assert!(started.elapsed() < Duration::from_millis(600_100), "{:?}", started.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_log_that_was_not_read_for_a_while_is_read_at_once() {
+        let mut stream = log(vec![answer(stream::repeat(thousand_lines()).take(10))]);
+        let started = Instant::now();
+        assert_eq!(read_all(&mut stream).await.1, 10_000);
+        assert!(started.elapsed() < Duration::from_millis(100), "{:?}", started.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_is_not_found_is_asked_for_again() {
+        let mut missing = answer(stream::iter([Bytes::from_static(b"{\"message\": \"no pod\"}")]));
+        *missing.status_mut() = StatusCode::NOT_FOUND;
+        let line = answer(stream::iter([Bytes::from(format!("{A} one\n"))]));
+        let mut stream = log(vec![missing, line]);
+        let Piece::Unreadable(why) = stream.next().await.0 else { panic!() };
+        assert!(why.starts_with("404"), "{why}");
+        assert_eq!(read_all(&mut stream).await, (4, 1));
+    }
 
     /// The pieces of a connection that brings `text` in chunks of this size.
     fn read(text: &str, chunk: usize, position: &mut Position) -> String {

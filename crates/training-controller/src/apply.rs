@@ -61,7 +61,14 @@ pub(crate) async fn apply(
         ctx.recorder.publish(job, note, now).await;
     }
     match follow {
-        Some(target) => ctx.progress.follow(&Key::of(job), uid, target, status),
+        Some(target) => {
+            let key = Key::of(job);
+            ctx.progress.follow(&key, uid, target, status);
+            // Its removal may have come before.
+            if ctx.training_jobs.get(&key).is_none_or(|known| known.metadata.uid != job.metadata.uid) {
+                ctx.progress.forget(uid);
+            }
+        }
         None => ctx.progress.forget(uid),
     }
     Ok(Applied::All { requeue_after: *requeue_after })

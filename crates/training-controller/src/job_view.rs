@@ -19,12 +19,13 @@ pub(crate) struct JobView {
     pub(crate) attempt: Option<i32>,
     pub(crate) is_suspended: bool,
     pub(crate) completed: Option<Timestamp>,
+    /// It has failed, or will as soon as all of its pods have ended.
     pub(crate) failed: Option<Failed>,
     /// Why Kueue or another queue keeps it suspended.
     pub(crate) suspended_message: String,
 }
 
-/// The condition Failed of a Job.
+/// The condition Failed of a Job, or FailureTarget before it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Failed {
     pub(crate) since: Timestamp,
@@ -97,7 +98,7 @@ impl From<Parts> for JobView {
         let find =
             |type_: &str| status.conditions.iter().find(|one| one.type_ == type_ && one.status == "True");
         let time = |condition: &ConditionParts| condition.last_transition_time.as_ref().map(|time| time.0);
-        let failed = find("Failed").map(|condition| Failed {
+        let failed = find("Failed").or_else(|| find("FailureTarget")).map(|condition| Failed {
             since: time(condition).unwrap_or_default(),
             reason: condition.reason.clone(),
             message: condition.message.clone(),
@@ -153,10 +154,10 @@ status:
         assert_eq!((job.attempt, job.is_suspended, job.completed), (Some(2), true, None));
         assert!(job.is_finished() && !job.is_being_deleted() && job.metadata.annotations.is_none());
         let failed = job.failed.unwrap();
-        assert_eq!(
-            (&*failed.reason, failed.since.to_string()),
-            ("BackoffLimitExceeded", "2026-01-01T00:00:00Z".into())
-        );
+        assert_eq!((&*failed.reason, &*failed.message), ("BackoffLimitExceeded", "m"));
+        assert_eq!(failed.since.to_string(), "2026-01-01T00:00:00Z");
+        let ending = text.replace("{type: Failed", "{type: FailureTarget");
+        assert_eq!(serde_saphyr::from_str::<JobView>(&ending).unwrap().failed, Some(failed));
         assert!(serde_saphyr::from_str::<JobView>("{metadata: {name: a}}").unwrap().attempt.is_none());
     }
 }

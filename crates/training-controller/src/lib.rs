@@ -57,10 +57,10 @@ use crate::{
     job_view::JobView,
     observe::{
         claim_keys, claims, keys_by_instance, keys_of_dependencies, keys_of_dependents, keys_of_event,
-        keys_of_job_event, keys_of_snapshot, keys_on_lost, observe, outputs_of, reason_of_pod, track_losses,
-        wants_of,
+        keys_of_job_event, keys_of_snapshot, keys_on_lost, lacks_evidence, observe, outputs_of,
+        reason_of_pod, track_losses, wants_of,
     },
-    plan::{Defaults, has_finalizer, plan, refused, rejected, retire},
+    plan::{Child, Defaults, has_finalizer, plan, refused, rejected, retire},
     progress::Progress,
     snapshot::VolumeSnapshot,
     validate::{OwnAccount, validate},
@@ -216,6 +216,7 @@ pub fn start(process: &mut Process, args: TrainingArgs, agents: &AgentsArgs) -> 
         own_account: OwnAccount::of(&args),
         defaults: Defaults::new(args, watches_nodes, process.refusal_retry_period()),
     });
+    ctx.progress.forget_removed(&ctx.training_jobs);
     metrics::export(process, &ctx.training_jobs);
     ctx.agents.export(process, &ctx.training_jobs, &ctx.pods, &ctx.pods_of);
     let readers = Referrers::of(&ctx.training_jobs, claim_keys);
@@ -270,6 +271,10 @@ async fn reconcile(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Resu
         }
         Err(invalid) => rejected(invalid, &observed, now),
     };
+    if (lacks_evidence(&observed) || starts_again(&job, &planned)) && !are_pods_seen(ctx, &job).await? {
+        // The watch of pods is late. Without the pod that has failed, a failure would be taken for an interruption.
+        return Ok(Next::After(LATE_WATCH_RETRY));
+    }
     let applied = match apply(ctx, &job, &planned, now).await? {
         Applied::Refused(refusal) => {
             let planned = refused(&refusal, planned, &observed, &ctx.defaults, now);
@@ -295,7 +300,21 @@ async fn retire_output(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> 
     Ok(wait.map_or(Next::Done, Next::After))
 }
 
-/// Time for the watch of Jobs to catch up.
+async fn are_pods_seen(ctx: &Context, job: &TrainingJob) -> Result<bool, ApplyError> {
+    let [namespace, name] =
+        [&job.metadata.namespace, &job.metadata.name].map(|text| text.clone().unwrap_or_default());
+    let labels =
+        format!("{}={NAME},{}={},{}={name}", labels::MANAGED_BY, labels::NAME, names::KIND, labels::INSTANCE);
+    ctx.pods.are_newest(&namespace, &labels).await
+}
+
+/// Whether an attempt follows another one, whose pods must all have ended.
+fn starts_again(job: &TrainingJob, planned: &plan::Plan) -> bool {
+    let has_begun = job.status.as_ref().is_some_and(|status| status.attempts > 0);
+    has_begun && planned.children.iter().any(|child| matches!(child, Child::Job(_)))
+}
+
+/// Time for the watch of Jobs or pods to catch up.
 const LATE_WATCH_RETRY: Duration = Duration::from_secs(1);
 
 /// The Job of the last attempt, if the status says that it runs and the cache does not have it.

@@ -1,16 +1,26 @@
-//! Metrics: TrainingJobs by phase, and what became of them: durations, waits, retries and failures by reason.
+//! Metrics: TrainingJobs by phase, since when the oldest one is pending, and what became of them: durations, waits, ends,
+//! retries and failures by reason.
 //!
-//! Only the leader exports them, so that standbys do not count twice. Everything is counted when a status changes, so after a
-//! restart nothing is counted again.
+//! Only the leader counts, so that standbys do not count twice. Everything is counted when a status changes, so after a
+//! restart nothing is counted again. Counters of a closed list begin at 0, because Prometheus computes no increase from the
+//! first value of a series.
 
-use api::trainingjob::{Method, Phase, TrainingJob, TrainingJobStatus};
+use std::fmt;
+
+use api::{
+    conditions, reasons,
+    trainingjob::{Method, Phase, TrainingJob, TrainingJobStatus},
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use prometheus_client::{
-    encoding::EncodeLabelSet,
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _},
     metrics::{
+        MetricType,
         counter::Counter,
         family::Family,
+        gauge::ConstGauge,
         histogram::{Histogram, exponential_buckets},
     },
     registry::Unit,
@@ -39,6 +49,14 @@ struct Ended {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+const SUCCEEDED: &str = "succeeded";
+const FAILED: &str = "failed";
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Failed {
     reason: &'static str,
 }
@@ -49,6 +67,7 @@ struct Counts {
     durations: Family<Ended, Histogram, fn() -> Histogram>,
     queue_waits: Histogram,
     first_steps: Histogram,
+    ends: Family<Outcome, Counter>,
     failures: Family<Failed, Counter>,
     retries: Counter,
     stalls: Counter,
@@ -61,14 +80,22 @@ fn seconds() -> Histogram {
 
 impl Counts {
     fn new() -> Self {
-        Self {
+        let counts = Self {
             durations: Family::new_with_constructor(seconds as fn() -> Histogram),
             queue_waits: seconds(),
             first_steps: seconds(),
+            ends: Family::default(),
             failures: Family::default(),
             retries: Counter::default(),
             stalls: Counter::default(),
+        };
+        for outcome in [SUCCEEDED, FAILED] {
+            drop(counts.ends.get_or_create(&Outcome { outcome }));
         }
+        for reason in failure_reasons() {
+            drop(counts.failures.get_or_create(&Failed { reason }));
+        }
+        counts
     }
 
     fn note(&self, job: &TrainingJob, before: &TrainingJobStatus, after: &TrainingJobStatus) {
@@ -93,16 +120,19 @@ impl Counts {
             && let Some(reason) = failure_reasons().find(|known| *known == failure.reason)
         {
             self.failures.get_or_create(&Failed { reason }).inc();
-            if reason == api::reasons::NO_PROGRESS {
+            if reason == reasons::NO_PROGRESS {
                 self.stalls.inc();
             }
         }
         let outcome = match (before.phase, after.phase) {
             (Some(Phase::Succeeded | Phase::Failed), _) => None,
-            (_, Some(Phase::Succeeded)) => Some("succeeded"),
-            (_, Some(Phase::Failed)) => Some("failed"),
+            (_, Some(Phase::Succeeded)) => Some(SUCCEEDED),
+            (_, Some(Phase::Failed)) => Some(FAILED),
             (_, Some(Phase::Pending | Phase::Running) | None) => None,
         };
+        if let Some(outcome) = outcome {
+            self.ends.get_or_create(&Outcome { outcome }).inc();
+        }
         if let (Some(outcome), Some(started), Some(ended)) =
             (outcome, &after.start_time, &after.completion_time)
         {
@@ -130,7 +160,7 @@ fn method(method: Method) -> &'static str {
 pub(crate) fn export(process: &Process, jobs: &Cache<TrainingJob>) {
     let counts = Counts::new();
     process.metrics().with_registry(|registry| {
-        let Counts { durations, queue_waits, first_steps, failures, retries, stalls } = counts.clone();
+        let Counts { durations, queue_waits, first_steps, ends, failures, retries, stalls } = counts.clone();
         registry.register_with_unit(
             "trainingjob_duration",
             "From the first start of a TrainingJob to its end",
@@ -149,11 +179,14 @@ pub(crate) fn export(process: &Process, jobs: &Cache<TrainingJob>) {
             Unit::Seconds,
             first_steps,
         );
+        registry.register("trainingjob_ends", "TrainingJobs that have ended by outcome", ends);
         registry.register("trainingjob_failures", "Failed and interrupted attempts by reason", failures);
         registry.register("trainingjob_retries", "Attempts that counted against retryLimit", retries);
         registry.register("trainingjob_stalls", "Attempts that ended because they made no progress", stalls);
     });
     process.count_phases(jobs, PHASES);
+    let oldest = OldestPending { jobs: jobs.clone(), leads: Box::new(process.leadership()) };
+    process.metrics().with_registry(|registry| registry.register_collector(Box::new(oldest)));
     let leads = process.leadership();
     jobs.subscribe(move |change| {
         let (Some(before), Some(after)) = (change.old, change.new) else { return };
@@ -165,6 +198,59 @@ pub(crate) fn export(process: &Process, jobs: &Cache<TrainingJob>) {
             }
         }
     });
+}
+
+/// Since when the oldest TrainingJob is pending, read from the cache when the page is asked for. A moment and not an age,
+/// because only `runtime` reads the clock; the alert subtracts it from the time of Prometheus.
+struct OldestPending {
+    jobs: Cache<TrainingJob>,
+    leads: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl fmt::Debug for OldestPending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OldestPending").finish_non_exhaustive()
+    }
+}
+
+impl Collector for OldestPending {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        if !(self.leads)() {
+            return Ok(());
+        }
+        let oldest = self.jobs.all().iter().filter_map(|job| pending_since(job)).min();
+        let name = "trainingjob_oldest_pending_timestamp_seconds";
+        let help = "Since when the TrainingJob is pending that is so for the longest time, in seconds since 1970; without \
+                    those that are suspended, paused, being deleted, or wait for other TrainingJobs that have not ended";
+        let family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        match oldest {
+            Some(oldest) => ConstGauge::new(oldest.as_second()).encode(family),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Conditions whose changes begin another wait: an attempt that ran has ended, the job was resumed, or its dependencies have
+/// succeeded.
+const WAITS_ANEW: [&str; 3] = [conditions::RUNNING, conditions::SUSPENDED, conditions::DEPENDENCIES_READY];
+
+/// Since when a job waits for GPUs, a quota, an image or a correction. `None`: it does not, or its user wants it to wait, or it
+/// waits for another job, which counts itself if it is pending.
+fn pending_since(job: &TrainingJob) -> Option<Timestamp> {
+    let is_leaving = job.metadata.deletion_timestamp.is_some();
+    if phase_of(job) != Phase::Pending || job.spec.suspend || job.spec.pods.paused || is_leaving {
+        return None;
+    }
+    let conditions = job.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let waits_for_jobs = conditions.iter().any(|condition| {
+        condition.type_ == conditions::DEPENDENCIES_READY && condition.reason == reasons::WAITING
+    });
+    if waits_for_jobs {
+        return None;
+    }
+    let changes = conditions.iter().filter(|condition| WAITS_ANEW.contains(&condition.type_.as_str()));
+    let last_change = changes.map(|condition| condition.last_transition_time.0).max();
+    last_change.max(job.metadata.creation_timestamp.as_ref().map(|created| created.0))
 }
 
 /// An object without a status is pending.
@@ -186,6 +272,7 @@ mod tests {
     fn page(counts: &Counts) -> String {
         let mut registry = prometheus_client::registry::Registry::default();
         registry.register("failures", "", counts.failures.clone());
+        registry.register("ends", "", counts.ends.clone());
         registry.register("durations", "", counts.durations.clone());
         registry.register("waits", "", counts.queue_waits.clone());
         registry.register("steps", "", counts.first_steps.clone());
@@ -220,6 +307,8 @@ mod tests {
         let page = page(&counts);
         for line in [
             "failures_total{reason=\"UserError\"} 1",
+            "ends_total{outcome=\"succeeded\"} 1",
+            "ends_total{outcome=\"failed\"} 0",
             "retries_total 1",
             "waits_sum 60.0",
             "waits_count 1",
@@ -229,6 +318,103 @@ mod tests {
         ] {
             assert!(page.contains(line), "{line} in {page}");
         }
+    }
+
+    /// Such as one whose dependency or upload has failed.
+    #[test]
+    fn a_job_that_fails_without_a_failed_attempt_is_counted() {
+        let counts = Counts::new();
+        let job = job("a", "{model: m, dataset: d, method: lora}");
+        let failed =
+            status(json!({"phase": "Failed", "reason": "DependencyFailed", "completionTime": at(60)}));
+        counts.note(&job, &TrainingJobStatus::default(), &failed);
+        counts.note(&job, &failed, &failed);
+        let page = page(&counts);
+        assert!(page.contains("ends_total{outcome=\"failed\"} 1\n"), "{page}");
+    }
+
+    #[test]
+    fn the_counters_of_every_reason_and_outcome_begin_at_zero() {
+        let page = page(&Counts::new());
+        let of_reasons = failure_reasons().map(|reason| format!("failures_total{{reason=\"{reason}\"}} 0\n"));
+        let of_outcomes =
+            [SUCCEEDED, FAILED].map(|outcome| format!("ends_total{{outcome=\"{outcome}\"}} 0\n"));
+        let lines: Vec<String> = of_reasons.chain(of_outcomes).collect();
+        assert!(lines.len() > 20);
+        for line in lines {
+            assert!(page.contains(&line), "{line} in {page}");
+        }
+    }
+
+    /// A job whose status has these conditions, each since its number of seconds.
+    fn with_conditions(spec: &str, phase: &str, conditions: &[(&str, &str, &str, i64)]) -> TrainingJob {
+        let condition = |(type_, value, reason, since): &(&str, &str, &str, i64)| json!({"type": type_, "status": value, "reason": reason, "message": "", "lastTransitionTime": at(*since)});
+        let conditions: Vec<_> = conditions.iter().map(condition).collect();
+        let mut job = job("a", &format!("{{model: m, dataset: d, method: lora{spec}}}"));
+        job.status = Some(status(json!({"phase": phase, "conditions": conditions})));
+        job
+    }
+
+    #[test]
+    fn a_job_is_pending_since_the_last_change_of_what_it_waits_for() {
+        let since = |spec: &str, phase: &str, conditions: &[(&str, &str, &str, i64)]| {
+            pending_since(&with_conditions(spec, phase, conditions))
+        };
+        assert_eq!(
+            pending_since(&job("a", "{model: m, dataset: d, method: lora}")),
+            Some(at(0)),
+            "a new job"
+        );
+        let starts = [("Scheduled", "False", "InsufficientGPU", 9), ("Running", "False", "Starting", 5)];
+        assert_eq!(since("", "Pending", &starts), Some(at(5)));
+        let resumed = [("Suspended", "False", "Resumed", 70), ("Running", "False", "NotRunning", 5)];
+        assert_eq!(since("", "Pending", &resumed), Some(at(70)));
+        let missing = [("DependenciesReady", "False", "DependencyNotFound", 3)];
+        assert_eq!(since("", "Pending", &missing), Some(at(3)));
+    }
+
+    #[test]
+    fn a_job_that_is_to_wait_or_waits_for_another_one_is_not_pending_for_too_long() {
+        let waits = [("DependenciesReady", "False", "Waiting", 3)];
+        for (spec, phase, conditions) in [
+            (", suspend: true", "Pending", &[][..]),
+            (", paused: true", "Pending", &[]),
+            ("", "Pending", &waits),
+            ("", "Running", &[]),
+            ("", "Failed", &[]),
+        ] {
+            assert_eq!(pending_since(&with_conditions(spec, phase, conditions)), None, "{spec} {phase}");
+        }
+        let mut leaves = with_conditions("", "Pending", &[]);
+        leaves.metadata.deletion_timestamp = Some(Time(at(9)));
+        assert_eq!(pending_since(&leaves), None);
+    }
+
+    #[test]
+    fn the_leader_exports_since_when_the_oldest_job_is_pending() {
+        let page = |leads: bool, jobs: Vec<TrainingJob>| {
+            let cache = Cache::default();
+            for (mut job, name) in jobs.into_iter().zip(["a", "b", "c"]) {
+                job.metadata.name = Some(name.to_owned());
+                cache.upsert(job);
+            }
+            let mut registry = prometheus_client::registry::Registry::default();
+            registry
+                .register_collector(Box::new(OldestPending { jobs: cache, leads: Box::new(move || leads) }));
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+            text
+        };
+        let pending = |since| with_conditions("", "Pending", &[("Running", "False", "Starting", since)]);
+        let jobs = || vec![pending(30), pending(20), with_conditions(", suspend: true", "Pending", &[])];
+        let line = format!("trainingjob_oldest_pending_timestamp_seconds {}\n", at(20).as_second());
+        let leaders = page(true, jobs());
+        assert!(leaders.contains(&line), "{line} in {leaders}");
+        assert!(!page(false, jobs()).contains("oldest_pending"));
+        // The page of a leader has the name also without a series.
+        assert!(
+            page(true, Vec::new()).contains("# TYPE trainingjob_oldest_pending_timestamp_seconds gauge\n")
+        );
     }
 
     #[test]

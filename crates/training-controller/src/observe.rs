@@ -170,6 +170,20 @@ pub(crate) fn claims(
     names.collect::<BTreeSet<_>>().into_iter().map(found).collect()
 }
 
+/// Whether the Job of the attempt that runs is over, and no pod that has ended shows how.
+pub(crate) fn lacks_evidence(observed: &Observed) -> bool {
+    let Some(status) = observed.job.status.as_ref().filter(|_| !has_ended(&observed.job)) else {
+        return false;
+    };
+    let Some((number, job)) = observed.attempts.last_key_value() else { return false };
+    let is_over = job.is_finished() && *number > status.ended_attempts;
+    let has_ended = |pod: &PodView| {
+        let mut containers = pod.containers.iter();
+        pod.phase == "Failed" || containers.any(|container| container.state.terminated.is_some())
+    };
+    is_over && !observed.pods.iter().any(|pod| is_pod_of(pod, job) && has_ended(pod))
+}
+
 /// The name of the Job that controls a pod.
 pub(crate) fn job_of(pod: &PodView) -> Option<&str> {
     owner_of(pod).map(|owner| owner.name.as_str())

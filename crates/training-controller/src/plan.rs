@@ -114,6 +114,8 @@ impl Deletion {
 
 /// For the pods that are left of an attempt that has failed.
 const FAILED_GRACE: Duration = Duration::from_secs(30);
+/// Ended attempts whose Jobs stay, because their pods have the logs.
+const KEPT_JOBS: i32 = 5;
 /// A claim of a job is seen within this time after it was made, or somebody has deleted it.
 const CLAIM_RETRY: Duration = Duration::from_secs(10);
 /// A garbage collector deletes a child of a deleted object within this time.
@@ -260,13 +262,18 @@ impl Scene<'_> {
         let status = status::observed(self.observed);
         let deletions = self.unfinished_jobs();
         let mut plan = Plan { deletions, ..nothing(status) };
+        let left: Vec<&PodView> =
+            self.observed.pods.iter().map(AsRef::as_ref).filter(|pod| !stage::has_stopped(pod)).collect();
+        plan.deletions.extend(self.lost_pods(&left));
+        plan.deletions.extend(self.failed_pods(&left));
+        plan.requeue_after = self.lost_pods_requeue(&left);
         let ttl = self.observed.job.spec.ttl_seconds_after_finished;
         let ended = plan.status.completion_time.as_ref().map(|time| time.0);
         if let (Some(ended), Ok(ttl)) = (ended, u64::try_from(ttl))
             && self.observed.dependents == 0
         {
             match remaining(Duration::from_secs(ttl), ended, self.now) {
-                Some(wait) => plan.requeue_after = Some(wait),
+                Some(wait) => plan.requeue_after = plan.requeue_after.into_iter().chain([wait]).min(),
                 None => plan.is_expired = true,
             }
         }
@@ -289,10 +296,10 @@ impl Scene<'_> {
 
     fn active(&self, attempt: &Attempt<'_>) -> Plan {
         let mut written = status::base(self.observed);
-        // The process may have ended between the Job and the status.
+        // The controller may have been killed after it created the Job and before it wrote the status.
         written = status::begun(written.clone(), attempt.number, self.resolved(&written));
         let mut plan = if attempt.is_ending {
-            // What it was says more than the state of pods that have ended.
+            // The last conditions stay until the cause of the end is known.
             nothing(written)
         } else {
             let mut assessment =
@@ -322,6 +329,7 @@ impl Scene<'_> {
             pod_uid: pod.uid().to_owned(),
             container: pod::TRAINER,
             attempt: attempt.number,
+            output_dir: self.valid.output.dir.clone(),
         })
     }
 
@@ -397,8 +405,9 @@ impl Scene<'_> {
         written = status::started(written, self.now);
         if let Some(saved) = message.checkpoint {
             let time = Some(whole_seconds(self.now));
-            let saved = api::trainingjob::Checkpoint { path: saved.path, step: saved.step, time };
-            status::set_checkpoint(&mut written, saved);
+            // The launcher has looked at it, and the log may say anything.
+            written.checkpoint =
+                Some(api::trainingjob::Checkpoint { path: saved.path, step: saved.step, time });
         }
         written.progress = status::completed(written.progress, message.step);
         if let Some(upload) = &self.valid.output.upload {
@@ -452,6 +461,10 @@ impl Scene<'_> {
     }
 
     fn begin(&self, number: i32, written: TrainingJobStatus) -> Plan {
+        if let Some(invalid) = &self.valid.refused {
+            let assessment = conditions::of_invalid(invalid, self.observed);
+            return noted(self.observed, written, assessment, self.now);
+        }
         let resolved = self.resolved(&written);
         let version = self.version(&resolved);
         if let Some(why) = swift::unsupported(version, self.valid.method, resolved.adapters.is_some()) {
@@ -478,7 +491,16 @@ impl Scene<'_> {
         let claim = claim::claim(self.valid).map(|claim| Child::Claim(Box::new(claim)));
         let service = service::service(self.valid).map(|service| Child::Service(Box::new(service)));
         plan.children.extend(claim.into_iter().chain(service).chain([Child::Job(Box::new(job))]));
+        plan.deletions = self.old_jobs(number);
         plan
+    }
+
+    /// Jobs of attempts that ended long ago, with their pods. Interruptions are not counted, so there may be any number.
+    fn old_jobs(&self, next: i32) -> Vec<Deletion> {
+        let is_old = |number: i32| number < next.saturating_sub(KEPT_JOBS);
+        let old = self.observed.attempts.iter().filter(|(number, _)| is_old(**number));
+        let old = old.filter(|(_, job)| job.is_finished() && !job.is_being_deleted());
+        old.map(|(_, job)| Deletion::Job(Box::new(job.identity()))).collect()
     }
 
     /// An upgrade of the controller changes neither the image nor the flags of a job that has begun.

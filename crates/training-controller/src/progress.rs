@@ -3,6 +3,9 @@
 //! A log may have thousands of lines a second. What was read is published every ten seconds at most, and only then the job is
 //! reconciled. After a restart of the process a log is read from the line on that the status has. Steps identify the points
 //! of the loss curve, so a line that is read twice counts once.
+//!
+//! Any line may be text of the user's data. It must not name what another job loads: of a checkpoint only the step is taken
+//! from the log, and only if the trainer has reached it.
 
 use std::{
     collections::HashMap,
@@ -11,11 +14,14 @@ use std::{
     time::Duration,
 };
 
-use api::trainingjob::{Checkpoint, LossPoint, Progress as Report, TrainingJobStatus};
+use api::{
+    launcher::{checkpoint_name, checkpoint_step},
+    trainingjob::{Checkpoint, LossPoint, Progress as Report, TrainingJob, TrainingJobStatus},
+};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runtime::{
-    cache::Key,
+    cache::{Cache, Key},
     conditions::whole_seconds,
     controller::Waker,
     log_stream::{LogStream, Piece, Received},
@@ -38,6 +44,8 @@ pub(crate) struct Target {
     pub(crate) container: &'static str,
     /// Its number.
     pub(crate) attempt: i32,
+    /// Folder of the checkpoints.
+    pub(crate) output_dir: String,
 }
 
 /// What the log of an attempt has said so far.
@@ -49,7 +57,7 @@ pub(crate) struct LogState {
     pub(crate) checkpoint: Option<Checkpoint>,
     /// Whether this attempt has made a step.
     pub(crate) has_stepped: bool,
-    /// When a step, an evaluation or a checkpoint was read last, or the log was opened.
+    /// When a step, an evaluation or a checkpoint was read last, or the log became readable.
     pub(crate) last_sign: Option<Timestamp>,
     /// The same, also by a clock that never jumps.
     heard: Option<Received>,
@@ -59,7 +67,7 @@ pub(crate) struct LogState {
     last_lines: Vec<String>,
 }
 
-/// Whether the log can be read.
+/// Whether the log can be read now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Access {
     #[default]
@@ -106,6 +114,8 @@ const SILENCE: Duration = Duration::from_secs(60);
 const LAST_LINES: usize = 8;
 /// Of a line that is kept, in bytes.
 const LONGEST_LINE: usize = 256;
+/// Of what an API server says of a log that cannot be read, in bytes: more than a condition quotes.
+const LONGEST_REFUSAL: usize = 2_048;
 
 impl LogState {
     /// The last lines.
@@ -129,7 +139,7 @@ impl Progress {
         if followed.get(uid).is_some_and(|known| known.target == *target) {
             return;
         }
-        let reader = Reader::new(status, target.attempt);
+        let reader = Reader::new(status, target);
         let state = Arc::new(Mutex::new(reader.state.clone()));
         let new = Followed {
             job: job.clone(),
@@ -152,6 +162,19 @@ impl Progress {
         }
     }
 
+    /// Ends the following of logs of TrainingJobs that are gone, or replaced by others of the same name: nothing reconciles
+    /// a TrainingJob that was deleted at once.
+    pub(crate) fn forget_removed(&self, jobs: &Cache<TrainingJob>) {
+        let progress = self.clone();
+        jobs.subscribe(move |change| {
+            let uid = |job: &Arc<TrainingJob>| job.metadata.uid.clone();
+            let (before, after) = (change.old.and_then(uid), change.new.and_then(uid));
+            if let Some(gone) = before.filter(|before| after.as_ref() != Some(before)) {
+                progress.forget(&gone);
+            }
+        });
+    }
+
     /// Runs the tasks that read, until `stop`.
     pub(crate) fn running(
         &self,
@@ -170,7 +193,7 @@ impl Progress {
                 let stream = logs.follow(&job.namespace, &target.pod, target.container, since, SILENCE);
                 let (waker, stop) = (waker.clone(), stop.clone());
                 tasks.spawn(async move {
-                    let read = read(stream, reader, &state, || waker.wake(&job));
+                    let read = read(stream, reader, state, || waker.wake(&job));
                     tokio::select! {
                         () = read => {}
                         () = ended.cancelled() => {}
@@ -180,7 +203,7 @@ impl Progress {
             }
             tokio::select! {
                 () = self.0.changed.notified() => {}
-                // A panic in a parser ends the reading of that log alone.
+                // A panic in a parser ends the reading of that log alone, and its `Published` says that it is not read.
                 Some(_) = tasks.join_next() => {}
                 () = stop.cancelled() => break,
             }
@@ -204,16 +227,30 @@ impl Progress {
     }
 }
 
-/// Reads until the log is gone.
-async fn read(mut stream: LogStream, mut reader: Reader, published: &Mutex<LogState>, wake: impl Fn()) {
+/// What a task that reads a log publishes. In whichever way the task ends: a log that is not read must not count as a silent
+/// one.
+struct Published(Arc<Mutex<LogState>>);
+
+impl Published {
+    fn lock(&self) -> MutexGuard<'_, LogState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        self.lock().access = Access::Unknown;
+    }
+}
+
+/// Reads until it is dropped. A log that is not found may be found later: a kubelet that starts does not know its pods yet.
+async fn read(mut stream: LogStream, mut reader: Reader, state: Arc<Mutex<LogState>>, wake: impl Fn()) {
+    let published = Published(state);
     let mut pause = std::pin::pin!(sleep(Duration::ZERO));
     let mut is_due = true;
     loop {
         let news = tokio::select! {
-            (piece, at) = stream.next() => match piece {
-                Piece::Gone => return,
-                piece => reader.take(piece, at),
-            },
+            (piece, at) = stream.next() => reader.take(piece, at),
             () = &mut pause, if !is_due => {
                 is_due = true;
                 News::Nothing
@@ -221,7 +258,7 @@ async fn read(mut stream: LogStream, mut reader: Reader, published: &Mutex<LogSt
         };
         let is_urgent = news == News::Urgent;
         if reader.is_dirty && (is_due || is_urgent) {
-            *published.lock().unwrap_or_else(PoisonError::into_inner) = reader.publish();
+            *published.lock() = reader.publish();
             wake();
             is_due = false;
             pause.set(sleep(PUBLISHED_EVERY));
@@ -243,13 +280,23 @@ struct Reader {
     state: LogState,
     curve: Curve,
     attempt: i32,
-    /// The checkpoint that the trainer is writing; complete once it trains on.
-    saving: Option<Checkpoint>,
+    /// Folder of the checkpoints.
+    output_dir: String,
+    /// The last step of this attempt that the log has named.
+    reached: i64,
+    saving: Option<Saving>,
     is_dirty: bool,
 }
 
+/// A checkpoint that the log has named.
+struct Saving {
+    checkpoint: Checkpoint,
+    /// It is complete once the log names this step.
+    complete_at: i64,
+}
+
 impl Reader {
-    fn new(status: &TrainingJobStatus, attempt: i32) -> Self {
+    fn new(status: &TrainingJobStatus, target: &Target) -> Self {
         let state = LogState {
             report: status.progress.clone(),
             checkpoint: status.checkpoint.clone(),
@@ -257,9 +304,13 @@ impl Reader {
         };
         let curve = Curve::of(&status.loss_curve);
         let parser = Parser::default();
-        let mut reader = Self { parser, state, curve, attempt, saving: None, is_dirty: false };
+        let (attempt, output_dir) = (target.attempt, target.output_dir.clone());
+        let (reached, saving, is_dirty) = (0, None, false);
+        let mut reader = Self { parser, state, curve, attempt, output_dir, reached, saving, is_dirty };
+        let before = reader.read_before().map(|report| report.step);
         // Its line may have been rotated away.
-        reader.state.has_stepped = reader.read_before().is_some();
+        reader.state.has_stepped = before.is_some();
+        reader.reached = before.unwrap_or_default();
         reader
     }
 
@@ -304,14 +355,14 @@ impl Reader {
                 self.is_dirty |= !self.state.is_complete;
                 self.state.is_complete = true;
                 news = News::Urgent;
-                Access::Readable
+                // A stream that ends without a byte does not prove that the log can be read.
+                self.state.access.clone()
             }
-            Piece::Unreadable(why) => Access::Unreadable(why),
+            Piece::Unreadable(why) => Access::Unreadable(beginning(&why, LONGEST_REFUSAL)),
             Piece::Forbidden => Access::Forbidden,
-            // The caller ends.
-            Piece::Gone => Access::Unknown,
         };
-        if self.state.last_sign.is_none() && access == Access::Readable {
+        // Silence counts from when the log can be read again: steps of the time before may be lost.
+        if access == Access::Readable && self.state.access != Access::Readable {
             self.hears(now);
         }
         if self.state.access != access {
@@ -334,7 +385,7 @@ impl Reader {
         match entry {
             Entry::Step(step) => {
                 news = self.steps();
-                self.trains_on(step.position.step);
+                self.reaches(step.position.step);
                 if let Some(loss) = &step.loss {
                     self.curve.add(step.position.step, loss);
                 }
@@ -349,7 +400,7 @@ impl Reader {
                     if before.is_some() {
                         news = self.steps();
                     }
-                    self.trains_on(position.step);
+                    self.reaches(position.step);
                     self.hears(now);
                     let report = self.state.report.take().unwrap_or_default();
                     self.state.report =
@@ -357,10 +408,22 @@ impl Reader {
                     self.is_dirty = true;
                 }
             }
-            Entry::Saving(path) => self.saving = checkpoint_of(path, at),
-            // Printed after the last one was written.
-            Entry::LastCheckpoint(path) => self.saved(checkpoint_of(path, at)),
-            Entry::Evaluation(_) | Entry::Summary(_) => {}
+            Entry::Saving(path) => {
+                if let Some(checkpoint) = self.checkpoint_of(path, at) {
+                    // The trainer waits until a checkpoint is written before it makes the next step.
+                    let complete_at = checkpoint.step.saturating_add(1);
+                    self.saving = Some(Saving { checkpoint, complete_at });
+                }
+            }
+            Entry::LastCheckpoint(path) => {
+                if let Some(checkpoint) = self.checkpoint_of(path, at) {
+                    // Printed after the last one was written.
+                    let complete_at = checkpoint.step;
+                    self.saving = Some(Saving { checkpoint, complete_at });
+                    self.reaches(self.reached);
+                }
+            }
+            Entry::Evaluation(position) | Entry::Summary(position) => self.reaches(position.step),
             Entry::Error { cause: _, line } | Entry::Text(line) => self.keep(line),
         }
         news
@@ -377,17 +440,25 @@ impl Reader {
         self.state.heard = Some(now);
     }
 
-    /// The trainer waits until a checkpoint is written before it makes the next step.
-    fn trains_on(&mut self, step: i64) {
-        if self.saving.as_ref().is_some_and(|saving| saving.step < step) {
-            let saving = self.saving.take();
-            self.saved(saving);
+    /// A checkpoint that is complete then is reported.
+    fn reaches(&mut self, step: i64) {
+        self.reached = step;
+        if let Some(saved) = self.saving.take_if(|saving| saving.complete_at <= step) {
+            self.state.checkpoint = Some(saved.checkpoint);
+            self.is_dirty = true;
         }
     }
 
-    fn saved(&mut self, checkpoint: Option<Checkpoint>) {
-        self.is_dirty |= checkpoint.is_some();
-        self.state.checkpoint = checkpoint.or(self.state.checkpoint.take());
+    /// The checkpoint in this folder, if the trainer can write one there. Of the text only the step is kept.
+    fn checkpoint_of(&self, folder: &str, at: Timestamp) -> Option<Checkpoint> {
+        let name = folder.strip_prefix(self.output_dir.as_str())?.strip_prefix('/')?;
+        let step = checkpoint_step(name)?;
+        let total = self.read_before().map(|report| report.total_steps).filter(|total| *total > 0);
+        total.is_none_or(|total| step <= total).then(|| Checkpoint {
+            path: format!("{}/{}", self.output_dir, checkpoint_name(step)),
+            step,
+            time: Some(whole_seconds(at)),
+        })
     }
 
     fn keep(&mut self, line: &str) {
@@ -397,14 +468,13 @@ impl Reader {
         if self.state.last_lines.len() == LAST_LINES {
             self.state.last_lines.remove(0);
         }
-        self.state.last_lines.push(text::cut(line.to_owned(), LONGEST_LINE));
+        self.state.last_lines.push(beginning(line, LONGEST_LINE));
     }
 }
 
-/// `/output/checkpoint-27` is of step 27.
-fn checkpoint_of(path: &str, at: Timestamp) -> Option<Checkpoint> {
-    let step = path.rsplit('/').next()?.strip_prefix("checkpoint-")?.parse().ok()?;
-    Some(Checkpoint { path: path.to_owned(), step, time: Some(whole_seconds(at)) })
+/// A copy of what is kept, and not of the whole text.
+fn beginning(text: &str, longest: usize) -> String {
+    text[..text.floor_char_boundary(longest)].to_owned()
 }
 
 fn report(step: &Step, before: Option<Report>, line: (i32, Timestamp)) -> Report {

@@ -77,10 +77,19 @@ pub(crate) const STOP_FILE: &str = "/tmp/stop";
 pub(crate) const MASTER_PORT: u16 = 29_500;
 /// Samples of an optimizer step, over all GPUs: as in ms-swift's examples.
 const SAMPLES_PER_STEP: i32 = 16;
-/// A gang whose member hangs would wait for 200 days by ms-swift's default.
-const DISTRIBUTED_TIMEOUT_SECONDS: &str = "1800";
+/// Variables of `Command::environment` that users may set: what they choose takes precedence. All others are refused.
+pub(crate) const TUNING_VARIABLES: [&str; 4] =
+    [UNBUFFERED, "TASK_QUEUE_ENABLE", "CPU_AFFINITY_CONF", "PYTORCH_ENABLE_MPS_FALLBACK"];
+const UNBUFFERED: &str = "PYTHONUNBUFFERED";
+/// A gang whose member hangs would wait for 200 days by ms-swift's default. While one rank prepares the data the others wait
+/// in a barrier, so it must be longer than the longest preparation; an attempt that ends in it would begin anew.
+/// `noProgressSeconds` ends a gang that hangs after its first step much sooner.
+const DISTRIBUTED_TIMEOUT_SECONDS: &str = "36000";
 
-/// Flags of the batch; users may set them.
+/// Steps between two lines of the log; users may set them.
+pub(crate) const LOGGING_STEPS: &str = "--logging_steps";
+pub(crate) const LOGGED_EVERY: f64 = 5.0;
+/// Flags that the controller sets, with the user's values if there are some.
 pub(crate) const BATCH_SIZE: &str = "--per_device_train_batch_size";
 pub(crate) const ACCUMULATION: &str = "--gradient_accumulation_steps";
 pub(crate) const DEEPSPEED: &str = "--deepspeed";
@@ -143,7 +152,12 @@ pub(crate) fn unsupported(version: Version, method: Method, has_adapters: bool) 
         Method::Dpo if has_adapters => Version::FIRST_WITH_REFERENCE_ADAPTERS,
         Method::Lora | Method::Qlora | Method::Full | Method::Dpo => Version::FIRST,
     };
-    (version < since).then(|| format!("ms-swift {version} cannot do it; use an image with {since} or later"))
+    let why = match method {
+        Method::Ppo => "has no method ppo",
+        Method::Dpo if has_adapters => "cannot start dpo from LoRA adapters",
+        Method::Lora | Method::Qlora | Method::Full | Method::Dpo => "has other flags",
+    };
+    (version < since).then(|| format!("ms-swift {version} {why}; use an image with {since} or later"))
 }
 
 /// Whether the checkpoints of a method are LoRA adapters, which need their base model.
@@ -164,12 +178,12 @@ pub(crate) fn command(run: &Run<'_>) -> Command {
     arguments.flag("--split_dataset_ratio", 0);
     arguments.flag("--num_train_epochs", 1);
     arguments.flag("--max_length", 2048);
-    arguments.flag("--logging_steps", 5);
+    arguments.flag(LOGGING_STEPS, LOGGED_EVERY);
     arguments.flag("--warmup_ratio", 0.05);
     arguments.flag("--dataloader_num_workers", 4);
     arguments.flag("--ddp_timeout", DISTRIBUTED_TIMEOUT_SECONDS);
-    // Of a flag that is given twice the last one counts: the user's defaults come after ours, what only the controller sets
-    // after theirs.
+    // The last one of a repeated flag counts: defaults first, then the user's arguments, then flags that only the controller
+    // sets.
     arguments.0.extend(run.extra_args.iter().cloned());
     arguments.flag(BATCH_SIZE, run.batch.size);
     arguments.flag(ACCUMULATION, run.batch.accumulation);
@@ -310,7 +324,7 @@ fn fresh_arguments(run: &Run<'_>) -> Vec<String> {
 fn environment(run: &Run<'_>) -> Vec<(&'static str, String)> {
     let mut environment = Vec::new();
     // Python keeps what it prints into a pipe.
-    environment.push(("PYTHONUNBUFFERED", "1".to_owned()));
+    environment.push((UNBUFFERED, "1".to_owned()));
     // Without this variable, ms-swift distributes the layers of one process over the GPUs, and DeepSpeed looks for MPI.
     if run.gpus > 1 || run.nodes > 1 || run.sharding != Sharding::Nothing {
         environment.push(("NPROC_PER_NODE", run.gpus.to_string()));

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use api::{
     labels,
+    launcher::variables,
     pods::{EnvVar, PodOptions, Resources},
     trainingjob::{
         AccessMode, DEFAULT_OUTPUT_SIZE, Device, Hub, Input, Method, Output, Retention, TrainingJob,
@@ -24,7 +25,7 @@ use crate::{
     swift::{Batch, Sharding, Version},
 };
 
-mod flags;
+pub(crate) mod flags;
 
 /// A valid spec.
 #[derive(Clone, Debug)]
@@ -66,6 +67,8 @@ pub(crate) struct ValidJob {
     pub(crate) node_failure: Duration,
     pub(crate) token_secret: String,
     pub(crate) pods: PodOptions,
+    /// Why no further attempt may begin, though one has: a later release accepts less.
+    pub(crate) refused: Option<Invalid>,
 }
 
 /// Where checkpoints go.
@@ -138,16 +141,22 @@ pub(crate) fn validate(job: &TrainingJob) -> Result<ValidJob, Invalid> {
     let owner = job
         .controller_owner_ref(&())
         .ok_or_else(|| Invalid("the object has no name or no uid".to_owned()))?;
-    flags::none_is_owned(&spec.extra_args)?;
     if spec.device == Device::Mps && spec.nodes > 1 {
         return Err(Invalid(
-            "spec.nodes must be 1 with device mps: Metal devices cannot be trained together".to_owned(),
+            "spec.nodes must be 1 with device mps: ms-swift cannot distribute a training over Metal devices"
+                .to_owned(),
         ));
     }
-    environment_is_free(&spec.env)?;
+    let settings = arguments(spec);
+    let has_begun = job.status.as_ref().is_some_and(|status| status.attempts > 0);
+    let (settings, refused) = match settings {
+        Ok(settings) => (settings, None),
+        // What runs is still accounted for.
+        Err(invalid) if has_begun => (flags::Settings::default(), Some(invalid)),
+        Err(invalid) => return Err(invalid),
+    };
     let output = output(spec, &owner.name)?;
     paths_differ(&output, &spec.inputs)?;
-    let settings = flags::settings(&spec.extra_args)?;
     let default = Batch::of(spec.gpus, spec.nodes);
     let sharding = Sharding::of(spec.method, spec.device, spec.gpus, spec.nodes);
     Ok(ValidJob {
@@ -188,18 +197,26 @@ pub(crate) fn validate(job: &TrainingJob) -> Result<ValidJob, Invalid> {
         node_failure: seconds(spec.node_failure_seconds),
         token_secret: spec.token_secret.clone(),
         pods: spec.pods.clone(),
+        refused,
     })
 }
 
+/// What a pod is given, of which a later release may accept less.
+fn arguments(spec: &TrainingJobSpec) -> Result<flags::Settings, Invalid> {
+    flags::none_is_owned(&spec.extra_args)?;
+    environment_is_free(&spec.env)?;
+    flags::settings(&spec.extra_args)
+}
+
 /// Variables that the controller sets, or by which ms-swift would replace its arguments or stop to log.
-const OWNED_VARIABLES: [&str; 9] = [
+pub(crate) const OWNED_VARIABLES: [&str; 9] = [
     "NPROC_PER_NODE",
     "NNODES",
     "NODE_RANK",
     "MASTER_ADDR",
     "MASTER_PORT",
-    "JOB_COMPLETION_INDEX",
-    "POD_UID",
+    variables::RANK,
+    variables::POD_UID,
     "RAY_SWIFT_ARGS",
     "PAI_TRAINING_JOB_ID",
 ];

@@ -15,11 +15,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use api::launcher::Checkpoint;
+use api::launcher::{Checkpoint, checkpoint_step};
 
 pub(crate) use state::State;
 
-const PREFIX: &str = "checkpoint-";
 /// Folders of a checkpoint that DeepSpeed and FSDP write have one more level.
 const DEPTH: usize = 2;
 
@@ -66,8 +65,7 @@ pub(crate) fn list(output: &Path) -> io::Result<Vec<Folder>> {
     for entry in fs::read_dir(output)? {
         let entry = entry?;
         let name = entry.file_name();
-        let step = name.to_str().and_then(|name| name.strip_prefix(PREFIX)).and_then(parse_step);
-        if let Some(step) = step
+        if let Some(step) = name.to_str().and_then(checkpoint_step)
             && entry.file_type()?.is_dir()
         {
             found.push(Folder { path: entry.path(), step });
@@ -75,12 +73,6 @@ pub(crate) fn list(output: &Path) -> io::Result<Vec<Folder>> {
     }
     found.sort_by_key(|folder| std::cmp::Reverse(folder.step));
     Ok(found)
-}
-
-/// Without sign and leading zeros, so that each step has one name.
-fn parse_step(text: &str) -> Option<i64> {
-    let step: i64 = text.parse().ok()?;
-    (step.to_string() == text && step >= 0).then_some(step)
 }
 
 /// `None` if the checkpoint is incomplete. An error is one of the file system.

@@ -1,4 +1,4 @@
-//! `training-launcher` is the first process of a trainer's container. It claims the output folder for its attempt,
+//! `training-launcher` is the first process of a trainer's container. It takes the output folder for its attempt,
 //! resumes from the newest complete checkpoint, passes the trainer's output through, asks the trainer for a checkpoint
 //! when the pod is asked to end, and says by its exit code and its termination message how the run ended.
 //!
@@ -74,7 +74,7 @@ fn failed(fault: &Fault, termination_log: &Path, secrets: &Secrets) -> ExitCode 
     output::note(&fault.message);
     let message = Message { error: Some(fault.message.clone()), ..Message::default() };
     message::write(termination_log, message, secrets);
-    ExitCode::from(fault.code as u8)
+    ExitCode::from(status(fault.code))
 }
 
 /// The number of an exit code in an exit status.

@@ -18,9 +18,9 @@ const STOP_REQUEST: &str = ".training-launcher.stop.json";
 /// A marker has a few hundred bytes; a longer file is none.
 const LONGEST: u64 = 64 << 10;
 
-/// One run of an attempt: a pod that was replaced within an attempt is another run.
+/// Who owns the output: one run of an attempt. A pod that was replaced within an attempt is another run.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
+pub(crate) struct Ownership {
     /// uid of the TrainingJob.
     pub(crate) job: String,
     pub(crate) attempt: u32,
@@ -31,9 +31,9 @@ pub(crate) struct Claim {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Marker {
     #[serde(flatten)]
-    pub(crate) claim: Claim,
+    pub(crate) ownership: Ownership,
     pub(crate) phase: Phase,
-    /// The checkpoint from which all ranks resume, once the phase is not `Claimed`.
+    /// The checkpoint from which all ranks resume, once the phase is not `Preparing`.
     #[serde(default)]
     pub(crate) resume: Option<Checkpoint>,
 }
@@ -41,8 +41,9 @@ pub(crate) struct Marker {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Phase {
-    /// The output has an owner, which has not yet decided from where to resume.
-    Claimed,
+    /// The output has an owner, which has not yet decided from where to resume. Markers of all releases name it so.
+    #[serde(rename = "claimed")]
+    Preparing,
     Running,
     /// The owner's trainer has ended, and writes no more.
     Ended,
@@ -55,7 +56,7 @@ struct StopRequest {
     attempt: u32,
 }
 
-/// What a marker says about a claim.
+/// What a marker says about the ownership of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     Owner,
@@ -64,9 +65,9 @@ pub(crate) enum Standing {
     Superseded,
 }
 
-impl Claim {
+impl Ownership {
     pub(crate) fn standing(&self, marker: &Marker) -> Standing {
-        let found = &marker.claim;
+        let found = &marker.ownership;
         if found == self {
             Standing::Owner
         } else if found.job == self.job && found.attempt < self.attempt {
@@ -90,9 +91,9 @@ pub(crate) fn write(output: &Path, marker: &Marker) -> io::Result<()> {
 }
 
 /// Whether a rank of this attempt was asked to end.
-pub(crate) fn is_stop_requested(output: &Path, claim: &Claim) -> io::Result<bool> {
+pub(crate) fn is_stop_requested(output: &Path, ownership: &Ownership) -> io::Result<bool> {
     let request: Option<StopRequest> = read_file(&output.join(STOP_REQUEST))?;
-    Ok(request.is_some_and(|request| request.job == claim.job && request.attempt == claim.attempt))
+    Ok(request.is_some_and(|request| request.job == ownership.job && request.attempt == ownership.attempt))
 }
 
 pub(crate) fn request_stop(output: &Path, job: &str, attempt: u32) -> io::Result<()> {
@@ -101,9 +102,9 @@ pub(crate) fn request_stop(output: &Path, job: &str, attempt: u32) -> io::Result
 
 /// Removes the request of an earlier attempt. One of this attempt stays: another rank may have been asked to end
 /// already.
-pub(crate) fn remove_old_stop_request(output: &Path, claim: &Claim) -> io::Result<()> {
+pub(crate) fn remove_old_stop_request(output: &Path, ownership: &Ownership) -> io::Result<()> {
     let path = output.join(STOP_REQUEST);
-    if is_stop_requested(output, claim).unwrap_or(false) || !path.try_exists()? {
+    if is_stop_requested(output, ownership).unwrap_or(false) || !path.try_exists()? {
         return Ok(());
     }
     fs::remove_file(path)
@@ -172,8 +173,8 @@ fn suffix() -> String {
 mod tests {
     use super::*;
 
-    fn claim(job: &str, attempt: u32, run: &str) -> Claim {
-        Claim { job: job.to_owned(), attempt, run: run.to_owned() }
+    fn ownership(job: &str, attempt: u32, run: &str) -> Ownership {
+        Ownership { job: job.to_owned(), attempt, run: run.to_owned() }
     }
 
     #[test]
@@ -181,7 +182,7 @@ mod tests {
         let output = tempfile::tempdir().unwrap();
         assert_eq!(read(output.path()).unwrap(), None);
         let resume = Some(Checkpoint { path: "/output/checkpoint-5".to_owned(), step: 5 });
-        let marker = Marker { claim: claim("job", 2, "pod"), phase: Phase::Running, resume };
+        let marker = Marker { ownership: ownership("job", 2, "pod"), phase: Phase::Running, resume };
         write(output.path(), &marker).unwrap();
         assert_eq!(read(output.path()).unwrap(), Some(marker));
         assert_eq!(fs::read_dir(output.path()).unwrap().count(), 1);
@@ -196,9 +197,10 @@ mod tests {
 
     #[test]
     fn a_later_attempt_another_run_and_another_job_supersede() {
-        let own = claim("job", 2, "pod");
+        let own = ownership("job", 2, "pod");
         let standing = |job, attempt, run| {
-            let marker = Marker { claim: claim(job, attempt, run), phase: Phase::Running, resume: None };
+            let marker =
+                Marker { ownership: ownership(job, attempt, run), phase: Phase::Running, resume: None };
             own.standing(&marker)
         };
         assert_eq!(standing("job", 2, "pod"), Standing::Owner);
@@ -211,7 +213,7 @@ mod tests {
     #[test]
     fn a_request_to_stop_counts_for_its_attempt_only() {
         let output = tempfile::tempdir().unwrap();
-        let (own, next) = (claim("job", 1, "pod"), claim("job", 2, "pod"));
+        let (own, next) = (ownership("job", 1, "pod"), ownership("job", 2, "pod"));
         request_stop(output.path(), "job", 1).unwrap();
         remove_old_stop_request(output.path(), &own).unwrap();
         assert!(is_stop_requested(output.path(), &own).unwrap());

@@ -36,11 +36,10 @@ fn render(mut message: Message, secrets: &Secrets) -> String {
         let lines: Vec<String> = tail.lines().map(|line| secrets.removed(line)).collect();
         end(lines.join("\n"), LONGEST_TAIL)
     });
-    let steps: [fn(&mut Message); 6] = [
+    let steps: [fn(&mut Message); 5] = [
         |message| message.tail = message.tail.take().map(|tail| end(tail, LONGEST_TAIL / 4)),
         |message| message.tail = None,
         |message| message.error = message.error.take().map(|error| text::cut(error, LONGEST_ERROR / 4)),
-        |message| message.resumed = None,
         |message| message.checkpoint = None,
         |message| message.error = None,
     ];
@@ -102,12 +101,7 @@ mod tests {
         }
         let path = "\"".repeat(4_000);
         let checkpoint = Some(Checkpoint { path, step: 5 });
-        let message = Message {
-            checkpoint: checkpoint.clone(),
-            resumed: checkpoint,
-            step: Some(5),
-            ..Message::default()
-        };
+        let message = Message { checkpoint, step: Some(5), ..Message::default() };
         assert_eq!(rendered(message), Message { step: Some(5), ..Message::default() });
     }
 

@@ -8,7 +8,7 @@ use std::{
     os::fd::AsFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::io::Errno;
@@ -58,14 +58,14 @@ fn copy_all(mut from: impl Read, to: &impl AsFd, log: &SharedLog, resumed: Optio
             Ok(0) => break,
             Ok(count) => {
                 // First, because the copying may be delayed, and the launcher must know how far the training is.
-                locked(log).read(&mut parser, &chunk[..count], resumed);
+                locked(log).read(&mut parser, &chunk[..count], resumed, Instant::now());
                 is_open = is_open && write_all(to, &chunk[..count]).is_ok();
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => break,
         }
     }
-    locked(log).finish(&mut parser, resumed);
+    locked(log).finish(&mut parser, resumed, Instant::now());
 }
 
 fn write_all(to: &impl AsFd, mut bytes: &[u8]) -> Result<(), Errno> {

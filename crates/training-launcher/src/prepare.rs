@@ -1,4 +1,4 @@
-//! What happens before the trainer starts: rank 0 claims the output folder and decides from where to resume; the other
+//! What happens before the trainer starts: rank 0 takes the output folder and decides from where to resume; the other
 //! ranks wait for its decision.
 //!
 //! It runs on a thread of its own, because a file system may hang. It must not touch an output that another attempt or
@@ -20,7 +20,7 @@ use api::launcher::{Checkpoint, ExitCode};
 use crate::{
     checkpoints::{self, Complete, Folder, Stamp},
     fault::Fault,
-    marker::{self, Claim, Marker, Phase, Standing},
+    marker::{self, Marker, Ownership, Phase, Standing},
     output,
     timing::Timing,
 };
@@ -49,8 +49,8 @@ pub(crate) struct Order {
 /// The trainer may start.
 #[derive(Clone, Debug)]
 pub(crate) struct Prepared {
-    /// The claim of rank 0.
-    pub(crate) claim: Claim,
+    /// The ownership of rank 0.
+    pub(crate) ownership: Ownership,
     pub(crate) resume: Option<Checkpoint>,
     /// Complete checkpoints that are newer than the resume point, and do not prove anything about this run.
     pub(crate) stale: Vec<(i64, Stamp)>,
@@ -63,18 +63,18 @@ pub(crate) fn prepare(order: &Order) -> Result<Prepared, Fault> {
 fn lead(order: &Order) -> Result<Prepared, Fault> {
     let output = &order.output;
     fs::create_dir_all(output).map_err(|error| Fault::output("create", output, &error))?;
-    let claim = Claim { job: order.job.clone(), attempt: order.attempt, run: order.pod_uid.clone() };
-    let must_wait = examine_owner(order, &claim)?;
-    write(order, &Marker { claim: claim.clone(), phase: Phase::Claimed, resume: None })?;
-    let prepared = decide(order, &claim, must_wait);
+    let ownership = Ownership { job: order.job.clone(), attempt: order.attempt, run: order.pod_uid.clone() };
+    let must_wait = examine_owner(order, &ownership)?;
+    write(order, &Marker { ownership: ownership.clone(), phase: Phase::Preparing, resume: None })?;
+    let prepared = decide(order, &ownership, must_wait);
     if prepared.is_err() {
-        release(output, &claim);
+        release(output, &ownership);
     }
     prepared
 }
 
 /// Whether the last owner may still write. An error if the output must not be touched.
-fn examine_owner(order: &Order, claim: &Claim) -> Result<bool, Fault> {
+fn examine_owner(order: &Order, ownership: &Ownership) -> Result<bool, Fault> {
     let path = marker::path(&order.output);
     let found = match marker::read(&order.output) {
         Ok(found) => found,
@@ -87,17 +87,19 @@ fn examine_owner(order: &Order, claim: &Claim) -> Result<bool, Fault> {
         Err(error) => return Err(Fault::output("read", &path, &error)),
     };
     match found {
-        Some(found) if found.claim.job == claim.job => match claim.standing(&found) {
+        Some(found) if found.ownership.job == ownership.job => match ownership.standing(&found) {
             // The container was started again in its pod: none of its processes is left.
             Standing::Owner => Ok(false),
-            Standing::Superseded if found.claim.attempt > claim.attempt => Err(superseded(claim, &found)),
+            Standing::Superseded if found.ownership.attempt > ownership.attempt => {
+                Err(superseded(ownership, &found))
+            }
             Standing::Superseded | Standing::Overwritten => Ok(found.phase != Phase::Ended),
         },
         found => {
             ensure_empty(order)?;
             match found {
                 Some(found) if found.phase != Phase::Ended => {
-                    let (path, job) = (path.display(), found.claim.job);
+                    let (path, job) = (path.display(), found.ownership.job);
                     let fix = format!("use another folder, or delete {path} if that job has ended");
                     let message =
                         format!("{path} says that the TrainingJob with uid {job} writes here; {fix}");
@@ -127,9 +129,9 @@ fn ensure_empty(order: &Order) -> Result<(), Fault> {
     ))
 }
 
-fn decide(order: &Order, claim: &Claim, must_wait: bool) -> Result<Prepared, Fault> {
+fn decide(order: &Order, ownership: &Ownership, must_wait: bool) -> Result<Prepared, Fault> {
     let output = &order.output;
-    marker::remove_old_stop_request(output, claim)
+    marker::remove_old_stop_request(output, ownership)
         .map_err(|error| Fault::output("remove the old stop request in", output, &error))?;
     if must_wait {
         let seconds = order.timing.fence.as_secs_f32();
@@ -138,14 +140,14 @@ fn decide(order: &Order, claim: &Claim, must_wait: bool) -> Result<Prepared, Fau
         ));
         wait(order, order.timing.fence)?;
     }
-    confirm(order, claim)?;
+    confirm(order, ownership)?;
     let resume = checkpoints::newest(output, |complete| order.resumes && complete.is_resumable)
         .map_err(|error| Fault::output("examine the checkpoints in", output, &error))?;
     let stale = remove_half_written(order, resume.as_ref())?;
     let resume = resume.map(|complete| complete.reference());
-    confirm(order, claim)?;
-    write(order, &Marker { claim: claim.clone(), phase: Phase::Running, resume: resume.clone() })?;
-    Ok(Prepared { claim: claim.clone(), resume, stale })
+    confirm(order, ownership)?;
+    write(order, &Marker { ownership: ownership.clone(), phase: Phase::Running, resume: resume.clone() })?;
+    Ok(Prepared { ownership: ownership.clone(), resume, stale })
 }
 
 /// Removes half-written checkpoints that are newer than the resume point: they take space, and the trainer would write
@@ -167,7 +169,7 @@ fn remove_half_written(order: &Order, resume: Option<&Complete>) -> Result<Vec<(
 }
 
 /// An error unless the marker is still that of this run.
-fn confirm(order: &Order, claim: &Claim) -> Result<(), Fault> {
+fn confirm(order: &Order, ownership: &Ownership) -> Result<(), Fault> {
     for _ in 0..REWRITES {
         let path = marker::path(&order.output);
         let found = marker::read(&order.output).map_err(|error| Fault::output("read", &path, &error))?;
@@ -175,11 +177,14 @@ fn confirm(order: &Order, claim: &Claim) -> Result<(), Fault> {
             let error = io::Error::from(io::ErrorKind::NotFound);
             return Err(Fault::output("read", &path, &error));
         };
-        match claim.standing(&found) {
+        match ownership.standing(&found) {
             Standing::Owner => return Ok(()),
-            Standing::Superseded => return Err(superseded(claim, &found)),
+            Standing::Superseded => return Err(superseded(ownership, &found)),
             Standing::Overwritten => {
-                write(order, &Marker { claim: claim.clone(), phase: Phase::Claimed, resume: None })?;
+                write(
+                    order,
+                    &Marker { ownership: ownership.clone(), phase: Phase::Preparing, resume: None },
+                )?;
                 wait(order, order.timing.fence)?;
             }
         }
@@ -194,16 +199,19 @@ fn follow(order: &Order) -> Result<Prepared, Fault> {
     loop {
         let read = marker::read(&order.output);
         match &read {
-            Ok(Some(found)) if found.claim.job == order.job => {
-                let claim = &found.claim;
-                if claim.attempt > order.attempt {
-                    let own =
-                        Claim { job: order.job.clone(), attempt: order.attempt, run: order.pod_uid.clone() };
+            Ok(Some(found)) if found.ownership.job == order.job => {
+                let ownership = &found.ownership;
+                if ownership.attempt > order.attempt {
+                    let own = Ownership {
+                        job: order.job.clone(),
+                        attempt: order.attempt,
+                        run: order.pod_uid.clone(),
+                    };
                     return Err(superseded(&own, found));
                 }
-                if claim.attempt == order.attempt && found.phase == Phase::Running {
-                    let (claim, resume) = (claim.clone(), found.resume.clone());
-                    return Ok(Prepared { claim, resume, stale: Vec::new() });
+                if ownership.attempt == order.attempt && found.phase == Phase::Running {
+                    let (ownership, resume) = (ownership.clone(), found.resume.clone());
+                    return Ok(Prepared { ownership, resume, stale: Vec::new() });
                 }
             }
             Ok(_) | Err(_) => {}
@@ -224,9 +232,9 @@ fn follow(order: &Order) -> Result<Prepared, Fault> {
 }
 
 /// Writes that this run writes no more, if it still owns the output.
-pub(crate) fn release(output: &std::path::Path, claim: &Claim) {
+pub(crate) fn release(output: &std::path::Path, ownership: &Ownership) {
     let released = match marker::read(output) {
-        Ok(Some(found)) if found.claim == *claim => {
+        Ok(Some(found)) if found.ownership == *ownership => {
             marker::write(output, &Marker { phase: Phase::Ended, ..found })
         }
         Ok(_) => Ok(()),
@@ -238,8 +246,8 @@ pub(crate) fn release(output: &std::path::Path, claim: &Claim) {
     }
 }
 
-pub(crate) fn superseded(own: &Claim, found: &Marker) -> Fault {
-    let Claim { job, attempt, run } = &found.claim;
+pub(crate) fn superseded(own: &Ownership, found: &Marker) -> Fault {
+    let Ownership { job, attempt, run } = &found.ownership;
     let (own_attempt, own_run) = (own.attempt, &own.run);
     let message = format!(
         "attempt {own_attempt} of pod {own_run} ends, because attempt {attempt} of pod {run} of the TrainingJob with \

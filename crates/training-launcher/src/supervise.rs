@@ -196,7 +196,7 @@ impl<'a> Trainer<'a> {
         let threads = |error: io::Error| Fault::local("start", "a thread", &error);
         let watch = Watch::start(Subject {
             output: wanted.output_dir.clone(),
-            claim: prepared.claim.clone(),
+            ownership: prepared.ownership.clone(),
             resume: prepared.resume.clone(),
             is_leader: environment.rank == 0,
             has_peers: wanted.nodes > 1,
@@ -269,7 +269,9 @@ impl<'a> Trainer<'a> {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Superseded(found) => self.end_at_once(prepare::superseded(&self.prepared.claim, &found)),
+            Event::Superseded(found) => {
+                self.end_at_once(prepare::superseded(&self.prepared.ownership, &found))
+            }
             Event::StopRequested => self.stop(Origin::OtherRank),
             Event::LeaderEnded => {
                 output::note("the trainer of rank 0 has ended");
@@ -325,9 +327,9 @@ impl<'a> Trainer<'a> {
     }
 
     fn request_stop_of_others(&self) {
-        let (output, claim) = (self.wanted.output_dir.clone(), self.prepared.claim.clone());
+        let (output, ownership) = (self.wanted.output_dir.clone(), self.prepared.ownership.clone());
         let request = move || {
-            if let Err(error) = marker::request_stop(&output, &claim.job, claim.attempt) {
+            if let Err(error) = marker::request_stop(&output, &ownership.job, ownership.attempt) {
                 let output = output.display();
                 output::note(&format!("failed to write the stop request of the gang into {output}: {error}"));
             }
@@ -476,12 +478,12 @@ impl<'a> Trainer<'a> {
 
     /// The newest complete checkpoint of this run. Then the marker says that the run has ended.
     async fn examine(&self) -> Result<Option<Complete>, Fault> {
-        let (output, claim, stale) =
-            (self.wanted.output_dir.clone(), self.prepared.claim.clone(), self.prepared.stale.clone());
+        let (output, ownership, stale) =
+            (self.wanted.output_dir.clone(), self.prepared.ownership.clone(), self.prepared.stale.clone());
         let examine = move || {
             let is_new = |found: &Complete| !stale.contains(&(found.folder.step, found.stamp.clone()));
             let examined = checkpoints::newest(&output, is_new);
-            prepare::release(&output, &claim);
+            prepare::release(&output, &ownership);
             examined.map_err(|error| Fault::output("examine the checkpoints in", &output, &error))
         };
         let within = self.remaining(self.timing.examine);
@@ -498,7 +500,7 @@ impl<'a> Trainer<'a> {
 
     fn message(&self, exit: Exit, checkpoint: Option<&Complete>) -> Message {
         let log = locked(&self.log);
-        let (cause, error) = log.error();
+        let (cause, error) = log.error(Instant::now());
         let saved = checkpoint.map(|complete| complete.state.global_step);
         let (exit_code, signal) = match exit {
             Exit::Code(code) => (Some(code), None),
@@ -514,7 +516,6 @@ impl<'a> Trainer<'a> {
                 .or(checkpoint.map(|complete| complete.state.max_steps))
                 .filter(|total| *total > 0),
             checkpoint: checkpoint.map(Complete::reference),
-            resumed: self.prepared.resume.clone(),
             stopped_early: false,
             cause: cause.map(|cause| cause.reason().to_owned()),
             error: error.map(str::to_owned),
@@ -571,8 +572,8 @@ fn remove_stale(stop_file: &Path) -> Option<Fault> {
 /// Only rank 0 writes the marker.
 async fn release(wanted: &Run, environment: &Environment, prepared: &Prepared, timing: Timing) {
     if environment.rank == 0 {
-        let (output, claim) = (wanted.output_dir.clone(), prepared.claim.clone());
-        if let Ok(released) = on_thread(move || prepare::release(&output, &claim)) {
+        let (output, ownership) = (wanted.output_dir.clone(), prepared.ownership.clone());
+        if let Ok(released) = on_thread(move || prepare::release(&output, &ownership)) {
             // A file system that hangs is not waited for.
             let _ = timeout(timing.release, released).await;
         }

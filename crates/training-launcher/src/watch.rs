@@ -20,7 +20,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::{
     checkpoints,
-    marker::{self, Claim, Marker, Phase, Standing},
+    marker::{self, Marker, Ownership, Phase, Standing},
 };
 
 #[derive(Debug)]
@@ -42,7 +42,7 @@ const STACK: usize = 256 << 10;
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
     pub(crate) output: PathBuf,
-    pub(crate) claim: Claim,
+    pub(crate) ownership: Ownership,
     pub(crate) resume: Option<Checkpoint>,
     pub(crate) is_leader: bool,
     /// Other ranks may request a stop.
@@ -106,7 +106,7 @@ fn watch(subject: &Subject, shared: &Shared, events: &Sender<Event>) {
     let mut before: Option<i64> = None;
     while !events.is_closed() {
         match marker::read(&subject.output) {
-            Ok(Some(found)) => match subject.claim.standing(&found) {
+            Ok(Some(found)) => match subject.ownership.standing(&found) {
                 Standing::Owner => {
                     *shared.seen() = Seen { verified: Instant::now(), error: None };
                     if found.phase == Phase::Ended && !is_end_sent {
@@ -125,7 +125,7 @@ fn watch(subject: &Subject, shared: &Shared, events: &Sender<Event>) {
         }
         if subject.has_peers
             && !is_stop_sent
-            && marker::is_stop_requested(&subject.output, &subject.claim).unwrap_or(false)
+            && marker::is_stop_requested(&subject.output, &subject.ownership).unwrap_or(false)
         {
             is_stop_sent = events.blocking_send(Event::StopRequested).is_ok();
         }
@@ -157,8 +157,8 @@ fn has_saved(output: &Path, before: i64) -> bool {
 /// The owner of the output is the later attempt, whatever an earlier one has written.
 fn restore(subject: &Subject, shared: &Shared) {
     if subject.is_leader {
-        let Subject { claim, resume, .. } = subject;
-        let own = Marker { claim: claim.clone(), phase: Phase::Running, resume: resume.clone() };
+        let Subject { ownership, resume, .. } = subject;
+        let own = Marker { ownership: ownership.clone(), phase: Phase::Running, resume: resume.clone() };
         if let Err(error) = marker::write(&subject.output, &own) {
             shared.seen().error = Some(error.to_string());
         }

@@ -1,5 +1,7 @@
 //! Any bytes in any chunks: no panic, the same entries, and bounded fields.
 
+use std::time::Instant;
+
 use proptest::prelude::*;
 use training_log::{Entry, Errors, Parser};
 
@@ -71,12 +73,13 @@ fn check(entry: &Entry<'_>) {
     }
 }
 
-fn entries<'a>(chunks: impl Iterator<Item = &'a [u8]>) -> (Vec<String>, Errors) {
+/// All of them are read at this time.
+fn entries<'a>(chunks: impl Iterator<Item = &'a [u8]>, now: Instant) -> (Vec<String>, Errors) {
     let (mut all, mut errors) = (Vec::new(), Errors::default());
     let mut parser = Parser::default();
     let mut report = |entry: Entry<'_>| {
         check(&entry);
-        errors.note(&entry);
+        errors.note(&entry, now);
         all.push(format!("{entry:?}"));
     };
     for chunk in chunks {
@@ -93,9 +96,10 @@ proptest! {
         cuts.extend([0, bytes.len()]);
         cuts.sort_unstable();
         let chunks = cuts.windows(2).map(|cut| &bytes[cut[0]..cut[1]]);
-        let whole = entries(std::iter::once(bytes.as_slice()));
-        prop_assert_eq!(entries(chunks), whole.clone());
-        prop_assert_eq!(entries(bytes.chunks(1)), whole);
+        let now = Instant::now();
+        let whole = entries(std::iter::once(bytes.as_slice()), now);
+        prop_assert_eq!(entries(chunks, now), whole.clone());
+        prop_assert_eq!(entries(bytes.chunks(1), now), whole);
     }
 }
 
@@ -104,7 +108,7 @@ fn the_pieces_make_entries_of_every_kind() {
     let log = "{'loss': nan, 'global_step/max_steps': '3/7'}\r{'eval_loss': 1, 'iteration': '3/7'}\n\
                {'train_runtime': 1, 'iteration': '3/7'}\rTrain:  78%|█| 21/27 [00:02<]\n[INFO:swift] Saving model checkpoint to /x\n\
                [INFO:swift] last_model_checkpoint: /y\nValueError: x\nother\n\n";
-    let (all, _) = entries(log.as_bytes().chunks(3));
+    let (all, _) = entries(log.as_bytes().chunks(3), Instant::now());
     let kinds: Vec<&str> = all.iter().map(|entry| entry.split(['(', ' ']).next().unwrap()).collect();
     assert_eq!(kinds, ["Step", "Evaluation", "Summary", "Bar", "Saving", "LastCheckpoint", "Error", "Text"]);
 }

@@ -3,7 +3,7 @@
 //!
 //! The tables have been compared with the dicts in the logs as Python reads them.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Instant};
 
 use training_log::{Cause, Entry, Errors, Parser, Position};
 
@@ -102,9 +102,9 @@ fn the_cause_of_a_run_is_the_line_that_explains_its_end() {
         ("graceful_stop_exit0.torchrun2.merged", None, None),
         ("sft_lora.tf5.merged-stdout-stderr", None, None),
     ] {
-        let mut errors = Errors::default();
-        each(&file(name, "log"), &mut |entry| errors.note(&entry));
-        assert_eq!((errors.cause(), errors.line()), (cause, line), "{name}");
+        let (mut errors, now) = (Errors::default(), Instant::now());
+        each(&file(name, "log"), &mut |entry| errors.note(&entry, now));
+        assert_eq!((errors.cause(now), errors.line(now)), (cause, line), "{name}");
     }
 }
 

@@ -153,17 +153,18 @@ impl VolumeFailure {
         let remaining = waited
             .and_then(|waited| self.tolerated_for.checked_sub(waited))
             .filter(|remaining| !remaining.is_zero());
+        Finding { cause: remaining.is_none().then(|| self.cause_of(pod)), requeue_after: remaining }
+    }
+
+    /// However long it has lasted.
+    pub fn cause_of(&self, pod: &PodView) -> Cause {
         let (name, node) = (pod.name(), pod.node.as_deref().unwrap_or_default());
         let reason = if self.missing_secret().is_some() {
             reasons::SECRET_NOT_FOUND
         } else {
             reasons::VOLUME_NOT_ATTACHED
         };
-        let cause = || Cause {
-            reason,
-            message: format!("pod {name} on node {node} waits for its volume: {}", self.message),
-        };
-        Finding { cause: remaining.is_none().then(cause), requeue_after: remaining }
+        Cause { reason, message: format!("pod {name} on node {node} waits for its volume: {}", self.message) }
     }
 }
 

@@ -30,7 +30,8 @@ impl FactTimes {
         if known.len() >= MOST {
             known.clear();
         }
-        let since = |fact: &String| (fact.clone(), before.get(fact).copied().unwrap_or(now));
+        // A clock that was set back makes no fact one of the future.
+        let since = |fact: &String| (fact.clone(), before.get(fact).copied().unwrap_or(now).min(now));
         known.insert(uid.to_owned(), facts.iter().map(since).collect());
     }
 }
@@ -57,6 +58,14 @@ mod tests {
         assert_eq!(note(&["a", "b"], 9), [at(9), at(5)], "it was not true in between");
         assert_eq!(note(&[], 11), []);
         assert!(times.0.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_delays_nothing() {
+        let times = FactTimes::default();
+        times.note("chat", &["a".to_owned()], at(3_600));
+        times.note("chat", &["a".to_owned()], at(0));
+        assert_eq!(times.of("chat")["a"], at(0));
     }
 
     #[test]

@@ -18,6 +18,9 @@ pub(super) enum NullWriter {
     Apply,
 }
 
+/// Stands for the name of the owner in templates, which need not be that of the object.
+pub(super) const OWNER_NAME: &str = "OWNER-NAME";
+
 /// What the children of one object look like, in the order in which the controller makes them.
 pub(super) struct Children {
     namespace: &'static str,
@@ -90,6 +93,10 @@ fn template(child: &Value, kind: &ApiResource, controller: &str) -> Option<Strin
     applied["apiVersion"] = json!(kind.api_version);
     applied["kind"] = json!(kind.kind);
     applied["metadata"]["name"] = child["metadata"]["name"].clone();
+    let owners = applied.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut);
+    for owner in owners.into_iter().flatten() {
+        owner["name"] = json!(OWNER_NAME);
+    }
     Some(applied.to_string())
 }
 

@@ -38,6 +38,9 @@ pub(crate) struct Args {
     /// Milliseconds for which each pod runs
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(0..=60_000))]
     run_time: u64,
+    /// Lines of its log that each pod prints in a second, each with a step; without it, 13 in its time
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    lines: Option<u32>,
     /// Where the results go
     #[arg(long, value_enum, default_value_t = Claims::Own)]
     claims: Claims,
@@ -79,6 +82,7 @@ pub(super) fn run(args: &Args, tokio: &Runtime) -> anyhow::Result<()> {
         count: args.count,
         claims: args.claims,
         run_time: Duration::from_millis(args.run_time),
+        lines: args.lines,
         rest: Duration::from_secs(args.rest),
     };
     let mut runs = Vec::new();
@@ -149,6 +153,7 @@ fn figures(args: &Args, controlled: &Controlled, nulled: &Nulled) -> Vec<Figure>
         figures
             .push(Figure::new(format!("  of it {name}"), ms_each(*seconds)).beside(ms_each(*null_seconds)));
     }
+    let busy_share = burst.busy.controller_seconds / burst.busy.elapsed_seconds;
     let Rest { seconds: rest_seconds, core_percent, requests: requests_at_rest } = at_rest;
     let children = nulled.children as f64;
     let status_writes = requests.status_writes();
@@ -157,6 +162,7 @@ fn figures(args: &Args, controlled: &Controlled, nulled: &Nulled) -> Vec<Figure>
         Figure::new("CPU of the controller per 1000 objects, s", ms_each(used.controller_seconds))
             .beside(ms_each(null_used.meter_seconds))
             .at_most(2.5),
+        Figure::new("CPU of the controller until the last end, % of a core", 1e2 * busy_share),
         Figure::new("resident memory of the controller at its peak, MiB", controlled.peak_mib),
         Figure::new("resident memory of the controller at rest, MiB", controlled.idle_mib).at_most(30.0),
         Figure::new("reconciles per object", controlled.reconciles / count),
@@ -165,6 +171,10 @@ fn figures(args: &Args, controlled: &Controlled, nulled: &Nulled) -> Vec<Figure>
             .beside(children)
             .at_most(children + STATUS_WRITES),
         Figure::new("  writes of the status of one object, most", most(&status_writes)),
+        Figure::new(
+            "  writes of the status of one object per second",
+            each(requests.status) / succeeded_seconds,
+        ),
         Figure::new("other writes per object", each(requests.other_writes)).at_most(0.0),
         Figure::new("events per object", each(requests.events)),
         Figure::new("GET and LIST per object", each(requests.reads)),

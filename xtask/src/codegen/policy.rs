@@ -25,19 +25,23 @@ pub(super) fn policy(controller: &Controller) -> String {
         .collect();
     let names: Vec<String> = kinds.iter().map(|kind| with_article(&kind.kind)).collect();
     let kept: Vec<String> = controller.kept.iter().map(|resource| format!("'{resource}'")).collect();
+    let roots: Vec<String> = kinds.iter().map(|kind| format!("'{}'", kind.plural)).collect();
+    let finalizer_words =
+        controller.finalizer.map_or("no finalizer".to_owned(), |name| format!("the finalizer {name}"));
     // What any controller makes is limited for all: a role that grants too much is no hole.
     let children = CONTROLLERS.iter().flat_map(|controller| controller.children);
     let scales = (!controller.scales.is_empty()).then_some(&SCALES);
-    let rules: Vec<String> = OF_EVERY_CONTROLLER
-        .iter()
-        .chain(children)
-        .chain(scales)
-        .map(|(group, resources)| rule(group, resources))
-        .collect();
+    let of_kinds = kinds.iter().map(|kind| rule(&kind.group, &[&kind.plural]));
+    let others = OF_EVERY_CONTROLLER.iter().chain(children).chain(scales);
+    let rules: Vec<String> =
+        others.map(|(group, resources)| rule(group, resources)).chain(of_kinds).collect();
     let owned = format!("what is controlled by {}", names.join(" or "));
     let written = if scales.is_some() { format!("{owned}, and replicas") } else { owned };
     include_str!("policy.yaml")
         .replace("{name}", controller.name)
+        .replace("{roots}", &format!("[{}]", roots.join(", ")))
+        .replace("{finalizer}", controller.finalizer.unwrap_or_default())
+        .replace("{finalizer_words}", &finalizer_words)
         .replace("{kept}", &format!("[{}]", kept.join(", ")))
         .replace("{owners}", &owners.join(" || "))
         .replace("{kinds}", &names.join(" or "))
@@ -64,4 +68,24 @@ fn rule(group: &str, resources: &[&str]) -> String {
 /// An asterisk begins an alias in YAML.
 fn quoted(resource: &&str) -> String {
     if resource.contains('*') { format!("\"{resource}\"") } else { (*resource).to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policy_of_each_controller_limits_what_it_changes_of_its_own_kinds() {
+        for controller in CONTROLLERS {
+            let policy = policy(controller);
+            for kind in controller.kinds {
+                let resource = kind.resource();
+                assert!(policy.contains(&rule(&resource.group, &[&resource.plural])), "{}", resource.kind);
+                let is_root = format!("request.resource.resource in ['{}']", resource.plural);
+                assert!(policy.contains(&is_root), "{is_root}");
+            }
+            let finalizer = controller.finalizer.unwrap_or_default();
+            assert!(policy.contains(&format!("filter(one, one != '{finalizer}')")), "{}", controller.name);
+        }
+    }
 }

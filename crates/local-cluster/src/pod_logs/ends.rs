@@ -88,10 +88,10 @@ impl Ends {
         let list = pods.list(&ListParams::default()).await?;
         let there: HashSet<Name> = list.items.iter().map(name_of).collect();
         for pod in list.items {
-            self.tell(&name_of(&pod), || Known::Pod(Arc::new(pod)));
+            self.publish(&name_of(&pod), || Known::Pod(Arc::new(pod)));
         }
         for name in before.iter().filter(|name| !there.contains(*name)) {
-            self.tell(name, || Known::Gone);
+            self.publish(name, || Known::Gone);
         }
         let version = list.metadata.resource_version.unwrap_or_default();
         let events = pods.watch(&WatchParams::default().timeout(WATCH_SECONDS), &version).await?;
@@ -100,9 +100,9 @@ impl Ends {
             let Ok(event) = timeout(LOOK_AGAIN_AFTER, events.try_next()).await else { continue };
             match event? {
                 Some(WatchEvent::Added(pod) | WatchEvent::Modified(pod)) => {
-                    self.tell(&name_of(&pod), || Known::Pod(Arc::new(pod)));
+                    self.publish(&name_of(&pod), || Known::Pod(Arc::new(pod)));
                 }
-                Some(WatchEvent::Deleted(pod)) => self.tell(&name_of(&pod), || Known::Gone),
+                Some(WatchEvent::Deleted(pod)) => self.publish(&name_of(&pod), || Known::Gone),
                 Some(WatchEvent::Bookmark(_)) => {}
                 // Most likely the version is too old: list again.
                 Some(WatchEvent::Error(_)) | None => return Ok(()),
@@ -111,7 +111,7 @@ impl Ends {
         Ok(())
     }
 
-    fn tell(&self, name: &Name, known: impl FnOnce() -> Known) {
+    fn publish(&self, name: &Name, known: impl FnOnce() -> Known) {
         if let Some(sender) = self.lock().get(name) {
             sender.send_replace(known());
         }

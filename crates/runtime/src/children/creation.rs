@@ -77,6 +77,23 @@ where
         Ok(is_absent)
     }
 
+    /// Whether the cache has the newest version of each object with these labels, read once: for decisions that must not rest
+    /// on a cache that may be late. What is newer is put into the cache. At most 500 objects are read.
+    pub async fn are_newest(&self, namespace: &str, labels: &str) -> Result<bool, ApplyError> {
+        let key = Key::new(namespace, labels);
+        let about = About::of::<K>(&key);
+        let removals = self.cache.removals();
+        let mut are_newest = true;
+        for there in self.writer.list::<S>(namespace, labels, &about).await? {
+            let known = self.cache.get(&Key::of(&there));
+            if known.is_none_or(|known| known.meta().resource_version != there.meta().resource_version) {
+                are_newest = false;
+                self.cache.absorb_read(there, removals);
+            }
+        }
+        Ok(are_newest)
+    }
+
     /// `None`: there is one already.
     async fn create_absent(
         &self,

@@ -553,3 +553,20 @@ async fn a_status_names_the_uid_of_its_object_and_is_written_once_for_each_versi
     let error = writer.apply_status(&roots, &planned_on, &status).await.unwrap_err();
     assert!(is_stale(&error, Stale::Changed), "{error:?}");
 }
+
+#[tokio::test]
+async fn whether_objects_are_the_newest_is_read_in_one_list_and_what_was_read_is_known() {
+    let fake = ScriptedApi::start().await;
+    let children = children(&fake);
+    let mut object = config_map("a");
+    object.metadata.labels = Some([("app".to_owned(), "x".to_owned())].into());
+    fake.put(&object);
+    assert!(!children.are_newest("demo", "app=x").await.unwrap());
+    assert!(children.are_newest("demo", "app=x").await.unwrap(), "it is in the cache now");
+    fake.put(&object);
+    assert!(!children.are_newest("demo", "app=x").await.unwrap(), "there is another version");
+    let lists = fake.calls(Verb::List.of("configmaps"));
+    assert!(lists.iter().all(|call| call.query["labelSelector"] == "app=x"), "{lists:?}");
+    fake.next(Verb::List.of("configmaps"), [Answer::status(403, "Forbidden", "no")]);
+    assert!(children.are_newest("demo", "app=x").await.is_err());
+}

@@ -14,7 +14,7 @@ use workload::{
 use super::{
     dependencies::Dependencies,
     pod::{TRAINER, runs_on_cpu_instead},
-    stage::{Attempt, Stage},
+    stage::{self, Attempt, Stage},
 };
 use crate::{
     names,
@@ -41,8 +41,8 @@ fn fails(type_: &'static str, reason: &'static str, message: impl Into<String>) 
     Verdict { type_, holds: false, reason, message: message.into() }
 }
 
-/// Reasons why nothing happens before somebody does something.
-const STALLS: [&str; 6] = [
+/// Reasons that need a change by a user.
+pub(super) const STALLS: [&str; 6] = [
     reasons::AMBIGUOUS_DEPENDENCY,
     reasons::DEPENDENCY_NOT_FOUND,
     reasons::CYCLE,
@@ -77,7 +77,7 @@ fn reason_or(reason: &'static str) -> &'static str {
     if reason.is_empty() { reasons::NOT_RUNNING } else { reason }
 }
 
-/// Conditions of every stage before the end.
+/// Conditions of every stage with a valid spec.
 struct Common {
     accepted: Verdict,
     dependencies: Option<Verdict>,
@@ -140,7 +140,7 @@ pub(super) fn of_waiting(
     obstacle: Option<Cause>,
 ) -> Assessment {
     let common = common(valid, observed, dependencies);
-    let running = not_running(observed, stage);
+    let running = not_running(valid, observed, stage);
     let type_ = match (dependencies, &obstacle) {
         _ if valid.suspend => conditions::SUSPENDED,
         (Dependencies::Ambiguous(_), _) => conditions::ACCEPTED,
@@ -152,12 +152,18 @@ pub(super) fn of_waiting(
     Assessment::explained_by(Phase::Pending, common.with(scheduled.into_iter().chain([running])), type_)
 }
 
-fn not_running(observed: &Observed, stage: &Stage<'_>) -> Verdict {
+fn not_running(valid: &ValidJob, observed: &Observed, stage: &Stage<'_>) -> Verdict {
     let failure = observed.job.status.as_ref().and_then(|status| status.failure.as_ref());
     let last = failure
         .and_then(|failure| failure.message.clone())
         .map(|message| format!("; the last one: {message}"));
-    let last = last.unwrap_or_default();
+    let retries = observed.job.status.as_ref().map_or(0, |status| status.retries);
+    let budget = match retries {
+        0 => String::new(),
+        used if used < valid.retry_limit => String::new(),
+        used => format!("; all {used} retries are used, raise retryLimit for more"),
+    };
+    let last = format!("{}{budget}", last.unwrap_or_default());
     match stage {
         Stage::Clearing { pods } if !pods.is_empty() => {
             let message = format!(
@@ -167,8 +173,8 @@ fn not_running(observed: &Observed, stage: &Stage<'_>) -> Verdict {
             fails(conditions::RUNNING, reasons::RETRYING, message)
         }
         Stage::Later { at } => {
-            let message =
-                format!("the next attempt starts at {}{last}", at.round(jiff::Unit::Second).unwrap_or(*at));
+            let at = at.round(jiff::Unit::Second).unwrap_or(*at);
+            let message = format!("the next attempt starts at {at}{last}");
             fails(conditions::RUNNING, reasons::RETRYING, message)
         }
         _ if failure.is_some() => {
@@ -211,18 +217,21 @@ fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Ve
         let wanted = if valid.nodes > 1 { format!("{} pods: ", valid.nodes) } else { String::new() };
         return fails(conditions::SCHEDULED, reason, format!("{wanted}{message}"));
     }
-    if attempt.pods.is_empty()
+    let wanted = usize::try_from(valid.nodes).unwrap_or_default();
+    if attempt.pods.len() < wanted
         && let Some(why) = &observed.refused_pods
     {
         let reason = if why.contains("exceeded quota") { reasons::QUOTA_PENDING } else { reasons::DENIED };
-        let message = format!("no pod was created: {why}");
+        let message = match attempt.pods.len() {
+            0 => format!("no pod was created: {why}"),
+            made => format!("only {made} of {wanted} pods were created: {why}"),
+        };
         return fails(conditions::SCHEDULED, reason, message);
     }
     let placed = attempt.pods.iter().filter(|pod| pod.node.is_some()).count();
-    let wanted = usize::try_from(valid.nodes).unwrap_or_default();
     if placed < wanted {
         let message = format!("{placed} of {wanted} pods have a node");
-        return fails(conditions::SCHEDULED, reasons::UNSCHEDULABLE, message);
+        return fails(conditions::SCHEDULED, reasons::STARTING, message);
     }
     let nodes: Vec<&str> =
         attempt.pods.iter().filter_map(|pod| pod.node.as_deref()).take(MOST_NODES).collect();
@@ -233,7 +242,7 @@ fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Ve
 const MOST_NODES: usize = 8;
 
 fn running(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Verdict {
-    // A rank that has ended well does not wait for its start.
+    // A rank that has succeeded counts as started.
     let trains = |pod: &&&PodView| {
         let state = pod.container(TRAINER).map(|one| &one.state);
         state.is_some_and(|state| {
@@ -243,7 +252,8 @@ fn running(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Verd
     let count = attempt.pods.iter().filter(trains).count();
     let wanted = usize::try_from(valid.nodes).unwrap_or_default();
     let number = attempt.number;
-    if count < wanted {
+    let has_begun = stage::has_begun(observed.job.status.as_ref(), number);
+    if count < wanted && !has_begun {
         let cause = attempt.pods.iter().find_map(|pod| waits_because(pod, observed));
         let message = match cause {
             Some(Cause { reason: _, message }) => message,
@@ -251,6 +261,12 @@ fn running(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Verd
         };
         return fails(conditions::RUNNING, reasons::STARTING, message);
     }
+    // What becomes of the others is the end of the attempt, which is not clear yet.
+    let ranks = if count < wanted {
+        format!(": the trainer runs in {count} of {wanted} pods")
+    } else {
+        String::new()
+    };
     let log = observed.log.as_ref();
     let unread = match log.map(|log| &log.access) {
         Some(Access::Forbidden) => {
@@ -262,10 +278,10 @@ fn running(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Verd
         Some(Access::Readable | Access::Unknown) | None => String::new(),
     };
     if log.is_some_and(|log| log.has_stepped) || has_reported(observed, number) {
-        holds(conditions::RUNNING, reasons::TRAINING, format!("attempt {number}{unread}"))
+        holds(conditions::RUNNING, reasons::TRAINING, format!("attempt {number}{ranks}{unread}"))
     } else {
         let what = "loads the model and prepares the data";
-        holds(conditions::RUNNING, reasons::PREPARING, format!("attempt {number} {what}{unread}"))
+        holds(conditions::RUNNING, reasons::PREPARING, format!("attempt {number} {what}{ranks}{unread}"))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a job waits for: whether the jobs that it depends on have succeeded, and what they left for it. Pure.
 
 use api::{
+    launcher::checkpoint_step,
     reasons,
     trainingjob::{Dependency as Record, DependencyResult, Method, Phase, TrainingJob},
 };
@@ -162,7 +163,7 @@ fn result(job: &TrainingJob, path: Option<&str>) -> Option<DependencyResult> {
     let is_whole =
         path.is_none_or(|path| path.trim_end_matches('/') == valid.output.dir.trim_end_matches('/'));
     let wanted = path.filter(|_| !is_whole).unwrap_or(trained);
-    let is_checkpoint = wanted.rsplit('/').next().is_some_and(|last| last.starts_with("checkpoint-"));
+    let is_checkpoint = wanted.rsplit('/').next().is_some_and(|last| checkpoint_step(last).is_some());
     let base =
         status.resolved.as_ref().map(|resolved| resolved.model.clone()).filter(|model| !model.is_empty());
     let (model, adapters) = if trains_adapters(valid.method) && (is_whole || is_checkpoint) {

@@ -6,27 +6,20 @@ use api::{
 };
 use runtime::events::{Note, Severity};
 
-use super::failure::Failure;
+use super::{conditions::STALLS, failure::Failure};
 
-/// Reasons whose message says what somebody has to do.
-const ALARMING: [&str; 13] = [
+/// Reasons whose message says what somebody may have to do, beside those that stall the job.
+const ALARMING: [&str; 7] = [
     reasons::QUOTA_PENDING,
-    reasons::INVALID_SPEC,
-    reasons::AMBIGUOUS_DEPENDENCY,
-    reasons::DEPENDENCY_NOT_FOUND,
-    reasons::CYCLE,
     reasons::INSUFFICIENT_GPU,
     reasons::NO_SUCH_PRODUCT,
     reasons::UNSCHEDULABLE,
-    reasons::CLAIM_NOT_FOUND,
-    reasons::CLAIM_NOT_SHAREABLE,
     reasons::OWNERSHIP_CONFLICT,
     reasons::DENIED,
     reasons::UPLOAD_FAILED,
 ];
 /// The order of these is the ordinary course of a job, which the status shows.
-const ORDINARY: [&str; 5] =
-    [reasons::STARTING, reasons::PREPARING, reasons::NOT_RUNNING, reasons::RETRYING, reasons::UNSCHEDULABLE];
+const ORDINARY: [&str; 4] = [reasons::STARTING, reasons::PREPARING, reasons::NOT_RUNNING, reasons::RETRYING];
 
 /// The attempt of this number has failed.
 pub(super) fn of_failure(number: i32, failure: &Failure) -> Note {
@@ -41,13 +34,11 @@ pub(super) fn of_change(
     reason: &'static str,
 ) -> Option<Note> {
     let is_same = before.is_some_and(|before| before.phase == after.phase && before.reason == after.reason);
-    let is_waiting_for_node = reason == reasons::UNSCHEDULABLE
-        && after.message.as_deref().is_some_and(|message| message.contains("pods have a node"));
-    let is_ordinary = ORDINARY.contains(&reason) && (reason != reasons::UNSCHEDULABLE || is_waiting_for_node);
-    if reason.is_empty() || is_same || is_ordinary {
+    if reason.is_empty() || is_same || ORDINARY.contains(&reason) {
         return None;
     }
-    let is_alarming = after.phase == Some(Phase::Failed) || ALARMING.contains(&reason);
+    let needs_a_change = ALARMING.contains(&reason) || STALLS.contains(&reason);
+    let is_alarming = after.phase == Some(Phase::Failed) || needs_a_change;
     let severity = if is_alarming { Severity::Warning } else { Severity::Normal };
     Some(Note { severity, reason, message: after.message.clone().unwrap_or_default() })
 }

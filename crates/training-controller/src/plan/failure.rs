@@ -1,7 +1,7 @@
 //! Why an attempt failed: from exit codes, conditions of pods, the launcher's message and the log to one reason of a closed
 //! list, and what can be done about it. Pure.
 //!
-//! An exit code of 1 is a full GPU, a wrong flag or a lost peer alike, so the code alone decides only what it is sure of. The
+//! An exit code of 1 is a full GPU, a wrong flag or a lost peer alike, so the code alone decides only where it is unambiguous. The
 //! exit code comes first: `OOMKilled` may stand beside a 0.
 
 use api::{
@@ -11,6 +11,7 @@ use api::{
 };
 use jiff::Timestamp;
 use text::{cut, printable, redacted};
+use training_log::Cause;
 use workload::pod::{PodView, Terminated};
 
 use super::pod::TRAINER;
@@ -29,7 +30,6 @@ pub(super) struct Failure {
     pub(super) tail: Option<String>,
     /// The newest complete checkpoint, if the launcher has reported it.
     pub(super) checkpoint: Option<Checkpoint>,
-    pub(super) step: Option<i64>,
 }
 
 /// The closed list of reasons, for metrics.
@@ -40,6 +40,7 @@ pub(crate) fn failure_reasons() -> impl Iterator<Item = &'static str> {
         reasons::NO_PROGRESS,
         reasons::DEADLINE_EXCEEDED,
         reasons::UNSCHEDULABLE,
+        reasons::STARTING,
         reasons::IMAGE_PULL_FAILED,
         reasons::SECRET_NOT_FOUND,
         reasons::CONFIG_MAP_NOT_FOUND,
@@ -48,7 +49,7 @@ pub(crate) fn failure_reasons() -> impl Iterator<Item = &'static str> {
         reasons::STOPPED_EARLY,
         reasons::OUTPUT_NOT_EMPTY,
     ];
-    training_log::Cause::ALL.into_iter().map(training_log::Cause::reason).chain(others)
+    Cause::ALL.into_iter().map(Cause::reason).chain(others)
 }
 
 /// What can be done about a failure.
@@ -56,6 +57,9 @@ pub(crate) fn failure_reasons() -> impl Iterator<Item = &'static str> {
 pub(super) enum Class {
     /// It is not the job's fault: it goes on at once, without a limit but that of attempts that make no progress.
     Interruption,
+    /// The launcher was told to stop, and nothing shows by whom: as an interruption, but not at once. A node that shuts down
+    /// does so, and a trainer can do it itself.
+    Stop,
     /// It has not run, because not all of its pods found a place. It is tried again, however often.
     NotPlaced,
     /// The memory of the GPUs is too small for the settings.
@@ -81,23 +85,15 @@ const SIGNALLED: i32 = 128;
 const KILLED: i32 = SIGNALLED + SIGKILL;
 /// Of a command line that Python's argparse refuses.
 const BAD_ARGUMENT: i32 = 2;
+/// Reason of a pod that its kubelet has ended for want of a resource.
+const EVICTED: &str = "Evicted";
 /// Reasons of containers whose end no kubelet has seen: their node was restarted.
 const UNSEEN_ENDS: [&str; 2] = ["ContainerStatusUnknown", "Unknown"];
 
 impl Failure {
     /// One that no pod shows.
     pub(super) fn of_attempt(reason: &'static str, class: Class, message: String) -> Self {
-        Self {
-            reason,
-            class,
-            message,
-            pod: None,
-            node: None,
-            exit_code: None,
-            tail: None,
-            checkpoint: None,
-            step: None,
-        }
+        Self { reason, class, message, pod: None, node: None, exit_code: None, tail: None, checkpoint: None }
     }
 }
 
@@ -157,7 +153,6 @@ fn of_pod(pod: &PodView, log: Option<&LogState>) -> Failure {
         exit_code: message.exit_code.or(ended.map(|ended| ended.exit_code)),
         tail: tail.map(|tail| tail_of(&tail)),
         checkpoint,
-        step: message.step,
     }
 }
 
@@ -176,10 +171,11 @@ fn tail_of(text: &str) -> String {
 /// Reason, class, and what happened.
 fn classify(pod: &PodView, ended: Option<&Terminated>, message: &Message) -> (&'static str, Class, String) {
     use Class::{Interruption, OutOfGpuMemory, Permanent, Transient};
+    if let Some(evicted) = evicted(pod) {
+        return evicted;
+    }
     if pod.disrupted.is_some() || (ended.is_none() && !pod.reason.is_empty()) {
-        let why = if pod.message.is_empty() { &pod.reason } else { &pod.message };
-        let why = if why.is_empty() { String::new() } else { format!(" ({})", quoted(why)) };
-        return (reasons::PREEMPTED, Interruption, format!("was interrupted{why}"));
+        return (reasons::PREEMPTED, Interruption, format!("was interrupted{}", words_of(pod)));
     }
     if pod.metadata.deletion_timestamp.is_some() && ended.is_none_or(|ended| ended.exit_code > SIGNALLED) {
         return (reasons::PREEMPTED, Interruption, "was deleted".to_owned());
@@ -191,7 +187,9 @@ fn classify(pod: &PodView, ended: Option<&Terminated>, message: &Message) -> (&'
     };
     let code = ended.exit_code;
     if let Some(known) = ExitCode::from_code(code) {
-        return of_launcher(known);
+        let (reason, class, what) = of_launcher(known);
+        let is_deleted = pod.metadata.deletion_timestamp.is_some();
+        return (reason, if class == Class::Stop && is_deleted { Interruption } else { class }, what);
     }
     if UNSEEN_ENDS.contains(&ended.reason.as_str()) {
         return (reasons::NODE_LOST, Interruption, "ended with a restart of its node".to_owned());
@@ -209,39 +207,65 @@ fn classify(pod: &PodView, ended: Option<&Terminated>, message: &Message) -> (&'
                 .to_owned(),
         );
     }
-    match message.cause.as_deref() {
-        Some(reasons::CUDA_OUT_OF_MEMORY) => {
-            return (reasons::CUDA_OUT_OF_MEMORY, OutOfGpuMemory, "ran out of GPU memory".to_owned());
+    match message.cause.as_deref().and_then(Cause::from_reason) {
+        Some(Cause::CudaOutOfMemory) => {
+            (reasons::CUDA_OUT_OF_MEMORY, OutOfGpuMemory, "ran out of GPU memory".to_owned())
         }
-        Some(reasons::HOST_OUT_OF_MEMORY) => {
+        Some(Cause::HostOutOfMemory) => {
             let what = "ran out of memory; raise spec.resources.limits.memory".to_owned();
-            return (reasons::HOST_OUT_OF_MEMORY, Transient, what);
+            (reasons::HOST_OUT_OF_MEMORY, Transient, what)
         }
-        Some(reasons::OUT_OF_SPACE) => return of_launcher(ExitCode::OutOfSpace),
-        Some(reasons::SOURCE_NOT_FOUND) => {
+        Some(Cause::OutOfSpace) => {
+            let what = "found a disk full: enlarge the claim of the output or lower keepCheckpoints if the file is in \
+                        outputDir, and otherwise give its node or its folder more space";
+            (reasons::OUT_OF_SPACE, Transient, what.to_owned())
+        }
+        Some(Cause::SourceNotFound) => {
             let what =
                 "found no such model or dataset on the hub; correct spec.model or spec.dataset, or spec.hub";
-            return (reasons::SOURCE_NOT_FOUND, Permanent, what.to_owned());
+            (reasons::SOURCE_NOT_FOUND, Permanent, what.to_owned())
         }
-        Some(reasons::SOURCE_UNAUTHORIZED) => {
+        Some(Cause::SourceUnauthorized) => {
             let what =
                 "has no access to the model or the dataset; put a token with access into spec.tokenSecret";
-            return (reasons::SOURCE_UNAUTHORIZED, Permanent, what.to_owned());
+            (reasons::SOURCE_UNAUTHORIZED, Permanent, what.to_owned())
         }
-        Some(reasons::SOURCE_UNREACHABLE) => {
-            return (reasons::SOURCE_UNREACHABLE, Transient, "could not reach the hub".to_owned());
+        Some(Cause::SourceUnreachable) => {
+            (reasons::SOURCE_UNREACHABLE, Transient, "could not reach the hub".to_owned())
         }
-        Some(reasons::PEER_LOST) => {
-            return (reasons::PEER_LOST, Transient, "lost the connection to another rank".to_owned());
+        Some(Cause::PeerLost) => {
+            (reasons::PEER_LOST, Transient, "lost the connection to another rank".to_owned())
         }
-        Some(reasons::INVALID_ARGUMENTS) => return invalid_arguments(),
-        Some(_) | None => {}
+        Some(Cause::InvalidArguments) => invalid_arguments(),
+        Some(Cause::UserError) | None if code == BAD_ARGUMENT => invalid_arguments(),
+        Some(Cause::UserError) | None => {
+            let killed = code == KILLED;
+            let how = if killed { "was killed".to_owned() } else { format!("ended with exit code {code}") };
+            (reasons::USER_ERROR, Transient, how)
+        }
     }
-    if code == BAD_ARGUMENT {
-        return invalid_arguments();
+}
+
+/// A kubelet has ended the pod, because it or its node used too much. It would be the same again, on all GPUs.
+fn evicted(pod: &PodView) -> Option<(&'static str, Class, String)> {
+    let text = pod.message.to_lowercase();
+    let is_short_of = |resource: &str| pod.reason == EVICTED && text.contains(resource);
+    let words = words_of(pod);
+    if is_short_of("storage") || is_short_of("disk") || is_short_of("emptydir") || is_short_of("inodes") {
+        let what = format!(
+            "was evicted for the disk of its node{words}; set requests and limits for ephemeral-storage in spec.resources, or \
+             use a claim for caches"
+        );
+        return Some((reasons::OUT_OF_SPACE, Class::Transient, what));
     }
-    let how = if code == KILLED { "was killed".to_owned() } else { format!("ended with exit code {code}") };
-    (reasons::USER_ERROR, Transient, how)
+    let what = format!("was evicted for the memory of its node{words}; set spec.resources.limits.memory");
+    is_short_of("memory").then_some((reasons::HOST_OUT_OF_MEMORY, Class::Transient, what))
+}
+
+/// What the kubelet or the scheduler says of the end of a pod.
+fn words_of(pod: &PodView) -> String {
+    let why = if pod.message.is_empty() { &pod.reason } else { &pod.message };
+    if why.is_empty() { String::new() } else { format!(" ({})", quoted(why)) }
 }
 
 fn invalid_arguments() -> (&'static str, Class, String) {
@@ -252,9 +276,9 @@ fn invalid_arguments() -> (&'static str, Class, String) {
 
 fn of_launcher(code: ExitCode) -> (&'static str, Class, String) {
     let (reason, class, what) = match code {
-        ExitCode::Stopped => (reasons::PREEMPTED, Class::Interruption, "was stopped before the last step"),
+        ExitCode::Stopped => (reasons::PREEMPTED, Class::Stop, "was stopped before the last step"),
         ExitCode::Superseded => {
-            (reasons::NODE_LOST, Class::Interruption, "was replaced by a later pod and has stopped itself")
+            (reasons::NODE_LOST, Class::Stop, "was replaced by a later pod and has stopped itself")
         }
         ExitCode::OutputNotEmpty => (
             reasons::OUTPUT_NOT_EMPTY,

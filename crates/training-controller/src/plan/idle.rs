@@ -1,4 +1,4 @@
-//! GPUs that do nothing although their trainer runs: told, before the lack of progress ends the attempt. Pure.
+//! Condition NoProgress for idle GPUs, set before the lack of progress ends the attempt. Pure.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn name(attempt: &Attempt<'_>) -> String {
     format!("GPUs are idle: attempt {}", attempt.number)
 }
 
-/// When to look again: a value of the agents wakes nobody.
+/// When to look again: values of agents start no reconcile.
 pub(super) fn requeue_after(
     valid: &ValidJob,
     observed: &Observed,
@@ -48,7 +48,7 @@ fn stepped(observed: &Observed) -> Option<Timestamp> {
     observed.log.as_ref().filter(|log| log.has_stepped).and_then(|log| log.last_sign)
 }
 
-/// How long until it is told; `None`: it is due.
+/// Time until the condition is set; `None`: it is due.
 fn left(valid: &ValidJob, observed: &Observed, fact: &str, now: Timestamp) -> Option<Duration> {
     let since = observed.facts.get(fact).copied().unwrap_or(now);
     remaining(valid.no_progress / 2, stepped(observed).map_or(since, |stepped| since.max(stepped)), now)

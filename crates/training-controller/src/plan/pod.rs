@@ -24,7 +24,7 @@ use workload::template::{
 use super::{defaults::Defaults, metadata::pod_labels};
 use crate::{
     names,
-    swift::{Command, STOP_FILE},
+    swift::{Command, STOP_FILE, TUNING_VARIABLES},
     validate::ValidJob,
 };
 
@@ -180,9 +180,10 @@ fn environment(valid: &ValidJob, attempt: &Attempt<'_>) -> Vec<EnvVar> {
             ..EnvVarSource::default()
         }),
     };
+    let variables = attempt.command.environment.iter().map(|(name, text)| value(name, text));
+    let (tuning, mut own): (Vec<EnvVar>, Vec<EnvVar>) =
+        variables.partition(|variable| TUNING_VARIABLES.contains(&variable.name.as_str()));
     let defaults = [value("HOME", HOME), value("USER", TRAINER), token(&valid.token_secret)];
-    let mut own: Vec<EnvVar> =
-        attempt.command.environment.iter().map(|(name, text)| value(name, text)).collect();
     own.push(field(variables::POD_UID, "metadata.uid"));
     if valid.nodes > 1 {
         own.push(field("NODE_RANK", INDEX));
@@ -192,7 +193,7 @@ fn environment(valid: &ValidJob, attempt: &Attempt<'_>) -> Vec<EnvVar> {
     let is_own = |name: &str| own.iter().any(|variable| variable.name == name);
     let users: Vec<&Variable> = valid.env.iter().filter(|variable| !is_own(&variable.name)).collect();
     let is_free = |default: &EnvVar| users.iter().all(|variable| variable.name != default.name);
-    let kept: Vec<EnvVar> = defaults.into_iter().filter(is_free).collect();
+    let kept: Vec<EnvVar> = defaults.into_iter().chain(tuning).filter(is_free).collect();
     kept.into_iter().chain(users.iter().map(|variable| env_var(variable))).chain(own).collect()
 }
 

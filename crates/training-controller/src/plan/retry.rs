@@ -46,7 +46,7 @@ pub(super) fn next(
 ) -> Next {
     let again = |wait, counts| Next::Again { wait, counts, mitigation: None };
     match failure.class {
-        Class::Interruption if without_progress > MOST_WITHOUT_PROGRESS => Next::Never {
+        Class::Interruption | Class::Stop if without_progress > MOST_WITHOUT_PROGRESS => Next::Never {
             reason: reasons::RETRIES_EXHAUSTED,
             message: format!(
                 "{without_progress} attempts in a row were interrupted before a newer checkpoint; lower saveSteps; the last \
@@ -56,7 +56,7 @@ pub(super) fn next(
         },
         // The first interruption costs no time; what keeps happening is slowed down.
         Class::Interruption if without_progress <= 1 => again(Duration::ZERO, false),
-        Class::Interruption => again(pause(without_progress - 2, timings), false),
+        Class::Interruption | Class::Stop => again(pause(without_progress - 2, timings), false),
         Class::NotPlaced => {
             let before = status.failures.iter().find(|count| count.reason == failure.reason);
             again(pause(before.map_or(0, |count| count.count), timings), false)

@@ -1,12 +1,12 @@
 //! Where a TrainingJob is in its life, from its status and its children. Pure.
 //!
 //! ```text
-//!  blocked ─▶ due ─▶ active ─▶ ended ─┬▶ clearing ─▶ later ─▶ due …      another attempt
+//!  due ─▶ active ─▶ ended ─┬▶ clearing ─▶ later ─▶ due …      another attempt
 //!  suspended ◀───────────┘            ├▶ uploading ─▶ terminal
 //!                                     └▶ terminal
 //! ```
 //!
-//! An attempt is started by its Job, which has its number in its name, and has ended once the status says so. So each end is
+//! `due` waits for dependencies and claims, too. An attempt is started by its Job, which has its number in its name, and has ended once the status says so. So each end is
 //! accounted for once, whatever happens to the process between two writes.
 
 use std::time::Duration;
@@ -23,6 +23,7 @@ use workload::{
 };
 
 use super::{
+    conditions as verdicts,
     defaults::Timings,
     failure::{self, Class, Failure, has_failed},
     pod::TRAINER,
@@ -31,8 +32,8 @@ use crate::{
     job_view::JobView,
     names,
     observe::{Observed, is_pod_of},
-    progress::Access,
-    validate::ValidJob,
+    progress::{Access, LogState},
+    validate::{ValidJob, flags},
 };
 
 /// Where the job is.
@@ -86,6 +87,14 @@ const EVIDENCE_IS_COMPLETE_AFTER: Duration = Duration::from_secs(10);
 const NODES_ARE_NOTICED_WITHIN: Duration = Duration::from_secs(60);
 /// The watches of Jobs and pods are independent: a Job may be seen to have failed before its pod.
 pub(super) const PODS_ARE_SEEN_WITHIN: Duration = Duration::from_secs(5);
+/// A pod that is being deleted has ended at its deletion timestamp; its kubelet says so at once.
+const ENDS_ARE_TOLD_WITHIN: Duration = Duration::from_secs(120);
+/// Longer than any pause between attempts: a time beyond it was written before the clock was set back.
+const LATEST_ATTEMPT: Duration = Duration::from_secs(3_600);
+/// So many times the time of a half-placed gang: images are large, and kubelets report only what has failed.
+const START_FACTOR: u32 = 6;
+/// Steps differ, and the first ones are slow.
+const SLOW_STEPS: f64 = 3.0;
 /// A kubelet closes the log of a container that has ended at once.
 const LOGS_ARE_READ_WITHIN: Duration = Duration::from_secs(5);
 /// The fact since when an attempt has been over.
@@ -126,7 +135,8 @@ pub(super) fn stage<'a>(
         return Stage::Ended(attempt, Box::new(End::DeadlineExceeded(failure)));
     }
     let next = status.and_then(|status| status.next_attempt_time.as_ref()).map(|time| time.0);
-    match next.filter(|next| *next > now) {
+    let is_ahead = |next: &Timestamp| *next > now && elapsed(now, *next) <= LATEST_ATTEMPT;
+    match next.filter(is_ahead) {
         Some(at) => Stage::Later { at },
         None => Stage::Due { attempt: started.saturating_add(1) },
     }
@@ -185,7 +195,7 @@ fn current<'a>(
         return Stage::Ended(attempt, Box::new(lost(reasons::PREEMPTED, Class::Interruption, &message)));
     };
     if job.completed.is_some() {
-        return match unread_log(&attempt, observed, now) {
+        return match unread(valid, &attempt, observed, now) {
             Some(wait) => Stage::Active(Attempt { is_ending: true, requeue_after: Some(wait), ..attempt }),
             None => Stage::Ended(attempt, Box::new(End::Succeeded)),
         };
@@ -210,8 +220,9 @@ fn current<'a>(
     let checks = [
         left.map(Err),
         on_lost_nodes(valid, observed, &attempt, now),
-        without_progress(valid, observed, now),
-        half_placed(valid, &attempt, timings, now),
+        on_silent_nodes(&attempt, now),
+        silent_log(valid, observed, now),
+        half_placed(valid, observed, &attempt, timings, now),
     ];
     for check in checks.into_iter().flatten() {
         match check {
@@ -224,12 +235,18 @@ fn current<'a>(
     Stage::Active(attempt)
 }
 
-/// How long the last lines of a log may still be read.
-fn unread_log(attempt: &Attempt<'_>, observed: &Observed, now: Timestamp) -> Option<Duration> {
-    let log = observed.log.as_ref().filter(|log| log.access == Access::Readable && !log.is_complete);
-    log?;
+/// How long the last lines of a log, and the message of the launcher, may still be waited for.
+fn unread(valid: &ValidJob, attempt: &Attempt<'_>, observed: &Observed, now: Timestamp) -> Option<Duration> {
     let since = observed.facts.get(&end_fact(attempt.number)).copied().unwrap_or(now);
-    remaining(LOGS_ARE_READ_WITHIN, since, now)
+    let has_ended =
+        |pod: &PodView| pod.container(TRAINER).is_some_and(|container| container.state.terminated.is_some());
+    let pod = verdicts::rank_zero(valid, attempt);
+    let is_seen = pod.is_some_and(has_ended);
+    let mut logs = observed.log.iter();
+    let is_read = !logs.any(|log| log.access == Access::Readable && !log.is_complete);
+    let waits = [(is_seen, PODS_ARE_SEEN_WITHIN), (is_read, LOGS_ARE_READ_WITHIN)];
+    let open = waits.into_iter().filter(|(is_done, _)| !is_done);
+    open.filter_map(|(_, within)| remaining(within, since, now)).max()
 }
 
 /// The end of an attempt of which a pod has failed, once it is clear which pod failed first.
@@ -301,25 +318,72 @@ fn on_lost_nodes(
     Some(Ok(Failure::of_attempt(reasons::NODE_LOST, Class::Interruption, message.to_owned())))
 }
 
+/// Pods whose grace period is over and whose kubelets say nothing: the only sign of a dead node for a controller that sees no
+/// nodes.
+fn on_silent_nodes(attempt: &Attempt<'_>, now: Timestamp) -> Option<Check> {
+    let leaving = attempt.pods.iter().filter(|pod| !has_stopped(pod));
+    let ends = leaving.filter_map(|pod| Some((pod.metadata.deletion_timestamp.as_ref()?.0, pod)));
+    let (end, pod) = ends.min_by_key(|(end, _)| *end)?;
+    Some(match remaining(ENDS_ARE_TOLD_WITHIN, end, now) {
+        Some(wait) => Err(wait),
+        None => {
+            let node = pod.node.as_deref().unwrap_or_default();
+            let message = format!(
+                "pod {} should have ended {} s ago, and the kubelet of node {node} does not report it",
+                pod.name(),
+                elapsed(end, now).as_secs()
+            );
+            Ok(Failure::of_attempt(reasons::NODE_LOST, Class::Interruption, message))
+        }
+    })
+}
+
+/// Whether all ranks of this attempt have run at the same time.
+pub(super) fn has_begun(status: Option<&TrainingJobStatus>, attempt: i32) -> bool {
+    status.is_some_and(|status| status.phase == Some(Phase::Running) && status.attempts == attempt)
+}
+
 /// Silence counts only of a log that can be read: what cannot be seen is no reason to end anything.
-fn without_progress(valid: &ValidJob, observed: &Observed, now: Timestamp) -> Option<Check> {
+fn silent_log(valid: &ValidJob, observed: &Observed, now: Timestamp) -> Option<Check> {
     let log = observed.log.as_ref().filter(|log| log.has_stepped && log.access == Access::Readable)?;
     let since = log.last_sign?;
-    Some(match remaining(valid.no_progress, since, now) {
+    let limit = silence_limit(valid, log)?;
+    Some(match remaining(limit, since, now) {
         Some(wait) => Err(wait),
         None => {
             let step = log.report.as_ref().map_or(0, |report| report.step);
             let message = format!(
-                "no step, evaluation or checkpoint for {} s after step {step} (noProgressSeconds)",
-                valid.no_progress.as_secs()
+                "no step, evaluation or checkpoint for {} s after step {step} (noProgressSeconds; raise it if an evaluation or \
+                 a checkpoint takes longer)",
+                limit.as_secs()
             );
             Ok(Failure::of_attempt(reasons::NO_PROGRESS, Class::Transient, message))
         }
     })
 }
 
-/// Pods that hold GPUs and wait for others that cannot start, or are not even created.
-fn half_placed(valid: &ValidJob, attempt: &Attempt<'_>, timings: &Timings, now: Timestamp) -> Option<Check> {
+/// `noProgressSeconds`, or longer if lines are far apart because steps are slow or few are logged. `None`: the log is not
+/// written by steps.
+fn silence_limit(valid: &ValidJob, log: &LogState) -> Option<Duration> {
+    let report = log.report.as_ref();
+    let every = flags::logging_steps(&valid.extra_args, report.map_or(0, |report| report.total_steps))?;
+    let step = report.and_then(|report| report.seconds_per_step.as_ref()?.parse::<f64>().ok());
+    let seconds = step.unwrap_or_default() * every * SLOW_STEPS;
+    Some(Duration::try_from_secs_f64(seconds).unwrap_or_default().max(valid.no_progress))
+}
+
+/// Pods that hold GPUs and wait for others that cannot start, or are not even created. Once all have run, the loss of one is a
+/// failure of its own.
+fn half_placed(
+    valid: &ValidJob,
+    observed: &Observed,
+    attempt: &Attempt<'_>,
+    timings: &Timings,
+    now: Timestamp,
+) -> Option<Check> {
+    if has_begun(observed.job.status.as_ref(), attempt.number) {
+        return None;
+    }
     let placed = attempt.pods.iter().filter(|pod| pod.node.is_some() && !has_stopped(pod));
     // The oldest pod with a node: from then on a GPU has been held for nothing.
     let since = placed.filter_map(|pod| pod.placed()).min()?;
@@ -332,25 +396,28 @@ fn half_placed(valid: &ValidJob, attempt: &Attempt<'_>, timings: &Timings, now: 
     if waits.is_none() && are_all {
         return None;
     }
-    Some(match remaining(timings.placement, since, now) {
-        Some(wait) => Err(wait),
-        None => {
-            let waited = elapsed(since, now).as_secs();
-            Ok(waits.map_or_else(|| not_created(valid, attempt, waited), |pod| not_placed(pod, waited)))
-        }
-    })
+    let waited = elapsed(since, now).as_secs();
+    let Some(pod) = waits else {
+        let left = remaining(timings.placement, since, now);
+        return Some(left.map_or_else(|| Ok(not_created(valid, observed, attempt, waited)), Err));
+    };
+    let failure = not_placed(pod, observed, waited);
+    let starts = failure.reason == reasons::STARTING;
+    let limit = timings.placement.saturating_mul(if starts { START_FACTOR } else { 1 });
+    Some(remaining(limit, since, now).map_or(Ok(failure), Err))
 }
 
-fn not_created(valid: &ValidJob, attempt: &Attempt<'_>, seconds: u64) -> Failure {
+fn not_created(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>, seconds: u64) -> Failure {
+    let why = observed.refused_pods.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
     let message = format!(
-        "only {} of {} pods were created within {seconds} s; the GPUs of the others were given back",
+        "only {} of {} pods were created within {seconds} s{why}; the GPUs of the others were given back",
         attempt.pods.len(),
         valid.nodes
     );
     Failure::of_attempt(reasons::UNSCHEDULABLE, Class::NotPlaced, message)
 }
 
-fn not_placed(pod: &PodView, seconds: u64) -> Failure {
+fn not_placed(pod: &PodView, observed: &Observed, seconds: u64) -> Failure {
     if pod.node.is_none() {
         let message = format!(
             "pod {} found no node for {seconds} s while others of its gang held theirs; they were given back",
@@ -360,12 +427,20 @@ fn not_placed(pod: &PodView, seconds: u64) -> Failure {
     }
     let containers = pod.init_containers.iter().chain(&pod.containers);
     let cause = containers.into_iter().find_map(|one| workload::container::start_fault(pod, one));
-    match cause {
-        Some(cause) => Failure::of_attempt(cause.reason, Class::Transient, cause.message),
-        None => {
-            let message =
-                format!("pod {} did not start for {seconds} s; its GPUs were given back", pod.name());
-            Failure::of_attempt(reasons::VOLUME_NOT_ATTACHED, Class::Transient, message)
-        }
+    if let Some(cause) = cause {
+        return Failure::of_attempt(cause.reason, Class::Transient, cause.message);
     }
+    // A volume that another pod uses becomes free.
+    let volume = observed.unattached.get(pod.uid()).map(|failure| failure.cause_of(pod));
+    if let Some(cause) = volume {
+        let message = format!("{}; its GPUs were given back after {seconds} s", cause.message);
+        return Failure::of_attempt(cause.reason, Class::NotPlaced, message);
+    }
+    let node = pod.node.as_deref().unwrap_or_default();
+    let message = format!(
+        "pod {} on node {node} did not start for {seconds} s, and no kubelet says why: its image is pulled, or its volume \
+         mounted; its GPUs were given back",
+        pod.name()
+    );
+    Failure::of_attempt(reasons::STARTING, Class::NotPlaced, message)
 }

@@ -118,7 +118,7 @@ pub(super) fn failed(
         );
     }
     count(&mut status.failures, failure.reason);
-    let Failure { reason, class: _, message, pod, node, exit_code, tail, checkpoint: _, step: _ } = failure;
+    let Failure { reason, class: _, message, pod, node, exit_code, tail, checkpoint: _ } = failure;
     status.failure = Some(Report {
         attempt: number,
         pod,

@@ -392,6 +392,13 @@ impl World {
         self.settles();
     }
 
+    /// The Job has completed, and the watch of pods is late.
+    fn succeeds_unseen(&mut self) {
+        let now = at(self.seconds);
+        self.view().completed = Some(now);
+        self.settles();
+    }
+
     /// All pods are gone.
     fn pods_go(&mut self) {
         self.observed.pods.clear();

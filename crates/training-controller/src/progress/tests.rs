@@ -1,11 +1,13 @@
 //! What is read of a log: the forms of ms-swift, in any pieces, again after a restart, and not at all.
 
-use std::{fs, path::Path};
+use std::{convert::Infallible, fs, path::Path};
 
-use tokio::time::Instant;
+use http::{Response, StatusCode};
+use kube::{Client, client::Body};
+use tokio::{task::JoinHandle, time::Instant};
 
 use super::*;
-use crate::tests::at;
+use crate::tests::{at, job};
 
 fn received(seconds: i64) -> Received {
     Received { at: at(seconds), instant: Instant::now() }
@@ -25,7 +27,13 @@ fn bytes(reader: &mut Reader, text: impl Into<Vec<u8>>, seconds: i64) -> News {
 
 /// The state after a whole log, in pieces of this size.
 fn read_in(name: &str, size: usize) -> LogState {
-    let mut reader = reader();
+    read_below("/output", name, size)
+}
+
+/// As `read_in`; the checkpoints are in this folder.
+fn read_below(output_dir: &str, name: &str, size: usize) -> LogState {
+    let target = Target { output_dir: output_dir.to_owned(), ..target(1) };
+    let mut reader = Reader::new(&TrainingJobStatus::default(), &target);
     for piece in fixture(name).chunks(size) {
         bytes(&mut reader, piece, 0);
     }
@@ -44,9 +52,19 @@ fn shown(state: &LogState) -> (i64, i64, i32, String, String) {
     )
 }
 
+/// The log of this attempt.
+fn target(attempt: i32) -> Target {
+    let (pod, pod_uid) = ("p".to_owned(), "1".to_owned());
+    Target { pod, pod_uid, container: "trainer", attempt, output_dir: "/output".to_owned() }
+}
+
+fn attempt(number: i32, status: &TrainingJobStatus) -> Reader {
+    Reader::new(status, &target(number))
+}
+
 /// Of the first attempt.
 fn reader() -> Reader {
-    Reader::new(&TrainingJobStatus::default(), 1)
+    attempt(1, &TrainingJobStatus::default())
 }
 
 fn step(number: i64) -> String {
@@ -101,15 +119,81 @@ fn the_curve_has_every_logged_step() {
 
 #[test]
 fn the_checkpoint_is_the_one_that_the_trainer_saves() {
-    let saved = read_in("graceful_stop_exit0.torchrun2.merged", 50).checkpoint.unwrap();
-    assert_eq!((saved.path.as_str(), saved.step), ("/data/run/H/checkpoint-6", 6));
+    for (folder, name, step) in [
+        ("/data/run/H", "graceful_stop_exit0.torchrun2.merged", 6),
+        ("/data/run/out_lora", "sft_lora.tf5.merged-stdout-stderr", 27),
+    ] {
+        let saved = read_below(folder, name, 50).checkpoint.unwrap();
+        assert_eq!((saved.path, saved.step), (format!("{folder}/checkpoint-{step}"), step));
+        assert_eq!(read_in(name, 50).checkpoint, None, "outputDir is another one");
+    }
+}
+
+/// How ms-swift names a checkpoint that it begins to write, and the last one at its end.
+const NAMES: [&str; 2] = ["Saving model checkpoint to", "last_model_checkpoint:"];
+
+#[test]
+fn text_of_the_users_data_names_no_checkpoint() {
+    for folder in [
+        "/output/final",
+        "checkpoint-7",
+        "evil/checkpoint-7",
+        "/evil/checkpoint-7",
+        "/output/../evil/checkpoint-7",
+        "/output//checkpoint-7",
+        "/output/x/checkpoint-7",
+        "/outputcheckpoint-7",
+        "/output/checkpoint-+7",
+        "/output/checkpoint-007",
+        "/output/checkpoint--7",
+        "/output/checkpoint-7/",
+        "/output/checkpoint-7 /output/checkpoint-7",
+        "/output/checkpoint-21",
+        "/output/checkpoint-101",
+        "/output/checkpoint-9223372036854775807",
+    ] {
+        for name in NAMES {
+            let mut reader = reader();
+            bytes(&mut reader, step(10), 0);
+            bytes(&mut reader, format!("[INFO:swift] {name} {folder}\n"), 0);
+            bytes(&mut reader, step(20), 0);
+            assert_eq!(reader.publish().checkpoint, None, "{name} {folder}");
+        }
+    }
 }
 
 #[test]
-fn a_folder_that_is_no_checkpoint_is_none() {
+fn text_of_the_users_data_does_not_hide_a_checkpoint() {
     let mut reader = reader();
-    bytes(&mut reader, "[INFO:swift] Saving model checkpoint to /output/final\n", 0);
+    bytes(&mut reader, step(40), 0);
+    for folder in ["/output/checkpoint-40", "/evil/checkpoint-41", "/output/checkpoint-999999999"] {
+        bytes(&mut reader, format!("[INFO:swift] {} {folder}\n", NAMES[0]), 0);
+    }
+    bytes(&mut reader, step(41), 0);
+    assert_eq!(reader.publish().checkpoint.unwrap().path, "/output/checkpoint-40");
+}
+
+#[test]
+fn the_last_checkpoint_is_reported_once_the_log_names_its_step() {
+    let mut reader = reader();
+    bytes(&mut reader, step(95), 0);
+    bytes(&mut reader, format!("[INFO:swift] {} /output/checkpoint-100\n", NAMES[1]), 0);
     assert_eq!(reader.publish().checkpoint, None);
+    bytes(&mut reader, "{'train_runtime': 7.5, 'global_step/max_steps': '100/100'}\n", 0);
+    assert_eq!(reader.publish().checkpoint.unwrap().step, 100);
+}
+
+#[test]
+fn steps_of_an_earlier_attempt_complete_no_checkpoint() {
+    let mut before = reader();
+    bytes(&mut before, step(80), 0);
+    let status = written(&before.publish());
+    let last = format!("[INFO:swift] {} /output/checkpoint-70\n", NAMES[1]);
+    for (number, expected) in [(1, Some(70)), (2, None)] {
+        let mut reader = attempt(number, &status);
+        bytes(&mut reader, last.clone(), 1);
+        assert_eq!(reader.publish().checkpoint.map(|saved| saved.step), expected, "attempt {number}");
+    }
 }
 
 #[test]
@@ -135,7 +219,7 @@ fn a_new_process_reads_on_from_the_line_of_the_status() {
         bytes(&mut first, step(number), number);
     }
     let status = written(&first.publish());
-    let mut second = Reader::new(&status, 1);
+    let mut second = attempt(1, &status);
     assert_eq!(second.since(), Some(at(10)));
     assert_eq!(second.state.report, status.progress, "before it has read anything");
     for number in 10..=12 {
@@ -155,7 +239,7 @@ fn an_attempt_that_has_never_begun_is_read_from_its_beginning() {
 fn a_run_that_starts_again_shows_its_own_step() {
     let mut before = reader();
     bytes(&mut before, step(80), 0);
-    let mut after = Reader::new(&written(&before.publish()), 1);
+    let mut after = attempt(1, &written(&before.publish()));
     bytes(&mut after, step(60), 9);
     assert_eq!(shown(&after.publish()).0, 60);
 }
@@ -175,8 +259,8 @@ fn after_a_restart_an_attempt_that_has_stepped_still_has() {
     let mut before = reader();
     bytes(&mut before, step(80), 0);
     let status = written(&before.publish());
-    assert!(Reader::new(&status, 1).publish().has_stepped);
-    assert!(!Reader::new(&status, 2).publish().has_stepped, "the next attempt has not");
+    assert!(attempt(1, &status).publish().has_stepped);
+    assert!(!attempt(2, &status).publish().has_stepped, "the next attempt has not");
 }
 
 #[test]
@@ -184,7 +268,7 @@ fn a_run_that_draws_only_bars_steps_and_a_resumed_one_from_where_it_begins() {
     let bar = |step: i64| format!("Train:  10%|█| {step}/100 [00:02<00:00, 10.10it/s]\r");
     let mut before = reader();
     bytes(&mut before, step(80), 0);
-    let mut resumed = Reader::new(&written(&before.publish()), 2);
+    let mut resumed = attempt(2, &written(&before.publish()));
     assert_eq!(bytes(&mut resumed, bar(60), 5), News::Nothing);
     assert!(!resumed.state.has_stepped, "it is drawn before a step is made");
     assert_eq!(bytes(&mut resumed, bar(61), 9), News::Urgent);
@@ -259,6 +343,31 @@ fn a_log_that_cannot_be_read_is_told_once_whatever_its_words_are() {
 }
 
 #[test]
+fn what_is_kept_of_a_refusal_is_bounded() {
+    let mut reader = reader();
+    reader.take(Piece::Unreadable("é".repeat(1 << 20)), received(0));
+    let Access::Unreadable(why) = reader.publish().access else { panic!() };
+    assert!(why.capacity() <= LONGEST_REFUSAL, "{} bytes", why.capacity());
+}
+
+#[test]
+fn silence_counts_from_when_the_log_can_be_read_again() {
+    for refusal in [Piece::Unreadable("no route to host".into()), Piece::Forbidden] {
+        let mut reader = reader();
+        bytes(&mut reader, step(1), 0);
+        reader.take(refusal, received(10));
+        reader.take(Piece::Closed, received(1_000));
+        assert_ne!(reader.state.access, Access::Readable, "a stream without a byte");
+        bytes(&mut reader, "text\n", 2_000);
+        assert_eq!((&reader.state.access, reader.state.last_sign), (&Access::Readable, Some(at(2_000))));
+        bytes(&mut reader, "text\n", 3_000);
+        reader.take(Piece::Closed, received(3_001));
+        bytes(&mut reader, "text\n", 4_000);
+        assert_eq!(reader.state.last_sign, Some(at(2_000)), "it was readable all the time");
+    }
+}
+
+#[test]
 fn a_right_that_is_missing_is_no_sign_of_life() {
     let mut reader = reader();
     reader.take(Piece::Forbidden, received(0));
@@ -279,6 +388,8 @@ fn the_last_lines_are_kept_for_a_failure() {
     let lines: Vec<&str> = tail.lines().collect();
     assert_eq!((lines.len(), lines[0]), (LAST_LINES, "line 13"));
     assert!(lines.iter().all(|line| line.len() <= LONGEST_LINE), "{tail}");
+    let held: usize = reader.state.last_lines.iter().map(String::capacity).sum();
+    assert!(held <= LAST_LINES * LONGEST_LINE, "{held} bytes");
 }
 
 #[test]
@@ -320,8 +431,7 @@ fn remaining_times_have_two_units_at_most() {
 #[test]
 fn a_log_is_followed_once_and_forgotten_with_its_pod() {
     let progress = Progress::default();
-    let target =
-        |uid: &str| Target { pod: "p".into(), pod_uid: uid.into(), container: "trainer", attempt: 1 };
+    let target = |uid: &str| Target { pod_uid: uid.into(), ..target(1) };
     let key = Key::new("demo", "qwen");
     progress.follow(&key, "u", &target("1"), &TrainingJobStatus::default());
     progress.follow(&key, "u", &target("1"), &TrainingJobStatus::default());
@@ -349,7 +459,7 @@ fn a_new_process_never_shows_an_earlier_step_of_the_second_that_it_reads_again()
     for number in 1..=3 {
         bytes(&mut first, step(number), 10);
     }
-    let mut second = Reader::new(&written(&first.publish()), 1);
+    let mut second = attempt(1, &written(&first.publish()));
     bytes(&mut second, step(1), 10);
     assert_eq!(shown(&second.publish()).0, 3);
     bytes(&mut second, step(2), 11);
@@ -360,7 +470,7 @@ fn a_new_process_never_shows_an_earlier_step_of_the_second_that_it_reads_again()
 fn the_log_of_a_new_attempt_is_read_from_its_first_line_whatever_the_clock_of_its_node_says() {
     let mut first = reader();
     bytes(&mut first, step(50), 1_000);
-    let mut second = Reader::new(&written(&first.publish()), 2);
+    let mut second = attempt(2, &written(&first.publish()));
     assert_eq!(second.since(), None);
     bytes(&mut second, step(41), 100);
     let report = second.publish().report.unwrap();
@@ -382,13 +492,98 @@ fn a_checkpoint_is_told_only_when_it_is_written() {
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_is_set_makes_no_silence() {
     let progress = Progress::default();
-    let target = Target { pod: "p".into(), pod_uid: "1".into(), container: "trainer", attempt: 1 };
-    progress.follow(&Key::new("demo", "qwen"), "uid", &target, &TrainingJobStatus::default());
+    progress.follow(&Key::new("demo", "qwen"), "uid", &target(1), &TrainingJobStatus::default());
     let mut reader = reader();
     bytes(&mut reader, step(1), 100);
     *progress.lock()["uid"].state.lock().unwrap() = reader.publish();
     tokio::time::advance(Duration::from_secs(5)).await;
     for now in [105, 5_000, -5_000] {
         assert_eq!(progress.of("uid", at(now)).unwrap().last_sign, Some(at(now - 5)));
+    }
+}
+
+#[test]
+fn a_log_is_forgotten_with_its_trainingjob_and_not_with_a_namesake() {
+    let spec = "{model: m, dataset: d, method: lora}";
+    let of_uid = |uid: &str, version: &str| {
+        let mut job = job("qwen", spec);
+        job.metadata.uid = Some(uid.to_owned());
+        job.metadata.resource_version = Some(version.to_owned());
+        job
+    };
+    let (progress, jobs) = (Progress::default(), Cache::default());
+    progress.forget_removed(&jobs);
+    let follow = |uid: &str| {
+        progress.follow(&Key::new("demo", "qwen"), uid, &target(1), &TrainingJobStatus::default())
+    };
+    let is_followed = |uid: &str| progress.of(uid, at(0)).is_some();
+    jobs.upsert(of_uid("first", "1"));
+    follow("first");
+    let stop = progress.lock()["first"].stop.clone();
+    jobs.upsert(of_uid("first", "2"));
+    assert!(is_followed("first"));
+    jobs.upsert(of_uid("second", "3"));
+    follow("second");
+    assert!(!is_followed("first") && is_followed("second"));
+    assert!(stop.is_cancelled(), "its task ends");
+    jobs.remove(&of_uid("second", "4").metadata);
+    assert!(!is_followed("second"));
+    follow("third");
+    jobs.upsert(of_uid("third", "5"));
+    jobs.replace(Vec::new(), "6");
+    assert!(!is_followed("third"), "it vanished behind a re-list");
+}
+
+/// The logs of an API server with these answers; it gives the last one again and again.
+fn logs(answers: Vec<(StatusCode, String)>) -> Logs {
+    let left = Mutex::new(answers);
+    let service = tower::service_fn(move |_: http::Request<Body>| {
+        let mut left = left.lock().unwrap();
+        let (status, text) = if left.len() > 1 { left.remove(0) } else { left[0].clone() };
+        let mut answer = Response::new(Body::from(text.into_bytes()));
+        *answer.status_mut() = status;
+        std::future::ready(Ok::<_, Infallible>(answer))
+    });
+    Logs::new(Client::new(service, "demo"))
+}
+
+fn read_of(answers: Vec<(StatusCode, String)>, wake: fn()) -> (Arc<Mutex<LogState>>, JoinHandle<()>) {
+    let stream = logs(answers).follow("demo", "p", "trainer", None, SILENCE);
+    let state = Arc::new(Mutex::new(LogState::default()));
+    let reading = tokio::spawn(read(stream, reader(), Arc::clone(&state), wake));
+    (state, reading)
+}
+
+/// An answer with steps up to this one.
+fn steps(last: i64) -> (StatusCode, String) {
+    let lines = (1..=last).map(|number| format!("{} {}", at(number), step(number)));
+    (StatusCode::OK, lines.collect())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_is_not_found_for_a_while_is_read_on() {
+    let missing = || (StatusCode::NOT_FOUND, r#"{"message": "pods \"p\" not found"}"#.to_owned());
+    let (found, _reading) = read_of(vec![steps(3), missing(), missing(), steps(7)], || {});
+    let (lost, _reading) = read_of(vec![steps(3), missing()], || {});
+    sleep(Duration::from_secs(300)).await;
+    let (found, lost) = (found.lock().unwrap(), lost.lock().unwrap());
+    assert_eq!((shown(&found).0, &found.access), (7, &Access::Readable));
+    assert_eq!(shown(&lost).0, 3);
+    let Access::Unreadable(why) = &lost.access else { panic!("{:?}", lost.access) };
+    assert!(why.contains("404") && why.contains("not found"), "{why}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn access_is_unknown_once_a_log_is_not_read_any_more() {
+    let (stopped, reading) = read_of(vec![steps(3)], || {});
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(stopped.lock().unwrap().access, Access::Readable);
+    reading.abort();
+    assert!(reading.await.is_err());
+    let (panicked, reading) = read_of(vec![steps(3)], || panic!("on purpose"));
+    assert!(reading.await.is_err());
+    for state in [stopped, panicked] {
+        let state = state.lock().unwrap();
+        assert_eq!((state.has_stepped, &state.access), (true, &Access::Unknown));
     }
 }

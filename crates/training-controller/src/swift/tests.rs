@@ -1,8 +1,10 @@
 //! The golden command lines, in one snapshot: a line per combination.
 
+use api::trainingjob::OWNED_FLAGS;
+
 use super::*;
 
-const METHODS: [Method; 5] = [Method::Lora, Method::Qlora, Method::Full, Method::Dpo, Method::Ppo];
+const VERSIONS: [&str; 2] = ["3.12", "4.4"];
 const DEVICES: [Device; 4] = [Device::Nvidia, Device::Ascend, Device::Mps, Device::Cpu];
 
 fn hub(model: &str) -> Source {
@@ -40,11 +42,11 @@ fn is_accepted(method: Method, device: Device, gpus: i32, nodes: i32) -> bool {
 #[test]
 fn the_command_line_of_every_combination() {
     let mut lines = Vec::new();
-    for method in METHODS {
+    for method in Method::ALL {
         for device in DEVICES {
             for gpus in [1, 4] {
                 for nodes in [1, 2] {
-                    for version in ["3.12", "4.4"] {
+                    for version in VERSIONS {
                         if !is_accepted(method, device, gpus, nodes) {
                             continue;
                         }
@@ -66,6 +68,52 @@ fn the_command_line_of_every_combination() {
     }
     assert_eq!(lines.len(), 2 * (5 * 4 * 2 * 2 - 2 * 4 - 4 * 3));
     insta::assert_snapshot!(lines.join("\n"));
+}
+
+#[test]
+fn the_version_that_is_assumed_has_golden_command_lines() {
+    assert!(VERSIONS.contains(&version::NEWEST.to_string().as_str()));
+}
+
+/// What follows the user's arguments would replace the same flag in them without a word.
+#[test]
+fn each_flag_after_the_users_arguments_is_refused_in_them_or_has_their_value() {
+    const OF_USERS: [&str; 3] = [BATCH_SIZE, ACCUMULATION, DEEPSPEED];
+    let marker = "--of-the-user".to_owned();
+    let model = Source { model: "m".into(), adapters: Some("/in/checkpoint-27".into()) };
+    let mut count = 0;
+    for method in Method::ALL {
+        for device in DEVICES {
+            for version in VERSIONS {
+                let command = command(&Run {
+                    version: Version::parse(version).unwrap(),
+                    method,
+                    device,
+                    hub: Hub::Modelscope,
+                    gpus: 2,
+                    nodes: 2,
+                    model: &model,
+                    reward_model: (method == Method::Ppo).then_some("rm"),
+                    datasets: &["d".to_owned()],
+                    output_dir: "/output",
+                    beta: None,
+                    save_steps: 10,
+                    keep_checkpoints: 1,
+                    batch: Batch { size: 2, accumulation: 4 },
+                    sharding: Sharding::Zero2,
+                    extra_args: std::slice::from_ref(&marker),
+                });
+                let users = command.arguments.iter().position(|argument| *argument == marker).unwrap();
+                let after = command.arguments[users + 1..].iter().chain(&command.fresh_arguments);
+                for flag in after.filter(|argument| argument.starts_with("--")) {
+                    let flag = flag.as_str();
+                    assert_ne!(OF_USERS.contains(&flag), OWNED_FLAGS.contains(&flag), "{flag}");
+                    count += 1;
+                }
+            }
+        }
+    }
+    assert!(count > 100, "{count}");
 }
 
 #[test]
@@ -124,4 +172,15 @@ fn versions_that_cannot_run_a_method_are_known() {
         old("3.7", Method::Dpo, true) && !old("3.7", Method::Dpo, false) && !old("3.8", Method::Dpo, true)
     );
     assert!(old("2.6", Method::Lora, false));
+    let why = |version: &str, method, has_adapters| {
+        unsupported(Version::parse(version).unwrap(), method, has_adapters).unwrap()
+    };
+    assert_eq!(
+        why("3.0", Method::Ppo, false),
+        "ms-swift 3.0 has no method ppo; use an image with 3.1 or later"
+    );
+    assert_eq!(
+        why("3.7", Method::Dpo, true),
+        "ms-swift 3.7 cannot start dpo from LoRA adapters; use an image with 3.8 or later"
+    );
 }

@@ -9,8 +9,8 @@ pub(crate) struct Version {
     minor: u16,
 }
 
-/// The version of the default images.
-const NEWEST: Version = Version { major: 4, minor: 4 };
+/// Assumed for images whose tag does not say it: that of the default image for NVIDIA.
+pub(super) const NEWEST: Version = Version { major: 4, minor: 4 };
 
 impl Version {
     /// `4.1` or `v4.1`.
@@ -87,6 +87,11 @@ mod tests {
         ] {
             assert_eq!(Version::of_image(image).to_string(), version, "{image}");
         }
+    }
+
+    #[test]
+    fn an_image_without_a_version_is_taken_for_the_default_image() {
+        assert_eq!(Version::of_image(crate::TRAINER_IMAGE), NEWEST);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use api::trainingjob::OWNED_FLAGS;
 
 use super::Invalid;
-use crate::swift::{ACCUMULATION, BATCH_SIZE, DEEPSPEED};
+use crate::swift::{ACCUMULATION, BATCH_SIZE, DEEPSPEED, LOGGED_EVERY, LOGGING_STEPS};
 
 /// Flags whose value is a token: ms-swift prints its command line.
 const TOKENS: [&str; 1] = ["--hub_token"];
@@ -46,12 +46,7 @@ pub(super) fn none_is_owned(arguments: &[String]) -> Result<(), Invalid> {
 /// Of a flag that is given twice the last one counts.
 pub(super) fn settings(arguments: &[String]) -> Result<Settings, Invalid> {
     let mut settings = Settings::default();
-    for (at, argument) in arguments.iter().enumerate() {
-        let (name, value) = match argument.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
-            None => (argument.as_str(), arguments.get(at + 1).map(String::as_str)),
-        };
-        let name = name.replace('-', "_").replacen("__", "--", 1);
+    for (name, value) in values(arguments) {
         match name.as_str() {
             BATCH_SIZE => settings.batch_size = Some(positive(&name, value)?),
             ACCUMULATION => settings.accumulation = Some(positive(&name, value)?),
@@ -60,6 +55,30 @@ pub(super) fn settings(arguments: &[String]) -> Result<Settings, Invalid> {
         }
     }
     Ok(settings)
+}
+
+/// Steps between two lines of the log; `None`: it is not written by steps. A fraction is one of all steps.
+pub(crate) fn logging_steps(arguments: &[String], total_steps: i64) -> Option<f64> {
+    let mut every = LOGGED_EVERY;
+    for (name, value) in values(arguments) {
+        match (name.as_str(), value) {
+            ("--logging_strategy", Some(strategy)) if strategy != "steps" => return None,
+            (LOGGING_STEPS, Some(value)) => every = value.parse().unwrap_or(every),
+            _ => {}
+        }
+    }
+    Some(if every < 1.0 { (every * total_steps as f64).max(1.0) } else { every })
+}
+
+/// Each flag, as ms-swift reads it, and what follows it.
+fn values(arguments: &[String]) -> impl Iterator<Item = (String, Option<&str>)> {
+    arguments.iter().enumerate().map(|(at, argument)| {
+        let (name, value) = match argument.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (argument.as_str(), arguments.get(at + 1).map(String::as_str)),
+        };
+        (name.replace('-', "_").replacen("__", "--", 1), value)
+    })
 }
 
 fn positive(flag: &str, value: Option<&str>) -> Result<i32, Invalid> {
@@ -108,6 +127,18 @@ mod tests {
         for argument in ["--max_length", "2048", "--model_type", "-5", "--system=--model", "a --model b"] {
             assert_eq!(refusal(argument), None, "{argument}");
         }
+    }
+
+    #[test]
+    fn the_distance_of_the_lines_of_a_log_is_known() {
+        let of = |arguments: &[&str]| {
+            let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+            logging_steps(&arguments, 400)
+        };
+        assert_eq!(of(&[]), Some(5.0));
+        assert_eq!(of(&["--logging_steps", "100"]), Some(100.0));
+        assert_eq!(of(&["--logging-steps=0.1", "--logging_strategy", "steps"]), Some(40.0));
+        assert_eq!(of(&["--logging_strategy", "epoch"]), None);
     }
 
     #[test]

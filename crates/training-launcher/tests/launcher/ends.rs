@@ -13,9 +13,10 @@ fn a_training_that_reaches_its_last_step_succeeds() {
     let ended = scene.launch(1).run();
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let checkpoint = Checkpoint { path: scene.checkpoint(10).to_str().unwrap().to_owned(), step: 10 };
+    assert_eq!(ended.resumed(), None);
     let message = ended.message;
     assert_eq!((message.exit_code, message.step, message.total_steps), (Some(0), Some(10), Some(10)));
-    assert_eq!((message.checkpoint, message.resumed, message.stopped_early), (Some(checkpoint), None, false));
+    assert_eq!((message.checkpoint, message.stopped_early), (Some(checkpoint), false));
     assert_eq!((message.cause, message.error), (None, None));
     assert!(message.tail.unwrap().contains("End time of running main"));
     assert_eq!(scene.marker().unwrap()["phase"], "ended");
@@ -56,7 +57,7 @@ fn a_checkpoint_of_an_earlier_attempt_proves_nothing() {
     // Not to be resumed, so the next attempt begins anew, and ends early beside the old last checkpoint.
     let again = only_model().option("attempt", "2").faults("exit0@3").run();
     assert_eq!(again.code, ExitCode::Incomplete.code(), "{}", again.stderr);
-    assert_eq!(again.message.resumed, None);
+    assert_eq!(again.resumed(), None);
 }
 
 #[test]

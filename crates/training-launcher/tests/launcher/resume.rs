@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::symlink};
 
-use api::launcher::{Checkpoint, ExitCode};
+use api::launcher::ExitCode;
 
 use crate::scene::{Scene, copy_folder, started};
 
@@ -16,7 +16,7 @@ fn the_next_attempt_resumes_from_the_newest_complete_checkpoint() {
     let checkpoint = scene.checkpoint(5).to_str().unwrap().to_owned();
     let arguments = &started(&launch)[0].0;
     assert_eq!(arguments[arguments.len() - 2..], ["--resume_from_checkpoint".to_owned(), checkpoint.clone()]);
-    assert_eq!(ended.message.resumed, Some(Checkpoint { path: checkpoint, step: 5 }));
+    assert_eq!(ended.resumed(), Some(checkpoint.as_str()));
     assert!(String::from_utf8(ended.stdout).unwrap().contains("'global_step/max_steps': '6/10'"));
 }
 
@@ -31,7 +31,7 @@ fn a_trainer_that_cannot_resume_starts_anew_and_old_checkpoints_prove_nothing() 
     };
     let second = anew(2).faults("exit@3");
     let ended = second.run();
-    assert_eq!((ended.code, ended.message.resumed), (1, None));
+    assert_eq!((ended.code, ended.resumed()), (1, None));
     assert!(!started(&second)[0].0.contains(&"--resume_from_checkpoint".to_owned()));
     assert!(scene.checkpoint(5).exists(), "what an earlier attempt has left is not deleted");
     let third = anew(3).run();
@@ -63,7 +63,7 @@ fn a_half_written_checkpoint_is_skipped_and_removed() {
     assert_eq!(scene.checkpoints(), ["checkpoint-3", "checkpoint-6"]);
     let second = scene.launch(2).faults("exit@5");
     let ended = second.run();
-    assert_eq!(ended.message.resumed.unwrap().step, 3, "{}", ended.stderr);
+    assert_eq!(ended.resumed(), scene.checkpoint(3).to_str(), "{}", ended.stderr);
     assert!(!scene.checkpoint(6).exists());
     assert!(ended.stderr.contains("removing the half-written checkpoint"), "{}", ended.stderr);
 }
@@ -84,7 +84,7 @@ fn a_checkpoint_that_a_crash_has_truncated_is_skipped() {
         let content = fs::read(&path).unwrap();
         fs::write(&path, &content[..content.len() - 1]).unwrap();
         let ended = scene.launch(2).run();
-        assert_eq!(ended.message.resumed.unwrap().step, 5, "{file}: {}", ended.stderr);
+        assert_eq!(ended.resumed(), scene.checkpoint(5).to_str(), "{file}: {}", ended.stderr);
         assert_eq!(ended.code, 0, "{file}");
     }
 }
@@ -115,7 +115,7 @@ fn a_checkpoint_without_optimizer_is_not_resumed_from() {
     scene.interrupted();
     fs::remove_file(scene.checkpoint(5).join("optimizer.pt")).unwrap();
     let ended = scene.launch(2).run();
-    assert_eq!((ended.code, ended.message.resumed), (0, None));
+    assert_eq!((ended.code, ended.resumed()), (0, None));
 }
 
 #[test]

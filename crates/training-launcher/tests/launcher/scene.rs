@@ -53,6 +53,13 @@ pub(crate) struct Ended {
     pub(crate) stderr: String,
 }
 
+impl Ended {
+    /// The checkpoint from which the trainer was started, by the launcher's own line.
+    pub(crate) fn resumed(&self) -> Option<&str> {
+        self.stderr.lines().find_map(|line| line.strip_prefix("training-launcher: resuming from "))
+    }
+}
+
 impl Scene {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();

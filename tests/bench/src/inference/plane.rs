@@ -20,7 +20,7 @@ use serde_json::json;
 
 use super::CONTROLLER;
 use crate::{
-    children::{Children, NullWriter, children_of},
+    children::{Children, NullWriter, OWNER_NAME, children_of},
     machine::{Processes, Used},
     programs::workspace,
 };
@@ -97,7 +97,9 @@ impl Plane {
     /// Makes those of this AIInference, one after the other, as the controller does.
     pub(super) async fn create_children(&self, owner: &AIInference, how: NullWriter) -> anyhow::Result<()> {
         let (name, uid) = (owner.name_any(), owner.uid().unwrap_or_default());
-        self.children.create(&self.client, &[(WARM_UP, &name), (&self.warm_up_uid, &uid)], how).await
+        self.children
+            .create(&self.client, &[(WARM_UP, &name), (OWNER_NAME, &name), (&self.warm_up_uid, &uid)], how)
+            .await
     }
 
     pub(super) fn inferences(&self) -> Api<AIInference> {

@@ -12,8 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::{
     CONNECTIONS, CONTROLLER, COUNTED,
     jobs::{
-        Burst, Claims, NAMESPACE, SeenJobs, has_succeeded, names, patience, seconds_until, sightings,
-        training_job,
+        Burst, NAMESPACE, SeenJobs, has_succeeded, names, patience, seconds_until, sightings, training_job,
     },
     plane::{Plane, Programs, Setting, settle},
 };
@@ -51,7 +50,7 @@ pub(super) async fn run(programs: &Programs, setting: &Setting) -> anyhow::Resul
     let reconciles_before = reconciles(&plane.cluster).await?;
     let (training_jobs, names) = (plane.training_jobs(), names(setting.count));
     let created = futures::stream::iter(&names)
-        .map(|name| create(&training_jobs, name, setting.claims))
+        .map(|name| create(&training_jobs, name, setting))
         .buffer_unordered(CONNECTIONS)
         .try_collect::<()>();
     let burst = async {
@@ -79,8 +78,8 @@ pub(super) async fn run(programs: &Programs, setting: &Setting) -> anyhow::Resul
     Ok(Controlled { burst, succeeded_seconds, reconciles, peak_mib, idle_mib, requests, at_rest })
 }
 
-async fn create(jobs: &Api<TrainingJob>, name: &str, claims: Claims) -> anyhow::Result<()> {
-    let created = jobs.create(&PostParams::default(), &training_job(name, claims)?).await;
+async fn create(jobs: &Api<TrainingJob>, name: &str, setting: &Setting) -> anyhow::Result<()> {
+    let created = jobs.create(&PostParams::default(), &training_job(name, setting)?).await;
     created.with_context(|| format!("failed to create TrainingJob {NAMESPACE}/{name}"))?;
     Ok(())
 }

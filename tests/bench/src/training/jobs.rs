@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::plane::{Plane, SHARED_CLAIM};
+use super::plane::{Plane, SHARED_CLAIM, Setting};
 use crate::{machine::Used, sightings::Sightings};
 
 /// Where the results go.
@@ -49,12 +49,12 @@ pub(super) fn claim_of(job: &str) -> String {
 }
 
 /// A LoRA fine-tuning on one GPU.
-pub(super) fn training_job(name: &str, claims: Claims) -> anyhow::Result<TrainingJob> {
-    let output = match claims {
+pub(super) fn training_job(name: &str, setting: &Setting) -> anyhow::Result<TrainingJob> {
+    let output = match setting.claims {
         Claims::Own => json!({}),
         Claims::Shared => json!({"claimName": SHARED_CLAIM, "mountPath": "/output"}),
     };
-    let job = json!({
+    let mut job = json!({
         "apiVersion": "aistudio.modelscope.cn/v1alpha1",
         "kind": "TrainingJob",
         "metadata": {"name": name, "namespace": NAMESPACE},
@@ -66,6 +66,11 @@ pub(super) fn training_job(name: &str, claims: Claims) -> anyhow::Result<Trainin
             "output": output,
         },
     });
+    if let Some(lines) = setting.lines {
+        let steps = f64::from(lines) * setting.run_time.as_secs_f64();
+        job["spec"]["extraArgs"] = json!(["--logging_steps", "1"]);
+        job["spec"]["env"] = json!([{"name": "SIM_STEPS", "value": format!("{:.0}", steps.max(1.0))}]);
+    }
     serde_json::from_value(job).with_context(|| format!("failed to write TrainingJob {NAMESPACE}/{name}"))
 }
 
@@ -147,7 +152,15 @@ mod tests {
 
     #[test]
     fn jobs_of_a_shared_claim_write_into_folders_of_their_own() {
-        let jobs = ["one", "two"].map(|name| training_job(name, Claims::Shared).unwrap());
+        let setting = Setting {
+            count: 2,
+            claims: Claims::Shared,
+            run_time: Duration::from_secs(60),
+            lines: Some(1_000),
+            rest: Duration::ZERO,
+        };
+        let jobs = ["one", "two"].map(|name| training_job(name, &setting).unwrap());
+        assert_eq!(jobs[0].spec.env[0].value.as_deref(), Some("60000"));
         let claims = jobs.each_ref().map(|job| job.spec.output.clone().unwrap().claim_name.unwrap());
         assert_eq!(claims[0], claims[1]);
         assert_ne!(jobs[0].spec.output_dir, jobs[1].spec.output_dir);

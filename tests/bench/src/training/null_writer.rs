@@ -12,7 +12,7 @@ use super::{
     jobs::{Burst, SeenJobs, WARM_UP, names, patience},
     plane::{Plane, Programs, Setting, settle},
 };
-use crate::children::NullWriter;
+use crate::children::{NullWriter, OWNER_NAME};
 
 /// What the null writer did.
 pub(super) struct Nulled {
@@ -31,7 +31,7 @@ pub(super) async fn run(programs: &Programs, setting: &Setting, how: NullWriter)
     let written = futures::stream::iter(&names)
         .map(|name| {
             let (client, children) = (&*client, &*children);
-            async move { children.create(client, &[(WARM_UP, name)], how).await }
+            async move { children.create(client, &[(WARM_UP, name), (OWNER_NAME, WARM_UP)], how).await }
         })
         .buffer_unordered(CONNECTIONS)
         .try_collect::<()>();

@@ -48,6 +48,8 @@ pub(super) struct Setting {
     pub(super) claims: Claims,
     /// Of each pod.
     pub(super) run_time: Duration,
+    /// Of its log in a second; `None`: those of the simulation.
+    pub(super) lines: Option<u32>,
     /// How long the controller is observed at rest.
     pub(super) rest: Duration,
 }
@@ -103,7 +105,7 @@ impl Plane {
             env: Default::default(),
         };
         cluster.start_controller(&controller).await?;
-        let children = ends.unless_they_fail(warm_up(&client, setting.claims)).await?;
+        let children = ends.unless_they_fail(warm_up(&client, setting)).await?;
         Ok(Self { cluster, client, children, ends })
     }
 
@@ -128,16 +130,16 @@ pub(super) async fn settle() {
     tokio::time::sleep(SETTLE).await;
 }
 
-async fn warm_up(client: &Client, claims: Claims) -> anyhow::Result<Children> {
+async fn warm_up(client: &Client, setting: &Setting) -> anyhow::Result<Children> {
     let jobs: Api<TrainingJob> = Api::namespaced(client.clone(), NAMESPACE);
-    jobs.create(&PostParams::default(), &training_job(WARM_UP, claims)?)
+    jobs.create(&PostParams::default(), &training_job(WARM_UP, setting)?)
         .await
         .context("failed to create the first TrainingJob")?;
     wait_for(&jobs, WARM_UP, WARM_WITHIN, |job| job.is_some_and(has_succeeded))
         .await
         .context("the first TrainingJob did not succeed")?;
     let job = ApiResource::erase::<Job>(&());
-    let kinds = match claims {
+    let kinds = match setting.claims {
         Claims::Own => vec![ApiResource::erase::<PersistentVolumeClaim>(&()), job],
         Claims::Shared => vec![job],
     };

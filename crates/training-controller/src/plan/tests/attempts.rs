@@ -19,7 +19,7 @@ use crate::{
     plan::{refused, rejected},
     progress::Access,
     tests::{REFUSAL_RETRY, at, defaults},
-    validate::Invalid,
+    validate::{Invalid, validate},
 };
 
 #[test]
@@ -46,6 +46,12 @@ fn a_job_prepares_and_then_trains() {
     let progress = world.status().progress.clone().unwrap();
     assert_eq!((progress.step, progress.total_steps, progress.percent), (5, 100, 5));
     assert_eq!(world.status().start_time, Some(Time(at(0))), "it began once");
+}
+
+#[test]
+fn checkpoints_of_the_log_are_those_in_the_output_of_the_job() {
+    let world = World::training("{model: m, dataset: d, method: lora, outputDir: /outputs/sft}");
+    assert_eq!(world.plan().follow.unwrap().output_dir, "/outputs/sft");
 }
 
 #[test]
@@ -88,7 +94,10 @@ fn a_trainer_that_stops_early_has_succeeded_and_its_message_says_so() {
 #[test]
 fn an_attempt_starts_only_when_every_pod_of_the_last_one_has_ended() {
     let mut world = World::training(GANG);
-    world.trainer_fails(0, 80, &message_at(Some(7)));
+    let mut status = ended(80, "Error", &message_at(Some(7)), 0);
+    status["conditions"] = json!([disruption()]);
+    world.pod(0, &status);
+    world.settles();
     world.passes(10);
     assert_eq!(world.status().ended_attempts, 1);
     world.job_fails();
@@ -281,6 +290,26 @@ fn a_log_without_a_sign_for_no_progress_seconds_restarts_the_gang() {
 }
 
 #[test]
+fn lines_that_are_far_apart_are_waited_for() {
+    let spec = |more: &str| format!("{{model: m, dataset: d, method: lora, noProgressSeconds: 600{more}}}");
+    // 20 s for each step: a line each 100 s, or each 2000 s.
+    for (more, seconds) in [("", 600), (", extraArgs: [--logging_steps, '100']", 6_000)] {
+        let mut world = World::training(&spec(more));
+        world.steps(1, 100);
+        let log = world.observed.log.as_mut().unwrap();
+        log.report.as_mut().unwrap().seconds_per_step = Some("20.0".into());
+        world.passes(seconds - 1);
+        assert_eq!(world.phase(), Phase::Running, "{more}");
+        world.passes(1);
+        assert_eq!(world.failures(), [(reasons::NO_PROGRESS, 1)], "{more}");
+    }
+    let mut world = World::training(&spec(", extraArgs: [--logging_strategy, epoch]"));
+    world.steps(1, 100);
+    world.passes(100_000);
+    assert_eq!(world.phase(), Phase::Running, "nobody knows when the next line is due");
+}
+
+#[test]
 fn a_log_that_cannot_be_read_is_no_reason_to_end_anything() {
     for access in [Access::Forbidden, Access::Unknown, Access::Unreadable("no route to host".into())] {
         let mut world = World::training(LORA);
@@ -385,6 +414,73 @@ fn a_job_that_the_api_server_refuses_was_not_begun() {
     assert_eq!(world.condition("Stalled"), ("True", reasons::DENIED));
     world.settles();
     assert_eq!((world.jobs(), world.condition("Stalled").0), (vec!["qwen-1"], "absent"));
+}
+
+#[test]
+fn what_a_later_release_refuses_is_still_accounted_for_and_not_begun_again() {
+    let spec = "{model: m, dataset: d, method: lora, extraArgs: [--output_dir, /x]}";
+    let mut fresh = World::new(LORA);
+    fresh.job().spec = serde_saphyr::from_str(spec).unwrap();
+    assert!(validate(&fresh.observed.job).is_err());
+    for succeeds in [true, false] {
+        let mut world = World::training(LORA);
+        world.job().spec = serde_saphyr::from_str(spec).unwrap();
+        world.settles();
+        assert_eq!(world.phase(), Phase::Running);
+        if succeeds {
+            world.succeeds(&message_at(Some(27)));
+            assert_eq!(world.phase(), Phase::Succeeded);
+        } else {
+            world.is_preempted(Some(7));
+            assert_eq!((world.outcome(), world.jobs().len()), ((Phase::Pending, reasons::INVALID_SPEC), 1));
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_back_delays_the_next_attempt_for_no_longer_than_its_pause() {
+    let mut world = World::training(LORA);
+    world.fails(1, &Message::default());
+    world.seconds -= 100_000;
+    world.settles();
+    assert_eq!(world.jobs(), ["qwen-1", "qwen-2"]);
+}
+
+#[test]
+fn a_job_that_completes_is_no_success_before_the_message_of_its_launcher_is_seen() {
+    let mut world = World::training(LORA);
+    world.steps(27, 27);
+    world.saves(20);
+    let running = world.observed.pods.clone();
+    world.succeeds_unseen();
+    assert_eq!((world.phase(), running.len()), (Phase::Running, 1));
+    world.passes(4);
+    world.succeeds(&message_at(Some(27)));
+    assert_eq!(world.phase(), Phase::Succeeded);
+    assert_eq!(world.status().checkpoint.as_ref().unwrap().step, 27);
+    let mut world = World::training(LORA);
+    world.succeeds_unseen();
+    world.passes(5);
+    assert_eq!(world.phase(), Phase::Succeeded, "it is not waited for without an end");
+}
+
+#[test]
+fn of_two_reports_of_the_last_checkpoint_that_of_the_launcher_counts() {
+    let mut world = World::training(LORA);
+    world.saves(999_999);
+    world.succeeds(&message_at(Some(27)));
+    assert_eq!(world.status().checkpoint.as_ref().unwrap().step, 27);
+}
+
+#[test]
+fn a_pod_that_does_not_end_in_time_was_on_a_dead_node_also_for_a_controller_that_sees_no_nodes() {
+    let mut world = World::training(GANG);
+    let ends = at(world.seconds + 30);
+    Arc::make_mut(&mut world.observed.pods[1]).metadata.deletion_timestamp = Some(Time(ends));
+    world.passes(149);
+    assert_eq!(world.status().ended_attempts, 0);
+    world.passes(1);
+    assert_eq!((world.failures(), world.status().retries), (vec![(reasons::NODE_LOST, 1)], 0));
 }
 
 #[test]

@@ -79,6 +79,19 @@ fn interruptions_that_never_leave_a_newer_checkpoint_end_the_job() {
 }
 
 #[test]
+fn a_trainer_that_stops_itself_costs_no_retry_but_waits_and_leaves_few_jobs() {
+    let mut world = World::training(LORA);
+    for attempt in 1..=30 {
+        world.trainer_fails(0, 80, &message_at(Some(i64::from(attempt))));
+        world.job_fails();
+        assert_eq!((world.phase(), world.wakes()), (Phase::Pending, 10), "attempt {attempt}");
+        world.starts();
+    }
+    assert_eq!((world.status().retries, world.attempt()), (0, 31));
+    assert!(world.observed.attempts.len() <= 7, "{:?}", world.observed.attempts.keys());
+}
+
+#[test]
 fn a_newer_checkpoint_forgives_the_interruptions_before_it() {
     let mut world = World::training(LORA);
     for _ in 0..3 {
@@ -119,6 +132,18 @@ fn retries_wait_twice_as_long_each_time_until_the_limit() {
     world.fails(1, &because(reasons::USER_ERROR));
     assert_eq!(world.outcome(), (Phase::Failed, reasons::RETRIES_EXHAUSTED));
     assert_eq!((world.jobs().len(), world.status().retries), (4, 3));
+}
+
+#[test]
+fn the_last_retry_is_said_while_the_limit_can_still_be_raised() {
+    let mut world = World::training(&lora("retryLimit: 1"));
+    world.fails(1, &Message::default());
+    world.settles();
+    assert!(
+        world.message().ends_with("all 1 retries are used, raise retryLimit for more"),
+        "{}",
+        world.message()
+    );
 }
 
 #[test]

@@ -145,10 +145,12 @@ fn a_checkpoint_of_the_path_is_meant_as_it_is() {
 
 #[test]
 fn a_folder_below_the_output_is_a_whole_model() {
-    let spec = DPO.replace("/outputs/sft,", "/outputs/sft/merged,");
-    let world = among(&spec, vec![other("sft", SFT, Phase::Succeeded)]);
-    assert_eq!(flag(&world.created[0], "--model").as_deref(), Some("/outputs/sft/merged"));
-    assert_eq!(flag(&world.created[0], "--ref_adapters"), None);
+    for folder in ["/outputs/sft/merged", "/outputs/sft/checkpoint-10-merged"] {
+        let spec = DPO.replace("/outputs/sft,", &format!("{folder},"));
+        let world = among(&spec, vec![other("sft", SFT, Phase::Succeeded)]);
+        assert_eq!(flag(&world.created[0], "--model").as_deref(), Some(folder));
+        assert_eq!(flag(&world.created[0], "--ref_adapters"), None);
+    }
 }
 
 #[test]

@@ -146,6 +146,18 @@ fn a_job_that_succeeded_at_its_deadline_has_succeeded() {
 }
 
 #[test]
+fn after_the_end_a_trainer_that_hangs_gets_no_longer_than_30_seconds() {
+    let mut world =
+        World::training("{model: m, dataset: d, method: lora, noProgressSeconds: 600, retryLimit: 0}");
+    world.steps(5, 100);
+    world.passes(600);
+    assert_eq!(world.outcome(), (Phase::Failed, reasons::NO_PROGRESS));
+    world.settles();
+    let grace = world.observed.pods[0].metadata.deletion_grace_period_seconds;
+    assert_eq!(grace, Some(30));
+}
+
+#[test]
 fn after_the_end_what_still_runs_is_deleted_and_nothing_is_made() {
     let mut world = World::training(GANG);
     world.trainer_fails(0, 2, &Message::default());

@@ -9,7 +9,7 @@ use workload::pod::PodView;
 use super::{because, disruption, ended, message_at, pod, running};
 use crate::{
     plan::failure::{
-        Class::{self, Interruption, OutOfGpuMemory, Permanent, Transient},
+        Class::{self, Interruption, OutOfGpuMemory, Permanent, Stop, Transient},
         Failure, failure_reasons, of_pods,
     },
     progress::LogState,
@@ -42,6 +42,11 @@ fn exit(code: i32, message: &Message) -> Value {
     ended(code, "Error", message, 0)
 }
 
+/// By a kubelet that is short of something.
+fn evicted(message: &str) -> Value {
+    json!({"reason": "Evicted", "message": message})
+}
+
 fn disrupted(status: Value) -> Value {
     with(status, json!({"conditions": [disruption()]}))
 }
@@ -64,6 +69,27 @@ fn every_end_has_its_reason_and_its_class() {
             "an eviction",
             with(disrupted(exit(137, &nothing)), json!({"reason": "Evicted"})),
             (reasons::PREEMPTED, Interruption),
+        ),
+        (
+            "an eviction for memory",
+            with(
+                disrupted(exit(137, &nothing)),
+                evicted("The node was low on resource: memory. Threshold quantity: 100Mi"),
+            ),
+            (reasons::HOST_OUT_OF_MEMORY, Transient),
+        ),
+        (
+            "an eviction for the disk of the node",
+            with(exit(80, &nothing), evicted("The node was low on resource: ephemeral-storage.")),
+            (reasons::OUT_OF_SPACE, Transient),
+        ),
+        (
+            "an eviction for a volume of the pod",
+            with(
+                exit(137, &nothing),
+                evicted("Usage of EmptyDir volume \"home\" exceeds the limit \"1Gi\"."),
+            ),
+            (reasons::OUT_OF_SPACE, Transient),
         ),
         (
             "a kubelet's limit of memory",
@@ -128,8 +154,8 @@ fn every_end_has_its_reason_and_its_class() {
         ("an exception", exit(1, &because(reasons::USER_ERROR)), (reasons::USER_ERROR, Transient)),
         ("a cause of a later release", exit(1, &because("Novel")), (reasons::USER_ERROR, Transient)),
         ("an exit code alone", exit(3, &nothing), (reasons::USER_ERROR, Transient)),
-        ("80", exit(80, &nothing), (reasons::PREEMPTED, Interruption)),
-        ("81", exit(81, &nothing), (reasons::NODE_LOST, Interruption)),
+        ("80", exit(80, &nothing), (reasons::PREEMPTED, Stop)),
+        ("81", exit(81, &nothing), (reasons::NODE_LOST, Stop)),
         ("82", exit(82, &nothing), (reasons::OUTPUT_NOT_EMPTY, Permanent)),
         ("83", exit(83, &nothing), (reasons::STOPPED_EARLY, Transient)),
         ("84", exit(84, &nothing), (reasons::OUT_OF_SPACE, Transient)),
@@ -288,6 +314,14 @@ fn the_tail_is_the_end_of_the_log_and_at_most_1_kib() {
 fn without_a_word_of_the_launcher_or_the_log_there_is_no_tail() {
     let pods = [failed(0, &exit(1, &Message::default()))];
     assert_eq!(of_pods(pods.iter(), Some(&LogState::default())).unwrap().tail, None);
+}
+
+#[test]
+fn a_launcher_that_was_told_to_stop_shows_an_interruption_only_of_a_pod_that_is_deleted() {
+    let mut pod = failed(0, &exit(80, &Message::default()));
+    assert_eq!(failure(std::slice::from_ref(&pod)).class, Stop);
+    pod.metadata.deletion_timestamp = Some(Time(at(0)));
+    assert_eq!(failure(&[pod]).class, Interruption);
 }
 
 #[test]

@@ -83,6 +83,48 @@ fn a_gang_of_which_a_pod_cannot_be_created_gives_its_gpus_back() {
 }
 
 #[test]
+fn a_quota_that_refuses_a_part_of_a_gang_is_named() {
+    let mut world = World::new(GANG);
+    world.settles();
+    world.pod(0, &running());
+    world.observed.refused_pods = Some("exceeded quota: gpus".into());
+    world.settles();
+    assert_eq!(world.condition("Scheduled"), ("False", reasons::QUOTA_PENDING));
+    assert_eq!(world.message(), "only 1 of 2 pods were created: exceeded quota: gpus");
+    world.passes(601);
+    let failure = world.status().failure.as_ref().unwrap().message.clone().unwrap();
+    assert!(failure.contains("(exceeded quota: gpus)"), "{failure}");
+}
+
+#[test]
+fn the_loss_of_a_rank_after_all_have_run_is_no_gang_that_is_half_placed() {
+    let mut world = World::training(GANG);
+    world.passes(86_400);
+    world.observed.pods.remove(1);
+    world.passes(3);
+    assert_eq!(world.status().ended_attempts, 0, "its Job tells it");
+    // FailureTarget, while rank 0 still saves.
+    world.job_fails();
+    world.passes(5);
+    assert_eq!(world.failures(), [(reasons::PREEMPTED, 1)]);
+}
+
+#[test]
+fn a_volume_that_another_pod_uses_is_waited_for_without_a_retry_and_an_image_that_is_pulled_for_longer() {
+    let mut world = World::new(GANG);
+    world.settles();
+    world.pod(0, &running());
+    let starts = json!({"phase": "Pending", "containerStatuses": [
+        {"name": "trainer", "state": {"waiting": {"reason": "PodInitializing"}}},
+    ]});
+    world.pod(1, &starts);
+    world.passes(601);
+    assert_eq!(world.status().ended_attempts, 0);
+    world.passes(3_000);
+    assert_eq!((world.failures(), world.status().retries), (vec![(reasons::STARTING, 1)], 0));
+}
+
+#[test]
 fn a_gang_that_is_half_placed_again_and_again_waits_on() {
     let mut world = World::new(GANG);
     world.settles();

@@ -1,5 +1,7 @@
 //! The objects of an attempt.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::{
     batch::v1::Job,
     core::v1::{EnvVar, PodSpec},
@@ -7,7 +9,7 @@ use k8s_openapi::api::{
 use serde_json::Value;
 
 use super::{GANG, LORA, World, arguments, flag};
-use crate::plan::Child;
+use crate::{plan::Child, swift::TUNING_VARIABLES, validate::OWNED_VARIABLES};
 
 /// The first Job.
 fn rendered(spec: &str) -> Job {
@@ -92,7 +94,7 @@ fn the_ranks_find_rank_0_by_the_name_of_its_pod_and_the_service() {
 }
 
 #[test]
-fn no_variable_of_the_user_replaces_one_of_the_controller() {
+fn a_user_may_set_what_only_tunes_the_trainer() {
     let spec = "{model: m, dataset: d, method: lora, device: ascend, gpus: 8, env: [\
                 {name: PYTHONUNBUFFERED, value: '0'}, \
                 {name: TASK_QUEUE_ENABLE, value: '0'}, {name: MINE, value: x}]}";
@@ -102,8 +104,27 @@ fn no_variable_of_the_user_replaces_one_of_the_controller() {
     };
     assert_eq!(
         (values("PYTHONUNBUFFERED"), values("TASK_QUEUE_ENABLE"), values("MINE")),
-        (vec!["1".to_owned()], vec!["2".to_owned()], vec!["x".to_owned()])
+        (vec!["0".to_owned()], vec!["0".to_owned()], vec!["x".to_owned()])
     );
+    assert_eq!(values("CPU_AFFINITY_CONF"), ["2"], "the default");
+}
+
+#[test]
+fn each_variable_of_the_trainer_is_refused_in_a_spec_or_the_users_to_set() {
+    let defaults = ["HOME", "USER", "HF_TOKEN"];
+    let mut seen = BTreeSet::new();
+    for more in [", nodes: 2, gpus: 2", ", device: ascend, gpus: 8", ", device: mps", ", device: cpu"] {
+        let spec = format!("{{model: m, dataset: d, method: lora{more}}}");
+        for EnvVar { name, .. } in environment(&rendered(&spec)) {
+            let name = name.as_str();
+            let may_be_set = defaults.contains(&name) || TUNING_VARIABLES.contains(&name);
+            assert_ne!(may_be_set, OWNED_VARIABLES.contains(&name), "{name} in {spec}");
+            seen.insert(name.to_owned());
+        }
+    }
+    for name in defaults.iter().chain(&TUNING_VARIABLES) {
+        assert!(seen.contains(*name), "{name} is never set");
+    }
 }
 
 #[test]
