@@ -114,6 +114,8 @@ pub struct Uploaded {
     pub count: usize,
     /// SHA-256 of SHA256SUMS, in hexadecimal.
     pub manifest_digest: String,
+    /// Size of SHA256SUMS; 0 in reports of uploaders that do not know it.
+    pub manifest_bytes: u64,
     /// The largest files, as many as fit.
     pub files: Vec<UploadedFile>,
 }
@@ -152,10 +154,16 @@ mod tests {
     #[test]
     fn a_report_names_as_many_of_the_largest_files_as_fit() {
         let file = |bytes: u64| UploadedFile { path: format!("part-{bytes}"), bytes, sha256: "a".repeat(64) };
-        let whole =
-            Uploaded { bytes: 3, count: 2, manifest_digest: "b".into(), files: vec![file(1), file(2)] };
+        let whole = Uploaded {
+            bytes: 3,
+            count: 2,
+            manifest_digest: "b".into(),
+            manifest_bytes: 5,
+            files: vec![file(1), file(2)],
+        };
         let read: Uploaded = serde_json::from_str(&whole.message()).unwrap();
         assert_eq!((read.count, read.files.len(), &*read.files[0].path), (2, 2, "part-2"));
+        assert_eq!(read.manifest_bytes, 5);
         let many = Uploaded { files: (0..200).map(file).collect(), ..Uploaded::default() };
         let text = many.message();
         let read: Uploaded = serde_json::from_str(&text).unwrap();

@@ -767,7 +767,7 @@ pub struct Artifact {
     #[schemars(length(max = 4096))]
     pub uri: String,
 
-    /// Size in bytes.
+    /// Size in bytes; 0 if the uploader has not reported it.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub bytes: i64,

@@ -38,6 +38,22 @@ impl Directory {
         Ok(Self { descriptor, path: path.to_owned() })
     }
 
+    /// Opens a folder by its path, whose last part must not be a link.
+    pub(crate) fn open_unlinked(path: &Path) -> io::Result<Self> {
+        // Without a slash at the end, which would follow a link.
+        let path: PathBuf = path.components().collect();
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::PATH | OFlags::CLOEXEC;
+        let opened = openat(CWD, &path, flags, Mode::empty());
+        let descriptor = opened.map_err(|error| match error {
+            Errno::NOTDIR | Errno::LOOP => {
+                let why = "it is not a folder, or it is a link: name the folder that it leads to";
+                io::Error::new(io::ErrorKind::NotADirectory, why)
+            }
+            error => error.into(),
+        })?;
+        Ok(Self { descriptor, path })
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -138,6 +154,22 @@ mod tests {
             assert!(opened.stat(name).is_err() && opened.read(name).is_err(), "{name:?}");
         }
         assert_eq!(opened.names().unwrap(), ["b"]);
+    }
+
+    #[test]
+    fn a_link_is_no_root_where_none_may_be_followed() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("a")).unwrap();
+        symlink("a", root.path().join("link")).unwrap();
+        fs::write(root.path().join("file"), "x").unwrap();
+        for name in ["a", "a/", "a/.", "link/../a"] {
+            Directory::open_unlinked(&root.path().join(name)).unwrap();
+        }
+        for name in ["link", "link/", "link/.", "file"] {
+            let error = Directory::open_unlinked(&root.path().join(name)).unwrap_err();
+            assert!(error.to_string().contains("it is a link"), "{name}: {error}");
+        }
+        Directory::open(&root.path().join("link")).unwrap();
     }
 
     #[test]

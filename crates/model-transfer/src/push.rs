@@ -52,7 +52,20 @@ const QUESTIONS: usize = 16;
 #[derive(Debug, Default)]
 struct List {
     sums: Sums,
+    manifest: Manifest,
+}
+
+/// SHA-256 and size of a list, as its text is in the store.
+#[derive(Clone, Debug, Default)]
+struct Manifest {
     digest: String,
+    bytes: u64,
+}
+
+impl Manifest {
+    fn of(text: &[u8]) -> Self {
+        Self { digest: digest::of_text(text), bytes: text.len() as u64 }
+    }
 }
 
 /// State that all uploads of a push share.
@@ -103,8 +116,9 @@ pub(crate) async fn push(folder: &Path, destination: &Location, options: &Option
     for folder in empty_folders {
         push_folder(&shared, &folder).await?;
     }
-    let digest = finish_sums(&shared, sums.clone()).await?;
-    report(&options.termination_log, &uploaded_files(&sums, &sizes), bytes, &digest);
+    let manifest = finish_sums(&shared, sums.clone()).await?;
+    report(&options.termination_log, uploaded_files(&sums, &sizes), bytes, &manifest);
+    let Manifest { digest, bytes: _ } = manifest;
     let (sent, seconds) = (Size(shared.progress.bytes_moved()), began.elapsed().as_secs());
     Ok(format!(
         "{destination} is complete: files sent: {uploaded}, {sent} in {}; manifest digest: sha256:{digest}",
@@ -122,9 +136,14 @@ fn uploaded_files(sums: &Sums, sizes: &BTreeMap<String, u64>) -> Vec<UploadedFil
 }
 
 /// For the kubelet. Outside a pod the file does not exist, which is not an error.
-fn report(termination_log: &Path, files: &[UploadedFile], bytes: u64, digest: &str) {
-    let uploaded =
-        Uploaded { bytes, count: files.len(), manifest_digest: digest.to_owned(), files: files.to_vec() };
+fn report(termination_log: &Path, files: Vec<UploadedFile>, bytes: u64, manifest: &Manifest) {
+    let uploaded = Uploaded {
+        bytes,
+        count: files.len(),
+        manifest_digest: manifest.digest.clone(),
+        manifest_bytes: manifest.bytes,
+        files,
+    };
     let log = std::fs::File::options().write(true).truncate(true).open(termination_log);
     let written = log.and_then(|mut log| std::io::Write::write_all(&mut log, uploaded.message().as_bytes()));
     if let Err(error) = written {
@@ -163,7 +182,7 @@ async fn list_there(
         })
         .await?;
     let sums = sums::parse(&String::from_utf8_lossy(&text)).unwrap_or_default();
-    Ok(List { sums, digest: digest::of_text(&text) })
+    Ok(List { sums, manifest: Manifest::of(&text) })
 }
 
 /// The content of the list, whose length the listing may have stated wrongly.
@@ -270,15 +289,15 @@ async fn reduce_sums(shared: &Shared) -> Result<(), Fault> {
     write_sums(shared, &reduced).await
 }
 
-/// Writes the complete list, and returns its digest.
-async fn finish_sums(shared: &Shared, sums: Sums) -> Result<String, Fault> {
+/// Writes the complete list, unless the store has it.
+async fn finish_sums(shared: &Shared, sums: Sums) -> Result<Manifest, Fault> {
     let mut all = shared.sums_of_others.clone();
     all.extend(sums);
     if all == shared.list_there.sums && !shared.list_is_reduced.initialized() {
-        return Ok(shared.list_there.digest.clone());
+        return Ok(shared.list_there.manifest.clone());
     }
     write_sums(shared, &all).await?;
-    Ok(digest::of_text(sums::text(&all).as_bytes()))
+    Ok(Manifest::of(sums::text(&all).as_bytes()))
 }
 
 async fn write_sums(shared: &Shared, sums: &Sums) -> Result<(), Fault> {

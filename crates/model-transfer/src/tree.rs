@@ -28,7 +28,16 @@ pub(crate) struct Tree {
 impl Tree {
     /// Opens an existing root, which may itself be a link.
     pub(crate) fn open(root: &Path) -> io::Result<Self> {
-        Ok(Self { root: Arc::new(Directory::open(root)?), open: Mutex::default() })
+        Ok(Self::below(Directory::open(root)?))
+    }
+
+    /// Opens an existing root, which must not be a link.
+    pub(crate) fn open_unlinked(root: &Path) -> io::Result<Self> {
+        Ok(Self::below(Directory::open_unlinked(root)?))
+    }
+
+    fn below(root: Directory) -> Self {
+        Self { root: Arc::new(root), open: Mutex::default() }
     }
 
     pub(crate) fn root(&self) -> &Directory {

@@ -28,6 +28,7 @@ pub(crate) struct JobView {
 /// The condition Failed of a Job, or FailureTarget before it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Failed {
+    pub(crate) since: Timestamp,
     pub(crate) reason: String,
     pub(crate) message: String,
 }
@@ -97,9 +98,11 @@ impl From<Parts> for JobView {
         let find =
             |type_: &str| status.conditions.iter().find(|one| one.type_ == type_ && one.status == "True");
         let time = |condition: &ConditionParts| condition.last_transition_time.as_ref().map(|time| time.0);
-        let failed = find("Failed")
-            .or_else(|| find("FailureTarget"))
-            .map(|condition| Failed { reason: condition.reason.clone(), message: condition.message.clone() });
+        let failed = find("Failed").or_else(|| find("FailureTarget")).map(|condition| Failed {
+            since: time(condition).unwrap_or_default(),
+            reason: condition.reason.clone(),
+            message: condition.message.clone(),
+        });
         let ObjectMeta {
             name,
             namespace,
@@ -152,6 +155,7 @@ status:
         assert!(job.is_finished() && !job.is_being_deleted() && job.metadata.annotations.is_none());
         let failed = job.failed.unwrap();
         assert_eq!((&*failed.reason, &*failed.message), ("BackoffLimitExceeded", "m"));
+        assert_eq!(failed.since.to_string(), "2026-01-01T00:00:00Z");
         let ending = text.replace("{type: Failed", "{type: FailureTarget");
         assert_eq!(serde_saphyr::from_str::<JobView>(&ending).unwrap().failed, Some(failed));
         assert!(serde_saphyr::from_str::<JobView>("{metadata: {name: a}}").unwrap().attempt.is_none());

@@ -63,7 +63,7 @@ pub(crate) struct Observed {
     pub(crate) capacities: Option<Vec<NodeCapacity>>,
     /// Failures of volumes, by uid of the scheduled pod that waits for one.
     pub(crate) unattached: BTreeMap<String, VolumeFailure>,
-    /// Why the Job of the last attempt has no pods, as the API server says it.
+    /// Why the Job that uploads, or else that of the last attempt, has no pods, as the API server says it.
     pub(crate) refused_pods: Option<String>,
     /// Of the pods that run.
     pub(crate) gpus: Utilization,
@@ -131,7 +131,7 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         let failures = waiting.into_iter().filter_map(|pod| Some((pod.uid().to_owned(), failure(pod)?)));
         unattached.extend(failures);
     }
-    let last = attempts.values().next_back();
+    let last = upload.as_ref().or(attempts.values().next_back());
     let refused_pods = last.filter(|job| !job.is_finished()).and_then(|job| {
         let all = ctx.creation_failures.all();
         let about = all.iter().filter(|event| event.is_about_object(&job.metadata));

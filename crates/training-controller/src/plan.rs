@@ -27,7 +27,7 @@ use workload::{
 
 use crate::{
     names,
-    observe::{Observed, is_pod_of, job_of},
+    observe::{Observed, job_of},
     progress::Target,
     swift::{self, Version},
     validate::{Invalid, ValidJob},
@@ -51,6 +51,7 @@ mod service;
 mod stage;
 mod status;
 mod upload;
+mod upload_job;
 
 use attempt_job::Inputs;
 use conditions::Assessment;
@@ -151,7 +152,8 @@ pub(crate) fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -
         let status = observed.job.status.clone().unwrap_or_default();
         return nothing(status);
     }
-    let assessment = conditions::of_invalid(invalid, observed);
+    let mut assessment = conditions::of_invalid(invalid, observed);
+    assessment.verdicts.extend(upload::unchanged(observed));
     noted(observed, status::base(observed), assessment, now)
 }
 
@@ -172,14 +174,21 @@ pub(crate) fn refused(
     if crate::observe::has_ended(job) {
         return Plan { requeue_after: Some(wait), ..nothing(status::observed(observed)) };
     }
-    if runs {
+    let is_uploading = stage::is_uploading(job.status.as_ref());
+    if runs || is_uploading {
         // What runs goes on, and is reported beside the refusal.
         let mut status = planned.status;
         if let Some((reason, message)) = conditions::refusal_of(refusal) {
             let before = job.status.as_ref().map_or(&[][..], |status| &status.conditions);
-            let stalled = vec![conditions::stalled(reason, message)];
-            status.conditions.retain(|known| known.type_ != types::STALLED);
-            status.conditions.extend(merged(stalled, before, job.metadata.generation, now));
+            let mut verdicts = Vec::new();
+            if is_uploading {
+                let uploaded = upload::refused(&status, &message);
+                status.message = Some(uploaded.message.clone());
+                verdicts.push(uploaded);
+            }
+            verdicts.push(conditions::stalled(reason, message));
+            status.conditions.retain(|known| verdicts.iter().all(|verdict| verdict.type_ != known.type_));
+            status.conditions.extend(merged(verdicts, before, job.metadata.generation, now));
         }
         return Plan {
             follow: planned.follow,
@@ -408,49 +417,6 @@ impl Scene<'_> {
         let text = format!("{}{early}", trained(&written));
         let assessment = conditions::of_success(self.valid, self.observed, &self.dependencies, None, text);
         noted(self.observed, written, assessment, self.now)
-    }
-
-    /// The training has succeeded; its GPUs are given back, and only the upload is retried.
-    fn uploading(&self) -> Plan {
-        let mut written = status::base(self.observed);
-        let Some(upload) = &self.valid.output.upload else { return nothing(written) };
-        let job = self.observed.upload.as_deref();
-        let is_of_upload = |pod: &&PodView| job.is_some_and(|job| is_pod_of(pod, job));
-        let pods: Vec<&PodView> = self.observed.pods.iter().map(AsRef::as_ref).filter(is_of_upload).collect();
-        let (valid, observed, dependencies) = (self.valid, self.observed, &self.dependencies);
-        match upload::state(upload, job, &pods, self.now) {
-            upload::State::Missing => {
-                let folder = written.checkpoint.as_ref().map_or(&*valid.output.dir, |saved| &*saved.path);
-                let job = upload::upload_job(valid, upload, folder, self.defaults);
-                let uploaded = upload::beginning(upload);
-                let assessment = conditions::of_uploading(valid, observed, dependencies, uploaded);
-                let mut plan = noted(observed, written, assessment, self.now);
-                plan.deletions = self.unfinished_jobs();
-                plan.children.push(Child::Job(Box::new(job)));
-                plan
-            }
-            upload::State::Running(uploaded) => {
-                let assessment = conditions::of_uploading(valid, observed, dependencies, uploaded);
-                noted(observed, written, assessment, self.now)
-            }
-            upload::State::Unread(uploaded, wait) => {
-                let assessment = conditions::of_uploading(valid, observed, dependencies, uploaded);
-                Plan { requeue_after: Some(wait), ..noted(observed, written, assessment, self.now) }
-            }
-            upload::State::Done(uploaded, artifacts) => {
-                written.artifacts = artifacts;
-                written.completion_time = Some(whole_seconds(self.now));
-                let text = format!("{}; uploaded {}", trained(&written), uploaded.message);
-                let assessment = conditions::of_success(valid, observed, dependencies, Some(uploaded), text);
-                noted(observed, written, assessment, self.now)
-            }
-            upload::State::Failed(uploaded) => {
-                written.completion_time = Some(whole_seconds(self.now));
-                let why = (reasons::UPLOAD_FAILED, uploaded.message.clone());
-                let assessment = conditions::of_failure(valid, observed, dependencies, Some(uploaded), why);
-                noted(observed, written, assessment, self.now)
-            }
-        }
     }
 
     fn due(&self, number: i32) -> Plan {

@@ -1,4 +1,5 @@
-//! Finds the files of a folder for a push. It must not follow a link out of the folder, and logs each entry that it skips.
+//! Finds the files of a folder for a push. It must not follow a link out of the folder, nor one in its place, and logs each
+//! entry that it skips.
 
 use std::{
     collections::BTreeSet,
@@ -64,7 +65,8 @@ pub(super) struct Found {
 
 /// Blocks.
 pub(super) fn walk(root: &Path) -> Result<Found, Fault> {
-    let tree = Arc::new(Tree::open(root).map_err(Fault::io("open", root))?);
+    // What wrote into the volume may have put a link in the place of the folder.
+    let tree = Arc::new(Tree::open_unlinked(root).map_err(Fault::io("open", root))?);
     let real_root = root.canonicalize().map_err(Fault::io("open", root))?;
     let mut found = Vec::new();
     let mut below_root = BTreeSet::new();
@@ -189,6 +191,18 @@ mod tests {
         symlink("nothing", at("broken")).unwrap();
         symlink(".", at("loop")).unwrap();
         assert_eq!(paths(root.path()), [("blobs/1".to_owned(), 5), ("inside".to_owned(), 5)]);
+    }
+
+    #[test]
+    fn a_folder_that_is_a_link_is_refused() {
+        let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(outside.path().join("secret"), "x").unwrap();
+        for name in ["checkpoint-5", "checkpoint-6/"] {
+            let link = root.path().join(name);
+            symlink(outside.path(), link.components().collect::<PathBuf>()).unwrap();
+            let fault = walk(&link).unwrap_err().to_string();
+            assert!(fault.contains(name) && fault.contains("it is a link"), "{fault}");
+        }
     }
 
     #[test]

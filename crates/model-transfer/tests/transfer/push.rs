@@ -321,7 +321,10 @@ fn a_push_prints_the_digest_of_its_list() {
         let ended = push(&scene, folder.path()).run();
         let report = ended.uploaded();
         let (_, digest) = ended.output.rsplit_once("manifest digest: ").unwrap();
-        assert_eq!((report.manifest_digest.as_str(), report.count, report.bytes), (digest.trim(), 1, 2));
+        assert_eq!(format!("sha256:{}", report.manifest_digest), digest.trim());
+        assert_eq!((report.count, report.bytes), (1, 2));
+        let list = scene.gateway.get("out/SHA256SUMS").unwrap();
+        assert_eq!(usize::try_from(report.manifest_bytes), Ok(list.len()));
         digest.trim().to_owned()
     };
     let first = digest();

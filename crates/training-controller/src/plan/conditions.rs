@@ -295,7 +295,7 @@ fn has_reported(observed: &Observed, attempt: i32) -> bool {
     progress.is_some_and(|progress| progress.attempt == attempt)
 }
 
-fn waits_because(pod: &PodView, observed: &Observed) -> Option<Cause> {
+pub(super) fn waits_because(pod: &PodView, observed: &Observed) -> Option<Cause> {
     let mut containers = pod.init_containers.iter().chain(&pod.containers);
     containers.find_map(|one| start_fault(pod, one)).or_else(|| {
         let failure = observed.unattached.get(pod.uid())?;

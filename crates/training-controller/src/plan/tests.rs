@@ -215,6 +215,7 @@ impl World {
             Deletion::Job(job) => {
                 let name = job.metadata.name.clone().unwrap();
                 self.observed.attempts.retain(|_, known| known.name() != name);
+                self.observed.upload = self.observed.upload.take().filter(|known| known.name() != name);
                 self.observed
                     .pods
                     .retain(|pod| job_of(pod) != Some(&name) || !super::stage::has_stopped(pod));
@@ -363,8 +364,9 @@ impl World {
 
     /// The Job of the attempt has failed. Kubernetes ends its other pods.
     fn job_fails(&mut self) {
+        let since = at(self.seconds);
         self.view().failed =
-            Some(Failed { reason: "BackoffLimitExceeded".into(), message: "Job has failed".into() });
+            Some(Failed { since, reason: "BackoffLimitExceeded".into(), message: "Job has failed".into() });
         self.settles();
     }
 

@@ -1,109 +1,377 @@
-//! The Job that uploads the result, when the GPUs of the training have been given back. Pure.
+//! The upload of the result, when the GPUs of the training have been given back: how its Job stands, and what follows. Pure.
 //!
-//! It is retried alone: the training is never repeated for it. What is uploaded already is not sent again.
+//! It is retried alone: the training is never repeated for it. What is uploaded already is not sent again. A Job that has
+//! failed is followed by another one, because keys, buckets and Secrets are mended without a change of this object.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use api::{
-    conditions,
+    conditions as types,
     loader::{ExitCode, Uploaded},
     reasons,
-    trainingjob::{Artifact, Upload},
+    trainingjob::{Artifact, Retention, TrainingJobStatus, Upload},
 };
-use jiff::Timestamp;
-use k8s_openapi::{
-    api::{
-        batch::v1::{
-            Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule,
-        },
-        core::v1::{
-            Container, EnvVar, EnvVarSource, LocalObjectReference, PersistentVolumeClaimVolumeSource,
-            PodSpec, PodTemplateSpec, ResourceRequirements, SecretKeySelector, Volume, VolumeMount,
-        },
-    },
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
+use jiff::{SignedDuration, Timestamp, Unit};
+use runtime::{
+    conditions::{Verdict, whole_seconds},
+    events::{Note, Severity},
 };
-use runtime::conditions::Verdict;
 use workload::{
+    Cause,
     container::quote,
-    pod::PodView,
-    template::{container_security, literal, mount, non_empty, pod_security},
-    time::remaining,
+    gpu::unschedulable,
+    pace::Allowance,
+    pod::{PodView, Terminated},
+    stranded::{StrandedPods, Terms},
+    time::{elapsed, remaining},
 };
 
 use super::{
-    defaults::Defaults,
-    metadata::{metadata, pod_labels},
-    stage::PODS_ARE_SEEN_WITHIN,
+    Child, Deletion, Plan, Scene, conditions, noted, nothing,
+    stage::{PODS_ARE_SEEN_WITHIN, has_stopped},
+    status, trained,
+    upload_job::{UPLOADER, upload_job},
 };
-use crate::{job_view::JobView, names, validate::ValidJob};
+use crate::{
+    job_view::{Failed, JobView},
+    names,
+    observe::{Observed, is_pod_of},
+};
 
-/// Name of the only container.
-const UPLOADER: &str = "uploader";
-const VOLUME: &str = "output";
-/// With pauses of 10 s, 20 s and so on up to six minutes: half an hour.
-const RETRIES: i32 = 8;
-/// Of one try; the next one continues.
-const TIMEOUT_SECONDS: i64 = 86_400;
-const DEFAULT_REGION: &str = "us-east-1";
 /// Artifacts in the status.
 const MOST_ARTIFACTS: usize = 64;
+/// Pauses between two Jobs. Each one is as long as all tries before it took, so that no count of them is needed.
+const FIRST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1_800);
+/// After the training. A Job that fails later is the last one; one that runs is never ended.
+const LIMIT: Duration = Duration::from_secs(86_400);
+/// What keeps a pod from starting until somebody makes a change; other causes may pass by themselves.
+const STALLS: [&str; 3] = [reasons::SECRET_NOT_FOUND, reasons::CONFIG_MAP_NOT_FOUND, reasons::DENIED];
 
 /// How the upload stands.
 #[derive(Debug)]
-pub(super) enum State {
+enum State {
     /// The Job has to be created.
     Missing,
-    Running(Verdict),
-    /// It has ended, and what it reports has not been seen yet.
-    Unread(Verdict, Duration),
+    /// A Job runs, or its end is not known completely, or the next one follows later.
+    UnderWay(Outlook),
+    /// The Job has failed and gives way to the next one.
+    Due(Outlook),
     Done(Verdict, Vec<Artifact>),
     Failed(Verdict),
 }
 
-pub(super) fn state(upload: &Upload, job: Option<&JobView>, pods: &[&PodView], now: Timestamp) -> State {
-    let Some(job) = job else { return State::Missing };
-    if let Some(completed) = job.completed {
-        let report = pods.iter().find_map(|pod| report(pod));
-        if report.is_none()
-            && let Some(wait) = remaining(PODS_ARE_SEEN_WITHIN, completed, now)
-        {
-            return State::Unread(beginning(upload), wait);
-        }
-        let message = match &report {
-            Some(Uploaded { count, bytes, .. }) => format!("{count} files, {bytes} bytes, to {}", upload.uri),
-            None => format!(
-                "to {}; SHA256SUMS there names the files (the pod was deleted before its report was read)",
-                upload.uri
-            ),
-        };
-        let report = report.unwrap_or_default();
-        let verdict =
-            Verdict { type_: conditions::UPLOADED, holds: true, reason: reasons::UPLOADED, message };
-        return State::Done(verdict, artifacts(upload, &report));
-    }
-    let ends = pods.iter().filter_map(|pod| pod.container(UPLOADER)?.state.terminated.as_ref());
-    let last = ends.filter(|ended| ended.exit_code != 0).max_by_key(|ended| ended.finished_at);
-    let because = last.map(|ended| format!(": {}", quote(&ended.message))).unwrap_or_default();
-    if job.failed.is_some() {
-        let message = format!(
-            "the result was not uploaded to {}{because}; it stays in the claim: mend the cause and create the job anew, or \
-             copy it by hand",
-            upload.uri
-        );
-        return State::Failed(uploading(reasons::UPLOAD_FAILED, message));
-    }
-    let message = format!("to {}{because}", upload.uri);
-    State::Running(uploading(reasons::UPLOADING, message))
+/// What is said of an upload that has not ended.
+#[derive(Debug)]
+struct Outlook {
+    verdict: Verdict,
+    /// The reason of Stalled; `None`: it goes on by itself.
+    stall: Option<&'static str>,
+    requeue_after: Option<Duration>,
 }
 
-fn uploading(reason: &'static str, message: String) -> Verdict {
-    Verdict { type_: conditions::UPLOADED, holds: false, reason, message }
+impl Outlook {
+    /// Nothing else is known.
+    fn begins(upload: &Upload, requeue_after: Option<Duration>) -> Self {
+        Self { verdict: beginning(upload), stall: None, requeue_after }
+    }
+}
+
+impl Scene<'_> {
+    /// The training has succeeded; its GPUs are given back, and only the upload is retried.
+    pub(super) fn uploading(&self) -> Plan {
+        let mut written = status::base(self.observed);
+        let Some(upload) = &self.valid.output.upload else { return nothing(written) };
+        let pods = self.upload_pods();
+        let (valid, observed, dependencies) = (self.valid, self.observed, &self.dependencies);
+        match self.state(upload, &pods) {
+            State::Missing => {
+                let job = upload_job(valid, upload, self.folder(&written), self.defaults);
+                let mut plan = self.under_way(written, Outlook::begins(upload, None));
+                plan.deletions = self.unfinished_jobs();
+                plan.children.push(Child::Job(Box::new(job)));
+                plan
+            }
+            State::UnderWay(outlook) => {
+                let mut plan = self.under_way(written, outlook);
+                plan.deletions = self.lost_uploaders(&pods);
+                plan
+            }
+            State::Due(outlook) => {
+                let mut plan = self.under_way(written, outlook);
+                let failed = observed.upload.as_ref().map(|job| Deletion::Job(Box::new(job.identity())));
+                plan.deletions = failed.into_iter().collect();
+                plan
+            }
+            State::Done(uploaded, artifacts) => {
+                written.artifacts = artifacts;
+                written.completion_time = Some(whole_seconds(self.now));
+                let text = format!("{}; uploaded {}", trained(&written), uploaded.message);
+                let assessment = conditions::of_success(valid, observed, dependencies, Some(uploaded), text);
+                noted(observed, written, assessment, self.now)
+            }
+            State::Failed(uploaded) => {
+                written.completion_time = Some(whole_seconds(self.now));
+                let why = (reasons::UPLOAD_FAILED, uploaded.message.clone());
+                let assessment = conditions::of_failure(valid, observed, dependencies, Some(uploaded), why);
+                noted(observed, written, assessment, self.now)
+            }
+        }
+    }
+
+    /// Pods of the present Job, and not of an earlier one.
+    fn upload_pods(&self) -> Vec<&PodView> {
+        let job = self.observed.upload.as_deref();
+        let is_of_upload = |pod: &&PodView| job.is_some_and(|job| is_pod_of(pod, job));
+        self.observed.pods.iter().map(AsRef::as_ref).filter(is_of_upload).collect()
+    }
+
+    /// What is uploaded.
+    fn folder<'s>(&'s self, status: &'s TrainingJobStatus) -> &'s str {
+        status.checkpoint.as_ref().map_or(&*self.valid.output.dir, |saved| &*saved.path)
+    }
+
+    fn under_way(&self, written: TrainingJobStatus, outlook: Outlook) -> Plan {
+        let Outlook { verdict, stall, requeue_after } = outlook;
+        let message = verdict.message.clone();
+        let mut assessment = conditions::of_uploading(self.valid, self.observed, &self.dependencies, verdict);
+        if let Some(reason) = stall {
+            assessment.replace(conditions::stalled(reason, message.clone()));
+        }
+        let mut plan = noted(self.observed, written, assessment, self.now);
+        plan.events.extend(stall.and_then(|reason| stall_note(self.observed, reason, message)));
+        plan.requeue_after = requeue_after;
+        plan
+    }
+
+    fn state(&self, upload: &Upload, pods: &[&PodView]) -> State {
+        let Some(job) = self.observed.upload.as_deref() else { return State::Missing };
+        if let Some(ended) = job.completed {
+            return completed(upload, ended, pods, self.now);
+        }
+        if job.is_being_deleted() {
+            // Another one is created when it is gone.
+            return State::UnderWay(Outlook::begins(upload, None));
+        }
+        match &job.failed {
+            Some(failed) => self.failed_upload(upload, failed, pods),
+            None => State::UnderWay(self.running_upload(upload, job, pods)),
+        }
+    }
+
+    fn running_upload(&self, upload: &Upload, job: &JobView, pods: &[&PodView]) -> Outlook {
+        let stranded = self.stranded_uploaders(pods);
+        let requeue_after = stranded.requeue_after(&Allowance::default());
+        let lost = stranded.outlook_message();
+        let waits = if lost.is_none() { self.uploader_waits_because(job, pods) } else { None };
+        let stall = waits.as_ref().map(|cause| cause.reason).filter(|reason| STALLS.contains(reason));
+        let last = || last_failure(pods).map(|ended| format!("the last try ended with {}", end(ended)));
+        let because = lost.or(waits.map(|cause| cause.message)).or_else(last);
+        let because = because.map(|because| format!(": {because}")).unwrap_or_default();
+        let verdict = uploading(format!("to {}{because}", upload.uri));
+        Outlook { verdict, stall, requeue_after }
+    }
+
+    /// Why no uploader runs, as for the pods of an attempt.
+    fn uploader_waits_because(&self, job: &JobView, pods: &[&PodView]) -> Option<Cause> {
+        let Observed { refused_pods, .. } = self.observed;
+        if job.is_suspended {
+            let why = match job.suspended_message.as_str() {
+                "" => String::new(),
+                message => format!(" ({})", quote(message)),
+            };
+            let message = format!("Job {} is suspended{why}", job.name());
+            return Some(Cause { reason: reasons::QUOTA_PENDING, message });
+        }
+        if let Some(why) = refused_pods.as_ref().filter(|_| pods.is_empty()) {
+            let is_quota = why.contains("exceeded quota");
+            let reason = if is_quota { reasons::QUOTA_PENDING } else { reasons::DENIED };
+            return Some(Cause { reason, message: format!("no pod was created: {why}") });
+        }
+        let mut waiting = pods.iter().filter(|pod| !pod.is_over());
+        waiting.find_map(|pod| {
+            let unplaced = unschedulable(None, pod, None).map(|Cause { reason, message }| Cause {
+                reason,
+                message: format!("pod {} has no node: {message}", pod.name()),
+            });
+            unplaced.or_else(|| conditions::waits_because(pod, self.observed))
+        })
+    }
+
+    /// Pods on lost nodes. Their Job makes no other pod before they are gone, and no kubelet reports their end.
+    fn lost_uploaders(&self, pods: &[&PodView]) -> Vec<Deletion> {
+        let due = self.stranded_uploaders(pods).due();
+        pods.iter().filter(|pod| due.contains(&pod.uid())).map(|pod| Deletion::now(pod)).collect()
+    }
+
+    fn stranded_uploaders<'p>(&self, pods: &[&'p PodView]) -> StrandedPods<'p> {
+        let terms = Terms {
+            timeout: self.valid.node_failure,
+            is_paused: self.valid.pods.paused,
+            container: UPLOADER,
+        };
+        let left = pods.iter().copied().filter(|pod| !has_stopped(pod));
+        StrandedPods::of(left, &self.observed.nodes, &terms, self.now)
+    }
+
+    fn failed_upload(&self, upload: &Upload, failed: &Failed, pods: &[&PodView]) -> State {
+        let last = last_failure(pods);
+        if last.is_none()
+            && let Some(wait) = remaining(PODS_ARE_SEEN_WITHIN, failed.since, self.now)
+        {
+            return State::UnderWay(Outlook::begins(upload, Some(wait)));
+        }
+        let why = last.map_or_else(|| quote(&failed.message), end);
+        let since = training_ended(self.observed).unwrap_or(failed.since);
+        let tried = elapsed(since, failed.since);
+        // Nothing but another spec, or another release, makes such a command line valid.
+        let is_permanent = last.is_some_and(|ended| ended.exit_code == ExitCode::Usage.code());
+        if is_permanent || tried >= LIMIT {
+            return State::Failed(self.given_up(upload, &why));
+        }
+        let pause = tried.clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        let fix = last.and_then(|ended| self.fix(upload, ended)).map(|fix| format!("; {fix}"));
+        let message = format!(
+            "to {}: the last try ended with {why}{}; it is tried again at {}, or at once after kubectl -n {} delete job {}, \
+             until {}",
+            upload.uri,
+            fix.unwrap_or_default(),
+            after(failed.since, pause),
+            self.valid.namespace,
+            names::upload(&self.valid.name),
+            after(since, LIMIT),
+        );
+        let code = last.and_then(|ended| ExitCode::from_code(ended.exit_code));
+        let stall = Some(code.map_or(reasons::UPLOAD_FAILED, ExitCode::reason));
+        let wait = remaining(pause, failed.since, self.now);
+        let outlook = Outlook { verdict: uploading(message), stall, requeue_after: wait };
+        if wait.is_some() { State::UnderWay(outlook) } else { State::Due(outlook) }
+    }
+
+    /// What has to be changed, and where.
+    fn fix(&self, upload: &Upload, ended: &Terminated) -> Option<String> {
+        let namespace = &self.valid.namespace;
+        match ExitCode::from_code(ended.exit_code)? {
+            ExitCode::SourceUnauthorized => {
+                Some(match (&upload.secret_name, &self.valid.pods.service_account_name) {
+                    (Some(secret), _) => {
+                        format!("put keys that may write there into Secret {namespace}/{secret}")
+                    }
+                    (None, Some(account)) => format!("let service account {namespace}/{account} write there"),
+                    (None, None) => format!("let service account {namespace}/default write there"),
+                })
+            }
+            ExitCode::SourceNotFound => {
+                let store = upload.endpoint.as_deref().unwrap_or("AWS S3");
+                let bucket = upload.uri.trim_start_matches("s3://").split('/').next().unwrap_or_default();
+                Some(format!("create bucket {bucket} at {store}"))
+            }
+            ExitCode::SourceUnreachable => {
+                let store = upload.endpoint.as_deref().unwrap_or("AWS S3");
+                Some(format!("let pods of namespace {namespace} reach {store}"))
+            }
+            ExitCode::Usage | ExitCode::ChecksumMismatch | ExitCode::OutOfSpace => None,
+        }
+    }
+
+    /// Where the result is, and how it is uploaded by hand: with the Job, which stays as long as the TrainingJob.
+    fn given_up(&self, upload: &Upload, why: &str) -> Verdict {
+        let (namespace, output) = (&self.valid.namespace, &self.valid.output);
+        let written = status::base(self.observed);
+        let stays = match output.retention {
+            Retention::Retain => "which stays",
+            Retention::Delete => "which is deleted with this object",
+            Retention::Snapshot => "of which a snapshot is made when this object is deleted",
+        };
+        let message = format!(
+            "the result was not uploaded to {}: {why}; it is in {} of claim {namespace}/{}, mounted at {}, {stays}. Mend the \
+             cause, then run its Job once more: kubectl -n {namespace} get job {} -o json | jq 'del(.metadata.ownerReferences, \
+             .spec.selector, .spec.template.metadata.labels[\"controller-uid\", \"batch.kubernetes.io/controller-uid\"])' | \
+             kubectl replace --force -f -",
+            upload.uri,
+            self.folder(&written),
+            output.claim.name(),
+            output.mount_path,
+            names::upload(&self.valid.name),
+        );
+        Verdict { type_: types::UPLOADED, holds: false, reason: reasons::UPLOAD_FAILED, message }
+    }
 }
 
 /// The first verdict, when the training has just succeeded.
 pub(super) fn beginning(upload: &Upload) -> Verdict {
-    uploading(reasons::UPLOADING, format!("to {}", upload.uri))
+    uploading(format!("to {}", upload.uri))
+}
+
+/// The verdict while the spec cannot be read: without the condition the training would begin again.
+pub(super) fn unchanged(observed: &Observed) -> Option<Verdict> {
+    let status = observed.job.status.as_ref()?;
+    let known = status.conditions.iter().find(|known| known.type_ == types::UPLOADED)?;
+    Some(uploading(known.message.clone()))
+}
+
+/// The verdict when the API server refuses what was planned.
+pub(super) fn refused(planned: &TrainingJobStatus, why: &str) -> Verdict {
+    uploading(format!("{}: {why}", planned.message.as_deref().unwrap_or_default()))
+}
+
+fn uploading(message: String) -> Verdict {
+    Verdict { type_: types::UPLOADED, holds: false, reason: reasons::UPLOADING, message }
+}
+
+/// The event of an upload that begins to need a change by somebody.
+fn stall_note(observed: &Observed, reason: &'static str, message: String) -> Option<Note> {
+    let mut before = observed.job.status.iter().flat_map(|status| &status.conditions);
+    let is_known = before.any(|known| known.type_ == types::STALLED && known.reason == reason);
+    (!is_known).then_some(Note { severity: Severity::Warning, reason, message })
+}
+
+/// The condition Uploaded is False from then on.
+fn training_ended(observed: &Observed) -> Option<Timestamp> {
+    let status = observed.job.status.as_ref()?;
+    let known = status.conditions.iter().find(|known| known.type_ == types::UPLOADED)?;
+    Some(known.last_transition_time.0)
+}
+
+fn after(since: Timestamp, wait: Duration) -> Timestamp {
+    let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
+    let time = since.saturating_add(wait).unwrap_or(Timestamp::MAX);
+    time.round(Unit::Second).unwrap_or(time)
+}
+
+fn completed(upload: &Upload, ended: Timestamp, pods: &[&PodView], now: Timestamp) -> State {
+    let report = pods.iter().find_map(|pod| report(pod));
+    if report.is_none()
+        && let Some(wait) = remaining(PODS_ARE_SEEN_WITHIN, ended, now)
+    {
+        return State::UnderWay(Outlook::begins(upload, Some(wait)));
+    }
+    let message = match &report {
+        Some(Uploaded { count, bytes, .. }) => format!("{count} files, {bytes} bytes, to {}", upload.uri),
+        None => format!(
+            "to {}; SHA256SUMS there names the files (the pod was deleted before its report was read)",
+            upload.uri
+        ),
+    };
+    let report = report.unwrap_or_default();
+    let verdict = Verdict { type_: types::UPLOADED, holds: true, reason: reasons::UPLOADED, message };
+    State::Done(verdict, artifacts(upload, &report))
+}
+
+/// The end of the last pod that has failed.
+fn last_failure<'p>(pods: &[&'p PodView]) -> Option<&'p Terminated> {
+    let ends = pods.iter().filter_map(|pod| pod.container(UPLOADER)?.state.terminated.as_ref());
+    ends.filter(|ended| ended.exit_code != 0).max_by_key(|ended| ended.finished_at)
+}
+
+/// The uploader's own words, which name the cause; one that was killed leaves none.
+fn end(ended: &Terminated) -> String {
+    match quote(&ended.message) {
+        words if words.is_empty() => {
+            format!("exit code {} {}", ended.exit_code, ended.reason).trim_end().to_owned()
+        }
+        words => words,
+    }
 }
 
 fn report(pod: &PodView) -> Option<Uploaded> {
@@ -113,126 +381,13 @@ fn report(pod: &PodView) -> Option<Uploaded> {
 
 /// The manifest, which was written last, then the largest files.
 fn artifacts(upload: &Upload, report: &Uploaded) -> Vec<Artifact> {
-    let uri = |path: &str| format!("{}/{path}", upload.uri.trim_end_matches('/'));
-    let manifest = (!report.manifest_digest.is_empty()).then(|| Artifact {
-        uri: uri("SHA256SUMS"),
-        bytes: 0,
-        sha256: report.manifest_digest.clone(),
-    });
-    let files = report.files.iter().map(|file| Artifact {
-        uri: uri(&file.path),
-        bytes: i64::try_from(file.bytes).unwrap_or(i64::MAX),
-        sha256: file.sha256.clone(),
-    });
+    let artifact = |path: &str, bytes: u64, sha256: &str| Artifact {
+        uri: format!("{}/{path}", upload.uri.trim_end_matches('/')),
+        bytes: i64::try_from(bytes).unwrap_or(i64::MAX),
+        sha256: sha256.to_owned(),
+    };
+    let manifest = (!report.manifest_digest.is_empty())
+        .then(|| artifact("SHA256SUMS", report.manifest_bytes, &report.manifest_digest));
+    let files = report.files.iter().map(|file| artifact(&file.path, file.bytes, &file.sha256));
     manifest.into_iter().chain(files).take(MOST_ARTIFACTS).collect()
-}
-
-pub(super) fn upload_job(valid: &ValidJob, upload: &Upload, folder: &str, defaults: &Defaults) -> Job {
-    let secrets = valid.pods.image_pull_secrets.iter();
-    let template = PodTemplateSpec {
-        metadata: Some(ObjectMeta { labels: Some(pod_labels(valid)), ..ObjectMeta::default() }),
-        spec: Some(PodSpec {
-            containers: vec![uploader(valid, upload, folder, defaults)],
-            volumes: Some(vec![Volume {
-                name: VOLUME.to_owned(),
-                persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
-                    claim_name: valid.output.claim.name().to_owned(),
-                    ..PersistentVolumeClaimVolumeSource::default()
-                }),
-                ..Volume::default()
-            }]),
-            restart_policy: Some("Never".to_owned()),
-            image_pull_secrets: non_empty(
-                secrets.map(|secret| LocalObjectReference { name: secret.name.clone() }).collect(),
-            ),
-            service_account_name: valid.pods.service_account_name.clone(),
-            automount_service_account_token: Some(false),
-            enable_service_links: Some(false),
-            security_context: Some(pod_security(&valid.pods.security_context)),
-            ..PodSpec::default()
-        }),
-    };
-    Job {
-        metadata: metadata(valid, names::upload(&valid.name)),
-        spec: Some(JobSpec {
-            backoff_limit: Some(RETRIES),
-            pod_failure_policy: Some(PodFailurePolicy { rules: vec![permanent_faults()] }),
-            template,
-            ..JobSpec::default()
-        }),
-        ..Job::default()
-    }
-}
-
-/// A wrong address or a refused key stays wrong.
-fn permanent_faults() -> PodFailurePolicyRule {
-    let codes = [ExitCode::Usage, ExitCode::SourceUnauthorized, ExitCode::SourceNotFound];
-    PodFailurePolicyRule {
-        action: "FailJob".to_owned(),
-        on_exit_codes: Some(PodFailurePolicyOnExitCodesRequirement {
-            container_name: Some(UPLOADER.to_owned()),
-            operator: "In".to_owned(),
-            values: codes.map(ExitCode::code).to_vec(),
-        }),
-        ..PodFailurePolicyRule::default()
-    }
-}
-
-fn uploader(valid: &ValidJob, upload: &Upload, folder: &str, defaults: &Defaults) -> Container {
-    let amounts = |cpu: &str, memory: &str| -> BTreeMap<String, Quantity> {
-        [("cpu", cpu), ("memory", memory)]
-            .map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())))
-            .into()
-    };
-    Container {
-        name: UPLOADER.to_owned(),
-        image: Some(defaults.transfer_image.clone()),
-        args: Some(vec!["push".to_owned(), literal(folder), literal(&upload.uri)]),
-        env: Some(environment(upload)),
-        resources: Some(ResourceRequirements {
-            requests: Some(amounts("100m", "128Mi")),
-            limits: Some(BTreeMap::from([("memory".to_owned(), Quantity("512Mi".to_owned()))])),
-            ..ResourceRequirements::default()
-        }),
-        volume_mounts: Some(vec![VolumeMount {
-            read_only: Some(true),
-            ..mount(VOLUME, &valid.output.mount_path)
-        }]),
-        security_context: Some(container_security(Some(true))),
-        ..Container::default()
-    }
-}
-
-fn environment(upload: &Upload) -> Vec<EnvVar> {
-    let Upload { uri: _, endpoint, region, secret_name } = upload;
-    let value = |name: &str, value: &str| EnvVar {
-        name: name.to_owned(),
-        value: Some(literal(value)),
-        value_from: None,
-    };
-    let of_secret = |secret: &str, key: &str, optional: Option<bool>| EnvVar {
-        name: key.to_owned(),
-        value: None,
-        value_from: Some(EnvVarSource {
-            secret_key_ref: Some(SecretKeySelector {
-                name: secret.to_owned(),
-                key: key.to_owned(),
-                optional,
-            }),
-            ..EnvVarSource::default()
-        }),
-    };
-    let mut environment = vec![
-        value("AWS_REGION", region.as_deref().unwrap_or(DEFAULT_REGION)),
-        value(api::loader::TIMEOUT.variable, &TIMEOUT_SECONDS.to_string()),
-    ];
-    environment.extend(endpoint.as_deref().map(|endpoint| value("AWS_ENDPOINT_URL", endpoint)));
-    if let Some(secret) = secret_name {
-        environment.extend([
-            of_secret(secret, "AWS_ACCESS_KEY_ID", None),
-            of_secret(secret, "AWS_SECRET_ACCESS_KEY", None),
-            of_secret(secret, "AWS_SESSION_TOKEN", Some(true)),
-        ]);
-    }
-    environment
 }

@@ -2,11 +2,19 @@
 
 use std::sync::Arc;
 
-use api::{conditions, reasons, trainingjob::Phase};
+use api::{conditions, loader::ExitCode, reasons, trainingjob::Phase};
+use k8s_openapi::api::{batch::v1::Job, core::v1::PodSpec};
+use runtime::refusal::Refusal;
 use serde_json::{Value, json};
+use workload::node::LossKind;
 
 use super::{World, message_at, pod};
-use crate::{job_view::Failed, tests::at};
+use crate::{
+    job_view::Failed,
+    plan::{refused, rejected},
+    tests::{at, defaults},
+    validate::Invalid,
+};
 
 const SPEC: &str = "{model: m, dataset: d, method: lora, output: {upload: {uri: 's3://models/qwen/'}}}";
 
@@ -37,8 +45,49 @@ fn completes(world: &mut World) {
     world.settles();
 }
 
-const REPORT: &str =
-    r#"{"bytes":7,"count":2,"manifestDigest":"abc","files":[{"path":"a.bin","bytes":4,"sha256":"de"}]}"#;
+/// The Job that uploads has failed, after a pod of it with this exit code and message.
+fn job_fails(world: &mut World, code: ExitCode, message: &str) {
+    let own = uid(world);
+    let number = world.observed.pods.len();
+    ends(world, &own, number, code.code(), message);
+    let (since, reason) = (at(world.seconds), "PodFailurePolicy".to_owned());
+    let failed = Failed { since, reason, message: String::new() };
+    Arc::make_mut(world.observed.upload.as_mut().unwrap()).failed = Some(failed);
+    world.settles();
+}
+
+/// A pod of the Job that uploads has this status.
+fn uploader(world: &mut World, status: &Value) {
+    let own = uid(world);
+    world.observed.pods.retain(|pod| !pod.name().starts_with("qwen-upload"));
+    world.observed.pods.push(Arc::new(pod("qwen-upload", &own, 0, status)));
+    world.settles();
+}
+
+fn waiting(reason: &str, message: &str) -> Value {
+    let waiting = json!({"reason": reason, "message": message});
+    json!({"phase": "Pending", "containerStatuses": [{"name": "uploader", "state": {"waiting": waiting}}]})
+}
+
+fn spec_of(job: &Job) -> PodSpec {
+    job.spec.clone().unwrap().template.spec.unwrap()
+}
+
+/// Messages of the condition and of the status.
+fn messages(world: &World) -> [String; 2] {
+    let known = world.status().conditions.iter().find(|known| known.type_ == conditions::UPLOADED);
+    [known.unwrap().message.clone(), world.message().to_owned()]
+}
+
+#[track_caller]
+fn says(world: &World, part: &str) {
+    for message in messages(world) {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+const REPORT: &str = r#"{"bytes":7,"count":2,"manifestDigest":"abc","manifestBytes":140,
+    "files":[{"path":"a.bin","bytes":4,"sha256":"de"}]}"#;
 
 #[test]
 fn a_result_is_uploaded_when_its_job_has_reported_it() {
@@ -50,9 +99,9 @@ fn a_result_is_uploaded_when_its_job_has_reported_it() {
     assert_eq!(world.phase(), Phase::Succeeded);
     assert!(world.message().contains("2 files, 7 bytes, to s3://models/qwen/"), "{}", world.message());
     let artifacts = &world.status().artifacts;
-    let shown: Vec<(&str, &str)> =
-        artifacts.iter().map(|artifact| (artifact.uri.as_str(), artifact.sha256.as_str())).collect();
-    assert_eq!(shown, [("s3://models/qwen/SHA256SUMS", "abc"), ("s3://models/qwen/a.bin", "de")]);
+    let shown: Vec<(&str, i64, &str)> =
+        artifacts.iter().map(|one| (one.uri.as_str(), one.bytes, one.sha256.as_str())).collect();
+    assert_eq!(shown, [("s3://models/qwen/SHA256SUMS", 140, "abc"), ("s3://models/qwen/a.bin", 4, "de")]);
 }
 
 #[test]
@@ -84,25 +133,220 @@ fn the_report_of_an_earlier_job_of_the_same_name_is_none() {
 }
 
 #[test]
-fn an_upload_that_fails_names_its_last_cause_and_the_claim_keeps_the_result() {
+fn an_upload_that_is_tried_again_names_its_last_failure() {
     let mut world = trained();
     let own = uid(&world);
-    for (number, seconds, text) in [(1, 20, "SourceUnauthorized: no access"), (0, 10, "SourceUnreachable: x")]
-    {
+    for (number, seconds, text) in [(1, 20, "SourceUnreachable: no answer"), (0, 10, "LocalFault: x")] {
         world.seconds = seconds;
         ends(&mut world, &own, number, 1, text);
     }
     world.settles();
+    assert_eq!(world.outcome(), (Phase::Running, reasons::UPLOADING));
+    says(&world, "SourceUnreachable: no answer");
+    assert_eq!(world.condition(conditions::STALLED), ("absent", ""), "its Job goes on");
+}
+
+const DENIED: &str = "SourceUnauthorized: s3://models refused the credentials (InvalidAccessKeyId)";
+
+#[test]
+fn a_refused_key_is_tried_again_with_growing_pauses_until_it_is_corrected() {
+    let spec = SPEC.replace("qwen/'", "qwen/', secretName: s3");
+    let mut world = World::training(&spec);
+    world.succeeds(&message_at(Some(100)));
+    world.passes(20);
+    job_fails(&mut world, ExitCode::SourceUnauthorized, DENIED);
+    assert_eq!(world.outcome(), (Phase::Running, reasons::UPLOADING));
+    assert_eq!(world.condition(conditions::STALLED), ("True", reasons::SOURCE_UNAUTHORIZED));
+    says(&world, DENIED);
+    says(&world, "put keys that may write there into Secret demo/s3");
+    says(&world, &format!("it is tried again at {}", at(80)));
+    says(&world, "kubectl -n demo delete job qwen-upload");
+    let pause = |world: &mut World| {
+        let pause = world.wakes();
+        assert_eq!(world.condition(conditions::STALLED), ("absent", ""), "another one runs");
+        world.passes(20);
+        job_fails(world, ExitCode::SourceUnauthorized, DENIED);
+        pause
+    };
+    let pauses: Vec<i64> = (0..7).map(|_| pause(&mut world)).collect();
+    assert_eq!(pauses, [60, 100, 220, 460, 940, 1_800, 1_800]);
+    assert_eq!(world.jobs().len(), 9, "one at a time");
+    let notes = world.notes();
+    assert_eq!(notes.iter().filter(|reason| **reason == reasons::SOURCE_UNAUTHORIZED).count(), 8);
+
+    world.wakes();
+    let own = uid(&world);
+    ends(&mut world, &own, 99, 0, REPORT);
+    completes(&mut world);
+    assert_eq!(world.phase(), Phase::Succeeded);
+    assert_eq!(world.status().attempts, 1, "the training is not repeated");
+}
+
+#[test]
+fn the_pauses_do_not_begin_anew_with_another_process() {
+    let mut world = trained();
+    world.passes(600);
+    job_fails(&mut world, ExitCode::SourceNotFound, "SourceNotFound: no such bucket");
+    says(&world, "create bucket models at AWS S3");
+    world.writes_left = Some(0);
+    world.passes(1);
+    assert_eq!(world.wakes(), 599);
+    assert_eq!(world.jobs(), ["qwen-1", "qwen-upload", "qwen-upload"]);
+}
+
+#[test]
+fn an_upload_that_failed_for_a_day_says_how_it_is_done_by_hand() {
+    let mut world = trained();
+    world.passes(86_399);
+    job_fails(&mut world, ExitCode::SourceUnauthorized, DENIED);
     assert_eq!(world.phase(), Phase::Running);
-    assert!(world.message().contains("SourceUnauthorized: no access"), "{}", world.message());
-    let failed = Failed { reason: "BackoffLimitExceeded".into(), message: String::new() };
+    world.wakes();
+    assert_eq!(world.phase(), Phase::Running);
+    job_fails(&mut world, ExitCode::SourceUnauthorized, DENIED);
+    assert_eq!(world.outcome(), (Phase::Failed, reasons::UPLOAD_FAILED));
+    assert_eq!(world.condition(conditions::UPLOADED), ("False", reasons::UPLOAD_FAILED));
+    says(&world, DENIED);
+    says(
+        &world,
+        "it is in /output/checkpoint-100 of claim demo/qwen-output, mounted at /output, which stays",
+    );
+    says(&world, "kubectl -n demo get job qwen-upload -o json | jq 'del(");
+    says(&world, "| kubectl replace --force -f -");
+    assert_eq!(world.status().checkpoint.as_ref().map(|saved| saved.step), Some(100));
+    assert!(world.observed.upload.is_some(), "the Job that is run once more");
+}
+
+#[test]
+fn an_upload_that_runs_is_not_ended_after_a_day() {
+    let mut world = trained();
+    uploader(&mut world, &json!({"phase": "Running"}));
+    world.passes(3 * 86_400);
+    assert_eq!((world.outcome(), world.deleted.len()), ((Phase::Running, reasons::UPLOADING), 0));
+}
+
+#[test]
+fn a_folder_that_cannot_be_uploaded_is_not_tried_again() {
+    let mut world = trained();
+    job_fails(&mut world, ExitCode::Usage, "Usage: /output/checkpoint-100 has no file to upload");
+    assert_eq!(world.outcome(), (Phase::Failed, reasons::UPLOAD_FAILED));
+    says(&world, "has no file to upload");
+}
+
+#[test]
+fn the_cause_may_be_seen_after_the_end_of_its_job() {
+    let mut world = trained();
+    let failed = Failed { since: at(0), reason: String::new(), message: "backoff limit".into() };
     Arc::make_mut(world.observed.upload.as_mut().unwrap()).failed = Some(failed);
     world.settles();
-    assert_eq!(world.outcome(), (Phase::Failed, reasons::UPLOAD_FAILED));
-    for part in ["SourceUnauthorized: no access", "it stays in the claim"] {
-        assert!(world.message().contains(part), "{}", world.message());
-    }
-    assert_eq!(world.status().checkpoint.as_ref().map(|saved| saved.step), Some(100));
+    assert_eq!(world.condition(conditions::STALLED), ("absent", ""));
+    assert_eq!(world.wakes(), 5);
+    says(&world, "the last try ended with backoff limit");
+}
+
+#[test]
+fn a_pod_that_cannot_start_says_why() {
+    let mut world = trained();
+    uploader(&mut world, &waiting("CreateContainerConfigError", "secret \"s3-kyes\" not found"));
+    says(&world, "Secret demo/s3-kyes does not exist");
+    assert_eq!(world.condition(conditions::STALLED), ("True", reasons::SECRET_NOT_FOUND));
+    assert_eq!(world.notes().last(), Some(&reasons::SECRET_NOT_FOUND));
+    uploader(&mut world, &waiting("ImagePullBackOff", "no such image"));
+    says(&world, "no such image");
+    assert_eq!(world.condition(conditions::STALLED), ("absent", ""), "a registry may come back");
+    let scheduled = json!({
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+        "message": "0/3 nodes are available: 3 node(s) had volume node affinity conflict.",
+    });
+    uploader(&mut world, &json!({"phase": "Pending", "node": null, "conditions": [scheduled]}));
+    says(&world, "pod qwen-upload-0-abcde has no node: 0/3 nodes are available: 3 node(s) had volume");
+    uploader(&mut world, &json!({"phase": "Running"}));
+    assert_eq!(messages(&world), ["to s3://models/qwen/", "to s3://models/qwen/"]);
+}
+
+#[test]
+fn a_job_without_pods_says_why() {
+    let mut world = trained();
+    world.observed.refused_pods = Some("pods \"x\" is forbidden: exceeded quota: team".into());
+    world.settles();
+    says(&world, "no pod was created: pods \"x\" is forbidden: exceeded quota: team");
+    assert_eq!(world.condition(conditions::STALLED), ("absent", ""));
+    world.observed.refused_pods = Some("denied by policy".into());
+    world.settles();
+    assert_eq!(world.condition(conditions::STALLED), ("True", reasons::DENIED));
+    world.observed.refused_pods = None;
+    Arc::make_mut(world.observed.upload.as_mut().unwrap()).is_suspended = true;
+    world.settles();
+    says(&world, "Job qwen-upload is suspended");
+}
+
+#[test]
+fn a_pod_on_a_lost_node_is_deleted_by_force() {
+    let mut world = trained();
+    let running = json!({"name": "uploader", "ready": true, "state": {"running": {}}});
+    uploader(&mut world, &json!({"phase": "Running", "containerStatuses": [running]}));
+    world.loses("node-0", LossKind::NotReady);
+    assert_eq!(world.requeue_after, None, "its kubelet still reports it");
+    world.loses("node-0", LossKind::Unreachable);
+    says(&world, "node node-0 is unreachable; pod qwen-upload-0-abcde is replaced unless the node recovers");
+    world.job().spec.pods.paused = true;
+    world.passes(30);
+    assert_eq!(world.deleted, [""; 0]);
+    world.job().spec.pods.paused = false;
+    world.loses("node-0", LossKind::Unreachable);
+    assert_eq!((world.wakes(), world.deleted.as_slice()), (30, &["qwen-upload-0-abcde".to_owned()][..]));
+    assert_eq!(world.jobs(), ["qwen-1", "qwen-upload"], "its Job makes the next pod");
+}
+
+#[test]
+fn an_upload_job_that_is_refused_repeats_no_training() {
+    let mut world = trained();
+    world.observed.upload = None;
+    let planned = world.plan();
+    assert_eq!(planned.children.len(), 1);
+    let refusal = Refusal::Denied("the API server denies Job demo/qwen-upload: quota".into());
+    let plan = refused(&refusal, planned, &world.observed, &defaults(), at(world.seconds));
+    world.apply(plan);
+    assert_eq!(world.outcome(), (Phase::Running, reasons::UPLOADING));
+    says(&world, "to s3://models/qwen/: the API server denies Job demo/qwen-upload: quota");
+    assert_eq!(world.condition(conditions::STALLED), ("True", reasons::DENIED));
+    world.observed.upload = None;
+    world.settles();
+    assert_eq!(world.status().attempts, 1);
+}
+
+#[test]
+fn a_spec_that_becomes_invalid_repeats_no_training() {
+    let mut world = trained();
+    let invalid = Invalid("spec.model: a later release refuses it".into());
+    let plan = rejected(&invalid, &world.observed, at(0));
+    world.apply(plan);
+    assert_eq!(world.condition(conditions::ACCEPTED), ("False", reasons::INVALID_SPEC));
+    world.settles();
+    assert_eq!((world.outcome(), world.status().attempts), ((Phase::Running, reasons::UPLOADING), 1));
+}
+
+#[test]
+fn the_pod_may_run_where_the_trainer_ran_and_needs_no_gpu() {
+    let spec = "{model: m, dataset: d, method: lora, gpuProductLabel: A100, podAnnotations: {a: b},
+        scheduling: {nodeSelector: {zone: a}, priorityClassName: high, schedulerName: s, runtimeClassName: nvidia,
+        tolerations: [{key: team, operator: Equal, value: x}]}, output: {upload: {uri: 's3://models'}}}";
+    let mut world = World::training(spec);
+    world.succeeds(&message_at(Some(100)));
+    let job = world.created.last().unwrap();
+    let metadata = job.spec.as_ref().unwrap().template.metadata.as_ref().unwrap();
+    assert_eq!(metadata.annotations.as_ref().unwrap()["a"], "b");
+    let pod = spec_of(job);
+    assert_eq!(pod.node_selector.unwrap()["zone"], "a");
+    assert_eq!(
+        (pod.priority_class_name.as_deref(), pod.scheduler_name.as_deref()),
+        (Some("high"), Some("s"))
+    );
+    let tolerations = pod.tolerations.unwrap();
+    let tolerated: Vec<&str> = tolerations.iter().filter_map(|one| one.key.as_deref()).collect();
+    assert_eq!(tolerated, ["nvidia.com/gpu", "team"]);
+    assert_eq!((pod.affinity, pod.runtime_class_name), (None, None));
+    let limits = pod.containers[0].resources.as_ref().unwrap().limits.as_ref().unwrap();
+    assert_eq!(limits.keys().collect::<Vec<_>>(), ["memory"]);
 }
 
 #[test]
