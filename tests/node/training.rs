@@ -6,7 +6,7 @@ mod history;
 use std::{fs, path::PathBuf, process::Command};
 
 use api::{
-    conditions, reasons,
+    conditions, labels, reasons,
     trainingjob::{Checkpoint, Failure, Phase, TrainingJob, TrainingJobStatus},
 };
 use k8s_openapi::api::core::v1::Pod;
@@ -166,22 +166,24 @@ async fn a_result_is_uploaded_after_the_store_is_back_and_its_pod_was_deleted() 
     let scene = real().await;
     let store = Store::start(&scene).await;
     store.stop().await;
-    create(&scene, "qwen", run("", json!({ "output": { "size": "1Gi", "upload": store.upload("result") } })))
-        .await;
+    // Simulated nodes would take it, too, and upload nothing.
+    let scheduling = json!({ "nodeSelector": { labels::NVIDIA_GPU_PRODUCT: PRODUCT } });
+    let output = json!({ "size": "1Gi", "upload": store.upload("result") });
+    create(&scene, "qwen", run("", json!({ "scheduling": scheduling, "output": output }))).await;
     let uploads = |pod: &&Pod| {
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
         name_of(pod).starts_with("qwen-upload-") && phase == Some("Running")
     };
-    let (pods, labels) = (scene.api::<Pod>(), training::selector("qwen"));
+    let (pods, selector) = (scene.api::<Pod>(), training::selector("qwen"));
     let uploader =
-        follow(&pods, &labels, |pods| pods.values().find(uploads).map(|pod| name_of(pod).to_owned()));
+        follow(&pods, &selector, |pods| pods.values().find(uploads).map(|pod| name_of(pod).to_owned()));
     let uploader = tokio::time::timeout(within(), uploader).await.expect("a pod that uploads");
     pods.delete(&uploader, &DeleteParams::default()).await.expect("it can be deleted");
     wait_until_gone(&pods, &uploader, within()).await;
     store.start_again().await;
     let job = until_succeeded(&scene, "qwen", 1).await;
     assert!(condition(&job, conditions::UPLOADED).is_some_and(|uploaded| uploaded.status == "True"));
-    assert!(store.object("result/adapter_model.safetensors").is_some(), "{:?}", status(&job).artifacts);
+    assert!(store.object("result/adapter_model.safetensors").is_some(), "{:?}", status(&job));
     let uris: Vec<&str> = status(&job).artifacts.iter().map(|artifact| artifact.uri.as_str()).collect();
     assert!(uris.contains(&"s3://models/result/SHA256SUMS"), "{:?}", status(&job));
 }
@@ -203,7 +205,7 @@ async fn a_full_disk_is_named_and_tried_again() {
     let job = until_succeeded(&scene, "qwen", 2).await;
     assert_eq!((status(&job).retries, failure(&job).reason.as_str()), (1, reasons::OUT_OF_SPACE));
     let message = failure(&job).message.as_deref().unwrap_or_default();
-    assert!(message.contains("enlarge its claim, or lower keepCheckpoints"), "{message}");
+    assert!(message.contains("enlarge the claim of the output or lower keepCheckpoints"), "{message}");
 }
 
 /// A short training of the stand-in on real nodes, with faults in its first attempt.

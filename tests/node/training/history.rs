@@ -42,6 +42,7 @@ pub(super) fn environment(faults: &str) -> Value {
     settings([
         ("FAKE_SWIFT_ARGUMENTS", &format!("/output/{STARTS}")),
         ("FAKE_SWIFT_STEPS", &format!("/output/{STEPS}")),
+        ("FAKE_SWIFT_RENDEZVOUS", "/output/.rendezvous"),
         ("FAKE_SWIFT_FAULTS", faults),
         ("FAKE_SWIFT_FAULTS_ONCE", "/output"),
     ])

@@ -13,6 +13,7 @@
 //! * `FAKE_SWIFT_PIDS`: a folder in which each process leaves a file with its id as the name.
 //! * `FAKE_SWIFT_ARGUMENTS`: a file to which each trainer appends its arguments, one line of JSON.
 //! * `FAKE_SWIFT_STEPS`: a file to which each trainer appends each step that it has done, one line of JSON.
+//! * `FAKE_SWIFT_RENDEZVOUS`: a folder of the output in which the nodes of a gang wait for each other.
 //! * `FAKE_SWIFT_FAULTS`: faults, as below, separated by commas. A dataset `fault:<fault>` has the same effect.
 //! * `FAKE_SWIFT_FAULTS_ONCE`: a folder that outlasts the run. Faults happen only in the first run of each rank, which leaves a
 //!   file there.

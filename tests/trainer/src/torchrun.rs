@@ -1,16 +1,23 @@
 //! The process torchrun: one trainer for each rank of the node, in a session of its own. When one fails, the others
 //! get SIGTERM, and the report names the first one. When torchrun gets SIGTERM, it passes it on and fails.
 
-use std::{env, process::Child, time::Duration};
+use std::{
+    env, fs,
+    path::PathBuf,
+    process::Child,
+    time::{Duration, Instant},
+};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal as Terminate, SignalKind, signal},
     time::sleep,
 };
 
 use crate::{TRAINER, number, print_error, return_code, role};
 
+/// torch's own limit is ten minutes; tests are shorter.
+const RENDEZVOUS_WITHIN: Duration = Duration::from_secs(120);
 /// torchrun looks at its ranks ten times a second.
 const LOOK: Duration = Duration::from_millis(20);
 /// torchrun kills a rank that ignores SIGTERM after 30 s; tests are shorter.
@@ -23,11 +30,42 @@ pub(crate) fn run(arguments: &[String]) -> i32 {
     }
 }
 
+/// Waits for the other nodes, as no rank trains without the others. They see each other in a folder of the output.
+async fn rendezvous(nodes: u64, terminate: &mut Terminate) -> bool {
+    let (Some(folder), Some(master)) = (env::var_os("FAKE_SWIFT_RENDEZVOUS"), env::var_os("MASTER_ADDR"))
+    else {
+        return true;
+    };
+    // Its name has the attempt.
+    let meeting = PathBuf::from(folder).join(master);
+    let own = meeting.join(number("NODE_RANK").unwrap_or(0).to_string());
+    if fs::create_dir_all(&meeting).and_then(|()| fs::write(own, "")).is_err() {
+        return false;
+    }
+    let until = Instant::now() + RENDEZVOUS_WITHIN;
+    while Instant::now() < until {
+        let there = fs::read_dir(&meeting).map_or(0, Iterator::count);
+        if there as u64 >= nodes {
+            return true;
+        }
+        tokio::select! {
+            _ = terminate.recv() => return false,
+            () = sleep(LOOK) => {}
+        }
+    }
+    false
+}
+
 async fn supervise(arguments: &[String]) -> i32 {
     let Ok(mut terminate) = signal(SignalKind::terminate()) else { return 1 };
     let per_node = number("NPROC_PER_NODE").unwrap_or(1);
     let first = number("NODE_RANK").unwrap_or(0) * per_node;
-    let world = number("NNODES").unwrap_or(1) * per_node;
+    let nodes = number("NNODES").unwrap_or(1);
+    let world = nodes * per_node;
+    if !rendezvous(nodes, &mut terminate).await {
+        print_error("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError\n");
+        return 1;
+    }
     let mut ranks = Vec::new();
     for local in 0..per_node {
         let mut command = role(TRAINER, arguments);
