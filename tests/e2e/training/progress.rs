@@ -195,6 +195,8 @@ async fn history(scene: &Scene<'_>, name: &str, story: impl Future<Output = ()>)
         () = watched => unreachable!("it looks on until the end"),
         () = story => {}
     }
+    // The story may have seen it first.
+    seen.extend(jobs.get(name).await.unwrap().status);
     seen
 }
 
