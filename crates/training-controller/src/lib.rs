@@ -259,20 +259,26 @@ async fn reconcile(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Resu
         // The garbage collector deletes the children; applying them now would create them again.
         return if has_finalizer(&job) { retire_output(ctx, job, now).await } else { Ok(Next::Done) };
     }
-    let observed = observe(ctx, Arc::clone(&job), now);
+    let mut observed = observe(ctx, Arc::clone(&job), now);
     if let Some(missing) = missing_attempt(&observed)
         && !ctx.jobs.is_absent(&missing).await?
     {
         // The watch of Jobs is late. An attempt that runs must not be taken for one that was deleted.
         return Ok(Next::After(LATE_WATCH_RETRY));
     }
+    if lacks_evidence(&observed) {
+        // Without the pod that has failed, a failure would be taken for an interruption.
+        if !are_pods_seen(ctx, &job).await? {
+            return Ok(Next::After(LATE_WATCH_RETRY));
+        }
+        observed.pods_are_newest = true;
+    }
     let valid = validate(&job).and_then(|valid| ctx.own_account.is_not_used_by(valid));
     let planned = match &valid {
         Ok(valid) => plan(valid, &observed, &ctx.defaults, now),
         Err(invalid) => rejected(invalid, &observed, now),
     };
-    if (lacks_evidence(&observed) || starts_again(&job, &planned)) && !are_pods_seen(ctx, &job).await? {
-        // The watch of pods is late. Without the pod that has failed, a failure would be taken for an interruption.
+    if starts_again(&job, &planned) && !observed.pods_are_newest && !are_pods_seen(ctx, &job).await? {
         return Ok(Next::After(LATE_WATCH_RETRY));
     }
     let applied = match apply(ctx, &job, &planned, now).await? {

@@ -50,6 +50,8 @@ pub(crate) struct Observed {
     pub(crate) upload: Option<Arc<JobView>>,
     /// Pods of all its Jobs, also of Jobs that are gone and of an earlier TrainingJob of its name.
     pub(crate) pods: Vec<Arc<PodView>>,
+    /// Whether the API server was asked, and has no newer ones.
+    pub(crate) pods_are_newest: bool,
     /// Of its inputs, of its output, and of the recorded results of other jobs.
     pub(crate) claims: Claims,
     /// What it reads of other jobs.
@@ -144,6 +146,7 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         attempts,
         upload,
         pods,
+        pods_are_newest: false,
         claims,
         dependencies,
         cycle,

@@ -175,7 +175,7 @@ fn masked(value: &Value, masks: &Masks) -> Value {
             let is_compared = |field: &str| !IDENTITIES.contains(&field) && !masks.measured.contains(&field);
             let kept = fields.iter().filter(|(field, _)| is_compared(field));
             let kept = kept.map(|(field, value)| match (field.as_str(), value) {
-                ("uid", Value::String(uid)) => {
+                ("uid" | labels::MADE_FOR, Value::String(uid)) => {
                     let role = if masks.roots.contains(uid) { "(its root)" } else { "(another)" };
                     (field.clone(), json!(role))
                 }

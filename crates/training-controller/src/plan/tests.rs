@@ -500,6 +500,7 @@ fn observed(job: TrainingJob) -> Observed {
         attempts: BTreeMap::new(),
         upload: None,
         pods: Vec::new(),
+        pods_are_newest: false,
         claims: Claims::new(),
         dependencies: Vec::new(),
         cycle: Vec::new(),

@@ -241,6 +241,15 @@ fn a_job_that_failed_and_has_no_pod_was_interrupted() {
 }
 
 #[test]
+fn where_the_api_server_has_no_newer_pods_nothing_is_waited_for() {
+    let mut world = World::training(LORA);
+    world.observed.pods.clear();
+    world.observed.pods_are_newest = true;
+    world.job_fails();
+    assert_eq!(world.failures(), [(reasons::PREEMPTED, 1)]);
+}
+
+#[test]
 fn a_node_that_is_unreachable_for_node_failure_seconds_ends_the_attempt_without_a_retry() {
     let mut world = World::training(GANG);
     world.loses("node-1", LossKind::Unreachable);
