@@ -209,9 +209,16 @@ fn follow(order: &Order) -> Result<Prepared, Fault> {
                     };
                     return Err(superseded(&own, found));
                 }
-                if ownership.attempt == order.attempt && found.phase == Phase::Running {
-                    let (ownership, resume) = (ownership.clone(), found.resume.clone());
-                    return Ok(Prepared { ownership, resume, stale: Vec::new() });
+                match found.phase {
+                    Phase::Running if ownership.attempt == order.attempt => {
+                        let (ownership, resume) = (ownership.clone(), found.resume.clone());
+                        return Ok(Prepared { ownership, resume, stale: Vec::new() });
+                    }
+                    Phase::Ended if ownership.attempt == order.attempt => {
+                        let message = "rank 0 has ended before this rank could start";
+                        return Err(Fault::new(ExitCode::Stopped, message.to_owned()));
+                    }
+                    Phase::Preparing | Phase::Running | Phase::Ended => {}
                 }
             }
             Ok(_) | Err(_) => {}

@@ -5,7 +5,7 @@ use std::{fs, time::Duration};
 use api::launcher::ExitCode;
 use rustix::process::Signal;
 
-use crate::scene::{Scene, started};
+use crate::scene::{Scene, started, until};
 
 #[test]
 fn all_ranks_resume_from_the_checkpoint_that_rank_0_has_chosen() {
@@ -85,13 +85,25 @@ fn a_rank_does_not_outlive_rank_0_when_all_are_asked_to_end() {
 fn a_rank_that_is_asked_to_end_after_the_failure_of_rank_0_does_not_outlive_it() {
     let scene = Scene::new();
     let follower = scene.launch_rank(1, 1, 2).long().faults("deaf@0").start();
-    assert_eq!(scene.launch_rank(1, 0, 2).long().faults("exit@3").run().code, 1);
+    let leader = scene.launch_rank(1, 0, 2).long().faults("exit@250").start();
+    // It trains too, or rank 0 would have ended before it began.
+    until("both ranks train", || !follower.alive().is_empty());
+    assert_eq!(leader.end().code, 1);
     follower.until_noted("rank 0 has ended");
     let began = std::time::Instant::now();
     follower.signal(Signal::TERM);
     assert_eq!(follower.end().code, ExitCode::Stopped.code());
     // Of a grace period of 30 s.
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_rank_that_begins_after_the_end_of_rank_0_ends_at_once() {
+    let scene = Scene::new();
+    assert_eq!(scene.launch_rank(1, 0, 2).long().faults("exit@3").run().code, 1);
+    let ended = scene.launch_rank(1, 1, 2).run();
+    assert_eq!(ended.code, ExitCode::Stopped.code());
+    assert!(ended.message.error.unwrap().contains("rank 0 has ended before this rank could start"));
 }
 
 #[test]
