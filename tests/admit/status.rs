@@ -24,7 +24,12 @@ async fn a_new_aiinference_is_pending_and_not_observed() {
 #[tokio::test]
 async fn a_new_trainingjob_is_pending_and_not_observed() {
     let spec = json!({"model": "a/b", "dataset": "c", "method": "lora"});
-    starts_with::<TrainingJob>(spec, json!({"phase": "Pending"}), json!({"attempts": 0, "retries": 0})).await;
+    starts_with::<TrainingJob>(
+        spec,
+        json!({"phase": "Pending"}),
+        json!({"attempts": 0, "endedAttempts": 0, "attemptsWithoutProgress": 0, "retries": 0}),
+    )
+    .await;
 }
 
 #[tokio::test]
