@@ -1,6 +1,10 @@
 //! The PodMonitors select what is deployed: a wrong label or port would scrape nothing, without an error.
 
-use tests::monitoring::{built, of_kind};
+use tests::{
+    ask_until,
+    monitoring::{built, of_kind},
+    within,
+};
 
 use crate::agent::agent;
 
@@ -17,16 +21,19 @@ async fn of_an_agent_its_own_metrics_are_kept_and_no_others() {
     assert_eq!((rule["action"].as_str(), rule["sourceLabels"][0].as_str()), (Some("keep"), Some("__name__")));
     let prefixes = rule["regex"].as_str().unwrap().strip_prefix('(').unwrap().strip_suffix(").*").unwrap();
     let is_kept = |name: &str| prefixes.split('|').any(|prefix| name.starts_with(prefix));
-    let page = agent().page().await;
-    let body = page.split_once("\r\n\r\n").unwrap().1;
-    let names: Vec<&str> = body
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .filter_map(|line| line.split(['{', ' ']).next())
-        .collect();
-    assert!(names.len() > 20, "{body}");
+    let agent = agent();
+    let names = ask_until("metrics of the devices", within(), async || {
+        let page = agent.page().await;
+        let body = page.split_once("\r\n\r\n").unwrap().1;
+        let lines = body.lines().filter(|line| !line.starts_with('#'));
+        let names: Vec<String> =
+            lines.filter_map(|line| Some(line.split(['{', ' ']).next()?.to_owned())).collect();
+        // Before the first reading there are only metrics of the agent itself.
+        if names.len() > 20 { Ok(names) } else { Err(page) }
+    })
+    .await;
     for name in names {
-        assert!(is_kept(name), "{name} is not scraped");
+        assert!(is_kept(&name), "{name} is not scraped");
     }
     for foreign in ["vllm:num_requests_running", "up", "kube_pod_info", "controller_runtime_reconcile_total"]
     {
