@@ -177,7 +177,7 @@ impl Storage {
     }
 }
 
-/// Somebody else was faster.
+/// An answer with this code means that the write is not needed: another process has done it.
 fn ignoring(code: u16, done: kube::Result<()>, name: &str) -> Result<()> {
     match done {
         Err(kube::Error::Api(status)) if status.code == code => Ok(()),

@@ -114,7 +114,7 @@ impl Writer {
         let key = Key::of(object);
         let about = About::of::<K>(&key);
         let version = object.meta().resource_version.as_deref();
-        // Not by server-side apply: each manager's finalizers would be added up, and nobody else's may be forgotten.
+        // Not by server-side apply: it merges the finalizers of all field managers, and those of other clients must stay.
         let body = json!({"metadata": {
             "uid": object.meta().uid,
             "resourceVersion": version,

@@ -212,9 +212,9 @@ mod tests {
         assert_eq!(known(&fields), read(LEARNED), "what is new is left aside");
         for name in ["target", "contest", "firstLook", "afterPause", "raised", "coldStarts", "metrics"] {
             let mut changed = fields.clone();
-            changed[name] = serde_json::json!({"as": "nobody knows"});
+            changed[name] = serde_json::json!({"of": "another type"});
             if matches!(name, "contest" | "firstLook" | "coldStarts") {
-                changed[name] = "nobody knows".into();
+                changed[name] = "of another type".into();
             }
             let mut without: Map<String, Value> = serde_json::from_str(LEARNED).unwrap();
             without.remove(name);

@@ -96,7 +96,7 @@ pub(crate) enum Child {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) enum Deletion {
     Job(Box<Job>),
-    /// With a grace period shorter than its own.
+    /// With a shorter grace period than that of its spec.
     Pod {
         pod: Box<Pod>,
         grace: Duration,
@@ -114,7 +114,7 @@ impl Deletion {
 const FAILED_GRACE: Duration = Duration::from_secs(30);
 /// Ended attempts whose Jobs stay, because their pods have the logs.
 const KEPT_JOBS: i32 = 5;
-/// A claim of a job is seen within this time after it was made, or somebody has deleted it.
+/// Time between two looks at claims that keep an attempt from starting.
 const CLAIM_RETRY: Duration = Duration::from_secs(10);
 /// A garbage collector deletes a child of a deleted object within this time.
 const LEFTOVER_RETRY: Duration = Duration::from_secs(1);
@@ -206,7 +206,7 @@ pub(crate) fn refused(
     Plan { requeue_after: Some(wait), ..noted(observed, written, assessment, now) }
 }
 
-/// Those of the planned status that are true whatever became of the children.
+/// Conditions of the planned status that do not depend on the children.
 fn verdicts_of(status: &TrainingJobStatus) -> Vec<Verdict> {
     let kept = [types::ACCEPTED, types::DEPENDENCIES_READY, types::SUSPENDED];
     let verdict = |type_: &'static str| {
@@ -563,7 +563,7 @@ impl Scene<'_> {
         ended.map(|job| Deletion::Job(Box::new(job.identity()))).collect()
     }
 
-    /// Pods that are being deleted and whose nodes are lost: nobody else would ever report their end.
+    /// Pods that are being deleted and whose nodes are lost: no kubelet reports their end.
     fn lost_pods(&self, pods: &[&PodView]) -> Vec<Deletion> {
         let stranded = self.stranded(pods);
         let due = stranded.due();

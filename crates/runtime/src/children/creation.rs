@@ -41,8 +41,9 @@ where
         }
     }
 
-    /// Creates an object on behalf of a root, without a reference to it, so that it stays when the root is deleted. One of
-    /// this name that is there already stays as it is, whoever has created it; one that is being deleted is waited for.
+    /// Creates an object on behalf of a root, without a reference to it, so that it stays when the root is deleted. An
+    /// existing object of this name is not changed, also if another client has created it. If it is being deleted, the
+    /// result is an error that is retried.
     pub async fn create_for(&self, owner: &OwnerReference, desired: &K) -> Result<Written, ApplyError> {
         let key = Key::of(desired);
         let about = About::of::<K>(&key);

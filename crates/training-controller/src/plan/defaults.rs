@@ -20,7 +20,7 @@ pub(crate) struct Defaults {
     pub(super) timings: Timings,
 }
 
-/// How long the controller waits for what usually mends itself.
+/// How long the controller waits for conditions that usually pass without a change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timings {
     /// The first pause between two attempts; each further one is twice as long.

@@ -154,7 +154,7 @@ fn name(job: &TrainingJob) -> String {
     job.metadata.name.clone().unwrap_or_default()
 }
 
-/// What a job that has succeeded left, for somebody who reads this path.
+/// The claim and the checkpoint of a succeeded job, for a dependent that reads this path.
 fn result(job: &TrainingJob, path: Option<&str>) -> Option<DependencyResult> {
     let valid = validate(job).ok()?;
     let status = job.status.as_ref()?;

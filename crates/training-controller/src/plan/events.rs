@@ -8,7 +8,7 @@ use runtime::events::{Note, Severity};
 
 use super::{conditions::STALLS, failure::Failure};
 
-/// Reasons whose message says what somebody may have to do, beside those that stall the job.
+/// Reasons whose events are warnings, in addition to `STALLS`.
 const ALARMING: [&str; 6] = [
     reasons::QUOTA_PENDING,
     reasons::INSUFFICIENT_GPU,

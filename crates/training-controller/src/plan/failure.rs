@@ -57,8 +57,8 @@ pub(crate) fn failure_reasons() -> impl Iterator<Item = &'static str> {
 pub(super) enum Class {
     /// It is not the job's fault: it goes on at once, without a limit but that of attempts that make no progress.
     Interruption,
-    /// The launcher was told to stop, and nothing shows by whom: as an interruption, but not at once. A node that shuts down
-    /// does so, and a trainer can do it itself.
+    /// The launcher got SIGTERM although its pod was not deleted: from a node that shuts down, or from the trainer itself. As
+    /// an interruption, but always after a pause.
     Stop,
     /// It has not run, because not all of its pods found a place. It is tried again, however often.
     NotPlaced,

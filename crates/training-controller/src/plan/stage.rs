@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!  due ─▶ active ─▶ ended ─┬▶ clearing ─▶ later ─▶ due …      another attempt
-//!  suspended ◀───────────┘            ├▶ uploading ─▶ terminal
-//!                                     └▶ terminal
+//!  suspended ◀─────────────┤
+//!                          ├▶ uploading ─▶ terminal
+//!                          └▶ terminal
 //! ```
 //!
-//! `due` waits for dependencies and claims, too. An attempt is started by its Job, which has its number in its name, and has ended once the status says so. So each end is
-//! accounted for once, whatever happens to the process between two writes.
+//! `due` also waits for dependencies and claims. An attempt starts when its Job is created, whose name has its number, and has
+//! ended when the status says so. Therefore each end is accounted for once, also if the process ends between two writes.
 
 use std::time::Duration;
 

@@ -45,7 +45,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(60);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1_800);
 /// After the training. A Job that fails later is the last one; one that runs is never ended.
 const LIMIT: Duration = Duration::from_secs(86_400);
-/// What keeps a pod from starting until somebody makes a change; other causes may pass by themselves.
+/// Reasons that need a change by a user; other causes may pass without one.
 const STALLS: [&str; 3] = [reasons::SECRET_NOT_FOUND, reasons::CONFIG_MAP_NOT_FOUND, reasons::DENIED];
 
 /// How the upload stands.
@@ -319,7 +319,7 @@ fn uploading(message: String) -> Verdict {
     Verdict { type_: types::UPLOADED, holds: false, reason: reasons::UPLOADING, message }
 }
 
-/// The event of an upload that begins to need a change by somebody.
+/// The event when an upload begins to need a change by a user.
 fn stall_note(observed: &Observed, reason: &'static str, message: String) -> Option<Note> {
     let mut before = observed.job.status.iter().flat_map(|status| &status.conditions);
     let is_known = before.any(|known| known.type_ == types::STALLED && known.reason == reason);

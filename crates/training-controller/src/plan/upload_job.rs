@@ -89,7 +89,7 @@ pub(super) fn upload_job(valid: &ValidJob, upload: &Upload, folder: &str, defaul
     }
 }
 
-/// A wrong address or a refused key stays wrong for a while: the next Job finds out whether it was mended.
+/// A wrong address or a refused key is not corrected within seconds: they end the Job, and the next Job tries again.
 fn permanent_faults() -> PodFailurePolicyRule {
     let codes = [ExitCode::Usage, ExitCode::SourceUnauthorized, ExitCode::SourceNotFound];
     PodFailurePolicyRule {

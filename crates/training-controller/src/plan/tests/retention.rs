@@ -39,7 +39,7 @@ impl World {
     }
 }
 
-/// The claim that the controller has made, or one of somebody else.
+/// The claim that the controller has made, or one of another owner.
 fn claim(made_by: &str) -> ClaimView {
     let labels = json!({labels::MANAGED_BY: made_by, labels::NAME: names::KIND, labels::INSTANCE: "qwen"});
     let annotations = json!({labels::MADE_FOR: "uid-of-qwen"});
