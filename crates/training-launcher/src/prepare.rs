@@ -196,6 +196,7 @@ fn confirm(order: &Order, ownership: &Ownership) -> Result<(), Fault> {
 
 fn follow(order: &Order) -> Result<Prepared, Fault> {
     let deadline = Instant::now() + order.timing.leader;
+    let mut is_noted = false;
     loop {
         let read = marker::read(&order.output);
         match &read {
@@ -233,6 +234,10 @@ fn follow(order: &Order) -> Result<Prepared, Fault> {
                 order.timing.leader.as_secs_f32(),
             );
             return Err(Fault::new(ExitCode::OutputUnusable, message));
+        }
+        if !is_noted {
+            output::note("waiting until rank 0 has chosen the checkpoint to resume from");
+            is_noted = true;
         }
         wait(order, order.timing.poll)?;
     }
