@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{
     Client, Resource,
-    api::{GetParams, ListParams, Patch, PatchParams},
+    api::{GetParams, ListParams, Patch, PatchParams, PostParams},
     core::Request,
 };
 use serde::{Deserialize, Serialize};
@@ -282,6 +282,19 @@ impl Writer {
             .patch(&about.key.name, params, &Patch::Apply(body))
             .map_err(kube::Error::BuildRequest)?;
         self.read(request, "patch").await
+    }
+
+    /// By POST: fails with 409 if there is one of this name.
+    pub(crate) async fn create<S>(&self, body: &Value, about: &About<'_>) -> Result<S, kube::Error>
+    where
+        S: Watched,
+    {
+        let params =
+            PostParams { field_manager: Some(self.field_manager.to_owned()), ..PostParams::default() };
+        let request = Request::new(S::url_path(&(), namespace(about.key)))
+            .create(&params, body.to_string().into_bytes())
+            .map_err(kube::Error::BuildRequest)?;
+        self.read(request, "create").await
     }
 
     /// The object as the API server has it now; `None`: there is none.

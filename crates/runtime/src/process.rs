@@ -118,6 +118,20 @@ impl Process {
         self.watches.watch(kind, Scope { namespace, requirement, ..Scope::default() })
     }
 
+    /// As `watch_if_served`, for a kind that few objects need: while it is not served, it is looked for only if `wanted`.
+    pub fn watch_if_served_and_wanted<K>(
+        &mut self,
+        kind: &'static str,
+        wanted: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Cache<K>
+    where
+        K: Watched + Send + Sync + 'static,
+    {
+        let (namespace, requirement) = (self.namespace.clone(), Requirement::IfServed);
+        let scope = Scope { namespace, requirement, ..Scope::default() };
+        self.watches.watch_if_wanted(kind, scope, Box::new(wanted))
+    }
+
     /// Those with these labels in one namespace, whichever `--namespace` says. While this process may not list them there are
     /// none, and the process is healthy: who installs what it finds there grants the right as well.
     pub fn watch_in_namespace_if_allowed<K>(

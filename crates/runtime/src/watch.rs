@@ -113,6 +113,9 @@ const JITTER: f64 = 0.25;
 /// A re-list may lose this many objects without a second look, or half of all.
 const DOUBTFUL_LOSS: usize = 10;
 
+/// Whether anything needs the objects of a kind now.
+pub type Wanted = Box<dyn Fn() -> bool + Send + Sync>;
+
 /// Owns all watch tasks of a process.
 pub struct Watches {
     client: Client,
@@ -144,12 +147,21 @@ impl Watches {
     where
         K: Watched + Send + Sync + 'static,
     {
+        self.watch_if_wanted(kind, scope, Box::new(|| true))
+    }
+
+    /// As `watch`. A kind that is not required, and was not there, is looked for again only while it is `wanted`.
+    pub fn watch_if_wanted<K>(&mut self, kind: &'static str, scope: Scope, wanted: Wanted) -> Cache<K>
+    where
+        K: Watched + Send + Sync + 'static,
+    {
         let cache = Cache::<K>::default();
         let health = Arc::clone(cache.health());
         let watch = Watch {
             kind,
             client: self.client.clone(),
             scope,
+            wanted,
             timings: self.timings,
             cache: cache.clone(),
             health: Arc::clone(&health),
@@ -192,6 +204,7 @@ struct Watch<K> {
     kind: &'static str,
     client: Client,
     scope: Scope,
+    wanted: Wanted,
     timings: Timings,
     cache: Cache<K>,
     health: Arc<Health>,
@@ -249,7 +262,7 @@ where
                 self.cache.replace(Vec::new(), "");
                 self.health.synced();
                 self.alive();
-                tokio::time::sleep(spread(self.timings.look_for_kind_every, JITTER)).await;
+                self.until_wanted().await;
                 continue;
             }
             let Connection { end, reached, lived } = match from {
@@ -284,6 +297,15 @@ where
             let wait = self.backoff(if expired_in_an_outage { 1 } else { failures });
             warn!(kind = self.kind, failures, wait_ms = wait.as_millis(), %why, "watch failed");
             self.wait_for_next_try(wait).await;
+        }
+    }
+
+    async fn until_wanted(&self) {
+        loop {
+            tokio::time::sleep(spread(self.timings.look_for_kind_every, JITTER)).await;
+            if (self.wanted)() {
+                return;
+            }
         }
     }
 
@@ -627,6 +649,7 @@ mod tests {
             kind: "ConfigMap",
             client,
             scope: Scope::default(),
+            wanted: Box::new(|| true),
             timings,
             health: Arc::clone(cache.health()),
             cache,

@@ -1,8 +1,8 @@
 //! `cargo xtask bench training`: N TrainingJobs from their creation to Succeeded, and what they cost in CPU time, memory and
 //! requests.
 //!
-//! Two arms, each on a fresh cluster of its own and in the same way: a *null writer*, which makes the very claims and Jobs
-//! that the controller would make and knows nothing else, not even TrainingJobs; and the *training-controller*. Pods run for
+//! Two arms, each on a fresh cluster of its own and in the same way, with the same TrainingJobs: a *null writer*, which makes
+//! the very claims and Jobs that the controller would make and nothing else; and the *training-controller*. Pods run for
 //! a set time and succeed: this meter ends them, because the stages for measurements end none. With `--claims shared` a Job is
 //! the only child, as in measurements of other operators.
 

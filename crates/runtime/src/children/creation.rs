@@ -2,12 +2,11 @@
 //! outlive their owner (claims). An upgrade of a controller that renders them differently leaves them alone.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::{Resource, api::PatchParams};
+use kube::Resource;
 use serde::Serialize;
-use serde_json::json;
 use tracing::info;
 
-use super::{Children, NEVER_A_VERSION};
+use super::Children;
 use crate::{
     apply::{About, ApplyError, Stale, Written, is_code, namespace},
     cache::{Key, controller_of},
@@ -115,11 +114,11 @@ where
     }
 
     async fn send_creation(&self, desired: &K, about: &About<'_>) -> Result<Option<Written>, ApplyError> {
-        let (mut body, _) = self.writer.body(desired, about)?;
-        body["metadata"]["resourceVersion"] = json!(NEVER_A_VERSION);
-        let params = PatchParams::apply(self.writer.field_manager());
+        // POST, because nothing is merged later: it needs no right to change such objects, and costs the API server less
+        // than an apply.
+        let (body, _) = self.writer.body(desired, about)?;
         let writing = self.cache.writing(about.key, None);
-        match self.writer.patch::<S>(&body, &params, about).await {
+        match self.writer.create::<S>(&body, about).await {
             Ok(created) => {
                 self.cache.absorb(created);
                 drop(writing);

@@ -19,7 +19,7 @@ use runtime::{
     client::{self, Deadlines, WriteGuard},
     health::WatchesHealth,
     metrics::Metrics,
-    watch::{Scope, Timings, Watches},
+    watch::{Scope, Timings, Wanted, Watches},
 };
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -157,9 +157,13 @@ impl Watched {
     }
 
     pub(crate) fn start_within(client: Client, timings: Timings, scope: Scope) -> Self {
+        Self::start_if_wanted(client, timings, scope, Box::new(|| true))
+    }
+
+    pub(crate) fn start_if_wanted(client: Client, timings: Timings, scope: Scope, wanted: Wanted) -> Self {
         let metrics = metrics();
         let mut watches = Watches::new(client, timings, Arc::clone(&metrics));
-        let cache = watches.watch::<ConfigMap>("ConfigMap", scope);
+        let cache = watches.watch_if_wanted::<ConfigMap>("ConfigMap", scope, wanted);
         let (sender, changes) = mpsc::unbounded_channel();
         cache.subscribe(move |change| {
             let sign = match (change.old, change.new) {

@@ -1,6 +1,12 @@
 //! A watch survives every fault of an API server, and lists that lose objects.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
 use runtime::{
@@ -8,6 +14,7 @@ use runtime::{
     watch::{Requirement, Scope, Timings, Watches},
 };
 use serde_json::json;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -77,6 +84,28 @@ async fn an_optional_kind_that_is_not_served_has_no_objects_and_is_found_once_it
     fake.always(watches(), not_served());
     fake.compact("configmaps");
     assert_eq!(watched.next_change().await, "-a");
+}
+
+#[tokio::test]
+async fn an_optional_kind_that_nothing_needs_is_not_looked_for() {
+    let fake = ScriptedApi::start().await;
+    fake.always(lists(), not_served());
+    let (is_wanted, (asked, mut times)) = (Arc::new(AtomicBool::new(false)), watch::channel(0));
+    let wanted = {
+        let is_wanted = Arc::clone(&is_wanted);
+        Box::new(move || {
+            asked.send_modify(|times| *times += 1);
+            is_wanted.load(Ordering::SeqCst)
+        })
+    };
+    let mut watched = Watched::start_if_wanted(client(&fake), timings(), optional(), wanted);
+    within_patience("the sync", watched.cache.synced()).await;
+    within_patience("the question", times.wait_for(|times| *times >= 3)).await.unwrap();
+    assert_eq!(fake.calls(lists()).len(), 1);
+    is_wanted.store(true, Ordering::SeqCst);
+    fake.put(&config_map("a"));
+    fake.clear_script();
+    assert_eq!(watched.next_change().await, "+a");
 }
 
 #[tokio::test]

@@ -215,8 +215,11 @@ fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Ve
     }
     let demand =
         valid.accelerators.as_ref().map(|gpus| Demand { gpus, scheduling: valid.pods.scheduling.as_ref() });
-    let mut causes =
-        attempt.pods.iter().filter_map(|pod| gpu::unschedulable(demand, pod, observed.capacities.as_deref()));
+    let mut causes = attempt
+        .pods
+        .iter()
+        .filter_map(|pod| gpu::unschedulable(demand, pod, observed.capacities.as_deref()))
+        .filter(|cause| !(cause.message.contains(UNBOUND) && are_claims_bound(observed)));
     if let Some(Cause { reason, message }) = causes.next() {
         let wanted = if valid.nodes > 1 { format!("{} pods: ", valid.nodes) } else { String::new() };
         return fails(conditions::SCHEDULED, reason, format!("{wanted}{message}"));
@@ -240,6 +243,13 @@ fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Ve
     let nodes: Vec<&str> =
         attempt.pods.iter().filter_map(|pod| pod.node.as_deref()).take(MOST_NODES).collect();
     holds(conditions::SCHEDULED, reasons::SCHEDULED, nodes.join(", "))
+}
+
+/// What the scheduler says of a pod whose claims have no volume yet. It says so until it looks at the pod again.
+const UNBOUND: &str = "unbound immediate PersistentVolumeClaims";
+
+fn are_claims_bound(observed: &Observed) -> bool {
+    observed.claims.values().all(|claim| claim.as_ref().is_some_and(|claim| claim.is_bound()))
 }
 
 /// Nodes in a message.

@@ -494,7 +494,7 @@ impl World {
 }
 
 /// A TrainingJob without children.
-fn observed(job: TrainingJob) -> Observed {
+pub(super) fn observed(job: TrainingJob) -> Observed {
     Observed {
         job: Arc::new(job),
         attempts: BTreeMap::new(),

@@ -78,7 +78,7 @@ pub(super) async fn run(programs: &Programs, setting: &Setting) -> anyhow::Resul
     Ok(Controlled { burst, succeeded_seconds, reconciles, peak_mib, idle_mib, requests, at_rest })
 }
 
-async fn create(jobs: &Api<TrainingJob>, name: &str, setting: &Setting) -> anyhow::Result<()> {
+pub(super) async fn create(jobs: &Api<TrainingJob>, name: &str, setting: &Setting) -> anyhow::Result<()> {
     let created = jobs.create(&PostParams::default(), &training_job(name, setting)?).await;
     created.with_context(|| format!("failed to create TrainingJob {NAMESPACE}/{name}"))?;
     Ok(())

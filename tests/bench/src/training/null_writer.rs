@@ -1,5 +1,6 @@
-//! The arm without a controller: the children of as many jobs are written as fast as the API server takes them, and nothing
-//! else. No TrainingJob is created, and no status and no event is written but those of Kubernetes.
+//! The arm without a controller: TrainingJobs are created as in the other arm, and the children of each are written as fast as
+//! the API server takes them. No controller watches the TrainingJobs, and no status and no event is written but those of
+//! Kubernetes.
 //!
 //! The copies are owned by the TrainingJob of the warm-up, so the garbage collector has the same to do.
 
@@ -9,6 +10,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{
     CONNECTIONS, CONTROLLER,
+    controller_arm::create,
     jobs::{Burst, SeenJobs, WARM_UP, names, patience},
     plane::{Plane, Programs, Setting, settle},
 };
@@ -26,14 +28,21 @@ pub(super) async fn run(programs: &Programs, setting: &Setting, how: NullWriter)
     plane.cluster.stop_component(CONTROLLER).await?;
     let mut seen = SeenJobs::from_now_on(&plane).await?;
     let processes = plane.processes().await?;
+    let training_jobs = plane.training_jobs();
     let Plane { cluster: _, client, children, ends } = &mut plane;
     let names = names(setting.count);
+    // As in the other arm, creates do not wait for the children of the ones before.
     let written = futures::stream::iter(&names)
         .map(|name| {
+            let training_jobs = &training_jobs;
+            async move { create(training_jobs, name, setting).await.map(|()| name) }
+        })
+        .buffer_unordered(CONNECTIONS)
+        .map_ok(|name| {
             let (client, children) = (&*client, &*children);
             async move { children.create(client, &[(WARM_UP, name), (OWNER_NAME, WARM_UP)], how).await }
         })
-        .buffer_unordered(CONNECTIONS)
+        .try_buffer_unordered(CONNECTIONS)
         .try_collect::<()>();
     let burst = async {
         timeout(patience(setting.count), written).await.context("the creates took too long")??;

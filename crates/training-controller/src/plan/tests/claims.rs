@@ -191,3 +191,16 @@ fn a_job_that_has_ended_says_nothing_of_its_claim_any_more() {
     assert_eq!(world.outcome(), (Phase::Succeeded, reasons::SUCCEEDED));
     assert!(world.plan().children.is_empty());
 }
+
+#[test]
+fn the_scheduler_is_not_quoted_on_claims_that_have_a_volume_since() {
+    for (phase, expected) in [("Pending", reasons::UNSCHEDULABLE), ("Bound", reasons::STARTING)] {
+        let mut world = with(FAST, claim(&[("/status/phase", json!(phase))]));
+        let why = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims.";
+        let scheduled =
+            json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}]);
+        world.pod(0, &json!({"phase": "Pending", "node": null, "conditions": scheduled}));
+        world.settles();
+        assert_eq!(world.condition("Scheduled"), ("False", expected), "{phase}");
+    }
+}
