@@ -1,13 +1,12 @@
-//! What one field manager has set of an object, taken back out of it: the inverse of a server-side apply. Pure.
+//! What one field manager has set of an object, taken back out of it: the inverse of a server-side apply or a creation. Pure.
 
 use serde_json::{Map, Value};
 
-/// The fields of the object that this manager has applied, without those that the server or others have added.
+/// The fields of the object that this manager has applied or created it with, without those that others have added. A
+/// creation also has the defaults.
 pub(super) fn applied_by(object: &Value, manager: &str) -> Option<Value> {
     let entries = object["metadata"]["managedFields"].as_array()?;
-    let entry = entries.iter().find(|entry| {
-        entry["manager"] == manager && entry["operation"] == "Apply" && entry["subresource"].is_null()
-    })?;
+    let entry = entries.iter().find(|entry| entry["manager"] == manager && entry["subresource"].is_null())?;
     Some(kept(object, entry["fieldsV1"].as_object()?))
 }
 
@@ -62,7 +61,10 @@ mod tests {
                 "clusterIP": "10.0.0.1",
             },
         });
+        let mut created = object.clone();
+        created["metadata"]["managedFields"][1]["operation"] = json!("Update");
         let ours = applied_by(&object, "us").unwrap();
+        assert_eq!(applied_by(&created, "us").as_ref(), Some(&ours));
         let expected = json!({
             "metadata": {"labels": {"ours": "1"}, "finalizers": ["ours"]},
             "spec": {"args": ["--a", "--b"], "ports": [{"port": 80}]},
