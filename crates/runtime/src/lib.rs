@@ -1,5 +1,5 @@
 //! How a controller process lives: caches fed by watches, a keyed work queue, workers, leader election, an admin
-//! server, telemetry, and writes by server-side apply.
+//! server, telemetry, and writes: by server-side apply, and by POST for what is made once.
 //!
 //! ```text
 //!  watch task A ─┐ decode what is read         ┌ worker 1 ┐

@@ -60,7 +60,9 @@ pub(crate) async fn apply(
         return Ok(Applied::All { requeue_after: None });
     }
     let mut requeue_after = *requeue_after;
-    if let Err(error) = ctx.writer.apply_status(&ctx.training_jobs, job, status).await {
+    // Most reconciles change nothing: compared as it is, without rendering both.
+    let is_known = job.status.as_ref() == Some(status);
+    if !is_known && let Err(error) = ctx.writer.apply_status(&ctx.training_jobs, job, status).await {
         let Some(words) = refusal_of_status(&error) else { return Err(error) };
         warn!(job = %Key::of(job), words, "the API server refuses the status; a reduced one is written");
         let written =
