@@ -36,7 +36,7 @@ pub struct Kind {
     pub done: &'static str,
     /// Files in `deploy/samples`, which `cargo xtask up` applies.
     pub samples: &'static [&'static str],
-    /// Those that it leaves to its user.
+    /// Others, which need something first, or are meant to fail.
     pub further_samples: &'static [&'static str],
 }
 

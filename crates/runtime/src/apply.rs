@@ -252,17 +252,11 @@ impl Writer {
     }
 
     /// What an apply sends, and its hash.
-    pub(crate) fn body<K>(&self, desired: &K, about: &About<'_>) -> Result<(Value, String), ApplyError>
+    pub(crate) fn hashed_body<K>(&self, desired: &K, about: &About<'_>) -> Result<(Value, String), ApplyError>
     where
         K: Resource<DynamicType = ()> + Serialize,
     {
-        let mut body = serde_json::to_value(desired).map_err(|source| about.render(source))?;
-        body["apiVersion"] = json!(K::api_version(&()));
-        body["kind"] = json!(K::kind(&()));
-        // The status of a child is not this controller's: what was compared stays true while only the status changes.
-        if let Some(body) = body.as_object_mut() {
-            body.remove("status");
-        }
+        let mut body = body(desired, about)?;
         let hash = Sha256::digest(body.to_string());
         let hash: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         body["metadata"]["annotations"][self.hash_annotation] = json!(hash);
@@ -445,6 +439,21 @@ impl<'a> About<'a> {
     pub(crate) fn unowned(&self) -> ApplyError {
         ApplyError::Unowned { kind: self.kind, key: self.key.clone() }
     }
+}
+
+/// What is sent of a child.
+pub(crate) fn body<K>(desired: &K, about: &About<'_>) -> Result<Value, ApplyError>
+where
+    K: Resource<DynamicType = ()> + Serialize,
+{
+    let mut body = serde_json::to_value(desired).map_err(|source| about.render(source))?;
+    body["apiVersion"] = json!(K::api_version(&()));
+    body["kind"] = json!(K::kind(&()));
+    // The status of a child is not this controller's: what was compared stays true while only the status changes.
+    if let Some(body) = body.as_object_mut() {
+        body.remove("status");
+    }
+    Ok(body)
 }
 
 pub(crate) fn namespace(key: &Key) -> Option<&str> {

@@ -54,8 +54,8 @@ impl<S, K> Deref for Children<S, K> {
     }
 }
 
-/// An absent child is created with a version that no object ever has: an apply that would merge into an existing object
-/// is a conflict. etcd's revisions begin at 1, and revision 1 is taken long before the first object is stored.
+/// The first apply of a child carries a version that no object ever has: one that would merge into an existing object is a
+/// conflict. etcd's revisions begin at 1, and revision 1 is taken long before the first object is stored.
 const NEVER_A_VERSION: &str = "1";
 
 impl Writer {
@@ -140,7 +140,7 @@ where
         let key = Key::of(desired);
         let about = About::of::<K>(&key);
         let Some(owner) = controller_of(desired) else { return Err(about.unowned()) };
-        let (body, hash) = self.writer.body(desired, &about)?;
+        let (body, hash) = self.writer.hashed_body(desired, &about)?;
         let Some(seen) = self.cache.get(&key) else {
             return match base {
                 PlannedOn::AnyVersion | PlannedOn::Version(None) => {

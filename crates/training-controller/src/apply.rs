@@ -15,8 +15,8 @@ use tracing::warn;
 use crate::{
     Context,
     plan::{
-        Child, Deletion, Plan, Retirement, has_finalizer, needs_finalizer, reduced, wait_after_reduction,
-        without_snapshot,
+        Child, DETAIL_HELD_BACK, Deletion, Plan, Retirement, has_finalizer, needs_finalizer, reduced,
+        wait_after_reduction, without_snapshot,
     },
 };
 
@@ -60,14 +60,17 @@ pub(crate) async fn apply(
         return Ok(Applied::All { requeue_after: None });
     }
     let mut requeue_after = *requeue_after;
-    // Most reconciles change nothing: compared as it is, without rendering both.
-    let is_known = job.status.as_ref() == Some(status);
-    if !is_known && let Err(error) = ctx.writer.apply_status(&ctx.training_jobs, job, status).await {
-        let Some(words) = refusal_of_status(&error) else { return Err(error) };
-        warn!(job = %Key::of(job), words, "the API server refuses the status; a reduced one is written");
-        let written =
-            ctx.writer.apply_status(&ctx.training_jobs, job, &reduced(job, status, words, now)).await?;
-        requeue_after = Some(wait_after_reduction(&written, requeue_after, ctx.defaults.refusal_retry));
+    // Most reconciles change nothing: this saves the rendering that `apply_status` compares.
+    let is_unchanged = job.status.as_ref() == Some(status);
+    if !is_unchanged {
+        if let Err(error) = ctx.writer.apply_status(&ctx.training_jobs, job, status).await {
+            let Some(words) = refusal_of_status(&error) else { return Err(error) };
+            warn!(job = %Key::of(job), words, "the API server refuses the status; a reduced one is written");
+            let reduced = reduced(job, status, words, now);
+            let written = ctx.writer.apply_status(&ctx.training_jobs, job, &reduced).await?;
+            requeue_after = Some(wait_after_reduction(&written, requeue_after, ctx.defaults.refusal_retry));
+        }
+        ctx.fact_times.end(uid, DETAIL_HELD_BACK);
     }
     // After the status, which has the same content.
     for note in events {

@@ -60,7 +60,7 @@ use crate::{
         keys_of_job_event, keys_of_snapshot, keys_on_lost, lacks_evidence, observe, reason_of_pod,
         track_losses,
     },
-    plan::{Child, Defaults, has_finalizer, needs_finalizer, paced, plan, refused, rejected, retire},
+    plan::{Child, Defaults, has_finalizer, held_back, needs_snapshot, plan, refused, rejected, retire},
     progress::Progress,
     validate::{OwnAccount, validate},
     volume_snapshot::VolumeSnapshot,
@@ -192,14 +192,14 @@ pub fn start(process: &mut Process, args: TrainingArgs, agents: &AgentsArgs) -> 
     let training_jobs: Cache<TrainingJob> = process.watch("TrainingJob");
     let writer = process.writer(&training_jobs);
     let roots = training_jobs.clone();
-    let any_keeps_snapshots = move || roots.all().iter().any(|job| needs_finalizer(job));
+    let any_needs_snapshot = move || roots.all().iter().any(|job| needs_snapshot(job));
     let pods: Children<PodView, Pod> = writer.of(process.watch_labelled("Pod", &managed));
     let others = format!("{}!={NAME}", labels::MANAGED_BY);
     let ctx = Arc::new(Context {
         jobs: writer.of(process.watch_labelled("Job", &managed)),
         services: writer.of(process.watch_labelled("Service", &managed)),
         claims: writer.of(process.watch("PersistentVolumeClaim")),
-        snapshots: writer.of(process.watch_if_served_and_wanted("VolumeSnapshot", any_keeps_snapshots)),
+        snapshots: writer.of(process.watch_if_served_and_wanted("VolumeSnapshot", any_needs_snapshot)),
         pods_of: Referrers::of(&pods, keys_by_instance),
         pods,
         other_pods: process.watch_matching("OtherPod", &others, UNFINISHED),
@@ -277,7 +277,7 @@ async fn reconcile(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Resu
     }
     let valid = validate(&job).and_then(|valid| ctx.own_account.is_not_used_by(valid));
     let planned = match &valid {
-        Ok(valid) => paced(plan(valid, &observed, &ctx.defaults, now), &observed, now),
+        Ok(valid) => held_back(plan(valid, &observed, &ctx.defaults, now), &observed, now),
         Err(invalid) => rejected(invalid, &observed, now),
     };
     if starts_again(&job, &planned) && !observed.pods_are_newest && !are_pods_seen(ctx, &job).await? {

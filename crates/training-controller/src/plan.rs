@@ -40,10 +40,10 @@ mod defaults;
 mod dependencies;
 mod events;
 mod failure;
+mod held_back;
 mod idle;
 mod metadata;
 mod mitigation;
-mod pace;
 mod pod;
 mod reduced;
 mod retention;
@@ -60,9 +60,11 @@ pub(crate) use defaults::Defaults;
 use dependencies::Dependencies;
 use failure::Failure;
 pub(crate) use failure::failure_reasons;
-pub(crate) use pace::paced;
+pub(crate) use held_back::{DETAIL_HELD_BACK, held_back};
 pub(crate) use reduced::{reduced, wait_after_reduction};
-pub(crate) use retention::{Retirement, has_finalizer, needs_finalizer, retire, without_snapshot};
+pub(crate) use retention::{
+    Retirement, has_finalizer, needs_finalizer, needs_snapshot, retire, without_snapshot,
+};
 use retry::Next;
 use stage::{Attempt, End, Stage};
 
@@ -296,7 +298,7 @@ impl Scene<'_> {
             nothing(written)
         } else {
             let mut assessment =
-                conditions::of_active(self.valid, self.observed, &self.dependencies, attempt);
+                conditions::of_active(self.valid, self.observed, &self.dependencies, attempt, self.now);
             if assessment.phase == Phase::Running {
                 written = status::started(written, self.now);
                 assessment.verdicts.extend(idle::verdict(self.valid, self.observed, attempt, self.now));
@@ -314,7 +316,8 @@ impl Scene<'_> {
         plan.facts.extend(self.volume_facts());
         plan.facts.extend(idle::fact(self.observed, attempt));
         let idle = idle::requeue_after(self.valid, self.observed, attempt, self.now);
-        plan.requeue_after = attempt.requeue_after.into_iter().chain(idle).min();
+        let volumes = self.volumes_requeue(&attempt.pods);
+        plan.requeue_after = attempt.requeue_after.into_iter().chain(idle).chain(volumes).min();
         plan
     }
 
@@ -329,6 +332,12 @@ impl Scene<'_> {
             attempt: attempt.number,
             output_dir: self.valid.output.dir.clone(),
         })
+    }
+
+    /// When a volume that is not there has been waited for long enough to be told.
+    fn volumes_requeue(&self, pods: &[&PodView]) -> Option<Duration> {
+        let failing = pods.iter().filter_map(|pod| Some((pod, self.observed.unattached.get(pod.uid())?)));
+        failing.filter_map(|(pod, failure)| failure.finding(pod, self.now).requeue_after).min()
     }
 
     fn volume_facts(&self) -> Vec<String> {
@@ -484,7 +493,8 @@ impl Scene<'_> {
         let job = attempt_job::attempt_job(self.valid, number, &inputs, self.defaults);
         let written = status::begun(written, number, resolved);
         let attempt = Attempt { number, job: None, pods: Vec::new(), is_ending: false, requeue_after: None };
-        let assessment = conditions::of_active(self.valid, self.observed, &self.dependencies, &attempt);
+        let assessment =
+            conditions::of_active(self.valid, self.observed, &self.dependencies, &attempt, self.now);
         let mut plan = noted(self.observed, written, assessment, self.now);
         let claim = claim::claim(self.valid).map(|claim| Child::Claim(Box::new(claim)));
         let service = service::service(self.valid).map(|service| Child::Service(Box::new(service)));

@@ -34,6 +34,17 @@ impl FactTimes {
         let since = |fact: &String| (fact.clone(), before.get(fact).copied().unwrap_or(now).min(now));
         known.insert(uid.to_owned(), facts.iter().map(since).collect());
     }
+
+    /// Ends one fact of an object.
+    pub fn end(&self, uid: &str, fact: &str) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(facts) = known.get_mut(uid) {
+            facts.remove(fact);
+            if facts.is_empty() {
+                known.remove(uid);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -56,6 +67,12 @@ mod tests {
         assert_eq!(note(&["a", "b"], 5), [at(0), at(5)]);
         assert_eq!(note(&["b"], 7), [at(5)]);
         assert_eq!(note(&["a", "b"], 9), [at(9), at(5)], "it was not true in between");
+        times.end("chat", "a");
+        times.end("chat", "no fact");
+        assert_eq!(note(&["b"], 10), [at(5)]);
+        times.end("chat", "b");
+        assert!(times.0.lock().unwrap().is_empty());
+        assert_eq!(note(&["b"], 11), [at(11)]);
         assert_eq!(note(&[], 11), []);
         assert!(times.0.lock().unwrap().is_empty());
     }

@@ -1,4 +1,4 @@
-//! What a controller has made for one object, read back as it was applied, and made again for others by a writer without
+//! What a controller has made for one object, read back as it was written, and made again for others by a writer without
 //! logic.
 
 use anyhow::{Context as _, bail};

@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// Repeats of both arms; medians are printed
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=50))]
     runs: u32,
-    /// How the null writer writes; POST is the cheapest, server-side apply is what the controller does
+    /// How the null writer writes; POST is the cheapest, and what the controller does
     #[arg(long, value_enum, default_value_t = NullWriter::Post)]
     null_writer: NullWriter,
     /// Program of the controller; `cargo xtask bench` builds the one that images hold

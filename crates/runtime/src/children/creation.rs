@@ -8,7 +8,7 @@ use tracing::info;
 
 use super::Children;
 use crate::{
-    apply::{About, ApplyError, Stale, Written, is_code, namespace},
+    apply::{About, ApplyError, Stale, Written, body, is_code, namespace},
     cache::{Key, controller_of},
     owners::OwnerState,
     watched::Watched,
@@ -116,7 +116,7 @@ where
     async fn send_creation(&self, desired: &K, about: &About<'_>) -> Result<Option<Written>, ApplyError> {
         // POST, because nothing is merged later: it needs no right to change such objects, and costs the API server less
         // than an apply.
-        let (body, _) = self.writer.body(desired, about)?;
+        let body = body(desired, about)?;
         let writing = self.cache.writing(about.key, None);
         match self.writer.create::<S>(&body, about).await {
             Ok(created) => {

@@ -3,6 +3,7 @@
 //! Transition times are set in `status`.
 
 use api::{conditions, reasons, trainingjob::Phase};
+use jiff::Timestamp;
 use runtime::{conditions::Verdict, refusal::Refusal};
 use workload::{
     Cause,
@@ -194,10 +195,11 @@ pub(super) fn of_active(
     observed: &Observed,
     dependencies: &Dependencies,
     attempt: &Attempt<'_>,
+    now: Timestamp,
 ) -> Assessment {
     let common = common(valid, observed, dependencies);
     let scheduled = scheduled(valid, observed, attempt);
-    let running = running(valid, observed, attempt);
+    let running = running(valid, observed, attempt, now);
     let phase = if running.holds { Phase::Running } else { Phase::Pending };
     let type_ = if running.holds || scheduled.holds { conditions::RUNNING } else { conditions::SCHEDULED };
     Assessment::explained_by(phase, common.with([scheduled, running]), type_)
@@ -255,7 +257,7 @@ fn are_claims_bound(observed: &Observed) -> bool {
 /// Nodes in a message.
 const MOST_NODES: usize = 8;
 
-fn running(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Verdict {
+fn running(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>, now: Timestamp) -> Verdict {
     // A rank that has succeeded counts as started.
     let trains = |pod: &&&PodView| {
         let state = pod.container(TRAINER).map(|one| &one.state);
@@ -268,7 +270,7 @@ fn running(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Verd
     let number = attempt.number;
     let has_begun = stage::has_begun(observed.job.status.as_ref(), number);
     if count < wanted && !has_begun {
-        let cause = attempt.pods.iter().find_map(|pod| waits_because(pod, observed));
+        let cause = attempt.pods.iter().find_map(|pod| waits_because(pod, observed, now));
         let message = match cause {
             Some(Cause { reason: _, message }) => message,
             None => format!("attempt {number}: the trainer runs in {count} of {wanted} pods"),
@@ -305,11 +307,11 @@ fn has_reported(observed: &Observed, attempt: i32) -> bool {
     progress.is_some_and(|progress| progress.attempt == attempt)
 }
 
-pub(super) fn waits_because(pod: &PodView, observed: &Observed) -> Option<Cause> {
+pub(super) fn waits_because(pod: &PodView, observed: &Observed, now: Timestamp) -> Option<Cause> {
     let mut containers = pod.init_containers.iter().chain(&pod.containers);
     containers.find_map(|one| start_fault(pod, one)).or_else(|| {
         let failure = observed.unattached.get(pod.uid())?;
-        failure.finding(pod, pod.created()?).cause
+        failure.finding(pod, now).cause
     })
 }
 

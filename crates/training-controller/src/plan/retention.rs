@@ -51,6 +51,10 @@ pub(crate) fn needs_finalizer(job: &TrainingJob) -> bool {
     output.is_some_and(|output| output.retention != Retention::Retain && output.claim_name.is_none())
 }
 
+pub(crate) fn needs_snapshot(job: &TrainingJob) -> bool {
+    job.spec.output.as_ref().is_some_and(|output| output.retention == Retention::Snapshot)
+}
+
 pub(crate) fn has_finalizer(job: &TrainingJob) -> bool {
     job.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == labels::OUTPUT_FINALIZER)
 }

@@ -161,7 +161,8 @@ impl Scene<'_> {
 
     fn running_upload(&self, upload: &Upload, job: &JobView, pods: &[&PodView]) -> Outlook {
         let stranded = self.stranded_uploaders(pods);
-        let requeue_after = stranded.requeue_after(&Allowance::default());
+        let stranded_until = stranded.requeue_after(&Allowance::default());
+        let requeue_after = stranded_until.into_iter().chain(self.volumes_requeue(pods)).min();
         let lost = stranded.outlook_message();
         let waits = if lost.is_none() { self.uploader_waits_because(job, pods) } else { None };
         let stall = waits.as_ref().map(|cause| cause.reason).filter(|reason| STALLS.contains(reason));
@@ -194,7 +195,7 @@ impl Scene<'_> {
                 reason,
                 message: format!("pod {} has no node: {message}", pod.name()),
             });
-            unplaced.or_else(|| conditions::waits_because(pod, self.observed))
+            unplaced.or_else(|| conditions::waits_because(pod, self.observed, self.now))
         })
     }
 

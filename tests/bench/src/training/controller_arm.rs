@@ -54,9 +54,9 @@ pub(super) async fn run(programs: &Programs, setting: &Setting) -> anyhow::Resul
         .buffer_unordered(CONNECTIONS)
         .try_collect::<()>();
     let burst = async {
-        timeout(patience(setting.count), created).await.context("the creates took too long")??;
-        succeeded.until(names.len(), patience(setting.count)).await?;
-        seen.until_complete(setting.count).await
+        timeout(patience(setting), created).await.context("the creates took too long")??;
+        succeeded.until(names.len(), patience(setting)).await?;
+        seen.until_complete(setting).await
     };
     let before = processes.read()?;
     let began = Instant::now();

@@ -74,9 +74,10 @@ pub(super) fn training_job(name: &str, setting: &Setting) -> anyhow::Result<Trai
     serde_json::from_value(job).with_context(|| format!("failed to write TrainingJob {NAMESPACE}/{name}"))
 }
 
-/// Half a second for each job, which is ten times what it takes, and a minute for a machine that stalls.
-pub(super) fn patience(count: u32) -> Duration {
-    Duration::from_secs(60) + Duration::from_millis(500) * count
+/// Half a second for each job, which is ten times what it takes, a minute for a machine that stalls, and the time that pods
+/// run.
+pub(super) fn patience(setting: &Setting) -> Duration {
+    Duration::from_secs(60) + Duration::from_millis(500) * setting.count + setting.run_time
 }
 
 /// Which Jobs have been created and which are Complete; the same watches are open in both arms.
@@ -93,8 +94,8 @@ impl SeenJobs {
         })
     }
 
-    pub(super) async fn until_complete(&mut self, count: u32) -> anyhow::Result<()> {
-        self.complete.until(count as usize, patience(count)).await
+    pub(super) async fn until_complete(&mut self, setting: &Setting) -> anyhow::Result<()> {
+        self.complete.until(setting.count as usize, patience(setting)).await
     }
 
     /// Seconds until the last Job was seen, and until it was seen to be Complete.

@@ -45,8 +45,8 @@ pub(super) async fn run(programs: &Programs, setting: &Setting, how: NullWriter)
         .try_buffer_unordered(CONNECTIONS)
         .try_collect::<()>();
     let burst = async {
-        timeout(patience(setting.count), written).await.context("the creates took too long")??;
-        seen.until_complete(setting.count).await
+        timeout(patience(setting), written).await.context("the creates took too long")??;
+        seen.until_complete(setting).await
     };
     let before = processes.read()?;
     let began = Instant::now();

@@ -165,8 +165,8 @@ async fn prepare_storage(client: &Client, setting: &Setting) -> anyhow::Result<(
         .map(|claim| create_volume(&volumes, claim))
         .buffer_unordered(CONNECTIONS)
         .try_collect::<()>();
-    timeout(patience(setting.count), created).await.context("the creates of volumes took too long")??;
-    ready.until(claims.len(), patience(setting.count)).await?;
+    timeout(patience(setting), created).await.context("the creates of volumes took too long")??;
+    ready.until(claims.len(), patience(setting)).await?;
     match setting.claims {
         Claims::Own => Ok(()),
         Claims::Shared => bind_shared_claim(client).await,

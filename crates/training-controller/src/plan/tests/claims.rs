@@ -193,7 +193,7 @@ fn a_job_that_has_ended_says_nothing_of_its_claim_any_more() {
 }
 
 #[test]
-fn the_scheduler_is_not_quoted_on_claims_that_have_a_volume_since() {
+fn the_scheduler_is_not_quoted_on_claims_that_have_a_volume_by_now() {
     for (phase, expected) in [("Pending", reasons::UNSCHEDULABLE), ("Bound", reasons::STARTING)] {
         let mut world = with(FAST, claim(&[("/status/phase", json!(phase))]));
         let why = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims.";
@@ -203,4 +203,32 @@ fn the_scheduler_is_not_quoted_on_claims_that_have_a_volume_since() {
         world.settles();
         assert_eq!(world.condition("Scheduled"), ("False", expected), "{phase}");
     }
+}
+
+#[test]
+fn a_volume_that_is_used_elsewhere_is_named_after_a_minute() {
+    let mut world = World::new(LORA);
+    world.settles();
+    let pod = world.pod(0, &json!({"phase": "Pending"})).clone();
+    let message = "Multi-Attach error for volume \"pvc-1\" Volume is already used by pod(s) other-0-abcde";
+    let event = json!({
+        "metadata": {"name": "e", "namespace": "demo"},
+        "involvedObject": {"kind": "Pod", "namespace": "demo", "name": pod.name(), "uid": pod.uid()},
+        "message": message, "lastTimestamp": "2026-01-01T00:00:01Z",
+    });
+    let event: Arc<workload::event::EventView> = Arc::new(serde_json::from_value(event).unwrap());
+    let failure = workload::event::VolumeFailure::of(&pod, &[event], &[], &Default::default()).unwrap();
+    world.observed.unattached.insert(pod.uid().to_owned(), failure);
+    world.settles();
+    assert!(!world.message().contains("Multi-Attach"), "it may pass: {}", world.message());
+    let waited = world.wakes();
+    assert!((1..=60).contains(&waited), "{waited}");
+    let told = format!("pod {} on node node-0 waits for its volume: {message}", pod.name());
+    assert_eq!((world.message(), world.status().ended_attempts), (told.as_str(), 0));
+    world.passes(600);
+    assert_eq!(
+        (world.failures(), world.status().retries),
+        (vec![(reasons::VOLUME_NOT_ATTACHED, 1)], 0),
+        "its GPUs are given back, and another attempt follows"
+    );
 }

@@ -110,7 +110,7 @@ fn the_loss_of_a_rank_after_all_have_run_is_no_gang_that_is_half_placed() {
 }
 
 #[test]
-fn a_volume_that_another_pod_uses_is_waited_for_without_a_retry_and_an_image_that_is_pulled_for_longer() {
+fn a_pod_that_starts_slowly_is_waited_for_longer_and_costs_no_retry() {
     let mut world = World::new(GANG);
     world.settles();
     world.pod(0, &running());

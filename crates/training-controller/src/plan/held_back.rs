@@ -1,6 +1,7 @@
-//! Holds details of the status back for a moment. A pod that comes up passes through states that last for a second or two, and
-//! each would be a write: with a thousand jobs, the API server would do little else. What lasts is written, and what matters
-//! is written at once, with the details. Pure.
+//! Holds back a status that differs from the written one only in details, until it has differed for five seconds; its events
+//! wait with it. A pod that comes up passes through states that last for a second or two, and each would be a write: with a
+//! thousand jobs, these were most of the work of the API server. A plan that creates or deletes something is not held back.
+//! Pure.
 
 use std::time::Duration;
 
@@ -9,32 +10,33 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use workload::time::remaining;
 
-use super::Plan;
+use super::{Child, Plan};
 use crate::observe::Observed;
 
 /// How long the status may lack a detail.
 const DETAIL_WAIT: Duration = Duration::from_secs(5);
-/// For `FactTimes`, while a detail is held back.
-const HELD_BACK: &str = "the status lacks a detail";
+/// For `FactTimes`, until the status is written: a write that fails is tried again without another wait.
+pub(crate) const DETAIL_HELD_BACK: &str = "the status lacks a detail";
 /// Conditions that say how far a job is on its way.
 const DETAILS: [&str; 3] = [conditions::SCHEDULED, conditions::RUNNING, conditions::RECONCILING];
 
 /// The plan without its status and its events, if these are only details and not due yet.
-pub(crate) fn paced(plan: Plan, observed: &Observed, now: Timestamp) -> Plan {
+pub(crate) fn held_back(mut plan: Plan, observed: &Observed, now: Timestamp) -> Plan {
     let Some(before) = observed.job.status.as_ref() else { return plan };
-    let acts = !plan.children.is_empty() || !plan.deletions.is_empty() || plan.is_expired;
-    if acts || plan.status == *before || !differ_in_details(before, &plan.status) {
+    // The Service of a gang is compared each time.
+    let creates = plan.children.iter().any(|child| !matches!(child, Child::Service(_)));
+    let acts = creates || !plan.deletions.is_empty() || plan.is_expired;
+    if acts || plan.status == *before || !differ_at_most_in_details(before, &plan.status) {
         return plan;
     }
-    let since = observed.facts.get(HELD_BACK).copied().unwrap_or(now);
+    plan.facts.push(DETAIL_HELD_BACK.to_owned());
+    let since = observed.facts.get(DETAIL_HELD_BACK).copied().unwrap_or(now);
     let Some(left) = remaining(DETAIL_WAIT, since, now) else { return plan };
-    let mut facts = plan.facts;
-    facts.push(HELD_BACK.to_owned());
     let requeue_after = plan.requeue_after.into_iter().chain([left]).min();
-    Plan { status: before.clone(), events: Vec::new(), facts, requeue_after, ..plan }
+    Plan { status: before.clone(), events: Vec::new(), requeue_after, ..plan }
 }
 
-fn differ_in_details(before: &TrainingJobStatus, after: &TrainingJobStatus) -> bool {
+fn differ_at_most_in_details(before: &TrainingJobStatus, after: &TrainingJobStatus) -> bool {
     let attempt = |status: &TrainingJobStatus| status.progress.as_ref().map(|progress| progress.attempt);
     if attempt(before) == attempt(after) && before.progress != after.progress {
         // The log has its own pace: see `progress`.
@@ -71,9 +73,9 @@ mod tests {
     fn planned(before: TrainingJobStatus, after: TrainingJobStatus, held_since: Option<i64>) -> Plan {
         let mut observed = observed(job("qwen", "{model: m, dataset: d, method: lora}"));
         std::sync::Arc::make_mut(&mut observed.job).status = Some(before);
-        observed.facts.extend(held_since.map(|seconds| (HELD_BACK.to_owned(), at(seconds))));
+        observed.facts.extend(held_since.map(|seconds| (DETAIL_HELD_BACK.to_owned(), at(seconds))));
         let event = Note { severity: Severity::Warning, reason: "Unschedulable", message: String::new() };
-        paced(Plan { events: vec![event], ..nothing(after) }, &observed, at(10))
+        held_back(Plan { events: vec![event], ..nothing(after) }, &observed, at(10))
     }
 
     fn status(phase: Phase, reason: &str) -> TrainingJobStatus {
@@ -96,12 +98,13 @@ mod tests {
             let plan = planned(before.clone(), after.clone(), held_since);
             assert_eq!(plan.status, before, "{held_since:?}");
             assert!(plan.events.is_empty());
-            assert_eq!(plan.facts, [HELD_BACK]);
+            assert_eq!(plan.facts, [DETAIL_HELD_BACK]);
             let left = 5 - (10 - held_since.unwrap_or(10));
             assert_eq!(plan.requeue_after, Some(Duration::from_secs(left.unsigned_abs())));
         }
         let plan = planned(before.clone(), after.clone(), Some(5));
-        assert_eq!((plan.status, plan.events.len(), plan.facts), (after, 1, Vec::new()));
+        assert_eq!((plan.status, plan.events.len()), (after, 1));
+        assert_eq!(plan.facts, [DETAIL_HELD_BACK], "a write that fails is tried again at once");
         let plan = planned(before.clone(), before, Some(8));
         assert_eq!((plan.facts, plan.requeue_after), (Vec::new(), None), "it has passed by itself");
     }
@@ -129,6 +132,20 @@ mod tests {
             change(&mut after);
             assert_eq!(planned(before.clone(), after.clone(), None).status, after);
         }
+    }
+
+    #[test]
+    fn a_gang_whose_service_is_there_acts_no_more_than_a_single_pod() {
+        let before = status(Phase::Pending, "Starting");
+        let held = |child: fn() -> Child| {
+            let mut observed = observed(job("qwen", "{model: m, dataset: d, method: lora}"));
+            std::sync::Arc::make_mut(&mut observed.job).status = Some(before.clone());
+            let after = status(Phase::Pending, "Unschedulable");
+            let plan = held_back(Plan { children: vec![child()], ..nothing(after) }, &observed, at(0));
+            plan.status == before
+        };
+        assert!(held(|| Child::Service(Box::default())));
+        assert!(!held(|| Child::Claim(Box::default())), "what is made is told at once");
     }
 
     #[test]
