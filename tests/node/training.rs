@@ -9,7 +9,7 @@ use api::{
     conditions, labels, reasons,
     trainingjob::{Checkpoint, Failure, Phase, TrainingJob, TrainingJobStatus},
 };
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, api::DeleteParams};
 use local_cluster::{NodeClock, nodes};
 use serde_json::{Value, json};
@@ -31,7 +31,8 @@ const QUICK_STEPS: i64 = 7;
 #[tokio::test]
 async fn a_job_reports_its_progress_and_leaves_its_last_checkpoint_in_the_claim() {
     let scene = real().await;
-    create(&scene, "qwen", run("", json!({}))).await;
+    // The first progress of an attempt is written after five seconds.
+    create(&scene, "qwen", run("slow@1=1000", json!({}))).await;
     wait_for(&scene.api::<TrainingJob>(), "qwen", "a first step", within(), |job: &TrainingJob| {
         job.status.as_ref().is_some_and(|status| {
             let has_step = status.progress.as_ref().is_some_and(|progress| progress.step > 0);
@@ -149,6 +150,47 @@ async fn the_trainer_of_a_lost_node_ends_itself_when_the_next_attempt_begins() {
     wait_for(&scene.cluster_api(), &node, "back", within(), nodes::is_ready).await;
     wait_until_gone(&scene.api::<Pod>(), name_of(&pod), within() * 2).await;
     assert_eq!(history.checkpoint(STEPS), Some(STEPS));
+}
+
+#[tokio::test]
+async fn a_node_that_restarts_costs_the_steps_since_the_checkpoint_and_no_more() {
+    let cluster = start_real(real_spec(1)).await;
+    let scene = Scene::restricted(&cluster).await;
+    create(&scene, "qwen", run(SLOW, json!({ "saveSteps": 1 }))).await;
+    let history = History::of(&scene, "qwen").await;
+    history.until_step(1, QUICK_STEPS).await;
+    cluster.kill_component("real-0").await.unwrap();
+    let job = until_succeeded(&scene, "qwen", 2).await;
+    let last = history.last_step(1, 0).expect("steps of the first attempt");
+    let resumed = history.first_step(2, 0).expect("steps of the second attempt");
+    assert!((last..=last + 1).contains(&resumed), "interrupted after step {last}, resumed with {resumed}");
+    assert!(!failure(&job).message.as_deref().unwrap_or_default().is_empty(), "{job:?}");
+}
+
+/// The kubelet has lost its runtime. The trainer knows nothing of it.
+#[tokio::test]
+async fn a_node_that_is_not_ready_for_a_while_costs_no_step() {
+    let cluster = start_real(real_spec(1).with_clock(NodeClock::SHORT)).await;
+    let scene = Scene::restricted(&cluster).await;
+    // NotReady for longer than that.
+    create(&scene, "qwen", run(SLOW, json!({ "nodeFailureSeconds": 1 }))).await;
+    let history = History::of(&scene, "qwen").await;
+    history.until_step(1, QUICK_STEPS).await;
+    let pod = training::pods(&scene, "qwen").await.remove(0);
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).expect("a node");
+    cluster.stop_containerd(&node).await.unwrap();
+    let (nodes, before) = (scene.cluster_api::<Node>(), history.last_step(1, 0).expect("steps"));
+    let is_not_ready = |node: &Node| !nodes::is_ready(node);
+    wait_for(&nodes, &node, "not ready", within() * 2, is_not_ready).await;
+    // Three steps of four seconds, while the node is NotReady.
+    history.until_step(1, before + 3).await;
+    assert!(is_not_ready(&nodes.get(&node).await.unwrap()), "the node was NotReady all the time");
+    cluster.start_containerd(&node).await.unwrap();
+    wait_for(&nodes, &node, "back", within() * 2, nodes::is_ready).await;
+    let job = until_succeeded(&scene, "qwen", 1).await;
+    assert_eq!((status(&job).attempts, status(&job).failure.as_ref()), (1, None));
+    let steps: Vec<i64> = history.steps_of(1, 0).iter().map(|step| step.step).collect();
+    assert_eq!(steps, (1..=STEPS).collect::<Vec<_>>());
 }
 
 #[tokio::test]

@@ -53,12 +53,16 @@ impl Metrics for Service {
         &self,
         _: Request<SubscribeRequest>,
     ) -> Result<Response<Self::SubscribeStream>, Status> {
+        let (ring, latest) = {
+            // Nothing is sent meanwhile: what comes through the ring is later than the latest.
+            let latest = self.latest.lock().unwrap();
+            (self.ring.subscribe(), latest.clone())
+        };
+        // A test that saw the count may send at once.
         self.subscriptions.send_modify(|times| *times += 1);
         if let Some(refusal) = self.refusal.lock().unwrap().clone() {
             return Err(refusal);
         }
-        let ring = self.ring.subscribe();
-        let latest = self.latest.lock().unwrap().clone();
         let later = stream::unfold(ring, |mut ring| async {
             loop {
                 match ring.recv().await {
@@ -125,7 +129,8 @@ impl Source {
 
     /// To every subscriber, and first of all to those that come later.
     pub(crate) fn send(&self, snapshot: Snapshot) {
-        *self.latest.lock().unwrap() = Some(snapshot.clone());
+        let mut latest = self.latest.lock().unwrap();
+        *latest = Some(snapshot.clone());
         // Fails only without subscribers.
         let _ = self.ring.send(snapshot);
     }
