@@ -3,7 +3,7 @@
 
 mod history;
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{collections::BTreeMap, fs, path::PathBuf, process::Command};
 
 use api::{
     conditions, labels, reasons,
@@ -234,6 +234,13 @@ async fn a_result_is_uploaded_after_the_store_is_back_and_its_pod_was_deleted() 
 async fn a_trainer_that_hangs_is_ended_soon_after_no_progress_seconds_and_goes_on() {
     let scene = real().await;
     create(&scene, "qwen", run("hang@8", json!({ "noProgressSeconds": 60 }))).await;
+    let is_deleted = |pods: &BTreeMap<String, Pod>| {
+        pods.values()
+            .find_map(|pod| pod.metadata.deletion_grace_period_seconds.filter(|seconds| *seconds <= 30))
+    };
+    let pods = scene.api::<Pod>();
+    let short = tokio::time::timeout(within(), follow(&pods, &training::selector("qwen"), is_deleted)).await;
+    assert_eq!(short, Ok(30), "what hangs has nothing to save");
     let job = until_succeeded(&scene, "qwen", 2).await;
     assert_eq!((status(&job).retries, failure(&job).reason.as_str()), (1, reasons::NO_PROGRESS));
     let history = History::of(&scene, "qwen").await;

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use api::trainingjob::{Phase, TrainingJob};
+use api::trainingjob::{Phase, TrainingJob, TrainingJobStatus};
 use futures::future::join_all;
 use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
 use kube::{
@@ -45,9 +45,14 @@ async fn another_version_of_the_controller_touches_no_pod_of_jobs_that_train() {
     cluster.start_controller(&controller(CONTROLLER)).await.unwrap();
     let scene = Scene::new(&cluster).await;
     let names: Vec<String> = (0..JOBS).map(|number| format!("job-{number}")).collect();
-    join_all(names.iter().map(|name| create(&scene, name, fate(&[ENDLESS])))).await;
+    // A step each second.
+    let fate = fate(&[ENDLESS, ("steps", "86400")]);
+    join_all(names.iter().map(|name| create(&scene, name, fate.clone()))).await;
     for name in &names {
-        until_phase(&scene, name, Phase::Running).await;
+        wait_for(&scene.api(), name, "a loss", within(), |job: &TrainingJob| {
+            job.status.as_ref().is_some_and(|status| !status.loss_curve.is_empty())
+        })
+        .await;
     }
     let (before, known) = (pods(&scene).await, jobs(&scene).await);
     assert_eq!(before.len(), JOBS);
@@ -69,6 +74,10 @@ async fn another_version_of_the_controller_touches_no_pod_of_jobs_that_train() {
     for job in &known {
         let (then, now) = (job.status.as_ref().unwrap(), by_name[&job.name_any()].status.as_ref().unwrap());
         assert_eq!((now.phase, now.attempts, &now.resolved), (Some(Phase::Running), 1, &then.resolved));
+        let step = |status: &TrainingJobStatus| status.progress.as_ref().map(|progress| progress.step);
+        assert!(step(now) >= step(then), "{:?} after {:?}", now.progress, then.progress);
+        assert!(now.loss_curve.starts_with(&then.loss_curve), "{now:?} after {then:?}");
+        assert!(now.loss_curve.is_sorted_by(|one, next| one.step < next.step), "{now:?}");
     }
 }
 

@@ -1,15 +1,21 @@
 //! From the first write to the end: create, succeed, fail, retry.
 
-use api::{conditions, reasons, trainingjob::Phase};
+use api::{
+    conditions, reasons,
+    trainingjob::{Phase, TrainingJob},
+};
+use futures::future::join_all;
 use k8s_openapi::api::{
     batch::v1::Job,
     core::v1::{PersistentVolumeClaim, Service},
 };
 use kube::ResourceExt as _;
+use local_cluster::{ClusterSpec, NodePool};
 use serde_json::json;
 use tests::{
-    simulated,
-    training::{condition, create, fate, pods, until_phase},
+    Scene, controller, fresh_name, simulated, start, tools,
+    training::{CONTROLLER, change, condition, create, fate, pods, until_phase, until_reason},
+    wait_for, within,
 };
 
 #[tokio::test]
@@ -43,4 +49,95 @@ async fn a_failure_that_may_pass_is_tried_again_up_to_the_limit() {
     assert_eq!(status.reason.as_deref(), Some(reasons::RETRIES_EXHAUSTED));
     let failure = status.failure.as_ref().unwrap();
     assert_eq!((failure.attempt, failure.exit_code, &*failure.reason), (2, Some(1), reasons::USER_ERROR));
+}
+
+#[tokio::test]
+async fn each_end_of_a_trainer_has_its_reason() {
+    let of_cause = |reason| (reason, "1", Some(reason));
+    let ends = [
+        of_cause(reasons::HOST_OUT_OF_MEMORY),
+        of_cause(reasons::OUT_OF_SPACE),
+        of_cause(reasons::SOURCE_NOT_FOUND),
+        of_cause(reasons::SOURCE_UNAUTHORIZED),
+        of_cause(reasons::SOURCE_UNREACHABLE),
+        of_cause(reasons::PEER_LOST),
+        of_cause(reasons::INVALID_ARGUMENTS),
+        (reasons::HOST_OUT_OF_MEMORY, "247", None),
+        (reasons::OUTPUT_NOT_EMPTY, "82", None),
+        (reasons::STOPPED_EARLY, "83", None),
+        (reasons::OUT_OF_SPACE, "84", None),
+        (reasons::INVALID_ARGUMENTS, "87", None),
+    ];
+    let scene = simulated().await;
+    let scene = &scene;
+    join_all(ends.iter().enumerate().map(async |(number, (reason, code, cause))| {
+        let message = cause.map(|cause| json!({"exitCode": 1, "cause": cause}).to_string());
+        let message = message.unwrap_or_default();
+        let settings =
+            [("crash-reason", "Error"), ("crash-exit-code", *code), ("crash-message", message.as_str())];
+        let mut spec = fate(&settings);
+        spec["retryLimit"] = json!(0);
+        let name = format!("job-{number}");
+        create(scene, &name, spec).await;
+        let status = until_phase(scene, &name, Phase::Failed).await.status.unwrap();
+        let failure = status.failure.as_ref().unwrap();
+        assert_eq!((status.attempts, status.retries, failure.reason.as_str()), (1, 0, *reason), "{status:?}");
+        assert_eq!(failure.exit_code, code.parse().ok(), "{failure:?}");
+    }))
+    .await;
+}
+
+/// Something in its node asks it to end, again and again: it is no failure of the trainer, and no reason to hurry.
+#[tokio::test]
+async fn a_trainer_that_stops_by_itself_costs_no_retry() {
+    let scene = simulated().await;
+    create(&scene, "qwen", fate(&[("crash-reason", "Error"), ("crash-exit-code", "80")])).await;
+    let job =
+        wait_for(&scene.api::<TrainingJob>(), "qwen", "another attempt", within(), |job: &TrainingJob| {
+            job.status.as_ref().is_some_and(|status| status.ended_attempts == 2)
+        })
+        .await;
+    let status = job.status.unwrap();
+    assert_eq!((status.retries, status.phase), (0, Some(Phase::Pending)));
+    assert_eq!((status.failures[0].reason.as_str(), status.failures[0].count), (reasons::PREEMPTED, 2));
+}
+
+#[tokio::test]
+async fn a_job_ends_with_its_time() {
+    let scene = simulated().await;
+    let mut spec = fate(&[("run-time", "24h")]);
+    spec["activeDeadlineSeconds"] = json!(3);
+    create(&scene, "qwen", spec).await;
+    let job = until_phase(&scene, "qwen", Phase::Failed).await;
+    let status = job.status.unwrap();
+    assert_eq!((status.reason.as_deref(), status.attempts), (Some(reasons::DEADLINE_EXCEEDED), 1));
+    let took = status.completion_time.unwrap().0.duration_since(status.start_time.unwrap().0);
+    assert!((3..6).contains(&took.as_secs()), "{took}");
+}
+
+/// Two gangs that hold half of the GPUs each would wait for each other for ever.
+#[tokio::test]
+async fn a_gang_that_is_placed_in_part_gives_its_gpus_back() {
+    let pool = NodePool { count: 3, gpus: 8, ..NodePool::default() };
+    let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), pool)).await;
+    let quick = controller(CONTROLLER).with_args(["--placement-seconds=2"]);
+    cluster.start_controller(&quick).await.unwrap();
+    let scene = Scene::new(&cluster).await;
+    let mut other = fate(&[("run-time", "24h")]);
+    other["gpus"] = json!(8);
+    create(&scene, "other", other).await;
+    until_phase(&scene, "other", Phase::Running).await;
+    create(&scene, "gang", json!({"gpus": 8, "nodes": 3})).await;
+    let job = wait_for(&scene.api::<TrainingJob>(), "gang", "given back", within(), |job: &TrainingJob| {
+        job.status.as_ref().is_some_and(|status| !status.failures.is_empty())
+    })
+    .await;
+    let status = job.status.unwrap();
+    assert_eq!((status.retries, status.failures[0].reason.as_str()), (0, reasons::UNSCHEDULABLE));
+    let message = status.failure.unwrap().message.unwrap();
+    assert!(message.contains("found no node for") && message.contains("they were given back"), "{message}");
+    change(&scene, "other", json!({"suspend": true})).await;
+    until_reason(&scene, "other", conditions::SUSPENDED, reasons::SUSPENDED).await;
+    let status = until_phase(&scene, "gang", Phase::Succeeded).await.status.unwrap();
+    assert_eq!(status.retries, 0);
 }
