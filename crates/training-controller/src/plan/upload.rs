@@ -27,9 +27,11 @@ use workload::{
 };
 
 use super::{
-    Child, Deletion, Plan, Scene, conditions, noted, nothing,
+    Child, Deletion, Plan, Scene, conditions,
+    end::trained,
+    noted, nothing,
     stage::{PODS_ARE_SEEN_WITHIN, has_stopped},
-    status, trained,
+    status,
     upload_job::{UPLOADER, upload_job},
 };
 use crate::{
