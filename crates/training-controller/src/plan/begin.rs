@@ -1,0 +1,128 @@
+//! The begin of an attempt, or why it may not begin yet.
+
+use std::time::Duration;
+
+use api::{
+    reasons,
+    trainingjob::{Resolved, TrainingJobStatus},
+};
+use runtime::conditions::whole_seconds;
+
+use super::{
+    Child, Deletion, Plan, Scene,
+    attempt_job::{self, Inputs},
+    claim, conditions,
+    dependencies::{self, Dependencies},
+    noted, service,
+    stage::{Attempt, Stage},
+    status,
+};
+use crate::{
+    swift::{self, Version},
+    validate::Invalid,
+};
+
+/// Ended attempts whose Jobs stay, because their pods have the logs.
+const KEPT_JOBS: i32 = 5;
+/// Time between two looks at claims that keep an attempt from starting.
+const CLAIM_RETRY: Duration = Duration::from_secs(10);
+
+impl Scene<'_> {
+    pub(super) fn due(&self, number: i32) -> Plan {
+        let stage = Stage::Due { attempt: number };
+        let records = match &self.dependencies {
+            Dependencies::None => Vec::new(),
+            Dependencies::Ready(records) => records.clone(),
+            Dependencies::NotReady { reason, message, records } if *reason == reasons::DEPENDENCY_FAILED => {
+                let mut written = status::base(self.observed);
+                written.dependencies = records.clone();
+                written.completion_time = Some(whole_seconds(self.now));
+                let why = (reasons::DEPENDENCY_FAILED, message.clone());
+                let assessment =
+                    conditions::of_failure(self.valid, self.observed, &self.dependencies, None, why);
+                return noted(self.observed, written, assessment, self.now);
+            }
+            Dependencies::NotReady { .. } | Dependencies::Ambiguous(_) => return self.waiting(&stage),
+        };
+        if let Err(invalid) = dependencies::fit(self.valid, &records) {
+            let assessment = conditions::of_invalid(&invalid, self.observed);
+            return noted(self.observed, status::base(self.observed), assessment, self.now);
+        }
+        let mut written = status::base(self.observed);
+        let has_records = written.dependencies == records;
+        written.dependencies = records.clone();
+        if !has_records {
+            // Before the attempt: from now on the other jobs may be deleted.
+            let obstacle = conditions::obstacle(self.valid, self.observed);
+            let assessment =
+                conditions::of_waiting(self.valid, self.observed, &self.dependencies, &stage, obstacle);
+            let plan = noted(self.observed, written, assessment, self.now);
+            return Plan { requeue_after: Some(Duration::ZERO), ..plan };
+        }
+        if conditions::obstacle(self.valid, self.observed).is_some() {
+            return Plan { requeue_after: Some(CLAIM_RETRY), ..self.waiting(&stage) };
+        }
+        self.begin(number, written)
+    }
+
+    fn begin(&self, number: i32, written: TrainingJobStatus) -> Plan {
+        if let Some(invalid) = &self.valid.refused {
+            let assessment = conditions::of_invalid(invalid, self.observed);
+            return noted(self.observed, written, assessment, self.now);
+        }
+        let resolved = self.resolved(&written);
+        let version = self.version(&resolved);
+        if let Some(why) = swift::unsupported(version, self.valid.method, resolved.adapters.is_some()) {
+            let invalid = Invalid(format!("spec.method: {why}"));
+            let assessment = conditions::of_invalid(&invalid, self.observed);
+            return noted(self.observed, written, assessment, self.now);
+        }
+        let records = &written.dependencies;
+        let results = dependencies::results(records);
+        let reward_model = self.valid.reward_model.as_ref();
+        let inputs = Inputs {
+            model: dependencies::source(&self.valid.model, records),
+            reward_model: reward_model.map(|text| dependencies::source(text, records).model),
+            image: &resolved.image,
+            version,
+            results: &results,
+            mitigations: written.mitigations.len(),
+        };
+        let job = attempt_job::attempt_job(self.valid, number, &inputs, self.defaults);
+        let written = status::begun(written, number, resolved);
+        let attempt = Attempt { number, job: None, pods: Vec::new(), is_ending: false, requeue_after: None };
+        let assessment =
+            conditions::of_active(self.valid, self.observed, &self.dependencies, &attempt, self.now);
+        let mut plan = noted(self.observed, written, assessment, self.now);
+        let claim = claim::claim(self.valid).map(|claim| Child::Claim(Box::new(claim)));
+        let service = service::service(self.valid).map(|service| Child::Service(Box::new(service)));
+        plan.children.extend(claim.into_iter().chain(service).chain([Child::Job(Box::new(job))]));
+        plan.deletions = self.old_jobs(number);
+        plan
+    }
+
+    /// Jobs of attempts that ended long ago, with their pods. Interruptions are not counted, so there may be any number.
+    fn old_jobs(&self, next: i32) -> Vec<Deletion> {
+        let is_old = |number: i32| number < next.saturating_sub(KEPT_JOBS);
+        let old = self.observed.attempts.iter().filter(|(number, _)| is_old(**number));
+        let old = old.filter(|(_, job)| job.is_finished() && !job.is_being_deleted());
+        old.map(|(_, job)| Deletion::Job(Box::new(job.identity()))).collect()
+    }
+
+    /// An upgrade of the controller changes neither the image nor the flags of a job that has begun.
+    pub(super) fn resolved(&self, written: &TrainingJobStatus) -> Resolved {
+        if let Some(resolved) = written.resolved.as_ref().filter(|resolved| !resolved.image.is_empty()) {
+            return resolved.clone();
+        }
+        let default = || self.defaults.trainer_image(self.valid.device).to_owned();
+        let image = self.valid.image.clone().unwrap_or_else(default);
+        let version = self.valid.version.unwrap_or_else(|| Version::of_image(&image));
+        let model = dependencies::source(&self.valid.model, &written.dependencies);
+        Resolved { image, swift_version: version.to_string(), model: model.model, adapters: model.adapters }
+    }
+
+    fn version(&self, resolved: &Resolved) -> Version {
+        let known = Version::parse(&resolved.swift_version).or(self.valid.version);
+        known.unwrap_or_else(|| Version::of_image(&resolved.image))
+    }
+}

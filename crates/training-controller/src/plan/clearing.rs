@@ -1,0 +1,72 @@
+//! What is left of an attempt that has ended, and how it is ended.
+
+use std::time::Duration;
+
+use api::reasons;
+use workload::{
+    pod::PodView,
+    stranded::{StrandedPods, Terms},
+};
+
+use super::{Deletion, Scene, pod};
+use crate::{names, observe::job_of};
+
+/// The grace period of pods that have nothing more to save.
+const FAILED_GRACE: Duration = Duration::from_secs(30);
+
+impl Scene<'_> {
+    /// Jobs of attempts that have ended and still have pods, or would make some. One of which a pod has failed ends by itself,
+    /// and the log of that pod stays readable.
+    pub(super) fn unfinished_jobs(&self) -> Vec<Deletion> {
+        let ends_itself = |job: &str| {
+            let mut pods = self.observed.pods.iter().filter(|pod| job_of(pod) == Some(job));
+            pods.any(|pod| pod.phase == "Failed")
+        };
+        let jobs = self.observed.attempts.values();
+        let ended =
+            jobs.filter(|job| !job.is_finished() && !job.is_being_deleted() && !ends_itself(job.name()));
+        ended.map(|job| Deletion::Job(Box::new(job.identity()))).collect()
+    }
+
+    /// Pods that are being deleted and whose nodes are lost: no kubelet reports their end.
+    pub(super) fn lost_pods(&self, pods: &[&PodView]) -> Vec<Deletion> {
+        let stranded = self.stranded(pods);
+        let due = stranded.due();
+        let lost =
+            pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some() && due.contains(&pod.uid()));
+        lost.map(|pod| Deletion::now(pod)).collect()
+    }
+
+    /// Pods of an attempt that has failed: without all ranks, or in a trainer that hangs, there is nothing more to save, and
+    /// their GPUs are needed. One that was preempted saves within its own grace period.
+    pub(super) fn failed_pods(&self, pods: &[&PodView]) -> Vec<Deletion> {
+        let status = self.observed.job.status.as_ref();
+        let failure = status.and_then(|status| {
+            status.failure.as_ref().filter(|failure| failure.attempt == status.ended_attempts)
+        });
+        let Some(failure) = failure.filter(|failure| failure.reason != reasons::PREEMPTED) else {
+            return Vec::new();
+        };
+        let job = names::attempt(&self.valid.name, failure.attempt);
+        let is_of_it = |pod: &&&PodView| job_of(pod) == Some(&job);
+        let is_slow = |pod: &&&PodView| {
+            let grace = pod.metadata.deletion_grace_period_seconds;
+            grace.is_none_or(|seconds| u64::try_from(seconds).unwrap_or_default() > FAILED_GRACE.as_secs())
+        };
+        let slow = pods.iter().filter(is_of_it).filter(is_slow);
+        slow.map(|pod| Deletion::Pod { pod: Box::new(pod.identity()), grace: FAILED_GRACE }).collect()
+    }
+
+    pub(super) fn lost_pods_requeue(&self, pods: &[&PodView]) -> Option<Duration> {
+        self.stranded(pods).requeue_after(&workload::pace::Allowance::default())
+    }
+
+    fn stranded<'p>(&self, pods: &[&'p PodView]) -> StrandedPods<'p> {
+        let terms = Terms {
+            timeout: self.valid.node_failure,
+            is_paused: self.valid.pods.paused,
+            container: pod::TRAINER,
+        };
+        StrandedPods::of(pods.iter().copied(), &self.observed.nodes, &terms, self.now)
+    }
+}

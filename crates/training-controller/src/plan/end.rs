@@ -1,0 +1,109 @@
+//! The end of an attempt: it is written before anything is made or deleted because of it.
+
+use std::time::Duration;
+
+use api::trainingjob::TrainingJobStatus;
+use runtime::conditions::whole_seconds;
+
+use super::{
+    Plan, Scene, conditions, events,
+    failure::{self, Failure},
+    noted,
+    retry::{self, Next},
+    stage::{Attempt, End, Stage},
+    status, upload,
+};
+
+/// What the training has left.
+pub(super) fn trained(status: &TrainingJobStatus) -> String {
+    let steps = status.progress.as_ref().map(|progress| format!(" {} steps", progress.step));
+    let checkpoint = status.checkpoint.as_ref().map(|saved| format!("; checkpoint {}", saved.path));
+    format!("trained{}{}", steps.unwrap_or_default(), checkpoint.unwrap_or_default())
+}
+impl Scene<'_> {
+    /// The end of an attempt is written before anything is made or deleted because of it.
+    pub(super) fn ended(&self, attempt: &Attempt<'_>, end: End) -> Plan {
+        let written = status::base(self.observed);
+        let plan = match end {
+            End::Succeeded => self.succeeded(attempt, written),
+            End::Suspended => {
+                let written = status::ended(written, attempt.number);
+                let stage = Stage::Clearing { pods: attempt.pods.clone() };
+                let assessment =
+                    conditions::of_waiting(self.valid, self.observed, &self.dependencies, &stage, None);
+                noted(self.observed, written, assessment, self.now)
+            }
+            End::DeadlineExceeded(failure) => {
+                let next = Next::Never { reason: failure.reason, message: failure.message.clone() };
+                self.failed(attempt, failure, written, next)
+            }
+            End::Failed(failure) => {
+                let before = self.observed.job.status.clone().unwrap_or_default();
+                let without = status::without_progress(&before, &failure, &written);
+                let ended = (attempt.number, &failure);
+                let next = retry::next(self.valid, &written, ended, without, &self.defaults.timings);
+                self.failed(attempt, failure, written, next)
+            }
+        };
+        Plan { requeue_after: Some(Duration::ZERO), ..plan }
+    }
+
+    fn failed(
+        &self,
+        attempt: &Attempt<'_>,
+        failure: Failure,
+        written: TrainingJobStatus,
+        next: Next,
+    ) -> Plan {
+        let note = events::of_failure(attempt.number, &failure);
+        let before = self.observed.job.status.clone().unwrap_or_default();
+        let without = status::without_progress(&before, &failure, &written);
+        let has_run = failure.exit_code.is_some();
+        let mut written = status::failed(written, attempt.number, failure, without, &next, self.now);
+        if has_run {
+            written = status::started(written, self.now);
+        }
+        let assessment = match next {
+            Next::Never { reason, message } => {
+                written.completion_time = Some(whole_seconds(self.now));
+                conditions::of_failure(self.valid, self.observed, &self.dependencies, None, (reason, message))
+            }
+            Next::Again { .. } => {
+                let at = written.next_attempt_time.as_ref().map(|time| time.0);
+                let stage = match at {
+                    Some(at) => Stage::Later { at },
+                    None => Stage::Clearing { pods: Vec::new() },
+                };
+                conditions::of_waiting(self.valid, self.observed, &self.dependencies, &stage, None)
+            }
+        };
+        let mut plan = noted(self.observed, written, assessment, self.now);
+        plan.events.insert(0, note);
+        plan
+    }
+
+    fn succeeded(&self, attempt: &Attempt<'_>, written: TrainingJobStatus) -> Plan {
+        let message =
+            conditions::rank_zero(self.valid, attempt).and_then(failure::message_of).unwrap_or_default();
+        let mut written = status::ended(written, attempt.number);
+        written = status::started(written, self.now);
+        if let Some(saved) = message.checkpoint {
+            let time = Some(whole_seconds(self.now));
+            // The launcher has looked at it, and the log may say anything.
+            written.checkpoint =
+                Some(api::trainingjob::Checkpoint { path: saved.path, step: saved.step, time });
+        }
+        written.progress = status::completed(written.progress, message.step);
+        if let Some(upload) = &self.valid.output.upload {
+            let uploaded = upload::beginning(upload);
+            let assessment =
+                conditions::of_uploading(self.valid, self.observed, &self.dependencies, uploaded);
+            return noted(self.observed, written, assessment, self.now);
+        }
+        written.completion_time = Some(whole_seconds(self.now));
+        let early = if message.stopped_early { ", stopped early by the trainer" } else { "" };
+        let text = format!("{}{early}", trained(&written));
+        let assessment = conditions::of_success(self.valid, self.observed, &self.dependencies, None, text);
+        noted(self.observed, written, assessment, self.now)
+    }
+}
