@@ -72,7 +72,8 @@ use crate::{
 )]
 pub struct TrainingJobSpec {
     /// Base model: a hub id, or an absolute path. If the path equals or lies below the outputDir of another TrainingJob of
-    /// this namespace, this job waits for that job and reads its result. Required. Cannot be changed.
+    /// this namespace, which must not be the default /output, this job waits for that job and reads its result. Required.
+    /// Cannot be changed.
     #[schemars(length(max = 512))]
     #[x_kube(validation = model_reference())]
     pub model: String,
@@ -92,12 +93,13 @@ pub struct TrainingJobSpec {
     /// Training method. Required. Cannot be changed.
     pub method: Method,
 
-    /// Accelerators of each node. Default: 1. Cannot be changed.
+    /// Accelerators of each of the pods (`nodes`). Default: 1. Cannot be changed.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 16))]
     pub gpus: i32,
 
-    /// Absolute path of checkpoints and result, of at most 32 levels and 512 bytes. Default: /output. Cannot be changed.
+    /// Absolute path of checkpoints and result, of at most 32 levels and 512 bytes. A job whose result another job reads needs
+    /// a path of its own in its namespace. Default: /output. Cannot be changed.
     #[serde(default = "output_dir")]
     #[schemars(length(max = 512))]
     #[x_kube(validation = rules::mountable_path())]
@@ -199,12 +201,13 @@ pub struct TrainingJobSpec {
     pub output: Option<Output>,
 
     /// Maximum number of retries after transient failures. Preemption and node loss do not count. Default: 3. Can be changed
-    /// at any time.
+    /// until the job has ended.
     #[serde(default = "three")]
     #[schemars(range(min = 0, max = 20))]
     pub retry_limit: i32,
 
-    /// Maximum seconds from the first start to the end of the job. Default: no limit. Can be changed at any time.
+    /// Maximum seconds from the first start to the end of the job. Default: no limit. Can be changed until
+    /// the job has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 31536000))]
     pub active_deadline_seconds: Option<i64>,
@@ -216,8 +219,8 @@ pub struct TrainingJobSpec {
     #[schemars(range(min = -1, max = 31536000))]
     pub ttl_seconds_after_finished: i64,
 
-    /// If true, no pods run. Set to false again, the job resumes from its last checkpoint. Default: false. Can be changed at
-    /// any time.
+    /// If true, no trainer runs; an upload goes on. Set to false again, the job resumes from its last checkpoint. Default:
+    /// false. Can be changed until the job has ended.
     #[serde(default)]
     pub suspend: bool,
 
@@ -239,8 +242,9 @@ pub struct TrainingJobSpec {
     #[schemars(range(min = 0, max = 3600))]
     pub node_failure_seconds: i32,
 
-    /// Secret whose key `token` is in the trainer's environment as HF_TOKEN, if it exists. Default: huggingface-secret. Cannot
-    /// be changed.
+    /// Secret whose key `token` is in the trainer's environment as HF_TOKEN, for Hugging Face; one that does not exist is
+    /// ignored. For ModelScope, set MODELSCOPE_API_TOKEN in env by secretKeyRef. Default: huggingface-secret. Cannot be
+    /// changed.
     #[serde(default = "token_secret")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
@@ -369,7 +373,8 @@ pub struct Output {
     #[x_kube(validation = rules::object_name())]
     pub claim_name: Option<String>,
 
-    /// Size of the new claim. Default: 50Gi.
+    /// Size of the new claim. A checkpoint of method full has about 14 bytes for each parameter of the model, and
+    /// `keepCheckpoints` of them and one more must fit. Default: 50Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::positive_quantity")]
     pub size: Option<Quantity>,

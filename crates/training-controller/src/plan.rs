@@ -238,12 +238,10 @@ impl Scene<'_> {
     /// The job has ended: nothing is made, what still runs is ended, and its time is counted.
     fn terminal(&self) -> Plan {
         let status = status::observed(self.observed);
-        let deletions = self.unfinished_jobs();
-        let mut plan = Plan { deletions, ..nothing(status) };
+        let mut plan = nothing(status);
         let left: Vec<&PodView> =
             self.observed.pods.iter().map(AsRef::as_ref).filter(|pod| !stage::has_stopped(pod)).collect();
-        plan.deletions.extend(self.lost_pods(&left));
-        plan.deletions.extend(self.failed_pods(&left));
+        plan.deletions = self.what_is_left(&left);
         plan.requeue_after = self.lost_pods_requeue(&left);
         let ttl = self.observed.job.spec.ttl_seconds_after_finished;
         let ended = plan.status.completion_time.as_ref().map(|time| time.0);
@@ -342,9 +340,7 @@ impl Scene<'_> {
         let mut plan = noted(self.observed, written, assessment, self.now);
         match stage {
             Stage::Clearing { pods } => {
-                plan.deletions = self.unfinished_jobs();
-                plan.deletions.extend(self.lost_pods(pods));
-                plan.deletions.extend(self.failed_pods(pods));
+                plan.deletions = self.what_is_left(pods);
                 plan.requeue_after = self.lost_pods_requeue(pods);
             }
             Stage::Later { at } => {

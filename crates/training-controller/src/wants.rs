@@ -95,6 +95,11 @@ pub(crate) fn output_key(job: &TrainingJob) -> Option<Key> {
     (dir != DEFAULT_OUTPUT_DIR).then(|| Key::new(namespace, dir))
 }
 
+/// Whether the path is in the default folder, which is no key.
+pub(crate) fn is_default_output(path: &str) -> bool {
+    path.strip_prefix(DEFAULT_OUTPUT_DIR).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// The keys under which an output would have to be indexed to contain the path, from the longest on. No output has a
 /// longer or deeper path than these.
 pub(crate) fn keys_of_path(namespace: &str, path: &str) -> Vec<Key> {

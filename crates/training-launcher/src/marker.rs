@@ -1,7 +1,7 @@
 //! The marker of the output folder: which attempt owns it, and from which checkpoint all ranks of the attempt resume.
 //!
-//! Rank 0 writes the marker; each write replaces the whole file atomically. A request to stop has a file of its own,
-//! which any rank writes. Nothing here waits, and nothing here decides what follows from a marker, except `Standing`.
+//! Rank 0 writes the marker; each write replaces the whole file atomically. A request to stop and the failure of a rank
+//! have files of their own, which any rank writes. Nothing here waits, and nothing here decides what follows from a marker, except `Standing`.
 
 use std::{
     fs::{self, File},
@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 /// Begins with a dot, because the upload of an output leaves out hidden files.
 const MARKER: &str = ".training-launcher.json";
 const STOP_REQUEST: &str = ".training-launcher.stop.json";
+const FAILURE: &str = ".training-launcher.failed.json";
 /// A marker has a few hundred bytes; a longer file is none.
 const LONGEST: u64 = 64 << 10;
 
@@ -49,9 +50,9 @@ pub(crate) enum Phase {
     Ended,
 }
 
-/// A rank of this attempt was asked to end.
+/// The attempt that a request or a failure is of.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-struct StopRequest {
+struct Attempt {
     job: String,
     attempt: u32,
 }
@@ -92,12 +93,26 @@ pub(crate) fn write(output: &Path, marker: &Marker) -> io::Result<()> {
 
 /// Whether a rank of this attempt was asked to end.
 pub(crate) fn is_stop_requested(output: &Path, ownership: &Ownership) -> io::Result<bool> {
-    let request: Option<StopRequest> = read_file(&output.join(STOP_REQUEST))?;
-    Ok(request.is_some_and(|request| request.job == ownership.job && request.attempt == ownership.attempt))
+    is_of_attempt(&output.join(STOP_REQUEST), ownership)
 }
 
-pub(crate) fn request_stop(output: &Path, job: &str, attempt: u32) -> io::Result<()> {
-    replace(output, STOP_REQUEST, &StopRequest { job: job.to_owned(), attempt })
+pub(crate) fn request_stop(output: &Path, ownership: &Ownership) -> io::Result<()> {
+    replace(output, STOP_REQUEST, &Attempt { job: ownership.job.clone(), attempt: ownership.attempt })
+}
+
+/// Whether the trainer of another rank than 0 has failed in this attempt.
+pub(crate) fn has_failed(output: &Path, ownership: &Ownership) -> io::Result<bool> {
+    is_of_attempt(&output.join(FAILURE), ownership)
+}
+
+/// The failure of a rank stays: it counts for its attempt only.
+pub(crate) fn report_failure(output: &Path, ownership: &Ownership) -> io::Result<()> {
+    replace(output, FAILURE, &Attempt { job: ownership.job.clone(), attempt: ownership.attempt })
+}
+
+fn is_of_attempt(path: &Path, ownership: &Ownership) -> io::Result<bool> {
+    let found: Option<Attempt> = read_file(path)?;
+    Ok(found.is_some_and(|found| found.job == ownership.job && found.attempt == ownership.attempt))
 }
 
 /// Removes the request of an earlier attempt. One of this attempt stays: another rank may have been asked to end
@@ -214,7 +229,7 @@ mod tests {
     fn a_request_to_stop_counts_for_its_attempt_only() {
         let output = tempfile::tempdir().unwrap();
         let (own, next) = (ownership("job", 1, "pod"), ownership("job", 2, "pod"));
-        request_stop(output.path(), "job", 1).unwrap();
+        request_stop(output.path(), &own).unwrap();
         remove_old_stop_request(output.path(), &own).unwrap();
         assert!(is_stop_requested(output.path(), &own).unwrap());
         assert!(!is_stop_requested(output.path(), &next).unwrap());

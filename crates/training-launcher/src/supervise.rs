@@ -163,8 +163,8 @@ struct Trainer<'a> {
     watch: Watch,
     /// When the pod, or another one of the gang, was asked to end.
     asked: Option<Instant>,
-    /// The trainer of rank 0 has ended.
-    is_without_leader: bool,
+    /// The trainer of rank 0 has ended, or that of another rank has failed: this one may wait for it for ever.
+    lacks_a_rank: bool,
     ending: Ending,
     /// Since when the trainer is suspended, because the marker cannot be read.
     suspended: Option<Instant>,
@@ -229,7 +229,7 @@ impl<'a> Trainer<'a> {
             streams,
             watch,
             asked: None,
-            is_without_leader: false,
+            lacks_a_rank: false,
             ending,
             suspended: None,
             fault: None,
@@ -275,7 +275,12 @@ impl<'a> Trainer<'a> {
             Event::StopRequested => self.stop(Origin::OtherRank),
             Event::LeaderEnded => {
                 output::note("the trainer of rank 0 has ended");
-                self.is_without_leader = true;
+                self.lacks_a_rank = true;
+                self.settle();
+            }
+            Event::RankFailed => {
+                output::note("the trainer of another rank has failed");
+                self.lacks_a_rank = true;
                 self.settle();
             }
             Event::Saved => self.settle(),
@@ -298,7 +303,7 @@ impl<'a> Trainer<'a> {
             output::note("the pod was asked to end: the trainer saves a checkpoint");
             self.watch.expect_checkpoint();
             self.ending = Ending::Saves { until: now + self.timing.save };
-            if self.is_without_leader {
+            if self.lacks_a_rank {
                 self.settle();
             }
         } else {
@@ -329,7 +334,7 @@ impl<'a> Trainer<'a> {
     fn request_stop_of_others(&self) {
         let (output, ownership) = (self.wanted.output_dir.clone(), self.prepared.ownership.clone());
         let request = move || {
-            if let Err(error) = marker::request_stop(&output, &ownership.job, ownership.attempt) {
+            if let Err(error) = marker::request_stop(&output, &ownership) {
                 let output = output.display();
                 output::note(&format!("failed to write the stop request of the gang into {output}: {error}"));
             }
@@ -409,8 +414,23 @@ impl<'a> Trainer<'a> {
             Some(fault) => self.failed(exit, fault).await,
             None => self.judged(exit).await,
         };
+        if outcome.code != 0 && self.asked.is_none() {
+            self.report_failure(&outcome).await;
+        }
         output::note(&summary(&outcome));
         outcome
+    }
+
+    /// The other ranks do not wait for this one when they are asked to end. That rank 0 has ended is in the marker.
+    async fn report_failure(&self, outcome: &Outcome) {
+        let is_owner = outcome.code != status(ExitCode::Superseded);
+        if self.environment.rank > 0 && is_owner {
+            let (output, ownership) = (self.wanted.output_dir.clone(), self.prepared.ownership.clone());
+            if let Ok(reported) = on_thread(move || marker::report_failure(&output, &ownership)) {
+                // A file system that hangs is not waited for.
+                let _ = timeout(self.timing.release, reported).await;
+            }
+        }
     }
 
     /// The time for a step after the end of the trainer: once the pod is asked to end, no longer than the grace

@@ -31,12 +31,14 @@ pub(crate) enum Event {
     StopRequested,
     /// The trainer of rank 0 has ended.
     LeaderEnded,
+    /// The trainer of another rank has failed.
+    RankFailed,
     /// After the request to end, the trainer has completed a checkpoint before its last step.
     Saved,
 }
 
 /// Each event is sent once.
-const EVENTS: usize = 4;
+const EVENTS: usize = 5;
 const STACK: usize = 256 << 10;
 
 #[derive(Clone, Debug)]
@@ -45,7 +47,7 @@ pub(crate) struct Subject {
     pub(crate) ownership: Ownership,
     pub(crate) resume: Option<Checkpoint>,
     pub(crate) is_leader: bool,
-    /// Other ranks may request a stop.
+    /// Other ranks may request a stop, or fail.
     pub(crate) has_peers: bool,
     pub(crate) poll: Duration,
 }
@@ -101,7 +103,8 @@ impl Shared {
 }
 
 fn watch(subject: &Subject, shared: &Shared, events: &Sender<Event>) {
-    let (mut is_stop_sent, mut is_end_sent, mut is_saved_sent) = (false, false, false);
+    let (mut is_stop_sent, mut is_end_sent, mut is_failure_sent, mut is_saved_sent) =
+        (false, false, false, false);
     // The newest checkpoint when the trainer was asked to save.
     let mut before: Option<i64> = None;
     while !events.is_closed() {
@@ -128,6 +131,12 @@ fn watch(subject: &Subject, shared: &Shared, events: &Sender<Event>) {
             && marker::is_stop_requested(&subject.output, &subject.ownership).unwrap_or(false)
         {
             is_stop_sent = events.blocking_send(Event::StopRequested).is_ok();
+        }
+        if subject.has_peers
+            && !is_failure_sent
+            && marker::has_failed(&subject.output, &subject.ownership).unwrap_or(false)
+        {
+            is_failure_sent = events.blocking_send(Event::RankFailed).is_ok();
         }
         if subject.is_leader && !is_saved_sent && shared.is_asked.load(Ordering::Relaxed) {
             match before {

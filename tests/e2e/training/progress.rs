@@ -112,7 +112,10 @@ async fn a_model_that_does_not_fit_is_tried_with_smaller_batches_and_then_explai
     let changes: Vec<&str> = status.mitigations.iter().map(|step| step.change.as_str()).collect();
     assert!(changes[0].starts_with("per_device_train_batch_size 4 -> 2"), "{changes:?}");
     let message = status.message.unwrap();
-    assert!(message.contains("CUDA out of memory") && message.contains("use method qlora"), "{message}");
+    assert!(
+        message.contains("CUDA out of memory") && message.contains("create the job again with method qlora"),
+        "{message}"
+    );
 }
 
 #[tokio::test]

@@ -15,6 +15,15 @@ use crate::{names, observe::job_of};
 const FAILED_GRACE: Duration = Duration::from_secs(30);
 
 impl Scene<'_> {
+    /// The deletion of a Job deletes its pods with the grace period of their spec. A kubelet that has begun to end a container
+    /// does not shorten its grace period any more (kubernetes/kubernetes#113712), so pods come before their Job.
+    pub(super) fn what_is_left(&self, pods: &[&PodView]) -> Vec<Deletion> {
+        let mut deletions = self.lost_pods(pods);
+        deletions.extend(self.failed_pods(pods));
+        deletions.extend(self.unfinished_jobs());
+        deletions
+    }
+
     /// Jobs of attempts that have ended and still have pods, or would make some. One of which a pod has failed ends by itself,
     /// and the log of that pod stays readable.
     pub(super) fn unfinished_jobs(&self) -> Vec<Deletion> {
@@ -29,7 +38,7 @@ impl Scene<'_> {
     }
 
     /// Pods that are being deleted and whose nodes are lost: no kubelet reports their end.
-    pub(super) fn lost_pods(&self, pods: &[&PodView]) -> Vec<Deletion> {
+    fn lost_pods(&self, pods: &[&PodView]) -> Vec<Deletion> {
         let stranded = self.stranded(pods);
         let due = stranded.due();
         let lost =
@@ -39,7 +48,7 @@ impl Scene<'_> {
 
     /// Pods of an attempt that has failed: without all ranks, or in a trainer that hangs, there is nothing more to save, and
     /// their GPUs are needed. One that was preempted saves within its own grace period.
-    pub(super) fn failed_pods(&self, pods: &[&PodView]) -> Vec<Deletion> {
+    fn failed_pods(&self, pods: &[&PodView]) -> Vec<Deletion> {
         let status = self.observed.job.status.as_ref();
         let failure = status.and_then(|status| {
             status.failure.as_ref().filter(|failure| failure.attempt == status.ended_attempts)

@@ -45,7 +45,7 @@ fn fails(type_: &'static str, reason: &'static str, message: impl Into<String>) 
 }
 
 /// Reasons that need a change by a user.
-pub(super) const STALLS: [&str; 8] = [
+pub(super) const STALLS: [&str; 11] = [
     reasons::AMBIGUOUS_DEPENDENCY,
     reasons::DEPENDENCY_NOT_FOUND,
     reasons::CYCLE,
@@ -54,6 +54,9 @@ pub(super) const STALLS: [&str; 8] = [
     reasons::CLAIM_DIFFERS,
     reasons::OWNERSHIP_CONFLICT,
     reasons::INVALID_SPEC,
+    reasons::SECRET_NOT_FOUND,
+    reasons::CONFIG_MAP_NOT_FOUND,
+    reasons::IMAGE_PULL_FAILED,
 ];
 
 impl Assessment {
@@ -271,11 +274,11 @@ fn running(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>, now: Ti
     let has_begun = stage::has_begun(observed.job.status.as_ref(), number);
     if count < wanted && !has_begun {
         let cause = attempt.pods.iter().find_map(|pod| waits_because(pod, observed, now));
-        let message = match cause {
-            Some(Cause { reason: _, message }) => message,
-            None => format!("attempt {number}: the trainer runs in {count} of {wanted} pods"),
-        };
-        return fails(conditions::RUNNING, reasons::STARTING, message);
+        let Cause { reason, message } = cause.unwrap_or_else(|| Cause {
+            reason: reasons::STARTING,
+            message: format!("attempt {number}: the trainer runs in {count} of {wanted} pods"),
+        });
+        return fails(conditions::RUNNING, reason, message);
     }
     // What becomes of the others is the end of the attempt, which is not clear yet.
     let ranks = if count < wanted {

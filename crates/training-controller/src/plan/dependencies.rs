@@ -10,7 +10,7 @@ use crate::{
     observe::{Dependency, Observed},
     swift::{Source, trains_adapters},
     validate::{Invalid, ValidJob, validate},
-    wants::Want,
+    wants::{Want, is_default_output},
 };
 
 /// How the dependencies stand, with the records for the status.
@@ -102,7 +102,8 @@ fn state(dependency: &Dependency, known: Option<&Record>) -> State {
             // Names are unique.
             let Want::Path { field, path } = want else { return State::Missing(missing(want)) };
             return State::Ambiguous(format!(
-                "{field}: the outputs of the TrainingJobs {} and {} both contain {path}; give one of them another outputDir",
+                "{field}: the outputs of the TrainingJobs {} and {} both contain {path}; delete one of them (the claim of its output stays), or \
+                 create one again with another outputDir",
                 name(one),
                 name(other)
             ));
@@ -142,6 +143,10 @@ fn missing(want: &Want) -> String {
                 "spec.dependsOn: TrainingJob {name} does not exist; create it, or remove it from the list"
             )
         }
+        Want::Path { field, path } if is_default_output(path) => format!(
+            "{field}: {path} is in the outputDir of every job that sets none; create the job that is read with an outputDir of \
+             its own"
+        ),
         Want::Path { field, path } => format!(
             "{field}: no TrainingJob has an outputDir that contains {path}, and no input is mounted there; create the job, \
              add an input{}",

@@ -202,8 +202,8 @@ fn classify(pod: &PodView, ended: Option<&Terminated>, message: &Message) -> (&'
         return (
             reasons::HOST_OUT_OF_MEMORY,
             Transient,
-            "was killed because the memory of its node or its limit was exhausted; raise spec.resources.limits.memory, or \
-             lower dataloader_num_workers in extraArgs"
+            "was killed because the memory of its node or its limit was exhausted; create the job again with more \
+             resources.limits.memory, or with a lower dataloader_num_workers in extraArgs"
                 .to_owned(),
         );
     }
@@ -212,22 +212,21 @@ fn classify(pod: &PodView, ended: Option<&Terminated>, message: &Message) -> (&'
             (reasons::CUDA_OUT_OF_MEMORY, OutOfGpuMemory, "ran out of GPU memory".to_owned())
         }
         Some(Cause::HostOutOfMemory) => {
-            let what = "ran out of memory; raise spec.resources.limits.memory".to_owned();
+            let what = "ran out of memory; create the job again with more resources.limits.memory".to_owned();
             (reasons::HOST_OUT_OF_MEMORY, Transient, what)
         }
         Some(Cause::OutOfSpace) => {
-            let what = "found a disk full: enlarge the claim of the output or lower keepCheckpoints if the file is in \
-                        outputDir, and otherwise give its node or its folder more space";
+            let what = "found a disk full: enlarge the claim of the output if the file is in outputDir, and otherwise give its \
+                        node or its folder more space";
             (reasons::OUT_OF_SPACE, Transient, what.to_owned())
         }
         Some(Cause::SourceNotFound) => {
-            let what =
-                "found no such model or dataset on the hub; correct spec.model or spec.dataset, or spec.hub";
+            let what = "found no such model or dataset on the hub; create the job again with another model, dataset or hub";
             (reasons::SOURCE_NOT_FOUND, Permanent, what.to_owned())
         }
         Some(Cause::SourceUnauthorized) => {
-            let what =
-                "has no access to the model or the dataset; put a token with access into spec.tokenSecret";
+            let what = "has no access to the model or the dataset; put a token with access into key `token` of the Secret in \
+                        tokenSecret (Hugging Face), or into MODELSCOPE_API_TOKEN in env (ModelScope), and create the job again";
             (reasons::SOURCE_UNAUTHORIZED, Permanent, what.to_owned())
         }
         Some(Cause::SourceUnreachable) => {
@@ -253,12 +252,14 @@ fn evicted(pod: &PodView) -> Option<(&'static str, Class, String)> {
     let words = words_of(pod);
     if is_short_of("storage") || is_short_of("disk") || is_short_of("emptydir") || is_short_of("inodes") {
         let what = format!(
-            "was evicted for the disk of its node{words}; set requests and limits for ephemeral-storage in spec.resources, or \
-             use a claim for caches"
+            "was evicted for the disk of its node{words}; create the job again with ephemeral-storage in resources, or with \
+             MODELSCOPE_CACHE or HF_HOME in env set to a folder in the claim of the output"
         );
         return Some((reasons::OUT_OF_SPACE, Class::Transient, what));
     }
-    let what = format!("was evicted for the memory of its node{words}; set spec.resources.limits.memory");
+    let what = format!(
+        "was evicted for the memory of its node{words}; create the job again with resources.limits.memory"
+    );
     is_short_of("memory").then_some((reasons::HOST_OUT_OF_MEMORY, Class::Transient, what))
 }
 
@@ -269,8 +270,7 @@ fn words_of(pod: &PodView) -> String {
 }
 
 fn invalid_arguments() -> (&'static str, Class, String) {
-    let what =
-        "does not know an argument; correct spec.extraArgs, or set spec.swiftVersion to the image's version";
+    let what = "does not know an argument; create the job again with other extraArgs, or with the image's version as swiftVersion";
     (reasons::INVALID_ARGUMENTS, Class::Permanent, what.to_owned())
 }
 
@@ -283,7 +283,8 @@ fn of_launcher(code: ExitCode) -> (&'static str, Class, String) {
         ExitCode::OutputNotEmpty => (
             reasons::OUTPUT_NOT_EMPTY,
             Class::Permanent,
-            "found checkpoints of another job in outputDir; choose another outputDir, or empty it",
+            "found checkpoints of another job in outputDir, perhaps of an earlier one of this name; create the job under \
+             another name, or delete the claim of the output first if its content may be lost",
         ),
         ExitCode::Incomplete => (
             reasons::STOPPED_EARLY,
@@ -293,7 +294,7 @@ fn of_launcher(code: ExitCode) -> (&'static str, Class, String) {
         ExitCode::OutOfSpace => (
             reasons::OUT_OF_SPACE,
             Class::Transient,
-            "found the volume of the output full; enlarge its claim, or lower keepCheckpoints",
+            "found the volume of the output full; enlarge its claim while no attempt runs (suspend)",
         ),
         ExitCode::OutputUnusable => {
             (reasons::USER_ERROR, Class::Transient, "cannot use the volume of the output")
@@ -304,7 +305,7 @@ fn of_launcher(code: ExitCode) -> (&'static str, Class, String) {
         ExitCode::TrainerNotFound => (
             reasons::INVALID_ARGUMENTS,
             Class::Permanent,
-            "has no program `swift`; use an image with ms-swift in its PATH",
+            "has no program `swift`; create the job again with an image that has ms-swift in its PATH",
         ),
     };
     (reason, class, what.to_owned())

@@ -49,8 +49,8 @@ pub(super) fn next(
         Class::Interruption | Class::Stop if without_progress > MOST_WITHOUT_PROGRESS => Next::Never {
             reason: reasons::RETRIES_EXHAUSTED,
             message: format!(
-                "{without_progress} attempts in a row were interrupted before a newer checkpoint; lower saveSteps; the last \
-                 one: {}",
+                "{without_progress} attempts in a row were interrupted before a newer checkpoint; create the job again with a \
+                 lower saveSteps; the last one: {}",
                 failure.message
             ),
         },
@@ -95,7 +95,7 @@ fn smaller(
 ) -> Result<Mitigation, String> {
     let message = |why: &str| {
         Err(format!(
-            "{}; {why}; use method qlora, more GPUs or a smaller max_length in extraArgs",
+            "{}; {why}; create the job again with method qlora, more GPUs or a smaller max_length in extraArgs",
             failure.message
         ))
     };

@@ -355,8 +355,8 @@ fn silent_log(valid: &ValidJob, observed: &Observed, now: Timestamp) -> Option<C
         None => {
             let step = log.report.as_ref().map_or(0, |report| report.step);
             let message = format!(
-                "no step, evaluation or checkpoint for {} s after step {step} (noProgressSeconds; raise it if an evaluation or \
-                 a checkpoint takes longer)",
+                "no step, evaluation or checkpoint for {} s after step {step} (noProgressSeconds; create the job again with \
+                 more if an evaluation or a checkpoint takes longer)",
                 limit.as_secs()
             );
             Ok(Failure::of_attempt(reasons::NO_PROGRESS, Class::Transient, message))

@@ -57,6 +57,8 @@ struct World {
     created: Vec<Job>,
     /// Names of the objects that were deleted.
     deleted: Vec<String>,
+    /// By the uid of a pod, the grace period that its kubelet keeps: the first one.
+    graces: BTreeMap<String, i64>,
     events: Vec<Note>,
     seconds: i64,
     requeue_after: Option<Duration>,
@@ -75,6 +77,7 @@ impl World {
             others: Vec::new(),
             created: Vec::new(),
             deleted: Vec::new(),
+            graces: BTreeMap::new(),
             events: Vec::new(),
             seconds: 0,
             requeue_after: None,
@@ -241,9 +244,12 @@ impl World {
     fn ends_within(&mut self, seconds: u64, which: impl Fn(&PodView) -> bool) {
         let now = at(self.seconds);
         for pod in self.observed.pods.iter_mut().filter(|pod| which(pod)) {
+            let wanted = i64::try_from(seconds).unwrap();
+            self.graces.entry(pod.uid().to_owned()).or_insert(wanted);
             let metadata = &mut Arc::make_mut(pod).metadata;
             metadata.deletion_timestamp = Some(Time(now));
-            metadata.deletion_grace_period_seconds = Some(i64::try_from(seconds).unwrap());
+            let grace = metadata.deletion_grace_period_seconds.get_or_insert(wanted);
+            *grace = wanted.min(*grace);
         }
     }
 

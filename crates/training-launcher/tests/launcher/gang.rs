@@ -97,6 +97,27 @@ fn a_rank_that_is_asked_to_end_after_the_failure_of_rank_0_does_not_outlive_it()
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
+/// As in a collective that waits for the rank that has failed.
+#[test]
+fn rank_0_that_is_asked_to_end_after_the_failure_of_another_rank_does_not_wait_for_a_checkpoint() {
+    let scene = Scene::new();
+    let leader = scene.launch_rank(1, 0, 2).long().faults("hang@4").start();
+    let follower = scene.launch_rank(1, 1, 2).long().faults("kill-rank@2=1").start();
+    leader.until_step(3);
+    assert_ne!(follower.end().code, 0);
+    leader.until_noted("the trainer of another rank has failed");
+    let began = std::time::Instant::now();
+    leader.signal(Signal::TERM);
+    let ended = leader.end();
+    assert_eq!(ended.code, ExitCode::Stopped.code(), "{}", ended.stderr);
+    // Of a grace period of 30 s.
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    // The next attempt has all its ranks.
+    let next = scene.launch_rank(2, 0, 2).run();
+    assert_eq!(next.code, 0, "{}", next.stderr);
+    assert!(!next.stderr.contains("has failed"), "{}", next.stderr);
+}
+
 #[test]
 fn a_rank_that_begins_after_the_end_of_rank_0_ends_at_once() {
     let scene = Scene::new();

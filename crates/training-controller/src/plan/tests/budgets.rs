@@ -346,7 +346,8 @@ fn an_image_that_cannot_be_pulled_is_tried_again_and_then_named() {
     });
     world.pod(0, &status);
     world.settles();
-    assert_eq!(world.condition("Running"), ("False", reasons::STARTING));
+    assert_eq!(world.condition("Running"), ("False", reasons::IMAGE_PULL_FAILED));
+    assert_eq!(world.condition("Stalled"), ("True", reasons::IMAGE_PULL_FAILED));
     assert!(world.message().contains("no such tag"), "{}", world.message());
     world.passes(600);
     world.pods_go();

@@ -153,8 +153,7 @@ fn after_the_end_a_trainer_that_hangs_gets_no_longer_than_30_seconds() {
     world.passes(600);
     assert_eq!(world.outcome(), (Phase::Failed, reasons::NO_PROGRESS));
     world.settles();
-    let grace = world.observed.pods[0].metadata.deletion_grace_period_seconds;
-    assert_eq!(grace, Some(30));
+    assert_eq!(world.graces.values().collect::<Vec<_>>(), [&30]);
 }
 
 #[test]

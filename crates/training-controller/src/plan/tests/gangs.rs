@@ -162,7 +162,7 @@ fn a_gang_that_trains_keeps_its_phase_when_a_child_is_refused() {
 /// Seconds that the pods of the gang have to end, once its attempt is over.
 fn graces(mut world: World) -> Vec<Option<i64>> {
     world.settles();
-    world.observed.pods.iter().map(|pod| pod.metadata.deletion_grace_period_seconds).collect()
+    world.observed.pods.iter().map(|pod| world.graces.get(pod.uid()).copied()).collect()
 }
 
 #[test]
