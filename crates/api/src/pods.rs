@@ -48,8 +48,8 @@ pub struct PodOptions {
     #[schemars(schema_with = "schema::pod_annotations")]
     pub pod_annotations: BTreeMap<String, String>,
 
-    /// If true, the controller changes no child objects, and the reason of Ready is Paused. Default: false. Changing it
-    /// restarts nothing.
+    /// If true, the controller creates, changes and deletes no child objects, and the conditions say so. Default: false.
+    /// Changing it restarts nothing.
     #[serde(default)]
     pub paused: bool,
 }

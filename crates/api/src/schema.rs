@@ -140,11 +140,20 @@ pub(crate) fn immutable_except(schema: &mut Schema, mutable: &[&str]) {
         })
         .unwrap_or_default();
     for f in fields {
+        describe_as_immutable(schema, &f);
         let rule = Rule::new(format!(
             "has(self.{f}) == has(oldSelf.{f}) && (!has(self.{f}) || self.{f} == oldSelf.{f})"
         ))
         .message("must not be changed after creation")
         .field_path(format!(".{f}"));
         let _ = validate(schema, rule);
+    }
+}
+
+/// Fields that kinds have in common are described for those whose pods are restarted.
+fn describe_as_immutable(schema: &mut Schema, field: &str) {
+    let properties = schema.get_mut("properties").and_then(|properties| properties.get_mut(field));
+    if let Some(serde_json::Value::String(text)) = properties.and_then(|field| field.get_mut("description")) {
+        *text = text.replace("Changing it restarts pods.", "Cannot be changed.");
     }
 }

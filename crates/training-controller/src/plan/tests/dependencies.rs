@@ -382,3 +382,16 @@ fn a_job_that_waits_for_what_only_a_person_can_change_is_stalled() {
     world.settles();
     assert_eq!(world.condition(conditions::STALLED), ("True", reasons::DEPENDENCY_NOT_FOUND));
 }
+
+#[test]
+fn the_default_output_of_another_job_is_no_dependency_and_the_message_says_why() {
+    for model in ["/output", "/output/checkpoint-5"] {
+        let world = among(
+            &format!("{{model: {model}, dataset: c/d, method: dpo, outputDir: /outputs/dpo}}"),
+            vec![other("sft", "{model: m, dataset: d, method: lora}", Phase::Succeeded)],
+        );
+        let (status, reason, message) = readiness(&world);
+        assert_eq!((status, reason), ("False", reasons::DEPENDENCY_NOT_FOUND));
+        assert!(message.contains("is in the outputDir of every job that sets none"), "{message}");
+    }
+}
