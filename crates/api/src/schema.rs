@@ -154,6 +154,11 @@ pub(crate) fn immutable_except(schema: &mut Schema, mutable: &[&str]) {
 fn describe_as_immutable(schema: &mut Schema, field: &str) {
     let properties = schema.get_mut("properties").and_then(|properties| properties.get_mut(field));
     if let Some(serde_json::Value::String(text)) = properties.and_then(|field| field.get_mut("description")) {
-        *text = text.replace("Changing it restarts pods.", "Cannot be changed.");
+        // Where the comment in the code has them, descriptions still have the ends of lines here.
+        for sentence in
+            ["Changing it restarts pods.", "Changing it restarts\npods.", "Changing it\nrestarts pods."]
+        {
+            *text = text.replace(sentence, "Cannot be changed.");
+        }
     }
 }

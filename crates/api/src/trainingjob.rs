@@ -844,7 +844,7 @@ fn no_token_in_arguments() -> kube::core::Rule {
     .reason(kube::core::Reason::FieldValueForbidden)
 }
 
-/// Fields that may be changed until the job ends. All other fields of the spec are immutable.
+/// Fields that may be changed until the job ends, the TTL also afterwards. All other fields of the spec are immutable.
 const MUTABLE: [&str; 5] =
     ["suspend", "paused", "ttlSecondsAfterFinished", "retryLimit", "activeDeadlineSeconds"];
 

@@ -322,8 +322,9 @@ where
         self.delete_with(meta, &params).await
     }
 
-    /// Deletes this object, in whichever version, with this grace period. The API server also shortens that of an object that
-    /// is being deleted; a kubelet that has begun to end the containers does not follow. Without any, a pod goes although its processes may still run: for a node that no kubelet will report of.
+    /// Deletes this object, in whichever version, with this grace period. The API server also shortens that of an object
+    /// that is being deleted; a kubelet that has begun to end the containers does not follow. Without any, a pod goes
+    /// although its processes may still run: for a node that no kubelet will report of.
     pub async fn delete_within(&self, object: &K, grace: Duration) -> Result<(), ApplyError> {
         let meta = object.meta();
         let params = DeleteParams {

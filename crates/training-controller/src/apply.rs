@@ -50,10 +50,16 @@ pub(crate) async fn apply(
             return Refusal::of(error).map(Applied::Refused);
         }
     }
+    let mut refused = None;
     for deletion in deletions {
         if let Err(error) = delete(ctx, deletion).await {
-            return Refusal::of(error).map(Applied::Refused);
+            // A pod that must not be deleted does not keep its Job, whose deletion may end it.
+            let refusal = Refusal::of(error)?;
+            refused.get_or_insert(refusal);
         }
+    }
+    if let Some(refusal) = refused {
+        return Ok(Applied::Refused(refusal));
     }
     if *is_expired {
         ctx.writer.delete_root(&ctx.training_jobs, job).await?;

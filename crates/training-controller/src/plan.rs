@@ -234,6 +234,7 @@ fn nothing(status: TrainingJobStatus) -> Plan {
         requeue_after: None,
     }
 }
+
 impl Scene<'_> {
     /// The job has ended: nothing is made, what still runs is ended, and its time is counted.
     fn terminal(&self) -> Plan {

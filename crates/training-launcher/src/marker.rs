@@ -1,7 +1,8 @@
 //! The marker of the output folder: which attempt owns it, and from which checkpoint all ranks of the attempt resume.
 //!
-//! Rank 0 writes the marker; each write replaces the whole file atomically. A request to stop and the failure of a rank
-//! have files of their own, which any rank writes. Nothing here waits, and nothing here decides what follows from a marker, except `Standing`.
+//! Rank 0 writes the marker; each write replaces the whole file atomically. A request to stop, which any rank writes, and
+//! the failure of another rank than 0 have files of their own. Nothing here waits, and nothing here decides what follows
+//! from a marker, except `Standing`.
 
 use std::{
     fs::{self, File},
@@ -12,7 +13,7 @@ use std::{
 use api::launcher::Checkpoint;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// Begins with a dot, because the upload of an output leaves out hidden files.
+/// Hidden, because it is no part of the result.
 const MARKER: &str = ".training-launcher.json";
 const STOP_REQUEST: &str = ".training-launcher.stop.json";
 const FAILURE: &str = ".training-launcher.failed.json";

@@ -421,12 +421,19 @@ impl<'a> Trainer<'a> {
         outcome
     }
 
-    /// The other ranks do not wait for this one when they are asked to end. That rank 0 has ended is in the marker.
+    /// The other ranks do not wait for this one when they are asked to end. That rank 0 has ended is in the marker. What
+    /// becomes of this rank after it was asked to end is not reported: rank 0 may be writing a good checkpoint.
     async fn report_failure(&self, outcome: &Outcome) {
         let is_owner = outcome.code != status(ExitCode::Superseded);
         if self.environment.rank > 0 && is_owner {
             let (output, ownership) = (self.wanted.output_dir.clone(), self.prepared.ownership.clone());
-            if let Ok(reported) = on_thread(move || marker::report_failure(&output, &ownership)) {
+            let report = move || {
+                if let Err(error) = marker::report_failure(&output, &ownership) {
+                    let output = output.display();
+                    output::note(&format!("failed to write the failure of this rank into {output}: {error}"));
+                }
+            };
+            if let Ok(reported) = on_thread(report) {
                 // A file system that hangs is not waited for.
                 let _ = timeout(self.timing.release, reported).await;
             }

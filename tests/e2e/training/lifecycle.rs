@@ -2,20 +2,20 @@
 
 use api::{
     conditions, reasons,
-    trainingjob::{Phase, TrainingJob},
+    trainingjob::{Phase, TrainingJob, TrainingJobStatus},
 };
 use futures::future::join_all;
 use k8s_openapi::api::{
     batch::v1::Job,
-    core::v1::{PersistentVolumeClaim, Service},
+    core::v1::{PersistentVolumeClaim, Pod, Service},
 };
-use kube::ResourceExt as _;
-use local_cluster::{ClusterSpec, NodePool};
+use kube::{ResourceExt as _, api::DeleteParams};
+use local_cluster::{Cluster, ClusterSpec, NodePool};
 use serde_json::json;
 use tests::{
-    Scene, controller, fresh_name, simulated, start, tools,
+    Scene, ask_until, controller, fresh_name, simulated, start, tools,
     training::{CONTROLLER, change, condition, create, fate, pods, until_phase, until_reason},
-    wait_for, within,
+    wait_for, wait_until_gone, within,
 };
 
 #[tokio::test]
@@ -118,21 +118,9 @@ async fn a_job_ends_with_its_time() {
 /// Two gangs that hold half of the GPUs each would wait for each other for ever.
 #[tokio::test]
 async fn a_gang_that_is_placed_in_part_gives_its_gpus_back() {
-    let pool = NodePool { count: 3, gpus: 8, ..NodePool::default() };
-    let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), pool)).await;
-    let quick = controller(CONTROLLER).with_args(["--placement-seconds=2"]);
-    cluster.start_controller(&quick).await.unwrap();
-    let scene = Scene::new(&cluster).await;
-    let mut other = fate(&[("run-time", "24h")]);
-    other["gpus"] = json!(8);
-    create(&scene, "other", other).await;
-    until_phase(&scene, "other", Phase::Running).await;
-    create(&scene, "gang", json!({"gpus": 8, "nodes": 3})).await;
-    let job = wait_for(&scene.api::<TrainingJob>(), "gang", "given back", within(), |job: &TrainingJob| {
-        job.status.as_ref().is_some_and(|status| !status.failures.is_empty())
-    })
-    .await;
-    let status = job.status.unwrap();
+    let cluster = three_nodes().await;
+    let scene = with_room_for_a_part(&cluster).await;
+    let status = given_back(&scene).await;
     assert_eq!((status.retries, status.failures[0].reason.as_str()), (0, reasons::UNSCHEDULABLE));
     let message = status.failure.unwrap().message.unwrap();
     assert!(message.contains("found no node for") && message.contains("they were given back"), "{message}");
@@ -140,4 +128,66 @@ async fn a_gang_that_is_placed_in_part_gives_its_gpus_back() {
     until_reason(&scene, "other", conditions::SUSPENDED, reasons::SUSPENDED).await;
     let status = until_phase(&scene, "gang", Phase::Succeeded).await.status.unwrap();
     assert_eq!(status.retries, 0);
+}
+
+/// Its pods end with its Job: the garbage collector may delete them.
+#[tokio::test]
+async fn a_failed_attempt_ends_although_a_policy_denies_the_deletion_of_its_pods() {
+    let cluster = three_nodes().await;
+    let scene = with_room_for_a_part(&cluster).await;
+    let is_controller = format!("request.userInfo.username.endsWith(':{CONTROLLER}')");
+    let rule =
+        json!({"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["DELETE"]});
+    let policy = json!({
+        "matchConstraints": {"resourceRules": [rule]},
+        // A dry run of the test shows that it is enforced.
+        "validations": [{"expression": format!("!request.dryRun && !{is_controller}"), "message": "pods stay here"}],
+    });
+    let binding = json!({"policyName": "keep-pods", "validationActions": ["Deny"]});
+    for (kind, spec) in [("ValidatingAdmissionPolicy", policy), ("ValidatingAdmissionPolicyBinding", binding)]
+    {
+        let api_version = "admissionregistration.k8s.io/v1";
+        let object =
+            json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "keep-pods"}, "spec": spec});
+        scene.apply(&object.to_string()).await.unwrap();
+    }
+    ask_until("the policy is enforced", within(), async || {
+        let dry_run = DeleteParams { dry_run: true, ..DeleteParams::default() };
+        let pod = pods(&scene, "other").await;
+        match scene.api::<Pod>().delete(&pod.first().ok_or("no pod")?.name_any(), &dry_run).await {
+            Ok(_) => Err("a deletion is allowed"),
+            Err(_) => Ok(()),
+        }
+    })
+    .await;
+    given_back(&scene).await;
+    wait_until_gone(&scene.api::<Job>(), "gang-1", within()).await;
+}
+
+async fn three_nodes() -> Cluster {
+    let pool = NodePool { count: 3, gpus: 8, ..NodePool::default() };
+    let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), pool)).await;
+    let quick = controller(CONTROLLER).with_args(["--placement-seconds=2", "--refusal-retry-period=2"]);
+    cluster.start_controller(&quick).await.unwrap();
+    cluster
+}
+
+/// Another job has one of the nodes.
+async fn with_room_for_a_part(cluster: &Cluster) -> Scene<'_> {
+    let scene = Scene::new(cluster).await;
+    let mut other = fate(&[("run-time", "24h")]);
+    other["gpus"] = json!(8);
+    create(&scene, "other", other).await;
+    until_phase(&scene, "other", Phase::Running).await;
+    scene
+}
+
+/// A gang that needs all three, once its first attempt has ended.
+async fn given_back(scene: &Scene<'_>) -> TrainingJobStatus {
+    create(scene, "gang", json!({"gpus": 8, "nodes": 3})).await;
+    let job = wait_for(&scene.api::<TrainingJob>(), "gang", "given back", within(), |job: &TrainingJob| {
+        job.status.as_ref().is_some_and(|status| !status.failures.is_empty())
+    })
+    .await;
+    job.status.unwrap()
 }

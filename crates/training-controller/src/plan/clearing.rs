@@ -14,6 +14,9 @@ use crate::{names, observe::job_of};
 /// The grace period of pods that have nothing more to save.
 const FAILED_GRACE: Duration = Duration::from_secs(30);
 
+/// Why an attempt ends whose trainer is well: it saves within its own grace period.
+const HAVE_TIME_TO_SAVE: [&str; 2] = [reasons::PREEMPTED, reasons::DEADLINE_EXCEEDED];
+
 impl Scene<'_> {
     /// The deletion of a Job deletes its pods with the grace period of their spec. A kubelet that has begun to end a container
     /// does not shorten its grace period any more (kubernetes/kubernetes#113712), so pods come before their Job.
@@ -47,13 +50,13 @@ impl Scene<'_> {
     }
 
     /// Pods of an attempt that has failed: without all ranks, or in a trainer that hangs, there is nothing more to save, and
-    /// their GPUs are needed. One that was preempted saves within its own grace period.
+    /// their GPUs are needed.
     fn failed_pods(&self, pods: &[&PodView]) -> Vec<Deletion> {
         let status = self.observed.job.status.as_ref();
         let failure = status.and_then(|status| {
             status.failure.as_ref().filter(|failure| failure.attempt == status.ended_attempts)
         });
-        let Some(failure) = failure.filter(|failure| failure.reason != reasons::PREEMPTED) else {
+        let Some(failure) = failure.filter(|failure| !HAVE_TIME_TO_SAVE.contains(&&*failure.reason)) else {
             return Vec::new();
         };
         let job = names::attempt(&self.valid.name, failure.attempt);

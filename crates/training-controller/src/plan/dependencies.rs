@@ -102,8 +102,8 @@ fn state(dependency: &Dependency, known: Option<&Record>) -> State {
             // Names are unique.
             let Want::Path { field, path } = want else { return State::Missing(missing(want)) };
             return State::Ambiguous(format!(
-                "{field}: the outputs of the TrainingJobs {} and {} both contain {path}; delete one of them (the claim of its output stays), or \
-                 create one again with another outputDir",
+                "{field}: the outputs of the TrainingJobs {} and {} both contain {path}; delete the one whose result \
+                 is not wanted, or create it again with another outputDir",
                 name(one),
                 name(other)
             ));
@@ -140,7 +140,7 @@ fn missing(want: &Want) -> String {
     match want {
         Want::Job(name) => {
             format!(
-                "spec.dependsOn: TrainingJob {name} does not exist; create it, or remove it from the list"
+                "spec.dependsOn: TrainingJob {name} does not exist; create it, or create this job again without it"
             )
         }
         Want::Path { field, path } if is_default_output(path) => format!(
@@ -148,9 +148,9 @@ fn missing(want: &Want) -> String {
              its own"
         ),
         Want::Path { field, path } => format!(
-            "{field}: no TrainingJob has an outputDir that contains {path}, and no input is mounted there; create the job, \
-             add an input{}",
-            if *field == "spec.model" { ", or set modelInImage" } else { "" }
+            "{field}: no TrainingJob has an outputDir that contains {path}, and no input is mounted there; create that \
+             job, or create this one again with an input there{}",
+            if *field == "spec.model" { " or with modelInImage" } else { "" }
         ),
     }
 }
@@ -234,7 +234,7 @@ pub(super) fn fit(valid: &ValidJob, records: &[Record]) -> Result<(), Invalid> {
     for result in results(records) {
         if result.mount_path == own.mount_path && result.claim_name != own.claim.name() {
             return Err(Invalid(format!(
-                "spec.outputDir: {} is where the result of another job is mounted; choose another outputDir",
+                "spec.outputDir: {} is where the result of another job is mounted; create the job again with another outputDir",
                 own.mount_path
             )));
         }

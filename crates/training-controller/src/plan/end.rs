@@ -20,6 +20,7 @@ pub(super) fn trained(status: &TrainingJobStatus) -> String {
     let checkpoint = status.checkpoint.as_ref().map(|saved| format!("; checkpoint {}", saved.path));
     format!("trained{}{}", steps.unwrap_or_default(), checkpoint.unwrap_or_default())
 }
+
 impl Scene<'_> {
     /// The end of an attempt is written before anything is made or deleted because of it.
     pub(super) fn ended(&self, attempt: &Attempt<'_>, end: End) -> Plan {

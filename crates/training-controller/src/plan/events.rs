@@ -9,7 +9,9 @@ use runtime::events::{Note, Severity};
 use super::{conditions::STALLS, failure::Failure};
 
 /// Reasons whose events are warnings, in addition to `STALLS`.
-const ALARMING: [&str; 6] = [
+const ALARMING: [&str; 8] = [
+    reasons::CRASH_LOOP,
+    reasons::VOLUME_NOT_ATTACHED,
     reasons::QUOTA_PENDING,
     reasons::INSUFFICIENT_GPU,
     reasons::NO_SUCH_PRODUCT,

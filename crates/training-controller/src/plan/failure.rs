@@ -283,8 +283,8 @@ fn of_launcher(code: ExitCode) -> (&'static str, Class, String) {
         ExitCode::OutputNotEmpty => (
             reasons::OUTPUT_NOT_EMPTY,
             Class::Permanent,
-            "found checkpoints of another job in outputDir, perhaps of an earlier one of this name; create the job under \
-             another name, or delete the claim of the output first if its content may be lost",
+            "found checkpoints of another job in outputDir, perhaps of an earlier one of this name; create the job \
+             again under another name or, in a claim that it has not made, with another outputDir",
         ),
         ExitCode::Incomplete => (
             reasons::STOPPED_EARLY,
@@ -294,7 +294,7 @@ fn of_launcher(code: ExitCode) -> (&'static str, Class, String) {
         ExitCode::OutOfSpace => (
             reasons::OUT_OF_SPACE,
             Class::Transient,
-            "found the volume of the output full; enlarge its claim while no attempt runs (suspend)",
+            "found the volume of the output full; enlarge its claim",
         ),
         ExitCode::OutputUnusable => {
             (reasons::USER_ERROR, Class::Transient, "cannot use the volume of the output")

@@ -48,7 +48,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1_800);
 /// After the training. A Job that fails later is the last one; one that runs is never ended.
 const LIMIT: Duration = Duration::from_secs(86_400);
 /// Reasons that need a change by a user; other causes may pass without one.
-const STALLS: [&str; 3] = [reasons::SECRET_NOT_FOUND, reasons::CONFIG_MAP_NOT_FOUND, reasons::DENIED];
+const STALLS_AN_UPLOAD: [&str; 3] =
+    [reasons::SECRET_NOT_FOUND, reasons::CONFIG_MAP_NOT_FOUND, reasons::DENIED];
 
 /// How the upload stands.
 #[derive(Debug)]
@@ -167,7 +168,8 @@ impl Scene<'_> {
         let requeue_after = stranded_until.into_iter().chain(self.volumes_requeue(pods)).min();
         let lost = stranded.outlook_message();
         let waits = if lost.is_none() { self.uploader_waits_because(job, pods) } else { None };
-        let stall = waits.as_ref().map(|cause| cause.reason).filter(|reason| STALLS.contains(reason));
+        let stall =
+            waits.as_ref().map(|cause| cause.reason).filter(|reason| STALLS_AN_UPLOAD.contains(reason));
         let last = || last_failure(pods).map(|ended| format!("the last try ended with {}", end(ended)));
         let because = lost.or(waits.map(|cause| cause.message)).or_else(last);
         let because = because.map(|because| format!(": {because}")).unwrap_or_default();

@@ -5,6 +5,7 @@ use api::{
     reasons,
     trainingjob::{Mitigation, Phase},
 };
+use runtime::events::Severity;
 use serde_json::json;
 
 use super::{GANG, LORA, World, because, flag, message_at};
@@ -358,6 +359,29 @@ fn an_image_that_cannot_be_pulled_is_tried_again_and_then_named() {
     world.passes(600);
     assert_eq!(world.failures(), [(reasons::IMAGE_PULL_FAILED, 2)]);
     assert_eq!(world.phase(), Phase::Failed);
+}
+
+#[test]
+fn what_keeps_a_trainer_from_starting_is_the_reason_at_once() {
+    let cases = [
+        ("ErrImagePull", "no such tag", reasons::IMAGE_PULL_FAILED, true),
+        ("CreateContainerConfigError", "secret \"key\" not found", reasons::SECRET_NOT_FOUND, true),
+        ("CreateContainerConfigError", "configmap \"args\" not found", reasons::CONFIG_MAP_NOT_FOUND, true),
+        ("RunContainerError", "no such runtime", reasons::CRASH_LOOP, false),
+    ];
+    for (waiting, message, reason, stalls) in cases {
+        let mut world = World::new(&lora(""));
+        world.settles();
+        let waiting = json!({"reason": waiting, "message": message});
+        let container = json!({"name": "trainer", "state": {"waiting": waiting}});
+        world.pod(0, &json!({"phase": "Pending", "containerStatuses": [container]}));
+        world.settles();
+        assert_eq!(world.condition("Running"), ("False", reason));
+        let condition = if stalls { "Stalled" } else { "Reconciling" };
+        assert_eq!(world.condition(condition), ("True", reason));
+        let event = world.events.last().expect("an event");
+        assert_eq!((event.reason, event.severity), (reason, Severity::Warning));
+    }
 }
 
 #[test]

@@ -189,4 +189,9 @@ fn ranks_that_are_preempted_or_suspended_have_their_own_time_to_save() {
     let mut suspended = World::training(GANG);
     suspended.edits(|job| job.spec.suspend = true);
     assert_eq!(graces(suspended), [Some(300), Some(300)]);
+    let deadline = "{model: m, dataset: d, method: lora, nodes: 2, activeDeadlineSeconds: 100}";
+    let mut late = World::training(deadline);
+    late.passes(100);
+    assert_eq!(late.outcome(), (Phase::Failed, reasons::DEADLINE_EXCEEDED));
+    assert_eq!(graces(late), [Some(300), Some(300)]);
 }
