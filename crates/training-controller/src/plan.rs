@@ -316,7 +316,7 @@ impl Scene<'_> {
         })
     }
 
-    /// When a volume that is not there has been waited for long enough to be told.
+    /// When the failure of a volume has lasted long enough to be reported.
     fn volumes_requeue(&self, pods: &[&PodView]) -> Option<Duration> {
         let failing = pods.iter().filter_map(|pod| Some((pod, self.observed.unattached.get(pod.uid())?)));
         failing.filter_map(|(pod, failure)| failure.finding(pod, self.now).requeue_after).min()

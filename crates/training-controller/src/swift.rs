@@ -305,7 +305,7 @@ fn managed(run: &Run<'_>, arguments: &mut Arguments) {
     arguments.flag("--save_total_limit", run.keep_checkpoints);
     // Without the state of the optimizer no run could resume.
     arguments.flag("--save_only_model", "false");
-    // It costs seconds, and tells the hub which model is trained.
+    // The check takes seconds, and sends the name of the model to the hub.
     arguments.flag("--check_model", "false");
     // The steps of PPO are in the log only with it.
     let has_bar = run.method == Method::Ppo;

@@ -145,7 +145,7 @@ mod tests {
             plan.status == before
         };
         assert!(held(|| Child::Service(Box::default())));
-        assert!(!held(|| Child::Claim(Box::default())), "what is made is told at once");
+        assert!(!held(|| Child::Claim(Box::default())), "a plan that creates something is reported at once");
     }
 
     #[test]

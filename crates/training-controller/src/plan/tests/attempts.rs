@@ -315,7 +315,7 @@ fn lines_that_are_far_apart_are_waited_for() {
     let mut world = World::training(&spec(", extraArgs: [--logging_strategy, epoch]"));
     world.steps(1, 100);
     world.passes(100_000);
-    assert_eq!(world.phase(), Phase::Running, "nobody knows when the next line is due");
+    assert_eq!(world.phase(), Phase::Running, "the time of the next line is unknown");
 }
 
 #[test]

@@ -223,8 +223,8 @@ fn a_volume_that_is_used_elsewhere_is_named_after_a_minute() {
     assert!(!world.message().contains("Multi-Attach"), "it may pass: {}", world.message());
     let waited = world.wakes();
     assert!((1..=60).contains(&waited), "{waited}");
-    let told = format!("pod {} on node node-0 waits for its volume: {message}", pod.name());
-    assert_eq!((world.message(), world.status().ended_attempts), (told.as_str(), 0));
+    let expected = format!("pod {} on node node-0 waits for its volume: {message}", pod.name());
+    assert_eq!((world.message(), world.status().ended_attempts), (expected.as_str(), 0));
     world.passes(600);
     assert_eq!(
         (world.failures(), world.status().retries),

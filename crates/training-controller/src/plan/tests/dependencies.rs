@@ -229,9 +229,9 @@ fn a_path_that_nothing_provides_is_waited_for_and_explained() {
 
 #[test]
 fn a_name_that_does_not_exist_is_named() {
-    let world = among("{model: m, dataset: d, method: lora, dependsOn: [nobody]}", vec![]);
+    let world = among("{model: m, dataset: d, method: lora, dependsOn: [missing]}", vec![]);
     assert_eq!(readiness(&world).1, reasons::DEPENDENCY_NOT_FOUND);
-    assert!(world.message().contains("TrainingJob nobody does not exist"), "{}", world.message());
+    assert!(world.message().contains("TrainingJob missing does not exist"), "{}", world.message());
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn the_loss_of_a_rank_after_all_have_run_is_no_gang_that_is_half_placed() {
     world.passes(86_400);
     world.observed.pods.remove(1);
     world.passes(3);
-    assert_eq!(world.status().ended_attempts, 0, "its Job tells it");
+    assert_eq!(world.status().ended_attempts, 0, "the failure of its Job ends the attempt");
     // FailureTarget, while rank 0 still saves.
     world.job_fails();
     world.passes(5);
