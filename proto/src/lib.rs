@@ -54,8 +54,9 @@ impl Metric {
             | Self::QueueWaiting
             | Self::QueueRunning
             | Self::TokensIn
-            | Self::TokensOut => Unit::Count,
-            Self::Latency => Unit::Seconds,
+            | Self::TokensOut
+            | Self::Tokens => Unit::Count,
+            Self::Latency | Self::CheckpointTime => Unit::Seconds,
         }
     }
 
@@ -90,7 +91,9 @@ impl Metric {
             | Self::BusReplays
             | Self::LastErrorCode
             | Self::TokensIn
-            | Self::TokensOut => false,
+            | Self::TokensOut
+            | Self::Tokens
+            | Self::CheckpointTime => false,
         }
     }
 

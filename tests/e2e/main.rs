@@ -2,6 +2,7 @@
 
 mod agents;
 mod cluster;
+mod dispatcher;
 mod inference;
 mod monitoring;
 mod scaler;

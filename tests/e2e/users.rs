@@ -82,7 +82,6 @@ async fn may(role: &str, expected: impl Fn(&str, &[&str]) -> Vec<(String, BTreeS
         })
         .collect();
     let deploy = workspace().join("deploy");
-    scene.kubectl(&["apply", "--server-side", "-k", &deploy.join("user-roles").display().to_string()]);
     for controller in CONTROLLERS {
         let file = deploy.join(controller.name).join("base/user-roles.yaml");
         scene.kubectl(&["apply", "--server-side", "-f", &file.display().to_string()]);

@@ -50,10 +50,15 @@ async fn cluster_of(tested: &Controller) -> Cluster {
 }
 
 async fn cluster_with(tested: &Controller, clock: NodeClock) -> Cluster {
-    let spec = ClusterSpec::simulated(fresh_name(), tools(), NodePool::default());
+    let spec = ClusterSpec::simulated(fresh_name(), tools(), nodes());
     let cluster = start(spec.with_clock(clock)).await;
     cluster.start_controller(&controller(tested.name)).await.unwrap();
     cluster
+}
+
+/// For samples with GPUs and without.
+fn nodes() -> NodePool {
+    NodePool { without_gpus: 1, ..NodePool::default() }
 }
 
 /// The user name of a controller's ServiceAccount.

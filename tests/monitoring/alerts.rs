@@ -15,8 +15,14 @@ use tests::{
 };
 
 /// Folders of `deploy/monitoring`, each with a file of tests beside this one.
-const FOLDERS: [&str; 5] =
-    ["controllers", "inference-controller", "metrics-agent", "scaler-controller", "training-controller"];
+const FOLDERS: [&str; 6] = [
+    "controllers",
+    "dispatcher-controller",
+    "inference-controller",
+    "metrics-agent",
+    "scaler-controller",
+    "training-controller",
+];
 
 const RUNBOOKS: &str = "docs/runbooks.md";
 

@@ -5,6 +5,7 @@ mod claims;
 mod cluster;
 mod confinement;
 mod controllers;
+mod dispatcher;
 mod engines;
 mod failure;
 mod pods;

@@ -125,6 +125,29 @@ impl<'a> Store<'a> {
         json!({ "uri": uri, "endpoint": endpoint, "secretName": SECRET })
     }
 
+    /// The storage of checkpoints below this prefix.
+    pub(crate) fn checkpoint(&self, prefix: &str) -> Value {
+        let mut checkpoint = self.upload(prefix);
+        checkpoint["graceSeconds"] = json!(20);
+        checkpoint
+    }
+
+    /// All objects below a prefix.
+    pub(crate) fn texts(&self, prefix: &str) -> Vec<Vec<u8>> {
+        let mut folders = vec![self.folder.join(BUCKET).join(prefix)];
+        let mut texts = Vec::new();
+        while let Some(folder) = folders.pop() {
+            for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    texts.extend(fs::read(path));
+                }
+            }
+        }
+        texts
+    }
+
     /// The content of an object.
     pub(crate) fn object(&self, path: &str) -> Option<Vec<u8>> {
         fs::read(self.folder.join(BUCKET).join(path)).ok()

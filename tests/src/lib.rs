@@ -7,6 +7,7 @@
 //! Every wait has a deadline, and a failed wait shows the object.
 
 pub mod agent;
+pub mod dispatcher;
 pub mod inference;
 pub mod kstatus;
 pub mod lives;
@@ -32,7 +33,9 @@ use local_cluster::{Cluster, ClusterSpec, Controller, NodePool, explained};
 use tokio::sync::{OnceCell, Semaphore};
 
 pub use local_cluster;
-pub use real::{DEPLOYED, ENGINE_IMAGE, PRODUCT, TRAINER_IMAGE, layout, real, real_spec, start_real};
+pub use real::{
+    AGENT_IMAGE, DEPLOYED, ENGINE_IMAGE, PRODUCT, TRAINER_IMAGE, layout, real, real_spec, start_real,
+};
 pub use scene::Scene;
 pub use wait::{
     ask_until, follow, is_ready, until_component, until_renewed, wait_for, wait_until_gone, within,

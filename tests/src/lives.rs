@@ -12,10 +12,10 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{Scene, inference, scaler, training, wait_for, wait_until_gone, within};
+use crate::{Scene, dispatcher, inference, scaler, training, wait_for, wait_until_gone, within};
 
 /// The script of each controller, in any order.
-const LIVES: &[fn() -> Life] = &[inference::life, scaler::life, training::life];
+const LIVES: &[fn() -> Life] = &[dispatcher::life, inference::life, scaler::life, training::life];
 
 /// The script of one controller.
 pub struct Life {

@@ -15,6 +15,8 @@ use crate::{Scene, fresh_name, start, tools, workspace};
 
 /// The GPU product of real nodes; simulated nodes have others.
 pub const PRODUCT: &str = "T4";
+/// Image of the agent that follows the contract of workers; see `tests/agent`.
+pub const AGENT_IMAGE: &str = "local.test/test-agent:1";
 /// Image of the test engine; see `tests/engine`.
 pub const ENGINE_IMAGE: &str = "local.test/test-engine:1";
 /// Image of the stand-in for ms-swift; see `tests/trainer`.

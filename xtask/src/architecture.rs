@@ -59,7 +59,7 @@ fn is_of_a_controller(path: &str) -> bool {
 }
 
 /// Crates without I/O, which every crate may use.
-const PURE: [&str; 5] = ["api", "quantity", "scaling", "text", "workload"];
+const PURE: [&str; 7] = ["api", "exposition", "quantity", "scaling", "scaling-spec", "text", "workload"];
 
 /// `file: word` for each file that uses a word it must not.
 fn uses(sources: &[Source], forbidden: &[&str]) -> Vec<String> {
@@ -74,7 +74,9 @@ fn uses(sources: &[Source], forbidden: &[&str]) -> Vec<String> {
 
 #[test]
 fn the_agent_reads_clocks_in_one_place_and_calls_nvml_only_behind_its_seam() {
-    let agent = sources(|path| path.starts_with("crates/metrics-agent/src/"));
+    let agent = sources(|path| {
+        path.starts_with("crates/metrics-agent/src/") || path.starts_with("crates/metrics-source/src/")
+    });
     let outside = |allowed: &[&str]| -> Vec<Source> {
         agent.iter().filter(|(path, _)| !allowed.iter().any(|name| path.contains(name))).cloned().collect()
     };
@@ -259,7 +261,7 @@ fn each_controller_in_crates_and_each_folder_in_deploy_has_a_row() {
     crates.retain(|name| name.ends_with("-controller"));
     assert_eq!(crates, rows, "crates");
     let mut deployed = entries("deploy");
-    for shared in ["crds", "monitoring", "namespace", "samples", "user-roles"] {
+    for shared in ["crds", "monitoring", "namespace", "samples"] {
         assert!(deployed.remove(shared), "deploy/{shared} is missing");
     }
     for program in NODE_PROGRAMS {
@@ -284,18 +286,9 @@ fn each_sample_is_of_one_kind_that_has_a_controller() {
             assert!(of_kind, "{sample} has no {}", resource.kind);
         }
     }
-    assert_eq!(entries("deploy/samples"), named);
-}
-
-#[test]
-fn user_roles_stand_with_the_controller_or_in_the_folder_of_kinds_without_one() {
-    let kinds = CONTROLLERS.iter().flat_map(|controller| controller.kinds);
-    let with_controller: BTreeSet<String> = kinds.map(|kind| kind.resource().plural).collect();
-    let plurals = api::crds::crds().into_iter().map(|crd| crd.spec.names.plural);
-    let without: BTreeSet<String> = plurals.filter(|plural| !with_controller.contains(plural)).collect();
-    let mut files = entries("deploy/user-roles");
-    assert!(files.remove("kustomization.yaml"));
-    assert_eq!(files, without.into_iter().map(|plural| format!("{plural}.yaml")).collect());
+    let mut samples = entries("deploy/samples");
+    assert!(samples.remove("agent"), "the agent that samples of AIDispatcher name");
+    assert_eq!(samples, named);
 }
 
 #[test]
@@ -386,7 +379,10 @@ fn the_pure_crates_pull_no_async_runtime_no_http_stack_and_no_kubernetes_client(
         let tree = String::from_utf8_lossy(&output.stdout);
         let pulled: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
         // It is really the tree of this crate, or the claim below would hold for anything.
-        assert!(pulled.contains(name) && (name == "text" || pulled.contains("serde")), "{tree}");
+        assert!(
+            pulled.contains(name) && (["exposition", "text"].contains(&name) || pulled.contains("serde")),
+            "{tree}"
+        );
         for forbidden in ["tokio", "hyper", "kube-client", "kube-runtime", "rustls", "reqwest"] {
             assert!(!pulled.contains(forbidden), "{name} pulls {forbidden}");
         }

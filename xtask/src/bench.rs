@@ -29,6 +29,7 @@ pub(crate) fn run(args: &PassedOn) -> anyhow::Result<()> {
 fn measured_controller(args: &[OsString]) -> Option<&'static str> {
     let has = |option: &str| args.iter().any(|arg| arg.to_string_lossy().starts_with(option));
     let controllers = [
+        ("dispatcher", "dispatcher-controller"),
         ("inference", "inference-controller"),
         ("scaler", "scaler-controller"),
         ("training", "training-controller"),

@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// Tagged `dev`, and quick to build instead of small
     #[arg(long)]
     dev: bool,
-    /// Also what only the local cluster and the tests run: pause, test-engine and fake-swift
+    /// Also what only the local cluster and the tests run: pause, test-agent, test-engine and fake-swift
     #[arg(long)]
     with_tests: bool,
     /// Then pushes them to REGISTRY/NAME:TAG; for example ghcr.io/you, or 127.0.0.1:5000 (plain http on loopback only)
@@ -83,9 +83,10 @@ enum Purpose {
     Tests,
 }
 
-const OF_TESTS: [Program; 3] = [
+const OF_TESTS: [Program; 4] = [
     Program { name: "fake-swift", description: "Behaves like ms-swift", libc: Libc::Musl },
     Program { name: "pause", description: "Holds the namespaces of a pod", libc: Libc::Musl },
+    Program { name: "test-agent", description: "Behaves like an agent", libc: Libc::Musl },
     Program { name: "test-engine", description: "Behaves like an inference engine", libc: Libc::Musl },
 ];
 

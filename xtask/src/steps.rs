@@ -82,7 +82,7 @@ pub(crate) fn without_cargos_variables(command: &mut Command) {
 /// Builds the programs that run beside this one: the supervisor of a cluster, and every controller.
 pub(crate) fn build_programs() -> anyhow::Result<()> {
     let mut build = cargo(["build", "--locked", "--package", "local-cluster"]);
-    for fake in ["fake-kubelet", "fake-nvml", "fake-prometheus"] {
+    for fake in ["fake-kubelet", "fake-monitors", "fake-nvml", "fake-prometheus"] {
         build.args(["--package", fake]);
     }
     for controller in api::controllers::CONTROLLERS {

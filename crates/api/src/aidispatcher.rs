@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    aiscaler::Behavior,
     pods::{EnvVar, PodOptions, Resources},
     rules, schema,
 };
@@ -169,6 +170,32 @@ pub struct Autoscaling {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000000000000_i64))]
     pub tokens_per_minute_per_worker: Option<i64>,
+
+    /// How the number follows the queue. Default: QueueAndBusyWorkers.
+    #[serde(default, skip_serializing_if = "QueueRule::is_default")]
+    pub rule: QueueRule,
+
+    /// Windows and rates. Default: as for AIScaler; with the rule QueueOnly, every number at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behavior: Option<Behavior>,
+}
+
+/// How the number of workers follows the queue.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum QueueRule {
+    /// ceil(queued / tasksPerWorker) + busy workers. Workers are removed when the number was lower for five minutes, and
+    /// never while they process a task.
+    #[default]
+    QueueAndBusyWorkers,
+    /// ceil(queued / tasksPerWorker), at once in both directions. Busy workers do not count: with a short queue they are
+    /// removed.
+    QueueOnly,
+}
+
+impl QueueRule {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Storage of a worker's state.
@@ -286,12 +313,26 @@ pub struct AIDispatcherStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Resolved>,
 
+    /// From which tokenUsage is added up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<Tokens>,
+
+    /// When the number of workers was last changed because of the queue or of tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_scale_time: Option<Time>,
+
+    /// Past recommendations and changes that a restarted controller needs, as JSON, for the controller alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32768))]
+    pub scaling_history: Option<String>,
+
     /// Generation of the spec that this status refers to. 0 until the controller has processed the object.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub observed_generation: i64,
 
-    /// Accepted, MemoryReady, Available, Progressing, ScalingActive and Ready; Reconciling and Stalled only while they are True.
+    /// Accepted, MemoryReady with a collection, Available, Progressing, ScalingActive with autoscaling, and Ready; CheckpointFailed,
+    /// Reconciling and Stalled only while they are True.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -322,6 +363,44 @@ pub struct Resolved {
     #[serde(default)]
     #[schemars(length(max = 1024))]
     pub image: String,
+
+    /// Digest of the pod template, to detect a Deployment whose template and record were both edited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub template: Option<String>,
+}
+
+/// Tokens of the workers.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Tokens {
+    /// Of workers that have ended and are not in `pods`.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub ended: i64,
+
+    /// Of the other pods, at most 2000.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 2000), extend("x-kubernetes-list-type" = "atomic"))]
+    pub pods: Vec<PodTokens>,
+}
+
+/// Tokens of one pod.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PodTokens {
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub uid: String,
+
+    /// Tokens that all workers of the pod have used.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub tokens: i64,
+
+    /// When the pod was found to be gone. It is added to `ended` later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gone: Option<Time>,
 }
 
 fn one() -> i32 {

@@ -48,6 +48,8 @@ pub const FAILED: &str = "Failed";
 // AIDispatcher.
 /// The vector collection is preloaded.
 pub const MEMORY_READY: &str = "MemoryReady";
+/// The state of a worker could not be saved.
+pub const CHECKPOINT_FAILED: &str = "CheckpointFailed";
 
 // AIDispatcher and AIScaler, as in autoscaling/v2.
 /// The autoscaler can compute a replica count.

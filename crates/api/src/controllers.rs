@@ -5,7 +5,10 @@
 
 use kube::core::{ApiResource, DynamicObject};
 
-use crate::{aiinference::AIInference, aiscaler::AIScaler, conditions, labels, trainingjob::TrainingJob};
+use crate::{
+    aidispatcher::AIDispatcher, aiinference::AIInference, aiscaler::AIScaler, conditions, labels,
+    trainingjob::TrainingJob,
+};
 
 /// A controller. Its crate, program, image, folder in `deploy`, ServiceAccount and Lease have the same name.
 #[derive(Clone, Copy, Debug)]
@@ -22,8 +25,12 @@ pub struct Controller {
     /// The finalizer that it sets on objects of its kinds. Its admission policy allows it no other change of their metadata
     /// and none of their spec.
     pub finalizer: Option<&'static str>,
+    /// Whether it sets the annotation `labels::POD_DELETION_COST` of pods of its children.
+    pub marks_pods: bool,
     /// The resources whose scale subresource it writes, by API group, beside those that administrators add.
     pub scales: &'static [(&'static str, &'static [&'static str])],
+    /// Whether it has the options of subscribers to metrics agents.
+    pub reads_agents: bool,
     /// Programs that it runs in users' pods, each with its own image.
     pub programs: &'static [Program],
 }
@@ -75,8 +82,27 @@ pub const CONTROLLERS: &[Controller] = &[
         ],
         kept: &[],
         finalizer: None,
+        marks_pods: false,
         scales: &[],
+        reads_agents: true,
         programs: &[MODEL_TRANSFER],
+    },
+    Controller {
+        name: "dispatcher-controller",
+        description: "Runs pools of stateful agents on Kubernetes",
+        kinds: &[Kind {
+            resource: || ApiResource::erase::<AIDispatcher>(&()),
+            done: conditions::READY,
+            samples: &["aidispatcher.yaml"],
+            further_samples: &["aidispatcher-checkpoint.yaml"],
+        }],
+        children: &[("apps", &["deployments"])],
+        kept: &[],
+        finalizer: None,
+        marks_pods: true,
+        scales: &[],
+        reads_agents: false,
+        programs: &[MONITOR],
     },
     Controller {
         name: "scaler-controller",
@@ -90,11 +116,13 @@ pub const CONTROLLERS: &[Controller] = &[
         children: &[],
         kept: &[],
         finalizer: None,
+        marks_pods: false,
         scales: &[
             ("ai.infra.example.com", &["aiinferences"]),
             ("apps", &["deployments", "statefulsets"]),
             ("southwest.ai", &["aidispatchers"]),
         ],
+        reads_agents: true,
         programs: &[],
     },
     Controller {
@@ -113,7 +141,9 @@ pub const CONTROLLERS: &[Controller] = &[
         ],
         kept: &["persistentvolumeclaims", "volumesnapshots"],
         finalizer: Some(labels::OUTPUT_FINALIZER),
+        marks_pods: false,
         scales: &[],
+        reads_agents: true,
         programs: &[MODEL_TRANSFER, TRAINING_LAUNCHER],
     },
 ];
@@ -127,6 +157,12 @@ pub const MODEL_TRANSFER: Program = Program {
 pub const TRAINING_LAUNCHER: Program = Program {
     name: crate::launcher::PROGRAM,
     description: "Runs a trainer so that it resumes, stops in time and proves its result",
+    libc: Libc::Musl,
+};
+
+pub const MONITOR: Program = Program {
+    name: "monitor",
+    description: "Loads the memory of an agent, saves its state and streams its load",
     libc: Libc::Musl,
 };
 

@@ -52,3 +52,6 @@ pub const KUEUE_PRIORITY_CLASS: &str = "kueue.x-k8s.io/priority-class";
 
 /// Node label of GPU feature discovery; a `gpu.productLabel` without a key is a value of this label.
 pub const NVIDIA_GPU_PRODUCT: &str = "nvidia.com/gpu.product";
+
+/// Kubernetes' own: of a ReplicaSet's pods, those with the lowest cost are deleted first, after those that are not ready.
+pub const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";

@@ -17,6 +17,7 @@ pub mod crds;
 pub mod labels;
 pub mod launcher;
 pub mod loader;
+pub mod monitor;
 pub mod pods;
 pub mod reasons;
 pub mod source;

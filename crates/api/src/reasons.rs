@@ -114,6 +114,15 @@ pub const STOPPED_EARLY: &str = "StoppedEarly";
 pub const COLLECTION_NOT_FOUND: &str = "CollectionNotFound";
 pub const DIM_MISMATCH: &str = "DimMismatch";
 pub const STORE_UNREACHABLE: &str = "StoreUnreachable";
+pub const STORE_UNAUTHORIZED: &str = "StoreUnauthorized";
+/// The bucket for checkpoints.
+pub const BUCKET_NOT_FOUND: &str = "BucketNotFound";
+
+// CheckpointFailed of AIDispatcher.
+/// Workers that run cannot save their state now; it is tried again.
+pub const STATE_NOT_SAVED: &str = "StateNotSaved";
+/// A worker has ended before its state was saved.
+pub const STATE_LOST: &str = "StateLost";
 
 // AbleToScale, as the HorizontalPodAutoscaler has them.
 pub const READY_FOR_NEW_SCALE: &str = "ReadyForNewScale";

@@ -17,7 +17,9 @@ const GPU_TAINT: &str = "nvidia.com/gpu";
 /// Creates the pool's nodes and returns their names.
 pub(crate) async fn create(client: &Client, pool: &NodePool) -> Result<Vec<String>> {
     let nodes: Api<Node> = Api::all(client.clone());
-    let wanted: Vec<(String, Value)> = (0..pool.count).map(|index| node(pool, index)).collect();
+    let with_gpus = (0..pool.count).map(|index| node(pool, index));
+    let wanted: Vec<(String, Value)> =
+        with_gpus.chain((0..pool.without_gpus).map(node_without_gpus)).collect();
     let created = wanted.iter().map(|(name, node)| {
         let nodes = nodes.clone();
         async move {
@@ -60,31 +62,48 @@ fn node(pool: &NodePool, index: u32) -> (String, Value) {
     let name = format!("gpu-{index}");
     let products = pool.products.len().max(1);
     let product = pool.products.get(index as usize % products).map_or("", String::as_str);
+    let labels = json!({
+        "nvidia.com/gpu.product": product,
+        "nvidia.com/gpu.count": pool.gpus.to_string(),
+    });
+    let mut node = machine(&name, index, &labels);
+    node["spec"]["taints"] = json!([{ "key": GPU_TAINT, "value": "present", "effect": "NoSchedule" }]);
+    for amounts in ["capacity", "allocatable"] {
+        node["status"][amounts]["nvidia.com/gpu"] = json!(pool.gpus.to_string());
+    }
+    (name, node)
+}
+
+fn node_without_gpus(index: u32) -> (String, Value) {
+    let name = format!("cpu-{index}");
+    let node = machine(&name, index, &json!({}));
+    (name, node)
+}
+
+fn machine(name: &str, index: u32, more: &Value) -> Value {
     let capacity = json!({
         "cpu": "64",
         "memory": "512Gi",
         "pods": "110",
         "ephemeral-storage": "1Ti",
-        "nvidia.com/gpu": pool.gpus.to_string(),
     });
-    let node = json!({
+    let mut labels = json!({
+        MANAGED_LABEL: "true",
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+        "node.kubernetes.io/instance-type": "simulated",
+        "topology.kubernetes.io/region": "local",
+        "topology.kubernetes.io/zone": format!("zone-{}", index % ZONES),
+    });
+    if let (Some(labels), Some(more)) = (labels.as_object_mut(), more.as_object()) {
+        labels.extend(more.clone());
+    }
+    json!({
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {
-            "name": name,
-            "labels": {
-                MANAGED_LABEL: "true",
-                "kubernetes.io/hostname": name,
-                "kubernetes.io/os": "linux",
-                "kubernetes.io/arch": "amd64",
-                "node.kubernetes.io/instance-type": "simulated",
-                "topology.kubernetes.io/region": "local",
-                "topology.kubernetes.io/zone": format!("zone-{}", index % ZONES),
-                "nvidia.com/gpu.product": product,
-                "nvidia.com/gpu.count": pool.gpus.to_string(),
-            },
-        },
-        "spec": { "taints": [{ "key": GPU_TAINT, "value": "present", "effect": "NoSchedule" }] },
+        "metadata": { "name": name, "labels": labels },
+        "spec": {},
         "status": {
             "capacity": capacity,
             "allocatable": capacity,
@@ -101,8 +120,7 @@ fn node(pool: &NodePool, index: u32) -> (String, Value) {
                 "systemUUID": "",
             },
         },
-    });
-    (name, node)
+    })
 }
 
 #[cfg(test)]
@@ -111,7 +129,12 @@ mod tests {
 
     #[test]
     fn products_go_round() {
-        let pool = NodePool { count: 4, gpus: 8, products: vec!["A100".to_owned(), "H100".to_owned()] };
+        let pool = NodePool {
+            count: 4,
+            gpus: 8,
+            products: vec!["A100".to_owned(), "H100".to_owned()],
+            without_gpus: 0,
+        };
         let product = |index| node(&pool, index).1["metadata"]["labels"]["nvidia.com/gpu.product"].clone();
         assert_eq!([product(0), product(1), product(2)], ["A100", "H100", "A100"]);
     }

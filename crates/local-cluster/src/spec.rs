@@ -69,11 +69,14 @@ pub struct NodePool {
     pub gpus: u32,
     /// Values of the label `nvidia.com/gpu.product`, given to the nodes in turn.
     pub products: Vec<String>,
+    /// Further nodes, without GPUs and without their taint.
+    #[serde(default)]
+    pub without_gpus: u32,
 }
 
 impl Default for NodePool {
     fn default() -> Self {
-        Self { count: 4, gpus: 8, products: vec!["A100".to_owned(), "H100".to_owned()] }
+        Self { count: 4, gpus: 8, products: vec!["A100".to_owned(), "H100".to_owned()], without_gpus: 0 }
     }
 }
 

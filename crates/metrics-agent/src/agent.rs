@@ -3,6 +3,13 @@
 use std::{process::ExitCode, sync::Arc, thread, time::Duration};
 
 use anyhow::{Context as _, bail};
+use metrics_source::{
+    admin,
+    moment::Clock,
+    server::{self, Security},
+    stream::Hub,
+    tls,
+};
 use proto::metrics::v1::Source as Identity;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -14,15 +21,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    admin,
     args::Args,
     device::{Source, nvml::NvmlSource, recorded::RecordedSource},
-    moment::Clock,
+    exposition,
     pods::{self, Holdings, Kubelet},
     sampler::{self, Ended, Message, Sampler, Settings},
-    server::{self, Security},
-    stream::Hub,
-    tls,
 };
 
 /// Streams end at once; a client that does not read its last bytes is left after it.
@@ -38,7 +41,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
     let stop = CancellationToken::new();
-    let hub = Hub::new();
+    let hub = Hub::default();
     let mut tasks = JoinSet::new();
 
     let holdings = match args.pod_resources.clone() {
@@ -54,7 +57,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let grpc = server::listen(args.listen).await.context("failed to listen for gRPC")?;
     let admin = server::listen(args.admin_address).await.context("failed to listen for probes")?;
     info!(grpc = %grpc.local_addr()?, admin = %admin.local_addr()?, "listening");
-    tasks.spawn(admin::serve(admin, hub.clone(), clock, stop.clone()));
+    let registry = exposition::registry(hub.clone());
+    tasks.spawn(admin::serve(admin, hub.clone(), clock, registry, admin::Router::new(), stop.clone()));
     let mut serving = tokio::spawn(server::serve(grpc, security, hub.clone(), stop.clone()));
     let (to_sampler, mut ended) = start_sampler(&args, hub, clock, holdings)?;
 

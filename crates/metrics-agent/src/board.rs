@@ -10,6 +10,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use metrics_source::moment::Moment;
 use proto::metrics::v1::{
     self as contract, Event, EventKind, FaultReason, Holder, Metric, Reading, Snapshot, State, Subject,
     SubjectKind, Window,
@@ -17,7 +18,6 @@ use proto::metrics::v1::{
 
 use crate::{
     device::{Fault, Happening, Identity, Outcome, Sample},
-    moment::Moment,
     pods::{Holdings, Knowledge},
     windows::{History, LENGTHS},
 };

@@ -7,17 +7,16 @@
 
 use std::{fmt, sync::atomic::Ordering, time::Duration};
 
+use metrics_source::stream::Hub;
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeMetric as _, text::encode},
+    encoding::{DescriptorEncoder, EncodeMetric as _},
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
     registry::Registry,
 };
 use proto::metrics::v1::{
     FaultReason, Holder, Metric, Reading, Snapshot, State, Subject, SubjectKind, ThrottleReason,
 };
-
-use crate::stream::Hub;
 
 const MIB: f64 = 1_048_576.0;
 
@@ -95,13 +94,6 @@ pub(crate) fn registry(hub: Hub) -> Registry {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Page(hub)));
     registry
-}
-
-/// The page, as OpenMetrics text.
-pub(crate) fn page(registry: &Registry) -> Result<String, fmt::Error> {
-    let mut text = String::new();
-    encode(&mut text, registry)?;
-    Ok(text)
 }
 
 struct Page(Hub);
@@ -290,6 +282,7 @@ fn labels(snapshot: &Snapshot, subject: &Subject) -> Vec<Labels> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use prometheus_client::encoding::text::encode;
     use proto::metrics::v1::PodRef;
 
     use super::*;
@@ -299,9 +292,11 @@ mod tests {
     }
 
     fn shown(subject: Subject) -> String {
-        let hub = Hub::new();
+        let hub = Hub::default();
         hub.publish(Snapshot { subjects: vec![subject], ..Snapshot::default() });
-        page(&registry(hub)).unwrap()
+        let mut page = String::new();
+        encode(&mut page, &registry(hub)).unwrap();
+        page
     }
 
     fn gpu(readings: Vec<Reading>) -> Subject {

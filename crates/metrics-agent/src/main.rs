@@ -11,18 +11,13 @@
 //! does not answer delays no other: its readings are stale and say so. Memory does not grow with time, subscribers or pods.
 //! It runs on nodes without accelerators too, and says that there are none.
 
-mod admin;
 mod agent;
 mod args;
 mod board;
 mod device;
 mod exposition;
-mod moment;
 mod pods;
 mod sampler;
-mod server;
-mod stream;
-mod tls;
 mod windows;
 
 use std::process::ExitCode;

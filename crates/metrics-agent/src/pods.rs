@@ -9,6 +9,7 @@ mod ids;
 
 use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
+use metrics_source::moment::Clock;
 use proto::{
     metrics::v1::{FaultReason, Holder, PodRef},
     podresources::v1::{
@@ -24,10 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 
 use self::ids::{Key, key};
-use crate::{
-    device::{Fault, Identity},
-    moment::Clock,
-};
+use crate::device::{Fault, Identity};
 
 /// Longer than a loaded kubelet needs for a full node; the next question waits for this one.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);

@@ -19,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use metrics_source::moment::{Clock, Moment};
 use proto::metrics::v1::{self as contract, FaultReason, Snapshot};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
@@ -26,7 +27,6 @@ use tracing::{error, info, warn};
 use crate::{
     board::{Board, Change, Part},
     device::{Device, EventQueue, Fault, Happening, Machine, Sample, Source},
-    moment::{Clock, Moment},
     pods::Holdings,
 };
 

@@ -195,15 +195,42 @@ impl Sources {
             return;
         }
         if count > MOST_SOURCES {
-            warn!(
-                count,
-                limit = MOST_SOURCES,
-                "too many metrics agents; those beyond the limit are not read"
-            );
+            warn!(count, limit = MOST_SOURCES, "too many sources; those beyond the limit are not read");
         }
         known.difference(&wanted).for_each(|gone| self.0.forget(gone));
         wanted.difference(&known).for_each(|added| self.0.add(added));
         self.0.wanted.send_replace(wanted);
+    }
+
+    /// One more; without effect beyond the limit, which is reported.
+    pub fn insert(&self, endpoint: Endpoint) {
+        let _setting = self.0.setting.lock().unwrap_or_else(PoisonError::into_inner);
+        let (is_known, count) = {
+            let wanted = self.0.wanted.borrow();
+            (wanted.contains(&endpoint), wanted.len())
+        };
+        if is_known {
+            return;
+        }
+        if count >= MOST_SOURCES {
+            warn!(source = %endpoint, limit = MOST_SOURCES, "too many sources; this one is not read");
+            return;
+        }
+        self.0.add(&endpoint);
+        self.0.wanted.send_modify(|wanted| {
+            wanted.insert(endpoint);
+        });
+    }
+
+    /// What is known of the endpoint is dropped at once.
+    pub fn remove(&self, endpoint: &Endpoint) {
+        let _setting = self.0.setting.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.0.wanted.borrow().contains(endpoint) {
+            self.0.forget(endpoint);
+            self.0.wanted.send_modify(|wanted| {
+                wanted.remove(endpoint);
+            });
+        }
     }
 
     /// How many endpoints are wanted.
@@ -245,6 +272,12 @@ impl Sources {
         let view = |(endpoint, record): (&Endpoint, &Record)| record.view(endpoint, now);
         // A stated source must not take the place of a found one by silencing it.
         found.map(view).min_by_key(order).or_else(|| stated.map(view).min_by_key(order))
+    }
+
+    /// The source at this endpoint.
+    pub fn at(&self, endpoint: &Endpoint) -> Option<View> {
+        let now = Instant::now();
+        self.0.records().get(endpoint).map(|record| record.view(endpoint, now))
     }
 
     /// How many sources deliver and how many do not, by the name of their health.
@@ -345,7 +378,7 @@ impl Running {
         };
         let endpoint = self.of.iter().find(|(_, task)| task.id() == id).map(|(endpoint, _)| endpoint.clone());
         if let Some(endpoint) = endpoint {
-            error!(source = %endpoint, "the task of a metrics agent ended; it is started again");
+            error!(source = %endpoint, "the task of a source ended; it is started again");
             self.start(shared, &endpoint, shared.settings.timings.longest_backoff);
         }
     }
@@ -505,7 +538,7 @@ impl Shared {
             link.received = Some(now);
             link.patience = patience(snapshot.interval, self.settings.min_interval);
             if *was_live == Some(false) {
-                info!(source = %endpoint, "metrics agent is back");
+                info!(source = %endpoint, "the source is back");
             }
             *was_live = Some(true);
             continuity.report_events(&snapshot)
@@ -542,7 +575,7 @@ impl Shared {
         for (endpoint, view) in changed {
             match &view.health {
                 Health::Unreachable { why, .. } => {
-                    warn!(source = %endpoint, %why, "metrics agent cannot be reached");
+                    warn!(source = %endpoint, %why, "the source cannot be reached");
                 }
                 Health::Silent { .. } | Health::Live | Health::Pending { .. } => {
                     warn!(source = %endpoint, "metrics agent is silent");

@@ -2,56 +2,12 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt as _, sync::Arc};
 
-use base64::{Engine as _, prelude::BASE64_STANDARD};
 use crc_fast::CrcAlgorithm;
-use http::{HeaderMap, StatusCode};
 use md5::Md5;
+use object_storage::hex;
+pub(crate) use object_storage::{Expected, is_hex};
 use sha2::{Digest as _, Sha256};
 use tokio::{sync::watch, task::spawn_blocking};
-
-/// The expected checksum of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Expected {
-    Sha256(String),
-    Md5(String),
-    /// CRC-64/NVME of the whole object.
-    Crc64(String),
-    /// The ETag of an object that was uploaded in parts is not a digest of its bytes.
-    Nothing,
-}
-
-impl Expected {
-    /// The ETag of an object that was uploaded in one part is its MD5, unless the answer says that it was encrypted.
-    pub(crate) fn of_etag(etag: Option<&str>) -> Self {
-        match etag.map(|etag| etag.trim_matches('"')) {
-            Some(digest) if is_hex(digest, 32) => Self::Md5(digest.to_ascii_lowercase()),
-            _ => Self::Nothing,
-        }
-    }
-
-    /// The checksum of the whole object in the headers of an answer. A checksum of a range, or of the checksums of the
-    /// parts (`...-12`), is not one of the object's bytes.
-    pub(crate) fn of_headers(status: StatusCode, headers: &HeaderMap) -> Option<Self> {
-        let header = |name: &str| headers.get(name)?.to_str().ok();
-        // Metadata that `push` writes.
-        if let Some(digest) = header("x-amz-meta-sha256").filter(|digest| is_hex(digest, 64)) {
-            return Some(Self::Sha256(digest.to_ascii_lowercase()));
-        }
-        if status == StatusCode::PARTIAL_CONTENT || header("x-amz-checksum-type") == Some("COMPOSITE") {
-            return None;
-        }
-        let stated = |name: &str, length: usize| {
-            let digest = BASE64_STANDARD.decode(header(name)?).ok()?;
-            (digest.len() == length).then(|| hex(&digest))
-        };
-        let sha256 = stated("x-amz-checksum-sha256", 32).map(Self::Sha256);
-        sha256.or_else(|| stated("x-amz-checksum-crc64nvme", 8).map(Self::Crc64))
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 /// How a file that is in place was checked.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -61,11 +17,6 @@ pub(crate) enum Proof {
     Md5,
     Crc64,
     Length,
-}
-
-/// Whether a text is this many hexadecimal digits.
-pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
-    text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// The digest of a file's first `size` bytes, in lower case; `ready` is how many of them are written so far.
@@ -187,6 +138,8 @@ pub(crate) fn of_text(text: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use http::{HeaderMap, StatusCode};
+
     use std::io::Write as _;
 
     use super::*;

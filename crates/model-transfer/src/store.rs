@@ -1,17 +1,13 @@
 //! The object store: one bucket, configured by the environment and the options, and the retries of its requests.
 //!
-//! object_store signs, sends and parses. It must not retry, because the time for which a request may fail depends on the
-//! progress of the others.
+//! `object_storage` opens the bucket and says what a failed request means. Requests are retried here, because the time for
+//! which one may fail depends on the progress of the others.
 
-mod answers;
-mod credentials;
-mod endpoint;
-mod http;
 mod listing;
 
 use std::{
     fs,
-    path::{Path as FilePath, PathBuf},
+    path::Path as FilePath,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -19,10 +15,12 @@ use std::{
     time::Duration,
 };
 
-use ::http::HeaderMap;
+use http::HeaderMap;
+use object_storage::{Access, Bucket, Identity, OpenError, innermost};
+pub(crate) use object_storage::{EtagIsNoDigest, RequestError};
 use object_store::{
-    ClientOptions, GetOptions, GetResult, ObjectMeta, ObjectStore as _, RetryConfig,
-    aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey},
+    GetOptions, GetResult, ObjectMeta, ObjectStore as _,
+    aws::AmazonS3,
     list::{PaginatedListOptions, PaginatedListResult, PaginatedListStore as _},
     path::Path,
 };
@@ -30,22 +28,16 @@ use reqwest::Certificate;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
 
-pub(crate) use answers::RequestError;
-pub(crate) use http::EtagIsNoDigest;
-
 use crate::{
     cli::Options,
     fault::{Cause, Fault},
     location::Location,
     retry::Backoff,
 };
-use credentials::{Identity, OfPod};
-use endpoint::{endpoint, token_service, without_password};
 use listing::Listing;
 
 /// Attempts of a request that a transfer can do without.
 const OPTIONAL_ATTEMPTS: u32 = 4;
-const DEFAULT_REGION: &str = "us-east-1";
 
 /// One bucket.
 #[derive(Clone, Debug)]
@@ -66,53 +58,19 @@ pub(crate) struct Store {
 impl Store {
     /// Sends no request. `headers` are added to each request for an object.
     pub(crate) fn open(location: &Location, options: &Options, headers: HeaderMap) -> Result<Self, Fault> {
-        let stall = Duration::from_secs(options.stall_seconds);
-        let environment = AmazonS3Builder::from_env();
-        let setting = |key| environment.get_config_value(&key).filter(|value| !value.is_empty());
-        let given = setting(AmazonS3ConfigKey::S3Endpoint).or(setting(AmazonS3ConfigKey::Endpoint));
-        let region = setting(AmazonS3ConfigKey::Region).unwrap_or_else(|| DEFAULT_REGION.to_owned());
-        let at = endpoint(&location.bucket, &region, given.as_deref(), options.addressing)
-            .map_err(|error| Fault::new(Cause::Usage, error.to_string()))?;
-        let token_service = setting(AmazonS3ConfigKey::StsEndpoint).unwrap_or_else(|| token_service(&region));
-        let identity =
-            Identity::of(setting).map_err(|half| Fault::new(Cause::Unauthorized, half.to_string()))?;
-        let token_file = setting(AmazonS3ConfigKey::WebIdentityTokenFile)
-            .or(setting(AmazonS3ConfigKey::ContainerAuthorizationTokenFile))
-            .map(PathBuf::from);
-        let authorities = options.ca_file.as_deref().map_or(Ok(Vec::new()), authorities)?;
-
-        let name = format!("s3://{} at {}", location.bucket, without_password(&at.url));
-        let builder = environment
-            .with_bucket_name(&location.bucket)
-            .with_region(&region)
-            .with_virtual_hosted_style_request(at.is_virtual_hosted)
-            .with_config(AmazonS3ConfigKey::S3Endpoint, &at.url)
-            .with_config(AmazonS3ConfigKey::StsEndpoint, token_service)
-            // For a public bucket. With the node's credentials any user could read what the node may read.
-            .with_skip_signature(identity == Identity::Anonymous)
-            .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
-            .with_client_options(
-                ClientOptions::new()
-                    .with_allow_http(at.url.starts_with("http://"))
-                    .with_default_headers(headers),
-            );
-        let build = |builder: AmazonS3Builder, answered: &Arc<AtomicBool>| {
-            let connector = http::Connector::new(stall, Arc::clone(answered), authorities.clone());
-            let built = builder.with_http_connector(connector).build();
-            built.map_err(|error| Fault::new(Cause::Usage, answers::innermost(&error)))
+        let access = Access {
+            addressing: options.addressing,
+            stall: Duration::from_secs(options.stall_seconds),
+            authorities: options.ca_file.as_deref().map_or(Ok(Vec::new()), authorities)?,
+            headers,
         };
-        let answered = Arc::<AtomicBool>::default();
-        let s3 = match identity {
-            Identity::Pod => {
-                // Answers of the token service do not count as answers of the store.
-                let of_pod = build(builder.clone(), &Arc::default())?.credentials().clone();
-                let of_pod = OfPod::new(of_pod, token_file);
-                build(builder.with_credentials(Arc::new(of_pod)), &answered)?
-            }
-            Identity::Keys | Identity::Anonymous => build(builder, &answered)?,
-        };
+        let Bucket { s3, name, region, identity, answered } = Bucket::open(&location.bucket, access)
+            .map_err(|error| match error {
+                OpenError::Usage(why) => Fault::new(Cause::Usage, why),
+                OpenError::Credentials(why) => Fault::new(Cause::Unauthorized, why),
+            })?;
         Ok(Self {
-            s3: Arc::new(s3),
+            s3,
             name,
             region,
             identity,
@@ -356,7 +314,7 @@ fn authorities(file: &FilePath) -> Result<Vec<Certificate>, Fault> {
         Fault::new(Cause::Unreachable, format!("no authority can be read from {file} ({why}): {fix}"))
     };
     let pem = fs::read(file).map_err(|error| unusable(error.to_string()))?;
-    let found = Certificate::from_pem_bundle(&pem).map_err(|error| unusable(answers::innermost(&error)))?;
+    let found = Certificate::from_pem_bundle(&pem).map_err(|error| unusable(innermost(&error)))?;
     if found.is_empty() { Err(unusable("it has no certificate".to_owned())) } else { Ok(found) }
 }
 

@@ -8,7 +8,7 @@ use std::{marker::PhantomData, ops::Deref, sync::Arc, time::Duration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{
     Resource,
-    api::{DeleteParams, PatchParams, Preconditions},
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
     core::Request,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -311,6 +311,36 @@ where
     S: Watched + Send + Sync + 'static,
     K: Resource<DynamicType = ()>,
 {
+    /// Sets one annotation of exactly this version of this object. It need not be a child: pods of a child belong to it.
+    pub async fn annotate(&self, object: &K, annotation: &str, value: &str) -> Result<(), ApplyError> {
+        const STEP: &str = "annotate";
+        let meta = object.meta();
+        let key = Key::named_in(meta);
+        let about = About::of::<K>(&key);
+        let body = json!({"metadata": {
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+            "annotations": {annotation: value},
+        }});
+        let field_manager = Some(self.writer.field_manager().to_owned());
+        let params = PatchParams { field_manager, ..PatchParams::default() };
+        let request = Request::new(K::url_path(&(), namespace(&key)))
+            .patch(&key.name, &params, &Patch::Merge(&body))
+            .map_err(|error| about.call(STEP, kube::Error::BuildRequest(error)))?;
+        let writing = self.cache.writing(&key, meta.resource_version.as_deref());
+        match self.writer.send(request, "patch").await {
+            Ok(answer) => {
+                // One that cannot be read comes again with the watch.
+                S::from_json(&answer).into_iter().for_each(|written| self.cache.absorb(written));
+            }
+            Err(error) if is_code(&error, 404) => self.cache.forget(&key, meta.uid.as_deref()),
+            Err(error) if is_conflict(&error) => return Err(about.stale(Stale::Changed)),
+            Err(error) => return Err(about.call(STEP, error)),
+        }
+        drop(writing);
+        Ok(())
+    }
+
     /// Deletes exactly this version of this object; one that is gone already is no error.
     pub async fn delete(&self, object: &K) -> Result<(), ApplyError> {
         let meta = object.meta();

@@ -125,12 +125,12 @@ fn cause(fault: &Fault) -> Cause {
 mod tests {
     use std::time::Duration;
 
+    use exposition::parse;
     use jiff::Timestamp;
 
     use super::*;
     use crate::sources::{
         engines::{InFlight, MillisecondsPerUnit, Scraped},
-        exposition::parse,
         histogram::Buckets,
         pods::scrapes::Scrapes,
     };

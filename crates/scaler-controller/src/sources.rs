@@ -20,7 +20,6 @@ use jiff::Timestamp;
 pub mod agents;
 mod body;
 pub mod engines;
-pub mod exposition;
 pub mod histogram;
 pub mod pods;
 pub mod prometheus;

@@ -6,11 +6,9 @@ use std::{
     time::Duration,
 };
 
-use api::aiscaler::{
-    AIScaler, Behavior as BehaviorSpec, MetricType, Mode, PolicyUnit, ScalingRules, SelectPolicy, Source,
-};
+use api::aiscaler::{AIScaler, MetricType, Mode, Source};
 use scaling::{
-    behavior::{Behavior, Change, InvalidBehavior, Rate, Rules, Select, Tolerance, Window},
+    behavior::InvalidBehavior,
     policy::{Bounds, Extras, Fallback, InvalidPolicy, Kind, Metric, Policy, TargetValue},
 };
 
@@ -132,7 +130,7 @@ pub(crate) fn validate(scaler: &Arc<AIScaler>, allowed: &Allowed) -> Result<Vali
     let policy = Policy {
         bounds: Bounds::new(spec.min_replicas, spec.max_replicas)?,
         metrics,
-        behavior: behavior(spec.behavior.as_ref())?,
+        behavior: scaling_spec::behavior(spec.behavior.as_ref())?,
         fallback: spec
             .fallback
             .as_ref()
@@ -230,51 +228,6 @@ fn meaning(kind: MetricType) -> Meaning {
         MetricType::TokensPerMinute => Meaning::PerMinute,
         MetricType::Latency => Meaning::P95Milliseconds,
     }
-}
-
-fn behavior(spec: Option<&BehaviorSpec>) -> Result<Behavior, Invalid> {
-    let default = Behavior::default();
-    let Some(spec) = spec else { return Ok(default) };
-    Ok(Behavior {
-        up: rules(spec.scale_up.as_ref(), default.up)?,
-        down: rules(spec.scale_down.as_ref(), default.down)?,
-    })
-}
-
-fn rules(spec: Option<&ScalingRules>, default: Rules) -> Result<Rules, Invalid> {
-    let Some(spec) = spec else { return Ok(default) };
-    let window = spec.stabilization_window_seconds.map(|length| Window::new(seconds(length))).transpose()?;
-    let rates: Result<Vec<Rate>, InvalidBehavior> = spec
-        .policies
-        .iter()
-        .map(|policy| {
-            let value = u32::try_from(policy.value).unwrap_or_default();
-            let change = match policy.unit {
-                PolicyUnit::Pods => Change::Pods(value),
-                PolicyUnit::Percent => Change::Percent(value),
-            };
-            Rate::new(change, seconds(policy.period_seconds))
-        })
-        .collect();
-    let rates = rates?;
-    Ok(Rules {
-        window: window.unwrap_or(default.window),
-        select: match spec.select_policy {
-            SelectPolicy::Max => Select::Max,
-            SelectPolicy::Min => Select::Min,
-            SelectPolicy::Disabled => Select::Disabled,
-        },
-        rates: if rates.is_empty() { default.rates } else { rates },
-        tolerance: match &spec.tolerance {
-            Some(tolerance) => Tolerance::parse(ratio(&tolerance.0))?,
-            None => default.tolerance,
-        },
-    })
-}
-
-/// NaN, which no tolerance is, if it is no quantity.
-fn ratio(text: &str) -> f64 {
-    quantity::ratio(text).unwrap_or(f64::NAN)
 }
 
 fn seconds(seconds: i32) -> Duration {

@@ -66,6 +66,7 @@ pub struct DeploymentView {
     pub template: Option<TemplateHash>,
     /// Of the present template; see `token_account`.
     pub token_account: Option<Box<str>>,
+    pub replicas: i32,
     /// `maxSurge` is 0: old pods are deleted before new ones are created.
     pub replaces: bool,
     /// The condition `ReplicaFailure`, if True.
@@ -124,6 +125,7 @@ struct DeploymentParts {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct DeploymentSpecParts {
+    replicas: Option<i32>,
     template: Option<Box<RawValue>>,
     strategy: Option<DeploymentStrategy>,
 }
@@ -153,6 +155,8 @@ impl From<DeploymentParts> for DeploymentView {
             pinned_template: kept,
             template: present.as_ref().map(|present| present.hash),
             token_account: present.and_then(|present| present.token_account),
+            // The default of the API server.
+            replicas: spec.replicas.unwrap_or(1),
             replaces: surge == Some(IntOrString::Int(0)),
             creation_failure: failure,
         }

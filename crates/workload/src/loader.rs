@@ -1,4 +1,4 @@
-//! Why the model of a pod is not loaded, by the state of its init container. Pure.
+//! Why the model or the memory of a pod is not loaded, by the state of its init container. Pure.
 
 use std::time::Duration;
 
@@ -22,9 +22,21 @@ pub fn stall_timeout(environment: &[EnvVar]) -> Duration {
     })
 }
 
-/// Why the model is not loaded. `stall_timeout`: the time after which a run that met the fault of the previous run would
-/// have ended.
-pub fn finding(pod: &PodView, loader: &Container, stall_timeout: Duration, now: Timestamp) -> Finding {
+/// The reason for an exit code of a model's loader; `None` for one that it does not define, and for a usage error, which
+/// counts as a crash.
+pub fn reason_of_model(code: i32) -> Option<&'static str> {
+    ExitCode::from_code(code).filter(|code| *code != ExitCode::Usage).map(ExitCode::reason)
+}
+
+/// Why an init container has not loaded what it is to load. `reason_of`: the reason for an exit code that it defines;
+/// `stall_timeout`: the time after which a run that met the fault of the previous run would have ended.
+pub fn finding(
+    pod: &PodView,
+    loader: &Container,
+    reason_of: impl Fn(i32) -> Option<&'static str>,
+    stall_timeout: Duration,
+    now: Timestamp,
+) -> Finding {
     if loader.state.terminated.as_ref().is_some_and(|ended| ended.exit_code == 0) {
         return Finding::default();
     }
@@ -38,18 +50,22 @@ pub fn finding(pod: &PodView, loader: &Container, stall_timeout: Duration, now: 
         // It has made progress: otherwise it would have ended.
         return Finding::default();
     }
-    let cause = failure(pod, loader);
+    let cause = failure(pod, loader, reason_of);
     Finding { requeue_after: requeue_after.filter(|_| cause.is_some()), cause }
 }
 
 /// Why the last run failed.
-fn failure(pod: &PodView, loader: &Container) -> Option<Cause> {
+fn failure(
+    pod: &PodView,
+    loader: &Container,
+    reason_of: impl Fn(i32) -> Option<&'static str>,
+) -> Option<Cause> {
     // After a reboot of its node a loader runs again, and its last end has code 0.
     let ended = last_end(loader).filter(|ended| ended.exit_code != 0)?;
-    match ExitCode::from_code(ended.exit_code).filter(|code| *code != ExitCode::Usage) {
-        Some(code) => {
+    match reason_of(ended.exit_code) {
+        Some(reason) => {
             let message = format!("{} of pod {}: {}", loader.name, pod.name(), termination_message(ended));
-            Some(Cause { reason: code.reason(), message })
+            Some(Cause { reason, message })
         }
         None => keeps_ending(loader).map(|ended| crash(pod, loader, ended, None, None)),
     }
@@ -74,7 +90,13 @@ mod tests {
 
     fn reason(state: &str) -> Option<&'static str> {
         let loader = serde_saphyr::from_str(&format!("{{name: model-loader, {state}}}")).unwrap();
-        let found = finding(&PodView::default(), &loader, Duration::from_secs(180), NOON.parse().unwrap());
+        let found = finding(
+            &PodView::default(),
+            &loader,
+            reason_of_model,
+            Duration::from_secs(180),
+            NOON.parse().unwrap(),
+        );
         found.cause.map(|cause| cause.reason)
     }
 

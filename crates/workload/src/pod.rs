@@ -1,5 +1,8 @@
 //! Narrow views of pods: only the fields that decisions need. The others are dropped while decoding, to save memory.
 
+use std::net::IpAddr;
+
+use api::labels;
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::Resource;
@@ -27,6 +30,10 @@ pub struct PodView {
     pub reason: String,
     pub message: String,
     pub node: Option<String>,
+    /// Its first address, by which other pods reach it.
+    pub ip: Option<IpAddr>,
+    /// The annotation [`labels::POD_DELETION_COST`], if it is a number.
+    pub deletion_cost: Option<i32>,
     pub scheduled: Option<Condition>,
     pub is_ready: bool,
     /// `lastTransitionTime` of the condition Ready.
@@ -209,6 +216,8 @@ struct PodStatusParts {
     phase: String,
     reason: String,
     message: String,
+    #[serde(rename = "podIP")]
+    pod_ip: Option<String>,
     conditions: Vec<Condition>,
     init_container_statuses: Box<[Container]>,
     container_statuses: Box<[Container]>,
@@ -225,6 +234,10 @@ impl From<PodParts> for PodView {
         };
         let is_set_up = true_since("PodReadyToStartContainers").is_some();
         let disrupted = true_since("DisruptionTarget").flatten();
+        let deletion_cost = metadata
+            .annotations
+            .as_ref()
+            .and_then(|known| known.get(labels::POD_DELETION_COST)?.parse().ok());
         let (metadata, instance) = narrow(metadata);
         let node = spec.node_name.filter(|node| !node.is_empty());
         let held = held(&spec.init_containers, &spec.containers);
@@ -241,6 +254,8 @@ impl From<PodParts> for PodView {
             reason: status.reason,
             message: status.message,
             node,
+            ip: status.pod_ip.and_then(|address| address.parse().ok()),
+            deletion_cost,
             scheduled: status.conditions.into_iter().find(|condition| condition.is("PodScheduled")),
             is_ready,
             ready_changed,
@@ -306,10 +321,11 @@ metadata:
     app.kubernetes.io/name: aiinference
     app.kubernetes.io/managed-by: inference-controller
     other: x
-  annotations: {large: text}
+  annotations: {large: text, controller.kubernetes.io/pod-deletion-cost: '7'}
 spec: {nodeName: gpu-0, containers: [{name: engine}]}
 status:
   phase: Running
+  podIP: 10.0.0.7
   conditions:
   - {type: Ready, status: 'True', lastTransitionTime: '2026-01-01T00:00:00Z'}
   - {type: PodScheduled, status: 'True', lastTransitionTime: '2026-01-01T00:00:00Z'}
@@ -324,6 +340,7 @@ status:
         assert!(pod.is_ready && pod.scheduled.as_ref().is_some_and(|condition| condition.status == "True"));
         assert_eq!(pod.containers[0].last.terminated.as_ref().map(|ended| ended.exit_code), Some(137));
         assert_eq!(pod.instance.as_ref().and_then(|of| of.of_kind("aiinference")), Some("chat"));
+        assert_eq!((pod.ip, pod.deletion_cost), (Some(IpAddr::from([10, 0, 0, 7])), Some(7)));
         assert_eq!(pod.metadata.labels, None);
         assert_eq!(pod.metadata.annotations, None);
     }

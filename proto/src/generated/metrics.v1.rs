@@ -383,6 +383,11 @@ pub enum Metric {
     Busy = 104,
     /// Of workers: time from the arrival of a task to its end, mean of those that ended, in seconds.
     Latency = 105,
+    /// Of workers: tokens used so far, read and produced, where the worker does not tell them apart. A counter that never
+    /// falls within a pod: it goes on when the worker is started again.
+    Tokens = 106,
+    /// Of workers: when their state was last saved, in seconds since 1970 by the clock of the node.
+    CheckpointTime = 107,
 }
 impl Metric {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -420,6 +425,8 @@ impl Metric {
             Self::TokensOut => "METRIC_TOKENS_OUT",
             Self::Busy => "METRIC_BUSY",
             Self::Latency => "METRIC_LATENCY",
+            Self::Tokens => "METRIC_TOKENS",
+            Self::CheckpointTime => "METRIC_CHECKPOINT_TIME",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -456,6 +463,8 @@ impl Metric {
             "METRIC_TOKENS_OUT" => Some(Self::TokensOut),
             "METRIC_BUSY" => Some(Self::Busy),
             "METRIC_LATENCY" => Some(Self::Latency),
+            "METRIC_TOKENS" => Some(Self::Tokens),
+            "METRIC_CHECKPOINT_TIME" => Some(Self::CheckpointTime),
             _ => None,
         }
     }
@@ -639,6 +648,8 @@ pub enum FaultReason {
     DriverError = 10,
     /// What the source was given to measure cannot be read.
     BadInput = 11,
+    /// What is measured does not answer.
+    Unreachable = 12,
 }
 impl FaultReason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -659,6 +670,7 @@ impl FaultReason {
             Self::NoKubelet => "FAULT_REASON_NO_KUBELET",
             Self::DriverError => "FAULT_REASON_DRIVER_ERROR",
             Self::BadInput => "FAULT_REASON_BAD_INPUT",
+            Self::Unreachable => "FAULT_REASON_UNREACHABLE",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -676,6 +688,7 @@ impl FaultReason {
             "FAULT_REASON_NO_KUBELET" => Some(Self::NoKubelet),
             "FAULT_REASON_DRIVER_ERROR" => Some(Self::DriverError),
             "FAULT_REASON_BAD_INPUT" => Some(Self::BadInput),
+            "FAULT_REASON_UNREACHABLE" => Some(Self::Unreachable),
             _ => None,
         }
     }

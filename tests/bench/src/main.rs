@@ -7,6 +7,7 @@
 mod agent;
 mod applied;
 mod children;
+mod dispatcher;
 mod figures;
 mod inference;
 mod machine;
@@ -28,6 +29,8 @@ use clap::Parser;
 enum Command {
     /// The metrics-agent on a node with 8 GPUs (an ABI fake of NVIDIA's library), 110 pods and 2 subscribers
     Agent(agent::Args),
+    /// AIDispatchers on simulated nodes, beside a writer that makes the same Deployments without any logic
+    Dispatcher(dispatcher::Args),
     /// AIInferences on simulated nodes, beside a writer that makes the same children without any logic
     Inference(inference::Args),
     /// The engine of the controllers alone: 10 000 objects of a scripted API server, and 100 000 that come and go
@@ -59,6 +62,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         .context("failed to start the async runtime")?;
     match command {
         Command::Agent(args) => agent::run(args, &tokio),
+        Command::Dispatcher(args) => dispatcher::run(args, &tokio),
         Command::Inference(args) => inference::run(args, &tokio),
         Command::Runtime(args) => runtime::run(args, &tokio),
         Command::Scaler(args) => scaler::run(args, &tokio),

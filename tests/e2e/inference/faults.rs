@@ -182,7 +182,7 @@ async fn a_pending_claim_is_no_fault() {
 
 #[tokio::test]
 async fn a_volume_in_use_by_an_old_pod_is_reported_and_auto_replaces_that_pod() {
-    let pool = NodePool { count: 3, gpus: 1, products: vec!["A100".to_owned()] };
+    let pool = NodePool { count: 3, gpus: 1, products: vec!["A100".to_owned()], without_gpus: 0 };
     // A node that stands still counts as one that lives for 15 s or more: long enough for a busy machine to schedule the pod.
     let clock =
         NodeClock { grace: Duration::from_secs(20), lease: Duration::from_secs(20), ..NodeClock::SHORT };

@@ -9,7 +9,7 @@ use super::{change, condition, create, until_not_ready, until_ready};
 
 #[tokio::test]
 async fn gpus_of_other_pods_are_not_free_until_those_pods_end() {
-    let pool = NodePool { count: 3, gpus: 4, products: vec!["A100".to_owned()] };
+    let pool = NodePool { count: 3, gpus: 4, products: vec!["A100".to_owned()], without_gpus: 0 };
     let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), pool)).await;
     cluster.start_controller(&controller("inference-controller")).await.unwrap();
     let scene = Scene::new(&cluster).await;

@@ -23,6 +23,8 @@ use crate::{
 
 /// The program with the load of the sample AIScaler.
 pub(crate) const LOAD: &str = "fake-prometheus";
+/// Answers for simulated workers.
+pub(crate) const MONITORS: &str = "fake-monitors";
 
 /// Product of the GPUs of real nodes; simulated ones have others, so that pods can choose.
 const REAL_PRODUCT: &str = "T4";
@@ -89,7 +91,8 @@ pub(super) fn run(args: &UpArgs, runtime: &Runtime) -> anyhow::Result<()> {
         Some(given) => local_cluster::tools::ensure_with(given)?,
         None => local_cluster::tools::ensure()?,
     };
-    let nodes = NodePool { count: args.nodes, gpus: args.gpus, products: args.products.clone() };
+    let nodes =
+        NodePool { count: args.nodes, gpus: args.gpus, products: args.products.clone(), without_gpus: 1 };
     let mut spec = ClusterSpec::simulated(NAME, tools, nodes)
         .with_clock(NodeClock::REAL)
         .with_training_time(TRAINING_TIME);
@@ -186,13 +189,16 @@ async fn bring_up(
         let (mut load, mut agent_options) = (None, Vec::new());
         if let (None, Some(nodes)) = (images, cluster.spec().nodes.clone()) {
             load = Some(start_load(&cluster).await?);
+            start_monitors(&cluster).await?;
             agent_options = agents::start(&cluster, nodes.count, nodes.gpus).await?;
         }
         for controller in CONTROLLERS {
             match images {
                 None => {
-                    let mut process =
-                        Controller::new(controller.name, &deploy)?.with_args(agent_options.clone());
+                    let mut process = Controller::new(controller.name, &deploy)?;
+                    if controller.reads_agents {
+                        process = process.with_args(agent_options.clone());
+                    }
                     if let Some(load) = load.filter(|_| !controller.scales.is_empty()) {
                         process = process.with_args([format!("--prometheus-url=http://{load}")]);
                     }
@@ -236,6 +242,18 @@ async fn start_load(cluster: &Cluster) -> anyhow::Result<SocketAddr> {
     };
     cluster.start_service(service).await?;
     Ok(address)
+}
+
+/// Starts what answers for the workers of the sample AIDispatcher, with a queue that goes up and down.
+async fn start_monitors(cluster: &Cluster) -> anyhow::Result<()> {
+    let service = Service {
+        name: "monitors".to_owned(),
+        program: local_cluster::sibling_binary(MONITORS)?,
+        args: vec![format!("--kubeconfig={}", cluster.folder().kubeconfig().display())],
+        env: BTreeMap::new(),
+    };
+    cluster.start_service(service).await?;
+    Ok(())
 }
 
 /// The listener that finds a free port ends with this function.

@@ -42,6 +42,8 @@ pub(super) fn policy(controller: &Controller) -> String {
         .replace("{roots}", &format!("[{}]", roots.join(", ")))
         .replace("{finalizer}", controller.finalizer.unwrap_or_default())
         .replace("{finalizer_words}", &finalizer_words)
+        .replace("{marked}", if controller.marks_pods { "['pods']" } else { "[]" })
+        .replace("{mark}", labels::POD_DELETION_COST)
         .replace("{kept}", &format!("[{}]", kept.join(", ")))
         .replace("{owners}", &owners.join(" || "))
         .replace("{kinds}", &names.join(" or "))

@@ -65,7 +65,7 @@ pub(super) fn fault_of(valid: &ValidInference, pod: &PodView, observed: &Observe
         return (None, None);
     }
     let (loader, loader_requeue_after) = pod.init_container(LOADER).map_or((None, None), |loader| {
-        let finding = loader::finding(pod, loader, stall_timeout(valid), now);
+        let finding = loader::finding(pod, loader, loader::reason_of_model, stall_timeout(valid), now);
         // A loader that does not run is a fault of Progressing, a missing model one of ModelLoaded.
         let does_not_run = [reasons::CRASH_LOOP, reasons::OUT_OF_MEMORY, reasons::IMAGE_PULL_FAILED];
         let is_process_fault =

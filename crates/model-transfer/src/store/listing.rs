@@ -2,7 +2,7 @@
 
 use object_store::{ObjectMeta, list::PaginatedListResult};
 
-use super::answers::RequestError;
+use super::RequestError;
 
 /// Limit for the objects of a listing. Models have tens to thousands of files.
 const MOST_OBJECTS: usize = 50_000;

@@ -12,12 +12,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    Fault, WantedKind,
-    exposition::{Exposition, Kind, Series},
-    histogram::Buckets,
-    promql::looks_like_a_counter,
-};
+use exposition::{Exposition, Kind, Series};
+
+use super::{Fault, WantedKind, histogram::Buckets, promql::looks_like_a_counter};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Engine {
@@ -173,7 +170,7 @@ impl Load {
 }
 
 impl Wanted {
-    /// Whether a series of this name is needed. For [`super::exposition::parse`].
+    /// Whether a series of this name is needed. For [`exposition::parse`].
     pub fn needs(&self, series: &str) -> bool {
         match self {
             Self::OfEngine(engine, load) => PROFILES

@@ -13,6 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use exposition::{Exposition, MOST_SERIES};
 use http::{Request, StatusCode, header};
 use http_body_util::Empty;
 use hyper::client::conn::http1;
@@ -23,7 +24,6 @@ use super::{
     Fault,
     body::{BodyError, USER_AGENT, cause, read_body},
     engines::{self, Scraped, Wanted},
-    exposition::{self, Exposition, MOST_SERIES},
     foreign,
 };
 pub use bodies::Bodies;

@@ -80,7 +80,8 @@ impl Plane {
     pub(super) async fn start(programs: &Programs, arm: &str, setting: &Setting) -> anyhow::Result<Self> {
         // One more for the warm-up.
         let count = (setting.count + 1).div_ceil(PODS_PER_NODE).max(FEWEST_NODES);
-        let nodes = NodePool { count, gpus: PODS_PER_NODE, products: vec!["A100".to_owned()] };
+        let nodes =
+            NodePool { count, gpus: PODS_PER_NODE, products: vec!["A100".to_owned()], without_gpus: 0 };
         let name = format!("bench-{}-{arm}", std::process::id());
         let spec = ClusterSpec::simulated(name, &programs.kubernetes, nodes)
             .with_clock(NodeClock::REAL)

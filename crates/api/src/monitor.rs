@@ -1,0 +1,174 @@
+//! The interface between the dispatcher-controller and the monitor: options, variables, ports, exit codes and the
+//! termination message.
+//!
+//! The monitor is in each pod of a worker twice: `load-memory` as an init container, and `run` as a native sidecar. Their
+//! exit codes and termination messages say what the controller cannot see: the vector store, the checkpoints, and the tokens
+//! that a worker has used.
+
+use serde::{Deserialize, Serialize};
+
+use crate::reasons;
+
+/// Names of options, without dashes.
+pub mod options {
+    /// A folder that all workers share, for checkpoints. Instead of `CHECKPOINT_URI`.
+    pub const CHECKPOINT_DIR: &str = "checkpoint-dir";
+    /// Seconds between two checkpoints of a worker that runs.
+    pub const CHECKPOINT_SECONDS: &str = "checkpoint-seconds";
+    /// `s3://bucket[/prefix]` for checkpoints.
+    pub const CHECKPOINT_URI: &str = "checkpoint-uri";
+    /// `terminationGracePeriodSeconds` of the pod.
+    pub const GRACE_SECONDS: &str = "grace-seconds";
+    /// File for the worker's log.
+    pub const LOG_FILE: &str = "log-file";
+    /// Namespace and name of the AIDispatcher, with a slash.
+    pub const POOL: &str = "pool";
+    /// Role of the workers.
+    pub const ROLE: &str = "role";
+}
+
+/// Environment variables of workers, which are a contract with the authors of agents. The monitor reads them too.
+pub mod variables {
+    /// File to which the worker may append its log, a JSON object in each line.
+    pub const AGENT_LOG_FILE: &str = "AGENT_LOG_FILE";
+    /// Port on which the worker serves its metrics.
+    pub const AGENT_METRICS_PORT: &str = "AGENT_METRICS_PORT";
+    /// Role of the worker.
+    pub const AGENT_ROLE: &str = "AGENT_ROLE";
+    /// Key for the model's server.
+    pub const MODEL_API_KEY: &str = "MODEL_API_KEY";
+    /// URL of the model's server.
+    pub const MODEL_ENDPOINT: &str = "MODEL_ENDPOINT";
+    /// Model that the worker calls.
+    pub const MODEL_REF: &str = "MODEL_REF";
+    /// Name of the vector collection.
+    pub const MEMORY_COLLECTION: &str = "MEMORY_COLLECTION";
+    /// Dimension of its vectors.
+    pub const MEMORY_DIM: &str = "MEMORY_DIM";
+    /// Folder with the content of the collection.
+    pub const MEMORY_DIR: &str = "MEMORY_DIR";
+    /// URL of the vector store.
+    pub const MEMORY_ENDPOINT: &str = "MEMORY_ENDPOINT";
+    /// Folder of the worker's state.
+    pub const STATE_DIR: &str = "STATE_DIR";
+    /// Key for the vector store; of the monitor alone.
+    pub const MEMORY_API_KEY: &str = "MEMORY_API_KEY";
+    /// Name of the pod; of the monitor alone.
+    pub const POD_NAME: &str = "POD_NAME";
+    /// Namespace of the pod; of the monitor alone.
+    pub const POD_NAMESPACE: &str = "POD_NAMESPACE";
+    /// uid of the pod; of the monitor alone.
+    pub const POD_UID: &str = "POD_UID";
+}
+
+/// What a worker serves on its metrics port, and the monitor of its pod again.
+pub mod metrics {
+    /// Gauge: tasks that wait.
+    pub const QUEUE_DEPTH: &str = "agent_queue_depth";
+    /// Gauge: tasks that are worked on.
+    pub const TASKS_IN_FLIGHT: &str = "agent_tasks_in_flight";
+    /// Counter: tokens used since the worker started.
+    pub const TOKENS: &str = "agent_tokens_total";
+}
+
+/// Port of the monitor's stream (`proto`, `metrics.v1.Metrics`).
+pub const STREAM_PORT: u16 = 9411;
+/// Port of the monitor's health and metrics.
+pub const ADMIN_PORT: u16 = 9410;
+
+/// Path on the port of health and metrics: the kubelet asks for it before it ends the worker.
+pub const ENDING_PATH: &str = "/ending";
+
+/// Why `load-memory` failed. The numbers are a contract between images of different releases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ExitCode {
+    /// The command line or the environment of the monitor is invalid: a fault of the controller, not of the user.
+    Usage = 2,
+    /// The vector store has no collection of this name.
+    CollectionNotFound = 20,
+    /// The vectors of the collection have another dimension.
+    DimMismatch = 21,
+    /// The vector store, or the storage of checkpoints, does not answer.
+    StoreUnreachable = 22,
+    /// It refuses the credentials.
+    StoreUnauthorized = 23,
+    /// A volume is full.
+    OutOfSpace = 24,
+    /// The bucket for checkpoints does not exist.
+    BucketNotFound = 25,
+}
+
+impl ExitCode {
+    pub const ALL: [ExitCode; 7] = [
+        ExitCode::Usage,
+        ExitCode::CollectionNotFound,
+        ExitCode::DimMismatch,
+        ExitCode::StoreUnreachable,
+        ExitCode::StoreUnauthorized,
+        ExitCode::OutOfSpace,
+        ExitCode::BucketNotFound,
+    ];
+
+    /// The exit code of a terminated container, if the monitor defines it.
+    pub fn from_code(code: i32) -> Option<ExitCode> {
+        ExitCode::ALL.into_iter().find(|known| known.code() == code)
+    }
+
+    /// The number in the state of a container.
+    pub fn code(self) -> i32 {
+        i32::from(self as u8)
+    }
+
+    /// Reason of the failed condition. A usage error counts as a crash.
+    pub fn reason(self) -> &'static str {
+        match self {
+            ExitCode::Usage => reasons::CRASH_LOOP,
+            ExitCode::CollectionNotFound => reasons::COLLECTION_NOT_FOUND,
+            ExitCode::DimMismatch => reasons::DIM_MISMATCH,
+            ExitCode::StoreUnreachable => reasons::STORE_UNREACHABLE,
+            ExitCode::StoreUnauthorized => reasons::STORE_UNAUTHORIZED,
+            ExitCode::OutOfSpace => reasons::OUT_OF_SPACE,
+            ExitCode::BucketNotFound => reasons::BUCKET_NOT_FOUND,
+        }
+    }
+}
+
+/// The termination message of `run`, as JSON. Fields that a release does not know are ignored.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Message {
+    /// Tokens that all workers of the pod have used. It contains those of earlier containers of the monitor.
+    pub tokens: u64,
+    /// When the last complete checkpoint was written, in seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<i64>,
+    /// Why the state of the worker is not saved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// uid of the worker whose state was restored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restored: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_exit_codes_of_the_monitor_are_parsed() {
+        for known in ExitCode::ALL {
+            assert_eq!(ExitCode::from_code(known.code()), Some(known));
+        }
+        for other in [0, 1, 3, 26, 137, 276, -234] {
+            assert_eq!(ExitCode::from_code(other), None);
+        }
+    }
+
+    #[test]
+    fn a_message_of_another_release_is_read() {
+        let message: Message = serde_json::from_str(r#"{"tokens": 7, "later": true}"#).unwrap();
+        assert_eq!(message, Message { tokens: 7, ..Message::default() });
+        assert_eq!(serde_json::to_string(&message).unwrap(), r#"{"tokens":7}"#);
+    }
+}

@@ -1,0 +1,80 @@
+//! Applies a plan in a fixed order. It only decides when to reconcile again after a contested write.
+//!
+//! Deletion costs first, so that a smaller number of workers takes idle ones. Then the Deployment, status and events; the
+//! first failure ends this sequence.
+
+use std::time::Duration;
+
+use crate::{
+    Context,
+    plan::{Cost, Plan},
+};
+use api::{aidispatcher::AIDispatcher, labels, reasons};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use jiff::Timestamp;
+use runtime::{
+    apply::{ApplyError, Written},
+    controller::ReconcileError as _,
+    events::{Note, Severity},
+    refusal::Refusal,
+};
+
+/// The outcome of a plan.
+#[derive(Debug)]
+pub(crate) enum Applied {
+    All {
+        requeue_after: Option<Duration>,
+    },
+    /// The write of the Deployment was refused; the steps after it were skipped.
+    Refused(Refusal),
+}
+
+/// A pool has up to a thousand pods.
+const COSTS_AT_ONCE: usize = 16;
+
+pub(crate) async fn apply(
+    ctx: &Context,
+    dispatcher: &AIDispatcher,
+    plan: Plan,
+    now: Timestamp,
+) -> Result<Applied, ApplyError> {
+    let Plan { costs, deployment, status, events, past, facts: _, mut requeue_after } = plan;
+    stream::iter(costs)
+        .map(|cost| mark(ctx, cost))
+        .buffer_unordered(COSTS_AT_ONCE)
+        .try_for_each(|()| async { Ok(()) })
+        .await?;
+    // The child before the status: after a failure the status is not written, so it never reports what did not happen.
+    if let Some(deployment) = deployment {
+        match ctx.deployments.apply_to_version(&deployment, deployment.planned_on.as_deref()).await {
+            Ok(Written::Contested(contest)) => {
+                requeue_after = Some(requeue_after.map_or(contest.wait, |planned| planned.min(contest.wait)));
+                if contest.is_new {
+                    // At once: a later step may fail, and the contest is new only this time.
+                    let (severity, reason) = (Severity::Warning, reasons::FIELD_CONFLICT);
+                    let note = Note { severity, reason, message: contest.message() };
+                    ctx.recorder.publish(dispatcher, &note, now).await;
+                }
+            }
+            Ok(Written::Unchanged | Written::Created | Written::Changed) => {}
+            Err(error) => return Refusal::of(error).map(Applied::Refused),
+        }
+    }
+    if let Some(past) = past {
+        ctx.pools.remember(dispatcher.metadata.uid.as_deref().unwrap_or_default(), past);
+    }
+    ctx.writer.apply_status(&ctx.dispatchers, dispatcher, &status).await?;
+    // After the status, which has the same content.
+    for note in &events {
+        ctx.recorder.publish(dispatcher, note, now).await;
+    }
+    Ok(Applied::All { requeue_after })
+}
+
+/// A pod that has changed meanwhile is planned again with its next version.
+async fn mark(ctx: &Context, Cost { pod, cost }: Cost) -> Result<(), ApplyError> {
+    match ctx.pods.annotate(&*pod, labels::POD_DELETION_COST, &cost.to_string()).await {
+        Err(error) if error.is_stale() => Ok(()),
+        done => done,
+    }
+}

@@ -1,0 +1,253 @@
+//! Controller of AIDispatcher: creates a Deployment of workers, lets their number follow the queue, and reports the status.
+//!
+//! ```text
+//!  AIDispatcher ──┐
+//!  children, pods ┼▶ observe ─▶ validate → plan → apply ─▶ deletion costs of pods, Deployment
+//!  claims         │  caches      pure     pure    I/O   ─▶ status, events
+//!  monitors       ┘
+//! ```
+//!
+//! `observe` only reads caches and records in memory, `validate` and `plan` are pure, `apply` sends requests. `monitors` has
+//! what the sidecar of each worker reports, `tokens` adds up what workers have used, `departed` has pods that were
+//! deleted lately, and `pools` keeps what decisions on replicas need of the past.
+
+#![forbid(unsafe_code)]
+
+use std::{sync::Arc, time::Duration};
+
+use api::{aidispatcher::AIDispatcher, controllers::MONITOR, labels};
+use clap::Parser;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use runtime::{
+    apply::{ApplyError, Writer},
+    args::RuntimeArgs,
+    cache::Cache,
+    cached_child::CachedChild,
+    children::Children,
+    controller::Next,
+    events::Recorder,
+    polling::Polling,
+    process::{Identity, Process, Started},
+    relations::Referrers,
+};
+use workload::{
+    claim::ClaimView,
+    deployment::{DeploymentView, RenderedDeployment, ReplicaSetView},
+    facts::FactTimes,
+    pod::PodView,
+};
+
+use crate::{
+    apply::{Applied, apply},
+    departed::Departed,
+    monitors::Monitors,
+    observe::{Observed, claim_key, keys_by_instance, observe, reason_of_pod, reason_of_replica_set},
+    plan::{Defaults, Plan, plan, refused, rejected, restores_older},
+    pools::Pools,
+    tokens::TokenNotes,
+    validate::{OwnAccount, ValidDispatcher, validate},
+};
+
+mod apply;
+mod departed;
+mod metrics;
+mod monitors;
+mod names;
+mod observe;
+mod plan;
+mod pools;
+mod tokens;
+mod validate;
+
+/// Field manager, name of the Lease and value of the label `app.kubernetes.io/managed-by`.
+pub const NAME: &str = "dispatcher-controller";
+
+pub const IDENTITY: Identity =
+    Identity { name: NAME, version: env!("CARGO_PKG_VERSION"), hash_annotation: labels::APPLIED };
+
+/// The command line.
+#[derive(Parser, Debug)]
+#[command(name = NAME, version, about)]
+pub struct Args {
+    #[command(flatten)]
+    pub runtime: RuntimeArgs,
+    #[command(flatten)]
+    pub dispatcher: DispatcherArgs,
+}
+
+/// Defaults of this release. Existing pod templates keep the defaults that they were rendered with.
+#[derive(clap::Args, Clone, Debug)]
+pub struct DispatcherArgs {
+    /// Image of the monitor, which is beside each worker
+    #[arg(long, default_value_t = MONITOR.image(env!("CARGO_PKG_VERSION")))]
+    pub monitor_image: String,
+
+    /// Image of workers with role coder [default: none; spec.image is required]
+    #[arg(long)]
+    pub coder_image: Option<String>,
+
+    /// Image of workers with role reviewer [default: none; spec.image is required]
+    #[arg(long)]
+    pub reviewer_image: Option<String>,
+
+    /// Image of workers with role planner [default: none; spec.image is required]
+    #[arg(long)]
+    pub planner_image: Option<String>,
+
+    /// URL of the vector store of objects without memoryConfig.endpoint [default: none; that field is required]
+    #[arg(long)]
+    pub memory_endpoint: Option<String>,
+
+    /// Secret with the key `api-key` for that store, in the namespace of the object [default: none]
+    #[arg(long, requires = "memory_endpoint")]
+    pub memory_secret_name: Option<String>,
+
+    /// Seconds between two checkpoints of a worker that runs
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub checkpoint_seconds: u32,
+
+    /// Seconds after which a worker on a node that is lost is replaced
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=3600))]
+    pub node_failure_seconds: u32,
+
+    /// Service account of this process; workers must not use it [default: no account is refused]
+    #[arg(long, env = "POD_SERVICE_ACCOUNT")]
+    pub own_service_account: Option<String>,
+
+    /// Namespace of the service account of this process
+    #[arg(long, env = "POD_NAMESPACE")]
+    pub own_namespace: Option<String>,
+}
+
+/// A view of a child of an AIDispatcher.
+type Child<V> = CachedChild<V, AIDispatcher>;
+
+/// Shared by all reconciles.
+pub(crate) struct Context {
+    pub(crate) dispatchers: Cache<AIDispatcher>,
+    pub(crate) deployments: Children<Child<DeploymentView>, RenderedDeployment>,
+    pub(crate) replica_sets: Cache<ReplicaSetView>,
+    /// Pods of workers, those that have ended included.
+    pub(crate) pods: Children<PodView, Pod>,
+    pub(crate) claims: Cache<ClaimView>,
+    pub(crate) monitors: Monitors,
+    pub(crate) tokens: Arc<TokenNotes>,
+    pub(crate) departed: Arc<Departed>,
+    pub(crate) pools: Pools,
+    pub(crate) fact_times: FactTimes,
+    pub(crate) writer: Writer,
+    pub(crate) recorder: Recorder,
+    pub(crate) defaults: Defaults,
+    pub(crate) own_account: OwnAccount,
+}
+
+/// Monitors report each second. A change of the load is looked at once the last look is this old.
+const LOOKS_APART: Duration = Duration::from_millis(200);
+/// Measured numbers are looked at, and written, this often.
+const MEASURED_EVERY: Duration = Duration::from_secs(10);
+
+/// Declares the watches and starts the controller.
+pub fn start(process: &mut Process, args: DispatcherArgs) -> Started {
+    let managed = format!("{}={NAME},{}={}", labels::MANAGED_BY, labels::NAME, names::KIND);
+    let dispatchers = process.watch::<AIDispatcher>("AIDispatcher");
+    let writer = process.writer(&dispatchers);
+    let pods = writer.of(process.watch_labelled("Pod", &managed));
+    let tokens = TokenNotes::tracked(&pods, &dispatchers);
+    let ctx = Arc::new(Context {
+        deployments: writer.of(process.watch_labelled("Deployment", &managed)),
+        replica_sets: process.watch_labelled("ReplicaSet", &managed),
+        claims: process.watch("PersistentVolumeClaim"),
+        monitors: Monitors::new(process, &pods, Arc::clone(&tokens)),
+        tokens,
+        departed: Departed::tracked(&pods),
+        pools: Pools::forgetting_deleted(&dispatchers),
+        pods,
+        fact_times: FactTimes::default(),
+        writer,
+        recorder: process.recorder(),
+        own_account: OwnAccount::of(&args),
+        defaults: Defaults::new(args, process.refusal_retry_period()),
+        dispatchers,
+    });
+    metrics::export(process, &ctx.dispatchers);
+    let readers = Referrers::of(&ctx.dispatchers, claim_key);
+    let polled = Arc::clone(&ctx);
+    let polling =
+        Polling { period: MEASURED_EVERY, at_once: 64, deadline: Duration::from_secs(5), gap: LOOKS_APART };
+    let controller = process
+        .controller(&ctx.dispatchers)
+        .owns(&ctx.deployments)
+        .maps_by_reason(&ctx.replica_sets, keys_by_instance, reason_of_replica_set)
+        .maps_by_reason(&ctx.pods, keys_by_instance, reason_of_pod)
+        .maps(&ctx.claims, move |claim| readers.keys(claim))
+        .polls(polling, ctx.monitors.trigger(), move |dispatcher, now| {
+            let looked = observe::look(&polled, &dispatcher, now);
+            async move { looked }
+        })
+        .beside(ctx.monitors.running());
+    process.control(controller, move |dispatcher, now| {
+        let ctx = Arc::clone(&ctx);
+        async move { reconcile(&ctx, dispatcher, now).await }
+    })
+}
+
+/// Observes, validates, plans, applies.
+async fn reconcile(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timestamp) -> Result<Next, ApplyError> {
+    if dispatcher.metadata.deletion_timestamp.is_some() {
+        // The garbage collector deletes the Deployment; its pods save the state of their workers before they end.
+        return Ok(Next::Done);
+    }
+    let observed = observe(ctx, Arc::clone(&dispatcher), now);
+    // Either this process's watch is late and another process has applied a newer spec, or the annotation was edited by
+    // hand and must be repaired. The API server's version of the object decides.
+    if is_behind(&observed) && !ctx.writer.is_newest(&ctx.dispatchers, &dispatcher).await? {
+        return Ok(Next::After(STALE_OBJECT_RETRY));
+    }
+    let valid = validate(&dispatcher, &ctx.defaults).and_then(|valid| ctx.own_account.is_not_used_by(valid));
+    let applied = match &valid {
+        // The annotation `refresh` changes the template without a new generation.
+        Ok(valid)
+            if restores_older(valid, &observed)
+                && !ctx.writer.is_newest(&ctx.dispatchers, &dispatcher).await? =>
+        {
+            return Ok(Next::After(STALE_OBJECT_RETRY));
+        }
+        Ok(valid) => carry_out(ctx, valid, &observed, now).await?,
+        Err(invalid) => apply(ctx, &dispatcher, rejected(invalid, &observed, now), now).await?,
+    };
+    Ok(match applied {
+        Applied::All { requeue_after: Some(wait) } => Next::After(wait),
+        Applied::All { requeue_after: None } | Applied::Refused(_) => Next::Done,
+    })
+}
+
+async fn carry_out(
+    ctx: &Context,
+    valid: &ValidDispatcher,
+    observed: &Observed,
+    now: Timestamp,
+) -> Result<Applied, ApplyError> {
+    let plan: Plan = plan(valid, observed, &ctx.defaults, now);
+    ctx.fact_times.note(&valid.owner.uid, &plan.facts, now);
+    match apply(ctx, &observed.dispatcher, plan, now).await? {
+        Applied::Refused(refusal) => {
+            let plan = refused(&refusal, valid, observed, &ctx.defaults, now);
+            apply(ctx, &observed.dispatcher, plan, now).await
+        }
+        done @ Applied::All { .. } => Ok(done),
+    }
+}
+
+/// Time for the watch of AIDispatchers to catch up.
+const STALE_OBJECT_RETRY: Duration = Duration::from_secs(1);
+
+/// Whether the Deployment was rendered for a newer spec than the cached one.
+fn is_behind(observed: &Observed) -> bool {
+    let rendered =
+        observed.deployment.as_ref().and_then(|deployment| deployment.generation.as_deref()?.parse().ok());
+    rendered > observed.dispatcher.metadata.generation
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,302 @@
+//! What the monitors in the pods of workers report: load and tokens, as they are now. It decides nothing.
+//!
+//! One stream is kept to the monitor of each pod, by the address that the API server has for it. A value that is not fresh
+//! is missing, never zero.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use api::monitor::STREAM_PORT;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use metrics_client::{
+    args::Security,
+    endpoint::{Endpoint, Origin},
+    snapshot::{Metric, Reading},
+    sources::{News, Settings, Sources, Timings},
+    view::{Health, Value, View},
+};
+use runtime::{
+    cache::{Cache, Change, Key},
+    controller::Waker,
+    polling::Trigger,
+    process::Process,
+};
+use tokio_util::sync::CancellationToken;
+use workload::pod::PodView;
+
+use crate::{NAME, observe::keys_by_instance, plan::MONITOR, tokens::TokenNotes};
+
+/// Half the interval of a monitor, so that each of its snapshots is sent.
+const MIN_INTERVAL: Duration = Duration::from_millis(500);
+const METRICS: &[Metric] =
+    &[Metric::QueueWaiting, Metric::QueueRunning, Metric::Tokens, Metric::CheckpointTime];
+
+/// What is known of one worker now.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct WorkerLoad {
+    /// Tasks that wait for it, and when that was read.
+    pub(crate) queued: Option<(u64, Timestamp)>,
+    /// Tasks that it works on.
+    pub(crate) in_flight: Option<u64>,
+    /// Tokens that all workers of its pod have used.
+    pub(crate) tokens: Option<u64>,
+    /// Why there are no fresh values.
+    pub(crate) fault: Option<String>,
+    /// When its state was last saved, in seconds since 1970.
+    pub(crate) saved: Option<u64>,
+    /// Why its state is not saved now.
+    pub(crate) unsaved: Option<String>,
+}
+
+/// The streams.
+pub(crate) struct Monitors {
+    sources: Sources,
+    trigger: Trigger,
+}
+
+/// What a snapshot must differ in to be worth a look.
+type Signature = (Option<u64>, Option<u64>, Option<u64>, bool, bool);
+
+impl Monitors {
+    /// Follows the addresses of pods. Nothing is connected to before [`Monitors::running`] runs.
+    pub(crate) fn new(process: &Process, pods: &Cache<PodView>, tokens: Arc<TokenNotes>) -> Self {
+        let sources = Sources::new(Settings {
+            subscriber: NAME,
+            min_interval: MIN_INTERVAL,
+            metrics: METRICS,
+            // Pods of users have no certificates of this controller; its NetworkPolicy says who is reached.
+            security: Security::Plain,
+            timings: Timings { longest_backoff: Duration::from_secs(10), ..Timings::default() },
+        });
+        let followed = sources.clone();
+        pods.subscribe(move |change| follow(&followed, change));
+        let collector = metrics_client::metrics::collector(&sources, process.leadership());
+        process.metrics().with_registry(|registry| registry.register_collector(collector));
+        let trigger = Trigger::default();
+        tell(&sources, pods, tokens, trigger.clone());
+        Self { sources, trigger }
+    }
+
+    /// Polls the AIDispatchers of whose workers something is new.
+    pub(crate) fn trigger(&self) -> &Trigger {
+        &self.trigger
+    }
+
+    /// Keeps the streams until `stop`.
+    pub(crate) fn running(
+        &self,
+    ) -> impl FnOnce(Waker, CancellationToken) -> BoxFuture<'static, ()> + Send + use<> {
+        let sources = self.sources.clone();
+        move |_, stop| Box::pin(async move { sources.run(stop).await })
+    }
+
+    pub(crate) fn load_of(&self, pod: &PodView, now: Timestamp) -> WorkerLoad {
+        let view = endpoint_of(pod).and_then(|endpoint| self.sources.at(&endpoint));
+        view.map(|view| load(&view, now)).unwrap_or_default()
+    }
+}
+
+/// A pod has a stream while its monitor runs, also while it ends: its last tokens are counted.
+fn follow(sources: &Sources, change: &Change<'_, PodView>) {
+    let before = change.old.and_then(|pod| endpoint_of(pod));
+    let now = change.new.and_then(|pod| endpoint_of(pod));
+    if before != now {
+        before.iter().for_each(|gone| sources.remove(gone));
+        now.into_iter().for_each(|new| sources.insert(new));
+    }
+}
+
+fn endpoint_of(pod: &PodView) -> Option<Endpoint> {
+    pod.init_container(MONITOR)?.state.running.as_ref()?;
+    let address = std::net::SocketAddr::new(pod.ip?, STREAM_PORT);
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default().into();
+    let origin = Origin::Pod { namespace, name: pod.name().into() };
+    Some(Endpoint { origin, address: address.to_string().into() })
+}
+
+/// Notes tokens at once, and polls the AIDispatcher of a worker of which something is new.
+fn tell(sources: &Sources, pods: &Cache<PodView>, tokens: Arc<TokenNotes>, trigger: Trigger) {
+    let (known, pods) = (sources.clone(), pods.clone());
+    let last: Mutex<HashMap<Endpoint, Signature>> = Mutex::default();
+    sources.subscribe(move |change| {
+        let Origin::Pod { namespace, name } = &change.endpoint.origin else { return };
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        match &change.news {
+            News::Gone => {
+                last.remove(change.endpoint);
+            }
+            News::Snapshot { .. } | News::Health(_) => {
+                let Some(view) = known.at(change.endpoint) else { return };
+                let signature = signature(&view);
+                if last.get(change.endpoint) == Some(&signature) {
+                    return;
+                }
+                last.insert(change.endpoint.clone(), signature);
+                let Some(pod) = pods.get(&Key::new(namespace, name)) else { return };
+                signature.2.into_iter().for_each(|used| tokens.note(&pod, used));
+                keys_by_instance(&*pod).iter().for_each(|key| trigger.poll(key));
+            }
+        }
+    });
+}
+
+fn signature(view: &View) -> Signature {
+    let fresh = |metric| fresh(view, metric).map(|(value, _)| value);
+    (
+        fresh(Metric::QueueWaiting),
+        fresh(Metric::QueueRunning),
+        latest(view, Metric::Tokens),
+        view.health == Health::Live,
+        unsaved(view).is_some(),
+    )
+}
+
+fn load(view: &View, now: Timestamp) -> WorkerLoad {
+    let queued = fresh(view, Metric::QueueWaiting);
+    let at = |age: Duration| now.checked_sub(age).unwrap_or(now);
+    WorkerLoad {
+        queued: queued.map(|(value, age)| (value, at(age))),
+        in_flight: fresh(view, Metric::QueueRunning).map(|(value, _)| value),
+        tokens: latest(view, Metric::Tokens),
+        fault: queued.is_none().then(|| fault(view)).flatten(),
+        saved: latest(view, Metric::CheckpointTime),
+        unsaved: unsaved(view),
+    }
+}
+
+/// In the words of the monitor: its own faults are those of the storage.
+fn unsaved(view: &View) -> Option<String> {
+    let latest = view.latest.as_ref().filter(|_| view.health == Health::Live)?;
+    latest.snapshot.faults.first().map(|fault| fault.message.to_string())
+}
+
+/// In the words of the monitor, or why it cannot be heard.
+fn fault(view: &View) -> Option<String> {
+    match &view.health {
+        Health::Live => {
+            let latest = view.latest.as_ref()?;
+            let mut subjects = latest.snapshot.subjects.iter();
+            subjects.find_map(|subject| subject.fault.as_ref()).map(|fault| fault.message.to_string())
+        }
+        Health::Pending { .. } => None,
+        Health::Silent { .. } => Some("its monitor is silent".to_owned()),
+        Health::Unreachable { why, .. } => Some(format!("its monitor cannot be reached: {why}")),
+    }
+}
+
+fn reading(view: &View, metric: Metric) -> Option<&Reading> {
+    let latest = view.latest.as_ref().filter(|latest| latest.is_admitted)?;
+    let mut readings = latest.snapshot.subjects.iter().flat_map(|subject| &subject.readings);
+    readings.find(|reading| reading.metric == metric)
+}
+
+fn fresh(view: &View, metric: Metric) -> Option<(u64, Duration)> {
+    match view.value(reading(view, metric)?) {
+        Value::Fresh { value, age } => Some((whole(value)?, age)),
+        Value::Stale { .. } | Value::Unsupported | Value::Missing { .. } => None,
+    }
+}
+
+/// Tokens that were used stay used.
+fn latest(view: &View, metric: Metric) -> Option<u64> {
+    match view.value(reading(view, metric)?) {
+        Value::Fresh { value, .. } | Value::Stale { value, .. } => whole(value),
+        Value::Unsupported | Value::Missing { .. } => None,
+    }
+}
+
+/// The conversion ends at the largest value.
+fn whole(value: f64) -> Option<u64> {
+    (value >= 0.0).then(|| value.round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use metrics_client::{
+        snapshot::{Attribution, Fault, FaultReason, Snapshot, State, Subject, SubjectKind},
+        view::Latest,
+    };
+
+    use crate::tests::{at, pod};
+
+    use super::*;
+
+    fn reading(metric: Metric, state: State, value: f64) -> Reading {
+        Reading {
+            metric,
+            state,
+            value: Some(value),
+            age: Duration::from_secs(1),
+            reason: FaultReason::Unspecified,
+            windows: Vec::new(),
+        }
+    }
+
+    fn view(readings: Vec<Reading>, health: Health) -> View {
+        let fault = Fault { reason: FaultReason::Timeout, message: "port 9100 does not answer".into() };
+        let subject = Subject {
+            id: "coder-0".into(),
+            kind: SubjectKind::Worker,
+            parent_id: "".into(),
+            readings,
+            holders: Vec::new(),
+            fault: Some(fault),
+        };
+        let snapshot = Snapshot {
+            instance: "one".into(),
+            sequence: 1,
+            uptime: Duration::ZERO,
+            interval: Duration::from_secs(1),
+            node: "".into(),
+            pod: None,
+            subjects: vec![subject],
+            events: Vec::new(),
+            faults: Vec::new(),
+            attribution: Attribution { state: State::Unsupported, age: Duration::ZERO },
+            is_cut: false,
+        };
+        let latest = Latest {
+            snapshot: Arc::new(snapshot),
+            age: Duration::from_secs(1),
+            patience: Duration::from_secs(3),
+            is_admitted: true,
+        };
+        let origin = Origin::Pod { namespace: "demo".into(), name: "coder-0".into() };
+        View { endpoint: Endpoint { origin, address: "10.0.0.7:9411".into() }, health, latest: Some(latest) }
+    }
+
+    #[test]
+    fn the_stream_of_a_pod_begins_with_its_monitor() {
+        let address = |parts: &str| endpoint_of(&pod(parts)).map(|endpoint| endpoint.address.to_string());
+        let running = "init: [{name: monitor, state: {running: {}}}]";
+        assert_eq!(address(&format!("{{ip: 10.0.0.7, {running}}}")).as_deref(), Some("10.0.0.7:9411"));
+        assert_eq!(address(&format!("{{{running}}}")), None);
+        assert_eq!(
+            address("{ip: 10.0.0.7, init: [{name: monitor, state: {terminated: {exitCode: 0}}}]}"),
+            None
+        );
+    }
+
+    #[test]
+    fn a_value_that_is_not_fresh_is_missing_and_tokens_stay() {
+        let readings = vec![
+            reading(Metric::QueueWaiting, State::Stale, 3.0),
+            reading(Metric::QueueRunning, State::Fresh, 2.0),
+            reading(Metric::Tokens, State::Stale, 70.0),
+        ];
+        let found = load(&view(readings, Health::Live), at(10));
+        assert_eq!((found.queued, found.in_flight, found.tokens), (None, Some(2), Some(70)));
+        assert_eq!(found.fault.as_deref(), Some("port 9100 does not answer"));
+    }
+
+    #[test]
+    fn the_time_of_a_value_is_that_of_its_sample() {
+        let readings = vec![reading(Metric::QueueWaiting, State::Fresh, 3.0)];
+        let found = load(&view(readings, Health::Live), at(10));
+        assert_eq!((found.queued, found.fault), (Some((3, at(8))), None));
+    }
+}

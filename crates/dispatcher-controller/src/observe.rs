@@ -1,0 +1,245 @@
+//! Collects everything that the plan of one AIDispatcher needs from the caches and the records in memory. It sends nothing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use api::aidispatcher::{AIDispatcher, Tokens};
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use kube::Resource;
+use runtime::{
+    cache::{Cache, Key},
+    polling::Polled,
+    queue::Reason,
+};
+use scaling::history::History;
+use workload::{
+    claim::ClaimView,
+    deployment::{DeploymentView, OlderRevision, ReplicaSetView},
+    pod::{Instance, PodView},
+    time::elapsed,
+};
+
+use crate::{
+    Context, MEASURED_EVERY,
+    monitors::WorkerLoad,
+    names,
+    pools::{Looked, Seen},
+    tokens,
+};
+
+/// One AIDispatcher with its children, from the caches.
+#[derive(Clone, Debug)]
+pub(crate) struct Observed {
+    pub(crate) dispatcher: Arc<AIDispatcher>,
+    pub(crate) deployment: Option<DeploymentView>,
+    /// Pods of the Deployment's present template that do not end; `None` while no ReplicaSet has it.
+    pub(crate) deployed: Option<Vec<Arc<PodView>>>,
+    /// Revisions with other templates that have such pods.
+    pub(crate) older: Vec<OlderRevision>,
+    /// Failed pods of the Deployment's present template.
+    pub(crate) failed: Vec<Arc<PodView>>,
+    /// Pods that end, have ended or were deleted lately, for what their monitors have left.
+    pub(crate) ending: Vec<Arc<PodView>>,
+    /// The claim for checkpoints.
+    pub(crate) claim: Option<Arc<ClaimView>>,
+    /// By uid of each pod that does not end.
+    pub(crate) loads: BTreeMap<String, WorkerLoad>,
+    /// What is added up now.
+    pub(crate) tokens: Tokens,
+    pub(crate) tokens_per_minute: Option<i64>,
+    pub(crate) history: History,
+    /// When this process first looked at the object.
+    pub(crate) first_look: Timestamp,
+    /// Facts of the last plan, and since when each has been true.
+    pub(crate) facts: BTreeMap<String, Timestamp>,
+}
+
+pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timestamp) -> Observed {
+    let uid = dispatcher.metadata.uid.clone().unwrap_or_default();
+    let namespace = &*dispatcher.metadata.namespace.clone().unwrap_or_default();
+    let name = dispatcher.metadata.name.clone().unwrap_or_default();
+    let deployment = owned(&ctx.deployments, namespace, &uid, &names::deployment(&name))
+        .map(|kept| DeploymentView::clone(&kept));
+    let (mut deployed, mut older) = (None, Vec::new());
+    let (mut failed, mut ending) = (Vec::new(), Vec::new());
+    let mut replica_sets: Vec<Arc<ReplicaSetView>> = Vec::new();
+    if let Some(deployment) = &deployment {
+        // Revisions are matched by template, as in the Deployment controller. The counts in the Deployment's status are
+        // late, and after a change they refer to the previous revision.
+        let wanted = deployment.template.filter(|_| deployment.metadata.deletion_timestamp.is_none());
+        let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
+        replica_sets = ctx.replica_sets.owned_by::<Deployment>(namespace, uid);
+        for revision in &replica_sets {
+            let uid = revision.metadata.uid.as_deref().unwrap_or_default();
+            let (over, live): (Vec<_>, Vec<_>) =
+                ctx.pods.owned_by::<ReplicaSet>(namespace, uid).into_iter().partition(|pod| pod.is_over());
+            // At most one ReplicaSet has this template.
+            if deployed.is_none() && wanted.is_some() && revision.template == wanted {
+                deployed = Some(live);
+                failed = over.iter().filter(|pod| pod.phase == "Failed").cloned().collect();
+            } else if !live.is_empty() {
+                older.push(OlderRevision { revision: Arc::clone(revision), pods: live });
+            }
+            ending.extend(over);
+        }
+    }
+    let live = || deployed.iter().flatten().chain(older.iter().flat_map(|older| &older.pods));
+    let loads: BTreeMap<String, WorkerLoad> =
+        live().map(|pod| (pod.uid().to_owned(), ctx.monitors.load_of(pod, now))).collect();
+    let stored = dispatcher.status.as_ref().and_then(|status| status.tokens.clone()).unwrap_or_default();
+    let sets: BTreeSet<&str> = replica_sets.iter().filter_map(|set| set.metadata.uid.as_deref()).collect();
+    let present: BTreeSet<&str> = live().chain(&ending).map(|pod| pod.uid()).collect();
+    let tokens = tokens::counted(&stored, &ctx.tokens.of(&sets, &stored), &present, now);
+    ending.extend(ctx.departed.of(&sets, now));
+    let pool = ctx.pools.look(&uid, Looked { at: now, seen: seen(loads.values()) });
+    let claim = claim_key(&dispatcher).and_then(|key| ctx.claims.get(&key));
+    Observed {
+        claim,
+        // Of workers that never said it, no tokens are known.
+        tokens_per_minute: ctx
+            .pools
+            .rate(&uid, tokens::total(&tokens), now)
+            .filter(|_| loads.values().any(|load| load.tokens.is_some())),
+        first_look: pool.first_look.unwrap_or(now),
+        history: pool.history_or(dispatcher.status.as_ref(), now),
+        facts: ctx.fact_times.of(&uid),
+        dispatcher,
+        deployment,
+        deployed,
+        older,
+        failed,
+        ending,
+        loads,
+        tokens,
+    }
+}
+
+/// Whether the load of a pool is worth a reconcile: at once if replicas follow it, else when a status may have it.
+pub(crate) fn look(ctx: &Context, dispatcher: &AIDispatcher, now: Timestamp) -> Polled {
+    let Some(uid) = &dispatcher.metadata.uid else { return Polled::Unchanged };
+    let Some(Looked { at, seen: before }) = ctx.pools.of(uid).looked else { return Polled::Unchanged };
+    let namespace = dispatcher.metadata.namespace.as_deref().unwrap_or_default();
+    let name = dispatcher.metadata.name.as_deref().unwrap_or_default();
+    let Some(deployment) = owned(&ctx.deployments, namespace, uid, &names::deployment(name)) else {
+        return Polled::Unchanged;
+    };
+    let deployment = deployment.metadata.uid.as_deref().unwrap_or_default();
+    let revisions = ctx.replica_sets.owned_by::<Deployment>(namespace, deployment);
+    let pods = revisions.iter().filter_map(|revision| revision.metadata.uid.as_deref());
+    let pods = pods.flat_map(|uid| ctx.pods.owned_by::<ReplicaSet>(namespace, uid));
+    let loads: Vec<WorkerLoad> =
+        pods.filter(|pod| !pod.is_over()).map(|pod| ctx.monitors.load_of(&pod, now)).collect();
+    let seen = seen(loads.iter());
+    let is_scaled = dispatcher.spec.autoscaling.is_some();
+    let without_tokens = |seen: Seen| Seen { tokens: 0, saved: 0, unsaved: 0, ..seen };
+    let is_news = if is_scaled && without_tokens(seen) != without_tokens(before) {
+        true
+    } else {
+        seen != before && elapsed(at, now) >= MEASURED_EVERY
+    };
+    if is_news { Polled::Changed } else { Polled::Unchanged }
+}
+
+fn seen<'l>(loads: impl Iterator<Item = &'l WorkerLoad>) -> Seen {
+    let mut seen = Seen::default();
+    for load in loads {
+        seen.queued = seen.queued.saturating_add(load.queued.map_or(0, |(queued, _)| queued));
+        seen.busy += u32::from(load.in_flight.is_some_and(|tasks| tasks > 0));
+        seen.unknown += u32::from(load.queued.is_none() || load.in_flight.is_none());
+        seen.tokens = seen.tokens.saturating_add(load.tokens.unwrap_or_default());
+        seen.unsaved += u32::from(load.unsaved.is_some());
+        seen.saved = seen.saved.max(load.saved.unwrap_or_default());
+    }
+    seen
+}
+
+impl Observed {
+    /// All pods that are neither finished nor being deleted.
+    pub(crate) fn pods(&self) -> impl Iterator<Item = &Arc<PodView>> {
+        self.deployed.iter().flatten().chain(self.older.iter().flat_map(|older| &older.pods))
+    }
+
+    pub(crate) fn load_of(&self, pod: &PodView) -> Option<&WorkerLoad> {
+        self.loads.get(pod.uid())
+    }
+}
+
+/// The key of the claim in `spec.checkpoint`, if it names one.
+pub(crate) fn claim_key(dispatcher: &AIDispatcher) -> Option<Key> {
+    let namespace = dispatcher.metadata.namespace.as_deref().unwrap_or_default();
+    let claim = dispatcher.spec.checkpoint.as_ref()?.claim_name.as_deref()?;
+    Some(Key::new(namespace, claim))
+}
+
+/// Objects whose labels name the instance that they belong to.
+pub(crate) trait ForInstance: Resource {
+    fn instance(&self) -> Option<&Instance>;
+}
+
+impl ForInstance for PodView {
+    fn instance(&self) -> Option<&Instance> {
+        self.instance.as_ref()
+    }
+}
+
+impl ForInstance for ReplicaSetView {
+    fn instance(&self) -> Option<&Instance> {
+        self.instance.as_ref()
+    }
+}
+
+pub(crate) fn keys_by_instance<V: ForInstance>(object: &V) -> Vec<Key> {
+    let namespace = object.meta().namespace.as_deref().unwrap_or_default();
+    let name = object.instance().and_then(|instance| instance.of_kind(names::KIND));
+    name.map(|name| Key::new(namespace, name)).into_iter().collect()
+}
+
+/// A pod that comes up in good order is looked at together with what follows: its next steps are seconds away, and the
+/// status reports few of them.
+pub(crate) fn reason_of_pod(old: Option<&PodView>, new: Option<&PodView>) -> Reason {
+    let comes_up = old.is_none_or(PodView::is_coming_up) && new.is_some_and(PodView::is_coming_up);
+    if comes_up { Reason::Detail } else { Reason::Event }
+}
+
+/// A new ReplicaSet is followed by its pods.
+pub(crate) fn reason_of_replica_set(old: Option<&ReplicaSetView>, _new: Option<&ReplicaSetView>) -> Reason {
+    if old.is_none() { Reason::Detail } else { Reason::Event }
+}
+
+fn owned<V: Resource>(children: &Cache<V>, namespace: &str, uid: &str, name: &str) -> Option<Arc<V>> {
+    let owned = children.owned_by::<AIDispatcher>(namespace, uid);
+    owned.into_iter().find(|child| child.meta().name.as_deref() == Some(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{at, dispatcher};
+
+    use super::*;
+
+    #[test]
+    fn a_claim_enqueues_the_objects_that_save_to_it() {
+        let key = |spec: &str| claim_key(&dispatcher(spec)).map(|key| key.to_string());
+        assert_eq!(key("{role: coder, checkpoint: {claimName: states}}").as_deref(), Some("demo/states"));
+        assert_eq!(key("{role: coder, checkpoint: {uri: s3://states}}"), None);
+        assert_eq!(key("{role: coder}"), None);
+    }
+
+    #[test]
+    fn a_load_that_is_not_known_is_counted_as_such() {
+        let known = WorkerLoad {
+            queued: Some((3, at(0))),
+            in_flight: Some(1),
+            tokens: Some(7),
+            ..WorkerLoad::default()
+        };
+        let loads = [known.clone(), WorkerLoad { in_flight: Some(0), ..known }, WorkerLoad::default()];
+        assert_eq!(
+            seen(loads.iter()),
+            Seen { queued: 6, busy: 1, unknown: 1, tokens: 14, ..Seen::default() }
+        );
+    }
+}

@@ -1,0 +1,167 @@
+//! Decides all writes for one AIDispatcher and returns them as one value. Pure: no request, no clock, no randomness.
+//!
+//! Each child and each policy has its own file.
+
+use std::time::Duration;
+
+use api::aidispatcher::AIDispatcherStatus;
+use jiff::Timestamp;
+use runtime::{events::Note, refusal::Refusal};
+use scaling::history::History;
+use serde::Serialize;
+use workload::{deployment::RenderedDeployment, time::elapsed};
+
+use crate::{
+    observe::Observed,
+    validate::{Invalid, ValidDispatcher},
+};
+
+mod conditions;
+mod defaults;
+mod deployment;
+mod events;
+mod faults;
+mod metadata;
+mod pod;
+mod replicas;
+mod revision;
+mod status;
+
+pub(crate) use defaults::Defaults;
+pub(crate) use pod::MONITOR;
+pub(crate) use replicas::Cost;
+pub(crate) use revision::restores_older;
+
+/// All writes for one AIDispatcher.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Plan {
+    /// Deletion costs of pods, before the number of workers falls.
+    pub(crate) costs: Vec<Cost>,
+    /// `None`: it stays as it is.
+    pub(crate) deployment: Option<Box<RenderedDeployment>>,
+    pub(crate) status: AIDispatcherStatus,
+    pub(crate) events: Vec<Note>,
+    /// What decisions on the number of workers need of the past, once the Deployment is written.
+    #[serde(skip)]
+    pub(crate) past: Option<History>,
+    /// Facts that are true now, for `FactTimes`.
+    #[serde(skip)]
+    pub(crate) facts: Vec<String>,
+    /// When to reconcile again even if no object changes.
+    pub(crate) requeue_after: Option<Duration>,
+}
+
+/// A garbage collector deletes a child within this time, also while it waits up to 30 s for the caches of a kind that was
+/// installed, after up to 30 s until it finds that.
+const LEFTOVER_GOES_WITHIN: Duration = Duration::from_secs(90);
+/// With foreground deletion, a Deployment exists until its pods have ended.
+const OVERDUE_RETRY: Duration = Duration::from_secs(10);
+/// An idle garbage collector deletes a child within this time.
+const LEFTOVER_RETRY: Duration = Duration::from_secs(1);
+
+/// The plan for a valid spec.
+pub(crate) fn plan(
+    valid: &ValidDispatcher,
+    observed: &Observed,
+    defaults: &Defaults,
+    now: Timestamp,
+) -> Plan {
+    let revision = revision::revision(valid, observed, defaults);
+    let sizing = replicas::sizing(valid, observed, now);
+    let assessment = conditions::of_valid(valid, observed, &revision, &sizing, now);
+    let soonest = [sizing.requeue_after, assessment.requeue_after].into_iter().flatten().min();
+    let mut events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
+    let why = scale_reason(&sizing);
+    events.extend(
+        sizing.scales().filter(|_| !valid.pods.paused).map(|(from, to)| events::of_scale(from, to, &why)),
+    );
+    let past = sizing.past(valid);
+    let status = status::of_valid(valid, &revision, &sizing, past.as_ref(), observed, assessment, now);
+    let unwritten = status::unwritten_numbers(observed, &status, now)
+        .or_else(|| status::unwritten_first(observed, &status, now));
+    let wait = unwritten
+        .as_ref()
+        .and_then(|unwritten| unwritten.wait)
+        .or_else(|| status::delay_of_counts(observed, &status, now));
+    let mut facts = sizing.facts;
+    facts.extend(unwritten.map(|unwritten| unwritten.fact));
+    let status = match &observed.dispatcher.status {
+        Some(written) if wait.is_some() => written.clone(),
+        Some(_) | None => status,
+    };
+    let planned_on = observed.deployment.as_ref().and_then(|known| known.metadata.resource_version.clone());
+    let (costs, deployment) = if valid.pods.paused {
+        (Vec::new(), None)
+    } else {
+        let deployment = deployment::deployment(valid, &revision, sizing.replicas, planned_on);
+        (sizing.costs, Some(Box::new(deployment)))
+    };
+    let requeue_after = soonest.into_iter().chain(wait).min();
+    Plan { costs, deployment, status, events, past, facts, requeue_after }
+}
+
+/// Which load asked for another number.
+fn scale_reason(sizing: &replicas::Sizing) -> String {
+    let Some(decision) = &sizing.decision else { return String::new() };
+    let supply = decision.supply();
+    let metric = decision.conclusion.winner.and_then(|winner| decision.record.inputs.metrics.get(winner));
+    match metric {
+        Some(metric) if metric.name.as_str() == crate::validate::TOKENS => "tokens per minute".to_owned(),
+        Some(_) => format!("queued tasks, with {} busy workers", supply.busy),
+        None => "the bounds of spec.autoscaling".to_owned(),
+    }
+}
+
+/// The plan for an invalid spec: children stay unchanged.
+pub(crate) fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Plan {
+    let assessment = conditions::of_invalid(invalid, observed);
+    let events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
+    status_only(status::of_invalid(observed, assessment, now), events, None)
+}
+
+/// The plan after the API server has refused a child: report it, and retry later.
+pub(crate) fn refused(
+    refusal: &Refusal,
+    valid: &ValidDispatcher,
+    observed: &Observed,
+    defaults: &Defaults,
+    now: Timestamp,
+) -> Plan {
+    let overdue = overdue(refusal, observed, now);
+    let refusal = overdue.as_ref().unwrap_or(refusal);
+    let revision = revision::revision(valid, observed, defaults);
+    let sizing = replicas::sizing(valid, observed, now);
+    let assessment = conditions::of_refused(refusal, valid, observed, &revision, &sizing, now);
+    let events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
+    let before = observed.dispatcher.status.as_ref();
+    let status = AIDispatcherStatus {
+        last_scale_time: before.and_then(|before| before.last_scale_time.clone()),
+        scaling_history: before.and_then(|before| before.scaling_history.clone()),
+        ..status::of_valid(valid, &revision, &sizing, None, observed, assessment, now)
+    };
+    let wait = match refusal {
+        Refusal::Leftover { .. } => LEFTOVER_RETRY,
+        Refusal::OwnershipConflict(_) if overdue.is_some() => OVERDUE_RETRY,
+        Refusal::OwnershipConflict(_) | Refusal::Invalid(_) | Refusal::Denied(_) => defaults.refusal_retry,
+    };
+    status_only(status, events, Some(wait))
+}
+
+/// A leftover child that is not deleted in time counts as an ownership conflict.
+fn overdue(refusal: &Refusal, observed: &Observed, now: Timestamp) -> Option<Refusal> {
+    let Refusal::Leftover { deleted, message } = refusal else { return None };
+    // Without a deletion timestamp the time counts from the creation of the AIDispatcher.
+    let created = observed.dispatcher.metadata.creation_timestamp.as_ref().map(|created| created.0);
+    let waited = elapsed(deleted.or(created)?, now);
+    (waited > LEFTOVER_GOES_WITHIN).then(|| Refusal::OwnershipConflict(message.clone()))
+}
+
+/// A plan that writes only status and events.
+fn status_only(status: AIDispatcherStatus, events: Vec<Note>, requeue_after: Option<Duration>) -> Plan {
+    let (costs, deployment, past, facts) = Default::default();
+    Plan { costs, deployment, status, events, past, facts, requeue_after }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,515 @@
+//! The phase and the conditions of an AIDispatcher, each with a reason and a message. Pure.
+//!
+//! `Ready` counts only observed ready workers of the current revision. Transition times are set in `status`.
+
+use std::{sync::Arc, time::Duration};
+
+use api::{
+    aidispatcher::{Phase, State},
+    conditions, reasons,
+};
+use jiff::Timestamp;
+use runtime::{conditions::Verdict, refusal::Refusal};
+use scaling::conclusion::Active;
+use workload::{
+    container::quote,
+    pinned_template::summary,
+    pod::PodView,
+    revision::Revision,
+    time::{elapsed, remaining},
+};
+
+use super::{
+    faults::{
+        Fault, FaultyCondition, claim_fault, creation_fault, eviction_fault, fault_of, passes_by_itself,
+    },
+    replicas::{LOAD_EXPECTED_AFTER, Sizing},
+};
+use crate::{
+    observe::Observed,
+    tokens::message_of,
+    validate::{Invalid, ValidDispatcher},
+};
+
+/// Phase and conditions without transition times.
+#[derive(Debug)]
+pub(super) struct Assessment {
+    pub(super) phase: Phase,
+    pub(super) state: State,
+    pub(super) verdicts: Vec<Verdict>,
+    pub(super) counts: Counts,
+    /// When a timeout ends, so that the assessment may change although no object changes.
+    pub(super) requeue_after: Option<Duration>,
+}
+
+/// Numbers of pods, and of tasks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    /// Pods of all revisions.
+    pub(super) all: i32,
+    pub(super) ready: i32,
+    /// Pods of the current revision.
+    pub(super) updated: i32,
+    pub(super) updated_ready: i32,
+    /// Workers with a task in hand.
+    pub(super) busy: i32,
+    /// `None`: no worker says it.
+    pub(super) queued: Option<i64>,
+}
+
+/// The watch of claims may lag behind that of AIDispatchers. Creation times have whole seconds.
+const CLAIM_WATCH_LAG: Duration = Duration::from_secs(3);
+
+pub(super) fn of_valid(
+    valid: &ValidDispatcher,
+    observed: &Observed,
+    revision: &Revision<'_>,
+    sizing: &Sizing,
+    now: Timestamp,
+) -> Assessment {
+    let mut assessment = working(valid, observed, revision, sizing, now);
+    assessment.verdicts.extend(outdated(revision));
+    if valid.pods.paused { paused(assessment) } else { with_progress(assessment) }
+}
+
+/// Pods of the last valid spec keep running; there are no pods of an invalid spec.
+pub(super) fn of_invalid(invalid: &Invalid, observed: &Observed) -> Assessment {
+    let message = invalid.to_string();
+    let counts = counts(observed, &[]);
+    let accepted = fails(conditions::ACCEPTED, reasons::INVALID_SPEC, message.clone());
+    with_progress(Assessment {
+        phase: Phase::Failed,
+        state: state(counts),
+        verdicts: vec![accepted, available(counts), fails(conditions::READY, reasons::INVALID_SPEC, message)],
+        counts,
+        requeue_after: None,
+    })
+}
+
+pub(super) fn of_refused(
+    refusal: &Refusal,
+    valid: &ValidDispatcher,
+    observed: &Observed,
+    revision: &Revision<'_>,
+    sizing: &Sizing,
+    now: Timestamp,
+) -> Assessment {
+    let mut assessment = of_valid(valid, observed, revision, sizing, now);
+    let (reason, message) = match refusal {
+        // The garbage collector is about to delete the child of the deleted owner; no fault.
+        Refusal::Leftover { .. } => return assessment,
+        Refusal::OwnershipConflict(message) => (reasons::OWNERSHIP_CONFLICT, message),
+        Refusal::Denied(message) => {
+            assessment.replace(fails(conditions::PROGRESSING, reasons::DENIED, message.clone()));
+            (reasons::DENIED, message)
+        }
+        Refusal::Invalid(message) => {
+            assessment.replace(fails(conditions::ACCEPTED, reasons::INVALID_SPEC, message.clone()));
+            (reasons::INVALID_SPEC, message)
+        }
+    };
+    assessment.replace(fails(conditions::READY, reason, message.clone()));
+    assessment.phase = Phase::Failed;
+    with_progress(assessment)
+}
+
+fn counts(observed: &Observed, pods: &[Arc<PodView>]) -> Counts {
+    let loads = || observed.loads.values();
+    let busy = loads().filter(|load| load.in_flight.is_some_and(|tasks| tasks > 0)).count();
+    let queued = loads().filter_map(|load| load.queued).map(|(queued, _)| queued);
+    let queued =
+        queued.fold(None, |sum: Option<u64>, queued| Some(sum.unwrap_or_default().saturating_add(queued)));
+    Counts {
+        all: count(observed.pods().count()),
+        ready: count(observed.pods().filter(|pod| pod.is_ready).count()),
+        updated: count(pods.len()),
+        updated_ready: count(pods.iter().filter(|pod| pod.is_ready).count()),
+        busy: count(busy),
+        queued: queued.map(|queued| i64::try_from(queued).unwrap_or(i64::MAX)),
+    }
+}
+
+fn count(pods: usize) -> i32 {
+    i32::try_from(pods).unwrap_or(i32::MAX)
+}
+
+fn state(counts: Counts) -> State {
+    let queued = counts.queued.unwrap_or_default();
+    if counts.busy == 0 && queued == 0 {
+        State::Idle
+    } else if queued > 0 && counts.ready > 0 && counts.busy >= counts.ready {
+        State::Saturated
+    } else {
+        State::Working
+    }
+}
+
+/// `1 worker`, `2 workers`.
+fn workers_text(count: i32) -> String {
+    if count == 1 { "1 worker".to_owned() } else { format!("{count} workers") }
+}
+
+impl Assessment {
+    fn replace(&mut self, verdict: Verdict) {
+        match self.verdicts.iter_mut().find(|known| known.type_ == verdict.type_) {
+            Some(known) => *known = verdict,
+            None => self.verdicts.push(verdict),
+        }
+    }
+}
+
+/// Conditions of kstatus, present only while True: `Reconciling` while the generation is in progress, `Stalled` if it needs
+/// a change to complete.
+fn with_progress(mut assessment: Assessment) -> Assessment {
+    assessment
+        .verdicts
+        .retain(|verdict| ![conditions::RECONCILING, conditions::STALLED].contains(&verdict.type_));
+    let ready =
+        assessment.verdicts.iter().find(|verdict| verdict.type_ == conditions::READY && !verdict.holds);
+    let Some(Verdict { reason, message, .. }) = ready else { return assessment };
+    let type_ = match assessment.phase {
+        Phase::Failed => conditions::STALLED,
+        Phase::Initializing | Phase::Processing | Phase::Ready => conditions::RECONCILING,
+    };
+    let verdict = holds(type_, reason, message.clone());
+    assessment.verdicts.push(verdict);
+    assessment
+}
+
+/// Reports that the running release would render another template. This is no fault.
+fn outdated(revision: &Revision<'_>) -> Option<Verdict> {
+    let message = format!(
+        "this release renders the pod template differently: {}; the pods keep their template until the spec changes or \
+         the annotation {} gets a new value",
+        summary(&revision.outdated),
+        api::labels::REFRESH,
+    );
+    let is_outdated = !revision.outdated.is_empty();
+    is_outdated.then(|| holds(conditions::TEMPLATE_OUTDATED, reasons::NEWER_TEMPLATE, message))
+}
+
+fn working(
+    valid: &ValidDispatcher,
+    observed: &Observed,
+    revision: &Revision<'_>,
+    sizing: &Sizing,
+    now: Timestamp,
+) -> Assessment {
+    let counts = counts(observed, revision.pods);
+    let wanted = sizing.desired;
+    let (faults, requeue_after) = faults(valid, observed, revision, wanted, now);
+    let fault_in = |condition: FaultyCondition| faults.iter().find(|fault| fault.condition == condition);
+    let complete = counts.updated_ready >= wanted && counts.all <= counts.updated.max(wanted);
+
+    let memory_ready = memory_ready(valid, fault_in(FaultyCondition::MemoryReady), counts);
+    let progressing = progressing(fault_in(FaultyCondition::Progressing), observed, counts, sizing);
+    let has_workers = counts.updated_ready >= wanted;
+    let ready = if has_workers {
+        let message = format!("{} of {wanted} workers are ready", counts.updated_ready);
+        holds(conditions::READY, reasons::READY, message)
+    } else {
+        // A fault of the memory takes precedence, even if other workers have loaded it.
+        let memory_fault = fault_in(FaultyCondition::MemoryReady)
+            .map(|Fault { reason, message, condition: _ }| fails(conditions::READY, reason, message.clone()));
+        let order = [memory_fault.as_ref(), Some(&progressing)];
+        match order.into_iter().flatten().find(|verdict| !verdict.holds) {
+            Some(Verdict { reason, message, .. }) => fails(conditions::READY, reason, message.clone()),
+            None => {
+                let message = format!("{} of {wanted} workers are ready", counts.updated_ready);
+                fails(conditions::READY, under_way(progressing.reason), message)
+            }
+        }
+    };
+    let needs_a_change = faults.iter().any(|fault| !passes_by_itself(fault.reason));
+    let phase = if !has_workers && needs_a_change {
+        Phase::Failed
+    } else if counts.ready == 0 {
+        Phase::Initializing
+    } else if counts.busy > 0 {
+        Phase::Processing
+    } else {
+        Phase::Ready
+    };
+    let (unsaved, unsaved_requeue_after) = unsaved(observed, now);
+    let (scaling, scaling_requeue_after) = scaling_active(valid, observed, sizing, now);
+    Assessment {
+        phase,
+        state: state(counts),
+        counts,
+        requeue_after: [requeue_after, unsaved_requeue_after, scaling_requeue_after]
+            .into_iter()
+            .flatten()
+            .min(),
+        verdicts: [
+            Some(holds(conditions::ACCEPTED, reasons::VALID, "the spec is valid".to_owned())),
+            memory_ready,
+            Some(available(counts)),
+            Some(if complete { complete_now(progressing, counts, wanted) } else { progressing }),
+            scaling,
+            unsaved,
+            Some(ready),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
+    }
+}
+
+fn under_way(reason: &'static str) -> &'static str {
+    if reason == reasons::COMPLETE { reasons::SCALING } else { reason }
+}
+
+/// All workers are there and the old ones are gone.
+fn complete_now(progressing: Verdict, counts: Counts, wanted: i32) -> Verdict {
+    if progressing.holds && counts.updated <= wanted {
+        let message = format!("all {wanted} workers are ready and have the current revision");
+        return holds(conditions::PROGRESSING, reasons::COMPLETE, message);
+    }
+    progressing
+}
+
+/// In the order of the pods' names, so that the message is stable.
+fn faults(
+    valid: &ValidDispatcher,
+    observed: &Observed,
+    revision: &Revision<'_>,
+    replicas: i32,
+    now: Timestamp,
+) -> (Vec<Fault>, Option<Duration>) {
+    let pods: Vec<&PodView> = revision.pods.iter().map(AsRef::as_ref).collect();
+    let of_pods = pods.iter().map(|pod| fault_of(valid, pod, now));
+    let (of_pods, requeue_after): (Vec<Option<Fault>>, Vec<Option<Duration>>) = of_pods.unzip();
+    let deployment = observed.deployment.as_ref().filter(|_| revision.is_deployed);
+    let (evicted, evictions_requeue_after) =
+        if revision.is_deployed { eviction_fault(observed, &pods, now) } else { (None, None) };
+    let of_deployment = [evicted, deployment.and_then(creation_fault)];
+    let (of_claim, claim_requeue_after) = claim_fault_by_now(valid, observed, replicas, now);
+    let faults = [of_claim].into_iter().chain(of_pods).chain(of_deployment);
+    (
+        faults.flatten().collect(),
+        requeue_after.into_iter().chain([evictions_requeue_after, claim_requeue_after]).flatten().min(),
+    )
+}
+
+/// Ignores a missing claim for a short time after the creation of the object, because the watch of claims may be late.
+fn claim_fault_by_now(
+    valid: &ValidDispatcher,
+    observed: &Observed,
+    replicas: i32,
+    now: Timestamp,
+) -> (Option<Fault>, Option<Duration>) {
+    let created =
+        observed.dispatcher.metadata.creation_timestamp.as_ref().filter(|_| observed.claim.is_none());
+    let wait = created.and_then(|created| remaining(CLAIM_WATCH_LAG, created.0, now));
+    match (claim_fault(valid, observed, replicas), wait) {
+        (Some(_), Some(wait)) => (None, Some(wait)),
+        (fault, _) => (fault, None),
+    }
+}
+
+/// `None` without a collection.
+fn memory_ready(valid: &ValidDispatcher, fault: Option<&Fault>, counts: Counts) -> Option<Verdict> {
+    let memory = valid.memory.as_ref()?;
+    let type_ = conditions::MEMORY_READY;
+    Some(match fault {
+        Some(Fault { reason, message, condition: _ }) => fails(type_, reason, message.clone()),
+        None if counts.updated_ready > 0 => {
+            let workers = workers_text(counts.updated_ready);
+            holds(type_, reasons::LOADED, format!("collection {} is loaded in {workers}", memory.collection))
+        }
+        None => {
+            let message = format!("no worker has loaded collection {} yet", memory.collection);
+            fails(type_, reasons::LOADING, message)
+        }
+    })
+}
+
+fn available(counts: Counts) -> Verdict {
+    let type_ = conditions::AVAILABLE;
+    match counts.ready {
+        0 => fails(type_, reasons::NO_READY_REPLICAS, "no worker is ready".to_owned()),
+        ready => holds(type_, reasons::MINIMUM_REPLICAS, format!("{} ready", workers_text(ready))),
+    }
+}
+
+fn progressing(fault: Option<&Fault>, observed: &Observed, counts: Counts, sizing: &Sizing) -> Verdict {
+    let type_ = conditions::PROGRESSING;
+    let Counts { all, ready, updated, updated_ready, .. } = counts;
+    if let Some(Fault { reason, message, condition: _ }) = fault {
+        let still = ready - updated_ready;
+        let message = if still > 0 {
+            format!("{message}; {} of an older revision still ready", workers_text(still))
+        } else {
+            message.clone()
+        };
+        return fails(type_, reason, message);
+    }
+    let wanted = sizing.desired;
+    let was_complete =
+        [Some(reasons::COMPLETE), Some(reasons::SCALING)].contains(&reason_before(observed, type_));
+    let message = format!("{updated_ready} of {wanted} workers are ready");
+    if all > updated {
+        let older = workers_text(all - updated);
+        holds(type_, reasons::ROLLING, format!("{message}; {older} of an older revision remaining"))
+    } else if sizing.replicas > wanted {
+        let message =
+            format!("{updated} of {wanted} workers exist; busy ones are marked, so that idle ones go first");
+        holds(type_, reasons::SCALING, message)
+    } else if was_complete && updated != wanted {
+        holds(type_, reasons::SCALING, format!("{updated} of {wanted} workers exist"))
+    } else if was_complete {
+        // The replacement of a single pod is neither a rollout nor scaling: keep the reason.
+        holds(type_, reason_before(observed, type_).unwrap_or(reasons::SCALING), message)
+    } else {
+        holds(type_, reasons::ROLLING, message)
+    }
+}
+
+/// As of AIScaler; `None` without autoscaling.
+fn scaling_active(
+    valid: &ValidDispatcher,
+    observed: &Observed,
+    sizing: &Sizing,
+    now: Timestamp,
+) -> (Option<Verdict>, Option<Duration>) {
+    let type_ = conditions::SCALING_ACTIVE;
+    if sizing.is_awaiting {
+        return (before(observed, type_), None);
+    }
+    let Some(decision) = &sizing.decision else { return (None, None) };
+    if valid.pods.paused {
+        let message = "spec.paused is true; the number of workers stays as it is".to_owned();
+        return (Some(fails(type_, reasons::PAUSED, message)), None);
+    }
+    let (silent, requeue_after) = silent(observed, now);
+    let message = |words: &str| match &silent {
+        Some(why) => format!("{words}; {why}"),
+        None => words.to_owned(),
+    };
+    let no_removal = "workers are added by what is known, and none is removed";
+    let verdict = match decision.conclusion.active {
+        Active::ValidMetricFound if silent.is_some() => {
+            holds(type_, reasons::METRIC_PARTIAL, message(no_removal))
+        }
+        Active::ValidMetricFound => {
+            holds(type_, reasons::VALID_METRIC_FOUND, "the number of workers follows the queue".to_owned())
+        }
+        Active::MetricPartial => fails(type_, reasons::METRIC_PARTIAL, message(no_removal)),
+        Active::MetricStale => {
+            fails(type_, reasons::METRIC_STALE, message("the number of workers stays as it is"))
+        }
+        Active::ScalingDisabled => {
+            fails(type_, reasons::SCALING_DISABLED, message("the number of workers stays as it is"))
+        }
+        Active::MetricNotLoadSensitive => {
+            fails(type_, reasons::METRIC_NOT_LOAD_SENSITIVE, message("the number of workers stays as it is"))
+        }
+        Active::MetricMissing(_) => {
+            let words = if silent.is_some() {
+                "the number of workers stays as it is"
+            } else {
+                "the number of workers stays as it is until the first worker reports its load"
+            };
+            fails(type_, reasons::METRIC_MISSING, message(words))
+        }
+    };
+    (Some(verdict), requeue_after)
+}
+
+/// Ready workers whose load is not known although it should be by now: the first one, and why.
+fn silent(observed: &Observed, now: Timestamp) -> (Option<String>, Option<Duration>) {
+    let unknown = observed.pods().filter(|pod| pod.is_ready).filter_map(|pod| {
+        let load = observed.load_of(pod)?;
+        (load.queued.is_none() || load.in_flight.is_none()).then_some((pod, load))
+    });
+    let (mut count, mut first, mut soonest) = (0_u32, None, None::<Duration>);
+    for (pod, load) in unknown {
+        match pod.ready_changed.and_then(|since| remaining(LOAD_EXPECTED_AFTER, since, now)) {
+            Some(wait) => soonest = Some(soonest.map_or(wait, |known| known.min(wait))),
+            None => {
+                count += 1;
+                first.get_or_insert((pod.name(), load.fault.as_deref()));
+            }
+        }
+    }
+    let message = first.map(|(pod, fault)| {
+        let why = fault.unwrap_or("it serves no queue depth or no tasks in flight");
+        let others = if count > 1 { format!(", and {} others", count - 1) } else { String::new() };
+        format!("the load of pod {pod}{others} is not known: {}", quote(why))
+    });
+    (message, soonest)
+}
+
+/// State that was lost is reported for so long after the pod has ended.
+const LOSS_REPORTED_FOR: Duration = Duration::from_secs(600);
+
+/// Present only while True.
+fn unsaved(observed: &Observed, now: Timestamp) -> (Option<Verdict>, Option<Duration>) {
+    let lost = observed.ending.iter().find_map(|pod| {
+        let error = message_of(pod)?.error?;
+        Some(format!("the state of pod {} was not saved: {}", pod.name(), quote(&error)))
+    });
+    let type_ = conditions::CHECKPOINT_FAILED;
+    if let Some(message) = lost {
+        return (Some(holds(type_, reasons::STATE_LOST, message)), None);
+    }
+    let unsaved = observed.pods().find_map(|pod| {
+        let error = observed.load_of(pod)?.unsaved.as_deref()?;
+        Some(format!("the state of pod {} is not saved now: {}", pod.name(), quote(error)))
+    });
+    if let Some(message) = unsaved {
+        return (Some(holds(type_, reasons::STATE_NOT_SAVED, message)), None);
+    }
+    // The pod is gone soon; what was said of it stays for a while.
+    let known = observed.dispatcher.status.iter().flat_map(|status| &status.conditions);
+    let known = known.into_iter().find(|known| known.type_ == type_ && known.reason == reasons::STATE_LOST);
+    let Some(known) = known else { return (None, None) };
+    let since = known.last_transition_time.0;
+    if elapsed(since, now) >= LOSS_REPORTED_FOR {
+        return (None, None);
+    }
+    let verdict = holds(type_, reasons::STATE_LOST, known.message.clone());
+    (Some(verdict), remaining(LOSS_REPORTED_FOR, since, now))
+}
+
+/// Adds to `Ready` that the object is paused.
+fn paused(mut assessment: Assessment) -> Assessment {
+    for verdict in assessment.verdicts.iter_mut().filter(|verdict| verdict.type_ == conditions::READY) {
+        verdict.reason = reasons::PAUSED;
+        verdict.message = format!("spec.paused is true, so no changes are applied; {}", verdict.message);
+    }
+    assessment
+}
+
+/// The condition as the last status has it.
+fn before(observed: &Observed, type_: &'static str) -> Option<Verdict> {
+    let status = observed.dispatcher.status.as_ref()?;
+    let known = status.conditions.iter().find(|condition| condition.type_ == type_)?;
+    let reason = SCALING_REASONS.into_iter().find(|reason| *reason == known.reason)?;
+    Some(Verdict { type_, holds: known.status == "True", reason, message: known.message.clone() })
+}
+
+/// Of ScalingActive, except that the object is paused.
+const SCALING_REASONS: [&str; 6] = [
+    reasons::VALID_METRIC_FOUND,
+    reasons::METRIC_PARTIAL,
+    reasons::METRIC_STALE,
+    reasons::METRIC_MISSING,
+    reasons::METRIC_NOT_LOAD_SENSITIVE,
+    reasons::SCALING_DISABLED,
+];
+
+/// The reason of the condition in the last status, if it is one of these constants.
+fn reason_before(observed: &Observed, type_: &str) -> Option<&'static str> {
+    let status = observed.dispatcher.status.as_ref()?;
+    let reason = &status.conditions.iter().find(|condition| condition.type_ == type_)?.reason;
+    [reasons::COMPLETE, reasons::SCALING, reasons::ROLLING].into_iter().find(|known| known == reason)
+}
+
+fn holds(type_: &'static str, reason: &'static str, message: String) -> Verdict {
+    Verdict { type_, holds: true, reason, message }
+}
+
+fn fails(type_: &'static str, reason: &'static str, message: String) -> Verdict {
+    Verdict { type_, holds: false, reason, message }
+}

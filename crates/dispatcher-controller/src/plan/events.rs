@@ -1,0 +1,55 @@
+//! Events: that an object became ready or ceased to be, a new reason why it is not ready, new numbers of workers because of
+//! the queue, and state that was lost. Pure.
+
+use api::{
+    aidispatcher::{AIDispatcherStatus, Phase},
+    conditions, reasons,
+};
+use runtime::{
+    conditions::Verdict,
+    events::{Note, Severity},
+};
+
+use super::conditions::Assessment;
+
+/// Changes between these reasons, and the first of them, are progress, which the status shows; they cause no event.
+pub(super) const UNDER_WAY: [&str; 3] = [reasons::LOADING, reasons::ROLLING, reasons::SCALING];
+
+pub(super) fn of_change(before: Option<&AIDispatcherStatus>, assessment: &Assessment) -> Vec<Note> {
+    let condition = |type_: &str| {
+        let mut conditions = before.into_iter().flat_map(|before| &before.conditions);
+        conditions.find(|condition| condition.type_ == type_)
+    };
+    let verdict = |type_: &str| assessment.verdicts.iter().find(|verdict| verdict.type_ == type_);
+    let lost = verdict(conditions::CHECKPOINT_FAILED).filter(|lost| {
+        condition(conditions::CHECKPOINT_FAILED).is_none_or(|known| known.message != lost.message)
+    });
+    let lost = lost.map(|Verdict { reason, message, .. }| Note {
+        severity: Severity::Warning,
+        reason,
+        message: message.clone(),
+    });
+    let ready = verdict(conditions::READY).and_then(|Verdict { holds, reason, message, .. }| {
+        let reason_before = condition(conditions::READY).map(|ready| ready.reason.as_str());
+        let is_under_way = |reason: &str| UNDER_WAY.contains(&reason);
+        let has_failed = assessment.phase == Phase::Failed;
+        let failed_before = before.is_some_and(|before| before.current_phase == Some(Phase::Failed));
+        let goes_on = is_under_way(reason) && reason_before.is_none_or(is_under_way) && !has_failed;
+        let is_same = has_failed == failed_before && reason_before == Some(reason);
+        // Workers come and go with the queue: that is in its own events.
+        let is_scaled =
+            !has_failed && (*holds || is_under_way(reason)) && reason_before == Some(reasons::READY);
+        if goes_on || is_same || is_scaled {
+            return None;
+        }
+        let is_alarming = has_failed || *reason == reasons::UNSCHEDULABLE;
+        let severity = if is_alarming { Severity::Warning } else { Severity::Normal };
+        Some(Note { severity, reason, message: message.clone() })
+    });
+    ready.into_iter().chain(lost).collect()
+}
+
+pub(super) fn of_scale(from: i32, to: i32, why: &str) -> Note {
+    let message = format!("the number of workers changes from {from} to {to}: {why}");
+    Note { severity: Severity::Normal, reason: reasons::SUCCESSFUL_RESCALE, message }
+}

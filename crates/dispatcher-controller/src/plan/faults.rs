@@ -1,0 +1,175 @@
+//! Why a pod does not become ready: its memory is not loaded, its worker does not run, or it is unschedulable. Pure.
+//!
+//! A container that keeps ending counts as faulty until it is ready, also while it runs again; otherwise conditions would
+//! change with every restart.
+
+use std::time::Duration;
+
+use api::{monitor::ExitCode, reasons};
+use jiff::Timestamp;
+use workload::{
+    Cause, Finding, claim,
+    container::{crash, keeps_ending, quote, start_fault},
+    deployment::DeploymentView,
+    evictions,
+    gpu::unschedulable,
+    loader,
+    pod::PodView,
+};
+
+use super::pod::{LOADER, MONITOR, WORKER};
+use crate::{
+    observe::Observed,
+    validate::{Checkpoint, Storage, ValidDispatcher},
+};
+
+/// A fault and the condition that reports it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Fault {
+    pub(super) condition: FaultyCondition,
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+/// A fault, and when to check again even if no object changes.
+pub(super) type Found = (Option<Fault>, Option<Duration>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FaultyCondition {
+    MemoryReady,
+    Progressing,
+}
+
+/// A loader that runs for so long after a fault has made progress: it waits a minute for a store.
+const STALL_TIMEOUT: Duration = Duration::from_secs(90);
+
+impl FaultyCondition {
+    fn found(self, finding: Finding) -> Found {
+        let Finding { cause, requeue_after } = finding;
+        (cause.map(|cause| self.fault(cause)), requeue_after)
+    }
+
+    fn fault(self, cause: Cause) -> Fault {
+        let Cause { reason, message } = cause;
+        Fault { condition: self, reason, message }
+    }
+}
+
+/// Why a pod is not ready.
+pub(super) fn fault_of(valid: &ValidDispatcher, pod: &PodView, now: Timestamp) -> Found {
+    if pod.is_ready {
+        return (None, None);
+    }
+    let (loader, requeue_after) = pod.init_container(LOADER).map_or((None, None), |loader| {
+        let reason_of =
+            |code| ExitCode::from_code(code).filter(|code| *code != ExitCode::Usage).map(ExitCode::reason);
+        let finding = loader::finding(pod, loader, reason_of, STALL_TIMEOUT, now);
+        // A loader that does not run, and a store of checkpoints, are faults of Progressing.
+        let does_not_run = [
+            reasons::CRASH_LOOP,
+            reasons::OUT_OF_MEMORY,
+            reasons::IMAGE_PULL_FAILED,
+            reasons::BUCKET_NOT_FOUND,
+        ];
+        let is_process_fault =
+            finding.cause.as_ref().is_some_and(|cause| does_not_run.contains(&cause.reason));
+        if is_process_fault || valid.memory.is_none() {
+            FaultyCondition::Progressing.found(finding)
+        } else {
+            FaultyCondition::MemoryReady.found(finding)
+        }
+    });
+    let containers =
+        [(pod.init_container(MONITOR), None), (pod.container(WORKER), Some("spec.resources.limits.memory"))];
+    let of_container = containers.into_iter().find_map(|(container, memory)| {
+        let container = container?;
+        let crashed = || keeps_ending(container).map(|ended| crash(pod, container, ended, None, memory));
+        start_fault(pod, container).or_else(crashed)
+    });
+    let fault = loader
+        .or_else(|| of_container.map(|cause| FaultyCondition::Progressing.fault(cause)))
+        .or_else(|| unschedulable(None, pod, None).map(|cause| FaultyCondition::Progressing.fault(cause)));
+    (fault, requeue_after)
+}
+
+/// Repeated evictions, while no pod is ready.
+pub(super) fn eviction_fault(observed: &Observed, pods: &[&PodView], now: Timestamp) -> Found {
+    if pods.iter().any(|pod| pod.is_ready) {
+        return (None, None);
+    }
+    FaultyCondition::Progressing.found(evictions::finding(&observed.failed, pods, now))
+}
+
+/// Why the claim for checkpoints cannot be used.
+pub(super) fn claim_fault(valid: &ValidDispatcher, observed: &Observed, replicas: i32) -> Option<Fault> {
+    let Some(Checkpoint { storage: Storage::Claim(claim), .. }) = &valid.checkpoint else { return None };
+    let named = (valid.namespace.as_str(), claim.as_str());
+    let mounts = claim::Mounts { count: replicas, field: "replicas" };
+    claim::fault(observed.claim.as_deref(), named, "spec.checkpoint.claimName", mounts)
+        .map(|cause| FaultyCondition::Progressing.fault(cause))
+}
+
+/// Why pods cannot be created, such as a quota. Only the Deployment's status reports it.
+pub(super) fn creation_fault(deployment: &DeploymentView) -> Option<Fault> {
+    let failure = deployment.creation_failure.as_ref()?;
+    let message = format!("pods cannot be created: {}", quote(&failure.message));
+    Some(FaultyCondition::Progressing.fault(Cause { reason: reasons::UNSCHEDULABLE, message }))
+}
+
+/// Faults that pass without a change of the spec, such as a full cluster.
+pub(super) fn passes_by_itself(reason: &str) -> bool {
+    [reasons::UNSCHEDULABLE, reasons::INSUFFICIENT_GPU].contains(&reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        tests::{at, defaults, dispatcher, pod},
+        validate::validate,
+    };
+
+    use super::*;
+
+    fn fault(parts: &str) -> Option<(&'static str, FaultyCondition)> {
+        let spec = "{role: coder, image: 'a:1', memoryConfig: {collection: c, dim: 3, endpoint: 'http://m'}}";
+        let valid = validate(&dispatcher(spec), &defaults(&[])).unwrap();
+        fault_of(&valid, &pod(parts), at(0)).0.map(|fault| (fault.reason, fault.condition))
+    }
+
+    #[test]
+    fn every_exit_code_of_the_loader_has_a_reason() {
+        for code in ExitCode::ALL.into_iter().filter(|code| *code != ExitCode::Usage) {
+            let parts = format!(
+                "{{init: [{{name: memory-loader, state: {{terminated: {{exitCode: {}, message: why}}}}}}]}}",
+                code.code()
+            );
+            let condition = match code {
+                ExitCode::BucketNotFound => FaultyCondition::Progressing,
+                _ => FaultyCondition::MemoryReady,
+            };
+            assert_eq!(fault(&parts), Some((code.reason(), condition)));
+        }
+        let usage = "{init: [{name: memory-loader, restartCount: 2, state: {terminated: {exitCode: 2}}}]}";
+        assert_eq!(fault(usage), Some((reasons::CRASH_LOOP, FaultyCondition::Progressing)));
+    }
+
+    #[test]
+    fn a_worker_that_keeps_ending_and_an_image_that_cannot_be_pulled_are_faults() {
+        let worker = |state: &str| fault(&format!("{{containers: [{{name: worker, {state}}}]}}"));
+        let crash = Some((reasons::CRASH_LOOP, FaultyCondition::Progressing));
+        let again = "state: {waiting: {reason: CrashLoopBackOff}}, lastState: {terminated: {exitCode: 1}}";
+        assert_eq!(worker(again), crash);
+        let image = Some((reasons::IMAGE_PULL_FAILED, FaultyCondition::Progressing));
+        assert_eq!(worker("state: {waiting: {reason: ImagePullBackOff}}"), image);
+        let oom = "restartCount: 2, lastState: {terminated: {exitCode: 137, reason: OOMKilled}}";
+        assert_eq!(worker(oom), Some((reasons::OUT_OF_MEMORY, FaultyCondition::Progressing)));
+        assert_eq!(worker("state: {running: {}}"), None);
+    }
+
+    #[test]
+    fn a_monitor_that_keeps_ending_is_a_fault() {
+        let parts = "{init: [{name: monitor, restartCount: 3, lastState: {terminated: {exitCode: 137, reason: \
+                     OOMKilled}}, state: {waiting: {reason: CrashLoopBackOff}}}]}";
+        assert_eq!(fault(parts), Some((reasons::OUT_OF_MEMORY, FaultyCondition::Progressing)));
+    }
+}

@@ -1,0 +1,128 @@
+//! The pod template: the loader of memory and state, the monitor, the worker, and scheduling constraints.
+//!
+//! It passes Pod Security `restricted`, unless the user requests root. Equal specs give equal bytes.
+
+use std::collections::BTreeMap;
+
+use api::{
+    monitor::{ADMIN_PORT, variables},
+    pods::Scheduling,
+};
+use k8s_openapi::{
+    api::core::v1::{
+        EnvVar, EnvVarSource, LocalObjectReference, PodSpec, PodTemplateSpec, SecretKeySelector,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use workload::template::{literal, non_empty, pod_security, tolerations};
+
+use super::{defaults::Defaults, metadata::labels_of};
+use crate::validate::ValidDispatcher;
+
+mod monitor;
+mod volumes;
+mod worker;
+
+pub(super) use monitor::LOADER;
+pub(crate) use monitor::MONITOR;
+pub(super) use worker::WORKER;
+
+/// For the upload of the state, after the worker has had its grace period.
+const UPLOAD_SECONDS: i64 = 30;
+
+pub(super) fn pod_template(valid: &ValidDispatcher, defaults: &Defaults) -> PodTemplateSpec {
+    let scheduling = valid.pods.scheduling.as_ref();
+    let Scheduling { node_selector, tolerations: _, priority_class_name, runtime_class_name, scheduler_name } =
+        scheduling.cloned().unwrap_or_default();
+    let secrets = valid.pods.image_pull_secrets.iter();
+    PodTemplateSpec {
+        metadata: Some(ObjectMeta {
+            labels: Some(pod_labels(valid)),
+            annotations: Some(pod_annotations(valid)),
+            ..ObjectMeta::default()
+        }),
+        spec: Some(PodSpec {
+            // The kubelet starts the monitor before the worker and ends it after the worker.
+            init_containers: Some(
+                monitor::loader(valid, defaults)
+                    .into_iter()
+                    .chain([monitor::monitor(valid, defaults)])
+                    .collect(),
+            ),
+            containers: vec![worker::worker(valid)],
+            volumes: Some(volumes::volumes(valid)),
+            tolerations: tolerations(scheduling, None, Some(defaults.lost_node_seconds)),
+            node_selector: (!node_selector.is_empty()).then_some(node_selector),
+            priority_class_name,
+            runtime_class_name,
+            scheduler_name,
+            image_pull_secrets: non_empty(
+                secrets.map(|secret| LocalObjectReference { name: secret.name.clone() }).collect(),
+            ),
+            service_account_name: valid.pods.service_account_name.clone(),
+            // Workers need no token of the Kubernetes API. Workload identity does not, either: the webhooks of clouds add
+            // a volume with a token for their own audience.
+            automount_service_account_token: Some(false),
+            // A Service named `memory` would set MEMORY_PORT in every worker.
+            enable_service_links: Some(false),
+            security_context: Some(pod_security(&valid.pods.security_context)),
+            termination_grace_period_seconds: Some(grace_seconds(valid)),
+            ..PodSpec::default()
+        }),
+    }
+}
+
+/// Kubernetes' default where no state is saved.
+fn grace_seconds(valid: &ValidDispatcher) -> i64 {
+    let worker = valid.checkpoint.as_ref().map_or(0, |checkpoint| i64::from(checkpoint.grace_seconds));
+    worker + UPLOAD_SECONDS
+}
+
+fn pod_labels(valid: &ValidDispatcher) -> BTreeMap<String, String> {
+    let mut labels = valid.pods.pod_labels.clone();
+    labels.extend(labels_of(valid));
+    labels
+}
+
+/// The conventional annotations for scraping by Prometheus: the monitor serves the worker's load with the names of the pool.
+fn pod_annotations(valid: &ValidDispatcher) -> BTreeMap<String, String> {
+    let mut annotations: BTreeMap<String, String> = [
+        ("prometheus.io/scrape", "true".to_owned()),
+        ("prometheus.io/port", ADMIN_PORT.to_string()),
+        ("prometheus.io/path", "/metrics".to_owned()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into();
+    annotations.extend(valid.pods.pod_annotations.clone());
+    annotations
+}
+
+fn value(name: &str, value: &str) -> EnvVar {
+    EnvVar { name: name.to_owned(), value: Some(literal(value)), value_from: None }
+}
+
+fn from_secret(name: &str, secret: &str, key: &str, optional: Option<bool>) -> EnvVar {
+    EnvVar {
+        name: name.to_owned(),
+        value: None,
+        value_from: Some(EnvVarSource {
+            secret_key_ref: Some(SecretKeySelector {
+                name: secret.to_owned(),
+                key: key.to_owned(),
+                optional,
+            }),
+            ..EnvVarSource::default()
+        }),
+    }
+}
+
+/// Of the collection, for the loader and for the worker.
+fn memory_variables(valid: &ValidDispatcher) -> Vec<EnvVar> {
+    let Some(memory) = &valid.memory else { return Vec::new() };
+    vec![
+        value(variables::MEMORY_ENDPOINT, &memory.endpoint),
+        value(variables::MEMORY_COLLECTION, &memory.collection),
+        value(variables::MEMORY_DIM, &memory.dim.to_string()),
+        value(variables::MEMORY_DIR, volumes::MEMORY_PATH),
+    ]
+}

@@ -1,0 +1,153 @@
+//! The two containers of the monitor: an init container that loads memory and state, and a sidecar.
+
+use std::collections::BTreeMap;
+
+use api::monitor::{ADMIN_PORT, STREAM_PORT, options, variables};
+use k8s_openapi::{
+    api::core::v1::{
+        Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector, Probe,
+        ResourceRequirements,
+    },
+    apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
+};
+use quantity::Bytes;
+use workload::template::{container_security, literal, non_empty};
+
+use super::{from_secret, grace_seconds, memory_variables, value, volumes};
+use crate::{
+    plan::defaults::Defaults,
+    validate::{Checkpoint, Storage, ValidDispatcher, role},
+};
+
+/// Name of the init container.
+pub(in crate::plan) const LOADER: &str = "memory-loader";
+/// Name of the sidecar.
+pub(crate) const MONITOR: &str = "monitor";
+
+/// In the Secret of `memoryConfig`.
+const MEMORY_KEY: &str = "api-key";
+const DEFAULT_REGION: &str = "us-east-1";
+
+/// `None`: there is nothing to load.
+pub(super) fn loader(valid: &ValidDispatcher, defaults: &Defaults) -> Option<Container> {
+    if valid.memory.is_none() && valid.checkpoint.is_none() {
+        return None;
+    }
+    let mut environment = memory_variables(valid);
+    let secret = valid.memory.as_ref().and_then(|memory| memory.secret.as_deref());
+    environment.extend(secret.map(|secret| from_secret(variables::MEMORY_API_KEY, secret, MEMORY_KEY, None)));
+    environment.extend(of_pod(valid));
+    let mut arguments = vec!["load-memory".to_owned()];
+    if valid.checkpoint.is_some() {
+        arguments.push(pool(valid));
+    }
+    arguments.extend(checkpoint_options(valid, defaults));
+    Some(Container {
+        name: LOADER.to_owned(),
+        image: Some(defaults.monitor_image.clone()),
+        args: Some(arguments),
+        env: non_empty(environment),
+        resources: Some(resources(Bytes::mebibytes(32), Bytes::mebibytes(128))),
+        volume_mounts: Some(volumes::of_loader(valid)),
+        security_context: Some(container_security(Some(true))),
+        ..Container::default()
+    })
+}
+
+pub(super) fn monitor(valid: &ValidDispatcher, defaults: &Defaults) -> Container {
+    let option = |name: &str, value: &str| format!("--{name}={}", literal(value));
+    let mut arguments = vec!["run".to_owned(), pool(valid), option(options::ROLE, role(valid.role))];
+    arguments.extend(checkpoint_options(valid, defaults));
+    let mut environment = of_pod(valid);
+    environment.push(value(variables::AGENT_METRICS_PORT, &valid.metrics_port.to_string()));
+    environment.push(value(variables::AGENT_LOG_FILE, volumes::LOG_FILE));
+    let port = |name: &str, port: u16| ContainerPort {
+        name: Some(name.to_owned()),
+        container_port: i32::from(port),
+        ..ContainerPort::default()
+    };
+    Container {
+        name: MONITOR.to_owned(),
+        image: Some(defaults.monitor_image.clone()),
+        args: Some(arguments),
+        env: Some(environment),
+        ports: Some(vec![port("monitor", STREAM_PORT), port("monitor-metrics", ADMIN_PORT)]),
+        // The value that makes an init container a native sidecar.
+        restart_policy: Some("Always".to_owned()),
+        // Only the sidecar is restarted; the worker works on.
+        liveness_probe: Some(Probe {
+            http_get: Some(HTTPGetAction {
+                path: Some("/livez".to_owned()),
+                port: IntOrString::Int(i32::from(ADMIN_PORT)),
+                ..HTTPGetAction::default()
+            }),
+            period_seconds: Some(10),
+            timeout_seconds: Some(5),
+            failure_threshold: Some(6),
+            ..Probe::default()
+        }),
+        resources: Some(resources(Bytes::mebibytes(16), Bytes::mebibytes(64))),
+        volume_mounts: Some(volumes::of_monitor(valid)),
+        security_context: Some(container_security(Some(true))),
+        ..Container::default()
+    }
+}
+
+/// The kubelet fills in the namespace, so that equal specs have equal templates in every namespace.
+fn pool(valid: &ValidDispatcher) -> String {
+    format!("--{}=$({})/{}", options::POOL, variables::POD_NAMESPACE, valid.name)
+}
+
+fn checkpoint_options(valid: &ValidDispatcher, defaults: &Defaults) -> Vec<String> {
+    let Some(Checkpoint { storage, grace_seconds: _ }) = &valid.checkpoint else { return Vec::new() };
+    let storage = match storage {
+        Storage::Claim(_) => format!("--{}={}", options::CHECKPOINT_DIR, volumes::CHECKPOINTS_PATH),
+        Storage::Store { uri, .. } => format!("--{}={}", options::CHECKPOINT_URI, literal(uri)),
+    };
+    vec![
+        storage,
+        format!("--{}={}", options::CHECKPOINT_SECONDS, defaults.checkpoint_seconds),
+        format!("--{}={}", options::GRACE_SECONDS, grace_seconds(valid)),
+    ]
+}
+
+/// Who the monitor is, where the state is, and how the store is reached.
+fn of_pod(valid: &ValidDispatcher) -> Vec<EnvVar> {
+    let field = |name: &str, path: &str| EnvVar {
+        name: name.to_owned(),
+        value: None,
+        value_from: Some(EnvVarSource {
+            field_ref: Some(ObjectFieldSelector { api_version: None, field_path: path.to_owned() }),
+            ..EnvVarSource::default()
+        }),
+    };
+    let mut environment = vec![
+        field(variables::POD_NAME, "metadata.name"),
+        field(variables::POD_UID, "metadata.uid"),
+        field(variables::POD_NAMESPACE, "metadata.namespace"),
+        value(variables::STATE_DIR, volumes::STATE_PATH),
+    ];
+    if let Some(Checkpoint { storage: Storage::Store { uri: _, endpoint, secret }, .. }) = &valid.checkpoint {
+        environment.push(value("AWS_REGION", DEFAULT_REGION));
+        environment.extend(endpoint.as_deref().map(|endpoint| value("AWS_ENDPOINT_URL", endpoint)));
+        for (key, optional) in
+            [("AWS_ACCESS_KEY_ID", None), ("AWS_SECRET_ACCESS_KEY", None), ("AWS_SESSION_TOKEN", Some(true))]
+        {
+            environment.extend(secret.as_deref().map(|secret| from_secret(key, secret, key, optional)));
+        }
+    }
+    environment
+}
+
+fn resources(request: Bytes, limit: Bytes) -> ResourceRequirements {
+    let amounts = |amounts: [(&str, Quantity); 1]| -> BTreeMap<String, Quantity> {
+        amounts.map(|(name, amount)| (name.to_owned(), amount)).into()
+    };
+    let mut requests = amounts([("memory", request.quantity())]);
+    requests.insert("cpu".to_owned(), Quantity("10m".to_owned()));
+    ResourceRequirements {
+        requests: Some(requests),
+        limits: Some(amounts([("memory", limit.quantity())])),
+        ..ResourceRequirements::default()
+    }
+}

@@ -1,0 +1,76 @@
+//! The worker's container, with the environment that authors of agents rely on.
+
+use api::{
+    monitor::{ADMIN_PORT, ENDING_PATH, variables},
+    pods::Resources,
+};
+use k8s_openapi::{
+    api::core::v1::{Container, EnvVar, HTTPGetAction, Lifecycle, LifecycleHandler, ResourceRequirements},
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+use workload::template::{container_security, env_var, non_empty};
+
+use super::{from_secret, memory_variables, value, volumes};
+use crate::validate::{ValidDispatcher, role};
+
+/// Name of the main container.
+pub(in crate::plan) const WORKER: &str = "worker";
+/// In the Secret of `credentials`.
+const MODEL_KEY: &str = "api-key";
+
+pub(super) fn worker(valid: &ValidDispatcher) -> Container {
+    Container {
+        name: WORKER.to_owned(),
+        image: Some(valid.image.clone()),
+        env: Some(environment(valid)),
+        resources: resources(&valid.resources),
+        volume_mounts: non_empty(volumes::of_worker(valid)),
+        // Its metrics port has no probe: a worker that serves no metrics works, and only its load is not known.
+        lifecycle: valid.checkpoint.as_ref().map(|_| tells_the_monitor()),
+        security_context: Some(container_security(None)),
+        ..Container::default()
+    }
+}
+
+fn environment(valid: &ValidDispatcher) -> Vec<EnvVar> {
+    let mut environment = vec![value(variables::AGENT_ROLE, role(valid.role))];
+    environment.extend(valid.model_ref.as_deref().map(|model| value(variables::MODEL_REF, model)));
+    environment.extend(valid.model_endpoint.as_deref().map(|url| value(variables::MODEL_ENDPOINT, url)));
+    let secret = valid.model_secret.as_deref();
+    environment.extend(secret.map(|secret| from_secret(variables::MODEL_API_KEY, secret, MODEL_KEY, None)));
+    environment.extend(memory_variables(valid));
+    environment.push(value(variables::STATE_DIR, volumes::STATE_PATH));
+    environment.push(value(variables::AGENT_LOG_FILE, volumes::LOG_FILE));
+    let port = variables::AGENT_METRICS_PORT;
+    if valid.env.iter().all(|variable| variable.name != port) {
+        environment.push(value(port, &valid.metrics_port.to_string()));
+    }
+    environment.extend(valid.env.iter().map(env_var));
+    environment
+}
+
+fn resources(resources: &Resources) -> Option<ResourceRequirements> {
+    let Resources { requests, limits } = resources.clone();
+    let set = !requests.is_empty() || !limits.is_empty();
+    set.then(|| ResourceRequirements {
+        requests: (!requests.is_empty()).then_some(requests),
+        limits: (!limits.is_empty()).then_some(limits),
+        ..ResourceRequirements::default()
+    })
+}
+
+/// The kubelet ends the monitor after the worker. Without this, the monitor would not know before that the pod ends, and a
+/// new worker would not wait for this one's state.
+fn tells_the_monitor() -> Lifecycle {
+    Lifecycle {
+        pre_stop: Some(LifecycleHandler {
+            http_get: Some(HTTPGetAction {
+                path: Some(ENDING_PATH.to_owned()),
+                port: IntOrString::Int(i32::from(ADMIN_PORT)),
+                ..HTTPGetAction::default()
+            }),
+            ..LifecycleHandler::default()
+        }),
+        ..Lifecycle::default()
+    }
+}

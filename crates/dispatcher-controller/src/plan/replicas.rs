@@ -1,0 +1,256 @@
+//! How many workers there should be, and which go first when there are too many. Pure.
+//!
+//! Before the number falls, busy workers get a higher deletion cost than idle ones, and the number follows once these costs
+//! were seen for a moment: the ReplicaSet controller must have them before it chooses pods. So idle workers go first.
+
+use std::time::Duration;
+
+use api::monitor;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use scaling::{
+    decide::{Decision, Outcome, PERIOD, decide},
+    history::History,
+    policy::{Kind, Policy},
+    reading::{Fault, Milli, PodSample, Reading},
+    target::{self, PodState, Target, Work},
+};
+use serde::Serialize;
+use workload::{
+    container::{keeps_ending, start_fault},
+    pod::PodView,
+    time::remaining,
+};
+
+use crate::{
+    monitors::WorkerLoad,
+    observe::Observed,
+    validate::{ValidDispatcher, Workers},
+};
+
+/// The wanted number of workers, and the way to it.
+#[derive(Debug)]
+pub(super) struct Sizing {
+    pub(super) desired: i32,
+    /// What the Deployment gets now: more than desired until deletion costs are set.
+    pub(super) replicas: i32,
+    /// `None` without autoscaling, and while the first loads are awaited.
+    pub(super) decision: Option<Box<Decision>>,
+    /// This process has just begun, and the first loads are on their way: nothing is decided, and what the status says stays.
+    pub(super) is_awaiting: bool,
+    pub(super) costs: Vec<Cost>,
+    pub(super) facts: Vec<String>,
+    pub(super) requeue_after: Option<Duration>,
+}
+
+/// A deletion cost to write. The pod carries uid and version.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Cost {
+    pub(crate) pod: Box<Pod>,
+    pub(crate) cost: i32,
+}
+
+/// Idle workers have the default.
+const IDLE: i32 = 0;
+/// It may be busy.
+const UNKNOWN: i32 = 100;
+const BUSY: i32 = 1_000;
+
+/// The ReplicaSet controller sees a cost about as late as this controller, which has seen it for so long.
+const COSTS_SEEN_FOR: Duration = Duration::from_millis(250);
+/// Workers whose load changes all the time do not hold a smaller number back for longer.
+const HELD_FOR: Duration = Duration::from_secs(5);
+/// The monitor of a ready worker has reported by then.
+pub(super) const LOAD_EXPECTED_AFTER: Duration = Duration::from_secs(15);
+/// The fact that all costs are as wanted.
+const COSTS_ARE_SET: &str = "deletion costs are set";
+/// The fact that there are more workers than wanted.
+const TOO_MANY: &str = "too many workers";
+
+pub(super) fn sizing(valid: &ValidDispatcher, observed: &Observed, now: Timestamp) -> Sizing {
+    let present = present(valid, observed);
+    let awaited = awaited(valid, observed, now);
+    let (desired, decision) = match &valid.workers {
+        Workers::Fixed(replicas) => (*replicas, None),
+        Workers::Scaled(_) if awaited.is_some() => (present, None),
+        Workers::Scaled(policy) => {
+            let decision = decision(policy, observed, present, now);
+            (decision.record.to, Some(Box::new(decision)))
+        }
+    };
+    let period = awaited.or(decision.is_some().then_some(PERIOD));
+    let sized = Sizing {
+        desired,
+        replicas: desired,
+        decision,
+        is_awaiting: awaited.is_some(),
+        costs: Vec::new(),
+        facts: Vec::new(),
+        requeue_after: period,
+    };
+    if observed.deployment.is_none() || desired >= present {
+        return sized;
+    }
+    held_back(sized, present, observed, now)
+}
+
+/// Idle workers first: until busy ones have their cost, the number stays.
+fn held_back(sized: Sizing, present: i32, observed: &Observed, now: Timestamp) -> Sizing {
+    let wanted = |pod: &PodView| cost(observed.load_of(pod));
+    let written = |pod: &PodView| pod.deletion_cost.unwrap_or(IDLE);
+    // Where all are alike, whichever goes is as good as any other.
+    if !differ(observed, &wanted) && !differ(observed, &written) {
+        return sized;
+    }
+    let costs: Vec<Cost> = observed
+        .pods()
+        .filter(|pod| written(pod) != wanted(pod))
+        .map(|pod| Cost { pod: Box::new(pod.identity()), cost: wanted(pod) })
+        .collect();
+    let mut facts = vec![TOO_MANY.to_owned()];
+    let since = |fact: &str| observed.facts.get(fact).copied();
+    let is_overdue = since(TOO_MANY).is_some_and(|since| remaining(HELD_FOR, since, now).is_none());
+    let wait = if costs.is_empty() {
+        facts.push(COSTS_ARE_SET.to_owned());
+        remaining(COSTS_SEEN_FOR, since(COSTS_ARE_SET).unwrap_or(now), now)
+    } else {
+        Some(COSTS_SEEN_FOR)
+    };
+    match wait.filter(|_| !is_overdue) {
+        Some(wait) => {
+            let requeue_after = Some(sized.requeue_after.map_or(wait, |planned| planned.min(wait)));
+            Sizing { replicas: present, costs, facts, requeue_after, ..sized }
+        }
+        None => Sizing { costs, facts, ..sized },
+    }
+}
+
+fn differ(observed: &Observed, cost: &impl Fn(&PodView) -> i32) -> bool {
+    let mut costs = observed.pods().map(|pod| cost(pod));
+    let first = costs.next();
+    costs.any(|cost| Some(cost) != first)
+}
+
+/// How long the first loads are still awaited. Without a status of this spec there is nothing to keep.
+fn awaited(valid: &ValidDispatcher, observed: &Observed, now: Timestamp) -> Option<Duration> {
+    if matches!(valid.workers, Workers::Fixed(_)) || valid.pods.paused {
+        return None;
+    }
+    let status = observed.dispatcher.status.as_ref()?;
+    let is_reported = status.observed_generation == valid.generation
+        && status.conditions.iter().any(|condition| condition.type_ == api::conditions::SCALING_ACTIVE);
+    let unknown = |pod: &PodView| observed.load_of(pod).is_none_or(|load| load.queued.is_none());
+    let is_unknown = observed.pods().any(|pod| pod.is_ready && unknown(pod));
+    let wait = remaining(LOAD_EXPECTED_AFTER, observed.first_look, now);
+    wait.filter(|_| is_reported && is_unknown)
+}
+
+fn cost(load: Option<&WorkerLoad>) -> i32 {
+    let Some(WorkerLoad { queued, in_flight, .. }) = load else { return UNKNOWN };
+    match (in_flight, queued) {
+        (Some(tasks), _) if *tasks > 0 => BUSY,
+        (_, Some((tasks, _))) if *tasks > 0 => BUSY,
+        (Some(_), _) => IDLE,
+        (None, _) => UNKNOWN,
+    }
+}
+
+/// The number that the Deployment has; before it is there, that of the status, within the bounds.
+fn present(valid: &ValidDispatcher, observed: &Observed) -> i32 {
+    if let Some(deployment) = &observed.deployment {
+        return deployment.replicas;
+    }
+    match &valid.workers {
+        Workers::Fixed(replicas) => *replicas,
+        Workers::Scaled(policy) => {
+            let before = observed.dispatcher.status.as_ref().map_or(0, |status| status.desired_replicas);
+            before.clamp(policy.bounds.min(), policy.bounds.max())
+        }
+    }
+}
+
+fn decision(policy: &Policy, observed: &Observed, replicas: i32, now: Timestamp) -> Decision {
+    let pods: Vec<target::Pod> = observed.pods().map(|pod| for_scaling(pod, observed)).collect();
+    let status_replicas = i32::try_from(pods.len()).unwrap_or(i32::MAX);
+    let target = Target { replicas, status_replicas, pods, cold_start: None };
+    let readings: Vec<Reading> =
+        policy.metrics.iter().map(|metric| reading(metric.kind, observed, now)).collect();
+    decide(policy, &target, &readings, &observed.history, now)
+}
+
+fn reading(kind: Kind, observed: &Observed, now: Timestamp) -> Reading {
+    if kind == Kind::TokensPerMinute {
+        return match observed.tokens_per_minute {
+            Some(tokens) => Reading::Total { value: Milli::units(tokens), at: now },
+            None => Reading::Missing(Fault::Empty),
+        };
+    }
+    let samples = observed.pods().filter_map(|pod| {
+        let (queued, at) = observed.load_of(pod)?.queued?;
+        let value = Milli::units(i64::try_from(queued).unwrap_or(i64::MAX));
+        Some(PodSample { uid: pod.uid().to_owned(), value, at })
+    });
+    let samples: Vec<PodSample> = samples.collect();
+    if samples.is_empty() {
+        let is_unreachable = observed.loads.values().any(|load| load.fault.is_some());
+        return Reading::Missing(if is_unreachable { Fault::Unreachable } else { Fault::Empty });
+    }
+    Reading::Pods(samples)
+}
+
+fn for_scaling(pod: &PodView, observed: &Observed) -> target::Pod {
+    let created = pod.created().unwrap_or_default();
+    let placed = pod.placed().unwrap_or(created);
+    let mut containers = pod.init_containers.iter().chain(&pod.containers);
+    let has_ended = containers.clone().any(|container| container.restart_count > 0);
+    let state = if pod.is_ready {
+        PodState::Ready { since: pod.ready_changed.unwrap_or(placed) }
+    } else if containers.clone().any(|container| start_fault(pod, container).is_some()) || loader_refuses(pod)
+    {
+        PodState::CannotStart
+    } else if containers.any(|container| keeps_ending(container).is_some()) {
+        PodState::CrashLooping
+    } else if pod.node.is_none() {
+        PodState::Unscheduled
+    } else if pod.phase == "Running" {
+        PodState::NotReady { since: pod.ready_changed.unwrap_or(placed) }
+    } else {
+        PodState::Starting { since: placed }
+    };
+    let work = match observed.load_of(pod).and_then(|load| load.in_flight) {
+        None => Work::Unknown,
+        Some(0) => Work::Idle,
+        Some(_) => Work::Busy,
+    };
+    let began = (pod.node.is_some() && !has_ended).then_some(placed);
+    target::Pod { uid: pod.uid().to_owned(), created, began, ordinal: None, state, work }
+}
+
+/// What keeps one worker's memory from being loaded keeps that of every worker.
+fn loader_refuses(pod: &PodView) -> bool {
+    let loader = pod.init_container(super::pod::LOADER);
+    let ended = loader.and_then(workload::container::last_end);
+    ended.is_some_and(|ended| monitor::ExitCode::from_code(ended.exit_code).is_some())
+}
+
+impl Sizing {
+    /// What is to be remembered once this plan was carried out; `None` without autoscaling.
+    pub(super) fn past(&self, valid: &ValidDispatcher) -> Option<History> {
+        let Workers::Scaled(policy) = &valid.workers else { return None };
+        let decision = self.decision.as_deref()?.clone();
+        let is_written = self.replicas == decision.record.to
+            && matches!(decision.outcome, Outcome::Scale { .. })
+            && !valid.pods.paused;
+        Some(if is_written { decision.written(policy) } else { decision.history })
+    }
+
+    /// Whether the Deployment gets another number because of the load.
+    pub(super) fn scales(&self) -> Option<(i32, i32)> {
+        let decision = self.decision.as_deref()?;
+        match decision.outcome {
+            Outcome::Scale { from, to } if self.replicas == to => Some((from, to)),
+            Outcome::Scale { .. } | Outcome::Keep | Outcome::Hold(_) => None,
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! The revision of the current spec. `workload::revision` decides which recorded template is used. Pure.
+
+use serde_json::json;
+use workload::revision::{DesiredTemplate, Revision};
+
+use super::{
+    defaults::Defaults,
+    pod::{WORKER, pod_template},
+};
+use crate::{observe::Observed, validate::ValidDispatcher};
+
+/// Key in the record.
+const IMAGE: &str = "image";
+
+pub(super) fn revision<'a>(
+    valid: &ValidDispatcher,
+    observed: &'a Observed,
+    defaults: &Defaults,
+) -> Revision<'a> {
+    // Plain fields and string keys; serialization cannot fail.
+    let rendered = serde_json::to_value(pod_template(valid, defaults)).unwrap_or_default();
+    let of_release = [(IMAGE, json!(valid.image)), ("monitorImage", json!(defaults.monitor_image))];
+    let of_release = of_release.map(|(name, value)| (name.to_owned(), value)).into();
+    let pods = observed.deployed.as_deref().unwrap_or_default();
+    let deployed = (observed.deployment.as_ref(), pods);
+    workload::revision::revision(desired(valid, observed), rendered, of_release, deployed, &observed.older)
+}
+
+/// `status.resolved`.
+pub(super) fn resolved(revision: &Revision<'_>) -> api::aidispatcher::Resolved {
+    let containers = revision.template.pointer("/spec/containers").and_then(|found| found.as_array());
+    let worker = containers.into_iter().flatten().find(|container| container["name"] == WORKER);
+    let image = worker.and_then(|worker| worker["image"].as_str());
+    api::aidispatcher::Resolved {
+        image: image.unwrap_or(revision.default(IMAGE)).to_owned(),
+        template: Some(revision.digest()),
+    }
+}
+
+/// See `DesiredTemplate::restores_older`.
+pub(crate) fn restores_older(valid: &ValidDispatcher, observed: &Observed) -> bool {
+    desired(valid, observed).restores_older(observed.deployment.as_ref(), &observed.older)
+}
+
+fn desired<'a>(valid: &'a ValidDispatcher, observed: &'a Observed) -> DesiredTemplate<'a> {
+    let status = observed.dispatcher.status.as_ref();
+    let status = status.filter(|status| status.observed_generation == valid.generation);
+    let resolved = status.and_then(|status| status.resolved.as_ref());
+    DesiredTemplate {
+        spec_hash: &valid.spec_hash,
+        generation: valid.generation,
+        refresh: valid.refresh.as_deref(),
+        reported: resolved.and_then(|resolved| resolved.template.as_deref()),
+    }
+}

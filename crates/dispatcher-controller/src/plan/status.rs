@@ -1,0 +1,230 @@
+//! The status: counts, conditions with transition times, tokens, and how long a minor change may be delayed. Pure.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    time::Duration,
+};
+
+use api::{
+    aidispatcher::{AIDispatcherStatus, Phase, Tokens},
+    conditions,
+};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use runtime::conditions::{merged, whole_seconds};
+use scaling::history::History;
+use workload::{pod::PodView, revision::Revision, time::remaining};
+
+use super::{
+    conditions::{Assessment, Counts},
+    events::UNDER_WAY,
+    metadata::selector_text,
+    replicas::Sizing,
+    revision::resolved,
+};
+use crate::{
+    MEASURED_EVERY,
+    observe::Observed,
+    tokens::{message_of, total},
+    validate::ValidDispatcher,
+};
+
+/// In this time a pod is scheduled unless there is a fault.
+const NEW_FOR: Duration = Duration::from_secs(5);
+
+/// The first status of an object that comes up without a fault is written after it has been planned for so long, or with
+/// the first thing that there is to say.
+const BEGINNING_LASTS: Duration = Duration::from_secs(2);
+/// The fact that no status has been written yet.
+const UNREPORTED: &str = "unreported";
+
+pub(super) fn of_valid(
+    valid: &ValidDispatcher,
+    revision: &Revision<'_>,
+    sizing: &Sizing,
+    past: Option<&History>,
+    observed: &Observed,
+    assessment: Assessment,
+    now: Timestamp,
+) -> AIDispatcherStatus {
+    let before = observed.dispatcher.status.as_ref();
+    let is_scaled = sizing.decision.is_some() || sizing.is_awaiting;
+    let last_scale_time = match sizing.scales() {
+        Some(_) => Some(whole_seconds(now)),
+        None => before.and_then(|before| before.last_scale_time.clone()).filter(|_| is_scaled),
+    };
+    let scaling_history = match past {
+        Some(past) => stored(past, before),
+        None => before.and_then(|before| before.scaling_history.clone()).filter(|_| is_scaled),
+    };
+    AIDispatcherStatus {
+        desired_replicas: sizing.desired,
+        selector: Some(selector_text(&valid.name)),
+        resolved: Some(resolved(revision)),
+        last_scale_time,
+        scaling_history,
+        ..written(observed, assessment, now)
+    }
+}
+
+/// The stored history stays if it says the same.
+fn stored(past: &History, before: Option<&AIDispatcherStatus>) -> Option<String> {
+    let known = before.and_then(|before| before.scaling_history.clone());
+    let is_same = known
+        .as_deref()
+        .and_then(|text| serde_json::from_str::<History>(text).ok())
+        .is_some_and(|known| past.differs_only_in_time(&known));
+    // Numbers and short words, which serialize.
+    if is_same { known } else { serde_json::to_string(past).ok() }
+}
+
+/// Fields that depend on the last valid spec stay unchanged.
+pub(super) fn of_invalid(observed: &Observed, assessment: Assessment, now: Timestamp) -> AIDispatcherStatus {
+    written(observed, assessment, now)
+}
+
+fn written(observed: &Observed, assessment: Assessment, now: Timestamp) -> AIDispatcherStatus {
+    let Counts { all, ready, updated: _, updated_ready: _, busy, queued } = assessment.counts;
+    let before = observed.dispatcher.status.clone().unwrap_or_default();
+    let generation = observed.dispatcher.metadata.generation;
+    let tokens = observed.tokens.clone();
+    AIDispatcherStatus {
+        available_replicas: ready,
+        current_phase: Some(assessment.phase),
+        active_workers: busy,
+        token_usage: total(&tokens).max(before.token_usage),
+        state: Some(assessment.state),
+        replicas: all,
+        desired_replicas: before.desired_replicas,
+        queue_depth: queued,
+        // A new process knows it after a while.
+        tokens_per_minute: observed.tokens_per_minute.or(before.tokens_per_minute),
+        last_checkpoint_time: last_checkpoint(observed).or(before.last_checkpoint_time),
+        selector: before.selector,
+        resolved: before.resolved,
+        tokens: Some(tokens).filter(|tokens| *tokens != Tokens::default()),
+        last_scale_time: before.last_scale_time,
+        scaling_history: before.scaling_history,
+        observed_generation: generation.unwrap_or_default(),
+        conditions: merged(assessment.verdicts, &before.conditions, generation, now),
+    }
+}
+
+fn last_checkpoint(observed: &Observed) -> Option<Time> {
+    let known = observed.dispatcher.status.as_ref().and_then(|status| status.last_checkpoint_time.as_ref());
+    let left = observed.ending.iter().filter_map(|pod| message_of(pod)?.checkpoint);
+    let told = observed.loads.values().filter_map(|load| i64::try_from(load.saved?).ok());
+    let left = left.chain(told).filter_map(|seconds| Timestamp::from_second(seconds).ok()).max();
+    left.into_iter().chain(known.map(|known| known.0)).max().map(Time)
+}
+
+/// The fact that a status is not written yet. It is noted until the stored status changes, also after the wait is over:
+/// if the write fails, the next try comes at once and counts as a try.
+pub(super) struct Unwritten {
+    pub(super) fact: String,
+    /// How long the write may still be delayed.
+    pub(super) wait: Option<Duration>,
+}
+
+impl Unwritten {
+    fn new(fact: String, delay: Duration, observed: &Observed, now: Timestamp) -> Self {
+        let since = observed.facts.get(&fact).copied().unwrap_or(now);
+        Self { fact, wait: remaining(delay, since, now) }
+    }
+}
+
+/// The status differs from the stored one only in what is measured: load, tokens, and words about them.
+pub(super) fn unwritten_numbers(
+    observed: &Observed,
+    status: &AIDispatcherStatus,
+    now: Timestamp,
+) -> Option<Unwritten> {
+    let before = observed.dispatcher.status.as_ref()?;
+    if before == status || without_load(before) != without_load(status) {
+        return None;
+    }
+    // With the stored numbers in its name, the fact ends when others are written.
+    let mut stored = DefaultHasher::new();
+    (before.token_usage, before.queue_depth, before.active_workers, before.tokens_per_minute)
+        .hash(&mut stored);
+    before.conditions.iter().for_each(|condition| condition.message.hash(&mut stored));
+    Some(Unwritten::new(format!("measured since {:x}", stored.finish()), MEASURED_EVERY, observed, now))
+}
+
+/// The first status may wait. Until then the object has the phase of a new one, and no generation is observed.
+pub(super) fn unwritten_first(
+    observed: &Observed,
+    status: &AIDispatcherStatus,
+    now: Timestamp,
+) -> Option<Unwritten> {
+    let before = observed.dispatcher.status.as_ref()?;
+    let is_new = before.observed_generation == 0 && before.conditions.is_empty();
+    let ready = status.conditions.iter().find(|condition| condition.type_ == conditions::READY)?;
+    let comes_up = UNDER_WAY.contains(&&*ready.reason) && status.current_phase != Some(Phase::Failed);
+    (is_new && comes_up).then(|| Unwritten::new(UNREPORTED.to_owned(), BEGINNING_LASTS, observed, now))
+}
+
+/// How long the write of a status may be delayed that differs only in counts and messages, which change often while pods
+/// are new. Phase, conditions, reasons and the desired number are written at once.
+pub(super) fn delay_of_counts(
+    observed: &Observed,
+    status: &AIDispatcherStatus,
+    now: Timestamp,
+) -> Option<Duration> {
+    let before = observed.dispatcher.status.as_ref()?;
+    if before == status || without_counts(before) != without_counts(status) {
+        return None;
+    }
+    // The oldest pod that is not ready, so that frequent replacements cannot delay the write without limit.
+    let unready = observed.pods().filter(|pod| !pod.is_ready).filter_map(|pod| pod.created()).min();
+    let newest = observed.pods().map(AsRef::as_ref).filter_map(PodView::created).max();
+    // Clock skew can put the creation into the future; then nothing is delayed.
+    let age = Duration::try_from(now.duration_since(unready.or(newest)?)).ok()?;
+    NEW_FOR.checked_sub(age).filter(|wait| !wait.is_zero())
+}
+
+/// Whether workers are busy changes with each task.
+fn without_load(status: &AIDispatcherStatus) -> AIDispatcherStatus {
+    let phase = match status.current_phase {
+        Some(Phase::Processing) => Some(Phase::Ready),
+        other => other,
+    };
+    AIDispatcherStatus {
+        current_phase: phase,
+        active_workers: 0,
+        token_usage: 0,
+        state: None,
+        queue_depth: None,
+        tokens_per_minute: None,
+        last_checkpoint_time: None,
+        tokens: None,
+        scaling_history: None,
+        ..with_messages(status, without_numbers)
+    }
+}
+
+fn without_counts(status: &AIDispatcherStatus) -> AIDispatcherStatus {
+    AIDispatcherStatus {
+        available_replicas: 0,
+        replicas: 0,
+        ..with_messages(&without_load(status), |_| String::new())
+    }
+}
+
+fn with_messages(status: &AIDispatcherStatus, map: impl Fn(&str) -> String) -> AIDispatcherStatus {
+    let rewith_messages =
+        |condition: &Condition| Condition { message: map(&condition.message), ..condition.clone() };
+    AIDispatcherStatus {
+        conditions: status.conditions.iter().map(rewith_messages).collect(),
+        ..status.clone()
+    }
+}
+
+/// Removes words that are numbers; a digit in a name stays.
+fn without_numbers(message: &str) -> String {
+    let is_number = |word: &&str| {
+        let word = word.trim_matches(|c: char| c.is_ascii_punctuation());
+        !word.is_empty() && word.chars().all(|c| c.is_ascii_digit())
+    };
+    message.split(' ').filter(|word| !is_number(word)).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,279 @@
+//! Plans of whole objects.
+
+use api::{
+    aidispatcher::{Phase, State},
+    conditions, reasons,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use crate::tests::{Scene, at, deployment_of, load};
+
+use super::Plan;
+
+fn condition<'p>(plan: &'p Plan, type_: &str) -> Option<&'p Condition> {
+    plan.status.conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+fn reason<'p>(plan: &'p Plan, type_: &str) -> &'p str {
+    condition(plan, type_).map_or("", |condition| &condition.reason)
+}
+
+fn replicas(plan: &Plan) -> i32 {
+    deployment_of(plan).spec.unwrap().replicas.unwrap()
+}
+
+#[test]
+fn the_first_plan() {
+    let scene = Scene::new(
+        "{role: coder, modelRef: qwen, modelEndpoint: 'http://chat', credentials: {secretName: key}, replicas: 2,
+          memoryConfig: {collection: code, dim: 768, endpoint: 'http://chroma:8000', secretName: memory},
+          checkpoint: {uri: 's3://states/pool', secretName: store}}",
+    );
+    insta::assert_yaml_snapshot!(scene.plan());
+}
+
+#[test]
+fn a_pool_without_memory_and_checkpoint_has_no_loader() {
+    let pod = deployment_of(&Scene::new("{role: coder}").plan()).spec.unwrap().template.spec.unwrap();
+    let names: Vec<String> = pod.init_containers.unwrap().into_iter().map(|one| one.name).collect();
+    assert_eq!(names, ["monitor"]);
+    assert_eq!(pod.termination_grace_period_seconds, Some(30));
+    assert!(pod.containers[0].lifecycle.is_none());
+}
+
+#[test]
+fn a_pool_that_is_ready_changes_nothing() {
+    let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
+    let plan = scene.plan();
+    assert_eq!(plan.status.current_phase, Some(Phase::Ready));
+    assert_eq!(plan.status.state, Some(State::Idle));
+    assert_eq!(reason(&plan, conditions::PROGRESSING), reasons::COMPLETE);
+    assert!(condition(&plan, conditions::MEMORY_READY).is_none(), "it has no memory");
+    assert!(condition(&plan, conditions::SCALING_ACTIVE).is_none());
+    scene.write_status();
+    let again = scene.plan_at(at(5));
+    assert_eq!(again.status, plan.status);
+    assert!(again.events.is_empty() && again.costs.is_empty());
+}
+
+#[test]
+fn busy_workers_are_processing_and_all_of_them_with_a_queue_are_saturated() {
+    let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
+    scene.loads(vec![load(0, 1), load(0, 0)]);
+    let plan = scene.plan_at(at(0));
+    assert_eq!(plan.status.active_workers, 0, "measured numbers wait");
+    scene.observe(|observed| {
+        let facts: Vec<_> = plan.facts.iter().map(|fact| (fact.clone(), at(-20))).collect();
+        observed.facts = facts.into_iter().collect();
+    });
+    let status = scene.plan().status;
+    assert_eq!((status.current_phase, status.state), (Some(Phase::Processing), Some(State::Working)));
+    assert_eq!((status.active_workers, status.queue_depth), (1, Some(0)));
+    scene.loads(vec![load(3, 1), load(4, 2)]);
+    scene.observe(|observed| {
+        observed.dispatcher = std::sync::Arc::new(crate::tests::dispatcher("{role: coder, replicas: 2}"))
+    });
+    let status = scene.plan().status;
+    assert_eq!((status.state, status.queue_depth), (Some(State::Saturated), Some(7)));
+}
+
+#[test]
+fn a_wrong_dimension_is_a_failure_with_its_reason() {
+    let spec = "{role: coder, memoryConfig: {collection: c, dim: 3, endpoint: 'http://m'}}";
+    let mut scene = Scene::ready(spec, 1);
+    scene.pods(&["{node: a, phase: Pending, init: [{name: memory-loader, restartCount: 4, state: {waiting: {reason: \
+                  CrashLoopBackOff}}, lastState: {terminated: {exitCode: 21, message: collection c has 768}}}]}"]);
+    scene.loads(Vec::new());
+    let plan = scene.plan();
+    assert_eq!(plan.status.current_phase, Some(Phase::Failed));
+    for type_ in [conditions::MEMORY_READY, conditions::READY, conditions::STALLED] {
+        assert_eq!(reason(&plan, type_), reasons::DIM_MISMATCH, "{type_}");
+    }
+    assert!(condition(&plan, conditions::READY).unwrap().message.contains("collection c has 768"));
+    assert_eq!(plan.status.available_replicas, 0);
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_takes_no_worker_down() {
+    let mut scene = Scene::ready("{role: coder}", 1);
+    let before = scene.observed().deployed.clone().unwrap();
+    scene.edit_spec(|spec| spec.image = Some("agent:typo".to_owned()));
+    scene.settle(0);
+    scene.observe(|observed| {
+        observed.older =
+            vec![workload::deployment::OlderRevision { revision: Default::default(), pods: before }];
+    });
+    scene.pods(&[
+        "{name: coder-1, node: a, phase: Pending, containers: [{name: worker, state: {waiting: {reason: \
+                  ImagePullBackOff, message: no such image}}}]}",
+    ]);
+    scene.loads(Vec::new());
+    let plan = scene.plan();
+    assert_eq!(reason(&plan, conditions::READY), reasons::IMAGE_PULL_FAILED);
+    assert_eq!(reason(&plan, conditions::AVAILABLE), reasons::MINIMUM_REPLICAS);
+    let strategy = deployment_of(&plan).spec.unwrap().strategy.unwrap().rolling_update.unwrap();
+    assert_eq!(serde_json::to_value(strategy.max_unavailable).unwrap(), 0);
+}
+
+#[test]
+fn idle_workers_go_first() {
+    let mut scene = Scene::ready("{role: coder, replicas: 4}", 4);
+    scene.loads(vec![load(0, 1), load(0, 0), load(2, 0)]);
+    scene.edit_spec(|spec| spec.replicas = 2);
+    let marking = scene.plan();
+    let costs: Vec<(String, i32)> =
+        marking.costs.iter().map(|cost| (cost.pod.metadata.name.clone().unwrap(), cost.cost)).collect();
+    assert_eq!(
+        costs,
+        [("coder-0".to_owned(), 1_000), ("coder-2".to_owned(), 1_000), ("coder-3".to_owned(), 100)]
+    );
+    assert_eq!((replicas(&marking), marking.status.desired_replicas), (4, 2));
+
+    let node = "ready: true, node: a, phase: Running";
+    scene.pods(&[
+        &format!("{{name: coder-0, cost: 1000, {node}}}"),
+        &format!("{{name: coder-1, {node}}}"),
+        &format!("{{name: coder-2, cost: 1000, {node}}}"),
+        &format!("{{name: coder-3, cost: 100, {node}}}"),
+    ]);
+    let marked = scene.plan();
+    assert!(marked.costs.is_empty());
+    assert_eq!(replicas(&marked), 4, "the ReplicaSet controller may not have seen them yet");
+    scene.observe(|observed| {
+        observed.facts = marked.facts.iter().map(|fact| (fact.clone(), at(-1))).collect();
+    });
+    assert_eq!(replicas(&scene.plan()), 2);
+}
+
+#[test]
+fn a_load_that_changes_all_the_time_holds_a_smaller_number_back_for_a_while_only() {
+    let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
+    scene.loads(vec![load(0, 1), load(0, 0)]);
+    scene.edit_spec(|spec| spec.replicas = 1);
+    let marking = scene.plan();
+    assert_eq!((marking.costs.len(), replicas(&marking)), (1, 2));
+    scene.observe(|observed| {
+        observed.facts = marking.facts.iter().map(|fact| (fact.clone(), at(-6))).collect();
+    });
+    let overdue = scene.plan();
+    assert_eq!((overdue.costs.len(), replicas(&overdue)), (1, 1));
+}
+
+#[test]
+fn workers_that_are_all_alike_need_no_marks() {
+    for alike in [Some(load(0, 0)), Some(load(0, 3)), None] {
+        let mut scene = Scene::ready("{role: coder, replicas: 4}", 4);
+        scene.loads(vec![alike.clone().unwrap_or_default(); 4]);
+        scene.edit_spec(|spec| spec.replicas = 2);
+        let plan = scene.plan();
+        assert_eq!((plan.costs.len(), replicas(&plan)), (0, 2), "{alike:?}");
+    }
+}
+
+#[test]
+fn a_process_that_has_just_begun_waits_for_the_first_loads() {
+    let mut scene = Scene::ready(SCALED, 3);
+    scene.loads(vec![load(0, 1); 3]);
+    scene.write_status();
+    let before = scene.observed().dispatcher.status.clone().unwrap();
+    scene.loads(Vec::new());
+    scene.observe(|observed| observed.first_look = at(-5));
+    let waiting = scene.plan();
+    assert_eq!((replicas(&waiting), waiting.past.is_none()), (3, true));
+    assert_eq!(waiting.status.conditions, before.conditions);
+    assert_eq!(waiting.requeue_after, Some(std::time::Duration::from_secs(10)));
+    scene.observe(|observed| observed.first_look = at(-20));
+    assert_eq!(reason(&scene.plan(), conditions::SCALING_ACTIVE), reasons::METRIC_MISSING);
+}
+
+const SCALED: &str = "{role: coder, autoscaling: {minReplicas: 1, maxReplicas: 10}}";
+
+#[test]
+fn the_number_follows_the_queue() {
+    let mut scene = Scene::ready(SCALED, 1);
+    assert_eq!(replicas(&scene.plan()), 1);
+    scene.loads(vec![load(14, 1)]);
+    let plan = scene.plan();
+    assert_eq!(replicas(&plan), 4, "ceil(14 / 5) + 1 busy");
+    assert_eq!(reason(&plan, conditions::SCALING_ACTIVE), reasons::VALID_METRIC_FOUND);
+    let told = plan.events.iter().find(|note| note.reason == reasons::SUCCESSFUL_RESCALE).unwrap();
+    assert!(told.message.contains("from 1 to 4"), "{}", told.message);
+    assert_eq!(plan.past.unwrap().scale_events.len(), 1);
+    assert!(plan.status.last_scale_time.is_some());
+}
+
+#[test]
+fn without_load_the_number_stays_and_the_condition_says_why() {
+    let mut scene = Scene::ready(SCALED, 3);
+    let silent = crate::monitors::WorkerLoad {
+        fault: Some("port 9100 refused the connection".to_owned()),
+        ..Default::default()
+    };
+    scene.loads(vec![silent; 3]);
+    let plan = scene.plan();
+    assert_eq!(replicas(&plan), 3);
+    let active = condition(&plan, conditions::SCALING_ACTIVE).unwrap();
+    assert_eq!((&*active.status, &*active.reason), ("False", reasons::METRIC_MISSING));
+    assert!(
+        active.message.contains("port 9100") && active.message.contains("2 others"),
+        "{}",
+        active.message
+    );
+    assert_eq!(reason(&plan, conditions::READY), reasons::READY, "the pool works");
+}
+
+#[test]
+fn a_deployment_that_was_deleted_comes_back_with_its_number() {
+    let mut scene = Scene::ready(SCALED, 1);
+    scene.loads(vec![load(14, 1)]);
+    scene.write_status();
+    scene.observe(|observed| (observed.deployment, observed.deployed) = (None, None));
+    assert_eq!(replicas(&scene.plan()), 4);
+}
+
+#[test]
+fn a_pool_that_is_paused_is_left_alone() {
+    let mut scene = Scene::ready(SCALED, 1);
+    scene.loads(vec![load(14, 1)]);
+    scene.edit_spec(|spec| spec.pods.paused = true);
+    let plan = scene.plan();
+    assert!(plan.deployment.is_none() && plan.costs.is_empty());
+    assert_eq!(reason(&plan, conditions::READY), reasons::PAUSED);
+    assert_eq!(reason(&plan, conditions::SCALING_ACTIVE), reasons::PAUSED);
+    assert!(plan.past.unwrap().scale_events.is_empty());
+}
+
+#[test]
+fn a_store_that_does_not_take_the_state_of_a_worker_is_told() {
+    let mut scene = Scene::ready("{role: coder}", 1);
+    let unsaved = crate::monitors::WorkerLoad {
+        unsaved: Some("s3://states does not answer".to_owned()),
+        saved: Some(1_767_268_000),
+        ..load(0, 0)
+    };
+    scene.loads(vec![unsaved]);
+    let plan = scene.plan();
+    let failed = condition(&plan, conditions::CHECKPOINT_FAILED).unwrap();
+    assert_eq!(failed.reason, reasons::STATE_NOT_SAVED);
+    assert!(failed.message.contains("s3://states"), "{}", failed.message);
+    assert_eq!(plan.status.last_checkpoint_time.unwrap().0.as_second(), 1_767_268_000);
+    assert_eq!(plan.status.current_phase, Some(Phase::Ready), "the pool works");
+}
+
+#[test]
+fn state_that_was_lost_is_told_once_and_stays_in_the_status_for_a_while() {
+    let mut scene = Scene::ready("{role: coder}", 1);
+    let ended = "{name: coder-9, phase: Succeeded, init: [{name: monitor, state: {terminated: {exitCode: 0, message: \
+                 '{\"tokens\": 7, \"error\": \"bucket states does not exist\"}'}}}]}";
+    scene.observe(|observed| observed.ending = vec![std::sync::Arc::new(crate::tests::pod(ended))]);
+    let plan = scene.plan();
+    let failed = condition(&plan, conditions::CHECKPOINT_FAILED).unwrap();
+    assert_eq!(failed.reason, reasons::STATE_LOST);
+    assert!(failed.message.contains("coder-9") && failed.message.contains("bucket states"));
+    assert_eq!(plan.events.iter().filter(|note| note.reason == reasons::STATE_LOST).count(), 1);
+    scene.write_status();
+    assert!(scene.plan().events.is_empty());
+    scene.observe(|observed| observed.ending.clear());
+    assert!(condition(&scene.plan_at(at(60)), conditions::CHECKPOINT_FAILED).is_some());
+    assert!(condition(&scene.plan_at(at(700)), conditions::CHECKPOINT_FAILED).is_none());
+}

@@ -1,0 +1,158 @@
+//! What decisions need of the past of a pool, in memory: recommendations and changes of replicas, tokens of the last minute,
+//! and what was last looked at. A status has what a restart needs of it.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use api::aidispatcher::{AIDispatcher, AIDispatcherStatus};
+use jiff::Timestamp;
+use runtime::cache::Cache;
+use scaling::history::History;
+use workload::time::elapsed;
+
+/// Tokens per minute are measured over this time.
+const RATE_OVER: Duration = Duration::from_secs(60);
+/// Before, a burst would count as a rate.
+const RATE_FROM: Duration = Duration::from_secs(20);
+/// Between two samples of the total.
+const SAMPLES_APART: Duration = Duration::from_secs(2);
+
+/// By uid of the AIDispatcher.
+#[derive(Debug, Default)]
+pub(crate) struct Pools(Arc<Mutex<HashMap<String, Pool>>>);
+
+/// The past of one pool.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Pool {
+    /// `None`: this process has not decided yet.
+    pub(crate) history: Option<History>,
+    /// Totals of tokens, oldest first.
+    totals: VecDeque<(Timestamp, i64)>,
+    /// When this process first looked at it.
+    pub(crate) first_look: Option<Timestamp>,
+    pub(crate) looked: Option<Looked>,
+}
+
+/// What the last reconcile saw.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Looked {
+    pub(crate) at: Timestamp,
+    pub(crate) seen: Seen,
+}
+
+/// What is measured of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) queued: u64,
+    pub(crate) busy: u32,
+    /// Workers whose load is not known.
+    pub(crate) unknown: u32,
+    pub(crate) tokens: u64,
+    /// Workers whose state is not saved now.
+    pub(crate) unsaved: u32,
+    /// When any of them was last saved.
+    pub(crate) saved: u64,
+}
+
+impl Pools {
+    pub(crate) fn forgetting_deleted(dispatchers: &Cache<AIDispatcher>) -> Self {
+        let pools = Self::default();
+        let kept = Self(Arc::clone(&pools.0));
+        dispatchers.subscribe(move |change| {
+            let uid = |dispatcher: &Arc<AIDispatcher>| dispatcher.metadata.uid.clone();
+            let deleted =
+                change.old.and_then(uid).filter(|old| change.new.and_then(uid).as_ref() != Some(old));
+            deleted.iter().for_each(|uid| drop(kept.lock().remove(uid)));
+        });
+        pools
+    }
+
+    pub(crate) fn of(&self, uid: &str) -> Pool {
+        self.lock().get(uid).cloned().unwrap_or_default()
+    }
+
+    /// Notes a look, and returns what is known.
+    pub(crate) fn look(&self, uid: &str, looked: Looked) -> Pool {
+        let mut pools = self.lock();
+        let pool = pools.entry(uid.to_owned()).or_default();
+        pool.first_look.get_or_insert(looked.at);
+        pool.looked = Some(looked);
+        pool.clone()
+    }
+
+    /// The tokens of the last minute, now that the total is this.
+    pub(crate) fn rate(&self, uid: &str, total: i64, now: Timestamp) -> Option<i64> {
+        self.lock().entry(uid.to_owned()).or_default().rate(total, now)
+    }
+
+    pub(crate) fn remember(&self, uid: &str, history: History) {
+        self.lock().entry(uid.to_owned()).or_default().history = Some(history);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Pool>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pool {
+    /// The history of the process; else that of the status, which a process before this one has written.
+    pub(crate) fn history_or(&self, status: Option<&AIDispatcherStatus>, now: Timestamp) -> History {
+        let stored = || {
+            let text = status?.scaling_history.as_deref()?;
+            // What cannot be read is as if it had never been: the present replicas are the first recommendation.
+            serde_json::from_str::<History>(text).ok().map(|history| history.resumed(now))
+        };
+        self.history.clone().or_else(stored).unwrap_or_default()
+    }
+
+    fn rate(&mut self, total: i64, now: Timestamp) -> Option<i64> {
+        // A clock that was set back begins anew.
+        if self.totals.back().is_some_and(|(at, known)| *at > now || *known > total) {
+            self.totals.clear();
+        }
+        if self.totals.back().is_none_or(|(at, _)| elapsed(*at, now) >= SAMPLES_APART) {
+            self.totals.push_back((now, total));
+        }
+        while self.totals.get(1).is_some_and(|(at, _)| elapsed(*at, now) >= RATE_OVER) {
+            self.totals.pop_front();
+        }
+        let (at, known) = self.totals.front()?;
+        let over = elapsed(*at, now);
+        let per_minute = |used: i64| {
+            let millis = i128::try_from(over.as_millis()).unwrap_or(i128::MAX).max(1);
+            i64::try_from(i128::from(used) * 60_000 / millis).unwrap_or(i64::MAX)
+        };
+        (over >= RATE_FROM).then(|| per_minute(total.saturating_sub(*known)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::at;
+
+    use super::*;
+
+    #[test]
+    fn tokens_per_minute_are_those_of_the_last_minute() {
+        let mut pool = Pool::default();
+        assert_eq!(pool.rate(1_000, at(0)), None, "what was used before is not of this minute");
+        assert_eq!(pool.rate(1_100, at(10)), None);
+        assert_eq!(pool.rate(1_300, at(30)), Some(600));
+        assert_eq!(pool.rate(1_300, at(60)), Some(300));
+        assert_eq!(pool.rate(1_300, at(75)), Some(184), "those of 65 s are known");
+        assert_eq!(pool.rate(1_300, at(95)), Some(0));
+    }
+
+    #[test]
+    fn a_history_that_cannot_be_read_is_empty() {
+        let status = |text: &str| AIDispatcherStatus {
+            scaling_history: Some(text.to_owned()),
+            ..AIDispatcherStatus::default()
+        };
+        assert_eq!(Pool::default().history_or(Some(&status("{")), at(0)), History::default());
+        assert_eq!(Pool::default().history_or(None, at(0)), History::default());
+    }
+}

@@ -1,0 +1,364 @@
+//! Converts a spec into validated types, with defaults. Pure.
+//!
+//! An `Invalid` spec becomes a condition and is not retried. The API server refuses most invalid specs; this module checks
+//! what CEL rules cannot express, what depends on the options of this process, and objects that are older than the rules.
+
+use api::{
+    aidispatcher::{AIDispatcher, AIDispatcherSpec, Autoscaling, QueueRule, Role},
+    labels,
+    monitor::{ADMIN_PORT, STREAM_PORT, variables},
+    pods::{EnvVar, PodOptions, Resources},
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Resource;
+use scaling::{
+    behavior::Behavior,
+    policy::{Arithmetic, Bounds, Extras, Kind, Metric, Policy, TargetValue},
+};
+use std::time::Duration;
+use workload::digest::digest;
+
+use crate::{DispatcherArgs, plan::Defaults};
+
+/// A valid spec.
+#[derive(Clone, Debug)]
+pub(crate) struct ValidDispatcher {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) owner: OwnerReference,
+    pub(crate) generation: i64,
+    /// Hash of the spec fields that the pod template depends on.
+    pub(crate) spec_hash: String,
+    pub(crate) role: Role,
+    pub(crate) model_ref: Option<String>,
+    pub(crate) model_endpoint: Option<String>,
+    /// Secret with the key of the model's server.
+    pub(crate) model_secret: Option<String>,
+    pub(crate) image: String,
+    pub(crate) env: Vec<EnvVar>,
+    pub(crate) resources: Resources,
+    pub(crate) memory: Option<Memory>,
+    pub(crate) checkpoint: Option<Checkpoint>,
+    pub(crate) metrics_port: u16,
+    pub(crate) workers: Workers,
+    pub(crate) pods: PodOptions,
+    /// Value of the annotation `refresh`, which requests a new rendering.
+    pub(crate) refresh: Option<String>,
+}
+
+/// How many workers are wanted.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Workers {
+    Fixed(i32),
+    Scaled(Box<Policy>),
+}
+
+/// A vector collection.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Memory {
+    pub(crate) collection: String,
+    pub(crate) dim: i32,
+    pub(crate) endpoint: String,
+    pub(crate) secret: Option<String>,
+}
+
+/// Storage of the state of workers.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Checkpoint {
+    pub(crate) storage: Storage,
+    pub(crate) grace_seconds: i32,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Storage {
+    Claim(String),
+    Store { uri: String, endpoint: Option<String>, secret: Option<String> },
+}
+
+/// Namespace and name of this process's service account, if known.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OwnAccount(Option<(String, String)>);
+
+impl OwnAccount {
+    pub(crate) fn of(args: &DispatcherArgs) -> Self {
+        Self(args.own_namespace.clone().zip(args.own_service_account.clone()))
+    }
+
+    /// Refuses the controller's own account for workers: their pods would get its rights in all namespaces.
+    pub(crate) fn is_not_used_by(&self, valid: ValidDispatcher) -> Result<ValidDispatcher, Invalid> {
+        let account = valid.pods.service_account_name.as_deref();
+        match &self.0 {
+            Some((namespace, own)) if *namespace == valid.namespace && account == Some(own) => {
+                Err(Invalid(format!(
+                    "spec.serviceAccountName: {own} is the service account of the controller; use another one"
+                )))
+            }
+            Some(_) | None => Ok(valid),
+        }
+    }
+}
+
+/// Why a spec is invalid, and what to change.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Invalid(pub(crate) String);
+
+const DEFAULT_METRICS_PORT: u16 = 9100;
+/// The names of the metrics, in conditions and in the stored history.
+pub(crate) const QUEUE: &str = "queue";
+pub(crate) const TOKENS: &str = "tokens";
+/// Monitors report each second. A worker whose load was not read for so long has none that can be used.
+const LOAD_IS_STALE_AFTER: Duration = Duration::from_secs(10);
+
+/// Variables that the controller sets, so that a user's would be lost or would contradict the fields of the spec.
+const RESERVED: [&str; 13] = [
+    variables::AGENT_LOG_FILE,
+    variables::AGENT_ROLE,
+    variables::MODEL_REF,
+    variables::MODEL_ENDPOINT,
+    variables::MODEL_API_KEY,
+    variables::MEMORY_ENDPOINT,
+    variables::MEMORY_COLLECTION,
+    variables::MEMORY_DIM,
+    variables::MEMORY_DIR,
+    variables::STATE_DIR,
+    variables::POD_NAME,
+    variables::POD_NAMESPACE,
+    variables::POD_UID,
+];
+
+pub(crate) fn validate(dispatcher: &AIDispatcher, defaults: &Defaults) -> Result<ValidDispatcher, Invalid> {
+    let spec = &dispatcher.spec;
+    let meta = dispatcher.meta();
+    let owner = owner(dispatcher)?;
+    if let Some(variable) = spec.env.iter().find(|variable| RESERVED.contains(&&*variable.name)) {
+        return Err(Invalid(format!(
+            "spec.env: {} is set by the controller; use the field of the spec for it",
+            variable.name
+        )));
+    }
+    Ok(ValidDispatcher {
+        namespace: meta.namespace.clone().unwrap_or_default(),
+        name: owner.name.clone(),
+        generation: meta.generation.unwrap_or_default(),
+        spec_hash: spec_hash(spec)?,
+        role: spec.role,
+        model_ref: spec.model_ref.clone(),
+        model_endpoint: spec.model_endpoint.clone(),
+        model_secret: spec.credentials.as_ref().map(|credentials| credentials.secret_name.clone()),
+        image: image(spec, defaults)?,
+        env: spec.env.clone(),
+        resources: spec.resources.clone().unwrap_or_default(),
+        memory: memory(spec, defaults)?,
+        checkpoint: checkpoint(spec)?,
+        metrics_port: metrics_port(spec)?,
+        workers: workers(spec)?,
+        pods: spec.pods.clone(),
+        refresh: meta.annotations.as_ref().and_then(|known| known.get(labels::REFRESH).cloned()),
+        owner,
+    })
+}
+
+/// Children are deleted with the object; with foreground deletion, before it.
+fn owner(dispatcher: &AIDispatcher) -> Result<OwnerReference, Invalid> {
+    let owner = dispatcher
+        .controller_owner_ref(&())
+        .ok_or_else(|| Invalid("the object has no uid; it was not read from an API server".to_owned()))?;
+    Ok(OwnerReference { block_owner_deletion: Some(true), ..owner })
+}
+
+pub(crate) fn role(role: Role) -> &'static str {
+    match role {
+        Role::Coder => "coder",
+        Role::Reviewer => "reviewer",
+        Role::Planner => "planner",
+    }
+}
+
+fn image(spec: &AIDispatcherSpec, defaults: &Defaults) -> Result<String, Invalid> {
+    let image = spec.image.clone().or_else(|| defaults.worker_image(spec.role).map(str::to_owned));
+    image.ok_or_else(|| {
+        let role = role(spec.role);
+        Invalid(format!(
+            "spec.image is required: the controller has no default image for role {role} (option --{role}-image)"
+        ))
+    })
+}
+
+fn memory(spec: &AIDispatcherSpec, defaults: &Defaults) -> Result<Option<Memory>, Invalid> {
+    let Some(memory) = &spec.memory_config else { return Ok(None) };
+    // The API server accepts both or neither.
+    let (Some(collection), Some(dim)) = (memory.collection.clone(), memory.dim) else { return Ok(None) };
+    let secret = match memory.endpoint {
+        Some(_) => memory.secret_name.clone(),
+        None => memory.secret_name.clone().or_else(|| defaults.memory_secret.clone()),
+    };
+    let endpoint = memory.endpoint.clone().or_else(|| defaults.memory_endpoint.clone()).ok_or_else(|| {
+        Invalid(
+            "spec.memoryConfig.endpoint is required: the controller has no default vector store (option \
+             --memory-endpoint)"
+                .to_owned(),
+        )
+    })?;
+    Ok(Some(Memory { collection, dim, endpoint, secret }))
+}
+
+fn checkpoint(spec: &AIDispatcherSpec) -> Result<Option<Checkpoint>, Invalid> {
+    let Some(checkpoint) = &spec.checkpoint else { return Ok(None) };
+    let storage = match (&checkpoint.claim_name, &checkpoint.uri) {
+        (Some(claim), None) => Storage::Claim(claim.clone()),
+        (None, Some(uri)) => Storage::Store {
+            uri: uri.clone(),
+            endpoint: checkpoint.endpoint.clone(),
+            secret: checkpoint.secret_name.clone(),
+        },
+        (Some(_), Some(_)) | (None, None) => {
+            return Err(Invalid("spec.checkpoint must have exactly one of claimName and uri".to_owned()));
+        }
+    };
+    Ok(Some(Checkpoint { storage, grace_seconds: checkpoint.grace_seconds }))
+}
+
+/// The user's variable is the port that the image serves.
+fn metrics_port(spec: &AIDispatcherSpec) -> Result<u16, Invalid> {
+    let Some(variable) = spec.env.iter().find(|variable| variable.name == variables::AGENT_METRICS_PORT)
+    else {
+        return Ok(DEFAULT_METRICS_PORT);
+    };
+    let port = variable.value.as_deref().and_then(|value| value.parse().ok()).filter(|port| *port > 0);
+    let port = port.filter(|port| ![ADMIN_PORT, STREAM_PORT].contains(port));
+    port.ok_or_else(|| {
+        Invalid(format!(
+            "spec.env: {} must have a value, a port other than {ADMIN_PORT} and {STREAM_PORT}, which the monitor uses",
+            variables::AGENT_METRICS_PORT
+        ))
+    })
+}
+
+fn workers(spec: &AIDispatcherSpec) -> Result<Workers, Invalid> {
+    let Some(autoscaling) = &spec.autoscaling else { return Ok(Workers::Fixed(spec.replicas)) };
+    let wrong = |field: &str, why: &dyn std::fmt::Display| Invalid(format!("spec.autoscaling{field}: {why}"));
+    let Autoscaling {
+        min_replicas,
+        max_replicas,
+        tasks_per_worker,
+        tokens_per_minute_per_worker,
+        rule,
+        behavior,
+    } = autoscaling;
+    let metric = |name, kind, target: i64| {
+        let target = TargetValue::units(target).map_err(|why| wrong("", &why))?;
+        Ok(Metric { window: Duration::ZERO, max_age: LOAD_IS_STALE_AFTER, ..Metric::new(name, kind, target) })
+    };
+    let (kind, extras, default) = match rule {
+        QueueRule::QueueAndBusyWorkers => (Kind::TasksAndBusyWorkers, Extras::all(), Behavior::default()),
+        QueueRule::QueueOnly => {
+            let extras = Extras { arithmetic: Arithmetic::ByKind, ..Extras::none() };
+            (Kind::TasksOnly, extras, Behavior::immediate())
+        }
+    };
+    let mut metrics = vec![metric(QUEUE, kind, i64::from(*tasks_per_worker))?];
+    if let Some(tokens) = tokens_per_minute_per_worker {
+        metrics.push(metric(TOKENS, Kind::TokensPerMinute, *tokens)?);
+    }
+    let behavior = match behavior {
+        Some(behavior) => scaling_spec::behavior(Some(behavior)).map_err(|why| wrong(".behavior", &why))?,
+        None => default,
+    };
+    let bounds = Bounds::new(*min_replicas, *max_replicas).map_err(|why| wrong("", &why))?;
+    Ok(Workers::Scaled(Box::new(Policy { bounds, metrics, behavior, fallback: None, extras })))
+}
+
+/// Fields that do not affect pods are set to fixed values first, so that scaling or pausing does not change the hash.
+fn spec_hash(spec: &AIDispatcherSpec) -> Result<String, Invalid> {
+    let mut spec = spec.clone();
+    spec.replicas = 0;
+    spec.autoscaling = None;
+    spec.pods.paused = false;
+    // Fields are in the order of the struct and maps are sorted, so equal specs give equal bytes.
+    let bytes =
+        serde_json::to_vec(&spec).map_err(|error| Invalid(format!("the spec is not JSON: {error}")))?;
+    Ok(digest(bytes, 8))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::{defaults, dispatcher};
+
+    use super::*;
+
+    fn valid(spec: &str) -> ValidDispatcher {
+        validate(&dispatcher(spec), &defaults(&["--coder-image=agent:1"])).unwrap()
+    }
+
+    fn refusal(spec: &str, flags: &[&str]) -> String {
+        validate(&dispatcher(spec), &defaults(flags)).unwrap_err().0
+    }
+
+    #[test]
+    fn no_worker_uses_the_service_account_of_the_controller() {
+        let account = |namespace: &str| OwnAccount(Some((namespace.to_owned(), "controller".to_owned())));
+        let runs_as = |name: &str| valid(&format!("{{role: coder, serviceAccountName: {name}}}"));
+        assert!(account("demo").is_not_used_by(runs_as("controller")).is_err());
+        assert!(account("demo").is_not_used_by(runs_as("other")).is_ok());
+        assert!(account("ai-system").is_not_used_by(runs_as("controller")).is_ok());
+    }
+
+    #[test]
+    fn defaults_come_from_the_options_of_the_controller() {
+        assert!(refusal("{role: reviewer}", &["--coder-image=a:1"]).contains("--reviewer-image"));
+        let memory = "{role: coder, memoryConfig: {collection: code, dim: 3}}";
+        assert!(refusal(memory, &["--coder-image=a:1"]).contains("--memory-endpoint"));
+        let flags = ["--coder-image=a:1", "--memory-endpoint=http://chroma:8000", "--memory-secret-name=key"];
+        let memory = |spec: &str| validate(&dispatcher(spec), &defaults(&flags)).unwrap().memory.unwrap();
+        let default = memory("{role: coder, memoryConfig: {collection: code, dim: 3}}");
+        assert_eq!((&*default.endpoint, default.secret.as_deref()), ("http://chroma:8000", Some("key")));
+        let own = memory("{role: coder, memoryConfig: {collection: code, dim: 3, endpoint: 'http://q'}}");
+        assert_eq!((&*own.endpoint, own.secret), ("http://q", None), "a key is not sent to another store");
+    }
+
+    #[test]
+    fn variables_of_the_contract_are_not_taken_over() {
+        for name in RESERVED {
+            let spec = format!("{{role: coder, image: 'a:1', env: [{{name: {name}, value: x}}]}}");
+            assert!(refusal(&spec, &[]).contains(name));
+        }
+        let port = |value: &str| {
+            format!("{{role: coder, image: 'a:1', env: [{{name: AGENT_METRICS_PORT, value: '{value}'}}]}}")
+        };
+        assert_eq!(valid(&port("8080")).metrics_port, 8080);
+        assert_eq!(valid("{role: coder}").metrics_port, 9100);
+        for wrong in ["0", "70000", "x", "9410", "9411"] {
+            assert!(refusal(&port(wrong), &[]).contains("AGENT_METRICS_PORT"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn only_fields_of_the_pods_change_the_hash() {
+        let hash = |spec: &str| valid(spec).spec_hash;
+        let plain = hash("{role: coder}");
+        for same in ["replicas: 7", "autoscaling: {maxReplicas: 3}", "paused: true"] {
+            assert_eq!(hash(&format!("{{role: coder, {same}}}")), plain, "{same}");
+        }
+        for other in ["modelRef: m", "image: 'a:2'", "checkpoint: {claimName: c}"] {
+            assert_ne!(hash(&format!("{{role: coder, {other}}}")), plain, "{other}");
+        }
+    }
+
+    #[test]
+    fn autoscaling_has_the_two_rules() {
+        let policy = |spec: &str| match valid(spec).workers {
+            Workers::Scaled(policy) => *policy,
+            Workers::Fixed(_) => panic!("it is scaled"),
+        };
+        let smart = policy("{role: coder, autoscaling: {tokensPerMinutePerWorker: 60}}");
+        assert_eq!((smart.bounds.min(), smart.bounds.max()), (1, 100));
+        assert_eq!(
+            smart.metrics.iter().map(|metric| metric.kind).collect::<Vec<_>>(),
+            [Kind::TasksAndBusyWorkers, Kind::TokensPerMinute]
+        );
+        assert_eq!(smart.metrics[0].target, TargetValue::units(5).unwrap());
+        let literal = policy("{role: coder, autoscaling: {rule: QueueOnly}}");
+        assert_eq!((literal.metrics[0].kind, literal.behavior), (Kind::TasksOnly, Behavior::immediate()));
+    }
+}

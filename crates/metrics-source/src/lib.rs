@@ -1,0 +1,17 @@
+//! What every source of load serves: the gRPC stream of snapshots, and health and metrics for probes and Prometheus.
+//!
+//! ```text
+//!  snapshot ─▶ stream: Hub ─┬─▶ server: gRPC (mTLS by tls) ─▶ subscribers
+//!                           └─▶ admin: /livez, /readyz, /metrics
+//! ```
+//!
+//! It measures nothing, and knows neither devices nor workers. Clients may be slow, hostile or gone: what each costs is
+//! bounded.
+
+#![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod moment;
+pub mod server;
+pub mod stream;
+pub mod tls;

@@ -1,0 +1,313 @@
+//! Saves the state of the worker of this pod: from time to time while it runs, and when it has ended.
+
+use std::{
+    fs, io,
+    path::Path,
+    sync::{Arc, OnceLock},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, MissedTickBehavior, interval, sleep, timeout},
+};
+use tracing::{info, warn};
+
+use super::{
+    CLAIMS, HEARTBEAT, Heartbeat, KEPT, MANIFEST, Manifest, RESTORED, Restored, SavedFile, Settings,
+    numbered,
+    restore::claim_of,
+    state::{self, Found, State},
+    storage::{Storage, of_disk},
+};
+use crate::fault::Fault;
+use api::monitor::ExitCode;
+
+/// What the monitor tells of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Saved {
+    /// When the last complete checkpoint was written, in seconds since 1970.
+    pub(crate) last: Option<i64>,
+    /// Why the state is not saved now.
+    pub(crate) error: Option<String>,
+    /// uid of the worker whose state was restored.
+    pub(crate) restored: Option<String>,
+}
+
+/// The worker has ended: its last state is to be saved until then.
+pub(crate) struct Final {
+    pub(crate) until: Instant,
+    pub(crate) done: oneshot::Sender<()>,
+}
+
+/// See the module.
+pub(crate) struct Saver {
+    settings: Settings,
+    storage: Storage,
+    state: State,
+    restored: Restored,
+    /// The number of the next checkpoint; `None`: the storage was not asked yet.
+    next: Option<u64>,
+    /// What the last checkpoint has.
+    last: Option<(u64, Vec<Found>, Manifest)>,
+    /// When the pod was asked to end: from then on a new worker may have claimed the last state in advance.
+    asked_to_end: Arc<OnceLock<Instant>>,
+    /// Whether the state of the worker before belongs to this one: nobody else restores it.
+    has_adopted: bool,
+    told: watch::Sender<Saved>,
+}
+
+/// Answers while the kubelet waits; the store may hang.
+const ENDING_WITHIN: Duration = Duration::from_millis(1_500);
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+
+impl Saver {
+    pub(crate) fn new(
+        settings: Settings,
+        state: State,
+        own_folder: &Path,
+        asked_to_end: Arc<OnceLock<Instant>>,
+    ) -> Result<Self, Fault> {
+        let storage = Storage::open(&settings.place)?;
+        let restored = match fs::read(own_folder.join(RESTORED)) {
+            Ok(text) => serde_json::from_slice(&text).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Restored::default(),
+            Err(error) => return Err(of_disk(&error)),
+        };
+        let told = watch::Sender::new(Saved { restored: restored.from.clone(), ..Saved::default() });
+        let has_adopted = restored.from.is_none();
+        Ok(Self {
+            settings,
+            storage,
+            state,
+            restored,
+            next: None,
+            last: None,
+            asked_to_end,
+            has_adopted,
+            told,
+        })
+    }
+
+    pub(crate) fn told(&self) -> watch::Receiver<Saved> {
+        self.told.subscribe()
+    }
+
+    /// Says that the pod ends, for a new worker that looks for a state.
+    pub(crate) fn ending(&self) -> impl Fn() -> futures::future::BoxFuture<'static, ()> + Clone + use<> {
+        let (storage, key) = (self.storage.clone(), self.key(HEARTBEAT));
+        let text = self.heartbeat(true);
+        move || {
+            let (storage, key, text) = (storage.clone(), key.clone(), text.clone());
+            Box::pin(async move {
+                match timeout(ENDING_WITHIN, storage.put(&key, text)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(fault)) => warn!("failed to say that this pod ends: {fault}"),
+                    Err(_) => warn!("failed to say that this pod ends: no answer in time"),
+                }
+            })
+        }
+    }
+
+    /// Saves until the worker has ended. One that is interrupted by the end leaves a checkpoint without a manifest.
+    pub(crate) async fn run(mut self, mut ended: mpsc::Receiver<Final>) {
+        let mut ticks = interval(self.settings.interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let Final { until, done } = loop {
+            tokio::select! {
+                biased;
+                last = ended.recv() => match last {
+                    Some(last) => break last,
+                    None => return,
+                },
+                () = async {
+                    ticks.tick().await;
+                    self.periodic().await;
+                } => {}
+            }
+        };
+        self.last_one(until).await;
+        // Nobody waits if the process ends.
+        let _ = done.send(());
+    }
+
+    async fn periodic(&mut self) {
+        let saved = self.checkpoint(false).await;
+        self.tell(saved);
+    }
+
+    /// Tries until it is saved, or the time is over.
+    async fn last_one(&mut self, until: Instant) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let saved = match timeout(left, self.checkpoint(true)).await {
+                Ok(saved) => saved,
+                Err(_) => Err(self.too_late()),
+            };
+            let is_saved = saved.is_ok();
+            self.tell(saved);
+            if is_saved || Instant::now() + pause >= until {
+                return;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn too_late(&self) -> Fault {
+        let message = format!("{} did not take it before the pod had to end", self.storage.name());
+        Fault::new(ExitCode::StoreUnreachable, message)
+    }
+
+    fn tell(&self, saved: Result<Option<i64>, Fault>) {
+        let error = saved.as_ref().err().map(ToString::to_string);
+        if let Some(error) = &error
+            && self.told.borrow().error.as_ref() != Some(error)
+        {
+            warn!("the state is not saved: {error}");
+        }
+        self.told.send_modify(|told| {
+            told.error = error;
+            told.last = saved.ok().flatten().or(told.last);
+        });
+    }
+
+    /// `None`: there is nothing to save.
+    async fn checkpoint(&mut self, is_final: bool) -> Result<Option<i64>, Fault> {
+        let files = self.state.files().map_err(|error| of_disk(&error))?;
+        let next = self.next().await?;
+        self.is_still_ours().await?;
+        let is_same = self.last.as_ref().is_some_and(|(_, known, _)| *known == files);
+        if files.is_empty() || is_same && !is_final {
+            self.beat(is_final, next > 0).await?;
+            return Ok(self.last.as_ref().map(|(_, _, manifest)| manifest.time));
+        }
+        let time = seconds(SystemTime::now());
+        let (number, manifest) = match &self.last {
+            // Only what it is changes.
+            Some((number, _, known)) if is_same => (*number, Manifest { is_final, time, ..known.clone() }),
+            Some(_) | None => {
+                self.next = Some(next + 1);
+                let saved = self.upload(next, &files).await?;
+                (next, Manifest { files: saved, is_final, time })
+            }
+        };
+        let text = serde_json::to_vec(&manifest).unwrap_or_default();
+        self.storage.put(&format!("{}/{MANIFEST}", self.key(&numbered(number))), text).await?;
+        self.last = Some((number, files, manifest));
+        info!(number, is_final, "the state is saved");
+        self.beat(is_final, true).await?;
+        // What follows only saves space: it is tried again with the next one.
+        if let Err(fault) = self.clear_up().await {
+            warn!("failed to remove what is not needed any more: {fault}");
+        }
+        Ok(Some(time))
+    }
+
+    async fn upload(&self, number: u64, files: &[Found]) -> Result<Vec<SavedFile>, Fault> {
+        let folder = self.key(&numbered(number));
+        let mut saved = Vec::new();
+        for found in files {
+            let mut file = match self.state.open(&found.path) {
+                Ok(file) => file,
+                // The worker has removed it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(of_disk(&error)),
+            };
+            let (size, sha256) = state::sha256(&mut file).map_err(|error| of_disk(&error))?;
+            self.storage.put_file(&format!("{folder}/{}", saved.len()), file, size).await?;
+            saved.push(SavedFile { path: found.path.clone(), size, sha256 });
+        }
+        Ok(saved)
+    }
+
+    /// After what the storage has of this pod: an earlier container of the monitor may have saved.
+    async fn next(&mut self) -> Result<u64, Fault> {
+        if let Some(next) = self.next {
+            return Ok(next);
+        }
+        let listed = self.storage.list(&self.settings.worker(&self.settings.uid)).await?;
+        let largest = listed.folders.iter().filter_map(|name| name.parse::<u64>().ok()).max();
+        let next = largest.map_or(0, |largest| largest + 1);
+        self.next = Some(next);
+        // With a checkpoint of its own, the state was adopted before.
+        self.has_adopted |= largest.is_some();
+        Ok(next)
+    }
+
+    /// A worker that was cut off may have been taken for lost: then another one has its state, and must not be overwritten.
+    async fn is_still_ours(&self) -> Result<(), Fault> {
+        let now = SystemTime::now();
+        let (settings, storage) = (&self.settings, &self.storage);
+        let other = match (&self.restored.from, self.has_adopted) {
+            (Some(from), false) => {
+                let newest = claim_of(settings, storage, from, now).await?;
+                newest.filter(|newest| newest.by != settings.uid).map(|newest| newest.by)
+            }
+            (_, true) | (None, _) if self.asked_to_end.get().is_some() => None,
+            (_, true) | (None, _) => {
+                claim_of(settings, storage, &settings.uid, now).await?.map(|claim| claim.by)
+            }
+        };
+        match other {
+            None => Ok(()),
+            Some(other) => {
+                let message = format!(
+                    "the state of this worker was restored by the worker of pod {other}, because this one was taken for \
+                     lost; it is not saved any more: delete this pod"
+                );
+                Err(Fault::new(ExitCode::StoreUnreachable, message))
+            }
+        }
+    }
+
+    /// Of a worker that has ended there is no heartbeat: its checkpoint is final, or it has none.
+    async fn beat(&self, is_final: bool, has_checkpoints: bool) -> Result<(), Fault> {
+        let key = self.key(HEARTBEAT);
+        if !is_final {
+            return self.storage.put(&key, self.heartbeat(false)).await;
+        }
+        if has_checkpoints {
+            return self.storage.delete(&key).await;
+        }
+        self.storage.delete_all(&self.settings.worker(&self.settings.uid)).await
+    }
+
+    fn heartbeat(&self, ending: bool) -> Vec<u8> {
+        let heartbeat = Heartbeat {
+            pod: self.settings.pod.clone(),
+            ending,
+            interval_seconds: self.settings.interval.as_secs().max(1),
+            grace_seconds: self.settings.grace.as_secs(),
+        };
+        serde_json::to_vec(&heartbeat).unwrap_or_default()
+    }
+
+    /// Older checkpoints of this worker; and, after the first one, all that the storage has of the worker before.
+    async fn clear_up(&mut self) -> Result<(), Fault> {
+        let own = self.settings.worker(&self.settings.uid);
+        let listed = self.storage.list(&own).await?;
+        let mut numbers: Vec<u64> = listed.folders.iter().filter_map(|name| name.parse().ok()).collect();
+        numbers.sort_unstable();
+        for old in numbers.iter().rev().skip(KEPT) {
+            self.storage.delete_all(&format!("{own}/{}", numbered(*old))).await?;
+        }
+        if let (Some(from), false) = (&self.restored.from, self.has_adopted) {
+            self.storage.delete_all(&self.settings.worker(from)).await?;
+            self.storage.delete_all(&format!("{}/{CLAIMS}/{from}", self.settings.base())).await?;
+            self.has_adopted = true;
+        }
+        Ok(())
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}/{name}", self.settings.worker(&self.settings.uid))
+    }
+}
+
+fn seconds(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,473 @@
+//! Where checkpoints are: a bucket of an S3-compatible store, or a folder that all workers share. Keys are the same in both.
+//!
+//! Every request has a deadline. It knows nothing of checkpoints.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read as _, Write as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use api::{aiinference::Addressing, monitor::ExitCode};
+use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _};
+use object_storage::{Access, Bucket, OpenError, RequestError};
+use object_store::{
+    Attributes, MultipartUpload as _, ObjectStore as _, ObjectStoreExt as _, PutMode, PutMultipartOptions,
+    PutOptions, PutPayload, path::Path as Key,
+};
+use tokio::{task::spawn_blocking, time::timeout};
+
+use super::Place;
+use crate::fault::Fault;
+
+/// Of a request without the bytes of a file, and between two bytes of one.
+const REQUEST_WITHIN: Duration = Duration::from_secs(20);
+/// The smallest part that S3 accepts; smaller files are sent in one request.
+const PART: usize = 5 << 20;
+/// Of a manifest, a heartbeat or a claim.
+const LARGEST_TEXT: u64 = 16 << 20;
+/// Names in one folder.
+const MOST_NAMES: usize = 20_000;
+
+#[derive(Clone, Debug)]
+pub(crate) enum Storage {
+    Folder(Arc<PathBuf>),
+    Bucket(Box<Bucket>, String),
+}
+
+/// The folders and files directly below a key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Listing {
+    pub(crate) folders: Vec<String>,
+    /// With their last change, by the clock of the storage.
+    pub(crate) files: Vec<(String, SystemTime)>,
+}
+
+impl Storage {
+    /// Sends no request.
+    pub(crate) fn open(place: &Place) -> Result<Self, Fault> {
+        match place {
+            Place::Folder(folder) => Ok(Self::Folder(Arc::new(folder.clone()))),
+            Place::Bucket { bucket, prefix } => {
+                let access = Access {
+                    addressing: Addressing::Auto,
+                    stall: REQUEST_WITHIN,
+                    authorities: Vec::new(),
+                    headers: http::HeaderMap::new(),
+                };
+                let opened = Bucket::open(bucket, access).map_err(|error| match error {
+                    OpenError::Usage(why) => Fault::new(ExitCode::Usage, why),
+                    OpenError::Credentials(why) => Fault::new(ExitCode::StoreUnauthorized, why),
+                })?;
+                Ok(Self::Bucket(Box::new(opened), prefix.clone()))
+            }
+        }
+    }
+
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Folder(folder) => format!("the volume at {}", folder.display()),
+            Self::Bucket(bucket, _) => bucket.name.clone(),
+        }
+    }
+
+    pub(crate) async fn list(&self, key: &str) -> Result<Listing, Fault> {
+        let listing = match self {
+            Self::Folder(_) => self.on_folder(key, |path| list_folder(&path)).await?,
+            Self::Bucket(bucket, _) => {
+                let key = self.key(key)?;
+                let listed = self.answered(bucket.s3.list_with_delimiter(Some(&key))).await?;
+                let Some(listed) = listed else { return Ok(Listing::default()) };
+                let name = |key: &Key| key.filename().unwrap_or_default().to_owned();
+                Listing {
+                    folders: listed.common_prefixes.iter().map(name).collect(),
+                    files: listed
+                        .objects
+                        .iter()
+                        .map(|object| (name(&object.location), object.last_modified.into()))
+                        .collect(),
+                }
+            }
+        };
+        if listing.folders.len().max(listing.files.len()) > MOST_NAMES {
+            let message =
+                format!("{} has more than {MOST_NAMES} names below {key}: remove old ones", self.name());
+            return Err(Fault::new(ExitCode::StoreUnreachable, message));
+        }
+        Ok(listing)
+    }
+
+    /// `None`: there is none.
+    pub(crate) async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
+        match self {
+            Self::Folder(_) => {
+                self.on_folder(key, |path| match File::open(path) {
+                    Ok(file) => {
+                        let mut text = Vec::new();
+                        file.take(LARGEST_TEXT).read_to_end(&mut text)?;
+                        Ok(Some(text))
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                    Err(error) => Err(error),
+                })
+                .await
+            }
+            Self::Bucket(bucket, _) => {
+                let key = self.key(key)?;
+                let read = async {
+                    let found = bucket.s3.get(&key).await?;
+                    if found.meta.size > LARGEST_TEXT {
+                        return Ok(Bytes::new());
+                    }
+                    found.bytes().await
+                };
+                Ok(self.answered(read).await?.map(|bytes| bytes.to_vec()))
+            }
+        }
+    }
+
+    pub(crate) async fn put(&self, key: &str, text: Vec<u8>) -> Result<(), Fault> {
+        match self {
+            Self::Folder(_) => self.on_folder(key, move |path| replace(&path, &text)).await,
+            Self::Bucket(bucket, _) => {
+                let key = self.key(key)?;
+                self.written(bucket.s3.put(&key, PutPayload::from(text))).await
+            }
+        }
+    }
+
+    /// Whether this call has created it: of several at the same time, one has.
+    pub(crate) async fn create(&self, key: &str, text: Vec<u8>) -> Result<bool, Fault> {
+        match self {
+            Self::Folder(_) => {
+                self.on_folder(key, move |path| {
+                    make_parent(&path)?;
+                    match File::options().write(true).create_new(true).open(&path) {
+                        Ok(mut file) => {
+                            file.write_all(&text)?;
+                            file.sync_all()?;
+                            Ok(true)
+                        }
+                        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+                        Err(error) => Err(error),
+                    }
+                })
+                .await
+            }
+            Self::Bucket(bucket, _) => {
+                let key = self.key(key)?;
+                let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+                let created =
+                    timeout(REQUEST_WITHIN, bucket.s3.put_opts(&key, PutPayload::from(text), options));
+                match created.await {
+                    Err(_) => Err(self.late()),
+                    Ok(Ok(_)) => Ok(true),
+                    Ok(Err(
+                        object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. },
+                    )) => Ok(false),
+                    Ok(Err(error)) => Err(self.fault(&error)),
+                }
+            }
+        }
+    }
+
+    /// Copies a file of this size; one that has another size by now is an error.
+    pub(crate) async fn put_file(&self, key: &str, mut file: File, size: u64) -> Result<(), Fault> {
+        match self {
+            Self::Folder(_) => {
+                self.on_folder_for(key, allowed_for(size), move |path| {
+                    make_parent(&path)?;
+                    let mut copy = File::create(&path)?;
+                    let copied = io::copy(&mut file, &mut copy)?;
+                    copy.sync_all()?;
+                    if copied == size { Ok(()) } else { Err(changed()) }
+                })
+                .await
+            }
+            Self::Bucket(bucket, _) => {
+                let key = self.key(key)?;
+                if size <= PART as u64 {
+                    let part = self.part(&mut file, size)?;
+                    return self.written(bucket.s3.put(&key, PutPayload::from(part))).await;
+                }
+                let options = PutMultipartOptions { attributes: Attributes::new(), ..Default::default() };
+                let begun = self.answered(bucket.s3.put_multipart_opts(&key, options)).await?;
+                let mut upload = begun.ok_or_else(|| self.late())?;
+                let mut left = size;
+                while left > 0 {
+                    let part = self.part(&mut file, left)?;
+                    left -= part.len() as u64;
+                    let sent = self.written(async { upload.put_part(PutPayload::from(part)).await }).await;
+                    if let Err(fault) = sent {
+                        // What was sent is removed by the rule of the bucket for incomplete uploads, if not by this.
+                        let _ = timeout(REQUEST_WITHIN, upload.abort()).await;
+                        return Err(fault);
+                    }
+                }
+                self.written(async { upload.complete().await }).await
+            }
+        }
+    }
+
+    /// The next bytes of a file, at most those of a part.
+    fn part(&self, file: &mut File, left: u64) -> Result<Bytes, Fault> {
+        let wanted = usize::try_from(left).unwrap_or(PART).min(PART);
+        let mut part = vec![0; wanted];
+        let read = file.read_exact(&mut part);
+        read.map_err(|error| {
+            Fault::new(ExitCode::StoreUnreachable, format!("a file of the state: {error}"))
+        })?;
+        Ok(Bytes::from(part))
+    }
+
+    /// Copies an object into a file. `false`: there is none.
+    pub(crate) async fn get_file(&self, key: &str, mut file: File, size: u64) -> Result<bool, Fault> {
+        match self {
+            Self::Folder(_) => {
+                self.on_folder_for(key, allowed_for(size), move |path| match File::open(path) {
+                    Ok(mut saved) => io::copy(&mut saved, &mut file).map(|_| true),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+                    Err(error) => Err(error),
+                })
+                .await
+            }
+            Self::Bucket(bucket, _) => {
+                let key = self.key(key)?;
+                let Some(found) = self.answered(bucket.s3.get(&key)).await? else { return Ok(false) };
+                let mut stream = found.into_stream();
+                loop {
+                    match timeout(REQUEST_WITHIN, stream.next()).await {
+                        Err(_) => return Err(self.late()),
+                        Ok(None) => return Ok(true),
+                        Ok(Some(Err(error))) => return Err(self.fault(&error)),
+                        Ok(Some(Ok(bytes))) => file.write_all(&bytes).map_err(|error| of_disk(&error))?,
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) async fn delete(&self, key: &str) -> Result<(), Fault> {
+        match self {
+            Self::Folder(_) => {
+                self.on_folder(key, |path| match fs::remove_file(path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                    Ok(()) | Err(_) => Ok(()),
+                })
+                .await
+            }
+            Self::Bucket(bucket, _) => {
+                let key = self.key(key)?;
+                self.answered(bucket.s3.delete(&key)).await.map(|_| ())
+            }
+        }
+    }
+
+    /// Everything below a key.
+    pub(crate) async fn delete_all(&self, key: &str) -> Result<(), Fault> {
+        match self {
+            Self::Folder(_) => {
+                self.on_folder(key, |path| match fs::remove_dir_all(path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                    Ok(()) | Err(_) => Ok(()),
+                })
+                .await
+            }
+            Self::Bucket(bucket, _) => {
+                let below = self.key(key)?;
+                let all = async {
+                    let found = bucket.s3.list(Some(&below)).map_ok(|object| object.location);
+                    found.try_collect::<Vec<_>>().await
+                };
+                for key in self.answered(all).await?.unwrap_or_default() {
+                    self.answered(bucket.s3.delete(&key)).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The present time by the clock of the storage, with which it dates its files. `key` is written for it.
+    pub(crate) async fn now(&self, folder: &str, name: &str) -> Result<SystemTime, Fault> {
+        let key = format!("{folder}/{name}");
+        self.put(&key, Vec::new()).await?;
+        let listing = self.list(folder).await?;
+        let time = listing.files.into_iter().find(|(found, _)| found == name).map(|(_, time)| time);
+        self.delete(&key).await?;
+        time.ok_or_else(|| {
+            let message = format!("{} does not list what was just written to it", self.name());
+            Fault::new(ExitCode::StoreUnreachable, message)
+        })
+    }
+
+    fn key(&self, key: &str) -> Result<Key, Fault> {
+        let prefix = match self {
+            Self::Bucket(_, prefix) if !prefix.is_empty() => format!("{prefix}/"),
+            Self::Bucket(..) | Self::Folder(_) => String::new(),
+        };
+        Key::parse(format!("{prefix}{key}"))
+            .map_err(|error| Fault::new(ExitCode::Usage, format!("{key:?} is no key: {error}")))
+    }
+
+    async fn on_folder<T: Send + 'static>(
+        &self,
+        key: &str,
+        work: impl FnOnce(PathBuf) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, Fault> {
+        self.on_folder_for(key, REQUEST_WITHIN, work).await
+    }
+
+    /// A volume of the network may hang: the thread is left behind then.
+    async fn on_folder_for<T: Send + 'static>(
+        &self,
+        key: &str,
+        within: Duration,
+        work: impl FnOnce(PathBuf) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, Fault> {
+        let Self::Folder(folder) = self else { return Err(self.late()) };
+        let path = folder.join(key);
+        match timeout(within, spawn_blocking(move || work(path))).await {
+            Ok(Ok(Ok(done))) => Ok(done),
+            Ok(Ok(Err(error))) => Err(self.of_io(&error)),
+            Ok(Err(_)) | Err(_) => Err(self.late()),
+        }
+    }
+
+    fn of_io(&self, error: &io::Error) -> Fault {
+        let code = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ExitCode::OutOfSpace,
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                ExitCode::StoreUnauthorized
+            }
+            _ => ExitCode::StoreUnreachable,
+        };
+        Fault::new(code, format!("{}: {error}", self.name()))
+    }
+
+    fn late(&self) -> Fault {
+        let seconds = REQUEST_WITHIN.as_secs();
+        Fault::new(ExitCode::StoreUnreachable, format!("{} did not answer within {seconds} s", self.name()))
+    }
+
+    async fn written<T>(&self, request: impl Future<Output = object_store::Result<T>>) -> Result<(), Fault> {
+        match timeout(REQUEST_WITHIN, request).await {
+            Err(_) => Err(self.late()),
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(self.fault(&error)),
+        }
+    }
+
+    /// `None`: there is no such object.
+    async fn answered<T>(
+        &self,
+        request: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<Option<T>, Fault> {
+        match timeout(REQUEST_WITHIN, request).await {
+            Err(_) => Err(self.late()),
+            Ok(Ok(answer)) => Ok(Some(answer)),
+            Ok(Err(error)) => match RequestError::of(&error) {
+                RequestError::Missing(_) => Ok(None),
+                _ => Err(self.fault(&error)),
+            },
+        }
+    }
+
+    fn fault(&self, error: &object_store::Error) -> Fault {
+        let store = self.name();
+        let (code, message) = match RequestError::of(error) {
+            RequestError::Unauthorized(why) => {
+                let refused = match self {
+                    Self::Bucket(bucket, _) => bucket.identity.refused().0,
+                    Self::Folder(_) => "refused the request",
+                };
+                (ExitCode::StoreUnauthorized, format!("{store} {refused} ({why}): correct the Secret"))
+            }
+            RequestError::CredentialsUnavailable(why) => {
+                (ExitCode::StoreUnauthorized, format!("{store}: {why}"))
+            }
+            RequestError::ClockSkew(why) => (
+                ExitCode::StoreUnauthorized,
+                format!("{store} refused the time of the request ({why}): correct the clock of the node"),
+            ),
+            RequestError::NoBucket => (
+                ExitCode::BucketNotFound,
+                format!("{store}: there is no such bucket: create it, or correct spec.checkpoint.uri"),
+            ),
+            RequestError::OtherRegion { region, why } => (
+                ExitCode::StoreUnreachable,
+                format!("{store}: the bucket is in region {region} ({why}): name an endpoint of that region"),
+            ),
+            RequestError::Redirected { to, why } => {
+                let to = to.map_or(String::new(), |to| format!(" to {to}"));
+                let message = format!(
+                    "{store} redirects{to} ({why}), and redirects are not followed: correct spec.checkpoint.endpoint"
+                );
+                (ExitCode::StoreUnreachable, message)
+            }
+            RequestError::Transient(why)
+            | RequestError::MalformedAnswer(why)
+            | RequestError::Missing(why)
+            | RequestError::Refused(why)
+            | RequestError::PathRefused(why)
+            | RequestError::LargeListing(why)
+            | RequestError::InvalidKey(why) => (ExitCode::StoreUnreachable, format!("{store}: {why}")),
+            RequestError::Changed => {
+                (ExitCode::StoreUnreachable, format!("{store}: an object was changed while it was read"))
+            }
+        };
+        Fault::new(code, message)
+    }
+}
+
+pub(crate) fn of_disk(error: &io::Error) -> Fault {
+    let is_full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    let code = if is_full { ExitCode::OutOfSpace } else { ExitCode::StoreUnreachable };
+    Fault::new(code, format!("the folder of the state: {error}"))
+}
+
+/// A mebibyte a second is slow for any volume.
+fn allowed_for(size: u64) -> Duration {
+    REQUEST_WITHIN + Duration::from_secs(size >> 20)
+}
+
+fn changed() -> io::Error {
+    io::Error::other("a file of the state was changed while it was read")
+}
+
+fn make_parent(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), fs::create_dir_all)
+}
+
+/// A reader sees the old text or the new one.
+fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    make_parent(path)?;
+    let new = path.with_extension(format!("{:08x}.new", fastrand::u32(..)));
+    let mut file = File::create(&new)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    fs::rename(&new, path)
+}
+
+fn list_folder(path: &Path) -> io::Result<Listing> {
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Listing::default()),
+        Err(error) => return Err(error),
+    };
+    let mut listing = Listing::default();
+    for entry in entries.take(MOST_NAMES + 1) {
+        let entry = entry?;
+        let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
+        // It may be gone by now.
+        let Ok(known) = entry.metadata() else { continue };
+        if known.is_dir() {
+            listing.folders.push(name);
+        } else if !name.ends_with(".new") {
+            listing.files.push((name, known.modified()?));
+        }
+    }
+    Ok(listing)
+}

@@ -1,0 +1,28 @@
+//! Why `load-memory` ended: an exit code for the controller, and a sentence for people.
+
+use std::fmt;
+
+use api::monitor::ExitCode;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) code: ExitCode,
+    pub(crate) message: String,
+}
+
+impl Fault {
+    pub(crate) fn new(code: ExitCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    /// Whether it may pass by itself.
+    pub(crate) fn is_transient(&self) -> bool {
+        self.code == ExitCode::StoreUnreachable
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.code.reason(), self.message)
+    }
+}

@@ -1,0 +1,171 @@
+//! How many tokens the workers of a pod have used: from a counter that begins again with each worker to a total that never
+//! falls.
+//!
+//! The total is kept in a file of the pod, so that a monitor that is started again counts neither twice nor too little. What
+//! a worker used after the last reading of its counter is known only if it has left its final metrics.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+/// In the folder of the monitor.
+const FILE: &str = "tokens.json";
+
+/// The total, and what it contains of the counter of the worker that runs.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Ledger {
+    total: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker: Option<Counted>,
+}
+
+/// The counter of one process.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Counted {
+    pub(crate) tokens: u64,
+    /// `process_start_time_seconds`, if the worker serves it. With it a new process is recognized however much it has used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) started: Option<f64>,
+}
+
+impl Ledger {
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// `None` as long as no worker has served its counter.
+    pub(crate) fn counted(&self) -> Option<u64> {
+        self.worker.map(|_| self.total)
+    }
+
+    /// Adds what the counter says beyond the last reading. Returns whether the ledger has changed.
+    pub(crate) fn count(&mut self, read: Counted) -> bool {
+        if self.worker == Some(read) {
+            return false;
+        }
+        let known = self.worker.filter(|known| is_same_process(known, &read)).map_or(0, |known| known.tokens);
+        self.total = self.total.saturating_add(read.tokens.saturating_sub(known));
+        self.worker = Some(read);
+        true
+    }
+}
+
+/// A counter falls only with its process.
+fn is_same_process(known: &Counted, read: &Counted) -> bool {
+    let have_same_start = match (known.started, read.started) {
+        (Some(known), Some(read)) => known.to_bits() == read.to_bits(),
+        (None, _) | (_, None) => true,
+    };
+    have_same_start && read.tokens >= known.tokens
+}
+
+/// The file of a ledger.
+#[derive(Clone, Debug)]
+pub(crate) struct LedgerFile(PathBuf);
+
+impl LedgerFile {
+    pub(crate) fn in_folder(folder: &Path) -> Self {
+        Self(folder.join(FILE))
+    }
+
+    /// Of an earlier monitor of this pod. The file is always complete, because it is renamed into its place.
+    pub(crate) fn read(&self) -> io::Result<Ledger> {
+        match fs::read(&self.0) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(io::Error::from),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Ledger::default()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Not synced: the folder goes with the pod.
+    pub(crate) fn write(&self, ledger: &Ledger) -> io::Result<()> {
+        let new = self.0.with_extension("new");
+        fs::write(&new, serde_json::to_vec(ledger)?)?;
+        fs::rename(&new, &self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(tokens: u64, started: f64) -> Counted {
+        Counted { tokens, started: Some(started) }
+    }
+
+    #[test]
+    fn a_counter_that_grows_is_counted_once() {
+        let mut ledger = Ledger::default();
+        assert!(ledger.count(read(5, 1.0)) && ledger.count(read(7, 1.0)));
+        assert!(!ledger.count(read(7, 1.0)), "nothing to write");
+        assert_eq!(ledger.total(), 7);
+    }
+
+    #[test]
+    fn a_counter_that_falls_is_that_of_a_new_process() {
+        let mut ledger = Ledger::default();
+        for tokens in [100, 30, 40] {
+            ledger.count(Counted { tokens, started: None });
+        }
+        assert_eq!(ledger.total(), 140);
+    }
+
+    #[test]
+    fn a_new_process_that_has_used_more_already_is_known_by_its_start() {
+        let mut ledger = Ledger::default();
+        ledger.count(read(100, 1.0));
+        ledger.count(read(150, 2.0));
+        assert_eq!(ledger.total(), 250);
+        let mut unnamed = Ledger::default();
+        unnamed.count(Counted { tokens: 100, started: None });
+        unnamed.count(Counted { tokens: 150, started: None });
+        assert_eq!(unnamed.total(), 150, "without a start it cannot be told from growth");
+    }
+
+    #[test]
+    fn a_monitor_that_is_started_again_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = LedgerFile::in_folder(folder.path());
+        let mut first = file.read().unwrap();
+        first.count(read(100, 1.0));
+        file.write(&first).unwrap();
+        let mut second = file.read().unwrap();
+        second.count(read(120, 1.0));
+        assert_eq!(second.total(), 120);
+        fs::write(folder.path().join(FILE), "{").unwrap();
+        assert!(file.read().is_err(), "a file that cannot be read is no empty ledger");
+    }
+
+    proptest! {
+        /// Restarts of workers and monitors in any order, each process with its start: the total is the sum.
+        #[test]
+        fn the_total_is_the_sum_over_all_processes(
+            processes in prop::collection::vec(prop::collection::vec((0u64..1_000, any::<bool>()), 1..5), 1..8),
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let file = LedgerFile::in_folder(folder.path());
+            let mut ledger = Ledger::default();
+            let mut sum = 0;
+            for (number, growth) in processes.iter().enumerate() {
+                let mut tokens = 0;
+                for (more, monitor_restarts) in growth {
+                    tokens += more;
+                    ledger.count(read(tokens, number as f64));
+                    file.write(&ledger).unwrap();
+                    if *monitor_restarts {
+                        ledger = file.read().unwrap();
+                    }
+                }
+                sum += tokens;
+            }
+            prop_assert_eq!(ledger.total(), sum);
+        }
+    }
+}

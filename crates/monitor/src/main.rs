@@ -1,0 +1,88 @@
+//! `monitor` is in each pod of a worker: as an init container it loads the worker's memory, and as a native sidecar it
+//! reads the worker's load, counts its tokens and streams both.
+//!
+//! ```text
+//!  vector store ──▶ memory ──▶ MEMORY_DIR, before the worker starts
+//!
+//!  worker ─ /metrics ─▶ worker ─▶ load ─┬─▶ ledger (a file of the pod) ─┐
+//!                       each second     └───────────────────────────────┴▶ snapshot ─▶ gRPC, /metrics
+//! ```
+//!
+//! It decides nothing, speaks to no API server, and starts or ends no worker. A worker that does not answer has no values,
+//! never zeros. Kubernetes ends a sidecar after the worker has ended; what it has counted is its termination message.
+
+#![forbid(unsafe_code)]
+
+mod checkpoint;
+mod cli;
+mod fault;
+mod ledger;
+mod load;
+mod logs;
+mod memory;
+mod pages;
+mod run;
+mod snapshots;
+mod worker;
+
+use std::{fs::OpenOptions, io::Write as _, path::Path, process::ExitCode};
+
+use clap::Parser as _;
+use tokio::runtime::Runtime;
+use tracing::{error, warn};
+
+use checkpoint::{restore::restore, state::State};
+use cli::{Arguments, Command, LoadMemory};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    tracing_subscriber::fmt().json().flatten_event(true).with_writer(std::io::stderr).init();
+    // Fails only if it is there already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    // One thread: a scrape and a snapshot each second are little, and each thread more is memory.
+    let ended = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(anyhow::Error::from)
+        .and_then(|runtime| match arguments.command {
+            Command::LoadMemory(options) => Ok(load_memory(&runtime, &options)),
+            Command::Run(options) => runtime.block_on(run::run(options)).map(|()| ExitCode::SUCCESS),
+        });
+    match ended {
+        Ok(code) => code,
+        Err(error) => {
+            error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn load_memory(runtime: &Runtime, options: &LoadMemory) -> ExitCode {
+    let loaded = runtime.block_on(async {
+        if let Some(wanted) = options.wanted() {
+            memory::load(&wanted).await?;
+        }
+        // After the memory, which may take long: the claim of a state is young when its worker starts.
+        if let Some((settings, state)) = options.settings() {
+            let folder = &options.checkpoints.folder;
+            restore(&settings, &State(state), folder, options.patience()).await?;
+        }
+        Ok::<(), fault::Fault>(())
+    });
+    match loaded {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            error!("{fault}");
+            write_message(&options.termination_log, fault.to_string().as_bytes());
+            u8::try_from(fault.code.code()).map_or(ExitCode::FAILURE, ExitCode::from)
+        }
+    }
+}
+
+/// The file exists in each container. Elsewhere there is nobody to read it.
+pub(crate) fn write_message(path: &Path, message: &[u8]) {
+    let file = OpenOptions::new().write(true).truncate(true).open(path);
+    if let Err(error) = file.and_then(|mut file| file.write_all(message)) {
+        warn!(%error, path = %path.display(), "failed to write the termination message");
+    }
+}

@@ -1,0 +1,163 @@
+//! `load-memory`: a vector collection into a folder, before the worker starts.
+//!
+//! A collection that is not there or has another dimension ends it at once. A store that does not answer is asked again for
+//! a while; the next container of the pod goes on after the last whole page.
+
+use std::{io, path::PathBuf, time::Duration};
+
+use api::monitor::ExitCode;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use crate::fault::Fault;
+use folder::{Description, Folder};
+use records::Collection;
+use store::{PageError, Store};
+
+pub(crate) mod folder;
+pub(crate) mod records;
+pub(crate) mod store;
+
+/// Between two attempts of a request.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Bytes of vectors in one page, and records.
+const PAGE_BYTES: u64 = 512 << 10;
+const MOST_RECORDS: u64 = 256;
+/// A number of a vector as JSON, and what a record has beside its vector.
+const NUMBER_BYTES: u64 = 12;
+const RECORD_BYTES: u64 = 512;
+
+/// What is to be loaded.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) endpoint: String,
+    pub(crate) key: Option<String>,
+    pub(crate) collection: String,
+    pub(crate) dim: u64,
+    pub(crate) folder: PathBuf,
+    /// How long a store may not answer.
+    pub(crate) patience: Duration,
+}
+
+pub(crate) async fn load(wanted: &Wanted) -> Result<(), Fault> {
+    let folder = Folder::new(&wanted.folder);
+    if folder.is_whole() {
+        info!("the memory is there already");
+        return Ok(());
+    }
+    let (endpoint, name) = (&wanted.endpoint, &wanted.collection);
+    let store = patiently(wanted.patience, async || Store::find(endpoint, wanted.key.clone()).await).await?;
+    let collection = patiently(wanted.patience, async || store.collection(name).await).await?;
+    check(&collection, wanted)?;
+    let unwritable = |error: io::Error| of_folder(wanted, &error);
+    let mut progress = folder.progress(&collection).map_err(unwritable)?;
+    let mut limit = records_of_a_page(wanted.dim);
+    loop {
+        let from = (progress.count, progress.next.as_ref());
+        let read = patiently(wanted.patience, async || match store.page(&collection, from, limit).await {
+            Ok(page) => Ok(Some(page)),
+            Err(PageError::TooLarge) => Ok(None),
+            Err(PageError::Fault(fault)) => Err(fault),
+        });
+        let Some(page) = read.await? else {
+            if limit == 1 {
+                let message = format!(
+                    "a record of the collection {name:?} is larger than {} bytes",
+                    store::LARGEST_ANSWER
+                );
+                return Err(Fault::new(ExitCode::StoreUnreachable, message));
+            }
+            limit /= 2;
+            continue;
+        };
+        if let Some(other) = page.records.iter().find(|record| record.embedding.len() as u64 != wanted.dim) {
+            return Err(mismatch(wanted, other.embedding.len() as u64));
+        }
+        progress = folder.append(progress, &page).map_err(unwritable)?;
+        if page.next.is_none() {
+            break;
+        }
+    }
+    let description = Description { collection: name.clone(), dim: wanted.dim, count: progress.count };
+    folder.finish(&description).map_err(unwritable)?;
+    info!(collection = %name, records = description.count, "the memory is loaded");
+    Ok(())
+}
+
+fn check(collection: &Collection, wanted: &Wanted) -> Result<(), Fault> {
+    match collection.dim {
+        Some(dim) if dim != wanted.dim => Err(mismatch(wanted, dim)),
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn mismatch(wanted: &Wanted, found: u64) -> Fault {
+    let message = format!(
+        "the vectors of the collection {:?} have {found} dimensions, and memoryConfig.dim is {}",
+        wanted.collection, wanted.dim
+    );
+    Fault::new(ExitCode::DimMismatch, message)
+}
+
+fn of_folder(wanted: &Wanted, error: &io::Error) -> Fault {
+    let is_full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    let code = if is_full { ExitCode::OutOfSpace } else { ExitCode::Usage };
+    Fault::new(code, format!("failed to write into {}: {error}", wanted.folder.display()))
+}
+
+fn records_of_a_page(dim: u64) -> usize {
+    let of_record = dim.saturating_mul(NUMBER_BYTES).saturating_add(RECORD_BYTES);
+    usize::try_from((PAGE_BYTES / of_record).clamp(1, MOST_RECORDS)).unwrap_or(1)
+}
+
+/// Tries again what may pass by itself.
+pub(crate) async fn patiently<T>(
+    patience: Duration,
+    mut step: impl AsyncFnMut() -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let until = Instant::now() + patience;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match step().await {
+            Err(fault) if fault.is_transient() && Instant::now() + pause < until => {
+                warn!("{fault}; it is tried again");
+                sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+            done => return done,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_half_a_mebibyte_whatever_the_dimension() {
+        assert_eq!([1, 1_536, 65_536].map(records_of_a_page), [256, 27, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_may_pass_is_tried_again_and_nothing_else() {
+        let of = |code| Fault::new(code, "");
+        let mut times = 0;
+        let done = patiently(Duration::from_secs(60), async || {
+            times += 1;
+            if times < 4 { Err(of(ExitCode::StoreUnreachable)) } else { Ok(times) }
+        });
+        assert_eq!(done.await, Ok(4));
+        let began = Instant::now();
+        let never = patiently(Duration::from_secs(60), async || Err::<(), _>(of(ExitCode::StoreUnreachable)));
+        assert_eq!(never.await, Err(of(ExitCode::StoreUnreachable)));
+        assert!((50..=60).contains(&began.elapsed().as_secs()));
+        let mut times = 0;
+        let wrong = patiently(Duration::from_secs(60), async || {
+            times += 1;
+            Err::<(), _>(of(ExitCode::DimMismatch))
+        });
+        assert_eq!(wrong.await, Err(of(ExitCode::DimMismatch)));
+        assert_eq!(times, 1);
+    }
+}

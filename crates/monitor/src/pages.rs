@@ -1,0 +1,107 @@
+//! `/metrics` of the monitor: the worker's load with the names of the pool, and the tokens of the pod.
+//!
+//! Only fresh values are exported: a series that is missing is stale for Prometheus, and an old value repeated is not.
+
+use std::fmt;
+
+use api::monitor::metrics::{QUEUE_DEPTH, TASKS_IN_FLIGHT, TOKENS};
+use metrics_source::stream::Hub;
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric as _},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    registry::Registry,
+};
+use proto::metrics::v1::{Metric, Snapshot, State};
+
+use crate::cli::Pool;
+
+pub(crate) fn registry(hub: Hub, pool: &Pool, role: &str, worker: &str) -> Registry {
+    let labels = [("namespace", &*pool.namespace), ("pool", &*pool.name), ("role", role), ("worker", worker)];
+    let labels = labels.map(|(name, value)| (name, value.to_owned()));
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Page { hub, labels }));
+    registry
+}
+
+struct Page {
+    hub: Hub,
+    labels: Labels,
+}
+
+type Labels = [(&'static str, String); 4];
+
+impl fmt::Debug for Page {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Page")
+    }
+}
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let Some(latest) = self.hub.latest() else { return Ok(()) };
+        let gauges = [
+            (QUEUE_DEPTH, "Tasks that wait for the worker", Metric::QueueWaiting),
+            (TASKS_IN_FLIGHT, "Tasks that the worker works on", Metric::QueueRunning),
+        ];
+        for (name, help, metric) in gauges {
+            if let Some(value) = fresh(&latest, metric) {
+                let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+                ConstGauge::new(value).encode(family.encode_family(&self.labels)?)?;
+            }
+        }
+        if let Some(tokens) = fresh(&latest, Metric::Tokens) {
+            // The encoder adds the suffix again.
+            let name = TOKENS.trim_end_matches("_total");
+            let help = "Tokens that the workers of the pod have used";
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            ConstCounter::new(tokens).encode(family.encode_family(&self.labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// The value of a metric of the worker, if it is fresh.
+fn fresh(snapshot: &Snapshot, metric: Metric) -> Option<f64> {
+    let readings = &snapshot.subjects.first()?.readings;
+    let reading = readings.iter().find(|reading| reading.metric() == metric)?;
+    reading.value.filter(|_| reading.state() == State::Fresh)
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+    use proto::metrics::v1::{Reading, Subject};
+
+    use super::*;
+
+    fn page(readings: Vec<Reading>) -> String {
+        let hub = Hub::default();
+        let subject = Subject { readings, ..Subject::default() };
+        hub.publish(Snapshot { subjects: vec![subject], ..Snapshot::default() });
+        let pool = Pool { namespace: "demo".into(), name: "coder".into() };
+        let mut page = String::new();
+        encode(&mut page, &registry(hub, &pool, "coder", "coder-1")).unwrap();
+        page
+    }
+
+    fn reading(metric: Metric, state: State) -> Reading {
+        Reading { metric: metric.into(), state: state.into(), value: Some(3.0), ..Reading::default() }
+    }
+
+    #[test]
+    fn the_names_are_those_of_the_contract_with_the_names_of_the_pool() {
+        let metrics = [Metric::QueueWaiting, Metric::QueueRunning, Metric::Tokens];
+        let page = page(metrics.map(|metric| reading(metric, State::Fresh)).into());
+        let labels = r#"{namespace="demo",pool="coder",role="coder",worker="coder-1"}"#;
+        for name in [QUEUE_DEPTH, TASKS_IN_FLIGHT, TOKENS] {
+            assert!(page.contains(&format!("\n{name}{labels} 3.0\n")), "{name}: {page}");
+        }
+    }
+
+    #[test]
+    fn an_old_value_is_not_exported() {
+        let page = page(vec![reading(Metric::QueueWaiting, State::Stale)]);
+        assert_eq!(page, "# EOF\n");
+    }
+}

@@ -1,0 +1,243 @@
+//! The life of the sidecar: a scrape each second until SIGTERM, then the last checkpoint and the termination message.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use api::monitor::{ENDING_PATH, Message};
+use axum::{Router, routing::get};
+use metrics_source::{
+    admin,
+    moment::Clock,
+    server::{self, Security},
+    stream::Hub,
+};
+use proto::metrics::v1::{PodRef, Source};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::{mpsc, oneshot, watch},
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior, interval, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::{
+    checkpoint::{
+        save::{Final, Saved, Saver},
+        state::State,
+    },
+    cli::{Pool, Run},
+    ledger::{Ledger, LedgerFile},
+    logs::{self, Log},
+    pages,
+    snapshots::{INTERVAL, Known},
+    worker, write_message,
+};
+
+/// Streams end at once; a client that does not read its last bytes is left after it.
+const DRAIN_WITHIN: Duration = Duration::from_secs(1);
+/// What the kubelet and this process need after the last checkpoint.
+const KILLED_BEFORE: Duration = Duration::from_secs(3);
+
+/// Runs until SIGTERM, which a sidecar gets when its worker has ended.
+pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
+    let clock = Clock::start();
+    let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
+    let folder = &options.checkpoints.folder;
+    let file = LedgerFile::in_folder(folder);
+    let ledger = file.read().with_context(|| format!("failed to read the tokens in {}", folder.display()))?;
+    let (hub, stop) = (Hub::default(), CancellationToken::new());
+    let stream = server::listen(options.listen).await.context("failed to listen for gRPC")?;
+    let pages = server::listen(options.admin_address).await.context("failed to listen for probes")?;
+    info!(grpc = %stream.local_addr()?, admin = %pages.local_addr()?, "listening");
+    let mut tasks = JoinSet::new();
+    let registry = pages::registry(hub.clone(), &options.pool, &options.role, &options.pod_name);
+    let asked_to_end = Arc::<OnceLock<Instant>>::default();
+    let saving = Saving::begin(&options, Arc::clone(&asked_to_end))?;
+    let ending = saving.as_ref().map_or_else(Router::new, |saving| saving.ending.clone());
+    tasks.spawn(admin::serve(pages, hub.clone(), clock, registry, ending, stop.clone()));
+    tasks.spawn({
+        let (hub, stop) = (hub.clone(), stop.clone());
+        async move {
+            if let Err(error) = server::serve(stream, Security::Plain, hub, stop).await {
+                warn!(error = format!("{error:#}"), "the gRPC server has ended");
+            }
+        }
+    });
+    let mut watch = Watch {
+        source: source(&options),
+        port: options.worker_port,
+        clock,
+        hub,
+        known: Known::default(),
+        ledger,
+        file,
+        saved: saving.as_ref().map(|saving| saving.told.clone()),
+        missing: Vec::new(),
+    };
+    let mut log = options.log_file.as_deref().map(|file| {
+        let Pool { namespace, name } = &options.pool;
+        let fields = logs::fields(namespace, name, &options.role, &options.pod_name, &options.pod_uid);
+        Log::of(file, folder, fields)
+    });
+    let mut log_ticks = interval(logs::LOOK_EVERY);
+    log_ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut ticks = interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = ticks.tick() => watch.look().await,
+            _ = log_ticks.tick(), if log.is_some() => pass_on(&mut log),
+        }
+    }
+    let terminated = Instant::now();
+    // What the worker wrote last.
+    pass_on(&mut log);
+    let tokens = watch.ledger.total();
+    if let Some(saving) = saving {
+        let begun = *asked_to_end.get().unwrap_or(&terminated);
+        let told = saving.told.clone();
+        let unsaved = Message {
+            tokens,
+            error: Some("the monitor was ended before it had saved the state of the worker".to_owned()),
+            ..Message::default()
+        };
+        // If it is killed, this is what it leaves.
+        write_message(&options.termination_log, &serde_json::to_vec(&unsaved)?);
+        saving.finish(begun).await;
+        watch.saved = Some(told);
+    }
+    stop.cancel();
+    let drained = timeout(DRAIN_WITHIN, async { while tasks.join_next().await.is_some() {} }).await;
+    if drained.is_err() {
+        warn!("a client did not read to the end");
+    }
+    let Saved { last, error, restored } =
+        watch.saved.as_ref().map(|saved| saved.borrow().clone()).unwrap_or_default();
+    let message = Message { tokens, checkpoint: last, error, restored };
+    info!(tokens = message.tokens, "stopped");
+    write_message(&options.termination_log, &serde_json::to_vec(&message)?);
+    Ok(())
+}
+
+/// The task that saves the state of the worker.
+struct Saving {
+    told: watch::Receiver<Saved>,
+    ended: mpsc::Sender<Final>,
+    grace: Duration,
+    /// The page that the kubelet asks for before it ends the worker.
+    ending: Router,
+}
+
+impl Saving {
+    /// `None`: no state is saved.
+    fn begin(options: &Run, asked_to_end: Arc<OnceLock<Instant>>) -> anyhow::Result<Option<Self>> {
+        let settings = options.checkpoints.settings(&options.pool, &options.pod_uid, &options.pod_name);
+        let Some((settings, state)) = settings else { return Ok(None) };
+        let grace = settings.grace;
+        let asked = Arc::clone(&asked_to_end);
+        let saver = Saver::new(settings, State(state), &options.checkpoints.folder, asked);
+        let saver = saver.map_err(|fault| anyhow::anyhow!("{fault}"))?;
+        let (told, say) = (saver.told(), saver.ending());
+        let ending = Router::new().route(
+            ENDING_PATH,
+            get(move || {
+                let (say, asked_to_end) = (say.clone(), Arc::clone(&asked_to_end));
+                async move {
+                    // Again if it is asked again: a heartbeat may have come in between.
+                    asked_to_end.get_or_init(Instant::now);
+                    say().await;
+                }
+            }),
+        );
+        let (ended, last) = mpsc::channel(1);
+        tokio::spawn(saver.run(last));
+        Ok(Some(Self { told, ended, grace, ending }))
+    }
+
+    /// Saves the last state, until the pod is killed. `begun`: when it was asked to end.
+    async fn finish(self, begun: Instant) {
+        let until = begun + self.grace.saturating_sub(KILLED_BEFORE);
+        let (done, is_done) = oneshot::channel();
+        if self.ended.send(Final { until, done }).await.is_ok() {
+            // It ends with the process.
+            let _ = is_done.await;
+        }
+    }
+}
+
+fn pass_on(log: &mut Option<Log>) {
+    if let Some(log) = log
+        && let Err(error) = log.pass_on(&mut std::io::stdout().lock())
+    {
+        warn!(%error, "failed to pass the worker's log on");
+    }
+}
+
+fn source(options: &Run) -> Source {
+    Source {
+        instance: format!("{:032x}", fastrand::u128(..)),
+        node: String::new(),
+        pod: Some(PodRef {
+            namespace: options.pool.namespace.clone(),
+            name: options.pod_name.clone(),
+            uid: options.pod_uid.clone(),
+        }),
+        software: concat!("monitor/", env!("CARGO_PKG_VERSION")).to_owned(),
+        backend: String::new(),
+    }
+}
+
+/// The worker as it is watched.
+struct Watch {
+    source: Source,
+    port: u16,
+    clock: Clock,
+    hub: Hub,
+    known: Known,
+    ledger: Ledger,
+    file: LedgerFile,
+    /// `None`: no state is saved.
+    saved: Option<watch::Receiver<Saved>>,
+    /// The metrics of the contract that the worker does not serve, as they are in the log.
+    missing: Vec<&'static str>,
+}
+
+impl Watch {
+    /// Reads the worker once, counts and publishes.
+    async fn look(&mut self) {
+        let scraped = worker::scrape(self.port).await;
+        let had_fault = self.known.fault().is_some();
+        if let Some(fault) = self.known.take(scraped, self.clock.now()) {
+            warn!("{fault}");
+        } else if had_fault && self.known.fault().is_none() {
+            info!("the worker answers");
+        }
+        self.name_what_is_missing();
+        let counted = self.known.fresh().and_then(|load| load.tokens);
+        if counted.is_some_and(|counted| self.ledger.count(counted))
+            && let Err(error) = self.file.write(&self.ledger)
+        {
+            // Counted on in memory; lost only if this container ends as well.
+            warn!(%error, "failed to keep the tokens");
+        }
+        let saved = self.saved.as_ref().map(|saved| saved.borrow().clone()).unwrap_or_default();
+        let snapshot = self.known.snapshot(&self.source, self.ledger.counted(), &saved, self.clock.now());
+        self.hub.publish(snapshot);
+    }
+
+    fn name_what_is_missing(&mut self) {
+        let Some(load) = self.known.fresh() else { return };
+        let missing: Vec<&str> = load.missing().collect();
+        if missing != self.missing {
+            if !missing.is_empty() {
+                warn!(metrics = missing.join(", "), "the worker does not serve what the contract names");
+            }
+            self.missing = missing;
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! From what was read of the worker to the snapshots of the contract. Pure.
+
+use std::time::Duration;
+
+use metrics_source::moment::Moment;
+use proto::metrics::v1::{
+    Attribution, Fault as ContractFault, FaultReason, Metric, Reading, Snapshot, Source, State, Subject,
+    SubjectKind,
+};
+
+use crate::{checkpoint::save::Saved, load::Load, worker::Fault};
+
+/// Between two scrapes.
+pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
+
+/// What is known of the worker.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    sequence: u64,
+    /// The last load that was read, and when.
+    last: Option<(Load, Duration)>,
+    /// Why there is none since then, and since when.
+    fault: Option<(Fault, Moment)>,
+}
+
+impl Known {
+    /// Takes in one scrape. Returns the fault if it is another one than before.
+    pub(crate) fn take(&mut self, scraped: Result<Load, Fault>, now: Moment) -> Option<&Fault> {
+        match scraped {
+            Ok(load) => {
+                self.last = Some((load, now.uptime));
+                self.fault = None;
+                None
+            }
+            Err(fault) => {
+                let is_new = self.fault.as_ref().is_none_or(|(known, _)| *known != fault);
+                let since = self.fault.take().map_or(now, |(_, since)| since);
+                let (fault, _) = self.fault.insert((fault, since));
+                is_new.then_some(fault)
+            }
+        }
+    }
+
+    pub(crate) fn fault(&self) -> Option<&Fault> {
+        self.fault.as_ref().map(|(fault, _)| fault)
+    }
+
+    /// The load of the last scrape, if that gave one.
+    pub(crate) fn fresh(&self) -> Option<&Load> {
+        self.last.as_ref().filter(|_| self.fault.is_none()).map(|(load, _)| load)
+    }
+
+    /// `tokens`: the total of the ledger, once anything was counted. `saved`: what became of the worker's state.
+    pub(crate) fn snapshot(
+        &mut self,
+        source: &Source,
+        tokens: Option<u64>,
+        saved: &Saved,
+        now: Moment,
+    ) -> Snapshot {
+        self.sequence += 1;
+        let pod = source.pod.clone().unwrap_or_default();
+        Snapshot {
+            source: Some(source.clone()),
+            sequence: self.sequence,
+            sampled_at: Some(now.clock.into()),
+            uptime: duration(now.uptime),
+            interval: duration(INTERVAL),
+            subjects: vec![Subject {
+                id: pod.name,
+                kind: SubjectKind::Worker.into(),
+                readings: self.readings(tokens, saved, now),
+                fault: self.fault.as_ref().map(|(fault, since)| ContractFault {
+                    reason: reason(fault).into(),
+                    message: fault.to_string(),
+                    since: Some(since.clock.into()),
+                }),
+                ..Subject::default()
+            }],
+            faults: saved
+                .error
+                .iter()
+                .map(|error| ContractFault {
+                    reason: FaultReason::Unreachable.into(),
+                    message: error.clone(),
+                    since: None,
+                })
+                .collect(),
+            // A worker measures itself; no kubelet is asked.
+            attribution: Some(Attribution { state: State::Unsupported.into(), age: None }),
+            ..Snapshot::default()
+        }
+    }
+
+    fn readings(&self, tokens: Option<u64>, saved: &Saved, now: Moment) -> Vec<Reading> {
+        let last = self.last.as_ref().map(|(load, _)| load);
+        let in_flight = last.and_then(|load| load.in_flight);
+        let of_worker = [
+            (Metric::QueueWaiting, last.and_then(|load| load.queued)),
+            (Metric::QueueRunning, in_flight),
+            (Metric::Busy, in_flight.map(|tasks| tasks.min(1))),
+        ];
+        let age = self.last.as_ref().map(|(_, at)| now.uptime.saturating_sub(*at));
+        let state = if self.fault.is_some() { State::Stale } else { State::Fresh };
+        let reason = self.fault().map_or(FaultReason::Unspecified, reason);
+        let of_worker = of_worker.map(|(metric, value)| match value {
+            Some(value) => Reading { age: age.and_then(duration), ..reading(metric, state, reason, value) },
+            None => Reading { value: None, ..reading(metric, State::Missing, reason, 0) },
+        });
+        let tokens = match tokens {
+            // The ledger's own number, whatever becomes of the worker.
+            Some(tokens) => Reading {
+                age: duration(Duration::ZERO),
+                ..reading(Metric::Tokens, State::Fresh, FaultReason::Unspecified, tokens)
+            },
+            None => Reading { value: None, ..reading(Metric::Tokens, State::Missing, reason, 0) },
+        };
+        let last = saved.last.and_then(|last| u64::try_from(last).ok());
+        let checkpoint = last.map(|last| Reading {
+            age: duration(Duration::ZERO),
+            ..reading(Metric::CheckpointTime, State::Fresh, FaultReason::Unspecified, last)
+        });
+        of_worker.into_iter().chain([tokens]).chain(checkpoint).collect()
+    }
+}
+
+fn reading(metric: Metric, state: State, reason: FaultReason, value: u64) -> Reading {
+    Reading {
+        metric: metric.into(),
+        unit: metric.unit().into(),
+        state: state.into(),
+        reason: reason.into(),
+        value: Some(value as f64),
+        ..Reading::default()
+    }
+}
+
+fn reason(fault: &Fault) -> FaultReason {
+    match fault {
+        Fault::Unreachable { .. } => FaultReason::Unreachable,
+        Fault::Slow { .. } => FaultReason::Timeout,
+        Fault::Status { .. } | Fault::TooLarge { .. } | Fault::NoMetrics { .. } => FaultReason::BadInput,
+    }
+}
+
+/// `None` for more than 292 billion years.
+fn duration(duration: Duration) -> Option<prost_types::Duration> {
+    duration.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use proto::metrics::v1::PodRef;
+
+    use super::*;
+    use crate::ledger::Counted;
+
+    fn at(seconds: u64) -> Moment {
+        let uptime = Duration::from_secs(seconds);
+        Moment { uptime, clock: SystemTime::UNIX_EPOCH + uptime }
+    }
+
+    fn source() -> Source {
+        let pod = PodRef { namespace: "demo".into(), name: "coder-1".into(), uid: "u".into() };
+        Source { pod: Some(pod), ..Source::default() }
+    }
+
+    fn load(queued: u64, in_flight: u64) -> Load {
+        let tokens = Some(Counted { tokens: 7, started: None });
+        Load { queued: Some(queued), in_flight: Some(in_flight), tokens }
+    }
+
+    fn shown(snapshot: &Snapshot) -> Vec<(Metric, State, Option<f64>)> {
+        let [subject] = snapshot.subjects.as_slice() else { panic!("{snapshot:?}") };
+        subject.readings.iter().map(|reading| (reading.metric(), reading.state(), reading.value)).collect()
+    }
+
+    #[test]
+    fn a_worker_that_answers_has_four_values() {
+        let mut known = Known::default();
+        assert_eq!(known.take(Ok(load(3, 2)), at(5)), None);
+        let snapshot = known.snapshot(&source(), Some(9), &Saved::default(), at(5));
+        assert_eq!(
+            shown(&snapshot),
+            [
+                (Metric::QueueWaiting, State::Fresh, Some(3.0)),
+                (Metric::QueueRunning, State::Fresh, Some(2.0)),
+                (Metric::Busy, State::Fresh, Some(1.0)),
+                (Metric::Tokens, State::Fresh, Some(9.0)),
+            ]
+        );
+        assert_eq!((snapshot.sequence, snapshot.subjects[0].id.as_str()), (1, "coder-1"));
+        assert_eq!(known.snapshot(&source(), Some(9), &Saved::default(), at(6)).sequence, 2);
+    }
+
+    #[test]
+    fn a_worker_that_never_answered_has_no_value_and_says_why() {
+        let mut known = Known::default();
+        let fault = Fault::Slow { port: 9100 };
+        assert_eq!(known.take(Err(fault.clone()), at(5)), Some(&fault));
+        assert_eq!(known.take(Err(fault.clone()), at(6)), None, "it is reported once");
+        let snapshot = known.snapshot(&source(), None, &Saved::default(), at(6));
+        assert!(shown(&snapshot).iter().all(|(_, state, value)| (*state, *value) == (State::Missing, None)));
+        let told = snapshot.subjects[0].fault.as_ref().unwrap();
+        assert_eq!((told.reason(), told.since.unwrap().seconds), (FaultReason::Timeout, 5));
+        assert!(told.message.contains("9100"));
+    }
+
+    #[test]
+    fn the_values_of_a_worker_that_answers_no_more_are_stale_and_its_tokens_are_not() {
+        let mut known = Known::default();
+        known.take(Ok(load(3, 0)), at(5));
+        known.take(Err(Fault::Slow { port: 1 }), at(8));
+        let snapshot = known.snapshot(&source(), Some(7), &Saved::default(), at(8));
+        let first = &snapshot.subjects[0].readings[0];
+        assert_eq!((first.state(), first.value, first.age.unwrap().seconds), (State::Stale, Some(3.0), 3));
+        assert_eq!(shown(&snapshot)[3], (Metric::Tokens, State::Fresh, Some(7.0)));
+        assert_eq!(known.fresh(), None);
+        known.take(Ok(load(4, 0)), at(9));
+        assert_eq!((known.fault(), known.fresh().unwrap().queued), (None, Some(4)));
+    }
+}

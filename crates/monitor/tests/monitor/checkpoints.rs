@@ -1,0 +1,425 @@
+//! The state of a worker is saved and restored, in a folder that workers share and in a real S3 server.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use api::monitor::{ExitCode, Message};
+use tempfile::TempDir;
+
+use crate::{
+    process::{Monitor, PATIENCE},
+    worker::{Says, Worker},
+};
+
+const BUCKET: &str = "states";
+const KEYS: [(&str, &str); 2] =
+    [("AWS_ACCESS_KEY_ID", "AKIATESTACCESSKEY"), ("AWS_SECRET_ACCESS_KEY", "test-secret-key-of-checkpoints")];
+
+/// Where the checkpoints of a test are.
+struct Storage {
+    folder: TempDir,
+    server: Option<Server>,
+}
+
+/// A real S3 server over the folder.
+struct Server {
+    address: SocketAddr,
+    process: Option<Child>,
+}
+
+impl Storage {
+    fn folder() -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), server: None }
+    }
+
+    fn bucket() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join(BUCKET)).unwrap();
+        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+        let mut storage = Self { folder, server: Some(Server { address, process: None }) };
+        storage.start();
+        storage
+    }
+
+    fn both() -> [Self; 2] {
+        [Self::folder(), Self::bucket()]
+    }
+
+    fn start(&mut self) {
+        let Some(server) = &mut self.server else { return };
+        let program = local_cluster::tools::ensure_services().unwrap().join("versitygw");
+        let process = Command::new(program)
+            .args(["--port", &server.address.to_string(), "posix"])
+            .arg(self.folder.path())
+            .env("ROOT_ACCESS_KEY", KEYS[0].1)
+            .env("ROOT_SECRET_KEY", KEYS[1].1)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        server.process = Some(process);
+        let address = server.address;
+        until("the S3 server listens", || TcpStream::connect(address).is_ok());
+    }
+
+    fn stop(&mut self) {
+        if let Some(mut process) = self.server.as_mut().and_then(|server| server.process.take()) {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+
+    fn args(&self, more: &[&str]) -> Vec<String> {
+        let place = match self.server {
+            None => format!("--checkpoint-dir={}", self.folder.path().display()),
+            Some(_) => format!("--checkpoint-uri=s3://{BUCKET}/pools"),
+        };
+        std::iter::once(place).chain(more.iter().map(|more| (*more).to_owned())).collect()
+    }
+
+    fn env(&self) -> Vec<(&'static str, String)> {
+        let Some(server) = &self.server else { return Vec::new() };
+        let keys = KEYS.map(|(name, value)| (name, value.to_owned()));
+        keys.into_iter().chain([("AWS_ENDPOINT_URL", format!("http://{}", server.address))]).collect()
+    }
+
+    /// What is stored of the pool.
+    fn pool(&self) -> PathBuf {
+        match self.server {
+            None => self.folder.path().join("demo/coder"),
+            Some(_) => self.folder.path().join(BUCKET).join("pools/demo/coder"),
+        }
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The volumes of one pod.
+struct Pod<'s> {
+    uid: &'static str,
+    storage: &'s Storage,
+    own: TempDir,
+    state: TempDir,
+    worker: Worker,
+}
+
+const QUICK: [&str; 2] = ["--checkpoint-seconds=1", "--grace-seconds=20"];
+
+impl<'s> Pod<'s> {
+    fn new(storage: &'s Storage, uid: &'static str) -> Self {
+        let worker = Worker::start(Says::default());
+        Self { uid, storage, own: tempfile::tempdir().unwrap(), state: tempfile::tempdir().unwrap(), worker }
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.state.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// The files of the state.
+    fn state(&self) -> BTreeMap<String, String> {
+        let mut files = BTreeMap::new();
+        read_all(self.state.path(), self.state.path(), &mut files);
+        files
+    }
+
+    fn state_arg(&self) -> String {
+        format!("--state={}", self.state.path().display())
+    }
+
+    /// The init container.
+    fn loader(&self, more: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_monitor"));
+        command
+            .args(["load-memory", "--pool=demo/coder", "--pod-name=coder-1", "--patience-seconds=5"])
+            .arg(format!("--pod-uid={}", self.uid))
+            .arg(self.state_arg())
+            .arg(format!("--folder={}", self.own.path().display()))
+            .arg(format!("--termination-log={}", self.own.path().join("loader-log").display()))
+            .args(self.storage.args(more))
+            .envs(self.storage.env())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    fn load(&self) -> Output {
+        self.loader(&QUICK).output().unwrap()
+    }
+
+    fn run(&self, more: &[&str]) -> Monitor {
+        let mut args = self.storage.args(more);
+        args.push(self.state_arg());
+        Monitor::start_with(self.own.path(), self.worker.port, self.uid, &args, &self.storage.env())
+    }
+
+    /// A worker that ends with this state.
+    fn live(&self, name: &str, text: &str) -> Message {
+        let monitor = self.run(&QUICK);
+        self.write(name, text);
+        monitor.stop()
+    }
+}
+
+fn read_all(root: &Path, folder: &Path, files: &mut BTreeMap<String, String>) {
+    for entry in fs::read_dir(folder).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            read_all(root, &path, files);
+        } else {
+            let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+            files.insert(name, fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        // Files and other processes cannot be watched.
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn only(name: &str, text: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([(name.to_owned(), text.to_owned())])
+}
+
+#[test]
+fn the_state_of_a_worker_that_ends_is_restored_once() {
+    for storage in Storage::both() {
+        let first = Pod::new(&storage, "first");
+        let message = first.live("sessions/a.json", "one");
+        assert!(message.error.is_none() && message.checkpoint.is_some(), "{message:?}");
+
+        let second = Pod::new(&storage, "second");
+        assert!(second.load().status.success());
+        assert_eq!(second.state(), only("sessions/a.json", "one"));
+        let third = Pod::new(&storage, "third");
+        assert!(third.load().status.success());
+        assert_eq!(third.state(), BTreeMap::new());
+
+        // What belongs to the second one is removed with its first checkpoint, and its own can be restored.
+        let monitor = second.run(&QUICK);
+        until("the first state is removed", || !storage.pool().join("workers/first").exists());
+        let message = monitor.stop();
+        assert_eq!(message.restored.as_deref(), Some("first"));
+        let fourth = Pod::new(&storage, "fourth");
+        assert!(fourth.load().status.success());
+        assert_eq!(fourth.state(), only("sessions/a.json", "one"));
+    }
+}
+
+#[test]
+fn two_workers_that_start_at_once_never_restore_the_same_state() {
+    for storage in Storage::both() {
+        for (uid, text) in [("a", "1"), ("b", "2"), ("c", "3")] {
+            Pod::new(&storage, uid).live("state", text);
+        }
+        let pods = ["p", "q", "r", "s", "t"].map(|uid| Pod::new(&storage, uid));
+        let loaders: Vec<Child> = pods.iter().map(|pod| pod.loader(&QUICK).spawn().unwrap()).collect();
+        for loader in loaders {
+            let output = loader.wait_with_output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        let mut restored: Vec<String> =
+            pods.iter().filter_map(|pod| pod.state().get("state").cloned()).collect();
+        restored.sort();
+        assert_eq!(restored, ["1", "2", "3"]);
+    }
+}
+
+#[test]
+fn a_worker_that_is_killed_loses_at_most_one_interval() {
+    for storage in Storage::both() {
+        let pod = Pod::new(&storage, "killed");
+        pod.write("state", "saved");
+        let monitor = pod.run(&QUICK);
+        let saved = storage.pool().join("workers/killed/0000000000/manifest.json");
+        until("a periodic checkpoint", || saved.exists());
+        monitor.kill();
+        pod.write("state", "after the last checkpoint");
+
+        let next = Pod::new(&storage, "next");
+        assert!(next.load().status.success());
+        assert_eq!(next.state(), BTreeMap::new(), "it may live");
+        // Three intervals of silence, by the clock of the storage.
+        until("the state is restored", || {
+            let pod = Pod::new(&storage, "later");
+            assert!(pod.load().status.success());
+            let state = pod.state();
+            state.is_empty() || {
+                assert_eq!(state, only("state", "saved"));
+                true
+            } && !state.is_empty()
+        });
+    }
+}
+
+#[test]
+fn a_half_written_checkpoint_is_never_restored() {
+    for storage in Storage::both() {
+        let pod = Pod::new(&storage, "first");
+        pod.live("state", "whole");
+        let workers = storage.pool().join("workers/first");
+        fs::create_dir(workers.join("0000000007")).unwrap();
+        fs::write(workers.join("0000000007/0"), "half").unwrap();
+        let next = Pod::new(&storage, "next");
+        assert!(next.load().status.success());
+        assert_eq!(next.state(), only("state", "whole"));
+    }
+}
+
+#[test]
+fn a_file_that_differs_from_its_manifest_is_not_restored() {
+    let storage = Storage::folder();
+    let pod = Pod::new(&storage, "first");
+    pod.live("state", "whole");
+    fs::write(storage.pool().join("workers/first/0000000000/0"), "wrong").unwrap();
+    let next = Pod::new(&storage, "next");
+    assert!(next.load().status.success());
+    assert_eq!(next.state(), BTreeMap::new());
+}
+
+#[test]
+fn a_new_worker_waits_for_the_state_of_one_that_is_about_to_end() {
+    for storage in Storage::both() {
+        let ending = Pod::new(&storage, "ending");
+        ending.write("state", "early");
+        let monitor = ending.run(&["--checkpoint-seconds=60", "--grace-seconds=20"]);
+        let heartbeat = storage.pool().join("workers/ending/heartbeat");
+        until("a heartbeat", || heartbeat.exists());
+        monitor.page("/ending");
+        let next = Pod::new(&storage, "next");
+        let loader = next.loader(&["--checkpoint-seconds=60"]).spawn().unwrap();
+        until("the claim", || storage.pool().join("claims/ending/0000000000").exists());
+        ending.write("state", "late");
+        assert!(monitor.stop().error.is_none());
+        assert!(loader.wait_with_output().unwrap().status.success());
+        assert_eq!(next.state(), only("state", "late"));
+    }
+}
+
+#[test]
+fn a_claim_whose_pod_is_gone_before_its_worker_ran_is_given_back() {
+    for storage in Storage::both() {
+        Pod::new(&storage, "first").live("state", "one");
+        let lost = Pod::new(&storage, "lost");
+        assert!(lost.load().status.success());
+        assert_eq!(lost.state(), only("state", "one"));
+        // Its node dies before the sidecar runs. Three intervals later its claim counts no more.
+        until("another one has it", || {
+            let pod = Pod::new(&storage, "other");
+            assert!(pod.load().status.success());
+            !pod.state().is_empty()
+        });
+        // The first one comes back, too late: it must not save over the other.
+        let message = lost.run(&QUICK).stop();
+        assert!(message.error.is_some_and(|error| error.contains("restored by the worker of pod other")));
+    }
+}
+
+#[test]
+fn a_loader_that_runs_again_in_its_pod_keeps_what_the_worker_has_written() {
+    let storage = Storage::folder();
+    Pod::new(&storage, "first").live("state", "one");
+    let pod = Pod::new(&storage, "second");
+    assert!(pod.load().status.success());
+    pod.write("state", "two");
+    assert!(pod.load().status.success());
+    assert_eq!(pod.state(), only("state", "two"));
+}
+
+#[test]
+fn a_store_that_is_away_at_the_end_is_tried_again_within_the_grace_period() {
+    let mut storage = Storage::bucket();
+    storage.stop();
+    let pod = Pod::new(&storage, "first");
+    let monitor = pod.run(&QUICK);
+    pod.write("state", "one");
+    monitor.terminate();
+    let message = pod.own.path().join("termination-log");
+    until("the loss is told before it happens", || {
+        fs::read_to_string(&message).unwrap().contains("had saved the state")
+    });
+    // The borrow of the storage ends with the pod.
+    let (own, state, worker) = (pod.own, pod.state, pod.worker);
+    storage.start();
+    let told = monitor.ended();
+    assert!(told.error.is_none() && told.checkpoint.is_some(), "{told:?}");
+    drop((own, state, worker));
+    let next = Pod::new(&storage, "next");
+    assert!(next.load().status.success());
+    assert_eq!(next.state(), only("state", "one"));
+}
+
+#[test]
+fn what_could_not_be_saved_in_time_is_told() {
+    let mut storage = Storage::bucket();
+    storage.stop();
+    let pod = Pod::new(&storage, "first");
+    let monitor = pod.run(&["--grace-seconds=5"]);
+    pod.write("state", "one");
+    let error = monitor.stop().error.expect("it was not saved");
+    assert!(error.contains("s3://states"), "{error}");
+}
+
+#[test]
+fn a_bucket_that_is_not_there_is_named() {
+    let storage = Storage::bucket();
+    fs::remove_dir(storage.folder.path().join(BUCKET)).unwrap();
+    let pod = Pod::new(&storage, "first");
+    let output = pod.load();
+    assert_eq!(output.status.code(), Some(ExitCode::BucketNotFound.code()));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("no such bucket") && !said.contains(KEYS[1].1), "{said}");
+}
+
+#[test]
+fn a_worker_without_state_leaves_nothing() {
+    let storage = Storage::folder();
+    let pod = Pod::new(&storage, "first");
+    let monitor = pod.run(&QUICK);
+    until("a heartbeat", || storage.pool().join("workers/first/heartbeat").exists());
+    let message = monitor.stop();
+    assert!(message.error.is_none() && message.checkpoint.is_none(), "{message:?}");
+    assert!(!storage.pool().join("workers/first").exists());
+}
+
+#[test]
+fn a_state_of_several_parts_is_restored() {
+    let storage = Storage::bucket();
+    let large = "0123456789abcdef".repeat(700_000);
+    Pod::new(&storage, "first").live("state", &large);
+    let next = Pod::new(&storage, "next");
+    assert!(next.load().status.success());
+    assert_eq!(next.state(), only("state", &large));
+}
+
+#[test]
+fn the_log_of_the_worker_comes_out_of_the_monitor() {
+    let storage = Storage::folder();
+    let pod = Pod::new(&storage, "first");
+    let log = pod.own.path().join("agent.jsonl");
+    let monitor = pod.run(&[&format!("--log-file={}", log.display())]);
+    fs::write(&log, "{\"body\": \"hello\", \"severityText\": \"INFO\"}\n").unwrap();
+    let out = pod.own.path().join("stdout");
+    until("the line", || fs::read_to_string(&out).unwrap().contains("hello"));
+    let line: serde_json::Value = serde_json::from_str(fs::read_to_string(&out).unwrap().trim()).unwrap();
+    assert_eq!(line["service.name"], "coder");
+    assert_eq!(line["k8s.pod.uid"], "first");
+    assert_eq!(line["severityText"], "INFO");
+    monitor.stop();
+}

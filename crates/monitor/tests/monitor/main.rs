@@ -1,0 +1,9 @@
+//! The promises of the monitor, kept by the real program beside a worker that the test plays.
+
+#![cfg(test)]
+
+mod checkpoints;
+mod counting;
+mod process;
+mod stores;
+mod worker;

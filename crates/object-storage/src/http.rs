@@ -1,0 +1,416 @@
+//! The HTTP client of object_store. It limits each wait and the size of listings, respects `Retry-After`, and converts
+//! refusals to errors. It must not follow redirects, and its errors must not contain free text of the store; those of the
+//! parsers behind it do, and `answers` replaces them.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt as _;
+use http::{
+    HeaderMap, Method, StatusCode, Uri,
+    header::{DATE, LOCATION, RETRY_AFTER},
+};
+use http_body::{Body, Frame, SizeHint};
+use object_store::{
+    ClientConfigKey, ClientOptions,
+    client::{
+        HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
+        HttpService,
+    },
+};
+use reqwest::{
+    Certificate,
+    dns::{Addrs, Name, Resolve, Resolving},
+    redirect::Policy,
+};
+use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
+
+use crate::expected::Expected;
+
+/// Limit for idle connections; at least the number of concurrent requests.
+const IDLE_CONNECTIONS: usize = 32;
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+
+/// A refused request. Only values of a fixed format are kept, because the text may contain parts of credentials.
+#[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
+#[error("{status} {code}")]
+pub(crate) struct Refusal {
+    pub(crate) status: StatusCode,
+    /// The code of S3, such as `NoSuchBucket`; empty if there is none.
+    pub(crate) code: String,
+    /// The region of the bucket, if the store names it.
+    pub(crate) region: Option<String>,
+    /// Scheme and host of a redirect.
+    pub(crate) location: Option<String>,
+    /// The time of the store.
+    pub(crate) date: Option<String>,
+}
+
+/// Extension of an answer: the object is encrypted in a way that its ETag is not its MD5.
+#[derive(Clone, Copy, Debug)]
+pub struct EtagIsNoDigest;
+
+#[derive(Debug, thiserror::Error)]
+#[error("no answer within {} s", .0.as_secs())]
+struct NoAnswer(Duration);
+
+#[derive(Debug, thiserror::Error)]
+#[error("no byte within {} s", .0.as_secs())]
+struct NoByte(Duration);
+
+/// A page has at most 1000 keys of at most 1024 bytes, each of which takes up to 3 bytes or is escaped.
+const LONGEST_PAGE: u64 = 8 << 20;
+/// Of any other answer that is kept in memory: what a store says of an upload, or a page for which fewer keys were
+/// requested. Many of them may arrive at once.
+const LONGEST_ANSWER: u64 = 1 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} is larger than {} MiB", limit >> 20)]
+pub(crate) struct LargeAnswer {
+    what: &'static str,
+    limit: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Connector {
+    stall: Duration,
+    answered: Arc<AtomicBool>,
+    authorities: Vec<Certificate>,
+}
+
+impl Connector {
+    /// `answered` is set by the first successful answer. `authorities` are trusted in addition to those of the system.
+    pub(crate) fn new(stall: Duration, answered: Arc<AtomicBool>, authorities: Vec<Certificate>) -> Self {
+        Self { stall, answered, authorities }
+    }
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        // object_store adds the default headers of `options` itself, because it signs them.
+        let allow_http = options.get_config_value(&ClientConfigKey::AllowHttp);
+        // No time-out for a whole request, because a model may take hours; see `Bounded`.
+        let client = reqwest::Client::builder()
+            .user_agent(concat!("ai-controllers/", env!("CARGO_PKG_VERSION")))
+            .https_only(allow_http.as_deref() != Some("true"))
+            // Otherwise the signature and the session token would be sent to any host that an answer names.
+            .redirect(Policy::none())
+            .connect_timeout(CONNECT_WITHIN)
+            .http1_only()
+            .pool_max_idle_per_host(IDLE_CONNECTIONS)
+            .dns_resolver(Shuffled)
+            .tls_certs_merge(self.authorities.iter().cloned())
+            .build()
+            .map_err(|error| object_store::Error::Generic { store: "S3", source: Box::new(error) })?;
+        let (stall, answered) = (self.stall, Arc::clone(&self.answered));
+        Ok(HttpClient::new(Bounded {
+            client: HttpClient::new(client),
+            stall,
+            answered,
+            pause: Pause::default(),
+        }))
+    }
+}
+
+/// Resolves a host to its addresses in random order, which distributes the load over the front ends of a store.
+#[derive(Debug)]
+struct Shuffled;
+
+impl Resolve for Shuffled {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let mut found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            fastrand::shuffle(&mut found);
+            let addresses: Addrs = Box::new(found.into_iter());
+            Ok(addresses)
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Bounded {
+    client: HttpClient,
+    stall: Duration,
+    answered: Arc<AtomicBool>,
+    pause: Pause,
+}
+
+/// An upload is answered when its body has arrived, which on a slow line takes longer than the first byte of a download.
+const UPLOAD_STALLS: u32 = 10;
+
+#[async_trait]
+impl HttpService for Bounded {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        self.pause.wait().await;
+        let reads = [Method::GET, Method::HEAD].contains(request.method());
+        let longest = longest_answer(request.method(), request.uri());
+        let patience = if reads { self.stall } else { self.stall * UPLOAD_STALLS };
+        let Ok(answer) = timeout(patience, self.client.execute(request)).await else {
+            return Err(HttpError::new(HttpErrorKind::Timeout, NoAnswer(patience)));
+        };
+        let mut answer = answer?.map(|body| HttpResponseBody::new(Limited::new(body, self.stall, longest)));
+        if !answer.status().is_success() {
+            self.pause.extend(answer.headers());
+            return Err(HttpError::new(HttpErrorKind::Unknown, refusal(answer).await));
+        }
+        self.answered.store(true, Ordering::Relaxed);
+        if hides_digest(answer.headers()) {
+            answer.extensions_mut().insert(EtagIsNoDigest);
+        }
+        if let Some(expected) = Expected::of_headers(answer.status(), answer.headers()) {
+            answer.extensions_mut().insert(expected);
+        }
+        Ok(answer)
+    }
+}
+
+/// The limit for an answer, `None` for the bytes of an object, which the caller counts.
+fn longest_answer(method: &Method, uri: &Uri) -> Option<LargeAnswer> {
+    let has =
+        |name: &str| uri.query().is_some_and(|query| query.split('&').any(|part| part.starts_with(name)));
+    match (method == Method::GET, has("list-type="), has("max-keys=")) {
+        (true, true, false) => Some(LargeAnswer { what: "a page of the listing", limit: LONGEST_PAGE }),
+        (true, false, _) => None,
+        (true, true, true) | (false, _, _) => Some(LargeAnswer { what: "an answer", limit: LONGEST_ANSWER }),
+    }
+}
+
+/// A body that fails when no byte has arrived for too long, or when it is larger than a limit. Its total time is not
+/// limited.
+#[derive(Debug)]
+struct Limited {
+    body: HttpResponseBody,
+    stall: Duration,
+    silence: Pin<Box<Sleep>>,
+    /// Bytes that have arrived.
+    arrived: u64,
+    longest: Option<LargeAnswer>,
+}
+
+impl Limited {
+    fn new(body: HttpResponseBody, stall: Duration, longest: Option<LargeAnswer>) -> Self {
+        Self { body, stall, silence: Box::pin(sleep(stall)), arrived: 0, longest }
+    }
+
+    fn count(&mut self, frame: &Frame<Bytes>) -> Result<(), HttpError> {
+        self.arrived += frame.data_ref().map_or(0, |data| data.len() as u64);
+        match self.longest {
+            Some(large) if self.arrived > large.limit => Err(HttpError::new(HttpErrorKind::Decode, large)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Body for Limited {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
+        let stall = self.stall;
+        // The body first, because bytes that arrived between two polls are not late.
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
+            self.silence.as_mut().reset(Instant::now() + stall);
+            return Poll::Ready(
+                frame.map(|frame| frame.and_then(|frame| self.count(&frame).map(|()| frame))),
+            );
+        }
+        ready!(self.silence.as_mut().poll(context));
+        Poll::Ready(Some(Err(HttpError::new(HttpErrorKind::Timeout, NoByte(stall)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+async fn refusal(answer: HttpResponse) -> Refusal {
+    let (head, body) = answer.into_parts();
+    let text = beginning(body).await;
+    let text = String::from_utf8_lossy(&text);
+    let header = |name: &str| head.headers.get(name)?.to_str().ok();
+    let region = header("x-amz-bucket-region").or_else(|| element(&text, "Region")).filter(is_region);
+    Refusal {
+        status: head.status,
+        code: element(&text, "Code").filter(is_code).unwrap_or_default().to_owned(),
+        region: region.map(str::to_owned),
+        location: header(LOCATION.as_str()).and_then(origin),
+        date: header(DATE.as_str()).filter(is_date).map(str::to_owned),
+    }
+}
+
+/// The beginning of a body, enough for the code; the error page of a proxy may have any length.
+async fn beginning(body: HttpResponseBody) -> Vec<u8> {
+    const ENOUGH: usize = 4096;
+    let mut read = Vec::new();
+    let mut chunks = body.bytes_stream();
+    while let Some(Ok(chunk)) = chunks.next().await {
+        read.extend_from_slice(chunk.get(..chunk.len().min(ENOUGH - read.len())).unwrap_or_default());
+        if read.len() == ENOUGH {
+            break;
+        }
+    }
+    read
+}
+
+/// `<Error><Code>NoSuchBucket</Code>...`
+fn element<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    let (_, rest) = text.split_once(&format!("<{name}>"))?;
+    rest.split_once(&format!("</{name}>")).map(|(content, _)| content)
+}
+
+fn is_code(text: &&str) -> bool {
+    text.len() <= 64 && text.chars().all(|char| char.is_ascii_alphanumeric())
+}
+
+fn is_region(text: &&str) -> bool {
+    let is_part = |char: char| char.is_ascii_lowercase() || char.is_ascii_digit() || char == '-';
+    (1..=64).contains(&text.len()) && text.chars().all(is_part)
+}
+
+/// `Sun, 06 Nov 1994 08:49:37 GMT`
+fn is_date(text: &&str) -> bool {
+    let is_part = |char: char| char.is_ascii_alphanumeric() || " ,:".contains(char);
+    text.len() == 29 && text.ends_with(" GMT") && text.chars().all(is_part)
+}
+
+/// Scheme, host and port. The rest of an address may contain a signature.
+fn origin(location: &str) -> Option<String> {
+    let location: Uri = location.parse().ok()?;
+    let (scheme, host) = (location.scheme_str()?, location.host()?);
+    let port = location.port().map_or(String::new(), |port| format!(":{port}"));
+    (host.len() <= 253).then(|| format!("{scheme}://{host}{port}"))
+}
+
+fn hides_digest(headers: &HeaderMap) -> bool {
+    let encryption = headers.get("x-amz-server-side-encryption").map(http::HeaderValue::as_bytes);
+    encryption.is_some_and(|how| how.starts_with(b"aws:"))
+        || headers.contains_key("x-amz-server-side-encryption-customer-algorithm")
+}
+
+/// The time until which all requests wait, because the store has sent `Retry-After`.
+#[derive(Debug, Default)]
+struct Pause(Mutex<Option<Instant>>);
+
+impl Pause {
+    async fn wait(&self) {
+        let until = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(until) = until {
+            sleep_until(until).await;
+        }
+    }
+
+    fn extend(&self, headers: &HeaderMap) {
+        if let Some(seconds) = retry_after(headers) {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + seconds);
+        }
+    }
+}
+
+/// The value in seconds. A date is ignored: S3 does not send one, and the back-off of the requests is sufficient.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    /// Limit for a pause, because the store may recover before the end of a longer one.
+    const LONGEST: u64 = 30;
+    let seconds: u64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds.min(LONGEST)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(name: &'static str, value: &'static str) -> HeaderMap {
+        [(http::HeaderName::from_static(name), http::HeaderValue::from_static(value))].into_iter().collect()
+    }
+
+    #[tokio::test]
+    async fn only_values_of_a_fixed_format_are_kept_of_a_refusal() {
+        let kept = async |text: &'static str, headers: HeaderMap| {
+            let mut answer = HttpResponse::new(text.to_owned().into());
+            *answer.headers_mut() = headers;
+            refusal(answer).await
+        };
+        let text = "<?xml version=\"1.0\"?><Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region>\
+                    <AWSAccessKeyId>AKIA1</AWSAccessKeyId>";
+        let refused = kept(text, headers("date", "Sun, 06 Nov 1994 08:49:37 GMT")).await;
+        assert_eq!(refused.code, "AuthorizationHeaderMalformed");
+        assert_eq!(refused.region.as_deref(), Some("eu-west-1"));
+        assert_eq!(refused.date.as_deref(), Some("Sun, 06 Nov 1994 08:49:37 GMT"));
+        assert!(!format!("{refused:?}").contains("AKIA1"));
+        for text in ["", "<html>Bad Gateway</html>", "<Code>", "<Code>a b</Code>", "<Code>\u{1b}[31m</Code>"]
+        {
+            let refused = kept(text, headers("date", "<Code>x</Code>")).await;
+            assert_eq!((refused.code.as_str(), refused.date), ("", None), "{text}");
+        }
+        let named = kept("", headers("x-amz-bucket-region", "eu-west-1")).await;
+        assert_eq!(named.region.as_deref(), Some("eu-west-1"));
+        assert_eq!(kept("<Region>a b</Region>", HeaderMap::new()).await.region, None);
+    }
+
+    #[test]
+    fn every_answer_but_an_object_has_a_longest_length() {
+        let limit = |method: &Method, uri: &'static str| {
+            longest_answer(method, &Uri::from_static(uri)).map(|large| large.limit)
+        };
+        assert_eq!(limit(&Method::GET, "http://minio/models?list-type=2&prefix=a"), Some(8 << 20));
+        assert_eq!(limit(&Method::GET, "http://minio/models?list-type=2&max-keys=1"), Some(1 << 20));
+        assert_eq!(limit(&Method::POST, "http://minio/models/a?uploadId=1"), Some(1 << 20));
+        assert_eq!(limit(&Method::GET, "http://minio/models/list-type=2"), None);
+    }
+
+    #[test]
+    fn a_redirect_is_named_by_its_host_alone() {
+        assert_eq!(
+            origin("https://me:key@b.example:8443/x?signature=1").as_deref(),
+            Some("https://b.example:8443")
+        );
+        assert_eq!(origin("/elsewhere"), None);
+    }
+
+    #[test]
+    fn a_pause_is_kept_up_to_half_a_minute() {
+        for (value, seconds) in
+            [("0", Some(0)), ("7", Some(7)), ("3600", Some(30)), ("Wed, 21 Oct 2026", None), ("-1", None)]
+        {
+            assert_eq!(
+                retry_after(&headers("retry-after", value)),
+                seconds.map(Duration::from_secs),
+                "{value}"
+            );
+        }
+    }
+
+    #[test]
+    fn encryption_by_a_key_service_hides_the_digest() {
+        assert!(hides_digest(&headers("x-amz-server-side-encryption", "aws:kms")));
+        assert!(hides_digest(&headers("x-amz-server-side-encryption", "aws:kms:dsse")));
+        assert!(hides_digest(&headers("x-amz-server-side-encryption-customer-algorithm", "AES256")));
+        assert!(!hides_digest(&headers("x-amz-server-side-encryption", "AES256")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_request_waits_as_long_as_the_store_asks_for() {
+        let pause = Pause::default();
+        let began = Instant::now();
+        pause.wait().await;
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        pause.extend(&headers("retry-after", "7"));
+        pause.wait().await;
+        assert!(began.elapsed() >= Duration::from_secs(7), "{:?}", began.elapsed());
+    }
+}

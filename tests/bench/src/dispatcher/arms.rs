@@ -1,0 +1,264 @@
+//! The two arms: the writer without a controller, and the controller with a burst, rest, changes of replicas and jumps of
+//! queues.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use api::{aidispatcher::AIDispatcher, labels};
+use fake_monitors::{Load, Monitors};
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+};
+use local_cluster::admin;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{
+    CONNECTIONS, CONTROLLER, COUNTED,
+    plane::{NAMESPACE, Plane, Programs, dispatcher, is_ready, names, settle},
+};
+use crate::{
+    children::NullWriter,
+    machine::{self, Used},
+    requests::Requests,
+    sightings::Sightings,
+};
+
+/// What the null writer did.
+pub(super) struct Nulled {
+    pub(super) seconds: f64,
+    pub(super) used: Used,
+}
+
+/// All that was measured of the controller.
+pub(super) struct Controlled {
+    /// From the first create until the last object was seen Ready.
+    pub(super) seconds: f64,
+    pub(super) used: Used,
+    pub(super) reconciles: f64,
+    pub(super) peak_mib: f64,
+    pub(super) requests: Requests,
+    pub(super) at_rest: Rest,
+    /// From the answer to a change of replicas until the pod was seen.
+    pub(super) replicas_ms: Vec<f64>,
+    /// From the report of a monitor until the pod was seen.
+    pub(super) queue_ms: Vec<f64>,
+}
+
+/// What the controller does when nothing happens.
+pub(super) struct Rest {
+    pub(super) percent: f64,
+    pub(super) mib: f64,
+    pub(super) requests: Requests,
+}
+
+/// From the last Ready until the controller counts as at rest: late status updates, and streams that are opened.
+const IDLE_AFTER: Duration = Duration::from_secs(25);
+const REST: Duration = Duration::from_secs(20);
+/// Between two steps: what one of them causes is over.
+const STEPS_APART: Duration = Duration::from_millis(300);
+/// Pools whose number of workers follows the queue.
+const SCALED: u32 = 25;
+
+/// Half a second for each object, which is ten times what it takes, and a minute for a machine that stalls.
+fn patience(count: u32) -> Duration {
+    Duration::from_secs(60) + Duration::from_millis(500) * count
+}
+
+pub(super) async fn null(programs: &Programs, count: u32, how: NullWriter) -> anyhow::Result<Nulled> {
+    let plane = Plane::start(programs, "null", count).await?;
+    plane.cluster.stop_component(CONTROLLER).await?;
+    let deployments: Api<Deployment> = Api::namespaced(plane.client.clone(), NAMESPACE);
+    let mut available = Sightings::of("available", deployments, "", |deployment: &Deployment| {
+        is_available(deployment).then(|| deployment.metadata.name.clone()).flatten()
+    })
+    .await?;
+    // The other arm has it too.
+    let _ready = ready(&plane).await?;
+    let (dispatchers, processes) = (plane.dispatchers(), plane.processes().await?);
+    let before = processes.read()?;
+    let began = Instant::now();
+    // As in the other arm, creates do not wait for the children of the ones before.
+    let written = futures::stream::iter(names(count))
+        .map(|name| create(&dispatchers, name, json!({})))
+        .buffer_unordered(CONNECTIONS)
+        .map_ok(|created| {
+            let plane = &plane;
+            async move { plane.create_children(&created, how).await }
+        })
+        .try_buffer_unordered(CONNECTIONS)
+        .try_collect::<()>();
+    timeout(patience(count), written).await??;
+    available.until(count as usize, patience(count)).await?;
+    let took = began.elapsed();
+    settle().await;
+    let nulled = Nulled { seconds: took.as_secs_f64(), used: processes.read()?.since(&before) };
+    plane.cluster.stop().await?;
+    Ok(nulled)
+}
+
+pub(super) async fn controlled(programs: &Programs, count: u32, steps: u32) -> anyhow::Result<Controlled> {
+    let plane = Plane::start(programs, "controller", count + 2 * steps + 20 * SCALED).await?;
+    let processes = plane.processes().await?;
+    let controller = processes.controller.with_context(|| format!("{CONTROLLER} does not run"))?;
+    let mut ready = ready(&plane).await?;
+    let dispatchers = plane.dispatchers();
+    let requests_before = plane.cluster.audit_events()?.len();
+    let reconciles_before = reconciles(&plane).await?;
+    let before = processes.read()?;
+    let began = Instant::now();
+    let created = futures::stream::iter(names(count))
+        .map(|name| create(&dispatchers, name, json!({})))
+        .buffer_unordered(CONNECTIONS)
+        .try_collect::<Vec<_>>();
+    timeout(patience(count), created).await.context("the creates took too long")??;
+    ready.until(count as usize, patience(count)).await?;
+    let took = began.elapsed();
+    settle().await;
+    let used = processes.read()?.since(&before);
+    let reconciles = reconciles(&plane).await? - reconciles_before;
+    let requests = Requests::of(COUNTED, &plane.cluster.audit_events()?[requests_before..], count as usize);
+    let peak_mib = machine::peak_resident_mib(controller)?;
+
+    let monitors = Monitors::of(Api::namespaced(plane.client.clone(), NAMESPACE));
+    sleep(IDLE_AFTER).await;
+    let requests_before = plane.cluster.audit_events()?.len();
+    let (rested, used_before) = (Instant::now(), machine::cpu_seconds(controller)?);
+    sleep(REST).await;
+    let at_rest = Rest {
+        percent: 1e2 * (machine::cpu_seconds(controller)? - used_before) / rested.elapsed().as_secs_f64(),
+        mib: machine::resident_mib(controller)?,
+        requests: Requests::of(COUNTED, &plane.cluster.audit_events()?[requests_before..], 1),
+    };
+
+    let pods = created_pods(&plane).await?;
+    let replicas_ms = change_replicas(&dispatchers, &pods, count, steps).await?;
+    let queue_ms = jump(&plane, &monitors, &mut ready, &pods, count, steps).await?;
+    plane.cluster.stop().await?;
+    Ok(Controlled {
+        seconds: took.as_secs_f64(),
+        used,
+        reconciles,
+        peak_mib,
+        requests,
+        at_rest,
+        replicas_ms,
+        queue_ms,
+    })
+}
+
+/// One pool after the other gets a second worker.
+async fn change_replicas(
+    dispatchers: &Api<AIDispatcher>,
+    pods: &Sightings,
+    count: u32,
+    steps: u32,
+) -> anyhow::Result<Vec<f64>> {
+    let mut waited = Vec::new();
+    for name in names(count).iter().take(steps as usize) {
+        let patch = Patch::Merge(json!({"spec": {"replicas": 2}}));
+        dispatchers.patch(name, &PatchParams::default(), &patch).await?;
+        let changed = Instant::now();
+        sleep(STEPS_APART).await;
+        waited.push(milliseconds_until(pods, name, 2, changed).await?);
+    }
+    Ok(waited)
+}
+
+/// The queue of one pool after the other jumps, so that it needs one worker more.
+async fn jump(
+    plane: &Plane,
+    monitors: &Monitors,
+    ready: &mut Sightings,
+    pods: &Sightings,
+    count: u32,
+    steps: u32,
+) -> anyhow::Result<Vec<f64>> {
+    let dispatchers = plane.dispatchers();
+    let scaled: Vec<String> = (1..=SCALED).map(|number| format!("scaled-{number:03}")).collect();
+    for name in &scaled {
+        create(&dispatchers, name.clone(), json!({"autoscaling": {"maxReplicas": 50}})).await?;
+    }
+    ready.until((count + SCALED) as usize, patience(SCALED)).await?;
+    sleep(IDLE_AFTER).await;
+    let mut waited = Vec::new();
+    for step in 0..steps {
+        let (round, name) = (u64::from(step / SCALED), &scaled[(step % SCALED) as usize]);
+        let wanted = round + 2;
+        let of_pool = |worker: &&(String, String)| worker.1.starts_with(&format!("{name}-workers-"));
+        let workers = monitors.workers();
+        let first = workers.iter().find(of_pool).with_context(|| format!("{name} has no worker"))?;
+        monitors.one(first, Load { queued: 5 * (wanted - 1), in_flight: 1, tokens: 0 });
+        let jumped = Instant::now();
+        sleep(STEPS_APART).await;
+        waited.push(milliseconds_until(pods, name, wanted, jumped).await?);
+    }
+    Ok(waited)
+}
+
+async fn milliseconds_until(pods: &Sightings, pool: &str, pod: u64, since: Instant) -> anyhow::Result<f64> {
+    let key = format!("{pool} {pod}");
+    let began = Instant::now();
+    loop {
+        if let Some(seen) = pods.first(&key) {
+            return Ok(1e3 * seen.saturating_duration_since(since).as_secs_f64());
+        }
+        anyhow::ensure!(began.elapsed() < patience(0), "pool {pool} has no pod {pod}");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// When the n-th pod of each pool was first seen, as `POOL N`.
+async fn created_pods(plane: &Plane) -> anyhow::Result<Sightings> {
+    let api: Api<Pod> = Api::namespaced(plane.client.clone(), NAMESPACE);
+    let mut known = BTreeMap::<String, BTreeSet<String>>::new();
+    let listed = api.list(&kube::api::ListParams::default()).await?;
+    for pod in &listed {
+        if let Some((pool, uid)) = pool_and_uid(pod) {
+            known.entry(pool).or_default().insert(uid);
+        }
+    }
+    let known = Mutex::new(known);
+    Sightings::of("created", api, "", move |pod: &Pod| {
+        let (pool, uid) = pool_and_uid(pod)?;
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_pool = known.entry(pool.clone()).or_default();
+        of_pool.insert(uid).then(|| format!("{pool} {}", of_pool.len()))
+    })
+    .await
+}
+
+fn pool_and_uid(pod: &Pod) -> Option<(String, String)> {
+    let pool = pod.metadata.labels.as_ref()?.get(labels::INSTANCE)?.clone();
+    Some((pool, pod.metadata.uid.clone()?))
+}
+
+async fn create(dispatchers: &Api<AIDispatcher>, name: String, more: Value) -> anyhow::Result<AIDispatcher> {
+    let created = dispatchers.create(&PostParams::default(), &dispatcher(&name, &more)?).await;
+    created.with_context(|| format!("failed to create AIDispatcher {NAMESPACE}/{name}"))
+}
+
+async fn ready(plane: &Plane) -> anyhow::Result<Sightings> {
+    Sightings::of("Ready", plane.dispatchers(), "", |dispatcher: &AIDispatcher| {
+        is_ready(dispatcher).then(|| dispatcher.metadata.name.clone()).flatten()
+    })
+    .await
+}
+
+/// How often the controller has reconciled so far.
+async fn reconciles(plane: &Plane) -> anyhow::Result<f64> {
+    let page = plane.cluster.metrics(CONTROLLER).await.context("failed to count the reconciles")?;
+    Ok(admin::sum(&page, "controller_runtime_reconcile_total{"))
+}
+
+fn is_available(deployment: &Deployment) -> bool {
+    let conditions = deployment.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Available" && condition.status == "True")
+}

@@ -1,0 +1,7 @@
+//! AIDispatcher on simulated nodes: the real controller with its own rights; the tests answer for the monitors of the pods
+//! (`tests::dispatcher::Monitors`).
+
+mod faults;
+mod lifecycle;
+mod scaling;
+mod tokens;

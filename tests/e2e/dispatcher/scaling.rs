@@ -1,0 +1,190 @@
+//! The number of workers follows the queue, and idle workers go first.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use api::{aidispatcher::AIDispatcher, conditions, reasons};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DynamicObject, ListParams};
+use serde_json::json;
+use tests::{
+    Scene,
+    dispatcher::{
+        Load, Monitors, change, condition, create, deployment, is_ready, until, until_ready, until_reason,
+        workers,
+    },
+    follow, simulated, wait_for, within,
+};
+
+const BUSY: Load = Load { queued: 0, in_flight: 1, tokens: 0 };
+
+async fn until_replicas(scene: &Scene<'_>, name: &str, replicas: i32) -> AIDispatcher {
+    until(scene, name, &format!("{replicas} workers"), |dispatcher| {
+        let status = dispatcher.status.as_ref();
+        status.is_some_and(|status| status.desired_replicas == replicas && status.replicas == replicas)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_queue_adds_workers_at_once() {
+    let scene = simulated().await;
+    let monitors = Monitors::of(&scene);
+    create(&scene, "coders", json!({"autoscaling": {"maxReplicas": 10}})).await;
+    until_ready(&scene, "coders").await;
+    until_reason(&scene, "coders", conditions::SCALING_ACTIVE, reasons::VALID_METRIC_FOUND).await;
+    let worker = workers(&scene, "coders").await[0].metadata.name.clone().unwrap();
+    monitors.one(&worker, Load { queued: 14, in_flight: 1, tokens: 0 });
+    let scaled = until_replicas(&scene, "coders", 4).await;
+    assert!(scaled.status.unwrap().last_scale_time.is_some());
+    assert_eq!(scaled.spec.replicas, 1, "the spec stays as the user wrote it");
+}
+
+#[tokio::test]
+async fn an_idle_pool_shrinks_after_its_window_and_a_busy_one_does_not() {
+    let scene = simulated().await;
+    let monitors = Monitors::of(&scene);
+    let quick = json!({"maxReplicas": 10, "minReplicas": 1, "behavior": {"scaleDown": {"stabilizationWindowSeconds": 2}}});
+    create(&scene, "coders", json!({"replicas": 4})).await;
+    until_ready(&scene, "coders").await;
+    monitors.all(BUSY);
+    change(&scene, "coders", json!({"autoscaling": quick})).await;
+    until_reason(&scene, "coders", conditions::SCALING_ACTIVE, reasons::VALID_METRIC_FOUND).await;
+    assert_eq!(deployment(&scene, "coders").await.spec.unwrap().replicas, Some(4), "each is busy");
+    monitors.all(Load::default());
+    until_replicas(&scene, "coders", 1).await;
+}
+
+/// Twenty workers of which eight are busy become ten, again and again: none of the eight is ever deleted.
+#[tokio::test]
+async fn no_busy_worker_is_deleted_while_idle_ones_are_left() {
+    let scene = simulated().await;
+    let monitors = Monitors::of(&scene);
+    let rounds = std::env::var("IDLE_FIRST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(3);
+    create(&scene, "coders", json!({"replicas": 20})).await;
+    for round in 0..rounds {
+        until_ready(&scene, "coders").await;
+        let names: Vec<String> =
+            workers(&scene, "coders").await.into_iter().map(|pod| pod.metadata.name.unwrap()).collect();
+        assert_eq!(names.len(), 20);
+        // Others each time: old and new ones, on whichever node.
+        let busy: BTreeSet<&String> = names.iter().skip(round % 12).take(8).collect();
+        for name in &names {
+            monitors.one(name, if busy.contains(name) { BUSY } else { Load::default() });
+        }
+        until(&scene, "coders", "eight busy workers", |dispatcher| {
+            dispatcher.status.as_ref().is_some_and(|status| status.active_workers == 8)
+        })
+        .await;
+        change(&scene, "coders", json!({"replicas": 10})).await;
+        until_replicas(&scene, "coders", 10).await;
+        let left: BTreeSet<String> =
+            workers(&scene, "coders").await.into_iter().map(|pod| pod.metadata.name.unwrap()).collect();
+        let lost: Vec<&&String> = busy.iter().filter(|name| !left.contains(**name)).collect();
+        assert!(lost.is_empty(), "round {round}: {lost:?}");
+        change(&scene, "coders", json!({"replicas": 20})).await;
+    }
+}
+
+#[tokio::test]
+async fn a_pool_of_busy_workers_shrinks_to_the_number_that_the_user_wants() {
+    let scene = simulated().await;
+    let monitors = Monitors::of(&scene);
+    create(&scene, "coders", json!({"replicas": 6})).await;
+    until_ready(&scene, "coders").await;
+    monitors.all(BUSY);
+    change(&scene, "coders", json!({"replicas": 2})).await;
+    let shrunk = until_replicas(&scene, "coders", 2).await;
+    assert!(is_ready(&shrunk) || shrunk.status.unwrap().available_replicas == 2);
+}
+
+#[tokio::test]
+async fn workers_without_metrics_work_and_the_number_stays() {
+    let scene = simulated().await;
+    create(&scene, "coders", json!({"autoscaling": {"minReplicas": 2, "maxReplicas": 5}})).await;
+    let ready = until_ready(&scene, "coders").await;
+    assert_eq!(ready.status.unwrap().available_replicas, 2);
+    let held = until_reason(&scene, "coders", conditions::SCALING_ACTIVE, reasons::METRIC_MISSING).await;
+    let active = condition(&held, conditions::SCALING_ACTIVE).unwrap();
+    assert_eq!(active.status, "False");
+    let named = until(&scene, "coders", "why is told", |dispatcher| {
+        condition(dispatcher, conditions::SCALING_ACTIVE)
+            .is_some_and(|active| active.message.contains("monitor cannot be reached"))
+    });
+    named.await;
+}
+
+#[tokio::test]
+async fn the_literal_rule_follows_the_queue_in_both_directions_at_once() {
+    let scene = simulated().await;
+    let monitors = Monitors::of(&scene);
+    create(&scene, "coders", json!({"autoscaling": {"rule": "QueueOnly", "maxReplicas": 10}})).await;
+    until_ready(&scene, "coders").await;
+    let worker = workers(&scene, "coders").await[0].metadata.name.clone().unwrap();
+    monitors.one(&worker, Load { queued: 21, in_flight: 1, tokens: 0 });
+    until_replicas(&scene, "coders", 5).await;
+    monitors.one(&worker, Load { queued: 4, in_flight: 1, tokens: 0 });
+    until_replicas(&scene, "coders", 1).await;
+    assert_eq!(workers(&scene, "coders").await[0].metadata.name.as_deref(), Some(&*worker), "it is busy");
+}
+
+fn scaler(name: &str, target: serde_json::Value) -> String {
+    let mut spec = tests::scaler::spec(name, "vector(15)");
+    spec.as_object_mut().unwrap().remove("deploymentName");
+    spec["targetRef"] = target;
+    json!({"apiVersion": "ai.infra.example.com/v1", "kind": "AIScaler", "metadata": {"name": name}, "spec": spec})
+        .to_string()
+}
+
+#[tokio::test]
+async fn an_aiscaler_of_the_deployment_scales_the_pool() {
+    let scene = simulated().await;
+    create(&scene, "coders", json!({})).await;
+    until_ready(&scene, "coders").await;
+    let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "coders-workers"});
+    scene.apply(&scaler("coders", target)).await.unwrap();
+    until_replicas(&scene, "coders", 3).await;
+    let pool = scene.api::<AIDispatcher>().get("coders").await.unwrap();
+    assert_eq!(pool.spec.replicas, 3, "the owner is scaled");
+}
+
+#[tokio::test]
+async fn an_aiscaler_leaves_a_pool_with_autoscaling_alone() {
+    let scene = simulated().await;
+    create(&scene, "coders", json!({"autoscaling": {"maxReplicas": 3}})).await;
+    until_ready(&scene, "coders").await;
+    let target = json!({"apiVersion": "southwest.ai/v1alpha1", "kind": "AIDispatcher", "name": "coders"});
+    scene.apply(&scaler("coders", target)).await.unwrap();
+    let scalers: Api<api::aiscaler::AIScaler> = scene.api();
+    wait_for(&scalers, "coders", "refused", within(), |scaler: &api::aiscaler::AIScaler| {
+        let conditions = scaler.status.iter().flat_map(|status| &status.conditions);
+        conditions.into_iter().any(|known| known.reason == reasons::TARGET_MANAGED_BY_OTHER)
+    })
+    .await;
+    assert_eq!(scene.api::<AIDispatcher>().get("coders").await.unwrap().spec.replicas, 1);
+}
+
+/// Pods of a queue that jumps are created soon: the first of many samples that `cargo xtask bench dispatcher` takes.
+#[tokio::test]
+async fn a_queue_that_jumps_has_its_workers_soon() {
+    let scene = simulated().await;
+    let monitors = Monitors::of(&scene);
+    create(&scene, "coders", json!({"autoscaling": {"maxReplicas": 10}})).await;
+    until_ready(&scene, "coders").await;
+    until_reason(&scene, "coders", conditions::SCALING_ACTIVE, reasons::VALID_METRIC_FOUND).await;
+    let labels = tests::dispatcher::selector("coders");
+    let pods = scene.api::<Pod>();
+    let created = follow(&pods, &labels, |pods| (pods.len() >= 4).then_some(()));
+    monitors.all(Load { queued: 14, in_flight: 1, tokens: 0 });
+    tokio::time::timeout(Duration::from_secs(3), created).await.expect("three more pods");
+    let events: Api<DynamicObject> = Api::namespaced_with(
+        scene.client(),
+        scene.namespace(),
+        &kube::api::ApiResource::erase::<k8s_openapi::api::events::v1::Event>(&()),
+    );
+    tests::ask_until("an event", within(), async || {
+        let told = events.list(&ListParams::default()).await.unwrap().items;
+        let is_it = |event: &DynamicObject| event.data["reason"] == reasons::SUCCESSFUL_RESCALE;
+        if told.iter().any(is_it) { Ok(()) } else { Err("none of a rescale") }
+    })
+    .await;
+}

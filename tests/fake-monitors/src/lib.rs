@@ -1,0 +1,217 @@
+//! Answers for the monitors of workers on simulated nodes, with the real server of monitors.
+//!
+//! Simulated workers have addresses of the loopback interface (`local-cluster`), and on the address of each this listens as
+//! its monitor would. What a monitor says is set by the caller; it is published at once and each second.
+
+#![forbid(unsafe_code)]
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use anyhow::Context as _;
+use api::{labels, monitor::STREAM_PORT};
+use futures::TryStreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, ResourceExt as _,
+    api::{ListParams, WatchEvent, WatchParams},
+};
+use metrics_source::{
+    server::{self, Security},
+    stream::Hub,
+};
+use proto::metrics::v1::{
+    Attribution, Metric, PodRef, Reading, Snapshot, Source, State, Subject, SubjectKind,
+};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// What the monitor of a worker says. The default is that of an idle worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Load {
+    /// Tasks that wait.
+    pub queued: u64,
+    /// Tasks in hand.
+    pub in_flight: u64,
+    /// Tokens since the start of the pod.
+    pub tokens: u64,
+}
+
+/// A worker, as namespace and name of its pod.
+pub type Worker = (String, String);
+
+/// The monitors of all workers of an API. They end with the value.
+pub struct Monitors {
+    said: Arc<Mutex<Said>>,
+    following: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Said {
+    of_all: Load,
+    of: BTreeMap<Worker, Load>,
+    served: BTreeMap<Worker, Served>,
+}
+
+struct Served {
+    hub: Hub,
+    source: Source,
+    sequence: u64,
+    stop: CancellationToken,
+}
+
+/// Between two snapshots, as monitors have it.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// A watch that breaks is opened again after this time.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+impl Monitors {
+    /// Of the workers that are there, and of those that come. Errors are printed: a test that waits for a load finds out.
+    pub fn of(pods: Api<Pod>) -> Self {
+        let said = Arc::<Mutex<Said>>::default();
+        let kept = Arc::clone(&said);
+        let following = tokio::spawn(async move {
+            loop {
+                if let Err(error) = follow(&pods, &kept).await {
+                    eprintln!("the monitors of simulated workers: {error:#}");
+                }
+                tokio::time::sleep(AGAIN_AFTER).await;
+            }
+        });
+        Self { said, following }
+    }
+
+    /// Of workers of which nothing is set alone, now and later.
+    pub fn all(&self, load: Load) {
+        let mut said = lock(&self.said);
+        said.of_all = load;
+        said.publish();
+    }
+
+    pub fn one(&self, worker: &Worker, load: Load) {
+        let mut said = lock(&self.said);
+        said.of.insert(worker.clone(), load);
+        said.publish();
+    }
+
+    /// Those that are answered for, in the order of their names.
+    pub fn workers(&self) -> Vec<Worker> {
+        lock(&self.said).served.keys().cloned().collect()
+    }
+}
+
+impl Drop for Monitors {
+    fn drop(&mut self) {
+        self.following.abort();
+        lock(&self.said).served.values().for_each(|served| served.stop.cancel());
+    }
+}
+
+fn lock(said: &Mutex<Said>) -> MutexGuard<'_, Said> {
+    said.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Said {
+    fn publish(&mut self) {
+        let Self { of_all, of, served } = self;
+        for (worker, served) in served {
+            served.publish(of.get(worker).copied().unwrap_or(*of_all));
+        }
+    }
+
+    fn forget(&mut self, worker: &Worker) {
+        self.of.remove(worker);
+        if let Some(served) = self.served.remove(worker) {
+            served.stop.cancel();
+        }
+    }
+}
+
+impl Served {
+    fn publish(&mut self, load: Load) {
+        self.sequence += 1;
+        let reading = |metric: Metric, value: u64| Reading {
+            metric: metric.into(),
+            state: State::Fresh.into(),
+            value: Some(value as f64),
+            age: Some(prost_types::Duration::default()),
+            ..Reading::default()
+        };
+        let uptime = INTERVAL * u32::try_from(self.sequence).unwrap_or(u32::MAX);
+        self.hub.publish(Snapshot {
+            source: Some(self.source.clone()),
+            sequence: self.sequence,
+            sampled_at: Some(SystemTime::now().into()),
+            uptime: prost_types::Duration::try_from(uptime).ok(),
+            interval: prost_types::Duration::try_from(INTERVAL).ok(),
+            subjects: vec![Subject {
+                id: "worker".to_owned(),
+                kind: SubjectKind::Worker.into(),
+                readings: vec![
+                    reading(Metric::QueueWaiting, load.queued),
+                    reading(Metric::QueueRunning, load.in_flight),
+                    reading(Metric::Tokens, load.tokens),
+                ],
+                ..Subject::default()
+            }],
+            attribution: Some(Attribution { state: State::Unsupported.into(), age: None }),
+            ..Snapshot::default()
+        });
+    }
+}
+
+/// Until the watch ends.
+async fn follow(pods: &Api<Pod>, said: &Mutex<Said>) -> anyhow::Result<()> {
+    let of_workers = format!("{}=aidispatcher", labels::NAME);
+    let list = pods.list(&ListParams::default().labels(&of_workers)).await.context("failed to list pods")?;
+    let version = list.metadata.resource_version.clone().unwrap_or_default();
+    for pod in &list {
+        serve(pod, said).await?;
+    }
+    let params = WatchParams::default().labels(&of_workers);
+    let events = pods.watch(&params, &version).await.context("failed to watch pods")?;
+    futures::pin_mut!(events);
+    let mut ticks = tokio::time::interval(INTERVAL);
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => lock(said).publish(),
+            event = events.try_next() => match event.context("the watch of pods broke")? {
+                Some(WatchEvent::Added(pod) | WatchEvent::Modified(pod)) => serve(&pod, said).await?,
+                Some(WatchEvent::Deleted(pod)) => lock(said).forget(&worker(&pod)),
+                Some(WatchEvent::Bookmark(_)) => {}
+                Some(WatchEvent::Error(_)) | None => return Ok(()),
+            },
+        }
+    }
+}
+
+fn worker(pod: &Pod) -> Worker {
+    (pod.namespace().unwrap_or_default(), pod.name_any())
+}
+
+async fn serve(pod: &Pod, said: &Mutex<Said>) -> anyhow::Result<()> {
+    let address = pod.status.as_ref().and_then(|status| status.pod_ip.as_deref()?.parse::<IpAddr>().ok());
+    let Some(address) = address.filter(IpAddr::is_loopback) else { return Ok(()) };
+    let worker = worker(pod);
+    if lock(said).served.contains_key(&worker) {
+        return Ok(());
+    }
+    let listener = server::listen(SocketAddr::new(address, STREAM_PORT)).await;
+    let listener = listener.with_context(|| format!("failed to answer for {} at {address}", worker.1))?;
+    let (hub, stop) = (Hub::default(), CancellationToken::new());
+    tokio::spawn(server::serve(listener, Security::Plain, hub.clone(), stop.clone()));
+    let uid = pod.uid().unwrap_or_default();
+    let source = Source {
+        instance: uid.clone(),
+        pod: Some(PodRef { namespace: worker.0.clone(), name: worker.1.clone(), uid }),
+        ..Source::default()
+    };
+    let mut said = lock(said);
+    said.served.insert(worker, Served { hub, source, sequence: 0, stop });
+    said.publish();
+    Ok(())
+}
