@@ -19,7 +19,14 @@ const MOST_KEPT: usize = 2_000;
 
 /// Pods whose monitors left a message, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Departed(Mutex<VecDeque<(Timestamp, Arc<PodView>)>>);
+pub(crate) struct Departed(Mutex<VecDeque<Left>>);
+
+#[derive(Debug)]
+struct Left {
+    pod: Arc<PodView>,
+    /// The first reconcile of any object after the pod was deleted.
+    seen: Option<Timestamp>,
+}
 
 impl Departed {
     pub(crate) fn tracked(pods: &Cache<PodView>) -> Arc<Self> {
@@ -28,31 +35,30 @@ impl Departed {
         pods.subscribe(move |change| {
             let deleted = change.old.filter(|old| change.new.is_none_or(|new| new.uid() != old.uid()));
             if let Some(pod) = deleted.filter(|pod| message_of(pod).is_some()) {
-                kept.keep(Arc::clone(pod), Timestamp::now());
+                kept.keep(Arc::clone(pod));
             }
         });
         departed
     }
 
-    fn keep(&self, pod: Arc<PodView>, now: Timestamp) {
+    fn keep(&self, pod: Arc<PodView>) {
         let mut kept = self.lock();
-        kept.retain(|(at, _)| elapsed(*at, now) < KEPT_FOR);
         if kept.len() >= MOST_KEPT {
             kept.pop_front();
         }
-        kept.push_back((now, pod));
+        kept.push_back(Left { pod, seen: None });
     }
 
     /// Those of these ReplicaSets.
     pub(crate) fn of(&self, replica_sets: &BTreeSet<&str>, now: Timestamp) -> Vec<Arc<PodView>> {
-        let kept = self.lock();
-        let recent = kept.iter().filter(|(at, _)| elapsed(*at, now) < KEPT_FOR).map(|(_, pod)| pod);
+        let mut kept = self.lock();
+        kept.retain_mut(|left| elapsed(*left.seen.get_or_insert(now), now) < KEPT_FOR);
         let is_theirs =
             |pod: &PodView| controller_of(pod).is_some_and(|owner| replica_sets.contains(&*owner.uid));
-        recent.filter(|pod| is_theirs(pod)).cloned().collect()
+        kept.iter().map(|left| &left.pod).filter(|pod| is_theirs(pod)).cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(Timestamp, Arc<PodView>)>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Left>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -77,20 +83,20 @@ mod tests {
             let view = pod(text);
             let meta = view.meta().clone();
             pods.upsert(view);
-            assert!(departed.of(&sets, Timestamp::now()).is_empty(), "it is still there");
+            assert!(departed.of(&sets, at(0)).is_empty(), "it is still there");
             pods.remove(&meta);
         }
-        let known = departed.of(&sets, Timestamp::now());
+        let known = departed.of(&sets, at(0));
         assert_eq!(known.iter().map(|pod| pod.name().to_owned()).collect::<Vec<_>>(), ["coder-0"]);
-        assert!(departed.of(&BTreeSet::from(["another"]), Timestamp::now()).is_empty());
-        assert!(departed.of(&sets, Timestamp::now() + KEPT_FOR).is_empty());
+        assert!(departed.of(&BTreeSet::from(["another"]), at(0)).is_empty());
+        assert!(departed.of(&sets, at(0) + KEPT_FOR).is_empty());
     }
 
     #[test]
     fn no_more_than_a_bounded_number_is_kept() {
         let departed = Departed::default();
-        for second in 0..MOST_KEPT + 5 {
-            departed.keep(Arc::new(pod(LEFT)), at(i64::try_from(second / 1_000).unwrap()));
+        for _ in 0..MOST_KEPT + 5 {
+            departed.keep(Arc::new(pod(LEFT)));
         }
         assert_eq!(departed.lock().len(), MOST_KEPT);
     }
