@@ -21,7 +21,7 @@ use tests::{
 use crate::store::Store;
 
 /// On real nodes, with the agent as the worker.
-fn agents(changes: Value) -> Value {
+pub(crate) fn agents(changes: Value) -> Value {
     let mut spec = json!({
         "image": AGENT_IMAGE,
         "scheduling": {
@@ -47,7 +47,7 @@ fn give(scene: &Scene<'_>, worker: &str, session: &str, text: &str, millis: u64)
 }
 
 /// What a worker holds; `None`: it does not answer.
-fn held(scene: &Scene<'_>, worker: &str) -> Option<Value> {
+pub(crate) fn held(scene: &Scene<'_>, worker: &str) -> Option<Value> {
     let args = ["exec", worker, "-c", "worker", "--", "/test-agent", "sessions"];
     let output = scene.kubectl_with_input(&args, "");
     output.status.success().then(|| serde_json::from_slice(&output.stdout).expect("JSON"))

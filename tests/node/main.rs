@@ -8,6 +8,7 @@ mod controllers;
 mod dispatcher;
 mod engines;
 mod failure;
+mod memory;
 mod pods;
 mod rollouts;
 mod sources;

@@ -17,7 +17,7 @@ const CARGO_DENY: &str = "0.20.2";
 /// A file or a program on PATH, and the Debian packages that bring it.
 type Needed = (&'static str, &'static [&'static str]);
 
-const PROGRAMS: &[Needed] = &[("cc", &["gcc", "libc6-dev"]), ("git", &["git"])];
+const PROGRAMS: &[Needed] = &[("cc", &["gcc", "libc6-dev"]), ("git", &["git"]), ("python3", &["python3"])];
 
 /// For real nodes.
 const FOR_NODES: &[Needed] = &[
@@ -25,6 +25,8 @@ const FOR_NODES: &[Needed] = &[
     // For images.
     ("musl-gcc", &["musl-tools"]),
     ("nft", &["nftables"]),
+    // For the vector store of a test.
+    ("pip3", &["python3-pip"]),
     ("pkg-config", &["pkg-config"]),
     ("unshare", &["util-linux"]),
     ("/usr/include/seccomp.h", &["libseccomp-dev"]),
@@ -38,6 +40,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     local_cluster::tools::ensure_monitoring()?;
     if local_cluster::real::allowed().is_ok() {
         local_cluster::tools::ensure_nodes()?;
+        local_cluster::tools::ensure_chroma()?;
     }
     install_cargo_deny()
 }
@@ -120,7 +123,7 @@ mod tests {
     #[test]
     fn a_fresh_machine_with_real_nodes_lacks_everything_and_one_without_only_what_compiles() {
         let nothing = |_: &str| false;
-        assert_eq!(missing(false, nothing), ["gcc", "libc6-dev", "git"]);
+        assert_eq!(missing(false, nothing), ["gcc", "libc6-dev", "git", "python3"]);
         let all = missing(true, nothing);
         for package in ["gcc", "nftables", "iproute2", "musl-tools", "libseccomp-dev"] {
             assert!(all.contains(&package), "{all:?}");

@@ -45,7 +45,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Ok(()) => {
             // Setup has installed it, or failed.
             local_cluster::real::check()?;
-            steps.run("tools of real nodes", || Ok(local_cluster::tools::ensure_nodes().map(drop)?))?;
+            steps.run("tools of real nodes", || {
+                local_cluster::tools::ensure_chroma()?;
+                Ok(local_cluster::tools::ensure_nodes().map(drop)?)
+            })?;
             steps.run("images", || images::build_dev().map(drop))?;
             steps.run("tests on real nodes", || {
                 run_tests(&["--test", ON_REAL_NODES], NODE_TEST_THREADS, args)

@@ -33,6 +33,14 @@ pub enum Error {
     #[error("failed to build {program}; output of `go build`:\n{output}")]
     Build { program: String, output: String },
 
+    #[error(
+        "Python is not installed: install it, for example the Debian package python3, so that `python3` is on PATH"
+    )]
+    PythonMissing,
+
+    #[error("failed to install the Python package {package}; output of pip:\n{output}")]
+    Pip { package: String, output: String },
+
     #[error("{} is missing: run `cargo build -p {package}` first", path.display())]
     BinaryMissing { path: PathBuf, package: String },
 

@@ -7,6 +7,7 @@
 mod given;
 mod go;
 mod progress;
+mod python;
 
 use std::{
     fs::{self, File},
@@ -19,6 +20,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{Error, Result, folder::home_folder, process::write_atomically};
 use given::Version;
 use progress::Progress;
+pub use python::PythonPackage;
 
 /// Also in `tools/cluster/go.mod`; a test compares them.
 pub const KUBERNETES_VERSION: &str = "v1.36.3";
@@ -217,6 +219,11 @@ fn cache() -> Result<PathBuf> {
 /// The folder with the services, as [`ensure`].
 pub fn ensure_services() -> Result<PathBuf> {
     SERVICES.ensure()
+}
+
+/// The vector store Chroma, for tests. Installed with pip, which finds it where it is configured to look.
+pub fn ensure_chroma() -> Result<PythonPackage> {
+    python::ensure_chroma(&cache()?)
 }
 
 /// The folder with Prometheus and promtool, as [`ensure`].

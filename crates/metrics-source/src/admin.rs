@@ -157,7 +157,14 @@ mod tests {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
-        tokio::spawn(serve(listener, Hub::default(), Clock::start(), Registry::default(), stop.clone()));
+        tokio::spawn(serve(
+            listener,
+            Hub::default(),
+            Clock::start(),
+            Registry::default(),
+            Router::new(),
+            stop.clone(),
+        ));
         let mut idle = Vec::new();
         for _ in 0..CONNECTIONS {
             let mut connection = TcpStream::connect(address).await.unwrap();

@@ -1,7 +1,7 @@
 //! The state of a worker, saved where a new worker finds it.
 //!
 //! ```text
-//!  NAMESPACE/POOL/workers/UID/heartbeat         of a worker that lives, written with each checkpoint
+//!  NAMESPACE/POOL/workers/UID/heartbeat         of a worker that lives, written twice in each interval
 //!  NAMESPACE/POOL/workers/UID/N/0, 1, …         the files of its state, by their number in the manifest
 //!  NAMESPACE/POOL/workers/UID/N/manifest.json   written last: without it there is no checkpoint
 //!  NAMESPACE/POOL/claims/UID/K                  who restores the state of this worker; a later K takes over
@@ -89,8 +89,8 @@ pub(crate) const WORKERS: &str = "workers";
 pub(crate) const CLAIMS: &str = "claims";
 /// Complete checkpoints of a worker that are kept.
 pub(crate) const KEPT: usize = 2;
-/// A worker that has said nothing for so many intervals is gone.
-pub(crate) const SILENT_INTERVALS: u32 = 3;
+/// Heartbeats of a worker in each interval.
+pub(crate) const BEATS: u32 = 2;
 /// In the folder of the monitor: what was restored in this pod.
 pub(crate) const RESTORED: &str = "restored.json";
 
@@ -102,6 +102,8 @@ pub(crate) struct Restored {
     pub(crate) from: Option<String>,
     /// The number of the claim.
     pub(crate) claim: u32,
+    /// The worker was taken for lost, and may come back.
+    pub(crate) was_lost: bool,
 }
 
 impl Manifest {

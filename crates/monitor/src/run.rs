@@ -1,9 +1,6 @@
 //! The life of the sidecar: a scrape each second until SIGTERM, then the last checkpoint and the termination message.
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use api::monitor::{ENDING_PATH, Message};
@@ -26,7 +23,7 @@ use tracing::{info, warn};
 
 use crate::{
     checkpoint::{
-        save::{Final, Saved, Saver},
+        save::{End, Final, Saved, Saver},
         state::State,
     },
     cli::{Pool, Run},
@@ -55,8 +52,8 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
     info!(grpc = %stream.local_addr()?, admin = %pages.local_addr()?, "listening");
     let mut tasks = JoinSet::new();
     let registry = pages::registry(hub.clone(), &options.pool, &options.role, &options.pod_name);
-    let asked_to_end = Arc::<OnceLock<Instant>>::default();
-    let saving = Saving::begin(&options, Arc::clone(&asked_to_end))?;
+    let end = Arc::<End>::default();
+    let saving = Saving::begin(&options, Arc::clone(&end))?;
     let ending = saving.as_ref().map_or_else(Router::new, |saving| saving.ending.clone());
     tasks.spawn(admin::serve(pages, hub.clone(), clock, registry, ending, stop.clone()));
     tasks.spawn({
@@ -99,7 +96,7 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
     pass_on(&mut log);
     let tokens = watch.ledger.total();
     if let Some(saving) = saving {
-        let begun = *asked_to_end.get().unwrap_or(&terminated);
+        let begun = *end.asked.get().unwrap_or(&terminated);
         let told = saving.told.clone();
         let unsaved = Message {
             tokens,
@@ -135,23 +132,18 @@ struct Saving {
 
 impl Saving {
     /// `None`: no state is saved.
-    fn begin(options: &Run, asked_to_end: Arc<OnceLock<Instant>>) -> anyhow::Result<Option<Self>> {
+    fn begin(options: &Run, end: Arc<End>) -> anyhow::Result<Option<Self>> {
         let settings = options.checkpoints.settings(&options.pool, &options.pod_uid, &options.pod_name);
         let Some((settings, state)) = settings else { return Ok(None) };
         let grace = settings.grace;
-        let asked = Arc::clone(&asked_to_end);
-        let saver = Saver::new(settings, State(state), &options.checkpoints.folder, asked);
+        let saver = Saver::new(settings, State(state), &options.checkpoints.folder, end);
         let saver = saver.map_err(|fault| anyhow::anyhow!("{fault}"))?;
         let (told, say) = (saver.told(), saver.ending());
         let ending = Router::new().route(
             ENDING_PATH,
             get(move || {
-                let (say, asked_to_end) = (say.clone(), Arc::clone(&asked_to_end));
-                async move {
-                    // Again if it is asked again: a heartbeat may have come in between.
-                    asked_to_end.get_or_init(Instant::now);
-                    say().await;
-                }
+                let say = say.clone();
+                async move { say().await }
             }),
         );
         let (ended, last) = mpsc::channel(1);

@@ -1,8 +1,8 @@
 //! Which state a new worker restores, from what the storage lists. Pure.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use super::SILENT_INTERVALS;
+use super::BEATS;
 
 /// All that a storage has of one worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,7 +25,11 @@ pub(crate) struct Newest {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Beat {
+    /// By the clock of the storage, as the age.
+    pub(crate) written: SystemTime,
     pub(crate) age: Duration,
+    /// For how long the new worker has seen this one and no later one, by its own clock.
+    pub(crate) watched: Duration,
     pub(crate) is_ending: bool,
     pub(crate) interval: Duration,
     pub(crate) grace: Duration,
@@ -44,6 +48,8 @@ pub(crate) enum Choice {
     Restore { uid: String, claim: u32 },
     /// Claim it with this number, and wait for its last checkpoint for at most so long.
     Await { uid: String, claim: u32, within: Duration },
+    /// The heartbeat of this worker is late: wait until there is one, or the worker is lost.
+    Watch { uid: String },
     /// None now; workers live, of which one may be about to end.
     None { others_live: bool },
 }
@@ -67,25 +73,51 @@ pub(crate) fn choice(lineages: &[Lineage], own: &str, interval: Duration) -> Cho
         let beat = lineage.heartbeat.filter(|beat| beat.is_ending)?;
         Some((lineage, beat))
     });
-    match ending {
-        Some((lineage, beat)) => Choice::Await {
-            uid: lineage.uid.clone(),
-            claim: next(lineage),
-            within: beat.grace + interval.saturating_mul(SILENT_INTERVALS),
-        },
+    if let Some((lineage, beat)) = ending {
+        let within = beat.grace + lost_after(beat.interval.max(interval)) * 2;
+        return Choice::Await { uid: lineage.uid.clone(), claim: next(lineage), within };
+    }
+    let late = free().find(|lineage| {
+        lineage.newest.is_some() && lineage.heartbeat.is_some_and(|beat| is_late(&beat, interval))
+    });
+    match late {
+        Some(lineage) => Choice::Watch { uid: lineage.uid.clone() },
         None => Choice::None { others_live: free().any(|lineage| lineage.heartbeat.is_some()) },
     }
 }
 
-/// Whether the worker has ended, or has been silent for so long that it is lost.
+/// Whether the worker has ended or is lost.
 pub(crate) fn is_gone(lineage: &Lineage, interval: Duration) -> bool {
     let is_final = lineage.newest.is_some_and(|newest| newest.is_final);
-    let is_silent = lineage.heartbeat.is_none_or(|beat| is_silent(beat.age, beat.interval.max(interval)));
-    is_final || is_silent
+    is_final || lineage.heartbeat.is_none_or(|beat| is_lost(&beat, interval))
 }
 
-fn is_silent(age: Duration, interval: Duration) -> bool {
-    age > interval.saturating_mul(SILENT_INTERVALS)
+/// Whether a heartbeat is missing.
+pub(crate) fn is_late(beat: &Beat, interval: Duration) -> bool {
+    beat.age > late_after(beat.interval.max(interval))
+}
+
+/// Three heartbeats are missing, and one of them since the new worker looks. After an outage of the storage all heartbeats
+/// are old, and those of the workers that live come in this time.
+fn is_lost(beat: &Beat, interval: Duration) -> bool {
+    let interval = beat.interval.max(interval);
+    beat.age > lost_after(interval) && beat.watched > late_after(interval)
+}
+
+/// Of a request that is slow.
+const SLACK: Duration = Duration::from_secs(1);
+
+fn late_after(interval: Duration) -> Duration {
+    interval / BEATS + interval / 8 + SLACK
+}
+
+fn lost_after(interval: Duration) -> Duration {
+    interval / BEATS * 3 + SLACK
+}
+
+/// A claim is written again in each interval until the worker of its pod saves.
+fn is_abandoned(claim: &Claimed, interval: Duration) -> bool {
+    claim.age > interval.saturating_mul(3)
 }
 
 /// Whether another worker has the state or is about to have it. A claim is final once its worker has saved a state of its
@@ -97,7 +129,7 @@ fn is_taken(lineage: &Lineage, lineages: &[Lineage], own: &str, interval: Durati
         return false;
     }
     let has_saved = lineages.iter().any(|other| other.uid == claim.by && other.newest.is_some());
-    has_saved || !is_silent(claim.age, interval)
+    has_saved || !is_abandoned(claim, interval)
 }
 
 #[cfg(test)]
@@ -115,7 +147,9 @@ mod tests {
             uid: uid.to_owned(),
             newest: Some(Newest { number: 1, age: seconds(age), is_final }),
             heartbeat: beat.map(|(age, is_ending)| Beat {
+                written: SystemTime::UNIX_EPOCH,
                 age: seconds(age),
+                watched: seconds(39),
                 is_ending,
                 interval: MINUTE,
                 grace: seconds(90),
@@ -148,9 +182,28 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_is_lost_after_three_heartbeats_of_which_the_new_worker_has_missed_one() {
+        let of = |age, watched| {
+            let mut late = lineage("late", 500, false, Some((age, false)));
+            late.heartbeat.as_mut().unwrap().watched = seconds(watched);
+            choice(&[late], "me", MINUTE)
+        };
+        let watch = Choice::Watch { uid: "late".to_owned() };
+        assert_eq!(of(38, 0), Choice::None { others_live: true });
+        assert_eq!((of(39, 0), of(91, 39), of(900, 38)), (watch.clone(), watch.clone(), watch));
+        assert_eq!(of(92, 39), restore("late", 0));
+    }
+
+    #[test]
+    fn a_worker_without_state_is_not_waited_for() {
+        let empty = Lineage { newest: None, ..lineage("late", 0, false, Some((60, false))) };
+        assert_eq!(choice(&[empty], "me", MINUTE), Choice::None { others_live: true });
+    }
+
+    #[test]
     fn a_worker_that_is_about_to_end_is_waited_for() {
         let lineages = [lineage("ending", 10, false, Some((1, true)))];
-        let within = seconds(90 + 180);
+        let within = seconds(90 + 2 * 91);
         let awaited = Choice::Await { uid: "ending".to_owned(), claim: 0, within };
         assert_eq!(choice(&lineages, "me", MINUTE), awaited);
     }

@@ -1,6 +1,8 @@
 //! Finds a state that no worker has, claims it, and writes it into the folder of the new worker.
 
 use std::{
+    cell::Cell,
+    collections::HashMap,
     fs, io,
     path::Path,
     time::{Duration, SystemTime},
@@ -12,9 +14,8 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::{
-    CLAIMS, Claim, HEARTBEAT, Heartbeat, MANIFEST, Manifest, RESTORED, Restored, SILENT_INTERVALS, Settings,
-    WORKERS,
-    choice::{Beat, Choice, Claimed, Lineage, Newest, choice, is_gone},
+    CLAIMS, Claim, HEARTBEAT, Heartbeat, MANIFEST, Manifest, RESTORED, Restored, Settings, WORKERS,
+    choice::{Beat, Choice, Claimed, Lineage, Newest, choice, is_gone, is_late},
     numbered,
     state::{self, State},
     storage::{Listing, Storage, of_disk},
@@ -28,6 +29,8 @@ const MOST_CLAIMS: usize = 50;
 /// A worker that is asked to end says so at once, and its successor may be here before it has.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(2);
 const AWAIT_EVERY: Duration = Duration::from_millis(500);
+/// In intervals: workers whose heartbeats are late one after the other do not hold a new one back for longer.
+const WATCH_AT_MOST: u32 = 3;
 
 /// See the module. `own_folder` is that of the monitor. An earlier run of this loader is not repeated: what the worker has
 /// written since stays.
@@ -49,43 +52,75 @@ pub(crate) async fn restore(
 }
 
 async fn find(settings: &Settings, storage: &Storage, state: &State) -> Result<Restored, Fault> {
-    let mut has_looked_again = false;
-    for _ in 0..MOST_CLAIMS {
-        let lineages = survey(settings, storage).await?;
+    let (began, mut watch) = (Instant::now(), Watch::default());
+    let (mut claims, mut has_looked_again) = (0, false);
+    while claims < MOST_CLAIMS {
+        let lineages = survey(settings, storage, &mut watch).await?;
         let (uid, number, within) = match choice(&lineages, &settings.uid, settings.interval) {
             Choice::Restore { uid, claim } => (uid, claim, None),
             Choice::Await { uid, claim, within } => (uid, claim, Some(within)),
+            Choice::Watch { uid } if began.elapsed() < settings.interval * WATCH_AT_MOST => {
+                watch.tell_once(&uid);
+                sleep(LOOK_AGAIN_AFTER).await;
+                continue;
+            }
             Choice::None { others_live: true } if !has_looked_again => {
                 has_looked_again = true;
                 sleep(LOOK_AGAIN_AFTER).await;
                 continue;
             }
-            Choice::None { .. } => {
+            Choice::None { .. } | Choice::Watch { .. } => {
                 info!(workers = lineages.len(), "there is no state to restore");
                 return Ok(Restored::default());
             }
         };
+        claims += 1;
         let claim = Claim { by: settings.uid.clone(), pod: settings.pod.clone() };
         let key = format!("{}/{CLAIMS}/{uid}/{}", settings.base(), numbered(u64::from(number)));
         if !storage.create(&key, serde_json::to_vec(&claim).unwrap_or_default()).await? {
             continue;
         }
+        let (written, key) = (Cell::new(Instant::now()), &key);
+        let keep = || refresh(storage, key, &claim, &written, settings.interval);
         if let Some(within) = within {
             info!(worker = %uid, "waits for the state of a worker that ends");
-            until_gone(settings, storage, &uid, within).await?;
+            until_gone(settings, storage, &uid, within, &mut watch, &keep).await?;
         }
-        let (began, key) = (Instant::now(), &key);
-        let keep = || refresh(storage, key, &claim, began, settings.interval);
-        match fetch(settings, storage, state, &uid, keep).await? {
+        match fetch(settings, storage, state, &uid, &keep).await? {
             Some(manifest) => {
                 info!(worker = %uid, files = manifest.files.len(), bytes = manifest.bytes(), "restored a state");
-                return Ok(Restored { from: Some(uid), claim: number });
+                return Ok(Restored { from: Some(uid), claim: number, was_lost: !manifest.is_final });
             }
             None => warn!(worker = %uid, "its state cannot be restored; another one is looked for"),
         }
     }
     warn!("other workers were faster with every claim");
     Ok(Restored::default())
+}
+
+/// The last heartbeat of each worker, and since when it is known.
+#[derive(Debug, Default)]
+struct Watch {
+    seen: HashMap<String, (SystemTime, Instant)>,
+    told: Option<String>,
+}
+
+impl Watch {
+    fn note(&mut self, uid: &str, beat: &mut Beat) {
+        let now = Instant::now();
+        let seen = self.seen.entry(uid.to_owned()).or_insert((beat.written, now));
+        if seen.0 != beat.written {
+            *seen = (beat.written, now);
+        }
+        beat.watched = now - seen.1;
+    }
+
+    fn tell_once(&mut self, uid: &str) {
+        if self.told.as_deref() != Some(uid) {
+            info!(worker = %uid, "the heartbeat of a worker is late; waits until it is there or the worker is lost");
+            self.told = Some(uid.to_owned());
+        }
+    }
 }
 
 impl Settings {
@@ -100,32 +135,38 @@ impl Settings {
     }
 }
 
-/// A claim that is written again stays young while a large state is restored.
+/// A claim that is written again stays young while a state is awaited or restored.
 async fn refresh(
     storage: &Storage,
     key: &str,
     claim: &Claim,
-    began: Instant,
+    written: &Cell<Instant>,
     interval: Duration,
 ) -> Result<(), Fault> {
-    if began.elapsed() < interval {
+    if written.get().elapsed() < interval {
         return Ok(());
     }
-    storage.put(key, serde_json::to_vec(claim).unwrap_or_default()).await
+    storage.put(key, serde_json::to_vec(claim).unwrap_or_default()).await?;
+    written.set(Instant::now());
+    Ok(())
 }
 
 /// All workers that the storage has something of.
-async fn survey(settings: &Settings, storage: &Storage) -> Result<Vec<Lineage>, Fault> {
+async fn survey(settings: &Settings, storage: &Storage, watch: &mut Watch) -> Result<Vec<Lineage>, Fault> {
     let workers = storage.list(&format!("{}/{WORKERS}", settings.base())).await?.folders;
     if workers.is_empty() {
         return Ok(Vec::new());
     }
     let now = storage.now(&format!("{}/clock", settings.base()), &settings.uid).await?;
-    stream::iter(workers)
+    let mut lineages: Vec<Lineage> = stream::iter(workers)
         .map(|uid| lineage(settings, storage, uid, now))
         .buffer_unordered(AT_ONCE)
         .try_collect()
-        .await
+        .await?;
+    for Lineage { uid, heartbeat, .. } in &mut lineages {
+        heartbeat.iter_mut().for_each(|beat| watch.note(uid, beat));
+    }
+    Ok(lineages)
 }
 
 async fn lineage(
@@ -137,14 +178,16 @@ async fn lineage(
     let of_worker = settings.worker(&uid);
     let Listing { folders, files } = storage.list(&of_worker).await?;
     let age = |time: SystemTime| now.duration_since(time).unwrap_or_default();
-    let beaten = files.iter().find(|(name, _)| name == HEARTBEAT).map(|(_, time)| age(*time));
+    let beaten = files.iter().find(|(name, _)| name == HEARTBEAT).map(|(_, time)| *time);
     let heartbeat = match beaten {
         None => None,
-        Some(age) => {
+        Some(written) => {
             let said: Heartbeat =
                 read(storage, &format!("{of_worker}/{HEARTBEAT}")).await?.unwrap_or_default();
             Some(Beat {
-                age,
+                written,
+                age: age(written),
+                watched: Duration::ZERO,
                 is_ending: said.ending,
                 interval: Duration::from_secs(said.interval_seconds),
                 grace: Duration::from_secs(said.grace_seconds),
@@ -153,9 +196,7 @@ async fn lineage(
     };
     let mut numbers: Vec<u64> = folders.iter().filter_map(|name| name.parse().ok()).collect();
     numbers.sort_unstable();
-    let lives = heartbeat.is_some_and(|beat| {
-        !beat.is_ending && beat.age <= beat.interval.max(settings.interval) * SILENT_INTERVALS
-    });
+    let lives = heartbeat.is_some_and(|beat| !beat.is_ending && !is_late(&beat, settings.interval));
     let newest = match numbers.last() {
         // It has saved and goes on: which one is its newest does not matter.
         Some(number) if lives => Some(Newest { number: *number, age: Duration::ZERO, is_final: false }),
@@ -209,17 +250,22 @@ async fn read<T: DeserializeOwned>(storage: &Storage, key: &str) -> Result<Optio
     Ok(storage.get(key).await?.and_then(|text| serde_json::from_slice(&text).ok()))
 }
 
-/// Until the worker has saved its last state, is silent, or the time is over.
+/// Until the worker has saved its last state, is lost, or the time is over.
 async fn until_gone(
     settings: &Settings,
     storage: &Storage,
     uid: &str,
     within: Duration,
+    watch: &mut Watch,
+    keep: &impl AsyncFn() -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let began = Instant::now();
     while began.elapsed() < within {
+        keep().await?;
         let now = storage.now(&format!("{}/clock", settings.base()), &settings.uid).await?;
-        if is_gone(&lineage(settings, storage, uid.to_owned(), now).await?, settings.interval) {
+        let mut awaited = lineage(settings, storage, uid.to_owned(), now).await?;
+        awaited.heartbeat.iter_mut().for_each(|beat| watch.note(uid, beat));
+        if is_gone(&awaited, settings.interval) {
             return Ok(());
         }
         sleep(AWAIT_EVERY).await;
@@ -234,7 +280,7 @@ async fn fetch(
     storage: &Storage,
     state: &State,
     uid: &str,
-    keep: impl AsyncFn() -> Result<(), Fault>,
+    keep: &impl AsyncFn() -> Result<(), Fault>,
 ) -> Result<Option<Manifest>, Fault> {
     let of_worker = settings.worker(uid);
     let mut numbers: Vec<u64> =
@@ -247,7 +293,7 @@ async fn fetch(
         };
         // What an attempt before has left.
         state.clear().map_err(|error| of_disk(&error))?;
-        if all_of(storage, state, &folder, &manifest, &keep).await? {
+        if all_of(storage, state, &folder, &manifest, keep).await? {
             return Ok(Some(manifest));
         }
         warn!(worker = %uid, number, "a checkpoint differs from its manifest; the one before it is tried");

@@ -3,6 +3,7 @@
 use std::{
     fs, io,
     path::Path,
+    pin::pin,
     sync::{Arc, OnceLock},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -11,10 +12,11 @@ use tokio::{
     sync::{mpsc, oneshot, watch},
     time::{Instant, MissedTickBehavior, interval, sleep, timeout},
 };
-use tracing::{info, warn};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
 
 use super::{
-    CLAIMS, HEARTBEAT, Heartbeat, KEPT, MANIFEST, Manifest, RESTORED, Restored, SavedFile, Settings,
+    BEATS, CLAIMS, HEARTBEAT, Heartbeat, KEPT, MANIFEST, Manifest, RESTORED, Restored, SavedFile, Settings,
     numbered,
     restore::claim_of,
     state::{self, Found, State},
@@ -40,6 +42,15 @@ pub(crate) struct Final {
     pub(crate) done: oneshot::Sender<()>,
 }
 
+/// What is known of the end of the pod.
+#[derive(Debug, Default)]
+pub(crate) struct End {
+    /// When the kubelet has asked for it.
+    pub(crate) asked: OnceLock<Instant>,
+    /// The heartbeat says it: a new worker may have claimed the last state in advance.
+    announced: OnceLock<()>,
+}
+
 /// See the module.
 pub(crate) struct Saver {
     settings: Settings,
@@ -50,8 +61,9 @@ pub(crate) struct Saver {
     next: Option<u64>,
     /// What the last checkpoint has.
     last: Option<(u64, Vec<Found>, Manifest)>,
-    /// When the pod was asked to end: from then on a new worker may have claimed the last state in advance.
-    asked_to_end: Arc<OnceLock<Instant>>,
+    end: Arc<End>,
+    /// uid of the pod whose worker has restored the state of this one.
+    taken_by: Option<String>,
     /// Whether the state of the worker before belongs to this one: nobody else restores it.
     has_adopted: bool,
     told: watch::Sender<Saved>,
@@ -67,7 +79,7 @@ impl Saver {
         settings: Settings,
         state: State,
         own_folder: &Path,
-        asked_to_end: Arc<OnceLock<Instant>>,
+        end: Arc<End>,
     ) -> Result<Self, Fault> {
         let storage = Storage::open(&settings.place)?;
         let restored = match fs::read(own_folder.join(RESTORED)) {
@@ -84,7 +96,8 @@ impl Saver {
             restored,
             next: None,
             last: None,
-            asked_to_end,
+            end,
+            taken_by: None,
             has_adopted,
             told,
         })
@@ -96,12 +109,22 @@ impl Saver {
 
     /// Says that the pod ends, for a new worker that looks for a state.
     pub(crate) fn ending(&self) -> impl Fn() -> futures::future::BoxFuture<'static, ()> + Clone + use<> {
-        let (storage, key) = (self.storage.clone(), self.key(HEARTBEAT));
-        let text = self.heartbeat(true);
+        let (storage, settings, end) = (self.storage.clone(), self.settings.clone(), Arc::clone(&self.end));
+        let (key, text) = (self.key(HEARTBEAT), self.heartbeat(true));
         move || {
-            let (storage, key, text) = (storage.clone(), key.clone(), text.clone());
+            let (storage, settings, end) = (storage.clone(), settings.clone(), Arc::clone(&end));
+            let (key, text) = (key.clone(), text.clone());
             Box::pin(async move {
-                match timeout(ENDING_WITHIN, storage.put(&key, text)).await {
+                end.asked.get_or_init(Instant::now);
+                let announced = timeout(ENDING_WITHIN, async {
+                    // A claim that is there already was not made in advance.
+                    if claim_of(&settings, &storage, &settings.uid, SystemTime::now()).await?.is_none() {
+                        storage.put(&key, text).await?;
+                        end.announced.get_or_init(|| ());
+                    }
+                    Ok::<_, Fault>(())
+                });
+                match announced.await {
                     Ok(Ok(())) => {}
                     Ok(Err(fault)) => warn!("failed to say that this pod ends: {fault}"),
                     Err(_) => warn!("failed to say that this pod ends: no answer in time"),
@@ -110,26 +133,72 @@ impl Saver {
         }
     }
 
-    /// Saves until the worker has ended. One that is interrupted by the end leaves a checkpoint without a manifest.
+    /// Saves until the worker has ended.
     pub(crate) async fn run(mut self, mut ended: mpsc::Receiver<Final>) {
+        let stop = CancellationToken::new();
+        let mut beats = pin!(self.beats(stop.clone()));
+        let last = tokio::select! {
+            () = &mut beats => None,
+            last = self.save(&mut ended) => last,
+        };
+        let Some(Final { until, done }) = last else { return };
+        stop.cancel();
+        // One that is on its way must not come after its removal.
+        let _ = timeout(ENDING_WITHIN, beats).await;
+        // It would hold new workers back only until it is late.
+        let left = until.saturating_duration_since(Instant::now()).max(ENDING_WITHIN);
+        if !matches!(timeout(left, self.leave()).await, Ok(Ok(()))) {
+            warn!("failed to remove the heartbeat");
+        }
+        // Nobody waits if the process ends.
+        let _ = done.send(());
+    }
+
+    /// Heartbeats until `stop`, also while a large state is uploaded.
+    fn beats(&self, stop: CancellationToken) -> impl Future<Output = ()> + use<> {
+        let (storage, key, end) = (self.storage.clone(), self.key(HEARTBEAT), Arc::clone(&self.end));
+        let (lives, ends) = (self.heartbeat(false), self.heartbeat(true));
+        let mut ticks = interval(self.settings.interval / BEATS);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        async move {
+            while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+                let text = if end.announced.get().is_some() { &ends } else { &lives };
+                if let Err(fault) = storage.put(&key, text.clone()).await {
+                    // A checkpoint fails for the same reason, and reports it.
+                    debug!("failed to write the heartbeat: {fault}");
+                }
+            }
+        }
+    }
+
+    /// Until the last state is saved, or the time is over. A checkpoint that is interrupted by the end has no manifest.
+    async fn save(&mut self, ended: &mut mpsc::Receiver<Final>) -> Option<Final> {
         let mut ticks = interval(self.settings.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let Final { until, done } = loop {
+        let last = loop {
             tokio::select! {
                 biased;
-                last = ended.recv() => match last {
-                    Some(last) => break last,
-                    None => return,
-                },
+                last = ended.recv() => break last?,
                 () = async {
                     ticks.tick().await;
                     self.periodic().await;
                 } => {}
             }
         };
-        self.last_one(until).await;
-        // Nobody waits if the process ends.
-        let _ = done.send(());
+        self.last_one(last.until).await;
+        Some(last)
+    }
+
+    /// Of a worker that has ended there is no heartbeat, and nothing at all if it has no state.
+    async fn leave(&self) -> Result<(), Fault> {
+        let has_no_state = match &self.last {
+            Some((_, files, _)) => files.is_empty(),
+            None => self.next == Some(0),
+        };
+        if has_no_state {
+            return self.storage.delete_all(&self.settings.worker(&self.settings.uid)).await;
+        }
+        self.storage.delete(&self.key(HEARTBEAT)).await
     }
 
     async fn periodic(&mut self) {
@@ -180,8 +249,9 @@ impl Saver {
         let next = self.next().await?;
         self.is_still_ours().await?;
         let is_same = self.last.as_ref().is_some_and(|(_, known, _)| *known == files);
-        if files.is_empty() || is_same && !is_final {
-            self.beat(is_final, next > 0).await?;
+        // An empty folder is saved, too, if it was not empty before: what the worker has removed must not come back.
+        let was_empty = next == 0 && self.has_adopted;
+        if files.is_empty() && was_empty || is_same && !is_final {
             return Ok(self.last.as_ref().map(|(_, _, manifest)| manifest.time));
         }
         let time = seconds(SystemTime::now());
@@ -198,7 +268,6 @@ impl Saver {
         self.storage.put(&format!("{}/{MANIFEST}", self.key(&numbered(number))), text).await?;
         self.last = Some((number, files, manifest));
         info!(number, is_final, "the state is saved");
-        self.beat(is_final, true).await?;
         // What follows only saves space: it is tried again with the next one.
         if let Err(fault) = self.clear_up().await {
             warn!("failed to remove what is not needed any more: {fault}");
@@ -238,20 +307,11 @@ impl Saver {
     }
 
     /// A worker that was cut off may have been taken for lost: then another one has its state, and must not be overwritten.
-    async fn is_still_ours(&self) -> Result<(), Fault> {
-        let now = SystemTime::now();
-        let (settings, storage) = (&self.settings, &self.storage);
-        let other = match (&self.restored.from, self.has_adopted) {
-            (Some(from), false) => {
-                let newest = claim_of(settings, storage, from, now).await?;
-                newest.filter(|newest| newest.by != settings.uid).map(|newest| newest.by)
-            }
-            (_, true) | (None, _) if self.asked_to_end.get().is_some() => None,
-            (_, true) | (None, _) => {
-                claim_of(settings, storage, &settings.uid, now).await?.map(|claim| claim.by)
-            }
-        };
-        match other {
+    async fn is_still_ours(&mut self) -> Result<(), Fault> {
+        if self.taken_by.is_none() {
+            self.taken_by = self.other_owner().await?;
+        }
+        match &self.taken_by {
             None => Ok(()),
             Some(other) => {
                 let message = format!(
@@ -263,16 +323,17 @@ impl Saver {
         }
     }
 
-    /// Of a worker that has ended there is no heartbeat: its checkpoint is final, or it has none.
-    async fn beat(&self, is_final: bool, has_checkpoints: bool) -> Result<(), Fault> {
-        let key = self.key(HEARTBEAT);
-        if !is_final {
-            return self.storage.put(&key, self.heartbeat(false)).await;
+    async fn other_owner(&self) -> Result<Option<String>, Fault> {
+        let now = SystemTime::now();
+        let (settings, storage) = (&self.settings, &self.storage);
+        if let (Some(from), false) = (&self.restored.from, self.has_adopted) {
+            let newest = claim_of(settings, storage, from, now).await?;
+            return Ok(newest.filter(|newest| newest.by != settings.uid).map(|newest| newest.by));
         }
-        if has_checkpoints {
-            return self.storage.delete(&key).await;
+        if self.end.announced.get().is_some() {
+            return Ok(None);
         }
-        self.storage.delete_all(&self.settings.worker(&self.settings.uid)).await
+        Ok(claim_of(settings, storage, &settings.uid, now).await?.map(|claim| claim.by))
     }
 
     fn heartbeat(&self, ending: bool) -> Vec<u8> {
@@ -296,7 +357,10 @@ impl Saver {
         }
         if let (Some(from), false) = (&self.restored.from, self.has_adopted) {
             self.storage.delete_all(&self.settings.worker(from)).await?;
-            self.storage.delete_all(&format!("{}/{CLAIMS}/{from}", self.settings.base())).await?;
+            // A worker that comes back finds the claim, and does not save.
+            if !self.restored.was_lost {
+                self.storage.delete_all(&format!("{}/{CLAIMS}/{from}", self.settings.base())).await?;
+            }
             self.has_adopted = true;
         }
         Ok(())

@@ -252,20 +252,76 @@ fn a_worker_that_is_killed_loses_at_most_one_interval() {
         monitor.kill();
         pod.write("state", "after the last checkpoint");
 
+        // The loader waits until the worker is lost.
         let next = Pod::new(&storage, "next");
         assert!(next.load().status.success());
-        assert_eq!(next.state(), BTreeMap::new(), "it may live");
-        // Three intervals of silence, by the clock of the storage.
-        until("the state is restored", || {
-            let pod = Pod::new(&storage, "later");
-            assert!(pod.load().status.success());
-            let state = pod.state();
-            state.is_empty() || {
-                assert_eq!(state, only("state", "saved"));
-                true
-            } && !state.is_empty()
-        });
+        assert_eq!(next.state(), only("state", "saved"));
     }
+}
+
+#[test]
+fn workers_that_live_are_not_taken_for_lost_after_an_outage_of_the_storage() {
+    let mut storage = Storage::bucket();
+    let pod = Pod::new(&storage, "first");
+    pod.write("state", "one");
+    let monitor = pod.run(&QUICK);
+    let heartbeat = storage.pool().join("workers/first/heartbeat");
+    until("a checkpoint", || storage.pool().join("workers/first/0000000000/manifest.json").exists());
+    let (own, state, worker) = (pod.own, pod.state, pod.worker);
+    storage.stop();
+    // The heartbeat is older than that of a lost worker.
+    until("a heartbeat of long ago", || {
+        let written = heartbeat.metadata().unwrap().modified().unwrap();
+        written.elapsed().unwrap_or_default() > Duration::from_secs(5)
+    });
+    storage.start();
+    let next = Pod::new(&storage, "next");
+    assert!(next.load().status.success());
+    assert_eq!(next.state(), BTreeMap::new());
+    assert!(monitor.stop().error.is_none());
+    drop((own, state, worker));
+}
+
+#[test]
+fn a_worker_that_was_taken_for_lost_does_not_save_when_it_is_back() {
+    for storage in Storage::both() {
+        let pod = Pod::new(&storage, "lost");
+        pod.write("state", "one");
+        let monitor = pod.run(&QUICK);
+        until("a checkpoint", || storage.pool().join("workers/lost/0000000000/manifest.json").exists());
+        // Its node is cut off: the container ends for the test, and its volume is still there.
+        monitor.kill();
+        let next = Pod::new(&storage, "next");
+        assert!(next.load().status.success());
+        assert_eq!(next.state(), only("state", "one"));
+        let successor = next.run(&QUICK);
+        until("the state is the successor's", || {
+            storage.pool().join("workers/next/0000000000/manifest.json").exists()
+                && !storage.pool().join("workers/lost").exists()
+        });
+        let back = pod.run(&QUICK);
+        back.page("/ending");
+        let error = back.stop().error.expect("it is not saved");
+        assert!(error.contains("restored by the worker of pod next"), "{error}");
+        assert!(!storage.pool().join("workers/lost/heartbeat").exists());
+        assert!(successor.stop().error.is_none());
+    }
+}
+
+#[test]
+fn what_a_worker_has_removed_from_its_state_does_not_come_back() {
+    let storage = Storage::folder();
+    Pod::new(&storage, "first").live("state", "one");
+    let pod = Pod::new(&storage, "second");
+    assert!(pod.load().status.success());
+    let monitor = pod.run(&QUICK);
+    fs::remove_file(pod.state.path().join("state")).unwrap();
+    until("the first state is removed", || !storage.pool().join("workers/first").exists());
+    assert!(monitor.stop().error.is_none());
+    let next = Pod::new(&storage, "next");
+    assert!(next.load().status.success());
+    assert_eq!(next.state(), BTreeMap::new());
+    assert!(!storage.pool().join("workers/second").exists());
 }
 
 #[test]
