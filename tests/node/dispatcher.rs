@@ -11,11 +11,12 @@ use std::{
 use api::aidispatcher::AIDispatcher;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::DeleteParams};
+use local_cluster::NodeClock;
 use serde_json::{Value, json};
 use tests::{
     AGENT_IMAGE, PRODUCT, Scene, ask_until,
     dispatcher::{change, create, is_ready, until, until_ready, workers},
-    follow, real, wait_until_gone, within,
+    follow, real, real_spec, start_real, wait_until_gone, within,
 };
 
 use crate::store::Store;
@@ -158,6 +159,49 @@ spec:
     );
     scene.apply(&yaml).await.expect("a volume and its claim");
     sessions_survive(&scene, json!({"claimName": "states", "graceSeconds": 20})).await;
+}
+
+/// Its last checkpoint is at most one interval old.
+#[tokio::test]
+async fn the_worker_that_replaces_one_of_a_killed_node_goes_on_with_its_sessions() {
+    let cluster = start_real(real_spec(2).with_clock(NodeClock::SHORT)).await;
+    let scene = Scene::restricted(&cluster).await;
+    with_options(&scene, &["--checkpoint-seconds=4", "--node-failure-seconds=3"]);
+    let store = Store::start(&scene).await;
+    create(&scene, "coders", agents(json!({"replicas": 1, "checkpoint": store.checkpoint("pools")}))).await;
+    until_ready(&scene, "coders").await;
+    let worker = workers(&scene, "coders").await.remove(0);
+    let name = worker.metadata.name.clone().unwrap();
+    assert!(give(&scene, &name, "session-0", "hello", 10));
+    until(&scene, "coders", "a checkpoint", |dispatcher| {
+        dispatcher.status.as_ref().is_some_and(|status| status.last_checkpoint_time.is_some())
+    })
+    .await;
+    let node = worker.spec.unwrap().node_name.unwrap();
+    cluster.stop_component(&node).await.unwrap();
+    let (pods, labels) = (scene.api::<Pod>(), tests::dispatcher::selector("coders"));
+    let replaced = follow(&pods, &labels, |pods| {
+        let others = pods.values().filter(|pod| pod.metadata.name.as_deref() != Some(&name));
+        others.into_iter().find(|pod| is_ready_pod(pod)).map(|_| ())
+    });
+    tokio::time::timeout(Duration::from_secs(180), replaced).await.expect("another worker is ready");
+    until_sessions(&scene, "coders", &["session-0".to_owned()].into()).await;
+    cluster.start_component(&node).await.unwrap();
+}
+
+fn is_ready_pod(pod: &Pod) -> bool {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// Starts the controller of a cluster again with further options.
+fn with_options(scene: &Scene<'_>, options: &[&str]) {
+    let path = "/spec/template/spec/containers/0/args/-";
+    let add = |option: &&str| json!({"op": "add", "path": path, "value": option});
+    let patch = Value::from_iter(options.iter().map(add)).to_string();
+    let deployment = "deployment/dispatcher-controller";
+    scene.kubectl(&["--namespace=ai-system", "patch", deployment, "--type=json", "--patch", &patch]);
+    scene.kubectl(&["--namespace=ai-system", "rollout", "status", deployment, "--timeout=120s"]);
 }
 
 /// Tasks are given to whichever worker takes them, while all workers are replaced.

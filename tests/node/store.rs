@@ -23,7 +23,7 @@ pub(crate) const SECRET: &str = "store";
 
 /// The S3 server of a test, reachable from real nodes. It ends with the cluster.
 pub(crate) struct Store<'a> {
-    scene: &'a Scene<'static>,
+    scene: &'a Scene<'a>,
     name: String,
     port: u16,
     /// Its folders are buckets, their files objects.
@@ -32,7 +32,7 @@ pub(crate) struct Store<'a> {
 
 impl<'a> Store<'a> {
     /// With an empty bucket and a Secret for it.
-    pub(crate) async fn start(scene: &'a Scene<'static>) -> Self {
+    pub(crate) async fn start(scene: &'a Scene<'a>) -> Self {
         let store = Self::prepared(scene).await;
         let program = local_cluster::tools::ensure_services().expect("the S3 server is built");
         let service = Service {
@@ -54,7 +54,7 @@ impl<'a> Store<'a> {
         store
     }
 
-    async fn prepared(scene: &'a Scene<'static>) -> Self {
+    async fn prepared(scene: &'a Scene<'a>) -> Self {
         static NEXT_PORT: AtomicU16 = AtomicU16::new(9100);
         let name = format!("store-{}", scene.namespace());
         let folder = scene.folder().root().join(&name);

@@ -23,7 +23,7 @@ const KEYS: [(&str, &str); 2] =
     [("AWS_ACCESS_KEY_ID", "AKIATESTACCESSKEY"), ("AWS_SECRET_ACCESS_KEY", "test-secret-key-of-checkpoints")];
 
 /// Where the checkpoints of a test are.
-struct Storage {
+pub(crate) struct Storage {
     folder: TempDir,
     server: Option<Server>,
 }
@@ -35,7 +35,7 @@ struct Server {
 }
 
 impl Storage {
-    fn folder() -> Self {
+    pub(crate) fn folder() -> Self {
         Self { folder: tempfile::tempdir().unwrap(), server: None }
     }
 
@@ -106,18 +106,18 @@ impl Drop for Storage {
 }
 
 /// The volumes of one pod.
-struct Pod<'s> {
+pub(crate) struct Pod<'s> {
     uid: &'static str,
     storage: &'s Storage,
-    own: TempDir,
-    state: TempDir,
+    pub(crate) own: TempDir,
+    pub(crate) state: TempDir,
     worker: Worker,
 }
 
-const QUICK: [&str; 2] = ["--checkpoint-seconds=1", "--grace-seconds=20"];
+pub(crate) const QUICK: [&str; 2] = ["--checkpoint-seconds=1", "--grace-seconds=20"];
 
 impl<'s> Pod<'s> {
-    fn new(storage: &'s Storage, uid: &'static str) -> Self {
+    pub(crate) fn new(storage: &'s Storage, uid: &'static str) -> Self {
         let worker = Worker::start(Says::default());
         Self { uid, storage, own: tempfile::tempdir().unwrap(), state: tempfile::tempdir().unwrap(), worker }
     }
@@ -154,14 +154,19 @@ impl<'s> Pod<'s> {
         command
     }
 
-    fn load(&self) -> Output {
+    pub(crate) fn load(&self) -> Output {
         self.loader(&QUICK).output().unwrap()
     }
 
     fn run(&self, more: &[&str]) -> Monitor {
+        self.run_beside(self.worker.port, more)
+    }
+
+    /// With another worker than the one that the test plays.
+    pub(crate) fn run_beside(&self, worker_port: u16, more: &[&str]) -> Monitor {
         let mut args = self.storage.args(more);
         args.push(self.state_arg());
-        Monitor::start_with(self.own.path(), self.worker.port, self.uid, &args, &self.storage.env())
+        Monitor::start_with(self.own.path(), worker_port, self.uid, &args, &self.storage.env())
     }
 
     /// A worker that ends with this state.
@@ -184,7 +189,7 @@ fn read_all(root: &Path, folder: &Path, files: &mut BTreeMap<String, String>) {
     }
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < end, "waited in vain: {what}");

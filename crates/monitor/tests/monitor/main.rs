@@ -5,5 +5,6 @@
 mod checkpoints;
 mod counting;
 mod process;
+mod sample;
 mod stores;
 mod worker;
