@@ -171,6 +171,18 @@ async fn a_checkpoint_has_exactly_one_destination() {
                 checkpoint(json!({"claimName": "state"})),
             ),
             case(
+                "checkpoint.region",
+                "must not be set without uri",
+                checkpoint(json!({"claimName": "state", "region": "eu-west-1"})),
+                checkpoint(json!({"uri": "s3://state", "region": "eu-west-1"})),
+            ),
+            case(
+                "checkpoint.region",
+                "must be a region",
+                checkpoint(json!({"uri": "s3://state", "region": "eu west"})),
+                checkpoint(json!({"uri": "s3://state", "region": "eu-west-1"})),
+            ),
+            case(
                 "checkpoint.secretName",
                 "must not be set without uri",
                 checkpoint(json!({"claimName": "state", "secretName": "minio"})),

@@ -206,6 +206,8 @@ impl QueueRule {
         .message("must have exactly one of claimName and uri"),
     validation = Rule::new("has(self.uri) || !has(self.endpoint)")
         .message("must not be set without uri").field_path(".endpoint"),
+    validation = Rule::new("has(self.uri) || !has(self.region)")
+        .message("must not be set without uri").field_path(".region"),
     validation = Rule::new("has(self.uri) || !has(self.secretName)")
         .message("must not be set without uri").field_path(".secretName")
 )]
@@ -222,11 +224,17 @@ pub struct Checkpoint {
     #[x_kube(validation = rules::s3_uri())]
     pub uri: Option<String>,
 
-    /// URL of the store, http or https. Default: AWS S3.
+    /// URL of the store, http or https. Default: AWS S3 in the region.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     #[x_kube(validation = rules::http_url())]
     pub endpoint: Option<String>,
+
+    /// Region of the bucket. Default: us-east-1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    #[x_kube(validation = rules::region())]
+    pub region: Option<String>,
 
     /// Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and optionally AWS_SESSION_TOKEN. Default: none; the identity
     /// of serviceAccountName is used.

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::reasons;
 
+/// Of the time in which a pod ends: for the last checkpoint, after the worker's own `graceSeconds`.
+pub const UPLOAD_SECONDS: u16 = 30;
+
 /// Names of options, without dashes.
 pub mod options {
     /// A folder that all workers share, for checkpoints. Instead of `CHECKPOINT_URI`.

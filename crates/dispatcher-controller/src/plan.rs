@@ -23,6 +23,7 @@ mod events;
 mod faults;
 mod metadata;
 mod pod;
+mod readiness;
 mod replicas;
 mod revision;
 mod status;
@@ -70,6 +71,7 @@ pub(crate) fn plan(
     let revision = revision::revision(valid, observed, defaults);
     let sizing = replicas::sizing(valid, observed, now);
     let assessment = conditions::of_valid(valid, observed, &revision, &sizing, now);
+    let assessment_facts = assessment.facts.clone();
     let soonest = [sizing.requeue_after, assessment.requeue_after].into_iter().flatten().min();
     let mut events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
     let why = scale_reason(&sizing);
@@ -85,6 +87,7 @@ pub(crate) fn plan(
         .and_then(|unwritten| unwritten.wait)
         .or_else(|| status::delay_of_counts(observed, &status, now));
     let mut facts = sizing.facts;
+    facts.extend(assessment_facts);
     facts.extend(unwritten.map(|unwritten| unwritten.fact));
     let status = match &observed.dispatcher.status {
         Some(written) if wait.is_some() => written.clone(),
@@ -94,7 +97,8 @@ pub(crate) fn plan(
     let (costs, deployment) = if valid.pods.paused {
         (Vec::new(), None)
     } else {
-        let deployment = deployment::deployment(valid, &revision, sizing.replicas, planned_on);
+        let deployment =
+            deployment::deployment(valid, &revision, observed.claim.as_deref(), sizing.replicas, planned_on);
         (sizing.costs, Some(Box::new(deployment)))
     };
     let requeue_after = soonest.into_iter().chain(wait).min();
@@ -115,7 +119,7 @@ fn scale_reason(sizing: &replicas::Sizing) -> String {
 
 /// The plan for an invalid spec: children stay unchanged.
 pub(crate) fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Plan {
-    let assessment = conditions::of_invalid(invalid, observed);
+    let assessment = conditions::of_invalid(invalid, observed, now);
     let events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
     status_only(status::of_invalid(observed, assessment, now), events, None)
 }

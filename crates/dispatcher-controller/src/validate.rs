@@ -72,7 +72,7 @@ pub(crate) struct Checkpoint {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Storage {
     Claim(String),
-    Store { uri: String, endpoint: Option<String>, secret: Option<String> },
+    Store { uri: String, endpoint: Option<String>, region: Option<String>, secret: Option<String> },
 }
 
 /// Namespace and name of this process's service account, if known.
@@ -210,6 +210,7 @@ fn checkpoint(spec: &AIDispatcherSpec) -> Result<Option<Checkpoint>, Invalid> {
         (None, Some(uri)) => Storage::Store {
             uri: uri.clone(),
             endpoint: checkpoint.endpoint.clone(),
+            region: checkpoint.region.clone(),
             secret: checkpoint.secret_name.clone(),
         },
         (Some(_), Some(_)) | (None, None) => {

@@ -16,6 +16,9 @@ use proto::metrics::v1::{Metric, Snapshot, State};
 
 use crate::cli::Pool;
 
+/// 1 or 0; absent until the state was saved for the first time.
+const CHECKPOINT_FAILING: &str = "agent_checkpoint_failing";
+
 pub(crate) fn registry(hub: Hub, pool: &Pool, role: &str, worker: &str) -> Registry {
     let labels = [("namespace", &*pool.namespace), ("pool", &*pool.name), ("role", role), ("worker", worker)];
     let labels = labels.map(|(name, value)| (name, value.to_owned()));
@@ -50,6 +53,13 @@ impl Collector for Page {
                 ConstGauge::new(value).encode(family.encode_family(&self.labels)?)?;
             }
         }
+        let saved = fresh(&latest, Metric::CheckpointTime);
+        if saved.is_some() || !latest.faults.is_empty() {
+            let help = "Whether the state of the worker is not saved at the moment";
+            let mut family = encoder.encode_descriptor(CHECKPOINT_FAILING, help, None, MetricType::Gauge)?;
+            let is_failing = i64::from(!latest.faults.is_empty());
+            ConstGauge::new(is_failing).encode(family.encode_family(&self.labels)?)?;
+        }
         if let Some(tokens) = fresh(&latest, Metric::Tokens) {
             // The encoder adds the suffix again.
             let name = TOKENS.trim_end_matches("_total");
@@ -71,14 +81,18 @@ fn fresh(snapshot: &Snapshot, metric: Metric) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use prometheus_client::encoding::text::encode;
-    use proto::metrics::v1::{Reading, Subject};
+    use proto::metrics::v1::{Fault, Reading, Subject};
 
     use super::*;
 
     fn page(readings: Vec<Reading>) -> String {
+        page_with(readings, Vec::new())
+    }
+
+    fn page_with(readings: Vec<Reading>, faults: Vec<Fault>) -> String {
         let hub = Hub::default();
         let subject = Subject { readings, ..Subject::default() };
-        hub.publish(Snapshot { subjects: vec![subject], ..Snapshot::default() });
+        hub.publish(Snapshot { subjects: vec![subject], faults, ..Snapshot::default() });
         let pool = Pool { namespace: "demo".into(), name: "coder".into() };
         let mut page = String::new();
         encode(&mut page, &registry(hub, &pool, "coder", "coder-1")).unwrap();
@@ -97,6 +111,16 @@ mod tests {
         for name in [QUEUE_DEPTH, TASKS_IN_FLIGHT, TOKENS] {
             assert!(page.contains(&format!("\n{name}{labels} 3.0\n")), "{name}: {page}");
         }
+    }
+
+    #[test]
+    fn a_state_that_is_not_saved_is_a_gauge() {
+        let saved = || vec![reading(Metric::CheckpointTime, State::Fresh)];
+        let line = |value| format!("worker=\"coder-1\"}} {value}\n");
+        let fault = Fault { message: "s3://states does not answer".to_owned(), ..Fault::default() };
+        assert!(page_with(saved(), Vec::new()).contains(&line(0)));
+        assert!(page_with(saved(), vec![fault.clone()]).contains(&line(1)));
+        assert!(page_with(Vec::new(), vec![fault]).contains("agent_checkpoint_failing{"));
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
     pass_on(&mut log);
     let tokens = watch.ledger.total();
     if let Some(saving) = saving {
-        let begun = *end.asked.get().unwrap_or(&terminated);
+        let begun = end.asked().unwrap_or(terminated);
         let told = saving.told.clone();
         let unsaved = Message {
             tokens,

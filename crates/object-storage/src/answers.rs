@@ -80,7 +80,7 @@ impl RequestError {
                 "its certificate is not valid for the name of the endpoint".to_owned(),
             ),
             Some(error) if is_unknown_authority(error) => RequestError::Transient(format!(
-                "{}; name the authority of its certificate in spec.modelStore.caSecretName",
+                "{}; its authority is not trusted (an AIInference can name it in spec.modelStore.caSecretName)",
                 innermost(error)
             )),
             // Errors of the system, of TLS and of HTTP, which name what is wrong and do not quote it.

@@ -12,17 +12,14 @@ use jiff::Timestamp;
 use runtime::{conditions::Verdict, refusal::Refusal};
 use scaling::conclusion::Active;
 use workload::{
-    container::quote,
-    pinned_template::summary,
-    pod::PodView,
-    revision::Revision,
-    time::{elapsed, remaining},
+    container::quote, pinned_template::summary, pod::PodView, revision::Revision, time::remaining,
 };
 
 use super::{
     faults::{
         Fault, FaultyCondition, claim_fault, creation_fault, eviction_fault, fault_of, passes_by_itself,
     },
+    readiness::is_ready,
     replicas::{LOAD_EXPECTED_AFTER, Sizing},
 };
 use crate::{
@@ -38,6 +35,8 @@ pub(super) struct Assessment {
     pub(super) state: State,
     pub(super) verdicts: Vec<Verdict>,
     pub(super) counts: Counts,
+    /// Facts that are true now, for `FactTimes`.
+    pub(super) facts: Vec<String>,
     /// When a timeout ends, so that the assessment may change although no object changes.
     pub(super) requeue_after: Option<Duration>,
 }
@@ -73,15 +72,16 @@ pub(super) fn of_valid(
 }
 
 /// Pods of the last valid spec keep running; there are no pods of an invalid spec.
-pub(super) fn of_invalid(invalid: &Invalid, observed: &Observed) -> Assessment {
+pub(super) fn of_invalid(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Assessment {
     let message = invalid.to_string();
-    let counts = counts(observed, &[]);
+    let counts = counts(observed, &[], now);
     let accepted = fails(conditions::ACCEPTED, reasons::INVALID_SPEC, message.clone());
     with_progress(Assessment {
         phase: Phase::Failed,
         state: state(counts),
         verdicts: vec![accepted, available(counts), fails(conditions::READY, reasons::INVALID_SPEC, message)],
         counts,
+        facts: Vec::new(),
         requeue_after: None,
     })
 }
@@ -113,7 +113,7 @@ pub(super) fn of_refused(
     with_progress(assessment)
 }
 
-fn counts(observed: &Observed, pods: &[Arc<PodView>]) -> Counts {
+fn counts(observed: &Observed, pods: &[Arc<PodView>], now: Timestamp) -> Counts {
     let loads = || observed.loads.values();
     let busy = loads().filter(|load| load.in_flight.is_some_and(|tasks| tasks > 0)).count();
     let queued = loads().filter_map(|load| load.queued).map(|(queued, _)| queued);
@@ -121,9 +121,9 @@ fn counts(observed: &Observed, pods: &[Arc<PodView>]) -> Counts {
         queued.fold(None, |sum: Option<u64>, queued| Some(sum.unwrap_or_default().saturating_add(queued)));
     Counts {
         all: count(observed.pods().count()),
-        ready: count(observed.pods().filter(|pod| pod.is_ready).count()),
+        ready: count(observed.pods().filter(|pod| is_ready(pod, now)).count()),
         updated: count(pods.len()),
-        updated_ready: count(pods.iter().filter(|pod| pod.is_ready).count()),
+        updated_ready: count(pods.iter().filter(|pod| is_ready(pod, now)).count()),
         busy: count(busy),
         queued: queued.map(|queued| i64::try_from(queued).unwrap_or(i64::MAX)),
     }
@@ -195,7 +195,7 @@ fn working(
     sizing: &Sizing,
     now: Timestamp,
 ) -> Assessment {
-    let counts = counts(observed, revision.pods);
+    let counts = counts(observed, revision.pods, now);
     let wanted = sizing.desired;
     let (faults, requeue_after) = faults(valid, observed, revision, wanted, now);
     let fault_in = |condition: FaultyCondition| faults.iter().find(|fault| fault.condition == condition);
@@ -230,12 +230,13 @@ fn working(
     } else {
         Phase::Ready
     };
-    let (unsaved, unsaved_requeue_after) = unsaved(observed, now);
+    let (unsaved, facts, unsaved_requeue_after) = unsaved(observed, now);
     let (scaling, scaling_requeue_after) = scaling_active(valid, observed, sizing, now);
     Assessment {
         phase,
         state: state(counts),
         counts,
+        facts,
         requeue_after: [requeue_after, unsaved_requeue_after, scaling_requeue_after]
             .into_iter()
             .flatten()
@@ -443,33 +444,38 @@ fn silent(observed: &Observed, now: Timestamp) -> (Option<String>, Option<Durati
 /// State that was lost is reported for so long after the pod has ended.
 const LOSS_REPORTED_FOR: Duration = Duration::from_secs(600);
 
-/// Present only while True.
-fn unsaved(observed: &Observed, now: Timestamp) -> (Option<Verdict>, Option<Duration>) {
-    let lost = observed.ending.iter().find_map(|pod| {
-        let error = message_of(pod)?.error?;
-        Some(format!("the state of pod {} was not saved: {}", pod.name(), quote(&error)))
-    });
+/// Present only while True. With the fact that a loss is reported, which ends it in time.
+fn unsaved(observed: &Observed, now: Timestamp) -> (Option<Verdict>, Vec<String>, Option<Duration>) {
     let type_ = conditions::CHECKPOINT_FAILED;
-    if let Some(message) = lost {
-        return (Some(holds(type_, reasons::STATE_LOST, message)), None);
-    }
-    let unsaved = observed.pods().find_map(|pod| {
-        let error = observed.load_of(pod)?.unsaved.as_deref()?;
-        Some(format!("the state of pod {} is not saved now: {}", pod.name(), quote(error)))
+    let lost = observed.ending.iter().filter_map(|pod| Some((pod.name(), message_of(pod)?.error?)));
+    let lost = of_pods(lost, "was not saved").or_else(|| {
+        // The pods are gone soon; what was said of them stays for a while.
+        let known = observed.dispatcher.status.iter().flat_map(|status| &status.conditions);
+        let mut known = known.filter(|known| known.type_ == type_ && known.reason == reasons::STATE_LOST);
+        known.next().map(|known| known.message.clone())
     });
-    if let Some(message) = unsaved {
-        return (Some(holds(type_, reasons::STATE_NOT_SAVED, message)), None);
+    if let Some(message) = lost {
+        let fact = format!("lost: {message}");
+        let since = observed.facts.get(&fact).copied().unwrap_or(now);
+        if let Some(wait) = remaining(LOSS_REPORTED_FOR, since, now) {
+            return (Some(holds(type_, reasons::STATE_LOST, message)), vec![fact], Some(wait));
+        }
     }
-    // The pod is gone soon; what was said of it stays for a while.
-    let known = observed.dispatcher.status.iter().flat_map(|status| &status.conditions);
-    let known = known.into_iter().find(|known| known.type_ == type_ && known.reason == reasons::STATE_LOST);
-    let Some(known) = known else { return (None, None) };
-    let since = known.last_transition_time.0;
-    if elapsed(since, now) >= LOSS_REPORTED_FOR {
-        return (None, None);
-    }
-    let verdict = holds(type_, reasons::STATE_LOST, known.message.clone());
-    (Some(verdict), remaining(LOSS_REPORTED_FOR, since, now))
+    let unsaved =
+        observed.pods().filter_map(|pod| Some((pod.name(), observed.load_of(pod)?.unsaved.clone()?)));
+    let message = of_pods(unsaved, "is not saved now");
+    (message.map(|message| holds(type_, reasons::STATE_NOT_SAVED, message)), Vec::new(), None)
+}
+
+/// The first pod, how many others there are, and why.
+fn of_pods<'p>(mut pods: impl Iterator<Item = (&'p str, String)>, what: &str) -> Option<String> {
+    let (first, error) = pods.next()?;
+    let others = match pods.count() {
+        0 => String::new(),
+        1 => " and 1 other".to_owned(),
+        others => format!(" and {others} others"),
+    };
+    Some(format!("the state of pod {first}{others} {what}: {}", quote(&error)))
 }
 
 /// Adds to `Ready` that the object is paused.

@@ -4,9 +4,12 @@ use k8s_openapi::{
     api::apps::v1::{DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment},
     apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
 };
-use workload::{deployment::RenderedDeployment, revision::Revision};
+use workload::{claim::ClaimView, deployment::RenderedDeployment, revision::Revision};
 
-use super::metadata::{metadata, selector};
+use super::{
+    metadata::{metadata, selector},
+    readiness::PROVEN_AFTER_SECONDS,
+};
 use crate::{names, validate::ValidDispatcher};
 
 /// Disables the Deployment's deadline. A memory may load for long; what keeps a worker from starting is in the status.
@@ -17,6 +20,7 @@ const REVISIONS_KEPT: i32 = 3;
 pub(super) fn deployment(
     valid: &ValidDispatcher,
     revision: &Revision<'_>,
+    claim: Option<&ClaimView>,
     replicas: i32,
     planned_on: Option<String>,
 ) -> RenderedDeployment {
@@ -27,12 +31,9 @@ pub(super) fn deployment(
         selector: LabelSelector { match_labels: Some(selector(&valid.name)), ..LabelSelector::default() },
         strategy: Some(DeploymentStrategy {
             type_: Some("RollingUpdate".to_owned()),
-            // No worker ends before a new one is ready, so a revision that cannot start costs none.
-            rolling_update: Some(RollingUpdateDeployment {
-                max_surge: Some(IntOrString::Int(1)),
-                max_unavailable: Some(IntOrString::Int(0)),
-            }),
+            rolling_update: Some(rolling_update(valid, claim)),
         }),
+        min_ready_seconds: Some(PROVEN_AFTER_SECONDS),
         progress_deadline_seconds: Some(NO_DEADLINE),
         revision_history_limit: Some(REVISIONS_KEPT),
         ..DeploymentSpec::default()
@@ -41,4 +42,18 @@ pub(super) fn deployment(
     let mut spec = serde_json::to_value(spec).unwrap_or_default();
     spec["template"] = revision.template.clone();
     RenderedDeployment { metadata, spec, planned_on }
+}
+
+/// No worker ends before a new one is ready, so a revision that cannot start costs none.
+fn rolling_update(valid: &ValidDispatcher, claim: Option<&ClaimView>) -> RollingUpdateDeployment {
+    let (surge, unavailable) = if claim.is_some_and(|claim| !claim.is_shareable()) {
+        // On another node, the new one would wait for the volume of the old one without end.
+        (IntOrString::Int(0), 1)
+    } else if valid.checkpoint.is_some() {
+        // The next new one restores the state of the one that ends.
+        (IntOrString::Int(1), 0)
+    } else {
+        (IntOrString::String("25%".to_owned()), 0)
+    };
+    RollingUpdateDeployment { max_surge: Some(surge), max_unavailable: Some(IntOrString::Int(unavailable)) }
 }

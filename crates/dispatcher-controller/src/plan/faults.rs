@@ -9,18 +9,21 @@ use api::{monitor::ExitCode, reasons};
 use jiff::Timestamp;
 use workload::{
     Cause, Finding, claim,
-    container::{crash, keeps_ending, quote, start_fault},
+    container::{crash, keeps_ending, last_end, quote, start_fault},
     deployment::DeploymentView,
     evictions,
     gpu::unschedulable,
     loader,
-    pod::PodView,
+    pod::{Container, PodView, Terminated},
 };
 
-use super::pod::{LOADER, MONITOR, WORKER};
+use super::{
+    pod::{LOADER, MONITOR, WORKER},
+    readiness::{Readiness, is_ready, readiness},
+};
 use crate::{
     observe::Observed,
-    validate::{Checkpoint, Storage, ValidDispatcher},
+    validate::{Checkpoint, Storage, ValidDispatcher, Workers},
 };
 
 /// A fault and the condition that reports it.
@@ -57,9 +60,11 @@ impl FaultyCondition {
 
 /// Why a pod is not ready.
 pub(super) fn fault_of(valid: &ValidDispatcher, pod: &PodView, now: Timestamp) -> Found {
-    if pod.is_ready {
-        return (None, None);
-    }
+    let unproven = match readiness(pod, now) {
+        Readiness::Ready => return (None, None),
+        Readiness::Unproven(wait) => Some(wait),
+        Readiness::NotReady => None,
+    };
     let (loader, requeue_after) = pod.init_container(LOADER).map_or((None, None), |loader| {
         let reason_of =
             |code| ExitCode::from_code(code).filter(|code| *code != ExitCode::Usage).map(ExitCode::reason);
@@ -83,18 +88,25 @@ pub(super) fn fault_of(valid: &ValidDispatcher, pod: &PodView, now: Timestamp) -
         [(pod.init_container(MONITOR), None), (pod.container(WORKER), Some("spec.resources.limits.memory"))];
     let of_container = containers.into_iter().find_map(|(container, memory)| {
         let container = container?;
-        let crashed = || keeps_ending(container).map(|ended| crash(pod, container, ended, None, memory));
+        let ends = || keeps_ending(container).or_else(|| ended_before(container, unproven.is_some()));
+        let crashed = || ends().map(|ended| crash(pod, container, ended, None, memory));
         start_fault(pod, container).or_else(crashed)
     });
     let fault = loader
         .or_else(|| of_container.map(|cause| FaultyCondition::Progressing.fault(cause)))
         .or_else(|| unschedulable(None, pod, None).map(|cause| FaultyCondition::Progressing.fault(cause)));
-    (fault, requeue_after)
+    (fault, requeue_after.into_iter().chain(unproven).min())
+}
+
+/// The last end of one that runs again and has not proven itself. One end is no fault: a reboot of the node ends every
+/// container once.
+fn ended_before(container: &Container, is_unproven: bool) -> Option<&Terminated> {
+    (is_unproven && container.restart_count > 1).then(|| last_end(container)).flatten()
 }
 
 /// Repeated evictions, while no pod is ready.
 pub(super) fn eviction_fault(observed: &Observed, pods: &[&PodView], now: Timestamp) -> Found {
-    if pods.iter().any(|pod| pod.is_ready) {
+    if pods.iter().any(|pod| is_ready(pod, now)) {
         return (None, None);
     }
     FaultyCondition::Progressing.found(evictions::finding(&observed.failed, pods, now))
@@ -104,7 +116,11 @@ pub(super) fn eviction_fault(observed: &Observed, pods: &[&PodView], now: Timest
 pub(super) fn claim_fault(valid: &ValidDispatcher, observed: &Observed, replicas: i32) -> Option<Fault> {
     let Some(Checkpoint { storage: Storage::Claim(claim), .. }) = &valid.checkpoint else { return None };
     let named = (valid.namespace.as_str(), claim.as_str());
-    let mounts = claim::Mounts { count: replicas, field: "replicas" };
+    let field = match valid.workers {
+        Workers::Fixed(_) => "replicas",
+        Workers::Scaled(_) => "autoscaling.maxReplicas",
+    };
+    let mounts = claim::Mounts { count: replicas, field };
     claim::fault(observed.claim.as_deref(), named, "spec.checkpoint.claimName", mounts)
         .map(|cause| FaultyCondition::Progressing.fault(cause))
 }
@@ -164,6 +180,20 @@ mod tests {
         let oom = "restartCount: 2, lastState: {terminated: {exitCode: 137, reason: OOMKilled}}";
         assert_eq!(worker(oom), Some((reasons::OUT_OF_MEMORY, FaultyCondition::Progressing)));
         assert_eq!(worker("state: {running: {}}"), None);
+    }
+
+    #[test]
+    fn a_worker_that_keeps_ending_is_a_fault_also_while_it_runs_for_a_moment() {
+        let runs = |restarts: i32, seconds: i64| {
+            fault(&format!(
+                "{{conditions: [{{type: Ready, status: 'True', lastTransitionTime: '{}'}}], containers: [{{name: \
+                 worker, started: true, restartCount: {restarts}, state: {{running: {{}}}}, lastState: {{terminated: \
+                 {{exitCode: 1}}}}}}]}}",
+                at(-seconds)
+            ))
+        };
+        assert_eq!(runs(2, 3), Some((reasons::CRASH_LOOP, FaultyCondition::Progressing)));
+        assert_eq!((runs(1, 3), runs(2, 10)), (None, None));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use api::{
-    monitor::{ADMIN_PORT, variables},
+    monitor::{ADMIN_PORT, UPLOAD_SECONDS, variables},
     pods::Scheduling,
 };
 use k8s_openapi::{
@@ -26,9 +26,6 @@ mod worker;
 pub(super) use monitor::LOADER;
 pub(crate) use monitor::MONITOR;
 pub(super) use worker::WORKER;
-
-/// For the upload of the state, after the worker has had its grace period.
-const UPLOAD_SECONDS: i64 = 30;
 
 pub(super) fn pod_template(valid: &ValidDispatcher, defaults: &Defaults) -> PodTemplateSpec {
     let scheduling = valid.pods.scheduling.as_ref();
@@ -75,7 +72,7 @@ pub(super) fn pod_template(valid: &ValidDispatcher, defaults: &Defaults) -> PodT
 /// Kubernetes' default where no state is saved.
 fn grace_seconds(valid: &ValidDispatcher) -> i64 {
     let worker = valid.checkpoint.as_ref().map_or(0, |checkpoint| i64::from(checkpoint.grace_seconds));
-    worker + UPLOAD_SECONDS
+    worker + i64::from(UPLOAD_SECONDS)
 }
 
 fn pod_labels(valid: &ValidDispatcher) -> BTreeMap<String, String> {

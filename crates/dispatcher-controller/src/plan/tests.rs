@@ -5,6 +5,7 @@ use api::{
     conditions, reasons,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde_json::json;
 
 use crate::tests::{Scene, at, deployment_of, load};
 
@@ -273,7 +274,47 @@ fn state_that_was_lost_is_told_once_and_stays_in_the_status_for_a_while() {
     assert_eq!(plan.events.iter().filter(|note| note.reason == reasons::STATE_LOST).count(), 1);
     scene.write_status();
     assert!(scene.plan().events.is_empty());
-    scene.observe(|observed| observed.ending.clear());
-    assert!(condition(&scene.plan_at(at(60)), conditions::CHECKPOINT_FAILED).is_some());
-    assert!(condition(&scene.plan_at(at(700)), conditions::CHECKPOINT_FAILED).is_none());
+    // Another worker is not saved now: the loss is still said.
+    scene.loads(vec![crate::monitors::WorkerLoad { unsaved: Some("away".to_owned()), ..load(0, 0) }]);
+    scene.observe(|observed| {
+        observed.ending.clear();
+        observed.facts = plan.facts.iter().map(|fact| (fact.clone(), at(0))).collect();
+    });
+    let reason_at = |seconds| {
+        condition(&scene.plan_at(at(seconds)), conditions::CHECKPOINT_FAILED).unwrap().reason.clone()
+    };
+    assert_eq!(reason_at(60), reasons::STATE_LOST);
+    assert_eq!(reason_at(700), reasons::STATE_NOT_SAVED);
+}
+
+#[test]
+fn several_losses_are_counted() {
+    let mut scene = Scene::ready("{role: coder}", 1);
+    let ended = |name: &str| {
+        std::sync::Arc::new(crate::tests::pod(&format!(
+            "{{name: {name}, phase: Succeeded, init: [{{name: monitor, state: {{terminated: {{exitCode: 0, message: \
+             '{{\"tokens\": 7, \"error\": \"away\"}}'}}}}}}]}}"
+        )))
+    };
+    scene.observe(|observed| observed.ending = vec![ended("coder-7"), ended("coder-8"), ended("coder-9")]);
+    let plan = scene.plan();
+    let message = &condition(&plan, conditions::CHECKPOINT_FAILED).unwrap().message;
+    assert!(message.starts_with("the state of pod coder-7 and 2 others was not saved"), "{message}");
+}
+
+#[test]
+fn a_worker_ends_before_its_successor_begins_only_where_both_cannot_mount_the_claim() {
+    let rolling = |spec: &str, modes: &str| {
+        let mut scene = Scene::new(spec);
+        let claim = format!("{{metadata: {{name: states}}, spec: {{accessModes: [{modes}]}}}}");
+        scene.observe(|observed| {
+            observed.claim = Some(std::sync::Arc::new(serde_saphyr::from_str(&claim).unwrap()))
+        });
+        let strategy = deployment_of(&scene.plan()).spec.unwrap().strategy.unwrap().rolling_update.unwrap();
+        serde_json::to_value(strategy).unwrap()
+    };
+    let saved = "{role: coder, checkpoint: {claimName: states}}";
+    assert_eq!(rolling(saved, "ReadWriteMany"), json!({"maxSurge": 1, "maxUnavailable": 0}));
+    assert_eq!(rolling(saved, "ReadWriteOnce"), json!({"maxSurge": 0, "maxUnavailable": 1}));
+    assert_eq!(rolling("{role: coder}", "ReadWriteMany"), json!({"maxSurge": "25%", "maxUnavailable": 0}));
 }

@@ -2,7 +2,7 @@
 
 use std::{
     cell::Cell,
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs, io,
     path::Path,
     time::{Duration, SystemTime},
@@ -54,8 +54,10 @@ pub(crate) async fn restore(
 async fn find(settings: &Settings, storage: &Storage, state: &State) -> Result<Restored, Fault> {
     let (began, mut watch) = (Instant::now(), Watch::default());
     let (mut claims, mut has_looked_again) = (0, false);
+    let mut damaged = HashSet::new();
     while claims < MOST_CLAIMS {
-        let lineages = survey(settings, storage, &mut watch).await?;
+        let mut lineages = survey(settings, storage, &mut watch).await?;
+        lineages.retain(|lineage| !damaged.contains(&lineage.uid));
         let (uid, number, within) = match choice(&lineages, &settings.uid, settings.interval) {
             Choice::Restore { uid, claim } => (uid, claim, None),
             Choice::Await { uid, claim, within } => (uid, claim, Some(within)),
@@ -91,7 +93,10 @@ async fn find(settings: &Settings, storage: &Storage, state: &State) -> Result<R
                 info!(worker = %uid, files = manifest.files.len(), bytes = manifest.bytes(), "restored a state");
                 return Ok(Restored { from: Some(uid), claim: number, was_lost: !manifest.is_final });
             }
-            None => warn!(worker = %uid, "its state cannot be restored; another one is looked for"),
+            None => {
+                warn!(worker = %uid, "its state is damaged and not restored; another one is looked for");
+                damaged.insert(uid);
+            }
         }
     }
     warn!("other workers were faster with every claim");

@@ -4,13 +4,13 @@ use std::{
     fs, io,
     path::Path,
     pin::pin,
-    sync::{Arc, OnceLock},
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use tokio::{
-    sync::{mpsc, oneshot, watch},
-    time::{Instant, MissedTickBehavior, interval, sleep, timeout},
+    sync::{SetOnce, mpsc, oneshot, watch},
+    time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -23,7 +23,7 @@ use super::{
     storage::{Storage, of_disk},
 };
 use crate::fault::Fault;
-use api::monitor::ExitCode;
+use api::monitor::{ExitCode, UPLOAD_SECONDS};
 
 /// What the monitor tells of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,9 +46,21 @@ pub(crate) struct Final {
 #[derive(Debug, Default)]
 pub(crate) struct End {
     /// When the kubelet has asked for it.
-    pub(crate) asked: OnceLock<Instant>,
+    asked: SetOnce<Instant>,
     /// The heartbeat says it: a new worker may have claimed the last state in advance.
-    announced: OnceLock<()>,
+    announced: SetOnce<()>,
+}
+
+impl End {
+    pub(crate) fn asked(&self) -> Option<Instant> {
+        self.asked.get().copied()
+    }
+
+    /// The worker has had its time, and what is left of `grace` is for its last state.
+    async fn overdue(&self, grace: Duration) {
+        let asked = *self.asked.wait().await;
+        sleep_until(asked + grace.saturating_sub(Duration::from_secs(UPLOAD_SECONDS.into()))).await;
+    }
 }
 
 /// See the module.
@@ -115,12 +127,13 @@ impl Saver {
             let (storage, settings, end) = (storage.clone(), settings.clone(), Arc::clone(&end));
             let (key, text) = (key.clone(), text.clone());
             Box::pin(async move {
-                end.asked.get_or_init(Instant::now);
+                // The kubelet asks again if it gets no answer.
+                let _ = end.asked.set(Instant::now());
                 let announced = timeout(ENDING_WITHIN, async {
                     // A claim that is there already was not made in advance.
                     if claim_of(&settings, &storage, &settings.uid, SystemTime::now()).await?.is_none() {
                         storage.put(&key, text).await?;
-                        end.announced.get_or_init(|| ());
+                        let _ = end.announced.set(());
                     }
                     Ok::<_, Fault>(())
                 });
@@ -175,12 +188,18 @@ impl Saver {
     async fn save(&mut self, ended: &mut mpsc::Receiver<Final>) -> Option<Final> {
         let mut ticks = interval(self.settings.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (end, grace) = (Arc::clone(&self.end), self.settings.grace);
+        let mut is_saved_late = false;
         let last = loop {
             tokio::select! {
                 biased;
                 last = ended.recv() => break last?,
                 () = async {
-                    ticks.tick().await;
+                    tokio::select! {
+                        _ = ticks.tick() => {}
+                        // It may write until it is killed, and then there is no time left.
+                        () = end.overdue(grace), if !is_saved_late => is_saved_late = true,
+                    }
                     self.periodic().await;
                 } => {}
             }
@@ -208,6 +227,11 @@ impl Saver {
 
     /// Tries until it is saved, or the time is over.
     async fn last_one(&mut self, until: Instant) {
+        if Instant::now() >= until {
+            let message = "the worker ended too late for its last state to be saved: let it exit sooner after \
+                           SIGTERM, or raise spec.checkpoint.graceSeconds";
+            return self.tell(Err(Fault::new(ExitCode::StoreUnreachable, message.to_owned())));
+        }
         let mut pause = FIRST_PAUSE;
         loop {
             let left = until.saturating_duration_since(Instant::now());

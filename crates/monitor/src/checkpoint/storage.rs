@@ -398,7 +398,10 @@ impl Storage {
             ),
             RequestError::OtherRegion { region, why } => (
                 ExitCode::StoreUnreachable,
-                format!("{store}: the bucket is in region {region} ({why}): name an endpoint of that region"),
+                format!(
+                    "{store}: the bucket is in region {region} ({why}): set spec.checkpoint.region to it, and the \
+                     endpoint, if any, to one there"
+                ),
             ),
             RequestError::Redirected { to, why } => {
                 let to = to.map_or(String::new(), |to| format!(" to {to}"));

@@ -68,14 +68,20 @@ impl Store {
             .map_err(usage)?;
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         let mut store = Self { client, endpoint, key, kind: Kind::Chroma };
-        let heartbeat = store.get("/api/v2/heartbeat").await?;
-        if matches!(&heartbeat, Answered::Body(body) if has(body, "nanosecond heartbeat")) {
+        let refusal = match store.get("/api/v2/heartbeat").await {
+            Ok(Answered::Body(body)) if has(&body, "nanosecond heartbeat") => return Ok(store),
+            Ok(_) => None,
+            // A Qdrant with a key refuses also the paths that it does not have.
+            Err(fault) if fault.code == ExitCode::StoreUnauthorized => Some(fault),
+            Err(fault) => return Err(fault),
+        };
+        store.kind = Kind::Qdrant;
+        let root = store.get("/").await;
+        if matches!(&root, Ok(Answered::Body(body)) if has(body, "version") && is_qdrant(body)) {
             return Ok(store);
         }
-        store.kind = Kind::Qdrant;
-        let root = store.get("/").await?;
-        if matches!(&root, Answered::Body(body) if has(body, "version") && is_qdrant(body)) {
-            return Ok(store);
+        if let Some(fault) = refusal.or(root.err()) {
+            return Err(fault);
         }
         let message = format!("neither Chroma (API v2) nor Qdrant answers at {}", store.endpoint);
         Err(Fault::new(ExitCode::StoreUnreachable, message))

@@ -349,9 +349,10 @@ fn a_file_that_differs_from_its_manifest_is_not_restored() {
     let pod = Pod::new(&storage, "first");
     pod.live("state", "whole");
     fs::write(storage.pool().join("workers/first/0000000000/0"), "wrong").unwrap();
+    Pod::new(&storage, "second").live("state", "of the second");
     let next = Pod::new(&storage, "next");
     assert!(next.load().status.success());
-    assert_eq!(next.state(), BTreeMap::new());
+    assert_eq!(next.state(), only("state", "of the second"), "a damaged state is in nobody's way");
 }
 
 #[test]
@@ -424,6 +425,21 @@ fn a_store_that_is_away_at_the_end_is_tried_again_within_the_grace_period() {
     let next = Pod::new(&storage, "next");
     assert!(next.load().status.success());
     assert_eq!(next.state(), only("state", "one"));
+}
+
+#[test]
+fn a_worker_that_ends_too_late_loses_only_what_it_wrote_last() {
+    let storage = Storage::folder();
+    let pod = Pod::new(&storage, "first");
+    // The 30 s for the upload begin at once.
+    let monitor = pod.run(&["--checkpoint-seconds=60", "--grace-seconds=30"]);
+    until("a heartbeat", || storage.pool().join("workers/first/heartbeat").exists());
+    pod.write("state", "one");
+    monitor.page("/ending");
+    until("a checkpoint while the worker runs", || {
+        storage.pool().join("workers/first/0000000000/manifest.json").exists()
+    });
+    monitor.kill();
 }
 
 #[test]

@@ -21,6 +21,8 @@ const RECORDS: usize = 600;
 
 /// Answers a path and a body with a status and a body.
 type Answer = dyn Fn(&str, &Value) -> (u16, Value) + Send + Sync;
+/// Of Qdrant; without it, the store answers nothing but its name.
+const KEY_HEADER: &str = "api-key: s3cr3t";
 
 /// Ends with the test process.
 struct Store {
@@ -29,6 +31,13 @@ struct Store {
 }
 
 fn start(answer: impl Fn(&str, &Value) -> (u16, Value) + Send + Sync + 'static) -> Store {
+    start_with(false, answer)
+}
+
+fn start_with(
+    wants_key: bool,
+    answer: impl Fn(&str, &Value) -> (u16, Value) + Send + Sync + 'static,
+) -> Store {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let endpoint = format!("http://{}/", listener.local_addr().unwrap());
     let requests = Arc::new(AtomicUsize::new(0));
@@ -36,14 +45,14 @@ fn start(answer: impl Fn(&str, &Value) -> (u16, Value) + Send + Sync + 'static) 
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let (counted, answer) = (Arc::clone(&counted), Arc::clone(&answer));
-            thread::spawn(move || serve(&stream, &counted, &*answer));
+            thread::spawn(move || serve(&stream, wants_key, &counted, &*answer));
         }
     });
     Store { endpoint, requests }
 }
 
 /// One connection, until the client ends it.
-fn serve(mut stream: &TcpStream, counted: &AtomicUsize, answer: &Answer) {
+fn serve(mut stream: &TcpStream, wants_key: bool, counted: &AtomicUsize, answer: &Answer) {
     let mut reader = BufReader::new(stream);
     loop {
         let mut head = Vec::new();
@@ -63,7 +72,12 @@ fn serve(mut stream: &TcpStream, counted: &AtomicUsize, answer: &Answer) {
         reader.read_exact(&mut body).unwrap();
         let path = head[0].split_whitespace().nth(1).unwrap();
         counted.fetch_add(1, Ordering::Relaxed);
-        let (status, body) = answer(path, &serde_json::from_slice(&body).unwrap_or_default());
+        let has_key = head.iter().any(|line| line.trim_end().eq_ignore_ascii_case(KEY_HEADER));
+        let (status, body) = if wants_key && !has_key && path != "/" {
+            (403, Value::Null)
+        } else {
+            answer(path, &serde_json::from_slice(&body).unwrap_or_default())
+        };
         let body = body.to_string();
         let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n", body.len());
         if stream.write_all((head + &body).as_bytes()).is_err() {
@@ -164,6 +178,15 @@ fn a_collection_of_chroma_is_loaded_page_after_page() {
 fn a_collection_of_qdrant_is_loaded() {
     let (store, place) = (start(qdrant), tempfile::tempdir().unwrap());
     let output = load(place.path(), &store.endpoint, &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(ids(place.path()).len(), RECORDS);
+}
+
+/// It refuses the question for Chroma as well.
+#[test]
+fn a_qdrant_with_a_key_is_found_and_loaded() {
+    let (store, place) = (start_with(true, qdrant), tempfile::tempdir().unwrap());
+    let output = load(place.path(), &store.endpoint, &["--key=s3cr3t"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(ids(place.path()).len(), RECORDS);
 }

@@ -127,8 +127,10 @@ fn of_pod(valid: &ValidDispatcher) -> Vec<EnvVar> {
         field(variables::POD_NAMESPACE, "metadata.namespace"),
         value(variables::STATE_DIR, volumes::STATE_PATH),
     ];
-    if let Some(Checkpoint { storage: Storage::Store { uri: _, endpoint, secret }, .. }) = &valid.checkpoint {
-        environment.push(value("AWS_REGION", DEFAULT_REGION));
+    if let Some(Checkpoint { storage: Storage::Store { uri: _, endpoint, region, secret }, .. }) =
+        &valid.checkpoint
+    {
+        environment.push(value("AWS_REGION", region.as_deref().unwrap_or(DEFAULT_REGION)));
         environment.extend(endpoint.as_deref().map(|endpoint| value("AWS_ENDPOINT_URL", endpoint)));
         for (key, optional) in
             [("AWS_ACCESS_KEY_ID", None), ("AWS_SECRET_ACCESS_KEY", None), ("AWS_SESSION_TOKEN", Some(true))]
