@@ -18,8 +18,11 @@ const FAILURES: [&str; 3] =
 /// Here no agent is read. `tests/node/agents.rs` has agents, and reads the first one.
 const OF_AGENTS: [&str; 2] = ["metrics_sources", "trainingjob_gpu_utilization_ratio"];
 
+/// Pods of workers serve them, which no simulated one does; `crates/monitor` tests its page.
+const OF_MONITORS: [&str; 2] = ["agent_queue_depth", "agent_checkpoint_failing"];
+
 fn is_absent_here(names: &BTreeSet<String>) -> bool {
-    let mut absent = FAILURES.iter().chain(&OF_AGENTS);
+    let mut absent = FAILURES.iter().chain(&OF_AGENTS).chain(&OF_MONITORS);
     absent.any(|family| names.iter().any(|name| is_series_of(name, family)))
 }
 
@@ -71,12 +74,19 @@ async fn what_the_dashboard_and_the_alerts_about_controllers_name_is_served_by_r
             "{family} is not declared"
         );
     }
+    for (family, file) in OF_MONITORS.iter().zip(["api/src/monitor.rs", "monitor/src/pages.rs"]) {
+        assert!(
+            text(format!("crates/{file}")).contains(&format!("\"{family}\"")),
+            "{family} is not declared"
+        );
+    }
     ask_until("the metrics on the pages of the leaders", within(), async || {
         let mut pages = String::new();
         for name in addresses.keys() {
             pages += &scene.cluster().metrics(name).await.unwrap();
         }
-        let served: Vec<&str> = families(&pages).into_iter().chain(FAILURES).chain(OF_AGENTS).collect();
+        let elsewhere = FAILURES.into_iter().chain(OF_AGENTS).chain(OF_MONITORS);
+        let served: Vec<&str> = families(&pages).into_iter().chain(elsewhere).collect();
         let missing: Vec<&String> =
             names.iter().filter(|name| !served.iter().any(|family| is_series_of(name, family))).collect();
         if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?} are not in\n{pages}")) }

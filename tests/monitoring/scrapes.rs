@@ -2,7 +2,7 @@
 
 use tests::{
     ask_until,
-    monitoring::{built, of_kind},
+    monitoring::{built, of_kind, text},
     within,
 };
 
@@ -41,11 +41,35 @@ async fn of_an_agent_its_own_metrics_are_kept_and_no_others() {
     }
 }
 
+/// The PodMonitor of pods that no manifest has: the dispatcher-controller makes them.
+const OF_WORKERS: &str = "agents";
+
+#[test]
+fn the_pod_monitor_of_workers_selects_what_the_controller_renders() {
+    let monitoring = built("monitoring");
+    let monitors = of_kind(&monitoring, "PodMonitor");
+    let found = monitors.into_iter().find(|monitor| monitor.metadata.name.as_deref() == Some(OF_WORKERS));
+    let spec = &found.expect("a PodMonitor").data["spec"];
+    let rendered = text(
+        "crates/dispatcher-controller/src/plan/snapshots/dispatcher_controller__plan__tests__the_first_plan.snap",
+    );
+    let (_, template) = rendered.split_once("    template:\n").expect("a template");
+    for (label, value) in spec["selector"]["matchLabels"].as_object().unwrap() {
+        let line = format!("          {label}: {}\n", value.as_str().unwrap());
+        assert!(template.contains(&line), "{line}");
+    }
+    let port = spec["podMetricsEndpoints"][0]["port"].as_str().unwrap();
+    assert!(template.contains(&format!("name: {port}\n")), "{port}");
+}
+
 #[test]
 fn each_pod_monitor_selects_the_pods_and_the_port_of_its_program() {
     let monitoring = built("monitoring");
     for monitor in of_kind(&monitoring, "PodMonitor") {
         let name = monitor.metadata.name.as_deref().unwrap();
+        if name == OF_WORKERS {
+            continue;
+        }
         let base = built(&format!("{name}/base"));
         let kind = if name == "metrics-agent" { "DaemonSet" } else { "Deployment" };
         let [program] = of_kind(&base, kind)[..] else { panic!("one {kind} of {name}") };

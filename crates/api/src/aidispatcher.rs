@@ -397,6 +397,7 @@ pub struct Tokens {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PodTokens {
+    /// Uid of the pod.
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub uid: String,

@@ -9,7 +9,7 @@
 //!
 //! `observe` only reads caches and records in memory, `validate` and `plan` are pure, `apply` sends requests. `monitors` has
 //! what the sidecar of each worker reports, `tokens` adds up what workers have used, `departed` has pods that were
-//! deleted lately, and `pools` keeps what decisions on replicas need of the past.
+//! deleted lately, `prometheus` stands for the monitors' load where that is wanted, and `pools` keeps what decisions on replicas need of the past.
 
 #![forbid(unsafe_code)]
 
@@ -19,6 +19,7 @@ use api::{aidispatcher::AIDispatcher, controllers::MONITOR, labels};
 use clap::Parser;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use reqwest::Url;
 use runtime::{
     apply::{ApplyError, Writer},
     args::RuntimeArgs,
@@ -41,10 +42,11 @@ use workload::{
 use crate::{
     apply::{Applied, apply},
     departed::Departed,
-    monitors::Monitors,
+    monitors::{Monitors, WorkerLoad},
     observe::{Observed, claim_key, keys_by_instance, observe, reason_of_pod, reason_of_replica_set},
     plan::{Defaults, Plan, plan, refused, rejected, restores_older},
     pools::Pools,
+    prometheus::Prometheus,
     tokens::TokenNotes,
     validate::{OwnAccount, ValidDispatcher, validate},
 };
@@ -57,6 +59,7 @@ mod names;
 mod observe;
 mod plan;
 mod pools;
+mod prometheus;
 mod tokens;
 mod validate;
 
@@ -103,11 +106,16 @@ pub struct DispatcherArgs {
     #[arg(long, requires = "memory_endpoint")]
     pub memory_secret_name: Option<String>,
 
+    /// Prometheus-compatible server from which queue depths and tasks in flight are read (agent_queue_depth and
+    /// agent_tasks_in_flight by namespace, pool and worker) [default: they are read from the monitors, each second]
+    #[arg(long, value_name = "URL", value_parser = http_url)]
+    pub prometheus_url: Option<Url>,
+
     /// Seconds between two checkpoints of a worker that runs
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub checkpoint_seconds: u32,
 
-    /// Seconds after which a worker on a node that is lost is replaced
+    /// Seconds after which a worker on a node that is unreachable is replaced
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=3600))]
     pub node_failure_seconds: u32,
 
@@ -118,6 +126,16 @@ pub struct DispatcherArgs {
     /// Namespace of the service account of this process
     #[arg(long, env = "POD_NAMESPACE")]
     pub own_namespace: Option<String>,
+}
+
+impl Context {
+    pub(crate) fn load_of(&self, uid: &str, pod: &PodView, now: Timestamp) -> WorkerLoad {
+        let streamed = self.monitors.load_of(pod, now);
+        match &self.prometheus {
+            Some(prometheus) => prometheus.instead_of(streamed, uid, pod.name()),
+            None => streamed,
+        }
+    }
 }
 
 /// A view of a child of an AIDispatcher.
@@ -135,6 +153,8 @@ pub(crate) struct Context {
     pub(crate) tokens: Arc<TokenNotes>,
     pub(crate) departed: Arc<Departed>,
     pub(crate) pools: Pools,
+    /// `None`: load is read from the monitors.
+    pub(crate) prometheus: Option<Prometheus>,
     pub(crate) fact_times: FactTimes,
     pub(crate) writer: Writer,
     pub(crate) recorder: Recorder,
@@ -162,6 +182,7 @@ pub fn start(process: &mut Process, args: DispatcherArgs) -> Started {
         tokens,
         departed: Departed::tracked(&pods),
         pools: Pools::forgetting_deleted(&dispatchers),
+        prometheus: args.prometheus_url.clone().map(|url| Prometheus::new(url, &dispatchers)),
         pods,
         fact_times: FactTimes::default(),
         writer,
@@ -182,8 +203,13 @@ pub fn start(process: &mut Process, args: DispatcherArgs) -> Started {
         .maps_by_reason(&ctx.pods, keys_by_instance, reason_of_pod)
         .maps(&ctx.claims, move |claim| readers.keys(claim))
         .polls(polling, ctx.monitors.trigger(), move |dispatcher, now| {
-            let looked = observe::look(&polled, &dispatcher, now);
-            async move { looked }
+            let ctx = Arc::clone(&polled);
+            async move {
+                if let Some(prometheus) = &ctx.prometheus {
+                    prometheus.ask(&dispatcher, now).await;
+                }
+                observe::look(&ctx, &dispatcher, now)
+            }
         })
         .beside(ctx.monitors.running());
     process.control(controller, move |dispatcher, now| {
@@ -237,6 +263,13 @@ async fn carry_out(
         }
         done @ Applied::All { .. } => Ok(done),
     }
+}
+
+fn http_url(text: &str) -> Result<Url, String> {
+    let url: Url = text.parse().map_err(|error| format!("{error}"))?;
+    let is_http =
+        ["http", "https"].contains(&url.scheme()) && url.username().is_empty() && url.password().is_none();
+    if is_http { Ok(url) } else { Err("must be an http or https URL without a user".to_owned()) }
 }
 
 /// Time for the watch of AIDispatchers to catch up.

@@ -35,6 +35,9 @@ const MIN_INTERVAL: Duration = Duration::from_millis(500);
 const METRICS: &[Metric] =
     &[Metric::QueueWaiting, Metric::QueueRunning, Metric::Tokens, Metric::CheckpointTime];
 
+/// Monitors report each second. A worker whose load was not read for so long has none that can be used.
+pub(crate) const MAX_AGE: Duration = Duration::from_secs(10);
+
 /// What is known of one worker now.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct WorkerLoad {

@@ -88,7 +88,7 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
     }
     let live = || deployed.iter().flatten().chain(older.iter().flat_map(|older| &older.pods));
     let loads: BTreeMap<String, WorkerLoad> =
-        live().map(|pod| (pod.uid().to_owned(), ctx.monitors.load_of(pod, now))).collect();
+        live().map(|pod| (pod.uid().to_owned(), ctx.load_of(&uid, pod, now))).collect();
     let stored = dispatcher.status.as_ref().and_then(|status| status.tokens.clone()).unwrap_or_default();
     let sets: BTreeSet<&str> = replica_sets.iter().filter_map(|set| set.metadata.uid.as_deref()).collect();
     let present: BTreeSet<&str> = live().chain(&ending).map(|pod| pod.uid()).collect();
@@ -131,7 +131,7 @@ pub(crate) fn look(ctx: &Context, dispatcher: &AIDispatcher, now: Timestamp) -> 
     let pods = revisions.iter().filter_map(|revision| revision.metadata.uid.as_deref());
     let pods = pods.flat_map(|uid| ctx.pods.owned_by::<ReplicaSet>(namespace, uid));
     let loads: Vec<WorkerLoad> =
-        pods.filter(|pod| !pod.is_over()).map(|pod| ctx.monitors.load_of(&pod, now)).collect();
+        pods.filter(|pod| !pod.is_over()).map(|pod| ctx.load_of(uid, &pod, now)).collect();
     let seen = seen(loads.iter());
     let is_scaled = dispatcher.spec.autoscaling.is_some();
     let without_tokens = |seen: Seen| Seen { tokens: 0, saved: 0, unsaved: 0, ..seen };

@@ -107,8 +107,6 @@ const DEFAULT_METRICS_PORT: u16 = 9100;
 /// The names of the metrics, in conditions and in the stored history.
 pub(crate) const QUEUE: &str = "queue";
 pub(crate) const TOKENS: &str = "tokens";
-/// Monitors report each second. A worker whose load was not read for so long has none that can be used.
-const LOAD_IS_STALE_AFTER: Duration = Duration::from_secs(10);
 
 /// Variables that the controller sets, so that a user's would be lost or would contradict the fields of the spec.
 const RESERVED: [&str; 13] = [
@@ -152,7 +150,7 @@ pub(crate) fn validate(dispatcher: &AIDispatcher, defaults: &Defaults) -> Result
         memory: memory(spec, defaults)?,
         checkpoint: checkpoint(spec)?,
         metrics_port: metrics_port(spec)?,
-        workers: workers(spec)?,
+        workers: workers(spec, defaults.load_max_age)?,
         pods: spec.pods.clone(),
         refresh: meta.annotations.as_ref().and_then(|known| known.get(labels::REFRESH).cloned()),
         owner,
@@ -236,7 +234,7 @@ fn metrics_port(spec: &AIDispatcherSpec) -> Result<u16, Invalid> {
     })
 }
 
-fn workers(spec: &AIDispatcherSpec) -> Result<Workers, Invalid> {
+fn workers(spec: &AIDispatcherSpec, max_age: Duration) -> Result<Workers, Invalid> {
     let Some(autoscaling) = &spec.autoscaling else { return Ok(Workers::Fixed(spec.replicas)) };
     let wrong = |field: &str, why: &dyn std::fmt::Display| Invalid(format!("spec.autoscaling{field}: {why}"));
     let Autoscaling {
@@ -249,7 +247,7 @@ fn workers(spec: &AIDispatcherSpec) -> Result<Workers, Invalid> {
     } = autoscaling;
     let metric = |name, kind, target: i64| {
         let target = TargetValue::units(target).map_err(|why| wrong("", &why))?;
-        Ok(Metric { window: Duration::ZERO, max_age: LOAD_IS_STALE_AFTER, ..Metric::new(name, kind, target) })
+        Ok(Metric { window: Duration::ZERO, max_age, ..Metric::new(name, kind, target) })
     };
     let (kind, extras, default) = match rule {
         QueueRule::QueueAndBusyWorkers => (Kind::TasksAndBusyWorkers, Extras::all(), Behavior::default()),

@@ -84,7 +84,7 @@ fn figures(args: &Args, controlled: &Controlled, nulled: &Nulled) -> Vec<Figure>
     let of = |values: &[f64], share: f64| percentile(values.to_vec(), share).unwrap_or(f64::NAN);
     let requests = &controlled.requests;
     vec![
-        Figure::new("created -> all Ready (null writer: Available), s", controlled.seconds)
+        Figure::new("created -> all Ready (null writer: ready replicas), s", controlled.seconds)
             .beside(nulled.seconds),
         Figure::new("objects per second", per_second).beside(null_per_second),
         Figure::new("  in % of the null writer's", 1e2 * per_second / null_per_second).at_least(90.0),

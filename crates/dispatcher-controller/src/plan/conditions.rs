@@ -203,7 +203,8 @@ fn working(
 
     let memory_ready = memory_ready(valid, fault_in(FaultyCondition::MemoryReady), counts);
     let progressing = progressing(fault_in(FaultyCondition::Progressing), observed, counts, sizing);
-    let has_workers = counts.updated_ready >= wanted;
+    let has_older = counts.all > counts.updated;
+    let has_workers = counts.updated_ready >= wanted && !has_older;
     let ready = if has_workers {
         let message = format!("{} of {wanted} workers are ready", counts.updated_ready);
         holds(conditions::READY, reasons::READY, message)
@@ -214,6 +215,9 @@ fn working(
         let order = [memory_fault.as_ref(), Some(&progressing)];
         match order.into_iter().flatten().find(|verdict| !verdict.holds) {
             Some(Verdict { reason, message, .. }) => fails(conditions::READY, reason, message.clone()),
+            None if has_older => {
+                fails(conditions::READY, under_way(progressing.reason), progressing.message.clone())
+            }
             None => {
                 let message = format!("{} of {wanted} workers are ready", counts.updated_ready);
                 fails(conditions::READY, under_way(progressing.reason), message)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use api::aidispatcher::Role;
 
-use crate::DispatcherArgs;
+use crate::{DispatcherArgs, monitors, prometheus};
 
 /// Defaults for newly rendered pods, and options of the process.
 #[derive(Clone, Debug)]
@@ -15,6 +15,8 @@ pub(crate) struct Defaults {
     planner_image: Option<String>,
     pub(crate) memory_endpoint: Option<String>,
     pub(crate) memory_secret: Option<String>,
+    /// Load that is older is not used.
+    pub(crate) load_max_age: Duration,
     pub(super) checkpoint_seconds: u32,
     /// After which Kubernetes deletes a pod on a lost node.
     pub(super) lost_node_seconds: i64,
@@ -31,6 +33,7 @@ impl Defaults {
             planner_image,
             memory_endpoint,
             memory_secret_name,
+            prometheus_url,
             checkpoint_seconds,
             node_failure_seconds,
             own_service_account: _,
@@ -43,6 +46,7 @@ impl Defaults {
             planner_image,
             memory_endpoint,
             memory_secret: memory_secret_name,
+            load_max_age: prometheus_url.map_or(monitors::MAX_AGE, |_| prometheus::MAX_AGE),
             checkpoint_seconds,
             lost_node_seconds: i64::from(node_failure_seconds),
             refusal_retry,

@@ -10,7 +10,7 @@ use api::{
 };
 use k8s_openapi::{
     api::core::v1::{
-        EnvVar, EnvVarSource, LocalObjectReference, PodSpec, PodTemplateSpec, SecretKeySelector,
+        EnvVar, EnvVarSource, LocalObjectReference, PodSpec, PodTemplateSpec, SecretKeySelector, Toleration,
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -18,6 +18,8 @@ use workload::template::{literal, non_empty, pod_security, tolerations};
 
 use super::{defaults::Defaults, metadata::labels_of};
 use crate::validate::ValidDispatcher;
+
+const UNREACHABLE_TAINT: &str = "node.kubernetes.io/unreachable";
 
 mod monitor;
 mod volumes;
@@ -48,7 +50,12 @@ pub(super) fn pod_template(valid: &ValidDispatcher, defaults: &Defaults) -> PodT
             ),
             containers: vec![worker::worker(valid)],
             volumes: Some(volumes::volumes(valid)),
-            tolerations: tolerations(scheduling, None, Some(defaults.lost_node_seconds)),
+            tolerations: Some(
+                [lost_node(defaults)]
+                    .into_iter()
+                    .chain(tolerations(scheduling, None, None).unwrap_or_default())
+                    .collect(),
+            ),
             node_selector: (!node_selector.is_empty()).then_some(node_selector),
             priority_class_name,
             runtime_class_name,
@@ -66,6 +73,18 @@ pub(super) fn pod_template(valid: &ValidDispatcher, defaults: &Defaults) -> PodT
             termination_grace_period_seconds: Some(grace_seconds(valid)),
             ..PodSpec::default()
         }),
+    }
+}
+
+/// Kubernetes replaces a worker on an unreachable node after this time. That of a node that is not ready, such as while its
+/// runtime is restarted, works on for Kubernetes' default of five minutes.
+fn lost_node(defaults: &Defaults) -> Toleration {
+    Toleration {
+        key: Some(UNREACHABLE_TAINT.to_owned()),
+        operator: Some("Exists".to_owned()),
+        effect: Some("NoExecute".to_owned()),
+        toleration_seconds: Some(defaults.lost_node_seconds),
+        ..Toleration::default()
     }
 }
 

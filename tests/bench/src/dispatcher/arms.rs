@@ -76,8 +76,8 @@ pub(super) async fn null(programs: &Programs, count: u32, how: NullWriter) -> an
     let plane = Plane::start(programs, "null", count).await?;
     plane.cluster.stop_component(CONTROLLER).await?;
     let deployments: Api<Deployment> = Api::namespaced(plane.client.clone(), NAMESPACE);
-    let mut available = Sightings::of("available", deployments, "", |deployment: &Deployment| {
-        is_available(deployment).then(|| deployment.metadata.name.clone()).flatten()
+    let mut ready_workers = Sightings::of("ready", deployments, "", |deployment: &Deployment| {
+        has_ready_worker(deployment).then(|| deployment.metadata.name.clone()).flatten()
     })
     .await?;
     // The other arm has it too.
@@ -96,7 +96,7 @@ pub(super) async fn null(programs: &Programs, count: u32, how: NullWriter) -> an
         .try_buffer_unordered(CONNECTIONS)
         .try_collect::<()>();
     timeout(patience(count), written).await??;
-    available.until(count as usize, patience(count)).await?;
+    ready_workers.until(count as usize, patience(count)).await?;
     let took = began.elapsed();
     settle().await;
     let nulled = Nulled { seconds: took.as_secs_f64(), used: processes.read()?.since(&before) };
@@ -258,7 +258,7 @@ async fn reconciles(plane: &Plane) -> anyhow::Result<f64> {
     Ok(admin::sum(&page, "controller_runtime_reconcile_total{"))
 }
 
-fn is_available(deployment: &Deployment) -> bool {
-    let conditions = deployment.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == "Available" && condition.status == "True")
+/// Not the condition Available, which waits for `minReadySeconds`: the controller reports ready workers.
+fn has_ready_worker(deployment: &Deployment) -> bool {
+    deployment.status.as_ref().and_then(|status| status.ready_replicas).is_some_and(|ready| ready > 0)
 }
