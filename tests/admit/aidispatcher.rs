@@ -172,12 +172,6 @@ async fn a_checkpoint_has_exactly_one_destination() {
             ),
             case(
                 "checkpoint.region",
-                "must not be set without uri",
-                checkpoint(json!({"claimName": "state", "region": "eu-west-1"})),
-                checkpoint(json!({"uri": "s3://state", "region": "eu-west-1"})),
-            ),
-            case(
-                "checkpoint.region",
                 "must be a region",
                 checkpoint(json!({"uri": "s3://state", "region": "eu west"})),
                 checkpoint(json!({"uri": "s3://state", "region": "eu-west-1"})),

@@ -4,4 +4,5 @@
 mod faults;
 mod lifecycle;
 mod scaling;
+mod sources;
 mod tokens;

@@ -72,8 +72,8 @@ pub struct AIDispatcherSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<Autoscaling>,
 
-    /// Storage of a worker's state when it ends, from which a new worker resumes. Default: none; the state is lost. Changing
-    /// it restarts pods.
+    /// Storage for the state of workers, which is saved periodically and when a worker ends; a new worker resumes from it.
+    /// Default: none; the state is lost. Changing it restarts pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Checkpoint>,
 
@@ -136,14 +136,14 @@ pub struct MemoryConfig {
     #[x_kube(validation = rules::http_url())]
     pub endpoint: Option<String>,
 
-    /// Secret with the credentials of the vector store. Default: the controller's.
+    /// Secret whose key `api-key` is sent to the vector store. Default: the controller's if endpoint is not set, otherwise none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
     pub secret_name: Option<String>,
 }
 
-/// Scaling with the queue: ceil(queued / tasksPerWorker) + busy workers, within the bounds.
+/// Scaling with the queue, by rule, within the bounds.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -172,7 +172,9 @@ pub struct Autoscaling {
     pub tokens_per_minute_per_worker: Option<i64>,
 
     /// How the number follows the queue. Default: QueueAndBusyWorkers.
+    // The default is not serialized, so that the hash of specs without this field does not change.
     #[serde(default, skip_serializing_if = "QueueRule::is_default")]
+    #[schemars(extend("default" = "QueueAndBusyWorkers"))]
     pub rule: QueueRule,
 
     /// Windows and rates. Default: as for AIScaler; with the rule QueueOnly, every number at once.
@@ -183,12 +185,12 @@ pub struct Autoscaling {
 /// How the number of workers follows the queue.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum QueueRule {
-    /// ceil(queued / tasksPerWorker) + busy workers. Workers are removed when the number was lower for five minutes, and
-    /// never while they process a task.
+    /// ceil(queued / tasksPerWorker) + busy workers. By default workers are removed when fewer were enough for five minutes.
+    /// Idle workers are removed first; a busy one only if maxReplicas requires it or deletion costs cannot be set in time.
     #[default]
     QueueAndBusyWorkers,
-    /// ceil(queued / tasksPerWorker), at once in both directions. Busy workers do not count: with a short queue they are
-    /// removed.
+    /// ceil(queued / tasksPerWorker), at once in both directions. Busy workers do not count, so they may be removed after the
+    /// idle ones.
     QueueOnly,
 }
 
@@ -206,8 +208,6 @@ impl QueueRule {
         .message("must have exactly one of claimName and uri"),
     validation = Rule::new("has(self.uri) || !has(self.endpoint)")
         .message("must not be set without uri").field_path(".endpoint"),
-    validation = Rule::new("has(self.uri) || !has(self.region)")
-        .message("must not be set without uri").field_path(".region"),
     validation = Rule::new("has(self.uri) || !has(self.secretName)")
         .message("must not be set without uri").field_path(".secretName")
 )]
@@ -298,12 +298,12 @@ pub struct AIDispatcherStatus {
     #[schemars(range(min = 0))]
     pub desired_replicas: i32,
 
-    /// Queued tasks.
+    /// Tasks that wait at workers whose load is known. Absent if none is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub queue_depth: Option<i64>,
 
-    /// Tokens used in the last minute.
+    /// Tokens per minute, measured over up to the last minute. The last known value while none is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub tokens_per_minute: Option<i64>,
@@ -321,7 +321,7 @@ pub struct AIDispatcherStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Resolved>,
 
-    /// From which tokenUsage is added up.
+    /// The parts of tokenUsage, by pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<Tokens>,
 
@@ -339,8 +339,8 @@ pub struct AIDispatcherStatus {
     #[schemars(range(min = 0))]
     pub observed_generation: i64,
 
-    /// Accepted, MemoryReady with a collection, Available, Progressing, ScalingActive with autoscaling, and Ready; CheckpointFailed,
-    /// Reconciling and Stalled only while they are True.
+    /// Accepted, MemoryReady with a collection, Available, Progressing, ScalingActive with autoscaling, and Ready;
+    /// CheckpointFailed, Reconciling, Stalled and TemplateOutdated only while they are True.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -402,7 +402,7 @@ pub struct PodTokens {
     #[schemars(length(max = 64))]
     pub uid: String,
 
-    /// Tokens that all workers of the pod have used.
+    /// Tokens that all runs of the worker in this pod have used.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub tokens: i64,

@@ -62,9 +62,26 @@ pub mod variables {
     pub const POD_NAMESPACE: &str = "POD_NAMESPACE";
     /// uid of the pod; of the monitor alone.
     pub const POD_UID: &str = "POD_UID";
+
+    /// Those that `spec.env` must not set: all but AGENT_METRICS_PORT, which says what the image serves.
+    pub const RESERVED: [&str; 13] = [
+        AGENT_LOG_FILE,
+        AGENT_ROLE,
+        MODEL_REF,
+        MODEL_ENDPOINT,
+        MODEL_API_KEY,
+        MEMORY_ENDPOINT,
+        MEMORY_COLLECTION,
+        MEMORY_DIM,
+        MEMORY_DIR,
+        STATE_DIR,
+        POD_NAME,
+        POD_NAMESPACE,
+        POD_UID,
+    ];
 }
 
-/// What a worker serves on its metrics port, and the monitor of its pod again.
+/// Metrics that a worker serves, and that its monitor exports with labels.
 pub mod metrics {
     /// Gauge: tasks that wait.
     pub const QUEUE_DEPTH: &str = "agent_queue_depth";

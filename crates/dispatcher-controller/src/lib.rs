@@ -162,7 +162,7 @@ pub(crate) struct Context {
     pub(crate) own_account: OwnAccount,
 }
 
-/// Monitors report each second. A change of the load is looked at once the last look is this old.
+/// Minimum time between two polls of one object that changes of its load cause.
 const LOOKS_APART: Duration = Duration::from_millis(200);
 /// Measured numbers are looked at, and written, this often.
 const MEASURED_EVERY: Duration = Duration::from_secs(10);

@@ -1,7 +1,7 @@
 //! What the monitors in the pods of workers report: load and tokens, as they are now. It decides nothing.
 //!
-//! One stream is kept to the monitor of each pod, by the address that the API server has for it. A value that is not fresh
-//! is missing, never zero.
+//! One stream is kept to the monitor of each pod, by the address that the API server has for it. A load that is not fresh
+//! is missing, never zero. Token counts and checkpoint times stay valid.
 
 use std::{
     collections::HashMap,
@@ -121,7 +121,7 @@ fn endpoint_of(pod: &PodView) -> Option<Endpoint> {
     Some(Endpoint { origin, address: address.to_string().into() })
 }
 
-/// Notes tokens at once, and polls the AIDispatcher of a worker of which something is new.
+/// Notes tokens at once and polls the AIDispatcher of a worker of which something is new.
 fn tell(sources: &Sources, pods: &Cache<PodView>, tokens: Arc<TokenNotes>, trigger: Trigger) {
     let (known, pods) = (sources.clone(), pods.clone());
     let last: Mutex<HashMap<Endpoint, Signature>> = Mutex::default();
@@ -171,13 +171,13 @@ fn load(view: &View, now: Timestamp) -> WorkerLoad {
     }
 }
 
-/// In the words of the monitor: its own faults are those of the storage.
+/// Message of the monitor's own fault; all of them are about checkpoints.
 fn unsaved(view: &View) -> Option<String> {
     let latest = view.latest.as_ref().filter(|_| view.health == Health::Live)?;
     latest.snapshot.faults.first().map(|fault| fault.message.to_string())
 }
 
-/// In the words of the monitor, or why it cannot be heard.
+/// Message of the monitor, or why there is no stream.
 fn fault(view: &View) -> Option<String> {
     match &view.health {
         Health::Live => {
@@ -204,7 +204,7 @@ fn fresh(view: &View, metric: Metric) -> Option<(u64, Duration)> {
     }
 }
 
-/// Tokens that were used stay used.
+/// Valid also when stale: it never decreases.
 fn latest(view: &View, metric: Metric) -> Option<u64> {
     match view.value(reading(view, metric)?) {
         Value::Fresh { value, .. } | Value::Stale { value, .. } => whole(value),

@@ -1,4 +1,5 @@
-//! Collects everything that the plan of one AIDispatcher needs from the caches and the records in memory. It sends nothing.
+//! Collects everything that the plan of one AIDispatcher needs from the caches and the records in memory. It sends nothing, and
+//! records the load that it has seen in `pools`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,7 +48,7 @@ pub(crate) struct Observed {
     pub(crate) claim: Option<Arc<ClaimView>>,
     /// By uid of each pod that does not end.
     pub(crate) loads: BTreeMap<String, WorkerLoad>,
-    /// What is added up now.
+    /// By pod, with the current readings.
     pub(crate) tokens: Tokens,
     pub(crate) tokens_per_minute: Option<i64>,
     pub(crate) history: History,
@@ -98,7 +99,7 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
     let claim = claim_key(&dispatcher).and_then(|key| ctx.claims.get(&key));
     Observed {
         claim,
-        // Of workers that never said it, no tokens are known.
+        // Without a count of any worker there is no rate.
         tokens_per_minute: ctx
             .pools
             .rate(&uid, tokens::total(&tokens), now)

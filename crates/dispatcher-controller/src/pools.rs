@@ -15,7 +15,7 @@ use workload::time::elapsed;
 
 /// Tokens per minute are measured over this time.
 const RATE_OVER: Duration = Duration::from_secs(60);
-/// Before, a burst would count as a rate.
+/// A burst in a shorter span is no rate.
 const RATE_FROM: Duration = Duration::from_secs(20);
 /// Between two samples of the total.
 const SAMPLES_APART: Duration = Duration::from_secs(2);

@@ -210,12 +210,12 @@ mod tests {
         let ended = pod(&format!(
             "{{init: [{{name: monitor, state: {{terminated: {{exitCode: 0, message: {left}}}}}}}]}}"
         ));
-        let (pods, notes) = (Cache::default(), TokenNotes::tracked(&Cache::default(), &Cache::default()));
-        assert_eq!(left_by(&ended), Some(90));
-        notes.note(&ended, 90);
+        let pods = Cache::default();
+        let notes = TokenNotes::tracked(&pods, &Cache::default());
+        pods.upsert(ended.clone());
+        assert_eq!(notes.lock()["coder-0"].tokens, 90);
         notes.note(&ended, 80);
         assert_eq!(notes.lock()["coder-0"].tokens, 90);
-        pods.upsert(ended);
     }
 
     #[test]

@@ -108,30 +108,13 @@ const DEFAULT_METRICS_PORT: u16 = 9100;
 pub(crate) const QUEUE: &str = "queue";
 pub(crate) const TOKENS: &str = "tokens";
 
-/// Variables that the controller sets, so that a user's would be lost or would contradict the fields of the spec.
-const RESERVED: [&str; 13] = [
-    variables::AGENT_LOG_FILE,
-    variables::AGENT_ROLE,
-    variables::MODEL_REF,
-    variables::MODEL_ENDPOINT,
-    variables::MODEL_API_KEY,
-    variables::MEMORY_ENDPOINT,
-    variables::MEMORY_COLLECTION,
-    variables::MEMORY_DIM,
-    variables::MEMORY_DIR,
-    variables::STATE_DIR,
-    variables::POD_NAME,
-    variables::POD_NAMESPACE,
-    variables::POD_UID,
-];
-
 pub(crate) fn validate(dispatcher: &AIDispatcher, defaults: &Defaults) -> Result<ValidDispatcher, Invalid> {
     let spec = &dispatcher.spec;
     let meta = dispatcher.meta();
     let owner = owner(dispatcher)?;
-    if let Some(variable) = spec.env.iter().find(|variable| RESERVED.contains(&&*variable.name)) {
+    if let Some(variable) = spec.env.iter().find(|variable| variables::RESERVED.contains(&&*variable.name)) {
         return Err(Invalid(format!(
-            "spec.env: {} is set by the controller; use the field of the spec for it",
+            "spec.env: {} is reserved for the contract with workers; remove it",
             variable.name
         )));
     }
@@ -203,6 +186,9 @@ fn memory(spec: &AIDispatcherSpec, defaults: &Defaults) -> Result<Option<Memory>
 
 fn checkpoint(spec: &AIDispatcherSpec) -> Result<Option<Checkpoint>, Invalid> {
     let Some(checkpoint) = &spec.checkpoint else { return Ok(None) };
+    if checkpoint.region.is_some() && checkpoint.uri.is_none() {
+        return Err(Invalid("spec.checkpoint.region must not be set without uri".to_owned()));
+    }
     let storage = match (&checkpoint.claim_name, &checkpoint.uri) {
         (Some(claim), None) => Storage::Claim(claim.clone()),
         (None, Some(uri)) => Storage::Store {
@@ -317,8 +303,14 @@ mod tests {
     }
 
     #[test]
+    fn a_region_is_that_of_a_bucket() {
+        let spec = "{role: coder, checkpoint: {claimName: states, region: eu-west-1}}";
+        assert!(refusal(spec, &["--coder-image=a:1"]).contains("spec.checkpoint.region"));
+    }
+
+    #[test]
     fn variables_of_the_contract_are_not_taken_over() {
-        for name in RESERVED {
+        for name in variables::RESERVED {
             let spec = format!("{{role: coder, image: 'a:1', env: [{{name: {name}, value: x}}]}}");
             assert!(refusal(&spec, &[]).contains(name));
         }

@@ -1,12 +1,12 @@
 //! Parser of the text format of Prometheus, and of OpenMetrics as far as the two differ. Pure.
 //!
-//! It reads what an engine serves and keeps only the series of the wanted families. Engines are not trusted: bytes, lines
+//! It reads what a workload serves and keeps only the series of the wanted families. Workloads are not trusted: bytes, lines
 //! and series are limited, and a line that cannot be read is counted and skipped, so that one odd metric does not hide the
 //! others. It must not copy the text: names and labels are borrowed from it.
 
 use std::{borrow::Cow, collections::BTreeSet};
 
-/// Series of the wanted families of one answer. An engine has some hundred.
+/// Series of the wanted families of one answer. A workload has some hundred.
 pub const MOST_SERIES: usize = 20_000;
 /// Lines of one answer.
 pub const MOST_LINES: usize = 200_000;

@@ -578,7 +578,7 @@ impl Shared {
                     warn!(source = %endpoint, %why, "the source cannot be reached");
                 }
                 Health::Silent { .. } | Health::Live | Health::Pending { .. } => {
-                    warn!(source = %endpoint, "metrics agent is silent");
+                    warn!(source = %endpoint, "the source is silent");
                 }
             }
             self.notify(&Change { endpoint: &endpoint, node: view.node(), news: News::Health(&view.health) });

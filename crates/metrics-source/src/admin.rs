@@ -62,9 +62,9 @@ pub async fn serve(
 ) {
     let registry = Arc::new(registry);
     let router = Router::new()
-        // The sampler is alive as long as it publishes, whatever it can measure.
+        // The source is alive as long as it publishes, whatever it can measure.
         .route("/livez", get(livez))
-        // Ready with the first snapshot: on a node without devices it says that there are none.
+        // Ready with the first snapshot, also if it has no subject.
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .with_state(Admin { hub, clock, registry })

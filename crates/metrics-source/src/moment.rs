@@ -1,4 +1,4 @@
-//! Time: the one place of a source that reads clocks. Everything that decides gets a `Moment`.
+//! The clocks by which snapshots are dated. Everything that decides gets a `Moment`.
 
 use std::time::{Duration, Instant, SystemTime};
 

@@ -1,4 +1,4 @@
-//! mTLS from files: the certificate of the agent, its key, and the authority whose clients it admits. Files that change
+//! mTLS from files: the certificate of the source, its key, and the authority whose clients it admits. Files that change
 //! are loaded again without a restart; files that cannot be used leave the last ones in place.
 
 use std::{

@@ -4,12 +4,14 @@
 //!  NAMESPACE/POOL/workers/UID/heartbeat         of a worker that lives, written twice in each interval
 //!  NAMESPACE/POOL/workers/UID/N/0, 1, …         the files of its state, by their number in the manifest
 //!  NAMESPACE/POOL/workers/UID/N/manifest.json   written last: without it there is no checkpoint
-//!  NAMESPACE/POOL/claims/UID/K                  who restores the state of this worker; a later K takes over
+//!  NAMESPACE/POOL/claims/UID/K                  who restores the state of this worker
+//!  NAMESPACE/POOL/clock/UID                     written to read the clock of the storage, then deleted
 //! ```
 //!
 //! `save` writes the state of a worker that runs and of one that ends, `restore` finds one for a new worker, `choice` decides
 //! which, `storage` is the bucket or the folder, `state` the worker's folder. A state is restored at most once: a claim is
-//! created only if there is none.
+//! created only if there is none of this number, and is final once its worker has saved a checkpoint. An older one without
+//! a checkpoint was left by a pod that is gone, and is replaced by the next number.
 
 use std::time::Duration;
 
@@ -43,7 +45,7 @@ pub(crate) enum Place {
     Bucket { bucket: String, prefix: String },
 }
 
-/// What a worker that lives says from time to time.
+/// Written periodically by a running worker.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Heartbeat {
@@ -87,7 +89,8 @@ pub(crate) const HEARTBEAT: &str = "heartbeat";
 /// Of one pool.
 pub(crate) const WORKERS: &str = "workers";
 pub(crate) const CLAIMS: &str = "claims";
-/// Complete checkpoints of a worker that are kept.
+pub(crate) const CLOCK: &str = "clock";
+/// Newest checkpoints of a worker that are kept, interrupted ones included.
 pub(crate) const KEPT: usize = 2;
 /// Heartbeats of a worker in each interval.
 pub(crate) const BEATS: u32 = 2;
@@ -100,8 +103,6 @@ pub(crate) const RESTORED: &str = "restored.json";
 pub(crate) struct Restored {
     /// uid of the worker whose state it was; `None`: there was none to restore.
     pub(crate) from: Option<String>,
-    /// The number of the claim.
-    pub(crate) claim: u32,
     /// The worker was taken for lost, and may come back.
     pub(crate) was_lost: bool,
 }

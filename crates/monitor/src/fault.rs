@@ -1,4 +1,4 @@
-//! Why `load-memory` ended: an exit code for the controller, and a sentence for people.
+//! Why a load, a restore or a save failed: an exit code for the controller, and a message for users.
 
 use std::fmt;
 

@@ -1,15 +1,17 @@
-//! `monitor` is in each pod of a worker: as an init container it loads the worker's memory, and as a native sidecar it
-//! reads the worker's load, counts its tokens and streams both.
+//! `monitor` is in each pod of a worker twice. As an init container it loads the memory and restores a state; as a native
+//! sidecar it streams the load and the tokens, saves the state and passes the log on.
 //!
 //! ```text
 //!  vector store ──▶ memory ──▶ MEMORY_DIR, before the worker starts
+//!  bucket, claim ─▶ checkpoint::restore ─▶ STATE_DIR, before the worker starts
+//!               ◀── checkpoint::save ◀─── STATE_DIR, periodically and at the end
 //!
 //!  worker ─ /metrics ─▶ worker ─▶ load ─┬─▶ ledger (a file of the pod) ─┐
 //!                       each second     └───────────────────────────────┴▶ snapshot ─▶ gRPC, /metrics
 //! ```
 //!
-//! It decides nothing, speaks to no API server, and starts or ends no worker. A worker that does not answer has no values,
-//! never zeros. Kubernetes ends a sidecar after the worker has ended; what it has counted is its termination message.
+//! It does not scale, start or end workers, and sends no request to an API server. A worker that does not answer has no
+//! values, never zeros. Kubernetes ends a sidecar after the worker has ended; what it has counted is its termination message.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
 //! An agent for tests on real nodes. It follows the contract of an AIDispatcher's workers: it takes tasks over HTTP, holds
-//! sessions in memory, serves its load, writes its state when it is asked to end, and begins with the state that it finds.
+//! sessions in memory, serves its load, writes its state after each task and on SIGTERM, and begins with the state that it finds.
 //!
 //! ```text
 //!  test-agent                              is the worker
@@ -50,7 +50,7 @@ pub(crate) struct WorkerArgs {
     #[arg(long, env = "AGENT_LOG_FILE")]
     pub(crate) log: Option<PathBuf>,
 
-    /// Whether the metrics are served
+    /// Serve no metrics
     #[arg(long, env = "AGENT_WITHOUT_METRICS")]
     pub(crate) without_metrics: bool,
 }

@@ -99,7 +99,7 @@ pub(crate) async fn work(args: WorkerArgs) -> anyhow::Result<()> {
         _ = terminate.recv() => {}
         never = busy.forever(&state) => never?,
     }
-    // The task in hand was not finished: it waits for whoever begins with this state.
+    // The task in hand was not finished: the next worker with this state resumes it.
     let sessions = {
         let mut held = worker.held();
         held.is_ending = true;

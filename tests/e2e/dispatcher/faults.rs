@@ -1,4 +1,4 @@
-//! Bad days: what the status says of them, and what works on.
+//! Faults of pools: what the status reports, and what keeps running.
 
 use api::{aidispatcher::Phase, conditions, reasons};
 use k8s_openapi::api::core::v1::Pod;

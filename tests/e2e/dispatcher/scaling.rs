@@ -114,7 +114,7 @@ async fn workers_without_metrics_work_and_the_number_stays() {
 }
 
 #[tokio::test]
-async fn the_literal_rule_follows_the_queue_in_both_directions_at_once() {
+async fn queue_only_follows_the_queue_in_both_directions_at_once() {
     let scene = simulated().await;
     let monitors = Monitors::of(&scene);
     create(&scene, "coders", json!({"autoscaling": {"rule": "QueueOnly", "maxReplicas": 10}})).await;

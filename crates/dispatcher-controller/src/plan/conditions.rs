@@ -16,9 +16,7 @@ use workload::{
 };
 
 use super::{
-    faults::{
-        Fault, FaultyCondition, claim_fault, creation_fault, eviction_fault, fault_of, passes_by_itself,
-    },
+    faults::{Fault, FaultyCondition, claim_fault, creation_fault, eviction_fault, fault_of, is_shortage},
     readiness::is_ready,
     replicas::{LOAD_EXPECTED_AFTER, Sizing},
 };
@@ -52,7 +50,7 @@ pub(super) struct Counts {
     pub(super) updated_ready: i32,
     /// Workers with a task in hand.
     pub(super) busy: i32,
-    /// `None`: no worker says it.
+    /// `None`: no worker reports it.
     pub(super) queued: Option<i64>,
 }
 
@@ -224,7 +222,7 @@ fn working(
             }
         }
     };
-    let needs_a_change = faults.iter().any(|fault| !passes_by_itself(fault.reason));
+    let needs_a_change = faults.iter().any(|fault| !is_shortage(fault.reason));
     let phase = if !has_workers && needs_a_change {
         Phase::Failed
     } else if counts.ready == 0 {
@@ -453,7 +451,7 @@ fn unsaved(observed: &Observed, now: Timestamp) -> (Option<Verdict>, Vec<String>
     let type_ = conditions::CHECKPOINT_FAILED;
     let lost = observed.ending.iter().filter_map(|pod| Some((pod.name(), message_of(pod)?.error?)));
     let lost = of_pods(lost, "was not saved").or_else(|| {
-        // The pods are gone soon; what was said of them stays for a while.
+        // The pods are gone soon; the condition is kept for a while.
         let known = observed.dispatcher.status.iter().flat_map(|status| &status.conditions);
         let mut known = known.filter(|known| known.type_ == type_ && known.reason == reasons::STATE_LOST);
         known.next().map(|known| known.message.clone())

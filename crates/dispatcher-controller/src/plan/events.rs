@@ -1,5 +1,5 @@
 //! Events: that an object became ready or ceased to be, a new reason why it is not ready, new numbers of workers because of
-//! the queue, and state that was lost. Pure.
+//! the queue, and state that was lost or is not saved. Pure.
 
 use api::{
     aidispatcher::{AIDispatcherStatus, Phase},
@@ -21,10 +21,10 @@ pub(super) fn of_change(before: Option<&AIDispatcherStatus>, assessment: &Assess
         conditions.find(|condition| condition.type_ == type_)
     };
     let verdict = |type_: &str| assessment.verdicts.iter().find(|verdict| verdict.type_ == type_);
-    let lost = verdict(conditions::CHECKPOINT_FAILED).filter(|lost| {
-        condition(conditions::CHECKPOINT_FAILED).is_none_or(|known| known.message != lost.message)
+    let failed = verdict(conditions::CHECKPOINT_FAILED).filter(|failed| {
+        condition(conditions::CHECKPOINT_FAILED).is_none_or(|known| known.message != failed.message)
     });
-    let lost = lost.map(|Verdict { reason, message, .. }| Note {
+    let checkpoint_failed = failed.map(|Verdict { reason, message, .. }| Note {
         severity: Severity::Warning,
         reason,
         message: message.clone(),
@@ -46,7 +46,7 @@ pub(super) fn of_change(before: Option<&AIDispatcherStatus>, assessment: &Assess
         let severity = if is_alarming { Severity::Warning } else { Severity::Normal };
         Some(Note { severity, reason, message: message.clone() })
     });
-    ready.into_iter().chain(lost).collect()
+    ready.into_iter().chain(checkpoint_failed).collect()
 }
 
 pub(super) fn of_scale(from: i32, to: i32, why: &str) -> Note {

@@ -69,15 +69,16 @@ pub(super) fn fault_of(valid: &ValidDispatcher, pod: &PodView, now: Timestamp) -
         let reason_of =
             |code| ExitCode::from_code(code).filter(|code| *code != ExitCode::Usage).map(ExitCode::reason);
         let finding = loader::finding(pod, loader, reason_of, STALL_TIMEOUT, now);
-        // A loader that does not run, and a store of checkpoints, are faults of Progressing.
-        let does_not_run = [
+        // A loader that does not run, and a bucket that does not exist. The other codes of a store may come from that of
+        // checkpoints too; with a collection they count as faults of the memory.
+        let of_progressing = [
             reasons::CRASH_LOOP,
             reasons::OUT_OF_MEMORY,
             reasons::IMAGE_PULL_FAILED,
             reasons::BUCKET_NOT_FOUND,
         ];
         let is_process_fault =
-            finding.cause.as_ref().is_some_and(|cause| does_not_run.contains(&cause.reason));
+            finding.cause.as_ref().is_some_and(|cause| of_progressing.contains(&cause.reason));
         if is_process_fault || valid.memory.is_none() {
             FaultyCondition::Progressing.found(finding)
         } else {
@@ -132,9 +133,9 @@ pub(super) fn creation_fault(deployment: &DeploymentView) -> Option<Fault> {
     Some(FaultyCondition::Progressing.fault(Cause { reason: reasons::UNSCHEDULABLE, message }))
 }
 
-/// Faults that pass without a change of the spec, such as a full cluster.
-pub(super) fn passes_by_itself(reason: &str) -> bool {
-    [reasons::UNSCHEDULABLE, reasons::INSUFFICIENT_GPU].contains(&reason)
+/// A shortage of the cluster, which does not make the phase Failed.
+pub(super) fn is_shortage(reason: &str) -> bool {
+    reason == reasons::UNSCHEDULABLE
 }
 
 #[cfg(test)]

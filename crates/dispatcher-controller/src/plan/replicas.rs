@@ -36,7 +36,7 @@ pub(super) struct Sizing {
     pub(super) replicas: i32,
     /// `None` without autoscaling, and while the first loads are awaited.
     pub(super) decision: Option<Box<Decision>>,
-    /// This process has just begun, and the first loads are on their way: nothing is decided, and what the status says stays.
+    /// The process has just started and loads are still missing: nothing is decided, and the reported condition is kept.
     pub(super) is_awaiting: bool,
     pub(super) costs: Vec<Cost>,
     pub(super) facts: Vec<String>,
@@ -99,7 +99,7 @@ pub(super) fn sizing(valid: &ValidDispatcher, observed: &Observed, now: Timestam
 fn held_back(sized: Sizing, present: i32, observed: &Observed, now: Timestamp) -> Sizing {
     let wanted = |pod: &PodView| cost(observed.load_of(pod));
     let written = |pod: &PodView| pod.deletion_cost.unwrap_or(IDLE);
-    // Where all are alike, whichever goes is as good as any other.
+    // With equal costs the order of deletion does not matter.
     if !differ(observed, &wanted) && !differ(observed, &written) {
         return sized;
     }
@@ -227,7 +227,7 @@ fn for_scaling(pod: &PodView, observed: &Observed) -> target::Pod {
     target::Pod { uid: pod.uid().to_owned(), created, began, ordinal: None, state, work }
 }
 
-/// What keeps one worker's memory from being loaded keeps that of every worker.
+/// A failed load concerns every worker, so more workers would not help.
 fn loader_refuses(pod: &PodView) -> bool {
     let loader = pod.init_container(super::pod::LOADER);
     let ended = loader.and_then(workload::container::last_end);

@@ -39,6 +39,8 @@ pub(crate) struct Beat {
 pub(crate) struct Claimed {
     pub(crate) number: u32,
     pub(crate) by: String,
+    /// Name of that pod.
+    pub(crate) pod: String,
     pub(crate) age: Duration,
 }
 
@@ -54,7 +56,7 @@ pub(crate) enum Choice {
     None { others_live: bool },
 }
 
-/// The oldest state that nobody has claimed. `own`: the uid of the new worker.
+/// The oldest state without a valid claim. `own`: the uid of the new worker.
 pub(crate) fn choice(lineages: &[Lineage], own: &str, interval: Duration) -> Choice {
     let next = |lineage: &Lineage| lineage.claim.as_ref().map_or(0, |claim| claim.number + 1);
     let free = || {
@@ -159,7 +161,10 @@ mod tests {
     }
 
     fn claimed(lineage: Lineage, number: u32, by: &str, age: u64) -> Lineage {
-        Lineage { claim: Some(Claimed { number, by: by.to_owned(), age: seconds(age) }), ..lineage }
+        Lineage {
+            claim: Some(Claimed { number, by: by.to_owned(), pod: String::new(), age: seconds(age) }),
+            ..lineage
+        }
     }
 
     fn restore(uid: &str, claim: u32) -> Choice {

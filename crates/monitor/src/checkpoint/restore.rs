@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::{
-    CLAIMS, Claim, HEARTBEAT, Heartbeat, MANIFEST, Manifest, RESTORED, Restored, Settings, WORKERS,
+    CLAIMS, CLOCK, Claim, HEARTBEAT, Heartbeat, MANIFEST, Manifest, RESTORED, Restored, Settings, WORKERS,
     choice::{Beat, Choice, Claimed, Lineage, Newest, choice, is_gone, is_late},
     numbered,
     state::{self, State},
@@ -32,7 +32,7 @@ const AWAIT_EVERY: Duration = Duration::from_millis(500);
 /// In intervals: workers whose heartbeats are late one after the other do not hold a new one back for longer.
 const WATCH_AT_MOST: u32 = 3;
 
-/// See the module. `own_folder` is that of the monitor. An earlier run of this loader is not repeated: what the worker has
+/// Claims a state and restores it. `own_folder` is that of the monitor. An earlier run of this loader is not repeated: what the worker has
 /// written since stays.
 pub(crate) async fn restore(
     settings: &Settings,
@@ -91,7 +91,7 @@ async fn find(settings: &Settings, storage: &Storage, state: &State) -> Result<R
         match fetch(settings, storage, state, &uid, &keep).await? {
             Some(manifest) => {
                 info!(worker = %uid, files = manifest.files.len(), bytes = manifest.bytes(), "restored a state");
-                return Ok(Restored { from: Some(uid), claim: number, was_lost: !manifest.is_final });
+                return Ok(Restored { from: Some(uid), was_lost: !manifest.is_final });
             }
             None => {
                 warn!(worker = %uid, "its state is damaged and not restored; another one is looked for");
@@ -162,7 +162,7 @@ async fn survey(settings: &Settings, storage: &Storage, watch: &mut Watch) -> Re
     if workers.is_empty() {
         return Ok(Vec::new());
     }
-    let now = storage.now(&format!("{}/clock", settings.base()), &settings.uid).await?;
+    let now = storage.now(&format!("{}/{CLOCK}", settings.base()), &settings.uid).await?;
     let mut lineages: Vec<Lineage> = stream::iter(workers)
         .map(|uid| lineage(settings, storage, uid, now))
         .buffer_unordered(AT_ONCE)
@@ -246,8 +246,8 @@ pub(crate) async fn claim_of(
     };
     let claim: Option<Claim> = read(storage, &format!("{folder}/{name}")).await?;
     let number = name.parse().unwrap_or(u32::MAX - 1);
-    let by = claim.map(|claim| claim.by).unwrap_or_default();
-    Ok(Some(Claimed { number, by, age: now.duration_since(*written).unwrap_or_default() }))
+    let (by, pod) = claim.map(|claim| (claim.by, claim.pod)).unwrap_or_default();
+    Ok(Some(Claimed { number, by, pod, age: now.duration_since(*written).unwrap_or_default() }))
 }
 
 /// A text that is not in the expected form counts as missing: it was not written by a monitor.
@@ -267,7 +267,7 @@ async fn until_gone(
     let began = Instant::now();
     while began.elapsed() < within {
         keep().await?;
-        let now = storage.now(&format!("{}/clock", settings.base()), &settings.uid).await?;
+        let now = storage.now(&format!("{}/{CLOCK}", settings.base()), &settings.uid).await?;
         let mut awaited = lineage(settings, storage, uid.to_owned(), now).await?;
         awaited.heartbeat.iter_mut().for_each(|beat| watch.note(uid, beat));
         if is_gone(&awaited, settings.interval) {

@@ -17,6 +17,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     BEATS, CLAIMS, HEARTBEAT, Heartbeat, KEPT, MANIFEST, Manifest, RESTORED, Restored, SavedFile, Settings,
+    choice::Claimed,
     numbered,
     restore::claim_of,
     state::{self, Found, State},
@@ -63,7 +64,7 @@ impl End {
     }
 }
 
-/// See the module.
+/// Saves the state of one worker.
 pub(crate) struct Saver {
     settings: Settings,
     storage: Storage,
@@ -74,8 +75,8 @@ pub(crate) struct Saver {
     /// What the last checkpoint has.
     last: Option<(u64, Vec<Found>, Manifest)>,
     end: Arc<End>,
-    /// uid of the pod whose worker has restored the state of this one.
-    taken_by: Option<String>,
+    /// The pod whose worker has restored the state of this one.
+    taken_by: Option<Claimed>,
     /// Whether the state of the worker before belongs to this one: nobody else restores it.
     has_adopted: bool,
     told: watch::Sender<Saved>,
@@ -271,7 +272,7 @@ impl Saver {
     async fn checkpoint(&mut self, is_final: bool) -> Result<Option<i64>, Fault> {
         let files = self.state.files().map_err(|error| of_disk(&error))?;
         let next = self.next().await?;
-        self.is_still_ours().await?;
+        self.check_ownership().await?;
         let is_same = self.last.as_ref().is_some_and(|(_, known, _)| *known == files);
         // An empty folder is saved, too, if it was not empty before: what the worker has removed must not come back.
         let was_empty = next == 0 && self.has_adopted;
@@ -331,15 +332,15 @@ impl Saver {
     }
 
     /// A worker that was cut off may have been taken for lost: then another one has its state, and must not be overwritten.
-    async fn is_still_ours(&mut self) -> Result<(), Fault> {
+    async fn check_ownership(&mut self) -> Result<(), Fault> {
         if self.taken_by.is_none() {
             self.taken_by = self.other_owner().await?;
         }
         match &self.taken_by {
             None => Ok(()),
-            Some(other) => {
+            Some(Claimed { pod, by, .. }) => {
                 let message = format!(
-                    "the state of this worker was restored by the worker of pod {other}, because this one was taken for \
+                    "the state of this worker was restored by the worker of pod {pod} (uid {by}), because this one was taken for \
                      lost; it is not saved any more: delete this pod"
                 );
                 Err(Fault::new(ExitCode::StoreUnreachable, message))
@@ -347,17 +348,17 @@ impl Saver {
         }
     }
 
-    async fn other_owner(&self) -> Result<Option<String>, Fault> {
+    async fn other_owner(&self) -> Result<Option<Claimed>, Fault> {
         let now = SystemTime::now();
         let (settings, storage) = (&self.settings, &self.storage);
         if let (Some(from), false) = (&self.restored.from, self.has_adopted) {
             let newest = claim_of(settings, storage, from, now).await?;
-            return Ok(newest.filter(|newest| newest.by != settings.uid).map(|newest| newest.by));
+            return Ok(newest.filter(|newest| newest.by != settings.uid));
         }
         if self.end.announced.get().is_some() {
             return Ok(None);
         }
-        Ok(claim_of(settings, storage, &settings.uid, now).await?.map(|claim| claim.by))
+        claim_of(settings, storage, &settings.uid, now).await
     }
 
     fn heartbeat(&self, ending: bool) -> Vec<u8> {

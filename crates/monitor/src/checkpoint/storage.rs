@@ -1,6 +1,6 @@
 //! Where checkpoints are: a bucket of an S3-compatible store, or a folder that all workers share. Keys are the same in both.
 //!
-//! Every request has a deadline. It knows nothing of checkpoints.
+//! Every request has a deadline.
 
 use std::{
     fs::{self, File},
@@ -290,7 +290,7 @@ impl Storage {
         }
     }
 
-    /// The present time by the clock of the storage, with which it dates its files. `key` is written for it.
+    /// The present time by the clock of the storage, with which it dates its files. An object `folder/name` is written for it and deleted.
     pub(crate) async fn now(&self, folder: &str, name: &str) -> Result<SystemTime, Fault> {
         let key = format!("{folder}/{name}");
         self.put(&key, Vec::new()).await?;

@@ -4,6 +4,7 @@
 
 mod checkpoints;
 mod counting;
+mod logs;
 mod process;
 mod sample;
 mod stores;

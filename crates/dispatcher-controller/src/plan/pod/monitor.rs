@@ -36,7 +36,7 @@ pub(super) fn loader(valid: &ValidDispatcher, defaults: &Defaults) -> Option<Con
     let mut environment = memory_variables(valid);
     let secret = valid.memory.as_ref().and_then(|memory| memory.secret.as_deref());
     environment.extend(secret.map(|secret| from_secret(variables::MEMORY_API_KEY, secret, MEMORY_KEY, None)));
-    environment.extend(of_pod(valid));
+    environment.extend(pod_variables(valid));
     let mut arguments = vec!["load-memory".to_owned()];
     if valid.checkpoint.is_some() {
         arguments.push(pool(valid));
@@ -58,7 +58,7 @@ pub(super) fn monitor(valid: &ValidDispatcher, defaults: &Defaults) -> Container
     let option = |name: &str, value: &str| format!("--{name}={}", literal(value));
     let mut arguments = vec!["run".to_owned(), pool(valid), option(options::ROLE, role(valid.role))];
     arguments.extend(checkpoint_options(valid, defaults));
-    let mut environment = of_pod(valid);
+    let mut environment = pod_variables(valid);
     environment.push(value(variables::AGENT_METRICS_PORT, &valid.metrics_port.to_string()));
     environment.push(value(variables::AGENT_LOG_FILE, volumes::LOG_FILE));
     let port = |name: &str, port: u16| ContainerPort {
@@ -111,8 +111,8 @@ fn checkpoint_options(valid: &ValidDispatcher, defaults: &Defaults) -> Vec<Strin
     ]
 }
 
-/// Who the monitor is, where the state is, and how the store is reached.
-fn of_pod(valid: &ValidDispatcher) -> Vec<EnvVar> {
+/// Identity of the pod, folder of the state, and access to the store.
+fn pod_variables(valid: &ValidDispatcher) -> Vec<EnvVar> {
     let field = |name: &str, path: &str| EnvVar {
         name: name.to_owned(),
         value: None,

@@ -1,4 +1,4 @@
-//! The volumes of a pod: the worker's memory and state, the monitor's own file, and the claim with checkpoints.
+//! The volumes of a pod: the worker's memory, state and log, the monitor's own files, and the claim with checkpoints.
 
 use k8s_openapi::api::core::v1::{
     EmptyDirVolumeSource, PersistentVolumeClaimVolumeSource, Volume, VolumeMount,
