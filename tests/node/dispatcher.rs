@@ -15,7 +15,7 @@ use local_cluster::NodeClock;
 use serde_json::{Value, json};
 use tests::{
     AGENT_IMAGE, PRODUCT, Scene, ask_until,
-    dispatcher::{change, create, is_ready, until, until_ready, workers},
+    dispatcher::{change, create, is_ready, until, until_ready, until_reason, workers},
     follow, real, real_spec, start_real, wait_until_gone, within,
 };
 
@@ -240,6 +240,47 @@ async fn no_task_is_lost_in_a_rollout() {
     })
     .await;
     assert!(taken.len() > 10, "{taken:?}");
+}
+
+/// Its successor is created at once, and its loader begins seconds before the last state is saved.
+#[tokio::test]
+async fn a_worker_that_replaces_one_that_ends_waits_for_its_last_state() {
+    let scene = real().await;
+    let store = Store::start(&scene).await;
+    let slow = json!([{"name": "AGENT_ENDS_AFTER", "value": "6000"}]);
+    create(&scene, "coders", agents(json!({"env": slow, "checkpoint": store.checkpoint("pools")}))).await;
+    until_ready(&scene, "coders").await;
+    let worker = workers(&scene, "coders").await.remove(0);
+    let (name, uid) = (worker.metadata.name.unwrap(), worker.metadata.uid.unwrap());
+    assert!(give(&scene, &name, "session-0", "hello", 10));
+    until_sessions(&scene, "coders", &["session-0".to_owned()].into()).await;
+    scene.api::<Pod>().delete(&name, &DeleteParams::default()).await.unwrap();
+    let heartbeat = format!("pools/{}/coders/workers/{uid}/heartbeat", scene.namespace());
+    ask_until("the end is announced", within(), async || {
+        let text = store.object(&heartbeat).unwrap_or_default();
+        let known: Value = serde_json::from_slice(&text).unwrap_or_default();
+        if known["ending"] == true { Ok(()) } else { Err(known) }
+    })
+    .await;
+    until_ended(&scene, "coders", 1).await;
+    until_ready(&scene, "coders").await;
+    until_sessions(&scene, "coders", &["session-0".to_owned()].into()).await;
+}
+
+/// A worker has no readiness probe, so the new ones are ready until they fail.
+#[tokio::test]
+async fn a_revision_that_fails_after_its_start_costs_no_worker() {
+    let scene = real().await;
+    create(&scene, "coders", agents(json!({"replicas": 2}))).await;
+    until_ready(&scene, "coders").await;
+    let before: BTreeSet<Option<String>> =
+        workers(&scene, "coders").await.into_iter().map(|pod| pod.metadata.uid).collect();
+    change(&scene, "coders", json!({"env": [{"name": "AGENT_FAILS_AFTER", "value": "2000"}]})).await;
+    let failed = until_reason(&scene, "coders", api::conditions::PROGRESSING, api::reasons::CRASH_LOOP).await;
+    assert_eq!(failed.status.unwrap().available_replicas, 2);
+    let after: BTreeSet<Option<String>> =
+        workers(&scene, "coders").await.into_iter().map(|pod| pod.metadata.uid).collect();
+    assert!(before.is_subset(&after), "{before:?} became {after:?}");
 }
 
 /// Done and waiting ones in the state of an agent; none in another file.

@@ -96,8 +96,8 @@ pub const STREAM_PORT: u16 = 9411;
 /// Port of the monitor's health and metrics.
 pub const ADMIN_PORT: u16 = 9410;
 
-/// Path on the port of health and metrics: the kubelet asks for it before it ends the worker.
-pub const ENDING_PATH: &str = "/ending";
+/// Command of the monitor that announces the end of its pod.
+pub const ANNOUNCE_END: &str = "announce-end";
 
 /// Why `load-memory` failed. The numbers are a contract between images of different releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

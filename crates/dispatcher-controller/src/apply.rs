@@ -18,6 +18,7 @@ use runtime::{
     events::{Note, Severity},
     refusal::Refusal,
 };
+use tracing::warn;
 
 /// The outcome of a plan.
 #[derive(Debug)]
@@ -71,10 +72,17 @@ pub(crate) async fn apply(
     Ok(Applied::All { requeue_after })
 }
 
-/// A pod that has changed meanwhile is planned again with its next version.
+/// A pod that has changed meanwhile is planned again with its next version. One that may not be marked, as by a policy for
+/// pods, holds nothing back but a smaller number, and that for a few seconds.
 async fn mark(ctx: &Context, Cost { pod, cost }: Cost) -> Result<(), ApplyError> {
     match ctx.pods.annotate(&*pod, labels::POD_DELETION_COST, &cost.to_string()).await {
         Err(error) if error.is_stale() => Ok(()),
-        done => done,
+        Err(error) => {
+            let refusal = Refusal::of(error)?;
+            let name = pod.metadata.name.as_deref().unwrap_or_default();
+            warn!(pod = name, why = refusal.message(), "the deletion cost of a worker is refused");
+            Ok(())
+        }
+        Ok(()) => Ok(()),
     }
 }

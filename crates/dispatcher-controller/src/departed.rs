@@ -52,7 +52,12 @@ impl Departed {
     /// Those of these ReplicaSets.
     pub(crate) fn of(&self, replica_sets: &BTreeSet<&str>, now: Timestamp) -> Vec<Arc<PodView>> {
         let mut kept = self.lock();
-        kept.retain_mut(|left| elapsed(*left.seen.get_or_insert(now), now) < KEPT_FOR);
+        kept.retain_mut(|left| {
+            // A process that did not lead until now has pods of long ago.
+            let ended = left.pod.metadata.deletion_timestamp.as_ref().map(|ended| ended.0);
+            let is_old = ended.is_some_and(|ended| elapsed(ended, now) >= KEPT_FOR);
+            !is_old && elapsed(*left.seen.get_or_insert(now), now) < KEPT_FOR
+        });
         let is_theirs =
             |pod: &PodView| controller_of(pod).is_some_and(|owner| replica_sets.contains(&*owner.uid));
         kept.iter().map(|left| &left.pod).filter(|pod| is_theirs(pod)).cloned().collect()

@@ -96,14 +96,14 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
     let tokens = tokens::counted(&stored, &ctx.tokens.of(&sets, &stored), &present, now);
     ending.extend(ctx.departed.of(&sets, now));
     let pool = ctx.pools.look(&uid, Looked { at: now, seen: seen(loads.values()) });
+    // Without a count of any worker there is no rate.
+    let readings = loads.iter().filter(|(_, load)| load.fault.is_none());
+    let readings = readings.filter_map(|(uid, load)| Some((&**uid, load.tokens?)));
+    let tokens_per_minute = ctx.pools.rate(&uid, readings, now);
     let claim = claim_key(&dispatcher).and_then(|key| ctx.claims.get(&key));
     Observed {
         claim,
-        // Without a count of any worker there is no rate.
-        tokens_per_minute: ctx
-            .pools
-            .rate(&uid, tokens::total(&tokens), now)
-            .filter(|_| loads.values().any(|load| load.tokens.is_some())),
+        tokens_per_minute,
         first_look: pool.first_look.unwrap_or(now),
         history: pool.history_or(dispatcher.status.as_ref(), now),
         facts: ctx.fact_times.of(&uid),
@@ -139,7 +139,8 @@ pub(crate) fn look(ctx: &Context, dispatcher: &AIDispatcher, now: Timestamp) -> 
     let is_news = if is_scaled && without_tokens(seen) != without_tokens(before) {
         true
     } else {
-        seen != before && elapsed(at, now) >= MEASURED_EVERY
+        // A look in the future is one before the clock was set back.
+        seen != before && (elapsed(at, now) >= MEASURED_EVERY || at > now)
     };
     if is_news { Polled::Changed } else { Polled::Unchanged }
 }

@@ -75,9 +75,8 @@ pub(crate) fn plan(
     let soonest = [sizing.requeue_after, assessment.requeue_after].into_iter().flatten().min();
     let mut events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
     let why = scale_reason(&sizing);
-    events.extend(
-        sizing.scales().filter(|_| !valid.pods.paused).map(|(from, to)| events::of_scale(from, to, &why)),
-    );
+    let rescaled =
+        sizing.scales().filter(|_| !valid.pods.paused).map(|(from, to)| events::of_scale(from, to, &why));
     let past = sizing.past(valid);
     let status = status::of_valid(valid, &revision, &sizing, past.as_ref(), observed, assessment, now);
     let unwritten = status::unwritten_numbers(observed, &status, now)
@@ -86,13 +85,19 @@ pub(crate) fn plan(
         .as_ref()
         .and_then(|unwritten| unwritten.wait)
         .or_else(|| status::delay_of_counts(observed, &status, now));
-    let mut facts = sizing.facts;
+    // Of a paused pool nothing is marked.
+    let mut facts = if valid.pods.paused { Vec::new() } else { sizing.facts };
     facts.extend(assessment_facts);
     facts.extend(unwritten.map(|unwritten| unwritten.fact));
     let status = match &observed.dispatcher.status {
-        Some(written) if wait.is_some() => written.clone(),
+        Some(written) if wait.is_some() => {
+            // Events compare with the stored status, and come with the one that is written.
+            events.clear();
+            written.clone()
+        }
         Some(_) | None => status,
     };
+    events.extend(rescaled);
     let planned_on = observed.deployment.as_ref().and_then(|known| known.metadata.resource_version.clone());
     let (costs, deployment) = if valid.pods.paused {
         (Vec::new(), None)

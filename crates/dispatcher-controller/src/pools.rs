@@ -29,7 +29,11 @@ pub(crate) struct Pools(Arc<Mutex<HashMap<String, Pool>>>);
 pub(crate) struct Pool {
     /// `None`: this process has not decided yet.
     pub(crate) history: Option<History>,
-    /// Totals of tokens, oldest first.
+    /// By uid of each pod that was read last time: when, and its tokens.
+    readings: HashMap<String, (Timestamp, u64)>,
+    /// Tokens used between two readings of a pod. What was used while no reading came is of no minute.
+    used: i64,
+    /// Sums of these, oldest first.
     totals: VecDeque<(Timestamp, i64)>,
     /// When this process first looked at it.
     pub(crate) first_look: Option<Timestamp>,
@@ -78,14 +82,24 @@ impl Pools {
     pub(crate) fn look(&self, uid: &str, looked: Looked) -> Pool {
         let mut pools = self.lock();
         let pool = pools.entry(uid.to_owned()).or_default();
-        pool.first_look.get_or_insert(looked.at);
+        let first = pool.first_look.get_or_insert(looked.at);
+        // A clock that was set back makes no look one of the future.
+        *first = (*first).min(looked.at);
         pool.looked = Some(looked);
         pool.clone()
     }
 
-    /// The tokens of the last minute, now that the total is this.
-    pub(crate) fn rate(&self, uid: &str, total: i64, now: Timestamp) -> Option<i64> {
-        self.lock().entry(uid.to_owned()).or_default().rate(total, now)
+    /// The tokens of the last minute, with the present readings by uid of the pod.
+    pub(crate) fn rate<'r>(
+        &self,
+        uid: &str,
+        readings: impl Iterator<Item = (&'r str, u64)>,
+        now: Timestamp,
+    ) -> Option<i64> {
+        let mut pools = self.lock();
+        let pool = pools.entry(uid.to_owned()).or_default();
+        pool.read(readings, now);
+        pool.rate(pool.used, now).filter(|_| !pool.readings.is_empty())
     }
 
     pub(crate) fn remember(&self, uid: &str, history: History) {
@@ -106,6 +120,19 @@ impl Pool {
             serde_json::from_str::<History>(text).ok().map(|history| history.resumed(now))
         };
         self.history.clone().or_else(stored).unwrap_or_default()
+    }
+
+    fn read<'r>(&mut self, readings: impl Iterator<Item = (&'r str, u64)>, now: Timestamp) {
+        let mut read = HashMap::new();
+        for (uid, tokens) in readings {
+            if let Some((_, before)) = self.readings.get(uid).filter(|(at, _)| elapsed(*at, now) < RATE_OVER)
+            {
+                let used = i64::try_from(tokens.saturating_sub(*before)).unwrap_or(i64::MAX);
+                self.used = self.used.saturating_add(used);
+            }
+            read.insert(uid.to_owned(), (now, tokens));
+        }
+        self.readings = read;
     }
 
     fn rate(&mut self, total: i64, now: Timestamp) -> Option<i64> {
@@ -144,6 +171,20 @@ mod tests {
         assert_eq!(pool.rate(1_300, at(60)), Some(300));
         assert_eq!(pool.rate(1_300, at(75)), Some(184), "those of 65 s are known");
         assert_eq!(pool.rate(1_300, at(95)), Some(0));
+    }
+
+    #[test]
+    fn tokens_that_were_used_before_the_first_reading_of_a_pod_are_of_no_minute() {
+        let mut pool = Pool::default();
+        let mut rate = |readings: &[(&str, u64)], seconds| {
+            pool.read(readings.iter().copied(), at(seconds));
+            pool.rate(pool.used, at(seconds))
+        };
+        assert_eq!(rate(&[], 0), None);
+        assert_eq!(rate(&[("a", 600_000)], 1), None, "this process has just begun");
+        assert_eq!(rate(&[("a", 600_100)], 30), Some(200));
+        // The monitor of another pod is reached again.
+        assert_eq!(rate(&[("a", 600_100), ("b", 900_000)], 60), Some(100));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! memory of a pod that was listed once and is listed no more has been added.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -126,6 +127,12 @@ impl TokenNotes {
     }
 }
 
+/// What the monitor of a pod has left that has ended, and is not started again.
+pub(crate) fn last_message_of(pod: &PodView) -> Option<Message> {
+    let ended = pod.init_container(MONITOR)?.state.terminated.as_ref()?;
+    serde_json::from_str(&ended.message).ok()
+}
+
 /// What the last monitor of a pod has left.
 pub(crate) fn message_of(pod: &PodView) -> Option<Message> {
     let ended = last_end(pod.init_container(MONITOR)?)?;
@@ -155,22 +162,23 @@ pub(crate) fn counted(
         pod.gone = if is_present { None } else { pod.gone.take().or_else(|| Some(whole_seconds(now))) };
     }
     let mut pods: Vec<PodTokens> = pods.into_values().filter(|pod| pod.tokens > 0).collect();
-    // Those that are there first, then those that went last.
-    pods.sort_by(|one, other| match (&one.gone, &other.gone) {
-        (Some(one), Some(other)) => other.0.cmp(&one.0),
-        (None, Some(_)) => std::cmp::Ordering::Less,
-        (Some(_), None) => std::cmp::Ordering::Greater,
-        (None, None) => one.uid.cmp(&other.uid),
-    });
-    let is_old = |pod: &PodTokens| pod.gone.as_ref().is_some_and(|gone| elapsed(gone.0, now) >= LISTED_FOR);
     // Only those that the status has are taken out of the list.
     let was_listed: BTreeSet<&str> = stored.pods.iter().map(|pod| &*pod.uid).collect();
+    // Those that are there first, then those that went last; of both, first those that are listed.
+    pods.sort_by_cached_key(|pod| {
+        let is_new = !was_listed.contains(&*pod.uid);
+        let gone = pod.gone.as_ref().map(|gone| Reverse(gone.0));
+        (gone.is_some(), is_new, gone, pod.uid.clone())
+    });
+    let is_old = |pod: &PodTokens| pod.gone.as_ref().is_some_and(|gone| elapsed(gone.0, now) >= LISTED_FOR);
     let mut ended = stored.ended;
     let mut kept = Vec::new();
     for (index, pod) in pods.into_iter().enumerate() {
-        if was_listed.contains(&*pod.uid) && is_old(&pod) || index >= MOST_LISTED {
+        let (is_listed, is_over) = (was_listed.contains(&*pod.uid), index >= MOST_LISTED);
+        if is_listed && (is_old(&pod) || is_over) {
             ended = ended.saturating_add(pod.tokens);
-        } else {
+        } else if !is_over {
+            // The others are counted once there is room: a note that was never listed is counted again each time.
             kept.push(pod);
         }
     }
@@ -202,6 +210,21 @@ mod tests {
         assert_eq!((total(&gone), gone.pods.len(), gone.ended), (7, 1, 0));
         let later = counted(&gone, &noted(&[("a", 7)]), &BTreeSet::new(), at(130));
         assert_eq!((total(&later), later.pods.len(), later.ended), (7, 0, 7));
+    }
+
+    #[test]
+    fn pods_beyond_the_longest_list_are_counted_at_most_once() {
+        let noted: BTreeMap<String, u64> = (0..=MOST_LISTED).map(|pod| (format!("{pod:04}"), 1)).collect();
+        let present: BTreeSet<&str> = noted.keys().map(String::as_str).collect();
+        let first = counted(&Tokens::default(), &noted, &present, at(0));
+        let second = counted(&first, &noted, &present, at(10));
+        let most = i64::try_from(MOST_LISTED).unwrap();
+        assert_eq!((total(&first), total(&second), second.pods.len()), (most, most, MOST_LISTED));
+        // One of them goes: then there is room.
+        let left: BTreeSet<&str> = present.iter().copied().skip(1).collect();
+        let gone = counted(&second, &noted, &left, at(20));
+        let later = counted(&gone, &noted, &left, at(200));
+        assert_eq!((total(&gone), total(&later)), (most + 1, most + 1));
     }
 
     #[test]

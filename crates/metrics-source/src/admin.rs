@@ -5,8 +5,8 @@
 
 use std::{collections::VecDeque, pin::pin, sync::Arc, time::Duration};
 
-pub use axum::Router;
 use axum::{
+    Router,
     extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
@@ -57,7 +57,6 @@ pub async fn serve(
     hub: Hub,
     clock: Clock,
     registry: Registry,
-    more: Router,
     stop: CancellationToken,
 ) {
     let registry = Arc::new(registry);
@@ -67,8 +66,7 @@ pub async fn serve(
         // Ready with the first snapshot, also if it has no subject.
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
-        .with_state(Admin { hub, clock, registry })
-        .merge(more);
+        .with_state(Admin { hub, clock, registry });
     let mut connections = JoinSet::new();
     let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
     loop {
@@ -157,14 +155,7 @@ mod tests {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
-        tokio::spawn(serve(
-            listener,
-            Hub::default(),
-            Clock::start(),
-            Registry::default(),
-            Router::new(),
-            stop.clone(),
-        ));
+        tokio::spawn(serve(listener, Hub::default(), Clock::start(), Registry::default(), stop.clone()));
         let mut idle = Vec::new();
         for _ in 0..CONNECTIONS {
             let mut connection = TcpStream::connect(address).await.unwrap();

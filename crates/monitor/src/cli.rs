@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use api::monitor::{ADMIN_PORT, STREAM_PORT, options, variables};
+use api::monitor::{ADMIN_PORT, ANNOUNCE_END, STREAM_PORT, options, variables};
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
@@ -24,6 +24,13 @@ pub(crate) enum Command {
     LoadMemory(LoadMemory),
     /// Reads the worker's metrics each second until SIGTERM, and serves them; saves the worker's state, and passes its log on
     Run(Run),
+    /// Announces that the pod ends, before the kubelet ends the worker
+    #[command(name = ANNOUNCE_END)]
+    AnnounceEnd {
+        /// Folder of the monitor's own files
+        #[arg(long, default_value = "/var/lib/monitor")]
+        folder: PathBuf,
+    },
 }
 
 /// Where the states of workers are saved.

@@ -17,6 +17,7 @@
 
 mod checkpoint;
 mod cli;
+mod ending;
 mod fault;
 mod ledger;
 mod load;
@@ -29,6 +30,7 @@ mod worker;
 
 use std::{fs::OpenOptions, io::Write as _, path::Path, process::ExitCode};
 
+use anyhow::Context as _;
 use clap::Parser as _;
 use tokio::runtime::Runtime;
 use tracing::{error, warn};
@@ -49,6 +51,10 @@ fn main() -> ExitCode {
         .and_then(|runtime| match arguments.command {
             Command::LoadMemory(options) => Ok(load_memory(&runtime, &options)),
             Command::Run(options) => runtime.block_on(run::run(options)).map(|()| ExitCode::SUCCESS),
+            Command::AnnounceEnd { folder } => {
+                let announced = runtime.block_on(ending::announce_end(&folder));
+                announced.context("failed to announce the end of the pod").map(|()| ExitCode::SUCCESS)
+            }
         });
     match ended {
         Ok(code) => code,

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use api::monitor::{ENDING_PATH, Message};
-use axum::{Router, routing::get};
+use api::monitor::Message;
+use futures::future::BoxFuture;
 use metrics_source::{
     admin,
     moment::Clock,
@@ -27,6 +27,7 @@ use crate::{
         state::State,
     },
     cli::{Pool, Run},
+    ending,
     ledger::{Ledger, LedgerFile},
     logs::{self, Log},
     pages,
@@ -54,8 +55,13 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
     let registry = pages::registry(hub.clone(), &options.pool, &options.role, &options.pod_name);
     let end = Arc::<End>::default();
     let saving = Saving::begin(&options, Arc::clone(&end))?;
-    let ending = saving.as_ref().map_or_else(Router::new, |saving| saving.ending.clone());
-    tasks.spawn(admin::serve(pages, hub.clone(), clock, registry, ending, stop.clone()));
+    tasks.spawn(admin::serve(pages, hub.clone(), clock, registry, stop.clone()));
+    if let Some(saving) = &saving {
+        let listener = ending::listen(folder);
+        let listener = listener.with_context(|| format!("failed to listen in {}", folder.display()))?;
+        let announce = Arc::clone(&saving.announce);
+        tasks.spawn(ending::serve(listener, move || announce(), stop.clone()));
+    }
     tasks.spawn({
         let (hub, stop) = (hub.clone(), stop.clone());
         async move {
@@ -121,13 +127,15 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
     Ok(())
 }
 
+type Announce = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+
 /// The task that saves the state of the worker.
 struct Saving {
     told: watch::Receiver<Saved>,
     ended: mpsc::Sender<Final>,
     grace: Duration,
-    /// The page that the kubelet asks for before it ends the worker.
-    ending: Router,
+    /// Says that the pod ends.
+    announce: Announce,
 }
 
 impl Saving {
@@ -138,17 +146,11 @@ impl Saving {
         let grace = settings.grace;
         let saver = Saver::new(settings, State(state), &options.checkpoints.folder, end);
         let saver = saver.map_err(|fault| anyhow::anyhow!("{fault}"))?;
-        let (told, say) = (saver.told(), saver.ending());
-        let ending = Router::new().route(
-            ENDING_PATH,
-            get(move || {
-                let say = say.clone();
-                async move { say().await }
-            }),
-        );
+        let (told, announce) = (saver.told(), saver.ending());
+        let announce: Announce = Arc::new(announce);
         let (ended, last) = mpsc::channel(1);
         tokio::spawn(saver.run(last));
-        Ok(Some(Self { told, ended, grace, ending }))
+        Ok(Some(Self { told, ended, grace, announce }))
     }
 
     /// Saves the last state, until the pod is killed. `begun`: when it was asked to end.

@@ -50,6 +50,14 @@ pub(crate) struct WorkerArgs {
     #[arg(long, env = "AGENT_LOG_FILE")]
     pub(crate) log: Option<PathBuf>,
 
+    /// Fail after so many milliseconds
+    #[arg(long, env = "AGENT_FAILS_AFTER")]
+    pub(crate) fails_after: Option<u64>,
+
+    /// Milliseconds from SIGTERM until the last state is written
+    #[arg(long, env = "AGENT_ENDS_AFTER", default_value_t = 0)]
+    pub(crate) ends_after: u64,
+
     /// Serve no metrics
     #[arg(long, env = "AGENT_WITHOUT_METRICS")]
     pub(crate) without_metrics: bool,

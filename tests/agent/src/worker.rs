@@ -95,10 +95,18 @@ pub(crate) async fn work(args: WorkerArgs) -> anyhow::Result<()> {
         tokio::spawn(async move { metrics.await });
     }
     let (state, busy) = (args.state.clone(), worker.clone());
+    let failure = async {
+        match args.fails_after {
+            Some(millis) => sleep(Duration::from_millis(millis)).await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         _ = terminate.recv() => {}
         never = busy.forever(&state) => never?,
+        () = failure => anyhow::bail!("the test wants this worker to fail"),
     }
+    sleep(Duration::from_millis(args.ends_after)).await;
     // The task in hand was not finished: the next worker with this state resumes it.
     let sessions = {
         let mut held = worker.held();

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DynamicObject, ListParams};
 use serde_json::json;
 use tests::{
-    Scene,
+    Scene, ask_until,
     dispatcher::{
         Load, Monitors, change, condition, create, deployment, is_ready, until, until_ready, until_reason,
         workers,
@@ -185,6 +185,58 @@ async fn a_queue_that_jumps_has_its_workers_soon() {
         let told = events.list(&ListParams::default()).await.unwrap().items;
         let is_it = |event: &DynamicObject| event.data["reason"] == reasons::SUCCESSFUL_RESCALE;
         if told.iter().any(is_it) { Ok(()) } else { Err("none of a rescale") }
+    })
+    .await;
+}
+
+/// As a policy engine does that denies changes of pods that it would not admit today.
+#[tokio::test]
+async fn a_policy_that_denies_marks_keeps_no_number() {
+    let scene = simulated().await;
+    let monitors = Monitors::of(&scene);
+    create(&scene, "coders", json!({"replicas": 4})).await;
+    until_ready(&scene, "coders").await;
+    let worker = workers(&scene, "coders").await[0].metadata.name.clone().unwrap();
+    monitors.all(Load::default());
+    monitors.one(&worker, BUSY);
+    until(&scene, "coders", "one busy worker", |dispatcher| {
+        dispatcher.status.as_ref().is_some_and(|status| status.active_workers == 1)
+    })
+    .await;
+    deny_updates_of_pods(&scene, &worker).await;
+    change(&scene, "coders", json!({"replicas": 2, "image": "agent:2"})).await;
+    let changed = until_replicas(&scene, "coders", 2).await;
+    assert_eq!(changed.status.unwrap().observed_generation, 2);
+    until_ready(&scene, "coders").await;
+}
+
+async fn deny_updates_of_pods(scene: &Scene<'_>, worker: &str) {
+    let (name, namespace) = (format!("no-marks-{}", scene.namespace()), scene.namespace());
+    let policy = json!({
+        "matchConstraints": {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+            "resourceRules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["UPDATE"]},
+            ],
+        },
+        // A dry run of the test shows that it is enforced.
+        "validations": [{
+            "expression": "!request.dryRun && !request.userInfo.username.endsWith(':dispatcher-controller')",
+            "message": "pods stay as they are",
+        }],
+    });
+    let binding = json!({"policyName": name, "validationActions": ["Deny"]});
+    for (kind, spec) in [("ValidatingAdmissionPolicy", policy), ("ValidatingAdmissionPolicyBinding", binding)]
+    {
+        let api_version = "admissionregistration.k8s.io/v1";
+        let object =
+            json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, "spec": spec});
+        scene.apply(&object.to_string()).await.unwrap();
+    }
+    ask_until("the policy is enforced", within(), async || {
+        let args = ["annotate", "pod", worker, "tried=yes", "--overwrite", "--dry-run=server"];
+        let output = scene.kubectl_with_input(&args, "");
+        if output.status.success() { Err("a change is allowed") } else { Ok(()) }
     })
     .await;
 }

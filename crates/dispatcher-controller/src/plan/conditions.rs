@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     observe::Observed,
-    tokens::message_of,
+    tokens::last_message_of,
     validate::{Invalid, ValidDispatcher},
 };
 
@@ -449,7 +449,7 @@ const LOSS_REPORTED_FOR: Duration = Duration::from_secs(600);
 /// Present only while True. With the fact that a loss is reported, which ends it in time.
 fn unsaved(observed: &Observed, now: Timestamp) -> (Option<Verdict>, Vec<String>, Option<Duration>) {
     let type_ = conditions::CHECKPOINT_FAILED;
-    let lost = observed.ending.iter().filter_map(|pod| Some((pod.name(), message_of(pod)?.error?)));
+    let lost = observed.ending.iter().filter_map(|pod| Some((pod.name(), last_message_of(pod)?.error?)));
     let lost = of_pods(lost, "was not saved").or_else(|| {
         // The pods are gone soon; the condition is kept for a while.
         let known = observed.dispatcher.status.iter().flat_map(|status| &status.conditions);

@@ -99,6 +99,11 @@ pub(super) fn sizing(valid: &ValidDispatcher, observed: &Observed, now: Timestam
 fn held_back(sized: Sizing, present: i32, observed: &Observed, now: Timestamp) -> Sizing {
     let wanted = |pod: &PodView| cost(observed.load_of(pod));
     let written = |pod: &PodView| pod.deletion_cost.unwrap_or(IDLE);
+    if let Some(wait) = first_loads(observed, now) {
+        // This process does not know yet which workers are busy, and another one may have marked them.
+        let requeue_after = Some(sized.requeue_after.map_or(wait, |planned| planned.min(wait)));
+        return Sizing { replicas: present, requeue_after, ..sized };
+    }
     // With equal costs the order of deletion does not matter.
     if !differ(observed, &wanted) && !differ(observed, &written) {
         return sized;
@@ -122,7 +127,8 @@ fn held_back(sized: Sizing, present: i32, observed: &Observed, now: Timestamp) -
             let requeue_after = Some(sized.requeue_after.map_or(wait, |planned| planned.min(wait)));
             Sizing { replicas: present, costs, facts, requeue_after, ..sized }
         }
-        None => Sizing { costs, facts, ..sized },
+        // The ReplicaSet controller chooses by the costs that it has.
+        None => Sizing { facts, ..sized },
     }
 }
 
@@ -140,10 +146,14 @@ fn awaited(valid: &ValidDispatcher, observed: &Observed, now: Timestamp) -> Opti
     let status = observed.dispatcher.status.as_ref()?;
     let is_reported = status.observed_generation == valid.generation
         && status.conditions.iter().any(|condition| condition.type_ == api::conditions::SCALING_ACTIVE);
+    first_loads(observed, now).filter(|_| is_reported)
+}
+
+/// How long this process still expects the first load of a worker.
+fn first_loads(observed: &Observed, now: Timestamp) -> Option<Duration> {
     let unknown = |pod: &PodView| observed.load_of(pod).is_none_or(|load| load.queued.is_none());
     let is_unknown = observed.pods().any(|pod| pod.is_ready && unknown(pod));
-    let wait = remaining(LOAD_EXPECTED_AFTER, observed.first_look, now);
-    wait.filter(|_| is_reported && is_unknown)
+    remaining(LOAD_EXPECTED_AFTER, observed.first_look, now).filter(|_| is_unknown)
 }
 
 fn cost(load: Option<&WorkerLoad>) -> i32 {

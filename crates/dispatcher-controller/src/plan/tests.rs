@@ -288,6 +288,54 @@ fn state_that_was_lost_is_told_once_and_stays_in_the_status_for_a_while() {
 }
 
 #[test]
+fn a_process_that_has_just_begun_shrinks_no_pool_before_it_knows_the_loads() {
+    let mut scene = Scene::ready("{role: coder, replicas: 3}", 3);
+    scene.edit_spec(|spec| spec.replicas = 1);
+    scene.loads(Vec::new());
+    scene.observe(|observed| observed.first_look = at(-1));
+    let plan = scene.plan();
+    assert_eq!((replicas(&plan), plan.costs.len()), (3, 0), "another process may have marked them");
+    assert!(plan.requeue_after.is_some());
+    scene.loads(vec![load(0, 0), load(0, 1), load(0, 0)]);
+    assert_eq!(scene.plan().costs.len(), 1);
+    // They never become known.
+    scene.loads(Vec::new());
+    scene.observe(|observed| observed.first_look = at(-15));
+    assert_eq!(replicas(&scene.plan()), 1);
+}
+
+#[test]
+fn while_a_pool_is_paused_its_workers_do_not_become_overdue() {
+    let mut scene = Scene::ready("{role: coder, replicas: 3, paused: true}", 3);
+    scene.edit_spec(|spec| spec.replicas = 1);
+    scene.loads(vec![load(0, 0), load(0, 1), load(0, 0)]);
+    assert_eq!(scene.plan().facts, [""; 0]);
+}
+
+#[test]
+fn a_status_that_is_held_back_comes_with_no_event() {
+    let mut scene = Scene::ready("{role: coder}", 1);
+    let unsaved =
+        |why: &str| vec![crate::monitors::WorkerLoad { unsaved: Some(why.to_owned()), ..load(0, 0) }];
+    scene.loads(unsaved("away"));
+    assert_eq!(scene.plan().events.len(), 1);
+    scene.write_status();
+    scene.loads(unsaved("full"));
+    let plan = scene.plan();
+    assert_eq!(
+        Some(&plan.status),
+        scene.observed().dispatcher.status.as_ref(),
+        "other words are written later"
+    );
+    assert_eq!(plan.events.len(), 0);
+    scene.observe(|observed| {
+        observed.facts = plan.facts.iter().map(|fact| (fact.clone(), at(-10))).collect();
+    });
+    let later = scene.plan();
+    assert_eq!((later.events.len(), later.events[0].message.contains("full")), (1, true));
+}
+
+#[test]
 fn several_losses_are_counted() {
     let mut scene = Scene::ready("{role: coder}", 1);
     let ended = |name: &str| {

@@ -121,7 +121,7 @@ impl Saver {
     }
 
     /// Says that the pod ends, for a new worker that looks for a state.
-    pub(crate) fn ending(&self) -> impl Fn() -> futures::future::BoxFuture<'static, ()> + Clone + use<> {
+    pub(crate) fn ending(&self) -> impl Fn() -> futures::future::BoxFuture<'static, ()> + use<> {
         let (storage, settings, end) = (self.storage.clone(), self.settings.clone(), Arc::clone(&self.end));
         let (key, text) = (self.key(HEARTBEAT), self.heartbeat(true));
         move || {

@@ -305,7 +305,7 @@ fn a_worker_that_was_taken_for_lost_does_not_save_when_it_is_back() {
                 && !storage.pool().join("workers/lost").exists()
         });
         let back = pod.run(&QUICK);
-        back.page("/ending");
+        back.announce_end();
         let error = back.stop().error.expect("it is not saved");
         assert!(error.contains("(uid next)"), "{error}");
         assert!(!storage.pool().join("workers/lost/heartbeat").exists());
@@ -363,7 +363,7 @@ fn a_new_worker_waits_for_the_state_of_one_that_is_about_to_end() {
         let monitor = ending.run(&["--checkpoint-seconds=60", "--grace-seconds=20"]);
         let heartbeat = storage.pool().join("workers/ending/heartbeat");
         until("a heartbeat", || heartbeat.exists());
-        monitor.page("/ending");
+        monitor.announce_end();
         let next = Pod::new(&storage, "next");
         let loader = next.loader(&["--checkpoint-seconds=60"]).spawn().unwrap();
         until("the claim", || storage.pool().join("claims/ending/0000000000").exists());
@@ -435,7 +435,7 @@ fn a_worker_that_ends_too_late_loses_only_what_it_wrote_last() {
     let monitor = pod.run(&["--checkpoint-seconds=60", "--grace-seconds=30"]);
     until("a heartbeat", || storage.pool().join("workers/first/heartbeat").exists());
     pod.write("state", "one");
-    monitor.page("/ending");
+    monitor.announce_end();
     until("a checkpoint while the worker runs", || {
         storage.pool().join("workers/first/0000000000/manifest.json").exists()
     });

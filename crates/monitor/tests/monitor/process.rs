@@ -92,6 +92,14 @@ impl Monitor {
         self.ended()
     }
 
+    /// As the hook of the sidecar does it.
+    pub(crate) fn announce_end(&self) {
+        let folder = self.message.parent().expect("a folder");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_monitor"));
+        let announced = command.arg("announce-end").arg(format!("--folder={}", folder.display())).status();
+        assert!(announced.expect("it starts").success());
+    }
+
     pub(crate) fn terminate(&self) {
         self.signal(Signal::TERM);
     }

@@ -59,8 +59,8 @@ pub(super) struct Rest {
     pub(super) requests: Requests,
 }
 
-/// From the last Ready until the controller counts as at rest: late status updates, and streams that are opened.
-const IDLE_AFTER: Duration = Duration::from_secs(25);
+/// From the last Ready until the controller counts as at rest: streams that are opened, and the first load in the status.
+const IDLE_AFTER: Duration = Duration::from_secs(45);
 const REST: Duration = Duration::from_secs(20);
 /// Between two steps: what one of them causes is over.
 const STEPS_APART: Duration = Duration::from_millis(300);

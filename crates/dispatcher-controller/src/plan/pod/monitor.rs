@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use api::monitor::{ADMIN_PORT, STREAM_PORT, options, variables};
+use api::monitor::{ADMIN_PORT, ANNOUNCE_END, STREAM_PORT, options, variables};
 use k8s_openapi::{
     api::core::v1::{
-        Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector, Probe,
-        ResourceRequirements,
+        Container, ContainerPort, EnvVar, EnvVarSource, ExecAction, HTTPGetAction, Lifecycle,
+        LifecycleHandler, ObjectFieldSelector, Probe, ResourceRequirements,
     },
     apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString},
 };
@@ -74,6 +74,7 @@ pub(super) fn monitor(valid: &ValidDispatcher, defaults: &Defaults) -> Container
         ports: Some(vec![port("monitor", STREAM_PORT), port("monitor-metrics", ADMIN_PORT)]),
         // The value that makes an init container a native sidecar.
         restart_policy: Some("Always".to_owned()),
+        lifecycle: valid.checkpoint.as_ref().map(|_| announces_the_end()),
         // Only the sidecar is restarted; the worker works on.
         liveness_probe: Some(Probe {
             http_get: Some(HTTPGetAction {
@@ -90,6 +91,20 @@ pub(super) fn monitor(valid: &ValidDispatcher, defaults: &Defaults) -> Container
         volume_mounts: Some(volumes::of_monitor(valid)),
         security_context: Some(container_security(Some(true))),
         ..Container::default()
+    }
+}
+
+/// The kubelet runs the hooks of all containers at once, and ends the sidecar after the worker. Without this, the monitor
+/// would not know before that the pod ends, and a new worker would not wait for the state of this one.
+fn announces_the_end() -> Lifecycle {
+    // Its path in the image.
+    let command = vec![format!("/{}", api::controllers::MONITOR.name), ANNOUNCE_END.to_owned()];
+    Lifecycle {
+        pre_stop: Some(LifecycleHandler {
+            exec: Some(ExecAction { command: Some(command) }),
+            ..LifecycleHandler::default()
+        }),
+        ..Lifecycle::default()
     }
 }
 

@@ -1,13 +1,7 @@
 //! The worker's container, with the environment that authors of agents rely on.
 
-use api::{
-    monitor::{ADMIN_PORT, ENDING_PATH, variables},
-    pods::Resources,
-};
-use k8s_openapi::{
-    api::core::v1::{Container, EnvVar, HTTPGetAction, Lifecycle, LifecycleHandler, ResourceRequirements},
-    apimachinery::pkg::util::intstr::IntOrString,
-};
+use api::{monitor::variables, pods::Resources};
+use k8s_openapi::api::core::v1::{Container, EnvVar, ResourceRequirements};
 use workload::template::{container_security, env_var, non_empty};
 
 use super::{from_secret, memory_variables, value, volumes};
@@ -26,7 +20,6 @@ pub(super) fn worker(valid: &ValidDispatcher) -> Container {
         resources: resources(&valid.resources),
         volume_mounts: non_empty(volumes::of_worker(valid)),
         // Its metrics port has no probe: a worker that serves no metrics works, and only its load is not known.
-        lifecycle: valid.checkpoint.as_ref().map(|_| tells_the_monitor()),
         security_context: Some(container_security(None)),
         ..Container::default()
     }
@@ -57,20 +50,4 @@ fn resources(resources: &Resources) -> Option<ResourceRequirements> {
         limits: (!limits.is_empty()).then_some(limits),
         ..ResourceRequirements::default()
     })
-}
-
-/// The kubelet ends the monitor after the worker. Without this, the monitor would not know before that the pod ends, and a
-/// new worker would not wait for this one's state.
-fn tells_the_monitor() -> Lifecycle {
-    Lifecycle {
-        pre_stop: Some(LifecycleHandler {
-            http_get: Some(HTTPGetAction {
-                path: Some(ENDING_PATH.to_owned()),
-                port: IntOrString::Int(i32::from(ADMIN_PORT)),
-                ..HTTPGetAction::default()
-            }),
-            ..LifecycleHandler::default()
-        }),
-        ..Lifecycle::default()
-    }
 }
