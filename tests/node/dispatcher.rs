@@ -15,7 +15,7 @@ use local_cluster::NodeClock;
 use serde_json::{Value, json};
 use tests::{
     AGENT_IMAGE, PRODUCT, Scene, ask_until,
-    dispatcher::{change, create, is_ready, until, until_ready, until_reason, workers},
+    dispatcher::{change, create, is_ready, until, until_proven, until_ready, until_reason, workers},
     follow, real, real_spec, start_real, wait_until_gone, within,
 };
 
@@ -273,6 +273,7 @@ async fn a_revision_that_fails_after_its_start_costs_no_worker() {
     let scene = real().await;
     create(&scene, "coders", agents(json!({"replicas": 2}))).await;
     until_ready(&scene, "coders").await;
+    until_proven(&scene, "coders", 2).await;
     let before: BTreeSet<Option<String>> =
         workers(&scene, "coders").await.into_iter().map(|pod| pod.metadata.uid).collect();
     change(&scene, "coders", json!({"env": [{"name": "AGENT_FAILS_AFTER", "value": "2000"}]})).await;

@@ -15,7 +15,7 @@ use local_cluster::{HUB_ADDRESS, Service, tools::PythonPackage};
 use serde_json::{Value, json};
 use tests::{
     Scene, ask_until,
-    dispatcher::{change, condition, create, until, until_ready, until_reason, workers},
+    dispatcher::{change, condition, create, until, until_proven, until_ready, until_reason, workers},
     real, within,
 };
 
@@ -38,6 +38,7 @@ async fn a_collection_of_a_real_chroma_is_there_before_the_worker_and_what_is_wr
     until_ready(&scene, "planners").await;
     let worker = workers(&scene, "planners").await.remove(0).metadata.name.unwrap();
     assert_eq!(held(&scene, &worker).expect("it answers")["memories"], json!(RECORDS));
+    until_proven(&scene, "planners", 1).await;
 
     for (wrong, reason, words) in [
         (memory("planer-memory", DIM), reasons::COLLECTION_NOT_FOUND, "memoryConfig.collection"),

@@ -114,6 +114,16 @@ pub async fn deployment(scene: &Scene<'_>, name: &str) -> Deployment {
     scene.api::<Deployment>().get(&format!("{name}-workers")).await.expect("a Deployment")
 }
 
+/// Waits until so many workers have run for as long as `minReadySeconds`. Before, their Deployment may count them as
+/// unhealthy and remove them first.
+pub async fn until_proven(scene: &Scene<'_>, name: &str, count: i32) {
+    let deployments = scene.api::<Deployment>();
+    wait_for(&deployments, &format!("{name}-workers"), "proven workers", within(), |found: &Deployment| {
+        found.status.as_ref().is_some_and(|status| status.available_replicas == Some(count))
+    })
+    .await;
+}
+
 /// The monitors of the workers of a scene. Every worker says what was last set of it, or of all.
 pub struct Monitors {
     monitors: fake_monitors::Monitors,

@@ -50,7 +50,7 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
     let (hub, stop) = (Hub::default(), CancellationToken::new());
     let stream = server::listen(options.listen).await.context("failed to listen for gRPC")?;
     let pages = server::listen(options.admin_address).await.context("failed to listen for probes")?;
-    info!(grpc = %stream.local_addr()?, admin = %pages.local_addr()?, "listening");
+    let (grpc, admin) = (stream.local_addr()?, pages.local_addr()?);
     let mut tasks = JoinSet::new();
     let registry = pages::registry(hub.clone(), &options.pool, &options.role, &options.pod_name);
     let end = Arc::<End>::default();
@@ -62,6 +62,7 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
         let announce = Arc::clone(&saving.announce);
         tasks.spawn(ending::serve(listener, move || announce(), stop.clone()));
     }
+    info!(%grpc, %admin, "listening");
     tasks.spawn({
         let (hub, stop) = (hub.clone(), stop.clone());
         async move {
