@@ -209,7 +209,9 @@ async fn omitted_fields_get_their_defaults() {
         json!({
             "role": "coder",
             "replicas": 1,
-            "autoscaling": {"minReplicas": 1, "maxReplicas": 100, "tasksPerWorker": 5},
+            "autoscaling": {
+                "minReplicas": 1, "maxReplicas": 100, "tasksPerWorker": 5, "rule": "QueueAndBusyWorkers",
+            },
             "checkpoint": {"claimName": "state", "graceSeconds": 60},
             "securityContext": {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000},
             "paused": false,
