@@ -99,6 +99,8 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
         }
     }
     let terminated = Instant::now();
+    // A sidecar is ended after its worker; before, its liveness probe has failed, and it is started again.
+    let worker_lives = worker::scrape(options.worker_port).await.is_ok();
     // What the worker wrote last.
     pass_on(&mut log);
     let tokens = watch.ledger.total();
@@ -112,7 +114,7 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
         };
         // If it is killed, this is what it leaves.
         write_message(&options.termination_log, &serde_json::to_vec(&unsaved)?);
-        saving.finish(begun).await;
+        saving.finish(begun, worker_lives).await;
         watch.saved = Some(told);
     }
     stop.cancel();
@@ -155,10 +157,10 @@ impl Saving {
     }
 
     /// Saves the last state, until the pod is killed. `begun`: when it was asked to end.
-    async fn finish(self, begun: Instant) {
+    async fn finish(self, begun: Instant, worker_lives: bool) {
         let until = begun + self.grace.saturating_sub(KILLED_BEFORE);
         let (done, is_done) = oneshot::channel();
-        if self.ended.send(Final { until, done }).await.is_ok() {
+        if self.ended.send(Final { until, worker_lives, done }).await.is_ok() {
             // It ends with the process.
             let _ = is_done.await;
         }

@@ -37,9 +37,11 @@ pub(crate) struct Saved {
     pub(crate) restored: Option<String>,
 }
 
-/// The worker has ended: its last state is to be saved until then.
+/// The monitor ends: the state of the worker is to be saved until then.
 pub(crate) struct Final {
     pub(crate) until: Instant,
+    /// Only the monitor is started again: there will be later states.
+    pub(crate) worker_lives: bool,
     pub(crate) done: oneshot::Sender<()>,
 }
 
@@ -155,14 +157,21 @@ impl Saver {
             () = &mut beats => None,
             last = self.save(&mut ended) => last,
         };
-        let Some(Final { until, done }) = last else { return };
+        let Some(Final { until, worker_lives, done }) = last else { return };
         stop.cancel();
         // One that is on its way must not come after its removal.
         let _ = timeout(ENDING_WITHIN, beats).await;
-        // It would hold new workers back only until it is late.
         let left = until.saturating_duration_since(Instant::now()).max(ENDING_WITHIN);
-        if !matches!(timeout(left, self.leave()).await, Ok(Ok(()))) {
-            warn!("failed to remove the heartbeat");
+        let left_behind = timeout(left, async {
+            if worker_lives {
+                // The hook of this container has announced the end of the pod.
+                return self.storage.put(&self.key(HEARTBEAT), self.heartbeat(false)).await;
+            }
+            self.leave().await
+        });
+        // It holds new workers back only until it is late.
+        if !matches!(left_behind.await, Ok(Ok(()))) {
+            warn!("failed to write or remove the heartbeat");
         }
         // Nobody waits if the process ends.
         let _ = done.send(());
@@ -205,7 +214,7 @@ impl Saver {
                 } => {}
             }
         };
-        self.last_one(last.until).await;
+        self.last_one(last.until, !last.worker_lives).await;
         Some(last)
     }
 
@@ -227,7 +236,7 @@ impl Saver {
     }
 
     /// Tries until it is saved, or the time is over.
-    async fn last_one(&mut self, until: Instant) {
+    async fn last_one(&mut self, until: Instant, is_final: bool) {
         if Instant::now() >= until {
             let message = "the worker ended too late for its last state to be saved: let it exit sooner after \
                            SIGTERM, or raise spec.checkpoint.graceSeconds";
@@ -236,7 +245,7 @@ impl Saver {
         let mut pause = FIRST_PAUSE;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let saved = match timeout(left, self.checkpoint(true)).await {
+            let saved = match timeout(left, self.checkpoint(is_final)).await {
                 Ok(saved) => saved,
                 Err(_) => Err(self.too_late()),
             };

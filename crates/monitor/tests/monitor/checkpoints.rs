@@ -173,6 +173,7 @@ impl<'s> Pod<'s> {
     fn live(&self, name: &str, text: &str) -> Message {
         let monitor = self.run(&QUICK);
         self.write(name, text);
+        self.worker.is_gone();
         monitor.stop()
     }
 }
@@ -219,6 +220,7 @@ fn the_state_of_a_worker_that_ends_is_restored_once() {
         // What belongs to the second one is removed with its first checkpoint, and its own can be restored.
         let monitor = second.run(&QUICK);
         until("the first state is removed", || !storage.pool().join("workers/first").exists());
+        second.worker.is_gone();
         let message = monitor.stop();
         assert_eq!(message.restored.as_deref(), Some("first"));
         let fourth = Pod::new(&storage, "fourth");
@@ -283,6 +285,7 @@ fn workers_that_live_are_not_taken_for_lost_after_an_outage_of_the_storage() {
     let next = Pod::new(&storage, "next");
     assert!(next.load().status.success());
     assert_eq!(next.state(), BTreeMap::new());
+    worker.is_gone();
     assert!(monitor.stop().error.is_none());
     drop((own, state, worker));
 }
@@ -306,9 +309,11 @@ fn a_worker_that_was_taken_for_lost_does_not_save_when_it_is_back() {
         });
         let back = pod.run(&QUICK);
         back.announce_end();
+        pod.worker.is_gone();
         let error = back.stop().error.expect("it is not saved");
         assert!(error.contains("(uid next)"), "{error}");
         assert!(!storage.pool().join("workers/lost/heartbeat").exists());
+        next.worker.is_gone();
         assert!(successor.stop().error.is_none());
     }
 }
@@ -322,6 +327,7 @@ fn what_a_worker_has_removed_from_its_state_does_not_come_back() {
     let monitor = pod.run(&QUICK);
     fs::remove_file(pod.state.path().join("state")).unwrap();
     until("the first state is removed", || !storage.pool().join("workers/first").exists());
+    pod.worker.is_gone();
     assert!(monitor.stop().error.is_none());
     let next = Pod::new(&storage, "next");
     assert!(next.load().status.success());
@@ -371,6 +377,7 @@ fn a_new_worker_waits_for_the_state_of_one_that_is_about_to_end() {
         let loader = next.loader(&["--checkpoint-seconds=60"]).spawn().unwrap();
         until("the claim", || storage.pool().join("claims/ending/0000000000").exists());
         ending.write("state", "late");
+        ending.worker.is_gone();
         assert!(monitor.stop().error.is_none());
         assert!(loader.wait_with_output().unwrap().status.success());
         assert_eq!(next.state(), only("state", "late"));
@@ -391,6 +398,7 @@ fn a_claim_whose_pod_is_gone_before_its_worker_ran_is_given_back() {
             !pod.state().is_empty()
         });
         // The first one comes back, too late: it must not save over the other.
+        lost.worker.is_gone();
         let message = lost.run(&QUICK).stop();
         assert!(message.error.is_some_and(|error| error.contains("(uid other)")));
     }
@@ -414,6 +422,7 @@ fn a_store_that_is_away_at_the_end_is_tried_again_within_the_grace_period() {
     let pod = Pod::new(&storage, "first");
     let monitor = pod.run(&QUICK);
     pod.write("state", "one");
+    pod.worker.is_gone();
     monitor.terminate();
     let message = pod.own.path().join("termination-log");
     until("the loss is told before it happens", || {
@@ -428,6 +437,33 @@ fn a_store_that_is_away_at_the_end_is_tried_again_within_the_grace_period() {
     let next = Pod::new(&storage, "next");
     assert!(next.load().status.success());
     assert_eq!(next.state(), only("state", "one"));
+}
+
+/// As after a failed liveness probe: the kubelet runs the hook, and ends the sidecar alone.
+#[test]
+fn a_monitor_that_is_started_again_leaves_no_last_state() {
+    let storage = Storage::folder();
+    let pod = Pod::new(&storage, "first");
+    let monitor = pod.run(&QUICK);
+    pod.write("state", "one");
+    monitor.announce_end();
+    assert!(monitor.stop().checkpoint.is_some());
+    let of_pool = |path: &str| fs::read_to_string(storage.pool().join("workers/first").join(path)).unwrap();
+    assert!(of_pool("heartbeat").contains("\"ending\":false"));
+    for checkpoint in fs::read_dir(storage.pool().join("workers/first")).unwrap().flatten() {
+        let manifest = checkpoint.path().join("manifest.json");
+        if manifest.exists() {
+            assert!(fs::read_to_string(manifest).unwrap().contains("\"final\":false"));
+        }
+    }
+    // It goes on, and ends with its worker.
+    let monitor = pod.run(&QUICK);
+    pod.write("state", "two");
+    pod.worker.is_gone();
+    assert!(monitor.stop().error.is_none());
+    let next = Pod::new(&storage, "next");
+    assert!(next.load().status.success());
+    assert_eq!(next.state(), only("state", "two"));
 }
 
 #[test]
@@ -452,6 +488,7 @@ fn what_could_not_be_saved_in_time_is_told() {
     let pod = Pod::new(&storage, "first");
     let monitor = pod.run(&["--grace-seconds=5"]);
     pod.write("state", "one");
+    pod.worker.is_gone();
     let error = monitor.stop().error.expect("it was not saved");
     assert!(error.contains("s3://states"), "{error}");
 }
@@ -473,6 +510,7 @@ fn a_worker_without_state_leaves_nothing() {
     let pod = Pod::new(&storage, "first");
     let monitor = pod.run(&QUICK);
     until("a heartbeat", || storage.pool().join("workers/first/heartbeat").exists());
+    pod.worker.is_gone();
     let message = monitor.stop();
     assert!(message.error.is_none() && message.checkpoint.is_none(), "{message:?}");
     assert!(!storage.pool().join("workers/first").exists());

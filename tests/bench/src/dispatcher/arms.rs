@@ -110,6 +110,8 @@ pub(super) async fn controlled(programs: &Programs, count: u32, steps: u32) -> a
     let controller = processes.controller.with_context(|| format!("{CONTROLLER} does not run"))?;
     let mut ready = ready(&plane).await?;
     let dispatchers = plane.dispatchers();
+    // As in a cluster, they answer as soon as their pod runs; what they cost is not the controller's.
+    let monitors = Monitors::of(Api::namespaced(plane.client.clone(), NAMESPACE));
     let requests_before = plane.cluster.audit_events()?.len();
     let reconciles_before = reconciles(&plane).await?;
     let before = processes.read()?;
@@ -127,7 +129,6 @@ pub(super) async fn controlled(programs: &Programs, count: u32, steps: u32) -> a
     let requests = Requests::of(COUNTED, &plane.cluster.audit_events()?[requests_before..], count as usize);
     let peak_mib = machine::peak_resident_mib(controller)?;
 
-    let monitors = Monitors::of(Api::namespaced(plane.client.clone(), NAMESPACE));
     sleep(IDLE_AFTER).await;
     let requests_before = plane.cluster.audit_events()?.len();
     let (rested, used_before) = (Instant::now(), machine::cpu_seconds(controller)?);
