@@ -184,7 +184,11 @@ async fn with_room_for_a_part(cluster: &Cluster) -> Scene<'_> {
 
 /// A gang that needs all three, once its first attempt has ended.
 async fn given_back(scene: &Scene<'_>) -> TrainingJobStatus {
-    create(scene, "gang", json!({"gpus": 8, "nodes": 3})).await;
+    // Simulated ranks do not wait for each other: the first two must not end before the third is missed.
+    let mut gang = fate(&[("run-time", "20s")]);
+    gang["gpus"] = json!(8);
+    gang["nodes"] = json!(3);
+    create(scene, "gang", gang).await;
     let job = wait_for(&scene.api::<TrainingJob>(), "gang", "given back", within(), |job: &TrainingJob| {
         job.status.as_ref().is_some_and(|status| !status.failures.is_empty())
     })
