@@ -55,7 +55,8 @@ impl Metric {
             | Self::QueueRunning
             | Self::TokensIn
             | Self::TokensOut
-            | Self::Tokens => Unit::Count,
+            | Self::Tokens
+            | Self::UnclaimedStates => Unit::Count,
             Self::Latency | Self::CheckpointTime => Unit::Seconds,
         }
     }
@@ -93,7 +94,8 @@ impl Metric {
             | Self::TokensIn
             | Self::TokensOut
             | Self::Tokens
-            | Self::CheckpointTime => false,
+            | Self::CheckpointTime
+            | Self::UnclaimedStates => false,
         }
     }
 

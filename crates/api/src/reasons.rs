@@ -19,6 +19,8 @@ pub const DENIED: &str = "Denied";
 /// The claim of a deleted TrainingJob stays although its retention says otherwise.
 pub const OUTPUT_KEPT: &str = "OutputKept";
 pub const FIELD_CONFLICT: &str = "FieldConflict";
+/// An idle worker without state is replaced by one that restores a saved state.
+pub const STATE_UNCLAIMED: &str = "StateUnclaimed";
 
 // ModelLoaded of AIInference.
 pub const LOADED: &str = "Loaded";

@@ -388,6 +388,8 @@ pub enum Metric {
     Tokens = 106,
     /// Of workers: when their state was last saved, in seconds since 1970 by the clock of the node.
     CheckpointTime = 107,
+    /// Of workers that have no state of their own: saved states that no worker has claimed, as the source last found them.
+    UnclaimedStates = 108,
 }
 impl Metric {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -427,6 +429,7 @@ impl Metric {
             Self::Latency => "METRIC_LATENCY",
             Self::Tokens => "METRIC_TOKENS",
             Self::CheckpointTime => "METRIC_CHECKPOINT_TIME",
+            Self::UnclaimedStates => "METRIC_UNCLAIMED_STATES",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -465,6 +468,7 @@ impl Metric {
             "METRIC_LATENCY" => Some(Self::Latency),
             "METRIC_TOKENS" => Some(Self::Tokens),
             "METRIC_CHECKPOINT_TIME" => Some(Self::CheckpointTime),
+            "METRIC_UNCLAIMED_STATES" => Some(Self::UnclaimedStates),
             _ => None,
         }
     }
