@@ -407,9 +407,9 @@ pub struct PodTokens {
     #[schemars(range(min = 0))]
     pub tokens: i64,
 
-    /// When the pod was found to be gone. It is added to `ended` later.
+    /// When the controller first found that the pod does not exist. Two minutes later its tokens are added to `ended`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gone: Option<Time>,
+    pub deleted_time: Option<Time>,
 }
 
 fn one() -> i32 {
