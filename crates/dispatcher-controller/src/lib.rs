@@ -99,7 +99,7 @@ pub struct DispatcherArgs {
     pub planner_image: Option<String>,
 
     /// URL of the vector store of objects without memoryConfig.endpoint [default: none; that field is required]
-    #[arg(long)]
+    #[arg(long, value_name = "URL", value_parser = http_endpoint)]
     pub memory_endpoint: Option<String>,
 
     /// Secret with the key `api-key` for that store, in the namespace of the object [default: none]
@@ -265,11 +265,21 @@ async fn carry_out(
     }
 }
 
+/// URLs are in messages and in pods, so they carry no credentials.
 fn http_url(text: &str) -> Result<Url, String> {
     let url: Url = text.parse().map_err(|error| format!("{error}"))?;
-    let is_http =
-        ["http", "https"].contains(&url.scheme()) && url.username().is_empty() && url.password().is_none();
-    if is_http { Ok(url) } else { Err("must be an http or https URL without a user".to_owned()) }
+    if !["http", "https"].contains(&url.scheme()) {
+        return Err("must be an http or https URL".to_owned());
+    }
+    if !url.username().is_empty() || url.password().is_some() || url.query().is_some() {
+        return Err("must have neither a user nor a query".to_owned());
+    }
+    Ok(url)
+}
+
+/// As it was written, because it is a part of pod templates.
+fn http_endpoint(text: &str) -> Result<String, String> {
+    http_url(text).map(|_| text.to_owned())
 }
 
 /// Time for the watch of AIDispatchers to catch up.
