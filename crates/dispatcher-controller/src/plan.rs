@@ -26,6 +26,7 @@ mod pod;
 mod readiness;
 mod replicas;
 mod revision;
+mod rollout;
 mod status;
 
 pub(crate) use defaults::Defaults;
@@ -86,7 +87,9 @@ pub(crate) fn plan(
     let sizing = replicas::sizing(valid, observed, now);
     let assessment = conditions::of_valid(valid, observed, &revision, &sizing, now);
     let assessment_facts = assessment.facts.clone();
-    let soonest = [sizing.requeue_after, assessment.requeue_after].into_iter().flatten().min();
+    let (strategy, rollout_requeue_after) = rollout::rollout(valid, &revision, observed, now);
+    let soonest = [sizing.requeue_after, assessment.requeue_after, rollout_requeue_after];
+    let soonest = soonest.into_iter().flatten().min();
     let mut events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
     let why = scale_reason(&sizing);
     let rescaled = sizing.scales(valid).map(|(from, to)| events::of_scale(from, to, &why));
@@ -116,8 +119,7 @@ pub(crate) fn plan(
     let (costs, deployment) = if valid.pods.paused {
         (Vec::new(), None)
     } else {
-        let deployment =
-            deployment::deployment(valid, &revision, observed.claim.as_deref(), sizing.replicas, planned_on);
+        let deployment = deployment::deployment(valid, &revision, strategy, sizing.replicas, planned_on);
         (sizing.costs, Some(Box::new(deployment)))
     };
     let requeue_after = soonest.into_iter().chain(wait).min();

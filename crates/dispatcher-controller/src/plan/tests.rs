@@ -586,19 +586,60 @@ fn several_losses_are_counted() {
     assert!(message.starts_with("the state of pod coder-7 and 2 others was not saved"), "{message}");
 }
 
-#[test]
-fn a_worker_ends_before_its_successor_begins_only_where_both_cannot_mount_the_claim() {
-    let rolling = |spec: &str, modes: &str| {
-        let mut scene = Scene::new(spec);
-        let claim = format!("{{metadata: {{name: states}}, spec: {{accessModes: [{modes}]}}}}");
-        scene.observe(|observed| {
-            observed.claim = Some(std::sync::Arc::new(serde_saphyr::from_str(&claim).unwrap()))
-        });
-        let strategy = deployment_of(&scene.plan()).spec.unwrap().strategy.unwrap().rolling_update.unwrap();
-        serde_json::to_value(strategy).unwrap()
+/// The strategy while an old worker on node `a` holds the claim and a new pod is as given, with its deadline.
+fn strategy(modes: &str, new: &str) -> (serde_json::Value, Option<std::time::Duration>) {
+    let mut scene = Scene::ready("{role: coder, checkpoint: {claimName: states}}", 1);
+    let old = scene.observed().deployed.clone().unwrap();
+    let record = workload::deployment::TemplateRecord {
+        resolved: "{}".into(),
+        template: "{\"claimName\":\"states\"}".into(),
+        token_account: None,
     };
-    let saved = "{role: coder, checkpoint: {claimName: states}}";
-    assert_eq!(rolling(saved, "ReadWriteMany"), json!({"maxSurge": 1, "maxUnavailable": 0}));
-    assert_eq!(rolling(saved, "ReadWriteOnce"), json!({"maxSurge": 0, "maxUnavailable": 1}));
-    assert_eq!(rolling("{role: coder}", "ReadWriteMany"), json!({"maxSurge": "25%", "maxUnavailable": 0}));
+    let revision = workload::deployment::ReplicaSetView {
+        rendered: Some(Box::new(record)),
+        ..workload::deployment::ReplicaSetView::default()
+    };
+    let claim = format!("{{metadata: {{name: states}}, spec: {{accessModes: [{modes}]}}}}");
+    scene.observe(|observed| {
+        observed.claim = Some(std::sync::Arc::new(serde_saphyr::from_str(&claim).unwrap()));
+        observed.older = vec![workload::deployment::OlderRevision { revision: revision.into(), pods: old }];
+    });
+    scene.pods(&[&format!("{{name: coder-9, {new}}}")]);
+    let plan = scene.plan();
+    let strategy = deployment_of(&plan).spec.unwrap().strategy.unwrap().rolling_update.unwrap();
+    (serde_json::to_value(strategy).unwrap(), plan.requeue_after)
+}
+
+#[test]
+fn a_worker_ends_before_its_successor_begins_only_if_that_waits_for_the_claim() {
+    let surge = json!({"maxSurge": 1, "maxUnavailable": 0});
+    let replace = json!({"maxSurge": 0, "maxUnavailable": 1});
+    let once = |new: &str| strategy("ReadWriteOnce", new);
+    // Pods of the tests are two minutes old.
+    let creating =
+        "phase: Pending, containers: [{name: worker, state: {waiting: {reason: PodInitializing}}}]";
+    assert_eq!(once(&format!("node: b, {creating}")).0, replace);
+    assert_eq!(strategy("ReadWriteMany", &format!("node: b, {creating}")).0, surge);
+    assert_eq!(once(&format!("node: a, {creating}")).0, surge, "one node may mount it twice");
+    let young = format!("node: b, created: '{}', {creating}", at(-10));
+    assert_eq!(once(&young), (surge.clone(), Some(std::time::Duration::from_secs(50))));
+    for reason in ["ImagePullBackOff", "CreateContainerConfigError", "CrashLoopBackOff"] {
+        let fails = format!(
+            "node: b, phase: Pending, containers: [{{name: worker, state: {{waiting: {{reason: {reason}}}}}}}]"
+        );
+        assert_eq!(once(&fails).0, surge, "{reason}");
+    }
+    let unschedulable = |why: &str| {
+        format!("phase: Pending, conditions: [{{type: PodScheduled, status: 'False', message: '{why}'}}]")
+    };
+    let in_use = "0/2 nodes are available: 1 node has pod using PersistentVolumeClaim with the same name and \
+                  ReadWriteOncePod access mode";
+    assert_eq!(strategy("ReadWriteOncePod", &unschedulable(in_use)).0, replace);
+    let short = format!("{in_use}, 1 Insufficient cpu.");
+    assert_eq!(strategy("ReadWriteOncePod", &unschedulable(&short)).0, surge);
+    let plain = deployment_of(&Scene::new("{role: coder}").plan()).spec.unwrap().strategy.unwrap();
+    assert_eq!(
+        serde_json::to_value(plain.rolling_update).unwrap(),
+        json!({"maxSurge": "25%", "maxUnavailable": 0})
+    );
 }
