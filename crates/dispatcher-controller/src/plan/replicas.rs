@@ -306,3 +306,74 @@ impl Sizing {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "../../../scaling/tests/rules/trace.rs"]
+mod trace;
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        tests::{Scene, at, defaults},
+        validate::validate,
+    };
+
+    use super::{
+        trace::{Run, Step},
+        *,
+    };
+
+    const COLD_START: i64 = 30;
+
+    /// The scripted 40 minutes, decided by a pool with this `autoscaling`.
+    fn run(autoscaling: &str) -> Run {
+        let mut scene = Scene::new(&format!("{{role: coder, autoscaling: {autoscaling}}}"));
+        let valid = validate(&scene.observed().dispatcher, &defaults(&[])).unwrap();
+        let Workers::Scaled(policy) = valid.workers else { panic!("it is scaled") };
+        trace::run(COLD_START, |Step { now, workers, busy, waiting }| {
+            let pods = workers.iter().map(|worker| {
+                let (created, ready) = (at(worker.created), at(worker.created + COLD_START));
+                let (phase, status) =
+                    if ready <= at(*now) { ("Running", "True") } else { ("Pending", "False") };
+                format!(
+                    "{{name: coder-{}, node: a, created: '{created}', phase: {phase}, conditions: [{{type: Ready, \
+                     status: '{status}', lastTransitionTime: '{ready}'}}]}}",
+                    worker.uid
+                )
+            });
+            let pods: Vec<String> = pods.collect();
+            scene.pods(&pods.iter().map(String::as_str).collect::<Vec<_>>());
+            let is_ready = |created: i64| created + COLD_START <= *now;
+            let loads = workers.iter().enumerate().map(|(index, worker)| {
+                let queued = if index == 0 { *waiting } else { 0 };
+                let known = WorkerLoad {
+                    queued: Some((u64::try_from(queued).unwrap(), at(*now))),
+                    in_flight: Some(u64::from(index < *busy)),
+                    ..WorkerLoad::default()
+                };
+                if is_ready(worker.created) { known } else { WorkerLoad::default() }
+            });
+            scene.loads(loads.collect());
+            let from = i32::try_from(workers.len()).unwrap();
+            let decision = decision(&policy, scene.observed(), from, at(*now));
+            let to = decision.record.to;
+            scene.observe(|observed| observed.history = decision.written(&policy));
+            to
+        })
+    }
+
+    #[test]
+    fn queues_and_busy_workers_change_the_direction_at_most_twice_in_40_minutes() {
+        let run = run("{rule: QueueAndBusyWorkers}");
+        assert!(run.turns <= 2, "{run:?}");
+        // Its loads are of now, so nothing waits until the new workers have taken tasks: each cold start doubles them.
+        assert!(run.peak >= 12 && run.peak <= 64 && run.waiting < 5, "{run:?}");
+        assert!(run.replica_minutes < 40 * 20, "{run:?}");
+    }
+
+    #[test]
+    fn queues_alone_change_the_direction_at_least_twenty_times() {
+        let run = run("{rule: QueueOnly}");
+        assert!(run.turns >= 20, "{run:?}");
+    }
+}
