@@ -128,7 +128,7 @@ impl Prometheus {
     }
 
     /// The load of a worker with what Prometheus has of its queue and its tasks.
-    pub(crate) fn instead_of(&self, streamed: WorkerLoad, uid: &str, worker: &str) -> WorkerLoad {
+    pub(crate) fn replace_load(&self, streamed: WorkerLoad, uid: &str, worker: &str) -> WorkerLoad {
         let pools = locked(&self.pools);
         let (queued, in_flight, fault) = match pools.get(uid).and_then(|asked| asked.answer.as_ref()) {
             None => (None, None, None),
@@ -239,7 +239,7 @@ mod tests {
 
     fn load(prometheus: &Prometheus, worker: &str) -> WorkerLoad {
         let streamed = WorkerLoad { queued: Some((99, at(0))), tokens: Some(7), ..WorkerLoad::default() };
-        prometheus.instead_of(streamed, "uid-of-coder", worker)
+        prometheus.replace_load(streamed, "uid-of-coder", worker)
     }
 
     #[test]
@@ -272,7 +272,7 @@ mod tests {
         prometheus.ask(&dispatcher("{role: coder}"), at(0)).await;
         let in_flight = |streamed: Option<u64>, worker: &str| {
             let streamed = WorkerLoad { in_flight: streamed, ..WorkerLoad::default() };
-            prometheus.instead_of(streamed, "uid-of-coder", worker).in_flight
+            prometheus.replace_load(streamed, "uid-of-coder", worker).in_flight
         };
         assert_eq!(in_flight(Some(1), "coder-4"), Some(1), "Prometheus has 0");
         assert_eq!(in_flight(Some(0), "coder-4"), Some(0));

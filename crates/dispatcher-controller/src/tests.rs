@@ -120,7 +120,7 @@ impl Scene {
                 tokens: Default::default(),
                 tokens_per_minute: None,
                 history: Default::default(),
-                first_look: at(-600),
+                first_observed: at(-600),
                 facts: BTreeMap::new(),
             },
         }

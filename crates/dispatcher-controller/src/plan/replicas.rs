@@ -194,7 +194,7 @@ fn awaited(valid: &ValidDispatcher, observed: &Observed, now: Timestamp) -> Opti
 fn first_loads(observed: &Observed, now: Timestamp) -> Option<Duration> {
     let unknown = |pod: &PodView| observed.load_of(pod).is_none_or(|load| load.queued.is_none());
     let is_unknown = observed.pods().any(|pod| pod.is_ready && unknown(pod));
-    remaining(LOAD_EXPECTED_AFTER, observed.first_look, now).filter(|_| is_unknown)
+    remaining(LOAD_EXPECTED_AFTER, observed.first_observed, now).filter(|_| is_unknown)
 }
 
 fn cost(load: Option<&WorkerLoad>) -> i32 {

@@ -125,8 +125,8 @@ fn written(observed: &Observed, assessment: Assessment, now: Timestamp) -> AIDis
 fn last_checkpoint(observed: &Observed) -> Option<Time> {
     let known = observed.dispatcher.status.as_ref().and_then(|status| status.last_checkpoint_time.as_ref());
     let left = observed.ending.iter().filter_map(|pod| message_of(pod)?.checkpoint);
-    let told = observed.loads.values().filter_map(|load| i64::try_from(load.saved?).ok());
-    let left = left.chain(told).filter_map(|seconds| Timestamp::from_second(seconds).ok()).max();
+    let reported = observed.loads.values().filter_map(|load| i64::try_from(load.saved?).ok());
+    let left = left.chain(reported).filter_map(|seconds| Timestamp::from_second(seconds).ok()).max();
     left.into_iter().chain(known.map(|known| known.0)).max().map(Time)
 }
 

@@ -372,12 +372,12 @@ fn a_process_that_has_just_begun_waits_for_the_first_loads() {
     scene.write_status();
     let before = scene.observed().dispatcher.status.clone().unwrap();
     scene.loads(Vec::new());
-    scene.observe(|observed| observed.first_look = at(-5));
+    scene.observe(|observed| observed.first_observed = at(-5));
     let waiting = scene.plan();
     assert_eq!((replicas(&waiting), waiting.past.is_none()), (3, true));
     assert_eq!(waiting.status.conditions, before.conditions);
     assert_eq!(waiting.requeue_after, Some(std::time::Duration::from_secs(10)));
-    scene.observe(|observed| observed.first_look = at(-20));
+    scene.observe(|observed| observed.first_observed = at(-20));
     assert_eq!(reason(&scene.plan(), conditions::SCALING_ACTIVE), reasons::METRIC_MISSING);
 }
 
@@ -488,7 +488,7 @@ fn a_process_that_has_just_begun_shrinks_no_pool_before_it_knows_the_loads() {
     let mut scene = Scene::ready("{role: coder, replicas: 3}", 3);
     scene.edit_spec(|spec| spec.replicas = 1);
     scene.loads(Vec::new());
-    scene.observe(|observed| observed.first_look = at(-1));
+    scene.observe(|observed| observed.first_observed = at(-1));
     let plan = scene.plan();
     assert_eq!((replicas(&plan), plan.costs.len()), (3, 0), "another process may have marked them");
     assert!(plan.requeue_after.is_some());
@@ -496,7 +496,7 @@ fn a_process_that_has_just_begun_shrinks_no_pool_before_it_knows_the_loads() {
     assert_eq!(scene.plan().costs.len(), 1);
     // They never become known.
     scene.loads(Vec::new());
-    scene.observe(|observed| observed.first_look = at(-15));
+    scene.observe(|observed| observed.first_observed = at(-15));
     assert_eq!(replicas(&scene.plan()), 1);
 }
 
