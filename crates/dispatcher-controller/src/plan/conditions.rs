@@ -413,11 +413,11 @@ fn scaling_active(
         return (Some(fails(type_, reasons::PAUSED, message)), None);
     }
     let (silent, requeue_after) = silent(observed, now);
-    let unknown = silent.clone().or_else(|| unknown_tokens(valid, observed));
-    let message = |words: &str| match &unknown {
+    let message = |words: &str| match &silent {
         Some(why) => format!("{words}; {why}"),
         None => words.to_owned(),
     };
+    let unknown_tokens = unknown_tokens(valid, observed).filter(|_| silent.is_none());
     let no_removal = "workers may be added, and none is removed, because some values are not known";
     let verdict = match decision.conclusion.active {
         Active::ValidMetricFound if silent.is_some() => {
@@ -426,7 +426,9 @@ fn scaling_active(
         Active::ValidMetricFound => {
             holds(type_, reasons::VALID_METRIC_FOUND, "the number of workers follows the queue".to_owned())
         }
-        Active::MetricPartial => fails(type_, reasons::METRIC_PARTIAL, message(no_removal)),
+        Active::MetricPartial => {
+            fails(type_, reasons::METRIC_PARTIAL, unknown_tokens.unwrap_or_else(|| message(no_removal)))
+        }
         Active::MetricStale => {
             fails(type_, reasons::METRIC_STALE, message("the number of workers stays as it is"))
         }
@@ -437,12 +439,12 @@ fn scaling_active(
             fails(type_, reasons::METRIC_NOT_LOAD_SENSITIVE, message("the number of workers stays as it is"))
         }
         Active::MetricMissing(_) => {
-            let words = if unknown.is_some() {
+            let words = if silent.is_some() {
                 "the number of workers stays as it is"
             } else {
                 "the number of workers stays as it is until the first worker reports its load"
             };
-            fails(type_, reasons::METRIC_MISSING, message(words))
+            fails(type_, reasons::METRIC_MISSING, unknown_tokens.unwrap_or_else(|| message(words)))
         }
     };
     (Some(verdict), requeue_after)

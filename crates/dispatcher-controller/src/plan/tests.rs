@@ -280,7 +280,7 @@ fn while_tokens_are_not_known_workers_are_only_added() {
     let message = &condition(&plan, conditions::SCALING_ACTIVE).unwrap().message;
     let why = "no worker is removed, because tokens per minute are not known: workers must serve agent_tokens_total \
                (autoscaling.tokensPerMinutePerWorker)";
-    assert!(message.ends_with(why), "{message}");
+    assert_eq!(message, why);
     scene.loads(vec![load(14, 1); 4]);
     assert_eq!(replicas(&scene.plan()), 8);
     scene.loads(vec![load(0, 0); 4]);
