@@ -43,7 +43,7 @@ pub(crate) async fn apply(
 ) -> Result<Applied, ApplyError> {
     let uid = dispatcher.metadata.uid.as_deref().unwrap_or_default();
     let written = write_children(ctx, std::mem::take(&mut plan.costs), plan.deployment.as_deref()).await;
-    if matches!(written, Err(_) | Ok(Some(Written::Contested(_)))) {
+    if !is_settled(&written) {
         // The time in which nothing could be written is none in which busy workers could be marked.
         ctx.fact_times.end(uid, TOO_MANY);
     }
@@ -80,6 +80,14 @@ pub(crate) async fn apply(
     Ok(Applied::All { requeue_after })
 }
 
+/// Whether the Deployment is as planned, or is being deleted.
+fn is_settled(written: &Result<Option<Written>, ApplyError>) -> bool {
+    match written {
+        Ok(None | Some(Written::Unchanged | Written::Created | Written::Changed)) => true,
+        Ok(Some(Written::Contested(_))) | Err(_) => false,
+    }
+}
+
 async fn write_children(
     ctx: &Context,
     costs: Vec<Cost>,
@@ -106,5 +114,33 @@ async fn mark(ctx: &Context, Cost { pod, cost }: Cost) -> Result<(), ApplyError>
             Ok(())
         }
         Ok(()) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::{
+        apply::{Contest, Stale},
+        cache::Key,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_number_that_was_contested_or_failed_is_not_settled() {
+        let key = Key::new("demo", "coder-workers");
+        let contest = Contest {
+            kind: "Deployment",
+            key: key.clone(),
+            manager: None,
+            wait: Duration::from_secs(1),
+            is_new: false,
+        };
+        assert!(!is_settled(&Ok(Some(Written::Contested(contest)))));
+        let stale = ApplyError::Stale { kind: "Deployment", key, why: Stale::Changed };
+        assert!(!is_settled(&Err(stale)));
+        for written in [None, Some(Written::Changed), Some(Written::Created), Some(Written::Unchanged)] {
+            assert!(is_settled(&Ok(written)));
+        }
     }
 }
