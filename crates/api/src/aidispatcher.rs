@@ -68,7 +68,7 @@ pub struct AIDispatcherSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_config: Option<MemoryConfig>,
 
-    /// Scales the number of workers with the queue. Default: none; replicas sets the number. Changing it restarts nothing.
+    /// Scales the number of workers with the queue. Default: none; replicas sets the number. Changing it restarts no pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<Autoscaling>,
 
@@ -120,23 +120,26 @@ pub enum Role {
         .message("collection is required with dim").field_path(".collection").reason(Reason::FieldValueRequired)
 )]
 pub struct MemoryConfig {
-    /// Name of the collection. Together with dim.
+    /// Name of the collection. Requires dim. Default: none; no collection is loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     pub collection: Option<String>,
 
-    /// Dimension of its vectors. If the collection has another dimension, this object fails; its workers are not started.
+    /// Dimension of the collection's vectors. Requires collection. If it differs, no worker starts, and MemoryReady has
+    /// the reason DimMismatch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65536))]
     pub dim: Option<i32>,
 
-    /// URL of the vector store, http or https. Default: the controller's.
+    /// URL of the vector store, http or https. Default: --memory-endpoint of the controller; required if that is not
+    /// set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     #[x_kube(validation = rules::http_url())]
     pub endpoint: Option<String>,
 
-    /// Secret whose key `api-key` is sent to the vector store. Default: the controller's if endpoint is not set, otherwise none.
+    /// Secret whose key `api-key` is sent to the vector store. Default: --memory-secret-name of the controller if endpoint
+    /// is not set; otherwise none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
@@ -166,7 +169,7 @@ pub struct Autoscaling {
     #[schemars(range(min = 1, max = 10000))]
     pub tasks_per_worker: i32,
 
-    /// Tokens per minute and worker; workers are added when the pool uses more. Default: tokens do not affect the number.
+    /// Tokens per minute that one worker may use; workers are added when the average is higher. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000000000000_i64))]
     pub tokens_per_minute_per_worker: Option<i64>,
@@ -177,7 +180,8 @@ pub struct Autoscaling {
     #[schemars(extend("default" = "QueueAndBusyWorkers"))]
     pub rule: QueueRule,
 
-    /// Windows and rates. Default: as for AIScaler; with the rule QueueOnly, every number at once.
+    /// Stabilization windows and scaling policies, as in AIScaler; fields that are not set have the defaults of
+    /// HorizontalPodAutoscaler. Default: those defaults; with rule QueueOnly, no windows or limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behavior: Option<Behavior>,
 }
@@ -212,7 +216,7 @@ impl QueueRule {
         .message("must not be set without uri").field_path(".secretName")
 )]
 pub struct Checkpoint {
-    /// Claim that all workers can write to, such as one with access mode ReadWriteMany.
+    /// PersistentVolumeClaim that all workers can write to. Several workers need access mode ReadWriteMany.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
@@ -243,7 +247,8 @@ pub struct Checkpoint {
     #[x_kube(validation = rules::object_name())]
     pub secret_name: Option<String>,
 
-    /// Seconds in which a worker must write its state after SIGTERM. The pod has 30 more for the upload. Default: 60.
+    /// Seconds in which a worker must write its state after SIGTERM. The pod gets 30 more seconds for the upload.
+    /// Default: 60.
     #[serde(default = "a_minute")]
     #[schemars(range(min = 0, max = 3600))]
     pub grace_seconds: i32,
@@ -268,7 +273,8 @@ pub struct AIDispatcherStatus {
     #[schemars(range(min = 0))]
     pub available_replicas: i32,
 
-    /// Initializing, Processing, Ready or Failed.
+    /// Initializing, Processing, Ready or Failed. Between Processing and Ready it changes with the load, at most every 10
+    /// seconds.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "schema::known")]
     #[schemars(with = "String", length(max = 64))]
     pub current_phase: Option<Phase>,
@@ -283,7 +289,7 @@ pub struct AIDispatcherStatus {
     #[schemars(range(min = 0))]
     pub token_usage: i64,
 
-    /// Idle, Working or Saturated.
+    /// Idle, Working or Saturated. It changes with the load, at most every 10 seconds.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "schema::known")]
     #[schemars(with = "String", length(max = 64))]
     pub state: Option<State>,
@@ -298,12 +304,12 @@ pub struct AIDispatcherStatus {
     #[schemars(range(min = 0))]
     pub desired_replicas: i32,
 
-    /// Tasks that wait at workers whose load is known. Absent if none is known.
+    /// Queued tasks, summed over the workers that report their load. Absent if none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub queue_depth: Option<i64>,
 
-    /// Tokens per minute, measured over up to the last minute. The last known value while none is known.
+    /// Tokens per minute, measured over the last 20 to 60 seconds. Keeps its last value while no monitor reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub tokens_per_minute: Option<i64>,
@@ -382,12 +388,12 @@ pub struct Resolved {
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Tokens {
-    /// Of workers that have ended and are not in `pods`.
+    /// Tokens of pods that are no longer in `pods`.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub ended: i64,
 
-    /// Of the other pods, at most 2000.
+    /// Tokens of pods that exist or were deleted in the last two minutes, at most 2000.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 2000), extend("x-kubernetes-list-type" = "atomic"))]
     pub pods: Vec<PodTokens>,
@@ -407,9 +413,9 @@ pub struct PodTokens {
     #[schemars(range(min = 0))]
     pub tokens: i64,
 
-    /// When the pod was found to be gone. It is added to `ended` later.
+    /// When the controller first found that the pod does not exist. Two minutes later its tokens are added to `ended`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gone: Option<Time>,
+    pub deleted_time: Option<Time>,
 }
 
 fn one() -> i32 {

@@ -1,14 +1,10 @@
 //! Applies a plan in a fixed order. It only decides when to reconcile again after a contested write.
 //!
-//! Deletion costs first, so that a smaller number of workers takes idle ones. Then the Deployment, status and events; the
-//! first failure ends this sequence.
+//! Deletion costs first, so that a smaller number of workers takes idle ones. Then the Deployment and the event about its new
+//! number, the status, and the other events; the first failure ends this sequence.
 
 use std::time::Duration;
 
-use crate::{
-    Context,
-    plan::{Cost, Plan},
-};
 use api::{aidispatcher::AIDispatcher, labels, reasons};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
@@ -19,6 +15,12 @@ use runtime::{
     refusal::Refusal,
 };
 use tracing::warn;
+use workload::deployment::RenderedDeployment;
+
+use crate::{
+    Context,
+    plan::{Cost, Plan, TOO_MANY},
+};
 
 /// The outcome of a plan.
 #[derive(Debug)]
@@ -36,33 +38,39 @@ const COSTS_AT_ONCE: usize = 16;
 pub(crate) async fn apply(
     ctx: &Context,
     dispatcher: &AIDispatcher,
-    plan: Plan,
+    mut plan: Plan,
     now: Timestamp,
 ) -> Result<Applied, ApplyError> {
-    let Plan { costs, deployment, status, events, past, facts: _, mut requeue_after } = plan;
-    stream::iter(costs)
-        .map(|cost| mark(ctx, cost))
-        .buffer_unordered(COSTS_AT_ONCE)
-        .try_for_each(|()| async { Ok(()) })
-        .await?;
+    let uid = dispatcher.metadata.uid.as_deref().unwrap_or_default();
+    let written = write_children(ctx, std::mem::take(&mut plan.costs), plan.deployment.as_deref()).await;
+    if !is_settled(&written) {
+        // The time in which nothing could be written is none in which busy workers could be marked.
+        ctx.fact_times.end(uid, TOO_MANY);
+    }
     // The child before the status: after a failure the status is not written, so it never reports what did not happen.
-    if let Some(deployment) = deployment {
-        match ctx.deployments.apply_to_version(&deployment, deployment.planned_on.as_deref()).await {
-            Ok(Written::Contested(contest)) => {
-                requeue_after = Some(requeue_after.map_or(contest.wait, |planned| planned.min(contest.wait)));
-                if contest.is_new {
-                    // At once: a later step may fail, and the contest is new only this time.
-                    let (severity, reason) = (Severity::Warning, reasons::FIELD_CONFLICT);
-                    let note = Note { severity, reason, message: contest.message() };
-                    ctx.recorder.publish(dispatcher, &note, now).await;
-                }
-            }
-            Ok(Written::Unchanged | Written::Created | Written::Changed) => {}
-            Err(error) => return Refusal::of(error).map(Applied::Refused),
+    let written = match written {
+        Ok(written) => written,
+        Err(error) => return Refusal::of(error).map(Applied::Refused),
+    };
+    if !matches!(written, Some(Written::Created | Written::Changed)) {
+        plan.forget_rescale(dispatcher.status.as_ref());
+    }
+    let Plan { costs: _, deployment: _, status, events, rescaled, past, facts: _, mut requeue_after } = plan;
+    if let Some(Written::Contested(contest)) = written {
+        requeue_after = Some(requeue_after.map_or(contest.wait, |planned| planned.min(contest.wait)));
+        if contest.is_new {
+            // At once: a later step may fail, and the contest is new only this time.
+            let (severity, reason) = (Severity::Warning, reasons::FIELD_CONFLICT);
+            let note = Note { severity, reason, message: contest.message() };
+            ctx.recorder.publish(dispatcher, &note, now).await;
         }
     }
     if let Some(past) = past {
-        ctx.pools.remember(dispatcher.metadata.uid.as_deref().unwrap_or_default(), past);
+        ctx.pools.remember(uid, past);
+    }
+    // Before the status: if that is not written, the next plan has no change to report.
+    if let Some(note) = &rescaled {
+        ctx.recorder.publish(dispatcher, note, now).await;
     }
     ctx.writer.apply_status(&ctx.dispatchers, dispatcher, &status).await?;
     // After the status, which has the same content.
@@ -70,6 +78,28 @@ pub(crate) async fn apply(
         ctx.recorder.publish(dispatcher, note, now).await;
     }
     Ok(Applied::All { requeue_after })
+}
+
+/// Whether the Deployment is as planned, or is being deleted.
+fn is_settled(written: &Result<Option<Written>, ApplyError>) -> bool {
+    match written {
+        Ok(None | Some(Written::Unchanged | Written::Created | Written::Changed)) => true,
+        Ok(Some(Written::Contested(_))) | Err(_) => false,
+    }
+}
+
+async fn write_children(
+    ctx: &Context,
+    costs: Vec<Cost>,
+    deployment: Option<&RenderedDeployment>,
+) -> Result<Option<Written>, ApplyError> {
+    stream::iter(costs)
+        .map(|cost| mark(ctx, cost))
+        .buffer_unordered(COSTS_AT_ONCE)
+        .try_for_each(|()| async { Ok(()) })
+        .await?;
+    let Some(deployment) = deployment else { return Ok(None) };
+    ctx.deployments.apply_to_version(deployment, deployment.planned_on.as_deref()).await.map(Some)
 }
 
 /// A pod that has changed meanwhile is planned again with its next version. One that may not be marked, as by a policy for
@@ -84,5 +114,33 @@ async fn mark(ctx: &Context, Cost { pod, cost }: Cost) -> Result<(), ApplyError>
             Ok(())
         }
         Ok(()) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::{
+        apply::{Contest, Stale},
+        cache::Key,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_number_that_was_contested_or_failed_is_not_settled() {
+        let key = Key::new("demo", "coder-workers");
+        let contest = Contest {
+            kind: "Deployment",
+            key: key.clone(),
+            manager: None,
+            wait: Duration::from_secs(1),
+            is_new: false,
+        };
+        assert!(!is_settled(&Ok(Some(Written::Contested(contest)))));
+        let stale = ApplyError::Stale { kind: "Deployment", key, why: Stale::Changed };
+        assert!(!is_settled(&Err(stale)));
+        for written in [None, Some(Written::Changed), Some(Written::Created), Some(Written::Unchanged)] {
+            assert!(is_settled(&Ok(written)));
+        }
     }
 }

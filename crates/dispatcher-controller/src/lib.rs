@@ -7,9 +7,10 @@
 //!  monitors       ┘
 //! ```
 //!
-//! `observe` only reads caches and records in memory, `validate` and `plan` are pure, `apply` sends requests. `monitors` has
-//! what the sidecar of each worker reports, `tokens` adds up what workers have used, `departed` has pods that were
-//! deleted lately, `prometheus` stands for the monitors' load where that is wanted, and `pools` keeps what decisions on replicas need of the past.
+//! `observe` reads caches and records loads in `pools`; `validate` and `plan` are pure; `apply` sends requests. `monitors`
+//! has what the sidecar of each worker reports, `tokens` adds up what workers have used, `departed` has pods that were
+//! deleted lately, `prometheus` stands for the monitors' load where that is wanted, and `pools` keeps what decisions on
+//! replicas need of the past.
 
 #![forbid(unsafe_code)]
 
@@ -99,7 +100,7 @@ pub struct DispatcherArgs {
     pub planner_image: Option<String>,
 
     /// URL of the vector store of objects without memoryConfig.endpoint [default: none; that field is required]
-    #[arg(long)]
+    #[arg(long, value_name = "URL", value_parser = http_endpoint)]
     pub memory_endpoint: Option<String>,
 
     /// Secret with the key `api-key` for that store, in the namespace of the object [default: none]
@@ -128,16 +129,6 @@ pub struct DispatcherArgs {
     pub own_namespace: Option<String>,
 }
 
-impl Context {
-    pub(crate) fn load_of(&self, uid: &str, pod: &PodView, now: Timestamp) -> WorkerLoad {
-        let streamed = self.monitors.load_of(pod, now);
-        match &self.prometheus {
-            Some(prometheus) => prometheus.instead_of(streamed, uid, pod.name()),
-            None => streamed,
-        }
-    }
-}
-
 /// A view of a child of an AIDispatcher.
 type Child<V> = CachedChild<V, AIDispatcher>;
 
@@ -162,9 +153,19 @@ pub(crate) struct Context {
     pub(crate) own_account: OwnAccount,
 }
 
+impl Context {
+    pub(crate) fn load_of(&self, uid: &str, pod: &PodView, now: Timestamp) -> WorkerLoad {
+        let streamed = self.monitors.load_of(pod, now);
+        match &self.prometheus {
+            Some(prometheus) => prometheus.replace_load(streamed, uid, pod.name()),
+            None => streamed,
+        }
+    }
+}
+
 /// Minimum time between two polls of one object that changes of its load cause.
-const LOOKS_APART: Duration = Duration::from_millis(200);
-/// Measured numbers are looked at, and written, this often.
+const MIN_POLL_GAP: Duration = Duration::from_millis(200);
+/// Measured numbers are observed, and written, this often.
 const MEASURED_EVERY: Duration = Duration::from_secs(10);
 
 /// Declares the watches and starts the controller.
@@ -195,7 +196,7 @@ pub fn start(process: &mut Process, args: DispatcherArgs) -> Started {
     let readers = Referrers::of(&ctx.dispatchers, claim_key);
     let polled = Arc::clone(&ctx);
     let polling =
-        Polling { period: MEASURED_EVERY, at_once: 64, deadline: Duration::from_secs(5), gap: LOOKS_APART };
+        Polling { period: MEASURED_EVERY, at_once: 64, deadline: Duration::from_secs(5), gap: MIN_POLL_GAP };
     let controller = process
         .controller(&ctx.dispatchers)
         .owns(&ctx.deployments)
@@ -265,11 +266,21 @@ async fn carry_out(
     }
 }
 
+/// URLs are in messages and in pods, so they carry no credentials.
 fn http_url(text: &str) -> Result<Url, String> {
     let url: Url = text.parse().map_err(|error| format!("{error}"))?;
-    let is_http =
-        ["http", "https"].contains(&url.scheme()) && url.username().is_empty() && url.password().is_none();
-    if is_http { Ok(url) } else { Err("must be an http or https URL without a user".to_owned()) }
+    if !["http", "https"].contains(&url.scheme()) {
+        return Err("must be an http or https URL".to_owned());
+    }
+    if !url.username().is_empty() || url.password().is_some() || url.query().is_some() {
+        return Err("must have neither a user nor a query".to_owned());
+    }
+    Ok(url)
+}
+
+/// As it was written, because it is a part of pod templates.
+fn http_endpoint(text: &str) -> Result<String, String> {
+    http_url(text).map(|_| text.to_owned())
 }
 
 /// Time for the watch of AIDispatchers to catch up.

@@ -1,5 +1,5 @@
 //! Collects everything that the plan of one AIDispatcher needs from the caches and the records in memory. It sends nothing, and
-//! records the load that it has seen in `pools`.
+//! records the load in `pools`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +27,7 @@ use crate::{
     Context, MEASURED_EVERY,
     monitors::WorkerLoad,
     names,
-    pools::{Looked, Seen},
+    pools::{Observation, PoolLoad},
     tokens,
 };
 
@@ -52,8 +52,8 @@ pub(crate) struct Observed {
     pub(crate) tokens: Tokens,
     pub(crate) tokens_per_minute: Option<i64>,
     pub(crate) history: History,
-    /// When this process first looked at the object.
-    pub(crate) first_look: Timestamp,
+    /// When this process first observed the object.
+    pub(crate) first_observed: Timestamp,
     /// Facts of the last plan, and since when each has been true.
     pub(crate) facts: BTreeMap<String, Timestamp>,
 }
@@ -95,7 +95,7 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
     let present: BTreeSet<&str> = live().chain(&ending).map(|pod| pod.uid()).collect();
     let tokens = tokens::counted(&stored, &ctx.tokens.of(&sets, &stored), &present, now);
     ending.extend(ctx.departed.of(&sets, now));
-    let pool = ctx.pools.look(&uid, Looked { at: now, seen: seen(loads.values()) });
+    let pool = ctx.pools.record(&uid, Observation { at: now, load: pool_load(loads.values()) });
     // Without a count of any worker there is no rate.
     let readings = loads.iter().filter(|(_, load)| load.fault.is_none());
     let readings = readings.filter_map(|(uid, load)| Some((&**uid, load.tokens?)));
@@ -104,7 +104,7 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
     Observed {
         claim,
         tokens_per_minute,
-        first_look: pool.first_look.unwrap_or(now),
+        first_observed: pool.first_observed.unwrap_or(now),
         history: pool.history_or(dispatcher.status.as_ref(), now),
         facts: ctx.fact_times.of(&uid),
         dispatcher,
@@ -121,7 +121,7 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
 /// Whether the load of a pool is worth a reconcile: at once if replicas follow it, else when a status may have it.
 pub(crate) fn look(ctx: &Context, dispatcher: &AIDispatcher, now: Timestamp) -> Polled {
     let Some(uid) = &dispatcher.metadata.uid else { return Polled::Unchanged };
-    let Some(Looked { at, seen: before }) = ctx.pools.of(uid).looked else { return Polled::Unchanged };
+    let Some(Observation { at, load: before }) = ctx.pools.of(uid).last else { return Polled::Unchanged };
     let namespace = dispatcher.metadata.namespace.as_deref().unwrap_or_default();
     let name = dispatcher.metadata.name.as_deref().unwrap_or_default();
     let Some(deployment) = owned(&ctx.deployments, namespace, uid, &names::deployment(name)) else {
@@ -133,29 +133,29 @@ pub(crate) fn look(ctx: &Context, dispatcher: &AIDispatcher, now: Timestamp) -> 
     let pods = pods.flat_map(|uid| ctx.pods.owned_by::<ReplicaSet>(namespace, uid));
     let loads: Vec<WorkerLoad> =
         pods.filter(|pod| !pod.is_over()).map(|pod| ctx.load_of(uid, &pod, now)).collect();
-    let seen = seen(loads.iter());
+    let load = pool_load(loads.iter());
     let is_scaled = dispatcher.spec.autoscaling.is_some();
-    let without_tokens = |seen: Seen| Seen { tokens: 0, saved: 0, unsaved: 0, ..seen };
-    let is_news = if is_scaled && without_tokens(seen) != without_tokens(before) {
+    let without_tokens = |load: PoolLoad| PoolLoad { tokens: 0, saved: 0, unsaved: 0, ..load };
+    let is_news = if is_scaled && without_tokens(load) != without_tokens(before) {
         true
     } else {
-        // A look in the future is one before the clock was set back.
-        seen != before && (elapsed(at, now) >= MEASURED_EVERY || at > now)
+        // An observation in the future is one before the clock was set back.
+        load != before && (elapsed(at, now) >= MEASURED_EVERY || at > now)
     };
     if is_news { Polled::Changed } else { Polled::Unchanged }
 }
 
-fn seen<'l>(loads: impl Iterator<Item = &'l WorkerLoad>) -> Seen {
-    let mut seen = Seen::default();
+fn pool_load<'l>(loads: impl Iterator<Item = &'l WorkerLoad>) -> PoolLoad {
+    let mut sum = PoolLoad::default();
     for load in loads {
-        seen.queued = seen.queued.saturating_add(load.queued.map_or(0, |(queued, _)| queued));
-        seen.busy += u32::from(load.in_flight.is_some_and(|tasks| tasks > 0));
-        seen.unknown += u32::from(load.queued.is_none() || load.in_flight.is_none());
-        seen.tokens = seen.tokens.saturating_add(load.tokens.unwrap_or_default());
-        seen.unsaved += u32::from(load.unsaved.is_some());
-        seen.saved = seen.saved.max(load.saved.unwrap_or_default());
+        sum.queued = sum.queued.saturating_add(load.queued.map_or(0, |(queued, _)| queued));
+        sum.busy += u32::from(load.in_flight.is_some_and(|tasks| tasks > 0));
+        sum.unknown += u32::from(load.queued.is_none() || load.in_flight.is_none());
+        sum.tokens = sum.tokens.saturating_add(load.tokens.unwrap_or_default());
+        sum.unsaved += u32::from(load.unsaved.is_some());
+        sum.saved = sum.saved.max(load.saved.unwrap_or_default());
     }
-    seen
+    sum
 }
 
 impl Observed {
@@ -240,8 +240,8 @@ mod tests {
         };
         let loads = [known.clone(), WorkerLoad { in_flight: Some(0), ..known }, WorkerLoad::default()];
         assert_eq!(
-            seen(loads.iter()),
-            Seen { queued: 6, busy: 1, unknown: 1, tokens: 14, ..Seen::default() }
+            pool_load(loads.iter()),
+            PoolLoad { queued: 6, busy: 1, unknown: 1, tokens: 14, ..PoolLoad::default() }
         );
     }
 }

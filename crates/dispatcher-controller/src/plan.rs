@@ -26,11 +26,12 @@ mod pod;
 mod readiness;
 mod replicas;
 mod revision;
+mod rollout;
 mod status;
 
 pub(crate) use defaults::Defaults;
 pub(crate) use pod::MONITOR;
-pub(crate) use replicas::Cost;
+pub(crate) use replicas::{Cost, TOO_MANY};
 pub(crate) use revision::restores_older;
 
 /// All writes for one AIDispatcher.
@@ -43,6 +44,9 @@ pub(crate) struct Plan {
     pub(crate) deployment: Option<Box<RenderedDeployment>>,
     pub(crate) status: AIDispatcherStatus,
     pub(crate) events: Vec<Note>,
+    /// That the load has changed the number of workers, once the Deployment is written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rescaled: Option<Note>,
     /// What decisions on the number of workers need of the past, once the Deployment is written.
     #[serde(skip)]
     pub(crate) past: Option<History>,
@@ -51,6 +55,17 @@ pub(crate) struct Plan {
     pub(crate) facts: Vec<String>,
     /// When to reconcile again even if no object changes.
     pub(crate) requeue_after: Option<Duration>,
+}
+
+impl Plan {
+    /// Where the Deployment did not get the number, such as while it is being deleted, nothing is said or remembered of a
+    /// change.
+    pub(crate) fn forget_rescale(&mut self, before: Option<&AIDispatcherStatus>) {
+        if self.rescaled.take().is_some() {
+            self.past = None;
+            self.status = status::without_rescale(std::mem::take(&mut self.status), before);
+        }
+    }
 }
 
 /// A garbage collector deletes a child within this time, also while it waits up to 30 s for the caches of a kind that was
@@ -72,11 +87,12 @@ pub(crate) fn plan(
     let sizing = replicas::sizing(valid, observed, now);
     let assessment = conditions::of_valid(valid, observed, &revision, &sizing, now);
     let assessment_facts = assessment.facts.clone();
-    let soonest = [sizing.requeue_after, assessment.requeue_after].into_iter().flatten().min();
+    let (strategy, rollout_requeue_after) = rollout::rollout(valid, &revision, observed, now);
+    let soonest = [sizing.requeue_after, assessment.requeue_after, rollout_requeue_after];
+    let soonest = soonest.into_iter().flatten().min();
     let mut events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
     let why = scale_reason(&sizing);
-    let rescaled =
-        sizing.scales().filter(|_| !valid.pods.paused).map(|(from, to)| events::of_scale(from, to, &why));
+    let rescaled = sizing.scales(valid).map(|(from, to)| events::of_scale(from, to, &why));
     let past = sizing.past(valid);
     let status = status::of_valid(valid, &revision, &sizing, past.as_ref(), observed, assessment, now);
     let unwritten = status::unwritten_numbers(observed, &status, now)
@@ -93,21 +109,21 @@ pub(crate) fn plan(
         Some(written) if wait.is_some() => {
             // Events compare with the stored status, and come with the one that is written.
             events.clear();
+            // What is newly lost is so until it is reported.
+            facts.retain(|fact| !fact.starts_with(conditions::LOST) || observed.facts.contains_key(fact));
             written.clone()
         }
         Some(_) | None => status,
     };
-    events.extend(rescaled);
     let planned_on = observed.deployment.as_ref().and_then(|known| known.metadata.resource_version.clone());
     let (costs, deployment) = if valid.pods.paused {
         (Vec::new(), None)
     } else {
-        let deployment =
-            deployment::deployment(valid, &revision, observed.claim.as_deref(), sizing.replicas, planned_on);
+        let deployment = deployment::deployment(valid, &revision, strategy, sizing.replicas, planned_on);
         (sizing.costs, Some(Box::new(deployment)))
     };
     let requeue_after = soonest.into_iter().chain(wait).min();
-    Plan { costs, deployment, status, events, past, facts, requeue_after }
+    Plan { costs, deployment, status, events, rescaled, past, facts, requeue_after }
 }
 
 /// Which load asked for another number.
@@ -117,7 +133,7 @@ fn scale_reason(sizing: &replicas::Sizing) -> String {
     let metric = decision.conclusion.winner.and_then(|winner| decision.record.inputs.metrics.get(winner));
     match metric {
         Some(metric) if metric.name.as_str() == crate::validate::TOKENS => "tokens per minute".to_owned(),
-        Some(_) => format!("queued tasks, with {} busy workers", supply.busy),
+        Some(_) => format!("queued tasks; busy workers: {}", supply.busy),
         None => "the bounds of spec.autoscaling".to_owned(),
     }
 }
@@ -143,12 +159,8 @@ pub(crate) fn refused(
     let sizing = replicas::sizing(valid, observed, now);
     let assessment = conditions::of_refused(refusal, valid, observed, &revision, &sizing, now);
     let events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
-    let before = observed.dispatcher.status.as_ref();
-    let status = AIDispatcherStatus {
-        last_scale_time: before.and_then(|before| before.last_scale_time.clone()),
-        scaling_history: before.and_then(|before| before.scaling_history.clone()),
-        ..status::of_valid(valid, &revision, &sizing, None, observed, assessment, now)
-    };
+    let status = status::of_valid(valid, &revision, &sizing, None, observed, assessment, now);
+    let status = status::without_rescale(status, observed.dispatcher.status.as_ref());
     let wait = match refusal {
         Refusal::Leftover { .. } => LEFTOVER_RETRY,
         Refusal::OwnershipConflict(_) if overdue.is_some() => OVERDUE_RETRY,
@@ -168,8 +180,8 @@ fn overdue(refusal: &Refusal, observed: &Observed, now: Timestamp) -> Option<Ref
 
 /// A plan that writes only status and events.
 fn status_only(status: AIDispatcherStatus, events: Vec<Note>, requeue_after: Option<Duration>) -> Plan {
-    let (costs, deployment, past, facts) = Default::default();
-    Plan { costs, deployment, status, events, past, facts, requeue_after }
+    let (costs, deployment, rescaled, past, facts) = Default::default();
+    Plan { costs, deployment, status, events, rescaled, past, facts, requeue_after }
 }
 
 #[cfg(test)]

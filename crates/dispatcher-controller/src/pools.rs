@@ -1,5 +1,5 @@
 //! What decisions need of the past of a pool, in memory: recommendations and changes of replicas, tokens of the last minute,
-//! and what was last looked at. A status has what a restart needs of it.
+//! and the load that was last observed. A status has what a restart needs of it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -35,21 +35,21 @@ pub(crate) struct Pool {
     used: i64,
     /// Sums of these, oldest first.
     totals: VecDeque<(Timestamp, i64)>,
-    /// When this process first looked at it.
-    pub(crate) first_look: Option<Timestamp>,
-    pub(crate) looked: Option<Looked>,
+    /// When this process first observed it.
+    pub(crate) first_observed: Option<Timestamp>,
+    pub(crate) last: Option<Observation>,
 }
 
-/// What the last reconcile saw.
+/// The load in the last reconcile.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Looked {
+pub(crate) struct Observation {
     pub(crate) at: Timestamp,
-    pub(crate) seen: Seen,
+    pub(crate) load: PoolLoad,
 }
 
 /// What is measured of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Seen {
+pub(crate) struct PoolLoad {
     pub(crate) queued: u64,
     pub(crate) busy: u32,
     /// Workers whose load is not known.
@@ -78,14 +78,14 @@ impl Pools {
         self.lock().get(uid).cloned().unwrap_or_default()
     }
 
-    /// Notes a look, and returns what is known.
-    pub(crate) fn look(&self, uid: &str, looked: Looked) -> Pool {
+    /// Records the observation of a reconcile, and returns what is known.
+    pub(crate) fn record(&self, uid: &str, observation: Observation) -> Pool {
         let mut pools = self.lock();
         let pool = pools.entry(uid.to_owned()).or_default();
-        let first = pool.first_look.get_or_insert(looked.at);
-        // A clock that was set back makes no look one of the future.
-        *first = (*first).min(looked.at);
-        pool.looked = Some(looked);
+        let first = pool.first_observed.get_or_insert(observation.at);
+        // A clock that was set back makes no observation one of the future.
+        *first = (*first).min(observation.at);
+        pool.last = Some(observation);
         pool.clone()
     }
 

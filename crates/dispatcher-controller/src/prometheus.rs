@@ -1,7 +1,7 @@
 //! The load of workers from Prometheus instead of the streams of their monitors (`--prometheus-url`). It decides nothing.
 //!
 //! One query for each pool reads what Prometheus has scraped from its monitors, by worker. A value that is not there is
-//! missing, never zero.
+//! missing, never zero. A worker is busy too if the stream of its monitor, which is newer, says so.
 
 use std::{
     collections::HashMap,
@@ -28,14 +28,22 @@ const LARGEST_ANSWER: usize = 1 << 20;
 /// An answer is used until two more have failed.
 pub(crate) const MAX_AGE: Duration = MEASURED_EVERY.saturating_mul(3).saturating_add(ANSWER_WITHIN);
 
-/// A server, and what it last said of each pool.
+/// A server, and its last answer about each pool.
 pub(crate) struct Prometheus {
     client: Result<Client, String>,
     url: Url,
-    pools: Arc<Mutex<HashMap<String, Answer>>>,
+    pools: Arc<Mutex<HashMap<String, Asked>>>,
 }
 
-/// Of one pool.
+/// What is known of one pool.
+#[derive(Clone, Debug)]
+struct Asked {
+    /// When the last query was sent.
+    at: Timestamp,
+    /// `None`: no query has ended yet.
+    answer: Option<Answer>,
+}
+
 #[derive(Clone, Debug)]
 struct Answer {
     at: Timestamp,
@@ -71,20 +79,27 @@ impl Prometheus {
         let (Some(uid), Some(namespace), Some(name)) = (&meta.uid, &meta.namespace, &meta.name) else {
             return;
         };
-        let last = locked(&self.pools).get(uid).map(|answer| answer.at);
-        if last.is_some_and(|last| elapsed(last, now) < MEASURED_EVERY) {
-            return;
+        {
+            let mut pools = locked(&self.pools);
+            let asked = pools.entry(uid.clone()).or_insert(Asked { at: Timestamp::MAX, answer: None });
+            // A query in the future is one before the clock was set back.
+            if asked.at <= now && elapsed(asked.at, now) < MEASURED_EVERY {
+                return;
+            }
+            // Before the answer: a server that fails is not asked more often than another.
+            asked.at = now;
         }
         let answered = self.query(&query(namespace, name)).await;
         let loads = answered.map_err(|why| format!("Prometheus at {} {why}", self.url));
         let mut pools = locked(&self.pools);
-        let before = pools.remove(uid).filter(|before| loads.is_err() && before.loads.is_ok());
-        let answer = match before {
-            // It counts until it is too old.
-            Some(before) if elapsed(before.at, now) < MAX_AGE => before,
-            Some(_) | None => Answer { at: now, loads },
-        };
-        pools.insert(uid.clone(), answer);
+        // Without an entry, the object was deleted meanwhile.
+        let Some(Asked { at: _, answer }) = pools.get_mut(uid) else { return };
+        // An answer counts until it is too old.
+        let counts =
+            |before: &Answer| before.loads.is_ok() && before.at <= now && elapsed(before.at, now) < MAX_AGE;
+        if loads.is_ok() || !answer.as_ref().is_some_and(counts) {
+            *answer = Some(Answer { at: now, loads });
+        }
     }
 
     async fn query(&self, query: &str) -> Result<HashMap<String, Load>, String> {
@@ -109,27 +124,30 @@ impl Prometheus {
         if !answer.status().is_success() {
             return Err(format!("answers with status {}", answer.status().as_u16()));
         }
-        loads(&body).ok_or_else(|| "answers with something else than a vector".to_owned())
+        loads(&body).ok_or_else(|| "did not answer with a vector".to_owned())
     }
 
-    /// The load of a worker with what Prometheus says of its queue and its tasks.
-    pub(crate) fn instead_of(&self, streamed: WorkerLoad, uid: &str, worker: &str) -> WorkerLoad {
-        let (queued, in_flight, fault) = match locked(&self.pools).get(uid) {
+    /// The load of a worker with what Prometheus has of its queue and its tasks.
+    pub(crate) fn replace_load(&self, streamed: WorkerLoad, uid: &str, worker: &str) -> WorkerLoad {
+        let pools = locked(&self.pools);
+        let (queued, in_flight, fault) = match pools.get(uid).and_then(|asked| asked.answer.as_ref()) {
             None => (None, None, None),
             Some(Answer { loads: Err(why), .. }) => (None, None, Some(why.clone())),
             Some(Answer { at, loads: Ok(loads) }) => {
                 let Load { queued, in_flight } = loads.get(worker).copied().unwrap_or_default();
                 let fault = queued
                     .is_none()
-                    .then(|| format!("Prometheus at {} has no {QUEUE_DEPTH} of it", self.url));
+                    .then(|| format!("Prometheus at {} has no {QUEUE_DEPTH} for this pod", self.url));
                 (queued.map(|queued| (queued, *at)), in_flight, fault)
             }
         };
-        WorkerLoad { queued, in_flight, fault, ..streamed }
+        // A worker that became busy after the last query must not be removed as an idle one.
+        let busy = streamed.in_flight.filter(|tasks| *tasks > 0);
+        WorkerLoad { queued, in_flight: in_flight.max(busy), fault, ..streamed }
     }
 }
 
-fn locked(pools: &Mutex<HashMap<String, Answer>>) -> MutexGuard<'_, HashMap<String, Answer>> {
+fn locked(pools: &Mutex<HashMap<String, Asked>>) -> MutexGuard<'_, HashMap<String, Asked>> {
     pools.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -161,6 +179,10 @@ fn loads(text: &[u8]) -> Option<HashMap<String, Load>> {
     for Series { metric, value: (_, value) } in result {
         let value = value.parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0);
         let (Some(worker), Some(value)) = (metric.get("worker"), value) else { continue };
+        // Prometheus sets `pod` to that which it has scraped; `worker` and `pool` are the words of that pod.
+        if metric.get("pod").is_some_and(|pod| pod != worker) {
+            continue;
+        }
         let load = loads.entry(worker.clone()).or_default();
         match metric.get("__name__").map(String::as_str) {
             Some(QUEUE_DEPTH) => load.queued = Some(value.round() as u64),
@@ -187,6 +209,7 @@ mod tests {
         {"metric": {"__name__": "agent_queue_depth", "worker": "coder-0"}, "value": [1767268800.1, "7"]},
         {"metric": {"__name__": "agent_tasks_in_flight", "worker": "coder-0"}, "value": [1767268800.1, "2"]},
         {"metric": {"__name__": "agent_tasks_in_flight", "worker": "coder-1"}, "value": [1767268800.1, "1"]},
+        {"metric": {"__name__": "agent_tasks_in_flight", "worker": "coder-4"}, "value": [1767268800.1, "0"]},
         {"metric": {"__name__": "agent_queue_depth", "worker": "coder-2"}, "value": [1767268800.1, "NaN"]}]}}"#;
 
     /// Gives these answers, one for each connection, and nothing to the next.
@@ -216,7 +239,7 @@ mod tests {
 
     fn load(prometheus: &Prometheus, worker: &str) -> WorkerLoad {
         let streamed = WorkerLoad { queued: Some((99, at(0))), tokens: Some(7), ..WorkerLoad::default() };
-        prometheus.instead_of(streamed, "uid-of-coder", worker)
+        prometheus.replace_load(streamed, "uid-of-coder", worker)
     }
 
     #[test]
@@ -236,11 +259,68 @@ mod tests {
         for missing in ["coder-1", "coder-2", "coder-3"] {
             let load = load(&prometheus, missing);
             assert_eq!(load.queued, None);
-            assert!(load.fault.unwrap().contains("has no agent_queue_depth of it"));
+            assert!(load.fault.unwrap().contains("has no agent_queue_depth for this pod"));
         }
         // It is not asked again at once.
         prometheus.ask(&coder, at(9)).await;
         assert_eq!(load(&prometheus, "coder-0").queued, Some((7, at(0))));
+    }
+
+    #[tokio::test]
+    async fn a_worker_is_busy_if_its_stream_says_so() {
+        let prometheus = prometheus(vec![(200, VECTOR)]);
+        prometheus.ask(&dispatcher("{role: coder}"), at(0)).await;
+        let in_flight = |streamed: Option<u64>, worker: &str| {
+            let streamed = WorkerLoad { in_flight: streamed, ..WorkerLoad::default() };
+            prometheus.replace_load(streamed, "uid-of-coder", worker).in_flight
+        };
+        assert_eq!(in_flight(Some(1), "coder-4"), Some(1), "Prometheus has 0");
+        assert_eq!(in_flight(Some(0), "coder-4"), Some(0));
+        assert_eq!(in_flight(None, "coder-4"), Some(0));
+        assert_eq!(in_flight(Some(0), "coder-0"), Some(2));
+        assert_eq!(in_flight(Some(3), "coder-9"), Some(3));
+        assert_eq!(in_flight(Some(0), "coder-9"), None, "a value that is missing is not zero");
+    }
+
+    #[test]
+    fn a_pod_does_not_speak_for_another() {
+        let series = |labels: &str| {
+            format!(
+                r#"{{"metric": {{"__name__": "agent_queue_depth", "worker": "coder-0"{labels}}}, "value": [1, "7"]}}"#
+            )
+        };
+        let queued = |labels: &str| {
+            let text = format!(r#"{{"data": {{"result": [{}]}}}}"#, series(labels));
+            loads(text.as_bytes()).unwrap().get("coder-0").and_then(|load| load.queued)
+        };
+        assert_eq!(queued(""), Some(7));
+        assert_eq!(queued(r#", "pod": "coder-0""#), Some(7));
+        assert_eq!(queued(r#", "pod": "other""#), None);
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_is_set_back_keeps_no_answer_of_the_future() {
+        let prometheus = prometheus(vec![(200, VECTOR), (200, VECTOR), (503, "")]);
+        let coder = dispatcher("{role: coder}");
+        prometheus.ask(&coder, at(3_600)).await;
+        prometheus.ask(&coder, at(0)).await;
+        assert_eq!(load(&prometheus, "coder-0").queued, Some((7, at(0))));
+        prometheus.ask(&coder, at(-3_600)).await;
+        assert!(load(&prometheus, "coder-0").fault.unwrap().contains("status 503"));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_fails_is_asked_no_more_often() {
+        let prometheus = prometheus(vec![(200, VECTOR), (503, ""), (200, "<html>")]);
+        let coder = dispatcher("{role: coder}");
+        prometheus.ask(&coder, at(0)).await;
+        // The second answer fails, and the first one is kept. A third query would come before its time.
+        for seconds in [10, 11, 19] {
+            prometheus.ask(&coder, at(seconds)).await;
+        }
+        assert_eq!(load(&prometheus, "coder-0").queued, Some((7, at(0))));
+        prometheus.ask(&coder, at(40)).await;
+        assert!(load(&prometheus, "coder-0").fault.unwrap().contains("did not answer with a vector"));
     }
 
     #[tokio::test]
@@ -252,7 +332,7 @@ mod tests {
         assert_eq!(load(&prometheus, "coder-0").queued, Some((7, at(0))));
         prometheus.ask(&coder, at(40)).await;
         let fault = load(&prometheus, "coder-0").fault.unwrap();
-        assert!(fault.contains("answers with something else than a vector"), "{fault}");
+        assert!(fault.contains("did not answer with a vector"), "{fault}");
         prometheus.ask(&coder, at(50)).await;
         let fault = load(&prometheus, "coder-0").fault.unwrap();
         assert!(fault.contains("cannot be reached"), "{fault}");

@@ -6,7 +6,7 @@ use api::{
     aidispatcher::{AIDispatcher, AIDispatcherSpec},
     labels,
 };
-use clap::CommandFactory;
+use clap::{CommandFactory as _, Parser as _};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde_json::json;
@@ -120,7 +120,7 @@ impl Scene {
                 tokens: Default::default(),
                 tokens_per_minute: None,
                 history: Default::default(),
-                first_look: at(-600),
+                first_observed: at(-600),
                 facts: BTreeMap::new(),
             },
         }
@@ -188,18 +188,19 @@ impl Scene {
 
 pub(crate) const REFUSAL_RETRY: Duration = Duration::from_secs(60);
 
+#[derive(clap::Parser)]
+struct DispatcherCli {
+    #[command(flatten)]
+    dispatcher: DispatcherArgs,
+}
+
 /// The defaults of a process with these flags.
 pub(crate) fn defaults(flags: &[&str]) -> Defaults {
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        dispatcher: DispatcherArgs,
-    }
     // Fixed images, because the default changes with every release.
     let images =
         ["--monitor-image=monitor:1", "--coder-image=agent:1"].into_iter().filter(|_| flags.is_empty());
     let arguments = ["test"].into_iter().chain(images).chain(flags.iter().copied());
-    Defaults::new(<Cli as clap::Parser>::try_parse_from(arguments).expect("flags").dispatcher, REFUSAL_RETRY)
+    Defaults::new(DispatcherCli::try_parse_from(arguments).expect("flags").dispatcher, REFUSAL_RETRY)
 }
 
 /// The Deployment of a plan.
@@ -211,6 +212,21 @@ pub(crate) fn deployment_of(plan: &Plan) -> Deployment {
 #[test]
 fn the_command_line_is_valid() {
     Args::command().debug_assert();
+}
+
+#[test]
+fn urls_of_options_are_http_and_carry_no_credentials() {
+    let memory = |text: &str| {
+        let option = format!("--memory-endpoint={text}");
+        DispatcherCli::try_parse_from(["test", &option]).map(|cli| cli.dispatcher.memory_endpoint)
+    };
+    assert_eq!(memory("http://chroma:8000").unwrap().as_deref(), Some("http://chroma:8000"));
+    for refused in ["chroma:8000", "ftp://chroma", "http://user:key@chroma", "http://chroma/?key=x", "chroma"]
+    {
+        assert!(memory(refused).is_err(), "{refused}");
+        let option = format!("--prometheus-url={refused}");
+        assert!(DispatcherCli::try_parse_from(["test", &option]).is_err(), "{refused}");
+    }
 }
 
 #[test]

@@ -159,7 +159,8 @@ pub(crate) fn counted(
     }
     for pod in pods.values_mut() {
         let is_present = present.contains(&*pod.uid);
-        pod.gone = if is_present { None } else { pod.gone.take().or_else(|| Some(whole_seconds(now))) };
+        pod.deleted_time =
+            if is_present { None } else { pod.deleted_time.take().or_else(|| Some(whole_seconds(now))) };
     }
     let mut pods: Vec<PodTokens> = pods.into_values().filter(|pod| pod.tokens > 0).collect();
     // Only those that the status has are taken out of the list.
@@ -167,10 +168,11 @@ pub(crate) fn counted(
     // Those that are there first, then those that went last; of both, first those that are listed.
     pods.sort_by_cached_key(|pod| {
         let is_new = !was_listed.contains(&*pod.uid);
-        let gone = pod.gone.as_ref().map(|gone| Reverse(gone.0));
+        let gone = pod.deleted_time.as_ref().map(|gone| Reverse(gone.0));
         (gone.is_some(), is_new, gone, pod.uid.clone())
     });
-    let is_old = |pod: &PodTokens| pod.gone.as_ref().is_some_and(|gone| elapsed(gone.0, now) >= LISTED_FOR);
+    let is_old =
+        |pod: &PodTokens| pod.deleted_time.as_ref().is_some_and(|gone| elapsed(gone.0, now) >= LISTED_FOR);
     let mut ended = stored.ended;
     let mut kept = Vec::new();
     for (index, pod) in pods.into_iter().enumerate() {

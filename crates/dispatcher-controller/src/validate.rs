@@ -344,6 +344,7 @@ mod tests {
         };
         let smart = policy("{role: coder, autoscaling: {tokensPerMinutePerWorker: 60}}");
         assert_eq!((smart.bounds.min(), smart.bounds.max()), (1, 100));
+        assert_eq!(policy("{role: coder, autoscaling: {}}").behavior, Behavior::default());
         assert_eq!(
             smart.metrics.iter().map(|metric| metric.kind).collect::<Vec<_>>(),
             [Kind::TasksAndBusyWorkers, Kind::TokensPerMinute]

@@ -42,6 +42,8 @@ pub struct Mounts {
 
 /// Access modes that allow mounts on several nodes at a time.
 const SHARED_MODES: [&str; 2] = ["ReadOnlyMany", "ReadWriteMany"];
+/// The access mode that allows several pods to write.
+const WRITTEN_MODE: &str = "ReadWriteMany";
 const BOUND: &str = "Bound";
 const LOST: &str = "Lost";
 /// A longer annotation is no uid.
@@ -66,37 +68,71 @@ impl ClaimView {
     pub fn is_shareable(&self) -> bool {
         self.access_modes.iter().any(|mode| SHARED_MODES.contains(&mode.as_str()))
     }
+
+    /// Whether pods on several nodes may write to the claim at a time.
+    pub fn is_writable_by_many(&self) -> bool {
+        self.access_modes.iter().any(|mode| mode == WRITTEN_MODE)
+    }
 }
 
-/// Why pods cannot use the claim. A Pending claim is no fault: with `WaitForFirstConsumer` it is bound when the first pod
-/// is scheduled. `field`: the field that names the claim.
-pub fn fault(
+/// Why pods cannot use a claim that they read. A Pending claim is no fault: with `WaitForFirstConsumer` it is bound when the
+/// first pod is scheduled. `field`: the field that names the claim.
+pub fn fault(claim: Option<&ClaimView>, named: (&str, &str), field: &str, mounts: Mounts) -> Option<Cause> {
+    let claim = match usable(claim, named, field) {
+        Ok(claim) => claim,
+        Err(cause) => return Some(cause),
+    };
+    let (Mounts { count, field }, (namespace, name)) = (mounts, named);
+    (count > 1 && !claim.is_shareable()).then(|| {
+        let (modes, wanted) = (claim.access_modes.join(" and "), SHARED_MODES.join(" or "));
+        let message = format!(
+            "PersistentVolumeClaim {namespace}/{name} is {modes}; {count} {field} need {wanted}: set {field} to 1, or use such a claim"
+        );
+        Cause { reason: reasons::CLAIM_NOT_SHAREABLE, message }
+    })
+}
+
+/// As `fault`, of a claim that all its pods write to.
+pub fn fault_of_writers(
     claim: Option<&ClaimView>,
-    (namespace, name): (&str, &str),
+    named: (&str, &str),
     field: &str,
     mounts: Mounts,
 ) -> Option<Cause> {
-    let cause = |reason, message| Some(Cause { reason, message });
+    let claim = match usable(claim, named, field) {
+        Ok(claim) => claim,
+        Err(cause) => return Some(cause),
+    };
+    let (Mounts { count, field }, (namespace, name)) = (mounts, named);
+    (count > 1 && !claim.is_writable_by_many()).then(|| {
+        let modes = claim.access_modes.join(" and ");
+        let message = format!(
+            "PersistentVolumeClaim {namespace}/{name} is {modes}, and {count} pods mount it, which needs {WRITTEN_MODE}: set \
+             spec.{field} to 1, or use such a claim"
+        );
+        Cause { reason: reasons::CLAIM_NOT_SHAREABLE, message }
+    })
+}
+
+/// The claim, unless no pod can use it.
+fn usable<'c>(
+    claim: Option<&'c ClaimView>,
+    (namespace, name): (&str, &str),
+    field: &str,
+) -> Result<&'c ClaimView, Cause> {
+    let not_found = |message| Cause { reason: reasons::CLAIM_NOT_FOUND, message };
     let Some(claim) = claim else {
         let message =
             format!("PersistentVolumeClaim {namespace}/{name} does not exist; create it, or change {field}");
-        return cause(reasons::CLAIM_NOT_FOUND, message);
+        return Err(not_found(message));
     };
     if claim.phase == LOST {
         let message = format!(
             "PersistentVolumeClaim {namespace}/{name} has lost its volume; restore the volume, or replace the claim"
         );
-        return cause(reasons::CLAIM_NOT_FOUND, message);
+        return Err(not_found(message));
     }
-    let Mounts { count, field } = mounts;
-    if count > 1 && !claim.is_shareable() {
-        let (modes, wanted) = (claim.access_modes.join(" and "), SHARED_MODES.join(" or "));
-        let message = format!(
-            "PersistentVolumeClaim {namespace}/{name} is {modes}; {count} {field} need {wanted}: set {field} to 1, or use such a claim"
-        );
-        return cause(reasons::CLAIM_NOT_SHAREABLE, message);
-    }
-    None
+    Ok(claim)
 }
 
 /// That the claim is being deleted, for a message; `None`: it is not. Pods that mount it go on, and no new pod is scheduled
@@ -220,6 +256,25 @@ mod tests {
         let mounts = Mounts { count: 2, field: "nodes" };
         let message = fault(Some(&claim), ("demo", "a"), "spec.inputs", mounts).unwrap().message;
         assert!(message.contains("2 nodes need") && message.contains("set nodes to 1"), "{message}");
+    }
+
+    #[test]
+    fn pods_that_write_need_a_claim_that_many_may_write_to() {
+        let fault_with = |count: i32, modes: &str| {
+            let text = format!("{{metadata: {{name: states}}, spec: {{accessModes: [{modes}]}}}}");
+            let claim: ClaimView = serde_saphyr::from_str(&text).unwrap();
+            let mounts = Mounts { count, field: "autoscaling.maxReplicas" };
+            let field = "spec.checkpoint.claimName";
+            fault_of_writers(Some(&claim), ("demo", "states"), field, mounts).map(|cause| cause.message)
+        };
+        let message = "PersistentVolumeClaim demo/states is ReadWriteOnce, and 3 pods mount it, which needs ReadWriteMany: set \
+                       spec.autoscaling.maxReplicas to 1, or use such a claim";
+        assert_eq!(fault_with(3, "ReadWriteOnce").as_deref(), Some(message));
+        assert!(fault_with(3, "ReadOnlyMany").is_some() && fault_with(2, "ReadWriteOncePod").is_some());
+        assert_eq!((fault_with(1, "ReadWriteOncePod"), fault_with(3, "ReadWriteMany")), (None, None));
+        let mounts = Mounts { count: 1, field: "replicas" };
+        let missing = fault_of_writers(None, ("demo", "states"), "spec.checkpoint.claimName", mounts);
+        assert_eq!(missing.map(|cause| cause.reason), Some(reasons::CLAIM_NOT_FOUND));
     }
 
     #[test]

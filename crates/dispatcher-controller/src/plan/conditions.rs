@@ -2,11 +2,13 @@
 //!
 //! `Ready` counts only observed ready workers of the current revision. Transition times are set in `status`.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::{
     aidispatcher::{Phase, State},
-    conditions, reasons,
+    conditions,
+    monitor::metrics,
+    reasons,
 };
 use jiff::Timestamp;
 use runtime::{conditions::Verdict, refusal::Refusal};
@@ -18,12 +20,13 @@ use workload::{
 use super::{
     faults::{Fault, FaultyCondition, claim_fault, creation_fault, eviction_fault, fault_of, is_shortage},
     readiness::is_ready,
-    replicas::{LOAD_EXPECTED_AFTER, Sizing},
+    replicas::{LOAD_EXPECTED_AFTER, Sizing, UNREADY_HELD_FOR},
 };
 use crate::{
     observe::Observed,
+    plan::MONITOR,
     tokens::last_message_of,
-    validate::{Invalid, ValidDispatcher},
+    validate::{Invalid, TOKENS, ValidDispatcher, Workers},
 };
 
 /// Phase and conditions without transition times.
@@ -35,6 +38,8 @@ pub(super) struct Assessment {
     pub(super) counts: Counts,
     /// Facts that are true now, for `FactTimes`.
     pub(super) facts: Vec<String>,
+    /// The state of a pod was lost that was not among the facts.
+    pub(super) is_newly_lost: bool,
     /// When a timeout ends, so that the assessment may change although no object changes.
     pub(super) requeue_after: Option<Duration>,
 }
@@ -80,6 +85,7 @@ pub(super) fn of_invalid(invalid: &Invalid, observed: &Observed, now: Timestamp)
         verdicts: vec![accepted, available(counts), fails(conditions::READY, reasons::INVALID_SPEC, message)],
         counts,
         facts: Vec::new(),
+        is_newly_lost: false,
         requeue_after: None,
     })
 }
@@ -140,6 +146,23 @@ fn state(counts: Counts) -> State {
     } else {
         State::Working
     }
+}
+
+fn ready_of(ready: i32, wanted: i32) -> String {
+    if ready > wanted {
+        return format!("{} ready, {wanted} wanted", workers_text(ready));
+    }
+    match wanted {
+        1 => format!("{ready} of 1 worker is ready"),
+        wanted => format!("{ready} of {wanted} workers are ready"),
+    }
+}
+
+fn exist_of(there: i32, wanted: i32) -> String {
+    if there > wanted {
+        return format!("{} exist, {wanted} wanted", workers_text(there));
+    }
+    format!("{there} of {} exist", workers_text(wanted))
 }
 
 /// `1 worker`, `2 workers`.
@@ -204,8 +227,7 @@ fn working(
     let has_older = counts.all > counts.updated;
     let has_workers = counts.updated_ready >= wanted && !has_older;
     let ready = if has_workers {
-        let message = format!("{} of {wanted} workers are ready", counts.updated_ready);
-        holds(conditions::READY, reasons::READY, message)
+        holds(conditions::READY, reasons::READY, ready_of(counts.updated_ready, wanted))
     } else {
         // A fault of the memory takes precedence, even if other workers have loaded it.
         let memory_fault = fault_in(FaultyCondition::MemoryReady)
@@ -217,7 +239,7 @@ fn working(
                 fails(conditions::READY, under_way(progressing.reason), progressing.message.clone())
             }
             None => {
-                let message = format!("{} of {wanted} workers are ready", counts.updated_ready);
+                let message = ready_of(counts.updated_ready, wanted);
                 fails(conditions::READY, under_way(progressing.reason), message)
             }
         }
@@ -232,14 +254,15 @@ fn working(
     } else {
         Phase::Ready
     };
-    let (unsaved, facts, unsaved_requeue_after) = unsaved(observed, now);
+    let unsaved = unsaved(observed, now);
     let (scaling, scaling_requeue_after) = scaling_active(valid, observed, sizing, now);
     Assessment {
         phase,
         state: state(counts),
         counts,
-        facts,
-        requeue_after: [requeue_after, unsaved_requeue_after, scaling_requeue_after]
+        facts: unsaved.facts,
+        is_newly_lost: unsaved.is_newly_lost,
+        requeue_after: [requeue_after, unsaved.requeue_after, scaling_requeue_after]
             .into_iter()
             .flatten()
             .min(),
@@ -249,7 +272,7 @@ fn working(
             Some(available(counts)),
             Some(if complete { complete_now(progressing, counts, wanted) } else { progressing }),
             scaling,
-            unsaved,
+            unsaved.verdict,
             Some(ready),
         ]
         .into_iter()
@@ -265,7 +288,7 @@ fn under_way(reason: &'static str) -> &'static str {
 /// All workers are there and the old ones are gone.
 fn complete_now(progressing: Verdict, counts: Counts, wanted: i32) -> Verdict {
     if progressing.holds && counts.updated <= wanted {
-        let message = format!("all {wanted} workers are ready and have the current revision");
+        let message = format!("{} ready, with the current revision", workers_text(wanted));
         return holds(conditions::PROGRESSING, reasons::COMPLETE, message);
     }
     progressing
@@ -350,16 +373,21 @@ fn progressing(fault: Option<&Fault>, observed: &Observed, counts: Counts, sizin
     let wanted = sizing.desired;
     let was_complete =
         [Some(reasons::COMPLETE), Some(reasons::SCALING)].contains(&reason_before(observed, type_));
-    let message = format!("{updated_ready} of {wanted} workers are ready");
+    let message = ready_of(updated_ready, wanted);
     if all > updated {
         let older = workers_text(all - updated);
         holds(type_, reasons::ROLLING, format!("{message}; {older} of an older revision remaining"))
     } else if sizing.replicas > wanted {
-        let message =
-            format!("{updated} of {wanted} workers exist; busy ones are marked, so that idle ones go first");
-        holds(type_, reasons::SCALING, message)
+        let why = match &sizing.unready {
+            Some(pod) => format!(
+                "pod {pod} is not ready and may be busy, and would be removed first; it has {} s to become ready",
+                UNREADY_HELD_FOR.as_secs()
+            ),
+            None => "busy ones get a higher deletion cost before any is removed".to_owned(),
+        };
+        holds(type_, reasons::SCALING, format!("{}; {why}", exist_of(updated, wanted)))
     } else if was_complete && updated != wanted {
-        holds(type_, reasons::SCALING, format!("{updated} of {wanted} workers exist"))
+        holds(type_, reasons::SCALING, exist_of(updated, wanted))
     } else if was_complete {
         // The replacement of a single pod is neither a rollout nor scaling: keep the reason.
         holds(type_, reason_before(observed, type_).unwrap_or(reasons::SCALING), message)
@@ -389,7 +417,8 @@ fn scaling_active(
         Some(why) => format!("{words}; {why}"),
         None => words.to_owned(),
     };
-    let no_removal = "workers are added by what is known, and none is removed";
+    let unknown_tokens = unknown_tokens(valid, observed).filter(|_| silent.is_none());
+    let no_removal = "workers may be added, and none is removed, because some values are not known";
     let verdict = match decision.conclusion.active {
         Active::ValidMetricFound if silent.is_some() => {
             holds(type_, reasons::METRIC_PARTIAL, message(no_removal))
@@ -397,7 +426,9 @@ fn scaling_active(
         Active::ValidMetricFound => {
             holds(type_, reasons::VALID_METRIC_FOUND, "the number of workers follows the queue".to_owned())
         }
-        Active::MetricPartial => fails(type_, reasons::METRIC_PARTIAL, message(no_removal)),
+        Active::MetricPartial => {
+            fails(type_, reasons::METRIC_PARTIAL, unknown_tokens.unwrap_or_else(|| message(no_removal)))
+        }
         Active::MetricStale => {
             fails(type_, reasons::METRIC_STALE, message("the number of workers stays as it is"))
         }
@@ -413,10 +444,30 @@ fn scaling_active(
             } else {
                 "the number of workers stays as it is until the first worker reports its load"
             };
-            fails(type_, reasons::METRIC_MISSING, message(words))
+            fails(type_, reasons::METRIC_MISSING, unknown_tokens.unwrap_or_else(|| message(words)))
         }
     };
     (Some(verdict), requeue_after)
+}
+
+/// Why tokens per minute are not known although queues are.
+fn unknown_tokens(valid: &ValidDispatcher, observed: &Observed) -> Option<String> {
+    let Workers::Scaled(policy) = &valid.workers else { return None };
+    let is_limit = policy.metrics.iter().any(|metric| metric.name.as_str() == TOKENS);
+    if !is_limit || observed.tokens_per_minute.is_some() {
+        return None;
+    }
+    let loads = || observed.loads.values();
+    if loads().all(|load| load.queued.is_none()) {
+        return None;
+    }
+    let why = "no worker is removed, because tokens per minute are not known";
+    Some(match loads().find_map(|load| load.tokens) {
+        Some(_) => format!("{why} yet"),
+        None => {
+            format!("{why}: workers must serve {} (autoscaling.tokensPerMinutePerWorker)", metrics::TOKENS)
+        }
+    })
 }
 
 /// Ready workers whose load is not known although it should be by now: the first one, and why.
@@ -425,7 +476,7 @@ fn silent(observed: &Observed, now: Timestamp) -> (Option<String>, Option<Durati
         let load = observed.load_of(pod)?;
         (load.queued.is_none() || load.in_flight.is_none()).then_some((pod, load))
     });
-    let (mut count, mut first, mut soonest) = (0_u32, None, None::<Duration>);
+    let (mut count, mut first, mut soonest) = (0_usize, None, None::<Duration>);
     for (pod, load) in unknown {
         match pod.ready_changed.and_then(|since| remaining(LOAD_EXPECTED_AFTER, since, now)) {
             Some(wait) => soonest = Some(soonest.map_or(wait, |known| known.min(wait))),
@@ -437,47 +488,86 @@ fn silent(observed: &Observed, now: Timestamp) -> (Option<String>, Option<Durati
     }
     let message = first.map(|(pod, fault)| {
         let why = fault.unwrap_or("it serves no queue depth or no tasks in flight");
-        let others = if count > 1 { format!(", and {} others", count - 1) } else { String::new() };
-        format!("the load of pod {pod}{others} is not known: {}", quote(why))
+        format!("the load of pod {pod}{} is not known: {}", others(count), quote(why))
     });
     (message, soonest)
 }
 
 /// State that was lost is reported for so long after the pod has ended.
 const LOSS_REPORTED_FOR: Duration = Duration::from_secs(600);
+/// The beginning of a fact: the state of a pod was lost. Uid and time follow.
+pub(super) const LOST: &str = "lost ";
 
-/// Present only while True. With the fact that a loss is reported, which ends it in time.
-fn unsaved(observed: &Observed, now: Timestamp) -> (Option<Verdict>, Vec<String>, Option<Duration>) {
+/// State that is lost or not saved.
+struct Unsaved {
+    /// Present only while True.
+    verdict: Option<Verdict>,
+    /// The state of a pod was lost that was not among the facts.
+    is_newly_lost: bool,
+    /// The losses that are reported.
+    facts: Vec<String>,
+    requeue_after: Option<Duration>,
+}
+
+fn unsaved(observed: &Observed, now: Timestamp) -> Unsaved {
     let type_ = conditions::CHECKPOINT_FAILED;
-    let lost = observed.ending.iter().filter_map(|pod| Some((pod.name(), last_message_of(pod)?.error?)));
-    let lost = of_pods(lost, "was not saved").or_else(|| {
+    let reported = reported_losses(observed);
+    let ended = observed.ending.iter().filter_map(|pod| {
+        let ended = pod.init_container(MONITOR)?.state.terminated.as_ref()?;
+        let since = ended.finished_at.or(reported.get(pod.uid()).copied()).unwrap_or(now);
+        Some((pod, last_message_of(pod)?.error?, since))
+    });
+    let ended: Vec<(&Arc<PodView>, String, Timestamp)> = ended.collect();
+    let wait = |since: Timestamp| remaining(LOSS_REPORTED_FOR, since.min(now), now);
+    let lost = ended.iter().filter(|(_, _, since)| wait(*since).is_some());
+    let is_newly_lost = lost.clone().any(|(pod, _, _)| !reported.contains_key(pod.uid()));
+    let mut losses = reported;
+    losses.extend(ended.iter().map(|(pod, _, since)| (pod.uid().to_owned(), *since)));
+    let message = of_pods(lost.map(|(pod, error, _)| (pod.name(), error.clone())), "was not saved");
+    let message = message.or_else(|| {
         // The pods are gone soon; the condition is kept for a while.
         let known = observed.dispatcher.status.iter().flat_map(|status| &status.conditions);
         let mut known = known.filter(|known| known.type_ == type_ && known.reason == reasons::STATE_LOST);
-        known.next().map(|known| known.message.clone())
-    });
-    if let Some(message) = lost {
-        let fact = format!("lost: {message}");
-        let since = observed.facts.get(&fact).copied().unwrap_or(now);
-        if let Some(wait) = remaining(LOSS_REPORTED_FOR, since, now) {
-            return (Some(holds(type_, reasons::STATE_LOST, message)), vec![fact], Some(wait));
+        let message = known.next()?.message.clone();
+        if losses.is_empty() {
+            // Another process has reported it.
+            losses.insert(String::new(), now);
         }
-    }
-    let unsaved =
-        observed.pods().filter_map(|pod| Some((pod.name(), observed.load_of(pod)?.unsaved.clone()?)));
-    let message = of_pods(unsaved, "is not saved now");
-    (message.map(|message| holds(type_, reasons::STATE_NOT_SAVED, message)), Vec::new(), None)
+        losses.values().any(|since| wait(*since).is_some()).then_some(message)
+    });
+    let is_kept = |uid: &str, since: Timestamp| {
+        wait(since).is_some() || ended.iter().any(|(pod, _, _)| pod.uid() == uid)
+    };
+    let kept = losses.iter().filter(|(uid, since)| is_kept(uid, **since));
+    let facts = kept.map(|(uid, since)| format!("{LOST}{uid} {since}")).collect();
+    let requeue_after = losses.values().filter_map(|since| wait(*since)).min();
+    let verdict = message.map(|message| holds(type_, reasons::STATE_LOST, message)).or_else(|| {
+        let unsaved =
+            observed.pods().filter_map(|pod| Some((pod.name(), observed.load_of(pod)?.unsaved.clone()?)));
+        of_pods(unsaved, "is not saved now").map(|message| holds(type_, reasons::STATE_NOT_SAVED, message))
+    });
+    Unsaved { verdict, is_newly_lost, facts, requeue_after }
+}
+
+/// By uid of the pod, when the state was lost that the last plan has reported.
+fn reported_losses(observed: &Observed) -> BTreeMap<String, Timestamp> {
+    let losses = observed.facts.keys().filter_map(|fact| fact.strip_prefix(LOST)?.rsplit_once(' '));
+    losses.filter_map(|(uid, since)| Some((uid.to_owned(), since.parse().ok()?))).collect()
 }
 
 /// The first pod, how many others there are, and why.
 fn of_pods<'p>(mut pods: impl Iterator<Item = (&'p str, String)>, what: &str) -> Option<String> {
     let (first, error) = pods.next()?;
-    let others = match pods.count() {
-        0 => String::new(),
-        1 => " and 1 other".to_owned(),
-        others => format!(" and {others} others"),
-    };
-    Some(format!("the state of pod {first}{others} {what}: {}", quote(&error)))
+    Some(format!("the state of pod {first}{} {what}: {}", others(pods.count() + 1), quote(&error)))
+}
+
+/// Behind the name of the first of `count` pods.
+fn others(count: usize) -> String {
+    match count {
+        0 | 1 => String::new(),
+        2 => " and 1 other".to_owned(),
+        count => format!(" and {} others", count - 1),
+    }
 }
 
 /// Adds to `Ready` that the object is paused.

@@ -4,11 +4,12 @@ use k8s_openapi::{
     api::apps::v1::{DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment},
     apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
 };
-use workload::{claim::ClaimView, deployment::RenderedDeployment, revision::Revision};
+use workload::{deployment::RenderedDeployment, revision::Revision};
 
 use super::{
     metadata::{metadata, selector},
     readiness::PROVEN_AFTER_SECONDS,
+    rollout::Strategy,
 };
 use crate::{names, validate::ValidDispatcher};
 
@@ -20,7 +21,7 @@ const REVISIONS_KEPT: i32 = 3;
 pub(super) fn deployment(
     valid: &ValidDispatcher,
     revision: &Revision<'_>,
-    claim: Option<&ClaimView>,
+    strategy: Strategy,
     replicas: i32,
     planned_on: Option<String>,
 ) -> RenderedDeployment {
@@ -31,7 +32,7 @@ pub(super) fn deployment(
         selector: LabelSelector { match_labels: Some(selector(&valid.name)), ..LabelSelector::default() },
         strategy: Some(DeploymentStrategy {
             type_: Some("RollingUpdate".to_owned()),
-            rolling_update: Some(rolling_update(valid, claim)),
+            rolling_update: Some(rolling_update(valid, strategy)),
         }),
         min_ready_seconds: Some(PROVEN_AFTER_SECONDS),
         progress_deadline_seconds: Some(NO_DEADLINE),
@@ -44,16 +45,12 @@ pub(super) fn deployment(
     RenderedDeployment { metadata, spec, planned_on }
 }
 
-/// No worker ends before a new one is ready, so a revision that cannot start costs none.
-fn rolling_update(valid: &ValidDispatcher, claim: Option<&ClaimView>) -> RollingUpdateDeployment {
-    let (surge, unavailable) = if claim.is_some_and(|claim| !claim.is_shareable()) {
-        // On another node, the new one would wait for the volume of the old one without end.
-        (IntOrString::Int(0), 1)
-    } else if valid.checkpoint.is_some() {
+fn rolling_update(valid: &ValidDispatcher, strategy: Strategy) -> RollingUpdateDeployment {
+    let (surge, unavailable) = match strategy {
+        Strategy::Replace => (IntOrString::Int(0), 1),
         // The next new one restores the state of the one that ends.
-        (IntOrString::Int(1), 0)
-    } else {
-        (IntOrString::String("25%".to_owned()), 0)
+        Strategy::Surge if valid.checkpoint.is_some() => (IntOrString::Int(1), 0),
+        Strategy::Surge => (IntOrString::String("25%".to_owned()), 0),
     };
     RollingUpdateDeployment { max_surge: Some(surge), max_unavailable: Some(IntOrString::Int(unavailable)) }
 }

@@ -22,7 +22,11 @@ pub(super) fn of_change(before: Option<&AIDispatcherStatus>, assessment: &Assess
     };
     let verdict = |type_: &str| assessment.verdicts.iter().find(|verdict| verdict.type_ == type_);
     let failed = verdict(conditions::CHECKPOINT_FAILED).filter(|failed| {
-        condition(conditions::CHECKPOINT_FAILED).is_none_or(|known| known.message != failed.message)
+        condition(conditions::CHECKPOINT_FAILED).is_none_or(|known| {
+            // Which pod is named changes when one of several is deleted.
+            let is_news = failed.reason != reasons::STATE_LOST || assessment.is_newly_lost;
+            known.reason != failed.reason || (known.message != failed.message && is_news)
+        })
     });
     let checkpoint_failed = failed.map(|Verdict { reason, message, .. }| Note {
         severity: Severity::Warning,

@@ -122,7 +122,7 @@ pub(super) fn claim_fault(valid: &ValidDispatcher, observed: &Observed, replicas
         Workers::Scaled(_) => "autoscaling.maxReplicas",
     };
     let mounts = claim::Mounts { count: replicas, field };
-    claim::fault(observed.claim.as_deref(), named, "spec.checkpoint.claimName", mounts)
+    claim::fault_of_writers(observed.claim.as_deref(), named, "spec.checkpoint.claimName", mounts)
         .map(|cause| FaultyCondition::Progressing.fault(cause))
 }
 

@@ -39,6 +39,8 @@ pub(super) struct Sizing {
     /// The process has just started and loads are still missing: nothing is decided, and the reported condition is kept.
     pub(super) is_awaiting: bool,
     pub(super) costs: Vec<Cost>,
+    /// A pod that is not ready and may be busy: while the number stays for it.
+    pub(super) unready: Option<String>,
     pub(super) facts: Vec<String>,
     pub(super) requeue_after: Option<Duration>,
 }
@@ -59,14 +61,18 @@ const BUSY: i32 = 1_000;
 
 /// The ReplicaSet controller sees a cost about as late as this controller, which has seen it for so long.
 const COSTS_SEEN_FOR: Duration = Duration::from_millis(250);
-/// Workers whose load changes all the time do not hold a smaller number back for longer.
+/// Workers whose load changes all the time do not hold a smaller number back for longer. It counts while costs can be written
+/// and the Deployment accepts a number: `apply` ends the fact `TOO_MANY` otherwise.
 const HELD_FOR: Duration = Duration::from_secs(5);
+/// Pods that are not ready are deleted before all others, whatever their cost. A node whose kubelet does not report either
+/// recovers within this time, or Kubernetes has deleted its pods by then.
+pub(super) const UNREADY_HELD_FOR: Duration = Duration::from_secs(120);
 /// The monitor of a ready worker has reported by then.
 pub(super) const LOAD_EXPECTED_AFTER: Duration = Duration::from_secs(15);
 /// The fact that all costs are as wanted.
 const COSTS_ARE_SET: &str = "deletion costs are set";
 /// The fact that there are more workers than wanted.
-const TOO_MANY: &str = "too many workers";
+pub(crate) const TOO_MANY: &str = "too many workers";
 
 pub(super) fn sizing(valid: &ValidDispatcher, observed: &Observed, now: Timestamp) -> Sizing {
     let present = present(valid, observed);
@@ -86,6 +92,7 @@ pub(super) fn sizing(valid: &ValidDispatcher, observed: &Observed, now: Timestam
         decision,
         is_awaiting: awaited.is_some(),
         costs: Vec::new(),
+        unready: None,
         facts: Vec::new(),
         requeue_after: period,
     };
@@ -108,6 +115,10 @@ fn held_back(sized: Sizing, present: i32, observed: &Observed, now: Timestamp) -
     if !differ(observed, &wanted) && !differ(observed, &written) {
         return sized;
     }
+    if let Some((pod, wait)) = busy_before_idle(sized.replicas, observed, now) {
+        let requeue_after = Some(sized.requeue_after.map_or(wait, |planned| planned.min(wait)));
+        return Sizing { replicas: present, unready: Some(pod), requeue_after, ..sized };
+    }
     let costs: Vec<Cost> = observed
         .pods()
         .filter(|pod| written(pod) != wanted(pod))
@@ -127,9 +138,39 @@ fn held_back(sized: Sizing, present: i32, observed: &Observed, now: Timestamp) -
             let requeue_after = Some(sized.requeue_after.map_or(wait, |planned| planned.min(wait)));
             Sizing { replicas: present, costs, facts, requeue_after, ..sized }
         }
-        // The ReplicaSet controller chooses by the costs that it has.
-        None => Sizing { facts, ..sized },
+        // The ReplicaSet controller chooses by the costs that it has; if this number is overdue, the newest of them are
+        // written a moment before it.
+        None => Sizing { costs, facts, ..sized },
     }
+}
+
+/// A worker that may be busy and would be deleted before idle ones, because its pod is not ready at present, and how long
+/// it is still waited for.
+fn busy_before_idle(desired: i32, observed: &Observed, now: Timestamp) -> Option<(String, Duration)> {
+    let wanted = |pod: &PodView| cost(observed.load_of(pod));
+    let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
+    let removed = number(observed.pods().count()).saturating_sub(desired);
+    let unready = number(observed.pods().filter(|pod| !pod.is_ready).count());
+    observed.pods().find_map(|pod| {
+        if pod.is_ready || wanted(pod) < UNKNOWN || !was_ready(pod, observed) {
+            return None;
+        }
+        let cheaper = || observed.pods().filter(|other| wanted(other) < wanted(pod));
+        // Of pods that are not ready, the one that costs less is deleted first.
+        let goes_before = number(cheaper().filter(|other| !other.is_ready).count());
+        let idle = number(cheaper().filter(|other| other.is_ready).count());
+        let is_deleted_first = goes_before < removed && idle > removed.saturating_sub(unready);
+        let since = pod.ready_changed.filter(|_| is_deleted_first)?;
+        Some((pod.name().to_owned(), remaining(UNREADY_HELD_FOR, since, now)?))
+    })
+}
+
+/// Whether the worker runs, and its pod was ready since it began. So nothing waits for a pod that cannot start.
+fn was_ready(pod: &PodView, observed: &Observed) -> bool {
+    let running = pod.container(super::pod::WORKER).and_then(|worker| worker.state.running.as_ref());
+    let Some((running, changed)) = running.zip(pod.ready_changed) else { return false };
+    let is_healthy = matches!(for_scaling(pod, observed).state, PodState::NotReady { .. });
+    is_healthy && running.started_at.or(pod.placed()).is_some_and(|started| changed > started)
 }
 
 fn differ(observed: &Observed, cost: &impl Fn(&PodView) -> i32) -> bool {
@@ -153,7 +194,7 @@ fn awaited(valid: &ValidDispatcher, observed: &Observed, now: Timestamp) -> Opti
 fn first_loads(observed: &Observed, now: Timestamp) -> Option<Duration> {
     let unknown = |pod: &PodView| observed.load_of(pod).is_none_or(|load| load.queued.is_none());
     let is_unknown = observed.pods().any(|pod| pod.is_ready && unknown(pod));
-    remaining(LOAD_EXPECTED_AFTER, observed.first_look, now).filter(|_| is_unknown)
+    remaining(LOAD_EXPECTED_AFTER, observed.first_observed, now).filter(|_| is_unknown)
 }
 
 fn cost(load: Option<&WorkerLoad>) -> i32 {
@@ -166,10 +207,14 @@ fn cost(load: Option<&WorkerLoad>) -> i32 {
     }
 }
 
-/// The number that the Deployment has; before it is there, that of the status, within the bounds.
+/// The number that the Deployment has; before it is there, that of the status, within the bounds. The rules of AIScaler take
+/// zero replicas for a target that was put to sleep by hand; a pool has no such state.
 fn present(valid: &ValidDispatcher, observed: &Observed) -> i32 {
     if let Some(deployment) = &observed.deployment {
-        return deployment.replicas;
+        return match &valid.workers {
+            Workers::Scaled(policy) if deployment.replicas <= 0 => policy.bounds.min(),
+            Workers::Scaled(_) | Workers::Fixed(_) => deployment.replicas,
+        };
     }
     match &valid.workers {
         Workers::Fixed(replicas) => *replicas,
@@ -249,18 +294,86 @@ impl Sizing {
     pub(super) fn past(&self, valid: &ValidDispatcher) -> Option<History> {
         let Workers::Scaled(policy) = &valid.workers else { return None };
         let decision = self.decision.as_deref()?.clone();
-        let is_written = self.replicas == decision.record.to
-            && matches!(decision.outcome, Outcome::Scale { .. })
-            && !valid.pods.paused;
-        Some(if is_written { decision.written(policy) } else { decision.history })
+        Some(if self.scales(valid).is_some() { decision.written(policy) } else { decision.history })
     }
 
     /// Whether the Deployment gets another number because of the load.
-    pub(super) fn scales(&self) -> Option<(i32, i32)> {
-        let decision = self.decision.as_deref()?;
+    pub(super) fn scales(&self, valid: &ValidDispatcher) -> Option<(i32, i32)> {
+        let decision = self.decision.as_deref().filter(|_| !valid.pods.paused)?;
         match decision.outcome {
             Outcome::Scale { from, to } if self.replicas == to => Some((from, to)),
             Outcome::Scale { .. } | Outcome::Keep | Outcome::Hold(_) => None,
         }
+    }
+}
+
+#[cfg(test)]
+#[path = "../../../scaling/tests/rules/trace.rs"]
+mod trace;
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        tests::{Scene, at, defaults},
+        validate::validate,
+    };
+
+    use super::{
+        trace::{Run, Step},
+        *,
+    };
+
+    const COLD_START: i64 = 30;
+
+    /// The scripted 40 minutes, decided by a pool with this `autoscaling`.
+    fn run(autoscaling: &str) -> Run {
+        let mut scene = Scene::new(&format!("{{role: coder, autoscaling: {autoscaling}}}"));
+        let valid = validate(&scene.observed().dispatcher, &defaults(&[])).unwrap();
+        let Workers::Scaled(policy) = valid.workers else { panic!("it is scaled") };
+        trace::run(COLD_START, |Step { now, workers, busy, waiting }| {
+            let pods = workers.iter().map(|worker| {
+                let (created, ready) = (at(worker.created), at(worker.created + COLD_START));
+                let (phase, status) =
+                    if ready <= at(*now) { ("Running", "True") } else { ("Pending", "False") };
+                format!(
+                    "{{name: coder-{}, node: a, created: '{created}', phase: {phase}, conditions: [{{type: Ready, \
+                     status: '{status}', lastTransitionTime: '{ready}'}}]}}",
+                    worker.uid
+                )
+            });
+            let pods: Vec<String> = pods.collect();
+            scene.pods(&pods.iter().map(String::as_str).collect::<Vec<_>>());
+            let is_ready = |created: i64| created + COLD_START <= *now;
+            let loads = workers.iter().enumerate().map(|(index, worker)| {
+                let queued = if index == 0 { *waiting } else { 0 };
+                let known = WorkerLoad {
+                    queued: Some((u64::try_from(queued).unwrap(), at(*now))),
+                    in_flight: Some(u64::from(index < *busy)),
+                    ..WorkerLoad::default()
+                };
+                if is_ready(worker.created) { known } else { WorkerLoad::default() }
+            });
+            scene.loads(loads.collect());
+            let from = i32::try_from(workers.len()).unwrap();
+            let decision = decision(&policy, scene.observed(), from, at(*now));
+            let to = decision.record.to;
+            scene.observe(|observed| observed.history = decision.written(&policy));
+            to
+        })
+    }
+
+    #[test]
+    fn queues_and_busy_workers_change_the_direction_at_most_twice_in_40_minutes() {
+        let run = run("{rule: QueueAndBusyWorkers}");
+        assert!(run.turns <= 2, "{run:?}");
+        // Its loads are of now, so nothing waits until the new workers have taken tasks: each cold start doubles them.
+        assert!(run.peak >= 12 && run.peak <= 64 && run.waiting < 5, "{run:?}");
+        assert!(run.replica_minutes < 40 * 20, "{run:?}");
+    }
+
+    #[test]
+    fn queues_alone_change_the_direction_at_least_twenty_times() {
+        let run = run("{rule: QueueOnly}");
+        assert!(run.turns >= 20, "{run:?}");
     }
 }

@@ -49,7 +49,7 @@ pub(super) fn of_valid(
 ) -> AIDispatcherStatus {
     let before = observed.dispatcher.status.as_ref();
     let is_scaled = sizing.decision.is_some() || sizing.is_awaiting;
-    let last_scale_time = match sizing.scales() {
+    let last_scale_time = match sizing.scales(valid) {
         Some(_) => Some(whole_seconds(now)),
         None => before.and_then(|before| before.last_scale_time.clone()).filter(|_| is_scaled),
     };
@@ -64,6 +64,18 @@ pub(super) fn of_valid(
         last_scale_time,
         scaling_history,
         ..written(observed, assessment, now)
+    }
+}
+
+/// The status for a number of workers that was not written: rates must not count it.
+pub(super) fn without_rescale(
+    status: AIDispatcherStatus,
+    before: Option<&AIDispatcherStatus>,
+) -> AIDispatcherStatus {
+    AIDispatcherStatus {
+        last_scale_time: before.and_then(|before| before.last_scale_time.clone()),
+        scaling_history: before.and_then(|before| before.scaling_history.clone()),
+        ..status
     }
 }
 
@@ -113,8 +125,8 @@ fn written(observed: &Observed, assessment: Assessment, now: Timestamp) -> AIDis
 fn last_checkpoint(observed: &Observed) -> Option<Time> {
     let known = observed.dispatcher.status.as_ref().and_then(|status| status.last_checkpoint_time.as_ref());
     let left = observed.ending.iter().filter_map(|pod| message_of(pod)?.checkpoint);
-    let told = observed.loads.values().filter_map(|load| i64::try_from(load.saved?).ok());
-    let left = left.chain(told).filter_map(|seconds| Timestamp::from_second(seconds).ok()).max();
+    let reported = observed.loads.values().filter_map(|load| i64::try_from(load.saved?).ok());
+    let left = left.chain(reported).filter_map(|seconds| Timestamp::from_second(seconds).ok()).max();
     left.into_iter().chain(known.map(|known| known.0)).max().map(Time)
 }
 

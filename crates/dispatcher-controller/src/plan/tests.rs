@@ -157,11 +157,201 @@ fn a_load_that_changes_all_the_time_holds_a_smaller_number_back_for_a_while_only
         observed.facts = marking.facts.iter().map(|fact| (fact.clone(), at(-6))).collect();
     });
     let overdue = scene.plan();
+    assert_eq!((overdue.costs.len(), replicas(&overdue)), (1, 1), "the newest costs come before the number");
+}
+
+/// A busy pod `coder-0` whose node does not report, and two idle ones that are ready.
+fn with_a_lost_kubelet(pod: &str) -> Scene {
+    let mut scene = Scene::ready("{role: coder, replicas: 3}", 3);
+    let ready = "ready: true, node: b, phase: Running";
+    scene.pods(&[
+        &format!("{{name: coder-0, {pod}}}"),
+        &format!("{{name: coder-1, {ready}}}"),
+        &format!("{{name: coder-2, {ready}}}"),
+    ]);
+    scene.loads(vec![load(0, 1), load(0, 0), load(0, 0)]);
+    scene.edit_spec(|spec| spec.replicas = 2);
+    scene
+}
+
+fn unready(seconds: i64) -> String {
+    format!(
+        "node: a, phase: Running, conditions: [{{type: Ready, status: 'False', lastTransitionTime: '{}'}}], \
+         containers: [{{name: worker, ready: true, started: true, state: {{running: {{startedAt: '{}'}}}}}}]",
+        at(-seconds),
+        at(-seconds - 60),
+    )
+}
+
+#[test]
+fn a_busy_worker_that_is_not_ready_holds_a_smaller_number_back_for_a_while_only() {
+    let mut scene = with_a_lost_kubelet(&unready(5));
+    let waiting = scene.plan();
+    assert_eq!((replicas(&waiting), waiting.costs.len(), waiting.facts.len()), (3, 0, 0));
+    let message = &condition(&waiting, conditions::PROGRESSING).unwrap().message;
+    assert!(message.starts_with("3 workers exist, 2 wanted; pod coder-0 is not ready"), "{message}");
+    assert_eq!(waiting.requeue_after, Some(std::time::Duration::from_secs(115)));
+    // Its load may be unknown, too.
+    scene.loads(vec![Default::default(), load(0, 0), load(0, 0)]);
+    assert_eq!((replicas(&scene.plan()), scene.plan().costs.len()), (3, 0));
+    // It is deleted by the tolerations of its pod by then, or is not waited for any more.
+    scene.loads(vec![load(0, 1), load(0, 0), load(0, 0)]);
+    assert_eq!(scene.plan_at(at(116)).costs.len(), 1);
+    // Fewer than one idle worker would be left: the number is about the busy one.
+    scene.edit_spec(|spec| spec.replicas = 1);
+    assert_eq!(replicas(&scene.plan()), 3);
+    scene.loads(vec![load(0, 1); 3]);
+    assert_eq!(replicas(&scene.plan()), 1);
+}
+
+#[test]
+fn a_pod_that_cannot_start_holds_no_smaller_number_back() {
+    let since = format!("lastTransitionTime: '{}'", at(-5));
+    let conditions = format!("conditions: [{{type: Ready, status: 'False', {since}}}]");
+    let crashing = "name: worker, restartCount: 4, state: {waiting: {reason: CrashLoopBackOff}}, lastState: \
+                    {terminated: {exitCode: 1}}";
+    let never = format!("name: worker, state: {{running: {{startedAt: '{}'}}}}", at(-4));
+    for pod in [
+        format!("phase: Pending, {conditions}"),
+        format!("node: a, phase: Running, {conditions}, containers: [{{{crashing}}}]"),
+        format!("node: a, phase: Running, {conditions}, containers: [{{{never}}}]"),
+    ] {
+        let mut scene = with_a_lost_kubelet(&pod);
+        scene.loads(vec![Default::default(), load(0, 0), load(0, 0)]);
+        assert_eq!(scene.plan().costs.len(), 1, "it is only marked: {pod}");
+    }
+}
+
+#[test]
+fn a_pool_that_was_scaled_to_zero_by_hand_comes_back() {
+    let mut scene = Scene::ready("{role: coder, autoscaling: {minReplicas: 2, maxReplicas: 10}}", 0);
+    assert_eq!(scene.observed().deployment.as_ref().unwrap().replicas, 0);
+    let plan = scene.plan();
+    assert_eq!((replicas(&plan), plan.status.desired_replicas), (2, 2));
+    assert_ne!(reason(&plan, conditions::SCALING_ACTIVE), reasons::SCALING_DISABLED);
+    scene.settle(2);
+    assert_eq!(replicas(&scene.plan()), 2);
+}
+
+#[test]
+fn a_change_that_was_not_written_is_not_reported() {
+    let mut scene = Scene::ready(SCALED, 1);
+    scene.write_status();
+    let before = scene.observed().dispatcher.status.clone().unwrap();
+    scene.loads(vec![load(14, 1)]);
+    let mut plan = scene.plan();
+    assert!(plan.rescaled.is_some() && plan.past.is_some());
+    assert!(plan.status.last_scale_time.is_some());
+    plan.forget_rescale(Some(&before));
+    assert!(plan.rescaled.is_none() && plan.past.is_none());
+    assert_eq!(plan.status.last_scale_time, None);
+    assert_eq!(plan.status.scaling_history, before.scaling_history);
+    // What was only looked at is remembered whether something else was written or not.
+    scene.loads(vec![load(0, 1)]);
+    let mut plan = scene.plan();
+    plan.forget_rescale(Some(&before));
+    assert!(plan.past.is_some());
+}
+
+#[test]
+fn tokens_per_minute_are_a_second_limit() {
+    let spec = "{role: coder, autoscaling: {maxReplicas: 50, tokensPerMinutePerWorker: 60}}";
+    let mut scene = Scene::ready(spec, 2);
+    scene.loads(vec![load(0, 1), load(0, 1)]);
+    scene.observe(|observed| observed.tokens_per_minute = Some(600));
+    // A first addition may be limited by the default rates.
+    let plan = scene.plan();
+    assert_eq!(plan.status.desired_replicas, replicas(&plan));
+    assert!(plan.rescaled.unwrap().message.contains("tokens per minute"));
+    assert_eq!(replicas(&scene.plan()), 6, "at most four more within 15 s");
+    let mut scene = Scene::ready(spec, 6);
+    scene.loads(vec![load(0, 1); 6]);
+    scene.observe(|observed| observed.tokens_per_minute = Some(600));
+    assert_eq!(replicas(&scene.plan()), 10, "600 / 60");
+}
+
+#[test]
+fn while_tokens_are_not_known_workers_are_only_added() {
+    let spec = "{role: coder, autoscaling: {tokensPerMinutePerWorker: 60, behavior: {scaleDown: \
+                {stabilizationWindowSeconds: 0}}}}";
+    let mut scene = Scene::ready(spec, 4);
+    let plan = scene.plan();
+    assert_eq!(replicas(&plan), 4, "the queue alone asks for one");
+    let message = &condition(&plan, conditions::SCALING_ACTIVE).unwrap().message;
+    let why = "no worker is removed, because tokens per minute are not known: workers must serve agent_tokens_total \
+               (autoscaling.tokensPerMinutePerWorker)";
+    assert_eq!(message, why);
+    scene.loads(vec![load(14, 1); 4]);
+    assert_eq!(replicas(&scene.plan()), 8);
+    scene.loads(vec![load(0, 0); 4]);
+    scene.observe(|observed| observed.tokens_per_minute = Some(0));
+    assert_eq!(scene.plan().status.desired_replicas, 1);
+}
+
+#[test]
+fn a_pool_that_is_busy_for_an_hour_keeps_its_number() {
+    let mut scene = Scene::ready(SCALED, 4);
+    for minute in 0..60 {
+        let now = at(minute * 60);
+        let busy = crate::monitors::WorkerLoad { queued: Some((0, now)), ..load(0, 1) };
+        scene.loads(vec![busy; 4]);
+        let plan = scene.plan_at(now);
+        assert_eq!((replicas(&plan), plan.rescaled.is_none()), (4, true), "{minute}");
+        let past = plan.past.unwrap();
+        scene.observe(|observed| observed.history = past);
+    }
+}
+
+#[test]
+fn more_workers_than_wanted_are_said_as_such() {
+    let mut scene = Scene::ready("{role: coder, replicas: 4}", 4);
+    scene.loads(vec![load(0, 1), load(0, 0), load(0, 0), load(0, 0)]);
+    scene.edit_spec(|spec| spec.replicas = 2);
+    let plan = scene.plan();
+    let message = |type_: &str| condition(&plan, type_).unwrap().message.clone();
     assert_eq!(
-        (overdue.costs.len(), replicas(&overdue)),
-        (0, 1),
-        "a cost of this moment would come too late"
+        message(conditions::PROGRESSING),
+        "4 workers exist, 2 wanted; busy ones get a higher deletion cost before any is removed"
     );
+    assert_eq!(message(conditions::READY), "4 workers ready, 2 wanted");
+    let plan = Scene::ready("{role: coder}", 1).plan();
+    let message = &condition(&plan, conditions::PROGRESSING).unwrap().message;
+    assert_eq!(message, "1 worker ready, with the current revision");
+}
+
+#[test]
+fn options_of_pods_are_rendered() {
+    let scene = Scene::new(
+        "{role: reviewer, image: 'agent:2', podLabels: {team: a}, podAnnotations: {note: b, prometheus.io/scrape: 'false'},
+          imagePullSecrets: [{name: registry}], serviceAccountName: agents,
+          scheduling: {nodeSelector: {pool: cpu}, tolerations: [{key: spot, operator: Exists}],
+            priorityClassName: batch, runtimeClassName: gvisor, schedulerName: other}}",
+    );
+    let template = deployment_of(&scene.plan()).spec.unwrap().template;
+    insta::assert_yaml_snapshot!((
+        template.metadata,
+        template.spec.map(|spec| json!({
+            "nodeSelector": spec.node_selector,
+            "tolerations": spec.tolerations,
+            "priorityClassName": spec.priority_class_name,
+            "runtimeClassName": spec.runtime_class_name,
+            "schedulerName": spec.scheduler_name,
+            "imagePullSecrets": spec.image_pull_secrets,
+            "serviceAccountName": spec.service_account_name,
+        }))
+    ));
+}
+
+#[test]
+fn the_deployment_of_a_long_name_has_a_name_that_fits_a_label() {
+    let mut scene = Scene::new("{role: coder}");
+    scene.observe(|observed| {
+        let dispatcher = std::sync::Arc::make_mut(&mut observed.dispatcher);
+        dispatcher.metadata.name = Some("a".repeat(63));
+    });
+    let plan = scene.plan();
+    let name = deployment_of(&plan).metadata.name.unwrap();
+    assert!(name.len() <= 63 && name.starts_with("aaaa") && name.ends_with("-workers"), "{name}");
 }
 
 #[test]
@@ -182,12 +372,12 @@ fn a_process_that_has_just_begun_waits_for_the_first_loads() {
     scene.write_status();
     let before = scene.observed().dispatcher.status.clone().unwrap();
     scene.loads(Vec::new());
-    scene.observe(|observed| observed.first_look = at(-5));
+    scene.observe(|observed| observed.first_observed = at(-5));
     let waiting = scene.plan();
     assert_eq!((replicas(&waiting), waiting.past.is_none()), (3, true));
     assert_eq!(waiting.status.conditions, before.conditions);
     assert_eq!(waiting.requeue_after, Some(std::time::Duration::from_secs(10)));
-    scene.observe(|observed| observed.first_look = at(-20));
+    scene.observe(|observed| observed.first_observed = at(-20));
     assert_eq!(reason(&scene.plan(), conditions::SCALING_ACTIVE), reasons::METRIC_MISSING);
 }
 
@@ -201,8 +391,10 @@ fn the_number_follows_the_queue() {
     let plan = scene.plan();
     assert_eq!(replicas(&plan), 4, "ceil(14 / 5) + 1 busy");
     assert_eq!(reason(&plan, conditions::SCALING_ACTIVE), reasons::VALID_METRIC_FOUND);
-    let told = plan.events.iter().find(|note| note.reason == reasons::SUCCESSFUL_RESCALE).unwrap();
-    assert!(told.message.contains("from 1 to 4"), "{}", told.message);
+    let rescaled = plan.rescaled.unwrap();
+    assert_eq!(rescaled.reason, reasons::SUCCESSFUL_RESCALE);
+    let message = "the number of workers changes from 1 to 4: queued tasks; busy workers: 1";
+    assert_eq!(rescaled.message, message);
     assert_eq!(plan.past.unwrap().scale_events.len(), 1);
     assert!(plan.status.last_scale_time.is_some());
 }
@@ -296,7 +488,7 @@ fn a_process_that_has_just_begun_shrinks_no_pool_before_it_knows_the_loads() {
     let mut scene = Scene::ready("{role: coder, replicas: 3}", 3);
     scene.edit_spec(|spec| spec.replicas = 1);
     scene.loads(Vec::new());
-    scene.observe(|observed| observed.first_look = at(-1));
+    scene.observe(|observed| observed.first_observed = at(-1));
     let plan = scene.plan();
     assert_eq!((replicas(&plan), plan.costs.len()), (3, 0), "another process may have marked them");
     assert!(plan.requeue_after.is_some());
@@ -304,7 +496,7 @@ fn a_process_that_has_just_begun_shrinks_no_pool_before_it_knows_the_loads() {
     assert_eq!(scene.plan().costs.len(), 1);
     // They never become known.
     scene.loads(Vec::new());
-    scene.observe(|observed| observed.first_look = at(-15));
+    scene.observe(|observed| observed.first_observed = at(-15));
     assert_eq!(replicas(&scene.plan()), 1);
 }
 
@@ -336,34 +528,118 @@ fn a_status_that_is_held_back_comes_with_no_event() {
     assert_eq!((later.events.len(), later.events[0].message.contains("full")), (1, true));
 }
 
+/// A pod that has failed, and whose state was not saved.
+fn failed(name: &str, finished: i64) -> std::sync::Arc<workload::pod::PodView> {
+    std::sync::Arc::new(crate::tests::pod(&format!(
+        "{{name: {name}, phase: Failed, init: [{{name: monitor, state: {{terminated: {{exitCode: 0, message: \
+         '{{\"tokens\": 7, \"error\": \"away\"}}', finishedAt: '{}'}}}}}}]}}",
+        at(finished)
+    )))
+}
+
+#[test]
+fn a_loss_is_reported_for_ten_minutes_however_long_the_pod_is_kept() {
+    let mut scene = Scene::ready("{role: coder}", 1);
+    let is_reported = |plan: &Plan| condition(plan, conditions::CHECKPOINT_FAILED).is_some();
+    scene.observe(|observed| observed.ending = vec![failed("coder-7", -700)]);
+    assert!(!is_reported(&scene.plan()), "this process has just begun");
+    scene.observe(|observed| observed.ending = vec![failed("coder-7", -500)]);
+    let plan = scene.plan();
+    assert!(is_reported(&plan));
+    assert_eq!(plan.requeue_after, Some(std::time::Duration::from_secs(100)));
+    scene.write_status();
+    scene.observe(|observed| {
+        observed.facts = plan.facts.iter().map(|fact| (fact.clone(), at(0))).collect();
+    });
+    assert!(!is_reported(&scene.plan_at(at(101))));
+    // Also after the pod was deleted.
+    scene.observe(|observed| observed.ending.clear());
+    assert!(is_reported(&scene.plan_at(at(99))) && !is_reported(&scene.plan_at(at(101))));
+}
+
+#[test]
+fn an_event_tells_of_a_new_loss_and_not_of_another_first_pod() {
+    let mut scene = Scene::ready("{role: coder}", 1);
+    let losses = |plan: &Plan| plan.events.iter().filter(|note| note.reason == reasons::STATE_LOST).count();
+    let note = |scene: &mut Scene| {
+        let facts = scene.plan().facts;
+        scene.write_status();
+        scene.observe(|observed| observed.facts = facts.into_iter().map(|fact| (fact, at(0))).collect());
+    };
+    scene.observe(|observed| observed.ending = vec![failed("coder-7", -10), failed("coder-8", -5)]);
+    assert_eq!(losses(&scene.plan()), 1);
+    note(&mut scene);
+    scene.observe(|observed| observed.ending = vec![failed("coder-8", -5)]);
+    assert_eq!(losses(&scene.plan()), 0);
+    note(&mut scene);
+    scene.observe(|observed| observed.ending = vec![failed("coder-8", -5), failed("coder-9", -1)]);
+    assert_eq!(losses(&scene.plan()), 1);
+}
+
 #[test]
 fn several_losses_are_counted() {
     let mut scene = Scene::ready("{role: coder}", 1);
-    let ended = |name: &str| {
-        std::sync::Arc::new(crate::tests::pod(&format!(
-            "{{name: {name}, phase: Succeeded, init: [{{name: monitor, state: {{terminated: {{exitCode: 0, message: \
-             '{{\"tokens\": 7, \"error\": \"away\"}}'}}}}}}]}}"
-        )))
-    };
+    let ended = |name: &str| failed(name, 0);
     scene.observe(|observed| observed.ending = vec![ended("coder-7"), ended("coder-8"), ended("coder-9")]);
     let plan = scene.plan();
     let message = &condition(&plan, conditions::CHECKPOINT_FAILED).unwrap().message;
     assert!(message.starts_with("the state of pod coder-7 and 2 others was not saved"), "{message}");
 }
 
-#[test]
-fn a_worker_ends_before_its_successor_begins_only_where_both_cannot_mount_the_claim() {
-    let rolling = |spec: &str, modes: &str| {
-        let mut scene = Scene::new(spec);
-        let claim = format!("{{metadata: {{name: states}}, spec: {{accessModes: [{modes}]}}}}");
-        scene.observe(|observed| {
-            observed.claim = Some(std::sync::Arc::new(serde_saphyr::from_str(&claim).unwrap()))
-        });
-        let strategy = deployment_of(&scene.plan()).spec.unwrap().strategy.unwrap().rolling_update.unwrap();
-        serde_json::to_value(strategy).unwrap()
+/// The strategy while an old worker on node `a` holds the claim and a new pod is as given, with its deadline.
+fn strategy(modes: &str, new: &str) -> (serde_json::Value, Option<std::time::Duration>) {
+    let mut scene = Scene::ready("{role: coder, checkpoint: {claimName: states}}", 1);
+    let old = scene.observed().deployed.clone().unwrap();
+    let record = workload::deployment::TemplateRecord {
+        resolved: "{}".into(),
+        template: "{\"claimName\":\"states\"}".into(),
+        token_account: None,
     };
-    let saved = "{role: coder, checkpoint: {claimName: states}}";
-    assert_eq!(rolling(saved, "ReadWriteMany"), json!({"maxSurge": 1, "maxUnavailable": 0}));
-    assert_eq!(rolling(saved, "ReadWriteOnce"), json!({"maxSurge": 0, "maxUnavailable": 1}));
-    assert_eq!(rolling("{role: coder}", "ReadWriteMany"), json!({"maxSurge": "25%", "maxUnavailable": 0}));
+    let revision = workload::deployment::ReplicaSetView {
+        rendered: Some(Box::new(record)),
+        ..workload::deployment::ReplicaSetView::default()
+    };
+    let claim = format!("{{metadata: {{name: states}}, spec: {{accessModes: [{modes}]}}}}");
+    scene.observe(|observed| {
+        observed.claim = Some(std::sync::Arc::new(serde_saphyr::from_str(&claim).unwrap()));
+        observed.older = vec![workload::deployment::OlderRevision { revision: revision.into(), pods: old }];
+    });
+    scene.pods(&[&format!("{{name: coder-9, {new}}}")]);
+    let plan = scene.plan();
+    let strategy = deployment_of(&plan).spec.unwrap().strategy.unwrap().rolling_update.unwrap();
+    (serde_json::to_value(strategy).unwrap(), plan.requeue_after)
+}
+
+#[test]
+fn a_worker_ends_before_its_successor_begins_only_if_that_waits_for_the_claim() {
+    let surge = json!({"maxSurge": 1, "maxUnavailable": 0});
+    let replace = json!({"maxSurge": 0, "maxUnavailable": 1});
+    let once = |new: &str| strategy("ReadWriteOnce", new);
+    // Pods of the tests are two minutes old.
+    let creating =
+        "phase: Pending, containers: [{name: worker, state: {waiting: {reason: PodInitializing}}}]";
+    assert_eq!(once(&format!("node: b, {creating}")).0, replace);
+    assert_eq!(strategy("ReadWriteMany", &format!("node: b, {creating}")).0, surge);
+    assert_eq!(once(&format!("node: a, {creating}")).0, surge, "one node may mount it twice");
+    let young = format!("node: b, created: '{}', {creating}", at(-10));
+    assert_eq!(once(&young), (surge.clone(), Some(std::time::Duration::from_secs(50))));
+    for reason in ["ImagePullBackOff", "CreateContainerConfigError", "CrashLoopBackOff"] {
+        let fails = format!(
+            "node: b, phase: Pending, containers: [{{name: worker, state: {{waiting: {{reason: {reason}}}}}}}]"
+        );
+        assert_eq!(once(&fails).0, surge, "{reason}");
+    }
+    let unschedulable = |why: &str| {
+        format!("phase: Pending, conditions: [{{type: PodScheduled, status: 'False', message: '{why}'}}]")
+    };
+    let in_use = "0/2 nodes are available: 1 node has pod using PersistentVolumeClaim with the same name and \
+                  ReadWriteOncePod access mode";
+    assert_eq!(strategy("ReadWriteOncePod", &unschedulable(in_use)).0, replace);
+    let short = format!("{in_use}, 1 Insufficient cpu.");
+    assert_eq!(strategy("ReadWriteOncePod", &unschedulable(&short)).0, surge);
+    let plain = deployment_of(&Scene::new("{role: coder}").plan()).spec.unwrap().strategy.unwrap();
+    assert_eq!(
+        serde_json::to_value(plain.rolling_update).unwrap(),
+        json!({"maxSurge": "25%", "maxUnavailable": 0})
+    );
 }

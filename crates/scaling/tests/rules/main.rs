@@ -8,3 +8,4 @@ mod generated;
 mod hpa;
 mod parity;
 mod pool;
+mod trace;

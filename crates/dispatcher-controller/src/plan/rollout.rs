@@ -1,0 +1,81 @@
+//! The order of a rollout: a new worker starts before an old one ends, unless both cannot mount the claim for checkpoints.
+//! Pure.
+//!
+//! An old worker ends first only if a new one waits for its claim as far as the pods show it. One that fails for another
+//! reason, such as an image that does not exist, ends none.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use workload::{deployment::OlderRevision, pod::PodView, revision::Revision, time::remaining};
+
+use crate::{
+    observe::Observed,
+    validate::{Storage, ValidDispatcher},
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Strategy {
+    /// A new pod becomes ready before an old one is deleted.
+    Surge,
+    /// An old pod is deleted before a new one is created.
+    Replace,
+}
+
+/// Volumes are attached and mounted within this time, unless another node has them.
+const MOUNTED_WITHIN: Duration = Duration::from_secs(60);
+/// Part of the scheduler's message about a ReadWriteOncePod claim that is in use.
+const USED_BY_A_POD: &str = "PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+
+/// The strategy, and when to decide again.
+pub(super) fn rollout(
+    valid: &ValidDispatcher,
+    revision: &Revision<'_>,
+    observed: &Observed,
+    now: Timestamp,
+) -> (Strategy, Option<Duration>) {
+    if !revision.is_deployed || !holds_claim(valid, observed) {
+        return (Strategy::Surge, None);
+    }
+    // `Replace` stays until the rollout ends; otherwise the strategy would alternate.
+    if observed.deployment.as_ref().is_some_and(|deployment| deployment.replaces) {
+        return (Strategy::Replace, None);
+    }
+    let waits = revision.pods.iter().filter_map(|pod| waits_for_claim(pod, observed));
+    let Some(since) = waits.min() else { return (Strategy::Surge, None) };
+    match remaining(MOUNTED_WITHIN, since, now) {
+        None => (Strategy::Replace, None),
+        wait => (Strategy::Surge, wait),
+    }
+}
+
+/// Whether all older pods use the claim, and others cannot mount it meanwhile.
+fn holds_claim(valid: &ValidDispatcher, observed: &Observed) -> bool {
+    let Some(Storage::Claim(name)) = valid.checkpoint.as_ref().map(|checkpoint| &checkpoint.storage) else {
+        return false;
+    };
+    if observed.claim.as_ref().is_none_or(|claim| claim.is_writable_by_many()) {
+        return false;
+    }
+    let mounts = format!("\"claimName\":\"{name}\"");
+    let has_claim = |older: &OlderRevision| {
+        older.revision.rendered.as_ref().is_some_and(|rendered| rendered.template.contains(&mounts))
+    };
+    !observed.older.is_empty() && observed.older.iter().all(has_claim)
+}
+
+/// Since when a new pod waits for the claim, as far as its status shows it. Which old pod ends is not known, so it holds for
+/// all of them.
+fn waits_for_claim(pod: &PodView, observed: &Observed) -> Option<Timestamp> {
+    let mut old = observed.older.iter().flat_map(|older| &older.pods);
+    if pod.node.is_some() {
+        // Images and Secrets of variables come after the volumes.
+        let is_elsewhere = old.all(|old| old.node.is_some() && old.node != pod.node);
+        let has_no_volumes = pod.is_coming_up() && !pod.has_started_containers();
+        return pod.placed().filter(|_| is_elsewhere && has_no_volumes);
+    }
+    let scheduled = pod.scheduled.as_ref().filter(|_| pod.is_unschedulable())?;
+    let is_in_use =
+        scheduled.message.contains(USED_BY_A_POD) && pod.insufficient_resources().next().is_none();
+    scheduled.last_transition_time.or(pod.created()).filter(|_| is_in_use)
+}
