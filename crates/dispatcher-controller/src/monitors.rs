@@ -43,8 +43,8 @@ const MIN_INTERVAL: Duration = Duration::from_millis(500);
 const METRICS: &[Metric] =
     &[Metric::QueueWaiting, Metric::QueueRunning, Metric::Tokens, Metric::CheckpointTime];
 
-/// A monitor sends one subject with five readings, and a fault or two: far below 4 KiB. Any pod can have the labels of a
-/// worker, and one that sends more than a monitor must not take the memory of this process.
+/// A monitor sends one subject with five readings, and a fault or two: far below 4 KiB. Any pod can have the labels
+/// of a worker, and one that sends more than a monitor must not take the memory of this process.
 const LIMITS: Limits =
     Limits { sources: 5_000, message_bytes: 64 << 10, elements: 64, subjects: 4, holders: 0, events: 0 };
 

@@ -1,8 +1,8 @@
-//! Which ReplicaSets belong, or have belonged, to which AIDispatcher. A ReplicaSet can be deleted, or its Deployment lose its
-//! owner, while pods of it still work or end: what these pods use and leave still belongs to the AIDispatcher.
+//! Which ReplicaSets belong, or have belonged, to which AIDispatcher. A ReplicaSet can be deleted, or its Deployment
+//! lose its owner, while pods of it still work or end: what these pods use and leave still belongs to the AIDispatcher.
 //!
-//! It is filled from the caches, also on a standby, and forgets a ReplicaSet only together with the AIDispatcher. After a
-//! start it knows what is in the caches then.
+//! It is filled from the caches, also on a standby, and forgets a ReplicaSet only together with the AIDispatcher. After
+//! a start it knows what is in the caches then.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},

@@ -457,8 +457,7 @@ mod tests {
     }
 
     proptest! {
-        /// Pods come, use tokens and go; statuses are written or lost, and the Deployment loses its owner or is deleted in
-        /// between.
+        /// Pods come, use tokens and go; statuses are written or lost, and at times no ReplicaSet of the pods is known.
         #[test]
         fn the_total_is_the_sum_of_all_pods_and_never_falls(
             steps in prop::collection::vec((0usize..6, 0u64..100, 0u8..7), 1..80),
