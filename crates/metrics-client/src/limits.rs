@@ -1,5 +1,5 @@
-//! What is read of sources, and what is kept of each. A source that exceeds a limit on its messages loses its stream before
-//! anything of the message is kept; lists beyond a limit end there.
+//! What is read of sources, and what is kept of each. A source that exceeds a limit on its messages loses its stream
+//! before anything of the message is kept; lists beyond a limit end there.
 
 /// Of one set of sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! A bounded number of places for clients that no certificate names. A client that comes when all are taken gets the place
-//! of the oldest one of the address that has the most, so that idle clients keep nobody out.
+//! A bounded number of places for clients that no certificate names. A client that comes when all are taken gets the
+//! place of the oldest one of the address that has the most, so that idle clients keep no other client out.
 
 use std::{
     collections::VecDeque,
