@@ -24,7 +24,7 @@ use tests::{
 };
 
 use crate::{
-    Right, cluster_of, confined, for_every_controller, for_every_controller_with_children,
+    Right, cluster_of, confined, for_each, for_every_controller, for_every_controller_with_children,
     overlays::{built, copy_folder, deploy},
     rights, user,
 };
@@ -258,6 +258,62 @@ async fn the_token_of_a_controller_deletes_the_pods_of_its_children_alone() {
             );
         }
         assert!(own.iter().any(|pod| pod.owner_references().is_empty()));
+    })
+    .await;
+}
+
+/// Where a controller says which pods go first, it changes nothing else of them.
+#[tokio::test]
+async fn the_token_of_a_controller_changes_one_annotation_of_the_pods_of_its_children() {
+    for_each(CONTROLLERS.iter().filter(|controller| controller.marks_pods), async |controller| {
+        let cluster = cluster_of(controller).await;
+        let scene = Scene::new(&cluster).await;
+        let life = life_of(controller);
+        life.begin(&scene, "life").await;
+        let writer = Writer { scene: &scene, account: user(controller, "ai-system") };
+        foreign_objects(&scene, controller);
+        writer.until_limited(&["create", "configmap", "probe"]).await;
+
+        const THEIRS: &str = "example.com/theirs";
+        let pods = scene.api::<Pod>().list(&ListParams::default()).await.unwrap();
+        let is_own = |pod: &&Pod| {
+            let has_label = pod.labels().values().any(|value| value == controller.name);
+            has_label && pod.owner_references().iter().any(|owner| owner.kind == "ReplicaSet")
+        };
+        let own = pods.iter().find(is_own).expect("a pod of a child").name_any();
+        let patch = |pod: &str, kind: &str, patch: &Value| {
+            writer.refusal(&["patch", "pod", pod, kind, "--patch", &patch.to_string()], "")
+        };
+        let merge = |pod: &str, change: &Value| patch(pod, "--type=merge", change);
+        let may_not = |pod: &str, change: Value| {
+            let refusal = merge(pod, &change);
+            assert!(refusal.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{change}: {refusal:?}");
+        };
+        let finalizers = |names: &[&str]| json!({"metadata": {"finalizers": names}});
+        let mark = json!({"metadata": {"annotations": {labels::POD_DELETION_COST: "100"}}});
+        assert_eq!(merge(&own, &mark), None);
+        may_not(&own, json!({"metadata": {"annotations": {"touched": "yes"}}}));
+        may_not(
+            &own,
+            json!({"metadata": {"annotations": {labels::POD_DELETION_COST: "1", "touched": "yes"}}}),
+        );
+        may_not(&own, serde_json::from_str(LABEL).unwrap());
+        may_not(&own, json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}}));
+        may_not(&own, json!({"metadata": {"ownerReferences": null}}));
+        may_not(&own, finalizers(&[THEIRS]));
+        let image = json!([{"op": "replace", "path": "/spec/containers/0/image", "value": "other"}]);
+        let refusal = patch(&own, "--type=json", &image);
+        assert!(refusal.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{refusal:?}");
+        // A finalizer of another program stays, also while the pod is marked.
+        let kept = finalizers(&[THEIRS]).to_string();
+        scene.kubectl(&["patch", "pod", &own, "--type=merge", "--patch", &kept]);
+        assert_eq!(merge(&own, &mark), None);
+        may_not(&own, finalizers(&[]));
+        scene.kubectl(&["patch", "pod", &own, "--type=merge", "--patch", &finalizers(&[]).to_string()]);
+        // Without the label, and with it by hand.
+        for foreign in ["foreign", "labelled"] {
+            may_not(foreign, mark.clone());
+        }
     })
     .await;
 }

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! `observe` reads caches and records loads in `pools`; `validate` and `plan` are pure; `apply` sends requests. `monitors`
-//! has what the sidecar of each worker reports, `tokens` adds up what workers have used, `departed` has pods that were
-//! deleted lately, `prometheus` stands for the monitors' load where that is wanted, and `pools` keeps what decisions on
-//! replicas need of the past.
+//! has what the sidecar of each worker reports, or `prometheus` by option; `revisions` has the ReplicaSets of each
+//! AIDispatcher, `tokens` adds up what workers have used, `deleted_pods` has pods that were deleted lately, and `pools`
+//! keeps what decisions on replicas need of the past.
 
 #![forbid(unsafe_code)]
 
@@ -42,18 +42,19 @@ use workload::{
 
 use crate::{
     apply::{Applied, apply},
-    departed::Departed,
+    deleted_pods::DeletedPods,
     monitors::{Monitors, WorkerLoad},
     observe::{Observed, claim_key, keys_by_instance, observe, reason_of_pod, reason_of_replica_set},
     plan::{Defaults, Plan, plan, refused, rejected, restores_older},
     pools::Pools,
     prometheus::Prometheus,
+    revisions::Revisions,
     tokens::TokenNotes,
     validate::{OwnAccount, ValidDispatcher, validate},
 };
 
 mod apply;
-mod departed;
+mod deleted_pods;
 mod metrics;
 mod monitors;
 mod names;
@@ -61,6 +62,7 @@ mod observe;
 mod plan;
 mod pools;
 mod prometheus;
+mod revisions;
 mod tokens;
 mod validate;
 
@@ -142,7 +144,8 @@ pub(crate) struct Context {
     pub(crate) claims: Cache<ClaimView>,
     pub(crate) monitors: Monitors,
     pub(crate) tokens: Arc<TokenNotes>,
-    pub(crate) departed: Arc<Departed>,
+    pub(crate) deleted_pods: Arc<DeletedPods>,
+    pub(crate) revisions: Arc<Revisions>,
     pub(crate) pools: Pools,
     /// `None`: load is read from the monitors.
     pub(crate) prometheus: Option<Prometheus>,
@@ -174,14 +177,18 @@ pub fn start(process: &mut Process, args: DispatcherArgs) -> Started {
     let dispatchers = process.watch::<AIDispatcher>("AIDispatcher");
     let writer = process.writer(&dispatchers);
     let pods = writer.of(process.watch_labelled("Pod", &managed));
-    let tokens = TokenNotes::tracked(&pods, &dispatchers);
+    let deployments = writer.of(process.watch_labelled("Deployment", &managed));
+    let replica_sets = process.watch_labelled("ReplicaSet", &managed);
+    let revisions = Revisions::tracked(&dispatchers, &deployments, &replica_sets);
+    let tokens = TokenNotes::tracked(&pods, &dispatchers, Arc::clone(&revisions));
     let ctx = Arc::new(Context {
-        deployments: writer.of(process.watch_labelled("Deployment", &managed)),
-        replica_sets: process.watch_labelled("ReplicaSet", &managed),
+        deployments,
+        replica_sets,
         claims: process.watch("PersistentVolumeClaim"),
-        monitors: Monitors::new(process, &pods, Arc::clone(&tokens)),
+        monitors: Monitors::new(process, &pods, &revisions, Arc::clone(&tokens)),
         tokens,
-        departed: Departed::tracked(&pods),
+        deleted_pods: DeletedPods::tracked(&pods),
+        revisions,
         pools: Pools::forgetting_deleted(&dispatchers),
         prometheus: args.prometheus_url.clone().map(|url| Prometheus::new(url, &dispatchers)),
         pods,

@@ -12,15 +12,17 @@ use std::{
 use api::monitor::STREAM_PORT;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::ReplicaSet;
 use metrics_client::{
     args::Security,
     endpoint::{Endpoint, Origin},
+    limits::Limits,
     snapshot::{Metric, Reading},
     sources::{News, Settings, Sources, Timings},
     view::{Health, Value, View},
 };
 use runtime::{
-    cache::{Cache, Change, Key},
+    cache::{Cache, Key},
     controller::Waker,
     polling::Trigger,
     process::Process,
@@ -28,12 +30,23 @@ use runtime::{
 use tokio_util::sync::CancellationToken;
 use workload::pod::PodView;
 
-use crate::{NAME, observe::keys_by_instance, plan::MONITOR, tokens::TokenNotes};
+use crate::{
+    NAME,
+    observe::keys_by_instance,
+    plan::MONITOR,
+    revisions::{Membership, Revision, Revisions},
+    tokens::TokenNotes,
+};
 
 /// Half the interval of a monitor, so that each of its snapshots is sent.
 const MIN_INTERVAL: Duration = Duration::from_millis(500);
 const METRICS: &[Metric] =
     &[Metric::QueueWaiting, Metric::QueueRunning, Metric::Tokens, Metric::CheckpointTime];
+
+/// A monitor sends one subject with five readings, and a fault or two: far below 4 KiB. Any pod can have the labels
+/// of a worker, and one that sends more than a monitor must not take the memory of this process.
+const LIMITS: Limits =
+    Limits { sources: 5_000, message_bytes: 64 << 10, elements: 64, subjects: 4, holders: 0, events: 0 };
 
 /// Monitors report each second. A worker whose load was not read for so long has none that can be used.
 pub(crate) const MAX_AGE: Duration = Duration::from_secs(10);
@@ -65,8 +78,13 @@ pub(crate) struct Monitors {
 type Signature = (Option<u64>, Option<u64>, Option<u64>, bool, bool);
 
 impl Monitors {
-    /// Follows the addresses of pods. Nothing is connected to before [`Monitors::running`] runs.
-    pub(crate) fn new(process: &Process, pods: &Cache<PodView>, tokens: Arc<TokenNotes>) -> Self {
+    /// Follows the addresses of pods of AIDispatchers. Nothing is connected to before [`Monitors::running`] runs.
+    pub(crate) fn new(
+        process: &Process,
+        pods: &Cache<PodView>,
+        revisions: &Arc<Revisions>,
+        tokens: Arc<TokenNotes>,
+    ) -> Self {
         let sources = Sources::new(Settings {
             subscriber: NAME,
             min_interval: MIN_INTERVAL,
@@ -74,13 +92,13 @@ impl Monitors {
             // Pods of users have no certificates of this controller; its NetworkPolicy says who is reached.
             security: Security::Plain,
             timings: Timings { longest_backoff: Duration::from_secs(10), ..Timings::default() },
+            limits: LIMITS,
         });
-        let followed = sources.clone();
-        pods.subscribe(move |change| follow(&followed, change));
+        follow(&sources, pods, revisions);
         let collector = metrics_client::metrics::collector(&sources, process.leadership());
         process.metrics().with_registry(|registry| registry.register_collector(collector));
         let trigger = Trigger::default();
-        tell(&sources, pods, tokens, trigger.clone());
+        notify_on_change(&sources, pods, tokens, trigger.clone());
         Self { sources, trigger }
     }
 
@@ -98,19 +116,41 @@ impl Monitors {
     }
 
     pub(crate) fn load_of(&self, pod: &PodView, now: Timestamp) -> WorkerLoad {
-        let view = endpoint_of(pod).and_then(|endpoint| self.sources.at(&endpoint));
-        view.map(|view| load(&view, now)).unwrap_or_default()
+        let Some(endpoint) = endpoint_of(pod) else { return WorkerLoad::default() };
+        match self.sources.at(&endpoint) {
+            Some(view) => load(&view, now),
+            None => WorkerLoad { fault: unread(&self.sources), ..WorkerLoad::default() },
+        }
     }
 }
 
-/// A pod has a stream while its monitor runs, also while it ends: its last tokens are counted.
-fn follow(sources: &Sources, change: &Change<'_, PodView>) {
-    let before = change.old.and_then(|pod| endpoint_of(pod));
-    let now = change.new.and_then(|pod| endpoint_of(pod));
-    if before != now {
-        before.iter().for_each(|gone| sources.remove(gone));
-        now.into_iter().for_each(|new| sources.insert(new));
-    }
+/// A pod has a stream while its monitor runs, also while it ends: its last tokens are counted. Other pods with the same
+/// labels have none.
+fn follow(sources: &Sources, pods: &Cache<PodView>, revisions: &Arc<Revisions>) {
+    let (followed, known) = (sources.clone(), Arc::clone(revisions));
+    pods.subscribe(move |change| {
+        let is_known = |pod: &&Arc<PodView>| Revision::of(pod).is_some_and(|revision| known.have(&revision));
+        let before = change.old.and_then(|pod| endpoint_of(pod));
+        let now = change.new.filter(is_known).and_then(|pod| endpoint_of(pod));
+        before.iter().filter(|before| now.as_ref() != Some(before)).for_each(|gone| followed.remove(gone));
+        now.into_iter().for_each(|new| followed.insert(new));
+    });
+    // A pod can become known before its ReplicaSet.
+    let (followed, pods) = (sources.clone(), pods.clone());
+    revisions.subscribe(move |revision, membership| {
+        let pods = pods.owned_by::<ReplicaSet>(&revision.namespace, &revision.uid);
+        let endpoints = pods.iter().filter_map(|pod| endpoint_of(pod));
+        match membership {
+            Membership::Begins => endpoints.for_each(|endpoint| followed.insert(endpoint)),
+            Membership::Ends => endpoints.for_each(|endpoint| followed.remove(&endpoint)),
+        }
+    });
+}
+
+/// Why the monitor of a pod is no source.
+fn unread(sources: &Sources) -> Option<String> {
+    let limit = LIMITS.sources;
+    sources.is_full().then(|| format!("its monitor is not read: this controller reads {limit} at once"))
 }
 
 fn endpoint_of(pod: &PodView) -> Option<Endpoint> {
@@ -122,7 +162,7 @@ fn endpoint_of(pod: &PodView) -> Option<Endpoint> {
 }
 
 /// Notes tokens at once and polls the AIDispatcher of a worker of which something is new.
-fn tell(sources: &Sources, pods: &Cache<PodView>, tokens: Arc<TokenNotes>, trigger: Trigger) {
+fn notify_on_change(sources: &Sources, pods: &Cache<PodView>, tokens: Arc<TokenNotes>, trigger: Trigger) {
     let (known, pods) = (sources.clone(), pods.clone());
     let last: Mutex<HashMap<Endpoint, Signature>> = Mutex::default();
     sources.subscribe(move |change| {
@@ -224,7 +264,10 @@ mod tests {
         view::Latest,
     };
 
-    use crate::tests::{at, pod};
+    use crate::{
+        revisions::tests::Caches,
+        tests::{at, pod},
+    };
 
     use super::*;
 
@@ -282,6 +325,63 @@ mod tests {
             address("{ip: 10.0.0.7, init: [{name: monitor, state: {terminated: {exitCode: 0}}}]}"),
             None
         );
+    }
+
+    /// None of them is connected to.
+    fn sources(limits: Limits) -> Sources {
+        Sources::new(Settings {
+            subscriber: "test",
+            min_interval: MIN_INTERVAL,
+            metrics: METRICS,
+            security: Security::Plain,
+            timings: Timings::default(),
+            limits,
+        })
+    }
+
+    const RUNNING: &str = "ip: 10.0.0.7, init: [{name: monitor, state: {running: {}}}]";
+
+    #[test]
+    fn only_pods_of_an_aidispatcher_have_a_stream_in_whichever_order_they_become_known() {
+        for is_pod_first in [true, false] {
+            let (sources, pods, caches) = (sources(LIMITS), Cache::default(), Caches::of_coder("another"));
+            follow(&sources, &pods, &caches.tracked());
+            let worker = pod(&format!("{{replicaSet: set, {RUNNING}}}"));
+            if is_pod_first {
+                pods.upsert(worker);
+                assert!(sources.is_empty());
+                caches.put_replica_set("demo", "set");
+            } else {
+                caches.put_replica_set("demo", "set");
+                pods.upsert(worker);
+            }
+            pods.upsert(pod(&format!("{{name: unowned, {RUNNING}}}")));
+            pods.upsert(pod(&format!("{{name: foreign, replicaSet: foreign, {RUNNING}}}")));
+            assert_eq!(sources.len(), 1);
+            caches.remove_replica_set("set");
+            assert_eq!(sources.len(), 1, "its last tokens are counted");
+            caches.remove_dispatcher();
+            assert!(sources.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_pod_whose_monitor_has_ended_has_no_stream() {
+        let (sources, pods, caches) = (sources(LIMITS), Cache::default(), Caches::of_coder("set"));
+        follow(&sources, &pods, &caches.tracked());
+        pods.upsert(pod(&format!("{{replicaSet: set, {RUNNING}}}")));
+        assert_eq!(sources.len(), 1);
+        let mut ended = pod("{replicaSet: set, ip: 10.0.0.7}");
+        ended.metadata.resource_version = Some("2".into());
+        pods.upsert(ended);
+        assert!(sources.is_empty());
+    }
+
+    #[test]
+    fn a_monitor_that_is_not_read_is_a_fault_that_names_the_limit() {
+        assert_eq!(unread(&sources(LIMITS)), None);
+        let full = unread(&sources(Limits { sources: 0, ..LIMITS }));
+        assert_eq!(full.as_deref(), Some("its monitor is not read: this controller reads 5000 at once"));
     }
 
     #[test]

@@ -28,6 +28,7 @@ use crate::{
     monitors::WorkerLoad,
     names,
     pools::{Observation, PoolLoad},
+    revisions::Revision,
     tokens,
 };
 
@@ -66,15 +67,16 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
         .map(|kept| DeploymentView::clone(&kept));
     let (mut deployed, mut older) = (None, Vec::new());
     let (mut failed, mut ending) = (Vec::new(), Vec::new());
-    let mut replica_sets: Vec<Arc<ReplicaSetView>> = Vec::new();
+    let mut revisions = ctx.revisions.of(&uid);
+    let mut looked_at: BTreeSet<Revision> = BTreeSet::new();
     if let Some(deployment) = &deployment {
         // Revisions are matched by template, as in the Deployment controller. The counts in the Deployment's status are
         // late, and after a change they refer to the previous revision.
         let wanted = deployment.template.filter(|_| deployment.metadata.deletion_timestamp.is_none());
         let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
-        replica_sets = ctx.replica_sets.owned_by::<Deployment>(namespace, uid);
-        for revision in &replica_sets {
+        for revision in &ctx.replica_sets.owned_by::<Deployment>(namespace, uid) {
             let uid = revision.metadata.uid.as_deref().unwrap_or_default();
+            looked_at.insert(Revision::new(namespace, uid));
             let (over, live): (Vec<_>, Vec<_>) =
                 ctx.pods.owned_by::<ReplicaSet>(namespace, uid).into_iter().partition(|pod| pod.is_over());
             // At most one ReplicaSet has this template.
@@ -87,14 +89,20 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
             ending.extend(over);
         }
     }
+    // Of ReplicaSets that are deleted, or whose Deployment has lost its owner, pods can still end.
+    for revision in revisions.difference(&looked_at) {
+        let pods = ctx.pods.owned_by::<ReplicaSet>(&revision.namespace, &revision.uid);
+        ending.extend(pods.into_iter().filter(|pod| pod.is_over()));
+    }
+    revisions.append(&mut looked_at);
     let live = || deployed.iter().flatten().chain(older.iter().flat_map(|older| &older.pods));
     let loads: BTreeMap<String, WorkerLoad> =
         live().map(|pod| (pod.uid().to_owned(), ctx.load_of(&uid, pod, now))).collect();
     let stored = dispatcher.status.as_ref().and_then(|status| status.tokens.clone()).unwrap_or_default();
-    let sets: BTreeSet<&str> = replica_sets.iter().filter_map(|set| set.metadata.uid.as_deref()).collect();
-    let present: BTreeSet<&str> = live().chain(&ending).map(|pod| pod.uid()).collect();
-    let tokens = tokens::counted(&stored, &ctx.tokens.of(&sets, &stored), &present, now);
-    ending.extend(ctx.departed.of(&sets, now));
+    let noted = ctx.tokens.of(&revisions, &stored, now);
+    let present: BTreeSet<&str> = noted.existing.iter().map(String::as_str).collect();
+    let tokens = tokens::counted(&stored, &noted.tokens, &present, now);
+    ending.extend(ctx.deleted_pods.of(&revisions, now));
     let pool = ctx.pools.record(&uid, Observation { at: now, load: pool_load(loads.values()) });
     // Without a count of any worker there is no rate.
     let readings = loads.iter().filter(|(_, load)| load.fault.is_none());

@@ -5,6 +5,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use crate::{
     discovery::{SERVICE_LABEL, SliceView, endpoints},
     endpoint::{Endpoint, Origin},
+    limits::Limits,
     snapshot::Metric,
     sources::{Settings, Sources, Timings},
     tls::Files,
@@ -82,7 +83,14 @@ impl AgentsArgs {
     ) -> Option<Sources> {
         let security = self.security()?;
         let timings = Timings::default();
-        let sources = Sources::new(Settings { subscriber, min_interval, metrics, security, timings });
+        let sources = Sources::new(Settings {
+            subscriber,
+            min_interval,
+            metrics,
+            security,
+            timings,
+            limits: Limits::default(),
+        });
         sources.set(self.stated());
         Some(sources)
     }

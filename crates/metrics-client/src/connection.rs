@@ -23,20 +23,20 @@ use tonic::{Code, Request, Status, Streaming, client::Grpc, transport};
 use tower::service_fn;
 
 use crate::{
+    limits::Limits,
     tls::Credentials,
-    wire::{MOST_ELEMENTS, Refusal, SubscribeCodec},
+    wire::{Refusal, SubscribeCodec},
 };
 
 /// Of TCP and TLS: three packets each way.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// From the subscription to its head.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// A snapshot of 512 subjects with all metrics of the contract has 3 MB.
-const LARGEST_MESSAGE: usize = 4 << 20;
 /// Bytes of a head; no metadata of a source is longer.
 const HEAD_BYTES: u32 = 16 * 1024;
-/// What a source may send ahead: some snapshots of a usual node.
-const RECEIVE_WINDOW: u32 = 256 * 1024;
+/// What a source may send ahead: some snapshots of a usual node. With small messages, what HTTP/2 has at least.
+const LARGEST_WINDOW: usize = 256 * 1024;
+const SMALLEST_WINDOW: usize = 64 * 1024;
 const LONGEST_MESSAGE: usize = 256;
 const SUBSCRIBE: &str = "/metrics.v1.Metrics/Subscribe";
 
@@ -63,10 +63,10 @@ pub(crate) enum Failure {
     Full,
     #[error("it does not serve metrics.v1.Metrics: another program, or another release")]
     NotServed,
-    #[error("a snapshot is larger than {LARGEST_MESSAGE} bytes")]
-    TooLarge,
-    #[error("a snapshot has more than {MOST_ELEMENTS} subjects, readings, windows, holders and events")]
-    TooManyElements,
+    #[error("a snapshot is larger than {0} bytes")]
+    TooLarge(usize),
+    #[error("a snapshot has more than {0} subjects, readings, windows, holders and events")]
+    TooManyElements(usize),
     #[error("it sent a message that is no snapshot")]
     NoSnapshot,
     #[error("it ended the stream: {0}")]
@@ -83,6 +83,7 @@ pub(crate) enum Failure {
 pub(crate) struct Subscription {
     messages: Streaming<Result<Snapshot, Refusal>>,
     broken: Broken,
+    limits: Limits,
 }
 
 /// What broke the connection. HTTP/2 keeps at most the text of it, and often the text of a later error.
@@ -93,12 +94,13 @@ pub(crate) async fn open(
     address: &str,
     credentials: Credentials,
     request: SubscribeRequest,
+    limits: Limits,
 ) -> Result<Subscription, Failure> {
     let transport = match timeout(CONNECT_WITHIN, connect(address, credentials)).await {
         Ok(connected) => connected?,
         Err(_) => return Err(Failure::ConnectSlow(CONNECT_WITHIN)),
     };
-    match timeout(ANSWER_WITHIN, Box::pin(subscribe(address, transport, request))).await {
+    match timeout(ANSWER_WITHIN, Box::pin(subscribe(address, transport, request, limits))).await {
         Ok(subscribed) => subscribed,
         Err(_) => Err(Failure::AnswerSlow(ANSWER_WITHIN)),
     }
@@ -122,13 +124,15 @@ async fn subscribe(
     address: &str,
     io: Box<dyn Transport>,
     request: SubscribeRequest,
+    limits: Limits,
 ) -> Result<Subscription, Failure> {
+    let window = limits.message_bytes.clamp(SMALLEST_WINDOW, LARGEST_WINDOW) as u32;
     // The scheme is that of the connector, which has done its work.
     let endpoint = transport::Endpoint::from_shared(format!("http://{address}"))
         .map_err(|_| Failure::Address(address.to_owned()))?
         .http2_max_header_list_size(HEAD_BYTES)
-        .initial_stream_window_size(RECEIVE_WINDOW)
-        .initial_connection_window_size(RECEIVE_WINDOW);
+        .initial_stream_window_size(window)
+        .initial_connection_window_size(window);
     let broken = Broken::default();
     let once = Mutex::new(Some(Recorded { io, broken: Arc::clone(&broken) }));
     let connector = service_fn(move |_| {
@@ -139,12 +143,13 @@ async fn subscribe(
     });
     let channel = endpoint.connect_with_connector(connector).await.map_err(|error| ended(&error, &broken))?;
     // Not the generated client, whose codec allocates whatever a message declares.
-    let mut client = Grpc::new(channel).max_decoding_message_size(LARGEST_MESSAGE);
+    let mut client = Grpc::new(channel).max_decoding_message_size(limits.message_bytes);
     client.ready().await.map_err(|error| ended(&error, &broken))?;
     let path = PathAndQuery::from_static(SUBSCRIBE);
-    let answer = client.server_streaming(Request::new(request), path, SubscribeCodec::default());
-    let messages = answer.await.map_err(|status| failure(&status, &broken))?.into_inner();
-    Ok(Subscription { messages, broken })
+    let codec = SubscribeCodec::new(limits.elements);
+    let answer = client.server_streaming(Request::new(request), path, codec);
+    let messages = answer.await.map_err(|status| failure(&status, &broken, &limits))?.into_inner();
+    Ok(Subscription { messages, broken, limits })
 }
 
 impl Subscription {
@@ -152,10 +157,12 @@ impl Subscription {
     pub(crate) async fn next(&mut self, within: Duration) -> Result<Snapshot, Failure> {
         match timeout(within, self.messages.message()).await {
             Ok(Ok(Some(Ok(message)))) => Ok(message),
-            Ok(Ok(Some(Err(Refusal::TooManyElements)))) => Err(Failure::TooManyElements),
+            Ok(Ok(Some(Err(Refusal::TooManyElements)))) => {
+                Err(Failure::TooManyElements(self.limits.elements))
+            }
             Ok(Ok(Some(Err(Refusal::NoMessage)))) => Err(Failure::NoSnapshot),
             Ok(Ok(None)) => Err(Failure::Ended("without an error".to_owned())),
-            Ok(Err(status)) => Err(failure(&status, &self.broken)),
+            Ok(Err(status)) => Err(failure(&status, &self.broken, &self.limits)),
             Err(_) => Err(Failure::Silent(within)),
         }
     }
@@ -220,11 +227,11 @@ impl AsyncWrite for Recorded {
     }
 }
 
-fn failure(status: &Status, broken: &Broken) -> Failure {
+fn failure(status: &Status, broken: &Broken, limits: &Limits) -> Failure {
     match status.code() {
         Code::ResourceExhausted => Failure::Full,
         Code::Unimplemented => Failure::NotServed,
-        Code::OutOfRange => Failure::TooLarge,
+        Code::OutOfRange => Failure::TooLarge(limits.message_bytes),
         Code::Ok
         | Code::Cancelled
         | Code::Unknown

@@ -11,7 +11,7 @@
 //! source is silent after three of its intervals without a snapshot: its values are stale, and the stream is opened again.
 //! Ages count from the local time of receipt and from the uptime of the source, never from a clock of another machine.
 //! Memory does not grow with time: sources, subjects, holders, events and texts are limited, and of each subject only the
-//! metrics that a user names are kept.
+//! metrics that a user names are kept. A user that reads smaller sources sets narrower limits.
 //!
 //! It knows no kind of this project and sends no request to an API server.
 
@@ -23,6 +23,7 @@ mod connection;
 mod continuity;
 pub mod discovery;
 pub mod endpoint;
+pub mod limits;
 pub mod metrics;
 pub mod snapshot;
 pub mod sources;

@@ -84,6 +84,7 @@ mod tests {
     use crate::{
         args::Security,
         endpoint::{Endpoint, Origin},
+        limits::Limits,
         sources::{Settings, Timings},
     };
 
@@ -95,6 +96,7 @@ mod tests {
             metrics: &[],
             security: Security::Plain,
             timings: Timings::default(),
+            limits: Limits::default(),
         });
         sources.set([Endpoint { origin: Origin::Stated, address: "127.0.0.1:1".into() }]);
         let page = |leads: bool| {

@@ -11,14 +11,10 @@ use std::{
 use proto::metrics::v1 as contract;
 pub use proto::metrics::v1::{EventKind, FaultReason, Metric, State, SubjectKind};
 
-/// A node with 16 GPUs of 7 partitions each has 128.
-const MOST_SUBJECTS: usize = 512;
-/// A GPU that is shared by time slices has some tens.
-const MOST_HOLDERS: usize = 128;
+use crate::limits::Limits;
+
 /// The contract has two.
 const MOST_WINDOWS: usize = 4;
-/// The contract promises it.
-const MOST_EVENTS: usize = 64;
 const MOST_FAULTS: usize = 16;
 /// The longest name of Kubernetes.
 const LONGEST_NAME: usize = 253;
@@ -165,8 +161,12 @@ impl Holder {
     }
 }
 
-/// What is kept of a message: readings of `metrics` alone.
-pub(crate) fn decode(message: contract::Snapshot, metrics: &[Metric]) -> Result<Snapshot, Malformed> {
+/// What is kept of a message: readings of `metrics` alone, and no more than `limits` allow.
+pub(crate) fn decode(
+    message: contract::Snapshot,
+    metrics: &[Metric],
+    limits: &Limits,
+) -> Result<Snapshot, Malformed> {
     let contract::Snapshot {
         source,
         sequence,
@@ -190,10 +190,10 @@ pub(crate) fn decode(message: contract::Snapshot, metrics: &[Metric]) -> Result<
     let interval = interval.min(LONGEST_INTERVAL);
     let mut is_cut = false;
     let mut within = |count: usize, most: usize| is_cut |= count > most;
-    within(subjects.len(), MOST_SUBJECTS);
-    within(events.len(), MOST_EVENTS);
-    subjects.iter().for_each(|subject| within(subject.holders.len(), MOST_HOLDERS));
-    let first_event = events.len().saturating_sub(MOST_EVENTS);
+    within(subjects.len(), limits.subjects);
+    within(events.len(), limits.events);
+    subjects.iter().for_each(|subject| within(subject.holders.len(), limits.holders));
+    let first_event = events.len().saturating_sub(limits.events);
     Ok(Snapshot {
         instance: name(&source.instance).into(),
         sequence,
@@ -203,10 +203,14 @@ pub(crate) fn decode(message: contract::Snapshot, metrics: &[Metric]) -> Result<
         pod: source.pod.as_ref().map(pod_name),
         subjects: subjects
             .into_iter()
-            .take(MOST_SUBJECTS)
-            .map(|subject| kept(subject, metrics, interval))
+            .take(limits.subjects)
+            .map(|subject| kept(subject, metrics, interval, limits))
             .collect(),
-        events: events.into_iter().skip(first_event).map(|event| happened(event, sampled_at)).collect(),
+        events: events
+            .into_iter()
+            .skip(first_event)
+            .map(|event| happened(event, sampled_at, limits))
+            .collect(),
         faults: faults.into_iter().take(MOST_FAULTS).map(fault).collect(),
         attribution: attribution.map_or(
             Attribution { state: State::Unsupported, age: Duration::ZERO },
@@ -219,7 +223,7 @@ pub(crate) fn decode(message: contract::Snapshot, metrics: &[Metric]) -> Result<
     })
 }
 
-fn kept(subject: contract::Subject, metrics: &[Metric], interval: Duration) -> Subject {
+fn kept(subject: contract::Subject, metrics: &[Metric], interval: Duration, limits: &Limits) -> Subject {
     let kind = subject.kind();
     let readings = subject.readings.into_iter().filter(|reading| {
         let metric = reading.metric();
@@ -231,7 +235,7 @@ fn kept(subject: contract::Subject, metrics: &[Metric], interval: Duration) -> S
         parent_id: name(&subject.parent_id),
         // A source that repeats a metric gains nothing: the first one counts.
         readings: readings.take(metrics.len()).map(|reading| measured(reading, interval)).collect(),
-        holders: holders(subject.holders),
+        holders: holders(subject.holders, limits),
         fault: subject.fault.map(fault),
     }
 }
@@ -261,7 +265,7 @@ fn window(window: contract::Window) -> Option<Window> {
     Some(Window { length: duration(length)?, mean, p95, max, samples }).filter(|_| is_finite)
 }
 
-fn holders(holders: Vec<contract::Holder>) -> Vec<Holder> {
+fn holders(holders: Vec<contract::Holder>, limits: &Limits) -> Vec<Holder> {
     let holder = |holder: contract::Holder| {
         let pod = holder.pod?;
         Some(Holder {
@@ -272,10 +276,10 @@ fn holders(holders: Vec<contract::Holder>) -> Vec<Holder> {
             shares: holder.shares,
         })
     };
-    holders.into_iter().take(MOST_HOLDERS).filter_map(holder).collect()
+    holders.into_iter().take(limits.holders).filter_map(holder).collect()
 }
 
-fn happened(event: contract::Event, sampled_at: Option<prost_types::Timestamp>) -> Event {
+fn happened(event: contract::Event, sampled_at: Option<prost_types::Timestamp>, limits: &Limits) -> Event {
     let age = || {
         let (at, sampled_at) = (time(event.at?)?, time(sampled_at?)?);
         // The clock of the source may have been set back in between.
@@ -289,7 +293,7 @@ fn happened(event: contract::Event, sampled_at: Option<prost_types::Timestamp>) 
         subject_id: name(&event.subject_id),
         code: event.code,
         is_fatal: event.fatal,
-        holders: holders(event.holders),
+        holders: holders(event.holders, limits),
     }
 }
 

@@ -33,14 +33,15 @@ use crate::{
     connection::{self, Failure},
     continuity::{Continuity, Step},
     endpoint::{Endpoint, Origin},
+    limits::Limits,
     metrics,
     snapshot::{self, Event, Metric, Snapshot},
     tls::{self, Credentials, Security},
     view::{Health, Latest, Link, View, health, patience},
 };
 
-/// A cluster of Kubernetes has at most so many nodes.
-const MOST_SOURCES: usize = 5_000;
+/// Endpoints that wait for a place. Some megabytes; those beyond them are read only once they are inserted again.
+const MOST_WAITING: usize = 20_000;
 /// Connections that are being made at once: a handshake takes a millisecond of a core.
 const OPENED_AT_ONCE: usize = 64;
 /// Between looks at which sources have become silent.
@@ -60,6 +61,7 @@ pub struct Settings {
     pub metrics: &'static [Metric],
     pub security: Security,
     pub timings: Timings,
+    pub limits: Limits,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -132,8 +134,8 @@ type Subscriber = Box<dyn Fn(&Change<'_>) + Send + Sync>;
 struct Shared {
     settings: Settings,
     wanted: watch::Sender<BTreeSet<Endpoint>>,
-    /// Held while the set changes.
-    setting: Mutex<()>,
+    /// Inserted beyond the limit. Held while the set changes.
+    waiting: Mutex<BTreeSet<Endpoint>>,
     records: RwLock<BTreeMap<Endpoint, Record>>,
     departed: Mutex<VecDeque<(Arc<str>, u64)>>,
     subscribers: RwLock<Vec<Subscriber>>,
@@ -170,7 +172,7 @@ impl Sources {
         Self(Arc::new(Shared {
             settings,
             wanted: watch::Sender::default(),
-            setting: Mutex::default(),
+            waiting: Mutex::default(),
             records: RwLock::default(),
             departed: Mutex::default(),
             subscribers: RwLock::default(),
@@ -184,27 +186,30 @@ impl Sources {
     /// The complete set. Streams of endpoints that stay are not touched; what is known of those that go is dropped at
     /// once.
     pub fn set(&self, endpoints: impl IntoIterator<Item = Endpoint>) {
+        let limit = self.0.settings.limits.sources;
         let mut wanted: BTreeSet<Endpoint> = endpoints.into_iter().collect();
         let count = wanted.len();
-        while wanted.len() > MOST_SOURCES {
+        while wanted.len() > limit {
             wanted.pop_last();
         }
-        let _setting = self.0.setting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.clear();
         let known = self.0.wanted.borrow().clone();
         if known == wanted {
             return;
         }
-        if count > MOST_SOURCES {
-            warn!(count, limit = MOST_SOURCES, "too many sources; those beyond the limit are not read");
+        if count > limit {
+            warn!(count, limit, "too many sources; those beyond the limit are not read");
         }
         known.difference(&wanted).for_each(|gone| self.0.forget(gone));
         wanted.difference(&known).for_each(|added| self.0.add(added));
         self.0.wanted.send_replace(wanted);
     }
 
-    /// One more; without effect beyond the limit, which is reported.
+    /// One more. Beyond the limit it waits until another one is removed.
     pub fn insert(&self, endpoint: Endpoint) {
-        let _setting = self.0.setting.lock().unwrap_or_else(PoisonError::into_inner);
+        let limit = self.0.settings.limits.sources;
+        let mut waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let (is_known, count) = {
             let wanted = self.0.wanted.borrow();
             (wanted.contains(&endpoint), wanted.len())
@@ -212,25 +217,40 @@ impl Sources {
         if is_known {
             return;
         }
-        if count >= MOST_SOURCES {
-            warn!(source = %endpoint, limit = MOST_SOURCES, "too many sources; this one is not read");
+        if count < limit {
+            self.0.add(&endpoint);
+            self.0.wanted.send_modify(|wanted| {
+                wanted.insert(endpoint);
+            });
             return;
         }
-        self.0.add(&endpoint);
+        if waiting.is_empty() {
+            warn!(limit, "too many sources; further ones are read once others are gone");
+        }
+        if waiting.len() < MOST_WAITING {
+            waiting.insert(endpoint);
+        }
+    }
+
+    /// What is known of the endpoint is dropped at once, and the first that waits takes its place.
+    pub fn remove(&self, endpoint: &Endpoint) {
+        let mut waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.remove(endpoint);
+        if !self.0.wanted.borrow().contains(endpoint) {
+            return;
+        }
+        self.0.forget(endpoint);
+        let next = waiting.pop_first();
+        next.iter().for_each(|next| self.0.add(next));
         self.0.wanted.send_modify(|wanted| {
-            wanted.insert(endpoint);
+            wanted.remove(endpoint);
+            wanted.extend(next);
         });
     }
 
-    /// What is known of the endpoint is dropped at once.
-    pub fn remove(&self, endpoint: &Endpoint) {
-        let _setting = self.0.setting.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.0.wanted.borrow().contains(endpoint) {
-            self.0.forget(endpoint);
-            self.0.wanted.send_modify(|wanted| {
-                wanted.remove(endpoint);
-            });
-        }
+    /// Whether there are as many endpoints as are read at once.
+    pub fn is_full(&self) -> bool {
+        self.len() >= self.0.settings.limits.sources
     }
 
     /// How many endpoints are wanted.
@@ -412,7 +432,7 @@ fn rest_after(bytes: usize) -> Duration {
 
 /// One stream from its opening to its end, and for how long it delivered.
 async fn stream(shared: &Shared, endpoint: &Endpoint) -> (Failure, Duration) {
-    let Settings { subscriber, min_interval, timings, .. } = &shared.settings;
+    let Settings { subscriber, min_interval, metrics, security: _, timings, limits } = &shared.settings;
     let request = SubscribeRequest {
         subscriber: (*subscriber).to_owned(),
         // Far below what the contract can say.
@@ -420,7 +440,7 @@ async fn stream(shared: &Shared, endpoint: &Endpoint) -> (Failure, Duration) {
     };
     let opened = shared.while_opening(async {
         let credentials = shared.credentials.borrow().clone();
-        connection::open(&endpoint.address, credentials, request).await
+        connection::open(&endpoint.address, credentials, request, *limits).await
     });
     let mut stream = match opened.await {
         Ok(stream) => stream,
@@ -442,7 +462,7 @@ async fn stream(shared: &Shared, endpoint: &Endpoint) -> (Failure, Duration) {
         match stream.next(left).await {
             Ok(message) => {
                 unpaid += message.encoded_len() + COST_OF_MESSAGE;
-                match snapshot::decode(message, shared.settings.metrics) {
+                match snapshot::decode(message, metrics, limits) {
                     Ok(snapshot) => {
                         let now = Instant::now();
                         let patience = patience(snapshot.interval, *min_interval);

@@ -11,10 +11,6 @@ use tonic::{
 };
 use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 
-/// Elements of the repeated fields of one snapshot. 512 subjects with all metrics of the contract have some 25 000; an
-/// element takes at most 300 bytes of memory, and its texts what they take on the wire.
-pub(crate) const MOST_ELEMENTS: usize = 65_536;
-
 /// Why a message is not decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
@@ -23,11 +19,23 @@ pub(crate) enum Refusal {
 }
 
 /// Of the call `Subscribe`.
-#[derive(Default)]
-pub(crate) struct SubscribeCodec(ProstCodec<SubscribeRequest, Snapshot>);
+pub(crate) struct SubscribeCodec {
+    inner: ProstCodec<SubscribeRequest, Snapshot>,
+    most_elements: usize,
+}
 
 /// See the module.
-pub(crate) struct SnapshotDecoder(ProstDecoder<Snapshot>);
+pub(crate) struct SnapshotDecoder {
+    inner: ProstDecoder<Snapshot>,
+    most_elements: usize,
+}
+
+impl SubscribeCodec {
+    /// `most_elements`: of the repeated fields of one snapshot.
+    pub(crate) fn new(most_elements: usize) -> Self {
+        Self { inner: ProstCodec::default(), most_elements }
+    }
+}
 
 impl Codec for SubscribeCodec {
     type Encode = SubscribeRequest;
@@ -36,11 +44,11 @@ impl Codec for SubscribeCodec {
     type Decoder = SnapshotDecoder;
 
     fn encoder(&mut self) -> Self::Encoder {
-        self.0.encoder()
+        self.inner.encoder()
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        SnapshotDecoder(self.0.decoder())
+        SnapshotDecoder { inner: self.inner.decoder(), most_elements: self.most_elements }
     }
 }
 
@@ -51,10 +59,13 @@ impl Decoder for SnapshotDecoder {
     fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<Self::Item>, Status> {
         // Tonic hands over a message in one piece.
         let bytes = message.chunk();
-        let counted =
-            if bytes.len() == message.remaining() { elements(bytes) } else { Err(Refusal::NoMessage) };
+        let counted = if bytes.len() == message.remaining() {
+            elements(bytes, self.most_elements)
+        } else {
+            Err(Refusal::NoMessage)
+        };
         match counted {
-            Ok(_) => Ok(self.0.decode(message)?.map(Ok)),
+            Ok(_) => Ok(self.inner.decode(message)?.map(Ok)),
             Err(refusal) => {
                 message.advance(message.remaining());
                 Ok(Some(Err(refusal)))
@@ -98,25 +109,22 @@ impl Message {
     }
 }
 
-/// The elements in an encoded snapshot.
-fn elements(snapshot: &[u8]) -> Result<usize, Refusal> {
-    let mut counted = 0;
-    count(snapshot, Message::Snapshot, &mut counted)?;
-    Ok(counted)
+/// The elements in an encoded snapshot, unless there are more than `most`.
+fn elements(snapshot: &[u8], most: usize) -> Result<usize, Refusal> {
+    let mut left = most;
+    count(snapshot, Message::Snapshot, &mut left)?;
+    Ok(most - left)
 }
 
 /// Its depth is that of [`Message::element`].
-fn count(mut bytes: &[u8], message: Message, counted: &mut usize) -> Result<(), Refusal> {
+fn count(mut bytes: &[u8], message: Message, left: &mut usize) -> Result<(), Refusal> {
     while !bytes.is_empty() {
         let (key, rest) = varint(bytes).ok_or(Refusal::NoMessage)?;
         let (inside, after) = field(key & 7, rest).ok_or(Refusal::NoMessage)?;
         bytes = after;
         if let (Some(inside), Some(element)) = (inside, message.element(key >> 3)) {
-            *counted += 1;
-            if *counted > MOST_ELEMENTS {
-                return Err(Refusal::TooManyElements);
-            }
-            count(inside, element, counted)?;
+            *left = left.checked_sub(1).ok_or(Refusal::TooManyElements)?;
+            count(inside, element, left)?;
         }
     }
     Ok(())
@@ -167,6 +175,11 @@ mod tests {
     use proto::metrics::v1::{Event, Fault, Holder, Process, Reading, Subject, Window};
 
     use super::*;
+    use crate::limits::Limits;
+
+    fn elements(snapshot: &[u8]) -> Result<usize, Refusal> {
+        super::elements(snapshot, Limits::default().elements)
+    }
 
     #[test]
     fn every_element_counts_and_nothing_else_does() {
@@ -193,12 +206,13 @@ mod tests {
 
     #[test]
     fn empty_elements_that_fit_into_the_bytes_are_refused() {
+        let most = Limits::default().elements;
         for two_bytes in [[6 << 3 | 2, 0], [7 << 3 | 2, 0], [8 << 3 | 2, 0]] {
             assert_eq!(elements(&two_bytes.repeat(2 << 20)), Err(Refusal::TooManyElements));
-            assert_eq!(elements(&two_bytes.repeat(MOST_ELEMENTS)), Ok(MOST_ELEMENTS));
+            assert_eq!(elements(&two_bytes.repeat(most)), Ok(most));
         }
         // In a single subject.
-        let subject = Subject { readings: vec![Reading::default(); MOST_ELEMENTS], ..Subject::default() };
+        let subject = Subject { readings: vec![Reading::default(); most], ..Subject::default() };
         let subject = Snapshot { subjects: vec![subject], ..Snapshot::default() }.encode_to_vec();
         assert_eq!(elements(&subject), Err(Refusal::TooManyElements));
     }

@@ -12,6 +12,7 @@
 
 pub mod admin;
 pub mod moment;
+mod places;
 pub mod server;
 pub mod stream;
 pub mod tls;

@@ -4,6 +4,7 @@
 //! limits. What the services do is in `stream`.
 
 use std::{
+    future::Future as _,
     io,
     net::SocketAddr,
     pin::Pin,
@@ -19,16 +20,20 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
-    task::JoinSet,
+    task::{JoinSet, yield_now},
     time::{sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::{Server, server::Connected};
 
-use crate::stream::{Hub, Service};
+use crate::{
+    places::{Place, Places},
+    stream::{Hub, Service},
+};
 
-/// More than all controllers of a cluster need; one more waits in the kernel.
+/// More than all controllers of a cluster need. One more waits in the kernel; without certificates it gets the place of
+/// another one.
 const CONNECTIONS: usize = 128;
 /// A handshake is two packets each way.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
@@ -63,7 +68,11 @@ pub async fn serve(
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET);
-    let metrics = MetricsServer::new(Service { hub, stop: stop.clone() });
+    let service = match &security {
+        Security::Plain => Service::for_anyone(hub, stop.clone()),
+        Security::Mutual(_) => Service::for_known(hub, stop.clone()),
+    };
+    let metrics = MetricsServer::new(service);
     let (sender, receiver) = mpsc::channel(1);
     let accepting = accept(listener, security, sender, stop.clone());
     let serving = Server::builder()
@@ -91,13 +100,20 @@ async fn accept(
     sender: mpsc::Sender<Connection>,
     stop: CancellationToken,
 ) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let (waited_for, places) = (Arc::new(Semaphore::new(CONNECTIONS)), Places::new(CONNECTIONS));
     let mut handshakes = JoinSet::new();
     let next = async || {
-        let place = Arc::clone(&places).acquire_owned().await.ok()?;
+        let place = match &security {
+            Security::Plain => None,
+            Security::Mutual(_) => Some(Arc::clone(&waited_for).acquire_owned().await.ok()?),
+        };
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => return Some((stream, place)),
+                Ok((stream, address)) => {
+                    let place =
+                        place.map_or_else(|| Taken::Evictable(places.take(Some(address.ip()))), Taken::Kept);
+                    return Some((stream, place));
+                }
                 Err(_) => sleep(ACCEPT_AGAIN_AFTER).await,
             }
         }
@@ -127,8 +143,14 @@ async fn accept(
                     Ok(Err(_)) | Err(_) => return,
                 },
             };
-            let _ = sender.send(Connection { transport, _place: place }).await;
+            let lost = match &place {
+                Taken::Kept(_) => None,
+                Taken::Evictable(place) => Some(Box::pin(place.lost.clone().cancelled_owned())),
+            };
+            let _ = sender.send(Connection { transport, lost, _place: place }).await;
         });
+        // Connections are served, and those that have lost their place are closed, before the next is accepted.
+        yield_now().await;
     }
     handshakes.shutdown().await;
 }
@@ -136,7 +158,14 @@ async fn accept(
 /// A connection that may be used.
 struct Connection {
     transport: Transport,
-    _place: OwnedSemaphorePermit,
+    lost: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    _place: Taken,
+}
+
+/// Free again when it is dropped.
+enum Taken {
+    Kept(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit),
+    Evictable(Place),
 }
 
 enum Transport {
@@ -161,7 +190,12 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().transport {
+        let connection = self.get_mut();
+        // Each connection is read from all the time, so that this wakes it.
+        if connection.lost.as_mut().is_some_and(|lost| lost.as_mut().poll(context).is_ready()) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        match &mut connection.transport {
             Transport::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
             Transport::Mutual(stream) => Pin::new(stream.as_mut()).poll_read(context, buffer),
         }
@@ -194,4 +228,36 @@ impl AsyncWrite for Connection {
 /// Listens at once, so that a port that is taken is an error of the start.
 pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::bind(address).await
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn idle_connections_without_a_certificate_keep_no_other_one_out() {
+        let listener = listen(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let stop = CancellationToken::new();
+        let serving = tokio::spawn(serve(listener, Security::Plain, Hub::default(), stop.clone()));
+        // Served as soon as the server sends its settings.
+        let connect = async || {
+            let mut connection = TcpStream::connect(address).await.unwrap();
+            assert!(connection.read(&mut [0; 9]).await.unwrap() > 0);
+            connection
+        };
+        let mut idle = Vec::new();
+        for _ in 0..CONNECTIONS {
+            idle.push(connect().await);
+        }
+        connect().await;
+        // The oldest is closed, after what was sent to it.
+        let mut rest = Vec::new();
+        let _ = idle[0].read_to_end(&mut rest).await;
+        stop.cancel();
+        drop(idle);
+        serving.await.unwrap().unwrap();
+    }
 }

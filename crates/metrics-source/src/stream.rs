@@ -4,6 +4,7 @@
 //! subscriber nor the memory of the source depends on it. Nothing here measures.
 
 use std::{
+    net::SocketAddr,
     pin::Pin,
     sync::{
         Arc,
@@ -12,12 +13,14 @@ use std::{
     time::Duration,
 };
 
-use futures::{Stream, StreamExt as _, stream};
+use futures::{FutureExt as _, Stream, StreamExt as _, stream};
 use proto::metrics::v1::{Snapshot, SubscribeRequest, metrics_server::Metrics};
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use tracing::info;
+
+use crate::places::{Place, Places};
 
 /// Snapshots that are kept for slow subscribers: 16 s at the default interval, and some hundred kilobytes.
 const RING: usize = 16;
@@ -64,26 +67,55 @@ impl Hub {
 }
 
 /// The service. Its streams end when `stop` is cancelled.
-pub struct Service {
-    pub hub: Hub,
-    pub stop: CancellationToken,
+pub(crate) struct Service {
+    hub: Hub,
+    stop: CancellationToken,
+    when_full: WhenFull,
+}
+
+/// What becomes of one subscriber more than there may be.
+enum WhenFull {
+    /// Each one has a certificate.
+    Refused,
+    /// Anyone can be one, so none keeps a place for ever.
+    TakesPlace(Places),
 }
 
 /// Counted as long as it lives.
-struct Subscriber(Arc<Counts>);
+struct Subscriber {
+    counts: Arc<Counts>,
+    place: Option<Place>,
+}
 
 impl Drop for Subscriber {
     fn drop(&mut self) {
-        self.0.subscribers.fetch_sub(1, Ordering::Relaxed);
+        self.counts.subscribers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Subscriber {
-    fn admitted(counts: &Arc<Counts>) -> Option<Self> {
+impl Service {
+    /// For clients that a certificate names.
+    pub(crate) fn for_known(hub: Hub, stop: CancellationToken) -> Self {
+        Self { hub, stop, when_full: WhenFull::Refused }
+    }
+
+    /// For any client that reaches it.
+    pub(crate) fn for_anyone(hub: Hub, stop: CancellationToken) -> Self {
+        Self { hub, stop, when_full: WhenFull::TakesPlace(Places::new(MOST_SUBSCRIBERS)) }
+    }
+
+    fn admitted(&self, address: Option<SocketAddr>) -> Option<Subscriber> {
+        let counts = &self.hub.counts;
         let before = counts.subscribers.fetch_add(1, Ordering::Relaxed);
         // Its drop takes the count back where it is refused.
-        let subscriber = Self(Arc::clone(counts));
-        (before < MOST_SUBSCRIBERS).then_some(subscriber)
+        let mut subscriber = Subscriber { counts: Arc::clone(counts), place: None };
+        match &self.when_full {
+            WhenFull::Refused => (before < MOST_SUBSCRIBERS).then_some(subscriber),
+            WhenFull::TakesPlace(places) => {
+                subscriber.place = Some(places.take(address.map(|address| address.ip())));
+                Some(subscriber)
+            }
+        }
     }
 }
 
@@ -112,7 +144,7 @@ impl Metrics for Service {
             Some(Ok(interval)) => interval,
             Some(Err(_)) => return Err(Status::invalid_argument("min_interval is negative")),
         };
-        let Some(subscriber) = Subscriber::admitted(&self.hub.counts) else {
+        let Some(subscriber) = self.admitted(address) else {
             self.hub.counts.refused.fetch_add(1, Ordering::Relaxed);
             return Err(Status::resource_exhausted(format!(
                 "there are {MOST_SUBSCRIBERS} subscribers already"
@@ -122,15 +154,30 @@ impl Metrics for Service {
         info!(name, address = address.map(tracing::field::display), "subscriber");
         // The ring first: what is published in between is in both, and skipped once.
         let ring = self.hub.ring.subscribe();
+        let lost = subscriber.place.as_ref().map(|place| place.lost.clone());
         let position = Position { subscriber, ring, first: self.hub.latest(), min_interval, last: None };
         let snapshots = stream::unfold(position, |mut position| async {
             let snapshot = position.next().await?;
-            position.subscriber.0.sent.fetch_add(1, Ordering::Relaxed);
+            position.subscriber.counts.sent.fetch_add(1, Ordering::Relaxed);
             Some((Ok(Snapshot::clone(&snapshot)), position))
         });
-        let stopped = stream::iter([Err(Status::unavailable("the source stops"))]);
-        let until = self.stop.clone().cancelled_owned();
-        Ok(Response::new(Box::pin(snapshots.take_until(until).chain(stopped))))
+        let stop = self.stop.clone();
+        let end = async move {
+            tokio::select! {
+                () = stop.cancelled() => Status::unavailable("the source stops"),
+                () = until_lost(lost) => Status::resource_exhausted("a later subscriber has its place"),
+            }
+        };
+        let end = end.shared();
+        let ended = stream::once(end.clone().map(Err));
+        Ok(Response::new(Box::pin(snapshots.take_until(end).chain(ended))))
+    }
+}
+
+async fn until_lost(place: Option<CancellationToken>) {
+    match place {
+        Some(lost) => lost.cancelled().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -143,7 +190,7 @@ impl Position {
                 None => match self.ring.recv().await {
                     Ok(snapshot) => snapshot,
                     Err(broadcast::error::RecvError::Lagged(lost)) => {
-                        self.subscriber.0.dropped.fetch_add(lost, Ordering::Relaxed);
+                        self.subscriber.counts.dropped.fetch_add(lost, Ordering::Relaxed);
                         continue;
                     }
                     Err(broadcast::error::RecvError::Closed) => return None,
@@ -185,7 +232,7 @@ mod tests {
         hub: &Hub,
         min_interval: i64,
     ) -> impl Stream<Item = Result<Snapshot, Status>> + use<> {
-        let service = Service { hub: hub.clone(), stop: CancellationToken::new() };
+        let service = Service::for_known(hub.clone(), CancellationToken::new());
         let min_interval = Some(prost_types::Duration { seconds: min_interval, nanos: 0 });
         let request = SubscribeRequest { subscriber: "test".to_owned(), min_interval };
         service.subscribe(Request::new(request)).await.unwrap().into_inner()
@@ -239,7 +286,7 @@ mod tests {
         for _ in 0..MOST_SUBSCRIBERS {
             streams.push(subscribed(&hub, 0).await);
         }
-        let service = Service { hub: hub.clone(), stop: CancellationToken::new() };
+        let service = Service::for_known(hub.clone(), CancellationToken::new());
         let refused = service.subscribe(Request::new(SubscribeRequest::default())).await;
         assert_eq!(refused.map(|_| ()).unwrap_err().code(), tonic::Code::ResourceExhausted);
         streams.pop();
@@ -249,10 +296,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn idle_subscribers_without_a_certificate_keep_no_other_one_out() {
+        let hub = Hub::default();
+        let service = Service::for_anyone(hub.clone(), CancellationToken::new());
+        let subscribe = async || {
+            let request = Request::new(SubscribeRequest::default());
+            service.subscribe(request).await.unwrap().into_inner()
+        };
+        let mut idle = Vec::new();
+        for _ in 0..MOST_SUBSCRIBERS {
+            idle.push(subscribe().await);
+        }
+        let late = subscribe().await;
+        hub.publish(snapshot(7, 0));
+        assert_eq!(sequences(late, 1).await, [7]);
+        let ends: Vec<_> = idle.remove(0).collect().await;
+        assert_eq!(ends.last().unwrap().as_ref().unwrap_err().code(), tonic::Code::ResourceExhausted);
+        assert_eq!(sequences(idle.remove(0), 1).await, [7]);
+        drop(idle);
+        assert_eq!(hub.counts.subscribers.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test]
     async fn a_stop_ends_the_stream_with_unavailable() {
         let hub = Hub::default();
         let stop = CancellationToken::new();
-        let service = Service { hub, stop: stop.clone() };
+        let service = Service::for_known(hub, stop.clone());
         let stream = service.subscribe(Request::new(SubscribeRequest::default())).await.unwrap().into_inner();
         stop.cancel();
         let ends: Vec<_> = stream.collect().await;

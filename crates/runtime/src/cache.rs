@@ -503,7 +503,7 @@ pub fn controller_of<K: Resource>(object: &K) -> Option<&OwnerReference> {
 }
 
 /// Whether this reference names the kind `K`, of whatever version.
-pub(crate) fn is_of_kind<K: Resource<DynamicType = ()>>(owner: &OwnerReference) -> bool {
+pub fn is_of_kind<K: Resource<DynamicType = ()>>(owner: &OwnerReference) -> bool {
     let (group, _) = owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
     owner.kind == K::kind(&()) && group == K::group(&())
 }

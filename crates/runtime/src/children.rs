@@ -312,6 +312,8 @@ where
     K: Resource<DynamicType = ()>,
 {
     /// Sets one annotation of exactly this version of this object. It need not be a child: pods of a child belong to it.
+    /// One that has changed is `Stale`; one that is gone is no error. The cache has the annotation at once, which says
+    /// nothing about the caches of other programs.
     pub async fn annotate(&self, object: &K, annotation: &str, value: &str) -> Result<(), ApplyError> {
         const STEP: &str = "annotate";
         let meta = object.meta();

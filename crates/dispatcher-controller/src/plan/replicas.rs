@@ -59,7 +59,8 @@ const IDLE: i32 = 0;
 const UNKNOWN: i32 = 100;
 const BUSY: i32 = 1_000;
 
-/// The ReplicaSet controller sees a cost about as late as this controller, which has seen it for so long.
+/// From the last write of a cost until the number falls, because the ReplicaSet controller chooses by what its own watch has
+/// delivered. It is a usual delay of a watch and no proof: after a longer one, a busy worker can be deleted first.
 const COSTS_SEEN_FOR: Duration = Duration::from_millis(250);
 /// Workers whose load changes all the time do not hold a smaller number back for longer. It counts while costs can be written
 /// and the Deployment accepts a number: `apply` ends the fact `TOO_MANY` otherwise.

@@ -7,6 +7,7 @@ use fake_nvml::{Event, State as Machine};
 use metrics_client::{
     args::Security,
     endpoint::{Endpoint, Origin},
+    limits::Limits,
     snapshot::{EventKind, Metric},
     sources::{News, Settings, Sources, Timings},
     view::{Attribution, Health, Value, View},
@@ -33,6 +34,7 @@ impl Client {
             metrics: &[Metric::Utilization, Metric::MemoryUsed, Metric::Energy],
             security: Security::Plain,
             timings: Timings::default(),
+            limits: Limits::default(),
         });
         let (changed, stop) = (Arc::<Notify>::default(), CancellationToken::new());
         let notified = Arc::clone(&changed);

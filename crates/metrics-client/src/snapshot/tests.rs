@@ -2,6 +2,11 @@
 
 use super::*;
 
+/// What is kept of what an agent sends.
+fn decode(message: contract::Snapshot, metrics: &[Metric]) -> Result<Snapshot, Malformed> {
+    super::decode(message, metrics, &Limits::default())
+}
+
 fn seconds(seconds: i64) -> Option<prost_types::Duration> {
     Some(prost_types::Duration { seconds, nanos: 0 })
 }
@@ -91,10 +96,10 @@ fn only_the_wanted_metrics_are_kept_and_each_once() {
 #[test]
 fn lists_end_at_a_limit_and_the_snapshot_says_so() {
     let mut large = message();
-    large.subjects = vec![contract::Subject::default(); MOST_SUBJECTS + 1];
+    large.subjects = vec![contract::Subject::default(); Limits::default().subjects + 1];
     let kept = decode(large, &[]).unwrap();
     assert!(kept.is_cut);
-    assert_eq!(kept.subjects.len(), MOST_SUBJECTS);
+    assert_eq!(kept.subjects.len(), Limits::default().subjects);
     let mut large = message();
     large.events =
         (1..=100).map(|sequence| contract::Event { sequence, ..contract::Event::default() }).collect();
@@ -128,4 +133,19 @@ fn the_age_of_an_event_is_by_the_clock_of_its_source_alone() {
 #[test]
 fn without_attribution_holders_say_nothing() {
     assert_eq!(decode(message(), &[]).unwrap().attribution.state, State::Unsupported);
+}
+
+#[test]
+fn what_a_user_does_not_want_is_not_kept() {
+    let holder = contract::Holder { pod: Some(contract::PodRef::default()), ..contract::Holder::default() };
+    let subject = contract::Subject { holders: vec![holder], ..contract::Subject::default() };
+    let message = contract::Snapshot {
+        subjects: vec![subject; 3],
+        events: vec![contract::Event::default(); 3],
+        ..message()
+    };
+    let limits = Limits { subjects: 2, holders: 0, events: 0, ..Limits::default() };
+    let kept = super::decode(message, &[], &limits).unwrap();
+    assert_eq!((kept.subjects.len(), kept.events.len(), kept.is_cut), (2, 0, true));
+    assert!(kept.subjects.iter().all(|subject| subject.holders.is_empty()));
 }

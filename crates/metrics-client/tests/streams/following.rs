@@ -8,9 +8,10 @@ use std::{
 use metrics_client::{
     args::Security,
     endpoint::{Endpoint, Origin},
+    limits::Limits,
     snapshot::{FaultReason, Metric},
     sources::News,
-    view::{Attribution, Health, Value},
+    view::{Attribution, Health, Value, View},
 };
 use proto::metrics::v1::{Event, Fault};
 use tokio::time::timeout;
@@ -290,6 +291,47 @@ async fn what_is_wrong_with_a_source_is_named() {
     named("more than 65536 subjects").await;
     source.send(snapshot("a", 2));
     client.has(2).await;
+}
+
+#[tokio::test]
+async fn a_source_that_sends_more_than_a_user_expects_loses_its_stream() {
+    let limits = Limits { message_bytes: 1_024, elements: 8, ..Limits::default() };
+    let source = Source::start();
+    let client = Client::start_within(limits, Security::Plain, Duration::ZERO);
+    client.follows(&source);
+    let fault = Fault { message: "x".repeat(1_024), ..Fault::default() };
+    source.send(proto::metrics::v1::Snapshot { faults: vec![fault], ..snapshot("a", 1) });
+    assert_eq!(client.is_unreachable().await, "a snapshot is larger than 1024 bytes");
+    source.send(proto::metrics::v1::Snapshot { faults: vec![Fault::default(); 8], ..snapshot("a", 1) });
+    let is_refused = |view: &View| matches!(&view.health, Health::Unreachable { why, .. } if why.contains("more than 8 subjects"));
+    assert!(client.until(is_refused).await.latest.is_none());
+}
+
+#[tokio::test]
+async fn a_source_beyond_the_limit_is_read_once_another_is_gone() {
+    let limits = Limits { sources: 2, ..Limits::default() };
+    let client = Client::start_within(limits, Security::Plain, Duration::ZERO);
+    let sources = [Source::start(), Source::start(), Source::start()];
+    let endpoints =
+        [(0, "gpu-1"), (1, "gpu-2"), (2, "gpu-3")].map(|(index, node)| of_node(&sources[index], node));
+    for (source, endpoint) in sources.iter().zip(&endpoints) {
+        source.send(proto::metrics::v1::Snapshot { source: Some(anyone()), ..snapshot("a", 1) });
+        client.sources.insert(endpoint.clone());
+    }
+    assert!(client.sources.is_full());
+    assert_eq!(client.sources.at(&endpoints[2]), None);
+    client.sources.remove(&endpoints[0]);
+    client.until(|view| view.endpoint == endpoints[2] && view.health == Health::Live).await;
+    // One that waits no more takes no place.
+    client.sources.insert(endpoints[0].clone());
+    client.sources.remove(&endpoints[0]);
+    client.sources.remove(&endpoints[1]);
+    assert_eq!((client.sources.len(), client.sources.is_full()), (1, false));
+}
+
+/// It names no node.
+fn anyone() -> proto::metrics::v1::Source {
+    proto::metrics::v1::Source { instance: "a".into(), ..proto::metrics::v1::Source::default() }
 }
 
 #[tokio::test]

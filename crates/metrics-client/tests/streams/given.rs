@@ -8,6 +8,7 @@ use std::{
 use metrics_client::{
     args::Security,
     endpoint::{Endpoint, Origin},
+    limits::Limits,
     snapshot::Metric,
     sources::{Counts, News, Settings, Sources, Timings},
     view::{Health, View},
@@ -34,11 +35,16 @@ impl Client {
     }
 
     pub(crate) fn start_with(security: Security, min_interval: Duration) -> Self {
+        Self::start_within(Limits::default(), security, min_interval)
+    }
+
+    pub(crate) fn start_within(limits: Limits, security: Security, min_interval: Duration) -> Self {
         let sources = Sources::new(Settings {
             subscriber: "test",
             min_interval,
             metrics: &[Metric::Utilization],
             security,
+            limits,
             timings: Timings {
                 first_snapshot: Duration::from_secs(2),
                 first_backoff: Duration::from_millis(20),

@@ -570,6 +570,73 @@ async fn a_status_names_the_uid_of_its_object_and_is_written_once_for_each_versi
     assert!(is_stale(&error, Stale::Changed), "{error:?}");
 }
 
+/// An object as the server has it, which is in the cache.
+fn known(fake: &ScriptedApi, children: &Children<Child, ConfigMap>) -> ConfigMap {
+    let stored = fake.put(&child_of(&deployment("a", 1), "child"));
+    let object: ConfigMap = serde_json::from_value(stored).unwrap();
+    children.upsert(child(&object));
+    object
+}
+
+#[tokio::test]
+async fn an_annotation_is_set_on_exactly_one_version_and_the_answer_is_known_at_once() {
+    let fake = ScriptedApi::start().await;
+    let children = children(&fake);
+    let object = known(&fake, &children);
+    let mut changed = object.clone();
+    changed.metadata.resource_version = Some("1000".into());
+    fake.next(patches(), [Answer::text(200, &serde_json::to_string(&changed).unwrap())]);
+    children.annotate(&object, "cost", "100").await.unwrap();
+    let meta = &object.metadata;
+    let body = json!({"metadata": {
+        "uid": meta.uid, "resourceVersion": meta.resource_version, "annotations": {"cost": "100"},
+    }});
+    assert_eq!(fake.calls(patches())[0].body, body);
+    assert_eq!(children.all()[0].meta().resource_version, changed.metadata.resource_version);
+}
+
+#[tokio::test]
+async fn an_object_that_has_changed_or_was_replaced_is_not_annotated_and_the_error_is_stale() {
+    let fake = ScriptedApi::start().await;
+    let children = children(&fake);
+    let object = known(&fake, &children);
+    let stored = fake.put(&object);
+    let mut replaced = object.clone();
+    replaced.metadata.uid = Some("uid-of-an-older-child".into());
+    for planned_on in [&object, &replaced] {
+        let error = children.annotate(planned_on, "cost", "100").await.unwrap_err();
+        assert!(is_stale(&error, Stale::Changed), "{error:?}");
+    }
+    assert_eq!(fake.stored("configmaps", "child"), Some(stored), "it is untouched");
+    assert_eq!(children.all()[0].meta().resource_version, object.metadata.resource_version);
+}
+
+#[tokio::test]
+async fn an_object_that_is_gone_is_not_annotated_and_leaves_the_cache() {
+    let fake = ScriptedApi::start().await;
+    let children = children(&fake);
+    let object = known(&fake, &children);
+    let not_found = || Answer::status(404, "NotFound", "configmaps \"child\" not found");
+    fake.next(patches(), [not_found(), not_found()]);
+    let mut older = object.clone();
+    older.metadata.uid = Some("uid-of-an-older-child".into());
+    children.annotate(&older, "cost", "100").await.unwrap();
+    assert_eq!(children.len(), 1, "a successor stays");
+    children.annotate(&object, "cost", "100").await.unwrap();
+    assert!(children.is_empty());
+}
+
+#[tokio::test]
+async fn an_annotation_that_is_refused_is_an_error_that_names_the_step_and_the_object() {
+    let fake = ScriptedApi::start().await;
+    let children = children(&fake);
+    let object = known(&fake, &children);
+    fake.next(patches(), [Answer::status(403, "Forbidden", "a policy for pods")]);
+    let error = children.annotate(&object, "cost", "100").await.unwrap_err();
+    assert!(!error.is_stale());
+    assert_eq!(error.to_string(), "failed to annotate ConfigMap demo/child");
+}
+
 #[tokio::test]
 async fn whether_objects_are_the_newest_is_read_in_one_list_and_what_was_read_is_known() {
     let fake = ScriptedApi::start().await;

@@ -7,6 +7,7 @@ use futures::{Stream, StreamExt as _, stream};
 use metrics_client::{
     args::Security,
     endpoint::{Endpoint, Origin},
+    limits::Limits,
     sources::{Settings, Sources, Timings},
 };
 use proto::metrics::v1::{
@@ -111,6 +112,7 @@ async fn a_new_snapshot_wakes_the_objects_with_pods_on_its_node() {
         metrics: METRICS,
         security: Security::Plain,
         timings: Timings::default(),
+        limits: Limits::default(),
     });
     sources.set([Endpoint { origin: Origin::Node("gpu-1".into()), address: address.into() }]);
     ctx.agents = Agents::of(Some(sources), None, String::new());

@@ -7,10 +7,10 @@ use std::{
 };
 
 use jiff::Timestamp;
-use runtime::cache::{Cache, controller_of};
+use runtime::cache::Cache;
 use workload::{pod::PodView, time::elapsed};
 
-use crate::tokens::message_of;
+use crate::{revisions::Revision, tokens::message_of};
 
 /// A reconcile follows at once; this also bridges the writes that fail.
 const KEPT_FOR: Duration = Duration::from_secs(60);
@@ -19,26 +19,26 @@ const MOST_KEPT: usize = 2_000;
 
 /// Pods whose monitors left a message, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Departed(Mutex<VecDeque<Left>>);
+pub(crate) struct DeletedPods(Mutex<VecDeque<DeletedPod>>);
 
 #[derive(Debug)]
-struct Left {
+struct DeletedPod {
     pod: Arc<PodView>,
     /// The first reconcile of any object after the pod was deleted.
     seen: Option<Timestamp>,
 }
 
-impl Departed {
+impl DeletedPods {
     pub(crate) fn tracked(pods: &Cache<PodView>) -> Arc<Self> {
-        let departed = Arc::<Self>::default();
-        let kept = Arc::clone(&departed);
+        let deleted_pods = Arc::<Self>::default();
+        let kept = Arc::clone(&deleted_pods);
         pods.subscribe(move |change| {
             let deleted = change.old.filter(|old| change.new.is_none_or(|new| new.uid() != old.uid()));
             if let Some(pod) = deleted.filter(|pod| message_of(pod).is_some()) {
                 kept.keep(Arc::clone(pod));
             }
         });
-        departed
+        deleted_pods
     }
 
     fn keep(&self, pod: Arc<PodView>) {
@@ -46,24 +46,23 @@ impl Departed {
         if kept.len() >= MOST_KEPT {
             kept.pop_front();
         }
-        kept.push_back(Left { pod, seen: None });
+        kept.push_back(DeletedPod { pod, seen: None });
     }
 
     /// Those of these ReplicaSets.
-    pub(crate) fn of(&self, replica_sets: &BTreeSet<&str>, now: Timestamp) -> Vec<Arc<PodView>> {
+    pub(crate) fn of(&self, revisions: &BTreeSet<Revision>, now: Timestamp) -> Vec<Arc<PodView>> {
         let mut kept = self.lock();
-        kept.retain_mut(|left| {
+        kept.retain_mut(|deleted| {
             // A process that did not lead until now has pods of long ago.
-            let ended = left.pod.metadata.deletion_timestamp.as_ref().map(|ended| ended.0);
+            let ended = deleted.pod.metadata.deletion_timestamp.as_ref().map(|ended| ended.0);
             let is_old = ended.is_some_and(|ended| elapsed(ended, now) >= KEPT_FOR);
-            !is_old && elapsed(*left.seen.get_or_insert(now), now) < KEPT_FOR
+            !is_old && elapsed(*deleted.seen.get_or_insert(now), now) < KEPT_FOR
         });
-        let is_theirs =
-            |pod: &PodView| controller_of(pod).is_some_and(|owner| replica_sets.contains(&*owner.uid));
-        kept.iter().map(|left| &left.pod).filter(|pod| is_theirs(pod)).cloned().collect()
+        let is_theirs = |pod: &PodView| Revision::of(pod).is_some_and(|of| revisions.contains(&of));
+        kept.iter().map(|deleted| &deleted.pod).filter(|pod| is_theirs(pod)).cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Left>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<DeletedPod>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -76,33 +75,35 @@ mod tests {
 
     use super::*;
 
-    const LEFT: &str = "{replicaSet: set, init: [{name: monitor, state: {terminated: {exitCode: 0, message: \
+    const WITH_A_MESSAGE: &str = "{replicaSet: set, init: [{name: monitor, state: {terminated: {exitCode: 0, message: \
                         '{\"tokens\": 7, \"checkpoint\": 1767268000}'}}}]}";
 
     #[test]
     fn a_pod_that_was_deleted_with_a_message_is_known_to_its_replica_set_for_a_while() {
         let pods = Cache::default();
-        let departed = Departed::tracked(&pods);
-        let sets = BTreeSet::from(["set"]);
-        for text in ["{name: coder-1, replicaSet: set}", LEFT] {
+        let deleted_pods = DeletedPods::tracked(&pods);
+        let set = BTreeSet::from([Revision::new("demo", "set")]);
+        for text in ["{name: coder-1, replicaSet: set}", WITH_A_MESSAGE] {
             let view = pod(text);
             let meta = view.meta().clone();
             pods.upsert(view);
-            assert!(departed.of(&sets, at(0)).is_empty(), "it is still there");
+            assert!(deleted_pods.of(&set, at(0)).is_empty(), "it is still there");
             pods.remove(&meta);
         }
-        let known = departed.of(&sets, at(0));
+        let known = deleted_pods.of(&set, at(0));
         assert_eq!(known.iter().map(|pod| pod.name().to_owned()).collect::<Vec<_>>(), ["coder-0"]);
-        assert!(departed.of(&BTreeSet::from(["another"]), at(0)).is_empty());
-        assert!(departed.of(&sets, at(0) + KEPT_FOR).is_empty());
+        for another in [Revision::new("demo", "another"), Revision::new("another", "set")] {
+            assert!(deleted_pods.of(&BTreeSet::from([another]), at(0)).is_empty());
+        }
+        assert!(deleted_pods.of(&set, at(0) + KEPT_FOR).is_empty());
     }
 
     #[test]
     fn no_more_than_a_bounded_number_is_kept() {
-        let departed = Departed::default();
+        let deleted_pods = DeletedPods::default();
         for _ in 0..MOST_KEPT + 5 {
-            departed.keep(Arc::new(pod(LEFT)));
+            deleted_pods.keep(Arc::new(pod(WITH_A_MESSAGE)));
         }
-        assert_eq!(departed.lock().len(), MOST_KEPT);
+        assert_eq!(deleted_pods.lock().len(), MOST_KEPT);
     }
 }
