@@ -5,6 +5,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod queue;
+
 use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
@@ -39,6 +41,12 @@ pub struct Load {
     pub in_flight: u64,
     /// Tokens since the start of the pod.
     pub tokens: u64,
+}
+
+impl Load {
+    pub fn with_tokens(self, tokens: u64) -> Self {
+        Self { tokens, ..self }
+    }
 }
 
 /// A worker, as namespace and name of its pod.
