@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use api::{aidispatcher::AIDispatcher, aiscaler::AIScaler, conditions, reasons};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::api::{Api, DynamicObject, ListParams};
 use serde_json::json;
 use tests::{
@@ -73,7 +73,7 @@ async fn no_busy_worker_is_deleted_while_idle_ones_are_left() {
         create(scene, &name, json!({"replicas": WORKERS})).await;
         let mut tokens_of_others = 0;
         for round in 0..ROUNDS {
-            let names = until_workers(scene, &name, WORKERS).await;
+            let names = all_workers(scene, &name).await;
             // Others each time: old and new ones, on whichever node.
             let busy: BTreeSet<&String> = names.iter().skip((pool + round) % 12).take(BUSY_WORKERS).collect();
             // With their sum the controller has read the load of each, and not only as many busy workers as before.
@@ -99,7 +99,7 @@ async fn no_busy_worker_is_deleted_while_the_load_of_the_others_changes() {
     let monitors = Monitors::of(&scene);
     create(&scene, "coders", json!({"replicas": WORKERS})).await;
     for round in 0..3 {
-        let names = until_workers(&scene, "coders", WORKERS).await;
+        let names = all_workers(&scene, "coders").await;
         let busy: BTreeSet<&String> = names.iter().skip(4 * round).take(BUSY_WORKERS).collect();
         let others: Vec<&String> = names.iter().filter(|name| !busy.contains(name)).collect();
         for name in &names {
@@ -127,20 +127,20 @@ async fn no_busy_worker_is_deleted_while_the_load_of_the_others_changes() {
     }
 }
 
-/// The names of the workers, once there are so many with an address.
-async fn until_workers(scene: &Scene<'_>, name: &str, count: usize) -> Vec<String> {
-    let (pods, labels) = (scene.api::<Pod>(), tests::dispatcher::selector(name));
-    let workers = follow(&pods, &labels, |pods| {
-        let runs = |pod: &&Pod| {
-            let address = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref());
-            pod.metadata.deletion_timestamp.is_none() && address.is_some()
-        };
-        let names: BTreeSet<String> =
-            pods.values().filter(runs).filter_map(|pod| pod.metadata.name.clone()).collect();
-        (names.len() == count).then_some(names)
-    });
-    let names = tokio::time::timeout(within(), workers).await.expect("so many workers");
-    names.into_iter().collect()
+/// The names of all workers, once they are created.
+async fn all_workers(scene: &Scene<'_>, name: &str) -> Vec<String> {
+    let deployments = scene.api::<Deployment>();
+    wait_for(&deployments, &format!("{name}-workers"), "all workers", within(), |found: &Deployment| {
+        let status = found.status.as_ref();
+        status.is_some_and(|status| {
+            status.observed_generation == found.metadata.generation
+                && status.replicas.and_then(|count| usize::try_from(count).ok()) == Some(WORKERS)
+        })
+    })
+    .await;
+    let workers = workers(scene, name).await;
+    assert_eq!(workers.len(), WORKERS);
+    workers.into_iter().filter_map(|pod| pod.metadata.name).collect()
 }
 
 /// Waits until all workers are there, so many of them are busy, and all that ever were have used so many tokens.

@@ -103,7 +103,9 @@ impl Monitors {
     pub fn one(&self, worker: &Worker, load: Load) {
         let mut said = lock(&self.said);
         said.of.insert(worker.clone(), load);
-        said.publish();
+        if let Some(served) = said.served.get_mut(worker) {
+            served.publish(load);
+        }
     }
 
     /// Those that are answered for, in the order of their names.
