@@ -6,3 +6,4 @@ mod lifecycle;
 mod scaling;
 mod sources;
 mod tokens;
+mod writes;

@@ -1,15 +1,23 @@
-//! The dashboard of GPUs shows what a real agent serves, and the alerts about GPUs ask for what it serves. The dashboard of
-//! controllers needs a cluster: `tests/e2e/monitoring.rs`.
+//! The dashboard of GPUs shows what a real metrics-agent serves, and the alerts about GPUs ask for what it serves; the
+//! dashboard of agents shows what monitors serve. That of controllers needs a cluster: `tests/e2e/monitoring.rs`.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    net::{Ipv4Addr, SocketAddr},
+};
 
+use api::monitor::metrics;
 use serde_json::Value;
 use tests::{
     agent::Agent,
     ask_until,
-    monitoring::{Query, dashboards, families, is_series_of, queries, rule_groups, rules},
+    monitoring::{Query, dashboards, families, is_series_of, queries, rule_groups, rules, text},
     prometheus::{Prometheus, Scrape},
     within,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
 };
 
 use crate::agent::agent;
@@ -63,6 +71,48 @@ async fn every_metric_that_the_dashboard_and_the_alerts_name_is_on_the_page_of_a
         if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?} are not in\n{page}")) }
     })
     .await;
+}
+
+/// The page of a monitor, as `crates/monitor` tests it.
+fn page_of_a_monitor() -> String {
+    let labels = r#"{namespace="team",pool="coders",role="coder",worker="coders-workers-1"}"#;
+    [metrics::QUEUE_DEPTH, metrics::TASKS_IN_FLIGHT, metrics::TOKENS, CHECKPOINT_FAILING]
+        .map(|name| {
+            let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+            format!("# TYPE {name} {kind}\n{name}{labels} 1\n")
+        })
+        .concat()
+}
+
+const CHECKPOINT_FAILING: &str = "agent_checkpoint_failing";
+
+#[tokio::test]
+async fn every_query_of_the_dashboard_of_agents_returns_data() {
+    let declared = text("crates/monitor/src/pages.rs");
+    assert!(declared.contains(&format!("\"{CHECKPOINT_FAILING}\"")), "it is not declared");
+    let page = serve(page_of_a_monitor()).await;
+    // As the PodMonitor has it.
+    let scrape = Scrape::new("aidispatcher", [page]).with_label("namespace", "team");
+    let prometheus = Prometheus::start([scrape]).await;
+    for Query { place, promql } in dashboards("monitoring/dispatcher-controller").values().flat_map(queries) {
+        prometheus.until(&place, &promql, |samples| !samples.is_empty()).await;
+    }
+}
+
+/// Answers every request with this page, until the test ends.
+async fn serve(page: String) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4\r\nconnection: close\r\n";
+    let answer = format!("{head}content-length: {}\r\n\r\n{page}", page.len());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            // The request is in one packet, and what it asks for does not matter.
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    address
 }
 
 #[test]

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Scene,
-    lives::{Edited, Life},
+    lives::{Children, Edited, Life},
     wait_for, within,
 };
 
@@ -162,7 +162,13 @@ pub(crate) fn life() -> Life {
             suffix: "-workers",
             edit: json!({"template": {"spec": {"terminationGracePeriodSeconds": 700}}}),
         },
-        children: None,
+        children: Some(Children {
+            podless: None,
+            mistake: (
+                json!({"scheduling": {"nodeSelector": {"disk": "typo"}}}),
+                json!({"scheduling": {"nodeSelector": null}}),
+            ),
+        }),
         measured: &["tokens", "tokensPerMinute"],
         counted: &["aidispatcher_phase{phase=\"ready\"} 1"],
         beyond_a_namespace: &[],

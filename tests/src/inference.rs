@@ -50,11 +50,11 @@ pub(crate) fn life() -> Life {
             edit: json!({"template": {"spec": {"terminationGracePeriodSeconds": 700}}}),
         },
         children: Some(Children {
-            podless: Edited {
+            podless: Some(Edited {
                 resource: ApiResource::erase::<Service>(&()),
                 suffix: "",
                 edit: json!({"selector": {labels::NAME: "another"}}),
-            },
+            }),
             mistake: (json!({"scheduling": {"nodeSelector": {"disk": "typo"}}}), json!({"scheduling": null})),
         }),
         measured: &["lastColdStart"],

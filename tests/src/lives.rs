@@ -38,7 +38,7 @@ pub struct Life {
     pub changed: Value,
     /// What is edited by hand, an edit that the controller takes back: a child with pods, or a target.
     pub edited: Edited,
-    /// `None`: the controller makes no children.
+    /// `None`: the controller makes no Deployments.
     pub children: Option<Children>,
     /// Fields of the status that differ from life to life: what was measured, and when.
     pub measured: &'static [&'static str],
@@ -61,7 +61,7 @@ pub enum Step {
     Changed,
     /// A pod is deleted, as when its node is lost.
     PodLost,
-    /// By hand, and without an effect on pods.
+    /// By hand, and without an effect on pods if a child has none.
     Edited,
     ScaledBack,
     /// Under the same name, before the children of the first object are gone.
@@ -88,8 +88,8 @@ pub type Action = for<'a> fn(&'a Scene<'a>) -> LocalBoxFuture<'a, ()>;
 
 /// What the controller makes of every object; pods belong to that which is edited by hand.
 pub struct Children {
-    /// A child that has no pods: an edit of it starts none.
-    pub podless: Edited,
+    /// A child that has no pods: an edit of it starts none. `None`: every child has pods.
+    pub podless: Option<Edited>,
     /// A change with which no new pod finds a node, and the change that takes it back.
     pub mistake: (Value, Value),
 }
@@ -137,8 +137,8 @@ impl Life {
             Step::Changed => self.change(scene, name, &self.changed).await,
             Step::PodLost => lose_pod(scene).await,
             Step::Edited => {
-                let edited = self.children.as_ref().map_or(&self.edited, |children| &children.podless);
-                drop(edited.edit(scene, name).await);
+                let podless = self.children.as_ref().and_then(|children| children.podless.as_ref());
+                drop(podless.unwrap_or(&self.edited).edit(scene, name).await);
             }
             Step::ScaledBack => self.change(scene, name, &self.scaled_back(name)).await,
             Step::Recreated => {

@@ -94,7 +94,7 @@ pub const CONTROLLERS: &[Controller] = &[
             resource: || ApiResource::erase::<AIDispatcher>(&()),
             done: conditions::READY,
             samples: &["aidispatcher.yaml"],
-            further_samples: &["aidispatcher-checkpoint.yaml"],
+            further_samples: &["aidispatcher-checkpoint.yaml", "aidispatcher-memory.yaml"],
         }],
         children: &[("apps", &["deployments"])],
         kept: &[],

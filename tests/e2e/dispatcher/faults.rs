@@ -2,11 +2,17 @@
 
 use api::{aidispatcher::Phase, conditions, reasons};
 use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tests::{
-    dispatcher::{change, condition, create, is_observed, until, until_ready, until_reason, workers},
-    simulated, wait_for, within,
+    dispatcher::{
+        Load, Monitors, change, condition, create, is_observed, selector, until, until_ready, until_reason,
+        workers,
+    },
+    follow, is_ready, simulated, wait_for, within,
 };
+
+use super::tokens::until_tokens;
 
 fn memory() -> Value {
     json!({"collection": "code", "dim": 3, "endpoint": "http://chroma:8000"})
@@ -22,17 +28,21 @@ fn fate(settings: &[(&str, &str)]) -> Value {
 }
 
 #[tokio::test]
-async fn a_collection_or_dimension_typed_wrong_is_a_failure_with_its_reason_and_can_be_corrected() {
+async fn a_collection_dimension_or_bucket_typed_wrong_is_a_failure_with_its_reason_and_can_be_corrected() {
     let scene = simulated().await;
-    for (name, code, reason) in [
-        ("missing", "20", reasons::COLLECTION_NOT_FOUND),
-        ("other-dim", "21", reasons::DIM_MISMATCH),
-        ("away", "22", reasons::STORE_UNREACHABLE),
-        ("refused", "23", reasons::STORE_UNAUTHORIZED),
+    let (of_memory, of_process) = (conditions::MEMORY_READY, conditions::PROGRESSING);
+    for (name, code, reason, concerns) in [
+        ("missing", "20", reasons::COLLECTION_NOT_FOUND, of_memory),
+        ("other-dim", "21", reasons::DIM_MISMATCH, of_memory),
+        ("away", "22", reasons::STORE_UNREACHABLE, of_memory),
+        ("refused", "23", reasons::STORE_UNAUTHORIZED, of_memory),
+        ("no-bucket", "25", reasons::BUCKET_NOT_FOUND, of_process),
     ] {
         let annotations = fate(&[("load-exit-code", code), ("load-message", "the store said so")]);
-        create(&scene, name, json!({"memoryConfig": memory(), "podAnnotations": annotations})).await;
-        let failed = until_reason(&scene, name, conditions::MEMORY_READY, reason).await;
+        let checkpoint = json!({"uri": "s3://states"});
+        let spec = json!({"memoryConfig": memory(), "checkpoint": checkpoint, "podAnnotations": annotations});
+        create(&scene, name, spec).await;
+        let failed = until_reason(&scene, name, concerns, reason).await;
         let status = failed.status.as_ref().unwrap();
         assert_eq!((status.current_phase, status.available_replicas), (Some(Phase::Failed), 0));
         for type_ in [conditions::READY, conditions::STALLED] {
@@ -59,6 +69,91 @@ async fn a_claim_that_does_not_exist_is_named() {
     create(&scene, "coders", json!({"checkpoint": {"claimName": "states"}})).await;
     let failed = until_reason(&scene, "coders", conditions::READY, reasons::CLAIM_NOT_FOUND).await;
     assert!(condition(&failed, conditions::READY).unwrap().message.contains("states"));
+}
+
+/// Simulated kubelets do not look for Secrets, so the test reports what a real one does of a pod that waits for one.
+#[tokio::test]
+async fn a_secret_that_does_not_exist_is_named() {
+    let scene = simulated().await;
+    let uri = json!({"uri": "s3://states", "secretName": "absent"});
+    let mut with_secret = memory();
+    with_secret["secretName"] = json!("absent");
+    for (name, spec, container) in [
+        ("credentials", json!({"credentials": {"secretName": "absent"}}), "worker"),
+        ("memory", json!({"memoryConfig": with_secret}), "memory-loader"),
+        ("checkpoint", json!({"checkpoint": uri}), "memory-loader"),
+    ] {
+        let mut spec = spec;
+        // It stays before its first container while the test speaks for the kubelet.
+        spec["podAnnotations"] = fate(&[("load-time", "1h"), ("start-delay", "1h")]);
+        create(&scene, name, spec).await;
+        let pods = scene.api::<Pod>();
+        let labels = selector(name);
+        let held = follow(&pods, &labels, |pods| {
+            pods.values().find(|pod| statuses_if_held(pod, container).is_some()).cloned()
+        });
+        let pod = tokio::time::timeout(within(), held).await.expect("a pod that has begun");
+        let spec = pod.spec.as_ref().unwrap();
+        let mut all = spec.init_containers.iter().flatten().chain(&spec.containers);
+        let asks = all.find(|one| one.name == container).map(|one| serde_json::to_string(one).unwrap());
+        assert!(asks.is_some_and(|asks| asks.contains("absent")), "{name}: {container} needs no Secret");
+        let (list, mut statuses) = statuses_if_held(&pod, container).unwrap();
+        let missing =
+            json!({"reason": "CreateContainerConfigError", "message": "secret \"absent\" not found"});
+        let found = statuses.iter_mut().find(|status| status["name"] == container).unwrap();
+        found["state"] = json!({"waiting": missing});
+        let patch = Patch::Merge(json!({"status": {list: statuses}}));
+        let pod = pod.metadata.name.unwrap();
+        pods.patch_status(&pod, &PatchParams::default(), &patch).await.unwrap();
+        let failed = until_reason(&scene, name, conditions::READY, reasons::SECRET_NOT_FOUND).await;
+        assert!(condition(&failed, conditions::READY).unwrap().message.contains("absent"), "{name}");
+        assert_eq!(failed.status.unwrap().current_phase, Some(Phase::Failed), "{name}");
+    }
+}
+
+/// The field of the pod's status with this container, and its content, once the container is where the simulation holds it:
+/// an init container while it runs, another one while it is created.
+fn statuses_if_held(pod: &Pod, container: &str) -> Option<(&'static str, Vec<Value>)> {
+    let status = serde_json::to_value(pod.status.as_ref()?).ok()?;
+    [("initContainerStatuses", "running"), ("containerStatuses", "waiting")].into_iter().find_map(
+        |(list, state)| {
+            let statuses = status[list].as_array()?;
+            let held = statuses.iter().find(|one| one["name"] == container)?["state"][state].as_object()?;
+            let initializes = held.get("reason").is_some_and(|reason| reason == "PodInitializing");
+            (!initializes).then(|| (list, statuses.clone()))
+        },
+    )
+}
+
+/// As when the kubelet of a node under pressure evicts it.
+#[tokio::test]
+async fn a_worker_that_is_evicted_is_replaced_and_its_tokens_stay_counted() {
+    let scene = simulated().await;
+    let monitors = Monitors::of(&scene);
+    create(&scene, "coders", json!({"replicas": 2})).await;
+    until_ready(&scene, "coders").await;
+    let first: Vec<String> =
+        workers(&scene, "coders").await.into_iter().filter_map(|pod| pod.metadata.name).collect();
+    let used = |tokens| Load { tokens, ..Load::default() };
+    monitors.one(&first[0], used(100));
+    monitors.one(&first[1], used(20));
+    until_tokens(&scene, "coders", 120).await;
+    let evicted = Patch::Merge(json!({"metadata": {"annotations": fate(&[("fail-reason", "Evicted")])}}));
+    let pods = scene.api::<Pod>();
+    pods.patch(&first[0], &PatchParams::default(), &evicted).await.unwrap();
+    let labels = selector("coders");
+    let replaced = follow(&pods, &labels, |pods| {
+        let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
+        let has_failed = pods.values().any(|pod| phase(pod).as_deref() == Some("Failed"));
+        let new = pods.values().filter(|pod| is_ready(pod)).filter_map(|pod| pod.metadata.name.clone());
+        let new = new.filter(|name| !first.contains(name)).next();
+        new.filter(|_| has_failed)
+    });
+    let new = tokio::time::timeout(within(), replaced).await.expect("another worker");
+    monitors.one(&new, used(3));
+    let counted = until_tokens(&scene, "coders", 123).await;
+    assert_eq!(counted.status.unwrap().desired_replicas, 2);
+    assert_eq!(until_ready(&scene, "coders").await.status.unwrap().available_replicas, 2);
 }
 
 #[tokio::test]

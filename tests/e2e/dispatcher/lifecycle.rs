@@ -88,8 +88,21 @@ async fn a_hundred_workers_become_one_and_a_hundred_again_within_seconds() {
     create(&scene, "coders", json!({"replicas": 100})).await;
     change(&scene, "coders", json!({"replicas": 1})).await;
     change(&scene, "coders", json!({"replicas": 100})).await;
-    let ready = until_ready(&scene, "coders").await;
-    assert_eq!(ready.status.unwrap().available_replicas, 100);
+    let all_are_ready = async || {
+        let ready = until_ready(&scene, "coders").await;
+        assert_eq!(ready.status.unwrap().available_replicas, 100);
+    };
+    all_are_ready().await;
+    // Now ninety-nine of them end at the same time as others begin.
+    change(&scene, "coders", json!({"replicas": 1})).await;
+    let (pods, labels) = (scene.api::<Pod>(), selector("coders"));
+    let ending = tests::follow(&pods, &labels, |pods| {
+        let is_ending = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
+        (pods.len() < 100 || pods.values().any(is_ending)).then_some(())
+    });
+    tokio::time::timeout(within(), ending).await.expect("workers that end");
+    change(&scene, "coders", json!({"replicas": 100})).await;
+    all_are_ready().await;
     change(&scene, "coders", json!({"replicas": 1})).await;
     let one = until(&scene, "coders", "one worker", |dispatcher| {
         is_ready(dispatcher) && dispatcher.status.as_ref().is_some_and(|status| status.replicas == 1)
@@ -127,18 +140,38 @@ async fn a_worker_that_is_deleted_is_replaced() {
     assert_ne!(workers(&scene, "coders").await[0].metadata.name.as_deref(), Some(&*name));
 }
 
+/// Workers of the first one still end, and say what they have used, while those of the second one begin.
 #[tokio::test]
-async fn a_pool_that_is_deleted_and_made_again_at_once_has_workers_of_its_own() {
+async fn a_pool_that_is_deleted_while_it_scales_and_made_again_at_once_has_workers_and_tokens_of_its_own() {
     let scene = simulated().await;
-    let first = create(&scene, "coders", json!({"replicas": 3})).await;
+    let monitors = Monitors::of(&scene);
+    let spec = json!({"autoscaling": {"maxReplicas": 10}});
+    let first = create(&scene, "coders", spec.clone()).await;
     until_ready(&scene, "coders").await;
-    change(&scene, "coders", json!({"replicas": 1})).await;
+    let worker = workers(&scene, "coders").await.remove(0).metadata.name.unwrap();
+    monitors.one(&worker, Load { queued: 14, in_flight: 1, tokens: 40 });
+    until(&scene, "coders", "four workers, and its tokens", |dispatcher| {
+        dispatcher.status.as_ref().is_some_and(|status| status.replicas == 4 && status.token_usage == 40)
+    })
+    .await;
+    monitors.one(&worker, Load { queued: 44, in_flight: 1, tokens: 41 });
+    let deployments = scene.api::<Deployment>();
+    wait_for(&deployments, "coders-workers", "it scales", within(), |found: &Deployment| {
+        found.spec.as_ref().and_then(|spec| spec.replicas) == Some(10)
+    })
+    .await;
     let dispatchers = scene.api::<AIDispatcher>();
     dispatchers.delete("coders", &DeleteParams::default()).await.unwrap();
     wait_until_gone(&dispatchers, "coders", within()).await;
-    let second = create(&scene, "coders", json!({})).await;
+    let second = create(&scene, "coders", spec).await;
     assert_ne!(first.metadata.uid, second.metadata.uid);
-    until_ready(&scene, "coders").await;
+    let ready = until(&scene, "coders", "ready without a token of the first one", |dispatcher| {
+        let usage = dispatcher.status.as_ref().map_or(0, |status| status.token_usage);
+        assert_eq!(usage, 0);
+        is_ready(dispatcher)
+    })
+    .await;
+    assert_eq!(ready.status.unwrap().desired_replicas, 1, "nor a task");
     let owner = deployment(&scene, "coders").await.metadata.owner_references.unwrap().remove(0);
     assert_eq!(Some(owner.uid), second.metadata.uid);
 }

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use api::{aidispatcher::AIDispatcher, conditions, reasons};
-use k8s_openapi::api::core::v1::Pod;
+use api::{aidispatcher::AIDispatcher, aiscaler::AIScaler, conditions, reasons};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::api::{Api, DynamicObject, ListParams};
 use serde_json::json;
 use tests::{
@@ -54,35 +54,113 @@ async fn an_idle_pool_shrinks_after_its_window_and_a_busy_one_does_not() {
     until_replicas(&scene, "coders", 1).await;
 }
 
-/// Twenty workers of which eight are busy become ten, again and again: none of the eight is ever deleted.
+/// Of a pool that gets fewer workers again and again.
+const WORKERS: usize = 20;
+const FEWER: i32 = 10;
+const BUSY_WORKERS: usize = 8;
+/// Side by side, so that one round of each takes no longer than that of one.
+const POOLS: usize = 10;
+const ROUNDS: usize = 5;
+
+/// Twenty workers of which eight are busy become ten, fifty times: none of the eight is ever deleted.
 #[tokio::test]
 async fn no_busy_worker_is_deleted_while_idle_ones_are_left() {
     let scene = simulated().await;
     let monitors = Monitors::of(&scene);
-    let rounds = std::env::var("IDLE_FIRST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(3);
-    create(&scene, "coders", json!({"replicas": 20})).await;
-    for round in 0..rounds {
-        until_ready(&scene, "coders").await;
-        let names: Vec<String> =
-            workers(&scene, "coders").await.into_iter().map(|pod| pod.metadata.name.unwrap()).collect();
-        assert_eq!(names.len(), 20);
-        // Others each time: old and new ones, on whichever node.
-        let busy: BTreeSet<&String> = names.iter().skip(round % 12).take(8).collect();
+    let (scene, monitors) = (&scene, &monitors);
+    let pools = (0..POOLS).map(|pool| async move {
+        let name = format!("coders-{pool}");
+        create(scene, &name, json!({"replicas": WORKERS})).await;
+        let mut tokens_of_others = 0;
+        for round in 0..ROUNDS {
+            let names = all_workers(scene, &name).await;
+            // Others each time: old and new ones, on whichever node.
+            let busy: BTreeSet<&String> = names.iter().skip((pool + round) % 12).take(BUSY_WORKERS).collect();
+            // With their sum the controller has read the load of each, and not only as many busy workers as before.
+            let tokens = round as u64 + 1;
+            let load = |name| if busy.contains(name) { BUSY } else { Load::default() };
+            names.iter().for_each(|name| monitors.one(name, load(name).with_tokens(tokens)));
+            let tokens = tokens as i64;
+            until_busy(scene, &name, BUSY_WORKERS, tokens_of_others + tokens * WORKERS as i64).await;
+            change(scene, &name, json!({"replicas": FEWER})).await;
+            until_replicas(scene, &name, FEWER).await;
+            assert_left(scene, &name, &busy).await;
+            tokens_of_others += tokens * (WORKERS as i64 - i64::from(FEWER));
+            change(scene, &name, json!({"replicas": WORKERS})).await;
+        }
+    });
+    futures::future::join_all(pools).await;
+}
+
+/// The other twelve have a task in turn while there are to be fewer, so that their deletion costs change all the time.
+#[tokio::test]
+async fn no_busy_worker_is_deleted_while_the_load_of_the_others_changes() {
+    let scene = simulated().await;
+    let monitors = Monitors::of(&scene);
+    create(&scene, "coders", json!({"replicas": WORKERS})).await;
+    for round in 0..3 {
+        let names = all_workers(&scene, "coders").await;
+        let busy: BTreeSet<&String> = names.iter().skip(4 * round).take(BUSY_WORKERS).collect();
+        let others: Vec<&String> = names.iter().filter(|name| !busy.contains(name)).collect();
         for name in &names {
             monitors.one(name, if busy.contains(name) { BUSY } else { Load::default() });
         }
-        until(&scene, "coders", "eight busy workers", |dispatcher| {
-            dispatcher.status.as_ref().is_some_and(|status| status.active_workers == 8)
-        })
-        .await;
-        change(&scene, "coders", json!({"replicas": 10})).await;
-        until_replicas(&scene, "coders", 10).await;
-        let left: BTreeSet<String> =
-            workers(&scene, "coders").await.into_iter().map(|pod| pod.metadata.name.unwrap()).collect();
-        let lost: Vec<&&String> = busy.iter().filter(|name| !left.contains(**name)).collect();
-        assert!(lost.is_empty(), "round {round}: {lost:?}");
-        change(&scene, "coders", json!({"replicas": 20})).await;
+        let in_turn = async {
+            let mut ticks = tokio::time::interval(Duration::from_secs(1));
+            for turn in 0.. {
+                ticks.tick().await;
+                monitors.one(others[turn % others.len()], Load::default());
+                monitors.one(others[(turn + 1) % others.len()], BUSY);
+            }
+        };
+        let shrinks = async {
+            until_busy(&scene, "coders", BUSY_WORKERS + 1, 0).await;
+            change(&scene, "coders", json!({"replicas": FEWER})).await;
+            until_replicas(&scene, "coders", FEWER).await;
+        };
+        tokio::select! {
+            () = in_turn => {}
+            () = shrinks => {}
+        }
+        assert_left(&scene, "coders", &busy).await;
+        change(&scene, "coders", json!({"replicas": WORKERS})).await;
     }
+}
+
+/// The names of all workers, once they are created.
+async fn all_workers(scene: &Scene<'_>, name: &str) -> Vec<String> {
+    let deployments = scene.api::<Deployment>();
+    wait_for(&deployments, &format!("{name}-workers"), "all workers", within(), |found: &Deployment| {
+        let status = found.status.as_ref();
+        status.is_some_and(|status| {
+            status.observed_generation == found.metadata.generation
+                && status.replicas.and_then(|count| usize::try_from(count).ok()) == Some(WORKERS)
+        })
+    })
+    .await;
+    let workers = workers(scene, name).await;
+    assert_eq!(workers.len(), WORKERS);
+    workers.into_iter().filter_map(|pod| pod.metadata.name).collect()
+}
+
+/// Waits until all workers are there, so many of them are busy, and all that ever were have used so many tokens.
+async fn until_busy(scene: &Scene<'_>, name: &str, count: usize, tokens: i64) {
+    until(scene, name, &format!("{count} busy workers and {tokens} tokens"), |dispatcher| {
+        is_ready(dispatcher)
+            && dispatcher.status.as_ref().is_some_and(|status| {
+                status.available_replicas as usize == WORKERS
+                    && status.active_workers as usize == count
+                    && status.token_usage == tokens
+            })
+    })
+    .await;
+}
+
+async fn assert_left(scene: &Scene<'_>, name: &str, busy: &BTreeSet<&String>) {
+    let left: BTreeSet<String> =
+        workers(scene, name).await.into_iter().filter_map(|pod| pod.metadata.name).collect();
+    let lost: Vec<&&String> = busy.iter().filter(|name| !left.contains(**name)).collect();
+    assert!(lost.is_empty(), "{name}: {lost:?}");
 }
 
 #[tokio::test]
@@ -127,6 +205,34 @@ async fn queue_only_follows_the_queue_in_both_directions_at_once() {
     assert_eq!(workers(&scene, "coders").await[0].metadata.name.as_deref(), Some(&*worker), "it is busy");
 }
 
+/// Tokens of the workers grow each second, and without a task that waits.
+#[tokio::test]
+async fn tokens_per_minute_add_workers_as_a_queue_does() {
+    let scene = simulated().await;
+    let monitors = Monitors::of(&scene);
+    let autoscaling = json!({"maxReplicas": 5, "tokensPerMinutePerWorker": 600});
+    create(&scene, "coders", json!({"autoscaling": autoscaling})).await;
+    until_ready(&scene, "coders").await;
+    let worker = workers(&scene, "coders").await[0].metadata.name.clone().unwrap();
+    let uses_tokens = async {
+        // 1800 a minute.
+        let mut ticks = tokio::time::interval(Duration::from_secs(1));
+        for second in 0.. {
+            monitors.one(&worker, Load { tokens: 30 * second, ..BUSY });
+            ticks.tick().await;
+        }
+    };
+    let scaled = tokio::select! {
+        () = uses_tokens => None,
+        scaled = until(&scene, "coders", "more workers", |dispatcher| {
+            dispatcher.status.as_ref().is_some_and(|status| status.desired_replicas >= 3)
+        }) => Some(scaled),
+    };
+    let status = scaled.unwrap().status.unwrap();
+    assert!(status.tokens_per_minute.is_some_and(|tokens| tokens > 1_200), "{:?}", status.tokens_per_minute);
+    assert_eq!(status.queue_depth.unwrap_or_default(), 0);
+}
+
 fn scaler(name: &str, target: serde_json::Value) -> String {
     let mut spec = tests::scaler::spec(name, "vector(15)");
     spec.as_object_mut().unwrap().remove("deploymentName");
@@ -150,17 +256,25 @@ async fn an_aiscaler_of_the_deployment_scales_the_pool() {
 #[tokio::test]
 async fn an_aiscaler_leaves_a_pool_with_autoscaling_alone() {
     let scene = simulated().await;
-    create(&scene, "coders", json!({"autoscaling": {"maxReplicas": 3}})).await;
+    create(&scene, "coders", json!({"autoscaling": {"minReplicas": 2, "maxReplicas": 3}})).await;
     until_ready(&scene, "coders").await;
-    let target = json!({"apiVersion": "southwest.ai/v1alpha1", "kind": "AIDispatcher", "name": "coders"});
-    scene.apply(&scaler("coders", target)).await.unwrap();
-    let scalers: Api<api::aiscaler::AIScaler> = scene.api();
-    wait_for(&scalers, "coders", "refused", within(), |scaler: &api::aiscaler::AIScaler| {
-        let conditions = scaler.status.iter().flat_map(|status| &status.conditions);
-        conditions.into_iter().any(|known| known.reason == reasons::TARGET_MANAGED_BY_OTHER)
-    })
-    .await;
-    assert_eq!(scene.api::<AIDispatcher>().get("coders").await.unwrap().spec.replicas, 1);
+    let scalers: Api<AIScaler> = scene.api();
+    for (scaler_name, target) in [
+        ("by-pool", json!({"apiVersion": "southwest.ai/v1alpha1", "kind": "AIDispatcher", "name": "coders"})),
+        ("by-deployment", json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "coders-workers"})),
+    ] {
+        scene.apply(&scaler(scaler_name, target)).await.unwrap();
+        wait_for(&scalers, scaler_name, "refused", within(), |scaler: &AIScaler| {
+            let mut conditions = scaler.status.iter().flat_map(|status| &status.conditions);
+            let active = conditions.find(|known| known.type_ == conditions::SCALING_ACTIVE);
+            active.is_some_and(|active| {
+                active.status == "False" && active.reason == reasons::TARGET_MANAGED_BY_OTHER
+            })
+        })
+        .await;
+        assert_eq!(scene.api::<AIDispatcher>().get("coders").await.unwrap().spec.replicas, 1);
+        assert_eq!(deployment(&scene, "coders").await.spec.unwrap().replicas, Some(2));
+    }
 }
 
 /// Pods of a queue that jumps are created soon: the first of many samples that `cargo xtask bench dispatcher` takes.

@@ -1,4 +1,5 @@
-//! Where the load comes from: through a restart of the controller under load, and from Prometheus instead of the monitors.
+//! Where the load comes from: through a restart of the controller under load, and from Prometheus instead of the monitors;
+//! and defaults from the command line.
 
 use std::{
     collections::BTreeSet,
@@ -8,28 +9,34 @@ use std::{
     thread,
 };
 
-use api::{conditions, reasons};
-use k8s_openapi::api::core::v1::Pod;
+use api::{aidispatcher::AIDispatcher, conditions, labels, reasons};
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use kube::api::{Patch, PatchParams};
 use local_cluster::{ClusterSpec, NodePool};
 use serde_json::{Value, json};
 use tests::{
     Scene, controller,
-    dispatcher::{CONTROLLER, Load, Monitors, condition, create, until, until_ready, until_reason, workers},
-    follow, fresh_name, start, tools, until_renewed,
+    dispatcher::{
+        CONTROLLER, Load, Monitors, condition, create, deployment, is_ready, until, until_ready,
+        until_reason, workers,
+    },
+    follow, fresh_name, start, tools, until_renewed, workspace,
 };
 
 /// Of the Lease, after the restart.
 const RENEWALS: usize = 4;
+/// The process of the newer release.
+const NEWER: &str = "dispatcher-controller-newer";
 
 async fn uids(scene: &Scene<'_>) -> BTreeSet<String> {
     workers(scene, "coders").await.into_iter().filter_map(|pod| pod.metadata.uid).collect()
 }
 
-/// As an upgrade does: another process begins with nothing in memory.
+/// As an upgrade does: another process begins with nothing in memory, and renders other pods.
 #[tokio::test]
 async fn an_upgrade_of_the_controller_under_load_keeps_every_worker_and_their_number() {
     let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), NodePool::default())).await;
-    cluster.start_controller(&controller(CONTROLLER)).await.unwrap();
+    cluster.start_controller(&controller(CONTROLLER).with_args(["--monitor-image=monitor:1"])).await.unwrap();
     let scene = Scene::new(&cluster).await;
     let monitors = Monitors::of(&scene);
     // At once in both directions: a load that is taken for zero would remove workers.
@@ -42,9 +49,10 @@ async fn an_upgrade_of_the_controller_under_load_keeps_every_worker_and_their_nu
         dispatcher.status.as_ref().is_some_and(|status| status.available_replicas == 6)
     })
     .await;
-    let before = uids(&scene).await;
+    let (before, template) = (uids(&scene).await, template(&scene).await);
     cluster.stop_component(CONTROLLER).await.unwrap();
-    cluster.start_component(CONTROLLER).await.unwrap();
+    let newer = controller(CONTROLLER).with_args(["--monitor-image=monitor:2"]).replica(NEWER);
+    cluster.start_controller(&newer).await.unwrap();
     let (pods, labels) = (scene.api::<Pod>(), tests::dispatcher::selector("coders"));
     let changed = follow(&pods, &labels, |pods| {
         let now: BTreeSet<String> = pods
@@ -59,12 +67,67 @@ async fn an_upgrade_of_the_controller_under_load_keeps_every_worker_and_their_nu
         now = changed => panic!("{before:?} became {now:?}"),
         () = until_renewed(&scene, CONTROLLER, RENEWALS) => {}
     }
-    // It follows the queue again.
-    monitors.one(&first, Load { queued: 40, in_flight: 1, tokens: 10 });
-    until(&scene, "coders", "nine workers", |dispatcher| {
-        dispatcher.status.as_ref().is_some_and(|status| status.desired_replicas == 9)
+    until(&scene, "coders", "what the newer release would do is told", |dispatcher| {
+        condition(dispatcher, conditions::TEMPLATE_OUTDATED).is_some_and(|known| known.status == "True")
     })
     .await;
+    // It follows the queue again, with the pods of before.
+    monitors.one(&first, Load { queued: 40, in_flight: 1, tokens: 10 });
+    until(&scene, "coders", "nine workers", |dispatcher| {
+        dispatcher
+            .status
+            .as_ref()
+            .is_some_and(|status| status.desired_replicas == 9 && status.available_replicas == 9)
+    })
+    .await;
+    assert_eq!(self::template(&scene).await, template);
+    assert!(uids(&scene).await.is_superset(&before));
+
+    let refresh = Patch::Merge(json!({"metadata": {"annotations": {labels::REFRESH: "1"}}}));
+    let dispatchers = scene.api::<AIDispatcher>();
+    dispatchers.patch("coders", &PatchParams::default(), &refresh).await.unwrap();
+    until(&scene, "coders", "the template of the newer release", |dispatcher| {
+        is_ready(dispatcher) && condition(dispatcher, conditions::TEMPLATE_OUTDATED).is_none()
+    })
+    .await;
+    let refreshed = self::template(&scene).await;
+    assert_ne!(refreshed, template);
+    let pod = refreshed.spec.unwrap();
+    let images: Vec<String> = pod.init_containers.into_iter().flatten().filter_map(|one| one.image).collect();
+    assert!(!images.is_empty() && images.iter().all(|image| image == "monitor:2"), "{images:?}");
+}
+
+async fn template(scene: &Scene<'_>) -> PodTemplateSpec {
+    deployment(scene, "coders").await.spec.unwrap().template
+}
+
+/// With images and a vector store from its flags, as the manifests of the product's brief expect them.
+#[tokio::test]
+async fn the_manifests_of_the_brief_need_no_image_and_no_store() {
+    let nodes = NodePool { without_gpus: 1, ..NodePool::default() };
+    let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), nodes)).await;
+    let flags = [
+        "--coder-image=coder:1",
+        "--reviewer-image=reviewer:1",
+        "--planner-image=planner:1",
+        "--memory-endpoint=http://chroma.memory.svc:8000",
+    ];
+    cluster.start_controller(&controller(CONTROLLER).with_args(flags)).await.unwrap();
+    let scene = Scene::new(&cluster).await;
+    for (file, role, replicas) in [("aidispatcher", "coder", 3), ("aidispatcher-memory", "planner", 2)] {
+        let manifest = workspace().join("tests/fixtures").join(file).with_extension("yaml");
+        scene.apply(&std::fs::read_to_string(manifest).unwrap()).await.unwrap();
+        let name = format!("{role}-agent-pool");
+        let status = until_ready(&scene, &name).await.status.unwrap();
+        assert_eq!(
+            (status.available_replicas, status.resolved.unwrap().image),
+            (replicas, format!("{role}:1"))
+        );
+    }
+    let planner = workers(&scene, "planner-agent-pool").await.remove(0).spec.unwrap();
+    let mut variables = planner.containers.iter().flat_map(|one| one.env.iter().flatten());
+    let endpoint = variables.find(|variable| variable.name == "MEMORY_ENDPOINT").unwrap();
+    assert_eq!(endpoint.value.as_deref(), Some("http://chroma.memory.svc:8000"));
 }
 
 /// Answers every query with what was set last.

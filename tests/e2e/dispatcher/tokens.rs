@@ -15,7 +15,7 @@ fn used(tokens: u64) -> Load {
     Load { tokens, ..Load::default() }
 }
 
-async fn until_tokens(scene: &Scene<'_>, name: &str, tokens: i64) -> AIDispatcher {
+pub(super) async fn until_tokens(scene: &Scene<'_>, name: &str, tokens: i64) -> AIDispatcher {
     until(scene, name, &format!("{tokens} tokens"), |dispatcher| {
         let usage = dispatcher.status.as_ref().map_or(0, |status| status.token_usage);
         assert!(usage <= tokens, "{usage} tokens were counted, and {tokens} were used");

@@ -5,6 +5,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod queue;
+
 use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
@@ -39,6 +41,12 @@ pub struct Load {
     pub in_flight: u64,
     /// Tokens since the start of the pod.
     pub tokens: u64,
+}
+
+impl Load {
+    pub fn with_tokens(self, tokens: u64) -> Self {
+        Self { tokens, ..self }
+    }
 }
 
 /// A worker, as namespace and name of its pod.
@@ -95,7 +103,9 @@ impl Monitors {
     pub fn one(&self, worker: &Worker, load: Load) {
         let mut said = lock(&self.said);
         said.of.insert(worker.clone(), load);
-        said.publish();
+        if let Some(served) = said.served.get_mut(worker) {
+            served.publish(load);
+        }
     }
 
     /// Those that are answered for, in the order of their names.

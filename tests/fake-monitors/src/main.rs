@@ -2,11 +2,11 @@
 
 #![forbid(unsafe_code)]
 
-use std::{f64::consts::TAU, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use clap::Parser;
-use fake_monitors::{Load, Monitors, Worker};
+use fake_monitors::{Monitors, Worker, queue};
 use kube::{
     Api, Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
@@ -21,10 +21,6 @@ struct Arguments {
     kubeconfig: PathBuf,
 }
 
-/// From an empty queue to a full one and back.
-const PERIOD: Duration = Duration::from_secs(240);
-/// Tasks of a pool that wait when its queue is full.
-const FULL: f64 = 20.0;
 /// Of a worker with a task in hand, each second.
 const TOKENS: u64 = 25;
 
@@ -38,20 +34,20 @@ async fn main() -> anyhow::Result<()> {
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
     let monitors = Monitors::of(Api::all(Client::try_from(config)?));
     let (began, mut ticks) = (Instant::now(), interval(Duration::from_secs(1)));
-    let mut tokens = std::collections::BTreeMap::<Worker, u64>::new();
+    let mut tokens = BTreeMap::<Worker, u64>::new();
     loop {
         ticks.tick().await;
         let workers = monitors.workers();
         tokens.retain(|worker, _| workers.contains(worker));
-        let turn = began.elapsed().as_secs_f64() / PERIOD.as_secs_f64();
-        let queued = FULL * (1.0 - (turn * TAU).cos()) / 2.0;
-        for worker in &workers {
-            let of_pool = workers.iter().filter(|other| pool(other) == pool(worker)).count().max(1);
-            let share = queued / of_pool as f64;
-            let in_flight = u64::from(share >= 0.5);
-            let used = tokens.entry(worker.clone()).or_default();
-            *used += TOKENS * in_flight;
-            monitors.one(worker, Load { queued: share as u64, in_flight, tokens: *used });
+        let tasks = queue::tasks(began.elapsed());
+        let mut pools = BTreeMap::<(&str, &str), Vec<&Worker>>::new();
+        workers.iter().for_each(|worker| pools.entry(pool(worker)).or_default().push(worker));
+        for workers in pools.into_values() {
+            for (worker, load) in workers.iter().zip(queue::loads(tasks, workers.len())) {
+                let used = tokens.entry((*worker).clone()).or_default();
+                *used += TOKENS * load.in_flight;
+                monitors.one(worker, load.with_tokens(*used));
+            }
         }
     }
 }

@@ -298,6 +298,7 @@ fn next_steps(cluster: &Cluster) {
     println!("  kubectl get ai             # this cluster's own kubectl: {}", cluster.kubectl().display());
     if cluster.real_nodes().is_empty() {
         println!("  kubectl get ais --watch    # replicas follow a load that goes up and down");
+        println!("  kubectl get ad --watch     # workers follow a queue that goes up and down");
         println!("  kubectl get tj -o wide     # the trainings, and why one of them has failed");
         println!(
             "  kubectl apply -f deploy/samples/aiscaler-gpu.yaml   # the vision model follows the load of its GPUs"
