@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use crate::{
     Scene,
     lives::{Children, Edited, Life},
-    wait_for, within,
+    wait_for, wait_until_gone, within,
 };
 
 pub const CONTROLLER: &str = "dispatcher-controller";
@@ -143,6 +143,11 @@ impl Monitors {
     pub fn one(&self, pod: &str, load: Load) {
         self.monitors.one(&(self.namespace.clone(), pod.to_owned()), load);
     }
+
+    /// The monitor of a worker without state finds so many saved states that no worker has claimed.
+    pub fn finds_states(&self, pod: &str, states: u64) {
+        self.monitors.finds_states(&(self.namespace.clone(), pod.to_owned()), states);
+    }
 }
 
 /// The script for a pool of one worker.
@@ -177,7 +182,7 @@ pub(crate) fn life() -> Life {
     }
 }
 
-/// Lets a busy worker be marked before there are fewer; and deletes the Deployment, for the read of the owner before it is
+/// Lets a busy worker be marked before there are fewer, and one without state be replaced; and deletes the Deployment, for the read of the owner before it is
 /// created again.
 async fn use_every_right(scene: &Scene<'_>) {
     let monitors = Monitors::of(scene);
@@ -194,6 +199,11 @@ async fn use_every_right(scene: &Scene<'_>) {
         is_ready(dispatcher) && dispatcher.status.as_ref().is_some_and(|status| status.replicas == 1)
     })
     .await;
+    create(scene, "saved", json!({"checkpoint": {"uri": "s3://states"}})).await;
+    until_ready(scene, "saved").await;
+    let without_state = workers(scene, "saved").await[0].metadata.name.clone().expect("a name");
+    monitors.finds_states(&without_state, 1);
+    wait_until_gone(&scene.api::<Pod>(), &without_state, within()).await;
     scene.kubectl(&["delete", "deployment", "marked-workers", "--wait=false"]);
     wait_for(&scene.api::<Deployment>(), "marked-workers", "there again", within(), |found: &Deployment| {
         found.metadata.deletion_timestamp.is_none()

@@ -1,7 +1,7 @@
 //! Applies a plan in a fixed order. It only decides when to reconcile again after a contested write.
 //!
 //! Deletion costs first, so that a smaller number of workers takes idle ones. Then the Deployment and the event about its new
-//! number, the status, and the other events; the first failure ends this sequence.
+//! number, deletions of pods, the status, and the other events; the first failure ends this sequence.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use workload::deployment::RenderedDeployment;
 
 use crate::{
     Context,
-    plan::{Cost, Plan, TOO_MANY},
+    plan::{Cost, Plan, PodDeletion, TOO_MANY},
 };
 
 /// The outcome of a plan.
@@ -55,7 +55,17 @@ pub(crate) async fn apply(
     if !matches!(written, Some(Written::Created | Written::Changed)) {
         plan.forget_rescale(dispatcher.status.as_ref());
     }
-    let Plan { costs: _, deployment: _, status, events, rescaled, past, facts: _, mut requeue_after } = plan;
+    let Plan {
+        costs: _,
+        deployment: _,
+        deletions,
+        status,
+        events,
+        rescaled,
+        past,
+        facts: _,
+        mut requeue_after,
+    } = plan;
     if let Some(Written::Contested(contest)) = written {
         requeue_after = Some(requeue_after.map_or(contest.wait, |planned| planned.min(contest.wait)));
         if contest.is_new {
@@ -71,6 +81,9 @@ pub(crate) async fn apply(
     // Before the status: if that is not written, the next plan has no change to report.
     if let Some(note) = &rescaled {
         ctx.recorder.publish(dispatcher, note, now).await;
+    }
+    for deletion in deletions {
+        replace(ctx, dispatcher, deletion, now).await?;
     }
     ctx.writer.apply_status(&ctx.dispatchers, dispatcher, &status).await?;
     // After the status, which has the same content.
@@ -115,6 +128,26 @@ async fn mark(ctx: &Context, Cost { pod, cost }: Cost) -> Result<(), ApplyError>
         }
         Ok(()) => Ok(()),
     }
+}
+
+/// The ReplicaSet creates another pod. A pod that has changed meanwhile is planned again; one that may not be deleted, as by
+/// a policy, holds nothing back.
+async fn replace(
+    ctx: &Context,
+    dispatcher: &AIDispatcher,
+    PodDeletion { pod, note }: PodDeletion,
+    now: Timestamp,
+) -> Result<(), ApplyError> {
+    match ctx.pods.delete(&pod).await {
+        Ok(()) => ctx.recorder.publish(dispatcher, &note, now).await,
+        Err(error) if error.is_stale() => {}
+        Err(error) => {
+            let refusal = Refusal::of(error)?;
+            let name = pod.metadata.name.as_deref().unwrap_or_default();
+            warn!(pod = name, why = refusal.message(), "the deletion of a worker without state is refused");
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -40,8 +40,13 @@ use crate::{
 
 /// Half the interval of a monitor, so that each of its snapshots is sent.
 const MIN_INTERVAL: Duration = Duration::from_millis(500);
-const METRICS: &[Metric] =
-    &[Metric::QueueWaiting, Metric::QueueRunning, Metric::Tokens, Metric::CheckpointTime];
+const METRICS: &[Metric] = &[
+    Metric::QueueWaiting,
+    Metric::QueueRunning,
+    Metric::Tokens,
+    Metric::CheckpointTime,
+    Metric::UnclaimedStates,
+];
 
 /// A monitor sends one subject with five readings, and a fault or two: far below 4 KiB. Any pod can have the labels
 /// of a worker, and one that sends more than a monitor must not take the memory of this process.
@@ -66,6 +71,8 @@ pub(crate) struct WorkerLoad {
     pub(crate) saved: Option<u64>,
     /// Why its state is not saved now.
     pub(crate) unsaved: Option<String>,
+    /// Saved states that no worker has claimed. `None`: this worker has a state of its own, or its monitor has not looked.
+    pub(crate) unclaimed: Option<u64>,
 }
 
 /// The streams.
@@ -208,6 +215,7 @@ fn load(view: &View, now: Timestamp) -> WorkerLoad {
         fault: queued.is_none().then(|| fault(view)).flatten(),
         saved: latest(view, Metric::CheckpointTime),
         unsaved: unsaved(view),
+        unclaimed: fresh(view, Metric::UnclaimedStates).map(|(states, _)| states),
     }
 }
 

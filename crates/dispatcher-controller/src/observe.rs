@@ -143,7 +143,8 @@ pub(crate) fn look(ctx: &Context, dispatcher: &AIDispatcher, now: Timestamp) -> 
         pods.filter(|pod| !pod.is_over()).map(|pod| ctx.load_of(uid, &pod, now)).collect();
     let load = pool_load(loads.iter());
     let is_scaled = dispatcher.spec.autoscaling.is_some();
-    let without_tokens = |load: PoolLoad| PoolLoad { tokens: 0, saved: 0, unsaved: 0, ..load };
+    let without_tokens =
+        |load: PoolLoad| PoolLoad { tokens: 0, saved: 0, unsaved: 0, replaceable: 0, ..load };
     let is_news = if is_scaled && without_tokens(load) != without_tokens(before) {
         true
     } else {
@@ -161,6 +162,7 @@ fn pool_load<'l>(loads: impl Iterator<Item = &'l WorkerLoad>) -> PoolLoad {
         sum.unknown += u32::from(load.queued.is_none() || load.in_flight.is_none());
         sum.tokens = sum.tokens.saturating_add(load.tokens.unwrap_or_default());
         sum.unsaved += u32::from(load.unsaved.is_some());
+        sum.replaceable += u32::from(load.unclaimed.is_some_and(|states| states > 0));
         sum.saved = sum.saved.max(load.saved.unwrap_or_default());
     }
     sum

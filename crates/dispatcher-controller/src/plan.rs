@@ -24,6 +24,7 @@ mod faults;
 mod metadata;
 mod pod;
 mod readiness;
+mod replacement;
 mod replicas;
 mod revision;
 mod rollout;
@@ -31,6 +32,7 @@ mod status;
 
 pub(crate) use defaults::Defaults;
 pub(crate) use pod::MONITOR;
+pub(crate) use replacement::PodDeletion;
 pub(crate) use replicas::{Cost, TOO_MANY};
 pub(crate) use revision::restores_older;
 
@@ -42,6 +44,9 @@ pub(crate) struct Plan {
     pub(crate) costs: Vec<Cost>,
     /// `None`: it stays as it is.
     pub(crate) deployment: Option<Box<RenderedDeployment>>,
+    /// Pods to delete, with uid and version as preconditions.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) deletions: Vec<PodDeletion>,
     pub(crate) status: AIDispatcherStatus,
     pub(crate) events: Vec<Note>,
     /// That the load has changed the number of workers, once the Deployment is written.
@@ -88,7 +93,9 @@ pub(crate) fn plan(
     let assessment = conditions::of_valid(valid, observed, &revision, &sizing, now);
     let assessment_facts = assessment.facts.clone();
     let (strategy, rollout_requeue_after) = rollout::rollout(valid, &revision, observed, now);
-    let soonest = [sizing.requeue_after, assessment.requeue_after, rollout_requeue_after];
+    let replacement = replacement::replacement(valid, observed, &revision, &sizing, now);
+    let soonest =
+        [sizing.requeue_after, assessment.requeue_after, rollout_requeue_after, replacement.requeue_after];
     let soonest = soonest.into_iter().flatten().min();
     let mut events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
     let why = scale_reason(&sizing);
@@ -104,6 +111,7 @@ pub(crate) fn plan(
     // Of a paused pool nothing is marked.
     let mut facts = if valid.pods.paused { Vec::new() } else { sizing.facts };
     facts.extend(assessment_facts);
+    facts.extend(replacement.fact);
     facts.extend(unwritten.map(|unwritten| unwritten.fact));
     let status = match &observed.dispatcher.status {
         Some(written) if wait.is_some() => {
@@ -123,7 +131,8 @@ pub(crate) fn plan(
         (sizing.costs, Some(Box::new(deployment)))
     };
     let requeue_after = soonest.into_iter().chain(wait).min();
-    Plan { costs, deployment, status, events, rescaled, past, facts, requeue_after }
+    let deletions = replacement.deletion.into_iter().collect();
+    Plan { costs, deployment, deletions, status, events, rescaled, past, facts, requeue_after }
 }
 
 /// Which load asked for another number.
@@ -180,8 +189,8 @@ fn overdue(refusal: &Refusal, observed: &Observed, now: Timestamp) -> Option<Ref
 
 /// A plan that writes only status and events.
 fn status_only(status: AIDispatcherStatus, events: Vec<Note>, requeue_after: Option<Duration>) -> Plan {
-    let (costs, deployment, rescaled, past, facts) = Default::default();
-    Plan { costs, deployment, status, events, rescaled, past, facts, requeue_after }
+    let (costs, deployment, deletions, rescaled, past, facts) = Default::default();
+    Plan { costs, deployment, deletions, status, events, rescaled, past, facts, requeue_after }
 }
 
 #[cfg(test)]

@@ -59,6 +59,8 @@ pub(crate) struct PoolLoad {
     pub(crate) unsaved: u32,
     /// When any of them was last saved.
     pub(crate) saved: u64,
+    /// Workers without state that have found a saved one.
+    pub(crate) replaceable: u32,
 }
 
 impl Pools {

@@ -62,6 +62,7 @@ pub struct Monitors {
 struct Said {
     of_all: Load,
     of: BTreeMap<Worker, Load>,
+    unclaimed: BTreeMap<Worker, u64>,
     served: BTreeMap<Worker, Served>,
 }
 
@@ -103,9 +104,14 @@ impl Monitors {
     pub fn one(&self, worker: &Worker, load: Load) {
         let mut said = lock(&self.said);
         said.of.insert(worker.clone(), load);
-        if let Some(served) = said.served.get_mut(worker) {
-            served.publish(load);
-        }
+        said.publish_of(worker);
+    }
+
+    /// A worker without state finds so many saved states that no worker has claimed.
+    pub fn finds_states(&self, worker: &Worker, states: u64) {
+        let mut said = lock(&self.said);
+        said.unclaimed.insert(worker.clone(), states);
+        said.publish_of(worker);
     }
 
     /// Those that are answered for, in the order of their names.
@@ -127,14 +133,22 @@ fn lock(said: &Mutex<Said>) -> MutexGuard<'_, Said> {
 
 impl Said {
     fn publish(&mut self) {
-        let Self { of_all, of, served } = self;
+        let Self { of_all, of, unclaimed, served } = self;
         for (worker, served) in served {
-            served.publish(of.get(worker).copied().unwrap_or(*of_all));
+            served.publish(of.get(worker).copied().unwrap_or(*of_all), unclaimed.get(worker).copied());
+        }
+    }
+
+    fn publish_of(&mut self, worker: &Worker) {
+        let Self { of_all, of, unclaimed, served } = self;
+        if let Some(served) = served.get_mut(worker) {
+            served.publish(of.get(worker).copied().unwrap_or(*of_all), unclaimed.get(worker).copied());
         }
     }
 
     fn forget(&mut self, worker: &Worker) {
         self.of.remove(worker);
+        self.unclaimed.remove(worker);
         if let Some(served) = self.served.remove(worker) {
             served.stop.cancel();
         }
@@ -142,7 +156,7 @@ impl Said {
 }
 
 impl Served {
-    fn publish(&mut self, load: Load) {
+    fn publish(&mut self, load: Load, unclaimed: Option<u64>) {
         self.sequence += 1;
         let reading = |metric: Metric, value: u64| Reading {
             metric: metric.into(),
@@ -161,11 +175,14 @@ impl Served {
             subjects: vec![Subject {
                 id: "worker".to_owned(),
                 kind: SubjectKind::Worker.into(),
-                readings: vec![
+                readings: [
                     reading(Metric::QueueWaiting, load.queued),
                     reading(Metric::QueueRunning, load.in_flight),
                     reading(Metric::Tokens, load.tokens),
-                ],
+                ]
+                .into_iter()
+                .chain(unclaimed.map(|states| reading(Metric::UnclaimedStates, states)))
+                .collect(),
                 ..Subject::default()
             }],
             attribution: Some(Attribution { state: State::Unsupported.into(), age: None }),

@@ -1,0 +1,170 @@
+//! Whether an idle worker without state is replaced by one that restores a saved state that no worker has. Pure.
+//!
+//! Only a new worker restores a state. The first new worker of a rollout starts before an old one ends, so it finds no
+//! state, and that of the last old one would wait until the next worker starts.
+
+use std::time::Duration;
+
+use api::reasons;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use runtime::events::{Note, Severity};
+use serde::Serialize;
+use workload::{pod::PodView, revision::Revision, time::remaining};
+
+use super::{readiness::is_ready, replicas::Sizing};
+use crate::{observe::Observed, validate::ValidDispatcher};
+
+/// A pod to delete, with uid and version as preconditions.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PodDeletion {
+    pub(crate) pod: Box<Pod>,
+    pub(crate) note: Note,
+}
+
+/// A state that cannot be restored costs a pool no more than one idle worker in each such time.
+const REPLACED_AFTER: Duration = Duration::from_secs(60);
+
+/// What is decided about the workers without state.
+#[derive(Debug, Default)]
+pub(super) struct Replacement {
+    pub(super) deletion: Option<PodDeletion>,
+    /// The fact that a deletion was tried.
+    pub(super) fact: Option<String>,
+    /// The time after which one may be replaced.
+    pub(super) requeue_after: Option<Duration>,
+}
+
+/// At most one pod, and none while workers come or go.
+pub(super) fn replacement(
+    valid: &ValidDispatcher,
+    observed: &Observed,
+    revision: &Revision<'_>,
+    sizing: &Sizing,
+    now: Timestamp,
+) -> Replacement {
+    let wanted = usize::try_from(sizing.desired).unwrap_or_default();
+    let is_stable = revision.is_deployed
+        && observed.older.is_empty()
+        && sizing.replicas == sizing.desired
+        && revision.pods.len() == wanted
+        && revision.pods.iter().all(|pod| is_ready(pod, now));
+    if valid.pods.paused || valid.checkpoint.is_none() || !is_stable {
+        return Replacement::default();
+    }
+    let without_state = revision.pods.iter().filter_map(|pod| Some((pod, unclaimed(observed, pod)?)));
+    let Some((pod, states)) = without_state.min_by_key(|(pod, _)| (pod.created(), pod.uid())) else {
+        return Replacement::default();
+    };
+    let created = pod.created().unwrap_or(now);
+    if let Some(wait) = remaining(REPLACED_AFTER, created, now) {
+        return Replacement { requeue_after: Some(wait), ..Replacement::default() };
+    }
+    // A deletion that is denied is not tried with every reading of a load.
+    let fact = format!("tried to replace {} in minute {}", pod.uid(), now.as_second() / 60);
+    if observed.facts.contains_key(&fact) {
+        return Replacement { fact: Some(fact), requeue_after: Some(REPLACED_AFTER), deletion: None };
+    }
+    let states = if states == 1 { "a saved state".to_owned() } else { format!("{states} saved states") };
+    let message = format!(
+        "pod {} is idle and has no state, and no worker has claimed {states}: it is replaced by one that restores a state",
+        pod.name()
+    );
+    let note = Note { severity: Severity::Normal, reason: reasons::STATE_UNCLAIMED, message };
+    let deletion = PodDeletion { pod: Box::new(pod.identity()), note };
+    Replacement { deletion: Some(deletion), fact: Some(fact), requeue_after: None }
+}
+
+/// How many states the monitor of an idle worker without state has found.
+fn unclaimed(observed: &Observed, pod: &PodView) -> Option<u64> {
+    let load = observed.load_of(pod)?;
+    let (queued, _) = load.queued?;
+    (queued == 0 && load.in_flight == Some(0)).then_some(load.unclaimed?).filter(|states| *states > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use api::aidispatcher::Phase;
+
+    use crate::{
+        monitors::WorkerLoad,
+        plan::Plan,
+        tests::{Scene, at, load},
+    };
+
+    const SAVED: &str = "{role: coder, replicas: 2, checkpoint: {uri: 's3://states'}}";
+
+    fn finds(states: u64, queued: u64, in_flight: u64) -> WorkerLoad {
+        WorkerLoad { unclaimed: Some(states), ..load(queued, in_flight) }
+    }
+
+    fn deleted(plan: &Plan) -> Vec<String> {
+        plan.deletions.iter().filter_map(|deletion| deletion.pod.metadata.name.clone()).collect()
+    }
+
+    #[test]
+    fn an_idle_worker_without_state_is_replaced_where_a_state_waits() {
+        let mut scene = Scene::ready(SAVED, 2);
+        scene.loads(vec![load(0, 0), finds(1, 0, 0)]);
+        let plan = scene.plan();
+        assert_eq!(deleted(&plan), ["coder-1"]);
+        assert_eq!(plan.deletions[0].note.reason, api::reasons::STATE_UNCLAIMED);
+        assert_eq!(plan.status.current_phase, Some(Phase::Ready));
+        let both = || vec![finds(3, 0, 0), finds(3, 0, 0)];
+        scene.loads(both());
+        assert_eq!(deleted(&scene.plan()).len(), 1, "one after the other");
+        scene.edit_spec(|spec| spec.pods.paused = true);
+        assert!(deleted(&scene.plan()).is_empty());
+    }
+
+    #[test]
+    fn a_deletion_that_is_denied_is_tried_once_in_a_minute() {
+        let mut scene = Scene::ready(SAVED, 2);
+        scene.loads(vec![load(0, 0), finds(1, 0, 0)]);
+        let tried = scene.plan();
+        scene.observe(|observed| {
+            observed.facts = tried.facts.iter().map(|fact| (fact.clone(), at(0))).collect();
+        });
+        assert!(deleted(&scene.plan_at(at(1))).is_empty());
+        assert_eq!(deleted(&scene.plan_at(at(60))), ["coder-1"]);
+    }
+
+    #[test]
+    fn a_worker_with_a_task_or_without_a_waiting_state_stays() {
+        let mut scene = Scene::ready(SAVED, 2);
+        for other in [finds(1, 1, 0), finds(1, 0, 1), finds(0, 0, 0), load(0, 0), WorkerLoad::default()] {
+            scene.loads(vec![load(0, 0), other.clone()]);
+            assert!(deleted(&scene.plan()).is_empty(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn no_worker_is_replaced_while_others_come_or_go() {
+        let mut scene = Scene::ready(SAVED, 2);
+        scene.pods(&[
+            "{name: coder-0, node: a, phase: Running}",
+            "{name: coder-1, ready: true, node: a, phase: Running}",
+        ]);
+        scene.loads(vec![WorkerLoad::default(), finds(1, 0, 0)]);
+        assert!(deleted(&scene.plan()).is_empty(), "one is not ready");
+        let mut scene = Scene::ready(SAVED, 2);
+        scene.loads(vec![load(0, 1), finds(1, 0, 0)]);
+        scene.edit_spec(|spec| spec.replicas = 1);
+        assert!(deleted(&scene.plan()).is_empty(), "there are to be fewer");
+    }
+
+    #[test]
+    fn a_worker_is_not_replaced_in_its_first_minute() {
+        let mut scene = Scene::ready(SAVED, 1);
+        scene.edit_spec(|spec| spec.replicas = 1);
+        scene.pods(&[
+            "{name: coder-0, ready: true, node: a, phase: Running, created: '2026-01-01T11:59:30Z'}",
+        ]);
+        scene.loads(vec![finds(1, 0, 0)]);
+        let plan = scene.plan();
+        assert!(deleted(&plan).is_empty());
+        assert!(plan.requeue_after <= Some(std::time::Duration::from_secs(30)));
+        assert_eq!(deleted(&scene.plan_at(at(31))), ["coder-0"]);
+    }
+}
