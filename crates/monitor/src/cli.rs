@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use api::monitor::{ADMIN_PORT, ANNOUNCE_END, STREAM_PORT, options, variables};
+use api::monitor::{ADMIN_PORT, ANNOUNCE_END, FOLDER, LOAD_MEMORY, RUN, STREAM_PORT, options, variables};
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
@@ -21,14 +21,16 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Loads a vector collection into a folder (Chroma with API v2, or Qdrant, whichever answers), and restores a state
+    #[command(name = LOAD_MEMORY)]
     LoadMemory(LoadMemory),
     /// Reads the worker's metrics each second until SIGTERM, and serves them; saves the worker's state, and passes its log on
+    #[command(name = RUN)]
     Run(Run),
     /// Announces that the pod ends, before the kubelet ends the worker
     #[command(name = ANNOUNCE_END)]
     AnnounceEnd {
         /// Folder of the monitor's own files
-        #[arg(long, default_value = "/var/lib/monitor")]
+        #[arg(long, default_value = FOLDER)]
         folder: PathBuf,
     },
 }
@@ -57,7 +59,7 @@ pub(crate) struct Checkpoints {
     pub(crate) state: Option<PathBuf>,
 
     /// Folder of the monitor's own files, which must outlive its container
-    #[arg(long, default_value = "/var/lib/monitor")]
+    #[arg(long, default_value = FOLDER)]
     pub(crate) folder: PathBuf,
 }
 

@@ -174,14 +174,14 @@ impl Storage {
         }
     }
 
-    /// Copies a file of this size; one that has another size by now is an error.
+    /// Copies so many bytes of a file; one that is shorter by now is an error.
     pub(crate) async fn put_file(&self, key: &str, mut file: File, size: u64) -> Result<(), Fault> {
         match self {
             Self::Folder(_) => {
                 self.on_folder_for(key, allowed_for(size), move |path| {
                     make_parent(&path)?;
                     let mut copy = File::create(&path)?;
-                    let copied = io::copy(&mut file, &mut copy)?;
+                    let copied = io::copy(&mut file.take(size), &mut copy)?;
                     copy.sync_all()?;
                     if copied == size { Ok(()) } else { Err(changed()) }
                 })

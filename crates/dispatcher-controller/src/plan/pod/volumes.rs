@@ -1,5 +1,6 @@
 //! The volumes of a pod: the worker's memory, state and log, the monitor's own files, and the claim with checkpoints.
 
+use api::monitor::FOLDER;
 use k8s_openapi::api::core::v1::{
     EmptyDirVolumeSource, PersistentVolumeClaimVolumeSource, Volume, VolumeMount,
 };
@@ -16,7 +17,6 @@ const CHECKPOINTS: &str = "checkpoints";
 
 pub(super) const MEMORY_PATH: &str = "/var/lib/agent/memory";
 pub(super) const STATE_PATH: &str = "/var/lib/agent/state";
-const MONITOR_PATH: &str = "/var/lib/monitor";
 const LOG_PATH: &str = "/var/log/agent";
 /// The monitor passes its lines on.
 pub(super) const LOG_FILE: &str = "/var/log/agent/agent.jsonl";
@@ -62,7 +62,7 @@ pub(super) fn of_monitor(valid: &ValidDispatcher) -> Vec<VolumeMount> {
 /// The claim is mounted in the containers of the monitor alone: a worker sees no state of another.
 fn of_state(valid: &ValidDispatcher) -> Vec<VolumeMount> {
     let checkpoints = claim(valid).map(|_| mount(CHECKPOINTS, CHECKPOINTS_PATH));
-    [mount(STATE, STATE_PATH), mount(MONITOR, MONITOR_PATH)].into_iter().chain(checkpoints).collect()
+    [mount(STATE, STATE_PATH), mount(MONITOR, FOLDER)].into_iter().chain(checkpoints).collect()
 }
 
 fn claim(valid: &ValidDispatcher) -> Option<&str> {
