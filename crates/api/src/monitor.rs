@@ -22,6 +22,8 @@ pub mod options {
     pub const CHECKPOINT_URI: &str = "checkpoint-uri";
     /// `terminationGracePeriodSeconds` of the pod.
     pub const GRACE_SECONDS: &str = "grace-seconds";
+    /// Folder with the keys of the bucket, which may change.
+    pub const KEYS_DIR: &str = "keys-dir";
     /// File for the worker's log.
     pub const LOG_FILE: &str = "log-file";
     /// Namespace and name of the AIDispatcher, with a slash.

@@ -653,3 +653,23 @@ fn a_monitor_that_is_killed_in_an_upload_leaves_the_checkpoint_before_it() {
     assert!(next.load().status.success());
     assert_eq!(next.state(), only("state", "whole"));
 }
+
+#[test]
+fn keys_that_expire_are_replaced_while_the_worker_runs() {
+    let storage = Storage::bucket();
+    let pod = Pod::new(&storage, "first");
+    pod.write("state", "one");
+    let keys = tempfile::tempdir().unwrap();
+    let mut env = storage.env();
+    for (name, value) in env.iter_mut().filter(|(name, _)| *name == KEYS[1].0) {
+        fs::write(keys.path().join(KEYS[0].0), KEYS[0].1).unwrap();
+        fs::write(keys.path().join(name), "expired").unwrap();
+        *value = "expired".to_owned();
+    }
+    let mut args = storage.args(&QUICK);
+    args.extend([pod.state_arg(), format!("--keys-dir={}", keys.path().display())]);
+    let monitor = Monitor::start_with(pod.own.path(), pod.worker.port, pod.uid, &args, &env);
+    monitor.until(&format!("agent_checkpoint_failing{LABELS} 1"));
+    fs::write(keys.path().join(KEYS[1].0), KEYS[1].1).unwrap();
+    monitor.until(&format!("agent_checkpoint_failing{LABELS} 0"));
+}
