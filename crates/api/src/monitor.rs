@@ -65,7 +65,8 @@ pub mod variables {
     /// uid of the pod; of the monitor alone.
     pub const POD_UID: &str = "POD_UID";
 
-    /// Variables that `spec.env` must not set. AGENT_METRICS_PORT may be set, and MEMORY_API_KEY, which only the loader reads.
+    /// Variables that `spec.env` must not set. AGENT_METRICS_PORT may be set, and MEMORY_API_KEY,
+    /// which only the loader reads.
     pub const RESERVED: [&str; 13] = [
         AGENT_LOG_FILE,
         AGENT_ROLE,

@@ -76,7 +76,8 @@ impl LedgerFile {
         Self(folder.join(FILE))
     }
 
-    /// Of an earlier monitor of this pod. Without it the worker would not start, so a file that cannot be read is an empty ledger.
+    /// Of an earlier monitor of this pod. A file that cannot be read is an empty ledger, because the worker waits for this
+    /// process to start.
     pub(crate) fn read(&self) -> Ledger {
         let read = fs::read(&self.0).and_then(|text| Ok(serde_json::from_slice(&text)?));
         read.unwrap_or_else(|error| {

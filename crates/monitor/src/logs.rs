@@ -1,9 +1,9 @@
 //! Passes the worker's log on: what it appends to a file, a JSON object in each line, comes out of the monitor with the names
 //! of the pool as fields, so that a collector of logs needs no parser.
 //!
-//! The position is kept in a file of the pod, so that a monitor that is started again goes on. The blocks of what was passed
-//! on are given back to the volume once they are many; the length of the file stays, so the worker may write meanwhile. The
-//! worker owns the folder of its log: no link in it is followed, and only a regular file is read.
+//! The position is kept in a file of the pod, so that a monitor that is started again goes on. The blocks of what was
+//! passed on are given back to the volume once they are many; the length of the file stays, so the worker may write
+//! meanwhile. The worker owns the folder of its log: no link in it is followed, and only a regular file is read.
 
 use std::{
     fs::{self, File},

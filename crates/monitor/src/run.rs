@@ -99,8 +99,8 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
         }
     }
     let terminated = Instant::now();
-    // Kubernetes ends a sidecar after its worker. If the worker still answers, only the monitor is restarted, after a failed
-    // liveness probe.
+    // Kubernetes ends a sidecar after its worker. If the worker still answers, only the monitor is restarted, after a
+    // failed liveness probe.
     let worker_runs = !scraper.known.has_ended(&worker::scrape(options.worker_port).await);
     // What the worker wrote last.
     log.iter_mut().for_each(Log::pass_on_to_stdout);

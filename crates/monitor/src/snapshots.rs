@@ -44,8 +44,8 @@ impl Known {
         }
     }
 
-    /// Whether the worker has ended, judged by a scrape. One that hangs or answers nonsense runs; and of one that has never
-    /// listened it is not known.
+    /// Whether the worker has ended, judged by a scrape. One that hangs or gives an invalid answer runs; of one that has
+    /// never listened it is not known.
     pub(crate) fn has_ended(&self, scraped: &Result<Load, ScrapeError>) -> bool {
         self.has_listened && matches!(scraped, Err(ScrapeError::Refused { .. }))
     }

@@ -90,8 +90,8 @@ const KEY_ID: &str = "AWS_ACCESS_KEY_ID";
 const SECRET_KEY: &str = "AWS_SECRET_ACCESS_KEY";
 const SESSION_TOKEN: &str = "AWS_SESSION_TOKEN";
 
-/// The keys of a Secret in a folder where the kubelet keeps them up to date. They are read for each request, so that keys
-/// that expire can be replaced while the program runs.
+/// The keys of a Secret in a folder where the kubelet keeps them up to date. They are read for each request, so that
+/// keys that expire can be replaced while the program runs.
 #[derive(Debug)]
 pub(crate) struct OfSecret {
     folder: PathBuf,

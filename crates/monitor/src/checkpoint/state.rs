@@ -1,8 +1,8 @@
 //! The folder of a worker's state: which files are saved, and how restored ones come into it.
 //!
 //! Names that begin with a dot are not saved: a worker writes a file under such a name and renames it. Links are not
-//! followed, also not those that the worker puts in the place of a file or folder that was found before: this process can
-//! read more than the worker may.
+//! followed, also not those that the worker puts in the place of a file or folder that was found before: this process
+//! can read more than the worker may.
 
 use std::{
     fs::{self, File},

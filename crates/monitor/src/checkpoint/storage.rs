@@ -430,7 +430,7 @@ impl Storage {
 fn fix(identity: Identity) -> &'static str {
     match identity {
         Identity::Keys => {
-            "correct the Secret of spec.checkpoint.secretName, or what it allows; workers that run have it two minutes later"
+            "correct the Secret of spec.checkpoint.secretName, or what it allows; it reaches running workers in two minutes"
         }
         Identity::Pod => "let the role of spec.serviceAccountName list, read, write and delete in the bucket",
         Identity::Anonymous => "name a Secret in spec.checkpoint.secretName",

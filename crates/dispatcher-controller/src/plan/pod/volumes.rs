@@ -1,5 +1,5 @@
-//! The volumes of a pod: the worker's memory, state and log, the monitor's own files, the claim with checkpoints, and the
-//! keys of their bucket.
+//! The volumes of a pod: the worker's memory, state and log, the monitor's own files, the claim with checkpoints, and
+//! the keys of their bucket.
 
 use api::monitor::FOLDER;
 use k8s_openapi::api::core::v1::{
