@@ -22,6 +22,8 @@ pub mod options {
     pub const CHECKPOINT_URI: &str = "checkpoint-uri";
     /// `terminationGracePeriodSeconds` of the pod.
     pub const GRACE_SECONDS: &str = "grace-seconds";
+    /// Folder with the keys of the bucket, which may change.
+    pub const KEYS_DIR: &str = "keys-dir";
     /// File for the worker's log.
     pub const LOG_FILE: &str = "log-file";
     /// Namespace and name of the AIDispatcher, with a slash.
@@ -63,7 +65,8 @@ pub mod variables {
     /// uid of the pod; of the monitor alone.
     pub const POD_UID: &str = "POD_UID";
 
-    /// Those that `spec.env` must not set: all but AGENT_METRICS_PORT, which says what the image serves.
+    /// Variables that `spec.env` must not set. AGENT_METRICS_PORT may be set, and MEMORY_API_KEY,
+    /// which only the loader reads.
     pub const RESERVED: [&str; 13] = [
         AGENT_LOG_FILE,
         AGENT_ROLE,
@@ -91,11 +94,18 @@ pub mod metrics {
     pub const TOKENS: &str = "agent_tokens_total";
 }
 
+/// Folder of the monitor's own files.
+pub const FOLDER: &str = "/var/lib/monitor";
+
 /// Port of the monitor's stream (`proto`, `metrics.v1.Metrics`).
 pub const STREAM_PORT: u16 = 9411;
 /// Port of the monitor's health and metrics.
 pub const ADMIN_PORT: u16 = 9410;
 
+/// Command of the monitor that loads memory and state, as an init container.
+pub const LOAD_MEMORY: &str = "load-memory";
+/// Command of the monitor beside a worker.
+pub const RUN: &str = "run";
 /// Command of the monitor that announces the end of its pod.
 pub const ANNOUNCE_END: &str = "announce-end";
 

@@ -13,7 +13,6 @@
 mod check;
 mod cli;
 mod digest;
-mod directory;
 mod fault;
 mod install;
 mod keys;

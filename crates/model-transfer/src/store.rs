@@ -63,6 +63,7 @@ impl Store {
             stall: Duration::from_secs(options.stall_seconds),
             authorities: options.ca_file.as_deref().map_or(Ok(Vec::new()), authorities)?,
             headers,
+            keys: None,
         };
         let Bucket { s3, name, region, identity, answered } = Bucket::open(&location.bucket, access)
             .map_err(|error| match error {

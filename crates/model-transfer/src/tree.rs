@@ -12,9 +12,8 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use directory::Directory;
 use rustix::fs::Stat;
-
-use crate::directory::Directory;
 
 /// Limit for open folders; models have few.
 const MOST_OPEN: usize = 64;

@@ -42,7 +42,12 @@ pub(crate) struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Folder(std::path::PathBuf),
-    Bucket { bucket: String, prefix: String },
+    /// `keys`: folder with the keys of a Secret, which may change.
+    Bucket {
+        bucket: String,
+        prefix: String,
+        keys: Option<std::path::PathBuf>,
+    },
 }
 
 /// Written periodically by a running worker.

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use api::monitor::{ADMIN_PORT, ANNOUNCE_END, STREAM_PORT, options, variables};
+use api::monitor::{ADMIN_PORT, ANNOUNCE_END, FOLDER, LOAD_MEMORY, RUN, STREAM_PORT, options, variables};
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
@@ -21,14 +21,16 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Loads a vector collection into a folder (Chroma with API v2, or Qdrant, whichever answers), and restores a state
+    #[command(name = LOAD_MEMORY)]
     LoadMemory(LoadMemory),
     /// Reads the worker's metrics each second until SIGTERM, and serves them; saves the worker's state, and passes its log on
+    #[command(name = RUN)]
     Run(Run),
     /// Announces that the pod ends, before the kubelet ends the worker
     #[command(name = ANNOUNCE_END)]
     AnnounceEnd {
         /// Folder of the monitor's own files
-        #[arg(long, default_value = "/var/lib/monitor")]
+        #[arg(long, default_value = FOLDER)]
         folder: PathBuf,
     },
 }
@@ -44,6 +46,10 @@ pub(crate) struct Checkpoints {
     #[arg(long = options::CHECKPOINT_URI, value_parser = bucket)]
     checkpoint_uri: Option<Place>,
 
+    /// Folder with the keys of the bucket, one in each file, named as the variables: read for each request
+    #[arg(long = options::KEYS_DIR, requires = "checkpoint_uri")]
+    keys_dir: Option<PathBuf>,
+
     /// Seconds between two checkpoints of a worker that runs
     #[arg(long = options::CHECKPOINT_SECONDS, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     checkpoint_seconds: u64,
@@ -57,7 +63,7 @@ pub(crate) struct Checkpoints {
     pub(crate) state: Option<PathBuf>,
 
     /// Folder of the monitor's own files, which must outlive its container
-    #[arg(long, default_value = "/var/lib/monitor")]
+    #[arg(long, default_value = FOLDER)]
     pub(crate) folder: PathBuf,
 }
 
@@ -66,7 +72,12 @@ impl Checkpoints {
     pub(crate) fn settings(&self, pool: &Pool, uid: &str, pod: &str) -> Option<(Settings, PathBuf)> {
         let place = match (&self.checkpoint_dir, &self.checkpoint_uri) {
             (Some(folder), _) => Place::Folder(folder.clone()),
-            (None, place) => place.clone()?,
+            (None, place) => match place.clone()? {
+                Place::Bucket { bucket, prefix, .. } => {
+                    Place::Bucket { bucket, prefix, keys: self.keys_dir.clone() }
+                }
+                folder @ Place::Folder(_) => folder,
+            },
         };
         let settings = Settings {
             place,
@@ -215,7 +226,7 @@ fn bucket(text: &str) -> Result<Place, String> {
     if bucket.is_empty() {
         return Err(wrong());
     }
-    Ok(Place::Bucket { bucket: bucket.to_owned(), prefix: prefix.trim_matches('/').to_owned() })
+    Ok(Place::Bucket { bucket: bucket.to_owned(), prefix: prefix.trim_matches('/').to_owned(), keys: None })
 }
 
 #[cfg(test)]
@@ -232,7 +243,7 @@ mod tests {
     #[test]
     fn a_bucket_may_have_a_prefix() {
         let place = |bucket: &str, prefix: &str| {
-            Ok(Place::Bucket { bucket: bucket.to_owned(), prefix: prefix.to_owned() })
+            Ok(Place::Bucket { bucket: bucket.to_owned(), prefix: prefix.to_owned(), keys: None })
         };
         assert_eq!(bucket("s3://states"), place("states", ""));
         assert_eq!(bucket("s3://states/of/pools/"), place("states", "of/pools"));

@@ -1,5 +1,5 @@
-//! The announcement that the pod ends, before its worker is ended: the hook of the sidecar (`announce-end`) says it to the
-//! sidecar over a socket.
+//! The announcement that the pod ends, before its worker is ended: the hook of the sidecar (`announce-end`) asks
+//! for it over a socket.
 //!
 //! The socket is in a folder that only the containers of the monitor have, so that neither the worker nor another pod can
 //! make new workers wait for a state that is still used.
@@ -49,13 +49,13 @@ pub(crate) async fn serve(
     }
 }
 
-/// Tells the sidecar of this pod, and waits until it has announced the end.
+/// Asks the sidecar of this pod to announce the end, and waits until it has.
 pub(crate) async fn announce_end(folder: &Path) -> io::Result<()> {
-    let told = timeout(ANSWER_WITHIN, async {
+    let announced = timeout(ANSWER_WITHIN, async {
         let mut stream = UnixStream::connect(socket(folder)).await?;
         stream.read_to_end(&mut Vec::new()).await
     });
-    match told.await {
+    match announced.await {
         Ok(answered) => answered.map(drop),
         Err(_) => Err(io::ErrorKind::TimedOut.into()),
     }

@@ -10,6 +10,9 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use tracing::warn;
+
+use crate::replace;
 
 /// In the folder of the monitor.
 const FILE: &str = "tokens.json";
@@ -73,20 +76,22 @@ impl LedgerFile {
         Self(folder.join(FILE))
     }
 
-    /// Of an earlier monitor of this pod. The file is always complete, because it is renamed into its place.
-    pub(crate) fn read(&self) -> io::Result<Ledger> {
-        match fs::read(&self.0) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(io::Error::from),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Ledger::default()),
-            Err(error) => Err(error),
-        }
+    /// Of an earlier monitor of this pod. A file that cannot be read is an empty ledger, because the worker waits for this
+    /// process to start.
+    pub(crate) fn read(&self) -> Ledger {
+        let read = fs::read(&self.0).and_then(|text| Ok(serde_json::from_slice(&text)?));
+        read.unwrap_or_else(|error| {
+            if error.kind() != io::ErrorKind::NotFound {
+                let path = self.0.display();
+                warn!(%error, %path, "failed to read the tokens: those of earlier workers of this pod are lost");
+            }
+            Ledger::default()
+        })
     }
 
-    /// Not synced: the folder goes with the pod.
+    /// Blocks.
     pub(crate) fn write(&self, ledger: &Ledger) -> io::Result<()> {
-        let new = self.0.with_extension("new");
-        fs::write(&new, serde_json::to_vec(ledger)?)?;
-        fs::rename(&new, &self.0)
+        replace(&self.0, &serde_json::to_vec(ledger)?)
     }
 }
 
@@ -133,14 +138,22 @@ mod tests {
     fn a_monitor_that_is_started_again_goes_on() {
         let folder = tempfile::tempdir().unwrap();
         let file = LedgerFile::in_folder(folder.path());
-        let mut first = file.read().unwrap();
+        let mut first = file.read();
         first.count(read(100, 1.0));
         file.write(&first).unwrap();
-        let mut second = file.read().unwrap();
+        let mut second = file.read();
         second.count(read(120, 1.0));
         assert_eq!(second.total(), 120);
-        fs::write(folder.path().join(FILE), "{").unwrap();
-        assert!(file.read().is_err(), "a file that cannot be read is no empty ledger");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_an_empty_ledger() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = LedgerFile::in_folder(folder.path());
+        for text in ["", "{"] {
+            fs::write(folder.path().join(FILE), text).unwrap();
+            assert_eq!(file.read(), Ledger::default(), "{text:?}");
+        }
     }
 
     proptest! {
@@ -158,9 +171,9 @@ mod tests {
                 for (more, monitor_restarts) in growth {
                     tokens += more;
                     ledger.count(read(tokens, number as f64));
-                    file.write(&ledger).unwrap();
                     if *monitor_restarts {
-                        ledger = file.read().unwrap();
+                        file.write(&ledger).unwrap();
+                        ledger = file.read();
                     }
                 }
                 sum += tokens;

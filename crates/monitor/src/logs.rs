@@ -1,29 +1,37 @@
 //! Passes the worker's log on: what it appends to a file, a JSON object in each line, comes out of the monitor with the names
 //! of the pool as fields, so that a collector of logs needs no parser.
 //!
-//! The position is kept in a file of the pod, so that a monitor that is started again goes on. A file of which everything was
-//! passed on is emptied once it is large.
+//! The position is kept in a file of the pod, so that a monitor that is started again goes on. The blocks of what was
+//! passed on are given back to the volume once they are many; the length of the file stays, so the worker may write
+//! meanwhile. The worker owns the folder of its log: no link in it is followed, and only a regular file is read.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Read as _, Seek as _, SeekFrom, Write},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
 
+use directory::Directory;
+use rustix::{
+    fs::{FallocateFlags, FileType, OFlags, fallocate, fstat},
+    io::Errno,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tracing::warn;
 
-/// Between two looks at the file.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Between two passes.
+pub(crate) const READ_EVERY: Duration = Duration::from_millis(500);
 /// A longer line is cut.
 const LONGEST_LINE: usize = 64 << 10;
-/// Read in one look, so that a worker that floods its log delays nothing else.
+/// Read in one pass, so that a worker that floods its log delays nothing else.
 const MOST_BYTES: usize = 4 << 20;
-/// A file of this size is emptied once all of it was passed on.
+/// A file that takes so many bytes of the volume is emptied up to the next line.
 const LARGE: u64 = 16 << 20;
+/// Of `st_blocks`.
+const BLOCK: u64 = 512;
 const POSITION: &str = "log-position.json";
 
 /// Where the next line begins.
@@ -43,6 +51,8 @@ pub(crate) struct Log {
     fields: Map<String, Value>,
     /// A line of which the end was not read yet is too long.
     is_cut: bool,
+    /// Why the last pass failed.
+    error: Option<String>,
 }
 
 impl Log {
@@ -50,19 +60,31 @@ impl Log {
     pub(crate) fn of(file: &Path, own_folder: &Path, fields: Map<String, Value>) -> Self {
         let kept = own_folder.join(POSITION);
         let position = fs::read(&kept).ok().and_then(|text| serde_json::from_slice(&text).ok());
-        Self { file: file.to_owned(), kept, position: position.unwrap_or_default(), fields, is_cut: false }
+        Self {
+            file: file.to_owned(),
+            kept,
+            position: position.unwrap_or_default(),
+            fields,
+            is_cut: false,
+            error: None,
+        }
     }
 
-    /// Passes on what is new. Only whole lines are; the rest comes with the next look.
-    pub(crate) fn pass_on(&mut self, out: &mut impl Write) -> io::Result<()> {
-        let mut file = match File::open(&self.file) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(error),
-        };
+    /// Passes on what is new, and reports why it cannot.
+    pub(crate) fn pass_on_to_stdout(&mut self) {
+        let error = self.pass_on(&mut io::stdout().lock()).err().map(|error| error.to_string());
+        if let Some(error) = error.as_ref().filter(|_| error != self.error) {
+            warn!(%error, file = %self.file.display(), "failed to pass the worker's log on");
+        }
+        self.error = error;
+    }
+
+    /// Passes on what is new. Only whole lines are; the rest comes with the next pass.
+    fn pass_on(&mut self, out: &mut impl Write) -> io::Result<()> {
+        let Some(mut file) = self.open()? else { return Ok(()) };
         let known = file.metadata()?;
         if known.ino() != self.position.inode || known.len() < self.position.bytes {
-            self.position = Position { inode: known.ino(), bytes: 0 };
+            self.position = Position { inode: known.ino(), bytes: begin(&file)? };
             self.is_cut = false;
         }
         let before = self.position;
@@ -85,10 +107,30 @@ impl Log {
         }
         if self.position != before {
             out.flush()?;
-            self.empty_if_large()?;
             self.keep();
+            self.empty_if_large(&file)?;
         }
         Ok(())
+    }
+
+    /// `None`: there is none yet.
+    fn open(&self) -> io::Result<Option<File>> {
+        let wrong = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
+        let parts = self.file.parent().zip(self.file.file_name());
+        let (folder, name) = parts.ok_or_else(|| wrong("it is not the path of a file"))?;
+        let folder = Directory::open(folder)?;
+        // To write, so that it can be emptied; the worker may have another user.
+        let opened =
+            folder.open_file(name, OFlags::RDWR | OFlags::NONBLOCK).or_else(|error| match error.kind() {
+                io::ErrorKind::PermissionDenied => folder.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK),
+                _ => Err(error),
+            });
+        match opened {
+            Ok(file) if FileType::from_raw_mode(fstat(&file)?.st_mode).is_file() => Ok(Some(file)),
+            Ok(_) => Err(wrong("it is not a regular file")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes the whole lines of a text, and returns their bytes.
@@ -117,6 +159,9 @@ impl Log {
     }
 
     fn line(&self, line: &[u8], out: &mut impl Write) -> io::Result<()> {
+        // Of the block in which an emptied file begins.
+        let begin = line.iter().position(|byte| *byte != 0).unwrap_or(line.len());
+        let line = line.get(begin..).unwrap_or_default();
         if line.iter().all(u8::is_ascii_whitespace) {
             return Ok(());
         }
@@ -138,15 +183,25 @@ impl Log {
         out.write_all(b"\n")
     }
 
-    /// The worker appends: after it, its next line is at the begin.
-    fn empty_if_large(&mut self) -> io::Result<()> {
-        let file = OpenOptions::new().write(true).open(&self.file)?;
-        let size = file.metadata()?.len();
-        if size >= LARGE && size == self.position.bytes {
-            file.set_len(0)?;
-            self.position.bytes = 0;
+    /// Nothing is lost that the worker writes meanwhile, wherever it writes.
+    fn empty_if_large(&mut self, file: &File) -> io::Result<()> {
+        let known = file.metadata()?;
+        if known.blocks() * BLOCK < LARGE {
+            return Ok(());
         }
-        Ok(())
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match fallocate(file, flags, 0, self.position.bytes) {
+            // This file system has no holes. A line that is written at this moment is lost.
+            Err(Errno::OPNOTSUPP) if known.len() == self.position.bytes => {
+                file.set_len(0)?;
+                self.position.bytes = 0;
+                self.keep();
+                Ok(())
+            }
+            // Or the file cannot be written to.
+            Err(Errno::OPNOTSUPP | Errno::BADF) => Ok(()),
+            emptied => Ok(emptied?),
+        }
     }
 
     fn keep(&self) {
@@ -155,6 +210,16 @@ impl Log {
         if let Err(error) = fs::write(&new, text).and_then(|()| fs::rename(&new, &self.kept)) {
             warn!(%error, "failed to keep the position in the worker's log");
         }
+    }
+}
+
+/// Where a file begins that was emptied and whose position is not known any more.
+fn begin(file: &File) -> io::Result<u64> {
+    match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(0)) {
+        Ok(begin) => Ok(begin),
+        // It has no data.
+        Err(Errno::NXIO) => Ok(0),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -178,12 +243,15 @@ pub(crate) fn fields(namespace: &str, pool: &str, role: &str, pod: &str, uid: &s
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
+    use rustix::fs::{CWD, Mode, mkfifoat};
     use serde_json::json;
 
     use super::*;
 
     fn append(path: &Path, text: &str) {
-        let mut file = OpenOptions::new().create(true).append(true).open(path).unwrap();
+        let mut file = File::options().create(true).append(true).open(path).unwrap();
         file.write_all(text.as_bytes()).unwrap();
     }
 
@@ -272,17 +340,47 @@ mod tests {
     }
 
     #[test]
-    fn a_large_file_is_emptied_once_all_of_it_was_passed_on() {
+    fn a_large_file_gives_its_bytes_back_also_when_it_never_ends_with_a_whole_line() {
         let mut scene = Scene::new();
         let line = format!("{}\n", "y".repeat(1_023));
-        scene.append(&line.repeat((LARGE >> 10) as usize));
         let mut passed = 0;
         for _ in 0..8 {
+            scene.append(&line.repeat(LARGE as usize >> 12));
+            scene.append("{\"body\": \"ha");
+            passed += scene.passed().len();
+            scene.append("lf\"}\n");
             passed += scene.passed().len();
         }
-        assert_eq!(passed as u64, LARGE >> 10);
-        assert_eq!(fs::metadata(scene.folder.path().join("agent.jsonl")).unwrap().len(), 0);
+        assert_eq!(passed as u64, 8 * ((LARGE >> 12) + 1));
+        let path = scene.folder.path().join("agent.jsonl");
+        let known = fs::metadata(&path).unwrap();
+        assert!(known.len() > 2 * LARGE && known.blocks() * BLOCK < LARGE + (1 << 20), "{known:?}");
         scene.append("next\n");
-        assert_eq!(scene.passed().len(), 1);
+        assert_eq!(scene.passed(), [json!({"body": "next", "agent.pool": "coder"})]);
+
+        // Without the position, it goes on where it was emptied.
+        fs::remove_file(scene.folder.path().join(POSITION)).unwrap();
+        scene.log = log_in(scene.folder.path());
+        let again = scene.passed();
+        assert!(again.len() < 20 << 10 && !again.iter().any(|line| line.get("truncated").is_some()));
+        assert!(again.iter().all(|line| line["body"].as_str().is_some_and(|body| !body.contains('\0'))));
+    }
+
+    #[test]
+    fn a_link_or_a_pipe_in_the_place_of_the_log_is_not_read() {
+        let mut scene = Scene::new();
+        let (log, outside) = (scene.folder.path().join("agent.jsonl"), scene.folder.path().join("outside"));
+        let text = "key\n".repeat(LARGE as usize >> 2);
+        fs::write(&outside, &text).unwrap();
+        symlink(&outside, &log).unwrap();
+        let mut out = Vec::new();
+        for _ in 0..5 {
+            assert!(scene.log.pass_on(&mut out).is_err());
+        }
+        assert_eq!(fs::metadata(&outside).unwrap().len(), text.len() as u64);
+        fs::remove_file(&log).unwrap();
+        mkfifoat(CWD, &log, Mode::RUSR | Mode::WUSR).unwrap();
+        let error = scene.log.pass_on(&mut out).unwrap_err();
+        assert_eq!((error.to_string().as_str(), out.len()), ("it is not a regular file", 0));
     }
 }

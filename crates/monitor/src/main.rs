@@ -28,14 +28,19 @@ mod run;
 mod snapshots;
 mod worker;
 
-use std::{fs::OpenOptions, io::Write as _, path::Path, process::ExitCode};
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
+    path::Path,
+    process::ExitCode,
+};
 
 use anyhow::Context as _;
 use clap::Parser as _;
 use tokio::runtime::Runtime;
 use tracing::{error, warn};
 
-use checkpoint::{restore::restore, state::State};
+use checkpoint::{restore::restore, state::StateFolder};
 use cli::{Arguments, Command, LoadMemory};
 
 fn main() -> ExitCode {
@@ -44,18 +49,20 @@ fn main() -> ExitCode {
     // Fails only if it is there already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     // One thread: a scrape and a snapshot each second are little, and each thread more is memory.
-    let ended = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(anyhow::Error::from)
-        .and_then(|runtime| match arguments.command {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let ended = runtime.map_err(anyhow::Error::from).and_then(|runtime| {
+        let ended = match arguments.command {
             Command::LoadMemory(options) => Ok(load_memory(&runtime, &options)),
             Command::Run(options) => runtime.block_on(run::run(options)).map(|()| ExitCode::SUCCESS),
             Command::AnnounceEnd { folder } => {
                 let announced = runtime.block_on(ending::announce_end(&folder));
                 announced.context("failed to announce the end of the pod").map(|()| ExitCode::SUCCESS)
             }
-        });
+        };
+        // A thread that a volume holds up must not hold up the end.
+        runtime.shutdown_background();
+        ended
+    });
     match ended {
         Ok(code) => code,
         Err(error) => {
@@ -73,7 +80,7 @@ fn load_memory(runtime: &Runtime, options: &LoadMemory) -> ExitCode {
         // After the memory, which may take long: the claim of a state is young when its worker starts.
         if let Some((settings, state)) = options.settings() {
             let folder = &options.checkpoints.folder;
-            restore(&settings, &State(state), folder, options.patience()).await?;
+            restore(&settings, &StateFolder(state), folder, options.patience()).await?;
         }
         Ok::<(), fault::Fault>(())
     });
@@ -93,4 +100,13 @@ pub(crate) fn write_message(path: &Path, message: &[u8]) {
     if let Err(error) = file.and_then(|mut file| file.write_all(message)) {
         warn!(%error, path = %path.display(), "failed to write the termination message");
     }
+}
+
+/// A file in the folder of the monitor, which is whole also after a failure of the node's power.
+pub(crate) fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = File::create(&new)?;
+    file.write_all(text)?;
+    file.sync_data()?;
+    fs::rename(&new, path)
 }

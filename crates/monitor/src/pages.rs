@@ -16,7 +16,7 @@ use proto::metrics::v1::{Metric, Snapshot, State};
 
 use crate::cli::Pool;
 
-/// 1 or 0; absent until the state was saved for the first time.
+/// 1 or 0; absent until the state was saved or failed to be saved.
 const CHECKPOINT_FAILING: &str = "agent_checkpoint_failing";
 
 pub(crate) fn registry(hub: Hub, pool: &Pool, role: &str, worker: &str) -> Registry {
@@ -55,7 +55,7 @@ impl Collector for Page {
         }
         let saved = fresh(&latest, Metric::CheckpointTime);
         if saved.is_some() || !latest.faults.is_empty() {
-            let help = "Whether the state of the worker is not saved at the moment";
+            let help = "Whether the last attempt to save the state of the worker failed";
             let mut family = encoder.encode_descriptor(CHECKPOINT_FAILING, help, None, MetricType::Gauge)?;
             let is_failing = i64::from(!latest.faults.is_empty());
             ConstGauge::new(is_failing).encode(family.encode_family(&self.labels)?)?;

@@ -1,6 +1,6 @@
 //! The life of the sidecar: a scrape each second until SIGTERM, then the last checkpoint and the termination message.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use api::monitor::Message;
@@ -15,7 +15,7 @@ use proto::metrics::v1::{PodRef, Source};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, oneshot, watch},
-    task::JoinSet,
+    task::{JoinSet, spawn_blocking},
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -24,7 +24,7 @@ use tracing::{info, warn};
 use crate::{
     checkpoint::{
         save::{End, Final, Saved, Saver},
-        state::State,
+        state::StateFolder,
     },
     cli::{Pool, Run},
     ending,
@@ -46,7 +46,7 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
     let folder = &options.checkpoints.folder;
     let file = LedgerFile::in_folder(folder);
-    let ledger = file.read().with_context(|| format!("failed to read the tokens in {}", folder.display()))?;
+    let ledger = file.read();
     let (hub, stop) = (Hub::default(), CancellationToken::new());
     let stream = server::listen(options.listen).await.context("failed to listen for gRPC")?;
     let pages = server::listen(options.admin_address).await.context("failed to listen for probes")?;
@@ -71,7 +71,7 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
             }
         }
     });
-    let mut watch = Watch {
+    let mut scraper = Scraper {
         source: source(&options),
         port: options.worker_port,
         clock,
@@ -79,7 +79,7 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
         known: Known::default(),
         ledger,
         file,
-        saved: saving.as_ref().map(|saving| saving.told.clone()),
+        saved: saving.as_ref().map(|saving| saving.status.clone()),
         missing: Vec::new(),
     };
     let mut log = options.log_file.as_deref().map(|file| {
@@ -87,26 +87,27 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
         let fields = logs::fields(namespace, name, &options.role, &options.pod_name, &options.pod_uid);
         Log::of(file, folder, fields)
     });
-    let mut log_ticks = interval(logs::LOOK_EVERY);
+    let mut log_ticks = interval(logs::READ_EVERY);
     log_ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
-            _ = ticks.tick() => watch.look().await,
-            _ = log_ticks.tick(), if log.is_some() => pass_on(&mut log),
+            _ = ticks.tick() => scraper.scrape().await,
+            _ = log_ticks.tick(), if log.is_some() => log.iter_mut().for_each(Log::pass_on_to_stdout),
         }
     }
     let terminated = Instant::now();
-    // A sidecar is ended after its worker; before, its liveness probe has failed, and it is started again.
-    let worker_lives = worker::scrape(options.worker_port).await.is_ok();
+    // Kubernetes ends a sidecar after its worker. If the worker still answers, only the monitor is restarted, after a
+    // failed liveness probe.
+    let worker_runs = !scraper.known.has_ended(&worker::scrape(options.worker_port).await);
     // What the worker wrote last.
-    pass_on(&mut log);
-    let tokens = watch.ledger.total();
+    log.iter_mut().for_each(Log::pass_on_to_stdout);
+    let tokens = scraper.ledger.total();
     if let Some(saving) = saving {
-        let begun = end.asked().unwrap_or(terminated);
-        let told = saving.told.clone();
+        let begun = end.requested().unwrap_or(terminated);
+        let status = saving.status.clone();
         let unsaved = Message {
             tokens,
             error: Some("the monitor was ended before it had saved the state of the worker".to_owned()),
@@ -114,8 +115,8 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
         };
         // If it is killed, this is what it leaves.
         write_message(&options.termination_log, &serde_json::to_vec(&unsaved)?);
-        saving.finish(begun, worker_lives).await;
-        watch.saved = Some(told);
+        saving.finish(begun, worker_runs).await;
+        scraper.saved = Some(status);
     }
     stop.cancel();
     let drained = timeout(DRAIN_WITHIN, async { while tasks.join_next().await.is_some() {} }).await;
@@ -123,7 +124,7 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
         warn!("a client did not read to the end");
     }
     let Saved { last, error, restored } =
-        watch.saved.as_ref().map(|saved| saved.borrow().clone()).unwrap_or_default();
+        scraper.saved.as_ref().map(|saved| saved.borrow().clone()).unwrap_or_default();
     let message = Message { tokens, checkpoint: last, error, restored };
     info!(tokens = message.tokens, "stopped");
     write_message(&options.termination_log, &serde_json::to_vec(&message)?);
@@ -134,10 +135,10 @@ type Announce = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// The task that saves the state of the worker.
 struct Saving {
-    told: watch::Receiver<Saved>,
+    status: watch::Receiver<Saved>,
     ended: mpsc::Sender<Final>,
     grace: Duration,
-    /// Says that the pod ends.
+    /// Announces the end of the pod.
     announce: Announce,
 }
 
@@ -147,31 +148,23 @@ impl Saving {
         let settings = options.checkpoints.settings(&options.pool, &options.pod_uid, &options.pod_name);
         let Some((settings, state)) = settings else { return Ok(None) };
         let grace = settings.grace;
-        let saver = Saver::new(settings, State(state), &options.checkpoints.folder, end);
+        let saver = Saver::new(settings, StateFolder(state), &options.checkpoints.folder, end);
         let saver = saver.map_err(|fault| anyhow::anyhow!("{fault}"))?;
-        let (told, announce) = (saver.told(), saver.ending());
+        let (status, announce) = (saver.status(), saver.announcer());
         let announce: Announce = Arc::new(announce);
         let (ended, last) = mpsc::channel(1);
         tokio::spawn(saver.run(last));
-        Ok(Some(Self { told, ended, grace, announce }))
+        Ok(Some(Self { status, ended, grace, announce }))
     }
 
     /// Saves the last state, until the pod is killed. `begun`: when it was asked to end.
-    async fn finish(self, begun: Instant, worker_lives: bool) {
+    async fn finish(self, begun: Instant, worker_runs: bool) {
         let until = begun + self.grace.saturating_sub(KILLED_BEFORE);
         let (done, is_done) = oneshot::channel();
-        if self.ended.send(Final { until, worker_lives, done }).await.is_ok() {
+        if self.ended.send(Final { until, worker_runs, done }).await.is_ok() {
             // It ends with the process.
             let _ = is_done.await;
         }
-    }
-}
-
-fn pass_on(log: &mut Option<Log>) {
-    if let Some(log) = log
-        && let Err(error) = log.pass_on(&mut std::io::stdout().lock())
-    {
-        warn!(%error, "failed to pass the worker's log on");
     }
 }
 
@@ -189,8 +182,8 @@ fn source(options: &Run) -> Source {
     }
 }
 
-/// The worker as it is watched.
-struct Watch {
+/// The worker as it is scraped.
+struct Scraper {
     source: Source,
     port: u16,
     clock: Clock,
@@ -204,9 +197,9 @@ struct Watch {
     missing: Vec<&'static str>,
 }
 
-impl Watch {
+impl Scraper {
     /// Reads the worker once, counts and publishes.
-    async fn look(&mut self) {
+    async fn scrape(&mut self) {
         let scraped = worker::scrape(self.port).await;
         let had_fault = self.known.fault().is_some();
         if let Some(fault) = self.known.take(scraped, self.clock.now()) {
@@ -217,7 +210,7 @@ impl Watch {
         self.name_what_is_missing();
         let counted = self.known.fresh().and_then(|load| load.tokens);
         if counted.is_some_and(|counted| self.ledger.count(counted))
-            && let Err(error) = self.file.write(&self.ledger)
+            && let Err(error) = self.keep_tokens().await
         {
             // Counted on in memory; lost only if this container ends as well.
             warn!(%error, "failed to keep the tokens");
@@ -227,12 +220,18 @@ impl Watch {
         self.hub.publish(snapshot);
     }
 
+    async fn keep_tokens(&self) -> io::Result<()> {
+        let (file, ledger) = (self.file.clone(), self.ledger.clone());
+        // It waits for the disk.
+        spawn_blocking(move || file.write(&ledger)).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+    }
+
     fn name_what_is_missing(&mut self) {
         let Some(load) = self.known.fresh() else { return };
         let missing: Vec<&str> = load.missing().collect();
         if missing != self.missing {
             if !missing.is_empty() {
-                warn!(metrics = missing.join(", "), "the worker does not serve what the contract names");
+                warn!(metrics = missing.join(", "), "the worker does not serve required metrics");
             }
             self.missing = missing;
         }

@@ -8,7 +8,7 @@ use proto::metrics::v1::{
     SubjectKind,
 };
 
-use crate::{checkpoint::save::Saved, load::Load, worker::Fault};
+use crate::{checkpoint::save::Saved, load::Load, worker::ScrapeError};
 
 /// Between two scrapes.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
@@ -20,12 +20,15 @@ pub(crate) struct Known {
     /// The last load that was read, and when.
     last: Option<(Load, Duration)>,
     /// Why there is none since then, and since when.
-    fault: Option<(Fault, Moment)>,
+    fault: Option<(ScrapeError, Moment)>,
+    /// A process has listened on the port of the worker.
+    has_listened: bool,
 }
 
 impl Known {
     /// Takes in one scrape. Returns the fault if it is another one than before.
-    pub(crate) fn take(&mut self, scraped: Result<Load, Fault>, now: Moment) -> Option<&Fault> {
+    pub(crate) fn take(&mut self, scraped: Result<Load, ScrapeError>, now: Moment) -> Option<&ScrapeError> {
+        self.has_listened |= !matches!(scraped, Err(ScrapeError::Refused { .. }));
         match scraped {
             Ok(load) => {
                 self.last = Some((load, now.uptime));
@@ -41,7 +44,13 @@ impl Known {
         }
     }
 
-    pub(crate) fn fault(&self) -> Option<&Fault> {
+    /// Whether the worker has ended, judged by a scrape. One that hangs or gives an invalid answer runs; of one that has
+    /// never listened it is not known.
+    pub(crate) fn has_ended(&self, scraped: &Result<Load, ScrapeError>) -> bool {
+        self.has_listened && matches!(scraped, Err(ScrapeError::Refused { .. }))
+    }
+
+    pub(crate) fn fault(&self) -> Option<&ScrapeError> {
         self.fault.as_ref().map(|(fault, _)| fault)
     }
 
@@ -50,7 +59,7 @@ impl Known {
         self.last.as_ref().filter(|_| self.fault.is_none()).map(|(load, _)| load)
     }
 
-    /// `tokens`: the total of the ledger, once anything was counted. `saved`: what became of the worker's state.
+    /// `tokens`: the total of the ledger, once anything was counted. `saved`: whether the worker's state is saved.
     pub(crate) fn snapshot(
         &mut self,
         source: &Source,
@@ -135,11 +144,13 @@ fn reading(metric: Metric, state: State, reason: FaultReason, value: u64) -> Rea
     }
 }
 
-fn reason(fault: &Fault) -> FaultReason {
+fn reason(fault: &ScrapeError) -> FaultReason {
     match fault {
-        Fault::Unreachable { .. } => FaultReason::Unreachable,
-        Fault::Slow { .. } => FaultReason::Timeout,
-        Fault::Status { .. } | Fault::TooLarge { .. } | Fault::NoMetrics { .. } => FaultReason::BadInput,
+        ScrapeError::Refused { .. } | ScrapeError::Unreachable { .. } => FaultReason::Unreachable,
+        ScrapeError::Slow { .. } => FaultReason::Timeout,
+        ScrapeError::Status { .. } | ScrapeError::TooLarge { .. } | ScrapeError::NoMetrics { .. } => {
+            FaultReason::BadInput
+        }
     }
 }
 
@@ -198,21 +209,21 @@ mod tests {
     #[test]
     fn a_worker_that_never_answered_has_no_value_and_says_why() {
         let mut known = Known::default();
-        let fault = Fault::Slow { port: 9100 };
+        let fault = ScrapeError::Slow { port: 9100 };
         assert_eq!(known.take(Err(fault.clone()), at(5)), Some(&fault));
         assert_eq!(known.take(Err(fault.clone()), at(6)), None, "it is reported once");
         let snapshot = known.snapshot(&source(), None, &Saved::default(), at(6));
         assert!(shown(&snapshot).iter().all(|(_, state, value)| (*state, *value) == (State::Missing, None)));
-        let told = snapshot.subjects[0].fault.as_ref().unwrap();
-        assert_eq!((told.reason(), told.since.unwrap().seconds), (FaultReason::Timeout, 5));
-        assert!(told.message.contains("9100"));
+        let fault = snapshot.subjects[0].fault.as_ref().unwrap();
+        assert_eq!((fault.reason(), fault.since.unwrap().seconds), (FaultReason::Timeout, 5));
+        assert!(fault.message.contains("9100"));
     }
 
     #[test]
     fn the_values_of_a_worker_that_answers_no_more_are_stale_and_its_tokens_are_not() {
         let mut known = Known::default();
         known.take(Ok(load(3, 0)), at(5));
-        known.take(Err(Fault::Slow { port: 1 }), at(8));
+        known.take(Err(ScrapeError::Slow { port: 1 }), at(8));
         let snapshot = known.snapshot(&source(), Some(7), &Saved::default(), at(8));
         let first = &snapshot.subjects[0].readings[0];
         assert_eq!((first.state(), first.value, first.age.unwrap().seconds), (State::Stale, Some(3.0), 3));
@@ -220,5 +231,24 @@ mod tests {
         assert_eq!(known.fresh(), None);
         known.take(Ok(load(4, 0)), at(9));
         assert_eq!((known.fault(), known.fresh().unwrap().queued), (None, Some(4)));
+    }
+
+    #[test]
+    fn a_worker_has_ended_if_its_port_refuses_and_did_not_before() {
+        let refused = || Err(ScrapeError::Refused { port: 1 });
+        let mut known = Known::default();
+        assert!(!known.has_ended(&refused()));
+        known.take(refused(), at(1));
+        assert!(!known.has_ended(&refused()), "it may never listen");
+        known.take(Err(ScrapeError::Status { port: 1, status: 500 }), at(2));
+        assert!(known.has_ended(&refused()));
+        let why = String::new();
+        for other in [
+            Ok(load(1, 1)),
+            Err(ScrapeError::Slow { port: 1 }),
+            Err(ScrapeError::Unreachable { port: 1, why }),
+        ] {
+            assert!(!known.has_ended(&other), "{other:?}");
+        }
     }
 }

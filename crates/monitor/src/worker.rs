@@ -5,7 +5,7 @@
 
 use std::{
     error::Error,
-    fmt,
+    fmt, io,
     net::{Ipv4Addr, SocketAddr},
     pin::pin,
     time::Duration,
@@ -30,8 +30,12 @@ const USER_AGENT: &str = concat!("monitor/", env!("CARGO_PKG_VERSION"));
 
 /// Why a scrape gave no load.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// Nobody answers on the port.
+pub(crate) enum ScrapeError {
+    /// No process listens on the port.
+    Refused {
+        port: u16,
+    },
+    /// The connection is broken.
     Unreachable {
         port: u16,
         why: String,
@@ -52,10 +56,13 @@ pub(crate) enum Fault {
     },
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ScrapeError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let serve = "the worker must serve /metrics on AGENT_METRICS_PORT";
         match self {
+            Self::Refused { port } => {
+                write!(formatter, "port {port} of the worker refuses connections; {serve}")
+            }
             Self::Unreachable { port, why } => {
                 write!(formatter, "port {port} of the worker does not answer ({why}); {serve}")
             }
@@ -86,13 +93,13 @@ impl fmt::Display for Fault {
 }
 
 /// Reads the worker once, within `ANSWER_WITHIN`.
-pub(crate) async fn scrape(port: u16) -> Result<Load, Fault> {
-    let text = timeout(ANSWER_WITHIN, exchange(port)).await.unwrap_or(Err(Fault::Slow { port }))?;
-    Load::of(&text).ok_or(Fault::NoMetrics { port })
+pub(crate) async fn scrape(port: u16) -> Result<Load, ScrapeError> {
+    let text = timeout(ANSWER_WITHIN, exchange(port)).await.unwrap_or(Err(ScrapeError::Slow { port }))?;
+    Load::of(&text).ok_or(ScrapeError::NoMetrics { port })
 }
 
-async fn exchange(port: u16) -> Result<String, Fault> {
-    let broken = |error: &(dyn Error + 'static)| Fault::Unreachable { port, why: cause(error) };
+async fn exchange(port: u16) -> Result<String, ScrapeError> {
+    let broken = |error: &(dyn Error + 'static)| ScrapeError::Unreachable { port, why: cause(error) };
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let request = Request::get("/metrics")
         .header(header::HOST, address.to_string())
@@ -101,25 +108,28 @@ async fn exchange(port: u16) -> Result<String, Fault> {
         .header(header::USER_AGENT, USER_AGENT)
         .body(Empty::<Bytes>::new())
         .map_err(|error| broken(&error))?;
-    let stream = TcpStream::connect(address).await.map_err(|error| broken(&error))?;
+    let stream = TcpStream::connect(address).await.map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => ScrapeError::Refused { port },
+        _ => broken(&error),
+    })?;
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
     let mut exchanged = pin!(async {
         let answer = sender.send_request(request).await.map_err(|error| broken(&error))?;
         if answer.status() != StatusCode::OK {
-            return Err(Fault::Status { port, status: answer.status().as_u16() });
+            return Err(ScrapeError::Status { port, status: answer.status().as_u16() });
         }
         let mut body = answer.into_body();
         let mut bytes = Vec::new();
         while let Some(frame) = body.frame().await {
             if let Ok(data) = frame.map_err(|error| broken(&error))?.into_data() {
                 if bytes.len() + data.len() > LARGEST_ANSWER {
-                    return Err(Fault::TooLarge { port });
+                    return Err(ScrapeError::TooLarge { port });
                 }
                 bytes.extend_from_slice(data.chunk());
             }
         }
-        String::from_utf8(bytes).map_err(|_| Fault::NoMetrics { port })
+        String::from_utf8(bytes).map_err(|_| ScrapeError::NoMetrics { port })
     });
     tokio::select! {
         exchanged = exchanged.as_mut() => exchanged,
@@ -128,7 +138,7 @@ async fn exchange(port: u16) -> Result<String, Fault> {
     }
 }
 
-/// The last cause of an error, which names what happened: `Connection refused (os error 111)`.
+/// The last cause of an error, which names what happened: `Connection reset by peer (os error 104)`.
 fn cause(error: &(dyn Error + 'static)) -> String {
     let mut last = error;
     while let Some(cause) = last.source() {

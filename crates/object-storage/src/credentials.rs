@@ -37,13 +37,7 @@ impl Identity {
     ) -> Result<Self, IncompleteIdentity> {
         use AmazonS3ConfigKey as Key;
         let pairs = [
-            (
-                Self::Keys,
-                Key::AccessKeyId,
-                "AWS_ACCESS_KEY_ID",
-                Key::SecretAccessKey,
-                "AWS_SECRET_ACCESS_KEY",
-            ),
+            (Self::Keys, Key::AccessKeyId, KEY_ID, Key::SecretAccessKey, SECRET_KEY),
             (
                 Self::Pod,
                 Key::WebIdentityTokenFile,
@@ -88,6 +82,48 @@ impl Identity {
             Self::Anonymous => {
                 ("refused the request without credentials", "name a Secret in spec.modelStore.secretName")
             }
+        }
+    }
+}
+
+const KEY_ID: &str = "AWS_ACCESS_KEY_ID";
+const SECRET_KEY: &str = "AWS_SECRET_ACCESS_KEY";
+const SESSION_TOKEN: &str = "AWS_SESSION_TOKEN";
+
+/// The keys of a Secret in a folder where the kubelet keeps them up to date. They are read for each request, so that
+/// keys that expire can be replaced while the program runs.
+#[derive(Debug)]
+pub(crate) struct OfSecret {
+    folder: PathBuf,
+    /// While the folder has no keys.
+    environment: AwsCredentialProvider,
+}
+
+impl OfSecret {
+    pub(crate) fn new(folder: PathBuf, environment: AwsCredentialProvider) -> Self {
+        Self { folder, environment }
+    }
+
+    fn read(&self) -> Option<AwsCredential> {
+        // The kubelet replaces all files at once, by replacing this link.
+        let folder = fs::canonicalize(self.folder.join("..data")).unwrap_or_else(|_| self.folder.clone());
+        let read = |name| fs::read_to_string(folder.join(name)).ok().filter(|key| !key.is_empty());
+        Some(AwsCredential {
+            key_id: read(KEY_ID)?,
+            secret_key: read(SECRET_KEY)?,
+            token: read(SESSION_TOKEN),
+        })
+    }
+}
+
+#[async_trait]
+impl CredentialProvider for OfSecret {
+    type Credential = AwsCredential;
+
+    async fn get_credential(&self) -> object_store::Result<Arc<AwsCredential>> {
+        match self.read() {
+            Some(keys) => Ok(Arc::new(keys)),
+            None => self.environment.get_credential().await,
         }
     }
 }
@@ -202,6 +238,26 @@ mod tests {
         assert!(repeated.starts_with("the token service gave an answer that cannot be parsed"), "{repeated}");
         let missing = why("/nowhere/token").await;
         assert!(missing.starts_with("failed to read /nowhere/token: "), "{missing}");
+    }
+
+    #[tokio::test]
+    async fn keys_are_read_again_from_a_folder_that_the_kubelet_replaces() {
+        let folder = tempfile::tempdir().unwrap();
+        let of_secret = OfSecret::new(folder.path().to_owned(), Arc::new(Answers("no keys")));
+        let place = |name: &str| folder.path().join(name);
+        assert!(of_secret.get_credential().await.is_err());
+        for (version, token) in [("1", None), ("2", Some("token"))] {
+            fs::create_dir(place(version)).unwrap();
+            fs::write(place(version).join(KEY_ID), format!("id{version}")).unwrap();
+            fs::write(place(version).join(SECRET_KEY), "secret").unwrap();
+            if let Some(token) = token {
+                fs::write(place(version).join(SESSION_TOKEN), token).unwrap();
+            }
+            std::os::unix::fs::symlink(version, place("new")).unwrap();
+            fs::rename(place("new"), place("..data")).unwrap();
+            let keys = of_secret.get_credential().await.unwrap();
+            assert_eq!((keys.key_id.as_str(), keys.token.as_deref()), (&*format!("id{version}"), token));
+        }
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub use credentials::Identity;
 pub use expected::{Expected, hex, is_hex};
 pub use http::EtagIsNoDigest;
 
-use credentials::OfPod;
+use credentials::{OfPod, OfSecret};
 use endpoint::{endpoint, token_service, without_password};
 
 const DEFAULT_REGION: &str = "us-east-1";
@@ -65,6 +65,8 @@ pub struct Access {
     pub authorities: Vec<Certificate>,
     /// Added to each request for an object.
     pub headers: HeaderMap,
+    /// A mounted Secret with the keys of the environment, for programs that run longer than keys live.
+    pub keys: Option<PathBuf>,
 }
 
 /// Why a bucket cannot be opened. No request was sent.
@@ -79,7 +81,7 @@ pub enum OpenError {
 impl Bucket {
     /// Sends no request.
     pub fn open(bucket: &str, access: Access) -> Result<Self, OpenError> {
-        let Access { addressing, stall, authorities, headers } = access;
+        let Access { addressing, stall, authorities, headers, keys } = access;
         let environment = AmazonS3Builder::from_env();
         let setting = |key| environment.get_config_value(&key).filter(|value| !value.is_empty());
         let given = setting(AmazonS3ConfigKey::S3Endpoint).or(setting(AmazonS3ConfigKey::Endpoint));
@@ -120,7 +122,14 @@ impl Bucket {
                 let of_pod = OfPod::new(of_pod, token_file);
                 build(builder.with_credentials(Arc::new(of_pod)), &answered)?
             }
-            Identity::Keys | Identity::Anonymous => build(builder, &answered)?,
+            Identity::Keys => match keys {
+                Some(folder) => {
+                    let environment = build(builder.clone(), &Arc::default())?.credentials().clone();
+                    build(builder.with_credentials(Arc::new(OfSecret::new(folder, environment))), &answered)?
+                }
+                None => build(builder, &answered)?,
+            },
+            Identity::Anonymous => build(builder, &answered)?,
         };
         Ok(Self { s3: Arc::new(s3), name, region, identity, answered })
     }

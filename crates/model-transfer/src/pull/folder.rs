@@ -14,6 +14,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use directory::Directory;
 use rustix::{
     fs::{FileType, OFlags},
     system::uname,
@@ -27,7 +28,6 @@ use super::{
 };
 use crate::{
     digest::Proof,
-    directory::Directory,
     fault::{Cause, Fault},
     space::Volume,
     tree::Tree,

@@ -17,6 +17,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use directory::Directory;
 use rustix::{
     fs::{FallocateFlags, OFlags, fallocate},
     io::Errno,
@@ -25,7 +26,7 @@ use tokio::sync::watch;
 use tracing::warn;
 
 use super::object::Object;
-use crate::{directory::Directory, space::Volume};
+use crate::space::Volume;
 
 /// The length of a range of one request: long enough to be fast, short enough for many concurrent requests for one file.
 pub(super) const PART: u64 = 16 << 20;

@@ -3,7 +3,7 @@
 use std::{
     cell::Cell,
     collections::{HashMap, HashSet},
-    fs, io,
+    io,
     path::Path,
     time::{Duration, SystemTime},
 };
@@ -17,10 +17,10 @@ use super::{
     CLAIMS, CLOCK, Claim, HEARTBEAT, Heartbeat, MANIFEST, Manifest, RESTORED, Restored, Settings, WORKERS,
     choice::{Beat, Choice, Claimed, Lineage, Newest, choice, is_gone, is_late},
     numbered,
-    state::{self, State},
+    state::{self, StateFolder},
     storage::{Listing, Storage, of_disk},
 };
-use crate::{fault::Fault, memory::patiently};
+use crate::{fault::Fault, memory::patiently, replace};
 
 /// Workers that are looked at side by side.
 const AT_ONCE: usize = 8;
@@ -36,7 +36,7 @@ const WATCH_AT_MOST: u32 = 3;
 /// written since stays.
 pub(crate) async fn restore(
     settings: &Settings,
-    state: &State,
+    state: &StateFolder,
     own_folder: &Path,
     patience: Duration,
 ) -> Result<(), Fault> {
@@ -48,10 +48,10 @@ pub(crate) async fn restore(
     let storage = Storage::open(&settings.place)?;
     let restored = patiently(patience, async || find(settings, &storage, state).await).await?;
     let text = serde_json::to_vec(&restored).unwrap_or_default();
-    fs::write(&marker, text).map_err(|error| of_disk(&error))
+    replace(&marker, &text).map_err(|error| of_disk(&error))
 }
 
-async fn find(settings: &Settings, storage: &Storage, state: &State) -> Result<Restored, Fault> {
+async fn find(settings: &Settings, storage: &Storage, state: &StateFolder) -> Result<Restored, Fault> {
     let (began, mut watch) = (Instant::now(), Watch::default());
     let (mut claims, mut has_looked_again) = (0, false);
     let mut damaged = HashSet::new();
@@ -283,7 +283,7 @@ async fn until_gone(
 async fn fetch(
     settings: &Settings,
     storage: &Storage,
-    state: &State,
+    state: &StateFolder,
     uid: &str,
     keep: &impl AsyncFn() -> Result<(), Fault>,
 ) -> Result<Option<Manifest>, Fault> {
@@ -310,7 +310,7 @@ async fn fetch(
 /// `false`: a file is missing or differs.
 async fn all_of(
     storage: &Storage,
-    state: &State,
+    state: &StateFolder,
     folder: &str,
     manifest: &Manifest,
     keep: &impl AsyncFn() -> Result<(), Fault>,
@@ -327,7 +327,7 @@ async fn all_of(
             return Ok(false);
         }
         io::Seek::rewind(&mut written).map_err(|error| of_disk(&error))?;
-        let (size, digest) = state::sha256(&mut written).map_err(|error| of_disk(&error))?;
+        let (_, size, digest) = state::sha256(written, u64::MAX).await.map_err(|error| of_disk(&error))?;
         if size != saved.size || digest != saved.sha256 {
             return Ok(false);
         }

@@ -20,13 +20,13 @@ use super::{
     choice::Claimed,
     numbered,
     restore::claim_of,
-    state::{self, Found, State},
+    state::{Found, StateFolder, sha256, within_bound},
     storage::{Storage, of_disk},
 };
 use crate::fault::Fault;
 use api::monitor::{ExitCode, UPLOAD_SECONDS};
 
-/// What the monitor tells of it.
+/// What the monitor reports of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Saved {
     /// When the last complete checkpoint was written, in seconds since 1970.
@@ -40,29 +40,29 @@ pub(crate) struct Saved {
 /// The monitor ends: the state of the worker is to be saved until then.
 pub(crate) struct Final {
     pub(crate) until: Instant,
-    /// Only the monitor is started again: there will be later states.
-    pub(crate) worker_lives: bool,
+    /// Only the monitor is restarted, or so it may be: there will be later states.
+    pub(crate) worker_runs: bool,
     pub(crate) done: oneshot::Sender<()>,
 }
 
 /// What is known of the end of the pod.
 #[derive(Debug, Default)]
 pub(crate) struct End {
-    /// When the kubelet has asked for it.
-    asked: SetOnce<Instant>,
-    /// The heartbeat says it: a new worker may have claimed the last state in advance.
+    /// When the kubelet has requested it.
+    requested: SetOnce<Instant>,
+    /// The heartbeat has it: a new worker may have claimed the last state in advance.
     announced: SetOnce<()>,
 }
 
 impl End {
-    pub(crate) fn asked(&self) -> Option<Instant> {
-        self.asked.get().copied()
+    pub(crate) fn requested(&self) -> Option<Instant> {
+        self.requested.get().copied()
     }
 
     /// The worker has had its time, and what is left of `grace` is for its last state.
     async fn overdue(&self, grace: Duration) {
-        let asked = *self.asked.wait().await;
-        sleep_until(asked + grace.saturating_sub(Duration::from_secs(UPLOAD_SECONDS.into()))).await;
+        let requested = *self.requested.wait().await;
+        sleep_until(requested + grace.saturating_sub(Duration::from_secs(UPLOAD_SECONDS.into()))).await;
     }
 }
 
@@ -70,9 +70,9 @@ impl End {
 pub(crate) struct Saver {
     settings: Settings,
     storage: Storage,
-    state: State,
+    state: StateFolder,
     restored: Restored,
-    /// The number of the next checkpoint; `None`: the storage was not asked yet.
+    /// The number of the next checkpoint; `None`: the storage was not listed yet.
     next: Option<u64>,
     /// What the last checkpoint has.
     last: Option<(u64, Vec<Found>, Manifest)>,
@@ -81,18 +81,24 @@ pub(crate) struct Saver {
     taken_by: Option<Claimed>,
     /// Whether the state of the worker before belongs to this one: nobody else restores it.
     has_adopted: bool,
-    told: watch::Sender<Saved>,
+    /// Whether the storage has nothing of that worker any more.
+    is_predecessor_removed: bool,
+    /// A checkpoint may be there that is not complete or not needed any more.
+    has_leftovers: bool,
+    status: watch::Sender<Saved>,
 }
 
 /// Answers while the kubelet waits; the store may hang.
 const ENDING_WITHIN: Duration = Duration::from_millis(1_500);
+/// Before an upload. A volume goes on with what was begun.
+const REMOVE_WITHIN: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
 impl Saver {
     pub(crate) fn new(
         settings: Settings,
-        state: State,
+        state: StateFolder,
         own_folder: &Path,
         end: Arc<End>,
     ) -> Result<Self, Fault> {
@@ -102,7 +108,7 @@ impl Saver {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Restored::default(),
             Err(error) => return Err(of_disk(&error)),
         };
-        let told = watch::Sender::new(Saved { restored: restored.from.clone(), ..Saved::default() });
+        let status = watch::Sender::new(Saved { restored: restored.from.clone(), ..Saved::default() });
         let has_adopted = restored.from.is_none();
         Ok(Self {
             settings,
@@ -114,16 +120,18 @@ impl Saver {
             end,
             taken_by: None,
             has_adopted,
-            told,
+            is_predecessor_removed: has_adopted,
+            has_leftovers: false,
+            status,
         })
     }
 
-    pub(crate) fn told(&self) -> watch::Receiver<Saved> {
-        self.told.subscribe()
+    pub(crate) fn status(&self) -> watch::Receiver<Saved> {
+        self.status.subscribe()
     }
 
-    /// Says that the pod ends, for a new worker that looks for a state.
-    pub(crate) fn ending(&self) -> impl Fn() -> futures::future::BoxFuture<'static, ()> + use<> {
+    /// Announces the end of the pod, for a new worker that looks for a state.
+    pub(crate) fn announcer(&self) -> impl Fn() -> futures::future::BoxFuture<'static, ()> + use<> {
         let (storage, settings, end) = (self.storage.clone(), self.settings.clone(), Arc::clone(&self.end));
         let (key, text) = (self.key(HEARTBEAT), self.heartbeat(true));
         move || {
@@ -131,7 +139,7 @@ impl Saver {
             let (key, text) = (key.clone(), text.clone());
             Box::pin(async move {
                 // The kubelet asks again if it gets no answer.
-                let _ = end.asked.set(Instant::now());
+                let _ = end.requested.set(Instant::now());
                 let announced = timeout(ENDING_WITHIN, async {
                     // A claim that is there already was not made in advance.
                     if claim_of(&settings, &storage, &settings.uid, SystemTime::now()).await?.is_none() {
@@ -142,8 +150,8 @@ impl Saver {
                 });
                 match announced.await {
                     Ok(Ok(())) => {}
-                    Ok(Err(fault)) => warn!("failed to say that this pod ends: {fault}"),
-                    Err(_) => warn!("failed to say that this pod ends: no answer in time"),
+                    Ok(Err(fault)) => warn!("failed to announce the end of the pod: {fault}"),
+                    Err(_) => warn!("failed to announce the end of the pod: no answer in time"),
                 }
             })
         }
@@ -157,13 +165,13 @@ impl Saver {
             () = &mut beats => None,
             last = self.save(&mut ended) => last,
         };
-        let Some(Final { until, worker_lives, done }) = last else { return };
+        let Some(Final { until, worker_runs, done }) = last else { return };
         stop.cancel();
         // One that is on its way must not come after its removal.
         let _ = timeout(ENDING_WITHIN, beats).await;
         let left = until.saturating_duration_since(Instant::now()).max(ENDING_WITHIN);
         let left_behind = timeout(left, async {
-            if worker_lives {
+            if worker_runs && !self.has_no_state() {
                 // The hook of this container has announced the end of the pod.
                 return self.storage.put(&self.key(HEARTBEAT), self.heartbeat(false)).await;
             }
@@ -180,12 +188,12 @@ impl Saver {
     /// Heartbeats until `stop`, also while a large state is uploaded.
     fn beats(&self, stop: CancellationToken) -> impl Future<Output = ()> + use<> {
         let (storage, key, end) = (self.storage.clone(), self.key(HEARTBEAT), Arc::clone(&self.end));
-        let (lives, ends) = (self.heartbeat(false), self.heartbeat(true));
+        let (runs, ends) = (self.heartbeat(false), self.heartbeat(true));
         let mut ticks = interval(self.settings.interval / BEATS);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         async move {
             while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-                let text = if end.announced.get().is_some() { &ends } else { &lives };
+                let text = if end.announced.get().is_some() { &ends } else { &runs };
                 if let Err(fault) = storage.put(&key, text.clone()).await {
                     // A checkpoint fails for the same reason, and reports it.
                     debug!("failed to write the heartbeat: {fault}");
@@ -214,25 +222,35 @@ impl Saver {
                 } => {}
             }
         };
-        self.last_one(last.until, !last.worker_lives).await;
+        self.last_one(last.until, !last.worker_runs).await;
         Some(last)
     }
 
     /// Of a worker that has ended there is no heartbeat, and nothing at all if it has no state.
     async fn leave(&self) -> Result<(), Fault> {
-        let has_no_state = match &self.last {
-            Some((_, files, _)) => files.is_empty(),
-            None => self.next == Some(0),
-        };
-        if has_no_state {
+        if self.has_no_state() {
             return self.storage.delete_all(&self.settings.worker(&self.settings.uid)).await;
         }
-        self.storage.delete(&self.key(HEARTBEAT)).await
+        self.storage.delete(&self.key(HEARTBEAT)).await?;
+        self.remove_partial().await
+    }
+
+    fn has_no_state(&self) -> bool {
+        match &self.last {
+            // Without a checkpoint of this worker, that of the one before would be restored again.
+            Some((_, files, _)) => files.is_empty() && self.is_predecessor_removed,
+            None => self.next == Some(0),
+        }
     }
 
     async fn periodic(&mut self) {
         let saved = self.checkpoint(false).await;
-        self.tell(saved);
+        let is_saved = saved.is_ok();
+        self.report(saved);
+        if is_saved && let Err(fault) = self.clear_up().await {
+            // It only takes space until the next time.
+            warn!("failed to remove what is not needed any more: {fault}");
+        }
     }
 
     /// Tries until it is saved, or the time is over.
@@ -240,7 +258,7 @@ impl Saver {
         if Instant::now() >= until {
             let message = "the worker ended too late for its last state to be saved: let it exit sooner after \
                            SIGTERM, or raise spec.checkpoint.graceSeconds";
-            return self.tell(Err(Fault::new(ExitCode::StoreUnreachable, message.to_owned())));
+            return self.report(Err(Fault::new(ExitCode::StoreUnreachable, message.to_owned())));
         }
         let mut pause = FIRST_PAUSE;
         loop {
@@ -250,36 +268,45 @@ impl Saver {
                 Err(_) => Err(self.too_late()),
             };
             let is_saved = saved.is_ok();
-            self.tell(saved);
-            if is_saved || Instant::now() + pause >= until {
+            self.report(saved);
+            if is_saved {
+                break;
+            }
+            if Instant::now() + pause >= until {
                 return;
             }
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+        let left = until.saturating_duration_since(Instant::now());
+        if !matches!(timeout(left, self.clear_up()).await, Ok(Ok(()))) {
+            warn!("failed to remove what is not needed any more");
+        }
     }
 
     fn too_late(&self) -> Fault {
-        let message = format!("{} did not take it before the pod had to end", self.storage.name());
+        let message = format!("{} did not accept the state within the grace period", self.storage.name());
         Fault::new(ExitCode::StoreUnreachable, message)
     }
 
-    fn tell(&self, saved: Result<Option<i64>, Fault>) {
-        let error = saved.as_ref().err().map(ToString::to_string);
-        if let Some(error) = &error
-            && self.told.borrow().error.as_ref() != Some(error)
+    fn report(&self, saved: Result<Option<i64>, Fault>) {
+        if let Err(fault) = &saved
+            && self.status.borrow().error.as_ref() != Some(&fault.message)
         {
-            warn!("the state is not saved: {error}");
+            warn!("the state is not saved: {fault}");
         }
-        self.told.send_modify(|told| {
-            told.error = error;
-            told.last = saved.ok().flatten().or(told.last);
+        self.status.send_modify(|status| match saved {
+            Ok(last) => {
+                status.error = None;
+                status.last = last.or(status.last);
+            }
+            Err(fault) => status.error = Some(fault.message),
         });
     }
 
     /// `None`: there is nothing to save.
     async fn checkpoint(&mut self, is_final: bool) -> Result<Option<i64>, Fault> {
-        let files = self.state.files().map_err(|error| of_disk(&error))?;
+        let files = self.state.files().await.map_err(|error| of_disk(&error))?;
         let next = self.next().await?;
         self.check_ownership().await?;
         let is_same = self.last.as_ref().is_some_and(|(_, known, _)| *known == files);
@@ -293,7 +320,10 @@ impl Saver {
             // Only what it is changes.
             Some((number, _, known)) if is_same => (*number, Manifest { is_final, time, ..known.clone() }),
             Some(_) | None => {
+                // It must neither hold up nor prevent the save.
+                let _ = timeout(REMOVE_WITHIN, self.remove_partial()).await;
                 self.next = Some(next + 1);
+                self.has_leftovers = true;
                 let saved = self.upload(next, &files).await?;
                 (next, Manifest { files: saved, is_final, time })
             }
@@ -301,25 +331,21 @@ impl Saver {
         let text = serde_json::to_vec(&manifest).unwrap_or_default();
         self.storage.put(&format!("{}/{MANIFEST}", self.key(&numbered(number))), text).await?;
         self.last = Some((number, files, manifest));
+        self.has_adopted = true;
         info!(number, is_final, "the state is saved");
-        // What follows only saves space: it is tried again with the next one.
-        if let Err(fault) = self.clear_up().await {
-            warn!("failed to remove what is not needed any more: {fault}");
-        }
         Ok(Some(time))
     }
 
     async fn upload(&self, number: u64, files: &[Found]) -> Result<Vec<SavedFile>, Fault> {
         let folder = self.key(&numbered(number));
-        let mut saved = Vec::new();
+        let (mut saved, mut bytes) = (Vec::new(), 0);
         for found in files {
-            let mut file = match self.state.open(&found.path) {
-                Ok(file) => file,
-                // The worker has removed it.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(of_disk(&error)),
-            };
-            let (size, sha256) = state::sha256(&mut file).map_err(|error| of_disk(&error))?;
+            let opened = self.state.open(&found.path).map_err(|error| of_disk(&error))?;
+            let Some(file) = opened else { continue };
+            // It may be another file than the one that was found.
+            let size = file.metadata().map_err(|error| of_disk(&error))?.len();
+            bytes = within_bound(bytes, size).map_err(|error| of_disk(&error))?;
+            let (file, size, sha256) = sha256(file, size).await.map_err(|error| of_disk(&error))?;
             self.storage.put_file(&format!("{folder}/{}", saved.len()), file, size).await?;
             saved.push(SavedFile { path: found.path.clone(), size, sha256 });
         }
@@ -331,13 +357,44 @@ impl Saver {
         if let Some(next) = self.next {
             return Ok(next);
         }
-        let listed = self.storage.list(&self.settings.worker(&self.settings.uid)).await?;
-        let largest = listed.folders.iter().filter_map(|name| name.parse::<u64>().ok()).max();
-        let next = largest.map_or(0, |largest| largest + 1);
-        self.next = Some(next);
+        let numbers = self.numbers().await?;
         // With a checkpoint of its own, the state was adopted before.
-        self.has_adopted |= largest.is_some();
+        for number in numbers.iter().rev() {
+            if self.has_adopted {
+                break;
+            }
+            self.has_adopted = self.is_complete(*number).await?;
+        }
+        self.has_leftovers = !numbers.is_empty();
+        let next = numbers.last().map_or(0, |largest| largest + 1);
+        self.next = Some(next);
         Ok(next)
+    }
+
+    /// Of the checkpoints of this worker, in their order.
+    async fn numbers(&self) -> Result<Vec<u64>, Fault> {
+        let listed = self.storage.list(&self.settings.worker(&self.settings.uid)).await?;
+        let mut numbers: Vec<u64> = listed.folders.iter().filter_map(|name| name.parse().ok()).collect();
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    async fn is_complete(&self, number: u64) -> Result<bool, Fault> {
+        let listed = self.storage.list(&self.key(&numbered(number))).await?;
+        Ok(listed.files.iter().any(|(name, _)| name == MANIFEST))
+    }
+
+    /// What failed attempts have left, so that they do not fill the storage.
+    async fn remove_partial(&self) -> Result<(), Fault> {
+        if !self.has_leftovers {
+            return Ok(());
+        }
+        for number in self.numbers().await? {
+            if !self.is_complete(number).await? {
+                self.storage.delete_all(&self.key(&numbered(number))).await?;
+            }
+        }
+        Ok(())
     }
 
     /// A worker that was cut off may have been taken for lost: then another one has its state, and must not be overwritten.
@@ -380,22 +437,25 @@ impl Saver {
         serde_json::to_vec(&heartbeat).unwrap_or_default()
     }
 
-    /// Older checkpoints of this worker; and, after the first one, all that the storage has of the worker before.
+    /// After a checkpoint: removes older ones, and all that the storage has of the worker before.
     async fn clear_up(&mut self) -> Result<(), Fault> {
-        let own = self.settings.worker(&self.settings.uid);
-        let listed = self.storage.list(&own).await?;
-        let mut numbers: Vec<u64> = listed.folders.iter().filter_map(|name| name.parse().ok()).collect();
-        numbers.sort_unstable();
-        for old in numbers.iter().rev().skip(KEPT) {
-            self.storage.delete_all(&format!("{own}/{}", numbered(*old))).await?;
+        if self.last.is_none() {
+            return Ok(());
         }
-        if let (Some(from), false) = (&self.restored.from, self.has_adopted) {
+        if self.has_leftovers {
+            self.remove_partial().await?;
+            for old in self.numbers().await?.iter().rev().skip(KEPT) {
+                self.storage.delete_all(&self.key(&numbered(*old))).await?;
+            }
+            self.has_leftovers = false;
+        }
+        if let (Some(from), false) = (&self.restored.from, self.is_predecessor_removed) {
             self.storage.delete_all(&self.settings.worker(from)).await?;
             // A worker that comes back finds the claim, and does not save.
             if !self.restored.was_lost {
                 self.storage.delete_all(&format!("{}/{CLAIMS}/{from}", self.settings.base())).await?;
             }
-            self.has_adopted = true;
+            self.is_predecessor_removed = true;
         }
         Ok(())
     }

@@ -1,19 +1,26 @@
 //! The folder of a worker's state: which files are saved, and how restored ones come into it.
 //!
 //! Names that begin with a dot are not saved: a worker writes a file under such a name and renames it. Links are not
-//! followed.
+//! followed, also not those that the worker puts in the place of a file or folder that was found before: this process
+//! can read more than the worker may.
 
 use std::{
     fs::{self, File},
     io::{self, Read as _, Seek as _},
     path::{Component, Path, PathBuf},
-    time::SystemTime,
 };
 
+use directory::Directory;
+use rustix::{fs::FileType, io::Errno};
 use sha2::{Digest as _, Sha256};
+use tokio::task::spawn_blocking;
 
 /// Of one state.
-pub(crate) const MOST_FILES: usize = 10_000;
+const MOST_FILES: usize = 10_000;
+/// Of all files of one state, by their lengths: a sparse file costs the worker nothing, and is copied in full.
+pub(crate) const MOST_BYTES: u64 = 10 << 30;
+/// Also names that are not saved take time.
+const MOST_NAMES: usize = 100_000;
 const DEEPEST: usize = 16;
 const LONGEST_PATH: usize = 1_024;
 
@@ -22,51 +29,42 @@ const LONGEST_PATH: usize = 1_024;
 pub(crate) struct Found {
     /// Below the folder.
     pub(crate) path: String,
-    pub(crate) size: u64,
-    pub(crate) changed: SystemTime,
+    size: u64,
+    /// Seconds and nanoseconds since 1970.
+    changed: (i64, i64),
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct State(pub(crate) PathBuf);
+pub(crate) struct StateFolder(pub(crate) PathBuf);
 
-impl State {
+impl StateFolder {
     /// In the order of their paths.
-    pub(crate) fn files(&self) -> io::Result<Vec<Found>> {
-        let mut found = Vec::new();
-        self.walk(Path::new(""), 0, &mut found)?;
-        found.sort_by(|one, other| one.path.cmp(&other.path));
-        Ok(found)
+    pub(crate) async fn files(&self) -> io::Result<Vec<Found>> {
+        let folder = self.0.clone();
+        off_runtime(move || {
+            let mut walk = Walk::default();
+            walk.folder(&Directory::open(&folder)?, Path::new(""), 0)?;
+            walk.found.sort_by(|one, other| one.path.cmp(&other.path));
+            Ok(walk.found)
+        })
+        .await
     }
 
-    fn walk(&self, below: &Path, depth: usize, found: &mut Vec<Found>) -> io::Result<()> {
-        for entry in fs::read_dir(self.0.join(below))? {
-            let entry = entry?;
-            let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
-            if name.starts_with('.') {
-                continue;
+    /// `None`: the worker has removed the file, or something else is in its place.
+    pub(crate) fn open(&self, path: &str) -> io::Result<Option<File>> {
+        let open = || {
+            let path = Path::new(path);
+            let mut folder = Directory::open(&self.0)?;
+            for name in path.parent().into_iter().flatten() {
+                folder = folder.enter(name)?;
             }
-            let path = below.join(&name);
-            // Of the entry itself: a link is neither a folder nor a file.
-            let kind = entry.file_type()?;
-            if kind.is_dir() && depth < DEEPEST {
-                self.walk(&path, depth + 1, found)?;
-            } else if kind.is_file() {
-                // It may have been renamed meanwhile.
-                let Ok(known) = entry.metadata() else { continue };
-                if found.len() >= MOST_FILES {
-                    return Err(io::Error::other(format!("the state has more than {MOST_FILES} files")));
-                }
-                let (Some(path), Ok(changed)) = (path.to_str(), known.modified()) else { continue };
-                if path.len() <= LONGEST_PATH {
-                    found.push(Found { path: path.to_owned(), size: known.len(), changed });
-                }
-            }
+            folder.read(path.file_name().unwrap_or_default())
+        };
+        match open() {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if is_replaced(&error) => Ok(None),
+            Err(error) => Err(error),
         }
-        Ok(())
-    }
-
-    pub(crate) fn open(&self, path: &str) -> io::Result<File> {
-        File::open(self.0.join(path))
     }
 
     /// A file to be filled, beside its place.
@@ -111,50 +109,176 @@ impl State {
     }
 }
 
-/// The digest of a file, which is then at its begin again.
-pub(crate) fn sha256(file: &mut File) -> io::Result<(u64, String)> {
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; 64 << 10];
-    let mut size = 0;
-    loop {
-        match file.read(&mut buffer)? {
-            0 => break,
-            read => {
-                hash.update(buffer.get(..read).unwrap_or_default());
-                size += read as u64;
+#[derive(Default)]
+struct Walk {
+    found: Vec<Found>,
+    names: usize,
+    bytes: u64,
+}
+
+impl Walk {
+    fn folder(&mut self, folder: &Directory, below: &Path, depth: usize) -> io::Result<()> {
+        for name in folder.entries()? {
+            let name = name?;
+            self.names += 1;
+            if self.names > MOST_NAMES {
+                return Err(io::Error::other(format!("it has more than {MOST_NAMES} names")));
+            }
+            if name.to_str().is_none_or(|name| name.starts_with('.')) {
+                continue;
+            }
+            // It may have been renamed meanwhile.
+            let Ok(known) = folder.stat(&name) else { continue };
+            let path = below.join(&name);
+            let kind = FileType::from_raw_mode(known.st_mode);
+            if kind.is_dir() && depth < DEEPEST {
+                match folder.enter(&name) {
+                    Ok(entered) => self.folder(&entered, &path, depth + 1)?,
+                    Err(error) if is_replaced(&error) => {}
+                    Err(error) => return Err(error),
+                }
+            } else if let Some(path) =
+                path.to_str().filter(|path| kind.is_file() && path.len() <= LONGEST_PATH)
+            {
+                let size = u64::try_from(known.st_size).unwrap_or_default();
+                self.bytes = within_bound(self.bytes, size)?;
+                if self.found.len() >= MOST_FILES {
+                    return Err(io::Error::other(format!("the state has more than {MOST_FILES} files")));
+                }
+                let changed = (known.st_mtime, i64::try_from(known.st_mtime_nsec).unwrap_or_default());
+                self.found.push(Found { path: path.to_owned(), size, changed });
             }
         }
+        Ok(())
     }
-    file.rewind()?;
-    let digest = hash.finalize();
-    Ok((size, digest.iter().map(|byte| format!("{byte:02x}")).collect()))
+}
+
+/// The bytes of a state with one file more.
+pub(crate) fn within_bound(bytes: u64, more: u64) -> io::Result<u64> {
+    bytes.checked_add(more).filter(|sum| *sum <= MOST_BYTES).ok_or_else(|| {
+        let most = MOST_BYTES >> 30;
+        io::Error::other(format!(
+            "the files of the state are longer than {most} GiB together, and no more is saved: let the worker keep less"
+        ))
+    })
+}
+
+/// Whether something else is there by now: nothing, a link, or what is neither a file nor a folder.
+fn is_replaced(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidInput, NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory | InvalidInput)
+        || [Errno::LOOP, Errno::NXIO].iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// The digest of at most so many bytes of a file, which is then at its begin again.
+pub(crate) async fn sha256(mut file: File, most: u64) -> io::Result<(File, u64, String)> {
+    off_runtime(move || {
+        let mut hash = Sha256::new();
+        let mut buffer = vec![0; 64 << 10];
+        let (mut left, mut size) = ((&mut file).take(most), 0);
+        loop {
+            match left.read(&mut buffer)? {
+                0 => break,
+                read => {
+                    hash.update(buffer.get(..read).unwrap_or_default());
+                    size += read as u64;
+                }
+            }
+        }
+        file.rewind()?;
+        let digest = hash.finalize();
+        Ok((file, size, digest.iter().map(|byte| format!("{byte:02x}")).collect()))
+    })
+    .await
+}
+
+/// The only thread of the runtime also answers probes.
+async fn off_runtime<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    spawn_blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
 
+    use rustix::fs::{CWD, Mode, mkfifoat};
+
     use super::*;
 
-    #[test]
-    fn files_are_found_below_folders_and_names_with_a_dot_and_links_are_not() {
+    fn pipe(path: &Path) {
+        mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).unwrap();
+    }
+
+    #[tokio::test]
+    async fn files_are_found_below_folders_and_names_with_a_dot_and_links_are_not() {
         let folder = tempfile::tempdir().unwrap();
-        let state = State(folder.path().to_owned());
+        let state = StateFolder(folder.path().to_owned());
         fs::create_dir_all(folder.path().join("a/b")).unwrap();
         fs::write(folder.path().join("a/b/one"), "1").unwrap();
         fs::write(folder.path().join("two"), "22").unwrap();
         fs::write(folder.path().join(".new"), "x").unwrap();
         symlink("/etc/passwd", folder.path().join("link")).unwrap();
         symlink("/etc", folder.path().join("links")).unwrap();
+        pipe(&folder.path().join("pipe"));
         let found: Vec<(String, u64)> =
-            state.files().unwrap().into_iter().map(|file| (file.path, file.size)).collect();
+            state.files().await.unwrap().into_iter().map(|file| (file.path, file.size)).collect();
         assert_eq!(found, [("a/b/one".to_owned(), 1), ("two".to_owned(), 2)]);
+    }
+
+    #[tokio::test]
+    async fn a_link_or_a_pipe_that_takes_the_place_of_a_file_or_a_folder_is_not_read() {
+        let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let state = StateFolder(folder.path().to_owned());
+        let place = |name: &str| folder.path().join(name);
+        fs::write(outside.path().join("file"), "keys").unwrap();
+        fs::create_dir(place("folder")).unwrap();
+        for name in ["folder/file", "link", "pipe", "gone", "file"] {
+            fs::write(place(name), "1").unwrap();
+        }
+        let found = state.files().await.unwrap();
+        assert_eq!(found.len(), 5);
+        for name in ["link", "pipe", "gone"] {
+            fs::remove_file(place(name)).unwrap();
+        }
+        fs::remove_dir_all(place("folder")).unwrap();
+        symlink(outside.path(), place("folder")).unwrap();
+        symlink(outside.path().join("file"), place("link")).unwrap();
+        pipe(&place("pipe"));
+        let opened = found.iter().filter(|found| state.open(&found.path).unwrap().is_some());
+        assert_eq!(opened.map(|found| found.path.as_str()).collect::<Vec<_>>(), ["file"]);
+        assert_eq!(state.files().await.unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_state_is_bounded_by_the_lengths_of_its_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateFolder(folder.path().to_owned());
+        let sparse = File::create(folder.path().join("sparse")).unwrap();
+        sparse.set_len(MOST_BYTES - 1).unwrap();
+        fs::write(folder.path().join("one"), "1").unwrap();
+        assert_eq!(state.files().await.unwrap().len(), 2);
+        fs::write(folder.path().join("one"), "12").unwrap();
+        let error = state.files().await.unwrap_err();
+        assert!(error.to_string().contains("longer than 10 GiB"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_digest_is_of_no_more_bytes_than_wanted() {
+        let mut file = tempfile::tempfile().unwrap();
+        io::Write::write_all(&mut file, b"abcd").unwrap();
+        file.rewind().unwrap();
+        let (file, size, digest) = sha256(file, 3).await.unwrap();
+        assert_eq!(size, 3);
+        assert!(digest.starts_with("ba7816bf"), "{digest}");
+        assert_eq!(io::read_to_string(file).unwrap(), "abcd");
     }
 
     #[test]
     fn no_path_of_a_manifest_leaves_the_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let state = State(folder.path().join("state"));
+        let state = StateFolder(folder.path().join("state"));
         for path in ["", "/etc/passwd", "../x", "a/../../x", "./a/.."] {
             assert!(state.begin(path).is_err(), "{path}");
         }

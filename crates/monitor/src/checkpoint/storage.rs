@@ -13,7 +13,7 @@ use std::{
 use api::{aiinference::Addressing, monitor::ExitCode};
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
-use object_storage::{Access, Bucket, OpenError, RequestError};
+use object_storage::{Access, Bucket, Identity, OpenError, RequestError};
 use object_store::{
     Attributes, MultipartUpload as _, ObjectStore as _, ObjectStoreExt as _, PutMode, PutMultipartOptions,
     PutOptions, PutPayload, path::Path as Key,
@@ -51,12 +51,13 @@ impl Storage {
     pub(crate) fn open(place: &Place) -> Result<Self, Fault> {
         match place {
             Place::Folder(folder) => Ok(Self::Folder(Arc::new(folder.clone()))),
-            Place::Bucket { bucket, prefix } => {
+            Place::Bucket { bucket, prefix, keys } => {
                 let access = Access {
                     addressing: Addressing::Auto,
                     stall: REQUEST_WITHIN,
                     authorities: Vec::new(),
                     headers: http::HeaderMap::new(),
+                    keys: keys.clone(),
                 };
                 let opened = Bucket::open(bucket, access).map_err(|error| match error {
                     OpenError::Usage(why) => Fault::new(ExitCode::Usage, why),
@@ -174,14 +175,14 @@ impl Storage {
         }
     }
 
-    /// Copies a file of this size; one that has another size by now is an error.
+    /// Copies so many bytes of a file; one that is shorter by now is an error.
     pub(crate) async fn put_file(&self, key: &str, mut file: File, size: u64) -> Result<(), Fault> {
         match self {
             Self::Folder(_) => {
                 self.on_folder_for(key, allowed_for(size), move |path| {
                     make_parent(&path)?;
                     let mut copy = File::create(&path)?;
-                    let copied = io::copy(&mut file, &mut copy)?;
+                    let copied = io::copy(&mut file.take(size), &mut copy)?;
                     copy.sync_all()?;
                     if copied == size { Ok(()) } else { Err(changed()) }
                 })
@@ -379,11 +380,11 @@ impl Storage {
         let store = self.name();
         let (code, message) = match RequestError::of(error) {
             RequestError::Unauthorized(why) => {
-                let refused = match self {
-                    Self::Bucket(bucket, _) => bucket.identity.refused().0,
-                    Self::Folder(_) => "refused the request",
+                let (refused, fix) = match self {
+                    Self::Bucket(bucket, _) => (bucket.identity.refused().0, fix(bucket.identity)),
+                    Self::Folder(_) => ("refused the request", "correct the permissions of the volume"),
                 };
-                (ExitCode::StoreUnauthorized, format!("{store} {refused} ({why}): correct the Secret"))
+                (ExitCode::StoreUnauthorized, format!("{store} {refused} ({why}): {fix}"))
             }
             RequestError::CredentialsUnavailable(why) => {
                 (ExitCode::StoreUnauthorized, format!("{store}: {why}"))
@@ -422,6 +423,17 @@ impl Storage {
             }
         };
         Fault::new(code, message)
+    }
+}
+
+/// How a refusal is corrected.
+fn fix(identity: Identity) -> &'static str {
+    match identity {
+        Identity::Keys => {
+            "correct the Secret of spec.checkpoint.secretName, or what it allows; it reaches running workers in two minutes"
+        }
+        Identity::Pod => "let the role of spec.serviceAccountName list, read, write and delete in the bucket",
+        Identity::Anonymous => "name a Secret in spec.checkpoint.secretName",
     }
 }
 

@@ -14,7 +14,9 @@ use api::monitor::{ExitCode, Message};
 use tempfile::TempDir;
 
 use crate::{
+    counting::LABELS,
     process::{Monitor, PATIENCE},
+    proxy::{Break, Proxy},
     worker::{Says, Worker},
 };
 
@@ -26,6 +28,8 @@ const KEYS: [(&str, &str); 2] =
 pub(crate) struct Storage {
     folder: TempDir,
     server: Option<Server>,
+    /// Of the server, instead of its own address.
+    proxy: Option<Proxy>,
 }
 
 /// A real S3 server over the folder.
@@ -36,16 +40,25 @@ struct Server {
 
 impl Storage {
     pub(crate) fn folder() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), server: None }
+        Self { folder: tempfile::tempdir().unwrap(), server: None, proxy: None }
     }
 
     fn bucket() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join(BUCKET)).unwrap();
         let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
-        let mut storage = Self { folder, server: Some(Server { address, process: None }) };
+        let mut storage = Self { folder, server: Some(Server { address, process: None }), proxy: None };
         storage.start();
         storage
+    }
+
+    /// A bucket, and requests to it that are broken.
+    fn broken(how: Break, rule: impl Fn(&str, &str) -> bool + Send + Sync + 'static) -> (Self, Proxy) {
+        let mut storage = Self::bucket();
+        let server = storage.server.as_ref().unwrap().address;
+        let proxy = Proxy::start(server, how, rule);
+        storage.proxy = Some(proxy.clone());
+        (storage, proxy)
     }
 
     fn both() -> [Self; 2] {
@@ -87,7 +100,8 @@ impl Storage {
     fn env(&self) -> Vec<(&'static str, String)> {
         let Some(server) = &self.server else { return Vec::new() };
         let keys = KEYS.map(|(name, value)| (name, value.to_owned()));
-        keys.into_iter().chain([("AWS_ENDPOINT_URL", format!("http://{}", server.address))]).collect()
+        let address = self.proxy.as_ref().map_or(server.address, |proxy| proxy.address);
+        keys.into_iter().chain([("AWS_ENDPOINT_URL", format!("http://{address}"))]).collect()
     }
 
     /// What is stored of the pool.
@@ -158,8 +172,11 @@ impl<'s> Pod<'s> {
         self.loader(&QUICK).output().unwrap()
     }
 
+    /// Returns when the worker was scraped: a worker that has never listened has not ended.
     pub(crate) fn run(&self, more: &[&str]) -> Monitor {
-        self.run_beside(self.worker.port, more)
+        let monitor = self.run_beside(self.worker.port, more);
+        monitor.until(&format!("agent_queue_depth{LABELS} 0.0"));
+        monitor
     }
 
     /// With another worker than the one that the test plays.
@@ -173,7 +190,7 @@ impl<'s> Pod<'s> {
     fn live(&self, name: &str, text: &str) -> Message {
         let monitor = self.run(&QUICK);
         self.write(name, text);
-        self.worker.is_gone();
+        self.worker.stop();
         monitor.stop()
     }
 }
@@ -220,7 +237,7 @@ fn the_state_of_a_worker_that_ends_is_restored_once() {
         // What belongs to the second one is removed with its first checkpoint, and its own can be restored.
         let monitor = second.run(&QUICK);
         until("the first state is removed", || !storage.pool().join("workers/first").exists());
-        second.worker.is_gone();
+        second.worker.stop();
         let message = monitor.stop();
         assert_eq!(message.restored.as_deref(), Some("first"));
         let fourth = Pod::new(&storage, "fourth");
@@ -285,7 +302,7 @@ fn workers_that_live_are_not_taken_for_lost_after_an_outage_of_the_storage() {
     let next = Pod::new(&storage, "next");
     assert!(next.load().status.success());
     assert_eq!(next.state(), BTreeMap::new());
-    worker.is_gone();
+    worker.stop();
     assert!(monitor.stop().error.is_none());
     drop((own, state, worker));
 }
@@ -309,11 +326,11 @@ fn a_worker_that_was_taken_for_lost_does_not_save_when_it_is_back() {
         });
         let back = pod.run(&QUICK);
         back.announce_end();
-        pod.worker.is_gone();
+        pod.worker.stop();
         let error = back.stop().error.expect("it is not saved");
         assert!(error.contains("(uid next)"), "{error}");
         assert!(!storage.pool().join("workers/lost/heartbeat").exists());
-        next.worker.is_gone();
+        next.worker.stop();
         assert!(successor.stop().error.is_none());
     }
 }
@@ -327,7 +344,7 @@ fn what_a_worker_has_removed_from_its_state_does_not_come_back() {
     let monitor = pod.run(&QUICK);
     fs::remove_file(pod.state.path().join("state")).unwrap();
     until("the first state is removed", || !storage.pool().join("workers/first").exists());
-    pod.worker.is_gone();
+    pod.worker.stop();
     assert!(monitor.stop().error.is_none());
     let next = Pod::new(&storage, "next");
     assert!(next.load().status.success());
@@ -377,7 +394,7 @@ fn a_new_worker_waits_for_the_state_of_one_that_is_about_to_end() {
         let loader = next.loader(&["--checkpoint-seconds=60"]).spawn().unwrap();
         until("the claim", || storage.pool().join("claims/ending/0000000000").exists());
         ending.write("state", "late");
-        ending.worker.is_gone();
+        ending.worker.stop();
         assert!(monitor.stop().error.is_none());
         assert!(loader.wait_with_output().unwrap().status.success());
         assert_eq!(next.state(), only("state", "late"));
@@ -398,8 +415,9 @@ fn a_claim_whose_pod_is_gone_before_its_worker_ran_is_given_back() {
             !pod.state().is_empty()
         });
         // The first one comes back, too late: it must not save over the other.
-        lost.worker.is_gone();
-        let message = lost.run(&QUICK).stop();
+        let monitor = lost.run(&QUICK);
+        lost.worker.stop();
+        let message = monitor.stop();
         assert!(message.error.is_some_and(|error| error.contains("(uid other)")));
     }
 }
@@ -422,21 +440,54 @@ fn a_store_that_is_away_at_the_end_is_tried_again_within_the_grace_period() {
     let pod = Pod::new(&storage, "first");
     let monitor = pod.run(&QUICK);
     pod.write("state", "one");
-    pod.worker.is_gone();
+    pod.worker.stop();
     monitor.terminate();
     let message = pod.own.path().join("termination-log");
-    until("the loss is told before it happens", || {
+    until("the loss is reported before it happens", || {
         fs::read_to_string(&message).unwrap().contains("had saved the state")
     });
     // The borrow of the storage ends with the pod.
     let (own, state, worker) = (pod.own, pod.state, pod.worker);
     storage.start();
-    let told = monitor.ended();
-    assert!(told.error.is_none() && told.checkpoint.is_some(), "{told:?}");
+    let message = monitor.ended();
+    assert!(message.error.is_none() && message.checkpoint.is_some(), "{message:?}");
     drop((own, state, worker));
     let next = Pod::new(&storage, "next");
     assert!(next.load().status.success());
     assert_eq!(next.state(), only("state", "one"));
+}
+
+/// The manifests of a worker.
+fn manifests(storage: &Storage, uid: &str) -> Vec<String> {
+    let checkpoints = fs::read_dir(storage.pool().join("workers").join(uid)).unwrap().flatten();
+    checkpoints.filter_map(|folder| fs::read_to_string(folder.path().join("manifest.json")).ok()).collect()
+}
+
+#[test]
+fn only_a_worker_whose_port_is_closed_has_left_its_last_state() {
+    let storage = Storage::folder();
+    let is_final = |uid: &str| manifests(&storage, uid).iter().any(|text| text.contains("\"final\":true"));
+    let of_hanging = Pod::new(&storage, "hangs");
+    of_hanging.write("state", "one");
+    let monitor = of_hanging.run(&QUICK);
+    of_hanging.worker.hang();
+    monitor.announce_end();
+    assert!(monitor.stop().checkpoint.is_some());
+    assert!(!is_final("hangs"));
+    assert!(storage.pool().join("workers/hangs/heartbeat").exists());
+
+    // It may serve no metrics at all.
+    let of_silent = Pod::new(&storage, "silent");
+    of_silent.write("state", "one");
+    of_silent.worker.stop();
+    let monitor = of_silent.run_beside(of_silent.worker.port, &QUICK);
+    assert!(monitor.stop().checkpoint.is_some());
+    assert!(!is_final("silent"));
+
+    let of_ended = Pod::new(&storage, "ended");
+    of_ended.live("state", "one");
+    assert!(is_final("ended"));
+    assert!(!storage.pool().join("workers/ended/heartbeat").exists());
 }
 
 /// As after a failed liveness probe: the kubelet runs the hook, and ends the sidecar alone.
@@ -450,16 +501,11 @@ fn a_monitor_that_is_started_again_leaves_no_last_state() {
     assert!(monitor.stop().checkpoint.is_some());
     let of_pool = |path: &str| fs::read_to_string(storage.pool().join("workers/first").join(path)).unwrap();
     assert!(of_pool("heartbeat").contains("\"ending\":false"));
-    for checkpoint in fs::read_dir(storage.pool().join("workers/first")).unwrap().flatten() {
-        let manifest = checkpoint.path().join("manifest.json");
-        if manifest.exists() {
-            assert!(fs::read_to_string(manifest).unwrap().contains("\"final\":false"));
-        }
-    }
+    assert!(manifests(&storage, "first").iter().all(|text| text.contains("\"final\":false")));
     // It goes on, and ends with its worker.
     let monitor = pod.run(&QUICK);
     pod.write("state", "two");
-    pod.worker.is_gone();
+    pod.worker.stop();
     assert!(monitor.stop().error.is_none());
     let next = Pod::new(&storage, "next");
     assert!(next.load().status.success());
@@ -482,15 +528,15 @@ fn a_worker_that_ends_too_late_loses_only_what_it_wrote_last() {
 }
 
 #[test]
-fn what_could_not_be_saved_in_time_is_told() {
+fn what_could_not_be_saved_in_time_is_reported() {
     let mut storage = Storage::bucket();
     storage.stop();
     let pod = Pod::new(&storage, "first");
     let monitor = pod.run(&["--grace-seconds=5"]);
     pod.write("state", "one");
-    pod.worker.is_gone();
+    pod.worker.stop();
     let error = monitor.stop().error.expect("it was not saved");
-    assert!(error.contains("s3://states"), "{error}");
+    assert!(error.starts_with("s3://states"), "{error}");
 }
 
 #[test]
@@ -510,7 +556,7 @@ fn a_worker_without_state_leaves_nothing() {
     let pod = Pod::new(&storage, "first");
     let monitor = pod.run(&QUICK);
     until("a heartbeat", || storage.pool().join("workers/first/heartbeat").exists());
-    pod.worker.is_gone();
+    pod.worker.stop();
     let message = monitor.stop();
     assert!(message.error.is_none() && message.checkpoint.is_none(), "{message:?}");
     assert!(!storage.pool().join("workers/first").exists());
@@ -524,4 +570,106 @@ fn a_state_of_several_parts_is_restored() {
     let next = Pod::new(&storage, "next");
     assert!(next.load().status.success());
     assert_eq!(next.state(), only("state", &large));
+}
+
+/// The folders of a worker's checkpoints.
+fn checkpoints(storage: &Storage, uid: &str) -> usize {
+    let entries = fs::read_dir(storage.pool().join("workers").join(uid));
+    entries.map_or(0, |entries| entries.flatten().filter(|entry| entry.path().is_dir()).count())
+}
+
+#[test]
+fn failed_attempts_do_not_fill_the_storage() {
+    // The second file of each checkpoint.
+    let is_second = |method: &str, path: &str| method == "PUT" && path.ends_with("/1");
+    let (storage, proxy) = Storage::broken(Break::Unavailable, is_second);
+    let pod = Pod::new(&storage, "first");
+    pod.write("a", "one");
+    pod.write("b", "two");
+    let monitor = pod.run(&["--checkpoint-seconds=1", "--grace-seconds=8"]);
+    until("many attempts", || proxy.broken() > 5);
+    assert!(checkpoints(&storage, "first") <= 2);
+    pod.worker.stop();
+    assert!(monitor.stop().error.is_some());
+    assert_eq!(checkpoints(&storage, "first"), 0);
+    proxy.mend();
+    let monitor = pod.run_beside(pod.worker.port, &QUICK);
+    monitor.until(&format!("agent_checkpoint_failing{LABELS} 0"));
+}
+
+fn is_removal(method: &str, path: &str) -> bool {
+    method == "DELETE" || method == "POST" && path.ends_with("?delete")
+}
+
+#[test]
+fn a_state_is_saved_also_where_nothing_can_be_removed() {
+    let (storage, proxy) = Storage::broken(Break::Hold, is_removal);
+    let pod = Pod::new(&storage, "first");
+    for (number, text) in ["one", "two", "three"].into_iter().enumerate() {
+        pod.write("state", text);
+        let monitor = pod.run(&["--checkpoint-seconds=60", "--grace-seconds=6"]);
+        let number = format!("workers/first/{number:010}/manifest.json");
+        until("a checkpoint", || storage.pool().join(&number).exists());
+        if text == "three" {
+            until("an older one is to be removed", || proxy.broken() > 0);
+            pod.worker.stop();
+        }
+        let message = monitor.stop();
+        assert!(message.error.is_none() && message.checkpoint.is_some(), "{message:?}");
+    }
+    assert!(manifests(&storage, "first").iter().any(|text| text.contains("\"final\":true")));
+}
+
+#[test]
+fn what_could_not_be_removed_is_removed_later_also_if_the_state_does_not_change() {
+    let (storage, proxy) = Storage::broken(Break::Unavailable, is_removal);
+    proxy.mend();
+    let first = storage.pool().join("workers/first");
+    Pod::new(&storage, "first").live("state", "one");
+    let second = Pod::new(&storage, "second");
+    assert!(second.load().status.success());
+    proxy.resume();
+    let monitor = second.run(&QUICK);
+    until("a removal fails", || proxy.broken() > 0);
+    assert!(first.exists());
+    proxy.mend();
+    until("the state before is removed", || !first.exists());
+    assert_eq!(checkpoints(&storage, "second"), 1);
+    monitor.kill();
+}
+
+#[test]
+fn a_monitor_that_is_killed_in_an_upload_leaves_the_checkpoint_before_it() {
+    let (storage, proxy) = Storage::broken(Break::Hold, |_, path| path.contains("partNumber=2"));
+    let pod = Pod::new(&storage, "first");
+    pod.write("state", "whole");
+    let monitor = pod.run(&QUICK);
+    until("a checkpoint", || storage.pool().join("workers/first/0000000000/manifest.json").exists());
+    // Of three parts.
+    pod.write("later", &"0123456789abcdef".repeat(700_000));
+    until("the second part is on its way", || proxy.broken() > 0);
+    monitor.kill();
+    let next = Pod::new(&storage, "next");
+    assert!(next.load().status.success());
+    assert_eq!(next.state(), only("state", "whole"));
+}
+
+#[test]
+fn keys_that_expire_are_replaced_while_the_worker_runs() {
+    let storage = Storage::bucket();
+    let pod = Pod::new(&storage, "first");
+    pod.write("state", "one");
+    let keys = tempfile::tempdir().unwrap();
+    let mut env = storage.env();
+    for (name, value) in env.iter_mut().filter(|(name, _)| *name == KEYS[1].0) {
+        fs::write(keys.path().join(KEYS[0].0), KEYS[0].1).unwrap();
+        fs::write(keys.path().join(name), "expired").unwrap();
+        *value = "expired".to_owned();
+    }
+    let mut args = storage.args(&QUICK);
+    args.extend([pod.state_arg(), format!("--keys-dir={}", keys.path().display())]);
+    let monitor = Monitor::start_with(pod.own.path(), pod.worker.port, pod.uid, &args, &env);
+    monitor.until(&format!("agent_checkpoint_failing{LABELS} 1"));
+    fs::write(keys.path().join(KEYS[1].0), KEYS[1].1).unwrap();
+    monitor.until(&format!("agent_checkpoint_failing{LABELS} 0"));
 }

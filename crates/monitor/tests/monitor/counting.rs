@@ -1,5 +1,7 @@
 //! What subscribers and Prometheus see of a worker, and what is counted through restarts.
 
+use std::fs;
+
 use proto::metrics::v1::{
     FaultReason, Metric, Snapshot, State, SubscribeRequest, metrics_client::MetricsClient,
 };
@@ -10,7 +12,7 @@ use crate::{
     worker::{Says, Worker},
 };
 
-const LABELS: &str = r#"{namespace="demo",pool="coder",role="coder",worker="coder-1"}"#;
+pub(crate) const LABELS: &str = r#"{namespace="demo",pool="coder",role="coder",worker="coder-1"}"#;
 
 fn line(name: &str, value: u64) -> String {
     format!("{name}{LABELS} {value}.0")
@@ -62,7 +64,7 @@ async fn a_worker_that_is_gone_has_no_load_and_keeps_its_tokens() {
     let worker = Worker::start(busy(7, 1));
     let monitor = Monitor::start(folder.path(), worker.port);
     monitor.until(&line("agent_tokens_total", 7));
-    worker.is_gone();
+    worker.stop();
     let stale = |snapshot: &Snapshot| reading(snapshot, Metric::QueueWaiting).0 == State::Stale;
     let snapshot = until(&monitor, stale).await;
     assert_eq!(reading(&snapshot, Metric::Tokens), (State::Fresh, Some(7.0)));
@@ -86,4 +88,15 @@ fn tokens_are_counted_once_through_restarts_of_the_worker_and_of_the_monitor() {
     let monitor = Monitor::start(folder.path(), worker.port);
     monitor.until(&line("agent_tokens_total", 260));
     assert_eq!(monitor.stop().tokens, 260);
+}
+
+/// As after a failure of the node's power.
+#[test]
+fn tokens_that_cannot_be_read_do_not_keep_a_worker_from_starting() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("tokens.json"), "").unwrap();
+    let worker = Worker::start(busy(7, 1));
+    let monitor = Monitor::start(folder.path(), worker.port);
+    monitor.until(&line("agent_tokens_total", 7));
+    assert_eq!(monitor.stop().tokens, 7);
 }

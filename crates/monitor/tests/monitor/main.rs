@@ -6,6 +6,7 @@ mod checkpoints;
 mod counting;
 mod logs;
 mod process;
+mod proxy;
 mod sample;
 mod stores;
 mod worker;

@@ -26,9 +26,10 @@ struct Agent {
 impl Agent {
     fn start(pod: &Pod<'_>, memory: &Path) -> Self {
         let [port, metrics_port] = ports();
-        let sample = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy/samples/agent/agent.py");
+        // No environment, no `site`: the standard library alone.
         let process = Command::new("python3")
-            .arg(sample)
+            .args(["-I", "-S"])
+            .arg(sample())
             .env("STATE_DIR", pod.state.path())
             .env("MEMORY_DIR", memory)
             .env("AGENT_PORT", port.to_string())
@@ -84,6 +85,10 @@ fn ports() -> [u16; 2] {
     listeners.map(|listener| listener.local_addr().unwrap().port())
 }
 
+fn sample() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy/samples/agent/agent.py")
+}
+
 fn log(pod: &Pod<'_>) -> PathBuf {
     pod.own.path().join("agent.jsonl")
 }
@@ -124,4 +129,9 @@ fn the_sample_in_python_keeps_its_sessions_counts_its_tokens_and_logs_with_the_n
     assert_eq!(held["sessions"], json!({"a": ["one two"], "b": ["three"]}));
     let waiting: Vec<&Value> = held["waiting"].as_array().unwrap().iter().map(|task| &task["text"]).collect();
     assert_eq!(waiting, ["is in hand", "waits"]);
+}
+
+#[test]
+fn the_sample_in_python_is_short() {
+    assert!(fs::read_to_string(sample()).unwrap().lines().count() <= 60);
 }

@@ -18,39 +18,62 @@ pub(crate) struct Says {
     pub(crate) started: u64,
 }
 
-/// Ends with the test process; a port is not served again.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    Load(Says),
+    /// A connection stays open without an answer.
+    None,
+    /// The port is closed.
+    Stop,
+}
+
+/// Ends with the test process at the latest; a port is not served again.
 pub(crate) struct Worker {
     pub(crate) port: u16,
-    says: Arc<Mutex<Option<Says>>>,
+    answer: Arc<Mutex<Answer>>,
 }
 
 impl Worker {
     pub(crate) fn start(says: Says) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let says = Arc::new(Mutex::new(Some(says)));
-        let known = Arc::clone(&says);
+        let answer = Arc::new(Mutex::new(Answer::Load(says)));
+        let known = Arc::clone(&answer);
         thread::spawn(move || {
+            let mut unanswered = Vec::new();
             for stream in listener.incoming().flatten() {
-                let says = *known.lock().expect("no test has panicked with it");
-                answer(stream, says);
+                match *known.lock().expect("no test has panicked with it") {
+                    Answer::Load(says) => serve(stream, says),
+                    Answer::None => unanswered.push(stream),
+                    Answer::Stop => return,
+                }
             }
         });
-        Self { port, says }
+        Self { port, answer }
     }
 
     pub(crate) fn says(&self, says: Says) {
-        *self.says.lock().expect("no test has panicked with it") = Some(says);
+        self.answer_with(Answer::Load(says));
     }
 
-    /// From now on it closes every connection.
-    pub(crate) fn is_gone(&self) {
-        *self.says.lock().expect("no test has panicked with it") = None;
+    pub(crate) fn hang(&self) {
+        self.answer_with(Answer::None);
+    }
+
+    /// Returns when the port refuses connections.
+    pub(crate) fn stop(&self) {
+        self.answer_with(Answer::Stop);
+        let connected = || TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
+        while connected().is_ok() {}
+    }
+
+    fn answer_with(&self, answer: Answer) {
+        *self.answer.lock().expect("no test has panicked with it") = answer;
     }
 }
 
-fn answer(mut stream: TcpStream, says: Option<Says>) {
-    let Some(Says { queued, in_flight, tokens, started }) = says else { return };
+fn serve(mut stream: TcpStream, says: Says) {
+    let Says { queued, in_flight, tokens, started } = says;
     let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
     // The head of a request is one packet on loopback.
     let _ = stream.read(&mut [0; 4096]);

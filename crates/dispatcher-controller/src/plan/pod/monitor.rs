@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::monitor::{ADMIN_PORT, ANNOUNCE_END, STREAM_PORT, options, variables};
+use api::monitor::{ADMIN_PORT, ANNOUNCE_END, LOAD_MEMORY, RUN, STREAM_PORT, options, variables};
 use k8s_openapi::{
     api::core::v1::{
         Container, ContainerPort, EnvVar, EnvVarSource, ExecAction, HTTPGetAction, Lifecycle,
@@ -37,7 +37,7 @@ pub(super) fn loader(valid: &ValidDispatcher, defaults: &Defaults) -> Option<Con
     let secret = valid.memory.as_ref().and_then(|memory| memory.secret.as_deref());
     environment.extend(secret.map(|secret| from_secret(variables::MEMORY_API_KEY, secret, MEMORY_KEY, None)));
     environment.extend(pod_variables(valid));
-    let mut arguments = vec!["load-memory".to_owned()];
+    let mut arguments = vec![LOAD_MEMORY.to_owned()];
     if valid.checkpoint.is_some() {
         arguments.push(pool(valid));
     }
@@ -56,8 +56,9 @@ pub(super) fn loader(valid: &ValidDispatcher, defaults: &Defaults) -> Option<Con
 
 pub(super) fn monitor(valid: &ValidDispatcher, defaults: &Defaults) -> Container {
     let option = |name: &str, value: &str| format!("--{name}={}", literal(value));
-    let mut arguments = vec!["run".to_owned(), pool(valid), option(options::ROLE, role(valid.role))];
+    let mut arguments = vec![RUN.to_owned(), pool(valid), option(options::ROLE, role(valid.role))];
     arguments.extend(checkpoint_options(valid, defaults));
+    arguments.extend(volumes::keys(valid).map(|_| option(options::KEYS_DIR, volumes::KEYS_PATH)));
     let mut environment = pod_variables(valid);
     environment.push(value(variables::AGENT_METRICS_PORT, &valid.metrics_port.to_string()));
     environment.push(value(variables::AGENT_LOG_FILE, volumes::LOG_FILE));
@@ -147,9 +148,8 @@ fn pod_variables(valid: &ValidDispatcher) -> Vec<EnvVar> {
     {
         environment.push(value("AWS_REGION", region.as_deref().unwrap_or(DEFAULT_REGION)));
         environment.extend(endpoint.as_deref().map(|endpoint| value("AWS_ENDPOINT_URL", endpoint)));
-        for (key, optional) in
-            [("AWS_ACCESS_KEY_ID", None), ("AWS_SECRET_ACCESS_KEY", None), ("AWS_SESSION_TOKEN", Some(true))]
-        {
+        // With a key that is missing the container waits, and says so. Later ones come from the volume.
+        for (key, optional) in volumes::KEYS.into_iter().zip([None, None, Some(true)]) {
             environment.extend(secret.as_deref().map(|secret| from_secret(key, secret, key, optional)));
         }
     }

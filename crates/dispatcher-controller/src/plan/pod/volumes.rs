@@ -1,7 +1,10 @@
-//! The volumes of a pod: the worker's memory, state and log, the monitor's own files, and the claim with checkpoints.
+//! The volumes of a pod: the worker's memory, state and log, the monitor's own files, the claim with checkpoints, and
+//! the keys of their bucket.
 
+use api::monitor::FOLDER;
 use k8s_openapi::api::core::v1::{
-    EmptyDirVolumeSource, PersistentVolumeClaimVolumeSource, Volume, VolumeMount,
+    EmptyDirVolumeSource, KeyToPath, PersistentVolumeClaimVolumeSource, SecretVolumeSource, Volume,
+    VolumeMount,
 };
 use quantity::Bytes;
 use workload::template::mount;
@@ -13,14 +16,20 @@ const STATE: &str = "state";
 const MONITOR: &str = "monitor";
 const LOG: &str = "log";
 const CHECKPOINTS: &str = "checkpoints";
+const CHECKPOINT_KEYS: &str = "checkpoint-keys";
 
 pub(super) const MEMORY_PATH: &str = "/var/lib/agent/memory";
 pub(super) const STATE_PATH: &str = "/var/lib/agent/state";
-const MONITOR_PATH: &str = "/var/lib/monitor";
 const LOG_PATH: &str = "/var/log/agent";
 /// The monitor passes its lines on.
 pub(super) const LOG_FILE: &str = "/var/log/agent/agent.jsonl";
 pub(super) const CHECKPOINTS_PATH: &str = "/var/lib/checkpoints";
+
+pub(super) const KEYS_PATH: &str = "/var/run/checkpoint-keys";
+/// In the Secret of `checkpoint`.
+pub(super) const KEYS: [&str; 3] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"];
+/// For the group of the pod.
+const KEYS_MODE: i32 = 0o440;
 
 /// The monitor keeps counts and positions there.
 const MONITOR_SIZE: Bytes = Bytes::mebibytes(16);
@@ -40,6 +49,19 @@ pub(super) fn volumes(valid: &ValidDispatcher) -> Vec<Volume> {
         }),
         ..Volume::default()
     }));
+    volumes.extend(keys(valid).map(|secret| Volume {
+        name: CHECKPOINT_KEYS.to_owned(),
+        secret: Some(SecretVolumeSource {
+            secret_name: Some(secret.to_owned()),
+            items: Some(
+                KEYS.map(|key| KeyToPath { key: key.to_owned(), path: key.to_owned(), mode: None }).into(),
+            ),
+            default_mode: Some(KEYS_MODE),
+            // The variables require it, and a pod that waits for them says why.
+            optional: Some(true),
+        }),
+        ..Volume::default()
+    }));
     volumes
 }
 
@@ -56,19 +78,29 @@ pub(super) fn of_loader(valid: &ValidDispatcher) -> Vec<VolumeMount> {
 }
 
 pub(super) fn of_monitor(valid: &ValidDispatcher) -> Vec<VolumeMount> {
-    of_state(valid).into_iter().chain([mount(LOG, LOG_PATH)]).collect()
+    let keys = keys(valid);
+    let keys = keys.map(|_| VolumeMount { read_only: Some(true), ..mount(CHECKPOINT_KEYS, KEYS_PATH) });
+    of_state(valid).into_iter().chain([mount(LOG, LOG_PATH)]).chain(keys).collect()
 }
 
 /// The claim is mounted in the containers of the monitor alone: a worker sees no state of another.
 fn of_state(valid: &ValidDispatcher) -> Vec<VolumeMount> {
     let checkpoints = claim(valid).map(|_| mount(CHECKPOINTS, CHECKPOINTS_PATH));
-    [mount(STATE, STATE_PATH), mount(MONITOR, MONITOR_PATH)].into_iter().chain(checkpoints).collect()
+    [mount(STATE, STATE_PATH), mount(MONITOR, FOLDER)].into_iter().chain(checkpoints).collect()
 }
 
 fn claim(valid: &ValidDispatcher) -> Option<&str> {
     match &valid.checkpoint.as_ref()?.storage {
         Storage::Claim(claim) => Some(claim),
         Storage::Store { .. } => None,
+    }
+}
+
+/// The Secret with the keys of the bucket, which the sidecar reads again when they change.
+pub(super) fn keys(valid: &ValidDispatcher) -> Option<&str> {
+    match &valid.checkpoint.as_ref()?.storage {
+        Storage::Claim(_) => None,
+        Storage::Store { uri: _, endpoint: _, region: _, secret } => secret.as_deref(),
     }
 }
 

@@ -1,6 +1,8 @@
 //! An open folder, and the entries in it by their names. It must not follow a link: every operation is relative to the
 //! descriptor, so that a folder that another program replaces by a link leads nowhere else.
 
+#![forbid(unsafe_code)]
+
 use std::{
     ffi::{OsStr, OsString},
     fs::File,
@@ -24,7 +26,7 @@ const FOLDER_MODE: Mode = Mode::from_raw_mode(0o777);
 const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
 
 #[derive(Debug)]
-pub(crate) struct Directory {
+pub struct Directory {
     descriptor: OwnedFd,
     /// For messages.
     path: PathBuf,
@@ -32,14 +34,14 @@ pub(crate) struct Directory {
 
 impl Directory {
     /// Opens a folder by its path, which may itself be a link.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+    pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
         let descriptor = openat(CWD, path, flags, Mode::empty())?;
         Ok(Self { descriptor, path: path.to_owned() })
     }
 
     /// Opens a folder by its path, whose last part must not be a link.
-    pub(crate) fn open_unlinked(path: &Path) -> io::Result<Self> {
+    pub fn open_unlinked(path: &Path) -> io::Result<Self> {
         // Without a slash at the end, which would follow a link.
         let path: PathBuf = path.components().collect();
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::PATH | OFlags::CLOEXEC;
@@ -54,12 +56,13 @@ impl Directory {
         Ok(Self { descriptor, path })
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// For messages.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// A folder in this one.
-    pub(crate) fn enter(&self, name: &OsStr) -> io::Result<Self> {
+    pub fn enter(&self, name: &OsStr) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::PATH | OFlags::CLOEXEC;
         let opened = openat(&self.descriptor, one(name)?, flags, Mode::empty());
         let descriptor = opened.map_err(|error| match error {
@@ -73,20 +76,20 @@ impl Directory {
     }
 
     /// A folder in this one, created if it does not exist.
-    pub(crate) fn make(&self, name: &OsStr) -> io::Result<Self> {
+    pub fn make(&self, name: &OsStr) -> io::Result<Self> {
         match mkdirat(&self.descriptor, one(name)?, FOLDER_MODE) {
             Ok(()) | Err(Errno::EXIST) => self.enter(name),
             Err(error) => Err(error.into()),
         }
     }
 
-    pub(crate) fn open_file(&self, name: impl AsRef<OsStr>, flags: OFlags) -> io::Result<File> {
+    pub fn open_file(&self, name: impl AsRef<OsStr>, flags: OFlags) -> io::Result<File> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(&self.descriptor, one(name.as_ref())?, flags, FILE_MODE)?.into())
     }
 
     /// Opens a regular file for reading. A pipe in its place is an error and is not waited for.
-    pub(crate) fn read(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
+    pub fn read(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         let file = self.open_file(name, OFlags::RDONLY | OFlags::NONBLOCK)?;
         if FileType::from_raw_mode(fstat(&file)?.st_mode).is_file() {
             return Ok(file);
@@ -95,34 +98,37 @@ impl Directory {
     }
 
     /// Of a link its own, not those of its target.
-    pub(crate) fn stat(&self, name: impl AsRef<OsStr>) -> io::Result<Stat> {
+    pub fn stat(&self, name: impl AsRef<OsStr>) -> io::Result<Stat> {
         Ok(statat(&self.descriptor, one(name.as_ref())?, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
-        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        let readable = openat(&self.descriptor, ".", flags, Mode::empty())?;
-        let names = Dir::new(readable)?.map(|entry| Ok(entry?.file_name().to_bytes().to_vec()));
-        let names: io::Result<Vec<Vec<u8>>> = names.collect();
-        let names = names?.into_iter().filter(|name| name != b"." && name != b"..");
-        Ok(names.map(OsString::from_vec).collect())
+    pub fn names(&self) -> io::Result<Vec<OsString>> {
+        self.entries()?.collect()
     }
 
-    pub(crate) fn remove_file(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+    /// The names as they are read, because a folder may have more than fit into memory.
+    pub fn entries(&self) -> io::Result<impl Iterator<Item = io::Result<OsString>> + use<>> {
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let readable = openat(&self.descriptor, ".", flags, Mode::empty())?;
+        Ok(Dir::new(readable)?.filter_map(|entry| match entry {
+            Ok(entry) => match entry.file_name().to_bytes() {
+                b"." | b".." => None,
+                name => Some(Ok(OsString::from_vec(name.to_vec()))),
+            },
+            Err(error) => Some(Err(error.into())),
+        }))
+    }
+
+    pub fn remove_file(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(unlinkat(&self.descriptor, one(name.as_ref())?, AtFlags::empty())?)
     }
 
-    pub(crate) fn remove_empty(&self, name: &OsStr) -> io::Result<()> {
+    pub fn remove_empty(&self, name: &OsStr) -> io::Result<()> {
         Ok(unlinkat(&self.descriptor, one(name)?, AtFlags::REMOVEDIR)?)
     }
 
     /// Moves an entry into another folder, under another name.
-    pub(crate) fn rename(
-        &self,
-        name: impl AsRef<OsStr>,
-        to: &Directory,
-        new: impl AsRef<OsStr>,
-    ) -> io::Result<()> {
+    pub fn rename(&self, name: impl AsRef<OsStr>, to: &Directory, new: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(renameat(&self.descriptor, one(name.as_ref())?, &to.descriptor, one(new.as_ref())?)?)
     }
 }
