@@ -145,9 +145,8 @@ async fn a_worker_that_is_evicted_is_replaced_and_its_tokens_stay_counted() {
     let replaced = follow(&pods, &labels, |pods| {
         let phase = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.clone());
         let has_failed = pods.values().any(|pod| phase(pod).as_deref() == Some("Failed"));
-        let new = pods.values().filter(|pod| is_ready(pod)).filter_map(|pod| pod.metadata.name.clone());
-        let new = new.filter(|name| !first.contains(name)).next();
-        new.filter(|_| has_failed)
+        let mut ready = pods.values().filter(|pod| is_ready(pod)).filter_map(|pod| pod.metadata.name.clone());
+        ready.find(|name| !first.contains(name)).filter(|_| has_failed)
     });
     let new = tokio::time::timeout(within(), replaced).await.expect("another worker");
     monitors.one(&new, used(3));

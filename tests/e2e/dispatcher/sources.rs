@@ -67,7 +67,7 @@ async fn an_upgrade_of_the_controller_under_load_keeps_every_worker_and_their_nu
         now = changed => panic!("{before:?} became {now:?}"),
         () = until_renewed(&scene, CONTROLLER, RENEWALS) => {}
     }
-    until(&scene, "coders", "what the newer release would do is told", |dispatcher| {
+    until(&scene, "coders", "a template that is outdated", |dispatcher| {
         condition(dispatcher, conditions::TEMPLATE_OUTDATED).is_some_and(|known| known.status == "True")
     })
     .await;
