@@ -279,7 +279,8 @@ async fn the_token_of_a_controller_changes_one_annotation_of_the_pods_of_its_chi
         life.begin(&scene, "life").await;
         let writer = Writer { scene: &scene, account: user(controller, "ai-system") };
         foreign_objects(&scene, controller);
-        writer.until_limited(&["create", "configmap", "probe"]).await;
+        grant_deletion_of_pods(&scene, controller);
+        writer.until_limited(&["delete", "pod", "foreign"]).await;
 
         const THEIRS: &str = "example.com/theirs";
         let pods = scene.api::<Pod>().list(&ListParams::default()).await.unwrap();
@@ -568,6 +569,14 @@ fn grant_every_write(scene: &Scene<'_>, account: &str) {
     let name = format!("every-write-{}", account.replace(':', "-"));
     scene.kubectl(&["create", "clusterrole", &name, "--verb=get,create,update,patch,delete", &resources]);
     let account = format!("--serviceaccount={account}");
+    scene.kubectl(&["create", "clusterrolebinding", &name, &format!("--clusterrole={name}"), &account]);
+}
+
+/// Without deletion, owner references of pods are refused before the policy is asked. kubectl gets what it patches.
+fn grant_deletion_of_pods(scene: &Scene<'_>, controller: &Controller) {
+    let name = format!("delete-pods-{}", controller.name);
+    scene.kubectl(&["create", "clusterrole", &name, "--verb=get,delete", "--resource=pods"]);
+    let account = format!("--serviceaccount=ai-system:{}", controller.name);
     scene.kubectl(&["create", "clusterrolebinding", &name, &format!("--clusterrole={name}"), &account]);
 }
 
