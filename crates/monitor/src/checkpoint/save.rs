@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    BEATS, CLAIMS, HEARTBEAT, Heartbeat, KEPT, MANIFEST, Manifest, RESTORED, Restored, SavedFile, Settings,
+    BEATS, HEARTBEAT, Heartbeat, KEPT, MANIFEST, Manifest, RESTORED, Restored, SavedFile, Settings,
     choice::Claimed,
     numbered,
-    restore::claim_of,
+    restore::{Held, claim_of, newest},
     state::{self, Found, State},
     storage::{Storage, of_disk},
 };
@@ -79,7 +79,9 @@ pub(crate) struct Saver {
     end: Arc<End>,
     /// The pod whose worker has restored the state of this one.
     taken_by: Option<Claimed>,
-    /// Whether the state of the worker before belongs to this one: nobody else restores it.
+    /// The restored state, if any, belongs to this worker: it has saved a checkpoint of its own.
+    owned: Arc<SetOnce<()>>,
+    /// Whether the checkpoints of the workers before are removed.
     has_adopted: bool,
     told: watch::Sender<Saved>,
 }
@@ -102,8 +104,10 @@ impl Saver {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Restored::default(),
             Err(error) => return Err(of_disk(&error)),
         };
-        let told = watch::Sender::new(Saved { restored: restored.from.clone(), ..Saved::default() });
+        let error = damage(&restored);
+        let told = watch::Sender::new(Saved { restored: restored.from.clone(), error, ..Saved::default() });
         let has_adopted = restored.from.is_none();
+        let owned = Arc::new(SetOnce::new_with(has_adopted.then_some(())));
         Ok(Self {
             settings,
             storage,
@@ -113,6 +117,7 @@ impl Saver {
             last: None,
             end,
             taken_by: None,
+            owned,
             has_adopted,
             told,
         })
@@ -181,6 +186,7 @@ impl Saver {
     fn beats(&self, stop: CancellationToken) -> impl Future<Output = ()> + use<> {
         let (storage, key, end) = (self.storage.clone(), self.key(HEARTBEAT), Arc::clone(&self.end));
         let (lives, ends) = (self.heartbeat(false), self.heartbeat(true));
+        let (held, owned) = (self.held(), Arc::clone(&self.owned));
         let mut ticks = interval(self.settings.interval / BEATS);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         async move {
@@ -190,8 +196,19 @@ impl Saver {
                     // A checkpoint fails for the same reason, and reports it.
                     debug!("failed to write the heartbeat: {fault}");
                 }
+                if let (Some(held), None) = (&held, owned.get())
+                    && let Err(fault) = held.renew(&storage).await
+                {
+                    debug!("failed to renew the claim: {fault}");
+                }
             }
         }
+    }
+
+    /// The claim of the restored state.
+    fn held(&self) -> Option<Held> {
+        let uid = self.restored.from.clone()?;
+        Some(Held { settings: self.settings.clone(), uid, number: self.restored.claim? })
     }
 
     /// Until the last state is saved, or the time is over. A checkpoint that is interrupted by the end has no manifest.
@@ -272,8 +289,8 @@ impl Saver {
             warn!("the state is not saved: {error}");
         }
         self.told.send_modify(|told| {
-            told.error = error;
             told.last = saved.ok().flatten().or(told.last);
+            told.error = error.or_else(|| damage(&self.restored).filter(|_| told.last.is_none()));
         });
     }
 
@@ -286,6 +303,9 @@ impl Saver {
         // An empty folder is saved, too, if it was not empty before: what the worker has removed must not come back.
         let was_empty = next == 0 && self.has_adopted;
         if files.is_empty() && was_empty || is_same && !is_final {
+            if is_same && !self.has_adopted {
+                self.try_to_clear_up().await;
+            }
             return Ok(self.last.as_ref().map(|(_, _, manifest)| manifest.time));
         }
         let time = seconds(SystemTime::now());
@@ -295,18 +315,32 @@ impl Saver {
             Some(_) | None => {
                 self.next = Some(next + 1);
                 let saved = self.upload(next, &files).await?;
-                (next, Manifest { files: saved, is_final, time })
+                (next, Manifest { files: saved, is_final, time, continues: self.continued() })
             }
         };
         let text = serde_json::to_vec(&manifest).unwrap_or_default();
         self.storage.put(&format!("{}/{MANIFEST}", self.key(&numbered(number))), text).await?;
         self.last = Some((number, files, manifest));
+        let _ = self.owned.set(());
         info!(number, is_final, "the state is saved");
-        // What follows only saves space: it is tried again with the next one.
+        self.try_to_clear_up().await;
+        Ok(Some(time))
+    }
+
+    /// The workers before, whose checkpoints may still exist, the oldest first.
+    fn continued(&self) -> Vec<String> {
+        if self.has_adopted {
+            return Vec::new();
+        }
+        let before = self.restored.continues.iter().filter(|uid| is_name(uid));
+        before.chain(&self.restored.from).cloned().collect()
+    }
+
+    /// A failure is tried again with the next checkpoint, or the next tick while checkpoints of workers before exist.
+    async fn try_to_clear_up(&mut self) {
         if let Err(fault) = self.clear_up().await {
             warn!("failed to remove what is not needed any more: {fault}");
         }
-        Ok(Some(time))
     }
 
     async fn upload(&self, number: u64, files: &[Found]) -> Result<Vec<SavedFile>, Fault> {
@@ -331,20 +365,20 @@ impl Saver {
         if let Some(next) = self.next {
             return Ok(next);
         }
-        let listed = self.storage.list(&self.settings.worker(&self.settings.uid)).await?;
-        let largest = listed.folders.iter().filter_map(|name| name.parse::<u64>().ok()).max();
-        let next = largest.map_or(0, |largest| largest + 1);
+        let own = self.settings.worker(&self.settings.uid);
+        let numbers = self.storage.list(&own).await?.numbers();
+        if newest(&self.storage, &own, &numbers, SystemTime::now()).await?.is_some() {
+            let _ = self.owned.set(());
+        }
+        let next = numbers.last().map_or(0, |largest| largest.saturating_add(1));
         self.next = Some(next);
-        // With a checkpoint of its own, the state was adopted before.
-        self.has_adopted |= largest.is_some();
         Ok(next)
     }
 
     /// A worker that was cut off may have been taken for lost: then another one has its state, and must not be overwritten.
     async fn check_ownership(&mut self) -> Result<(), Fault> {
-        if self.taken_by.is_none() {
-            self.taken_by = self.other_owner().await?;
-        }
+        // A claim in advance is given back if this pod does not end after all.
+        self.taken_by = self.other_owner().await?;
         match &self.taken_by {
             None => Ok(()),
             Some(Claimed { pod, by, .. }) => {
@@ -360,9 +394,16 @@ impl Saver {
     async fn other_owner(&self) -> Result<Option<Claimed>, Fault> {
         let now = SystemTime::now();
         let (settings, storage) = (&self.settings, &self.storage);
-        if let (Some(from), false) = (&self.restored.from, self.has_adopted) {
-            let newest = claim_of(settings, storage, from, now).await?;
-            return Ok(newest.filter(|newest| newest.by != settings.uid));
+        if let (Some(from), None) = (&self.restored.from, self.owned.get()) {
+            // A worker that has taken the state over and saved it removes the claims.
+            let unknown = || Claimed {
+                number: 0,
+                by: "unknown".to_owned(),
+                pod: "unknown".to_owned(),
+                age: Duration::ZERO,
+            };
+            let newest = claim_of(settings, storage, from, now).await?.unwrap_or_else(unknown);
+            return Ok(Some(newest).filter(|newest| newest.by != settings.uid));
         }
         if self.end.announced.get().is_some() {
             return Ok(None);
@@ -380,20 +421,21 @@ impl Saver {
         serde_json::to_vec(&heartbeat).unwrap_or_default()
     }
 
-    /// Older checkpoints of this worker; and, after the first one, all that the storage has of the worker before.
+    /// Older checkpoints of this worker; and, after the first one, all that the storage has of the workers before. The oldest
+    /// goes first: without the claimer of a state, the state would be restored again.
     async fn clear_up(&mut self) -> Result<(), Fault> {
         let own = self.settings.worker(&self.settings.uid);
-        let listed = self.storage.list(&own).await?;
-        let mut numbers: Vec<u64> = listed.folders.iter().filter_map(|name| name.parse().ok()).collect();
-        numbers.sort_unstable();
+        let numbers = self.storage.list(&own).await?.numbers();
         for old in numbers.iter().rev().skip(KEPT) {
             self.storage.delete_all(&format!("{own}/{}", numbered(*old))).await?;
         }
+        for before in self.continued() {
+            self.storage.delete_all(&self.settings.worker(&before)).await?;
+        }
         if let (Some(from), false) = (&self.restored.from, self.has_adopted) {
-            self.storage.delete_all(&self.settings.worker(from)).await?;
             // A worker that comes back finds the claim, and does not save.
             if !self.restored.was_lost {
-                self.storage.delete_all(&format!("{}/{CLAIMS}/{from}", self.settings.base())).await?;
+                self.storage.delete_all(&self.settings.claims(from)).await?;
             }
             self.has_adopted = true;
         }
@@ -403,6 +445,20 @@ impl Saver {
     fn key(&self, name: &str) -> String {
         format!("{}/{name}", self.settings.worker(&self.settings.uid))
     }
+}
+
+/// What the loader could not restore, until this worker has saved its own state.
+fn damage(restored: &Restored) -> Option<String> {
+    let uid = restored.damaged.first()?;
+    let count = restored.damaged.len();
+    let message =
+        format!("{count} damaged state(s) were not restored, the first one of the worker with the uid {uid}");
+    Some(Fault::new(ExitCode::StoreUnreachable, message).to_string())
+}
+
+/// A manifest is not trusted: what it names is one folder.
+fn is_name(uid: &str) -> bool {
+    !uid.is_empty() && uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 fn seconds(time: SystemTime) -> i64 {

@@ -6,6 +6,7 @@ mod checkpoints;
 mod counting;
 mod logs;
 mod process;
+mod restoring;
 mod sample;
 mod stores;
 mod worker;
