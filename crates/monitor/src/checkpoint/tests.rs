@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tokio::{
     sync::mpsc,
     task::{JoinHandle, spawn_blocking},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{
@@ -105,7 +105,8 @@ impl Pod {
 
     async fn load(&self) -> Restored {
         let state = State(self.state.path().to_owned());
-        restore(&self.settings, &state, self.own.path(), PATIENCE).await.unwrap();
+        let restored = restore(&self.settings, &state, self.own.path(), PATIENCE);
+        timeout(PATIENCE * 3, restored).await.expect("it ends").unwrap();
         serde_json::from_slice(&fs::read(self.own.path().join(RESTORED)).unwrap()).unwrap()
     }
 
@@ -183,8 +184,9 @@ async fn a_claim_stays_young_while_a_large_file_is_copied() {
     let beside = async {
         // A claim is too old after three intervals.
         sleep(SECOND * 5).await;
-        assert_eq!(other.load().await.from, None);
+        let found = timeout(SECOND * 10, other.load()).await;
         write_slow(file, "one").await;
+        assert_eq!(found.map(|found| found.from), Ok(None));
     };
     let (restored, ()) = tokio::join!(slow.load(), beside);
     assert_eq!((restored.from.as_deref(), slow.state().as_deref()), (Some("first"), Some("one")));
