@@ -175,6 +175,22 @@ async fn loaders_that_start_at_once_restore_every_state_exactly_once() {
 }
 
 #[tokio::test]
+async fn a_loader_that_loses_every_claim_but_one_restores_that_state() {
+    let pool = Pool::new();
+    for number in 100..160 {
+        let uid = format!("before-{number}");
+        pool.save(&uid, &number.to_string(), &[]);
+        if number < 159 {
+            // The survey does not see it, and the claim cannot be created: as if another loader were faster with it.
+            fs::create_dir_all(pool.path(&format!("claims/{uid}/0000000000"))).unwrap();
+        }
+    }
+    let pod = Pod::new(&pool, "pod", HOUR);
+    assert_eq!(pod.load().await.from.as_deref(), Some("before-159"));
+    assert_eq!(pod.state().as_deref(), Some("159"));
+}
+
+#[tokio::test]
 async fn a_claim_stays_young_while_a_large_file_is_copied() {
     let pool = Pool::new();
     pool.save("first", "one", &[]);
