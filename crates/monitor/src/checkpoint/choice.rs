@@ -92,7 +92,7 @@ pub(crate) struct Candidate {
 }
 
 /// The states without a valid claim, the oldest first. What an earlier run of this loader has claimed comes before all others:
-/// nobody else restores it once this worker has saved.
+/// no other worker restores it once this one has saved.
 pub(crate) fn choice(lineages: &[Lineage], own: &str, interval: Duration) -> Choice {
     let free: Vec<&Lineage> = lineages
         .iter()

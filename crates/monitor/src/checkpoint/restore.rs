@@ -138,7 +138,7 @@ async fn find(
     }
 }
 
-/// Creates the first claim that nobody was faster with.
+/// Creates the first of the claims that does not exist yet.
 async fn claim_one(
     settings: &Settings,
     storage: &Storage,
