@@ -10,11 +10,12 @@
 //!
 //! `save` writes the state of a worker that runs and of one that ends, `restore` finds one for a new worker, `choice` decides
 //! which, `storage` is the bucket or the folder, `state` the worker's folder. A state is restored at most once: a claim is
-//! created only if there is none of this number, and is final once its worker has saved a checkpoint. An older one without
-//! a checkpoint was left by a pod that is gone, and is replaced by the next number.
+//! created only if there is none of this number, and is final once its worker has saved a checkpoint. Until then its pod
+//! writes it again in each interval, so an old one was left by a pod that is gone, and is replaced by the next number.
 
 use std::time::Duration;
 
+use api::monitor::UPLOAD_SECONDS;
 use serde::{Deserialize, Serialize};
 
 pub(crate) mod choice;
@@ -22,6 +23,8 @@ pub(crate) mod restore;
 pub(crate) mod save;
 pub(crate) mod state;
 pub(crate) mod storage;
+#[cfg(test)]
+mod tests;
 
 /// Where, how often, and for how long.
 #[derive(Clone, Debug)]
@@ -71,6 +74,9 @@ pub(crate) struct Manifest {
     pub(crate) is_final: bool,
     /// By the clock of the worker's node, in seconds since 1970.
     pub(crate) time: i64,
+    /// uids of the workers whose state this one continues and whose checkpoints may still exist, the oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) continues: Vec<String>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
@@ -99,6 +105,10 @@ pub(crate) const CLOCK: &str = "clock";
 pub(crate) const KEPT: usize = 2;
 /// Heartbeats of a worker in each interval.
 pub(crate) const BEATS: u32 = 2;
+/// Seconds: of the option `--checkpoint-seconds`.
+const LONGEST_INTERVAL: u64 = 3_600;
+/// Seconds: of `spec.checkpoint.graceSeconds`, and of the upload after it.
+const LONGEST_GRACE: u64 = 3_600 + UPLOAD_SECONDS as u64;
 /// In the folder of the monitor: what was restored in this pod.
 pub(crate) const RESTORED: &str = "restored.json";
 
@@ -110,6 +120,41 @@ pub(crate) struct Restored {
     pub(crate) from: Option<String>,
     /// The worker was taken for lost, and may come back.
     pub(crate) was_lost: bool,
+    /// Number of the claim of this pod.
+    pub(crate) claim: Option<u32>,
+    /// `continues` of the manifest.
+    pub(crate) continues: Vec<String>,
+    /// uids of workers whose state differs from its manifests.
+    pub(crate) damaged: Vec<String>,
+}
+
+impl Settings {
+    /// The folder of the pool.
+    pub(crate) fn base(&self) -> String {
+        format!("{}/{}", self.namespace, self.pool)
+    }
+
+    /// The folder of one worker.
+    pub(crate) fn worker(&self, uid: &str) -> String {
+        format!("{}/{WORKERS}/{uid}", self.base())
+    }
+
+    /// The folder of the claims of one worker's state.
+    pub(crate) fn claims(&self, uid: &str) -> String {
+        format!("{}/{CLAIMS}/{uid}", self.base())
+    }
+}
+
+impl Heartbeat {
+    /// A number of the storage is not trusted: within the bounds of the option.
+    pub(crate) fn interval(&self) -> Duration {
+        Duration::from_secs(self.interval_seconds.clamp(1, LONGEST_INTERVAL))
+    }
+
+    /// As the interval.
+    pub(crate) fn grace(&self) -> Duration {
+        Duration::from_secs(self.grace_seconds.min(LONGEST_GRACE))
+    }
 }
 
 impl Manifest {

@@ -110,6 +110,10 @@ pub(crate) struct LoadMemory {
     #[arg(long, env = variables::MEMORY_DIR)]
     memory_folder: Option<PathBuf>,
 
+    /// Bytes of the records in the folder, at most
+    #[arg(long, default_value_t = 8 << 30)]
+    memory_bytes: u64,
+
     /// Key for the vector store
     #[arg(long, env = variables::MEMORY_API_KEY, hide_env_values = true)]
     key: Option<String>,
@@ -148,6 +152,7 @@ impl LoadMemory {
             dim: self.dim?,
             folder: self.memory_folder.clone()?,
             patience: self.patience(),
+            most_bytes: self.memory_bytes,
         })
     }
 

@@ -24,6 +24,7 @@ mod load;
 mod logs;
 mod memory;
 mod pages;
+mod retry;
 mod run;
 mod snapshots;
 mod worker;

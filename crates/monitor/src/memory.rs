@@ -6,10 +6,9 @@
 use std::{io, path::PathBuf, time::Duration};
 
 use api::monitor::ExitCode;
-use tokio::time::{Instant, sleep};
-use tracing::{info, warn};
+use tracing::info;
 
-use crate::fault::Fault;
+use crate::{fault::Fault, retry::retry_transient};
 use folder::{Description, Folder};
 use records::Collection;
 use store::{PageError, Store};
@@ -18,9 +17,6 @@ pub(crate) mod folder;
 pub(crate) mod records;
 pub(crate) mod store;
 
-/// Between two attempts of a request.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Bytes of vectors in one page, and records.
 const PAGE_BYTES: u64 = 512 << 10;
 const MOST_RECORDS: u64 = 256;
@@ -38,6 +34,8 @@ pub(crate) struct Wanted {
     pub(crate) folder: PathBuf,
     /// How long a store may not answer.
     pub(crate) patience: Duration,
+    /// Bytes of the file of records. A store is not trusted: its pages may never end.
+    pub(crate) most_bytes: u64,
 }
 
 pub(crate) async fn load(wanted: &Wanted) -> Result<(), Fault> {
@@ -47,19 +45,28 @@ pub(crate) async fn load(wanted: &Wanted) -> Result<(), Fault> {
         return Ok(());
     }
     let (endpoint, name) = (&wanted.endpoint, &wanted.collection);
-    let store = patiently(wanted.patience, async || Store::find(endpoint, wanted.key.clone()).await).await?;
-    let collection = patiently(wanted.patience, async || store.collection(name).await).await?;
+    let store =
+        retry_transient(wanted.patience, async || Store::find(endpoint, wanted.key.clone()).await).await?;
+    let collection = retry_transient(wanted.patience, async || store.collection(name).await).await?;
     check(&collection, wanted)?;
     let unwritable = |error: io::Error| of_folder(wanted, &error);
     let mut progress = folder.progress(&collection).map_err(unwritable)?;
     let mut limit = records_of_a_page(wanted.dim);
     loop {
+        if progress.bytes > wanted.most_bytes {
+            let message = format!(
+                "the collection {name:?} has more than the {} bytes of --memory-bytes",
+                wanted.most_bytes
+            );
+            return Err(Fault::new(ExitCode::OutOfSpace, message));
+        }
         let from = (progress.count, progress.next.as_ref());
-        let read = patiently(wanted.patience, async || match store.page(&collection, from, limit).await {
-            Ok(page) => Ok(Some(page)),
-            Err(PageError::TooLarge) => Ok(None),
-            Err(PageError::Fault(fault)) => Err(fault),
-        });
+        let read =
+            retry_transient(wanted.patience, async || match store.page(&collection, from, limit).await {
+                Ok(page) => Ok(Some(page)),
+                Err(PageError::TooLarge) => Ok(None),
+                Err(PageError::Fault(fault)) => Err(fault),
+            });
         let Some(page) = read.await? else {
             if limit == 1 {
                 let message = format!(
@@ -73,6 +80,13 @@ pub(crate) async fn load(wanted: &Wanted) -> Result<(), Fault> {
         };
         if let Some(other) = page.records.iter().find(|record| record.embedding.len() as u64 != wanted.dim) {
             return Err(mismatch(wanted, other.embedding.len() as u64));
+        }
+        if page.next.is_some() && (page.records.is_empty() || page.next == progress.next) {
+            let message = format!(
+                "{} did not answer with the next records of the collection {name:?}: its pages do not end",
+                store.endpoint()
+            );
+            return Err(Fault::new(ExitCode::StoreUnreachable, message));
         }
         progress = folder.append(progress, &page).map_err(unwritable)?;
         if page.next.is_none() {
@@ -111,25 +125,6 @@ fn records_of_a_page(dim: u64) -> usize {
     usize::try_from((PAGE_BYTES / of_record).clamp(1, MOST_RECORDS)).unwrap_or(1)
 }
 
-/// Tries again what may pass by itself.
-pub(crate) async fn patiently<T>(
-    patience: Duration,
-    mut step: impl AsyncFnMut() -> Result<T, Fault>,
-) -> Result<T, Fault> {
-    let until = Instant::now() + patience;
-    let mut pause = FIRST_PAUSE;
-    loop {
-        match step().await {
-            Err(fault) if fault.is_transient() && Instant::now() + pause < until => {
-                warn!("{fault}; it is tried again");
-                sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
-            }
-            done => return done,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,27 +132,5 @@ mod tests {
     #[test]
     fn a_page_has_half_a_mebibyte_whatever_the_dimension() {
         assert_eq!([1, 1_536, 65_536].map(records_of_a_page), [256, 27, 1]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_may_pass_is_tried_again_and_nothing_else() {
-        let of = |code| Fault::new(code, "");
-        let mut times = 0;
-        let done = patiently(Duration::from_secs(60), async || {
-            times += 1;
-            if times < 4 { Err(of(ExitCode::StoreUnreachable)) } else { Ok(times) }
-        });
-        assert_eq!(done.await, Ok(4));
-        let began = Instant::now();
-        let never = patiently(Duration::from_secs(60), async || Err::<(), _>(of(ExitCode::StoreUnreachable)));
-        assert_eq!(never.await, Err(of(ExitCode::StoreUnreachable)));
-        assert!((50..=60).contains(&began.elapsed().as_secs()));
-        let mut times = 0;
-        let wrong = patiently(Duration::from_secs(60), async || {
-            times += 1;
-            Err::<(), _>(of(ExitCode::DimMismatch))
-        });
-        assert_eq!(wrong.await, Err(of(ExitCode::DimMismatch)));
-        assert_eq!(times, 1);
     }
 }

@@ -1,8 +1,12 @@
 //! Which state a new worker restores, from what the storage lists. Pure.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    cmp::Reverse,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    time::{Duration, SystemTime},
+};
 
-use super::BEATS;
+use super::{BEATS, Heartbeat};
 
 /// All that a storage has of one worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,6 +17,10 @@ pub(crate) struct Lineage {
     pub(crate) heartbeat: Option<Beat>,
     /// The claim with the largest number.
     pub(crate) claim: Option<Claimed>,
+    /// There is no checkpoint, not even an incomplete one.
+    pub(crate) is_empty: bool,
+    /// It was claimed by this loader before, and cannot be restored.
+    pub(crate) is_useless: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +39,27 @@ pub(crate) struct Beat {
     /// For how long the new worker has seen this one and no later one, by its own clock.
     pub(crate) watched: Duration,
     pub(crate) is_ending: bool,
-    pub(crate) interval: Duration,
-    pub(crate) grace: Duration,
+    interval: Duration,
+    grace: Duration,
+}
+
+impl Beat {
+    /// Not watched yet.
+    pub(crate) fn of(heartbeat: &Heartbeat, written: SystemTime, age: Duration) -> Self {
+        Self {
+            written,
+            age,
+            watched: Duration::ZERO,
+            is_ending: heartbeat.ending,
+            interval: heartbeat.interval(),
+            grace: heartbeat.grace(),
+        }
+    }
+
+    /// Its worker runs, and does not end.
+    pub(crate) fn is_of_a_running_worker(&self, interval: Duration) -> bool {
+        !self.is_ending && !is_late(self, interval)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,56 +73,112 @@ pub(crate) struct Claimed {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// Claim it with this number, and restore it.
-    Restore { uid: String, claim: u32 },
-    /// Claim it with this number, and wait for its last checkpoint for at most so long.
-    Await { uid: String, claim: u32, within: Duration },
+    /// Claim one of these, the first one first, and restore it.
+    Claim(Vec<Candidate>),
     /// The heartbeat of this worker is late: wait until there is one, or the worker is lost.
-    Watch { uid: String },
-    /// None now; workers live, of which one may be about to end.
-    None { others_live: bool },
+    AwaitHeartbeat { uid: String },
+    /// None now; workers run, of which one may be about to end.
+    None { others_run: bool },
 }
 
-/// The oldest state without a valid claim. `own`: the uid of the new worker.
+/// A state that may be claimed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) uid: String,
+    /// Number of the claim that is to be created.
+    pub(crate) claim: u32,
+    /// The worker is about to end: wait for its last checkpoint for at most so long.
+    pub(crate) within: Option<Duration>,
+}
+
+/// The states without a valid claim, the oldest first. What an earlier run of this loader has claimed comes before all others:
+/// no other worker restores it once this one has saved.
 pub(crate) fn choice(lineages: &[Lineage], own: &str, interval: Duration) -> Choice {
-    let next = |lineage: &Lineage| lineage.claim.as_ref().map_or(0, |claim| claim.number + 1);
-    let free = || {
-        lineages.iter().filter(|lineage| lineage.uid != own && !is_taken(lineage, lineages, own, interval))
-    };
-    let gone = free().filter(|lineage| is_gone(lineage, interval));
-    let oldest =
-        gone.filter_map(|lineage| Some((lineage.newest?, lineage))).max_by_key(|(newest, lineage)| {
-            // Of two that are as old, any, and always the same.
-            (newest.age, lineage.uid.clone())
-        });
-    if let Some((_, lineage)) = oldest {
-        return Choice::Restore { uid: lineage.uid.clone(), claim: next(lineage) };
+    let free: Vec<&Lineage> = lineages
+        .iter()
+        .filter(|lineage| lineage.uid != own && !lineage.is_useless)
+        .filter(|lineage| !is_taken(lineage, lineages, own, interval))
+        .collect();
+    let has_own_claim = |lineage: &Lineage| lineage.claim.as_ref().is_some_and(|claim| claim.by == own);
+    let claimed = free.iter().copied().filter(|lineage| has_own_claim(lineage));
+    let claimed = claimed.filter_map(|lineage| claimed_before(lineage, interval));
+    let ended = free.iter().copied().filter(|lineage| has_ended_or_is_lost(lineage, interval));
+    let ended = ended.filter_map(|lineage| Some((lineage.newest?.age, candidate(lineage, None))));
+    let ending = free.iter().copied().filter_map(|lineage| awaited(lineage, interval));
+    for candidates in [claimed.collect(), ended.collect(), ending.collect::<Vec<_>>()] {
+        if !candidates.is_empty() {
+            return Choice::Claim(oldest_first(candidates));
+        }
     }
-    let ending = free().find_map(|lineage| {
-        let beat = lineage.heartbeat.filter(|beat| beat.is_ending)?;
-        Some((lineage, beat))
-    });
-    if let Some((lineage, beat)) = ending {
-        let within = beat.grace + lost_after(beat.interval.max(interval)) * 2;
-        return Choice::Await { uid: lineage.uid.clone(), claim: next(lineage), within };
-    }
-    let late = free().find(|lineage| {
+    let late = free.iter().find(|lineage| {
         lineage.newest.is_some() && lineage.heartbeat.is_some_and(|beat| is_late(&beat, interval))
     });
     match late {
-        Some(lineage) => Choice::Watch { uid: lineage.uid.clone() },
-        None => Choice::None { others_live: free().any(|lineage| lineage.heartbeat.is_some()) },
+        Some(lineage) => Choice::AwaitHeartbeat { uid: lineage.uid.clone() },
+        None => Choice::None { others_run: free.iter().any(|lineage| lineage.heartbeat.is_some()) },
     }
 }
 
+fn candidate(lineage: &Lineage, within: Option<Duration>) -> Candidate {
+    let claim = lineage.claim.as_ref().map_or(0, |claim| claim.number.saturating_add(1));
+    Candidate { uid: lineage.uid.clone(), claim, within }
+}
+
+/// With its age.
+fn awaited(lineage: &Lineage, interval: Duration) -> Option<(Duration, Candidate)> {
+    let beat = lineage.heartbeat.filter(|beat| beat.is_ending)?;
+    let within = beat.grace + lost_after(beat.interval.max(interval)) * 2;
+    let age = lineage.newest.map(|newest| newest.age).unwrap_or_default();
+    Some((age, candidate(lineage, Some(within))))
+}
+
+/// The worker was ending or lost when its state was claimed; if it is not ending, it need not be watched again.
+fn claimed_before(lineage: &Lineage, interval: Duration) -> Option<(Duration, Candidate)> {
+    let awaited = if has_ended_or_is_lost(lineage, interval) { None } else { awaited(lineage, interval) };
+    awaited.or_else(|| Some((lineage.newest?.age, candidate(lineage, None))))
+}
+
+/// Of several that are as old, always in the same order.
+fn oldest_first(mut candidates: Vec<(Duration, Candidate)>) -> Vec<Candidate> {
+    candidates.sort_by_key(|(age, candidate)| Reverse((*age, candidate.uid.clone())));
+    candidates.into_iter().map(|(_, candidate)| candidate).collect()
+}
+
+/// In which order a loader tries to claim them: the first one, and then those after a place of its own, because other
+/// loaders that lose the same claim go on at the same time.
+pub(crate) fn spread(mut candidates: Vec<Candidate>, own: &str) -> Vec<Candidate> {
+    if let [_, rest @ ..] = candidates.as_mut_slice()
+        && !rest.is_empty()
+    {
+        let mut hash = DefaultHasher::new();
+        own.hash(&mut hash);
+        let place = hash.finish() % rest.len() as u64;
+        rest.rotate_left(usize::try_from(place).unwrap_or(0));
+    }
+    candidates
+}
+
+/// Workers that have left only a heartbeat, long ago.
+pub(crate) fn remains(lineages: &[Lineage]) -> impl Iterator<Item = &str> {
+    let is_old = |beat: Beat| beat.age > REMAINS_AFTER;
+    let remains =
+        lineages.iter().filter(move |lineage| lineage.is_empty && lineage.heartbeat.is_some_and(is_old));
+    remains.map(|lineage| &*lineage.uid).take(MOST_REMAINS)
+}
+
+/// Far longer than any outage for which a worker is expected to come back.
+const REMAINS_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+/// In one survey, so that a loader is not held up.
+const MOST_REMAINS: usize = 20;
+
 /// Whether the worker has ended or is lost.
-pub(crate) fn is_gone(lineage: &Lineage, interval: Duration) -> bool {
+pub(crate) fn has_ended_or_is_lost(lineage: &Lineage, interval: Duration) -> bool {
     let is_final = lineage.newest.is_some_and(|newest| newest.is_final);
     is_final || lineage.heartbeat.is_none_or(|beat| is_lost(&beat, interval))
 }
 
 /// Whether a heartbeat is missing.
-pub(crate) fn is_late(beat: &Beat, interval: Duration) -> bool {
+fn is_late(beat: &Beat, interval: Duration) -> bool {
     beat.age > late_after(beat.interval.max(interval))
 }
 
@@ -117,7 +200,8 @@ fn lost_after(interval: Duration) -> Duration {
     interval / BEATS * 3 + SLACK
 }
 
-/// A claim is written again in each interval until the worker of its pod saves.
+/// A claim is written again twice in each interval, by the loader while it waits and copies, and by the sidecar until the worker
+/// has saved its first checkpoint.
 fn is_abandoned(claim: &Claimed, interval: Duration) -> bool {
     claim.age > interval.saturating_mul(3)
 }
@@ -136,6 +220,8 @@ fn is_taken(lineage: &Lineage, lineages: &[Lineage], own: &str, interval: Durati
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const MINUTE: Duration = Duration::from_secs(60);
@@ -144,19 +230,17 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn lineage(uid: &str, age: u64, is_final: bool, beat: Option<(u64, bool)>) -> Lineage {
+    fn beat(age: u64, ending: bool) -> Beat {
+        let heartbeat = Heartbeat { ending, interval_seconds: 60, grace_seconds: 90, ..Heartbeat::default() };
+        Beat { watched: seconds(39), ..Beat::of(&heartbeat, SystemTime::UNIX_EPOCH, seconds(age)) }
+    }
+
+    fn lineage(uid: &str, age: u64, is_final: bool, of: Option<(u64, bool)>) -> Lineage {
         Lineage {
             uid: uid.to_owned(),
             newest: Some(Newest { number: 1, age: seconds(age), is_final }),
-            heartbeat: beat.map(|(age, is_ending)| Beat {
-                written: SystemTime::UNIX_EPOCH,
-                age: seconds(age),
-                watched: seconds(39),
-                is_ending,
-                interval: MINUTE,
-                grace: seconds(90),
-            }),
-            claim: None,
+            heartbeat: of.map(|(age, ending)| beat(age, ending)),
+            ..Lineage::default()
         }
     }
 
@@ -167,8 +251,12 @@ mod tests {
         }
     }
 
-    fn restore(uid: &str, claim: u32) -> Choice {
-        Choice::Restore { uid: uid.to_owned(), claim }
+    fn claim(uid: &str, claim: u32, within: Option<Duration>) -> Candidate {
+        Candidate { uid: uid.to_owned(), claim, within }
+    }
+
+    fn restore(uid: &str, number: u32) -> Choice {
+        Choice::Claim(vec![claim(uid, number, None)])
     }
 
     #[test]
@@ -179,11 +267,12 @@ mod tests {
             lineage("old", 300, true, None),
             lineage("lost", 200, false, Some((200, false))),
         ];
-        assert_eq!(choice(&lineages, "me", MINUTE), restore("old", 0));
+        let all = ["old", "lost", "young"].map(|uid| claim(uid, 0, None));
+        assert_eq!(choice(&lineages, "me", MINUTE), Choice::Claim(all.into()));
         assert_eq!(choice(&lineages[..2], "me", MINUTE), restore("young", 0));
-        assert_eq!(choice(&lineages[..1], "me", MINUTE), Choice::None { others_live: true });
+        assert_eq!(choice(&lineages[..1], "me", MINUTE), Choice::None { others_run: true });
         assert_eq!(choice(&lineages[3..], "me", MINUTE), restore("lost", 0));
-        assert_eq!(choice(&[], "me", MINUTE), Choice::None { others_live: false });
+        assert_eq!(choice(&[], "me", MINUTE), Choice::None { others_run: false });
     }
 
     #[test]
@@ -193,8 +282,8 @@ mod tests {
             late.heartbeat.as_mut().unwrap().watched = seconds(watched);
             choice(&[late], "me", MINUTE)
         };
-        let watch = Choice::Watch { uid: "late".to_owned() };
-        assert_eq!(of(38, 0), Choice::None { others_live: true });
+        let watch = Choice::AwaitHeartbeat { uid: "late".to_owned() };
+        assert_eq!(of(38, 0), Choice::None { others_run: true });
         assert_eq!((of(39, 0), of(91, 39), of(900, 38)), (watch.clone(), watch.clone(), watch));
         assert_eq!(of(92, 39), restore("late", 0));
     }
@@ -202,24 +291,108 @@ mod tests {
     #[test]
     fn a_worker_without_state_is_not_waited_for() {
         let empty = Lineage { newest: None, ..lineage("late", 0, false, Some((60, false))) };
-        assert_eq!(choice(&[empty], "me", MINUTE), Choice::None { others_live: true });
+        assert_eq!(choice(&[empty], "me", MINUTE), Choice::None { others_run: true });
     }
 
     #[test]
     fn a_worker_that_is_about_to_end_is_waited_for() {
         let lineages = [lineage("ending", 10, false, Some((1, true)))];
         let within = seconds(90 + 2 * 91);
-        let awaited = Choice::Await { uid: "ending".to_owned(), claim: 0, within };
+        let awaited = Choice::Claim(vec![claim("ending", 0, Some(within))]);
         assert_eq!(choice(&lineages, "me", MINUTE), awaited);
     }
 
     #[test]
     fn a_claimed_state_is_free_again_only_if_its_claimer_is_gone_before_it_saved() {
         let of = |age| claimed(lineage("old", 500, true, None), 2, "other", age);
-        assert_eq!(choice(&[of(10)], "me", MINUTE), Choice::None { others_live: false });
+        assert_eq!(choice(&[of(10)], "me", MINUTE), Choice::None { others_run: false });
         assert_eq!(choice(&[of(200)], "me", MINUTE), restore("old", 3));
         let saved = lineage("other", 100, false, Some((5, false)));
-        assert_eq!(choice(&[of(200), saved], "me", MINUTE), Choice::None { others_live: true });
+        assert_eq!(choice(&[of(200), saved], "me", MINUTE), Choice::None { others_run: true });
         assert_eq!(choice(&[of(10)], "other", MINUTE), restore("old", 3), "a loader that runs again");
+    }
+
+    #[test]
+    fn what_an_earlier_run_of_the_loader_has_claimed_comes_first() {
+        let others = || [lineage("older", 900, true, None), lineage("ending", 9, false, Some((1, true)))];
+        let with = |own: Lineage| choice(&[&others()[..], &[own]].concat(), "me", MINUTE);
+        let final_one = claimed(lineage("mine", 5, true, None), 0, "me", 400);
+        assert_eq!(with(final_one), restore("mine", 1));
+        // It was watched before it was claimed.
+        let lost = claimed(lineage("mine", 5, false, Some((900, false))), 0, "me", 10);
+        let unwatched = lost.heartbeat.map(|beat| Beat { watched: Duration::ZERO, ..beat });
+        assert_eq!(with(Lineage { heartbeat: unwatched, ..lost }), restore("mine", 1));
+        let ending = claimed(lineage("mine", 5, false, Some((1, true))), 0, "me", 10);
+        assert_eq!(with(ending), Choice::Claim(vec![claim("mine", 1, Some(seconds(90 + 2 * 91)))]));
+    }
+
+    #[test]
+    fn loaders_that_lose_the_oldest_state_go_on_at_different_ones() {
+        let all: Vec<Candidate> = (0..60).map(|number| claim(&number.to_string(), 0, None)).collect();
+        let tried = |own: u32| spread(all.clone(), &format!("pod-{own}"));
+        let seconds: std::collections::HashSet<String> =
+            (0..60).map(|own| tried(own)[1].uid.clone()).collect();
+        assert!(seconds.len() > 20, "{}", seconds.len());
+        let mut sorted = tried(7);
+        assert_eq!(sorted[0].uid, "0");
+        sorted.sort_by_key(|candidate| candidate.uid.parse::<u32>().unwrap());
+        assert_eq!(sorted, all);
+        assert_eq!(spread(Vec::new(), "me"), []);
+    }
+
+    #[test]
+    fn a_useless_state_still_says_whose_worker_has_saved() {
+        let useless = Lineage { is_useless: true, ..lineage("heir", 100, true, None) };
+        let before = claimed(lineage("before", 500, true, None), 0, "heir", 900);
+        assert_eq!(choice(&[useless, before], "me", MINUTE), Choice::None { others_run: false });
+    }
+
+    #[test]
+    fn only_workers_that_have_left_nothing_but_an_old_heartbeat_are_removed() {
+        let empty = |uid: &str, age| Lineage {
+            newest: None,
+            is_empty: true,
+            ..lineage(uid, 0, false, Some((age, false)))
+        };
+        let day = 24 * 60 * 60;
+        let lineages = [
+            empty("young", day),
+            empty("old", day + 1),
+            Lineage { is_empty: false, ..empty("incomplete", day + 1) },
+            lineage("saved", 5, false, Some((day + 1, false))),
+            Lineage { is_empty: true, ..Lineage::default() },
+        ];
+        assert_eq!(remains(&lineages).collect::<Vec<_>>(), ["old"]);
+        let many: Vec<Lineage> = (0..100).map(|number| empty(&number.to_string(), day + 1)).collect();
+        assert_eq!(remains(&many).count(), MOST_REMAINS);
+    }
+
+    proptest! {
+        /// A storage may hold any numbers.
+        #[test]
+        fn any_heartbeat_gives_a_choice_that_waits_for_hours_at_most(
+            (ending, interval_seconds, grace_seconds) in any::<(bool, u64, u64)>(),
+            (age, watched, own_interval) in (any::<Duration>(), any::<Duration>(), 1..=3_600_u64),
+            (saved, claimed) in (any::<Option<(Duration, bool)>>(), any::<Option<(u32, bool, Duration)>>()),
+        ) {
+            let heartbeat = Heartbeat { pod: String::new(), ending, interval_seconds, grace_seconds };
+            let beat = Beat { watched, ..Beat::of(&heartbeat, SystemTime::UNIX_EPOCH, age) };
+            let lineage = Lineage {
+                uid: "other".to_owned(),
+                newest: saved.map(|(age, is_final)| Newest { number: 0, age, is_final }),
+                heartbeat: Some(beat),
+                claim: claimed.map(|(number, is_own, age)| {
+                    let by = if is_own { "me" } else { "third" };
+                    Claimed { number, by: by.to_owned(), pod: String::new(), age }
+                }),
+                ..Lineage::default()
+            };
+            let chosen = choice(&[lineage], "me", seconds(own_interval));
+            if let Choice::Claim(candidates) = chosen {
+                for Candidate { within, .. } in candidates {
+                    prop_assert!(within.unwrap_or_default() < seconds(5 * 3_600));
+                }
+            }
+        }
     }
 }

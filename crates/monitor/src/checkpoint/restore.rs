@@ -1,33 +1,36 @@
 //! Finds a state that no worker has, claims it, and writes it into the folder of the new worker.
 
 use std::{
-    cell::Cell,
     collections::{HashMap, HashSet},
     io,
     path::Path,
     time::{Duration, SystemTime},
 };
 
+use api::monitor::ExitCode;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
-use tracing::{info, warn};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
 
 use super::{
-    CLAIMS, CLOCK, Claim, HEARTBEAT, Heartbeat, MANIFEST, Manifest, RESTORED, Restored, Settings, WORKERS,
-    choice::{Beat, Choice, Claimed, Lineage, Newest, choice, is_gone, is_late},
+    BEATS, CLOCK, Claim, HEARTBEAT, Heartbeat, MANIFEST, Manifest, RESTORED, Restored, Settings, WORKERS,
+    choice::{
+        Beat, Candidate, Choice, Claimed, Lineage, Newest, choice, has_ended_or_is_lost, remains, spread,
+    },
     numbered,
     state::{self, StateFolder},
-    storage::{Listing, Storage, of_disk},
+    storage::{Storage, of_disk},
 };
-use crate::{fault::Fault, memory::patiently, replace};
+use crate::{fault::Fault, replace, retry::retry_transient};
 
 /// Workers that are looked at side by side.
 const AT_ONCE: usize = 8;
-/// Another worker may be faster with a claim.
-const MOST_CLAIMS: usize = 50;
 /// A worker that is asked to end says so at once, and its successor may be here before it has.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(2);
+const RESURVEY_AFTER: Duration = Duration::from_secs(2);
+/// Milliseconds after which a loader looks again that has lost all claims: not all of them at the same time.
+const JITTER: std::ops::Range<u64> = 50..500;
 const AWAIT_EVERY: Duration = Duration::from_millis(500);
 /// In intervals: workers whose heartbeats are late one after the other do not hold a new one back for longer.
 const WATCH_AT_MOST: u32 = 3;
@@ -46,71 +49,208 @@ pub(crate) async fn restore(
         return Ok(());
     }
     let storage = Storage::open(&settings.place)?;
-    let restored = patiently(patience, async || find(settings, &storage, state).await).await?;
+    let probe = format!("{}/{CLOCK}/{}.probe", settings.base(), settings.uid);
+    if !retry_transient(patience, async || storage.has_conditional_writes(&probe).await).await? {
+        let message = format!(
+            "{} does not support conditional writes (If-None-Match), without which a state could be restored twice: \
+             choose a store that does",
+            storage.name()
+        );
+        return Err(Fault::new(ExitCode::StoreUnreachable, message));
+    }
+    let restored =
+        retry_transient(patience, async || find(settings, &storage, state, patience).await).await?;
     let text = serde_json::to_vec(&restored).unwrap_or_default();
     replace(&marker, &text).map_err(|error| of_disk(&error))
 }
 
-async fn find(settings: &Settings, storage: &Storage, state: &StateFolder) -> Result<Restored, Fault> {
-    let (began, mut watch) = (Instant::now(), Watch::default());
-    let (mut claims, mut has_looked_again) = (0, false);
-    let mut damaged = HashSet::new();
-    while claims < MOST_CLAIMS {
-        let mut lineages = survey(settings, storage, &mut watch).await?;
-        lineages.retain(|lineage| !damaged.contains(&lineage.uid));
-        let (uid, number, within) = match choice(&lineages, &settings.uid, settings.interval) {
-            Choice::Restore { uid, claim } => (uid, claim, None),
-            Choice::Await { uid, claim, within } => (uid, claim, Some(within)),
-            Choice::Watch { uid } if began.elapsed() < settings.interval * WATCH_AT_MOST => {
-                watch.tell_once(&uid);
-                sleep(LOOK_AGAIN_AFTER).await;
+/// Looks until a state is restored or there is none. `patience`: for how long other loaders may create every claim first.
+async fn find(
+    settings: &Settings,
+    storage: &Storage,
+    state: &StateFolder,
+    patience: Duration,
+) -> Result<Restored, Fault> {
+    let (began, mut heartbeats) = (Instant::now(), Heartbeats::default());
+    let (mut lost_since, mut has_looked_again) = (None, false);
+    let (mut useless, mut damaged) = (HashSet::new(), Vec::new());
+    loop {
+        let mut lineages = survey(settings, storage, &mut heartbeats).await?;
+        for lineage in &mut lineages {
+            lineage.is_useless = useless.contains(&lineage.uid);
+        }
+        let candidates = match choice(&lineages, &settings.uid, settings.interval) {
+            Choice::Claim(candidates) => candidates,
+            Choice::AwaitHeartbeat { uid } if began.elapsed() < settings.interval * WATCH_AT_MOST => {
+                heartbeats.log_once(&uid);
+                sleep(RESURVEY_AFTER).await;
                 continue;
             }
-            Choice::None { others_live: true } if !has_looked_again => {
+            Choice::None { others_run: true } if !has_looked_again => {
                 has_looked_again = true;
-                sleep(LOOK_AGAIN_AFTER).await;
+                sleep(RESURVEY_AFTER).await;
                 continue;
             }
-            Choice::None { .. } | Choice::Watch { .. } => {
+            Choice::None { .. } | Choice::AwaitHeartbeat { .. } => {
                 info!(workers = lineages.len(), "there is no state to restore");
-                return Ok(Restored::default());
+                return Ok(Restored { damaged, ..Restored::default() });
             }
         };
-        claims += 1;
-        let claim = Claim { by: settings.uid.clone(), pod: settings.pod.clone() };
-        let key = format!("{}/{CLAIMS}/{uid}/{}", settings.base(), numbered(u64::from(number)));
-        if !storage.create(&key, serde_json::to_vec(&claim).unwrap_or_default()).await? {
-            continue;
-        }
-        let (written, key) = (Cell::new(Instant::now()), &key);
-        let keep = || refresh(storage, key, &claim, &written, settings.interval);
-        if let Some(within) = within {
-            info!(worker = %uid, "waits for the state of a worker that ends");
-            until_gone(settings, storage, &uid, within, &mut watch, &keep).await?;
-        }
-        match fetch(settings, storage, state, &uid, &keep).await? {
-            Some(manifest) => {
-                info!(worker = %uid, files = manifest.files.len(), bytes = manifest.bytes(), "restored a state");
-                return Ok(Restored { from: Some(uid), was_lost: !manifest.is_final });
+        let Some((candidate, held)) = claim_one(settings, storage, candidates).await? else {
+            if lost_since.get_or_insert_with(Instant::now).elapsed() > patience {
+                warn!("no state restored: other workers created every claim first");
+                return Ok(Restored { damaged, ..Restored::default() });
             }
-            None => {
-                warn!(worker = %uid, "its state is damaged and not restored; another one is looked for");
-                damaged.insert(uid);
+            sleep(Duration::from_millis(fastrand::u64(JITTER))).await;
+            continue;
+        };
+        lost_since = None;
+        let uid = candidate.uid.clone();
+        match held.take(storage, state, candidate.within, &mut heartbeats).await? {
+            Taken::Restored(manifest) => {
+                info!(worker = %uid, files = manifest.files.len(), bytes = manifest.bytes(), "restored a state");
+                return Ok(Restored {
+                    from: Some(uid),
+                    was_lost: !manifest.is_final,
+                    claim: Some(held.number),
+                    continues: manifest.continues,
+                    damaged,
+                });
+            }
+            Taken::Damaged => {
+                warn!(worker = %uid, "the state is damaged; the next one is tried");
+                useless.insert(uid.clone());
+                damaged.push(uid);
+            }
+            Taken::NoState => {
+                held.release(storage).await?;
+                useless.insert(uid);
+            }
+            Taken::Runs => {
+                info!(worker = %uid, "the worker does not end any more; its state is not claimed any more");
+                held.release(storage).await?;
+            }
+            Taken::ByAnother => warn!(worker = %uid, "the claim was too old; another worker has the state"),
+        }
+    }
+}
+
+/// Creates the first of the claims that does not exist yet.
+async fn claim_one(
+    settings: &Settings,
+    storage: &Storage,
+    candidates: Vec<Candidate>,
+) -> Result<Option<(Candidate, Held)>, Fault> {
+    for candidate in spread(candidates, &settings.uid) {
+        let held = Held { settings: settings.clone(), uid: candidate.uid.clone(), number: candidate.claim };
+        if storage.create(&held.key(), held.text()).await? {
+            return Ok(Some((candidate, held)));
+        }
+    }
+    Ok(None)
+}
+
+/// A claim that this pod has created.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    /// Of this pod.
+    pub(crate) settings: Settings,
+    /// The worker whose state it is.
+    pub(crate) uid: String,
+    pub(crate) number: u32,
+}
+
+/// What has become of a claimed state.
+enum Taken {
+    Restored(Manifest),
+    Damaged,
+    /// The worker has ended without one.
+    NoState,
+    /// The worker was about to end, and does not end any more.
+    Runs,
+    ByAnother,
+}
+
+impl Held {
+    fn key(&self) -> String {
+        format!("{}/{}", self.settings.claims(&self.uid), numbered(u64::from(self.number)))
+    }
+
+    fn text(&self) -> Vec<u8> {
+        let claim = Claim { by: self.settings.uid.clone(), pod: self.settings.pod.clone() };
+        serde_json::to_vec(&claim).unwrap_or_default()
+    }
+
+    /// Writes the claim again, so that it stays young. `false`: it is not the newest one, or was removed with the state.
+    pub(crate) async fn renew(&self, storage: &Storage) -> Result<bool, Fault> {
+        let newest = claim_of(&self.settings, storage, &self.uid, SystemTime::now()).await?;
+        let is_own =
+            newest.is_some_and(|newest| newest.by == self.settings.uid && newest.number == self.number);
+        if is_own {
+            storage.put(&self.key(), self.text()).await?;
+        }
+        Ok(is_own)
+    }
+
+    /// Another worker may claim the state again.
+    async fn release(&self, storage: &Storage) -> Result<(), Fault> {
+        storage.delete(&self.key()).await
+    }
+
+    /// Renews the claim until `stop`.
+    async fn keep(&self, storage: &Storage, stop: &CancellationToken) {
+        let pause = || sleep(self.settings.interval / BEATS);
+        while stop.run_until_cancelled(pause()).await.is_some() {
+            if let Err(fault) = self.renew(storage).await {
+                // Whether it is still the newest one is found out at the end.
+                debug!("failed to renew the claim: {fault}");
             }
         }
     }
-    warn!("other workers were faster with every claim");
-    Ok(Restored::default())
+
+    /// Waits for the last checkpoint if that is necessary, and writes the state into its folder, while the claim is renewed.
+    async fn take(
+        &self,
+        storage: &Storage,
+        state: &StateFolder,
+        within: Option<Duration>,
+        heartbeats: &mut Heartbeats,
+    ) -> Result<Taken, Fault> {
+        let stop = CancellationToken::new();
+        let taking = async {
+            // Ends the other one with it, also on a fault.
+            let _stop = stop.clone().drop_guard();
+            if let Some(within) = within {
+                info!(worker = %self.uid, "waits for the state of a worker that ends");
+                if !until_ended_or_lost(&self.settings, storage, &self.uid, within, heartbeats).await? {
+                    return Ok(Fetched::Not(Taken::Runs));
+                }
+            }
+            fetch(&self.settings, storage, state, &self.uid).await
+        };
+        // No request of the renewal is left on its way.
+        let (fetched, ()) = tokio::join!(taking, self.keep(storage, &stop));
+        let (key, manifest) = match fetched? {
+            Fetched::Whole { key, manifest } => (key, manifest),
+            Fetched::Not(taken) => return Ok(taken),
+        };
+        // A worker that has taken it over removes the checkpoints first and the claims then, so both are looked at in this order.
+        if self.renew(storage).await? && storage.get(&key).await?.is_some() {
+            return Ok(Taken::Restored(manifest));
+        }
+        state.clear().map_err(|error| of_disk(&error))?;
+        Ok(Taken::ByAnother)
+    }
 }
 
 /// The last heartbeat of each worker, and since when it is known.
 #[derive(Debug, Default)]
-struct Watch {
+struct Heartbeats {
     seen: HashMap<String, (SystemTime, Instant)>,
-    told: Option<String>,
+    logged: Option<String>,
 }
 
-impl Watch {
+impl Heartbeats {
     fn note(&mut self, uid: &str, beat: &mut Beat) {
         let now = Instant::now();
         let seen = self.seen.entry(uid.to_owned()).or_insert((beat.written, now));
@@ -120,44 +260,20 @@ impl Watch {
         beat.watched = now - seen.1;
     }
 
-    fn tell_once(&mut self, uid: &str) {
-        if self.told.as_deref() != Some(uid) {
+    fn log_once(&mut self, uid: &str) {
+        if self.logged.as_deref() != Some(uid) {
             info!(worker = %uid, "the heartbeat of a worker is late; waits until it is there or the worker is lost");
-            self.told = Some(uid.to_owned());
+            self.logged = Some(uid.to_owned());
         }
     }
 }
 
-impl Settings {
-    /// The folder of the pool.
-    pub(crate) fn base(&self) -> String {
-        format!("{}/{}", self.namespace, self.pool)
-    }
-
-    /// The folder of one worker.
-    pub(crate) fn worker(&self, uid: &str) -> String {
-        format!("{}/{WORKERS}/{uid}", self.base())
-    }
-}
-
-/// A claim that is written again stays young while a state is awaited or restored.
-async fn refresh(
+/// All workers that the storage has something of. Some that have left nothing but a heartbeat, long ago, are removed.
+async fn survey(
+    settings: &Settings,
     storage: &Storage,
-    key: &str,
-    claim: &Claim,
-    written: &Cell<Instant>,
-    interval: Duration,
-) -> Result<(), Fault> {
-    if written.get().elapsed() < interval {
-        return Ok(());
-    }
-    storage.put(key, serde_json::to_vec(claim).unwrap_or_default()).await?;
-    written.set(Instant::now());
-    Ok(())
-}
-
-/// All workers that the storage has something of.
-async fn survey(settings: &Settings, storage: &Storage, watch: &mut Watch) -> Result<Vec<Lineage>, Fault> {
+    heartbeats: &mut Heartbeats,
+) -> Result<Vec<Lineage>, Fault> {
     let workers = storage.list(&format!("{}/{WORKERS}", settings.base())).await?.folders;
     if workers.is_empty() {
         return Ok(Vec::new());
@@ -169,7 +285,13 @@ async fn survey(settings: &Settings, storage: &Storage, watch: &mut Watch) -> Re
         .try_collect()
         .await?;
     for Lineage { uid, heartbeat, .. } in &mut lineages {
-        heartbeat.iter_mut().for_each(|beat| watch.note(uid, beat));
+        heartbeat.iter_mut().for_each(|beat| heartbeats.note(uid, beat));
+    }
+    for uid in remains(&lineages) {
+        // The next survey tries it again.
+        if let Err(fault) = storage.delete_all(&settings.worker(uid)).await {
+            debug!("failed to remove what a worker has left: {fault}");
+        }
     }
     Ok(lineages)
 }
@@ -181,39 +303,31 @@ async fn lineage(
     now: SystemTime,
 ) -> Result<Lineage, Fault> {
     let of_worker = settings.worker(&uid);
-    let Listing { folders, files } = storage.list(&of_worker).await?;
-    let age = |time: SystemTime| now.duration_since(time).unwrap_or_default();
-    let beaten = files.iter().find(|(name, _)| name == HEARTBEAT).map(|(_, time)| *time);
+    let listing = storage.list(&of_worker).await?;
+    let beaten = listing.files.iter().find(|(name, _)| name == HEARTBEAT).map(|(_, time)| *time);
     let heartbeat = match beaten {
         None => None,
         Some(written) => {
             let said: Heartbeat =
                 read(storage, &format!("{of_worker}/{HEARTBEAT}")).await?.unwrap_or_default();
-            Some(Beat {
-                written,
-                age: age(written),
-                watched: Duration::ZERO,
-                is_ending: said.ending,
-                interval: Duration::from_secs(said.interval_seconds),
-                grace: Duration::from_secs(said.grace_seconds),
-            })
+            Some(Beat::of(&said, written, now.duration_since(written).unwrap_or_default()))
         }
     };
-    let mut numbers: Vec<u64> = folders.iter().filter_map(|name| name.parse().ok()).collect();
-    numbers.sort_unstable();
-    let lives = heartbeat.is_some_and(|beat| !beat.is_ending && !is_late(&beat, settings.interval));
+    let numbers = listing.numbers();
+    let runs = heartbeat.is_some_and(|beat| beat.is_of_a_running_worker(settings.interval));
     let newest = match numbers.last() {
         // It has saved and goes on: which one is its newest does not matter.
-        Some(number) if lives => Some(Newest { number: *number, age: Duration::ZERO, is_final: false }),
+        Some(number) if runs => Some(Newest { number: *number, age: Duration::ZERO, is_final: false }),
         Some(_) => newest(storage, &of_worker, &numbers, now).await?,
         None => None,
     };
-    let claim = if lives { None } else { claim_of(settings, storage, &uid, now).await? };
-    Ok(Lineage { uid, newest, heartbeat, claim })
+    let claim = if runs { None } else { claim_of(settings, storage, &uid, now).await? };
+    let is_empty = numbers.is_empty();
+    Ok(Lineage { uid, newest, heartbeat, claim, is_empty, is_useless: false })
 }
 
 /// The newest checkpoint that is complete.
-async fn newest(
+pub(crate) async fn newest(
     storage: &Storage,
     of_worker: &str,
     numbers: &[u64],
@@ -239,13 +353,14 @@ pub(crate) async fn claim_of(
     uid: &str,
     now: SystemTime,
 ) -> Result<Option<Claimed>, Fault> {
-    let folder = format!("{}/{CLAIMS}/{uid}", settings.base());
+    let folder = settings.claims(uid);
     let files = storage.list(&folder).await?.files;
-    let Some((name, written)) = files.iter().max_by(|(one, _), (other, _)| one.cmp(other)) else {
+    let numbered =
+        files.iter().filter_map(|(name, written)| Some((name.parse::<u32>().ok()?, name, written)));
+    let Some((number, name, written)) = numbered.max_by_key(|(number, ..)| *number) else {
         return Ok(None);
     };
     let claim: Option<Claim> = read(storage, &format!("{folder}/{name}")).await?;
-    let number = name.parse().unwrap_or(u32::MAX - 1);
     let (by, pod) = claim.map(|claim| (claim.by, claim.pod)).unwrap_or_default();
     Ok(Some(Claimed { number, by, pod, age: now.duration_since(*written).unwrap_or_default() }))
 }
@@ -255,56 +370,63 @@ async fn read<T: DeserializeOwned>(storage: &Storage, key: &str) -> Result<Optio
     Ok(storage.get(key).await?.and_then(|text| serde_json::from_slice(&text).ok()))
 }
 
-/// Until the worker has saved its last state, is lost, or the time is over.
-async fn until_gone(
+/// Until the worker has saved its last state, is lost, or the time is over. `false`: it does not end any more.
+async fn until_ended_or_lost(
     settings: &Settings,
     storage: &Storage,
     uid: &str,
     within: Duration,
-    watch: &mut Watch,
-    keep: &impl AsyncFn() -> Result<(), Fault>,
-) -> Result<(), Fault> {
+    heartbeats: &mut Heartbeats,
+) -> Result<bool, Fault> {
     let began = Instant::now();
     while began.elapsed() < within {
-        keep().await?;
         let now = storage.now(&format!("{}/{CLOCK}", settings.base()), &settings.uid).await?;
         let mut awaited = lineage(settings, storage, uid.to_owned(), now).await?;
-        awaited.heartbeat.iter_mut().for_each(|beat| watch.note(uid, beat));
-        if is_gone(&awaited, settings.interval) {
-            return Ok(());
+        awaited.heartbeat.iter_mut().for_each(|beat| heartbeats.note(uid, beat));
+        if awaited.heartbeat.is_some_and(|beat| beat.is_of_a_running_worker(settings.interval)) {
+            return Ok(false);
+        }
+        if has_ended_or_is_lost(&awaited, settings.interval) {
+            return Ok(true);
         }
         sleep(AWAIT_EVERY).await;
     }
     warn!(worker = %uid, "its last state did not come in time; an earlier one is restored");
-    Ok(())
+    Ok(true)
 }
 
-/// The newest checkpoint whose files are all as its manifest says. `None`: there is none.
+enum Fetched {
+    /// Every file is as the manifest with this key says.
+    Whole {
+        key: String,
+        manifest: Manifest,
+    },
+    Not(Taken),
+}
+
+/// The newest checkpoint whose files are all as its manifest says.
 async fn fetch(
     settings: &Settings,
     storage: &Storage,
     state: &StateFolder,
     uid: &str,
-    keep: &impl AsyncFn() -> Result<(), Fault>,
-) -> Result<Option<Manifest>, Fault> {
+) -> Result<Fetched, Fault> {
     let of_worker = settings.worker(uid);
-    let mut numbers: Vec<u64> =
-        storage.list(&of_worker).await?.folders.iter().filter_map(|name| name.parse().ok()).collect();
-    numbers.sort_unstable();
-    for number in numbers.iter().rev() {
+    let mut has_manifest = false;
+    for number in storage.list(&of_worker).await?.numbers().iter().rev() {
         let folder = format!("{of_worker}/{}", numbered(*number));
-        let Some(manifest): Option<Manifest> = read(storage, &format!("{folder}/{MANIFEST}")).await? else {
-            continue;
-        };
+        let key = format!("{folder}/{MANIFEST}");
+        let Some(manifest): Option<Manifest> = read(storage, &key).await? else { continue };
+        has_manifest = true;
         // What an attempt before has left.
         state.clear().map_err(|error| of_disk(&error))?;
-        if all_of(storage, state, &folder, &manifest, keep).await? {
-            return Ok(Some(manifest));
+        if all_of(storage, state, &folder, &manifest).await? {
+            return Ok(Fetched::Whole { key, manifest });
         }
         warn!(worker = %uid, number, "a checkpoint differs from its manifest; the one before it is tried");
     }
     state.clear().map_err(|error| of_disk(&error))?;
-    Ok(None)
+    Ok(Fetched::Not(if has_manifest { Taken::Damaged } else { Taken::NoState }))
 }
 
 /// `false`: a file is missing or differs.
@@ -313,10 +435,8 @@ async fn all_of(
     state: &StateFolder,
     folder: &str,
     manifest: &Manifest,
-    keep: &impl AsyncFn() -> Result<(), Fault>,
 ) -> Result<bool, Fault> {
     for (index, saved) in manifest.files.iter().enumerate() {
-        keep().await?;
         let (file, new) = match state.begin(&saved.path) {
             Ok(begun) => begun,
             Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(false),

@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    BEATS, CLAIMS, HEARTBEAT, Heartbeat, KEPT, MANIFEST, Manifest, RESTORED, Restored, SavedFile, Settings,
+    BEATS, HEARTBEAT, Heartbeat, KEPT, MANIFEST, Manifest, RESTORED, Restored, SavedFile, Settings,
     choice::Claimed,
     numbered,
-    restore::claim_of,
+    restore::{Held, claim_of, newest},
     state::{Found, StateFolder, sha256, within_bound},
     storage::{Storage, of_disk},
 };
@@ -79,9 +79,9 @@ pub(crate) struct Saver {
     end: Arc<End>,
     /// The pod whose worker has restored the state of this one.
     taken_by: Option<Claimed>,
-    /// Whether the state of the worker before belongs to this one: nobody else restores it.
-    has_adopted: bool,
-    /// Whether the storage has nothing of that worker any more.
+    /// The restored state, if any, belongs to this worker: it has saved a checkpoint of its own.
+    owned: Arc<SetOnce<()>>,
+    /// Whether the storage has no checkpoint of the workers before.
     is_predecessor_removed: bool,
     /// A checkpoint may be there that is not complete or not needed any more.
     has_leftovers: bool,
@@ -108,8 +108,10 @@ impl Saver {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Restored::default(),
             Err(error) => return Err(of_disk(&error)),
         };
-        let status = watch::Sender::new(Saved { restored: restored.from.clone(), ..Saved::default() });
-        let has_adopted = restored.from.is_none();
+        let error = damage(&restored);
+        let status = watch::Sender::new(Saved { restored: restored.from.clone(), error, ..Saved::default() });
+        let is_new = restored.from.is_none();
+        let owned = Arc::new(SetOnce::new_with(is_new.then_some(())));
         Ok(Self {
             settings,
             storage,
@@ -119,8 +121,8 @@ impl Saver {
             last: None,
             end,
             taken_by: None,
-            has_adopted,
-            is_predecessor_removed: has_adopted,
+            owned,
+            is_predecessor_removed: is_new,
             has_leftovers: false,
             status,
         })
@@ -189,6 +191,7 @@ impl Saver {
     fn beats(&self, stop: CancellationToken) -> impl Future<Output = ()> + use<> {
         let (storage, key, end) = (self.storage.clone(), self.key(HEARTBEAT), Arc::clone(&self.end));
         let (runs, ends) = (self.heartbeat(false), self.heartbeat(true));
+        let (held, owned) = (self.held(), Arc::clone(&self.owned));
         let mut ticks = interval(self.settings.interval / BEATS);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         async move {
@@ -198,8 +201,19 @@ impl Saver {
                     // A checkpoint fails for the same reason, and reports it.
                     debug!("failed to write the heartbeat: {fault}");
                 }
+                if let (Some(held), None) = (&held, owned.get())
+                    && let Err(fault) = held.renew(&storage).await
+                {
+                    debug!("failed to renew the claim: {fault}");
+                }
             }
         }
+    }
+
+    /// The claim of the restored state.
+    fn held(&self) -> Option<Held> {
+        let uid = self.restored.from.clone()?;
+        Some(Held { settings: self.settings.clone(), uid, number: self.restored.claim? })
     }
 
     /// Until the last state is saved, or the time is over. A checkpoint that is interrupted by the end has no manifest.
@@ -297,8 +311,8 @@ impl Saver {
         }
         self.status.send_modify(|status| match saved {
             Ok(last) => {
-                status.error = None;
                 status.last = last.or(status.last);
+                status.error = damage(&self.restored).filter(|_| status.last.is_none());
             }
             Err(fault) => status.error = Some(fault.message),
         });
@@ -311,7 +325,7 @@ impl Saver {
         self.check_ownership().await?;
         let is_same = self.last.as_ref().is_some_and(|(_, known, _)| *known == files);
         // An empty folder is saved, too, if it was not empty before: what the worker has removed must not come back.
-        let was_empty = next == 0 && self.has_adopted;
+        let was_empty = next == 0 && self.restored.from.is_none();
         if files.is_empty() && was_empty || is_same && !is_final {
             return Ok(self.last.as_ref().map(|(_, _, manifest)| manifest.time));
         }
@@ -325,15 +339,24 @@ impl Saver {
                 self.next = Some(next + 1);
                 self.has_leftovers = true;
                 let saved = self.upload(next, &files).await?;
-                (next, Manifest { files: saved, is_final, time })
+                (next, Manifest { files: saved, is_final, time, continues: self.continued() })
             }
         };
         let text = serde_json::to_vec(&manifest).unwrap_or_default();
         self.storage.put(&format!("{}/{MANIFEST}", self.key(&numbered(number))), text).await?;
         self.last = Some((number, files, manifest));
-        self.has_adopted = true;
+        let _ = self.owned.set(());
         info!(number, is_final, "the state is saved");
         Ok(Some(time))
+    }
+
+    /// The workers before, whose checkpoints may still exist, the oldest first.
+    fn continued(&self) -> Vec<String> {
+        if self.is_predecessor_removed {
+            return Vec::new();
+        }
+        let before = self.restored.continues.iter().filter(|uid| is_name(uid));
+        before.chain(&self.restored.from).cloned().collect()
     }
 
     async fn upload(&self, number: u64, files: &[Found]) -> Result<Vec<SavedFile>, Fault> {
@@ -358,25 +381,19 @@ impl Saver {
             return Ok(next);
         }
         let numbers = self.numbers().await?;
-        // With a checkpoint of its own, the state was adopted before.
-        for number in numbers.iter().rev() {
-            if self.has_adopted {
-                break;
-            }
-            self.has_adopted = self.is_complete(*number).await?;
+        let own = self.settings.worker(&self.settings.uid);
+        if newest(&self.storage, &own, &numbers, SystemTime::now()).await?.is_some() {
+            let _ = self.owned.set(());
         }
         self.has_leftovers = !numbers.is_empty();
-        let next = numbers.last().map_or(0, |largest| largest + 1);
+        let next = numbers.last().map_or(0, |largest| largest.saturating_add(1));
         self.next = Some(next);
         Ok(next)
     }
 
     /// Of the checkpoints of this worker, in their order.
     async fn numbers(&self) -> Result<Vec<u64>, Fault> {
-        let listed = self.storage.list(&self.settings.worker(&self.settings.uid)).await?;
-        let mut numbers: Vec<u64> = listed.folders.iter().filter_map(|name| name.parse().ok()).collect();
-        numbers.sort_unstable();
-        Ok(numbers)
+        Ok(self.storage.list(&self.settings.worker(&self.settings.uid)).await?.numbers())
     }
 
     async fn is_complete(&self, number: u64) -> Result<bool, Fault> {
@@ -399,9 +416,8 @@ impl Saver {
 
     /// A worker that was cut off may have been taken for lost: then another one has its state, and must not be overwritten.
     async fn check_ownership(&mut self) -> Result<(), Fault> {
-        if self.taken_by.is_none() {
-            self.taken_by = self.other_owner().await?;
-        }
+        // A claim in advance is given back if this pod does not end after all.
+        self.taken_by = self.other_owner().await?;
         match &self.taken_by {
             None => Ok(()),
             Some(Claimed { pod, by, .. }) => {
@@ -417,9 +433,16 @@ impl Saver {
     async fn other_owner(&self) -> Result<Option<Claimed>, Fault> {
         let now = SystemTime::now();
         let (settings, storage) = (&self.settings, &self.storage);
-        if let (Some(from), false) = (&self.restored.from, self.has_adopted) {
-            let newest = claim_of(settings, storage, from, now).await?;
-            return Ok(newest.filter(|newest| newest.by != settings.uid));
+        if let (Some(from), None) = (&self.restored.from, self.owned.get()) {
+            // A worker that has taken the state over and saved it removes the claims.
+            let unknown = || Claimed {
+                number: 0,
+                by: "unknown".to_owned(),
+                pod: "unknown".to_owned(),
+                age: Duration::ZERO,
+            };
+            let newest = claim_of(settings, storage, from, now).await?.unwrap_or_else(unknown);
+            return Ok(Some(newest).filter(|newest| newest.by != settings.uid));
         }
         if self.end.announced.get().is_some() {
             return Ok(None);
@@ -437,7 +460,8 @@ impl Saver {
         serde_json::to_vec(&heartbeat).unwrap_or_default()
     }
 
-    /// After a checkpoint: removes older ones, and all that the storage has of the worker before.
+    /// After a checkpoint: removes older ones, and all that the storage has of the workers before. The oldest goes first:
+    /// without the claimer of a state, the state would be restored again.
     async fn clear_up(&mut self) -> Result<(), Fault> {
         if self.last.is_none() {
             return Ok(());
@@ -449,11 +473,13 @@ impl Saver {
             }
             self.has_leftovers = false;
         }
+        for before in self.continued() {
+            self.storage.delete_all(&self.settings.worker(&before)).await?;
+        }
         if let (Some(from), false) = (&self.restored.from, self.is_predecessor_removed) {
-            self.storage.delete_all(&self.settings.worker(from)).await?;
             // A worker that comes back finds the claim, and does not save.
             if !self.restored.was_lost {
-                self.storage.delete_all(&format!("{}/{CLAIMS}/{from}", self.settings.base())).await?;
+                self.storage.delete_all(&self.settings.claims(from)).await?;
             }
             self.is_predecessor_removed = true;
         }
@@ -463,6 +489,20 @@ impl Saver {
     fn key(&self, name: &str) -> String {
         format!("{}/{name}", self.settings.worker(&self.settings.uid))
     }
+}
+
+/// What the loader could not restore, until this worker has saved its own state.
+fn damage(restored: &Restored) -> Option<String> {
+    let uid = restored.damaged.first()?;
+    let count = restored.damaged.len();
+    Some(format!(
+        "{count} damaged state(s) were not restored, the first one of the worker with the uid {uid}"
+    ))
+}
+
+/// A manifest is not trusted: what it names is one folder.
+fn is_name(uid: &str) -> bool {
+    !uid.is_empty() && uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 fn seconds(time: SystemTime) -> i64 {

@@ -12,7 +12,7 @@ use std::{
 
 use api::{aiinference::Addressing, monitor::ExitCode};
 use bytes::Bytes;
-use futures::{StreamExt as _, TryStreamExt as _};
+use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use object_storage::{Access, Bucket, Identity, OpenError, RequestError};
 use object_store::{
     Attributes, MultipartUpload as _, ObjectStore as _, ObjectStoreExt as _, PutMode, PutMultipartOptions,
@@ -44,6 +44,15 @@ pub(crate) struct Listing {
     pub(crate) folders: Vec<String>,
     /// With their last change, by the clock of the storage.
     pub(crate) files: Vec<(String, SystemTime)>,
+}
+
+impl Listing {
+    /// Those of the checkpoints of a worker, in order.
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        let mut numbers: Vec<u64> = self.folders.iter().filter_map(|name| name.parse().ok()).collect();
+        numbers.sort_unstable();
+        numbers
+    }
 }
 
 impl Storage {
@@ -166,13 +175,24 @@ impl Storage {
                 match created.await {
                     Err(_) => Err(self.late()),
                     Ok(Ok(_)) => Ok(true),
-                    Ok(Err(
-                        object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. },
-                    )) => Ok(false),
+                    Ok(Err(error)) if is_taken(&error) => Ok(false),
                     Ok(Err(error)) => Err(self.fault(&error)),
                 }
             }
         }
+    }
+
+    /// Whether `create` is refused for an object that exists. A store that ignores the condition would let every loader restore
+    /// the same state. The object with this key is removed afterwards.
+    pub(crate) async fn has_conditional_writes(&self, key: &str) -> Result<bool, Fault> {
+        if matches!(self, Self::Folder(_)) {
+            return Ok(true);
+        }
+        // One that an interrupted run has left serves as well.
+        self.create(key, Vec::new()).await?;
+        let is_ignored = self.create(key, Vec::new()).await?;
+        self.delete(key).await?;
+        Ok(!is_ignored)
     }
 
     /// Copies so many bytes of a file; one that is shorter by now is an error.
@@ -224,12 +244,16 @@ impl Storage {
         Ok(Bytes::from(part))
     }
 
-    /// Copies an object into a file. `false`: there is none.
+    /// Copies an object of this size into a file. `false`: there is none, or it has another size.
     pub(crate) async fn get_file(&self, key: &str, mut file: File, size: u64) -> Result<bool, Fault> {
         match self {
             Self::Folder(_) => {
                 self.on_folder_for(key, allowed_for(size), move |path| match File::open(path) {
-                    Ok(mut saved) => io::copy(&mut saved, &mut file).map(|_| true),
+                    Ok(saved) => {
+                        let mut saved = saved.take(size);
+                        let is_shorter = io::copy(&mut saved, &mut file)? < size;
+                        Ok(!is_shorter && saved.into_inner().read(&mut [0])? == 0)
+                    }
                     Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
                     Err(error) => Err(error),
                 })
@@ -238,14 +262,32 @@ impl Storage {
             Self::Bucket(bucket, _) => {
                 let key = self.key(key)?;
                 let Some(found) = self.answered(bucket.s3.get(&key)).await? else { return Ok(false) };
-                let mut stream = found.into_stream();
-                loop {
-                    match timeout(REQUEST_WITHIN, stream.next()).await {
-                        Err(_) => return Err(self.late()),
-                        Ok(None) => return Ok(true),
-                        Ok(Some(Err(error))) => return Err(self.fault(&error)),
-                        Ok(Some(Ok(bytes))) => file.write_all(&bytes).map_err(|error| of_disk(&error))?,
-                    }
+                if found.meta.size != size {
+                    return Ok(false);
+                }
+                let copied = timeout(allowed_for(size), self.copy(found.into_stream(), file, size)).await;
+                copied.unwrap_or_else(|_| Err(self.late()))
+            }
+        }
+    }
+
+    /// `false`: there are fewer bytes or more.
+    async fn copy(
+        &self,
+        mut bytes: impl Stream<Item = object_store::Result<Bytes>> + Unpin,
+        mut file: File,
+        size: u64,
+    ) -> Result<bool, Fault> {
+        let mut left = size;
+        loop {
+            match timeout(REQUEST_WITHIN, bytes.next()).await {
+                Err(_) => return Err(self.late()),
+                Ok(None) => return Ok(left == 0),
+                Ok(Some(Err(error))) => return Err(self.fault(&error)),
+                Ok(Some(Ok(bytes))) => {
+                    let Some(rest) = left.checked_sub(bytes.len() as u64) else { return Ok(false) };
+                    left = rest;
+                    file.write_all(&bytes).map_err(|error| of_disk(&error))?;
                 }
             }
         }
@@ -436,6 +478,18 @@ fn fix(identity: Identity) -> &'static str {
         Identity::Anonymous => "name a Secret in spec.checkpoint.secretName",
     }
 }
+
+/// Whether an object with this key exists, or another request writes it now.
+fn is_taken(error: &object_store::Error) -> bool {
+    match RequestError::of(error) {
+        RequestError::Changed => true,
+        RequestError::Transient(why) => why.starts_with(CONFLICT),
+        _ => matches!(error, object_store::Error::AlreadyExists { .. }),
+    }
+}
+
+/// What S3 answers to one of two conditional writes at the same time.
+const CONFLICT: &str = "409 ";
 
 pub(crate) fn of_disk(error: &io::Error) -> Fault {
     let is_full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);

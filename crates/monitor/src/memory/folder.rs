@@ -27,7 +27,7 @@ pub(crate) struct Progress {
     /// The collection, as the store names it. That of another one is not gone on with.
     collection: String,
     /// Bytes of whole pages in the file.
-    bytes: u64,
+    pub(crate) bytes: u64,
     pub(crate) count: u64,
     /// Where the next page begins; `None`: at the begin.
     pub(crate) next: Option<Value>,

@@ -87,6 +87,10 @@ impl Store {
         Err(Fault::new(ExitCode::StoreUnreachable, message))
     }
 
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
     pub(crate) async fn collection(&self, name: &str) -> Result<Collection, Fault> {
         let path = match self.kind {
             Kind::Chroma => format!("{}/{}", chroma_collections(), segment(name)),
@@ -148,7 +152,7 @@ impl Store {
     }
 
     fn malformed(&self, Malformed(wanted): &Malformed) -> Fault {
-        let message = format!("{} answered with something else than {wanted}", self.endpoint);
+        let message = format!("{} did not answer with {wanted}", self.endpoint);
         Fault::new(ExitCode::StoreUnreachable, message)
     }
 
@@ -183,10 +187,13 @@ impl Store {
             StatusCode::OK => {}
             StatusCode::NOT_FOUND => return Ok(Answered::NotFound),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                let message = format!(
-                    "{} refuses the key; correct key `api-key` of the Secret in memoryConfig.secretName",
-                    self.endpoint
-                );
+                let why = match self.key {
+                    Some(_) => {
+                        "refuses the key; correct key `api-key` of the Secret in memoryConfig.secretName"
+                    }
+                    None => "requires a key; set memoryConfig.secretName to a Secret with the key api-key",
+                };
+                let message = format!("{} {why}", self.endpoint);
                 return Err(Fault::new(ExitCode::StoreUnauthorized, message));
             }
             status => return Err(unreachable(&format!("answered with status {}", status.as_u16()))),

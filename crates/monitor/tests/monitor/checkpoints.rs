@@ -169,7 +169,9 @@ impl<'s> Pod<'s> {
     }
 
     pub(crate) fn load(&self) -> Output {
-        self.loader(&QUICK).output().unwrap()
+        let output = self.loader(&QUICK).output().unwrap();
+        eprintln!("{}", String::from_utf8_lossy(&output.stderr));
+        output
     }
 
     /// Returns when the worker was scraped: a worker that has never listened has not ended.
@@ -368,17 +370,18 @@ fn a_half_written_checkpoint_is_never_restored() {
 
 #[test]
 fn a_file_that_differs_from_its_manifest_is_not_restored() {
-    let storage = Storage::folder();
-    let pod = Pod::new(&storage, "first");
-    pod.live("state", "whole");
-    // There may be two: one of when the file was not written yet.
-    for checkpoint in fs::read_dir(storage.pool().join("workers/first")).unwrap().flatten() {
-        fs::write(checkpoint.path().join("0"), "wrong").unwrap();
+    for (storage, text) in Storage::both().into_iter().zip(["wrong", "longer than in the manifest"]) {
+        let pod = Pod::new(&storage, "first");
+        pod.live("state", "whole");
+        // There may be two: one of when the file was not written yet.
+        for checkpoint in fs::read_dir(storage.pool().join("workers/first")).unwrap().flatten() {
+            fs::write(checkpoint.path().join("0"), text).unwrap();
+        }
+        Pod::new(&storage, "second").live("state", "of the second");
+        let next = Pod::new(&storage, "next");
+        assert!(next.load().status.success());
+        assert_eq!(next.state(), only("state", "of the second"), "a damaged state is in nobody's way");
     }
-    Pod::new(&storage, "second").live("state", "of the second");
-    let next = Pod::new(&storage, "next");
-    assert!(next.load().status.success());
-    assert_eq!(next.state(), only("state", "of the second"), "a damaged state is in nobody's way");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod counting;
 mod logs;
 mod process;
 mod proxy;
+mod restoring;
 mod sample;
 mod stores;
 mod worker;

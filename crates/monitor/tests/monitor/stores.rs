@@ -253,3 +253,110 @@ fn where_no_store_answers_it_is_waited_for_and_then_said() {
     assert_eq!(code, Some(ExitCode::StoreUnreachable.code()));
     assert!(message.contains("cannot be connected to"), "{message}");
 }
+
+/// The answers of a Qdrant as its REST API of v1.15 documents them, with all their fields.
+fn qdrant_as_documented(path: &str, body: &Value) -> (u16, Value) {
+    let json = |text: &str| serde_json::from_str(text).unwrap();
+    match path {
+        "/" => (200, json(include_str!("answers/qdrant-1.15/root.json"))),
+        "/collections/memory" => (200, json(include_str!("answers/qdrant-1.15/collection.json"))),
+        "/collections/memory/points/scroll" if body["offset"].is_null() => {
+            assert_eq!((&body["with_payload"], &body["with_vector"]), (&json!(true), &json!(true)));
+            (200, json(include_str!("answers/qdrant-1.15/scroll-first.json")))
+        }
+        "/collections/memory/points/scroll" => {
+            assert_eq!(body["offset"], "c1d2e3f4-1111-4222-8333-444455556666");
+            (200, json(include_str!("answers/qdrant-1.15/scroll-last.json")))
+        }
+        _ => (404, json(include_str!("answers/qdrant-1.15/collection-not-found.json"))),
+    }
+}
+
+#[test]
+fn the_documented_answers_of_qdrant_are_loaded() {
+    let (store, place) = (start(qdrant_as_documented), tempfile::tempdir().unwrap());
+    let output = load_collection(place.path(), &store.endpoint, ("memory", 4), &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = fs::read_to_string(place.path().join("memory.jsonl")).unwrap();
+    let records: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let documents: Vec<&Value> = records.iter().map(|record| &record["document"]).collect();
+    let texts =
+        [json!("The dispatcher scales by its queue."), json!("A state is restored once."), Value::Null];
+    assert_eq!(documents, texts.iter().collect::<Vec<_>>());
+    assert_eq!(records[0]["embedding"], json!([0.5, 0.5, 0.5, -0.5]));
+    assert_eq!(records[0]["metadata"]["chunk"], 7);
+
+    let place = tempfile::tempdir().unwrap();
+    let output = load_collection(place.path(), &store.endpoint, ("memry", 4), &[]);
+    assert_eq!(output.status.code(), Some(ExitCode::CollectionNotFound.code()));
+    let output = load_collection(place.path(), &store.endpoint, ("memory", 1536), &[]);
+    assert_eq!(output.status.code(), Some(ExitCode::DimMismatch.code()));
+}
+
+#[test]
+fn pages_that_do_not_end_are_a_fault() {
+    let point = || json!({"id": 1, "payload": null, "vector": [0.5, 0.5]});
+    let endless = |points: Vec<Value>| {
+        start(move |path: &str, body: &Value| match path {
+            "/collections/memory/points/scroll" => {
+                (200, json!({"result": {"points": points, "next_page_offset": 7}}))
+            }
+            _ => qdrant(path, body),
+        })
+    };
+    for store in [endless(Vec::new()), endless(vec![point()])] {
+        let place = tempfile::tempdir().unwrap();
+        let (code, message) = failed(place.path(), &load(place.path(), &store.endpoint, &[]));
+        assert_eq!(code, Some(ExitCode::StoreUnreachable.code()));
+        assert!(message.contains("its pages do not end"), "{message}");
+    }
+}
+
+#[test]
+fn a_collection_without_end_does_not_fill_the_volume() {
+    let page = AtomicUsize::new(0);
+    let endless = start(move |path: &str, body: &Value| match path {
+        "/collections/memory/points/scroll" => {
+            let next = page.fetch_add(1, Ordering::Relaxed);
+            let points =
+                vec![json!({"id": next, "payload": {"text": "t".repeat(1_000)}, "vector": [0.5, 0.5]}); 50];
+            (200, json!({"result": {"points": points, "next_page_offset": next}}))
+        }
+        _ => qdrant(path, body),
+    });
+    let place = tempfile::tempdir().unwrap();
+    let output = load(place.path(), &endless.endpoint, &["--memory-bytes=1000000"]);
+    let (code, message) = failed(place.path(), &output);
+    assert_eq!(code, Some(ExitCode::OutOfSpace.code()));
+    assert!(message.contains("more than the 1000000 bytes of --memory-bytes"), "{message}");
+    assert!(fs::metadata(place.path().join("memory.jsonl")).unwrap().len() < 1_200_000);
+}
+
+#[test]
+fn a_page_that_is_too_large_is_asked_for_again_with_fewer_records() {
+    let limits = Arc::new(AtomicUsize::new(usize::MAX));
+    let least = Arc::clone(&limits);
+    let large = start(move |path: &str, body: &Value| {
+        let (status, mut answer) = chroma(path, body);
+        if let Some(documents) = answer["documents"].as_array_mut() {
+            // 256 of them are more than the 8 MiB of an answer.
+            documents.iter_mut().for_each(|document| *document = json!("x".repeat(80_000)));
+            least.fetch_min(usize::try_from(body["limit"].as_u64().unwrap()).unwrap(), Ordering::Relaxed);
+        }
+        (status, answer)
+    });
+    let place = tempfile::tempdir().unwrap();
+    let output = load(place.path(), &large.endpoint, &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(ids(place.path()), (0..RECORDS).map(|number| record(number).0).collect::<Vec<_>>());
+    assert_eq!(limits.load(Ordering::Relaxed), 64);
+}
+
+#[test]
+fn a_store_that_requires_a_key_says_where_it_belongs() {
+    let (store, place) = (start_with(true, qdrant), tempfile::tempdir().unwrap());
+    let (code, message) = failed(place.path(), &load(place.path(), &store.endpoint, &[]));
+    assert_eq!(code, Some(ExitCode::StoreUnauthorized.code()));
+    let why = "requires a key; set memoryConfig.secretName to a Secret with the key api-key";
+    assert!(message.contains(why), "{message}");
+}
