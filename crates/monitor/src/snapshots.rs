@@ -129,7 +129,11 @@ impl Known {
             age: duration(Duration::ZERO),
             ..reading(Metric::CheckpointTime, State::Fresh, FaultReason::Unspecified, last)
         });
-        of_worker.into_iter().chain([tokens]).chain(checkpoint).collect()
+        let unclaimed = saved.unclaimed.map(|states| Reading {
+            age: duration(Duration::ZERO),
+            ..reading(Metric::UnclaimedStates, State::Fresh, FaultReason::Unspecified, states)
+        });
+        of_worker.into_iter().chain([tokens]).chain(checkpoint).chain(unclaimed).collect()
     }
 }
 

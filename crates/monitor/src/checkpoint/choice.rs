@@ -119,6 +119,14 @@ pub(crate) fn choice(lineages: &[Lineage], own: &str, interval: Duration) -> Cho
     }
 }
 
+/// How many states of workers that have ended or are lost no worker has claimed.
+pub(crate) fn unclaimed(lineages: &[Lineage], own: &str, interval: Duration) -> u64 {
+    match choice(lineages, own, interval) {
+        Choice::Claim(candidates) => candidates.iter().filter(|one| one.within.is_none()).count() as u64,
+        Choice::AwaitHeartbeat { .. } | Choice::None { .. } => 0,
+    }
+}
+
 fn candidate(lineage: &Lineage, within: Option<Duration>) -> Candidate {
     let claim = lineage.claim.as_ref().map_or(0, |claim| claim.number.saturating_add(1));
     Candidate { uid: lineage.uid.clone(), claim, within }

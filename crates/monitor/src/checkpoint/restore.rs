@@ -18,6 +18,7 @@ use super::{
     BEATS, CLOCK, Claim, HEARTBEAT, Heartbeat, MANIFEST, Manifest, RESTORED, Restored, Settings, WORKERS,
     choice::{
         Beat, Candidate, Choice, Claimed, Lineage, Newest, choice, has_ended_or_is_lost, remains, spread,
+        unclaimed,
     },
     numbered,
     state::{self, StateFolder},
@@ -245,7 +246,7 @@ impl Held {
 
 /// The last heartbeat of each worker, and since when it is known.
 #[derive(Debug, Default)]
-struct Heartbeats {
+pub(crate) struct Heartbeats {
     seen: HashMap<String, (SystemTime, Instant)>,
     logged: Option<String>,
 }
@@ -267,6 +268,25 @@ impl Heartbeats {
         }
     }
 }
+
+/// How many states no worker has claimed, those apart whose uid is in `damaged`. `None`: the pool is too large to look.
+pub(crate) async fn count_unclaimed(
+    settings: &Settings,
+    storage: &Storage,
+    heartbeats: &mut Heartbeats,
+    damaged: &[String],
+) -> Result<Option<u64>, Fault> {
+    let workers = storage.list(&format!("{}/{WORKERS}", settings.base())).await?.folders;
+    if workers.len() > MOST_SURVEYED {
+        return Ok(None);
+    }
+    let mut lineages = survey(settings, storage, heartbeats).await?;
+    lineages.retain(|lineage| !damaged.contains(&lineage.uid));
+    Ok(Some(unclaimed(&lineages, &settings.uid, settings.interval)))
+}
+
+/// Each worker without state asks for every other worker from time to time; in a pool of idle workers these are all.
+const MOST_SURVEYED: usize = 200;
 
 /// All workers that the storage has something of. Some that have left nothing but a heartbeat, long ago, are removed.
 async fn survey(

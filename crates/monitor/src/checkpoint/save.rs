@@ -19,7 +19,7 @@ use super::{
     BEATS, HEARTBEAT, Heartbeat, KEPT, MANIFEST, Manifest, RESTORED, Restored, SavedFile, Settings,
     choice::Claimed,
     numbered,
-    restore::{Held, claim_of, newest},
+    restore::{Heartbeats, Held, claim_of, count_unclaimed, newest},
     state::{Found, StateFolder, sha256, within_bound},
     storage::{Storage, of_disk},
 };
@@ -35,6 +35,8 @@ pub(crate) struct Saved {
     pub(crate) error: Option<String>,
     /// uid of the worker whose state was restored.
     pub(crate) restored: Option<String>,
+    /// Saved states that no worker has claimed, if this worker has no state and has just looked for them.
+    pub(crate) unclaimed: Option<u64>,
 }
 
 /// The monitor ends: the state of the worker is to be saved until then.
@@ -86,7 +88,20 @@ pub(crate) struct Saver {
     /// A checkpoint may be there that is not complete or not needed any more.
     has_leftovers: bool,
     status: watch::Sender<Saved>,
+    survey: Survey,
 }
+
+/// When a worker without state looks for states that no worker has claimed.
+#[derive(Debug)]
+struct Survey {
+    heartbeats: Heartbeats,
+    due: Instant,
+    /// Until the one after it. It grows while there is none: each survey takes some requests for every worker.
+    pause: Duration,
+}
+
+/// In intervals.
+const LONGEST_SURVEY_PAUSE: u32 = 60;
 
 /// Answers while the kubelet waits; the store may hang.
 const ENDING_WITHIN: Duration = Duration::from_millis(1_500);
@@ -110,6 +125,8 @@ impl Saver {
         };
         let error = damage(&restored);
         let status = watch::Sender::new(Saved { restored: restored.from.clone(), error, ..Saved::default() });
+        let pause = settings.interval;
+        let survey = Survey { heartbeats: Heartbeats::default(), due: Instant::now() + pause, pause };
         let is_new = restored.from.is_none();
         let owned = Arc::new(SetOnce::new_with(is_new.then_some(())));
         Ok(Self {
@@ -125,6 +142,7 @@ impl Saver {
             is_predecessor_removed: is_new,
             has_leftovers: false,
             status,
+            survey,
         })
     }
 
@@ -233,6 +251,7 @@ impl Saver {
                         () = end.overdue(grace), if !is_saved_late => is_saved_late = true,
                     }
                     self.periodic().await;
+                    self.look_for_states().await;
                 } => {}
             }
         };
@@ -265,6 +284,32 @@ impl Saver {
             // It only takes space until the next time.
             warn!("failed to remove what is not needed any more: {fault}");
         }
+    }
+
+    /// This worker could be replaced by one that restores a state. The controller decides it.
+    async fn look_for_states(&mut self) {
+        let has_state = self.restored.from.is_some() || self.last.is_some() || self.next != Some(0);
+        let is_due = !has_state && Instant::now() >= self.survey.due;
+        let mut unclaimed = None;
+        if is_due {
+            let Self { settings, storage, survey, restored, .. } = self;
+            let counted = count_unclaimed(settings, storage, &mut survey.heartbeats, &restored.damaged);
+            match timeout(settings.interval, counted).await {
+                Ok(Ok(found)) => unclaimed = found,
+                Ok(Err(fault)) => debug!("failed to look for states: {fault}"),
+                Err(_) => debug!("failed to look for states in time"),
+            }
+            let longest = settings.interval * LONGEST_SURVEY_PAUSE;
+            let is_found = unclaimed.is_some_and(|states| states > 0);
+            survey.pause = if is_found { settings.interval } else { (survey.pause * 2).min(longest) };
+            // The ticks of the interval are not exact.
+            survey.due = Instant::now() + survey.pause - settings.interval / 2;
+        }
+        self.status.send_if_modified(|status| {
+            let is_new = status.unclaimed != unclaimed;
+            status.unclaimed = unclaimed;
+            is_new
+        });
     }
 
     /// Tries until it is saved, or the time is over.

@@ -370,3 +370,20 @@ async fn any_number_in_a_heartbeat_is_harmless() {
     let pod = Pod::new(&pool, "pod", SECOND);
     assert_eq!(pod.load().await.from.as_deref(), Some("first"));
 }
+
+#[tokio::test]
+async fn a_worker_without_state_counts_the_states_that_no_worker_has_claimed() {
+    let pool = Pool::new();
+    let (empty, busy) = (Pod::new(&pool, "empty", SECOND), Pod::new(&pool, "busy", SECOND));
+    empty.load().await;
+    busy.load().await;
+    fs::write(busy.state.path().join("state"), "own").unwrap();
+    let (empty, busy) = (empty.run(), busy.run());
+    let found = |sidecar: &Sidecar| sidecar.told.borrow().unclaimed;
+    until("nothing is found", || found(&empty) == Some(0)).await;
+    pool.save("before", "last", &[]);
+    until("a state", || found(&empty) == Some(1)).await;
+    assert_eq!(found(&busy), None, "it would not restore it");
+    pool.claim("before", 0, "another");
+    until("it is claimed", || found(&empty) != Some(1)).await;
+}
