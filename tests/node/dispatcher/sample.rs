@@ -22,7 +22,7 @@ use super::{agents, names, until_ended};
 use crate::store::Store;
 
 const IMAGE: &str = "local.test/sample-agent:1";
-const POOL: &str = "snakes";
+const POOL: &str = "coders";
 
 #[tokio::test]
 async fn a_pool_of_the_sample_in_python_keeps_its_tokens_and_its_state_over_a_restart() {
