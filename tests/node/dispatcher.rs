@@ -1,22 +1,32 @@
 //! AIDispatcher on real nodes: the agent of `tests/agent` follows the contract of workers, and its sessions survive scaling,
 //! rollouts and deletion, with checkpoints in an S3 server and in a volume that all workers share.
 
+mod load;
+mod node_loss;
+mod sample;
+mod tokens;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
-    os::unix::fs::PermissionsExt as _,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use api::aidispatcher::AIDispatcher;
-use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, api::DeleteParams};
-use local_cluster::NodeClock;
+use api::{aidispatcher::AIDispatcher, monitor::UPLOAD_SECONDS};
+use k8s_openapi::api::{
+    apps::v1::{Deployment, ReplicaSet},
+    core::v1::Pod,
+};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams},
+};
 use serde_json::{Value, json};
 use tests::{
     AGENT_IMAGE, PRODUCT, Scene, ask_until,
-    dispatcher::{change, create, is_ready, until, until_proven, until_ready, until_reason, workers},
-    follow, real, real_spec, start_real, wait_until_gone, within,
+    dispatcher::{
+        change, create, is_ready, selector, until, until_proven, until_ready, until_reason, workers,
+    },
+    follow, real, wait_until_gone, within,
 };
 
 use crate::store::Store;
@@ -91,107 +101,9 @@ async fn until_workers(scene: &Scene<'_>, pool: &str, count: i32) -> AIDispatche
 /// No pod of the pool is left that ends.
 async fn until_ended(scene: &Scene<'_>, pool: &str, count: usize) {
     let pods: Api<Pod> = scene.api();
-    let labels = tests::dispatcher::selector(pool);
+    let labels = selector(pool);
     let ended = follow(&pods, &labels, |pods| (pods.len() == count).then_some(()));
     tokio::time::timeout(Duration::from_secs(120), ended).await.expect("the others have ended");
-}
-
-/// One session on each of four workers, which become one and four again.
-async fn sessions_survive(scene: &Scene<'_>, checkpoint: Value) {
-    create(scene, "coders", agents(json!({"replicas": 4, "checkpoint": checkpoint}))).await;
-    until_ready(scene, "coders").await;
-    let mut wanted = BTreeSet::new();
-    for (index, worker) in names(&workers(scene, "coders").await).iter().enumerate() {
-        let session = format!("session-{index}");
-        assert!(give(scene, worker, &session, "hello", 10));
-        wanted.insert(session);
-    }
-    until_sessions(scene, "coders", &wanted).await;
-    change(scene, "coders", json!({"replicas": 1})).await;
-    until_workers(scene, "coders", 1).await;
-    until_ended(scene, "coders", 1).await;
-    change(scene, "coders", json!({"replicas": 4})).await;
-    until_workers(scene, "coders", 4).await;
-    until_sessions(scene, "coders", &wanted).await;
-    let restored = sessions(scene, "coders").await;
-    assert!(restored.values().all(|(texts, _)| *texts == json!(["hello"])), "{restored:?}");
-}
-
-#[tokio::test]
-async fn every_session_survives_scaling_with_checkpoints_in_a_bucket() {
-    let scene = real().await;
-    let store = Store::start(&scene).await;
-    sessions_survive(&scene, store.checkpoint("pools")).await;
-    until(&scene, "coders", "the time of the last checkpoint", |dispatcher| {
-        dispatcher.status.as_ref().is_some_and(|status| status.last_checkpoint_time.is_some())
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn every_session_survives_scaling_with_checkpoints_in_a_volume() {
-    let scene = real().await;
-    let folder = scene.folder().root().join(format!("states-{}", scene.namespace()));
-    fs::create_dir_all(&folder).unwrap();
-    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
-    let (namespace, path) = (scene.namespace(), folder.display());
-    let yaml = format!(
-        "
-apiVersion: v1
-kind: PersistentVolume
-metadata: {{name: states-{namespace}}}
-spec:
-  accessModes: [ReadWriteMany]
-  capacity: {{storage: 1Gi}}
-  storageClassName: ''
-  claimRef: {{name: states, namespace: {namespace}}}
-  hostPath: {{path: '{path}', type: Directory}}
----
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {{name: states, namespace: {namespace}}}
-spec:
-  accessModes: [ReadWriteMany]
-  storageClassName: ''
-  volumeName: states-{namespace}
-  resources: {{requests: {{storage: 1Gi}}}}
-"
-    );
-    scene.apply(&yaml).await.expect("a volume and its claim");
-    sessions_survive(&scene, json!({"claimName": "states", "graceSeconds": 20})).await;
-}
-
-/// Its last checkpoint is at most one interval old.
-#[tokio::test]
-async fn the_worker_that_replaces_one_of_a_killed_node_goes_on_with_its_sessions() {
-    let cluster = start_real(real_spec(2).with_clock(NodeClock::SHORT)).await;
-    let scene = Scene::restricted(&cluster).await;
-    with_options(&scene, &["--checkpoint-seconds=4", "--node-failure-seconds=3"]);
-    let store = Store::start(&scene).await;
-    create(&scene, "coders", agents(json!({"replicas": 1, "checkpoint": store.checkpoint("pools")}))).await;
-    until_ready(&scene, "coders").await;
-    let worker = workers(&scene, "coders").await.remove(0);
-    let name = worker.metadata.name.clone().unwrap();
-    assert!(give(&scene, &name, "session-0", "hello", 10));
-    until(&scene, "coders", "a checkpoint", |dispatcher| {
-        dispatcher.status.as_ref().is_some_and(|status| status.last_checkpoint_time.is_some())
-    })
-    .await;
-    let node = worker.spec.unwrap().node_name.unwrap();
-    cluster.stop_component(&node).await.unwrap();
-    let (pods, labels) = (scene.api::<Pod>(), tests::dispatcher::selector("coders"));
-    let replaced = follow(&pods, &labels, |pods| {
-        let others = pods.values().filter(|pod| pod.metadata.name.as_deref() != Some(&name));
-        others.into_iter().find(|pod| is_ready_pod(pod)).map(|_| ())
-    });
-    tokio::time::timeout(Duration::from_secs(180), replaced).await.expect("another worker is ready");
-    until_sessions(&scene, "coders", &["session-0".to_owned()].into()).await;
-    cluster.start_component(&node).await.unwrap();
-}
-
-fn is_ready_pod(pod: &Pod) -> bool {
-    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// Starts the controller of a cluster again with further options.
@@ -202,44 +114,6 @@ fn with_options(scene: &Scene<'_>, options: &[&str]) {
     let deployment = "deployment/dispatcher-controller";
     scene.kubectl(&["--namespace=ai-system", "patch", deployment, "--type=json", "--patch", &patch]);
     scene.kubectl(&["--namespace=ai-system", "rollout", "status", deployment, "--timeout=120s"]);
-}
-
-/// Tasks are given to whichever worker takes them, while all workers are replaced.
-#[tokio::test]
-async fn no_task_is_lost_in_a_rollout() {
-    let scene = real().await;
-    let store = Store::start(&scene).await;
-    let spec = json!({"replicas": 2, "checkpoint": store.checkpoint("pools")});
-    create(&scene, "coders", agents(spec)).await;
-    until_ready(&scene, "coders").await;
-    change(&scene, "coders", json!({"env": [{"name": "REVISION", "value": "2"}]})).await;
-    let mut taken = BTreeSet::new();
-    let mut is_complete = false;
-    for number in 0..60 {
-        let session = format!("session-{number:02}");
-        for worker in names(&workers(&scene, "coders").await) {
-            if give(&scene, &worker, &session, "task", 300) {
-                taken.insert(session.clone());
-                break;
-            }
-        }
-        let pool = scene.api::<AIDispatcher>().get("coders").await.unwrap();
-        is_complete = is_complete || number > 10 && is_ready(&pool);
-        if is_complete && number > 20 {
-            break;
-        }
-    }
-    until_ready(&scene, "coders").await;
-    until_ended(&scene, "coders", 2).await;
-    // What no worker of the new revision has restored waits for the next one.
-    ask_until("every task at a worker or in a checkpoint", within(), async || {
-        let mut found: BTreeSet<String> = sessions(&scene, "coders").await.into_keys().collect();
-        found.extend(store.texts("pools").into_iter().flat_map(|text| sessions_in(&text)));
-        let lost: Vec<&String> = taken.difference(&found).collect();
-        if lost.is_empty() { Ok(()) } else { Err(format!("{lost:?} of {taken:?}")) }
-    })
-    .await;
-    assert!(taken.len() > 10, "{taken:?}");
 }
 
 /// Its successor is created at once, and its loader begins seconds before the last state is saved.
@@ -284,55 +158,48 @@ async fn a_revision_that_fails_after_its_start_costs_no_worker() {
     assert!(before.is_subset(&after), "{before:?} became {after:?}");
 }
 
-/// Done and waiting ones in the state of an agent; none in another file.
-fn sessions_in(text: &[u8]) -> Vec<String> {
-    let Ok(state) = serde_json::from_slice::<Value>(text) else { return Vec::new() };
-    let done = state["sessions"].as_object().into_iter().flat_map(|sessions| sessions.keys().cloned());
-    let waiting = state["waiting"].as_array().into_iter().flatten();
-    done.chain(waiting.filter_map(|task| task["session"].as_str().map(str::to_owned))).collect()
-}
-
-#[tokio::test]
-async fn load_and_tokens_of_real_workers_reach_the_status_and_the_log_has_the_names_of_the_pool() {
-    let scene = real().await;
-    create(&scene, "coders", agents(json!({"autoscaling": {"maxReplicas": 3}}))).await;
-    until_ready(&scene, "coders").await;
-    let worker = names(&workers(&scene, "coders").await).remove(0);
-    for number in 0..8 {
-        assert!(give(&scene, &worker, &format!("s{number}"), "ten chars.", 1_500));
-    }
-    until(&scene, "coders", "more workers", |dispatcher| {
-        dispatcher.status.as_ref().is_some_and(|status| status.desired_replicas >= 2)
-    })
-    .await;
-    let used = until(&scene, "coders", "800 tokens", |dispatcher| {
-        dispatcher.status.as_ref().is_some_and(|status| status.token_usage == 800)
-    })
-    .await;
-    assert!(used.status.unwrap().token_usage <= 800);
-    let log = scene.kubectl(&["logs", &worker, "-c", "monitor"]);
-    let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let done = lines.iter().find(|line| line["body"] == "done").unwrap_or_else(|| panic!("{log}"));
-    assert_eq!((&done["service.name"], &done["k8s.pod.name"]), (&json!("coders"), &json!(worker)));
-}
-
+/// The owner of the pods is gone before them, so the garbage collector deletes them, and may be late.
 #[tokio::test]
 async fn every_worker_of_a_pool_that_is_deleted_saves_its_state_first() {
     let scene = real().await;
     let store = Store::start(&scene).await;
-    let spec = agents(json!({"replicas": 2, "checkpoint": store.checkpoint("pools")}));
+    let checkpoint = store.checkpoint("pools");
+    let grace = Duration::from_secs(checkpoint["graceSeconds"].as_u64().unwrap() + u64::from(UPLOAD_SECONDS));
+    let spec = agents(json!({"replicas": 2, "checkpoint": checkpoint}));
     create(&scene, "coders", spec.clone()).await;
     until_ready(&scene, "coders").await;
+    let pods = workers(&scene, "coders").await;
     let mut wanted = BTreeSet::new();
-    for (index, worker) in names(&workers(&scene, "coders").await).iter().enumerate() {
+    for (index, worker) in names(&pods).iter().enumerate() {
         assert!(give(&scene, worker, &format!("session-{index}"), "hello", 10));
+        // It is in hand when the pool is deleted.
+        assert!(give(&scene, worker, &format!("session-{index}"), "long", 3_600_000));
         wanted.insert(format!("session-{index}"));
     }
     until_sessions(&scene, "coders", &wanted).await;
     let dispatchers = scene.api::<AIDispatcher>();
     dispatchers.delete("coders", &DeleteParams::default()).await.unwrap();
-    wait_until_gone(&dispatchers, "coders", within()).await;
+    let (api, labels) = (scene.api::<Pod>(), selector("coders"));
+    let all_end = follow(&api, &labels, |pods| {
+        pods.values().all(|pod| pod.metadata.deletion_timestamp.is_some()).then(Instant::now)
+    });
+    let asked = tokio::time::timeout(within(), all_end).await.expect("the pods are asked to end");
     until_ended(&scene, "coders", 0).await;
+    let ended = asked.elapsed();
+    println!("ended after {ended:?}");
+    assert!(ended <= grace, "the last worker ended {ended:?} after it was asked, instead of {grace:?}");
+    for pod in &pods {
+        let uid = pod.metadata.uid.as_deref().unwrap();
+        let folder = format!("pools/{}/coders/workers/{uid}", scene.namespace());
+        let manifests =
+            (0..1_000).filter_map(|number| store.object(&format!("{folder}/{number:010}/manifest.json")));
+        let newest: Value = serde_json::from_slice(&manifests.last().expect("a checkpoint")).unwrap();
+        assert_eq!(newest["final"], true, "{newest}");
+    }
+    wait_until_gone(&dispatchers, "coders", within()).await;
+    wait_until_gone(&scene.api::<Deployment>(), "coders-workers", within()).await;
+    let sets = ListParams::default().labels(&selector("coders"));
+    assert_eq!(scene.api::<ReplicaSet>().list(&sets).await.unwrap().items.len(), 0);
     // A pool of the same name goes on with them.
     create(&scene, "coders", spec).await;
     until_ready(&scene, "coders").await;

@@ -132,22 +132,6 @@ impl<'a> Store<'a> {
         checkpoint
     }
 
-    /// All objects below a prefix.
-    pub(crate) fn texts(&self, prefix: &str) -> Vec<Vec<u8>> {
-        let mut folders = vec![self.folder.join(BUCKET).join(prefix)];
-        let mut texts = Vec::new();
-        while let Some(folder) = folders.pop() {
-            for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
-                if path.is_dir() {
-                    folders.push(path);
-                } else {
-                    texts.extend(fs::read(path));
-                }
-            }
-        }
-        texts
-    }
-
     /// The content of an object.
     pub(crate) fn object(&self, path: &str) -> Option<Vec<u8>> {
         fs::read(self.folder.join(BUCKET).join(path)).ok()

@@ -16,8 +16,8 @@ pub(crate) fn run(args: &PassedOn) -> anyhow::Result<()> {
     succeed(&mut cargo(["build", "--release", "--locked", "--package", "bench"]))?;
     let mut bench = Command::new(target_folder()?.join("release/bench"));
     without_cargos_variables(&mut bench);
-    if let Some(controller) = measured_controller(&args.args) {
-        bench.env("BENCH_CONTROLLER", images::build_released(controller)?);
+    if let Some(program) = measured_program(&args.args) {
+        bench.env("BENCH_PROGRAM", images::build_released(program)?);
     }
     if Path::new(MEMORY).is_dir() {
         bench.env("XDG_STATE_HOME", MEMORY);
@@ -26,17 +26,18 @@ pub(crate) fn run(args: &PassedOn) -> anyhow::Result<()> {
 }
 
 /// Neither a question for help nor a program that is there already needs a build of several minutes.
-fn measured_controller(args: &[OsString]) -> Option<&'static str> {
+fn measured_program(args: &[OsString]) -> Option<&'static str> {
     let has = |option: &str| args.iter().any(|arg| arg.to_string_lossy().starts_with(option));
-    let controllers = [
+    let programs = [
         ("dispatcher", "dispatcher-controller"),
         ("inference", "inference-controller"),
+        ("monitor", "monitor"),
         ("scaler", "scaler-controller"),
         ("training", "training-controller"),
     ];
-    let (_, controller) =
-        controllers.into_iter().find(|(bench, _)| args.first().is_some_and(|arg| arg == bench))?;
-    (!has("--help") && !has("-h") && !has("--controller")).then_some(controller)
+    let (_, program) =
+        programs.into_iter().find(|(bench, _)| args.first().is_some_and(|arg| arg == bench))?;
+    (!has("--help") && !has("-h") && !has("--controller") && !has("--program")).then_some(program)
 }
 
 #[cfg(test)]
@@ -44,13 +45,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_controller_is_built_only_where_it_is_measured() {
-        let measured =
-            |args: &[&str]| measured_controller(&args.iter().map(OsString::from).collect::<Vec<_>>());
+    fn a_released_program_is_built_only_where_it_is_measured() {
+        let measured = |args: &[&str]| measured_program(&args.iter().map(OsString::from).collect::<Vec<_>>());
         assert_eq!(measured(&["inference", "--count", "300"]), Some("inference-controller"));
         assert_eq!(measured(&["scaler"]), Some("scaler-controller"));
         assert_eq!(measured(&["training", "--count=100"]), Some("training-controller"));
-        for args in [&["inference", "--controller=old"][..], &["training", "--help"], &["runtime"], &[]] {
+        assert_eq!(measured(&["monitor", "--runs=3"]), Some("monitor"));
+        for args in [
+            &["inference", "--controller=old"][..],
+            &["monitor", "--program", "old"],
+            &["training", "--help"],
+            &["runtime"],
+            &[],
+        ] {
             assert_eq!(measured(args), None, "{args:?}");
         }
     }

@@ -54,7 +54,12 @@ pub struct Program {
     /// Label `org.opencontainers.image.description` of its image.
     pub description: &'static str,
     pub libc: Libc,
+    /// The largest size that it may have in a release, in bytes.
+    pub budget: u64,
 }
+
+/// Of a program without a promise of its own.
+pub const BUDGET: u64 = 12_000_000;
 
 /// The C library that a program is linked with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,24 +157,29 @@ pub const MODEL_TRANSFER: Program = Program {
     name: "model-transfer",
     description: "Copies models between an S3-compatible store and a folder",
     libc: Libc::Musl,
+    budget: BUDGET,
 };
 
 pub const TRAINING_LAUNCHER: Program = Program {
     name: crate::launcher::PROGRAM,
     description: "Runs a trainer so that it resumes, stops in time and proves its result",
     libc: Libc::Musl,
+    budget: BUDGET,
 };
 
 pub const MONITOR: Program = Program {
     name: "monitor",
     description: "Loads the memory of an agent, saves its state and streams its load",
     libc: Libc::Musl,
+    // It is in each pod of a worker.
+    budget: 8_000_000,
 };
 
 pub const METRICS_AGENT: Program = Program {
     name: "metrics-agent",
     description: "Streams what each accelerator of a node does, and for which pod",
     libc: Libc::Glibc,
+    budget: BUDGET,
 };
 
 /// Programs that run on nodes, by manifests of their own in `deploy`.
@@ -191,6 +201,7 @@ pub fn released() -> Vec<Program> {
         name,
         description,
         libc: Libc::Musl,
+        budget: BUDGET,
     });
     let mut programs: Vec<Program> = controllers.collect();
     for program in CONTROLLERS.iter().flat_map(|controller| controller.programs).chain(NODE_PROGRAMS) {

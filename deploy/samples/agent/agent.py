@@ -7,14 +7,14 @@ STATE = pathlib.Path(os.environ["STATE_DIR"], "sessions.json")
 state = json.loads(STATE.read_text()) if STATE.exists() else {"sessions": {}, "waiting": []}
 memory = pathlib.Path(os.environ.get("MEMORY_DIR", "."), "memory.jsonl")
 memories = [json.loads(line) for line in memory.open()] if memory.exists() else []
-tasks, load, lock = queue.Queue(), {"in_flight": 0, "tokens": 0}, threading.Lock()
+tasks, load, lock = queue.Queue(), {"in_flight": 0, "tokens": 0}, threading.RLock()
 started = time.time()
 
 def log(body, **attributes):
     with open(os.environ.get("AGENT_LOG_FILE", os.devnull), "a") as file:
         file.write(json.dumps({"severityText": "INFO", "body": body, "attributes": attributes}) + "\n")
 
-def save():  # Under a name with a dot first: the monitor saves whole files only.
+def save():  # Also within itself, on a second SIGTERM. Under a name with a dot first: the monitor saves whole files only.
     with lock:
         new = STATE.with_name(".new")
         new.write_text(json.dumps(state))
@@ -25,10 +25,11 @@ def work():
         task = tasks.get()
         load["in_flight"] = 1
         time.sleep(task.get("seconds", 0))  # Here a model is called: MODEL_ENDPOINT, MODEL_REF, MODEL_API_KEY.
-        state["sessions"].setdefault(task["session"], []).append(task["text"])
-        state["waiting"].remove(task)
+        with lock:
+            state["sessions"].setdefault(task["session"], []).append(task["text"])
+            state["waiting"].remove(task)
+            save()
         load.update(in_flight=0, tokens=load["tokens"] + len(task["text"].split()))
-        save()
         log("done", session=task["session"])
 
 class Handler(BaseHTTPRequestHandler):

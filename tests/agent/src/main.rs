@@ -58,6 +58,10 @@ pub(crate) struct WorkerArgs {
     #[arg(long, env = "AGENT_ENDS_AFTER", default_value_t = 0)]
     pub(crate) ends_after: u64,
 
+    /// Add one to the count of the state, and write the state, every so many milliseconds
+    #[arg(long, env = "AGENT_COUNTS_EVERY")]
+    pub(crate) counts_every: Option<u64>,
+
     /// Serve no metrics
     #[arg(long, env = "AGENT_WITHOUT_METRICS")]
     pub(crate) without_metrics: bool,

@@ -25,6 +25,9 @@ pub(crate) struct Task {
 pub(crate) struct Sessions {
     pub(crate) sessions: BTreeMap<String, Vec<String>>,
     pub(crate) waiting: VecDeque<Task>,
+    /// Grows with time; see `AGENT_COUNTS_EVERY`.
+    #[serde(default)]
+    pub(crate) count: u64,
 }
 
 impl Sessions {

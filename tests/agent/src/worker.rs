@@ -50,6 +50,7 @@ struct Held {
     tokens: u64,
     is_ending: bool,
     restored: Vec<String>,
+    restored_count: u64,
     memories: usize,
 }
 
@@ -60,6 +61,8 @@ struct Answer {
     in_hand: Option<Task>,
     /// Sessions that were there at the start.
     restored: Vec<String>,
+    /// The count at the start.
+    restored_count: u64,
     /// Lines of the memory.
     memories: usize,
 }
@@ -71,6 +74,7 @@ pub(crate) async fn work(args: WorkerArgs) -> anyhow::Result<()> {
     let memories = memories.transpose().context("failed to read the memory")?;
     let held = Held {
         restored: sessions.sessions.keys().cloned().collect(),
+        restored_count: sessions.count,
         sessions,
         in_hand: None,
         tokens: 0,
@@ -104,6 +108,7 @@ pub(crate) async fn work(args: WorkerArgs) -> anyhow::Result<()> {
     tokio::select! {
         _ = terminate.recv() => {}
         never = busy.forever(&state) => never?,
+        never = busy.count(&state, args.counts_every) => never?,
         () = failure => anyhow::bail!("the test wants this worker to fail"),
     }
     sleep(Duration::from_millis(args.ends_after)).await;
@@ -150,6 +155,20 @@ impl Worker {
         }
     }
 
+    /// Counts in the state, every so many milliseconds.
+    async fn count(&self, state: &std::path::Path, every: Option<u64>) -> anyhow::Result<()> {
+        let Some(every) = every else { return std::future::pending().await };
+        loop {
+            sleep(Duration::from_millis(every)).await;
+            let sessions = {
+                let mut held = self.held();
+                held.sessions.count += 1;
+                held.sessions.clone()
+            };
+            sessions.write(state).context("failed to write the state")?;
+        }
+    }
+
     /// One JSON object per line, as the contract has it.
     fn log(&self, body: &str, attributes: &serde_json::Value) {
         let Some(path) = &self.0.log else { return };
@@ -176,6 +195,7 @@ async fn sessions_of(State(worker): State<Worker>) -> Json<Answer> {
         sessions: held.sessions.clone(),
         in_hand: held.in_hand.clone(),
         restored: held.restored.clone(),
+        restored_count: held.restored_count,
         memories: held.memories,
     })
 }

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = NullWriter::Post)]
     null_writer: NullWriter,
     /// Program of the controller; `cargo xtask bench` builds the one that images hold
-    #[arg(long, env = "BENCH_CONTROLLER")]
+    #[arg(long, env = "BENCH_PROGRAM")]
     controller: PathBuf,
     /// Another program of it, measured in turn with the first
     #[arg(long)]

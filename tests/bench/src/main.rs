@@ -11,6 +11,7 @@ mod dispatcher;
 mod figures;
 mod inference;
 mod machine;
+mod monitor;
 mod programs;
 mod requests;
 mod runtime;
@@ -33,6 +34,8 @@ enum Command {
     Dispatcher(dispatcher::Args),
     /// AIInferences on simulated nodes, beside a writer that makes the same children without any logic
     Inference(inference::Args),
+    /// The monitor beside a worker, as its image holds it: size, memory and CPU time
+    Monitor(monitor::Args),
     /// The engine of the controllers alone: 10 000 objects of a scripted API server, and 100 000 that come and go
     Runtime(runtime::Args),
     /// AIScalers at rest and after steps of their load, beside as many HorizontalPodAutoscalers
@@ -64,6 +67,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Agent(args) => agent::run(args, &tokio),
         Command::Dispatcher(args) => dispatcher::run(args, &tokio),
         Command::Inference(args) => inference::run(args, &tokio),
+        Command::Monitor(args) => monitor::run(args, &tokio),
         Command::Runtime(args) => runtime::run(args, &tokio),
         Command::Scaler(args) => scaler::run(args, &tokio),
         Command::Training(args) => training::run(args, &tokio),

@@ -49,7 +49,7 @@ pub(crate) struct Args {
     #[arg(long)]
     alone: bool,
     /// Program of the controller; `cargo xtask bench` builds the one that images hold
-    #[arg(long, env = "BENCH_CONTROLLER")]
+    #[arg(long, env = "BENCH_PROGRAM")]
     controller: PathBuf,
 }
 

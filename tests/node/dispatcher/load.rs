@@ -1,0 +1,246 @@
+//! Tasks are given while workers come and go. Afterwards the workers hold each task that was taken exactly once.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    convert::Infallible,
+    fs,
+    os::unix::fs::PermissionsExt as _,
+};
+
+use serde_json::{Value, json};
+use tests::{
+    AGENT_IMAGE, Scene, ask_until,
+    dispatcher::{change, create, until, until_ready, workers},
+    real, within,
+};
+
+use super::{agents, give, held, names, until_ended, until_workers};
+use crate::store::Store;
+
+const POOL: &str = "coders";
+const SESSIONS: usize = 4;
+/// Of a task.
+const MILLIS: u64 = 100;
+/// The image of the agent by a second name.
+const NEXT_IMAGE: &str = "local.test/test-agent:2";
+
+/// Tasks for the sessions in turn, each with a text of its own.
+struct Load<'a> {
+    scene: &'a Scene<'a>,
+    offered: usize,
+    /// Texts that a worker has taken.
+    taken: BTreeSet<String>,
+    /// The worker that took the last task of each session.
+    last: BTreeMap<String, String>,
+}
+
+impl<'a> Load<'a> {
+    fn of(scene: &'a Scene<'a>) -> Self {
+        Self { scene, offered: 0, taken: BTreeSet::new(), last: BTreeMap::new() }
+    }
+
+    /// Gives a task to the worker that took the last one of its session, or to another one if that takes none.
+    async fn give_one(&mut self) {
+        let mut workers = names(&workers(self.scene, POOL).await);
+        let turn = self.offered % SESSIONS;
+        let session = format!("session-{turn}");
+        let count = workers.len().max(1);
+        workers.rotate_left(turn % count);
+        if let Some(last) = self.last.get(&session) {
+            workers.sort_by_key(|worker| worker != last);
+        }
+        for worker in workers {
+            // A worker may take a task whose answer is lost: the next one gets another text.
+            let text = format!("{session}/{:04}", self.offered);
+            self.offered += 1;
+            if give(self.scene, &worker, &session, &text, MILLIS) {
+                self.taken.insert(text);
+                self.last.insert(session, worker);
+                break;
+            }
+        }
+        // The next one is of the next session, however many workers were asked.
+        self.offered = self.offered.next_multiple_of(SESSIONS) + (turn + 1) % SESSIONS;
+    }
+
+    /// Gives tasks until the other future is ready.
+    async fn throughout<T>(&mut self, other: impl Future<Output = T>) -> T {
+        let before = self.taken.len();
+        let done = tokio::select! {
+            done = other => done,
+            never = self.give_forever() => match never {},
+        };
+        assert!(self.taken.len() > before, "no worker has taken a task meanwhile");
+        done
+    }
+
+    async fn give_forever(&mut self) -> Infallible {
+        loop {
+            self.give_one().await;
+        }
+    }
+
+    /// Each task that was taken is done, at one worker, and after the earlier ones of its session there.
+    async fn until_held_once(&self) {
+        ask_until("each task done exactly once", within(), async || {
+            let mut texts = Vec::new();
+            for worker in names(&workers(self.scene, POOL).await) {
+                let held = held(self.scene, &worker).ok_or_else(|| format!("{worker} does not answer"))?;
+                if !held["in_hand"].is_null() || held["waiting"] != json!([]) {
+                    return Err(format!("{worker} works: {held}"));
+                }
+                for (session, done) in held["sessions"].as_object().expect("sessions") {
+                    let done =
+                        done.as_array().expect("texts").iter().map(|text| text.as_str().expect("a text"));
+                    let done: Vec<String> = done.map(str::to_owned).collect();
+                    assert!(done.is_sorted(), "{session} at {worker}: {done:?}");
+                    texts.extend(done);
+                }
+            }
+            let distinct: BTreeSet<String> = texts.iter().cloned().collect();
+            assert_eq!(distinct.len(), texts.len(), "a text is held twice: {texts:?}");
+            let lost: Vec<&String> = self.taken.difference(&distinct).collect();
+            if lost.is_empty() { Ok(()) } else { Err(format!("{lost:?} of {} tasks", self.taken.len())) }
+        })
+        .await;
+        println!("{} tasks were taken", self.taken.len());
+    }
+}
+
+/// Four workers with a session each become one and four again, under load.
+async fn sessions_survive(scene: &Scene<'_>, checkpoint: Value) {
+    create(scene, POOL, agents(json!({"replicas": 4, "checkpoint": checkpoint}))).await;
+    until_ready(scene, POOL).await;
+    let mut load = Load::of(scene);
+    for _ in 0..2 * SESSIONS {
+        load.give_one().await;
+    }
+    assert_eq!(load.last.values().collect::<BTreeSet<_>>().len(), 4, "{:?}", load.last);
+    change(scene, POOL, json!({"replicas": 1})).await;
+    load.throughout(async {
+        until_workers(scene, POOL, 1).await;
+        until_ended(scene, POOL, 1).await;
+    })
+    .await;
+    change(scene, POOL, json!({"replicas": 4})).await;
+    load.throughout(until_workers(scene, POOL, 4)).await;
+    load.until_held_once().await;
+}
+
+#[tokio::test]
+async fn every_task_survives_scaling_under_load_with_checkpoints_in_a_bucket() {
+    let scene = real().await;
+    let store = Store::start(&scene).await;
+    sessions_survive(&scene, store.checkpoint("pools")).await;
+    until(&scene, POOL, "the time of the last checkpoint", |dispatcher| {
+        dispatcher.status.as_ref().is_some_and(|status| status.last_checkpoint_time.is_some())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_task_survives_scaling_under_load_with_checkpoints_in_a_volume() {
+    let scene = real().await;
+    let folder = scene.folder().root().join(format!("states-{}", scene.namespace()));
+    fs::create_dir_all(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+    let (namespace, path) = (scene.namespace(), folder.display());
+    let yaml = format!(
+        "
+apiVersion: v1
+kind: PersistentVolume
+metadata: {{name: states-{namespace}}}
+spec:
+  accessModes: [ReadWriteMany]
+  capacity: {{storage: 1Gi}}
+  storageClassName: ''
+  claimRef: {{name: states, namespace: {namespace}}}
+  hostPath: {{path: '{path}', type: Directory}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: states, namespace: {namespace}}}
+spec:
+  accessModes: [ReadWriteMany]
+  storageClassName: ''
+  volumeName: states-{namespace}
+  resources: {{requests: {{storage: 1Gi}}}}
+"
+    );
+    scene.apply(&yaml).await.expect("a volume and its claim");
+    sessions_survive(&scene, json!({"claimName": "states", "graceSeconds": 20})).await;
+}
+
+/// A state that no new worker has restored waits for the next one, so the pool grows at the end.
+#[tokio::test]
+async fn no_task_is_lost_while_a_new_image_is_rolled_out_under_load() {
+    let scene = real().await;
+    scene.load_image(&tests::layout(AGENT_IMAGE), NEXT_IMAGE).unwrap();
+    let store = Store::start(&scene).await;
+    let spec = json!({"replicas": 2, "checkpoint": store.checkpoint("pools")});
+    create(&scene, POOL, agents(spec)).await;
+    until_ready(&scene, POOL).await;
+    let mut load = Load::of(&scene);
+    for _ in 0..2 * SESSIONS {
+        load.give_one().await;
+    }
+    change(&scene, POOL, json!({"image": NEXT_IMAGE})).await;
+    load.throughout(async {
+        until_ready(&scene, POOL).await;
+        until_ended(&scene, POOL, 2).await;
+    })
+    .await;
+    for worker in workers(&scene, POOL).await {
+        let spec = worker.spec.expect("a spec");
+        let images: Vec<Option<String>> =
+            spec.containers.into_iter().map(|container| container.image).collect();
+        assert!(images.contains(&Some(NEXT_IMAGE.to_owned())), "{images:?}");
+    }
+    change(&scene, POOL, json!({"replicas": 4})).await;
+    load.throughout(until_workers(&scene, POOL, 4)).await;
+    load.until_held_once().await;
+}
+
+/// Of each worker the first task is in hand and the second waits.
+#[tokio::test]
+async fn tasks_of_an_hour_are_in_hand_again_exactly_once_after_replicas_shrink_and_grow() {
+    const HOUR: u64 = 3_600_000;
+    let scene = real().await;
+    let store = Store::start(&scene).await;
+    let mut checkpoint = store.checkpoint("pools");
+    checkpoint["graceSeconds"] = json!(5);
+    let env = json!([{"name": "AGENT_ENDS_AFTER", "value": "3000"}]);
+    create(&scene, POOL, agents(json!({"replicas": 4, "checkpoint": checkpoint, "env": env}))).await;
+    until_ready(&scene, POOL).await;
+    for (index, worker) in names(&workers(&scene, POOL).await).iter().enumerate() {
+        assert!(give(&scene, worker, &format!("session-{index}"), &format!("long-{index}"), HOUR));
+        assert!(give(&scene, worker, &format!("session-{index}"), &format!("short-{index}"), 10));
+    }
+    let long: Vec<String> = (0..4).map(|index| format!("long-{index}")).collect();
+    let short: Vec<String> = (0..4).map(|index| format!("short-{index}")).collect();
+    until_in_hand(&scene, &long, &short).await;
+    change(&scene, POOL, json!({"replicas": 1})).await;
+    until_workers(&scene, POOL, 1).await;
+    until_ended(&scene, POOL, 1).await;
+    change(&scene, POOL, json!({"replicas": 4})).await;
+    until_workers(&scene, POOL, 4).await;
+    until_in_hand(&scene, &long, &short).await;
+}
+
+/// Of all workers, the texts of the tasks in hand and of those that wait, in their order.
+async fn until_in_hand(scene: &Scene<'_>, in_hand: &[String], waiting: &[String]) {
+    ask_until("the tasks in hand", within(), async || {
+        let (mut hand, mut wait) = (Vec::new(), Vec::new());
+        let text = |task: &Value| task["text"].as_str().expect("a text").to_owned();
+        for worker in names(&workers(scene, POOL).await) {
+            let held = held(scene, &worker).ok_or_else(|| format!("{worker} does not answer"))?;
+            assert_eq!(held["sessions"], json!({}), "no task is done");
+            hand.extend(Some(&held["in_hand"]).filter(|task| !task.is_null()).map(text));
+            wait.extend(held["waiting"].as_array().expect("tasks").iter().map(text));
+        }
+        hand.sort();
+        wait.sort();
+        if hand == in_hand && wait == waiting { Ok(()) } else { Err(format!("{hand:?}, {wait:?}")) }
+    })
+    .await;
+}
