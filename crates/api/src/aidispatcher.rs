@@ -68,7 +68,7 @@ pub struct AIDispatcherSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_config: Option<MemoryConfig>,
 
-    /// Scales the number of workers with the queue. Default: none; replicas sets the number. Changing it restarts no pods.
+    /// Scales the number of workers with the queue. Default: none; replicas sets the number. Changing it restarts nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub autoscaling: Option<Autoscaling>,
 
