@@ -24,7 +24,8 @@ use serde_json::{Value, json};
 use tests::{
     AGENT_IMAGE, PRODUCT, Scene, ask_until,
     dispatcher::{
-        change, create, is_ready, selector, until, until_proven, until_ready, until_reason, workers,
+        CONTROLLER, change, create, is_ready, selector, until, until_proven, until_ready, until_reason,
+        workers,
     },
     follow, real, wait_until_gone, within,
 };
