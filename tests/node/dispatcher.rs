@@ -199,9 +199,9 @@ async fn every_worker_of_a_pool_that_is_deleted_saves_its_state_first() {
     for pod in &pods {
         let uid = pod.metadata.uid.as_deref().unwrap();
         let folder = format!("pools/{}/coders/workers/{uid}", scene.namespace());
-        let manifests =
-            (0..1_000).filter_map(|number| store.object(&format!("{folder}/{number:010}/manifest.json")));
-        let newest: Value = serde_json::from_slice(&manifests.last().expect("a checkpoint")).unwrap();
+        let manifest = |number: u32| store.object(&format!("{folder}/{number:010}/manifest.json"));
+        let newest = (0..1_000).rev().find_map(manifest).expect("a checkpoint");
+        let newest: Value = serde_json::from_slice(&newest).unwrap();
         assert_eq!(newest["final"], true, "{newest}");
     }
     wait_until_gone(&dispatchers, "coders", within()).await;
