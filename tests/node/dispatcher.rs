@@ -24,7 +24,8 @@ use serde_json::{Value, json};
 use tests::{
     AGENT_IMAGE, PRODUCT, Scene, ask_until,
     dispatcher::{
-        change, create, is_ready, selector, until, until_proven, until_ready, until_reason, workers,
+        CONTROLLER, change, create, is_ready, selector, until, until_proven, until_ready, until_reason,
+        workers,
     },
     follow, real, wait_until_gone, within,
 };
@@ -106,14 +107,21 @@ async fn until_ended(scene: &Scene<'_>, pool: &str, count: usize) {
     tokio::time::timeout(Duration::from_secs(120), ended).await.expect("the others have ended");
 }
 
-/// Starts the controller of a cluster again with further options.
-fn with_options(scene: &Scene<'_>, options: &[&str]) {
+/// Starts the controller of a cluster again with further options. A process without them could still create pods, so it has
+/// ended afterwards.
+async fn with_options(scene: &Scene<'_>, options: &[&str]) {
+    let pods: Api<Pod> = Api::namespaced(scene.client(), "ai-system");
+    let mut before = names(&pods.list(&ListParams::default()).await.expect("pods").items);
+    before.retain(|pod| pod.starts_with(CONTROLLER));
     let path = "/spec/template/spec/containers/0/args/-";
     let add = |option: &&str| json!({"op": "add", "path": path, "value": option});
     let patch = Value::from_iter(options.iter().map(add)).to_string();
-    let deployment = "deployment/dispatcher-controller";
-    scene.kubectl(&["--namespace=ai-system", "patch", deployment, "--type=json", "--patch", &patch]);
-    scene.kubectl(&["--namespace=ai-system", "rollout", "status", deployment, "--timeout=120s"]);
+    let deployment = format!("deployment/{CONTROLLER}");
+    scene.kubectl(&["--namespace=ai-system", "patch", &deployment, "--type=json", "--patch", &patch]);
+    scene.kubectl(&["--namespace=ai-system", "rollout", "status", &deployment, "--timeout=120s"]);
+    for pod in before {
+        wait_until_gone(&pods, &pod, within()).await;
+    }
 }
 
 /// Its successor is created at once, and its loader begins seconds before the last state is saved.

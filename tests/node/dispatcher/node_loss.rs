@@ -26,7 +26,7 @@ async fn the_worker_that_replaces_one_of_a_killed_node_has_lost_at_most_one_inte
     let cluster = start_real(real_spec(2).with_clock(NodeClock::SHORT)).await;
     let scene = Scene::restricted(&cluster).await;
     let interval = format!("--checkpoint-seconds={}", INTERVAL.as_secs());
-    with_options(&scene, &[&interval, "--node-failure-seconds=3"]);
+    with_options(&scene, &[&interval, "--node-failure-seconds=3"]).await;
     let store = Store::start(&scene).await;
     let env = json!([{"name": "AGENT_COUNTS_EVERY", "value": COUNTS_EVERY.as_millis().to_string()}]);
     let spec = json!({"replicas": 1, "checkpoint": store.checkpoint("pools"), "env": env});
@@ -34,6 +34,9 @@ async fn the_worker_that_replaces_one_of_a_killed_node_has_lost_at_most_one_inte
     until_ready(&scene, "coders").await;
     let worker = workers(&scene, "coders").await.remove(0);
     let name = worker.metadata.name.clone().unwrap();
+    let sidecars = worker.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+    let mut args = sidecars.flat_map(|sidecar| sidecar.args.iter().flatten());
+    assert!(args.any(|arg| *arg == interval), "{interval}");
     assert!(give(&scene, &name, "session-0", "hello", 10));
     until_sessions(&scene, "coders", &["session-0".to_owned()].into()).await;
     let since = jiff::Timestamp::now();

@@ -183,6 +183,7 @@ mod tests {
             digest: written.digest,
             layout: "program".into(),
             archive: "program.tar".into(),
+            budget: 0,
             binary_bytes: 0,
             archive_bytes: 0,
             image_bytes: 0,
