@@ -187,7 +187,6 @@ mod tests {
             binary_bytes: 0,
             archive_bytes: 0,
             image_bytes: 0,
-            budget: 0,
         };
         Folder { path: folder.to_owned(), images: vec![image] }
     }
