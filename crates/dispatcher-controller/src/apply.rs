@@ -44,7 +44,7 @@ pub(crate) async fn apply(
     let uid = dispatcher.metadata.uid.as_deref().unwrap_or_default();
     let written = write_children(ctx, std::mem::take(&mut plan.costs), plan.deployment.as_deref()).await;
     if !is_settled(&written) {
-        // The time in which nothing could be written is none in which busy workers could be marked.
+        // The time limit for marking busy workers counts only while writes succeed.
         ctx.fact_times.end(uid, TOO_MANY);
     }
     // The child before the status: after a failure the status is not written, so it never reports what did not happen.
@@ -69,7 +69,7 @@ pub(crate) async fn apply(
     if let Some(Written::Contested(contest)) = written {
         requeue_after = Some(requeue_after.map_or(contest.wait, |planned| planned.min(contest.wait)));
         if contest.is_new {
-            // At once: a later step may fail, and the contest is new only this time.
+            // Published first, because a later step may fail and the contest is reported as new only once.
             let (severity, reason) = (Severity::Warning, reasons::FIELD_CONFLICT);
             let note = Note { severity, reason, message: contest.message() };
             ctx.recorder.publish(dispatcher, &note, now).await;
@@ -115,8 +115,8 @@ async fn write_children(
     ctx.deployments.apply_to_version(deployment, deployment.planned_on.as_deref()).await.map(Some)
 }
 
-/// A pod that has changed meanwhile is planned again with its next version. One that may not be marked, as by a policy for
-/// pods, holds nothing back but a smaller number, and that for a few seconds.
+/// A pod that has changed is planned again with its next version. If marking a pod is refused, for example by an
+/// admission policy, only a smaller number of workers is delayed, by a few seconds.
 async fn mark(ctx: &Context, Cost { pod, cost }: Cost) -> Result<(), ApplyError> {
     match ctx.pods.annotate(&*pod, labels::POD_DELETION_COST, &cost.to_string()).await {
         Err(error) if error.is_stale() => Ok(()),
@@ -130,8 +130,8 @@ async fn mark(ctx: &Context, Cost { pod, cost }: Cost) -> Result<(), ApplyError>
     }
 }
 
-/// The ReplicaSet creates another pod. A pod that has changed meanwhile is planned again; one that may not be deleted, as by
-/// a policy, holds nothing back.
+/// Deletes a pod; the ReplicaSet creates another one. A pod that has changed is planned again. If the deletion is
+/// refused, for example by an admission policy, the other steps continue.
 async fn replace(
     ctx: &Context,
     dispatcher: &AIDispatcher,

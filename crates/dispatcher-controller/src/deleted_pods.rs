@@ -1,4 +1,5 @@
-//! Pods that were deleted lately: what their monitors left is often gone before the next reconcile can read it.
+//! Keeps recently deleted pods for a short time, because the message of their monitors often disappears from the cache
+//! before the next reconcile.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -12,7 +13,7 @@ use workload::{pod::PodView, time::elapsed};
 
 use crate::{revisions::Revision, tokens::message_of};
 
-/// A reconcile follows at once; this also bridges the writes that fail.
+/// A reconcile follows at once. The longer time covers failed writes of the status.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 /// Of all objects of the process; the oldest is dropped.
 const MOST_KEPT: usize = 2_000;
@@ -53,7 +54,7 @@ impl DeletedPods {
     pub(crate) fn of(&self, revisions: &BTreeSet<Revision>, now: Timestamp) -> Vec<Arc<PodView>> {
         let mut kept = self.lock();
         kept.retain_mut(|deleted| {
-            // A process that did not lead until now has pods of long ago.
+            // A process that has just become the leader may still have pods that were deleted long before.
             let ended = deleted.pod.metadata.deletion_timestamp.as_ref().map(|ended| ended.0);
             let is_old = ended.is_some_and(|ended| elapsed(ended, now) >= KEPT_FOR);
             !is_old && elapsed(*deleted.seen.get_or_insert(now), now) < KEPT_FOR

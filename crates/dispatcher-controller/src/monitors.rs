@@ -1,7 +1,8 @@
-//! What the monitors in the pods of workers report: load and tokens, as they are now. It decides nothing.
+//! Receives the current load, tokens and checkpoint times of workers from the monitors in their pods. It decides
+//! nothing.
 //!
-//! One stream is kept to the monitor of each pod, by the address that the API server has for it. A load that is not fresh
-//! is missing, never zero. Token counts and checkpoint times stay valid.
+//! Each monitor has one stream, to the pod address from the API server. A load that is not fresh counts as missing,
+//! never as zero. Token counts and checkpoint times stay valid.
 
 use std::{
     collections::HashMap,
@@ -48,15 +49,15 @@ const METRICS: &[Metric] = &[
     Metric::UnclaimedStates,
 ];
 
-/// A monitor sends one subject with five readings, and a fault or two: far below 4 KiB. Any pod can have the labels
-/// of a worker, and one that sends more than a monitor must not take the memory of this process.
+/// A monitor sends one subject with five readings and up to two faults, which is far below 4 KiB. Any pod can have the
+/// labels of a worker, so the memory for its messages is limited.
 const LIMITS: Limits =
     Limits { sources: 5_000, message_bytes: 64 << 10, elements: 64, subjects: 4, holders: 0, events: 0 };
 
-/// Monitors report each second. A worker whose load was not read for so long has none that can be used.
+/// Monitors report each second. A load that is older than this is not used.
 pub(crate) const MAX_AGE: Duration = Duration::from_secs(10);
 
-/// What is known of one worker now.
+/// The last values of one worker.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct WorkerLoad {
     /// Tasks that wait for it, and when that was read.
@@ -71,7 +72,8 @@ pub(crate) struct WorkerLoad {
     pub(crate) saved: Option<u64>,
     /// Why its state is not saved now.
     pub(crate) unsaved: Option<String>,
-    /// Saved states that no worker has claimed. `None`: this worker has a state of its own, or its monitor has not looked.
+    /// Saved states that no worker has claimed. `None`: this worker has a state of its own, or its monitor made no
+    /// survey.
     pub(crate) unclaimed: Option<u64>,
 }
 
@@ -81,7 +83,7 @@ pub(crate) struct Monitors {
     trigger: Trigger,
 }
 
-/// What a snapshot must differ in to be worth a look.
+/// The values whose change causes a poll of the AIDispatcher.
 type Signature = (Option<u64>, Option<u64>, Option<u64>, bool, bool);
 
 impl Monitors {
@@ -96,7 +98,8 @@ impl Monitors {
             subscriber: NAME,
             min_interval: MIN_INTERVAL,
             metrics: METRICS,
-            // Pods of users have no certificates of this controller; its NetworkPolicy says who is reached.
+            // Pods of users have no certificates of this controller. Its NetworkPolicy limits which pods it connects
+            // to.
             security: Security::Plain,
             timings: Timings { longest_backoff: Duration::from_secs(10), ..Timings::default() },
             limits: LIMITS,
@@ -142,7 +145,7 @@ fn follow(sources: &Sources, pods: &Cache<PodView>, revisions: &Arc<Revisions>) 
         before.iter().filter(|before| now.as_ref() != Some(before)).for_each(|gone| followed.remove(gone));
         now.into_iter().for_each(|new| followed.insert(new));
     });
-    // A pod can become known before its ReplicaSet.
+    // A pod can be in its cache before its ReplicaSet is.
     let (followed, pods) = (sources.clone(), pods.clone());
     revisions.subscribe(move |revision, membership| {
         let pods = pods.owned_by::<ReplicaSet>(&revision.namespace, &revision.uid);

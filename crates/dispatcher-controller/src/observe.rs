@@ -148,7 +148,7 @@ pub(crate) fn look(ctx: &Context, dispatcher: &AIDispatcher, now: Timestamp) -> 
     let is_news = if is_scaled && without_tokens(load) != without_tokens(before) {
         true
     } else {
-        // An observation in the future is one before the clock was set back.
+        // An observation time in the future means that the clock was set back.
         load != before && (elapsed(at, now) >= MEASURED_EVERY || at > now)
     };
     if is_news { Polled::Changed } else { Polled::Unchanged }
@@ -209,8 +209,8 @@ pub(crate) fn keys_by_instance<V: ForInstance>(object: &V) -> Vec<Key> {
     name.map(|name| Key::new(namespace, name)).into_iter().collect()
 }
 
-/// A pod that comes up in good order is looked at together with what follows: its next steps are seconds away, and the
-/// status reports few of them.
+/// A change of a pod that starts without a fault is not urgent: its next changes follow within seconds, and the status
+/// reports few of them.
 pub(crate) fn reason_of_pod(old: Option<&PodView>, new: Option<&PodView>) -> Reason {
     let comes_up = old.is_none_or(PodView::is_coming_up) && new.is_some_and(PodView::is_coming_up);
     if comes_up { Reason::Detail } else { Reason::Event }

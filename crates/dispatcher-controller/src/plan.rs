@@ -63,8 +63,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Where the Deployment did not get the number, such as while it is being deleted, nothing is said or remembered of a
-    /// change.
+    /// Removes the change of the number from the event, the history and the status, if it was not written to the
+    /// Deployment, such as while that is being deleted.
     pub(crate) fn forget_rescale(&mut self, before: Option<&AIDispatcherStatus>) {
         if self.rescaled.take().is_some() {
             self.past = None;
@@ -108,7 +108,7 @@ pub(crate) fn plan(
         .as_ref()
         .and_then(|unwritten| unwritten.wait)
         .or_else(|| status::delay_of_counts(observed, &status, now));
-    // Of a paused pool nothing is marked.
+    // The pods of a paused pool get no deletion costs.
     let mut facts = if valid.pods.paused { Vec::new() } else { sizing.facts };
     facts.extend(assessment_facts);
     facts.extend(replacement.fact);
@@ -135,7 +135,7 @@ pub(crate) fn plan(
     Plan { costs, deployment, deletions, status, events, rescaled, past, facts, requeue_after }
 }
 
-/// Which load asked for another number.
+/// The load that caused another number of workers.
 fn scale_reason(sizing: &replicas::Sizing) -> String {
     let Some(decision) = &sizing.decision else { return String::new() };
     let supply = decision.supply();

@@ -1,5 +1,5 @@
-//! What decisions need of the past of a pool, in memory: recommendations and changes of replicas, tokens of the last minute,
-//! and the load that was last observed. A status has what a restart needs of it.
+//! Keeps the past values of a pool that decisions need, in memory: recommendations and changes of replicas, tokens of
+//! the last minute, and the load that was last observed. The values that a restart needs are in the status.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -31,7 +31,8 @@ pub(crate) struct Pool {
     pub(crate) history: Option<History>,
     /// By uid of each pod that was read last time: when, and its tokens.
     readings: HashMap<String, (Timestamp, u64)>,
-    /// Tokens used between two readings of a pod. What was used while no reading came is of no minute.
+    /// Sum of the tokens used between two readings of a pod. Tokens used during a gap in the readings belong to no
+    /// minute.
     used: i64,
     /// Sums of these, oldest first.
     totals: VecDeque<(Timestamp, i64)>,
@@ -85,7 +86,7 @@ impl Pools {
         let mut pools = self.lock();
         let pool = pools.entry(uid.to_owned()).or_default();
         let first = pool.first_observed.get_or_insert(observation.at);
-        // A clock that was set back makes no observation one of the future.
+        // If the clock was set back, the first observation must not lie in the future.
         *first = (*first).min(observation.at);
         pool.last = Some(observation);
         pool.clone()
@@ -118,7 +119,7 @@ impl Pool {
     pub(crate) fn history_or(&self, status: Option<&AIDispatcherStatus>, now: Timestamp) -> History {
         let stored = || {
             let text = status?.scaling_history.as_deref()?;
-            // What cannot be read is as if it had never been: the present replicas are the first recommendation.
+            // A history that cannot be parsed is ignored; the present replicas are then the first recommendation.
             serde_json::from_str::<History>(text).ok().map(|history| history.resumed(now))
         };
         self.history.clone().or_else(stored).unwrap_or_default()
@@ -138,7 +139,7 @@ impl Pool {
     }
 
     fn rate(&mut self, total: i64, now: Timestamp) -> Option<i64> {
-        // A clock that was set back begins anew.
+        // After the clock was set back, the samples start again.
         if self.totals.back().is_some_and(|(at, known)| *at > now || *known > total) {
             self.totals.clear();
         }

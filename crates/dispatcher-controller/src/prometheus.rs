@@ -1,7 +1,8 @@
 //! The load of workers from Prometheus instead of the streams of their monitors (`--prometheus-url`). It decides nothing.
 //!
-//! One query for each pool reads what Prometheus has scraped from its monitors, by worker. A value that is not there is
-//! missing, never zero. A worker is busy too if the stream of its monitor, which is newer, says so.
+//! One query for each pool returns the values that Prometheus has scraped from its monitors, by worker. An absent value
+//! counts as missing, never as zero. A worker also counts as busy if the stream of its monitor, which is newer, reports
+//! a task.
 
 use std::{
     collections::HashMap,
@@ -21,7 +22,7 @@ use workload::time::elapsed;
 
 use crate::{MEASURED_EVERY, NAME, monitors::WorkerLoad};
 
-/// From the name resolution to the last byte; a slow server is a missing one.
+/// From the name resolution to the last byte. A slower answer counts as no answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// Two series of a thousand workers have half of it.
 const LARGEST_ANSWER: usize = 1 << 20;
@@ -35,7 +36,7 @@ pub(crate) struct Prometheus {
     pools: Arc<Mutex<HashMap<String, Asked>>>,
 }
 
-/// What is known of one pool.
+/// The last query and answer for one pool.
 #[derive(Clone, Debug)]
 struct Asked {
     /// When the last query was sent.
@@ -73,7 +74,7 @@ impl Prometheus {
         known
     }
 
-    /// Asks for the workers of a pool, unless it has asked a moment ago.
+    /// Queries the loads of a pool, at most once in `MEASURED_EVERY`.
     pub(crate) async fn ask(&self, dispatcher: &AIDispatcher, now: Timestamp) {
         let meta = &dispatcher.metadata;
         let (Some(uid), Some(namespace), Some(name)) = (&meta.uid, &meta.namespace, &meta.name) else {
@@ -82,11 +83,11 @@ impl Prometheus {
         {
             let mut pools = locked(&self.pools);
             let asked = pools.entry(uid.clone()).or_insert(Asked { at: Timestamp::MAX, answer: None });
-            // A query in the future is one before the clock was set back.
+            // A query time in the future means that the clock was set back.
             if asked.at <= now && elapsed(asked.at, now) < MEASURED_EVERY {
                 return;
             }
-            // Before the answer: a server that fails is not asked more often than another.
+            // Set before the query, so that a failing server is not queried more often.
             asked.at = now;
         }
         let answered = self.query(&query(namespace, name)).await;
@@ -179,7 +180,8 @@ fn loads(text: &[u8]) -> Option<HashMap<String, Load>> {
     for Series { metric, value: (_, value) } in result {
         let value = value.parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0);
         let (Some(worker), Some(value)) = (metric.get("worker"), value) else { continue };
-        // Prometheus sets `pod` to that which it has scraped; `worker` and `pool` are the words of that pod.
+        // Prometheus sets `pod` to the scraped pod. The labels `worker` and `pool` come from the pod itself and are not
+        // trusted.
         if metric.get("pod").is_some_and(|pod| pod != worker) {
             continue;
         }
@@ -261,7 +263,7 @@ mod tests {
             assert_eq!(load.queued, None);
             assert!(load.fault.unwrap().contains("has no agent_queue_depth for this pod"));
         }
-        // It is not asked again at once.
+        // It is not queried again at once.
         prometheus.ask(&coder, at(9)).await;
         assert_eq!(load(&prometheus, "coder-0").queued, Some((7, at(0))));
     }

@@ -1,8 +1,9 @@
-//! Which ReplicaSets belong, or have belonged, to which AIDispatcher. A ReplicaSet can be deleted, or its Deployment
-//! lose its owner, while pods of it still work or end: what these pods use and leave still belongs to the AIDispatcher.
+//! Records which ReplicaSets belong, or have belonged, to which AIDispatcher. A ReplicaSet can be deleted, or its
+//! Deployment can lose its owner, while its pods still run or end. The tokens and final messages of these pods still
+//! belong to the AIDispatcher.
 //!
-//! It is filled from the caches, also on a standby, and forgets a ReplicaSet only together with the AIDispatcher. After
-//! a start it knows what is in the caches then.
+//! The record is filled from the caches, also on a standby. A ReplicaSet is removed with its AIDispatcher, or as the
+//! oldest of too many. It is not stored: after a restart it contains only what the caches contain.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -33,7 +34,7 @@ pub(crate) struct Revision {
     pub(crate) uid: Arc<str>,
 }
 
-/// Becomes known, or is forgotten.
+/// Whether a ReplicaSet was added to the record or removed from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Membership {
     Begins,
@@ -42,7 +43,7 @@ pub(crate) enum Membership {
 
 type Subscriber = Box<dyn Fn(&Revision, Membership) + Send + Sync>;
 
-/// It lives as long as the process.
+/// Kept for the lifetime of the process.
 #[derive(Default)]
 pub(crate) struct Revisions {
     known: Mutex<Known>,
@@ -76,7 +77,7 @@ impl Revisions {
         replica_sets: &Cache<ReplicaSetView>,
     ) -> Arc<Self> {
         let revisions = Arc::<Self>::default();
-        // An owner may become known after what it owns, so that each change of the three is looked at.
+        // The cache of owners may be later than that of their children, so changes of all three kinds are handled.
         let find = {
             let (revisions, dispatchers, deployments) =
                 (Arc::clone(&revisions), dispatchers.clone(), deployments.clone());
@@ -115,7 +116,7 @@ impl Revisions {
         revisions
     }
 
-    /// Called with each ReplicaSet that becomes known or is forgotten.
+    /// Calls `subscriber` with each ReplicaSet that is added or removed.
     pub(crate) fn subscribe(&self, subscriber: impl Fn(&Revision, Membership) + Send + Sync + 'static) {
         self.subscribers.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(subscriber));
     }
@@ -150,7 +151,7 @@ impl Revisions {
         let revision = Revision::new(namespace, uid);
         let dropped = {
             let mut known = self.lock();
-            // Read under the lock: what is deleted now is forgotten after this.
+            // The owner is read under the lock, so that a concurrent deletion removes the entry after it is added.
             if known.owners.contains_key(&revision) || owned_in(dispatchers, namespace, owner).is_none() {
                 return;
             }

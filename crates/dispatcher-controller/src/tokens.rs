@@ -1,8 +1,8 @@
-//! Tokens of a pool: from what each pod has used to a total that never falls and counts nothing twice.
+//! Adds up the tokens of the pods of a pool. The total never decreases, and no token is counted twice.
 //!
-//! The status has the tokens of each pod that was there lately, and those of all others in one number. A pod that is gone
-//! stays in the list for a while, so that each process sees it there before it becomes part of the number: what was noted in
-//! memory of a pod that was listed once and is listed no more has been added.
+//! The status lists the tokens of each present or recently deleted pod, and has the sum of all earlier pods. A deleted
+//! pod stays in the list for a while, so that the cache of each replica of the controller receives that list. When a
+//! listed pod is no longer listed, its tokens are part of the sum, and its note in memory is dropped.
 
 use std::{
     cmp::Reverse,
@@ -24,7 +24,7 @@ use crate::{
     revisions::{Revision, Revisions},
 };
 
-/// Longer than any watch is silent without being noticed.
+/// Longer than the time after which a silent watch is detected.
 const LISTED_FOR: Duration = Duration::from_secs(120);
 /// The schema of the status accepts no more.
 const MOST_LISTED: usize = 2_000;
@@ -33,7 +33,7 @@ const MOST_NOTES: usize = 50_000;
 /// Of a deleted pod of no AIDispatcher that is known. Its ReplicaSet can become known after the pod.
 const KEPT_FOR: Duration = Duration::from_secs(600);
 
-/// What each pod has used, by its uid. It lives as long as the process.
+/// The tokens of each pod by its uid. Kept for the lifetime of the process.
 #[derive(Default)]
 pub(crate) struct TokenNotes {
     notes: Mutex<Notes>,
@@ -69,7 +69,7 @@ struct Deleted {
     seen: Option<Timestamp>,
 }
 
-/// What is known of the pods of an AIDispatcher.
+/// The recorded tokens of the pods of an AIDispatcher, and which of them exist.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Noted {
     pub(crate) tokens: BTreeMap<String, u64>,

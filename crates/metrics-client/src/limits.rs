@@ -1,5 +1,5 @@
-//! What is read of sources, and what is kept of each. A source that exceeds a limit on its messages loses its stream
-//! before anything of the message is kept; lists beyond a limit end there.
+//! Limits for the messages of sources, and for the data that is kept of each. If a message exceeds its limit, the
+//! stream is closed and nothing of the message is kept. Lists that are kept are cut at their limit.
 
 /// Of one set of sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Limits {
     pub events: usize,
 }
 
-/// Those of metrics agents.
+/// The limits for metrics agents.
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -31,7 +31,7 @@ impl Default for Limits {
             subjects: 512,
             // A GPU that is shared by time slices has some tens.
             holders: 128,
-            // The contract promises it.
+            // The limit of the contract.
             events: 64,
         }
     }

@@ -1,5 +1,5 @@
-//! The sources of one user: one task and one stream per endpoint, the latest snapshot of each, and who is called when
-//! something changes.
+//! The sources of one subscriber: one task and one stream per endpoint, the latest snapshot of each, and callbacks for
+//! changes.
 //!
 //! ```text
 //!  set(endpoints) ─▶ run: one task each ─▶ open ─▶ next, next, … ─▶ record ─▶ subscribers
@@ -44,9 +44,10 @@ use crate::{
 const MOST_WAITING: usize = 20_000;
 /// Connections that are being made at once: a handshake takes a millisecond of a core.
 const OPENED_AT_ONCE: usize = 64;
-/// Between looks at which sources have become silent.
+/// Between two checks for sources that have become silent.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Instances of endpoints that went, so that none of their events is reported again if they come back.
+/// Instances of removed endpoints that are kept, so that none of their events is reported again if the endpoint is
+/// inserted again.
 const MOST_DEPARTED: usize = 256;
 
 /// What a user wants of all sources.
@@ -85,11 +86,11 @@ impl Default for Timings {
     }
 }
 
-/// Something that a consumer may want to act on. What is true now is in the views.
+/// A change that a consumer may react to. The current values are in the views.
 #[derive(Debug)]
 pub struct Change<'c> {
     pub endpoint: &'c Endpoint,
-    /// The node that the source speaks for; empty if none is known.
+    /// The node of the source; empty if it is not known.
     pub node: &'c str,
     pub news: News<'c>,
 }
@@ -98,17 +99,17 @@ pub struct Change<'c> {
 pub enum News<'c> {
     /// `events`: those that have not been reported before, oldest first.
     Snapshot { events: &'c [Event] },
-    /// It lives no more, or has become known as unreachable.
+    /// The source is no longer live, or cannot be reached.
     Health(&'c Health),
-    /// It is no source any more.
+    /// The endpoint was removed.
     Gone,
 }
 
-/// How often what happened, since the start.
+/// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub snapshots: u64,
-    /// That did not arrive, by their numbers.
+    /// Snapshots that did not arrive, by their sequence numbers.
     pub lost: u64,
     pub duplicates: u64,
     pub restarts: u64,
@@ -273,8 +274,8 @@ impl Sources {
         self.0.records().iter().map(|(endpoint, record)| record.view(endpoint, now)).collect()
     }
 
-    /// The source that speaks for a node: one that was found for it; without any, one that names it itself. Of several, one
-    /// that lives; then the one with the youngest snapshot.
+    /// The source of a node: one that was discovered for it or, if there is none, a stated one whose snapshots name the
+    /// node. Of several, a live one is preferred, then the one with the newest snapshot.
     pub fn of_node(&self, node: &str) -> Option<View> {
         let now = Instant::now();
         let records = self.0.records();
@@ -290,7 +291,7 @@ impl Sources {
             (view.health != Health::Live, age)
         };
         let view = |(endpoint, record): (&Endpoint, &Record)| record.view(endpoint, now);
-        // A stated source must not take the place of a found one by silencing it.
+        // A stated source must not replace a discovered one, also if that is silent.
         found.map(view).min_by_key(order).or_else(|| stated.map(view).min_by_key(order))
     }
 
@@ -389,8 +390,8 @@ impl Running {
         self.of.insert(endpoint.clone(), self.tasks.spawn(follow));
     }
 
-    /// One that was aborted is not in the map any more. Any other has panicked, and only its source is begun again:
-    /// after the longest back-off, because what it received is likely to be sent again.
+    /// An aborted task is no longer in the map. Any other has panicked, and is started again after the longest
+    /// back-off, because the message that caused the panic is likely to be sent again.
     fn ended(&mut self, shared: &Arc<Shared>, ended: Result<(task::Id, ()), task::JoinError>) {
         let id = match ended {
             Ok((id, ())) => id,
@@ -435,7 +436,7 @@ async fn stream(shared: &Shared, endpoint: &Endpoint) -> (Failure, Duration) {
     let Settings { subscriber, min_interval, metrics, security: _, timings, limits } = &shared.settings;
     let request = SubscribeRequest {
         subscriber: (*subscriber).to_owned(),
-        // Far below what the contract can say.
+        // Far below the largest duration of the contract.
         min_interval: prost_types::Duration::try_from(*min_interval).ok(),
     };
     let opened = shared.while_opening(async {
@@ -457,7 +458,7 @@ async fn stream(shared: &Shared, endpoint: &Endpoint) -> (Failure, Duration) {
             sleep(rest).await;
             unpaid = 0;
         }
-        // Duplicates are no sign of life.
+        // Duplicates do not extend the deadline.
         let left = deadline.saturating_sub(received.elapsed());
         match stream.next(left).await {
             Ok(message) => {
@@ -577,7 +578,7 @@ impl Shared {
         departed.iter().rev().find(|(known, _)| known == instance).map(|(_, event)| *event)
     }
 
-    /// Reports which sources live no more.
+    /// Reports the sources that are no longer live.
     fn look(&self, now: Instant) {
         let mut changed = Vec::new();
         for (endpoint, record) in self.records_mut().iter_mut() {

@@ -61,7 +61,7 @@ pub async fn serve(
 ) {
     let registry = Arc::new(registry);
     let router = Router::new()
-        // The source is alive as long as it publishes, whatever it can measure.
+        // The source is live as long as it publishes snapshots, also without values.
         .route("/livez", get(livez))
         // Ready with the first snapshot, also if it has no subject.
         .route("/readyz", get(readyz))

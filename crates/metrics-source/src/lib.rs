@@ -5,8 +5,8 @@
 //!                           └─▶ admin: /livez, /readyz, /metrics
 //! ```
 //!
-//! It measures nothing, and knows neither devices nor workers. Clients may be slow, hostile or gone: what each costs is
-//! bounded.
+//! It measures nothing and does not depend on the kind of source. Clients may be slow, hostile or unreachable: the
+//! resources for each are limited.
 
 #![forbid(unsafe_code)]
 

@@ -49,7 +49,7 @@ const HEAD_BYTES: u32 = 16 * 1024;
 /// Of what clients send: one small request each.
 const RECEIVE_WINDOW: u32 = 64 * 1024;
 
-/// How clients are spoken to.
+/// Whether connections of clients are encrypted.
 pub enum Security {
     Plain,
     /// With the newest configuration.
@@ -139,7 +139,7 @@ async fn accept(
                 None => Transport::Plain(stream),
                 Some(acceptor) => match timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await {
                     Ok(Ok(stream)) => Transport::Mutual(Box::new(stream)),
-                    // The client's error, or a client that said nothing.
+                    // The handshake failed or timed out; both are errors of the client.
                     Ok(Err(_)) | Err(_) => return,
                 },
             };

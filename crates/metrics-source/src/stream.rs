@@ -73,15 +73,15 @@ pub(crate) struct Service {
     when_full: WhenFull,
 }
 
-/// What becomes of one subscriber more than there may be.
+/// How a subscriber beyond the limit is handled.
 enum WhenFull {
     /// Each one has a certificate.
     Refused,
-    /// Anyone can be one, so none keeps a place for ever.
+    /// Any client can subscribe, so a new one takes the place of an earlier one.
     TakesPlace(Places),
 }
 
-/// Counted as long as it lives.
+/// Counted until it is dropped.
 struct Subscriber {
     counts: Arc<Counts>,
     place: Option<Place>,
@@ -107,7 +107,7 @@ impl Service {
     fn admitted(&self, address: Option<SocketAddr>) -> Option<Subscriber> {
         let counts = &self.hub.counts;
         let before = counts.subscribers.fetch_add(1, Ordering::Relaxed);
-        // Its drop takes the count back where it is refused.
+        // If it is refused, its drop reverts the count.
         let mut subscriber = Subscriber { counts: Arc::clone(counts), place: None };
         match &self.when_full {
             WhenFull::Refused => (before < MOST_SUBSCRIBERS).then_some(subscriber),

@@ -27,7 +27,7 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(10);
 const READ_WITHIN: Duration = Duration::from_secs(5);
 /// A bundle of a hundred authorities has a fifth of it.
 const LARGEST_FILE: u64 = 1 << 20;
-/// HTTP/2, which is all that gRPC speaks.
+/// HTTP/2, the only protocol of gRPC.
 const PROTOCOL: &[u8] = b"h2";
 
 /// PEM files.

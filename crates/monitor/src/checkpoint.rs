@@ -1,17 +1,18 @@
-//! The state of a worker, saved where a new worker finds it.
+//! Saves the state of a worker in the storage of its pool, and restores it for a new worker.
 //!
 //! ```text
-//!  NAMESPACE/POOL/workers/UID/heartbeat         of a worker that lives, written twice in each interval
+//!  NAMESPACE/POOL/workers/UID/heartbeat         of a worker that runs, written twice in each interval
 //!  NAMESPACE/POOL/workers/UID/N/0, 1, …         the files of its state, by their number in the manifest
 //!  NAMESPACE/POOL/workers/UID/N/manifest.json   written last: without it there is no checkpoint
 //!  NAMESPACE/POOL/claims/UID/K                  who restores the state of this worker
 //!  NAMESPACE/POOL/clock/UID                     written to read the clock of the storage, then deleted
 //! ```
 //!
-//! `save` writes the state of a worker that runs and of one that ends, `restore` finds one for a new worker, `choice` decides
-//! which, `storage` is the bucket or the folder, `state` the worker's folder. A state is restored at most once: a claim is
-//! created only if there is none of this number, and is final once its worker has saved a checkpoint. Until then its pod
-//! writes it again in each interval, so an old one was left by a pod that is gone, and is replaced by the next number.
+//! `save` writes the state of a worker while it runs and when it has ended. `restore` restores a state for a new
+//! worker, and `choice` decides which. `storage` is the bucket or the folder, `state` is the worker's folder. A state
+//! is restored at most once: a claim is created only if none with its number exists, and is final once its worker has
+//! saved a checkpoint. Until then its pod renews it twice in each interval, so a claim that is too old belongs to a pod
+//! that no longer runs, and another pod may create the claim with the next number.
 
 use std::time::Duration;
 
@@ -58,7 +59,7 @@ pub(crate) enum Place {
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Heartbeat {
     pub(crate) pod: String,
-    /// The pod was asked to end: a new worker waits for its state.
+    /// The end of the pod was requested. A new worker waits for its last state.
     pub(crate) ending: bool,
     pub(crate) interval_seconds: u64,
     pub(crate) grace_seconds: u64,
@@ -118,7 +119,7 @@ pub(crate) const RESTORED: &str = "restored.json";
 pub(crate) struct Restored {
     /// uid of the worker whose state it was; `None`: there was none to restore.
     pub(crate) from: Option<String>,
-    /// The worker was taken for lost, and may come back.
+    /// The worker counted as lost. It may still run and reach the storage again.
     pub(crate) was_lost: bool,
     /// Number of the claim of this pod.
     pub(crate) claim: Option<u32>,

@@ -15,7 +15,7 @@ impl Fault {
         Self { code, message: message.into() }
     }
 
-    /// Whether it may pass by itself.
+    /// Whether a retry may succeed without a change by the user.
     pub(crate) fn is_transient(&self) -> bool {
         self.code == ExitCode::StoreUnreachable
     }

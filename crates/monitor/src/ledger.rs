@@ -1,8 +1,8 @@
-//! How many tokens the workers of a pod have used: from a counter that begins again with each worker to a total that never
-//! falls.
+//! Counts the tokens that all workers of a pod have used. The counter of a worker restarts at zero with its process;
+//! the total never decreases.
 //!
-//! The total is kept in a file of the pod, so that a monitor that is started again counts neither twice nor too little. What
-//! a worker used after the last reading of its counter is known only if it has left its final metrics.
+//! The total is stored in a file of the pod, so that a restarted monitor counts each token once. Tokens that a worker
+//! uses after the last scrape are not counted.
 
 use std::{
     fs, io,
@@ -46,7 +46,7 @@ impl Ledger {
         self.worker.map(|_| self.total)
     }
 
-    /// Adds what the counter says beyond the last reading. Returns whether the ledger has changed.
+    /// Adds the increase of the counter since the last reading. Returns whether the ledger has changed.
     pub(crate) fn count(&mut self, read: Counted) -> bool {
         if self.worker == Some(read) {
             return false;

@@ -1,4 +1,4 @@
-//! What a worker says of its load, read from one scrape. Pure.
+//! Parses the load of a worker from one scrape. Pure.
 //!
 //! A value that is missing is never zero. A metric with several series, as by queue or by model, is their sum.
 
@@ -11,7 +11,7 @@ const PROCESS_START: &str = "process_start_time_seconds";
 /// Above it, not every whole number is an `f64`.
 const LARGEST: f64 = 9_007_199_254_740_992.0;
 
-/// What one scrape says.
+/// The values of one scrape.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Load {
     pub(crate) queued: Option<u64>,

@@ -1,9 +1,10 @@
-//! Passes the worker's log on: what it appends to a file, a JSON object in each line, comes out of the monitor with the names
-//! of the pool as fields, so that a collector of logs needs no parser.
+//! Copies the worker's log to stdout. Each line that the worker appends to a file is written as a JSON object with the
+//! names of the pool as fields, so that a log collector needs no parser.
 //!
-//! The position is kept in a file of the pod, so that a monitor that is started again goes on. The blocks of what was
-//! passed on are given back to the volume once they are many; the length of the file stays, so the worker may write
-//! meanwhile. The worker owns the folder of its log: no link in it is followed, and only a regular file is read.
+//! The position is stored in a file of the pod, so that a restarted monitor continues there. Once the file takes many
+//! blocks, those of copied lines are freed; the length of the file does not change, so the worker can append at the
+//! same time. The worker controls the folder of its log: the monitor follows no link in it and reads only a regular
+//! file.
 
 use std::{
     fs::{self, File},
@@ -183,7 +184,7 @@ impl Log {
         out.write_all(b"\n")
     }
 
-    /// Nothing is lost that the worker writes meanwhile, wherever it writes.
+    /// Frees the blocks of copied lines. With holes, no line is lost that the worker writes at the same time.
     fn empty_if_large(&mut self, file: &File) -> io::Result<()> {
         let known = file.metadata()?;
         if known.blocks() * BLOCK < LARGE {
@@ -213,7 +214,7 @@ impl Log {
     }
 }
 
-/// Where a file begins that was emptied and whose position is not known any more.
+/// The first byte with data, for an emptied file whose position is unknown.
 fn begin(file: &File) -> io::Result<u64> {
     match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(0)) {
         Ok(begin) => Ok(begin),
@@ -358,7 +359,7 @@ mod tests {
         scene.append("next\n");
         assert_eq!(scene.passed(), [json!({"body": "next", "agent.pool": "coder"})]);
 
-        // Without the position, it goes on where it was emptied.
+        // Without the position, it continues where the file was emptied.
         fs::remove_file(scene.folder.path().join(POSITION)).unwrap();
         scene.log = log_in(scene.folder.path());
         let again = scene.passed();

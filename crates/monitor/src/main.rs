@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().json().flatten_event(true).with_writer(std::io::stderr).init();
     // Fails only if it is there already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // One thread: a scrape and a snapshot each second are little, and each thread more is memory.
+    // One thread is enough for a scrape and a snapshot each second, and each further thread takes memory.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ended = runtime.map_err(anyhow::Error::from).and_then(|runtime| {
         let ended = match arguments.command {
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
                 announced.context("failed to announce the end of the pod").map(|()| ExitCode::SUCCESS)
             }
         };
-        // A thread that a volume holds up must not hold up the end.
+        // A thread that waits for a hanging volume must not delay the exit.
         runtime.shutdown_background();
         ended
     });
@@ -78,7 +78,8 @@ fn load_memory(runtime: &Runtime, options: &LoadMemory) -> ExitCode {
         if let Some(wanted) = options.wanted() {
             memory::load(&wanted).await?;
         }
-        // After the memory, which may take long: the claim of a state is young when its worker starts.
+        // The memory is loaded first, because that may take long, and the claim of a state expires if it is not
+        // renewed.
         if let Some((settings, state)) = options.settings() {
             let folder = &options.checkpoints.folder;
             restore(&settings, &StateFolder(state), folder, options.patience()).await?;
@@ -95,7 +96,7 @@ fn load_memory(runtime: &Runtime, options: &LoadMemory) -> ExitCode {
     }
 }
 
-/// The file exists in each container. Elsewhere there is nobody to read it.
+/// Kubernetes creates the file in each container. Outside a container it does not exist, and no message is written.
 pub(crate) fn write_message(path: &Path, message: &[u8]) {
     let file = OpenOptions::new().write(true).truncate(true).open(path);
     if let Err(error) = file.and_then(|mut file| file.write_all(message)) {
@@ -103,7 +104,8 @@ pub(crate) fn write_message(path: &Path, message: &[u8]) {
     }
 }
 
-/// A file in the folder of the monitor, which is whole also after a failure of the node's power.
+/// Replaces a file in the folder of the monitor. After a power failure of the node the file has either the old or the
+/// new content.
 pub(crate) fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = File::create(&new)?;

@@ -1,7 +1,7 @@
-//! `load-memory`: a vector collection into a folder, before the worker starts.
+//! `load-memory`: loads a vector collection into a folder before the worker starts.
 //!
-//! A collection that is not there or has another dimension ends it at once. A store that does not answer is asked again for
-//! a while; the next container of the pod goes on after the last whole page.
+//! A collection that does not exist or has another dimension is an error and is not retried. Requests to a store that
+//! does not answer are retried for a while; the next container of the pod continues after the last complete page.
 
 use std::{io, path::PathBuf, time::Duration};
 
@@ -32,9 +32,9 @@ pub(crate) struct Wanted {
     pub(crate) collection: String,
     pub(crate) dim: u64,
     pub(crate) folder: PathBuf,
-    /// How long a store may not answer.
+    /// For how long requests to a store that does not answer are retried.
     pub(crate) patience: Duration,
-    /// Bytes of the file of records. A store is not trusted: its pages may never end.
+    /// Limit for the bytes of the file of records. A store is not trusted and could return pages without end.
     pub(crate) most_bytes: u64,
 }
 

@@ -1,6 +1,8 @@
-//! `/metrics` of the monitor: the worker's load with the names of the pool, and the tokens of the pod.
+//! `/metrics` of the monitor: the worker's load, the tokens of the pod, and whether saving the state fails, with the
+//! names of the pool as labels.
 //!
-//! Only fresh values are exported: a series that is missing is stale for Prometheus, and an old value repeated is not.
+//! Only fresh values are exported. Prometheus marks a missing series as stale, but would take a repeated old value for
+//! a current one.
 
 use std::fmt;
 

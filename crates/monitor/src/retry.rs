@@ -1,4 +1,4 @@
-//! Requests that may pass by themselves are tried again for a while.
+//! Retries requests that failed with a transient fault.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::fault::Fault;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Tries a step again, for at most `patience` after its first failure: a long step that worked for a while has all of it.
+/// Retries a step for at most `patience` after its first failure. The time before the first failure does not count.
 pub(crate) async fn retry_transient<T>(
     patience: Duration,
     mut step: impl AsyncFnMut() -> Result<T, Fault>,

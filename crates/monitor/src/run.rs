@@ -1,4 +1,5 @@
-//! The life of the sidecar: a scrape each second until SIGTERM, then the last checkpoint and the termination message.
+//! The main loop of the sidecar: a scrape each second until SIGTERM, then the last checkpoint and the termination
+//! message.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -35,7 +36,7 @@ use crate::{
     worker, write_message,
 };
 
-/// Streams end at once; a client that does not read its last bytes is left after it.
+/// Limit for clients to read the last bytes of their streams.
 const DRAIN_WITHIN: Duration = Duration::from_secs(1);
 /// What the kubelet and this process need after the last checkpoint.
 const KILLED_BEFORE: Duration = Duration::from_secs(3);
@@ -113,7 +114,7 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
             error: Some("the monitor was ended before it had saved the state of the worker".to_owned()),
             ..Message::default()
         };
-        // If it is killed, this is what it leaves.
+        // The message that remains if this process is killed before the state is saved.
         write_message(&options.termination_log, &serde_json::to_vec(&unsaved)?);
         saving.finish(begun, worker_runs).await;
         scraper.saved = Some(status);
@@ -212,7 +213,7 @@ impl Scraper {
         if counted.is_some_and(|counted| self.ledger.count(counted))
             && let Err(error) = self.keep_tokens().await
         {
-            // Counted on in memory; lost only if this container ends as well.
+            // The total is kept in memory, and is lost only if this container ends before the next write.
             warn!(%error, "failed to keep the tokens");
         }
         let saved = self.saved.as_ref().map(|saved| saved.borrow().clone()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! From what was read of the worker to the snapshots of the contract. Pure.
+//! Converts scrapes of the worker into snapshots of the metrics contract. Pure.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{checkpoint::save::Saved, load::Load, worker::ScrapeError};
 /// Between two scrapes.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is known of the worker.
+/// The results of the scrapes so far.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     sequence: u64,
@@ -44,8 +44,8 @@ impl Known {
         }
     }
 
-    /// Whether the worker has ended, judged by a scrape. One that hangs or gives an invalid answer runs; of one that has
-    /// never listened it is not known.
+    /// Whether a scrape shows that the worker has ended. A worker that hangs or gives an invalid answer still runs.
+    /// `false` also for a worker that has never listened, because its end cannot be detected.
     pub(crate) fn has_ended(&self, scraped: &Result<Load, ScrapeError>) -> bool {
         self.has_listened && matches!(scraped, Err(ScrapeError::Refused { .. }))
     }
@@ -95,7 +95,7 @@ impl Known {
                     since: None,
                 })
                 .collect(),
-            // A worker measures itself; no kubelet is asked.
+            // A worker reports its own load, so nothing is attributed by the kubelet.
             attribution: Some(Attribution { state: State::Unsupported.into(), age: None }),
             ..Snapshot::default()
         }
@@ -117,7 +117,7 @@ impl Known {
             None => Reading { value: None, ..reading(metric, State::Missing, reason, 0) },
         });
         let tokens = match tokens {
-            // The ledger's own number, whatever becomes of the worker.
+            // The total of the ledger stays valid when the worker does not answer or has ended.
             Some(tokens) => Reading {
                 age: duration(Duration::ZERO),
                 ..reading(Metric::Tokens, State::Fresh, FaultReason::Unspecified, tokens)

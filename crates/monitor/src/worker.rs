@@ -133,7 +133,7 @@ async fn exchange(port: u16) -> Result<String, ScrapeError> {
     });
     tokio::select! {
         exchanged = exchanged.as_mut() => exchanged,
-        // It ends with the answer, or before it; then the exchange says why.
+        // The connection ends with the answer or before it. In the second case the exchange returns the error.
         _ = connection => exchanged.await,
     }
 }

@@ -141,7 +141,7 @@ impl OfPod {
         Self { provider, token_file }
     }
 
-    /// Whether the token cannot be read. The error of the provider does not tell it from an invalid answer.
+    /// The error if the token cannot be read. The provider returns the same error for that and for an invalid answer.
     fn unreadable_token(&self) -> Option<RequestError> {
         let file = self.token_file.as_ref()?;
         let error = fs::read_to_string(file).err()?;

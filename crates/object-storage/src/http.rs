@@ -69,8 +69,8 @@ struct NoByte(Duration);
 
 /// A page has at most 1000 keys of at most 1024 bytes, each of which takes up to 3 bytes or is escaped.
 const LONGEST_PAGE: u64 = 8 << 20;
-/// Of any other answer that is kept in memory: what a store says of an upload, or a page for which fewer keys were
-/// requested. Many of them may arrive at once.
+/// Limit for any other answer that is kept in memory: that to an upload, or a page for which fewer keys were requested.
+/// Many of them may arrive at once.
 const LONGEST_ANSWER: u64 = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

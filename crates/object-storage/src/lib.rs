@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  endpoint       the URL of a bucket, by the addressing style of its store
-//!  credentials    whose permissions requests have: those of a Secret, of the pod, or nobody's; never those of the node
+//!  credentials    the identity of requests: that of a Secret, of the pod, or none; never that of the node
 //!  http           limits of waits and sizes, and no redirects
 //!  answers        what a failed request means
 //!  expected       the checksum that an answer promises
@@ -65,7 +65,7 @@ pub struct Access {
     pub authorities: Vec<Certificate>,
     /// Added to each request for an object.
     pub headers: HeaderMap,
-    /// A mounted Secret with the keys of the environment, for programs that run longer than keys live.
+    /// A mounted Secret with the keys of the environment, for programs that run longer than the keys are valid.
     pub keys: Option<PathBuf>,
 }
 

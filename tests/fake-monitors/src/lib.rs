@@ -1,7 +1,7 @@
-//! Answers for the monitors of workers on simulated nodes, with the real server of monitors.
+//! Simulates the monitors of workers on simulated nodes, with the real server of monitors.
 //!
-//! Simulated workers have addresses of the loopback interface (`local-cluster`), and on the address of each this listens as
-//! its monitor would. What a monitor says is set by the caller; it is published at once and each second.
+//! Simulated workers have addresses of the loopback interface (`local-cluster`), and one server listens on the address
+//! of each. The caller sets the values; they are published at once and each second.
 
 #![forbid(unsafe_code)]
 
@@ -32,7 +32,7 @@ use proto::metrics::v1::{
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// What the monitor of a worker says. The default is that of an idle worker.
+/// The values that the monitor of a worker reports. The default is that of an idle worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Load {
     /// Tasks that wait.
@@ -79,7 +79,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 impl Monitors {
-    /// Of the workers that are there, and of those that come. Errors are printed: a test that waits for a load finds out.
+    /// Starts the monitors of present and future workers. Errors are printed; a test that waits for a load then times
+    /// out.
     pub fn of(pods: Api<Pod>) -> Self {
         let said = Arc::<Mutex<Said>>::default();
         let kept = Arc::clone(&said);
@@ -94,7 +95,7 @@ impl Monitors {
         Self { said, following }
     }
 
-    /// Of workers of which nothing is set alone, now and later.
+    /// Sets the load of all present and future workers without a load of their own.
     pub fn all(&self, load: Load) {
         let mut said = lock(&self.said);
         said.of_all = load;
@@ -107,14 +108,14 @@ impl Monitors {
         said.publish_of(worker);
     }
 
-    /// A worker without state finds so many saved states that no worker has claimed.
+    /// Sets the number of saved states that no worker has claimed, as a worker without state reports it.
     pub fn finds_states(&self, worker: &Worker, states: u64) {
         let mut said = lock(&self.said);
         said.unclaimed.insert(worker.clone(), states);
         said.publish_of(worker);
     }
 
-    /// Those that are answered for, in the order of their names.
+    /// The workers whose monitors are simulated, in the order of their names.
     pub fn workers(&self) -> Vec<Worker> {
         lock(&self.said).served.keys().cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! Answers for the monitors of all workers of a cluster, with a queue that goes up and down: for `cargo xtask up`.
+//! Simulates the monitors of all workers of a cluster, with a queue that grows and shrinks, for `cargo xtask up`.
 
 #![forbid(unsafe_code)]
 

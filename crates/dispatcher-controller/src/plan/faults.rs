@@ -99,8 +99,8 @@ pub(super) fn fault_of(valid: &ValidDispatcher, pod: &PodView, now: Timestamp) -
     (fault, requeue_after.into_iter().chain(unproven).min())
 }
 
-/// The last end of one that runs again and has not proven itself. One end is no fault: a reboot of the node ends every
-/// container once.
+/// The last end of a restarted container that has not yet run long enough. A single end is not a fault, because a
+/// reboot of the node ends every container once.
 fn ended_before(container: &Container, is_unproven: bool) -> Option<&Terminated> {
     (is_unproven && container.restart_count > 1).then(|| last_end(container)).flatten()
 }

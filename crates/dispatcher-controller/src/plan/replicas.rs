@@ -208,8 +208,8 @@ fn cost(load: Option<&WorkerLoad>) -> i32 {
     }
 }
 
-/// The number that the Deployment has; before it is there, that of the status, within the bounds. The rules of AIScaler take
-/// zero replicas for a target that was put to sleep by hand; a pool has no such state.
+/// The number of the Deployment or, before it exists, that of the status, within the bounds. The rules of AIScaler
+/// treat zero replicas as a target that a user has scaled to zero; a pool has no such state.
 fn present(valid: &ValidDispatcher, observed: &Observed) -> i32 {
     if let Some(deployment) = &observed.deployment {
         return match &valid.workers {

@@ -32,8 +32,8 @@ use crate::{
 /// In this time a pod is scheduled unless there is a fault.
 const NEW_FOR: Duration = Duration::from_secs(5);
 
-/// The first status of an object that comes up without a fault is written after it has been planned for so long, or with
-/// the first thing that there is to say.
+/// The first status of an object that starts without a fault may be delayed for this time, so that it already has the
+/// first results.
 const BEGINNING_LASTS: Duration = Duration::from_secs(2);
 /// The fact that no status has been written yet.
 const UNREPORTED: &str = "unreported";
@@ -79,7 +79,7 @@ pub(super) fn without_rescale(
     }
 }
 
-/// The stored history stays if it says the same.
+/// The stored history is kept if it differs only in time.
 fn stored(past: &History, before: Option<&AIDispatcherStatus>) -> Option<String> {
     let known = before.and_then(|before| before.scaling_history.clone());
     let is_same = known
@@ -109,7 +109,7 @@ fn written(observed: &Observed, assessment: Assessment, now: Timestamp) -> AIDis
         replicas: all,
         desired_replicas: before.desired_replicas,
         queue_depth: queued,
-        // A new process knows it after a while.
+        // A new process has no rate until it has enough samples.
         tokens_per_minute: observed.tokens_per_minute.or(before.tokens_per_minute),
         last_checkpoint_time: last_checkpoint(observed).or(before.last_checkpoint_time),
         selector: before.selector,

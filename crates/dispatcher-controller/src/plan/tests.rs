@@ -470,7 +470,7 @@ fn state_that_was_lost_is_told_once_and_stays_in_the_status_for_a_while() {
     assert_eq!(plan.events.iter().filter(|note| note.reason == reasons::STATE_LOST).count(), 1);
     scene.write_status();
     assert!(scene.plan().events.is_empty());
-    // Another worker is not saved now: the loss is still said.
+    // The state of another worker is not saved now; the loss is still reported.
     scene.loads(vec![crate::monitors::WorkerLoad { unsaved: Some("away".to_owned()), ..load(0, 0) }]);
     scene.observe(|observed| {
         observed.ending.clear();

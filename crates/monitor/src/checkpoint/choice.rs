@@ -1,4 +1,4 @@
-//! Which state a new worker restores, from what the storage lists. Pure.
+//! Chooses the state that a new worker restores, from the listing of the storage. Pure.
 
 use std::{
     cmp::Reverse,
@@ -152,8 +152,8 @@ fn oldest_first(mut candidates: Vec<(Duration, Candidate)>) -> Vec<Candidate> {
     candidates.into_iter().map(|(_, candidate)| candidate).collect()
 }
 
-/// In which order a loader tries to claim them: the first one, and then those after a place of its own, because other
-/// loaders that lose the same claim go on at the same time.
+/// The order in which a loader tries to claim states: the first one, then those from a position that depends on its
+/// uid, because other loaders that fail to create the same claim continue at the same time.
 pub(crate) fn spread(mut candidates: Vec<Candidate>, own: &str) -> Vec<Candidate> {
     if let [_, rest @ ..] = candidates.as_mut_slice()
         && !rest.is_empty()
@@ -176,7 +176,7 @@ pub(crate) fn remains(lineages: &[Lineage]) -> impl Iterator<Item = &str> {
 
 /// Far longer than any outage for which a worker is expected to come back.
 const REMAINS_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
-/// In one survey, so that a loader is not held up.
+/// Limit for one survey, so that a loader is not delayed.
 const MOST_REMAINS: usize = 20;
 
 /// Whether the worker has ended or is lost.
@@ -190,8 +190,8 @@ fn is_late(beat: &Beat, interval: Duration) -> bool {
     beat.age > late_after(beat.interval.max(interval))
 }
 
-/// Three heartbeats are missing, and one of them since the new worker looks. After an outage of the storage all heartbeats
-/// are old, and those of the workers that live come in this time.
+/// Whether three heartbeats are missing, one of them since the new worker started its search. After an outage of the
+/// storage all heartbeats are old, and running workers write a new one in this time.
 fn is_lost(beat: &Beat, interval: Duration) -> bool {
     let interval = beat.interval.max(interval);
     beat.age > lost_after(interval) && beat.watched > late_after(interval)

@@ -1,4 +1,4 @@
-//! Finds a state that no worker has, claims it, and writes it into the folder of the new worker.
+//! Finds a state that no worker has claimed, claims it, and writes it into the folder of the new worker.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -26,18 +26,19 @@ use super::{
 };
 use crate::{fault::Fault, replace, retry::retry_transient};
 
-/// Workers that are looked at side by side.
+/// Workers whose objects are read concurrently.
 const AT_ONCE: usize = 8;
-/// A worker that is asked to end says so at once, and its successor may be here before it has.
+/// A worker announces its end in its heartbeat. Its successor may start before that heartbeat is written.
 const RESURVEY_AFTER: Duration = Duration::from_secs(2);
-/// Milliseconds after which a loader looks again that has lost all claims: not all of them at the same time.
+/// Random wait in milliseconds before a loader that could not create any claim searches again, so that loaders do not
+/// retry at the same time.
 const JITTER: std::ops::Range<u64> = 50..500;
 const AWAIT_EVERY: Duration = Duration::from_millis(500);
-/// In intervals: workers whose heartbeats are late one after the other do not hold a new one back for longer.
+/// Limit in intervals for the wait for late heartbeats, also if those of several workers are late one after the other.
 const WATCH_AT_MOST: u32 = 3;
 
-/// Claims a state and restores it. `own_folder` is that of the monitor. An earlier run of this loader is not repeated: what the worker has
-/// written since stays.
+/// Claims a state and restores it. `own_folder` is that of the monitor. If an earlier container of this pod has done
+/// it, nothing is restored, so that files which the worker has written since are kept.
 pub(crate) async fn restore(
     settings: &Settings,
     state: &StateFolder,
@@ -65,7 +66,8 @@ pub(crate) async fn restore(
     replace(&marker, &text).map_err(|error| of_disk(&error))
 }
 
-/// Looks until a state is restored or there is none. `patience`: for how long other loaders may create every claim first.
+/// Searches until a state is restored or none is available. `patience`: for how long it retries while other loaders
+/// create every claim first.
 async fn find(
     settings: &Settings,
     storage: &Storage,
@@ -161,13 +163,13 @@ pub(crate) struct Held {
     pub(crate) number: u32,
 }
 
-/// What has become of a claimed state.
+/// The outcome of restoring a claimed state.
 enum Taken {
     Restored(Manifest),
     Damaged,
     /// The worker has ended without one.
     NoState,
-    /// The worker was about to end, and does not end any more.
+    /// The worker had announced its end, and its newest heartbeat says that it runs.
     Runs,
     ByAnother,
 }
@@ -182,7 +184,7 @@ impl Held {
         serde_json::to_vec(&claim).unwrap_or_default()
     }
 
-    /// Writes the claim again, so that it stays young. `false`: it is not the newest one, or was removed with the state.
+    /// Writes the claim again, which resets its age. `false`: it is not the newest one, or was removed with the state.
     pub(crate) async fn renew(&self, storage: &Storage) -> Result<bool, Fault> {
         let newest = claim_of(&self.settings, storage, &self.uid, SystemTime::now()).await?;
         let is_own =
@@ -203,13 +205,13 @@ impl Held {
         let pause = || sleep(self.settings.interval / BEATS);
         while stop.run_until_cancelled(pause()).await.is_some() {
             if let Err(fault) = self.renew(storage).await {
-                // Whether it is still the newest one is found out at the end.
+                // `take` checks at the end whether the claim is still the newest one.
                 debug!("failed to renew the claim: {fault}");
             }
         }
     }
 
-    /// Waits for the last checkpoint if that is necessary, and writes the state into its folder, while the claim is renewed.
+    /// Waits for the last checkpoint if necessary and writes the state into its folder. Meanwhile the claim is renewed.
     async fn take(
         &self,
         storage: &Storage,
@@ -219,7 +221,7 @@ impl Held {
     ) -> Result<Taken, Fault> {
         let stop = CancellationToken::new();
         let taking = async {
-            // Ends the other one with it, also on a fault.
+            // Stops the renewal of the claim, also after a fault.
             let _stop = stop.clone().drop_guard();
             if let Some(within) = within {
                 info!(worker = %self.uid, "waits for the state of a worker that ends");
@@ -229,13 +231,14 @@ impl Held {
             }
             fetch(&self.settings, storage, state, &self.uid).await
         };
-        // No request of the renewal is left on its way.
+        // Joined, so that no request of the renewal is in flight afterwards.
         let (fetched, ()) = tokio::join!(taking, self.keep(storage, &stop));
         let (key, manifest) = match fetched? {
             Fetched::Whole { key, manifest } => (key, manifest),
             Fetched::Not(taken) => return Ok(taken),
         };
-        // A worker that has taken it over removes the checkpoints first and the claims then, so both are looked at in this order.
+        // A worker that has taken the state over removes the checkpoints first and the claims later. The claim is
+        // checked first, then the checkpoint.
         if self.renew(storage).await? && storage.get(&key).await?.is_some() {
             return Ok(Taken::Restored(manifest));
         }
@@ -269,7 +272,8 @@ impl Heartbeats {
     }
 }
 
-/// How many states no worker has claimed, those apart whose uid is in `damaged`. `None`: the pool is too large to look.
+/// The number of states that no worker has claimed, without those whose uid is in `damaged`. `None`: the pool is too
+/// large for a survey.
 pub(crate) async fn count_unclaimed(
     settings: &Settings,
     storage: &Storage,
@@ -285,10 +289,11 @@ pub(crate) async fn count_unclaimed(
     Ok(Some(unclaimed(&lineages, &settings.uid, settings.interval)))
 }
 
-/// Each worker without state asks for every other worker from time to time; in a pool of idle workers these are all.
+/// Each worker without state reads the objects of every other worker from time to time. In an idle pool, all workers
+/// do.
 const MOST_SURVEYED: usize = 200;
 
-/// All workers that the storage has something of. Some that have left nothing but a heartbeat, long ago, are removed.
+/// All workers with objects in the storage. Removes old remains of workers without a checkpoint.
 async fn survey(
     settings: &Settings,
     storage: &Storage,
@@ -336,7 +341,7 @@ async fn lineage(
     let numbers = listing.numbers();
     let runs = heartbeat.is_some_and(|beat| beat.is_of_a_running_worker(settings.interval));
     let newest = match numbers.last() {
-        // It has saved and goes on: which one is its newest does not matter.
+        // The worker runs, so its state is not restored, and its newest complete checkpoint is not needed.
         Some(number) if runs => Some(Newest { number: *number, age: Duration::ZERO, is_final: false }),
         Some(_) => newest(storage, &of_worker, &numbers, now).await?,
         None => None,
@@ -438,7 +443,7 @@ async fn fetch(
         let key = format!("{folder}/{MANIFEST}");
         let Some(manifest): Option<Manifest> = read(storage, &key).await? else { continue };
         has_manifest = true;
-        // What an attempt before has left.
+        // Files of an earlier attempt.
         state.clear().map_err(|error| of_disk(&error))?;
         if all_of(storage, state, &folder, &manifest).await? {
             return Ok(Fetched::Whole { key, manifest });

@@ -26,7 +26,7 @@ use super::{
 use crate::fault::Fault;
 use api::monitor::{ExitCode, UPLOAD_SECONDS};
 
-/// What the monitor reports of it.
+/// The result of the last save, as the monitor reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Saved {
     /// When the last complete checkpoint was written, in seconds since 1970.
@@ -42,17 +42,17 @@ pub(crate) struct Saved {
 /// The monitor ends: the state of the worker is to be saved until then.
 pub(crate) struct Final {
     pub(crate) until: Instant,
-    /// Only the monitor is restarted, or so it may be: there will be later states.
+    /// The worker still runs, so probably only the monitor is restarted, and the saved state is not the last one.
     pub(crate) worker_runs: bool,
     pub(crate) done: oneshot::Sender<()>,
 }
 
-/// What is known of the end of the pod.
+/// Whether the end of the pod was requested and announced.
 #[derive(Debug, Default)]
 pub(crate) struct End {
     /// When the kubelet has requested it.
     requested: SetOnce<Instant>,
-    /// The heartbeat has it: a new worker may have claimed the last state in advance.
+    /// The heartbeat announces the end, so a new worker may have claimed the last state in advance.
     announced: SetOnce<()>,
 }
 
@@ -61,7 +61,7 @@ impl End {
         self.requested.get().copied()
     }
 
-    /// The worker has had its time, and what is left of `grace` is for its last state.
+    /// Returns when the time for the worker is over, and the rest of `grace` is reserved for its last state.
     async fn overdue(&self, grace: Duration) {
         let requested = *self.requested.wait().await;
         sleep_until(requested + grace.saturating_sub(Duration::from_secs(UPLOAD_SECONDS.into()))).await;
@@ -91,7 +91,7 @@ pub(crate) struct Saver {
     survey: Survey,
 }
 
-/// When a worker without state looks for states that no worker has claimed.
+/// When a worker without state searches for states that no worker has claimed.
 #[derive(Debug)]
 struct Survey {
     heartbeats: Heartbeats,
@@ -103,9 +103,9 @@ struct Survey {
 /// In intervals.
 const LONGEST_SURVEY_PAUSE: u32 = 60;
 
-/// Answers while the kubelet waits; the store may hang.
+/// Limit for requests that the kubelet waits for, because the storage may hang.
 const ENDING_WITHIN: Duration = Duration::from_millis(1_500);
-/// Before an upload. A volume goes on with what was begun.
+/// Limit for removals before an upload. On a volume, an operation that has begun continues after it.
 const REMOVE_WITHIN: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
@@ -150,7 +150,7 @@ impl Saver {
         self.status.subscribe()
     }
 
-    /// Announces the end of the pod, for a new worker that looks for a state.
+    /// Announces the end of the pod, so that a new worker waits for the last state.
     pub(crate) fn announcer(&self) -> impl Fn() -> futures::future::BoxFuture<'static, ()> + use<> {
         let (storage, settings, end) = (self.storage.clone(), self.settings.clone(), Arc::clone(&self.end));
         let (key, text) = (self.key(HEARTBEAT), self.heartbeat(true));
@@ -158,7 +158,7 @@ impl Saver {
             let (storage, settings, end) = (storage.clone(), settings.clone(), Arc::clone(&end));
             let (key, text) = (key.clone(), text.clone());
             Box::pin(async move {
-                // The kubelet asks again if it gets no answer.
+                // The kubelet can repeat the request; the first one counts.
                 let _ = end.requested.set(Instant::now());
                 let announced = timeout(ENDING_WITHIN, async {
                     // A claim that is there already was not made in advance.
@@ -187,7 +187,7 @@ impl Saver {
         };
         let Some(Final { until, worker_runs, done }) = last else { return };
         stop.cancel();
-        // One that is on its way must not come after its removal.
+        // A heartbeat that is being written must not arrive after its removal.
         let _ = timeout(ENDING_WITHIN, beats).await;
         let left = until.saturating_duration_since(Instant::now()).max(ENDING_WITHIN);
         let left_behind = timeout(left, async {
@@ -197,11 +197,11 @@ impl Saver {
             }
             self.leave().await
         });
-        // It holds new workers back only until it is late.
+        // New workers wait for this worker only until its heartbeat is too old.
         if !matches!(left_behind.await, Ok(Ok(()))) {
             warn!("failed to write or remove the heartbeat");
         }
-        // Nobody waits if the process ends.
+        // Fails only if the receiver was dropped.
         let _ = done.send(());
     }
 
@@ -247,7 +247,7 @@ impl Saver {
                 () = async {
                     tokio::select! {
                         _ = ticks.tick() => {}
-                        // It may write until it is killed, and then there is no time left.
+                        // The worker may write until it is killed, and then no time is left for an upload.
                         () = end.overdue(grace), if !is_saved_late => is_saved_late = true,
                     }
                     self.periodic().await;
@@ -270,7 +270,7 @@ impl Saver {
 
     fn has_no_state(&self) -> bool {
         match &self.last {
-            // Without a checkpoint of this worker, that of the one before would be restored again.
+            // Without a checkpoint of this worker, that of its predecessor would be restored again.
             Some((_, files, _)) => files.is_empty() && self.is_predecessor_removed,
             None => self.next == Some(0),
         }
@@ -281,12 +281,13 @@ impl Saver {
         let is_saved = saved.is_ok();
         self.report(saved);
         if is_saved && let Err(fault) = self.clear_up().await {
-            // It only takes space until the next time.
+            // The objects take space until the next attempt removes them.
             warn!("failed to remove what is not needed any more: {fault}");
         }
     }
 
-    /// This worker could be replaced by one that restores a state. The controller decides it.
+    /// Counts the states that no worker has claimed, if this worker has none. The controller decides whether to replace
+    /// it.
     async fn look_for_states(&mut self) {
         let has_state = self.restored.from.is_some() || self.last.is_some() || self.next != Some(0);
         let is_due = !has_state && Instant::now() >= self.survey.due;
@@ -376,10 +377,10 @@ impl Saver {
         }
         let time = seconds(SystemTime::now());
         let (number, manifest) = match &self.last {
-            // Only what it is changes.
+            // The files are the same; only the flag and the time change.
             Some((number, _, known)) if is_same => (*number, Manifest { is_final, time, ..known.clone() }),
             Some(_) | None => {
-                // It must neither hold up nor prevent the save.
+                // A slow or failed removal must not prevent the save.
                 let _ = timeout(REMOVE_WITHIN, self.remove_partial()).await;
                 self.next = Some(next + 1);
                 self.has_leftovers = true;
@@ -459,7 +460,8 @@ impl Saver {
         Ok(())
     }
 
-    /// A worker that was cut off may have been taken for lost: then another one has its state, and must not be overwritten.
+    /// Fails if another worker has claimed the state of this one, which counts as lost after a long loss of the
+    /// storage.
     async fn check_ownership(&mut self) -> Result<(), Fault> {
         // A claim in advance is given back if this pod does not end after all.
         self.taken_by = self.other_owner().await?;

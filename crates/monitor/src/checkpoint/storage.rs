@@ -333,7 +333,8 @@ impl Storage {
         }
     }
 
-    /// The present time by the clock of the storage, with which it dates its files. An object `folder/name` is written for it and deleted.
+    /// The present time by the clock of the storage, which sets the times of its files. Writes an object `folder/name`
+    /// for it and deletes it.
     pub(crate) async fn now(&self, folder: &str, name: &str) -> Result<SystemTime, Fault> {
         let key = format!("{folder}/{name}");
         self.put(&key, Vec::new()).await?;
@@ -363,7 +364,7 @@ impl Storage {
         self.on_folder_for(key, REQUEST_WITHIN, work).await
     }
 
-    /// A volume of the network may hang: the thread is left behind then.
+    /// A network volume may hang. After the time limit the thread is not waited for.
     async fn on_folder_for<T: Send + 'static>(
         &self,
         key: &str,
@@ -510,7 +511,7 @@ fn make_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
 }
 
-/// A reader sees the old text or the new one.
+/// Atomic: a reader gets either the old or the new text.
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     make_parent(path)?;
     let new = path.with_extension(format!("{:08x}.new", fastrand::u32(..)));

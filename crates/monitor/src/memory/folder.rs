@@ -3,7 +3,7 @@
 //! ```text
 //!  MEMORY_DIR/memory.jsonl       a record in each line
 //!  MEMORY_DIR/memory.json        {"collection", "dim", "count"}: written last
-//!  MEMORY_DIR/.progress.json     where a load that was interrupted goes on
+//!  MEMORY_DIR/.progress.json     where an interrupted load continues
 //! ```
 
 use std::{
@@ -21,10 +21,10 @@ const RECORDS: &str = "memory.jsonl";
 const DESCRIPTION: &str = "memory.json";
 const PROGRESS: &str = ".progress.json";
 
-/// How far a load has come.
+/// The progress of a load.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub(crate) struct Progress {
-    /// The collection, as the store names it. That of another one is not gone on with.
+    /// The collection, as the store names it. The progress of another collection is discarded.
     collection: String,
     /// Bytes of whole pages in the file.
     pub(crate) bytes: u64,
@@ -59,7 +59,7 @@ impl Folder {
         };
         let known = if known.collection == collection.id { known } else { fresh.clone() };
         let file = File::options().create(true).truncate(false).write(true).open(self.0.join(RECORDS))?;
-        // Written before the progress, so it is never shorter, unless somebody has changed it.
+        // The records are written before the progress, so the file is shorter only if another process has changed it.
         let known = if file.metadata()?.len() >= known.bytes { known } else { fresh };
         file.set_len(known.bytes)?;
         Ok(known)

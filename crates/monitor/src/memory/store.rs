@@ -14,7 +14,7 @@ use crate::fault::Fault;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// Of one page. One that is larger is asked for again with fewer records.
+/// Limit for one page. A larger page is requested again with fewer records.
 pub(crate) const LARGEST_ANSWER: usize = 8 << 20;
 /// The names of a Chroma that has no others.
 const TENANT: &str = "default_tenant";
@@ -56,7 +56,7 @@ enum Answered {
 }
 
 impl Store {
-    /// Finds out which store it is.
+    /// Detects the kind of the store.
     pub(crate) async fn find(endpoint: &str, key: Option<String>) -> Result<Self, Fault> {
         let usage = |error: reqwest::Error| Fault::new(ExitCode::Usage, error.without_url().to_string());
         let client = Client::builder()

@@ -411,7 +411,7 @@ fn a_claim_whose_pod_is_gone_before_its_worker_ran_is_given_back() {
         let lost = Pod::new(&storage, "lost");
         assert!(lost.load().status.success());
         assert_eq!(lost.state(), only("state", "one"));
-        // Its node dies before the sidecar runs. Three intervals later its claim counts no more.
+        // Its node fails before the sidecar runs. The claim expires after three intervals.
         until("another one has it", || {
             let pod = Pod::new(&storage, "other");
             assert!(pod.load().status.success());
@@ -505,7 +505,7 @@ fn a_monitor_that_is_started_again_leaves_no_last_state() {
     let of_pool = |path: &str| fs::read_to_string(storage.pool().join("workers/first").join(path)).unwrap();
     assert!(of_pool("heartbeat").contains("\"ending\":false"));
     assert!(manifests(&storage, "first").iter().all(|text| text.contains("\"final\":false")));
-    // It goes on, and ends with its worker.
+    // The restarted monitor runs until its worker ends.
     let monitor = pod.run(&QUICK);
     pod.write("state", "two");
     pod.worker.stop();

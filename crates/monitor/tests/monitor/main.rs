@@ -1,4 +1,4 @@
-//! The promises of the monitor, kept by the real program beside a worker that the test plays.
+//! Tests of the monitor as a process, with a worker that the test simulates.
 
 #![cfg(test)]
 

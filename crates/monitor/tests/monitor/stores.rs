@@ -1,5 +1,5 @@
-//! Vector stores that a test plays: a Chroma and a Qdrant with the answers that the real ones give. And what becomes of a
-//! collection that is typed wrong, and of a store that is away.
+//! Loading from simulated vector stores: a Chroma and a Qdrant with the answers of the real ones. Also a collection
+//! with a misspelled name, and a store that does not answer.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! A worker that a test plays: it serves on a port of its own what the test says.
+//! A simulated worker. It serves the metrics that the test sets, on a port of its own.
 
 use std::{
     io::{Read as _, Write as _},
@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-/// What it says of itself.
+/// The metrics that it serves.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Says {
     pub(crate) queued: u64,

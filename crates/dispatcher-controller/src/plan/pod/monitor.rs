@@ -76,7 +76,7 @@ pub(super) fn monitor(valid: &ValidDispatcher, defaults: &Defaults) -> Container
         // The value that makes an init container a native sidecar.
         restart_policy: Some("Always".to_owned()),
         lifecycle: valid.checkpoint.as_ref().map(|_| announces_the_end()),
-        // Only the sidecar is restarted; the worker works on.
+        // A failed probe restarts only the sidecar; the worker keeps running.
         liveness_probe: Some(Probe {
             http_get: Some(HTTPGetAction {
                 path: Some("/livez".to_owned()),
@@ -95,8 +95,8 @@ pub(super) fn monitor(valid: &ValidDispatcher, defaults: &Defaults) -> Container
     }
 }
 
-/// The kubelet runs the hooks of all containers at once, and ends the sidecar after the worker. Without this, the monitor
-/// would not know before that the pod ends, and a new worker would not wait for the state of this one.
+/// The kubelet runs the hooks of all containers at once, and ends the sidecar after the worker. Without this hook the
+/// monitor could not announce the end of the pod in time, and a new worker would not wait for the state of this one.
 fn announces_the_end() -> Lifecycle {
     // Its path in the image.
     let command = vec![format!("/{}", api::controllers::MONITOR.name), ANNOUNCE_END.to_owned()];
@@ -148,7 +148,8 @@ fn pod_variables(valid: &ValidDispatcher) -> Vec<EnvVar> {
     {
         environment.push(value("AWS_REGION", region.as_deref().unwrap_or(DEFAULT_REGION)));
         environment.extend(endpoint.as_deref().map(|endpoint| value("AWS_ENDPOINT_URL", endpoint)));
-        // With a key that is missing the container waits, and says so. Later ones come from the volume.
+        // If a key is missing, the container does not start and its status names the key. Later values are read from
+        // the volume.
         for (key, optional) in volumes::KEYS.into_iter().zip([None, None, Some(true)]) {
             environment.extend(secret.as_deref().map(|secret| from_secret(key, secret, key, optional)));
         }

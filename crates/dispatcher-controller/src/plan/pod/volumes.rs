@@ -57,7 +57,8 @@ pub(super) fn volumes(valid: &ValidDispatcher) -> Vec<Volume> {
                 KEYS.map(|key| KeyToPath { key: key.to_owned(), path: key.to_owned(), mode: None }).into(),
             ),
             default_mode: Some(KEYS_MODE),
-            // The variables require it, and a pod that waits for them says why.
+            // The variables of the containers require the Secret, and the status of a waiting container names what is
+            // missing.
             optional: Some(true),
         }),
         ..Volume::default()
