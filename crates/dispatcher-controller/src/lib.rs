@@ -45,7 +45,7 @@ use crate::{
     deleted_pods::DeletedPods,
     monitors::{Monitors, WorkerLoad},
     observe::{Observed, claim_key, keys_by_instance, observe, reason_of_pod, reason_of_replica_set},
-    plan::{Defaults, Plan, plan, refused, rejected, restores_older},
+    plan::{Defaults, Plan, TOO_MANY, plan, refused, rejected, restores_older},
     pools::Pools,
     prometheus::Prometheus,
     revisions::Revisions,
@@ -248,7 +248,11 @@ async fn reconcile(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timestamp)
             return Ok(Next::After(STALE_OBJECT_RETRY));
         }
         Ok(valid) => carry_out(ctx, valid, &observed, now).await?,
-        Err(invalid) => apply(ctx, &dispatcher, rejected(invalid, &observed, now), now).await?,
+        Err(invalid) => {
+            // While nothing is marked, a scale-down does not become overdue.
+            ctx.fact_times.end(dispatcher.metadata.uid.as_deref().unwrap_or_default(), TOO_MANY);
+            apply(ctx, &dispatcher, rejected(invalid, &observed, now), now).await?
+        }
     };
     Ok(match applied {
         Applied::All { requeue_after: Some(wait) } => Next::After(wait),

@@ -93,7 +93,7 @@ pub(crate) fn plan(
     let assessment = conditions::of_valid(valid, observed, &revision, &sizing, now);
     let assessment_facts = assessment.facts.clone();
     let (strategy, rollout_requeue_after) = rollout::rollout(valid, &revision, observed, now);
-    let replacement = replacement::replacement(valid, observed, &revision, &sizing, now);
+    let replacement = replacement::replacement(valid, observed, &revision, &sizing, defaults, now);
     let soonest =
         [sizing.requeue_after, assessment.requeue_after, rollout_requeue_after, replacement.requeue_after];
     let soonest = soonest.into_iter().flatten().min();

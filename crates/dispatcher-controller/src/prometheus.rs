@@ -144,7 +144,10 @@ impl Prometheus {
         };
         // A worker that became busy after the last query must not be removed as an idle one.
         let busy = streamed.in_flight.filter(|tasks| *tasks > 0);
-        WorkerLoad { queued, in_flight: in_flight.max(busy), fault, ..streamed }
+        // Neither is a worker replaced unless its stream shows that it is idle now.
+        let is_idle = streamed.in_flight == Some(0) && streamed.queued.is_some_and(|(tasks, _)| tasks == 0);
+        let unclaimed = streamed.unclaimed.filter(|_| is_idle);
+        WorkerLoad { queued, in_flight: in_flight.max(busy), fault, unclaimed, ..streamed }
     }
 }
 
@@ -266,6 +269,19 @@ mod tests {
         // It is not queried again at once.
         prometheus.ask(&coder, at(9)).await;
         assert_eq!(load(&prometheus, "coder-0").queued, Some((7, at(0))));
+    }
+
+    #[tokio::test]
+    async fn a_worker_is_replaced_only_if_its_stream_shows_that_it_is_idle() {
+        let prometheus = prometheus(vec![(200, VECTOR)]);
+        prometheus.ask(&dispatcher("{role: coder}"), at(0)).await;
+        let unclaimed = |queued: Option<u64>, in_flight: Option<u64>| {
+            let queued = queued.map(|tasks| (tasks, at(0)));
+            let streamed = WorkerLoad { queued, in_flight, unclaimed: Some(1), ..WorkerLoad::default() };
+            prometheus.replace_load(streamed, "uid-of-coder", "coder-4").unclaimed
+        };
+        assert_eq!(unclaimed(Some(0), Some(0)), Some(1));
+        assert_eq!((unclaimed(Some(3), Some(0)), unclaimed(None, None)), (None, None));
     }
 
     #[tokio::test]

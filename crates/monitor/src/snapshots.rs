@@ -23,6 +23,8 @@ pub(crate) struct Known {
     fault: Option<(ScrapeError, Moment)>,
     /// A process has listened on the port of the worker.
     has_listened: bool,
+    /// The worker has had a task.
+    has_worked: bool,
 }
 
 impl Known {
@@ -31,6 +33,7 @@ impl Known {
         self.has_listened |= !matches!(scraped, Err(ScrapeError::Refused { .. }));
         match scraped {
             Ok(load) => {
+                self.has_worked |= [load.queued, load.in_flight].into_iter().flatten().any(|tasks| tasks > 0);
                 self.last = Some((load, now.uptime));
                 self.fault = None;
                 None
@@ -116,6 +119,8 @@ impl Known {
             Some(value) => Reading { age: age.and_then(duration), ..reading(metric, state, reason, value) },
             None => Reading { value: None, ..reading(metric, State::Missing, reason, 0) },
         });
+        // A worker that has had a task may hold a state that it writes only when it ends.
+        let is_unused = !self.has_worked && tokens.is_none_or(|used| used == 0);
         let tokens = match tokens {
             // The total of the ledger stays valid when the worker does not answer or has ended.
             Some(tokens) => Reading {
@@ -129,7 +134,7 @@ impl Known {
             age: duration(Duration::ZERO),
             ..reading(Metric::CheckpointTime, State::Fresh, FaultReason::Unspecified, last)
         });
-        let unclaimed = saved.unclaimed.map(|states| Reading {
+        let unclaimed = saved.unclaimed.filter(|_| is_unused).map(|states| Reading {
             age: duration(Duration::ZERO),
             ..reading(Metric::UnclaimedStates, State::Fresh, FaultReason::Unspecified, states)
         });
@@ -208,6 +213,23 @@ mod tests {
         );
         assert_eq!((snapshot.sequence, snapshot.subjects[0].id.as_str()), (1, "coder-1"));
         assert_eq!(known.snapshot(&source(), Some(9), &Saved::default(), at(6)).sequence, 2);
+    }
+
+    /// It may hold a state that it writes only when it ends.
+    #[test]
+    fn a_worker_that_has_had_a_task_reports_no_unclaimed_states() {
+        let saved = Saved { unclaimed: Some(1), ..Saved::default() };
+        let reports = |known: &mut Known, tokens: Option<u64>| {
+            let snapshot = known.snapshot(&source(), tokens, &saved, at(5));
+            shown(&snapshot).iter().any(|(metric, ..)| *metric == Metric::UnclaimedStates)
+        };
+        let mut known = Known::default();
+        known.take(Ok(load(0, 0)), at(5));
+        assert!(reports(&mut known, None) && reports(&mut known, Some(0)));
+        assert!(!reports(&mut known, Some(7)));
+        known.take(Ok(load(0, 1)), at(6));
+        known.take(Ok(load(0, 0)), at(7));
+        assert!(!reports(&mut known, None));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use runtime::events::{Note, Severity};
 use serde::Serialize;
 use workload::{pod::PodView, revision::Revision, time::remaining};
 
-use super::{readiness::is_ready, replicas::Sizing};
+use super::{defaults::Defaults, readiness::is_ready, replicas::Sizing};
 use crate::{observe::Observed, validate::ValidDispatcher};
 
 /// A pod to delete, with uid and version as preconditions.
@@ -25,6 +25,10 @@ pub(crate) struct PodDeletion {
 
 /// A state that cannot be restored costs a pool no more than one idle worker in each such time.
 const REPLACED_AFTER: Duration = Duration::from_secs(60);
+/// Until then, every monitor has repeated its survey after the last new worker has claimed a state, and reports the result.
+fn surveys_repeated_after(defaults: &Defaults) -> Duration {
+    Duration::from_secs(defaults.checkpoint_seconds.into()) * 5 / 4
+}
 
 /// What is decided about the workers without state.
 #[derive(Debug, Default)]
@@ -42,6 +46,7 @@ pub(super) fn replacement(
     observed: &Observed,
     revision: &Revision<'_>,
     sizing: &Sizing,
+    defaults: &Defaults,
     now: Timestamp,
 ) -> Replacement {
     let wanted = usize::try_from(sizing.desired).unwrap_or_default();
@@ -57,8 +62,9 @@ pub(super) fn replacement(
     let Some((pod, states)) = without_state.min_by_key(|(pod, _)| (pod.created(), pod.uid())) else {
         return Replacement::default();
     };
-    let created = pod.created().unwrap_or(now);
-    if let Some(wait) = remaining(REPLACED_AFTER, created, now) {
+    let newest = revision.pods.iter().filter_map(|pod| pod.ready_changed.max(pod.created())).max();
+    let settled_after = REPLACED_AFTER.max(surveys_repeated_after(defaults));
+    if let Some(wait) = newest.and_then(|since| remaining(settled_after, since, now)) {
         return Replacement { requeue_after: Some(wait), ..Replacement::default() };
     }
     // A deletion that is denied is not tried with every reading of a load.
@@ -73,7 +79,7 @@ pub(super) fn replacement(
     );
     let note = Note { severity: Severity::Normal, reason: reasons::STATE_UNCLAIMED, message };
     let deletion = PodDeletion { pod: Box::new(pod.identity()), note };
-    Replacement { deletion: Some(deletion), fact: Some(fact), requeue_after: None }
+    Replacement { deletion: Some(deletion), fact: Some(fact), requeue_after: Some(REPLACED_AFTER) }
 }
 
 /// How many states the monitor of an idle worker without state has found.
@@ -85,6 +91,8 @@ fn unclaimed(observed: &Observed, pod: &PodView) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use api::aidispatcher::Phase;
 
     use crate::{
@@ -103,9 +111,33 @@ mod tests {
         plan.deletions.iter().filter_map(|deletion| deletion.pod.metadata.name.clone()).collect()
     }
 
+    /// Workers that have been ready for this many seconds.
+    fn since(scene: &mut Scene, seconds: &[i64]) {
+        let pods: Vec<String> = seconds
+            .iter()
+            .enumerate()
+            .map(|(index, seconds)| {
+                format!(
+                    "{{name: coder-{index}, node: a, phase: Running, created: '{0}', conditions: [{{type: Ready, status: \
+                     'True', lastTransitionTime: '{0}'}}]}}",
+                    at(-seconds)
+                )
+            })
+            .collect();
+        scene.pods(&pods.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+
+    fn scene(seconds: &[i64]) -> Scene {
+        let mut scene = Scene::ready(SAVED, seconds.len());
+        let count = i32::try_from(seconds.len()).unwrap();
+        scene.edit_spec(|spec| spec.replicas = count);
+        since(&mut scene, seconds);
+        scene
+    }
+
     #[test]
     fn an_idle_worker_without_state_is_replaced_where_a_state_waits() {
-        let mut scene = Scene::ready(SAVED, 2);
+        let mut scene = scene(&[600, 600]);
         scene.loads(vec![load(0, 0), finds(1, 0, 0)]);
         let plan = scene.plan();
         assert_eq!(deleted(&plan), ["coder-1"]);
@@ -120,19 +152,20 @@ mod tests {
 
     #[test]
     fn a_deletion_that_is_denied_is_tried_once_in_a_minute() {
-        let mut scene = Scene::ready(SAVED, 2);
+        let mut scene = scene(&[600, 600]);
         scene.loads(vec![load(0, 0), finds(1, 0, 0)]);
         let tried = scene.plan();
         scene.observe(|observed| {
             observed.facts = tried.facts.iter().map(|fact| (fact.clone(), at(0))).collect();
         });
         assert!(deleted(&scene.plan_at(at(1))).is_empty());
+        assert!(tried.requeue_after <= Some(Duration::from_secs(60)));
         assert_eq!(deleted(&scene.plan_at(at(60))), ["coder-1"]);
     }
 
     #[test]
     fn a_worker_with_a_task_or_without_a_waiting_state_stays() {
-        let mut scene = Scene::ready(SAVED, 2);
+        let mut scene = scene(&[600, 600]);
         for other in [finds(1, 1, 0), finds(1, 0, 1), finds(0, 0, 0), load(0, 0), WorkerLoad::default()] {
             scene.loads(vec![load(0, 0), other.clone()]);
             assert!(deleted(&scene.plan()).is_empty(), "{other:?}");
@@ -155,16 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_is_not_replaced_in_its_first_minute() {
-        let mut scene = Scene::ready(SAVED, 1);
-        scene.edit_spec(|spec| spec.replicas = 1);
-        scene.pods(&[
-            "{name: coder-0, ready: true, node: a, phase: Running, created: '2026-01-01T11:59:30Z'}",
-        ]);
-        scene.loads(vec![finds(1, 0, 0)]);
+    fn one_state_costs_one_worker() {
+        let mut scene = scene(&[5, 600, 600]);
+        // The new worker has claimed the state, and the others have not repeated their surveys yet.
+        scene.loads(vec![load(0, 0), finds(1, 0, 0), finds(1, 0, 0)]);
         let plan = scene.plan();
         assert!(deleted(&plan).is_empty());
-        assert!(plan.requeue_after <= Some(std::time::Duration::from_secs(30)));
-        assert_eq!(deleted(&scene.plan_at(at(31))), ["coder-0"]);
+        assert!(plan.requeue_after <= Some(Duration::from_secs(70)));
+        assert_eq!(deleted(&scene.plan_at(at(71))).len(), 1);
     }
 }

@@ -64,13 +64,14 @@ fn holds_claim(valid: &ValidDispatcher, observed: &Observed) -> bool {
     !observed.older.is_empty() && observed.older.iter().all(has_claim)
 }
 
-/// Since when a new pod waits for the claim, as far as its status shows it. Which old pod ends is not known, so it holds for
-/// all of them.
+/// Since when a new pod waits for the claim, as far as its status shows it.
 fn waits_for_claim(pod: &PodView, observed: &Observed) -> Option<Timestamp> {
-    let mut old = observed.older.iter().flat_map(|older| &older.pods);
     if pod.node.is_some() {
         // Images and Secrets of variables come after the volumes.
-        let is_elsewhere = old.all(|old| old.node.is_some() && old.node != pod.node);
+        let mut holders = observed.pods().filter(|other| other.uid() != pod.uid() && other.node.is_some());
+        // Only the end of the last pod that mounts the volume lets the new one mount it.
+        let is_elsewhere =
+            holders.next().is_some_and(|only| only.node != pod.node) && holders.next().is_none();
         let has_no_volumes = pod.is_coming_up() && !pod.has_started_containers();
         return pod.placed().filter(|_| is_elsewhere && has_no_volumes);
     }

@@ -588,7 +588,12 @@ fn several_losses_are_counted() {
 
 /// The strategy while an old worker on node `a` holds the claim and a new pod is as given, with its deadline.
 fn strategy(modes: &str, new: &str) -> (serde_json::Value, Option<std::time::Duration>) {
-    let mut scene = Scene::ready("{role: coder, checkpoint: {claimName: states}}", 1);
+    strategy_beside(1, modes, new)
+}
+
+fn strategy_beside(old: usize, modes: &str, new: &str) -> (serde_json::Value, Option<std::time::Duration>) {
+    let spec = format!("{{role: coder, replicas: {old}, checkpoint: {{claimName: states}}}}");
+    let mut scene = Scene::ready(&spec, old);
     let old = scene.observed().deployed.clone().unwrap();
     let record = workload::deployment::TemplateRecord {
         resolved: "{}".into(),
@@ -619,6 +624,8 @@ fn a_worker_ends_before_its_successor_begins_only_if_that_waits_for_the_claim() 
     let creating =
         "phase: Pending, containers: [{name: worker, state: {waiting: {reason: PodInitializing}}}]";
     assert_eq!(once(&format!("node: b, {creating}")).0, replace);
+    let beside_two = strategy_beside(2, "ReadWriteOnce", &format!("node: b, {creating}"));
+    assert_eq!(beside_two.0, surge, "the other old one would still hold the volume");
     assert_eq!(strategy("ReadWriteMany", &format!("node: b, {creating}")).0, surge);
     assert_eq!(once(&format!("node: a, {creating}")).0, surge, "one node may mount it twice");
     let young = format!("node: b, created: '{}', {creating}", at(-10));

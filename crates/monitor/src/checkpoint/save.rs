@@ -250,8 +250,8 @@ impl Saver {
                         // The worker may write until it is killed, and then no time is left for an upload.
                         () = end.overdue(grace), if !is_saved_late => is_saved_late = true,
                     }
-                    self.periodic().await;
-                    self.look_for_states().await;
+                    let is_saved = self.periodic().await;
+                    self.look_for_states(is_saved).await;
                 } => {}
             }
         };
@@ -276,7 +276,8 @@ impl Saver {
         }
     }
 
-    async fn periodic(&mut self) {
+    /// Whether the state is saved, or there is none.
+    async fn periodic(&mut self) -> bool {
         let saved = self.checkpoint(false).await;
         let is_saved = saved.is_ok();
         self.report(saved);
@@ -284,12 +285,14 @@ impl Saver {
             // The objects take space until the next attempt removes them.
             warn!("failed to remove what is not needed any more: {fault}");
         }
+        is_saved
     }
 
     /// Counts the states that no worker has claimed, if this worker has none. The controller decides whether to replace
     /// it.
-    async fn look_for_states(&mut self) {
-        let has_state = self.restored.from.is_some() || self.last.is_some() || self.next != Some(0);
+    async fn look_for_states(&mut self, is_saved: bool) {
+        let has_state =
+            !is_saved || self.restored.from.is_some() || self.last.is_some() || self.next != Some(0);
         let is_due = !has_state && Instant::now() >= self.survey.due;
         let mut unclaimed = None;
         if is_due {

@@ -387,3 +387,22 @@ async fn a_worker_without_state_counts_the_states_that_no_worker_has_claimed() {
     pool.claim("before", 0, "another");
     until("it is claimed", || found(&empty) != Some(1)).await;
 }
+
+/// Its state is lost if it is replaced.
+#[tokio::test]
+async fn a_worker_whose_state_cannot_be_saved_counts_no_other_states() {
+    let pool = Pool::new();
+    let pod = Pod::new(&pool, "large", SECOND);
+    pod.load().await;
+    let sidecar = pod.run();
+    until("nothing is found", || sidecar.told.borrow().unclaimed == Some(0)).await;
+    for number in 0..10_001 {
+        File::create(pod.state.path().join(number.to_string())).unwrap();
+    }
+    pool.save("before", "last", &[]);
+    until("it is not saved", || sidecar.error().is_some()).await;
+    let mut told = sidecar.told.clone();
+    let counted =
+        timeout(SECOND * 3, told.wait_for(|saved| saved.unclaimed.is_some_and(|states| states > 0)));
+    assert!(counted.await.is_err(), "it would be replaced");
+}
