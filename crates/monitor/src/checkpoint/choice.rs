@@ -110,13 +110,19 @@ pub(crate) fn choice(lineages: &[Lineage], own: &str, interval: Duration) -> Cho
             return Choice::Claim(oldest_first(candidates));
         }
     }
-    let late = free.iter().find(|lineage| {
-        lineage.newest.is_some() && lineage.heartbeat.is_some_and(|beat| is_late(&beat, interval))
+    let late = lineages.iter().filter(|lineage| lineage.uid != own && !lineage.is_useless).find(|lineage| {
+        let may_leave_a_state = lineage.newest.is_some() && !is_taken(lineage, lineages, own, interval)
+            || lineage.newest.is_none() && lineages.iter().any(|other| is_claimed_by(other, &lineage.uid));
+        may_leave_a_state && lineage.heartbeat.is_some_and(|beat| is_late(&beat, interval))
     });
     match late {
         Some(lineage) => Choice::AwaitHeartbeat { uid: lineage.uid.clone() },
         None => Choice::None { others_run: free.iter().any(|lineage| lineage.heartbeat.is_some()) },
     }
+}
+
+fn is_claimed_by(lineage: &Lineage, uid: &str) -> bool {
+    lineage.newest.is_some() && lineage.claim.as_ref().is_some_and(|claim| claim.by == uid)
 }
 
 /// How many states of workers that have ended or are lost no worker has claimed.
@@ -215,15 +221,19 @@ fn is_abandoned(claim: &Claimed, interval: Duration) -> bool {
 }
 
 /// Whether another worker has the state or is about to have it. A claim is final once its worker has saved a state of its
-/// own; one that is not, and old, was left by a pod that is gone.
+/// own. One that is not final, and old, was left by a pod that is gone, unless that has heartbeats.
 fn is_taken(lineage: &Lineage, lineages: &[Lineage], own: &str, interval: Duration) -> bool {
     let Some(claim) = &lineage.claim else { return false };
     if claim.by == own {
         // Of an earlier run of this loader.
         return false;
     }
-    let has_saved = lineages.iter().any(|other| other.uid == claim.by && other.newest.is_some());
-    has_saved || !is_abandoned(claim, interval)
+    let claimer = lineages.iter().find(|other| other.uid == claim.by);
+    // After an outage of the storage every claim is old, as every heartbeat is.
+    let is_kept = claimer.is_some_and(|claimer| {
+        claimer.newest.is_some() || claimer.heartbeat.is_some_and(|beat| !is_lost(&beat, interval))
+    });
+    is_kept || !is_abandoned(claim, interval)
 }
 
 #[cfg(test)]
@@ -294,6 +304,19 @@ mod tests {
         assert_eq!(of(38, 0), Choice::None { others_run: true });
         assert_eq!((of(39, 0), of(91, 39), of(900, 38)), (watch.clone(), watch.clone(), watch));
         assert_eq!(of(92, 39), restore("late", 0));
+    }
+
+    /// It has restored a state and could not save since then, as while the storage was away.
+    #[test]
+    fn a_claim_of_a_worker_with_heartbeats_is_not_abandoned() {
+        let of = |age: u64, watched: u64| {
+            let mut claimer = Lineage { newest: None, ..lineage("w", 0, false, Some((age, false))) };
+            claimer.heartbeat.as_mut().unwrap().watched = seconds(watched);
+            choice(&[claimed(lineage("old", 500, true, None), 0, "w", 400), claimer], "me", MINUTE)
+        };
+        assert_eq!(of(10, 0), Choice::None { others_run: true });
+        assert_eq!(of(400, 0), Choice::AwaitHeartbeat { uid: "w".to_owned() });
+        assert_eq!(of(400, 39), restore("old", 1));
     }
 
     #[test]

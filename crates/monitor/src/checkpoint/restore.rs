@@ -281,17 +281,25 @@ pub(crate) async fn count_unclaimed(
     damaged: &[String],
 ) -> Result<Option<u64>, Fault> {
     let workers = storage.list(&format!("{}/{WORKERS}", settings.base())).await?.folders;
-    if workers.len() > MOST_SURVEYED {
+    if !is_surveyed(workers.len(), fastrand::usize(..workers.len().max(1))) {
         return Ok(None);
     }
     let mut lineages = survey(settings, storage, heartbeats).await?;
-    lineages.retain(|lineage| !damaged.contains(&lineage.uid));
+    for lineage in &mut lineages {
+        lineage.is_useless = damaged.contains(&lineage.uid);
+    }
     Ok(Some(unclaimed(&lineages, &settings.uid, settings.interval)))
 }
 
-/// Each worker without state reads the objects of every other worker from time to time. In an idle pool, all workers
-/// do.
+/// A survey asks for every worker, and all workers of an idle pool may be without state. `random` is below the number of
+/// workers.
+fn is_surveyed(workers: usize, random: usize) -> bool {
+    workers <= MOST_SURVEYED && random < SURVEYORS
+}
+
 const MOST_SURVEYED: usize = 200;
+/// Surveys of a pool in one interval, on average.
+const SURVEYORS: usize = 4;
 
 /// All workers with objects in the storage. Removes old remains of workers without a checkpoint.
 async fn survey(

@@ -79,8 +79,6 @@ pub(crate) struct Saver {
     /// What the last checkpoint has.
     last: Option<(u64, Vec<Found>, Manifest)>,
     end: Arc<End>,
-    /// The pod whose worker has restored the state of this one.
-    taken_by: Option<Claimed>,
     /// The restored state, if any, belongs to this worker: it has saved a checkpoint of its own.
     owned: Arc<SetOnce<()>>,
     /// Whether the storage has no checkpoint of the workers before.
@@ -137,7 +135,6 @@ impl Saver {
             next: None,
             last: None,
             end,
-            taken_by: None,
             owned,
             is_predecessor_removed: is_new,
             has_leftovers: false,
@@ -163,8 +160,10 @@ impl Saver {
                 let announced = timeout(ENDING_WITHIN, async {
                     // A claim that is there already was not made in advance.
                     if claim_of(&settings, &storage, &settings.uid, SystemTime::now()).await?.is_none() {
-                        storage.put(&key, text).await?;
+                        // Before the write: the storage may have it also without an answer in time, and each heartbeat
+                        // repeats it.
                         let _ = end.announced.set(());
+                        storage.put(&key, text).await?;
                     }
                     Ok::<_, Fault>(())
                 });
@@ -218,6 +217,10 @@ impl Saver {
                 if let Err(fault) = storage.put(&key, text.clone()).await {
                     // A checkpoint fails for the same reason, and reports it.
                     debug!("failed to write the heartbeat: {fault}");
+                }
+                if std::ptr::eq(text, &runs) && end.announced.get().is_some() {
+                    // It may have replaced the announcement.
+                    let _ = storage.put(&key, ends.clone()).await;
                 }
                 if let (Some(held), None) = (&held, owned.get())
                     && let Err(fault) = held.renew(&storage).await
@@ -304,8 +307,11 @@ impl Saver {
                 Err(_) => debug!("failed to look for states in time"),
             }
             let longest = settings.interval * LONGEST_SURVEY_PAUSE;
-            let is_found = unclaimed.is_some_and(|states| states > 0);
-            survey.pause = if is_found { settings.interval } else { (survey.pause * 2).min(longest) };
+            survey.pause = match unclaimed {
+                Some(0) => (survey.pause * 2).min(longest),
+                Some(_) => settings.interval,
+                None => survey.pause,
+            };
             // The ticks of the interval are not exact.
             survey.due = Instant::now() + survey.pause - settings.interval / 2;
         }
@@ -341,7 +347,7 @@ impl Saver {
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        let left = until.saturating_duration_since(Instant::now());
+        let left = until.saturating_duration_since(Instant::now()).min(REMOVE_WITHIN);
         if !matches!(timeout(left, self.clear_up()).await, Ok(Ok(()))) {
             warn!("failed to remove what is not needed any more");
         }
@@ -388,6 +394,8 @@ impl Saver {
                 self.next = Some(next + 1);
                 self.has_leftovers = true;
                 let saved = self.upload(next, &files).await?;
+                // The upload may have taken longer than a worker may be silent.
+                self.check_ownership().await?;
                 (next, Manifest { files: saved, is_final, time, continues: self.continued() })
             }
         };
@@ -467,8 +475,7 @@ impl Saver {
     /// storage.
     async fn check_ownership(&mut self) -> Result<(), Fault> {
         // A claim in advance is given back if this pod does not end after all.
-        self.taken_by = self.other_owner().await?;
-        match &self.taken_by {
+        match self.other_owner().await? {
             None => Ok(()),
             Some(Claimed { pod, by, .. }) => {
                 let message = format!(
@@ -494,10 +501,14 @@ impl Saver {
             let newest = claim_of(settings, storage, from, now).await?.unwrap_or_else(unknown);
             return Ok(Some(newest).filter(|newest| newest.by != settings.uid));
         }
-        if self.end.announced.get().is_some() {
-            return Ok(None);
+        let Some(claim) = claim_of(settings, storage, &settings.uid, now).await? else { return Ok(None) };
+        if self.end.announced.get().is_none() || !is_name(&claim.by) {
+            return Ok(Some(claim));
         }
-        claim_of(settings, storage, &settings.uid, now).await
+        // It was claimed in advance: the new worker waits for this state, unless it has saved one of its own.
+        let by = settings.worker(&claim.by);
+        let numbers = storage.list(&by).await?.numbers();
+        Ok(newest(storage, &by, &numbers, now).await?.map(|_| claim))
     }
 
     fn heartbeat(&self, ending: bool) -> Vec<u8> {

@@ -406,3 +406,47 @@ async fn a_worker_whose_state_cannot_be_saved_counts_no_other_states() {
         timeout(SECOND * 3, told.wait_for(|saved| saved.unclaimed.is_some_and(|states| states > 0)));
     assert!(counted.await.is_err(), "it would be replaced");
 }
+
+/// The successor has claimed the state in advance, took this worker for lost, and has saved since then.
+#[tokio::test]
+async fn a_worker_that_ends_does_not_save_over_a_successor_that_has_saved() {
+    let pool = Pool::new();
+    let pod = Pod::new(&pool, "pod", SECOND);
+    pod.load().await;
+    fs::write(pod.state.path().join("state"), "one").unwrap();
+    let state = StateFolder(pod.state.path().to_owned());
+    let saver = Saver::new(pod.settings.clone(), state, pod.own.path(), Arc::default()).unwrap();
+    let (mut told, announce) = (saver.status(), saver.announcer());
+    let (_ended, last) = mpsc::channel(1);
+    let saving = tokio::spawn(saver.run(last));
+    until("a checkpoint", || told.borrow().last.is_some()).await;
+    announce().await;
+    pool.claim("pod", 0, "other");
+    fs::write(pod.state.path().join("state"), "two, for which it waits").unwrap();
+    let second = pool.path("workers/pod/0000000001/manifest.json");
+    until("it saves for its successor", || second.exists()).await;
+    pool.save("other", "newer", &["pod"]);
+    fs::write(pod.state.path().join("state"), "three, which is too late").unwrap();
+    let refused = told.wait_for(|saved| saved.error.is_some());
+    timeout(PATIENCE, refused).await.expect("an error").unwrap();
+    assert!(!pool.path("workers/pod/0000000002/manifest.json").exists());
+    saving.abort();
+}
+
+/// The state is not free: the worker that restored it has saved, although its checkpoint is damaged.
+#[tokio::test]
+async fn what_a_damaged_state_continues_is_not_counted() {
+    let pool = Pool::new();
+    pool.save("before", "old", &[]);
+    pool.save("heir", "new", &["before"]);
+    pool.claim("before", 0, "heir");
+    pool.make_older("claims/before/0000000000", HOUR);
+    fs::write(pool.path("workers/heir/0000000000/0"), "damaged").unwrap();
+    let pod = Pod::new(&pool, "pod", SECOND);
+    assert_eq!(pod.load().await.damaged, ["heir"]);
+    let sidecar = pod.run();
+    let mut told = sidecar.told.clone();
+    let first = told.wait_for(|saved| saved.unclaimed.is_some());
+    let first = timeout(PATIENCE, first).await.expect("a survey").unwrap().unclaimed;
+    assert_eq!(first, Some(0));
+}
