@@ -86,5 +86,6 @@ fn a_bucket_that_ignores_conditions_is_refused_before_anything_is_claimed() {
     let message = fs::read_to_string(&log).unwrap();
     assert!(message.contains("does not support conditional writes (If-None-Match)"), "{message}");
     let probe = "PUT /states/demo/coder/clock/u.probe";
-    assert_eq!(*requests.lock().unwrap(), [probe, probe, "POST /states?delete"]);
+    let removal = "DELETE /states/demo/coder/clock/u.probe";
+    assert_eq!(*requests.lock().unwrap(), [probe, probe, removal]);
 }
