@@ -49,8 +49,7 @@ fn serve(mut stream: &TcpStream, seen: &Mutex<Vec<String>>) {
         let (method, path) = (words.next().unwrap(), words.next().unwrap());
         seen.lock().unwrap().push(format!("{method} {path}"));
         let body = match method {
-            "PUT" => "",
-            "POST" => "<DeleteResult><Deleted><Key>demo/coder/clock/u.probe</Key></Deleted></DeleteResult>",
+            "PUT" | "DELETE" => "",
             _ => "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>",
         };
         let length = body.len();
