@@ -244,7 +244,7 @@ async fn the_token_of_a_controller_deletes_the_pods_of_its_children_alone() {
         life.begin(&scene, "life").await;
         let writer = Writer { scene: &scene, account: user(controller, "ai-system") };
         foreign_objects(&scene, controller);
-        writer.until_limited(&["create", "configmap", "probe"]).await;
+        writer.until_limited(&["delete", "pod", "foreign", "--dry-run=server"]).await;
 
         let pods = scene.api::<Pod>().list(&ListParams::default()).await.unwrap();
         let (foreign, own): (Vec<Pod>, Vec<Pod>) =
