@@ -31,9 +31,10 @@ pub(crate) struct Ledger {
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Counted {
     pub(crate) tokens: u64,
-    /// `process_start_time_seconds`, if the worker serves it. With it a new process is recognized however much it has used.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) started: Option<f64>,
+    /// `process_start_time_seconds` in microseconds, if the worker serves it. With it a new process is recognized however
+    /// much it has used. A whole number, because a fraction can change when it is written to JSON and read again.
+    #[serde(skip_serializing_if = "Option::is_none", rename = "startedMicroseconds")]
+    pub(crate) started: Option<u64>,
 }
 
 impl Ledger {
@@ -61,7 +62,7 @@ impl Ledger {
 /// A counter falls only with its process.
 fn is_same_process(known: &Counted, read: &Counted) -> bool {
     let have_same_start = match (known.started, read.started) {
-        (Some(known), Some(read)) => known.to_bits() == read.to_bits(),
+        (Some(known), Some(read)) => known == read,
         (None, _) | (_, None) => true,
     };
     have_same_start && read.tokens >= known.tokens
@@ -102,7 +103,22 @@ mod tests {
     use super::*;
 
     fn read(tokens: u64, started: f64) -> Counted {
-        Counted { tokens, started: Some(started) }
+        Counted { tokens, started: Some((started * 1e6) as u64) }
+    }
+
+    /// As a restarted monitor reads it.
+    #[test]
+    fn a_ledger_that_is_written_and_read_again_knows_the_process_by_its_start() {
+        for number in 0..10_000_u32 {
+            let started = 1_795_600_000.013 + f64::from(number) * 0.01;
+            let page = format!("agent_tokens_total 5\nprocess_start_time_seconds {started}\n");
+            let counted = crate::load::Load::of(&page).unwrap().tokens.unwrap();
+            let mut ledger = Ledger::default();
+            ledger.count(counted);
+            let mut again: Ledger = serde_json::from_slice(&serde_json::to_vec(&ledger).unwrap()).unwrap();
+            again.count(Counted { tokens: 7, ..counted });
+            assert_eq!(again.total(), 7, "{started}");
+        }
     }
 
     #[test]

@@ -38,7 +38,8 @@ impl Load {
         Some(Self {
             queued: whole(QUEUE_DEPTH),
             in_flight: whole(TASKS_IN_FLIGHT),
-            tokens: whole(TOKENS).map(|tokens| Counted { tokens, started: sum(PROCESS_START) }),
+            tokens: whole(TOKENS)
+                .map(|tokens| Counted { tokens, started: sum(PROCESS_START).map(microseconds) }),
         })
     }
 
@@ -51,6 +52,11 @@ impl Load {
         ];
         served.into_iter().filter(|(_, is_served)| !is_served).map(|(name, _)| name)
     }
+}
+
+/// The conversion ends at the largest value.
+fn microseconds(seconds: f64) -> u64 {
+    (seconds * 1e6).round() as u64
 }
 
 #[cfg(test)]
@@ -72,7 +78,7 @@ other 1
     #[test]
     fn all_three_are_read_and_series_are_added() {
         let load = Load::of(WHOLE).unwrap();
-        let tokens = Counted { tokens: 1_500, started: Some(1.767e9) };
+        let tokens = Counted { tokens: 1_500, started: Some(1_767_000_000_000_000) };
         assert_eq!(load, Load { queued: Some(3), in_flight: Some(3), tokens: Some(tokens) });
         assert_eq!(load.missing().count(), 0);
     }
