@@ -120,21 +120,21 @@ impl Pod {
     fn run(&self) -> Sidecar {
         let state = StateFolder(self.state.path().to_owned());
         let saver = Saver::new(self.settings.clone(), state, self.own.path(), Arc::default()).unwrap();
-        let told = saver.status();
+        let status = saver.status();
         let (ended, last) = mpsc::channel(1);
-        Sidecar { task: tokio::spawn(saver.run(last)), told, _ended: ended }
+        Sidecar { task: tokio::spawn(saver.run(last)), status, _ended: ended }
     }
 }
 
 struct Sidecar {
     task: JoinHandle<()>,
-    told: tokio::sync::watch::Receiver<Saved>,
+    status: tokio::sync::watch::Receiver<Saved>,
     _ended: mpsc::Sender<super::save::Final>,
 }
 
 impl Sidecar {
     fn error(&self) -> Option<String> {
-        self.told.borrow().error.clone()
+        self.status.borrow().error.clone()
     }
 }
 
@@ -379,7 +379,7 @@ async fn a_worker_without_state_counts_the_states_that_no_worker_has_claimed() {
     busy.load().await;
     fs::write(busy.state.path().join("state"), "own").unwrap();
     let (empty, busy) = (empty.run(), busy.run());
-    let found = |sidecar: &Sidecar| sidecar.told.borrow().unclaimed;
+    let found = |sidecar: &Sidecar| sidecar.status.borrow().unclaimed;
     until("nothing is found", || found(&empty) == Some(0)).await;
     pool.save("before", "last", &[]);
     until("a state", || found(&empty) == Some(1)).await;
@@ -395,15 +395,15 @@ async fn a_worker_whose_state_cannot_be_saved_counts_no_other_states() {
     let pod = Pod::new(&pool, "large", SECOND);
     pod.load().await;
     let sidecar = pod.run();
-    until("nothing is found", || sidecar.told.borrow().unclaimed == Some(0)).await;
+    until("nothing is found", || sidecar.status.borrow().unclaimed == Some(0)).await;
     for number in 0..10_001 {
         File::create(pod.state.path().join(number.to_string())).unwrap();
     }
     pool.save("before", "last", &[]);
     until("it is not saved", || sidecar.error().is_some()).await;
-    let mut told = sidecar.told.clone();
+    let mut status = sidecar.status.clone();
     let counted =
-        timeout(SECOND * 3, told.wait_for(|saved| saved.unclaimed.is_some_and(|states| states > 0)));
+        timeout(SECOND * 3, status.wait_for(|saved| saved.unclaimed.is_some_and(|states| states > 0)));
     assert!(counted.await.is_err(), "it would be replaced");
 }
 
@@ -416,10 +416,10 @@ async fn a_worker_that_ends_does_not_save_over_a_successor_that_has_saved() {
     fs::write(pod.state.path().join("state"), "one").unwrap();
     let state = StateFolder(pod.state.path().to_owned());
     let saver = Saver::new(pod.settings.clone(), state, pod.own.path(), Arc::default()).unwrap();
-    let (mut told, announce) = (saver.status(), saver.announcer());
+    let (mut status, announce) = (saver.status(), saver.announcer());
     let (_ended, last) = mpsc::channel(1);
     let saving = tokio::spawn(saver.run(last));
-    until("a checkpoint", || told.borrow().last.is_some()).await;
+    until("a checkpoint", || status.borrow().last.is_some()).await;
     announce().await;
     pool.claim("pod", 0, "other");
     fs::write(pod.state.path().join("state"), "two, for which it waits").unwrap();
@@ -427,7 +427,7 @@ async fn a_worker_that_ends_does_not_save_over_a_successor_that_has_saved() {
     until("it saves for its successor", || second.exists()).await;
     pool.save("other", "newer", &["pod"]);
     fs::write(pod.state.path().join("state"), "three, which is too late").unwrap();
-    let refused = told.wait_for(|saved| saved.error.is_some());
+    let refused = status.wait_for(|saved| saved.error.is_some());
     timeout(PATIENCE, refused).await.expect("an error").unwrap();
     assert!(!pool.path("workers/pod/0000000002/manifest.json").exists());
     saving.abort();
@@ -445,8 +445,8 @@ async fn what_a_damaged_state_continues_is_not_counted() {
     let pod = Pod::new(&pool, "pod", SECOND);
     assert_eq!(pod.load().await.damaged, ["heir"]);
     let sidecar = pod.run();
-    let mut told = sidecar.told.clone();
-    let first = told.wait_for(|saved| saved.unclaimed.is_some());
+    let mut status = sidecar.status.clone();
+    let first = status.wait_for(|saved| saved.unclaimed.is_some());
     let first = timeout(PATIENCE, first).await.expect("a survey").unwrap().unclaimed;
     assert_eq!(first, Some(0));
 }
