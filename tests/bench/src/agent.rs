@@ -6,23 +6,24 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::Command,
     time::{Duration, Instant, SystemTime},
 };
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use fake_kubelet::{GPU, Kubelet, pod};
 use fake_nvml::State as Machine;
-use proto::metrics::v1::{Metric, Snapshot, State, SubscribeRequest, metrics_client::MetricsClient};
-use tokio::{runtime::Runtime, time::timeout};
-use tonic::{Streaming, transport::Channel};
+use proto::metrics::v1::{Metric, Snapshot, State};
+use tokio::runtime::Runtime;
+use tonic::Streaming;
 
 use crate::{
-    figures::{Figure, medians, percentile, table},
+    figures::{Figure, percentile},
     machine,
     programs::{build, target_folder},
+    repeats::repeat,
+    source::{Source, next},
 };
 
 #[derive(clap::Args, Clone, Debug)]
@@ -47,49 +48,38 @@ const SPED_UP: &str = "0.01";
 const SHAPING: u64 = 700;
 /// The first answers of the kubelet, and the allocator, have had a moment.
 const SETTLE: Duration = Duration::from_secs(5);
-const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) fn run(args: &Args, tokio: &Runtime) -> anyhow::Result<()> {
     build(&["--release", "--package", "metrics-agent", "--package", "fake-nvml"])?;
     let release = target_folder()?.join("release");
-    tokio.block_on(async {
-        let mut runs = Vec::new();
-        for run in 1..=args.runs {
-            let began = machine::condition()?;
-            let mut figures = at_rest(args, &release).await?;
-            figures.extend(sped_up(args, &release).await?);
-            let title = format!("{GPUS} GPUs (ABI fake), {PODS} pods, run {run} of {}", args.runs);
-            println!("{}", table(&title, &figures));
-            println!("begin: {began}\nend:   {}\n", machine::condition()?);
-            runs.push(figures);
-        }
-        if runs.len() > 1 {
-            println!("{}", table(&format!("medians of {} runs", runs.len()), &medians(&runs)));
-        }
-        Ok(())
-    })
+    let title = format!("{GPUS} GPUs (ABI fake), {PODS} pods");
+    tokio.block_on(repeat(args.runs, &title, async || {
+        let mut figures = at_rest(args, &release).await?;
+        figures.extend(sped_up(args, &release).await?);
+        Ok(figures)
+    }))
 }
 
 /// One reading a second, as users run it.
 async fn at_rest(args: &Args, release: &Path) -> anyhow::Result<Vec<Figure>> {
-    let agent = Agent::start(release, "1").await?;
+    let agent = Agent::start(release, "1")?;
     let mut subscribers = Vec::new();
     for _ in 0..SUBSCRIBERS {
-        subscribers.push(agent.subscribe().await?);
+        subscribers.push(agent.source.subscribe().await?);
     }
     tokio::time::sleep(SETTLE).await;
-    let (cpu, began) = (machine::cpu_seconds(agent.pid())?, Instant::now());
+    let (cpu, began) = (machine::cpu_seconds(agent.source.pid())?, Instant::now());
     let lasting = Duration::from_secs(args.seconds);
     let mut delays = Vec::new();
     let measured = subscribers.into_iter().map(|stream| tokio::spawn(delays_of(stream, lasting)));
     for subscriber in measured.collect::<Vec<_>>() {
         delays.extend(subscriber.await??);
     }
-    let share = (machine::cpu_seconds(agent.pid())? - cpu) / began.elapsed().as_secs_f64();
+    let share = (machine::cpu_seconds(agent.source.pid())? - cpu) / began.elapsed().as_secs_f64();
     let p = |share| percentile(delays.clone(), share).context("no snapshot came");
     Ok(vec![
-        Figure::new("resident memory, MiB", machine::resident_mib(agent.pid())?).at_most(15.0),
-        Figure::new("resident memory at its peak, MiB", machine::peak_resident_mib(agent.pid())?),
+        Figure::new("resident memory, MiB", machine::resident_mib(agent.source.pid())?).at_most(15.0),
+        Figure::new("resident memory at its peak, MiB", machine::peak_resident_mib(agent.source.pid())?),
         Figure::new("CPU, % of a core", 1e2 * share).at_most(0.5),
         Figure::new("reading -> subscriber, p50, ms", p(0.5)?),
         Figure::new("reading -> subscriber, p99, ms", p(0.99)?).at_most(50.0),
@@ -98,18 +88,18 @@ async fn at_rest(args: &Args, release: &Path) -> anyhow::Result<Vec<Figure>> {
 
 /// An hour of readings in less time.
 async fn sped_up(args: &Args, release: &Path) -> anyhow::Result<Vec<Figure>> {
-    let agent = Agent::start(release, SPED_UP).await?;
-    let mut stream = agent.subscribe().await?;
-    let mut other = agent.subscribe().await?;
+    let agent = Agent::start(release, SPED_UP)?;
+    let mut stream = agent.source.subscribe().await?;
+    let mut other = agent.source.subscribe().await?;
     let reach = async |stream: &mut Streaming<Snapshot>, sequence: u64| {
         while next(stream).await?.sequence < sequence {}
         anyhow::Ok(())
     };
     reach(&mut stream, SHAPING).await?;
-    let shaped = machine::resident_mib(agent.pid())?;
+    let shaped = machine::resident_mib(agent.source.pid())?;
     // The other one does not read: it must cost nothing that grows.
     reach(&mut stream, SHAPING + args.ticks).await?;
-    let grown = machine::resident_mib(agent.pid())? - shaped;
+    let grown = machine::resident_mib(agent.source.pid())? - shaped;
     reach(&mut other, SHAPING + args.ticks).await?;
     Ok(vec![
         Figure::new(format!("{} readings, sped up: resident memory before, MiB", args.ticks), shaped),
@@ -143,65 +133,33 @@ async fn delays_of(mut stream: Streaming<Snapshot>, lasting: Duration) -> anyhow
     Ok(delays)
 }
 
-async fn next(stream: &mut Streaming<Snapshot>) -> anyhow::Result<Snapshot> {
-    timeout(PATIENCE, stream.message()).await.context("no snapshot in time")??.context("the stream has ended")
-}
-
 /// The agent and its kubelet, which end with this value.
 struct Agent {
-    process: Child,
-    address: String,
+    source: Source,
     _kubelet: Kubelet,
     folder: PathBuf,
 }
 
 impl Agent {
-    async fn start(release: &Path, interval: &str) -> anyhow::Result<Self> {
+    fn start(release: &Path, interval: &str) -> anyhow::Result<Self> {
         let folder = std::env::temp_dir().join(format!("bench-agent-{}", std::process::id()));
         fs::create_dir_all(&folder).with_context(|| format!("failed to create {}", folder.display()))?;
         let machine = folder.join("machine.json");
         Machine::with_gpus(GPUS).write(&machine)?;
         let kubelet = kubelet(&folder)?;
-        let mut process = Command::new(release.join("metrics-agent"))
-            .args(["--listen=127.0.0.1:0", "--admin-address=127.0.0.1:0"])
-            .arg(format!("--interval={interval}"))
-            .arg(format!("--nvml-library={}", release.join("libfake_nvml.so").display()))
-            .arg(format!("--pod-resources={}", kubelet.socket().display()))
-            .env(fake_nvml::STATE_VARIABLE, &machine)
-            .stderr(Stdio::piped())
-            .spawn()
-            .context("failed to start the agent")?;
-        let log = BufReader::new(process.stderr.take().context("no log")?);
-        let mut agent = Self { process, address: String::new(), _kubelet: kubelet, folder };
-        let mut lines = log.lines();
-        let line = loop {
-            let Some(line) = lines.next() else { bail!("the agent has ended") };
-            let line: serde_json::Value = serde_json::from_str(&line?)?;
-            if line["message"] == "listening" {
-                break line;
-            }
-        };
-        // A full pipe would block the agent at its next line.
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
-        agent.address = format!("http://{}", line["grpc"].as_str().context("no address")?);
-        Ok(agent)
-    }
-
-    fn pid(&self) -> u32 {
-        self.process.id()
-    }
-
-    async fn subscribe(&self) -> anyhow::Result<Streaming<Snapshot>> {
-        let channel = Channel::from_shared(self.address.clone())?.connect().await?;
-        let request = SubscribeRequest { subscriber: "bench".to_owned(), min_interval: None };
-        Ok(MetricsClient::new(channel).subscribe(request).await?.into_inner())
+        let source = Source::start(
+            Command::new(release.join("metrics-agent"))
+                .arg(format!("--interval={interval}"))
+                .arg(format!("--nvml-library={}", release.join("libfake_nvml.so").display()))
+                .arg(format!("--pod-resources={}", kubelet.socket().display()))
+                .env(fake_nvml::STATE_VARIABLE, &machine),
+        )?;
+        Ok(Self { source, _kubelet: kubelet, folder })
     }
 }
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

@@ -13,10 +13,12 @@ mod inference;
 mod machine;
 mod monitor;
 mod programs;
+mod repeats;
 mod requests;
 mod runtime;
 mod scaler;
 mod sightings;
+mod source;
 mod training;
 mod transfer;
 

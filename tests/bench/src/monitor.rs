@@ -7,14 +7,14 @@
 
 use std::{
     fs::{self, File},
-    io::{BufRead as _, BufReader, Write as _},
+    io::Write as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::Command,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail, ensure};
-use proto::metrics::v1::{Metric, Snapshot, State, SubscribeRequest, metrics_client::MetricsClient};
+use anyhow::{Context as _, ensure};
+use proto::metrics::v1::{Metric, Snapshot, State};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
@@ -22,11 +22,12 @@ use tokio::{
     task::JoinHandle,
     time::{interval, timeout},
 };
-use tonic::{Streaming, transport::Channel};
 
 use crate::{
-    figures::{Figure, medians, table},
+    figures::Figure,
     machine,
+    repeats::repeat,
+    source::{Source, next},
 };
 
 #[derive(clap::Args, Clone, Debug)]
@@ -48,34 +49,24 @@ const FILE_BYTES: usize = 1 << 20;
 const TOKENS_PER_SCRAPE: u64 = 100;
 /// The first checkpoint has been saved, and the allocator has had a moment.
 const SETTLE: Duration = Duration::from_secs(5);
+/// For a scrape.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) fn run(args: &Args, tokio: &Runtime) -> anyhow::Result<()> {
     let size = fs::metadata(&args.program)
         .with_context(|| format!("failed to read {}", args.program.display()))?
         .len();
-    tokio.block_on(async {
-        let mut runs = Vec::new();
-        for run in 1..=args.runs {
-            let began = machine::condition()?;
-            let mut figures = vec![Figure::new("size of the program, MB", size as f64 / 1e6).at_most(8.0)];
-            figures.extend(beside_a_worker(args).await?);
-            let title = format!("monitor, {} s, run {run} of {}", args.seconds, args.runs);
-            println!("{}", table(&title, &figures));
-            println!("begin: {began}\nend:   {}\n", machine::condition()?);
-            runs.push(figures);
-        }
-        if runs.len() > 1 {
-            println!("{}", table(&format!("medians of {} runs", runs.len()), &medians(&runs)));
-        }
-        Ok(())
-    })
+    tokio.block_on(repeat(args.runs, &format!("monitor, {} s", args.seconds), async || {
+        let mut figures = vec![Figure::new("size of the program, MB", size as f64 / 1e6).at_most(8.0)];
+        figures.extend(beside_a_worker(args).await?);
+        Ok(figures)
+    }))
 }
 
 async fn beside_a_worker(args: &Args) -> anyhow::Result<Vec<Figure>> {
     let folder = Folder::new()?;
     let worker = Worker::start(folder.log()).await?;
-    let monitor = Monitor::start(&args.program, &folder, worker.port)?;
+    let monitor = monitor(&args.program, &folder, worker.port)?;
     let mut stream = monitor.subscribe().await?;
     let settled = Instant::now() + SETTLE;
     while Instant::now() < settled {
@@ -99,10 +90,6 @@ async fn beside_a_worker(args: &Args) -> anyhow::Result<Vec<Figure>> {
         Figure::new("resident memory at its peak, MiB", machine::peak_resident_mib(monitor.pid())?),
         Figure::new("CPU, % of a core", 1e2 * used / elapsed).at_most(0.2),
     ])
-}
-
-async fn next(stream: &mut Streaming<Snapshot>) -> anyhow::Result<Snapshot> {
-    timeout(PATIENCE, stream.message()).await.context("no snapshot in time")??.context("the stream has ended")
 }
 
 fn tokens_of(snapshot: &Snapshot) -> anyhow::Result<f64> {
@@ -228,57 +215,16 @@ fn page(tokens: u64) -> String {
     )
 }
 
-/// It ends with this value.
-struct Monitor {
-    process: Child,
-    address: String,
-}
-
-impl Monitor {
-    fn start(program: &Path, folder: &Folder, worker_port: u16) -> anyhow::Result<Self> {
-        let output = File::create(folder.output()).context("failed to create a file")?;
-        let process = Command::new(program)
+fn monitor(program: &Path, folder: &Folder, worker_port: u16) -> anyhow::Result<Source> {
+    let output = File::create(folder.output()).context("failed to create a file")?;
+    Source::start(
+        Command::new(program)
             .args(["run", "--pool=demo/coder", "--role=coder", "--pod-name=coder-1", "--pod-uid=u"])
-            .args(["--listen=127.0.0.1:0", "--admin-address=127.0.0.1:0"])
             .arg(format!("--worker-port={worker_port}"))
             .arg(format!("--folder={}", folder.own().display()))
             .arg(format!("--state={}", folder.state().display()))
             .arg(format!("--checkpoint-dir={}", folder.checkpoints().display()))
             .arg(format!("--log-file={}", folder.log().display()))
-            .stdout(output)
-            .stderr(Stdio::piped())
-            .spawn()
-            .context("failed to start the monitor")?;
-        let mut monitor = Self { process, address: String::new() };
-        let log = BufReader::new(monitor.process.stderr.take().context("no log")?);
-        let mut lines = log.lines();
-        let line = loop {
-            let Some(line) = lines.next() else { bail!("the monitor has ended") };
-            let line: serde_json::Value = serde_json::from_str(&line?)?;
-            if line["message"] == "listening" {
-                break line;
-            }
-        };
-        // A full pipe would block the monitor at its next line.
-        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
-        monitor.address = format!("http://{}", line["grpc"].as_str().context("no address")?);
-        Ok(monitor)
-    }
-
-    fn pid(&self) -> u32 {
-        self.process.id()
-    }
-
-    async fn subscribe(&self) -> anyhow::Result<Streaming<Snapshot>> {
-        let channel = Channel::from_shared(self.address.clone())?.connect().await?;
-        let request = SubscribeRequest { subscriber: "bench".to_owned(), min_interval: None };
-        Ok(MetricsClient::new(channel).subscribe(request).await?.into_inner())
-    }
-}
-
-impl Drop for Monitor {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+            .stdout(output),
+    )
 }

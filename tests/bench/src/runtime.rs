@@ -18,9 +18,10 @@ use tokio::{
 };
 
 use crate::{
-    figures::{Figure, medians, table},
+    figures::Figure,
     machine,
     programs::{build, target_folder},
+    repeats::repeat,
 };
 
 #[derive(clap::Args, Clone, Debug)]
@@ -49,21 +50,7 @@ const SHAPING_SHARE: u64 = 10;
 
 pub(super) fn run(args: &Args, tokio: &Runtime) -> anyhow::Result<()> {
     build(&["--release", "--package", "runtime", "--example", PROGRAM])?;
-    tokio.block_on(async {
-        let mut runs = Vec::new();
-        for run in 1..=args.runs {
-            let began = machine::condition()?;
-            let figures = measured(args).await?;
-            let title = format!("{} objects, run {run} of {}", args.objects, args.runs);
-            println!("{}", table(&title, &figures));
-            println!("begin: {began}\nend:   {}\n", machine::condition()?);
-            runs.push(figures);
-        }
-        if runs.len() > 1 {
-            println!("{}", table(&format!("medians of {} runs", runs.len()), &medians(&runs)));
-        }
-        Ok(())
-    })
+    tokio.block_on(repeat(args.runs, &format!("{} objects", args.objects), async || measured(args).await))
 }
 
 async fn measured(args: &Args) -> anyhow::Result<Vec<Figure>> {
