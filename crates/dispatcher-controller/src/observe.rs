@@ -27,7 +27,7 @@ use crate::{
     Context, MEASURED_EVERY,
     monitors::WorkerLoad,
     names,
-    pools::{Observation, PoolLoad},
+    pools::{Observation, PoolLoad, TokenRate},
     revisions::Revision,
     tokens,
 };
@@ -51,7 +51,7 @@ pub(crate) struct Observed {
     pub(crate) loads: BTreeMap<String, WorkerLoad>,
     /// By pod, with the current readings.
     pub(crate) tokens: Tokens,
-    pub(crate) tokens_per_minute: Option<i64>,
+    pub(crate) token_rate: TokenRate,
     pub(crate) history: History,
     /// When this process first observed the object.
     pub(crate) first_observed: Timestamp,
@@ -107,11 +107,11 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
     // Without a count of any worker there is no rate.
     let readings = loads.iter().filter(|(_, load)| load.fault.is_none());
     let readings = readings.filter_map(|(uid, load)| Some((&**uid, load.tokens?)));
-    let tokens_per_minute = ctx.pools.rate(&uid, readings, now);
+    let token_rate = ctx.pools.rate(&uid, readings, now);
     let claim = claim_key(&dispatcher).and_then(|key| ctx.claims.get(&key));
     Observed {
         claim,
-        tokens_per_minute,
+        token_rate,
         first_observed: pool.first_observed.unwrap_or(now),
         history: pool.history_or(dispatcher.status.as_ref(), now),
         facts: ctx.fact_times.of(&uid),

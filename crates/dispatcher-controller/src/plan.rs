@@ -94,8 +94,13 @@ pub(crate) fn plan(
     let assessment_facts = assessment.facts.clone();
     let (strategy, rollout_requeue_after) = rollout::rollout(valid, &revision, observed, now);
     let replacement = replacement::replacement(valid, observed, &revision, &sizing, defaults, now);
-    let soonest =
-        [sizing.requeue_after, assessment.requeue_after, rollout_requeue_after, replacement.requeue_after];
+    let soonest = [
+        sizing.requeue_after,
+        assessment.requeue_after,
+        rollout_requeue_after,
+        replacement.requeue_after,
+        observed.token_rate.changes_in,
+    ];
     let soonest = soonest.into_iter().flatten().min();
     let mut events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
     let why = scale_reason(&sizing);
@@ -151,7 +156,8 @@ fn scale_reason(sizing: &replicas::Sizing) -> String {
 pub(crate) fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Plan {
     let assessment = conditions::of_invalid(invalid, observed, now);
     let events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
-    status_only(status::of_invalid(observed, assessment, now), events, None)
+    let status = status::of_invalid(observed, assessment, now);
+    status_only(status, events, observed.token_rate.changes_in)
 }
 
 /// The plan after the API server has refused a child: report it, and retry later.
@@ -175,7 +181,7 @@ pub(crate) fn refused(
         Refusal::OwnershipConflict(_) if overdue.is_some() => OVERDUE_RETRY,
         Refusal::OwnershipConflict(_) | Refusal::Invalid(_) | Refusal::Denied(_) => defaults.refusal_retry,
     };
-    status_only(status, events, Some(wait))
+    status_only(status, events, observed.token_rate.changes_in.into_iter().chain([wait]).min())
 }
 
 /// A leftover child that is not deleted in time counts as an ownership conflict.

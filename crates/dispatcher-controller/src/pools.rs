@@ -13,6 +13,8 @@ use runtime::cache::Cache;
 use scaling::history::History;
 use workload::time::elapsed;
 
+use crate::MEASURED_EVERY;
+
 /// Tokens per minute are measured over this time.
 const RATE_OVER: Duration = Duration::from_secs(60);
 /// A burst in a shorter span is no rate.
@@ -46,6 +48,16 @@ pub(crate) struct Pool {
 pub(crate) struct Observation {
     pub(crate) at: Timestamp,
     pub(crate) load: PoolLoad,
+}
+
+/// How many tokens a pool uses in a minute.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct TokenRate {
+    /// `None`: too few readings.
+    pub(crate) per_minute: Option<i64>,
+    /// When the same counts give another rate: the first one, or a smaller one because nothing more was used. `None`: only
+    /// with other counts.
+    pub(crate) changes_in: Option<Duration>,
 }
 
 /// What is measured of a pool.
@@ -98,11 +110,12 @@ impl Pools {
         uid: &str,
         readings: impl Iterator<Item = (&'r str, u64)>,
         now: Timestamp,
-    ) -> Option<i64> {
+    ) -> TokenRate {
         let mut pools = self.lock();
         let pool = pools.entry(uid.to_owned()).or_default();
         pool.read(readings, now);
-        pool.rate(pool.used, now).filter(|_| !pool.readings.is_empty())
+        let rate = pool.rate(pool.used, now);
+        if pool.readings.is_empty() { TokenRate::default() } else { rate }
     }
 
     pub(crate) fn remember(&self, uid: &str, history: History) {
@@ -138,7 +151,7 @@ impl Pool {
         self.readings = read;
     }
 
-    fn rate(&mut self, total: i64, now: Timestamp) -> Option<i64> {
+    fn rate(&mut self, total: i64, now: Timestamp) -> TokenRate {
         // After the clock was set back, the samples start again.
         if self.totals.back().is_some_and(|(at, known)| *at > now || *known > total) {
             self.totals.clear();
@@ -149,13 +162,18 @@ impl Pool {
         while self.totals.get(1).is_some_and(|(at, _)| elapsed(*at, now) >= RATE_OVER) {
             self.totals.pop_front();
         }
-        let (at, known) = self.totals.front()?;
+        let Some((at, known)) = self.totals.front() else { return TokenRate::default() };
         let over = elapsed(*at, now);
-        let per_minute = |used: i64| {
-            let millis = i128::try_from(over.as_millis()).unwrap_or(i128::MAX).max(1);
-            i64::try_from(i128::from(used) * 60_000 / millis).unwrap_or(i64::MAX)
-        };
-        (over >= RATE_FROM).then(|| per_minute(total.saturating_sub(*known)))
+        if let Some(rest) = RATE_FROM.checked_sub(over).filter(|rest| !rest.is_zero()) {
+            return TokenRate { per_minute: None, changes_in: Some(rest) };
+        }
+        let used = total.saturating_sub(*known);
+        // An older sample means that counts did not change for some time after it: a change is observed within
+        // `MEASURED_EVERY`.
+        let millis =
+            i128::try_from(over.min(RATE_OVER + MEASURED_EVERY).as_millis()).unwrap_or(i128::MAX).max(1);
+        let per_minute = i64::try_from(i128::from(used) * 60_000 / millis).unwrap_or(i64::MAX);
+        TokenRate { per_minute: Some(per_minute), changes_in: (used > 0).then_some(MEASURED_EVERY) }
     }
 }
 
@@ -165,15 +183,33 @@ mod tests {
 
     use super::*;
 
+    fn measured(per_minute: i64) -> TokenRate {
+        TokenRate { per_minute: Some(per_minute), changes_in: Some(MEASURED_EVERY) }
+    }
+
+    const ZERO: TokenRate = TokenRate { per_minute: Some(0), changes_in: None };
+
+    fn none_for(seconds: u64) -> TokenRate {
+        TokenRate { per_minute: None, changes_in: Some(Duration::from_secs(seconds)) }
+    }
+
     #[test]
     fn tokens_per_minute_are_those_of_the_last_minute() {
         let mut pool = Pool::default();
-        assert_eq!(pool.rate(1_000, at(0)), None, "what was used before is not of this minute");
-        assert_eq!(pool.rate(1_100, at(10)), None);
-        assert_eq!(pool.rate(1_300, at(30)), Some(600));
-        assert_eq!(pool.rate(1_300, at(60)), Some(300));
-        assert_eq!(pool.rate(1_300, at(75)), Some(184), "those of 65 s are known");
-        assert_eq!(pool.rate(1_300, at(95)), Some(0));
+        assert_eq!(pool.rate(1_000, at(0)), none_for(20), "what was used before is not of this minute");
+        assert_eq!(pool.rate(1_100, at(10)), none_for(10));
+        assert_eq!(pool.rate(1_300, at(30)), measured(600));
+        assert_eq!(pool.rate(1_300, at(60)), measured(300));
+        assert_eq!(pool.rate(1_300, at(75)), measured(184), "those of 65 s are known");
+        assert_eq!(pool.rate(1_300, at(95)), ZERO);
+    }
+
+    #[test]
+    fn tokens_after_an_hour_without_any_are_those_of_one_minute() {
+        let mut pool = Pool::default();
+        pool.rate(1_000, at(0));
+        assert_eq!(pool.rate(1_000, at(20)), ZERO);
+        assert_eq!(pool.rate(1_700, at(3_600)), measured(600), "used in the last 70 s");
     }
 
     #[test]
@@ -181,7 +217,7 @@ mod tests {
         let mut pool = Pool::default();
         let mut rate = |readings: &[(&str, u64)], seconds| {
             pool.read(readings.iter().copied(), at(seconds));
-            pool.rate(pool.used, at(seconds))
+            pool.rate(pool.used, at(seconds)).per_minute
         };
         assert_eq!(rate(&[], 0), None);
         assert_eq!(rate(&[("a", 600_000)], 1), None, "this process has just begun");

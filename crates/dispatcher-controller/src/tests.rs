@@ -118,7 +118,7 @@ impl Scene {
                 claim: None,
                 loads: BTreeMap::new(),
                 tokens: Default::default(),
-                tokens_per_minute: None,
+                token_rate: Default::default(),
                 history: Default::default(),
                 first_observed: at(-600),
                 facts: BTreeMap::new(),

@@ -454,7 +454,7 @@ fn scaling_active(
 fn unknown_tokens(valid: &ValidDispatcher, observed: &Observed) -> Option<String> {
     let Workers::Scaled(policy) = &valid.workers else { return None };
     let is_limit = policy.metrics.iter().any(|metric| metric.name.as_str() == TOKENS);
-    if !is_limit || observed.tokens_per_minute.is_some() {
+    if !is_limit || observed.token_rate.per_minute.is_some() {
         return None;
     }
     let loads = || observed.loads.values();

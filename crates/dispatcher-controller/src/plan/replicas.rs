@@ -237,7 +237,7 @@ fn decision(policy: &Policy, observed: &Observed, replicas: i32, now: Timestamp)
 
 fn reading(kind: Kind, observed: &Observed, now: Timestamp) -> Reading {
     if kind == Kind::TokensPerMinute {
-        return match observed.tokens_per_minute {
+        return match observed.token_rate.per_minute {
             Some(tokens) => Reading::Total { value: Milli::units(tokens), at: now },
             None => Reading::Missing(Fault::Empty),
         };

@@ -34,7 +34,7 @@ const NEW_FOR: Duration = Duration::from_secs(5);
 
 /// The first status of an object that starts without a fault may be delayed for this time, so that it already has the
 /// first results.
-const BEGINNING_LASTS: Duration = Duration::from_secs(2);
+const BEGINNING_LASTS: Duration = Duration::from_secs(5);
 /// The fact that no status has been written yet.
 const UNREPORTED: &str = "unreported";
 
@@ -110,7 +110,7 @@ fn written(observed: &Observed, assessment: Assessment, now: Timestamp) -> AIDis
         desired_replicas: before.desired_replicas,
         queue_depth: queued,
         // A new process has no rate until it has enough samples.
-        tokens_per_minute: observed.tokens_per_minute.or(before.tokens_per_minute),
+        tokens_per_minute: observed.token_rate.per_minute.or(before.tokens_per_minute),
         last_checkpoint_time: last_checkpoint(observed).or(before.last_checkpoint_time),
         selector: before.selector,
         resolved: before.resolved,

@@ -1,5 +1,7 @@
 //! Plans of whole objects.
 
+use std::time::Duration;
+
 use api::{
     aidispatcher::{Phase, State},
     conditions, reasons,
@@ -7,7 +9,10 @@ use api::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::json;
 
-use crate::tests::{Scene, at, deployment_of, load};
+use crate::{
+    pools::TokenRate,
+    tests::{Scene, at, deployment_of, load},
+};
 
 use super::Plan;
 
@@ -258,7 +263,7 @@ fn tokens_per_minute_are_a_second_limit() {
     let spec = "{role: coder, autoscaling: {maxReplicas: 50, tokensPerMinutePerWorker: 60}}";
     let mut scene = Scene::ready(spec, 2);
     scene.loads(vec![load(0, 1), load(0, 1)]);
-    scene.observe(|observed| observed.tokens_per_minute = Some(600));
+    scene.observe(|observed| observed.token_rate.per_minute = Some(600));
     // A first addition may be limited by the default rates.
     let plan = scene.plan();
     assert_eq!(plan.status.desired_replicas, replicas(&plan));
@@ -266,8 +271,22 @@ fn tokens_per_minute_are_a_second_limit() {
     assert_eq!(replicas(&scene.plan()), 6, "at most four more within 15 s");
     let mut scene = Scene::ready(spec, 6);
     scene.loads(vec![load(0, 1); 6]);
-    scene.observe(|observed| observed.tokens_per_minute = Some(600));
+    scene.observe(|observed| observed.token_rate.per_minute = Some(600));
     assert_eq!(replicas(&scene.plan()), 10, "600 / 60");
+}
+
+#[test]
+fn tokens_per_minute_that_change_without_another_load_are_observed_again() {
+    let falling = TokenRate { per_minute: Some(600), changes_in: Some(Duration::from_secs(10)) };
+    for is_paused in [false, true] {
+        let mut scene = Scene::ready("{role: coder}", 1);
+        scene.edit_spec(|spec| spec.pods.paused = is_paused);
+        scene.write_status();
+        scene.observe(|observed| observed.token_rate = falling);
+        let plan = scene.plan();
+        assert!(plan.requeue_after.is_some_and(|wait| wait <= Duration::from_secs(10)), "{plan:?}");
+    }
+    assert_eq!(Scene::ready("{role: coder}", 1).plan().requeue_after, None);
 }
 
 #[test]
@@ -284,7 +303,7 @@ fn while_tokens_are_not_known_workers_are_only_added() {
     scene.loads(vec![load(14, 1); 4]);
     assert_eq!(replicas(&scene.plan()), 8);
     scene.loads(vec![load(0, 0); 4]);
-    scene.observe(|observed| observed.tokens_per_minute = Some(0));
+    scene.observe(|observed| observed.token_rate.per_minute = Some(0));
     assert_eq!(scene.plan().status.desired_replicas, 1);
 }
 
