@@ -45,12 +45,12 @@ use crate::{
     deleted_pods::DeletedPods,
     monitors::{Monitors, WorkerLoad},
     observe::{Observed, claim_key, keys_by_instance, observe, reason_of_pod, reason_of_replica_set},
-    plan::{Defaults, Plan, TOO_MANY, plan, refused, rejected, restores_older},
+    plan::{Defaults, Plan, or_pinned_defaults, plan, refused, rejected, restores_older},
     pools::Pools,
     prometheus::Prometheus,
     revisions::Revisions,
     tokens::TokenNotes,
-    validate::{OwnAccount, ValidDispatcher, validate},
+    validate::{Invalid, OwnAccount, ValidDispatcher, spec_hash, validate},
 };
 
 mod apply;
@@ -238,7 +238,7 @@ async fn reconcile(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timestamp)
     if is_behind(&observed) && !ctx.writer.is_newest(&ctx.dispatchers, &dispatcher).await? {
         return Ok(Next::After(STALE_OBJECT_RETRY));
     }
-    let valid = validate(&dispatcher, &ctx.defaults).and_then(|valid| ctx.own_account.is_not_used_by(valid));
+    let valid = validated(&observed, &ctx.defaults).and_then(|valid| ctx.own_account.is_not_used_by(valid));
     let applied = match &valid {
         // The annotation `refresh` changes the template without a new generation.
         Ok(valid)
@@ -249,14 +249,24 @@ async fn reconcile(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timestamp)
         }
         Ok(valid) => carry_out(ctx, valid, &observed, now).await?,
         Err(invalid) => {
-            // While nothing is marked, a scale-down does not become overdue.
-            ctx.fact_times.end(dispatcher.metadata.uid.as_deref().unwrap_or_default(), TOO_MANY);
-            apply(ctx, &dispatcher, rejected(invalid, &observed, now), now).await?
+            let plan = rejected(invalid, &observed, now);
+            // Among others it ends `TOO_MANY`: while nothing is marked, a scale-down does not become overdue.
+            ctx.fact_times.note(dispatcher.metadata.uid.as_deref().unwrap_or_default(), &plan.facts, now);
+            apply(ctx, &dispatcher, plan, now).await?
         }
     };
     Ok(match applied {
         Applied::All { requeue_after: Some(wait) } => Next::After(wait),
         Applied::All { requeue_after: None } | Applied::Refused(_) => Next::Done,
+    })
+}
+
+/// A default that running pods were rendered with stays valid although its option is no longer set.
+fn validated(observed: &Observed, defaults: &Defaults) -> Result<ValidDispatcher, Invalid> {
+    let dispatcher = &observed.dispatcher;
+    validate(dispatcher, defaults).or_else(|invalid| {
+        let pinned = or_pinned_defaults(&spec_hash(&dispatcher.spec)?, observed, defaults);
+        pinned.and_then(|defaults| validate(dispatcher, &defaults).ok()).ok_or(invalid)
     })
 }
 

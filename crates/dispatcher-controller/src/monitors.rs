@@ -20,7 +20,7 @@ use metrics_client::{
     limits::Limits,
     snapshot::{Metric, Reading},
     sources::{News, Settings, Sources, Timings},
-    view::{Health, Value, View},
+    view::{Health, Latest, Value, View},
 };
 use runtime::{
     cache::{Cache, Key},
@@ -66,6 +66,10 @@ pub(crate) struct WorkerLoad {
     pub(crate) in_flight: Option<u64>,
     /// Tokens that all workers of its pod have used.
     pub(crate) tokens: Option<u64>,
+    /// Whether `tokens` is fresh.
+    pub(crate) counts_tokens: bool,
+    /// Whether it has tasks in the fresh values of its monitor, also where others are used for scaling. `None`: unknown.
+    pub(crate) has_tasks: Option<bool>,
     /// Why there are no fresh values.
     pub(crate) fault: Option<String>,
     /// When its state was last saved, in seconds since 1970.
@@ -210,11 +214,14 @@ fn signature(view: &View) -> Signature {
 
 fn load(view: &View, now: Timestamp) -> WorkerLoad {
     let queued = fresh(view, Metric::QueueWaiting);
+    let in_flight = fresh(view, Metric::QueueRunning).map(|(value, _)| value);
     let at = |age: Duration| now.checked_sub(age).unwrap_or(now);
     WorkerLoad {
         queued: queued.map(|(value, age)| (value, at(age))),
-        in_flight: fresh(view, Metric::QueueRunning).map(|(value, _)| value),
+        in_flight,
+        has_tasks: has_tasks(queued.map(|(value, _)| value), in_flight),
         tokens: latest(view, Metric::Tokens),
+        counts_tokens: fresh(view, Metric::Tokens).is_some(),
         fault: queued.is_none().then(|| fault(view)).flatten(),
         saved: latest(view, Metric::CheckpointTime),
         unsaved: unsaved(view),
@@ -222,9 +229,15 @@ fn load(view: &View, now: Timestamp) -> WorkerLoad {
     }
 }
 
+/// A queue of its own makes a worker busy soon.
+pub(crate) fn has_tasks(queued: Option<u64>, in_flight: Option<u64>) -> Option<bool> {
+    let some = |tasks: Option<u64>| tasks.is_some_and(|tasks| tasks > 0);
+    if some(queued) || some(in_flight) { Some(true) } else { in_flight.map(|_| false) }
+}
+
 /// Message of the monitor's own fault; all of them are about checkpoints.
 fn unsaved(view: &View) -> Option<String> {
-    let latest = view.latest.as_ref().filter(|_| view.health == Health::Live)?;
+    let latest = admitted(view).filter(|_| view.health == Health::Live)?;
     latest.snapshot.faults.first().map(|fault| fault.message.to_string())
 }
 
@@ -232,8 +245,7 @@ fn unsaved(view: &View) -> Option<String> {
 fn fault(view: &View) -> Option<String> {
     match &view.health {
         Health::Live => {
-            let latest = view.latest.as_ref()?;
-            let mut subjects = latest.snapshot.subjects.iter();
+            let mut subjects = admitted(view)?.snapshot.subjects.iter();
             subjects.find_map(|subject| subject.fault.as_ref()).map(|fault| fault.message.to_string())
         }
         Health::Pending { .. } => None,
@@ -242,9 +254,13 @@ fn fault(view: &View) -> Option<String> {
     }
 }
 
+/// The last message, unless it names another pod.
+fn admitted(view: &View) -> Option<&Latest> {
+    view.latest.as_ref().filter(|latest| latest.is_admitted)
+}
+
 fn reading(view: &View, metric: Metric) -> Option<&Reading> {
-    let latest = view.latest.as_ref().filter(|latest| latest.is_admitted)?;
-    let mut readings = latest.snapshot.subjects.iter().flat_map(|subject| &subject.readings);
+    let mut readings = admitted(view)?.snapshot.subjects.iter().flat_map(|subject| &subject.readings);
     readings.find(|reading| reading.metric == metric)
 }
 
@@ -270,10 +286,7 @@ fn whole(value: f64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use metrics_client::{
-        snapshot::{Attribution, Fault, FaultReason, Snapshot, State, Subject, SubjectKind},
-        view::Latest,
-    };
+    use metrics_client::snapshot::{Attribution, Fault, FaultReason, Snapshot, State, Subject, SubjectKind};
 
     use crate::{
         revisions::tests::Caches,
@@ -405,6 +418,17 @@ mod tests {
         let found = load(&view(readings, Health::Live), at(10));
         assert_eq!((found.queued, found.in_flight, found.tokens), (None, Some(2), Some(70)));
         assert_eq!(found.fault.as_deref(), Some("port 9100 does not answer"));
+    }
+
+    #[test]
+    fn nothing_is_used_of_a_message_that_names_another_pod() {
+        let mut view = view(vec![reading(Metric::QueueRunning, State::Fresh, 2.0)], Health::Live);
+        let latest = view.latest.as_mut().unwrap();
+        let fault = Fault { reason: FaultReason::Timeout, message: "the bucket of another tenant".into() };
+        Arc::make_mut(&mut latest.snapshot).faults.push(fault);
+        assert!(load(&view, at(0)).unsaved.is_some());
+        view.latest.as_mut().unwrap().is_admitted = false;
+        assert_eq!(load(&view, at(0)), WorkerLoad::default());
     }
 
     #[test]

@@ -3,10 +3,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
 
-use api::aidispatcher::{AIDispatcher, Tokens};
+use api::{
+    aidispatcher::{AIDispatcher, Tokens},
+    conditions, reasons,
+};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use kube::Resource;
@@ -103,9 +107,10 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
     let present: BTreeSet<&str> = noted.existing.iter().map(String::as_str).collect();
     let tokens = tokens::counted(&stored, &noted.tokens, &present, now);
     ending.extend(ctx.deleted_pods.of(&revisions, now));
-    let pool = ctx.pools.record(&uid, Observation { at: now, load: pool_load(loads.values()) });
-    // Without a count of any worker there is no rate.
-    let readings = loads.iter().filter(|(_, load)| load.fault.is_none());
+    let load = pool_load(loads.iter().map(|(uid, load)| (&**uid, load)));
+    let pool = ctx.pools.record(&uid, Observation { at: now, load });
+    // Without a present count of any worker there is no rate.
+    let readings = loads.iter().filter(|(_, load)| load.counts_tokens);
     let readings = readings.filter_map(|(uid, load)| Some((&**uid, load.tokens?)));
     let token_rate = ctx.pools.rate(&uid, readings, now);
     let claim = claim_key(&dispatcher).and_then(|key| ctx.claims.get(&key));
@@ -129,7 +134,13 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
 /// Whether the load of a pool is worth a reconcile: at once if replicas follow it, else when a status may have it.
 pub(crate) fn look(ctx: &Context, dispatcher: &AIDispatcher, now: Timestamp) -> Polled {
     let Some(uid) = &dispatcher.metadata.uid else { return Polled::Unchanged };
-    let Some(Observation { at, load: before }) = ctx.pools.of(uid).last else { return Polled::Unchanged };
+    let Some(Observation { at, load: before }) = ctx.pools.last(uid) else { return Polled::Unchanged };
+    let is_at_once = follows_load(dispatcher);
+    // An observation time in the future means that the clock was set back.
+    let is_due = elapsed(at, now) >= MEASURED_EVERY || at > now;
+    if !is_at_once && !is_due {
+        return Polled::Unchanged;
+    }
     let namespace = dispatcher.metadata.namespace.as_deref().unwrap_or_default();
     let name = dispatcher.metadata.name.as_deref().unwrap_or_default();
     let Some(deployment) = owned(&ctx.deployments, namespace, uid, &names::deployment(name)) else {
@@ -139,29 +150,40 @@ pub(crate) fn look(ctx: &Context, dispatcher: &AIDispatcher, now: Timestamp) -> 
     let revisions = ctx.replica_sets.owned_by::<Deployment>(namespace, deployment);
     let pods = revisions.iter().filter_map(|revision| revision.metadata.uid.as_deref());
     let pods = pods.flat_map(|uid| ctx.pods.owned_by::<ReplicaSet>(namespace, uid));
-    let loads: Vec<WorkerLoad> =
-        pods.filter(|pod| !pod.is_over()).map(|pod| ctx.load_of(uid, &pod, now)).collect();
-    let load = pool_load(loads.iter());
-    let is_scaled = dispatcher.spec.autoscaling.is_some();
+    let live: Vec<Arc<PodView>> = pods.filter(|pod| !pod.is_over()).collect();
+    let loads: Vec<(&str, WorkerLoad)> =
+        live.iter().map(|pod| (pod.uid(), ctx.load_of(uid, pod, now))).collect();
+    let load = pool_load(loads.iter().map(|(uid, load)| (*uid, load)));
     let without_tokens =
         |load: PoolLoad| PoolLoad { tokens: 0, saved: 0, unsaved: 0, replaceable: 0, ..load };
-    let is_news = if is_scaled && without_tokens(load) != without_tokens(before) {
-        true
-    } else {
-        // An observation time in the future means that the clock was set back.
-        load != before && (elapsed(at, now) >= MEASURED_EVERY || at > now)
-    };
+    let is_news = if is_due { load != before } else { without_tokens(load) != without_tokens(before) };
     if is_news { Polled::Changed } else { Polled::Unchanged }
 }
 
-fn pool_load<'l>(loads: impl Iterator<Item = &'l WorkerLoad>) -> PoolLoad {
+/// Whether the number of workers can follow the load now. If the spec is invalid or a child is refused, each reconcile would
+/// only repeat a write.
+fn follows_load(dispatcher: &AIDispatcher) -> bool {
+    let conditions = dispatcher.status.iter().flat_map(|status| &status.conditions);
+    let mut ready = conditions.filter(|condition| condition.type_ == conditions::READY);
+    let is_held = ready.any(|ready| HELD_REASONS.contains(&&*ready.reason));
+    dispatcher.spec.autoscaling.is_some() && !dispatcher.spec.pods.paused && !is_held
+}
+
+const HELD_REASONS: [&str; 3] = [reasons::DENIED, reasons::INVALID_SPEC, reasons::OWNERSHIP_CONFLICT];
+
+/// With the uid of each pod.
+fn pool_load<'l>(loads: impl Iterator<Item = (&'l str, &'l WorkerLoad)>) -> PoolLoad {
     let mut sum = PoolLoad::default();
-    for load in loads {
+    for (uid, load) in loads {
         sum.queued = sum.queued.saturating_add(load.queued.map_or(0, |(queued, _)| queued));
         sum.busy += u32::from(load.in_flight.is_some_and(|tasks| tasks > 0));
         sum.unknown += u32::from(load.queued.is_none() || load.in_flight.is_none());
         sum.tokens = sum.tokens.saturating_add(load.tokens.unwrap_or_default());
-        sum.unsaved += u32::from(load.unsaved.is_some());
+        if let Some(why) = &load.unsaved {
+            let mut hash = DefaultHasher::new();
+            (uid, why).hash(&mut hash);
+            sum.unsaved = sum.unsaved.wrapping_add(hash.finish());
+        }
         sum.replaceable += u32::from(load.unclaimed.is_some_and(|states| states > 0));
         sum.saved = sum.saved.max(load.saved.unwrap_or_default());
     }
@@ -228,6 +250,8 @@ fn owned<V: Resource>(children: &Cache<V>, namespace: &str, uid: &str, name: &st
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use crate::tests::{at, dispatcher};
 
     use super::*;
@@ -250,8 +274,41 @@ mod tests {
         };
         let loads = [known.clone(), WorkerLoad { in_flight: Some(0), ..known }, WorkerLoad::default()];
         assert_eq!(
-            pool_load(loads.iter()),
+            pool_load(loads.iter().map(|load| ("a", load))),
             PoolLoad { queued: 6, busy: 1, unknown: 1, tokens: 14, ..PoolLoad::default() }
         );
+    }
+
+    #[test]
+    fn another_cause_or_worker_whose_state_is_not_saved_is_another_load() {
+        let unsaved = |uid: &str, why: &str| {
+            let load = WorkerLoad { unsaved: Some(why.to_owned()), ..WorkerLoad::default() };
+            pool_load([(uid, &load)].into_iter())
+        };
+        assert_eq!(unsaved("a", "no bucket"), unsaved("a", "no bucket"));
+        assert_ne!(unsaved("a", "no bucket"), unsaved("a", "access denied"));
+        assert_ne!(unsaved("a", "no bucket"), unsaved("b", "no bucket"));
+    }
+
+    #[test]
+    fn the_load_is_not_followed_at_once_while_nothing_can_be_written() {
+        let follows = |spec: &str, reason: &str| {
+            let mut dispatcher = dispatcher(spec);
+            let ready = json!({
+                "type": "Ready", "status": "False", "reason": reason, "message": "",
+                "lastTransitionTime": at(0).to_string(),
+            });
+            let status = json!({"conditions": [ready]});
+            dispatcher.status = Some(serde_json::from_value(status).unwrap());
+            follows_load(&dispatcher)
+        };
+        let scaled = "{role: coder, autoscaling: {}}";
+        assert!(follows(scaled, reasons::READY));
+        assert!(follows(scaled, reasons::UNSCHEDULABLE));
+        for held in HELD_REASONS {
+            assert!(!follows(scaled, held), "{held}");
+        }
+        assert!(!follows("{role: coder, autoscaling: {}, paused: true}", reasons::READY));
+        assert!(!follows("{role: coder}", reasons::READY));
     }
 }

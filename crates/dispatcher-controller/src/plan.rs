@@ -34,7 +34,7 @@ pub(crate) use defaults::Defaults;
 pub(crate) use pod::MONITOR;
 pub(crate) use replacement::PodDeletion;
 pub(crate) use replicas::{Cost, TOO_MANY};
-pub(crate) use revision::restores_older;
+pub(crate) use revision::{or_pinned_defaults, restores_older};
 
 /// All writes for one AIDispatcher.
 #[derive(Debug, Serialize)]
@@ -156,8 +156,10 @@ fn scale_reason(sizing: &replicas::Sizing) -> String {
 pub(crate) fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Plan {
     let assessment = conditions::of_invalid(invalid, observed, now);
     let events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
+    let requeue_after = assessment.requeue_after.into_iter().chain(observed.token_rate.changes_in).min();
+    let facts = assessment.facts.clone();
     let status = status::of_invalid(observed, assessment, now);
-    status_only(status, events, observed.token_rate.changes_in)
+    Plan { facts, ..status_only(status, events, requeue_after) }
 }
 
 /// The plan after the API server has refused a child: report it, and retry later.

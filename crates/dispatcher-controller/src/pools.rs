@@ -68,8 +68,8 @@ pub(crate) struct PoolLoad {
     /// Workers whose load is not known.
     pub(crate) unknown: u32,
     pub(crate) tokens: u64,
-    /// Workers whose state is not saved now.
-    pub(crate) unsaved: u32,
+    /// Sum of hashes of the workers whose state is not saved now, and why.
+    pub(crate) unsaved: u64,
     /// When any of them was last saved.
     pub(crate) saved: u64,
     /// Workers without state that have found a saved one.
@@ -89,8 +89,8 @@ impl Pools {
         pools
     }
 
-    pub(crate) fn of(&self, uid: &str) -> Pool {
-        self.lock().get(uid).cloned().unwrap_or_default()
+    pub(crate) fn last(&self, uid: &str) -> Option<Observation> {
+        self.lock().get(uid)?.last
     }
 
     /// Records the observation of a reconcile, and returns what is known.
@@ -118,8 +118,11 @@ impl Pools {
         if pool.readings.is_empty() { TokenRate::default() } else { rate }
     }
 
+    /// Of a pool that was deleted meanwhile nothing is kept.
     pub(crate) fn remember(&self, uid: &str, history: History) {
-        self.lock().entry(uid.to_owned()).or_default().history = Some(history);
+        if let Some(pool) = self.lock().get_mut(uid) {
+            pool.history = Some(history);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Pool>> {

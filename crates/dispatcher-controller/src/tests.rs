@@ -96,7 +96,13 @@ pub(crate) fn at(seconds: i64) -> Timestamp {
 
 /// A worker with so many tasks waiting and in hand, read at the time of the tests.
 pub(crate) fn load(queued: u64, in_flight: u64) -> WorkerLoad {
-    WorkerLoad { queued: Some((queued, at(0))), in_flight: Some(in_flight), ..WorkerLoad::default() }
+    WorkerLoad {
+        queued: Some((queued, at(0))),
+        in_flight: Some(in_flight),
+        has_tasks: Some(queued + in_flight > 0),
+        counts_tokens: true,
+        ..WorkerLoad::default()
+    }
 }
 
 /// One AIDispatcher and its observation.

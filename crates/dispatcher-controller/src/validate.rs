@@ -255,7 +255,7 @@ fn workers(spec: &AIDispatcherSpec, max_age: Duration) -> Result<Workers, Invali
 }
 
 /// Fields that do not affect pods are set to fixed values first, so that scaling or pausing does not change the hash.
-fn spec_hash(spec: &AIDispatcherSpec) -> Result<String, Invalid> {
+pub(crate) fn spec_hash(spec: &AIDispatcherSpec) -> Result<String, Invalid> {
     let mut spec = spec.clone();
     spec.replicas = 0;
     spec.autoscaling = None;

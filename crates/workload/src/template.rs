@@ -51,7 +51,7 @@ pub fn product_affinity(gpus: &Gpus) -> Option<Affinity> {
 /// rate, and Kubernetes' eviction is the fallback while the controller is down.
 pub fn tolerations(
     scheduling: Option<&Scheduling>,
-    gpus: Option<&Gpus>,
+    has_gpus: bool,
     lost_node_seconds: Option<i64>,
 ) -> Option<Vec<Toleration>> {
     let tolerated = |key: &str, effect: Option<&str>, seconds| Toleration {
@@ -61,7 +61,7 @@ pub fn tolerations(
         toleration_seconds: seconds,
         ..Toleration::default()
     };
-    let gpu = gpus.map(|_| tolerated(GPU_TAINT, None, None));
+    let gpu = has_gpus.then(|| tolerated(GPU_TAINT, None, None));
     let lost = lost_node_seconds
         .into_iter()
         .flat_map(|seconds| NOT_READY_TAINTS.map(|taint| tolerated(taint, Some("NoExecute"), Some(seconds))));

@@ -78,15 +78,19 @@ pub(super) fn of_valid(
 pub(super) fn of_invalid(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Assessment {
     let message = invalid.to_string();
     let counts = counts(observed, &[], now);
+    let unsaved = unsaved(observed, now);
     let accepted = fails(conditions::ACCEPTED, reasons::INVALID_SPEC, message.clone());
     with_progress(Assessment {
         phase: Phase::Failed,
         state: state(counts),
-        verdicts: vec![accepted, available(counts), fails(conditions::READY, reasons::INVALID_SPEC, message)],
+        verdicts: [accepted, available(counts), fails(conditions::READY, reasons::INVALID_SPEC, message)]
+            .into_iter()
+            .chain(unsaved.verdict)
+            .collect(),
         counts,
-        facts: Vec::new(),
-        is_newly_lost: false,
-        requeue_after: None,
+        facts: unsaved.facts,
+        is_newly_lost: unsaved.is_newly_lost,
+        requeue_after: unsaved.requeue_after,
     })
 }
 
@@ -232,7 +236,7 @@ fn working(
         // A fault of the memory takes precedence, even if other workers have loaded it.
         let memory_fault = fault_in(FaultyCondition::MemoryReady)
             .map(|Fault { reason, message, condition: _ }| fails(conditions::READY, reason, message.clone()));
-        let order = [memory_fault.as_ref(), Some(&progressing)];
+        let order = [memory_fault.as_ref(), Some(&progressing), memory_ready.as_ref()];
         match order.into_iter().flatten().find(|verdict| !verdict.holds) {
             Some(Verdict { reason, message, .. }) => fails(conditions::READY, reason, message.clone()),
             None if has_older => {

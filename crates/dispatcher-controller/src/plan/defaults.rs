@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use api::aidispatcher::Role;
+use api::{aidispatcher::Role, monitor::variables};
+use serde_json::Value;
 
+use super::pod::{LOADER, WORKER};
 use crate::{DispatcherArgs, monitors, prometheus};
 
 /// Defaults for newly rendered pods, and options of the process.
@@ -53,6 +55,35 @@ impl Defaults {
         }
     }
 
+    /// With the values of the pinned template where this process has none: pods that run keep their defaults when an option
+    /// is no longer set, as after a rollback.
+    pub(crate) fn or_pinned(&self, role: Role, template: &Value) -> Self {
+        let mut defaults = self.clone();
+        let image = match role {
+            Role::Coder => &mut defaults.coder_image,
+            Role::Reviewer => &mut defaults.reviewer_image,
+            Role::Planner => &mut defaults.planner_image,
+        };
+        if image.is_none() {
+            let worker = container(template, "containers", WORKER);
+            *image = worker.and_then(|worker| Some(worker["image"].as_str()?.to_owned()));
+        }
+        if defaults.memory_endpoint.is_none() {
+            let loader = container(template, "initContainers", LOADER);
+            let value = |name: &str| {
+                let mut variables = loader?["env"].as_array()?.iter();
+                variables.find(|variable| variable["name"] == name)
+            };
+            let endpoint = value(variables::MEMORY_ENDPOINT);
+            defaults.memory_endpoint =
+                endpoint.and_then(|variable| Some(variable["value"].as_str()?.to_owned()));
+            let secret = value(variables::MEMORY_API_KEY)
+                .and_then(|variable| variable.pointer("/valueFrom/secretKeyRef/name")?.as_str());
+            defaults.memory_secret = secret.map(str::to_owned);
+        }
+        defaults
+    }
+
     pub(crate) fn worker_image(&self, role: Role) -> Option<&str> {
         match role {
             Role::Coder => self.coder_image.as_deref(),
@@ -60,4 +91,8 @@ impl Defaults {
             Role::Planner => self.planner_image.as_deref(),
         }
     }
+}
+
+fn container<'t>(template: &'t Value, list: &str, name: &str) -> Option<&'t Value> {
+    template["spec"][list].as_array()?.iter().find(|container| container["name"] == name)
 }

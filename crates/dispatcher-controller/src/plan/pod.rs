@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 
 use api::{
+    labels,
     monitor::{ADMIN_PORT, UPLOAD_SECONDS, variables},
-    pods::Scheduling,
+    pods::{Resources, Scheduling},
 };
 use k8s_openapi::{
     api::core::v1::{
@@ -19,6 +20,8 @@ use workload::template::{literal, non_empty, pod_security, tolerations};
 use super::{defaults::Defaults, metadata::labels_of};
 use crate::validate::ValidDispatcher;
 
+/// Resource of the device plugin. Nodes with GPUs usually have a taint of this name.
+const GPU: &str = "nvidia.com/gpu";
 const UNREACHABLE_TAINT: &str = "node.kubernetes.io/unreachable";
 
 mod monitor;
@@ -53,7 +56,7 @@ pub(super) fn pod_template(valid: &ValidDispatcher, defaults: &Defaults) -> PodT
             tolerations: Some(
                 [lost_node(defaults)]
                     .into_iter()
-                    .chain(tolerations(scheduling, None, None).unwrap_or_default())
+                    .chain(tolerations(scheduling, has_gpus(&valid.resources), None).unwrap_or_default())
                     .collect(),
             ),
             node_selector: (!node_selector.is_empty()).then_some(node_selector),
@@ -74,6 +77,10 @@ pub(super) fn pod_template(valid: &ValidDispatcher, defaults: &Defaults) -> PodT
             ..PodSpec::default()
         }),
     }
+}
+
+fn has_gpus(Resources { requests, limits }: &Resources) -> bool {
+    requests.keys().chain(limits.keys()).any(|resource| resource == GPU)
 }
 
 /// Kubernetes replaces a worker on an unreachable node after this time. That of a node that is not ready, such as while its
@@ -97,6 +104,7 @@ fn grace_seconds(valid: &ValidDispatcher) -> i64 {
 fn pod_labels(valid: &ValidDispatcher) -> BTreeMap<String, String> {
     let mut labels = valid.pods.pod_labels.clone();
     labels.extend(labels_of(valid));
+    labels.insert(labels::APP.to_owned(), valid.name.clone());
     labels
 }
 

@@ -23,7 +23,7 @@ use workload::{
 };
 
 use crate::{
-    monitors::WorkerLoad,
+    monitors::{WorkerLoad, has_tasks},
     observe::Observed,
     validate::{ValidDispatcher, Workers},
 };
@@ -199,12 +199,12 @@ fn first_loads(observed: &Observed, now: Timestamp) -> Option<Duration> {
 }
 
 fn cost(load: Option<&WorkerLoad>) -> i32 {
-    let Some(WorkerLoad { queued, in_flight, .. }) = load else { return UNKNOWN };
-    match (in_flight, queued) {
-        (Some(tasks), _) if *tasks > 0 => BUSY,
-        (_, Some((tasks, _))) if *tasks > 0 => BUSY,
-        (Some(_), _) => IDLE,
-        (None, _) => UNKNOWN,
+    let Some(WorkerLoad { queued, in_flight, has_tasks: streamed, .. }) = load else { return UNKNOWN };
+    match (has_tasks(queued.map(|(tasks, _)| tasks), *in_flight), streamed) {
+        (Some(true), _) | (_, Some(true)) => BUSY,
+        (_, Some(false)) => IDLE,
+        // What Prometheus has of a worker may be half a minute old.
+        (_, None) => UNKNOWN,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The revision of the current spec. `workload::revision` decides which recorded template is used. Pure.
 
+use api::labels;
 use serde_json::json;
 use workload::revision::{DesiredTemplate, Revision};
 
@@ -35,6 +36,26 @@ pub(super) fn resolved(revision: &Revision<'_>) -> api::aidispatcher::Resolved {
         image: image.unwrap_or(revision.default(IMAGE)).to_owned(),
         template: Some(revision.digest()),
     }
+}
+
+/// `defaults`, and those of the deployed template that this process has no longer, if that is the template of this spec.
+/// `None`: it is not.
+pub(crate) fn or_pinned_defaults(
+    spec_hash: &str,
+    observed: &Observed,
+    defaults: &Defaults,
+) -> Option<Defaults> {
+    let (meta, spec) = (&observed.dispatcher.metadata, &observed.dispatcher.spec);
+    let desired = DesiredTemplate {
+        spec_hash,
+        generation: meta.generation.unwrap_or_default(),
+        refresh: meta.annotations.as_ref().and_then(|known| known.get(labels::REFRESH)).map(String::as_str),
+        reported: None,
+    };
+    let deployment = observed.deployment.as_ref()?;
+    let template =
+        deployment.pinned_template.as_deref().filter(|_| desired.has_pods(Some(deployment), &[]))?;
+    Some(defaults.or_pinned(spec.role, &serde_json::from_str(template).ok()?))
 }
 
 /// See `DesiredTemplate::restores_older`.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use api::{
-    aidispatcher::{Phase, State},
+    aidispatcher::{Phase, Role, State},
     conditions, reasons,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -11,7 +11,9 @@ use serde_json::json;
 
 use crate::{
     pools::TokenRate,
-    tests::{Scene, at, deployment_of, load},
+    tests::{Scene, at, defaults, deployment_of, load},
+    validate::{Invalid, validate},
+    validated,
 };
 
 use super::Plan;
@@ -342,7 +344,7 @@ fn more_workers_than_wanted_are_said_as_such() {
 fn options_of_pods_are_rendered() {
     let scene = Scene::new(
         "{role: reviewer, image: 'agent:2', podLabels: {team: a}, podAnnotations: {note: b, prometheus.io/scrape: 'false'},
-          imagePullSecrets: [{name: registry}], serviceAccountName: agents,
+          imagePullSecrets: [{name: registry}], serviceAccountName: agents, resources: {limits: {nvidia.com/gpu: 1}},
           scheduling: {nodeSelector: {pool: cpu}, tolerations: [{key: spot, operator: Exists}],
             priorityClassName: batch, runtimeClassName: gvisor, schedulerName: other}}",
     );
@@ -359,6 +361,42 @@ fn options_of_pods_are_rendered() {
             "serviceAccountName": spec.service_account_name,
         }))
     ));
+}
+
+#[test]
+fn a_default_whose_option_is_gone_stays_that_of_the_pods() {
+    let without = defaults(&["--monitor-image=monitor:1"]);
+    let mut scene = Scene::ready("{role: coder}", 1);
+    assert!(validate(&scene.observed().dispatcher, &without).is_err());
+    assert_eq!(validated(scene.observed(), &without).unwrap().image, "agent:1");
+    scene.edit_spec(|spec| spec.role = Role::Reviewer);
+    assert!(validated(scene.observed(), &without).is_err(), "no pod of this spec was rendered");
+    let scene = Scene::new(
+        "{role: coder, memoryConfig: {collection: code, dim: 768, endpoint: 'http://chroma', secretName: memory}}",
+    );
+    let template = serde_json::to_value(deployment_of(&scene.plan()).spec.unwrap().template).unwrap();
+    let pinned = without.or_pinned(Role::Coder, &template);
+    assert_eq!(pinned.memory_endpoint.as_deref(), Some("http://chroma"));
+    assert_eq!(pinned.memory_secret.as_deref(), Some("memory"));
+}
+
+#[test]
+fn a_state_that_is_not_saved_is_reported_beside_an_invalid_spec() {
+    let mut scene = Scene::ready("{role: coder}", 1);
+    scene.loads(vec![crate::monitors::WorkerLoad { unsaved: Some("away".to_owned()), ..load(0, 0) }]);
+    let plan = super::rejected(&Invalid("spec.env: remove it".to_owned()), scene.observed(), at(0));
+    assert_eq!(reason(&plan, conditions::CHECKPOINT_FAILED), reasons::STATE_NOT_SAVED);
+    assert_eq!(reason(&plan, conditions::READY), reasons::INVALID_SPEC);
+}
+
+#[test]
+fn a_worker_whose_stream_is_cut_may_be_busy_whatever_prometheus_had_of_it() {
+    let mut scene = Scene::ready("{role: coder, replicas: 3}", 3);
+    let known = |streamed| crate::monitors::WorkerLoad { has_tasks: streamed, ..load(0, 0) };
+    scene.loads(vec![known(Some(false)), known(None), known(Some(true))]);
+    scene.edit_spec(|spec| spec.replicas = 1);
+    let costs: Vec<i32> = scene.plan().costs.iter().map(|cost| cost.cost).collect();
+    assert_eq!(costs, [100, 1_000]);
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub(super) fn pod_template(
             containers: vec![engine::engine(valid, profile, image)],
             volumes: Some(volumes::volumes(valid)),
             affinity: valid.gpus.as_ref().and_then(product_affinity),
-            tolerations: tolerations(scheduling, valid.gpus.as_ref(), lost_node_seconds),
+            tolerations: tolerations(scheduling, valid.gpus.is_some(), lost_node_seconds),
             node_selector: (!node_selector.is_empty()).then_some(node_selector),
             priority_class_name,
             runtime_class_name,

@@ -81,7 +81,7 @@ pub(super) fn pod_template(valid: &ValidJob, attempt: &Attempt<'_>, defaults: &D
             // A trainer is not repeated in place: the next attempt may have other settings and another node.
             restart_policy: Some("Never".to_owned()),
             affinity: valid.accelerators.as_ref().and_then(product_affinity),
-            tolerations: tolerations(scheduling, valid.accelerators.as_ref(), lost_node_seconds),
+            tolerations: tolerations(scheduling, valid.accelerators.is_some(), lost_node_seconds),
             node_selector: non_empty_map(node_selector),
             priority_class_name,
             runtime_class_name,

@@ -63,7 +63,7 @@ pub(super) fn upload_job(valid: &ValidJob, upload: &Upload, folder: &str, defaul
                 ..Volume::default()
             }]),
             restart_policy: Some("Never".to_owned()),
-            tolerations: tolerations(scheduling, valid.accelerators.as_ref(), None),
+            tolerations: tolerations(scheduling, valid.accelerators.is_some(), None),
             node_selector: (!node_selector.is_empty()).then_some(node_selector),
             priority_class_name,
             scheduler_name,

@@ -1,4 +1,4 @@
-//! The volumes of a pod: the worker's memory, state and log, the monitor's own files, the claim with checkpoints, and
+//! The volumes of a pod: the worker's memory, state, log and home, the monitor's own files, the claim with checkpoints, and
 //! the keys of their bucket.
 
 use api::monitor::FOLDER;
@@ -15,6 +15,7 @@ const MEMORY: &str = "memory";
 const STATE: &str = "state";
 const MONITOR: &str = "monitor";
 const LOG: &str = "log";
+const HOME: &str = "home";
 const CHECKPOINTS: &str = "checkpoints";
 const CHECKPOINT_KEYS: &str = "checkpoint-keys";
 
@@ -23,6 +24,7 @@ pub(super) const STATE_PATH: &str = "/var/lib/agent/state";
 const LOG_PATH: &str = "/var/log/agent";
 /// The monitor passes its lines on.
 pub(super) const LOG_FILE: &str = "/var/log/agent/agent.jsonl";
+pub(super) const HOME_PATH: &str = "/home/agent";
 pub(super) const CHECKPOINTS_PATH: &str = "/var/lib/checkpoints";
 
 pub(super) const KEYS_PATH: &str = "/var/run/checkpoint-keys";
@@ -38,6 +40,7 @@ pub(super) fn volumes(valid: &ValidDispatcher) -> Vec<Volume> {
     let mut volumes = vec![
         folder(STATE, EmptyDirVolumeSource::default()),
         folder(LOG, EmptyDirVolumeSource::default()),
+        folder(HOME, EmptyDirVolumeSource::default()),
         folder(MONITOR, EmptyDirVolumeSource { size_limit: Some(MONITOR_SIZE.quantity()), medium: None }),
     ];
     volumes.extend(valid.memory.as_ref().map(|_| folder(MEMORY, EmptyDirVolumeSource::default())));
@@ -66,11 +69,12 @@ pub(super) fn volumes(valid: &ValidDispatcher) -> Vec<Volume> {
     volumes
 }
 
-/// The worker reads its memory and owns its state.
+/// The worker reads its memory and owns its state and its home.
 pub(super) fn of_worker(valid: &ValidDispatcher) -> Vec<VolumeMount> {
     let memory = valid.memory.as_ref();
     let memory = memory.map(|_| VolumeMount { read_only: Some(true), ..mount(MEMORY, MEMORY_PATH) });
-    memory.into_iter().chain([mount(STATE, STATE_PATH), mount(LOG, LOG_PATH)]).collect()
+    let own = [mount(STATE, STATE_PATH), mount(LOG, LOG_PATH), mount(HOME, HOME_PATH)];
+    memory.into_iter().chain(own).collect()
 }
 
 pub(super) fn of_loader(valid: &ValidDispatcher) -> Vec<VolumeMount> {

@@ -9,6 +9,8 @@ use crate::validate::{ValidDispatcher, role};
 
 /// Name of the main container.
 pub(in crate::plan) const WORKER: &str = "worker";
+/// Some libraries ask for the name of the user, and the image may have none.
+const USER: &str = "agent";
 /// In the Secret of `credentials`.
 const MODEL_KEY: &str = "api-key";
 
@@ -34,10 +36,14 @@ fn environment(valid: &ValidDispatcher) -> Vec<EnvVar> {
     environment.extend(memory_variables(valid));
     environment.push(value(variables::STATE_DIR, volumes::STATE_PATH));
     environment.push(value(variables::AGENT_LOG_FILE, volumes::LOG_FILE));
-    let port = variables::AGENT_METRICS_PORT;
-    if valid.env.iter().all(|variable| variable.name != port) {
-        environment.push(value(port, &valid.metrics_port.to_string()));
-    }
+    // An image may run with a user that has no home, and caches are written there.
+    let defaults = [
+        value(variables::AGENT_METRICS_PORT, &valid.metrics_port.to_string()),
+        value("HOME", volumes::HOME_PATH),
+        value("USER", USER),
+    ];
+    let is_free = |default: &EnvVar| valid.env.iter().all(|variable| variable.name != default.name);
+    environment.extend(defaults.into_iter().filter(is_free));
     environment.extend(valid.env.iter().map(env_var));
     environment
 }
