@@ -41,8 +41,9 @@ pub(super) fn of_change(before: Option<&AIDispatcherStatus>, assessment: &Assess
         let goes_on = is_under_way(reason) && reason_before.is_none_or(is_under_way) && !has_failed;
         let is_same = has_failed == failed_before && reason_before == Some(reason);
         // Workers come and go with the queue: that is in its own events.
-        let is_scaled =
-            !has_failed && (*holds || is_under_way(reason)) && reason_before == Some(reasons::READY);
+        let is_scaled = !has_failed
+            && (*holds || is_under_way(reason))
+            && [Some(reasons::READY), Some(reasons::SCALING)].contains(&reason_before);
         if goes_on || is_same || is_scaled {
             return None;
         }

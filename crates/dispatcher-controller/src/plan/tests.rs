@@ -569,6 +569,26 @@ fn while_a_pool_is_paused_its_workers_do_not_become_overdue() {
 }
 
 #[test]
+fn a_pool_that_has_its_new_number_causes_no_event_of_its_own() {
+    let worker = |index: usize| format!("{{name: coder-{index}, ready: true, node: a, phase: Running}}");
+    let workers: Vec<String> = (0..3).map(worker).collect();
+    let workers: Vec<&str> = workers.iter().map(String::as_str).collect();
+    let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
+    scene.edit_spec(|spec| spec.replicas = 3);
+    scene.write_status();
+    let plan = scene.plan();
+    assert_eq!((reason(&plan, conditions::READY), plan.events.len()), (reasons::SCALING, 0));
+    scene.pods(&workers);
+    let plan = scene.plan();
+    assert_eq!((reason(&plan, conditions::READY), plan.events.len()), (reasons::READY, 0));
+    let mut first = Scene::new("{role: coder, replicas: 3}");
+    first.settle(0);
+    first.write_status();
+    first.pods(&workers);
+    assert_eq!(first.plan().events.len(), 1, "it is ready for the first time");
+}
+
+#[test]
 fn a_status_that_is_held_back_comes_with_no_event() {
     let mut scene = Scene::ready("{role: coder}", 1);
     let unsaved =
