@@ -6,6 +6,8 @@ use crate::{
     steps::{Steps, build_programs, cargo, succeed},
 };
 
+/// Many of them wait for a process or for a deadline. Cargo's default is the number of cores.
+const THREADS: usize = 4;
 /// Tests on the real API server wait most of the time: many fit on few cores.
 const CLUSTER_TEST_THREADS: usize = 8;
 /// On real nodes they run programs, and some of them load those.
@@ -30,8 +32,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     steps.run("services", || Ok(local_cluster::tools::ensure_services().map(drop)?))?;
     steps.run("monitoring tools", || Ok(local_cluster::tools::ensure_monitoring().map(drop)?))?;
     steps.run("programs", build_programs)?;
-    steps
-        .run("tests without a cluster", || succeed(cargo(["test", "--locked", "--"]).args(&args.filters)))?;
+    steps.run("tests without a cluster", || {
+        let mut test = cargo(["test", "--locked", "--", "--test-threads", &THREADS.to_string()]);
+        succeed(test.args(&args.filters))
+    })?;
     steps.run("tests on a cluster", || {
         let binaries = ANYWHERE.iter().flat_map(|name| ["--test", name]);
         let all: Vec<&str> = ["--lib"].into_iter().chain(binaries).collect();
