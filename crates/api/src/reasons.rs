@@ -125,6 +125,8 @@ pub const BUCKET_NOT_FOUND: &str = "BucketNotFound";
 pub const STATE_NOT_SAVED: &str = "StateNotSaved";
 /// A worker has ended before its state was saved.
 pub const STATE_LOST: &str = "StateLost";
+/// Saved states differ from their manifests; they are kept and not restored.
+pub const STATE_DAMAGED: &str = "StateDamaged";
 
 // AbleToScale, as the HorizontalPodAutoscaler has them.
 pub const READY_FOR_NEW_SCALE: &str = "ReadyForNewScale";

@@ -18,7 +18,7 @@ use metrics_client::{
     args::Security,
     endpoint::{Endpoint, Origin},
     limits::Limits,
-    snapshot::{Metric, Reading},
+    snapshot::{FaultReason, Metric, Reading},
     sources::{News, Settings, Sources, Timings},
     view::{Health, Latest, Value, View},
 };
@@ -54,6 +54,9 @@ const METRICS: &[Metric] = &[
 const LIMITS: Limits =
     Limits { sources: 5_000, message_bytes: 64 << 10, elements: 64, subjects: 4, holders: 0, events: 0 };
 
+/// The fault of a monitor that has found damaged states; other faults are about the saving of its own.
+const DAMAGE: FaultReason = FaultReason::BadInput;
+
 /// Monitors report each second. A load that is older than this is not used.
 pub(crate) const MAX_AGE: Duration = Duration::from_secs(10);
 
@@ -76,6 +79,8 @@ pub(crate) struct WorkerLoad {
     pub(crate) saved: Option<u64>,
     /// Why its state is not saved now.
     pub(crate) unsaved: Option<String>,
+    /// Which saved states it has found damaged.
+    pub(crate) damaged: Option<String>,
     /// Saved states that no worker has claimed. `None`: this worker has a state of its own, or its monitor made no
     /// survey.
     pub(crate) unclaimed: Option<u64>,
@@ -208,13 +213,14 @@ fn signature(view: &View) -> Signature {
         fresh(Metric::QueueRunning),
         latest(view, Metric::Tokens),
         view.health == Health::Live,
-        unsaved(view).is_some(),
+        checkpoint_faults(view).0.is_some(),
     )
 }
 
 fn load(view: &View, now: Timestamp) -> WorkerLoad {
     let queued = fresh(view, Metric::QueueWaiting);
     let in_flight = fresh(view, Metric::QueueRunning).map(|(value, _)| value);
+    let (unsaved, damaged) = checkpoint_faults(view);
     let at = |age: Duration| now.checked_sub(age).unwrap_or(now);
     WorkerLoad {
         queued: queued.map(|(value, age)| (value, at(age))),
@@ -224,7 +230,8 @@ fn load(view: &View, now: Timestamp) -> WorkerLoad {
         counts_tokens: fresh(view, Metric::Tokens).is_some(),
         fault: queued.is_none().then(|| fault(view)).flatten(),
         saved: latest(view, Metric::CheckpointTime),
-        unsaved: unsaved(view),
+        unsaved,
+        damaged,
         unclaimed: fresh(view, Metric::UnclaimedStates).map(|(states, _)| states),
     }
 }
@@ -235,10 +242,16 @@ pub(crate) fn has_tasks(queued: Option<u64>, in_flight: Option<u64>) -> Option<b
     if some(queued) || some(in_flight) { Some(true) } else { in_flight.map(|_| false) }
 }
 
-/// Message of the monitor's own fault; all of them are about checkpoints.
-fn unsaved(view: &View) -> Option<String> {
-    let latest = admitted(view).filter(|_| view.health == Health::Live)?;
-    latest.snapshot.faults.first().map(|fault| fault.message.to_string())
+/// Messages of the monitor's own faults, which are about checkpoints: that the state is not saved now, and that saved states
+/// are damaged.
+fn checkpoint_faults(view: &View) -> (Option<String>, Option<String>) {
+    let Some(latest) = admitted(view).filter(|_| view.health == Health::Live) else { return (None, None) };
+    let message = |is_damage: bool| {
+        let mut faults = latest.snapshot.faults.iter();
+        let fault = faults.find(|fault| (fault.reason == DAMAGE) == is_damage)?;
+        Some(fault.message.to_string())
+    };
+    (message(false), message(true))
 }
 
 /// Message of the monitor, or why there is no stream.
@@ -286,7 +299,7 @@ fn whole(value: f64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use metrics_client::snapshot::{Attribution, Fault, FaultReason, Snapshot, State, Subject, SubjectKind};
+    use metrics_client::snapshot::{Attribution, Fault, Snapshot, State, Subject, SubjectKind};
 
     use crate::{
         revisions::tests::Caches,
@@ -421,12 +434,16 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_used_of_a_message_that_names_another_pod() {
+    fn faults_are_told_apart_and_those_of_a_message_that_names_another_pod_are_not_used() {
         let mut view = view(vec![reading(Metric::QueueRunning, State::Fresh, 2.0)], Health::Live);
         let latest = view.latest.as_mut().unwrap();
         let fault = Fault { reason: FaultReason::Timeout, message: "the bucket of another tenant".into() };
         Arc::make_mut(&mut latest.snapshot).faults.push(fault);
         assert!(load(&view, at(0)).unsaved.is_some());
+        assert_eq!(load(&view, at(0)).damaged, None);
+        let latest = view.latest.as_mut().unwrap();
+        Arc::make_mut(&mut latest.snapshot).faults[0].reason = DAMAGE;
+        assert!(load(&view, at(0)).unsaved.is_none() && load(&view, at(0)).damaged.is_some());
         view.latest.as_mut().unwrap().is_admitted = false;
         assert_eq!(load(&view, at(0)), WorkerLoad::default());
     }

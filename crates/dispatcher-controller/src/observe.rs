@@ -179,9 +179,9 @@ fn pool_load<'l>(loads: impl Iterator<Item = (&'l str, &'l WorkerLoad)>) -> Pool
         sum.busy += u32::from(load.in_flight.is_some_and(|tasks| tasks > 0));
         sum.unknown += u32::from(load.queued.is_none() || load.in_flight.is_none());
         sum.tokens = sum.tokens.saturating_add(load.tokens.unwrap_or_default());
-        if let Some(why) = &load.unsaved {
+        if load.unsaved.is_some() || load.damaged.is_some() {
             let mut hash = DefaultHasher::new();
-            (uid, why).hash(&mut hash);
+            (uid, &load.unsaved, &load.damaged).hash(&mut hash);
             sum.unsaved = sum.unsaved.wrapping_add(hash.finish());
         }
         sum.replaceable += u32::from(load.unclaimed.is_some_and(|states| states > 0));

@@ -68,7 +68,7 @@ pub(crate) struct PoolLoad {
     /// Workers whose load is not known.
     pub(crate) unknown: u32,
     pub(crate) tokens: u64,
-    /// Sum of hashes of the workers whose state is not saved now, and why.
+    /// Sum of hashes of the workers with a fault of checkpoints, and of the fault.
     pub(crate) unsaved: u64,
     /// When any of them was last saved.
     pub(crate) saved: u64,

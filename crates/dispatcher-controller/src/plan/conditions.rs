@@ -502,7 +502,7 @@ const LOSS_REPORTED_FOR: Duration = Duration::from_secs(600);
 /// The beginning of a fact: the state of a pod was lost. Uid and time follow.
 pub(super) const LOST: &str = "lost ";
 
-/// State that is lost or not saved.
+/// State that is lost, not saved or damaged.
 struct Unsaved {
     /// Present only while True.
     verdict: Option<Verdict>,
@@ -545,11 +545,21 @@ fn unsaved(observed: &Observed, now: Timestamp) -> Unsaved {
     let kept = losses.iter().filter(|(uid, since)| is_kept(uid, **since));
     let facts = kept.map(|(uid, since)| format!("{LOST}{uid} {since}")).collect();
     let requeue_after = losses.values().filter_map(|since| wait(*since)).min();
-    let verdict = message.map(|message| holds(type_, reasons::STATE_LOST, message)).or_else(|| {
-        let unsaved =
-            observed.pods().filter_map(|pod| Some((pod.name(), observed.load_of(pod)?.unsaved.clone()?)));
+    let loads = || observed.pods().filter_map(|pod| Some((pod.name(), observed.load_of(pod)?)));
+    let unsaved = || {
+        let unsaved = loads().filter_map(|(pod, load)| Some((pod, load.unsaved.clone()?)));
         of_pods(unsaved, "is not saved now").map(|message| holds(type_, reasons::STATE_NOT_SAVED, message))
-    });
+    };
+    let damaged = || {
+        let (pod, damage) = loads().find_map(|(pod, load)| Some((pod, load.damaged.as_deref()?)))?;
+        Some(holds(
+            type_,
+            reasons::STATE_DAMAGED,
+            format!("the monitor of pod {pod} reports: {}", quote(damage)),
+        ))
+    };
+    let lost = message.map(|message| holds(type_, reasons::STATE_LOST, message));
+    let verdict = lost.or_else(unsaved).or_else(damaged);
     Unsaved { verdict, is_newly_lost, facts, requeue_after }
 }
 

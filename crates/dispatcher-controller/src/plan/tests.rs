@@ -390,6 +390,19 @@ fn a_state_that_is_not_saved_is_reported_beside_an_invalid_spec() {
 }
 
 #[test]
+fn a_damaged_state_is_reported_unless_the_state_of_a_worker_is_not_saved() {
+    let mut scene = Scene::ready("{role: coder}", 1);
+    let damaged = crate::monitors::WorkerLoad { damaged: Some("1 saved state".to_owned()), ..load(0, 0) };
+    scene.loads(vec![damaged.clone()]);
+    let plan = scene.plan();
+    let failed = condition(&plan, conditions::CHECKPOINT_FAILED).unwrap();
+    assert_eq!((failed.status.as_str(), failed.reason.as_str()), ("True", reasons::STATE_DAMAGED));
+    assert!(failed.message.contains("coder-0") && failed.message.contains("1 saved state"));
+    scene.loads(vec![crate::monitors::WorkerLoad { unsaved: Some("away".to_owned()), ..damaged }]);
+    assert_eq!(reason(&scene.plan(), conditions::CHECKPOINT_FAILED), reasons::STATE_NOT_SAVED);
+}
+
+#[test]
 fn a_worker_whose_stream_is_cut_may_be_busy_whatever_prometheus_had_of_it() {
     let mut scene = Scene::ready("{role: coder, replicas: 3}", 3);
     let known = |streamed| crate::monitors::WorkerLoad { has_tasks: streamed, ..load(0, 0) };
