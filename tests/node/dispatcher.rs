@@ -79,7 +79,11 @@ async fn sessions(scene: &Scene<'_>, pool: &str) -> BTreeMap<String, (Value, usi
 }
 
 async fn until_sessions(scene: &Scene<'_>, pool: &str, wanted: &BTreeSet<String>) {
-    ask_until("every session at exactly one worker", within(), async || {
+    until_sessions_in(scene, pool, wanted, within()).await;
+}
+
+async fn until_sessions_in(scene: &Scene<'_>, pool: &str, wanted: &BTreeSet<String>, within: Duration) {
+    ask_until("every session at exactly one worker", within, async || {
         let found = sessions(scene, pool).await;
         let held_once: BTreeSet<String> =
             found.iter().filter(|(_, (_, workers))| *workers == 1).map(|(name, _)| name.clone()).collect();

@@ -168,10 +168,10 @@ where
     panic!("the watch of {labels:?} ended before its test");
 }
 
-/// Checks every AIInference that a test watches with kstatus.
+/// Checks every object of these kinds that a test watches with kstatus.
 fn agrees_with_kstatus<K: Serialize>(object: &K) {
     let object = serde_json::to_value(object).expect("an object that the API server sent is JSON");
-    if object["kind"] == "AIInference" {
+    if ["AIInference", "AIDispatcher"].iter().any(|kind| object["kind"] == *kind) {
         assert_kstatus(&object);
     }
 }

@@ -112,8 +112,9 @@ fn figures(args: &Args, controlled: &Controlled, nulled: &Nulled) -> Vec<Figure>
         Figure::new("replicas changed -> pod created, p50, ms", of(&controlled.replicas_ms, 0.5)),
         Figure::new("replicas changed -> pod created, p99, ms", of(&controlled.replicas_ms, 0.99))
             .at_most(250.0),
-        Figure::new("queue jumped -> pod created, p50, ms", of(&controlled.queue_ms, 0.5)),
-        Figure::new("queue jumped -> pod created, p99, ms", of(&controlled.queue_ms, 0.99)).at_most(500.0),
+        Figure::new("queue reported by a monitor -> pod created, p50, ms", of(&controlled.queue_ms, 0.5)),
+        Figure::new("queue reported by a monitor -> pod created, p99, ms", of(&controlled.queue_ms, 0.99))
+            .at_most(500.0),
         Figure::new("cores used by other processes during the burst", used.stranger_cores)
             .beside(null_used.stranger_cores),
     ]

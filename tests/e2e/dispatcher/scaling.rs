@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use api::{aidispatcher::AIDispatcher, aiscaler::AIScaler, conditions, reasons};
+use api::{
+    aidispatcher::{AIDispatcher, AIDispatcherStatus},
+    aiscaler::AIScaler,
+    conditions, reasons,
+};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use kube::api::{Api, DynamicObject, ListParams};
 use serde_json::json;
@@ -170,9 +174,16 @@ async fn a_pool_of_busy_workers_shrinks_to_the_number_that_the_user_wants() {
     create(&scene, "coders", json!({"replicas": 6})).await;
     until_ready(&scene, "coders").await;
     monitors.all(BUSY);
+    until(&scene, "coders", "six busy workers", |dispatcher| {
+        dispatcher.status.as_ref().is_some_and(|status| status.active_workers == 6)
+    })
+    .await;
     change(&scene, "coders", json!({"replicas": 2})).await;
-    let shrunk = until_replicas(&scene, "coders", 2).await;
-    assert!(is_ready(&shrunk) || shrunk.status.unwrap().available_replicas == 2);
+    until(&scene, "coders", "two workers, both ready", |dispatcher| {
+        let is_small = |status: &AIDispatcherStatus| (status.replicas, status.available_replicas) == (2, 2);
+        is_ready(dispatcher) && dispatcher.status.as_ref().is_some_and(is_small)
+    })
+    .await;
 }
 
 #[tokio::test]

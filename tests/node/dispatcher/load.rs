@@ -5,6 +5,7 @@ use std::{
     convert::Infallible,
     fs,
     os::unix::fs::PermissionsExt as _,
+    time::Duration,
 };
 
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ use tests::{
     real, within,
 };
 
-use super::{agents, give, held, names, until_ended, until_workers};
+use super::{agents, give, held, names, until_ended, until_sessions, until_sessions_in, until_workers};
 use crate::store::Store;
 
 const POOL: &str = "coders";
@@ -199,6 +200,33 @@ async fn no_task_is_lost_while_a_new_image_is_rolled_out_under_load() {
     change(&scene, POOL, json!({"replicas": 4})).await;
     load.throughout(until_workers(&scene, POOL, 4)).await;
     load.until_held_once().await;
+}
+
+/// The first new worker starts before an old one has ended and finds no state; it is replaced by one that does, after a
+/// survey of its monitor (each 60 s) and a minute without another change.
+#[tokio::test]
+async fn every_state_is_restored_after_a_new_image_although_the_number_stays() {
+    const REPLACED_WITHIN: Duration = Duration::from_secs(400);
+    let scene = real().await;
+    scene.load_image(&tests::layout(AGENT_IMAGE), NEXT_IMAGE).unwrap();
+    let store = Store::start(&scene).await;
+    let spec = json!({"replicas": 2, "checkpoint": store.checkpoint("pools")});
+    create(&scene, POOL, agents(spec)).await;
+    until_ready(&scene, POOL).await;
+    let mut wanted = BTreeSet::new();
+    for (index, worker) in names(&workers(&scene, POOL).await).iter().enumerate() {
+        assert!(give(&scene, worker, &format!("session-{index}"), "hello", 10));
+        wanted.insert(format!("session-{index}"));
+    }
+    until_sessions(&scene, POOL, &wanted).await;
+    change(&scene, POOL, json!({"image": NEXT_IMAGE})).await;
+    until_sessions_in(&scene, POOL, &wanted, REPLACED_WITHIN).await;
+    until_workers(&scene, POOL, 2).await;
+    for worker in workers(&scene, POOL).await {
+        let images: Vec<Option<String>> =
+            worker.spec.expect("a spec").containers.into_iter().map(|container| container.image).collect();
+        assert!(images.contains(&Some(NEXT_IMAGE.to_owned())), "{images:?}");
+    }
 }
 
 /// Of each worker the first task is in hand and the second waits.
