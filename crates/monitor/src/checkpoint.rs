@@ -1,18 +1,19 @@
 //! Saves the state of a worker in the storage of its pool, and restores it for a new worker.
 //!
 //! ```text
-//!  NAMESPACE/POOL/workers/UID/heartbeat         of a worker that runs, written twice in each interval
+//!  NAMESPACE/POOL/workers/UID/heartbeat         of a worker that runs, written twice in each interval of heartbeats
 //!  NAMESPACE/POOL/workers/UID/N/0, 1, …         the files of its state, by their number in the manifest
 //!  NAMESPACE/POOL/workers/UID/N/manifest.json   written last: without it there is no checkpoint
 //!  NAMESPACE/POOL/claims/UID/K                  who restores the state of this worker
 //!  NAMESPACE/POOL/clock/UID                     written to read the clock of the storage, then deleted
+//!  NAMESPACE/POOL/clock/UID.probe               written to test whether a bucket has conditional writes, then deleted
 //! ```
 //!
 //! `save` writes the state of a worker while it runs and when it has ended. `restore` restores a state for a new
 //! worker, and `choice` decides which. `storage` is the bucket or the folder, `state` is the worker's folder. A state
 //! is restored at most once: a claim is created only if none with its number exists, and is final once its worker has
-//! saved a checkpoint. Until then its pod renews it twice in each interval, so a claim that is too old belongs to a pod
-//! that no longer runs, and another pod may create the claim with the next number.
+//! saved a checkpoint. Until then its pod renews it as often as the heartbeat, so a claim that is too old belongs to
+//! a pod that no longer runs, and another pod may create the claim with the next number.
 
 use std::time::Duration;
 
@@ -61,6 +62,7 @@ pub(crate) struct Heartbeat {
     pub(crate) pod: String,
     /// The end of the pod was requested. A new worker waits for its last state.
     pub(crate) ending: bool,
+    /// Of heartbeats.
     pub(crate) interval_seconds: u64,
     pub(crate) grace_seconds: u64,
 }
@@ -104,8 +106,11 @@ pub(crate) const CLAIMS: &str = "claims";
 pub(crate) const CLOCK: &str = "clock";
 /// Newest checkpoints of a worker that are kept, interrupted ones included.
 pub(crate) const KEPT: usize = 2;
-/// Heartbeats of a worker in each interval.
+/// Heartbeats of a worker in each interval of heartbeats.
 pub(crate) const BEATS: u32 = 2;
+/// A lost worker is detected soon also where checkpoints are rare: its replacement, which starts after little more than a
+/// minute, waits only for a heartbeat that is late.
+const LONGEST_BEAT_INTERVAL: Duration = Duration::from_secs(60);
 /// Seconds: of the option `--checkpoint-seconds`.
 const LONGEST_INTERVAL: u64 = 3_600;
 /// Seconds: of `spec.checkpoint.graceSeconds`, and of the upload after it.
@@ -130,6 +135,11 @@ pub(crate) struct Restored {
 }
 
 impl Settings {
+    /// Of heartbeats and claims, which are written `BEATS` times in it. From it follows when they are too old.
+    pub(crate) fn beat_interval(&self) -> Duration {
+        self.interval.min(LONGEST_BEAT_INTERVAL)
+    }
+
     /// The folder of the pool.
     pub(crate) fn base(&self) -> String {
         format!("{}/{}", self.namespace, self.pool)

@@ -1,4 +1,5 @@
-//! Chooses the state that a new worker restores, from the listing of the storage. Pure.
+//! Chooses the state that a new worker restores, from the listing of the storage. Pure. Each `interval` is that of
+//! heartbeats.
 
 use std::{
     cmp::Reverse,
@@ -214,7 +215,7 @@ fn lost_after(interval: Duration) -> Duration {
     interval / BEATS * 3 + SLACK
 }
 
-/// A claim is written again twice in each interval, by the loader while it waits and copies, and by the sidecar until the worker
+/// A claim is written again as often as a heartbeat, by the loader while it waits and copies, and by the sidecar until the worker
 /// has saved its first checkpoint.
 fn is_abandoned(claim: &Claimed, interval: Duration) -> bool {
     claim.age > interval.saturating_mul(3)

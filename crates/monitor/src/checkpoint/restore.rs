@@ -34,7 +34,7 @@ const RESURVEY_AFTER: Duration = Duration::from_secs(2);
 /// retry at the same time.
 const JITTER: std::ops::Range<u64> = 50..500;
 const AWAIT_EVERY: Duration = Duration::from_millis(500);
-/// Limit in intervals for the wait for late heartbeats, also if those of several workers are late one after the other.
+/// Limit in intervals of heartbeats for the wait for late heartbeats, also if those of several workers are late one after the other.
 const WATCH_AT_MOST: u32 = 3;
 
 /// Claims a state and restores it. `own_folder` is that of the monitor. If an earlier container of this pod has done
@@ -82,9 +82,9 @@ async fn find(
         for lineage in &mut lineages {
             lineage.is_useless = useless.contains(&lineage.uid);
         }
-        let candidates = match choice(&lineages, &settings.uid, settings.interval) {
+        let candidates = match choice(&lineages, &settings.uid, settings.beat_interval()) {
             Choice::Claim(candidates) => candidates,
-            Choice::AwaitHeartbeat { uid } if began.elapsed() < settings.interval * WATCH_AT_MOST => {
+            Choice::AwaitHeartbeat { uid } if began.elapsed() < settings.beat_interval() * WATCH_AT_MOST => {
                 heartbeats.log_once(&uid);
                 sleep(RESURVEY_AFTER).await;
                 continue;
@@ -202,7 +202,7 @@ impl Held {
 
     /// Renews the claim until `stop`.
     async fn keep(&self, storage: &Storage, stop: &CancellationToken) {
-        let pause = || sleep(self.settings.interval / BEATS);
+        let pause = || sleep(self.settings.beat_interval() / BEATS);
         while stop.run_until_cancelled(pause()).await.is_some() {
             if let Err(fault) = self.renew(storage).await {
                 // `take` checks at the end whether the claim is still the newest one.
@@ -288,7 +288,7 @@ pub(crate) async fn count_unclaimed(
     for lineage in &mut lineages {
         lineage.is_useless = damaged.contains(&lineage.uid);
     }
-    Ok(Some(unclaimed(&lineages, &settings.uid, settings.interval)))
+    Ok(Some(unclaimed(&lineages, &settings.uid, settings.beat_interval())))
 }
 
 /// A survey asks for every worker, and all workers of an idle pool may be without state. `random` is below the number of
@@ -347,7 +347,7 @@ async fn lineage(
         }
     };
     let numbers = listing.numbers();
-    let runs = heartbeat.is_some_and(|beat| beat.is_of_a_running_worker(settings.interval));
+    let runs = heartbeat.is_some_and(|beat| beat.is_of_a_running_worker(settings.beat_interval()));
     let newest = match numbers.last() {
         // The worker runs, so its state is not restored, and its newest complete checkpoint is not needed.
         Some(number) if runs => Some(Newest { number: *number, age: Duration::ZERO, is_final: false }),
@@ -416,10 +416,10 @@ async fn until_ended_or_lost(
         let now = storage.now(&format!("{}/{CLOCK}", settings.base()), &settings.uid).await?;
         let mut awaited = lineage(settings, storage, uid.to_owned(), now).await?;
         awaited.heartbeat.iter_mut().for_each(|beat| heartbeats.note(uid, beat));
-        if awaited.heartbeat.is_some_and(|beat| beat.is_of_a_running_worker(settings.interval)) {
+        if awaited.heartbeat.is_some_and(|beat| beat.is_of_a_running_worker(settings.beat_interval())) {
             return Ok(false);
         }
-        if has_ended_or_is_lost(&awaited, settings.interval) {
+        if has_ended_or_is_lost(&awaited, settings.beat_interval()) {
             return Ok(true);
         }
         sleep(AWAIT_EVERY).await;
@@ -462,13 +462,17 @@ async fn fetch(
     Ok(Fetched::Not(if has_manifest { Taken::Damaged } else { Taken::NoState }))
 }
 
-/// `false`: a file is missing or differs.
+/// `false`: a file is missing or differs, or the manifest is of more than a state may have: that is not written to the
+/// disk of the node.
 async fn all_of(
     storage: &Storage,
     state: &StateFolder,
     folder: &str,
     manifest: &Manifest,
 ) -> Result<bool, Fault> {
+    if !state::is_within_bounds(manifest.files.iter().map(|saved| saved.size)) {
+        return Ok(false);
+    }
     for (index, saved) in manifest.files.iter().enumerate() {
         let (file, new) = match state.begin(&saved.path) {
             Ok(begun) => begun,

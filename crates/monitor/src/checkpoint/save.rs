@@ -209,7 +209,7 @@ impl Saver {
         let (storage, key, end) = (self.storage.clone(), self.key(HEARTBEAT), Arc::clone(&self.end));
         let (runs, ends) = (self.heartbeat(false), self.heartbeat(true));
         let (held, owned) = (self.held(), Arc::clone(&self.owned));
-        let mut ticks = interval(self.settings.interval / BEATS);
+        let mut ticks = interval(self.settings.beat_interval() / BEATS);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         async move {
             while stop.run_until_cancelled(ticks.tick()).await.is_some() {
@@ -515,7 +515,7 @@ impl Saver {
         let heartbeat = Heartbeat {
             pod: self.settings.pod.clone(),
             ending,
-            interval_seconds: self.settings.interval.as_secs().max(1),
+            interval_seconds: self.settings.beat_interval().as_secs().max(1),
             grace_seconds: self.settings.grace.as_secs(),
         };
         serde_json::to_vec(&heartbeat).unwrap_or_default()

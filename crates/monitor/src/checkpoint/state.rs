@@ -163,6 +163,11 @@ pub(crate) fn within_bound(bytes: u64, more: u64) -> io::Result<u64> {
     })
 }
 
+/// Whether a state with files of these sizes would have been saved.
+pub(crate) fn is_within_bounds(sizes: impl ExactSizeIterator<Item = u64>) -> bool {
+    sizes.len() <= MOST_FILES && sizes.into_iter().try_fold(0, within_bound).is_ok()
+}
+
 /// Whether something else is there by now: nothing, a link, or what is neither a file nor a folder.
 fn is_replaced(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidInput, NotADirectory, NotFound};
@@ -262,6 +267,15 @@ mod tests {
         fs::write(folder.path().join("one"), "12").unwrap();
         let error = state.files().await.unwrap_err();
         assert!(error.to_string().contains("longer than 10 GiB"), "{error}");
+    }
+
+    #[test]
+    fn a_manifest_is_bounded_as_a_state_is() {
+        assert!(is_within_bounds([MOST_BYTES - 1, 1].into_iter()));
+        assert!(!is_within_bounds([MOST_BYTES, 1].into_iter()));
+        assert!(!is_within_bounds([u64::MAX, u64::MAX].into_iter()));
+        assert!(is_within_bounds(vec![0; MOST_FILES].into_iter()));
+        assert!(!is_within_bounds(vec![0; MOST_FILES + 1].into_iter()));
     }
 
     #[tokio::test]

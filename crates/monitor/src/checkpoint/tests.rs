@@ -350,6 +350,31 @@ async fn a_damaged_state_is_reported_until_the_worker_has_saved_its_own() {
     until("it is saved", || sidecar.error().is_none()).await;
 }
 
+/// Neither is ever saved.
+#[tokio::test]
+async fn a_manifest_of_too_many_bytes_or_files_is_damaged() {
+    let pool = Pool::new();
+    let file = |path: String, size| SavedFile { path, size, sha256: digest_of(b"") };
+    let large = [("small".to_owned(), 0), ("large".to_owned(), 11 << 30)];
+    let large = large.map(|(path, size)| file(path, size)).into();
+    let many = (0..10_001).map(|number| file(number.to_string(), 0)).collect();
+    for (uid, files) in [("large", large), ("many", many)] {
+        let manifest = Manifest { files, is_final: true, ..Manifest::default() };
+        pool.write(
+            &format!("workers/{uid}/0000000000/manifest.json"),
+            &serde_json::to_vec(&manifest).unwrap(),
+        );
+    }
+    (0..10_001).for_each(|number| pool.write(&format!("workers/many/0000000000/{number}"), b""));
+    pool.write("workers/large/0000000000/0", b"");
+    pool.write("workers/large/0000000000/1", b"");
+    let pod = Pod::new(&pool, "pod", HOUR);
+    let mut restored = pod.load().await;
+    restored.damaged.sort();
+    assert_eq!((restored.from, restored.damaged), (None, vec!["large".to_owned(), "many".to_owned()]));
+    assert_eq!(fs::read_dir(pod.state.path()).unwrap().count(), 0);
+}
+
 #[tokio::test]
 async fn an_old_heartbeat_without_a_checkpoint_is_removed() {
     let pool = Pool::new();
@@ -359,6 +384,20 @@ async fn an_old_heartbeat_without_a_checkpoint_is_removed() {
     pool.make_older("workers/old/heartbeat", HOUR * 25);
     Pod::new(&pool, "pod", SECOND).load().await;
     assert!(!pool.path("workers/old").exists() && pool.path("workers/young").exists());
+}
+
+/// Its replacement starts after little more than a minute.
+#[tokio::test]
+async fn the_heartbeat_of_a_lost_worker_is_late_after_a_minute_also_with_a_long_interval() {
+    let pool = Pool::new();
+    let lost = Pod::new(&pool, "lost", HOUR);
+    fs::write(lost.state.path().join("state"), "one").unwrap();
+    let sidecar = lost.run();
+    until("a checkpoint", || sidecar.status.borrow().last.is_some()).await;
+    drop(sidecar);
+    pool.make_older("workers/lost/heartbeat", SECOND * 70);
+    let next = Pod::new(&pool, "next", HOUR);
+    assert!(timeout(SECOND * 5, next.load()).await.is_err(), "it waits until the worker is lost");
 }
 
 #[tokio::test]
