@@ -16,7 +16,7 @@ use prometheus_client::{
 };
 use proto::metrics::v1::{Metric, Snapshot, State};
 
-use crate::cli::Pool;
+use crate::{cli::Pool, snapshots::DAMAGE};
 
 /// 1 or 0; absent until the state was saved or failed to be saved.
 const CHECKPOINT_FAILING: &str = "agent_checkpoint_failing";
@@ -56,11 +56,11 @@ impl Collector for Page {
             }
         }
         let saved = fresh(&latest, Metric::CheckpointTime);
-        if saved.is_some() || !latest.faults.is_empty() {
+        let is_failing = latest.faults.iter().any(|fault| fault.reason() != DAMAGE);
+        if saved.is_some() || is_failing {
             let help = "Whether the last attempt to save the state of the worker failed";
             let mut family = encoder.encode_descriptor(CHECKPOINT_FAILING, help, None, MetricType::Gauge)?;
-            let is_failing = i64::from(!latest.faults.is_empty());
-            ConstGauge::new(is_failing).encode(family.encode_family(&self.labels)?)?;
+            ConstGauge::new(i64::from(is_failing)).encode(family.encode_family(&self.labels)?)?;
         }
         if let Some(tokens) = fresh(&latest, Metric::Tokens) {
             // The encoder adds the suffix again.
@@ -123,6 +123,9 @@ mod tests {
         assert!(page_with(saved(), Vec::new()).contains(&line(0)));
         assert!(page_with(saved(), vec![fault.clone()]).contains(&line(1)));
         assert!(page_with(Vec::new(), vec![fault]).contains("agent_checkpoint_failing{"));
+        let damage = || vec![Fault { reason: DAMAGE.into(), ..Fault::default() }];
+        assert!(page_with(saved(), damage()).contains(&line(0)));
+        assert_eq!(page_with(Vec::new(), damage()), "# EOF\n");
     }
 
     #[test]

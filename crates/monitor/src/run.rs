@@ -124,7 +124,7 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
     if drained.is_err() {
         warn!("a client did not read to the end");
     }
-    let Saved { last, error, restored, unclaimed: _ } =
+    let Saved { last, error, restored, damage: _, unclaimed: _ } =
         scraper.saved.as_ref().map(|saved| saved.borrow().clone()).unwrap_or_default();
     let message = Message { tokens, checkpoint: last, error, restored };
     info!(tokens = message.tokens, "stopped");

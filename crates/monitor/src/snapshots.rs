@@ -13,6 +13,9 @@ use crate::{checkpoint::save::Saved, load::Load, worker::ScrapeError};
 /// Between two scrapes.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 
+/// Marks the fault about damaged states of other workers. All other faults of the source are about saving.
+pub(crate) const DAMAGE: FaultReason = FaultReason::BadInput;
+
 /// The results of the scrapes so far.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
@@ -89,15 +92,7 @@ impl Known {
                 }),
                 ..Subject::default()
             }],
-            faults: saved
-                .error
-                .iter()
-                .map(|error| ContractFault {
-                    reason: FaultReason::Unreachable.into(),
-                    message: error.clone(),
-                    since: None,
-                })
-                .collect(),
+            faults: faults(saved),
             // A worker reports its own load, so nothing is attributed by the kubelet.
             attribution: Some(Attribution { state: State::Unsupported.into(), age: None }),
             ..Snapshot::default()
@@ -140,6 +135,16 @@ impl Known {
         });
         of_worker.into_iter().chain([tokens]).chain(checkpoint).chain(unclaimed).collect()
     }
+}
+
+/// That of saving first.
+fn faults(saved: &Saved) -> Vec<ContractFault> {
+    [(FaultReason::Unreachable, &saved.error), (DAMAGE, &saved.damage)]
+        .into_iter()
+        .filter_map(|(reason, message)| {
+            Some(ContractFault { reason: reason.into(), message: message.clone()?, since: None })
+        })
+        .collect()
 }
 
 fn reading(metric: Metric, state: State, reason: FaultReason, value: u64) -> Reading {
@@ -230,6 +235,20 @@ mod tests {
         known.take(Ok(load(0, 1)), at(6));
         known.take(Ok(load(0, 0)), at(7));
         assert!(!reports(&mut known, None));
+    }
+
+    #[test]
+    fn damaged_states_of_others_are_a_fault_of_their_own_after_that_of_saving() {
+        let (error, damage) = (Some("away".to_owned()), Some("differs".to_owned()));
+        let of = |saved: Saved| {
+            let faults = Known::default().snapshot(&source(), None, &saved, at(1)).faults;
+            faults.iter().map(|fault| (fault.reason(), fault.message.clone())).collect::<Vec<_>>()
+        };
+        let (away, differs) =
+            ((FaultReason::Unreachable, "away".to_owned()), (FaultReason::BadInput, "differs".to_owned()));
+        let both = Saved { error, damage: damage.clone(), ..Saved::default() };
+        assert_eq!(of(both), [away, differs.clone()]);
+        assert_eq!(of(Saved { damage, ..Saved::default() }), [differs]);
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub(crate) struct Saved {
     pub(crate) last: Option<i64>,
     /// Why the state is not saved now.
     pub(crate) error: Option<String>,
+    /// States of other workers that were not restored, until this worker has saved its own.
+    pub(crate) damage: Option<String>,
     /// uid of the worker whose state was restored.
     pub(crate) restored: Option<String>,
     /// Saved states that no worker has claimed, if this worker has no state and has just looked for them.
@@ -121,8 +123,9 @@ impl Saver {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Restored::default(),
             Err(error) => return Err(of_disk(&error)),
         };
-        let error = damage(&restored);
-        let status = watch::Sender::new(Saved { restored: restored.from.clone(), error, ..Saved::default() });
+        let damage = damage(&restored);
+        let status =
+            watch::Sender::new(Saved { restored: restored.from.clone(), damage, ..Saved::default() });
         let pause = settings.interval;
         let survey = Survey { heartbeats: Heartbeats::default(), due: Instant::now() + pause, pause };
         let is_new = restored.from.is_none();
@@ -367,7 +370,8 @@ impl Saver {
         self.status.send_modify(|status| match saved {
             Ok(last) => {
                 status.last = last.or(status.last);
-                status.error = damage(&self.restored).filter(|_| status.last.is_none());
+                status.error = None;
+                status.damage = status.damage.take().filter(|_| status.last.is_none());
             }
             Err(fault) => status.error = Some(fault.message),
         });
@@ -552,13 +556,18 @@ impl Saver {
     }
 }
 
-/// What the loader could not restore, until this worker has saved its own state.
+/// What the loader could not restore.
 fn damage(restored: &Restored) -> Option<String> {
     let uid = restored.damaged.first()?;
-    let count = restored.damaged.len();
-    Some(format!(
-        "{count} damaged state(s) were not restored, the first one of the worker with the uid {uid}"
-    ))
+    Some(match restored.damaged.len() {
+        1 => format!(
+            "1 saved state differs from its manifest and was not restored; it is of the worker with uid {uid}"
+        ),
+        count => format!(
+            "{count} saved states differ from their manifests and were not restored; the first is of the worker with \
+             uid {uid}"
+        ),
+    })
 }
 
 /// A manifest is not trusted: what it names is one folder.

@@ -12,7 +12,7 @@ use futures::future::join_all;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, oneshot},
     task::{JoinHandle, spawn_blocking},
     time::{Instant, sleep, timeout},
 };
@@ -20,7 +20,7 @@ use tokio::{
 use super::{
     Claim, Heartbeat, Manifest, Place, RESTORED, Restored, SavedFile, Settings,
     restore::restore,
-    save::{Saved, Saver},
+    save::{Final, Saved, Saver},
     state::StateFolder,
 };
 
@@ -122,19 +122,31 @@ impl Pod {
         let saver = Saver::new(self.settings.clone(), state, self.own.path(), Arc::default()).unwrap();
         let status = saver.status();
         let (ended, last) = mpsc::channel(1);
-        Sidecar { task: tokio::spawn(saver.run(last)), status, _ended: ended }
+        Sidecar { task: tokio::spawn(saver.run(last)), status, ended }
     }
 }
 
 struct Sidecar {
     task: JoinHandle<()>,
     status: tokio::sync::watch::Receiver<Saved>,
-    _ended: mpsc::Sender<super::save::Final>,
+    ended: mpsc::Sender<Final>,
 }
 
 impl Sidecar {
     fn error(&self) -> Option<String> {
         self.status.borrow().error.clone()
+    }
+
+    fn damage(&self) -> Option<String> {
+        self.status.borrow().damage.clone()
+    }
+
+    /// After the end of its worker.
+    async fn end(&self) {
+        let (done, is_done) = oneshot::channel();
+        let last = Final { until: Instant::now() + PATIENCE, worker_runs: false, done };
+        assert!(self.ended.send(last).await.is_ok());
+        timeout(PATIENCE, is_done).await.expect("it ends").unwrap();
     }
 }
 
@@ -333,7 +345,7 @@ async fn an_awaited_worker_that_ends_without_a_state_is_no_damage() {
 }
 
 #[tokio::test]
-async fn a_damaged_state_is_reported_until_the_worker_has_saved_its_own() {
+async fn a_damaged_state_is_reported_until_the_worker_has_saved_its_own_and_is_no_error() {
     let pool = Pool::new();
     pool.save("broken", "one", &[]);
     // The end of it would be the end of the volume.
@@ -343,11 +355,28 @@ async fn a_damaged_state_is_reported_until_the_worker_has_saved_its_own() {
     assert_eq!((restored.from, restored.damaged), (None, vec!["broken".to_owned()]));
     assert_eq!(fs::read_dir(pod.state.path()).unwrap().count(), 0);
     let sidecar = pod.run();
-    assert!(sidecar.error().is_some_and(|error| error.contains("uid broken")));
+    let damage =
+        "1 saved state differs from its manifest and was not restored; it is of the worker with uid broken";
+    assert_eq!((sidecar.damage().as_deref(), sidecar.error()), (Some(damage), None));
     sleep(SECOND * 2).await;
-    assert!(sidecar.error().is_some(), "nothing was saved yet");
+    assert_eq!((sidecar.damage().as_deref(), sidecar.error()), (Some(damage), None), "nothing was saved yet");
     fs::write(pod.state.path().join("state"), "new").unwrap();
-    until("it is saved", || sidecar.error().is_none()).await;
+    until("it is saved", || sidecar.damage().is_none()).await;
+    assert_eq!(sidecar.error(), None);
+}
+
+/// Its own state is not lost: it has none.
+#[tokio::test]
+async fn a_damaged_state_is_no_error_of_a_worker_that_ends_without_a_state() {
+    let pool = Pool::new();
+    pool.save("broken", "one", &[]);
+    pool.write("workers/broken/0000000000/0", b"another");
+    let pod = Pod::new(&pool, "pod", SECOND);
+    pod.load().await;
+    let sidecar = pod.run();
+    sidecar.end().await;
+    assert!(sidecar.damage().is_some());
+    assert_eq!(sidecar.error(), None);
 }
 
 /// Neither is ever saved.
