@@ -205,6 +205,8 @@ impl Log {
         }
     }
 
+    /// Not synced, because the only thread of the runtime would wait for the disk twice a second. After a power failure
+    /// of the node, lines may be copied again.
     fn keep(&self) {
         let new = self.kept.with_extension("new");
         let text = serde_json::to_vec(&self.position).unwrap_or_default();

@@ -104,7 +104,7 @@ pub(crate) fn write_message(path: &Path, message: &[u8]) {
     }
 }
 
-/// Replaces a file in the folder of the monitor. After a power failure of the node the file has either the old or the
+/// Replaces a file that only this process writes. After a power failure of the node the file has either the old or the
 /// new content.
 pub(crate) fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");

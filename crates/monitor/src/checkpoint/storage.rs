@@ -511,7 +511,8 @@ fn make_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
 }
 
-/// Atomic: a reader gets either the old or the new text.
+/// Atomic: a reader gets either the old or the new text. Two pods or tasks may write the same key at the same time, each
+/// into a file of its own.
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     make_parent(path)?;
     let new = path.with_extension(format!("{:08x}.new", fastrand::u32(..)));

@@ -80,13 +80,18 @@ impl Folder {
             next: page.next.clone(),
             ..progress
         };
-        self.replace(PROGRESS, &progress)?;
+        // Not synced with each of many pages: what is lost in a power failure is loaded again.
+        let new = self.0.join(format!("{PROGRESS}.new"));
+        fs::write(&new, serde_json::to_vec(&progress)?)?;
+        fs::rename(new, self.0.join(PROGRESS))?;
         Ok(progress)
     }
 
     /// From now on the memory is whole.
     pub(crate) fn finish(&self, description: &Description) -> io::Result<()> {
-        self.replace(DESCRIPTION, description)?;
+        // After a power failure of the node, a description beside a part of the records would stop the next load.
+        File::open(self.0.join(RECORDS))?.sync_all()?;
+        crate::replace(&self.0.join(DESCRIPTION), &serde_json::to_vec(description)?)?;
         match fs::remove_file(self.0.join(PROGRESS)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             Ok(()) | Err(_) => Ok(()),
@@ -96,12 +101,6 @@ impl Folder {
     /// Whether an earlier container of this pod has loaded everything.
     pub(crate) fn is_whole(&self) -> bool {
         self.0.join(DESCRIPTION).is_file()
-    }
-
-    fn replace(&self, name: &str, content: &impl Serialize) -> io::Result<()> {
-        let new = self.0.join(format!("{name}.new"));
-        fs::write(&new, serde_json::to_vec(content)?)?;
-        fs::rename(new, self.0.join(name))
     }
 }
 
