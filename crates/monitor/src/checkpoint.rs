@@ -108,8 +108,8 @@ pub(crate) const CLOCK: &str = "clock";
 pub(crate) const KEPT: usize = 2;
 /// Heartbeats of a worker in each interval of heartbeats.
 pub(crate) const BEATS: u32 = 2;
-/// A lost worker is detected soon also where checkpoints are rare: its replacement, which starts after little more than a
-/// minute, waits only for a heartbeat that is late.
+/// A lost worker is detected soon also where checkpoints are rare: its replacement, which starts after little more than
+/// a minute, waits only for a heartbeat that is late.
 const LONGEST_BEAT_INTERVAL: Duration = Duration::from_secs(60);
 /// Seconds: of the option `--checkpoint-seconds`.
 const LONGEST_INTERVAL: u64 = 3_600;

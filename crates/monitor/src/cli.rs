@@ -26,7 +26,7 @@ pub(crate) enum Command {
     /// Reads the worker's metrics each second until SIGTERM, and serves them; saves the worker's state, and passes its log on
     #[command(name = RUN)]
     Run(Run),
-    /// Announces that the pod ends, before the kubelet ends the worker
+    /// Announces the end of the pod while its worker ends (preStop hook of the sidecar)
     #[command(name = ANNOUNCE_END)]
     AnnounceEnd {
         /// Folder of the monitor's own files
@@ -118,7 +118,7 @@ pub(crate) struct LoadMemory {
     #[arg(long, env = variables::MEMORY_API_KEY, hide_env_values = true)]
     key: Option<String>,
 
-    /// Seconds for which the store may not answer; the next container goes on
+    /// Seconds for which failed requests to the store are retried; the next container continues
     #[arg(long, default_value_t = 60)]
     patience_seconds: u64,
 

@@ -1,5 +1,5 @@
-//! Announces the end of the pod before its worker ends. The hook of the sidecar (`announce-end`) requests it over a
-//! socket.
+//! Announces the end of the pod while its worker ends: the kubelet sends SIGTERM to the worker while the `preStop` hook
+//! of the sidecar (`announce-end`) runs. The hook requests the announcement over a socket.
 //!
 //! The socket is in a folder that only the containers of the monitor have, so that neither the worker nor another pod can
 //! make new workers wait for a state that is still used.
@@ -19,7 +19,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 const SOCKET: &str = "ending.sock";
-/// The kubelet waits for the hook, which takes part of the worker's grace period.
+/// The kubelet waits for the hook before it ends the sidecar, within the grace period of the pod.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 fn socket(folder: &Path) -> PathBuf {

@@ -1,5 +1,5 @@
-//! Counts the tokens that all workers of a pod have used. The counter of a worker restarts at zero with its process;
-//! the total never decreases.
+//! Counts the tokens that all runs of the worker in a pod have used. The counter of a worker restarts at zero with its
+//! process; the total never decreases.
 //!
 //! The total is stored in a file of the pod, so that a restarted monitor counts each token once. Tokens that a worker
 //! uses after the last scrape are not counted.

@@ -1,9 +1,10 @@
-//! `monitor` is in each pod of a worker twice. As an init container it loads the memory and restores a state; as a native
-//! sidecar it streams the load and the tokens, saves the state and passes the log on.
+//! `monitor` runs in each pod of a worker as a native sidecar: it streams the load and the tokens, saves the state and
+//! passes the log on. With `memoryConfig.collection` or `checkpoint` it also runs as an init container, which loads the
+//! memory and restores a state.
 //!
 //! ```text
 //!  vector store ──▶ memory ──▶ MEMORY_DIR, before the worker starts
-//!  bucket, claim ─▶ checkpoint::restore ─▶ STATE_DIR, before the worker starts
+//!  bucket, volume ▶ checkpoint::restore ─▶ STATE_DIR, before the worker starts
 //!               ◀── checkpoint::save ◀─── STATE_DIR, periodically and at the end
 //!
 //!  worker ─ /metrics ─▶ worker ─▶ load ─┬─▶ ledger (a file of the pod) ─┐

@@ -65,7 +65,7 @@ impl Collector for Page {
         if let Some(tokens) = fresh(&latest, Metric::Tokens) {
             // The encoder adds the suffix again.
             let name = TOKENS.trim_end_matches("_total");
-            let help = "Tokens that the workers of the pod have used";
+            let help = "Tokens that all runs of the worker in the pod have used";
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             ConstCounter::new(tokens).encode(family.encode_family(&self.labels)?)?;
         }
