@@ -1,15 +1,15 @@
 //! The interface between the dispatcher-controller and the monitor: options, variables, ports, exit codes and the
 //! termination message.
 //!
-//! The monitor is in each pod of a worker twice: `load-memory` as an init container, and `run` as a native sidecar. Their
-//! exit codes and termination messages say what the controller cannot see: the vector store, the checkpoints, and the tokens
+//! The monitor is in each pod of a worker: `run` as a native sidecar and, with a collection or with checkpoints,
+//! `load-memory` as an init container. Their exit codes and termination messages say what the controller cannot see: the vector store, the checkpoints, and the tokens
 //! that a worker has used.
 
 use serde::{Deserialize, Serialize};
 
 use crate::reasons;
 
-/// Of the time in which a pod ends: for the last checkpoint, after the worker's own `graceSeconds`.
+/// Part of terminationGracePeriodSeconds that is reserved for the last checkpoint, after the worker's own `graceSeconds`.
 pub const UPLOAD_SECONDS: u16 = 30;
 
 /// Names of options, without dashes.
@@ -113,7 +113,7 @@ pub const ANNOUNCE_END: &str = "announce-end";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ExitCode {
-    /// The command line or the environment of the monitor is invalid: a fault of the controller, not of the user.
+    /// The command line, the environment or a folder cannot be used.
     Usage = 2,
     /// The vector store has no collection of this name.
     CollectionNotFound = 20,
@@ -168,7 +168,7 @@ impl ExitCode {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Message {
-    /// Tokens that all workers of the pod have used. It contains those of earlier containers of the monitor.
+    /// Tokens that all runs of the worker in the pod have used. It contains those of earlier containers of the monitor.
     pub tokens: u64,
     /// When the last complete checkpoint was written, in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
