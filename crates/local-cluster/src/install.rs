@@ -10,10 +10,11 @@ use std::{
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, Client,
-    api::{ApiResource, DynamicObject, Patch, PatchParams},
+    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
     core::GroupVersionKind,
     discovery::{self, Scope},
 };
+use tokio::time::{sleep, timeout};
 
 use crate::{Error, Result, watch::wait_until};
 
@@ -21,6 +22,7 @@ use crate::{Error, Result, watch::wait_until};
 const FIELD_MANAGER: &str = "ai-controllers-install";
 /// An idle API server takes about 0.1 s.
 const ESTABLISHED_WITHIN: Duration = Duration::from_secs(30);
+const LISTED_RETRY: Duration = Duration::from_millis(100);
 /// Where objects go that name no namespace.
 pub const DEFAULT_NAMESPACE: &str = "default";
 
@@ -65,11 +67,38 @@ pub async fn crds(client: &Client, folder: &Path) -> Result<()> {
         async move {
             apply_one(client, &resource, &Scope::Cluster, DEFAULT_NAMESPACE, definition).await?;
             let name = definition.metadata.name.clone().unwrap_or_default();
-            wait_until(&api, &name, ESTABLISHED_WITHIN, |crd| crd.is_some_and(is_established)).await
+            let crd =
+                wait_until(&api, &name, ESTABLISHED_WITHIN, |crd| crd.is_some_and(is_established)).await?;
+            until_listed(client, definition).await?;
+            Ok(crd)
         }
     });
     futures::future::try_join_all(installed).await?;
     Ok(())
+}
+
+/// Lists of a new kind are refused until the API server's cache of it is filled. That can only be polled.
+async fn until_listed(client: &Client, definition: &DynamicObject) -> Result<()> {
+    let spec = &definition.data["spec"];
+    let text = |pointer: &str| spec.pointer(pointer).and_then(|value| value.as_str()).unwrap_or_default();
+    let gvk = GroupVersionKind::gvk(text("/group"), text("/versions/0/name"), text("/names/kind"));
+    let resource = ApiResource::from_gvk_with_plural(&gvk, text("/names/plural"));
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let listed = async {
+        loop {
+            match api.list(&ListParams::default().limit(1)).await {
+                Err(kube::Error::Api(refusal)) if [404, 429].contains(&refusal.code) => {
+                    sleep(LISTED_RETRY).await;
+                }
+                other => break other,
+            }
+        }
+    };
+    let listed = timeout(ESTABLISHED_WITHIN, listed).await.map_err(|_| {
+        let reason = format!("lists were refused for {} s", ESTABLISHED_WITHIN.as_secs());
+        Error::invalid("install", gvk.kind.clone(), reason)
+    })?;
+    listed.map(drop).map_err(Error::api("list", gvk.kind))
 }
 
 /// The YAML files of a folder, in the order of their names.
