@@ -2,14 +2,14 @@
 //! termination message.
 //!
 //! The monitor is in each pod of a worker: `run` as a native sidecar and, with a collection or with checkpoints,
-//! `load-memory` as an init container. Their exit codes and termination messages say what the controller cannot see: the vector store, the checkpoints, and the tokens
-//! that a worker has used.
+//! `load-memory` as an init container. Their exit codes and termination messages say what the controller cannot see:
+//! the vector store, the checkpoints, and the tokens that a worker has used.
 
 use serde::{Deserialize, Serialize};
 
 use crate::reasons;
 
-/// Part of terminationGracePeriodSeconds that is reserved for the last checkpoint, after the worker's own `graceSeconds`.
+/// Part of terminationGracePeriodSeconds that is reserved for the last checkpoint, after `graceSeconds`.
 pub const UPLOAD_SECONDS: u16 = 30;
 
 /// Names of options, without dashes.
