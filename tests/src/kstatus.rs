@@ -77,6 +77,7 @@ fn consistent(object: &Value) -> Result<(), String> {
     if judged != expected {
         return Err(format!("kstatus is {judged:?}, but the status means {expected:?}"));
     }
+    // An AIDispatcher has `currentPhase` instead, which may be Ready during a rollout, while Ready is False.
     let phase = object["status"]["phase"].as_str();
     let contradicts = match phase {
         Some("Failed") => is_observed && !stalled,
@@ -164,6 +165,9 @@ mod tests {
         ] {
             assert_eq!(consistent(&agrees), Ok(()), "{agrees}");
         }
+        let mut rollout = object(json!(2), &[("Ready", "False"), ("Reconciling", "True")]);
+        rollout["status"]["currentPhase"] = "Ready".into();
+        assert_eq!(consistent(&rollout), Ok(()), "an AIDispatcher");
         for (contradicts, why) in [
             (phase("Failed", &[("Ready", "False")]), "phase Some(\"Failed\") contradicts InProgress"),
             (phase("Loading", &[]), "kstatus is Current, but the status means InProgress"),

@@ -168,10 +168,13 @@ where
     panic!("the watch of {labels:?} ended before its test");
 }
 
+/// The kinds with the condition `Ready`. A TrainingJob has `Complete` instead.
+const KINDS_OF_KSTATUS: [&str; 3] = ["AIDispatcher", "AIInference", "AIScaler"];
+
 /// Checks every object of these kinds that a test watches with kstatus.
 fn agrees_with_kstatus<K: Serialize>(object: &K) {
     let object = serde_json::to_value(object).expect("an object that the API server sent is JSON");
-    if ["AIInference", "AIDispatcher"].iter().any(|kind| object["kind"] == *kind) {
+    if KINDS_OF_KSTATUS.iter().any(|kind| object["kind"] == *kind) {
         assert_kstatus(&object);
     }
 }
