@@ -97,6 +97,22 @@ async fn every_query_of_the_dashboard_of_agents_returns_data() {
     for Query { place, promql } in dashboards("monitoring/dispatcher-controller").values().flat_map(queries) {
         prometheus.until(&place, &promql, |samples| !samples.is_empty()).await;
     }
+    let loads = loads_of("team", "coders");
+    prometheus.until("the query of the controller", &loads, |samples| samples.len() == 2).await;
+}
+
+/// The query of the dispatcher-controller for the loads of a pool (`--prometheus-url`).
+fn loads_of(namespace: &str, pool: &str) -> String {
+    let [queued, in_flight] = [metrics::QUEUE_DEPTH, metrics::TASKS_IN_FLIGHT];
+    format!("{{__name__=~\"{queued}|{in_flight}\",namespace=\"{namespace}\",pool=\"{pool}\"}}")
+}
+
+#[test]
+fn the_query_of_the_dispatcher_controller_is_the_one_that_is_tried() {
+    // A test of the controller compares its query with this text.
+    let tested = text("crates/dispatcher-controller/src/prometheus.rs");
+    let wanted = loads_of("demo", "coder");
+    assert!(tested.contains(&wanted), "{wanted}");
 }
 
 /// Answers every request with this page, until the test ends.
