@@ -224,3 +224,33 @@ async fn settle(scene: &Scene<'_>) {
     create(scene, "invalid", json!({"env": [{"name": "AGENT_ROLE", "value": "x"}]})).await;
     until_reason(scene, "invalid", conditions::READY, "InvalidSpec").await;
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use api::monitor::variables::{AGENT_METRICS_PORT, POD_NAME, POD_NAMESPACE, POD_UID, RESERVED};
+
+    use crate::monitoring::text;
+
+    /// The names of variables in the lines of a document that begin so.
+    fn documented(path: &str, begin: &str) -> BTreeSet<String> {
+        let text = text(path);
+        let rows = text.lines().filter(|line| line.starts_with(begin));
+        let is_of_a_name = |character: char| character.is_ascii_uppercase() || character == '_';
+        let words = rows.flat_map(|row| row.split(|character| !is_of_a_name(character)));
+        words.filter(|word| word.contains('_')).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn every_variable_of_a_worker_is_in_both_documents_for_authors_of_agents() {
+        let of_monitors = [POD_NAME, POD_NAMESPACE, POD_UID];
+        let of_workers = RESERVED.into_iter().filter(|name| !of_monitors.contains(name));
+        let wanted: BTreeSet<String> = of_workers.chain([AGENT_METRICS_PORT]).map(str::to_owned).collect();
+        for (path, begin) in [("README.md", "| environment |"), ("crates/monitor/README.md", "| `")] {
+            let documented = documented(path, begin);
+            let missing: Vec<&String> = wanted.difference(&documented).collect();
+            assert!(missing.is_empty(), "{path} lacks {missing:?}");
+        }
+    }
+}
