@@ -179,8 +179,11 @@ async fn a_pool_of_busy_workers_shrinks_to_the_number_that_the_user_wants() {
     })
     .await;
     change(&scene, "coders", json!({"replicas": 2})).await;
-    let shrunk = until_replicas(&scene, "coders", 2).await;
-    assert_eq!(shrunk.status.unwrap().available_replicas, 2);
+    until(&scene, "coders", "two workers, both ready", |dispatcher| {
+        let is_small = |status: &AIDispatcherStatus| (status.replicas, status.available_replicas) == (2, 2);
+        is_ready(dispatcher) && dispatcher.status.as_ref().is_some_and(is_small)
+    })
+    .await;
 }
 
 #[tokio::test]
