@@ -107,6 +107,8 @@ const LONGEST_SURVEY_PAUSE: u32 = 60;
 const ENDING_WITHIN: Duration = Duration::from_millis(1_500);
 /// Limit for removals before an upload. On a volume, an operation that has begun continues after it.
 const REMOVE_WITHIN: Duration = Duration::from_secs(2);
+/// Of a heartbeat that could not be written.
+const BEAT_AGAIN_AFTER: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
@@ -209,28 +211,46 @@ impl Saver {
 
     /// Heartbeats until `stop`, also while a large state is uploaded.
     fn beats(&self, stop: CancellationToken) -> impl Future<Output = ()> + use<> {
-        let (storage, key, end) = (self.storage.clone(), self.key(HEARTBEAT), Arc::clone(&self.end));
-        let (runs, ends) = (self.heartbeat(false), self.heartbeat(true));
+        let (storage, heartbeats) = (self.storage.clone(), self.own_heartbeats());
         let (held, owned) = (self.held(), Arc::clone(&self.owned));
         let mut ticks = interval(self.settings.beat_interval() / BEATS);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         async move {
-            while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-                let text = if end.announced.get().is_some() { &ends } else { &runs };
-                if let Err(fault) = storage.put(&key, text.clone()).await {
+            let mut has_failed = false;
+            loop {
+                let due = async {
+                    tokio::select! {
+                        _ = ticks.tick() => {}
+                        // A loader waits for little more than one heartbeat before it takes this worker for lost.
+                        () = sleep(BEAT_AGAIN_AFTER), if has_failed => {}
+                    }
+                };
+                if stop.run_until_cancelled(due).await.is_none() {
+                    break;
+                }
+                has_failed = false;
+                if let Err(fault) = heartbeats.write().await {
                     // A checkpoint fails for the same reason, and reports it.
                     debug!("failed to write the heartbeat: {fault}");
-                }
-                if std::ptr::eq(text, &runs) && end.announced.get().is_some() {
-                    // It may have replaced the announcement.
-                    let _ = storage.put(&key, ends.clone()).await;
+                    has_failed = true;
                 }
                 if let (Some(held), None) = (&held, owned.get())
                     && let Err(fault) = held.renew(&storage).await
                 {
                     debug!("failed to renew the claim: {fault}");
+                    has_failed = true;
                 }
             }
+        }
+    }
+
+    fn own_heartbeats(&self) -> OwnHeartbeats {
+        OwnHeartbeats {
+            storage: self.storage.clone(),
+            key: self.key(HEARTBEAT),
+            end: Arc::clone(&self.end),
+            runs: self.heartbeat(false),
+            ends: self.heartbeat(true),
         }
     }
 
@@ -441,6 +461,8 @@ impl Saver {
         if let Some(next) = self.next {
             return Ok(next);
         }
+        // A worker with a checkpoint and without a heartbeat counts as ended.
+        self.own_heartbeats().write().await?;
         let numbers = self.numbers().await?;
         let own = self.settings.worker(&self.settings.uid);
         if newest(&self.storage, &own, &numbers, SystemTime::now()).await?.is_some() {
@@ -553,6 +575,29 @@ impl Saver {
 
     fn key(&self, name: &str) -> String {
         format!("{}/{name}", self.settings.worker(&self.settings.uid))
+    }
+}
+
+/// The heartbeats of the worker of this pod.
+struct OwnHeartbeats {
+    storage: Storage,
+    key: String,
+    end: Arc<End>,
+    runs: Vec<u8>,
+    ends: Vec<u8>,
+}
+
+impl OwnHeartbeats {
+    async fn write(&self) -> Result<(), Fault> {
+        let is_ending = || self.end.announced.get().is_some();
+        if !is_ending() {
+            self.storage.put(&self.key, self.runs.clone()).await?;
+            if !is_ending() {
+                return Ok(());
+            }
+            // It may have replaced the announcement.
+        }
+        self.storage.put(&self.key, self.ends.clone()).await
     }
 }
 

@@ -518,3 +518,38 @@ async fn what_a_damaged_state_continues_is_not_counted() {
     let first = timeout(PATIENCE, first).await.expect("a survey").unwrap().unclaimed;
     assert_eq!(first, Some(0));
 }
+
+/// A folder in its place makes the write of a heartbeat fail.
+fn block_heartbeats(pool: &Pool) -> PathBuf {
+    let heartbeat = pool.path("workers/pod/heartbeat");
+    fs::create_dir_all(&heartbeat).unwrap();
+    heartbeat
+}
+
+#[tokio::test]
+async fn no_checkpoint_is_written_before_the_first_heartbeat() {
+    let pool = Pool::new();
+    let heartbeat = block_heartbeats(&pool);
+    let pod = Pod::new(&pool, "pod", SECOND);
+    fs::write(pod.state.path().join("state"), "one").unwrap();
+    let sidecar = pod.run();
+    let manifest = pool.path("workers/pod/0000000000/manifest.json");
+    until("an error", || sidecar.error().is_some() || manifest.exists()).await;
+    sleep(SECOND * 2).await;
+    assert!(!manifest.exists(), "its worker would count as ended");
+    fs::remove_dir(&heartbeat).unwrap();
+    until("a checkpoint", || manifest.exists()).await;
+    assert!(heartbeat.is_file());
+}
+
+#[tokio::test]
+async fn a_heartbeat_that_failed_is_soon_written_again() {
+    let pool = Pool::new();
+    let heartbeat = block_heartbeats(&pool);
+    // The next regular one is due in half a minute.
+    let pod = Pod::new(&pool, "pod", HOUR);
+    let sidecar = pod.run();
+    until("an error", || sidecar.error().is_some()).await;
+    fs::remove_dir(&heartbeat).unwrap();
+    until("a heartbeat", || heartbeat.is_file()).await;
+}
