@@ -39,11 +39,20 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use tokio::runtime::Runtime;
+use tokio::{
+    runtime::Runtime,
+    signal::unix::{SignalKind, signal},
+};
 use tracing::{error, warn};
 
-use checkpoint::{restore::restore, state::StateFolder};
+use checkpoint::{
+    restore::{CurrentClaim, restore},
+    state::StateFolder,
+};
 use cli::{Arguments, Command, LoadMemory};
+
+/// Of a load that SIGTERM has interrupted, as a shell has it: with 0 the next container would be started.
+const TERMINATED: u8 = 128 + 15;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -75,26 +84,41 @@ fn main() -> ExitCode {
 }
 
 fn load_memory(runtime: &Runtime, options: &LoadMemory) -> ExitCode {
+    let claim = CurrentClaim::default();
     let loaded = runtime.block_on(async {
-        if let Some(wanted) = options.wanted() {
-            memory::load(&wanted).await?;
+        let terminate = signal(SignalKind::terminate());
+        let mut terminate = terminate.map_err(|error| {
+            fault::Fault::new(api::monitor::ExitCode::Usage, format!("failed to listen for SIGTERM: {error}"))
+        })?;
+        tokio::select! {
+            loaded = load(options, &claim) => loaded.map(|()| ExitCode::SUCCESS),
+            // The pod is deleted. A claim that stays would keep its state from other workers.
+            _ = terminate.recv() => {
+                claim.give_up().await;
+                Ok(ExitCode::from(TERMINATED))
+            }
         }
-        // The memory is loaded first, because that may take long, and the claim of a state expires if it is not
-        // renewed.
-        if let Some((settings, state)) = options.settings() {
-            let folder = &options.checkpoints.folder;
-            restore(&settings, &StateFolder(state), folder, options.patience()).await?;
-        }
-        Ok::<(), fault::Fault>(())
     });
     match loaded {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(fault) => {
             error!("{fault}");
             write_message(&options.termination_log, fault.to_string().as_bytes());
             u8::try_from(fault.code.code()).map_or(ExitCode::FAILURE, ExitCode::from)
         }
     }
+}
+
+async fn load(options: &LoadMemory, claim: &CurrentClaim) -> Result<(), fault::Fault> {
+    if let Some(wanted) = options.wanted() {
+        memory::load(&wanted).await?;
+    }
+    // The memory is loaded first, because that may take long, and the claim of a state expires if it is not renewed.
+    if let Some((settings, state)) = options.settings() {
+        let folder = &options.checkpoints.folder;
+        restore(&settings, &StateFolder(state), folder, options.patience(), claim).await?;
+    }
+    Ok(())
 }
 
 /// Kubernetes creates the file in each container. Outside a container it does not exist, and no message is written.

@@ -1,6 +1,7 @@
 //! Finds a state that no worker has claimed, claims it, and writes it into the folder of the new worker.
 
 use std::{
+    cell::Cell,
     collections::{HashMap, HashSet},
     io,
     path::Path,
@@ -10,7 +11,7 @@ use std::{
 use api::monitor::ExitCode;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -34,6 +35,8 @@ const RESURVEY_AFTER: Duration = Duration::from_secs(2);
 /// retry at the same time.
 const JITTER: std::ops::Range<u64> = 50..500;
 const AWAIT_EVERY: Duration = Duration::from_millis(500);
+/// Limit for the removal of a claim when the pod is deleted, because the storage may hang.
+const GIVE_UP_WITHIN: Duration = Duration::from_secs(2);
 /// Limit in intervals of heartbeats for the wait for late heartbeats, also if those of several workers are late one after the other.
 const WATCH_AT_MOST: u32 = 3;
 
@@ -44,6 +47,7 @@ pub(crate) async fn restore(
     state: &StateFolder,
     own_folder: &Path,
     patience: Duration,
+    claim: &CurrentClaim,
 ) -> Result<(), Fault> {
     let marker = own_folder.join(RESTORED);
     if marker.exists() {
@@ -61,7 +65,7 @@ pub(crate) async fn restore(
         return Err(Fault::new(ExitCode::StoreUnreachable, message));
     }
     let restored =
-        retry_transient(patience, async || find(settings, &storage, state, patience).await).await?;
+        retry_transient(patience, async || find(settings, &storage, state, patience, claim).await).await?;
     let text = serde_json::to_vec(&restored).unwrap_or_default();
     replace(&marker, &text).map_err(|error| of_disk(&error))
 }
@@ -73,6 +77,7 @@ async fn find(
     storage: &Storage,
     state: &StateFolder,
     patience: Duration,
+    claim: &CurrentClaim,
 ) -> Result<Restored, Fault> {
     let (began, mut heartbeats) = (Instant::now(), Heartbeats::default());
     let (mut lost_since, mut has_looked_again) = (None, false);
@@ -99,7 +104,7 @@ async fn find(
                 return Ok(Restored { damaged, ..Restored::default() });
             }
         };
-        let Some((candidate, held)) = claim_one(settings, storage, candidates).await? else {
+        let Some((candidate, held)) = claim_one(settings, storage, candidates, claim).await? else {
             if lost_since.get_or_insert_with(Instant::now).elapsed() > patience {
                 warn!("no state restored: other workers created every claim first");
                 return Ok(Restored { damaged, ..Restored::default() });
@@ -143,9 +148,12 @@ async fn claim_one(
     settings: &Settings,
     storage: &Storage,
     candidates: Vec<Candidate>,
+    claim: &CurrentClaim,
 ) -> Result<Option<(Candidate, Held)>, Fault> {
     for candidate in spread(candidates, &settings.uid) {
         let held = Held { settings: settings.clone(), uid: candidate.uid.clone(), number: candidate.claim };
+        // Before the request: the storage may have the claim also without an answer.
+        claim.0.set(Some(held.clone()));
         if storage.create(&held.key(), held.text()).await? {
             return Ok(Some((candidate, held)));
         }
@@ -161,6 +169,26 @@ pub(crate) struct Held {
     /// The worker whose state it is.
     pub(crate) uid: String,
     pub(crate) number: u32,
+}
+
+/// The claim that this loader has created last, or tried to create.
+#[derive(Default)]
+pub(crate) struct CurrentClaim(Cell<Option<Held>>);
+
+impl CurrentClaim {
+    /// Of a loader that is interrupted: another worker may claim the state at once.
+    pub(crate) async fn give_up(&self) {
+        let Some(held) = self.0.take() else { return };
+        let given_up = timeout(GIVE_UP_WITHIN, async {
+            let storage = Storage::open(&held.settings.place)?;
+            if held.is_newest(&storage).await? { held.release(&storage).await } else { Ok(()) }
+        });
+        match given_up.await {
+            Ok(Ok(())) => {}
+            Ok(Err(fault)) => warn!("failed to remove the claim: {fault}"),
+            Err(_) => warn!("failed to remove the claim: no answer in time"),
+        }
+    }
 }
 
 /// The outcome of restoring a claimed state.
@@ -186,13 +214,16 @@ impl Held {
 
     /// Writes the claim again, which resets its age. `false`: it is not the newest one, or was removed with the state.
     pub(crate) async fn renew(&self, storage: &Storage) -> Result<bool, Fault> {
-        let newest = claim_of(&self.settings, storage, &self.uid, SystemTime::now()).await?;
-        let is_own =
-            newest.is_some_and(|newest| newest.by == self.settings.uid && newest.number == self.number);
+        let is_own = self.is_newest(storage).await?;
         if is_own {
             storage.put(&self.key(), self.text()).await?;
         }
         Ok(is_own)
+    }
+
+    async fn is_newest(&self, storage: &Storage) -> Result<bool, Fault> {
+        let newest = claim_of(&self.settings, storage, &self.uid, SystemTime::now()).await?;
+        Ok(newest.is_some_and(|newest| newest.by == self.settings.uid && newest.number == self.number))
     }
 
     /// Another worker may claim the state again.

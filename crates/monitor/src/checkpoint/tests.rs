@@ -19,7 +19,7 @@ use tokio::{
 
 use super::{
     Claim, Heartbeat, Manifest, Place, RESTORED, Restored, SavedFile, Settings,
-    restore::restore,
+    restore::{CurrentClaim, restore},
     save::{Final, Saved, Saver},
     state::StateFolder,
 };
@@ -107,7 +107,8 @@ impl Pod {
 
     async fn load(&self) -> Restored {
         let state = StateFolder(self.state.path().to_owned());
-        let restored = restore(&self.settings, &state, self.own.path(), PATIENCE);
+        let claim = CurrentClaim::default();
+        let restored = restore(&self.settings, &state, self.own.path(), PATIENCE, &claim);
         timeout(PATIENCE * 3, restored).await.expect("it ends").unwrap();
         serde_json::from_slice(&fs::read(self.own.path().join(RESTORED)).unwrap()).unwrap()
     }

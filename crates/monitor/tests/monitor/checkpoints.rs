@@ -11,6 +11,7 @@ use std::{
 };
 
 use api::monitor::{ExitCode, Message};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::{
@@ -400,6 +401,34 @@ fn a_new_worker_waits_for_the_state_of_one_that_is_about_to_end() {
         ending.worker.stop();
         assert!(monitor.stop().error.is_none());
         assert!(loader.wait_with_output().unwrap().status.success());
+        assert_eq!(next.state(), only("state", "late"));
+    }
+}
+
+/// It waits for a worker that ends, and its own pod is deleted.
+#[test]
+fn a_loader_that_is_terminated_gives_its_claim_back_and_ends_at_once() {
+    for storage in Storage::both() {
+        let ending = Pod::new(&storage, "ending");
+        ending.write("state", "early");
+        let monitor = ending.run(&["--checkpoint-seconds=60", "--grace-seconds=20"]);
+        until("a heartbeat", || storage.pool().join("workers/ending/heartbeat").exists());
+        monitor.announce_end();
+        let deleted = Pod::new(&storage, "deleted");
+        let mut loader = deleted.loader(&["--checkpoint-seconds=60"]).spawn().unwrap();
+        let claim = storage.pool().join("claims/ending/0000000000");
+        until("the claim", || claim.exists());
+        let terminated = Instant::now();
+        kill_process(Pid::from_child(&loader), Signal::TERM).unwrap();
+        assert_eq!(loader.wait().unwrap().code(), Some(143));
+        assert!(terminated.elapsed() < Duration::from_secs(3));
+        assert!(!claim.exists());
+        ending.write("state", "late");
+        ending.worker.stop();
+        assert!(monitor.stop().error.is_none());
+        // A claim that was left would last for three minutes.
+        let next = Pod::new(&storage, "next");
+        assert!(next.load().status.success());
         assert_eq!(next.state(), only("state", "late"));
     }
 }
