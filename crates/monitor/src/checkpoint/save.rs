@@ -528,8 +528,12 @@ impl Saver {
             return Ok(Some(newest).filter(|newest| newest.by != settings.uid));
         }
         let Some(claim) = claim_of(settings, storage, &settings.uid, now).await? else { return Ok(None) };
-        if self.end.announced.get().is_none() || !is_name(&claim.by) {
+        if self.end.announced.get().is_none() {
             return Ok(Some(claim));
+        }
+        if !is_name(&claim.by) {
+            // Its loader was killed before it had written the text.
+            return Ok(None);
         }
         // It was claimed in advance: the new worker waits for this state, unless it has saved one of its own.
         let by = settings.worker(&claim.by);

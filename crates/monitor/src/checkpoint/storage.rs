@@ -114,14 +114,15 @@ impl Storage {
     pub(crate) async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
         match self {
             Self::Folder(_) => {
-                self.on_folder(key, |path| match File::open(path) {
-                    Ok(file) => {
-                        let mut text = Vec::new();
-                        file.take(LARGEST_TEXT).read_to_end(&mut text)?;
-                        Ok(Some(text))
+                use io::ErrorKind::{IsADirectory, NotFound};
+                self.on_folder(key, |path| {
+                    let mut text = Vec::new();
+                    match File::open(path).and_then(|file| file.take(LARGEST_TEXT).read_to_end(&mut text)) {
+                        Ok(_) => Ok(Some(text)),
+                        // A folder is no object, as in a bucket.
+                        Err(error) if matches!(error.kind(), NotFound | IsADirectory) => Ok(None),
+                        Err(error) => Err(error),
                     }
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-                    Err(error) => Err(error),
                 })
                 .await
             }
@@ -152,21 +153,7 @@ impl Storage {
     /// Whether this call has created it: of several at the same time, one has.
     pub(crate) async fn create(&self, key: &str, text: Vec<u8>) -> Result<bool, Fault> {
         match self {
-            Self::Folder(_) => {
-                self.on_folder(key, move |path| {
-                    make_parent(&path)?;
-                    match File::options().write(true).create_new(true).open(&path) {
-                        Ok(mut file) => {
-                            file.write_all(&text)?;
-                            file.sync_all()?;
-                            Ok(true)
-                        }
-                        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-                        Err(error) => Err(error),
-                    }
-                })
-                .await
-            }
+            Self::Folder(_) => self.on_folder(key, move |path| create(&path, &text)).await,
             Self::Bucket(bucket, _) => {
                 let key = self.key(key)?;
                 let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
@@ -514,26 +501,59 @@ fn make_parent(path: &Path) -> io::Result<()> {
 /// Atomic: a reader gets either the old or the new text. Two pods or tasks may write the same key at the same time, each
 /// into a file of its own.
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
+    fs::rename(write_beside(path, text)?, path)
+}
+
+/// Writes the text to the disk, into a new file in the same folder that no listing has.
+fn write_beside(path: &Path, text: &[u8]) -> io::Result<PathBuf> {
     make_parent(path)?;
     let new = path.with_extension(format!("{:08x}.new", fastrand::u32(..)));
     let mut file = File::create(&new)?;
     file.write_all(text)?;
     file.sync_all()?;
-    fs::rename(&new, path)
+    Ok(new)
+}
+
+/// `false`: there is one with this name. The file never has a part of the text, except where the file system has no
+/// hard links.
+fn create(path: &Path, text: &[u8]) -> io::Result<bool> {
+    let new = write_beside(path, text)?;
+    let linked = fs::hard_link(&new, path);
+    // One that stays takes space, and no more.
+    let _ = fs::remove_file(&new);
+    let created = match linked {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => write_new(path, text),
+        linked => linked,
+    };
+    match created {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
+    let mut file = File::options().write(true).create_new(true).open(path)?;
+    file.write_all(text)?;
+    file.sync_all()
+}
+
+/// `None`: it is not there. What cannot be read is there: a hidden heartbeat would be that of a worker that has ended.
+fn unless_gone<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn list_folder(path: &Path) -> io::Result<Listing> {
-    let entries = match fs::read_dir(path) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Listing::default()),
-        Err(error) => return Err(error),
-    };
+    let Some(entries) = unless_gone(fs::read_dir(path))? else { return Ok(Listing::default()) };
     let mut listing = Listing::default();
     for entry in entries.take(MOST_NAMES + 1) {
         let entry = entry?;
         let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
-        // It may be gone by now.
-        let Ok(known) = entry.metadata() else { continue };
+        let Some(known) = unless_gone(entry.metadata())? else { continue };
         if known.is_dir() {
             listing.folders.push(name);
         } else if !name.ends_with(".new") {
@@ -541,4 +561,32 @@ fn list_folder(path: &Path) -> io::Result<Listing> {
         }
     }
     Ok(listing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_not_there_is_left_out_of_a_listing() {
+        let read = |kind: io::ErrorKind| unless_gone::<()>(Err(kind.into()));
+        assert_eq!(read(io::ErrorKind::NotFound).unwrap(), None);
+        for kind in
+            [io::ErrorKind::PermissionDenied, io::ErrorKind::TimedOut, io::ErrorKind::StaleNetworkFileHandle]
+        {
+            assert_eq!(read(kind).unwrap_err().kind(), kind);
+        }
+    }
+
+    #[test]
+    fn of_two_that_create_a_file_the_first_one_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("claims/0000000000");
+        assert!(create(&path, b"first").unwrap());
+        assert!(!create(&path, b"second").unwrap());
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        assert_eq!(fs::read_dir(folder.path().join("claims")).unwrap().count(), 1);
+        // As where there are no hard links.
+        assert_eq!(write_new(&path, b"third").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    }
 }

@@ -502,6 +502,25 @@ async fn a_worker_that_ends_does_not_save_over_a_successor_that_has_saved() {
     saving.abort();
 }
 
+/// Its loader was killed after it had created the claim.
+#[tokio::test]
+async fn a_claim_without_text_does_not_stop_the_last_save() {
+    let pool = Pool::new();
+    let pod = Pod::new(&pool, "pod", SECOND);
+    let state = StateFolder(pod.state.path().to_owned());
+    let saver = Saver::new(pod.settings.clone(), state, pod.own.path(), Arc::default()).unwrap();
+    let announce = saver.announcer();
+    let (_ended, last) = mpsc::channel(1);
+    let saving = tokio::spawn(saver.run(last));
+    until("a heartbeat", || pool.path("workers/pod/heartbeat").exists()).await;
+    announce().await;
+    pool.write("claims/pod/0000000000", b"");
+    fs::write(pod.state.path().join("state"), "last").unwrap();
+    let manifest = pool.path("workers/pod/0000000000/manifest.json");
+    until("a checkpoint", || manifest.exists()).await;
+    saving.abort();
+}
+
 /// The state is not free: the worker that restored it has saved, although its checkpoint is damaged.
 #[tokio::test]
 async fn what_a_damaged_state_continues_is_not_counted() {
