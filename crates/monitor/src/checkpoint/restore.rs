@@ -515,10 +515,13 @@ async fn all_of(
             return Ok(false);
         }
         io::Seek::rewind(&mut written).map_err(|error| of_disk(&error))?;
-        let (_, size, digest) = state::sha256(written, u64::MAX).await.map_err(|error| of_disk(&error))?;
+        let (written, size, digest) =
+            state::sha256(written, u64::MAX).await.map_err(|error| of_disk(&error))?;
         if size != saved.size || digest != saved.sha256 {
             return Ok(false);
         }
+        // Before the marker is written: after a power failure of the node, nothing is restored again if it is there.
+        state::sync(written).await.map_err(|error| of_disk(&error))?;
         state.finish(&new, &saved.path).map_err(|error| of_disk(&error))?;
     }
     Ok(true)

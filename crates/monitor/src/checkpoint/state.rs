@@ -197,6 +197,11 @@ pub(crate) async fn sha256(mut file: File, most: u64) -> io::Result<(File, u64, 
     .await
 }
 
+/// Returns when the content is on the disk.
+pub(crate) async fn sync(file: File) -> io::Result<()> {
+    off_runtime(move || file.sync_all()).await
+}
+
 /// The only thread of the runtime also answers probes.
 async fn off_runtime<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
