@@ -131,12 +131,12 @@ async fn find(
                 damaged.push(uid);
             }
             Taken::NoState => {
-                held.release(storage).await?;
+                retry_transient(patience, async || held.release(storage).await).await?;
                 useless.insert(uid);
             }
             Taken::Runs => {
                 info!(worker = %uid, "the worker does not end any more; its state is not claimed any more");
-                held.release(storage).await?;
+                retry_transient(patience, async || held.release(storage).await).await?;
             }
             Taken::ByAnother => warn!(worker = %uid, "the claim was too old; another worker has the state"),
         }
@@ -154,7 +154,7 @@ async fn claim_one(
         let held = Held { settings: settings.clone(), uid: candidate.uid.clone(), number: candidate.claim };
         // Before the request: the storage may have the claim also without an answer.
         claim.0.set(Some(held.clone()));
-        if storage.create(&held.key(), held.text()).await? {
+        if storage.create(&held.key(), held.text()).await? || held.is_there(storage).await? {
             return Ok(Some((candidate, held)));
         }
     }
@@ -219,6 +219,12 @@ impl Held {
             storage.put(&self.key(), self.text()).await?;
         }
         Ok(is_own)
+    }
+
+    /// An earlier attempt had no answer in time, or an answer that was lost, and has created it.
+    async fn is_there(&self, storage: &Storage) -> Result<bool, Fault> {
+        let claim: Option<Claim> = read(storage, &self.key()).await?;
+        Ok(claim.is_some_and(|claim| claim.by == self.settings.uid))
     }
 
     async fn is_newest(&self, storage: &Storage) -> Result<bool, Fault> {
@@ -525,4 +531,33 @@ async fn all_of(
         state.finish(&new, &saved.path).map_err(|error| of_disk(&error))?;
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::Place;
+
+    #[tokio::test]
+    async fn a_claim_whose_creation_had_no_answer_belongs_to_this_pod() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = |uid: &str| Settings {
+            place: Place::Folder(folder.path().to_owned()),
+            namespace: "demo".to_owned(),
+            pool: "coder".to_owned(),
+            uid: uid.to_owned(),
+            pod: format!("pod-{uid}"),
+            interval: Duration::from_secs(60),
+            grace: Duration::from_secs(60),
+        };
+        let storage = Storage::open(&settings("own").place).unwrap();
+        let claim = async |uid: &str| {
+            let candidate = Candidate { uid: "first".to_owned(), claim: 0, within: None };
+            let settings = settings(uid);
+            claim_one(&settings, &storage, vec![candidate], &CurrentClaim::default()).await.unwrap().is_some()
+        };
+        assert!(claim("own").await);
+        assert!(claim("own").await);
+        assert!(!claim("other").await);
+    }
 }
