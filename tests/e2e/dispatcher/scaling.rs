@@ -7,14 +7,14 @@ use api::{
     aiscaler::AIScaler,
     conditions, reasons,
 };
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DynamicObject, ListParams};
 use serde_json::json;
 use tests::{
     Scene, ask_until,
     dispatcher::{
-        Load, Monitors, change, condition, create, deployment, is_ready, until, until_ready, until_reason,
-        workers,
+        Load, Monitors, change, condition, create, deployment, is_ready, selector, until, until_ready,
+        until_reason, workers,
     },
     follow, simulated, wait_for, within,
 };
@@ -131,20 +131,16 @@ async fn no_busy_worker_is_deleted_while_the_load_of_the_others_changes() {
     }
 }
 
-/// The names of all workers, once they are created.
+/// The names of all workers, once they are created. The counts of the Deployment may still be those of an earlier number.
 async fn all_workers(scene: &Scene<'_>, name: &str) -> Vec<String> {
-    let deployments = scene.api::<Deployment>();
-    wait_for(&deployments, &format!("{name}-workers"), "all workers", within(), |found: &Deployment| {
-        let status = found.status.as_ref();
-        status.is_some_and(|status| {
-            status.observed_generation == found.metadata.generation
-                && status.replicas.and_then(|count| usize::try_from(count).ok()) == Some(WORKERS)
-        })
-    })
-    .await;
-    let workers = workers(scene, name).await;
-    assert_eq!(workers.len(), WORKERS);
-    workers.into_iter().filter_map(|pod| pod.metadata.name).collect()
+    let pods = scene.api::<Pod>();
+    let labels = selector(name);
+    let all = follow(&pods, &labels, |pods| {
+        let live = pods.values().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        let names: Vec<String> = live.filter_map(|pod| pod.metadata.name.clone()).collect();
+        (names.len() == WORKERS).then_some(names)
+    });
+    tokio::time::timeout(within(), all).await.expect("all workers are created")
 }
 
 /// Waits until all workers are there, so many of them are busy, and all that ever were have used so many tokens.
