@@ -13,8 +13,8 @@ use serde_json::json;
 use tests::{
     Scene, ask_until,
     dispatcher::{
-        Load, Monitors, change, condition, create, deployment, is_ready, selector, until, until_ready,
-        until_reason, workers,
+        Load, Monitors, change, condition, create, deployment, is_ready, until, until_ready, until_reason,
+        workers,
     },
     follow, simulated, wait_for, within,
 };
@@ -133,14 +133,13 @@ async fn no_busy_worker_is_deleted_while_the_load_of_the_others_changes() {
 
 /// The names of all workers, once they are created. The counts of the Deployment may still be those of an earlier number.
 async fn all_workers(scene: &Scene<'_>, name: &str) -> Vec<String> {
-    let pods = scene.api::<Pod>();
-    let labels = selector(name);
-    let all = follow(&pods, &labels, |pods| {
-        let live = pods.values().filter(|pod| pod.metadata.deletion_timestamp.is_none());
-        let names: Vec<String> = live.filter_map(|pod| pod.metadata.name.clone()).collect();
-        (names.len() == WORKERS).then_some(names)
-    });
-    tokio::time::timeout(within(), all).await.expect("all workers are created")
+    ask_until("all workers are created", within(), async || {
+        let workers = workers(scene, name).await;
+        let live = workers.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        let names: Vec<String> = live.filter_map(|pod| pod.metadata.name).collect();
+        if names.len() == WORKERS { Ok(names) } else { Err(names.len()) }
+    })
+    .await
 }
 
 /// Waits until all workers are there, so many of them are busy, and all that ever were have used so many tokens.
