@@ -8,6 +8,8 @@ mod tokens;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs,
+    os::unix::fs::PermissionsExt as _,
     time::{Duration, Instant},
 };
 
@@ -24,8 +26,8 @@ use serde_json::{Value, json};
 use tests::{
     AGENT_IMAGE, PRODUCT, Scene, ask_until,
     dispatcher::{
-        CONTROLLER, change, create, is_ready, selector, until, until_proven, until_ready, until_reason,
-        workers,
+        CONTROLLER, change, condition, create, is_ready, selector, until, until_proven, until_ready,
+        until_reason, workers,
     },
     follow, real, wait_until_gone, within,
 };
@@ -79,7 +81,11 @@ async fn sessions(scene: &Scene<'_>, pool: &str) -> BTreeMap<String, (Value, usi
 }
 
 async fn until_sessions(scene: &Scene<'_>, pool: &str, wanted: &BTreeSet<String>) {
-    ask_until("every session at exactly one worker", within(), async || {
+    until_sessions_within(scene, pool, wanted, within()).await;
+}
+
+async fn until_sessions_within(scene: &Scene<'_>, pool: &str, wanted: &BTreeSet<String>, deadline: Duration) {
+    ask_until("every session at exactly one worker", deadline, async || {
         let found = sessions(scene, pool).await;
         let held_once: BTreeSet<String> =
             found.iter().filter(|(_, (_, workers))| *workers == 1).map(|(name, _)| name.clone()).collect();
@@ -105,6 +111,38 @@ async fn until_ended(scene: &Scene<'_>, pool: &str, count: usize) {
     let labels = selector(pool);
     let ended = follow(&pods, &labels, |pods| (pods.len() == count).then_some(()));
     tokio::time::timeout(Duration::from_secs(120), ended).await.expect("the others have ended");
+}
+
+/// Creates a claim of a volume that every node can mount, and returns the storage of checkpoints in it.
+async fn states_in_a_volume(scene: &Scene<'_>) -> Value {
+    let folder = scene.folder().root().join(format!("states-{}", scene.namespace()));
+    fs::create_dir_all(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+    let (namespace, path) = (scene.namespace(), folder.display());
+    let yaml = format!(
+        "
+apiVersion: v1
+kind: PersistentVolume
+metadata: {{name: states-{namespace}}}
+spec:
+  accessModes: [ReadWriteMany]
+  capacity: {{storage: 1Gi}}
+  storageClassName: ''
+  claimRef: {{name: states, namespace: {namespace}}}
+  hostPath: {{path: '{path}', type: Directory}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: states, namespace: {namespace}}}
+spec:
+  accessModes: [ReadWriteMany]
+  storageClassName: ''
+  volumeName: states-{namespace}
+  resources: {{requests: {{storage: 1Gi}}}}
+"
+    );
+    scene.apply(&yaml).await.expect("a volume and its claim");
+    json!({"claimName": "states", "graceSeconds": 20})
 }
 
 /// Starts the controller of a cluster again with further options. A process without them could still create pods, so it has
@@ -147,6 +185,30 @@ async fn a_worker_that_replaces_one_that_ends_waits_for_its_last_state() {
     until_ended(&scene, "coders", 1).await;
     until_ready(&scene, "coders").await;
     until_sessions(&scene, "coders", &["session-0".to_owned()].into()).await;
+}
+
+/// The pod is deleted soon after its monitor has ended; until then its termination message is known.
+#[tokio::test]
+async fn a_state_that_is_lost_is_reported_with_the_pod() {
+    let scene = real().await;
+    let store = Store::start(&scene).await;
+    let mut checkpoint = store.checkpoint("pools");
+    checkpoint["graceSeconds"] = json!(0);
+    create(&scene, "coders", agents(json!({"replicas": 2, "checkpoint": checkpoint}))).await;
+    until_ready(&scene, "coders").await;
+    let before = names(&workers(&scene, "coders").await);
+    for (index, worker) in before.iter().enumerate() {
+        assert!(give(&scene, worker, &format!("session-{index}"), "hello", 10));
+    }
+    store.stop().await;
+    change(&scene, "coders", json!({"replicas": 1})).await;
+    let failed =
+        until_reason(&scene, "coders", api::conditions::CHECKPOINT_FAILED, api::reasons::STATE_LOST).await;
+    let left = names(&workers(&scene, "coders").await);
+    let [left] = left.as_slice() else { panic!("one worker: {left:?}") };
+    let ended = before.iter().find(|name| *name != left).expect("the other worker");
+    let message = &condition(&failed, api::conditions::CHECKPOINT_FAILED).unwrap().message;
+    assert!(message.contains(&format!("the state of pod {ended} was not saved")), "{message}");
 }
 
 /// A worker has no readiness probe, so the new ones are ready until they fail.
@@ -221,7 +283,7 @@ async fn a_worker_that_serves_no_metrics_works_and_the_condition_names_its_port(
     create(&scene, "coders", agents(json!({"env": env, "autoscaling": {"maxReplicas": 3}}))).await;
     until_ready(&scene, "coders").await;
     let held = until(&scene, "coders", "the port is named", |dispatcher| {
-        tests::dispatcher::condition(dispatcher, api::conditions::SCALING_ACTIVE)
+        condition(dispatcher, api::conditions::SCALING_ACTIVE)
             .is_some_and(|active| active.status == "False" && active.message.contains("9100"))
     })
     .await;

@@ -1,12 +1,12 @@
-//! Tasks are given while workers come and go. Afterwards the workers hold each task that was taken exactly once.
+//! Tasks are given before or while workers come and go. Afterwards the workers hold each task that was taken exactly once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
-    fs,
-    os::unix::fs::PermissionsExt as _,
+    time::Duration,
 };
 
+use api::reasons;
 use serde_json::{Value, json};
 use tests::{
     AGENT_IMAGE, Scene, ask_until,
@@ -14,7 +14,9 @@ use tests::{
     real, within,
 };
 
-use super::{agents, give, held, names, until_ended, until_workers};
+use super::{
+    agents, give, held, names, states_in_a_volume, until_ended, until_sessions_within, until_workers,
+};
 use crate::store::Store;
 
 const POOL: &str = "coders";
@@ -141,34 +143,8 @@ async fn every_task_survives_scaling_under_load_with_checkpoints_in_a_bucket() {
 #[tokio::test]
 async fn every_task_survives_scaling_under_load_with_checkpoints_in_a_volume() {
     let scene = real().await;
-    let folder = scene.folder().root().join(format!("states-{}", scene.namespace()));
-    fs::create_dir_all(&folder).unwrap();
-    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
-    let (namespace, path) = (scene.namespace(), folder.display());
-    let yaml = format!(
-        "
-apiVersion: v1
-kind: PersistentVolume
-metadata: {{name: states-{namespace}}}
-spec:
-  accessModes: [ReadWriteMany]
-  capacity: {{storage: 1Gi}}
-  storageClassName: ''
-  claimRef: {{name: states, namespace: {namespace}}}
-  hostPath: {{path: '{path}', type: Directory}}
----
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {{name: states, namespace: {namespace}}}
-spec:
-  accessModes: [ReadWriteMany]
-  storageClassName: ''
-  volumeName: states-{namespace}
-  resources: {{requests: {{storage: 1Gi}}}}
-"
-    );
-    scene.apply(&yaml).await.expect("a volume and its claim");
-    sessions_survive(&scene, json!({"claimName": "states", "graceSeconds": 20})).await;
+    let checkpoint = states_in_a_volume(&scene).await;
+    sessions_survive(&scene, checkpoint).await;
 }
 
 /// A state that no new worker has restored waits for the next one, so the pool grows at the end.
@@ -199,6 +175,37 @@ async fn no_task_is_lost_while_a_new_image_is_rolled_out_under_load() {
     change(&scene, POOL, json!({"replicas": 4})).await;
     load.throughout(until_workers(&scene, POOL, 4)).await;
     load.until_held_once().await;
+}
+
+/// The longest time of a rollout, of two replacements of idle workers and of a survey of the states that was too early.
+const FOUND_AGAIN_WITHIN: Duration = Duration::from_secs(300);
+
+/// The first new worker starts before an old one ends, so it has no state, and the last old one has no successor.
+#[tokio::test]
+async fn every_session_of_idle_workers_is_found_again_after_a_rollout_with_as_many_workers() {
+    let scene = real().await;
+    scene.load_image(&tests::layout(AGENT_IMAGE), NEXT_IMAGE).unwrap();
+    let store = Store::start(&scene).await;
+    let spec = json!({"replicas": 2, "checkpoint": store.checkpoint("pools")});
+    create(&scene, POOL, agents(spec)).await;
+    until_ready(&scene, POOL).await;
+    let mut wanted = BTreeSet::new();
+    for (index, worker) in names(&workers(&scene, POOL).await).iter().enumerate() {
+        let session = format!("session-{index}");
+        assert!(give(&scene, worker, &session, "hello", 10));
+        wanted.insert(session);
+    }
+    assert_eq!(wanted.len(), 2);
+    change(&scene, POOL, json!({"image": NEXT_IMAGE})).await;
+    until_ready(&scene, POOL).await;
+    until_sessions_within(&scene, POOL, &wanted, FOUND_AGAIN_WITHIN).await;
+    until_workers(&scene, POOL, 2).await;
+    ask_until("an event of the replacement", within(), async || {
+        let reason = format!("--field-selector=reason={}", reasons::STATE_UNCLAIMED);
+        let events = scene.kubectl(&["get", "events", &reason, "--output=name"]);
+        if events.is_empty() { Err("none of an unclaimed state") } else { Ok(()) }
+    })
+    .await;
 }
 
 /// Of each worker the first task is in hand and the second waits.
