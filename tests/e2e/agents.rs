@@ -185,8 +185,8 @@ async fn gpus_that_do_nothing_while_a_job_trains_are_told() {
     let mut endless = training::fate(&[("run-time", "24h")]);
     endless["noProgressSeconds"] = json!(60);
     training::create(&scene, "qwen", endless).await;
-    let told = training::until_reason(&scene, "qwen", conditions::NO_PROGRESS, reasons::GPU_IDLE);
-    let job = nodes.while_kubelets_run(&scene, told).await;
+    let reported = training::until_reason(&scene, "qwen", conditions::NO_PROGRESS, reasons::GPU_IDLE);
+    let job = nodes.while_kubelets_run(&scene, reported).await;
     let condition = training::condition(&job, conditions::NO_PROGRESS).unwrap();
     assert_eq!(condition.status, "True");
     assert!(

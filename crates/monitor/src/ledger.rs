@@ -147,7 +147,7 @@ mod tests {
         let mut unnamed = Ledger::default();
         unnamed.count(Counted { tokens: 100, started: None });
         unnamed.count(Counted { tokens: 150, started: None });
-        assert_eq!(unnamed.total(), 150, "without a start it cannot be told from growth");
+        assert_eq!(unnamed.total(), 150, "without a start time, a restart looks like growth");
     }
 
     #[test]

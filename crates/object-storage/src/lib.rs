@@ -103,7 +103,7 @@ impl Bucket {
             .with_config(AmazonS3ConfigKey::StsEndpoint, token_service)
             // For a public bucket. With the node's credentials any user could read what the node may read.
             .with_skip_signature(identity == Identity::Anonymous)
-            // One request for each object: its refusal is told apart, and every store has it.
+            // One request for each object: each has an answer of its own, and every store knows it.
             .with_disable_bulk_delete(true)
             .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
             .with_client_options(

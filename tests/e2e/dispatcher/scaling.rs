@@ -190,7 +190,7 @@ async fn workers_without_metrics_work_and_the_number_stays() {
     let held = until_reason(&scene, "coders", conditions::SCALING_ACTIVE, reasons::METRIC_MISSING).await;
     let active = condition(&held, conditions::SCALING_ACTIVE).unwrap();
     assert_eq!(active.status, "False");
-    let named = until(&scene, "coders", "why is told", |dispatcher| {
+    let named = until(&scene, "coders", "the cause is in the message", |dispatcher| {
         condition(dispatcher, conditions::SCALING_ACTIVE)
             .is_some_and(|active| active.message.contains("monitor cannot be reached"))
     });
@@ -302,9 +302,9 @@ async fn a_queue_that_jumps_has_its_workers_soon() {
         &kube::api::ApiResource::erase::<k8s_openapi::api::events::v1::Event>(&()),
     );
     tests::ask_until("an event", within(), async || {
-        let told = events.list(&ListParams::default()).await.unwrap().items;
+        let published = events.list(&ListParams::default()).await.unwrap().items;
         let is_it = |event: &DynamicObject| event.data["reason"] == reasons::SUCCESSFUL_RESCALE;
-        if told.iter().any(is_it) { Ok(()) } else { Err("none of a rescale") }
+        if published.iter().any(is_it) { Ok(()) } else { Err("no event of a rescale") }
     })
     .await;
 }

@@ -381,7 +381,11 @@ fn a_file_that_differs_from_its_manifest_is_not_restored() {
         Pod::new(&storage, "second").live("state", "of the second");
         let next = Pod::new(&storage, "next");
         assert!(next.load().status.success());
-        assert_eq!(next.state(), only("state", "of the second"), "a damaged state is in nobody's way");
+        assert_eq!(
+            next.state(),
+            only("state", "of the second"),
+            "a damaged state does not stop the restore of the next one"
+        );
     }
 }
 
