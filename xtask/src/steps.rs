@@ -4,6 +4,7 @@ use std::{
     ffi::OsString,
     path::{Path, PathBuf},
     process::Command,
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
@@ -95,8 +96,15 @@ pub(crate) fn build_programs() -> anyhow::Result<()> {
 }
 
 pub(crate) fn workspace() -> &'static Path {
-    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
-    xtask.parent().unwrap_or(xtask)
+    static WORKSPACE: OnceLock<PathBuf> = OnceLock::new();
+    WORKSPACE.get_or_init(|| {
+        // Checkouts that share a folder of builds can share this program: what cargo says when it starts it, and not what
+        // it said when it built it.
+        let xtask =
+            std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let xtask = PathBuf::from(xtask);
+        xtask.parent().map_or_else(|| xtask.clone(), Path::to_owned)
+    })
 }
 
 /// Cargo's folder of builds: `debug` and `release` are in it, and in one of them is what runs now.
