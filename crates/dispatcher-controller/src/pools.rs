@@ -31,8 +31,8 @@ pub(crate) struct Pools(Arc<Mutex<HashMap<String, Pool>>>);
 pub(crate) struct Pool {
     /// `None`: this process has not decided yet.
     pub(crate) history: Option<History>,
-    /// By uid of each pod that was read last time: when, and its tokens.
-    readings: HashMap<String, (Timestamp, u64)>,
+    /// By uid of each pod that was read last time: its tokens.
+    readings: HashMap<String, u64>,
     /// Sum of the tokens used between two readings of a pod. Tokens used during a gap in the readings belong to no
     /// minute.
     used: i64,
@@ -113,7 +113,7 @@ impl Pools {
     ) -> TokenRate {
         let mut pools = self.lock();
         let pool = pools.entry(uid.to_owned()).or_default();
-        pool.read(readings, now);
+        pool.read(readings);
         let rate = pool.rate(pool.used, now);
         if pool.readings.is_empty() { TokenRate::default() } else { rate }
     }
@@ -141,15 +141,16 @@ impl Pool {
         self.history.clone().or_else(stored).unwrap_or_default()
     }
 
-    fn read<'r>(&mut self, readings: impl Iterator<Item = (&'r str, u64)>, now: Timestamp) {
+    /// While counts do not change there is no reconcile, so a reading may be old; one that fails removes the pod from the
+    /// readings.
+    fn read<'r>(&mut self, readings: impl Iterator<Item = (&'r str, u64)>) {
         let mut read = HashMap::new();
         for (uid, tokens) in readings {
-            if let Some((_, before)) = self.readings.get(uid).filter(|(at, _)| elapsed(*at, now) < RATE_OVER)
-            {
+            if let Some(before) = self.readings.get(uid) {
                 let used = i64::try_from(tokens.saturating_sub(*before)).unwrap_or(i64::MAX);
                 self.used = self.used.saturating_add(used);
             }
-            read.insert(uid.to_owned(), (now, tokens));
+            read.insert(uid.to_owned(), tokens);
         }
         self.readings = read;
     }
@@ -210,16 +211,20 @@ mod tests {
     #[test]
     fn tokens_after_an_hour_without_any_are_those_of_one_minute() {
         let mut pool = Pool::default();
-        pool.rate(1_000, at(0));
-        assert_eq!(pool.rate(1_000, at(20)), ZERO);
-        assert_eq!(pool.rate(1_700, at(3_600)), measured(600), "used in the last 70 s");
+        let mut rate = |tokens, seconds| {
+            pool.read([("a", tokens)].into_iter());
+            pool.rate(pool.used, at(seconds))
+        };
+        assert_eq!(rate(1_000, 0), none_for(20));
+        assert_eq!(rate(1_000, 20), ZERO);
+        assert_eq!(rate(1_700, 3_600), measured(600), "used in the last 70 s");
     }
 
     #[test]
     fn tokens_that_were_used_before_the_first_reading_of_a_pod_are_of_no_minute() {
         let mut pool = Pool::default();
         let mut rate = |readings: &[(&str, u64)], seconds| {
-            pool.read(readings.iter().copied(), at(seconds));
+            pool.read(readings.iter().copied());
             pool.rate(pool.used, at(seconds)).per_minute
         };
         assert_eq!(rate(&[], 0), None);

@@ -86,7 +86,8 @@ async fn until_listed(client: &Client, definition: &DynamicObject) -> Result<()>
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
     let listed = async {
         loop {
-            match api.list(&ListParams::default().limit(1)).await {
+            // With a limit it would be answered by etcd.
+            match api.list(&ListParams::default()).await {
                 Err(kube::Error::Api(refusal)) if [404, 429].contains(&refusal.code) => {
                     sleep(LISTED_RETRY).await;
                 }

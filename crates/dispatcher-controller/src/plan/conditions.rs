@@ -19,6 +19,7 @@ use workload::{
 
 use super::{
     faults::{Fault, FaultyCondition, claim_fault, creation_fault, eviction_fault, fault_of, is_shortage},
+    pod::LOADER,
     readiness::is_ready,
     replicas::{LOAD_EXPECTED_AFTER, Sizing, UNREADY_HELD_FOR},
 };
@@ -236,7 +237,10 @@ fn working(
         // A fault of the memory takes precedence, even if other workers have loaded it.
         let memory_fault = fault_in(FaultyCondition::MemoryReady)
             .map(|Fault { reason, message, condition: _ }| fails(conditions::READY, reason, message.clone()));
-        let order = [memory_fault.as_ref(), Some(&progressing), memory_ready.as_ref()];
+        // Once a worker has its memory, something else is awaited.
+        let is_loading = !has_older && !revision.pods.iter().any(|pod| has_loaded(pod));
+        let loading = memory_ready.as_ref().filter(|_| is_loading);
+        let order = [memory_fault.as_ref(), Some(&progressing), loading];
         match order.into_iter().flatten().find(|verdict| !verdict.holds) {
             Some(Verdict { reason, message, .. }) => fails(conditions::READY, reason, message.clone()),
             None if has_older => {
@@ -283,6 +287,11 @@ fn working(
         .flatten()
         .collect(),
     }
+}
+
+fn has_loaded(pod: &PodView) -> bool {
+    let ended = pod.init_container(LOADER).and_then(|loader| loader.state.terminated.as_ref());
+    ended.is_some_and(|ended| ended.exit_code == 0)
 }
 
 fn under_way(reason: &'static str) -> &'static str {

@@ -20,8 +20,8 @@ use workload::template::{literal, non_empty, pod_security, tolerations};
 use super::{defaults::Defaults, metadata::labels_of};
 use crate::validate::ValidDispatcher;
 
-/// Resource of the device plugin. Nodes with GPUs usually have a taint of this name.
-const GPU: &str = "nvidia.com/gpu";
+/// Of the resources of NVIDIA's device plugin: GPUs and MIG slices.
+const NVIDIA: &str = "nvidia.com/";
 const UNREACHABLE_TAINT: &str = "node.kubernetes.io/unreachable";
 
 mod monitor;
@@ -80,7 +80,7 @@ pub(super) fn pod_template(valid: &ValidDispatcher, defaults: &Defaults) -> PodT
 }
 
 fn has_gpus(Resources { requests, limits }: &Resources) -> bool {
-    requests.keys().chain(limits.keys()).any(|resource| resource == GPU)
+    requests.keys().chain(limits.keys()).any(|resource| resource.starts_with(NVIDIA))
 }
 
 /// Kubernetes replaces a worker on an unreachable node after this time. That of a node that is not ready, such as while its

@@ -200,11 +200,13 @@ fn first_loads(observed: &Observed, now: Timestamp) -> Option<Duration> {
 
 fn cost(load: Option<&WorkerLoad>) -> i32 {
     let Some(WorkerLoad { queued, in_flight, has_tasks: streamed, .. }) = load else { return UNKNOWN };
-    match (has_tasks(queued.map(|(tasks, _)| tasks), *in_flight), streamed) {
-        (Some(true), _) | (_, Some(true)) => BUSY,
-        (_, Some(false)) => IDLE,
-        // What Prometheus has of a worker may be half a minute old.
-        (_, None) => UNKNOWN,
+    // What Prometheus has of a worker may be half a minute old: it counts only while the stream is cut, and then an idle
+    // worker may have become busy.
+    match streamed {
+        Some(true) => BUSY,
+        Some(false) => IDLE,
+        None if has_tasks(queued.map(|(tasks, _)| tasks), *in_flight) == Some(true) => BUSY,
+        None => UNKNOWN,
     }
 }
 

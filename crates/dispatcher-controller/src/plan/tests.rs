@@ -413,6 +413,46 @@ fn a_worker_whose_stream_is_cut_may_be_busy_whatever_prometheus_had_of_it() {
 }
 
 #[test]
+fn a_worker_that_is_idle_by_its_stream_is_idle_whatever_prometheus_had_of_it() {
+    let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
+    let ended = crate::monitors::WorkerLoad { has_tasks: Some(false), ..load(0, 1) };
+    scene.loads(vec![load(0, 1), ended]);
+    scene.edit_spec(|spec| spec.replicas = 1);
+    let plan = scene.plan();
+    assert_eq!(replicas(&plan), 2, "the number waits for the deletion costs");
+    assert_eq!(plan.costs.iter().map(|cost| cost.cost).collect::<Vec<_>>(), [1_000]);
+}
+
+#[test]
+fn a_worker_on_a_slice_of_a_gpu_tolerates_gpu_nodes() {
+    let tolerates = |resources: &str| {
+        let template = deployment_of(&Scene::new(&format!("{{role: coder, {resources}}}")).plan())
+            .spec
+            .unwrap()
+            .template;
+        let tolerations = template.spec.unwrap().tolerations.unwrap();
+        tolerations.iter().any(|toleration| toleration.key.as_deref() == Some("nvidia.com/gpu"))
+    };
+    assert!(tolerates("resources: {limits: {nvidia.com/mig-1g.5gb: 1}}"));
+    assert!(!tolerates("resources: {limits: {cpu: 1}}"));
+}
+
+#[test]
+fn a_pool_whose_memory_is_loaded_waits_for_something_else() {
+    let mut scene =
+        Scene::ready("{role: coder, memoryConfig: {collection: code, dim: 3, endpoint: 'http://chroma'}}", 1);
+    let ready = |loader: &str| {
+        format!(
+            "{{name: coder-0, node: a, phase: Pending, init: [{{name: memory-loader, state: {loader}}}]}}"
+        )
+    };
+    scene.pods(&[&ready("{running: {}}")]);
+    assert_eq!(reason(&scene.plan_at(at(-100)), conditions::READY), reasons::LOADING);
+    scene.pods(&[&ready("{terminated: {exitCode: 0}}")]);
+    assert_ne!(reason(&scene.plan_at(at(-100)), conditions::READY), reasons::LOADING);
+}
+
+#[test]
 fn the_deployment_of_a_long_name_has_a_name_that_fits_a_label() {
     let mut scene = Scene::new("{role: coder}");
     scene.observe(|observed| {

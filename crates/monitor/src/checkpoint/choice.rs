@@ -215,8 +215,8 @@ fn lost_after(interval: Duration) -> Duration {
     interval / BEATS * 3 + SLACK
 }
 
-/// A claim is written again as often as a heartbeat, by the loader while it waits and copies, and by the sidecar until the worker
-/// has saved its first checkpoint.
+/// A claim is written again as often as a heartbeat, by the loader while it waits and copies, and by the sidecar until the
+/// worker has saved its first checkpoint.
 fn is_abandoned(claim: &Claimed, interval: Duration) -> bool {
     claim.age > interval.saturating_mul(3)
 }

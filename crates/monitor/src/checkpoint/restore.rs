@@ -37,7 +37,8 @@ const JITTER: std::ops::Range<u64> = 50..500;
 const AWAIT_EVERY: Duration = Duration::from_millis(500);
 /// Limit for the removal of a claim when the pod is deleted, because the storage may hang.
 const GIVE_UP_WITHIN: Duration = Duration::from_secs(2);
-/// Limit in intervals of heartbeats for the wait for late heartbeats, also if those of several workers are late one after the other.
+/// Limit in intervals of heartbeats for the wait for late heartbeats, also if those of several workers are late one after
+/// the other.
 const WATCH_AT_MOST: u32 = 3;
 
 /// Claims a state and restores it. `own_folder` is that of the monitor. If an earlier container of this pod has done
@@ -179,10 +180,8 @@ impl CurrentClaim {
     /// Of a loader that is interrupted: another worker may claim the state at once.
     pub(crate) async fn give_up(&self) {
         let Some(held) = self.0.take() else { return };
-        let given_up = timeout(GIVE_UP_WITHIN, async {
-            let storage = Storage::open(&held.settings.place)?;
-            if held.is_newest(&storage).await? { held.release(&storage).await } else { Ok(()) }
-        });
+        let given_up =
+            timeout(GIVE_UP_WITHIN, async { held.release(&Storage::open(&held.settings.place)?).await });
         match given_up.await {
             Ok(Ok(())) => {}
             Ok(Err(fault)) => warn!("failed to remove the claim: {fault}"),
@@ -232,9 +231,21 @@ impl Held {
         Ok(newest.is_some_and(|newest| newest.by == self.settings.uid && newest.number == self.number))
     }
 
-    /// Another worker may claim the state again.
+    /// Another worker may claim the state again. After a request that failed, this pod may have earlier claims of its own.
     async fn release(&self, storage: &Storage) -> Result<(), Fault> {
-        storage.delete(&self.key()).await
+        let folder = self.settings.claims(&self.uid);
+        let files = storage.list(&folder).await?.files;
+        let mut names: Vec<String> = files.into_iter().map(|(name, _)| name).collect();
+        // The oldest first: until the last one is removed, the newest one is this pod's.
+        names.sort_unstable();
+        for name in names {
+            let key = format!("{folder}/{name}");
+            let claim: Option<Claim> = read(storage, &key).await?;
+            if claim.is_some_and(|claim| claim.by == self.settings.uid) {
+                storage.delete(&key).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Renews the claim until `stop`.

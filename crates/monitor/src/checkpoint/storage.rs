@@ -501,17 +501,25 @@ fn make_parent(path: &Path) -> io::Result<()> {
 /// Atomic: a reader gets either the old or the new text. Two pods or tasks may write the same key at the same time, each
 /// into a file of its own.
 fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    fs::rename(write_beside(path, text)?, path)
+    let new = write_beside(path, text)?;
+    fs::rename(&new, path).inspect_err(|_| remove(&new))
 }
 
 /// Writes the text to the disk, into a new file in the same folder that no listing has.
 fn write_beside(path: &Path, text: &[u8]) -> io::Result<PathBuf> {
     make_parent(path)?;
     let new = path.with_extension(format!("{:08x}.new", fastrand::u32(..)));
-    let mut file = File::create(&new)?;
-    file.write_all(text)?;
-    file.sync_all()?;
-    Ok(new)
+    let written = File::create(&new).and_then(|mut file| {
+        file.write_all(text)?;
+        file.sync_all()
+    });
+    // Attempts go on for as long as a volume is full.
+    written.inspect_err(|_| remove(&new)).map(|()| new)
+}
+
+/// A file that no listing has. One that stays takes space, and no more.
+fn remove(new: &Path) {
+    let _ = fs::remove_file(new);
 }
 
 /// `false`: there is one with this name. The file never has a part of the text, except where the file system has no
@@ -519,8 +527,7 @@ fn write_beside(path: &Path, text: &[u8]) -> io::Result<PathBuf> {
 fn create(path: &Path, text: &[u8]) -> io::Result<bool> {
     let new = write_beside(path, text)?;
     let linked = fs::hard_link(&new, path);
-    // One that stays takes space, and no more.
-    let _ = fs::remove_file(&new);
+    remove(&new);
     let created = match linked {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => write_new(path, text),
         linked => linked,
@@ -550,7 +557,11 @@ fn unless_gone<T>(read: io::Result<T>) -> io::Result<Option<T>> {
 fn list_folder(path: &Path) -> io::Result<Listing> {
     let Some(entries) = unless_gone(fs::read_dir(path))? else { return Ok(Listing::default()) };
     let mut listing = Listing::default();
-    for entry in entries.take(MOST_NAMES + 1) {
+    for (index, entry) in entries.enumerate() {
+        if index >= MOST_NAMES {
+            // What is not read must not count as absent.
+            return Err(io::Error::other(format!("it has more than {MOST_NAMES} names: remove old ones")));
+        }
         let entry = entry?;
         let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
         let Some(known) = unless_gone(entry.metadata())? else { continue };
@@ -576,6 +587,29 @@ mod tests {
         {
             assert_eq!(read(kind).unwrap_err().kind(), kind);
         }
+    }
+
+    #[test]
+    fn a_listing_is_whole_or_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..=MOST_NAMES {
+            File::create(folder.path().join(format!("{number}.new"))).unwrap();
+        }
+        assert!(list_folder(folder.path()).is_err());
+        fs::remove_file(folder.path().join("0.new")).unwrap();
+        File::create(folder.path().join("heartbeat")).unwrap();
+        assert!(list_folder(folder.path()).is_err());
+        fs::remove_file(folder.path().join("1.new")).unwrap();
+        assert_eq!(list_folder(folder.path()).unwrap().files.len(), 1);
+    }
+
+    #[test]
+    fn a_text_that_cannot_be_written_leaves_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("heartbeat");
+        fs::create_dir(&path).unwrap();
+        assert!(replace(&path, b"text").is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -321,14 +321,16 @@ async fn a_claim_in_advance_is_given_back_if_the_worker_does_not_end_after_all()
     pool.save("first", "one", &[]);
     fs::remove_dir_all(pool.path("workers/first")).unwrap();
     pool.beat("first", true);
+    // Of an attempt of this pod before a request that failed.
+    pool.claim("first", 0, "pod");
     let pod = Pod::new(&pool, "pod", SECOND);
     let beside = async {
-        until("the claim", || pool.path("claims/first/0000000000").exists()).await;
+        until("the claim", || pool.path("claims/first/0000000001").exists()).await;
         pool.beat("first", false);
     };
     let (restored, ()) = tokio::join!(pod.load(), beside);
     assert_eq!(restored.from, None);
-    assert!(!pool.path("claims/first/0000000000").exists());
+    assert!(!pool.path("claims/first/0000000000").exists() && !pool.path("claims/first/0000000001").exists());
 }
 
 #[tokio::test]
