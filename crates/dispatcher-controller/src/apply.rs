@@ -18,7 +18,7 @@ use tracing::warn;
 use workload::deployment::RenderedDeployment;
 
 use crate::{
-    Context,
+    Context, NAME,
     plan::{Cost, Plan, PodDeletion, TOO_MANY},
 };
 
@@ -42,7 +42,10 @@ pub(crate) async fn apply(
     now: Timestamp,
 ) -> Result<Applied, ApplyError> {
     let uid = dispatcher.metadata.uid.as_deref().unwrap_or_default();
-    let written = write_children(ctx, std::mem::take(&mut plan.costs), plan.deployment.as_deref()).await;
+    let (written, unmarked) = match mark_all(ctx, std::mem::take(&mut plan.costs)).await {
+        Ok(unmarked) => (write_deployment(ctx, plan.deployment.as_deref()).await, unmarked),
+        Err(error) => (Err(error), None),
+    };
     if !is_settled(&written) {
         // The time limit for marking busy workers counts only while writes succeed.
         ctx.fact_times.end(uid, TOO_MANY);
@@ -52,7 +55,8 @@ pub(crate) async fn apply(
         Ok(written) => written,
         Err(error) => return Refusal::of(error).map(Applied::Refused),
     };
-    if !matches!(written, Some(Written::Created | Written::Changed)) {
+    let has_changed = matches!(written, Some(Written::Created | Written::Changed));
+    if !has_changed {
         plan.forget_rescale(dispatcher.status.as_ref());
     }
     let Plan {
@@ -82,6 +86,9 @@ pub(crate) async fn apply(
     if let Some(note) = &rescaled {
         ctx.recorder.publish(dispatcher, note, now).await;
     }
+    if let Some(note) = unmarked.filter(|_| has_changed) {
+        ctx.recorder.publish(dispatcher, &note, now).await;
+    }
     for deletion in deletions {
         replace(ctx, dispatcher, deletion, now).await?;
     }
@@ -101,32 +108,39 @@ fn is_settled(written: &Result<Option<Written>, ApplyError>) -> bool {
     }
 }
 
-async fn write_children(
+/// What the user reads if a pod could not be marked; the first of them.
+async fn mark_all(ctx: &Context, costs: Vec<Cost>) -> Result<Option<Note>, ApplyError> {
+    let refused = stream::iter(costs).map(|cost| mark(ctx, cost)).buffer_unordered(COSTS_AT_ONCE);
+    let first = |first: Option<Note>, refused: Option<Note>| async { Ok(first.or(refused)) };
+    refused.try_fold(None, first).await
+}
+
+async fn write_deployment(
     ctx: &Context,
-    costs: Vec<Cost>,
     deployment: Option<&RenderedDeployment>,
 ) -> Result<Option<Written>, ApplyError> {
-    stream::iter(costs)
-        .map(|cost| mark(ctx, cost))
-        .buffer_unordered(COSTS_AT_ONCE)
-        .try_for_each(|()| async { Ok(()) })
-        .await?;
     let Some(deployment) = deployment else { return Ok(None) };
     ctx.deployments.apply_to_version(deployment, deployment.planned_on.as_deref()).await.map(Some)
 }
 
 /// A pod that has changed is planned again with its next version. If marking a pod is refused, for example by an
-/// admission policy, only a smaller number of workers is delayed, by a few seconds.
-async fn mark(ctx: &Context, Cost { pod, cost }: Cost) -> Result<(), ApplyError> {
+/// admission policy, a smaller number of workers is delayed by a few seconds, and does not spare busy ones.
+async fn mark(ctx: &Context, Cost { pod, cost }: Cost) -> Result<Option<Note>, ApplyError> {
     match ctx.pods.annotate(&*pod, labels::POD_DELETION_COST, &cost.to_string()).await {
-        Err(error) if error.is_stale() => Ok(()),
+        Err(error) if error.is_stale() => Ok(None),
         Err(error) => {
             let refusal = Refusal::of(error)?;
             let name = pod.metadata.name.as_deref().unwrap_or_default();
             warn!(pod = name, why = refusal.message(), "the deletion cost of a worker is refused");
-            Ok(())
+            let message = format!(
+                "the workers could not be marked, so a busy one may be removed while idle ones stay: {}; allow \
+                 {NAME} to set the annotation {} of pods",
+                refusal.message(),
+                labels::POD_DELETION_COST
+            );
+            Ok(Some(Note { severity: Severity::Warning, reason: reasons::DENIED, message }))
         }
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(None),
     }
 }
 

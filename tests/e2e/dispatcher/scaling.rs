@@ -328,6 +328,10 @@ async fn a_policy_that_denies_marks_keeps_no_number() {
     let changed = until_replicas(&scene, "coders", 2).await;
     assert_eq!(changed.status.unwrap().observed_generation, 2);
     until_ready(&scene, "coders").await;
+    // The event is written before the status.
+    let described = scene.kubectl(&["describe", "aidispatcher", "coders"]);
+    let warned = "the workers could not be marked, so a busy one may be removed while idle ones stay";
+    assert!(described.contains(warned) && described.contains("pods stay as they are"), "{described}");
 }
 
 async fn deny_updates_of_pods(scene: &Scene<'_>, worker: &str) {

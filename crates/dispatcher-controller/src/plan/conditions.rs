@@ -227,7 +227,8 @@ fn working(
     let fault_in = |condition: FaultyCondition| faults.iter().find(|fault| fault.condition == condition);
     let complete = counts.updated_ready >= wanted && counts.all <= counts.updated.max(wanted);
 
-    let memory_ready = memory_ready(valid, fault_in(FaultyCondition::MemoryReady), counts);
+    let loaded = revision.pods.iter().filter(|pod| has_loaded(pod) || is_ready(pod, now)).count();
+    let memory_ready = memory_ready(valid, fault_in(FaultyCondition::MemoryReady), loaded);
     let progressing = progressing(fault_in(FaultyCondition::Progressing), observed, counts, sizing);
     let has_older = counts.all > counts.updated;
     let has_workers = counts.updated_ready >= wanted && !has_older;
@@ -238,8 +239,7 @@ fn working(
         let memory_fault = fault_in(FaultyCondition::MemoryReady)
             .map(|Fault { reason, message, condition: _ }| fails(conditions::READY, reason, message.clone()));
         // Once a worker has its memory, something else is awaited.
-        let is_loading = !has_older && !revision.pods.iter().any(|pod| has_loaded(pod));
-        let loading = memory_ready.as_ref().filter(|_| is_loading);
+        let loading = memory_ready.as_ref().filter(|_| !has_older);
         let order = [memory_fault.as_ref(), Some(&progressing), loading];
         match order.into_iter().flatten().find(|verdict| !verdict.holds) {
             Some(Verdict { reason, message, .. }) => fails(conditions::READY, reason, message.clone()),
@@ -346,14 +346,14 @@ fn claim_fault_by_now(
     }
 }
 
-/// `None` without a collection.
-fn memory_ready(valid: &ValidDispatcher, fault: Option<&Fault>, counts: Counts) -> Option<Verdict> {
+/// `None` without a collection. `loaded`: the workers whose loader has ended well, also those that do not run.
+fn memory_ready(valid: &ValidDispatcher, fault: Option<&Fault>, loaded: usize) -> Option<Verdict> {
     let memory = valid.memory.as_ref()?;
     let type_ = conditions::MEMORY_READY;
     Some(match fault {
         Some(Fault { reason, message, condition: _ }) => fails(type_, reason, message.clone()),
-        None if counts.updated_ready > 0 => {
-            let workers = workers_text(counts.updated_ready);
+        None if loaded > 0 => {
+            let workers = workers_text(i32::try_from(loaded).unwrap_or(i32::MAX));
             holds(type_, reasons::LOADED, format!("collection {} is loaded in {workers}", memory.collection))
         }
         None => {

@@ -43,8 +43,9 @@ pub(super) enum FaultyCondition {
     Progressing,
 }
 
-/// A loader that runs for so long after a fault has made progress: it waits a minute for a store.
-const STALL_TIMEOUT: Duration = Duration::from_secs(90);
+/// A loader that runs for so long after a fault has made progress: it tries a store again for a minute, and the first and the
+/// last step may take a minute each (three requests of 20 s).
+const STALL_TIMEOUT: Duration = Duration::from_secs(190);
 
 impl FaultyCondition {
     fn found(self, finding: Finding) -> Found {

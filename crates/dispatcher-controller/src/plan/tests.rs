@@ -449,7 +449,13 @@ fn a_pool_whose_memory_is_loaded_waits_for_something_else() {
     scene.pods(&[&ready("{running: {}}")]);
     assert_eq!(reason(&scene.plan_at(at(-100)), conditions::READY), reasons::LOADING);
     scene.pods(&[&ready("{terminated: {exitCode: 0}}")]);
-    assert_ne!(reason(&scene.plan_at(at(-100)), conditions::READY), reasons::LOADING);
+    let plan = scene.plan_at(at(-100));
+    assert_ne!(reason(&plan, conditions::READY), reasons::LOADING);
+    assert_eq!(
+        reason(&plan, conditions::MEMORY_READY),
+        reasons::LOADED,
+        "also while its worker cannot start"
+    );
 }
 
 #[test]

@@ -198,11 +198,21 @@ fn is_late(beat: &Beat, interval: Duration) -> bool {
 }
 
 /// Whether three heartbeats are missing, one of them since the new worker started its search. After an outage of the
-/// storage all heartbeats are old, and running workers write a new one in this time.
+/// storage all heartbeats are old, and running workers write a new one in this time; after keys that had expired, when they
+/// have the new ones.
 fn is_lost(beat: &Beat, interval: Duration) -> bool {
     let interval = beat.interval.max(interval);
-    beat.age > lost_after(interval) && beat.watched > late_after(interval)
+    let was_old = beat.age.saturating_sub(beat.watched) > REPLACED_WITHIN;
+    let watch = if was_old { late_after(interval).max(KEYS_RENEWED_WITHIN) } else { late_after(interval) };
+    beat.age > lost_after(interval) && beat.watched > watch
 }
+
+/// By then the replacement of a worker on a dead node looks at its heartbeat. One that was older had another reason.
+const REPLACED_WITHIN: Duration = Duration::from_secs(180);
+/// Until all running monitors use changed keys: the kubelet updates the files of a Secret with each sync of a pod (up to
+/// 90 s), from a cache of its own (up to 60 s), and then the next heartbeat is written.
+/// https://kubernetes.io/docs/concepts/configuration/secret/#using-secrets-as-files-from-a-pod
+pub(crate) const KEYS_RENEWED_WITHIN: Duration = Duration::from_secs(180);
 
 /// Of a request that is slow.
 const SLACK: Duration = Duration::from_secs(1);
@@ -307,6 +317,21 @@ mod tests {
         assert_eq!(of(92, 39), restore("late", 0));
     }
 
+    /// A loader has the new keys when it starts, and a monitor that runs gets them later.
+    #[test]
+    fn after_keys_that_had_expired_running_workers_have_time_to_get_new_ones() {
+        let of = |age, watched| {
+            let mut late = lineage("late", 9_000, false, Some((age, false)));
+            late.heartbeat.as_mut().unwrap().watched = seconds(watched);
+            let punctual = lineage("punctual", 900, false, Some((3, false)));
+            choice(&[late, punctual], "me", MINUTE)
+        };
+        let watch = Choice::AwaitHeartbeat { uid: "late".to_owned() };
+        assert_eq!((of(1_839, 39), of(1_980, 180)), (watch.clone(), watch.clone()));
+        assert_eq!(of(1_981, 181), restore("late", 0));
+        assert_eq!((of(218, 38), of(219, 39)), (watch, restore("late", 0)), "its node died");
+    }
+
     /// It has restored a state and could not save since then, as while the storage was away.
     #[test]
     fn a_claim_of_a_worker_with_heartbeats_is_not_abandoned() {
@@ -316,8 +341,8 @@ mod tests {
             choice(&[claimed(lineage("old", 500, true, None), 0, "w", 400), claimer], "me", MINUTE)
         };
         assert_eq!(of(10, 0), Choice::None { others_run: true });
-        assert_eq!(of(400, 0), Choice::AwaitHeartbeat { uid: "w".to_owned() });
-        assert_eq!(of(400, 39), restore("old", 1));
+        assert_eq!(of(200, 0), Choice::AwaitHeartbeat { uid: "w".to_owned() });
+        assert_eq!(of(200, 39), restore("old", 1));
     }
 
     #[test]

@@ -18,8 +18,8 @@ use tracing::{debug, info, warn};
 use super::{
     BEATS, CLOCK, Claim, HEARTBEAT, Heartbeat, MANIFEST, Manifest, RESTORED, Restored, Settings, WORKERS,
     choice::{
-        Beat, Candidate, Choice, Claimed, Lineage, Newest, choice, has_ended_or_is_lost, remains, spread,
-        unclaimed,
+        Beat, Candidate, Choice, Claimed, KEYS_RENEWED_WITHIN, Lineage, Newest, choice, has_ended_or_is_lost,
+        remains, spread, unclaimed,
     },
     numbered,
     state::{self, StateFolder},
@@ -37,9 +37,10 @@ const JITTER: std::ops::Range<u64> = 50..500;
 const AWAIT_EVERY: Duration = Duration::from_millis(500);
 /// Limit for the removal of a claim when the pod is deleted, because the storage may hang.
 const GIVE_UP_WITHIN: Duration = Duration::from_secs(2);
-/// Limit in intervals of heartbeats for the wait for late heartbeats, also if those of several workers are late one after
-/// the other.
-const WATCH_AT_MOST: u32 = 3;
+/// Limit for the wait for late heartbeats, also if those of several workers are late one after the other.
+fn watch_at_most(settings: &Settings) -> Duration {
+    settings.beat_interval() * 3 + KEYS_RENEWED_WITHIN
+}
 
 /// Claims a state and restores it. `own_folder` is that of the monitor. If an earlier container of this pod has done
 /// it, nothing is restored, so that files which the worker has written since are kept.
@@ -90,7 +91,7 @@ async fn find(
         }
         let candidates = match choice(&lineages, &settings.uid, settings.beat_interval()) {
             Choice::Claim(candidates) => candidates,
-            Choice::AwaitHeartbeat { uid } if began.elapsed() < settings.beat_interval() * WATCH_AT_MOST => {
+            Choice::AwaitHeartbeat { uid } if began.elapsed() < watch_at_most(settings) => {
                 heartbeats.log_once(&uid);
                 sleep(RESURVEY_AFTER).await;
                 continue;

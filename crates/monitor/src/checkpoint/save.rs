@@ -107,6 +107,9 @@ const LONGEST_SURVEY_PAUSE: u32 = 60;
 const ENDING_WITHIN: Duration = Duration::from_millis(1_500);
 /// Limit for removals before an upload. On a volume, an operation that has begun continues after it.
 const REMOVE_WITHIN: Duration = Duration::from_secs(2);
+/// For so long a worker whose state is saved tries to say that the last checkpoint is its final one, or that it has none. Its
+/// GPU is not kept for longer: without that, a new worker restores the state once the heartbeats are missing.
+const CLOSED_WITHIN: Duration = Duration::from_secs(10);
 /// Of a heartbeat that could not be written.
 const BEAT_AGAIN_AFTER: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -352,6 +355,7 @@ impl Saver {
                            SIGTERM, or raise spec.checkpoint.graceSeconds";
             return self.report(Err(Fault::new(ExitCode::StoreUnreachable, message.to_owned())));
         }
+        let began = Instant::now();
         let mut pause = FIRST_PAUSE;
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -359,6 +363,14 @@ impl Saver {
                 Ok(saved) => saved,
                 Err(_) => Err(self.too_late()),
             };
+            if let Err(fault) = &saved
+                && fault.is_transient()
+                && began.elapsed() > CLOSED_WITHIN.min(until.saturating_duration_since(began) / 2)
+                && self.is_all_saved().await
+            {
+                info!("{fault}; there is nothing of this worker that is not saved");
+                return self.report(Ok(None));
+            }
             let is_saved = saved.is_ok();
             self.report(saved);
             if is_saved {
@@ -373,6 +385,15 @@ impl Saver {
         let left = until.saturating_duration_since(Instant::now()).min(REMOVE_WITHIN);
         if !matches!(timeout(left, self.clear_up()).await, Ok(Ok(()))) {
             warn!("failed to remove what is not needed any more");
+        }
+    }
+
+    /// Whether the worker has no state, or its last checkpoint has these very files.
+    async fn is_all_saved(&self) -> bool {
+        let Ok(files) = self.state.files().await else { return false };
+        match &self.last {
+            Some((_, known, _)) => *known == files,
+            None => files.is_empty() && self.next == Some(0) && self.restored.from.is_none(),
         }
     }
 

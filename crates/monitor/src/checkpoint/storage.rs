@@ -560,7 +560,9 @@ fn list_folder(path: &Path) -> io::Result<Listing> {
     for (index, entry) in entries.enumerate() {
         if index >= MOST_NAMES {
             // What is not read must not count as absent.
-            return Err(io::Error::other(format!("it has more than {MOST_NAMES} names: remove old ones")));
+            let folder = path.display();
+            let message = format!("{folder} has more than {MOST_NAMES} names: remove old ones");
+            return Err(io::Error::other(message));
         }
         let entry = entry?;
         let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
@@ -595,7 +597,8 @@ mod tests {
         for number in 0..=MOST_NAMES {
             File::create(folder.path().join(format!("{number}.new"))).unwrap();
         }
-        assert!(list_folder(folder.path()).is_err());
+        let refused = list_folder(folder.path()).unwrap_err().to_string();
+        assert!(refused.contains(&*folder.path().to_string_lossy()), "{refused}");
         fs::remove_file(folder.path().join("0.new")).unwrap();
         File::create(folder.path().join("heartbeat")).unwrap();
         assert!(list_folder(folder.path()).is_err());

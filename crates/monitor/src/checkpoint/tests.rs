@@ -478,6 +478,40 @@ async fn a_worker_whose_state_cannot_be_saved_counts_no_other_states() {
     assert!(counted.await.is_err(), "it would be replaced");
 }
 
+/// The storage is away while workers are removed.
+#[tokio::test]
+async fn a_worker_that_ends_reports_no_loss_of_what_it_has_saved_or_never_had() {
+    let cases = [(false, false), (true, false), (true, true)];
+    join_all(cases.map(async |(has_state, is_lost)| {
+        let pool = Pool::new();
+        let pod = Pod::new(&pool, "pod", SECOND);
+        pod.load().await;
+        if has_state {
+            fs::write(pod.state.path().join("state"), "one").unwrap();
+        }
+        let sidecar = pod.run();
+        let known = || {
+            let saved = sidecar.status.borrow();
+            if has_state { saved.last.is_some() } else { saved.unclaimed == Some(0) }
+        };
+        until("a checkpoint, or none is needed", known).await;
+        fs::rename(pool.path("workers"), pool.path("away")).unwrap();
+        for folder in ["workers", "claims"] {
+            let _ = fs::remove_dir(pool.path(folder));
+            File::create(pool.path(folder)).unwrap();
+        }
+        until("the storage is away", || sidecar.error().is_some()).await;
+        if is_lost {
+            fs::write(pod.state.path().join("state"), "two").unwrap();
+        }
+        let began = Instant::now();
+        sidecar.end().await;
+        assert_eq!(sidecar.error().is_some(), is_lost, "{has_state}");
+        assert_eq!(began.elapsed() < PATIENCE * 4 / 5, !is_lost, "a loss is tried to the end");
+    }))
+    .await;
+}
+
 /// The successor has claimed the state in advance, took this worker for lost, and has saved since then.
 #[tokio::test]
 async fn a_worker_that_ends_does_not_save_over_a_successor_that_has_saved() {
