@@ -211,7 +211,7 @@ fn is_lost(beat: &Beat, interval: Duration) -> bool {
 const REPLACED_WITHIN: Duration = Duration::from_secs(180);
 /// Until all running monitors use changed keys: the kubelet updates the files of a Secret with each sync of a pod (up to
 /// 90 s), from a cache of its own (up to 60 s), and then the next heartbeat is written.
-/// https://kubernetes.io/docs/concepts/configuration/secret/#using-secrets-as-files-from-a-pod
+/// <https://kubernetes.io/docs/concepts/configuration/secret/#using-secrets-as-files-from-a-pod>
 pub(crate) const KEYS_RENEWED_WITHIN: Duration = Duration::from_secs(180);
 
 /// Of a request that is slow.

@@ -364,7 +364,6 @@ impl Saver {
                 Err(_) => Err(self.too_late()),
             };
             if let Err(fault) = &saved
-                && fault.is_transient()
                 && began.elapsed() > CLOSED_WITHIN.min(until.saturating_duration_since(began) / 2)
                 && self.is_all_saved().await
             {

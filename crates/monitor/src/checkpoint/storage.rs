@@ -89,8 +89,7 @@ impl Storage {
             Self::Folder(_) => self.on_folder(key, |path| list_folder(&path)).await?,
             Self::Bucket(bucket, _) => {
                 let key = self.key(key)?;
-                let listed = self.answered(bucket.s3.list_with_delimiter(Some(&key))).await?;
-                let Some(listed) = listed else { return Ok(Listing::default()) };
+                let listed = self.listed(bucket.s3.list_with_delimiter(Some(&key))).await?;
                 let name = |key: &Key| key.filename().unwrap_or_default().to_owned();
                 Listing {
                     folders: listed.common_prefixes.iter().map(name).collect(),
@@ -312,7 +311,7 @@ impl Storage {
                     let found = bucket.s3.list(Some(&below)).map_ok(|object| object.location);
                     found.try_collect::<Vec<_>>().await
                 };
-                for key in self.answered(all).await?.unwrap_or_default() {
+                for key in self.listed(all).await? {
                     self.answered(bucket.s3.delete(&key)).await?;
                 }
                 Ok(())
@@ -387,6 +386,15 @@ impl Storage {
         match timeout(REQUEST_WITHIN, request).await {
             Err(_) => Err(self.late()),
             Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(self.fault(&error)),
+        }
+    }
+
+    /// A list of nothing is empty, and no 404: that is of a proxy before the store, and what it hides does not count as absent.
+    async fn listed<T>(&self, request: impl Future<Output = object_store::Result<T>>) -> Result<T, Fault> {
+        match timeout(REQUEST_WITHIN, request).await {
+            Err(_) => Err(self.late()),
+            Ok(Ok(listed)) => Ok(listed),
             Ok(Err(error)) => Err(self.fault(&error)),
         }
     }
