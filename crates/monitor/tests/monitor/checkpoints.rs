@@ -656,6 +656,22 @@ fn a_state_is_saved_also_where_nothing_can_be_removed() {
     assert!(manifests(&storage, "first").iter().any(|text| text.contains("\"final\":true")));
 }
 
+/// It would restore nothing, and save over the newest checkpoint.
+#[test]
+fn a_proxy_that_does_not_find_the_store_hides_no_state() {
+    let (storage, proxy) = Storage::broken(Break::NotFound, |_, path| path.contains("list-type=2"));
+    proxy.mend();
+    Pod::new(&storage, "first").live("state", "one");
+    let second = Pod::new(&storage, "second");
+    proxy.resume();
+    let loader = second.loader(&QUICK).spawn().unwrap();
+    until("nothing is found", || proxy.broken() > 0);
+    proxy.mend();
+    let output = loader.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(second.state(), only("state", "one"));
+}
+
 #[test]
 fn what_could_not_be_removed_is_removed_later_also_if_the_state_does_not_change() {
     let (storage, proxy) = Storage::broken(Break::Unavailable, is_removal);

@@ -17,6 +17,8 @@ use std::{
 pub(crate) enum Break {
     /// Status 503.
     Unavailable,
+    /// Status 404 without a code of S3, as of a proxy that has lost the store.
+    NotFound,
     /// No answer, and the connection stays open.
     Hold,
 }
@@ -90,11 +92,13 @@ impl Proxy {
         let (method, path) = (first.next().unwrap(), first.next().unwrap());
         if !self.is_mended.load(Ordering::SeqCst) && rule(method, path) {
             self.broken.fetch_add(1, Ordering::SeqCst);
+            let refuse = |status: &str| {
+                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+                (&*stream).write_all(answer.as_bytes())
+            };
             return match broken {
-                Break::Unavailable => {
-                    let answer = "HTTP/1.1 503 Slow Down\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-                    (&*stream).write_all(answer.as_bytes())
-                }
+                Break::Unavailable => refuse("503 Slow Down"),
+                Break::NotFound => refuse("404 Not Found"),
                 // Until the client closes it.
                 Break::Hold => reader.read(&mut [0]).map(drop),
             };
