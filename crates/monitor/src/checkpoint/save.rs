@@ -363,7 +363,9 @@ impl Saver {
                 Ok(saved) => saved,
                 Err(_) => Err(self.too_late()),
             };
+            // Without its bucket the last checkpoint is gone, too.
             if let Err(fault) = &saved
+                && fault.code != ExitCode::BucketNotFound
                 && began.elapsed() > CLOSED_WITHIN.min(until.saturating_duration_since(began) / 2)
                 && self.is_all_saved().await
             {
