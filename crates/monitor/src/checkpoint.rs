@@ -65,6 +65,9 @@ pub(crate) struct Heartbeat {
     /// Of heartbeats.
     pub(crate) interval_seconds: u64,
     pub(crate) grace_seconds: u64,
+    /// `Storage::keys` with the uid of the worker: whether a new worker has the same keys of the bucket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) keys: Option<String>,
 }
 
 /// A complete checkpoint.

@@ -46,7 +46,7 @@ use tokio::{
 use tracing::{error, warn};
 
 use checkpoint::{
-    restore::{CurrentClaim, restore},
+    restore::{OwnClaims, restore},
     state::StateFolder,
 };
 use cli::{Arguments, Command, LoadMemory};
@@ -84,17 +84,23 @@ fn main() -> ExitCode {
 }
 
 fn load_memory(runtime: &Runtime, options: &LoadMemory) -> ExitCode {
-    let claim = CurrentClaim::default();
+    let claims = OwnClaims::default();
     let loaded = runtime.block_on(async {
         let terminate = signal(SignalKind::terminate());
         let mut terminate = terminate.map_err(|error| {
             fault::Fault::new(api::monitor::ExitCode::Usage, format!("failed to listen for SIGTERM: {error}"))
         })?;
         tokio::select! {
-            loaded = load(options, &claim) => loaded.map(|()| ExitCode::SUCCESS),
+            loaded = load(options, &claims) => {
+                if loaded.is_err() {
+                    // The next attempt may come after minutes, or never.
+                    claims.give_up().await;
+                }
+                loaded.map(|()| ExitCode::SUCCESS)
+            }
             // The pod is deleted. A claim that stays would keep its state from other workers.
             _ = terminate.recv() => {
-                claim.give_up().await;
+                claims.give_up().await;
                 Ok(ExitCode::from(TERMINATED))
             }
         }
@@ -109,14 +115,14 @@ fn load_memory(runtime: &Runtime, options: &LoadMemory) -> ExitCode {
     }
 }
 
-async fn load(options: &LoadMemory, claim: &CurrentClaim) -> Result<(), fault::Fault> {
+async fn load(options: &LoadMemory, claims: &OwnClaims) -> Result<(), fault::Fault> {
     if let Some(wanted) = options.wanted() {
         memory::load(&wanted).await?;
     }
     // The memory is loaded first, because that may take long, and the claim of a state expires if it is not renewed.
     if let Some((settings, state)) = options.settings() {
         let folder = &options.checkpoints.folder;
-        restore(&settings, &StateFolder(state), folder, options.patience(), claim).await?;
+        restore(&settings, &StateFolder(state), folder, options.patience(), claims).await?;
     }
     Ok(())
 }

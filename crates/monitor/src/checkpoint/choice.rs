@@ -40,18 +40,26 @@ pub(crate) struct Beat {
     /// For how long the new worker has seen this one and no later one, by its own clock.
     pub(crate) watched: Duration,
     pub(crate) is_ending: bool,
+    /// It was written with other keys of the bucket than those of the new worker.
+    has_other_keys: bool,
     interval: Duration,
     grace: Duration,
 }
 
 impl Beat {
-    /// Not watched yet.
-    pub(crate) fn of(heartbeat: &Heartbeat, written: SystemTime, age: Duration) -> Self {
+    /// Not watched yet. `own_keys`: those of the new worker, as in the heartbeat.
+    pub(crate) fn of(
+        heartbeat: &Heartbeat,
+        written: SystemTime,
+        age: Duration,
+        own_keys: Option<&str>,
+    ) -> Self {
         Self {
             written,
             age,
             watched: Duration::ZERO,
             is_ending: heartbeat.ending,
+            has_other_keys: own_keys.is_some() && heartbeat.keys.as_deref() != own_keys,
             interval: heartbeat.interval(),
             grace: heartbeat.grace(),
         }
@@ -76,8 +84,8 @@ pub(crate) struct Claimed {
 pub(crate) enum Choice {
     /// Claim one of these, the first one first, and restore it.
     Claim(Vec<Candidate>),
-    /// The heartbeat of this worker is late: wait until there is one, or the worker is lost.
-    AwaitHeartbeat { uid: String },
+    /// The heartbeat of this worker is late: wait until there is one, or the worker is lost after this time.
+    AwaitHeartbeat { uid: String, within: Duration },
     /// None now; workers run, of which one may be about to end.
     None { others_run: bool },
 }
@@ -116,8 +124,10 @@ pub(crate) fn choice(lineages: &[Lineage], own: &str, interval: Duration) -> Cho
             || lineage.newest.is_none() && lineages.iter().any(|other| is_claimed_by(other, &lineage.uid));
         may_leave_a_state && lineage.heartbeat.is_some_and(|beat| is_late(&beat, interval))
     });
-    match late {
-        Some(lineage) => Choice::AwaitHeartbeat { uid: lineage.uid.clone() },
+    match late.and_then(|lineage| Some((lineage, lineage.heartbeat?))) {
+        Some((lineage, beat)) => {
+            Choice::AwaitHeartbeat { uid: lineage.uid.clone(), within: lost_within(&beat, interval) }
+        }
         None => Choice::None { others_run: free.iter().any(|lineage| lineage.heartbeat.is_some()) },
     }
 }
@@ -143,6 +153,10 @@ fn candidate(lineage: &Lineage, within: Option<Duration>) -> Candidate {
 fn awaited(lineage: &Lineage, interval: Duration) -> Option<(Duration, Candidate)> {
     let beat = lineage.heartbeat.filter(|beat| beat.is_ending)?;
     let within = beat.grace + lost_after(beat.interval.max(interval)) * 2;
+    if lineage.newest.is_none() && beat.age > within {
+        // It ended without a checkpoint, and its heartbeat could not be removed.
+        return None;
+    }
     let age = lineage.newest.map(|newest| newest.age).unwrap_or_default();
     Some((age, candidate(lineage, Some(within))))
 }
@@ -198,19 +212,27 @@ fn is_late(beat: &Beat, interval: Duration) -> bool {
 }
 
 /// Whether three heartbeats are missing, one of them since the new worker started its search. After an outage of the
-/// storage all heartbeats are old, and running workers write a new one in this time; after keys that had expired, when they
-/// have the new ones.
+/// storage all heartbeats are old, and running workers write a new one in this time; if the keys have changed since the last
+/// heartbeat, once they have the new ones.
 fn is_lost(beat: &Beat, interval: Duration) -> bool {
-    let interval = beat.interval.max(interval);
-    let was_old = beat.age.saturating_sub(beat.watched) > REPLACED_WITHIN;
-    let watch = if was_old { late_after(interval).max(KEYS_RENEWED_WITHIN) } else { late_after(interval) };
-    beat.age > lost_after(interval) && beat.watched > watch
+    beat.age > lost_after(beat.interval.max(interval)) && beat.watched > watch_for(beat, interval)
 }
 
-/// By then the replacement of a worker on a dead node looks at its heartbeat. One that was older had another reason.
-const REPLACED_WITHIN: Duration = Duration::from_secs(180);
-/// Until all running monitors use changed keys: the kubelet updates the files of a Secret with each sync of a pod (up to
-/// 90 s), from a cache of its own (up to 60 s), and then the next heartbeat is written.
+/// The time until a heartbeat that stays the last one is that of a lost worker.
+fn lost_within(beat: &Beat, interval: Duration) -> Duration {
+    let old_within = lost_after(beat.interval.max(interval)).saturating_sub(beat.age);
+    let watched_within = watch_for(beat, interval).saturating_sub(beat.watched);
+    // Both limits are to be exceeded.
+    old_within.max(watched_within) + Duration::from_millis(1)
+}
+
+fn watch_for(beat: &Beat, interval: Duration) -> Duration {
+    let watch = late_after(beat.interval.max(interval));
+    if beat.has_other_keys { watch.max(KEYS_RENEWED_WITHIN) } else { watch }
+}
+
+/// Until all running monitors use changed keys. A new worker has them when it starts; the kubelet updates the files of a
+/// Secret with each sync of a pod (up to 90 s), from a cache of its own (up to 60 s), and then the next heartbeat is written.
 /// <https://kubernetes.io/docs/concepts/configuration/secret/#using-secrets-as-files-from-a-pod>
 pub(crate) const KEYS_RENEWED_WITHIN: Duration = Duration::from_secs(180);
 
@@ -261,7 +283,7 @@ mod tests {
 
     fn beat(age: u64, ending: bool) -> Beat {
         let heartbeat = Heartbeat { ending, interval_seconds: 60, grace_seconds: 90, ..Heartbeat::default() };
-        Beat { watched: seconds(39), ..Beat::of(&heartbeat, SystemTime::UNIX_EPOCH, seconds(age)) }
+        Beat { watched: seconds(39), ..Beat::of(&heartbeat, SystemTime::UNIX_EPOCH, seconds(age), None) }
     }
 
     fn lineage(uid: &str, age: u64, is_final: bool, of: Option<(u64, bool)>) -> Lineage {
@@ -282,6 +304,10 @@ mod tests {
 
     fn claim(uid: &str, claim: u32, within: Option<Duration>) -> Candidate {
         Candidate { uid: uid.to_owned(), claim, within }
+    }
+
+    fn awaits(uid: &str, milliseconds: u64) -> Choice {
+        Choice::AwaitHeartbeat { uid: uid.to_owned(), within: Duration::from_millis(milliseconds) }
     }
 
     fn restore(uid: &str, number: u32) -> Choice {
@@ -311,25 +337,33 @@ mod tests {
             late.heartbeat.as_mut().unwrap().watched = seconds(watched);
             choice(&[late], "me", MINUTE)
         };
-        let watch = Choice::AwaitHeartbeat { uid: "late".to_owned() };
+        let watch = |milliseconds| awaits("late", milliseconds);
         assert_eq!(of(38, 0), Choice::None { others_run: true });
-        assert_eq!((of(39, 0), of(91, 39), of(900, 38)), (watch.clone(), watch.clone(), watch));
+        assert_eq!(
+            (of(39, 0), of(91, 39), of(900, 38)),
+            (watch(52_001), watch(1), watch(501)),
+            "both the age and the time of the watch count"
+        );
         assert_eq!(of(92, 39), restore("late", 0));
     }
 
     /// A loader has the new keys when it starts, and a monitor that runs gets them later.
     #[test]
-    fn after_keys_that_had_expired_running_workers_have_time_to_get_new_ones() {
-        let of = |age, watched| {
-            let mut late = lineage("late", 9_000, false, Some((age, false)));
-            late.heartbeat.as_mut().unwrap().watched = seconds(watched);
-            let punctual = lineage("punctual", 900, false, Some((3, false)));
-            choice(&[late, punctual], "me", MINUTE)
+    fn after_a_change_of_keys_running_workers_have_time_to_get_the_new_ones() {
+        let of = |own_keys: Option<&str>, age, watched| {
+            let mut late = lineage("late", 9_000, false, None);
+            let keys = Some("old".to_owned());
+            let heartbeat = Heartbeat { interval_seconds: 60, keys, ..Heartbeat::default() };
+            let beat = Beat::of(&heartbeat, SystemTime::UNIX_EPOCH, seconds(age), own_keys);
+            late.heartbeat = Some(Beat { watched: seconds(watched), ..beat });
+            choice(&[late, lineage("punctual", 900, false, Some((3, false)))], "me", MINUTE)
         };
-        let watch = Choice::AwaitHeartbeat { uid: "late".to_owned() };
-        assert_eq!((of(1_839, 39), of(1_980, 180)), (watch.clone(), watch.clone()));
-        assert_eq!(of(1_981, 181), restore("late", 0));
-        assert_eq!((of(218, 38), of(219, 39)), (watch, restore("late", 0)), "its node died");
+        assert_eq!(of(Some("new"), 92, 39), awaits("late", 141_001));
+        assert_eq!(of(Some("new"), 1_980, 180), awaits("late", 1));
+        assert_eq!(of(Some("new"), 1_981, 181), restore("late", 0));
+        for same in [Some("old"), None] {
+            assert_eq!(of(same, 1_839, 39), restore("late", 0), "its node died");
+        }
     }
 
     /// It has restored a state and could not save since then, as while the storage was away.
@@ -341,14 +375,26 @@ mod tests {
             choice(&[claimed(lineage("old", 500, true, None), 0, "w", 400), claimer], "me", MINUTE)
         };
         assert_eq!(of(10, 0), Choice::None { others_run: true });
-        assert_eq!(of(200, 0), Choice::AwaitHeartbeat { uid: "w".to_owned() });
-        assert_eq!(of(200, 39), restore("old", 1));
+        assert_eq!(of(400, 0), awaits("w", 38_501));
+        assert_eq!(of(400, 39), restore("old", 1));
     }
 
     #[test]
     fn a_worker_without_state_is_not_waited_for() {
         let empty = Lineage { newest: None, ..lineage("late", 0, false, Some((60, false))) };
         assert_eq!(choice(&[empty], "me", MINUTE), Choice::None { others_run: true });
+    }
+
+    /// Its node was switched off before it could remove the announcement.
+    #[test]
+    fn an_announced_end_without_a_checkpoint_is_not_waited_for_once_it_is_over() {
+        let of = |age| {
+            let ending = Lineage { newest: None, ..lineage("ending", 0, false, Some((age, true))) };
+            choice(&[ending], "me", MINUTE)
+        };
+        let within = 90 + 2 * 91;
+        assert_eq!(of(within), Choice::Claim(vec![claim("ending", 0, Some(seconds(within)))]));
+        assert_eq!(of(within + 1), Choice::None { others_run: true });
     }
 
     #[test]
@@ -428,12 +474,13 @@ mod tests {
         /// A storage may hold any numbers.
         #[test]
         fn any_heartbeat_gives_a_choice_that_waits_for_hours_at_most(
-            (ending, interval_seconds, grace_seconds) in any::<(bool, u64, u64)>(),
+            (ending, has_keys, interval_seconds, grace_seconds) in any::<(bool, bool, u64, u64)>(),
             (age, watched, own_interval) in (any::<Duration>(), any::<Duration>(), 1..=3_600_u64),
             (saved, claimed) in (any::<Option<(Duration, bool)>>(), any::<Option<(u32, bool, Duration)>>()),
         ) {
-            let heartbeat = Heartbeat { pod: String::new(), ending, interval_seconds, grace_seconds };
-            let beat = Beat { watched, ..Beat::of(&heartbeat, SystemTime::UNIX_EPOCH, age) };
+            let heartbeat = Heartbeat { ending, interval_seconds, grace_seconds, ..Heartbeat::default() };
+            let own_keys = has_keys.then_some("keys");
+            let beat = Beat { watched, ..Beat::of(&heartbeat, SystemTime::UNIX_EPOCH, age, own_keys) };
             let lineage = Lineage {
                 uid: "other".to_owned(),
                 newest: saved.map(|(age, is_final)| Newest { number: 0, age, is_final }),

@@ -1,10 +1,10 @@
 //! Finds a state that no worker has claimed, claims it, and writes it into the folder of the new worker.
 
 use std::{
-    cell::Cell,
-    collections::{HashMap, HashSet},
-    io,
-    path::Path,
+    cell::RefCell,
+    collections::{BTreeSet, HashMap, HashSet},
+    fs, io,
+    path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
@@ -23,7 +23,7 @@ use super::{
     },
     numbered,
     state::{self, StateFolder},
-    storage::{Storage, of_disk},
+    storage::{Listing, Storage, of_disk},
 };
 use crate::{fault::Fault, replace, retry::retry_transient};
 
@@ -43,13 +43,14 @@ fn watch_at_most(settings: &Settings) -> Duration {
 }
 
 /// Claims a state and restores it. `own_folder` is that of the monitor. If an earlier container of this pod has done
-/// it, nothing is restored, so that files which the worker has written since are kept.
+/// it, nothing is restored, so that files which the worker has written since are kept. `patience`: for how long a request
+/// that fails is tried again, and the claims of other loaders are tried.
 pub(crate) async fn restore(
     settings: &Settings,
     state: &StateFolder,
     own_folder: &Path,
     patience: Duration,
-    claim: &CurrentClaim,
+    claims: &OwnClaims,
 ) -> Result<(), Fault> {
     let marker = own_folder.join(RESTORED);
     if marker.exists() {
@@ -66,81 +67,120 @@ pub(crate) async fn restore(
         );
         return Err(Fault::new(ExitCode::StoreUnreachable, message));
     }
-    let restored =
-        retry_transient(patience, async || find(settings, &storage, state, patience, claim).await).await?;
+    claims.begin(settings, own_folder).map_err(|error| of_disk(&error))?;
+    let search = Search { settings, storage: &storage, state, patience, claims };
+    let restored = search.find().await?;
+    // Otherwise a worker that announced its end and goes on running would find its state claimed.
+    retry_transient(patience, async || claims.release_all_but(restored.from.as_deref(), &storage).await)
+        .await?;
     let text = serde_json::to_vec(&restored).unwrap_or_default();
     replace(&marker, &text).map_err(|error| of_disk(&error))
 }
 
-/// Searches until a state is restored or none is available. `patience`: for how long it retries while other loaders
-/// create every claim first.
-async fn find(
-    settings: &Settings,
-    storage: &Storage,
-    state: &StateFolder,
+/// The search of one loader for a state. What it has learned outlives requests that fail.
+struct Search<'s> {
+    settings: &'s Settings,
+    storage: &'s Storage,
+    state: &'s StateFolder,
     patience: Duration,
-    claim: &CurrentClaim,
-) -> Result<Restored, Fault> {
-    let (began, mut heartbeats) = (Instant::now(), Heartbeats::default());
-    let (mut lost_since, mut has_looked_again) = (None, false);
-    let (mut useless, mut damaged) = (HashSet::new(), Vec::new());
-    loop {
-        let mut lineages = survey(settings, storage, &mut heartbeats).await?;
-        for lineage in &mut lineages {
-            lineage.is_useless = useless.contains(&lineage.uid);
+    claims: &'s OwnClaims,
+}
+
+impl Search<'_> {
+    /// Until a state is restored or none is available.
+    async fn find(&self) -> Result<Restored, Fault> {
+        let Self { settings, storage, state, patience, claims } = *self;
+        let (began, mut heartbeats) = (Instant::now(), Heartbeats::default());
+        let (mut lost_since, mut has_looked_again) = (None, false);
+        let (mut useless, mut damaged) = (HashSet::new(), Vec::new());
+        loop {
+            let mut lineages =
+                retry_transient(patience, async || survey(settings, storage, &mut heartbeats).await).await?;
+            for lineage in &mut lineages {
+                lineage.is_useless = useless.contains(&lineage.uid);
+            }
+            let candidates = match choice(&lineages, &settings.uid, settings.beat_interval()) {
+                Choice::Claim(candidates) => candidates,
+                Choice::AwaitHeartbeat { uid, within } if began.elapsed() < watch_at_most(settings) => {
+                    heartbeats.log_once(&uid);
+                    self.until_beaten(&uid, within, &heartbeats).await?;
+                    continue;
+                }
+                Choice::None { others_run: true } if !has_looked_again => {
+                    has_looked_again = true;
+                    sleep(RESURVEY_AFTER).await;
+                    continue;
+                }
+                Choice::None { .. } | Choice::AwaitHeartbeat { .. } => {
+                    info!(workers = lineages.len(), "there is no state to restore");
+                    return Ok(Restored { damaged, ..Restored::default() });
+                }
+            };
+            let claimed = retry_transient(patience, async || {
+                claim_one(settings, storage, candidates.clone(), claims).await
+            });
+            let Some((candidate, held)) = claimed.await? else {
+                if lost_since.get_or_insert_with(Instant::now).elapsed() > patience {
+                    warn!("no state restored: other workers created every claim first");
+                    return Ok(Restored { damaged, ..Restored::default() });
+                }
+                sleep(Duration::from_millis(fastrand::u64(JITTER))).await;
+                continue;
+            };
+            lost_since = None;
+            let uid = candidate.uid.clone();
+            let taken = retry_transient(patience, async || {
+                held.take(storage, state, candidate.within, &mut heartbeats).await
+            });
+            match taken.await? {
+                Taken::Restored(manifest) => {
+                    info!(worker = %uid, files = manifest.files.len(), bytes = manifest.bytes(), "restored a state");
+                    return Ok(Restored {
+                        from: Some(uid),
+                        was_lost: !manifest.is_final,
+                        claim: Some(held.number),
+                        continues: manifest.continues,
+                        damaged,
+                    });
+                }
+                Taken::Damaged => {
+                    warn!(worker = %uid, "the state is damaged; the next one is tried");
+                    claims.keep(&uid);
+                    useless.insert(uid.clone());
+                    damaged.push(uid);
+                }
+                Taken::NoState => {
+                    retry_transient(patience, async || held.release(storage).await).await?;
+                    useless.insert(uid);
+                }
+                Taken::Runs => {
+                    info!(worker = %uid, "the worker does not end any more; its state is not claimed any more");
+                    retry_transient(patience, async || held.release(storage).await).await?;
+                }
+                Taken::ByAnother => {
+                    warn!(worker = %uid, "the claim was too old; another worker has the state");
+                }
+            }
         }
-        let candidates = match choice(&lineages, &settings.uid, settings.beat_interval()) {
-            Choice::Claim(candidates) => candidates,
-            Choice::AwaitHeartbeat { uid } if began.elapsed() < watch_at_most(settings) => {
-                heartbeats.log_once(&uid);
-                sleep(RESURVEY_AFTER).await;
-                continue;
+    }
+
+    /// Returns when this worker has another heartbeat or none, and at the latest after `within`. One request each time,
+    /// because all workers of a pool may start at once.
+    async fn until_beaten(&self, uid: &str, within: Duration, heartbeats: &Heartbeats) -> Result<(), Fault> {
+        let end = Instant::now() + within;
+        let known = heartbeats.written(uid);
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            sleep(left.min(RESURVEY_AFTER)).await;
+            if left <= RESURVEY_AFTER {
+                return Ok(());
             }
-            Choice::None { others_run: true } if !has_looked_again => {
-                has_looked_again = true;
-                sleep(RESURVEY_AFTER).await;
-                continue;
+            let of_worker = self.settings.worker(uid);
+            let listing =
+                retry_transient(self.patience, async || self.storage.list(&of_worker).await).await?;
+            if beaten(&listing) != known {
+                return Ok(());
             }
-            Choice::None { .. } | Choice::AwaitHeartbeat { .. } => {
-                info!(workers = lineages.len(), "there is no state to restore");
-                return Ok(Restored { damaged, ..Restored::default() });
-            }
-        };
-        let Some((candidate, held)) = claim_one(settings, storage, candidates, claim).await? else {
-            if lost_since.get_or_insert_with(Instant::now).elapsed() > patience {
-                warn!("no state restored: other workers created every claim first");
-                return Ok(Restored { damaged, ..Restored::default() });
-            }
-            sleep(Duration::from_millis(fastrand::u64(JITTER))).await;
-            continue;
-        };
-        lost_since = None;
-        let uid = candidate.uid.clone();
-        match held.take(storage, state, candidate.within, &mut heartbeats).await? {
-            Taken::Restored(manifest) => {
-                info!(worker = %uid, files = manifest.files.len(), bytes = manifest.bytes(), "restored a state");
-                return Ok(Restored {
-                    from: Some(uid),
-                    was_lost: !manifest.is_final,
-                    claim: Some(held.number),
-                    continues: manifest.continues,
-                    damaged,
-                });
-            }
-            Taken::Damaged => {
-                warn!(worker = %uid, "the state is damaged; the next one is tried");
-                useless.insert(uid.clone());
-                damaged.push(uid);
-            }
-            Taken::NoState => {
-                retry_transient(patience, async || held.release(storage).await).await?;
-                useless.insert(uid);
-            }
-            Taken::Runs => {
-                info!(worker = %uid, "the worker does not end any more; its state is not claimed any more");
-                retry_transient(patience, async || held.release(storage).await).await?;
-            }
-            Taken::ByAnother => warn!(worker = %uid, "the claim was too old; another worker has the state"),
         }
     }
 }
@@ -150,12 +190,12 @@ async fn claim_one(
     settings: &Settings,
     storage: &Storage,
     candidates: Vec<Candidate>,
-    claim: &CurrentClaim,
+    claims: &OwnClaims,
 ) -> Result<Option<(Candidate, Held)>, Fault> {
     for candidate in spread(candidates, &settings.uid) {
         let held = Held { settings: settings.clone(), uid: candidate.uid.clone(), number: candidate.claim };
         // Before the request: the storage may have the claim also without an answer.
-        claim.0.set(Some(held.clone()));
+        claims.note(&candidate.uid).map_err(|error| of_disk(&error))?;
         if storage.create(&held.key(), held.text()).await? || held.is_there(storage).await? {
             return Ok(Some((candidate, held)));
         }
@@ -173,16 +213,63 @@ pub(crate) struct Held {
     pub(crate) number: u32,
 }
 
-/// The claim that this loader has created last, or tried to create.
+/// The workers whose states this pod has claimed or tried to claim, also those of earlier containers of the loader: they are
+/// in a file of the pod. What it does not keep is given back.
 #[derive(Default)]
-pub(crate) struct CurrentClaim(Cell<Option<Held>>);
+pub(crate) struct OwnClaims(RefCell<Option<Tried>>);
 
-impl CurrentClaim {
-    /// Of a loader that is interrupted: another worker may claim the state at once.
+struct Tried {
+    settings: Settings,
+    file: PathBuf,
+    uids: BTreeSet<String>,
+}
+
+/// In the folder of the monitor.
+const TRIED: &str = "claims.json";
+
+impl OwnClaims {
+    fn begin(&self, settings: &Settings, own_folder: &Path) -> io::Result<()> {
+        let file = own_folder.join(TRIED);
+        let uids = match fs::read(&file) {
+            Ok(text) => serde_json::from_slice(&text).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeSet::new(),
+            Err(error) => return Err(error),
+        };
+        *self.0.borrow_mut() = Some(Tried { settings: settings.clone(), file, uids });
+        Ok(())
+    }
+
+    fn note(&self, uid: &str) -> io::Result<()> {
+        let mut tried = self.0.borrow_mut();
+        let Some(tried) = tried.as_mut() else { return Ok(()) };
+        if !tried.uids.insert(uid.to_owned()) {
+            return Ok(());
+        }
+        replace(&tried.file, &serde_json::to_vec(&tried.uids).unwrap_or_default())
+    }
+
+    /// The claim of a damaged state stays, so that other workers do not try it, too.
+    fn keep(&self, uid: &str) {
+        if let Some(tried) = self.0.borrow_mut().as_mut() {
+            tried.uids.remove(uid);
+        }
+    }
+
+    async fn release_all_but(&self, kept: Option<&str>, storage: &Storage) -> Result<(), Fault> {
+        let tried = self.0.borrow().as_ref().map(|tried| (tried.settings.clone(), tried.uids.clone()));
+        let Some((settings, uids)) = tried else { return Ok(()) };
+        for uid in uids.into_iter().filter(|uid| Some(&**uid) != kept) {
+            Held { settings: settings.clone(), uid: uid.clone(), number: 0 }.release(storage).await?;
+            self.keep(&uid);
+        }
+        Ok(())
+    }
+
+    /// Of a loader that is interrupted or has failed: other workers may claim the states at once.
     pub(crate) async fn give_up(&self) {
-        let Some(held) = self.0.take() else { return };
+        let Some(place) = self.0.borrow().as_ref().map(|tried| tried.settings.place.clone()) else { return };
         let given_up =
-            timeout(GIVE_UP_WITHIN, async { held.release(&Storage::open(&held.settings.place)?).await });
+            timeout(GIVE_UP_WITHIN, async { self.release_all_but(None, &Storage::open(&place)?).await });
         match given_up.await {
             Ok(Ok(())) => {}
             Ok(Err(fault)) => warn!("failed to remove the claim: {fault}"),
@@ -313,6 +400,11 @@ impl Heartbeats {
         beat.watched = now - seen.1;
     }
 
+    /// When the last one was written.
+    fn written(&self, uid: &str) -> Option<SystemTime> {
+        self.seen.get(uid).map(|(written, _)| *written)
+    }
+
     fn log_once(&mut self, uid: &str) {
         if self.logged.as_deref() != Some(uid) {
             info!(worker = %uid, "the heartbeat of a worker is late; waits until it is there or the worker is lost");
@@ -386,13 +478,13 @@ async fn lineage(
 ) -> Result<Lineage, Fault> {
     let of_worker = settings.worker(&uid);
     let listing = storage.list(&of_worker).await?;
-    let beaten = listing.files.iter().find(|(name, _)| name == HEARTBEAT).map(|(_, time)| *time);
-    let heartbeat = match beaten {
+    let heartbeat = match beaten(&listing) {
         None => None,
         Some(written) => {
             let said: Heartbeat =
                 read(storage, &format!("{of_worker}/{HEARTBEAT}")).await?.unwrap_or_default();
-            Some(Beat::of(&said, written, now.duration_since(written).unwrap_or_default()))
+            let age = now.duration_since(written).unwrap_or_default();
+            Some(Beat::of(&said, written, age, storage.keys(&uid).await.as_deref()))
         }
     };
     let numbers = listing.numbers();
@@ -406,6 +498,11 @@ async fn lineage(
     let claim = if runs { None } else { claim_of(settings, storage, &uid, now).await? };
     let is_empty = numbers.is_empty();
     Ok(Lineage { uid, newest, heartbeat, claim, is_empty, is_useless: false })
+}
+
+/// When the heartbeat of a worker was written, by the folder of the worker.
+fn beaten(listing: &Listing) -> Option<SystemTime> {
+    listing.files.iter().find(|(name, _)| name == HEARTBEAT).map(|(_, time)| *time)
 }
 
 /// The newest checkpoint that is complete.
@@ -566,7 +663,7 @@ mod tests {
         let claim = async |uid: &str| {
             let candidate = Candidate { uid: "first".to_owned(), claim: 0, within: None };
             let settings = settings(uid);
-            claim_one(&settings, &storage, vec![candidate], &CurrentClaim::default()).await.unwrap().is_some()
+            claim_one(&settings, &storage, vec![candidate], &OwnClaims::default()).await.unwrap().is_some()
         };
         assert!(claim("own").await);
         assert!(claim("own").await);

@@ -157,21 +157,20 @@ impl Saver {
 
     /// Announces the end of the pod, so that a new worker waits for the last state.
     pub(crate) fn announcer(&self) -> impl Fn() -> futures::future::BoxFuture<'static, ()> + use<> {
-        let (storage, settings, end) = (self.storage.clone(), self.settings.clone(), Arc::clone(&self.end));
-        let (key, text) = (self.key(HEARTBEAT), self.heartbeat(true));
+        let (heartbeats, settings) = (self.own_heartbeats(), self.settings.clone());
         move || {
-            let (storage, settings, end) = (storage.clone(), settings.clone(), Arc::clone(&end));
-            let (key, text) = (key.clone(), text.clone());
+            let (heartbeats, settings) = (heartbeats.clone(), settings.clone());
             Box::pin(async move {
+                let OwnHeartbeats { storage, end, .. } = &heartbeats;
                 // The kubelet can repeat the request; the first one counts.
                 let _ = end.requested.set(Instant::now());
                 let announced = timeout(ENDING_WITHIN, async {
                     // A claim that is there already was not made in advance.
-                    if claim_of(&settings, &storage, &settings.uid, SystemTime::now()).await?.is_none() {
+                    if claim_of(&settings, storage, &settings.uid, SystemTime::now()).await?.is_none() {
                         // Before the write: the storage may have it also without an answer in time, and each heartbeat
                         // repeats it.
                         let _ = end.announced.set(());
-                        storage.put(&key, text).await?;
+                        heartbeats.put(true).await?;
                     }
                     Ok::<_, Fault>(())
                 });
@@ -200,7 +199,7 @@ impl Saver {
         let left_behind = timeout(left, async {
             if worker_runs && !self.has_no_state() {
                 // The hook of this container has announced the end of the pod.
-                return self.storage.put(&self.key(HEARTBEAT), self.heartbeat(false)).await;
+                return self.own_heartbeats().put(false).await;
             }
             self.leave().await
         });
@@ -251,9 +250,14 @@ impl Saver {
         OwnHeartbeats {
             storage: self.storage.clone(),
             key: self.key(HEARTBEAT),
+            uid: self.settings.uid.clone(),
             end: Arc::clone(&self.end),
-            runs: self.heartbeat(false),
-            ends: self.heartbeat(true),
+            heartbeat: Heartbeat {
+                pod: self.settings.pod.clone(),
+                interval_seconds: self.settings.beat_interval().as_secs().max(1),
+                grace_seconds: self.settings.grace.as_secs(),
+                ..Heartbeat::default()
+            },
         }
     }
 
@@ -324,6 +328,10 @@ impl Saver {
             !is_saved || self.restored.from.is_some() || self.last.is_some() || self.next != Some(0);
         let is_due = !has_state && Instant::now() >= self.survey.due;
         let mut unclaimed = None;
+        if !is_saved {
+            // The storage was away, and what was not seen meanwhile was not watched.
+            self.survey.heartbeats = Heartbeats::default();
+        }
         if is_due {
             let Self { settings, storage, survey, restored, .. } = self;
             let counted = count_unclaimed(settings, storage, &mut survey.heartbeats, &restored.damaged);
@@ -563,16 +571,6 @@ impl Saver {
         Ok(newest(storage, &by, &numbers, now).await?.map(|_| claim))
     }
 
-    fn heartbeat(&self, ending: bool) -> Vec<u8> {
-        let heartbeat = Heartbeat {
-            pod: self.settings.pod.clone(),
-            ending,
-            interval_seconds: self.settings.beat_interval().as_secs().max(1),
-            grace_seconds: self.settings.grace.as_secs(),
-        };
-        serde_json::to_vec(&heartbeat).unwrap_or_default()
-    }
-
     /// After a checkpoint: removes older ones, and all that the storage has of the workers before. The oldest goes first:
     /// without the claimer of a state, the state would be restored again.
     async fn clear_up(&mut self) -> Result<(), Fault> {
@@ -605,25 +603,33 @@ impl Saver {
 }
 
 /// The heartbeats of the worker of this pod.
+#[derive(Clone)]
 struct OwnHeartbeats {
     storage: Storage,
     key: String,
+    uid: String,
     end: Arc<End>,
-    runs: Vec<u8>,
-    ends: Vec<u8>,
+    heartbeat: Heartbeat,
 }
 
 impl OwnHeartbeats {
     async fn write(&self) -> Result<(), Fault> {
         let is_ending = || self.end.announced.get().is_some();
         if !is_ending() {
-            self.storage.put(&self.key, self.runs.clone()).await?;
+            self.put(false).await?;
             if !is_ending() {
                 return Ok(());
             }
             // It may have replaced the announcement.
         }
-        self.storage.put(&self.key, self.ends.clone()).await
+        self.put(true).await
+    }
+
+    /// With the keys that the request has: until the monitor has changed ones, the last heartbeat says so.
+    async fn put(&self, ending: bool) -> Result<(), Fault> {
+        let keys = self.storage.keys(&self.uid).await;
+        let heartbeat = Heartbeat { ending, keys, ..self.heartbeat.clone() };
+        self.storage.put(&self.key, serde_json::to_vec(&heartbeat).unwrap_or_default()).await
     }
 }
 

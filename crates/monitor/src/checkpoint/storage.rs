@@ -13,11 +13,12 @@ use std::{
 use api::{aiinference::Addressing, monitor::ExitCode};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
-use object_storage::{Access, Bucket, Identity, OpenError, RequestError};
+use object_storage::{Access, Bucket, Identity, OpenError, RequestError, hex};
 use object_store::{
     Attributes, MultipartUpload as _, ObjectStore as _, ObjectStoreExt as _, PutMode, PutMultipartOptions,
     PutOptions, PutPayload, path::Path as Key,
 };
+use sha2::{Digest as _, Sha256};
 use tokio::{task::spawn_blocking, time::timeout};
 
 use super::Place;
@@ -82,6 +83,23 @@ impl Storage {
             Self::Folder(folder) => format!("the volume at {}", folder.display()),
             Self::Bucket(bucket, _) => bucket.name.clone(),
         }
+    }
+
+    /// A few bits of a digest of the keys of a Secret, with which another process can tell whether it has the same ones.
+    /// `None`: the storage has no keys, or they change by themselves.
+    pub(crate) async fn keys(&self, salt: &str) -> Option<String> {
+        let Self::Bucket(bucket, _) = self else { return None };
+        if bucket.identity != Identity::Keys {
+            return None;
+        }
+        let keys = bucket.s3.credentials().get_credential().await.ok()?;
+        let mut digest = Sha256::new();
+        for part in [salt, &keys.key_id, &keys.secret_key, keys.token.as_deref().unwrap_or_default()] {
+            digest.update((part.len() as u64).to_le_bytes());
+            digest.update(part);
+        }
+        // Less than each signed request gives to who sees it.
+        Some(hex(&digest.finalize()[..4]))
     }
 
     pub(crate) async fn list(&self, key: &str) -> Result<Listing, Fault> {
@@ -468,7 +486,7 @@ impl Storage {
 fn fix(identity: Identity) -> &'static str {
     match identity {
         Identity::Keys => {
-            "correct the Secret of spec.checkpoint.secretName, or what it allows; it reaches running workers in two minutes"
+            "correct the Secret of spec.checkpoint.secretName, or what it allows; it reaches running workers within three minutes"
         }
         Identity::Pod => "let the role of spec.serviceAccountName list, read, write and delete in the bucket",
         Identity::Anonymous => "name a Secret in spec.checkpoint.secretName",

@@ -19,7 +19,7 @@ use tokio::{
 
 use super::{
     Claim, Heartbeat, Manifest, Place, RESTORED, Restored, SavedFile, Settings,
-    restore::{CurrentClaim, restore},
+    restore::{OwnClaims, restore},
     save::{Final, Saved, Saver},
     state::StateFolder,
 };
@@ -107,8 +107,8 @@ impl Pod {
 
     async fn load(&self) -> Restored {
         let state = StateFolder(self.state.path().to_owned());
-        let claim = CurrentClaim::default();
-        let restored = restore(&self.settings, &state, self.own.path(), PATIENCE, &claim);
+        let claims = OwnClaims::default();
+        let restored = restore(&self.settings, &state, self.own.path(), PATIENCE, &claims);
         timeout(PATIENCE * 3, restored).await.expect("it ends").unwrap();
         serde_json::from_slice(&fs::read(self.own.path().join(RESTORED)).unwrap()).unwrap()
     }
@@ -331,6 +331,47 @@ async fn a_claim_in_advance_is_given_back_if_the_worker_does_not_end_after_all()
     let (restored, ()) = tokio::join!(pod.load(), beside);
     assert_eq!(restored.from, None);
     assert!(!pool.path("claims/first/0000000000").exists() && !pool.path("claims/first/0000000001").exists());
+}
+
+/// The loader was killed while it waited for a worker that has announced its end and now goes on running.
+#[tokio::test]
+async fn a_claim_of_an_earlier_container_of_the_loader_is_given_back_if_its_state_is_not_restored() {
+    let pool = Pool::new();
+    pool.beat("first", false);
+    pool.claim("first", 0, "pod");
+    let pod = Pod::new(&pool, "pod", SECOND);
+    fs::write(pod.own.path().join("claims.json"), r#"["first"]"#).unwrap();
+    pool.save("second", "two", &[]);
+    assert_eq!(pod.load().await.from.as_deref(), Some("second"));
+    assert!(!pool.path("claims/first/0000000000").exists());
+    assert!(pool.path("claims/second/0000000000").exists());
+}
+
+#[tokio::test]
+async fn a_request_that_fails_does_not_begin_the_watch_of_a_heartbeat_again() {
+    let pool = Pool::new();
+    pool.save("lost", "one", &[]);
+    let manifest = pool.path("workers/lost/0000000000/manifest.json");
+    let text = fs::read_to_string(&manifest).unwrap().replace("true", "false");
+    fs::write(manifest, text).unwrap();
+    let beat = Heartbeat { interval_seconds: 8, ..Heartbeat::default() };
+    pool.write("workers/lost/heartbeat", &serde_json::to_vec(&beat).unwrap());
+    pool.make_older("workers/lost/heartbeat", HOUR);
+    let pod = Pod::new(&pool, "pod", SECOND * 8);
+    let (workers, away) = (pool.path("workers"), pool.path("away"));
+    let began = Instant::now();
+    let outage = async {
+        sleep(SECOND * 3).await;
+        fs::rename(&workers, &away).unwrap();
+        File::create(&workers).unwrap();
+        sleep(SECOND).await;
+        fs::remove_file(&workers).unwrap();
+        fs::rename(&away, &workers).unwrap();
+    };
+    let (restored, ()) = tokio::join!(pod.load(), outage);
+    assert_eq!(restored.from.as_deref(), Some("lost"));
+    // Of six seconds.
+    assert!((SECOND * 6..SECOND * 9).contains(&began.elapsed()), "{:?}", began.elapsed());
 }
 
 #[tokio::test]

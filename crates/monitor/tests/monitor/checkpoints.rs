@@ -711,17 +711,55 @@ fn keys_that_expire_are_replaced_while_the_worker_runs() {
     let storage = Storage::bucket();
     let pod = Pod::new(&storage, "first");
     pod.write("state", "one");
-    let keys = tempfile::tempdir().unwrap();
-    let mut env = storage.env();
-    for (name, value) in env.iter_mut().filter(|(name, _)| *name == KEYS[1].0) {
-        fs::write(keys.path().join(KEYS[0].0), KEYS[0].1).unwrap();
-        fs::write(keys.path().join(name), "expired").unwrap();
-        *value = "expired".to_owned();
-    }
-    let mut args = storage.args(&QUICK);
-    args.extend([pod.state_arg(), format!("--keys-dir={}", keys.path().display())]);
-    let monitor = Monitor::start_with(pod.own.path(), pod.worker.port, pod.uid, &args, &env);
+    let (keys, monitor) = with_keys_of_a_folder(&storage, &pod, "expired");
     monitor.until(&format!("agent_checkpoint_failing{LABELS} 1"));
     fs::write(keys.path().join(KEYS[1].0), KEYS[1].1).unwrap();
     monitor.until(&format!("agent_checkpoint_failing{LABELS} 0"));
+}
+
+/// The other keys are those of the environment.
+fn with_keys_of_a_folder(storage: &Storage, pod: &Pod, secret: &str) -> (TempDir, Monitor) {
+    let keys = tempfile::tempdir().unwrap();
+    fs::write(keys.path().join(KEYS[0].0), KEYS[0].1).unwrap();
+    fs::write(keys.path().join(KEYS[1].0), secret).unwrap();
+    let mut env = storage.env();
+    env.iter_mut()
+        .filter(|(name, _)| *name == KEYS[1].0)
+        .for_each(|(_, value)| *value = "expired".to_owned());
+    let mut args = storage.args(&QUICK);
+    args.extend([pod.state_arg(), format!("--keys-dir={}", keys.path().display())]);
+    let monitor = Monitor::start_with(pod.own.path(), pod.worker.port, pod.uid, &args, &env);
+    (keys, monitor)
+}
+
+/// A new worker has the new keys at once, and the kubelet brings them to running ones later.
+#[test]
+fn a_worker_that_waits_for_new_keys_is_not_taken_for_lost() {
+    let storage = Storage::bucket();
+    let pod = Pod::new(&storage, "first");
+    pod.write("state", "one");
+    let (keys, monitor) = with_keys_of_a_folder(&storage, &pod, KEYS[1].1);
+    monitor.until(&format!("agent_queue_depth{LABELS} 0.0"));
+    until("a checkpoint", || storage.pool().join("workers/first/0000000000/manifest.json").exists());
+    fs::write(keys.path().join(KEYS[1].0), "expired").unwrap();
+    monitor.until(&format!("agent_checkpoint_failing{LABELS} 1"));
+    // The server knows one pair of keys: the last heartbeat had another one.
+    let heartbeat = storage.pool().join("workers/first/heartbeat");
+    let text = fs::read_to_string(&heartbeat).unwrap();
+    let (before, after) = text.split_once("\"keys\":\"").unwrap();
+    fs::write(&heartbeat, format!("{before}\"keys\":\"00000000{}", &after[8..])).unwrap();
+    let next = Pod::new(&storage, "next");
+    let mut loader = next.loader(&QUICK).spawn().unwrap();
+    // Far longer than a worker on a dead node is watched.
+    let end = Instant::now() + Duration::from_secs(6);
+    while Instant::now() < end {
+        assert!(loader.try_wait().unwrap().is_none() && !storage.pool().join("claims/first").exists());
+        thread::sleep(Duration::from_millis(20));
+    }
+    fs::write(keys.path().join(KEYS[1].0), KEYS[1].1).unwrap();
+    let output = loader.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(next.state(), BTreeMap::new());
+    pod.worker.stop();
+    assert!(monitor.stop().error.is_none());
 }
