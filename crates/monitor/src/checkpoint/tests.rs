@@ -361,10 +361,11 @@ async fn a_request_that_fails_does_not_begin_the_watch_of_a_heartbeat_again() {
     let (workers, away) = (pool.path("workers"), pool.path("away"));
     let began = Instant::now();
     let outage = async {
-        sleep(SECOND * 3).await;
+        // Longer than between two looks at the heartbeat.
+        sleep(SECOND).await;
         fs::rename(&workers, &away).unwrap();
         File::create(&workers).unwrap();
-        sleep(SECOND).await;
+        sleep(SECOND * 5 / 2).await;
         fs::remove_file(&workers).unwrap();
         fs::rename(&away, &workers).unwrap();
     };

@@ -656,6 +656,21 @@ fn a_state_is_saved_also_where_nothing_can_be_removed() {
     assert!(manifests(&storage, "first").iter().any(|text| text.contains("\"final\":true")));
 }
 
+/// With its bucket its last checkpoint is gone.
+#[test]
+fn the_state_of_a_worker_whose_bucket_was_removed_is_lost() {
+    let storage = Storage::bucket();
+    let pod = Pod::new(&storage, "first");
+    pod.write("state", "one");
+    let monitor = pod.run(&["--checkpoint-seconds=1", "--grace-seconds=8"]);
+    until("a checkpoint", || storage.pool().join("workers/first/0000000000/manifest.json").exists());
+    fs::remove_dir_all(storage.folder.path().join(BUCKET)).unwrap();
+    monitor.until(&format!("agent_checkpoint_failing{LABELS} 1"));
+    pod.worker.stop();
+    let error = monitor.stop().error.unwrap();
+    assert!(error.contains("there is no such bucket"), "{error}");
+}
+
 /// It would restore nothing, and save over the newest checkpoint.
 #[test]
 fn a_proxy_that_does_not_find_the_store_hides_no_state() {
