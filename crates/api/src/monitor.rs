@@ -119,18 +119,24 @@ pub enum ExitCode {
     CollectionNotFound = 20,
     /// The vectors of the collection have another dimension.
     DimMismatch = 21,
-    /// The vector store, or the storage of checkpoints, does not answer.
+    /// The vector store does not answer.
     StoreUnreachable = 22,
     /// It refuses the credentials.
     StoreUnauthorized = 23,
-    /// A volume is full.
+    /// The volume for the memory is full.
     OutOfSpace = 24,
     /// The bucket for checkpoints does not exist.
     BucketNotFound = 25,
+    /// The bucket or the volume for checkpoints does not answer.
+    CheckpointsUnreachable = 26,
+    /// It refuses the credentials.
+    CheckpointsUnauthorized = 27,
+    /// The volume for the restored state is full.
+    StateOutOfSpace = 28,
 }
 
 impl ExitCode {
-    pub const ALL: [ExitCode; 7] = [
+    pub const ALL: [ExitCode; 10] = [
         ExitCode::Usage,
         ExitCode::CollectionNotFound,
         ExitCode::DimMismatch,
@@ -138,6 +144,9 @@ impl ExitCode {
         ExitCode::StoreUnauthorized,
         ExitCode::OutOfSpace,
         ExitCode::BucketNotFound,
+        ExitCode::CheckpointsUnreachable,
+        ExitCode::CheckpointsUnauthorized,
+        ExitCode::StateOutOfSpace,
     ];
 
     /// The exit code of a terminated container, if the monitor defines it.
@@ -156,10 +165,36 @@ impl ExitCode {
             ExitCode::Usage => reasons::CRASH_LOOP,
             ExitCode::CollectionNotFound => reasons::COLLECTION_NOT_FOUND,
             ExitCode::DimMismatch => reasons::DIM_MISMATCH,
-            ExitCode::StoreUnreachable => reasons::STORE_UNREACHABLE,
-            ExitCode::StoreUnauthorized => reasons::STORE_UNAUTHORIZED,
-            ExitCode::OutOfSpace => reasons::OUT_OF_SPACE,
+            ExitCode::StoreUnreachable | ExitCode::CheckpointsUnreachable => reasons::STORE_UNREACHABLE,
+            ExitCode::StoreUnauthorized | ExitCode::CheckpointsUnauthorized => reasons::STORE_UNAUTHORIZED,
+            ExitCode::OutOfSpace | ExitCode::StateOutOfSpace => reasons::OUT_OF_SPACE,
             ExitCode::BucketNotFound => reasons::BUCKET_NOT_FOUND,
+        }
+    }
+
+    /// Whether the state could not be restored. The memory is loaded before.
+    pub fn is_of_checkpoints(self) -> bool {
+        match self {
+            ExitCode::BucketNotFound
+            | ExitCode::CheckpointsUnreachable
+            | ExitCode::CheckpointsUnauthorized
+            | ExitCode::StateOutOfSpace => true,
+            ExitCode::Usage
+            | ExitCode::CollectionNotFound
+            | ExitCode::DimMismatch
+            | ExitCode::StoreUnreachable
+            | ExitCode::StoreUnauthorized
+            | ExitCode::OutOfSpace => false,
+        }
+    }
+
+    /// The code with which a loader ends if the state could not be restored for this cause.
+    pub fn of_checkpoints(self) -> ExitCode {
+        match self {
+            ExitCode::StoreUnreachable => ExitCode::CheckpointsUnreachable,
+            ExitCode::StoreUnauthorized => ExitCode::CheckpointsUnauthorized,
+            ExitCode::OutOfSpace => ExitCode::StateOutOfSpace,
+            other => other,
         }
     }
 }
@@ -190,7 +225,7 @@ mod tests {
         for known in ExitCode::ALL {
             assert_eq!(ExitCode::from_code(known.code()), Some(known));
         }
-        for other in [0, 1, 3, 26, 137, 276, -234] {
+        for other in [0, 1, 3, 29, 137, 276, -234] {
             assert_eq!(ExitCode::from_code(other), None);
         }
     }

@@ -122,7 +122,8 @@ async fn load(options: &LoadMemory, claims: &OwnClaims) -> Result<(), fault::Fau
     // The memory is loaded first, because that may take long, and the claim of a state expires if it is not renewed.
     if let Some((settings, state)) = options.settings() {
         let folder = &options.checkpoints.folder;
-        restore(&settings, &StateFolder(state), folder, options.patience(), claims).await?;
+        let restored = restore(&settings, &StateFolder(state), folder, options.patience(), claims).await;
+        restored.map_err(|fault| fault::Fault { code: fault.code.of_checkpoints(), ..fault })?;
     }
     Ok(())
 }

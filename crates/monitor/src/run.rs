@@ -36,6 +36,8 @@ use crate::{
     worker, write_message,
 };
 
+/// Between two scrapes of a worker that ends: what it uses after the last one is not counted.
+const LAST_INTERVAL: Duration = Duration::from_millis(100);
 /// Limit for clients to read the last bytes of their streams.
 const DRAIN_WITHIN: Duration = Duration::from_secs(1);
 /// What the kubelet and this process need after the last checkpoint.
@@ -92,10 +94,17 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
     log_ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut last_ticks = interval(LAST_INTERVAL);
+    last_ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
+        let last_tick = async {
+            end.until_requested().await;
+            last_ticks.tick().await
+        };
         tokio::select! {
             _ = terminate.recv() => break,
             _ = ticks.tick() => scraper.scrape().await,
+            _ = last_tick => scraper.scrape().await,
             _ = log_ticks.tick(), if log.is_some() => log.iter_mut().for_each(Log::pass_on_to_stdout),
         }
     }

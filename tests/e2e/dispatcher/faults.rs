@@ -37,6 +37,7 @@ async fn a_collection_dimension_or_bucket_typed_wrong_is_a_failure_with_its_reas
         ("away", "22", reasons::STORE_UNREACHABLE, of_memory),
         ("refused", "23", reasons::STORE_UNAUTHORIZED, of_memory),
         ("no-bucket", "25", reasons::BUCKET_NOT_FOUND, of_process),
+        ("bucket-away", "26", reasons::STORE_UNREACHABLE, of_process),
     ] {
         let annotations = fate(&[("load-exit-code", code), ("load-message", "the store said so")]);
         let checkpoint = json!({"uri": "s3://states"});

@@ -7,14 +7,18 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use api::{
     aidispatcher::{Phase, State},
     conditions,
-    monitor::metrics,
+    monitor::{ExitCode, metrics},
     reasons,
 };
 use jiff::Timestamp;
 use runtime::{conditions::Verdict, refusal::Refusal};
 use scaling::conclusion::Active;
 use workload::{
-    container::quote, pinned_template::summary, pod::PodView, revision::Revision, time::remaining,
+    container::{last_end, quote},
+    pinned_template::summary,
+    pod::PodView,
+    revision::Revision,
+    time::remaining,
 };
 
 use super::{
@@ -289,9 +293,12 @@ fn working(
     }
 }
 
+/// Also if the loader could not restore a state afterwards.
 fn has_loaded(pod: &PodView) -> bool {
-    let ended = pod.init_container(LOADER).and_then(|loader| loader.state.terminated.as_ref());
-    ended.is_some_and(|ended| ended.exit_code == 0)
+    let Some(loader) = pod.init_container(LOADER) else { return false };
+    let has_ended_well = loader.state.terminated.as_ref().is_some_and(|ended| ended.exit_code == 0);
+    let failed = last_end(loader).and_then(|ended| ExitCode::from_code(ended.exit_code));
+    has_ended_well || failed.is_some_and(ExitCode::is_of_checkpoints)
 }
 
 fn under_way(reason: &'static str) -> &'static str {
@@ -357,7 +364,9 @@ fn memory_ready(valid: &ValidDispatcher, fault: Option<&Fault>, loaded: usize) -
             holds(type_, reasons::LOADED, format!("collection {} is loaded in {workers}", memory.collection))
         }
         None => {
-            let message = format!("no worker has loaded collection {} yet", memory.collection);
+            // One container does both, and the state may have to be waited for.
+            let also = if valid.checkpoint.is_some() { " and looked for a saved state" } else { "" };
+            let message = format!("no worker has loaded collection {}{also} yet", memory.collection);
             fails(type_, reasons::LOADING, message)
         }
     })
@@ -433,11 +442,14 @@ fn scaling_active(
     let unknown_tokens = unknown_tokens(valid, observed).filter(|_| silent.is_none());
     let no_removal = "workers may be added, and none is removed, because some values are not known";
     let verdict = match decision.conclusion.active {
-        Active::ValidMetricFound if silent.is_some() => {
-            holds(type_, reasons::METRIC_PARTIAL, message(no_removal))
-        }
         Active::ValidMetricFound => {
-            holds(type_, reasons::VALID_METRIC_FOUND, "the number of workers follows the queue".to_owned())
+            let words = match &silent {
+                Some(_) => {
+                    "the number of workers follows the queue, and workers whose load is not known count as busy"
+                }
+                None => "the number of workers follows the queue",
+            };
+            holds(type_, reasons::VALID_METRIC_FOUND, message(words))
         }
         Active::MetricPartial => {
             fails(type_, reasons::METRIC_PARTIAL, unknown_tokens.unwrap_or_else(|| message(no_removal)))

@@ -70,17 +70,10 @@ pub(super) fn fault_of(valid: &ValidDispatcher, pod: &PodView, now: Timestamp) -
         let reason_of =
             |code| ExitCode::from_code(code).filter(|code| *code != ExitCode::Usage).map(ExitCode::reason);
         let finding = loader::finding(pod, loader, reason_of, STALL_TIMEOUT, now);
-        // A loader that does not run, and a bucket that does not exist. The other codes of a store may come from that of
-        // checkpoints too; with a collection they count as faults of the memory.
-        let of_progressing = [
-            reasons::CRASH_LOOP,
-            reasons::OUT_OF_MEMORY,
-            reasons::IMAGE_PULL_FAILED,
-            reasons::BUCKET_NOT_FOUND,
-        ];
-        let is_process_fault =
-            finding.cause.as_ref().is_some_and(|cause| of_progressing.contains(&cause.reason));
-        if is_process_fault || valid.memory.is_none() {
+        let of_process = [reasons::CRASH_LOOP, reasons::OUT_OF_MEMORY, reasons::IMAGE_PULL_FAILED];
+        let is_process_fault = finding.cause.as_ref().is_some_and(|cause| of_process.contains(&cause.reason));
+        let code = last_end(loader).and_then(|ended| ExitCode::from_code(ended.exit_code));
+        if is_process_fault || code.is_some_and(ExitCode::is_of_checkpoints) || valid.memory.is_none() {
             FaultyCondition::Progressing.found(finding)
         } else {
             FaultyCondition::MemoryReady.found(finding)
@@ -161,9 +154,9 @@ mod tests {
                 "{{init: [{{name: memory-loader, state: {{terminated: {{exitCode: {}, message: why}}}}}}]}}",
                 code.code()
             );
-            let condition = match code {
-                ExitCode::BucketNotFound => FaultyCondition::Progressing,
-                _ => FaultyCondition::MemoryReady,
+            let condition = match code.code() {
+                20..25 => FaultyCondition::MemoryReady,
+                _ => FaultyCondition::Progressing,
             };
             assert_eq!(fault(&parts), Some((code.reason(), condition)));
         }

@@ -456,6 +456,11 @@ fn a_pool_whose_memory_is_loaded_waits_for_something_else() {
         reasons::LOADED,
         "also while its worker cannot start"
     );
+    scene.pods(&[&ready("{terminated: {exitCode: 26, message: the bucket is away}}")]);
+    let plan = scene.plan_at(at(-100));
+    assert_eq!(reason(&plan, conditions::MEMORY_READY), reasons::LOADED, "the bucket is another matter");
+    assert_eq!(reason(&plan, conditions::PROGRESSING), reasons::STORE_UNREACHABLE);
+    assert_eq!(reason(&plan, conditions::READY), reasons::STORE_UNREACHABLE);
 }
 
 #[test]
@@ -533,6 +538,37 @@ fn without_load_the_number_stays_and_the_condition_says_why() {
         active.message
     );
     assert_eq!(reason(&plan, conditions::READY), reasons::READY, "the pool works");
+}
+
+#[test]
+fn a_silent_worker_counts_as_busy_where_workers_are_removed() {
+    let silent = crate::monitors::WorkerLoad {
+        fault: Some("port 9100 refused the connection".to_owned()),
+        ..Default::default()
+    };
+    let at_once = "{role: coder, autoscaling: {minReplicas: 1, maxReplicas: 10, behavior: {scaleDown: \
+                   {stabilizationWindowSeconds: 0}}}}";
+    for (queued, last, wanted) in [(14, silent.clone(), 5), (0, silent, 3), (0, load(0, 0), 2)] {
+        let mut scene = Scene::ready(at_once, 4);
+        let is_silent = last.fault.is_some();
+        scene.loads(vec![load(queued, 1), load(0, 1), load(0, 0), last]);
+        let plan = scene.plan();
+        assert_eq!(plan.status.desired_replicas, wanted, "{queued} are queued");
+        let active = condition(&plan, conditions::SCALING_ACTIVE).unwrap();
+        assert_eq!((&*active.status, &*active.reason), ("True", reasons::VALID_METRIC_FOUND));
+        assert_eq!(active.message.contains("not known count as busy"), is_silent, "{}", active.message);
+        assert_eq!(active.message.contains("port 9100"), is_silent, "{}", active.message);
+    }
+}
+
+#[test]
+fn queues_that_were_read_too_long_ago_change_nothing() {
+    let mut scene = Scene::ready(SCALED, 2);
+    let old = |queued| crate::monitors::WorkerLoad { queued: Some((queued, at(-60))), ..load(queued, 1) };
+    scene.loads(vec![old(40), old(0)]);
+    let plan = scene.plan();
+    assert_eq!(replicas(&plan), 2);
+    assert_eq!(reason(&plan, conditions::SCALING_ACTIVE), reasons::METRIC_STALE);
 }
 
 #[test]

@@ -63,6 +63,11 @@ impl End {
         self.requested.get().copied()
     }
 
+    /// Returns when the kubelet has requested the end.
+    pub(crate) async fn until_requested(&self) {
+        self.requested.wait().await;
+    }
+
     /// Returns when the time for the worker is over, and the rest of `grace` is reserved for its last state.
     async fn overdue(&self, grace: Duration) {
         let requested = *self.requested.wait().await;

@@ -778,3 +778,20 @@ fn a_worker_that_waits_for_new_keys_is_not_taken_for_lost() {
     pod.worker.stop();
     assert!(monitor.stop().error.is_none());
 }
+
+#[test]
+fn what_a_worker_uses_while_its_pod_ends_is_counted() {
+    let storage = Storage::folder();
+    let pod = Pod::new(&storage, "first");
+    let monitor = pod.run(&QUICK);
+    monitor.announce_end();
+    // In far less time than between two readings of a worker that does not end.
+    for tokens in 1..=5 {
+        let said = Instant::now();
+        pod.worker.says(Says { tokens, started: 1, ..Says::default() });
+        monitor.until(&format!("agent_tokens_total{LABELS} {tokens}.0"));
+        assert!(said.elapsed() < Duration::from_millis(700), "{:?}", said.elapsed());
+    }
+    pod.worker.stop();
+    assert_eq!(monitor.stop().tokens, 5);
+}

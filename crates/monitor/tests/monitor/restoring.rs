@@ -81,7 +81,7 @@ fn a_bucket_that_ignores_conditions_is_refused_before_anything_is_claimed() {
         .envs([("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_ENDPOINT_URL", &*address)])
         .output()
         .unwrap();
-    assert_eq!(output.status.code(), Some(ExitCode::StoreUnreachable.code()));
+    assert_eq!(output.status.code(), Some(ExitCode::CheckpointsUnreachable.code()));
     let message = fs::read_to_string(&log).unwrap();
     assert!(message.contains("does not support conditional writes (If-None-Match)"), "{message}");
     let probe = "PUT /states/demo/coder/clock/u.probe";
