@@ -1,8 +1,8 @@
 //! Faults of pools: what the status reports, and what keeps running.
 
 use api::{aidispatcher::Phase, conditions, reasons};
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Patch, PatchParams};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tests::{
     dispatcher::{
@@ -157,13 +157,24 @@ async fn a_worker_that_is_evicted_is_replaced_and_its_tokens_stay_counted() {
 }
 
 #[tokio::test]
-async fn a_full_cluster_is_waited_for() {
+async fn a_full_cluster_is_waited_for_and_passes_by_itself() {
     let scene = simulated().await;
-    create(&scene, "coders", json!({"resources": {"requests": {"cpu": "1000"}}})).await;
+    // A resource of this test alone, because other tests share the nodes.
+    let resource = format!("example.com/{}", scene.namespace());
+    let amounts = json!({resource.as_str(): "1"});
+    let nodes = scene.cluster_api::<Node>();
+    let node = nodes.list(&ListParams::default()).await.unwrap().items.remove(0).metadata.name.unwrap();
+    let status = Patch::Merge(json!({"status": {"capacity": amounts, "allocatable": amounts}}));
+    nodes.patch_status(&node, &PatchParams::default(), &status).await.unwrap();
+    let spec = json!({"resources": {"limits": amounts}});
+    create(&scene, "others", spec.clone()).await;
+    until_ready(&scene, "others").await;
+
+    create(&scene, "coders", spec).await;
     let waiting = until_reason(&scene, "coders", conditions::READY, reasons::UNSCHEDULABLE).await;
     assert_eq!(waiting.status.as_ref().unwrap().current_phase, Some(Phase::Initializing));
     assert!(condition(&waiting, conditions::STALLED).is_none(), "it passes by itself");
-    change(&scene, "coders", json!({"resources": null})).await;
+    scene.kubectl(&["delete", "aidispatcher", "others"]);
     until_ready(&scene, "coders").await;
 }
 

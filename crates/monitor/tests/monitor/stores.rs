@@ -206,33 +206,38 @@ fn a_collection_or_a_dimension_that_is_typed_wrong_is_named_at_once() {
     }
 }
 
+type Answers = fn(&str, &Value) -> (u16, Value);
+
 #[test]
 fn a_store_that_goes_in_the_middle_is_gone_on_with() {
-    let pages = AtomicUsize::new(0);
-    let goes = move |path: &str, body: &Value| {
-        if path.ends_with("/get") && pages.fetch_add(1, Ordering::Relaxed) > 0 {
-            return (503, Value::Null);
-        }
-        chroma(path, body)
-    };
-    let (store, place) = (start(goes), tempfile::tempdir().unwrap());
-    let output = load(place.path(), &store.endpoint, &[]);
-    let (code, message) = failed(place.path(), &output);
-    assert_eq!(code, Some(ExitCode::StoreUnreachable.code()));
-    assert!(message.contains("answered with status 503"), "{message}");
-    assert!(!place.path().join("memory.json").exists());
-    let offset = AtomicUsize::new(usize::MAX);
-    let offset = Arc::new(offset);
-    let first = Arc::clone(&offset);
-    let back = start(move |path: &str, body: &Value| {
-        if path.ends_with("/get") {
-            first.fetch_min(usize::try_from(body["offset"].as_u64().unwrap()).unwrap(), Ordering::Relaxed);
-        }
-        chroma(path, body)
-    });
-    assert!(load(place.path(), &back.endpoint, &[]).status.success());
-    assert_eq!(offset.load(Ordering::Relaxed), 256, "the first page is not loaded again");
-    assert_eq!(ids(place.path()).len(), RECORDS);
+    let stores: [(Answers, &str); 2] = [(chroma, "/get"), (qdrant, "/scroll")];
+    for (answers, page) in stores {
+        let pages = AtomicUsize::new(0);
+        let goes = move |path: &str, body: &Value| {
+            if path.ends_with(page) && pages.fetch_add(1, Ordering::Relaxed) > 0 {
+                return (503, Value::Null);
+            }
+            answers(path, body)
+        };
+        let (store, place) = (start(goes), tempfile::tempdir().unwrap());
+        let output = load(place.path(), &store.endpoint, &[]);
+        let (code, message) = failed(place.path(), &output);
+        assert_eq!(code, Some(ExitCode::StoreUnreachable.code()));
+        assert!(message.contains("answered with status 503"), "{message}");
+        assert!(!place.path().join("memory.json").exists());
+        let offset = Arc::new(AtomicUsize::new(usize::MAX));
+        let first = Arc::clone(&offset);
+        let back = start(move |path: &str, body: &Value| {
+            if path.ends_with(page) {
+                let from = body["offset"].as_u64().unwrap_or(0);
+                first.fetch_min(usize::try_from(from).unwrap(), Ordering::Relaxed);
+            }
+            answers(path, body)
+        });
+        assert!(load(place.path(), &back.endpoint, &[]).status.success());
+        assert_eq!(offset.load(Ordering::Relaxed), 256, "the first page is not loaded again");
+        assert_eq!(ids(place.path()).len(), RECORDS);
+    }
 }
 
 #[test]
