@@ -1,0 +1,406 @@
+//! Plans for the number of workers, by their load.
+
+use super::*;
+
+#[test]
+fn idle_workers_go_first() {
+    let mut scene = Scene::ready("{role: coder, replicas: 4}", 4);
+    scene.loads(vec![load(0, 1), load(0, 0), load(2, 0)]);
+    scene.edit_spec(|spec| spec.replicas = 2);
+    let marking = scene.plan();
+    let costs: Vec<(String, i32)> =
+        marking.costs.iter().map(|cost| (cost.pod.metadata.name.clone().unwrap(), cost.cost)).collect();
+    assert_eq!(
+        costs,
+        [("coder-0".to_owned(), 1_000), ("coder-2".to_owned(), 1_000), ("coder-3".to_owned(), 100)]
+    );
+    assert_eq!((replicas(&marking), marking.status.desired_replicas), (4, 2));
+
+    let node = "ready: true, node: a, phase: Running";
+    scene.pods(&[
+        &format!("{{name: coder-0, cost: 1000, {node}}}"),
+        &format!("{{name: coder-1, {node}}}"),
+        &format!("{{name: coder-2, cost: 1000, {node}}}"),
+        &format!("{{name: coder-3, cost: 100, {node}}}"),
+    ]);
+    let marked = scene.plan();
+    assert!(marked.costs.is_empty());
+    assert_eq!(replicas(&marked), 4, "the ReplicaSet controller may not have seen them yet");
+    scene.observe(|observed| {
+        observed.facts = marked.facts.iter().map(|fact| (fact.clone(), at(-1))).collect();
+    });
+    assert_eq!(replicas(&scene.plan()), 2);
+}
+
+#[test]
+fn a_load_that_changes_all_the_time_holds_a_smaller_number_back_for_a_while_only() {
+    let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
+    scene.loads(vec![load(0, 1), load(0, 0)]);
+    scene.edit_spec(|spec| spec.replicas = 1);
+    let marking = scene.plan();
+    assert_eq!((marking.costs.len(), replicas(&marking)), (1, 2));
+    scene.observe(|observed| {
+        observed.facts = marking.facts.iter().map(|fact| (fact.clone(), at(-6))).collect();
+    });
+    let overdue = scene.plan();
+    assert_eq!((overdue.costs.len(), replicas(&overdue)), (1, 1), "the newest costs come before the number");
+}
+
+/// A busy pod `coder-0` whose node does not report, and two idle ones that are ready.
+fn with_a_lost_kubelet(pod: &str) -> Scene {
+    let mut scene = Scene::ready("{role: coder, replicas: 3}", 3);
+    let ready = "ready: true, node: b, phase: Running";
+    scene.pods(&[
+        &format!("{{name: coder-0, {pod}}}"),
+        &format!("{{name: coder-1, {ready}}}"),
+        &format!("{{name: coder-2, {ready}}}"),
+    ]);
+    scene.loads(vec![load(0, 1), load(0, 0), load(0, 0)]);
+    scene.edit_spec(|spec| spec.replicas = 2);
+    scene
+}
+
+fn unready(seconds: i64) -> String {
+    format!(
+        "node: a, phase: Running, conditions: [{{type: Ready, status: 'False', lastTransitionTime: '{}'}}], \
+         containers: [{{name: worker, ready: true, started: true, state: {{running: {{startedAt: '{}'}}}}}}]",
+        at(-seconds),
+        at(-seconds - 60),
+    )
+}
+
+#[test]
+fn a_busy_worker_that_is_not_ready_holds_a_smaller_number_back_for_a_while_only() {
+    let mut scene = with_a_lost_kubelet(&unready(5));
+    let waiting = scene.plan();
+    assert_eq!((replicas(&waiting), waiting.costs.len(), waiting.facts.len()), (3, 0, 0));
+    let message = &condition(&waiting, conditions::PROGRESSING).unwrap().message;
+    assert!(message.starts_with("3 workers exist, 2 wanted; pod coder-0 is not ready"), "{message}");
+    assert_eq!(waiting.requeue_after, Some(std::time::Duration::from_secs(115)));
+    // Its load may be unknown, too.
+    scene.loads(vec![Default::default(), load(0, 0), load(0, 0)]);
+    assert_eq!((replicas(&scene.plan()), scene.plan().costs.len()), (3, 0));
+    // It is deleted by the tolerations of its pod by then, or is not waited for any more.
+    scene.loads(vec![load(0, 1), load(0, 0), load(0, 0)]);
+    assert_eq!(scene.plan_at(at(116)).costs.len(), 1);
+    // Fewer than one idle worker would be left: the number is about the busy one.
+    scene.edit_spec(|spec| spec.replicas = 1);
+    assert_eq!(replicas(&scene.plan()), 3);
+    scene.loads(vec![load(0, 1); 3]);
+    assert_eq!(replicas(&scene.plan()), 1);
+}
+
+#[test]
+fn a_pod_that_cannot_start_holds_no_smaller_number_back() {
+    let since = format!("lastTransitionTime: '{}'", at(-5));
+    let conditions = format!("conditions: [{{type: Ready, status: 'False', {since}}}]");
+    let crashing = "name: worker, restartCount: 4, state: {waiting: {reason: CrashLoopBackOff}}, lastState: \
+                    {terminated: {exitCode: 1}}";
+    let never = format!("name: worker, state: {{running: {{startedAt: '{}'}}}}", at(-4));
+    for pod in [
+        format!("phase: Pending, {conditions}"),
+        format!("node: a, phase: Running, {conditions}, containers: [{{{crashing}}}]"),
+        format!("node: a, phase: Running, {conditions}, containers: [{{{never}}}]"),
+    ] {
+        let mut scene = with_a_lost_kubelet(&pod);
+        scene.loads(vec![Default::default(), load(0, 0), load(0, 0)]);
+        assert_eq!(scene.plan().costs.len(), 1, "it is only marked: {pod}");
+    }
+}
+
+#[test]
+fn a_pool_that_was_scaled_to_zero_by_hand_comes_back() {
+    let mut scene = Scene::ready("{role: coder, autoscaling: {minReplicas: 2, maxReplicas: 10}}", 0);
+    assert_eq!(scene.observed().deployment.as_ref().unwrap().replicas, 0);
+    let plan = scene.plan();
+    assert_eq!((replicas(&plan), plan.status.desired_replicas), (2, 2));
+    assert_ne!(reason(&plan, conditions::SCALING_ACTIVE), reasons::SCALING_DISABLED);
+    scene.settle(2);
+    assert_eq!(replicas(&scene.plan()), 2);
+}
+
+#[test]
+fn a_change_that_was_not_written_is_not_reported() {
+    let mut scene = Scene::ready(SCALED, 1);
+    scene.write_status();
+    let before = scene.observed().dispatcher.status.clone().unwrap();
+    scene.loads(vec![load(14, 1)]);
+    let mut plan = scene.plan();
+    assert!(plan.rescaled.is_some() && plan.past.is_some());
+    assert!(plan.status.last_scale_time.is_some());
+    plan.forget_rescale(Some(&before));
+    assert!(plan.rescaled.is_none() && plan.past.is_none());
+    assert_eq!(plan.status.last_scale_time, None);
+    assert_eq!(plan.status.scaling_history, before.scaling_history);
+    // What was only looked at is remembered whether something else was written or not.
+    scene.loads(vec![load(0, 1)]);
+    let mut plan = scene.plan();
+    plan.forget_rescale(Some(&before));
+    assert!(plan.past.is_some());
+}
+
+#[test]
+fn tokens_per_minute_are_a_second_limit() {
+    let spec = "{role: coder, autoscaling: {maxReplicas: 50, tokensPerMinutePerWorker: 60}}";
+    let mut scene = Scene::ready(spec, 2);
+    scene.loads(vec![load(0, 1), load(0, 1)]);
+    scene.observe(|observed| observed.token_rate.per_minute = Some(600));
+    // A first addition may be limited by the default rates.
+    let plan = scene.plan();
+    assert_eq!(plan.status.desired_replicas, replicas(&plan));
+    assert!(plan.rescaled.unwrap().message.contains("tokens per minute"));
+    assert_eq!(replicas(&scene.plan()), 6, "at most four more within 15 s");
+    let mut scene = Scene::ready(spec, 6);
+    scene.loads(vec![load(0, 1); 6]);
+    scene.observe(|observed| observed.token_rate.per_minute = Some(600));
+    assert_eq!(replicas(&scene.plan()), 10, "600 / 60");
+}
+
+#[test]
+fn tokens_per_minute_that_change_without_another_load_are_observed_again() {
+    let falling = TokenRate { per_minute: Some(600), changes_in: Some(Duration::from_secs(10)) };
+    for is_paused in [false, true] {
+        let mut scene = Scene::ready("{role: coder}", 1);
+        scene.edit_spec(|spec| spec.pods.paused = is_paused);
+        scene.write_status();
+        scene.observe(|observed| observed.token_rate = falling);
+        let plan = scene.plan();
+        assert!(plan.requeue_after.is_some_and(|wait| wait <= Duration::from_secs(10)), "{plan:?}");
+    }
+    assert_eq!(Scene::ready("{role: coder}", 1).plan().requeue_after, None);
+}
+
+#[test]
+fn while_tokens_are_not_known_workers_are_only_added() {
+    let spec = "{role: coder, autoscaling: {tokensPerMinutePerWorker: 60, behavior: {scaleDown: \
+                {stabilizationWindowSeconds: 0}}}}";
+    let mut scene = Scene::ready(spec, 4);
+    let plan = scene.plan();
+    assert_eq!(replicas(&plan), 4, "the queue alone asks for one");
+    let message = &condition(&plan, conditions::SCALING_ACTIVE).unwrap().message;
+    let why = "no worker is removed, because tokens per minute are not known: workers must serve agent_tokens_total \
+               (autoscaling.tokensPerMinutePerWorker)";
+    assert_eq!(message, why);
+    scene.loads(vec![load(14, 1); 4]);
+    assert_eq!(replicas(&scene.plan()), 8);
+    scene.loads(vec![load(0, 0); 4]);
+    scene.observe(|observed| observed.token_rate.per_minute = Some(0));
+    assert_eq!(scene.plan().status.desired_replicas, 1);
+}
+
+#[test]
+fn a_pool_that_is_busy_for_an_hour_keeps_its_number() {
+    let mut scene = Scene::ready(SCALED, 4);
+    for minute in 0..60 {
+        let now = at(minute * 60);
+        let busy = crate::monitors::WorkerLoad { queued: Some((0, now)), ..load(0, 1) };
+        scene.loads(vec![busy; 4]);
+        let plan = scene.plan_at(now);
+        assert_eq!((replicas(&plan), plan.rescaled.is_none()), (4, true), "{minute}");
+        let past = plan.past.unwrap();
+        scene.observe(|observed| observed.history = past);
+    }
+}
+
+#[test]
+fn more_workers_than_wanted_are_said_as_such() {
+    let mut scene = Scene::ready("{role: coder, replicas: 4}", 4);
+    scene.loads(vec![load(0, 1), load(0, 0), load(0, 0), load(0, 0)]);
+    scene.edit_spec(|spec| spec.replicas = 2);
+    let plan = scene.plan();
+    let message = |type_: &str| condition(&plan, type_).unwrap().message.clone();
+    assert_eq!(
+        message(conditions::PROGRESSING),
+        "4 workers exist, 2 wanted; busy ones get a higher deletion cost before any is removed"
+    );
+    assert_eq!(message(conditions::READY), "4 workers ready, 2 wanted");
+    let plan = Scene::ready("{role: coder}", 1).plan();
+    let message = &condition(&plan, conditions::PROGRESSING).unwrap().message;
+    assert_eq!(message, "1 worker ready, with the current revision");
+}
+
+#[test]
+fn a_worker_whose_stream_is_cut_may_be_busy_whatever_prometheus_had_of_it() {
+    let mut scene = Scene::ready("{role: coder, replicas: 3}", 3);
+    let known = |streamed| crate::monitors::WorkerLoad { has_tasks: streamed, ..load(0, 0) };
+    scene.loads(vec![known(Some(false)), known(None), known(Some(true))]);
+    scene.edit_spec(|spec| spec.replicas = 1);
+    let costs: Vec<i32> = scene.plan().costs.iter().map(|cost| cost.cost).collect();
+    assert_eq!(costs, [100, 1_000]);
+}
+
+#[test]
+fn a_worker_that_is_idle_by_its_stream_is_idle_whatever_prometheus_had_of_it() {
+    let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
+    let ended = crate::monitors::WorkerLoad { has_tasks: Some(false), ..load(0, 1) };
+    scene.loads(vec![load(0, 1), ended]);
+    scene.edit_spec(|spec| spec.replicas = 1);
+    let plan = scene.plan();
+    assert_eq!(replicas(&plan), 2, "the number waits for the deletion costs");
+    assert_eq!(plan.costs.iter().map(|cost| cost.cost).collect::<Vec<_>>(), [1_000]);
+}
+
+#[test]
+fn workers_that_are_all_alike_need_no_marks() {
+    for alike in [Some(load(0, 0)), Some(load(0, 3)), None] {
+        let mut scene = Scene::ready("{role: coder, replicas: 4}", 4);
+        scene.loads(vec![alike.clone().unwrap_or_default(); 4]);
+        scene.edit_spec(|spec| spec.replicas = 2);
+        let plan = scene.plan();
+        assert_eq!((plan.costs.len(), replicas(&plan)), (0, 2), "{alike:?}");
+    }
+}
+
+#[test]
+fn a_process_that_has_just_begun_waits_for_the_first_loads() {
+    let mut scene = Scene::ready(SCALED, 3);
+    scene.loads(vec![load(0, 1); 3]);
+    scene.write_status();
+    let before = scene.observed().dispatcher.status.clone().unwrap();
+    scene.loads(Vec::new());
+    scene.observe(|observed| observed.first_observed = at(-5));
+    let waiting = scene.plan();
+    assert_eq!((replicas(&waiting), waiting.past.is_none()), (3, true));
+    assert_eq!(waiting.status.conditions, before.conditions);
+    assert_eq!(waiting.requeue_after, Some(std::time::Duration::from_secs(10)));
+    scene.observe(|observed| observed.first_observed = at(-20));
+    assert_eq!(reason(&scene.plan(), conditions::SCALING_ACTIVE), reasons::METRIC_MISSING);
+}
+
+const SCALED: &str = "{role: coder, autoscaling: {minReplicas: 1, maxReplicas: 10}}";
+
+#[test]
+fn the_number_follows_the_queue() {
+    let mut scene = Scene::ready(SCALED, 1);
+    assert_eq!(replicas(&scene.plan()), 1);
+    scene.loads(vec![load(14, 1)]);
+    let plan = scene.plan();
+    assert_eq!(replicas(&plan), 4, "ceil(14 / 5) + 1 busy");
+    assert_eq!(reason(&plan, conditions::SCALING_ACTIVE), reasons::VALID_METRIC_FOUND);
+    let rescaled = plan.rescaled.unwrap();
+    assert_eq!(rescaled.reason, reasons::SUCCESSFUL_RESCALE);
+    let message = "the number of workers changes from 1 to 4: queued tasks; busy workers: 1";
+    assert_eq!(rescaled.message, message);
+    assert_eq!(plan.past.unwrap().scale_events.len(), 1);
+    assert!(plan.status.last_scale_time.is_some());
+}
+
+#[test]
+fn without_load_the_number_stays_and_the_condition_says_why() {
+    let mut scene = Scene::ready(SCALED, 3);
+    let silent = crate::monitors::WorkerLoad {
+        fault: Some("port 9100 refused the connection".to_owned()),
+        ..Default::default()
+    };
+    scene.loads(vec![silent; 3]);
+    let plan = scene.plan();
+    assert_eq!(replicas(&plan), 3);
+    let active = condition(&plan, conditions::SCALING_ACTIVE).unwrap();
+    assert_eq!((&*active.status, &*active.reason), ("False", reasons::METRIC_MISSING));
+    assert!(
+        active.message.contains("port 9100") && active.message.contains("2 others"),
+        "{}",
+        active.message
+    );
+    assert_eq!(reason(&plan, conditions::READY), reasons::READY, "the pool works");
+}
+
+#[test]
+fn a_silent_worker_counts_as_busy_where_workers_are_removed() {
+    let silent = crate::monitors::WorkerLoad {
+        fault: Some("port 9100 refused the connection".to_owned()),
+        ..Default::default()
+    };
+    let at_once = "{role: coder, autoscaling: {minReplicas: 1, maxReplicas: 10, behavior: {scaleDown: \
+                   {stabilizationWindowSeconds: 0}}}}";
+    for (queued, last, wanted) in [(14, silent.clone(), 5), (0, silent, 3), (0, load(0, 0), 2)] {
+        let mut scene = Scene::ready(at_once, 4);
+        let is_silent = last.fault.is_some();
+        scene.loads(vec![load(queued, 1), load(0, 1), load(0, 0), last]);
+        let plan = scene.plan();
+        assert_eq!(plan.status.desired_replicas, wanted, "{queued} are queued");
+        let active = condition(&plan, conditions::SCALING_ACTIVE).unwrap();
+        assert_eq!((&*active.status, &*active.reason), ("True", reasons::VALID_METRIC_FOUND));
+        assert_eq!(active.message.contains("not known count as busy"), is_silent, "{}", active.message);
+        assert_eq!(active.message.contains("port 9100"), is_silent, "{}", active.message);
+    }
+}
+
+#[test]
+fn queues_that_were_read_too_long_ago_change_nothing() {
+    let mut scene = Scene::ready(SCALED, 2);
+    let old = |queued| crate::monitors::WorkerLoad { queued: Some((queued, at(-60))), ..load(queued, 1) };
+    scene.loads(vec![old(40), old(0)]);
+    let plan = scene.plan();
+    assert_eq!(replicas(&plan), 2);
+    assert_eq!(reason(&plan, conditions::SCALING_ACTIVE), reasons::METRIC_STALE);
+}
+
+#[test]
+fn a_deployment_that_was_deleted_comes_back_with_its_number() {
+    let mut scene = Scene::ready(SCALED, 1);
+    scene.loads(vec![load(14, 1)]);
+    scene.write_status();
+    scene.observe(|observed| (observed.deployment, observed.deployed) = (None, None));
+    assert_eq!(replicas(&scene.plan()), 4);
+}
+
+#[test]
+fn a_pool_that_is_paused_is_left_alone() {
+    let mut scene = Scene::ready(SCALED, 1);
+    scene.loads(vec![load(14, 1)]);
+    scene.edit_spec(|spec| spec.pods.paused = true);
+    let plan = scene.plan();
+    assert!(plan.deployment.is_none() && plan.costs.is_empty());
+    assert_eq!(reason(&plan, conditions::READY), reasons::PAUSED);
+    assert_eq!(reason(&plan, conditions::SCALING_ACTIVE), reasons::PAUSED);
+    assert!(plan.past.unwrap().scale_events.is_empty());
+}
+
+#[test]
+fn a_process_that_has_just_begun_shrinks_no_pool_before_it_knows_the_loads() {
+    let mut scene = Scene::ready("{role: coder, replicas: 3}", 3);
+    scene.edit_spec(|spec| spec.replicas = 1);
+    scene.loads(Vec::new());
+    scene.observe(|observed| observed.first_observed = at(-1));
+    let plan = scene.plan();
+    assert_eq!((replicas(&plan), plan.costs.len()), (3, 0), "another process may have marked them");
+    assert!(plan.requeue_after.is_some());
+    scene.loads(vec![load(0, 0), load(0, 1), load(0, 0)]);
+    assert_eq!(scene.plan().costs.len(), 1);
+    // They never become known.
+    scene.loads(Vec::new());
+    scene.observe(|observed| observed.first_observed = at(-15));
+    assert_eq!(replicas(&scene.plan()), 1);
+}
+
+#[test]
+fn while_a_pool_is_paused_its_workers_do_not_become_overdue() {
+    let mut scene = Scene::ready("{role: coder, replicas: 3}", 3);
+    scene.edit_spec(|spec| {
+        spec.replicas = 1;
+        spec.pods.paused = true;
+    });
+    scene.loads(vec![load(0, 0), load(0, 1), load(0, 0)]);
+    assert_eq!(scene.plan().facts, [""; 0]);
+}
+
+#[test]
+fn a_pool_that_has_its_new_number_causes_no_event_of_its_own() {
+    let worker = |index: usize| format!("{{name: coder-{index}, ready: true, node: a, phase: Running}}");
+    let workers: Vec<String> = (0..3).map(worker).collect();
+    let workers: Vec<&str> = workers.iter().map(String::as_str).collect();
+    let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
+    scene.edit_spec(|spec| spec.replicas = 3);
+    scene.write_status();
+    let plan = scene.plan();
+    assert_eq!((reason(&plan, conditions::READY), plan.events.len()), (reasons::SCALING, 0));
+    scene.pods(&workers);
+    let plan = scene.plan();
+    assert_eq!((reason(&plan, conditions::READY), plan.events.len()), (reasons::READY, 0));
+    let mut first = Scene::new("{role: coder, replicas: 3}");
+    first.settle(0);
+    first.write_status();
+    first.pods(&workers);
+    assert_eq!(first.plan().events.len(), 1, "it is ready for the first time");
+}
