@@ -95,7 +95,7 @@ pub(super) fn job() -> Value {
                 input("python", image::PYTHON),
                 input("usr", image::USR),
             ],
-            // Nothing in a folder tells ms-swift which architecture a model has.
+            // ms-swift cannot tell the architecture of a model by its folder.
             "extraArgs": [
                 "--model_type", "qwen2", "--template", "qwen2_5", "--max_steps", STEPS, "--dataloader_num_workers", "0",
             ],

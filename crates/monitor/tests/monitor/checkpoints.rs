@@ -21,6 +21,8 @@ use crate::{
     worker::{Says, Worker},
 };
 
+mod outages;
+
 const BUCKET: &str = "states";
 const KEYS: [(&str, &str); 2] =
     [("AWS_ACCESS_KEY_ID", "AKIATESTACCESSKEY"), ("AWS_SECRET_ACCESS_KEY", "test-secret-key-of-checkpoints")];
@@ -284,30 +286,6 @@ fn a_worker_that_is_killed_loses_at_most_one_interval() {
         assert!(next.load().status.success());
         assert_eq!(next.state(), only("state", "saved"));
     }
-}
-
-#[test]
-fn workers_that_live_are_not_taken_for_lost_after_an_outage_of_the_storage() {
-    let mut storage = Storage::bucket();
-    let pod = Pod::new(&storage, "first");
-    pod.write("state", "one");
-    let monitor = pod.run(&QUICK);
-    let heartbeat = storage.pool().join("workers/first/heartbeat");
-    until("a checkpoint", || storage.pool().join("workers/first/0000000000/manifest.json").exists());
-    let (own, state, worker) = (pod.own, pod.state, pod.worker);
-    storage.stop();
-    // The heartbeat is older than that of a lost worker.
-    until("a heartbeat of long ago", || {
-        let written = heartbeat.metadata().unwrap().modified().unwrap();
-        written.elapsed().unwrap_or_default() > Duration::from_secs(5)
-    });
-    storage.start();
-    let next = Pod::new(&storage, "next");
-    assert!(next.load().status.success());
-    assert_eq!(next.state(), BTreeMap::new());
-    worker.stop();
-    assert!(monitor.stop().error.is_none());
-    drop((own, state, worker));
 }
 
 #[test]
@@ -612,171 +590,6 @@ fn a_state_of_several_parts_is_restored() {
 fn checkpoints(storage: &Storage, uid: &str) -> usize {
     let entries = fs::read_dir(storage.pool().join("workers").join(uid));
     entries.map_or(0, |entries| entries.flatten().filter(|entry| entry.path().is_dir()).count())
-}
-
-#[test]
-fn failed_attempts_do_not_fill_the_storage() {
-    // The second file of each checkpoint.
-    let is_second = |method: &str, path: &str| method == "PUT" && path.ends_with("/1");
-    let (storage, proxy) = Storage::broken(Break::Unavailable, is_second);
-    let pod = Pod::new(&storage, "first");
-    pod.write("a", "one");
-    pod.write("b", "two");
-    let monitor = pod.run(&["--checkpoint-seconds=1", "--grace-seconds=8"]);
-    until("many attempts", || proxy.broken() > 5);
-    assert!(checkpoints(&storage, "first") <= 2);
-    pod.worker.stop();
-    assert!(monitor.stop().error.is_some());
-    assert_eq!(checkpoints(&storage, "first"), 0);
-    proxy.mend();
-    let monitor = pod.run_beside(pod.worker.port, &QUICK);
-    monitor.until(&format!("agent_checkpoint_failing{LABELS} 0"));
-}
-
-fn is_removal(method: &str, path: &str) -> bool {
-    method == "DELETE" || method == "POST" && path.ends_with("?delete")
-}
-
-#[test]
-fn a_state_is_saved_also_where_nothing_can_be_removed() {
-    let (storage, proxy) = Storage::broken(Break::Hold, is_removal);
-    let pod = Pod::new(&storage, "first");
-    for (number, text) in ["one", "two", "three"].into_iter().enumerate() {
-        pod.write("state", text);
-        let monitor = pod.run(&["--checkpoint-seconds=60", "--grace-seconds=6"]);
-        let number = format!("workers/first/{number:010}/manifest.json");
-        until("a checkpoint", || storage.pool().join(&number).exists());
-        if text == "three" {
-            until("an older one is to be removed", || proxy.broken() > 0);
-            pod.worker.stop();
-        }
-        let message = monitor.stop();
-        assert!(message.error.is_none() && message.checkpoint.is_some(), "{message:?}");
-    }
-    assert!(manifests(&storage, "first").iter().any(|text| text.contains("\"final\":true")));
-}
-
-/// With its bucket its last checkpoint is gone.
-#[test]
-fn the_state_of_a_worker_whose_bucket_was_removed_is_lost() {
-    let storage = Storage::bucket();
-    let pod = Pod::new(&storage, "first");
-    pod.write("state", "one");
-    let monitor = pod.run(&["--checkpoint-seconds=1", "--grace-seconds=8"]);
-    until("a checkpoint", || storage.pool().join("workers/first/0000000000/manifest.json").exists());
-    fs::remove_dir_all(storage.folder.path().join(BUCKET)).unwrap();
-    monitor.until(&format!("agent_checkpoint_failing{LABELS} 1"));
-    pod.worker.stop();
-    let error = monitor.stop().error.unwrap();
-    assert!(error.contains("there is no such bucket"), "{error}");
-}
-
-/// It would restore nothing, and save over the newest checkpoint.
-#[test]
-fn a_proxy_that_does_not_find_the_store_hides_no_state() {
-    let (storage, proxy) = Storage::broken(Break::NotFound, |_, path| path.contains("list-type=2"));
-    proxy.mend();
-    Pod::new(&storage, "first").live("state", "one");
-    let second = Pod::new(&storage, "second");
-    proxy.resume();
-    let loader = second.loader(&QUICK).spawn().unwrap();
-    until("nothing is found", || proxy.broken() > 0);
-    proxy.mend();
-    let output = loader.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(second.state(), only("state", "one"));
-}
-
-#[test]
-fn what_could_not_be_removed_is_removed_later_also_if_the_state_does_not_change() {
-    let (storage, proxy) = Storage::broken(Break::Unavailable, is_removal);
-    proxy.mend();
-    let first = storage.pool().join("workers/first");
-    Pod::new(&storage, "first").live("state", "one");
-    let second = Pod::new(&storage, "second");
-    assert!(second.load().status.success());
-    proxy.resume();
-    let monitor = second.run(&QUICK);
-    until("a removal fails", || proxy.broken() > 0);
-    assert!(first.exists());
-    proxy.mend();
-    until("the state before is removed", || !first.exists());
-    assert_eq!(checkpoints(&storage, "second"), 1);
-    monitor.kill();
-}
-
-#[test]
-fn a_monitor_that_is_killed_in_an_upload_leaves_the_checkpoint_before_it() {
-    let (storage, proxy) = Storage::broken(Break::Hold, |_, path| path.contains("partNumber=2"));
-    let pod = Pod::new(&storage, "first");
-    pod.write("state", "whole");
-    let monitor = pod.run(&QUICK);
-    until("a checkpoint", || storage.pool().join("workers/first/0000000000/manifest.json").exists());
-    // Of three parts.
-    pod.write("later", &"0123456789abcdef".repeat(700_000));
-    until("the second part is on its way", || proxy.broken() > 0);
-    monitor.kill();
-    let next = Pod::new(&storage, "next");
-    assert!(next.load().status.success());
-    assert_eq!(next.state(), only("state", "whole"));
-}
-
-#[test]
-fn keys_that_expire_are_replaced_while_the_worker_runs() {
-    let storage = Storage::bucket();
-    let pod = Pod::new(&storage, "first");
-    pod.write("state", "one");
-    let (keys, monitor) = with_keys_of_a_folder(&storage, &pod, "expired");
-    monitor.until(&format!("agent_checkpoint_failing{LABELS} 1"));
-    fs::write(keys.path().join(KEYS[1].0), KEYS[1].1).unwrap();
-    monitor.until(&format!("agent_checkpoint_failing{LABELS} 0"));
-}
-
-/// The other keys are those of the environment.
-fn with_keys_of_a_folder(storage: &Storage, pod: &Pod, secret: &str) -> (TempDir, Monitor) {
-    let keys = tempfile::tempdir().unwrap();
-    fs::write(keys.path().join(KEYS[0].0), KEYS[0].1).unwrap();
-    fs::write(keys.path().join(KEYS[1].0), secret).unwrap();
-    let mut env = storage.env();
-    env.iter_mut()
-        .filter(|(name, _)| *name == KEYS[1].0)
-        .for_each(|(_, value)| *value = "expired".to_owned());
-    let mut args = storage.args(&QUICK);
-    args.extend([pod.state_arg(), format!("--keys-dir={}", keys.path().display())]);
-    let monitor = Monitor::start_with(pod.own.path(), pod.worker.port, pod.uid, &args, &env);
-    (keys, monitor)
-}
-
-/// A new worker has the new keys at once, and the kubelet brings them to running ones later.
-#[test]
-fn a_worker_that_waits_for_new_keys_is_not_taken_for_lost() {
-    let storage = Storage::bucket();
-    let pod = Pod::new(&storage, "first");
-    pod.write("state", "one");
-    let (keys, monitor) = with_keys_of_a_folder(&storage, &pod, KEYS[1].1);
-    monitor.until(&format!("agent_queue_depth{LABELS} 0.0"));
-    until("a checkpoint", || storage.pool().join("workers/first/0000000000/manifest.json").exists());
-    fs::write(keys.path().join(KEYS[1].0), "expired").unwrap();
-    monitor.until(&format!("agent_checkpoint_failing{LABELS} 1"));
-    // The server knows one pair of keys: the last heartbeat had another one.
-    let heartbeat = storage.pool().join("workers/first/heartbeat");
-    let text = fs::read_to_string(&heartbeat).unwrap();
-    let (before, after) = text.split_once("\"keys\":\"").unwrap();
-    fs::write(&heartbeat, format!("{before}\"keys\":\"00000000{}", &after[8..])).unwrap();
-    let next = Pod::new(&storage, "next");
-    let mut loader = next.loader(&QUICK).spawn().unwrap();
-    // Far longer than a worker on a dead node is watched.
-    let end = Instant::now() + Duration::from_secs(6);
-    while Instant::now() < end {
-        assert!(loader.try_wait().unwrap().is_none() && !storage.pool().join("claims/first").exists());
-        thread::sleep(Duration::from_millis(20));
-    }
-    fs::write(keys.path().join(KEYS[1].0), KEYS[1].1).unwrap();
-    let output = loader.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(next.state(), BTreeMap::new());
-    pod.worker.stop();
-    assert!(monitor.stop().error.is_none());
 }
 
 #[test]
