@@ -9,22 +9,23 @@ use prometheus_client::{
     metrics::histogram::{Histogram, exponential_buckets},
     registry::Unit,
 };
-use runtime::{cache::Cache, phases::Phases, process::Process};
+use runtime::{cache::Cache, object_counts::ObjectCounts, process::Process};
 use workload::pod::PodView;
 
 use crate::plan::ENGINE;
 
 /// The number of objects in each phase.
-const PHASES: Phases<AIInference, Phase> = Phases {
+const PHASES: ObjectCounts<AIInference, Phase> = ObjectCounts {
     name: "aiinference_phase",
     help: "AIInferences by phase",
-    labels: &[
+    label: "phase",
+    values: &[
         (Phase::Pending, "pending"),
         (Phase::Loading, "loading"),
         (Phase::Ready, "ready"),
         (Phase::Failed, "failed"),
     ],
-    phase_of,
+    value_of: phase_of,
 };
 
 pub(crate) fn export(process: &Process, inferences: &Cache<AIInference>, pods: &Cache<PodView>) {
@@ -38,7 +39,7 @@ pub(crate) fn export(process: &Process, inferences: &Cache<AIInference>, pods: &
             warmups.clone(),
         );
     });
-    process.count_phases(inferences, PHASES);
+    process.count(inferences, PHASES);
     let leads = process.leadership();
     pods.subscribe(move |change| {
         let seconds = change.old.zip(change.new).and_then(|(before, after)| warmed_up(before, after));
@@ -75,7 +76,7 @@ mod tests {
     #[test]
     fn every_phase_has_a_label_and_an_object_without_a_status_is_pending() {
         let inference = inference("{modelSource: s3://m, engine: vllm, gpu: {count: 1}}");
-        let label = PHASES.labels.iter().find(|(phase, _)| *phase == phase_of(&inference));
+        let label = PHASES.values.iter().find(|(phase, _)| *phase == phase_of(&inference));
         assert_eq!(label.map(|(_, label)| *label), Some("pending"));
     }
 

@@ -36,7 +36,7 @@ use crate::{
     lease::{Elector, Loss, Timings},
     logs::Logs,
     metrics::Metrics,
-    phases::Phases,
+    object_counts::ObjectCounts,
     scale::Scales,
     secrets::Secrets,
     telemetry,
@@ -210,13 +210,13 @@ impl Process {
         move || leads.load(Ordering::Relaxed)
     }
 
-    /// Adds to the metrics how many objects are in which phase.
-    pub fn count_phases<K, P>(&self, objects: &Cache<K>, phases: Phases<K, P>)
+    /// Adds to the metrics how many objects have which value, such as a phase.
+    pub fn count<K, V>(&self, objects: &Cache<K>, counts: ObjectCounts<K, V>)
     where
         K: Send + Sync + 'static,
-        P: PartialEq + fmt::Debug + Send + Sync,
+        V: PartialEq + fmt::Debug + Send + Sync,
     {
-        let collector = phases.collector(objects, self.leadership());
+        let collector = counts.collector(objects, self.leadership());
         self.metrics.with_registry(|registry| registry.register_collector(collector));
     }
 

@@ -18,7 +18,7 @@ use prometheus_client::{
     },
     registry::Unit,
 };
-use runtime::{cache::Cache, phases::Phases, process::Process};
+use runtime::{cache::Cache, object_counts::ObjectCounts, process::Process};
 use scaling::reading::{Fault, Reading};
 
 use crate::{plan::ScaleWrite, samples::Answer, validate::MetricSource};
@@ -44,10 +44,11 @@ enum Phase {
     Pending,
 }
 
-const PHASES: Phases<AIScaler, Phase> = Phases {
+const PHASES: ObjectCounts<AIScaler, Phase> = ObjectCounts {
     name: "aiscaler_phase",
     help: "AIScalers by what they do",
-    labels: &[
+    label: "phase",
+    values: &[
         (Phase::Active, "active"),
         (Phase::Blind, "blind"),
         (Phase::Unable, "unable"),
@@ -57,11 +58,11 @@ const PHASES: Phases<AIScaler, Phase> = Phases {
         (Phase::Invalid, "invalid"),
         (Phase::Pending, "pending"),
     ],
-    phase_of,
+    value_of: phase_of,
 };
 
 pub(crate) fn export(process: &Process, scalers: &Cache<AIScaler>, counts: &Counts) {
-    process.count_phases(scalers, PHASES);
+    process.count(scalers, PHASES);
     let Counts { readings, rescales, reactions } = counts.clone();
     process.metrics().with_registry(|registry| {
         registry.register("aiscaler_readings", "Answers of sources, by source and result", readings);
@@ -241,7 +242,7 @@ mod tests {
     #[test]
     fn the_manual_lists_every_phase_and_result() {
         let manual = include_str!("../../../deploy/monitoring/README.md");
-        let phases: Vec<&str> = PHASES.labels.iter().map(|(_, label)| *label).collect();
+        let phases: Vec<&str> = PHASES.values.iter().map(|(_, label)| *label).collect();
         assert!(manual.contains(&format!("phase: {} |", phases.join(", "))), "{phases:?}");
         let (_, results) = manual.split_once("agents; result: ").unwrap();
         let results: Vec<&str> = results.split(" |").next().unwrap().split(", ").collect();
@@ -281,7 +282,7 @@ mod tests {
             (ready("False", "InvalidSpec"), Phase::Invalid),
         ] {
             assert_eq!(found, wanted);
-            assert!(PHASES.labels.iter().any(|(phase, _)| *phase == found));
+            assert!(PHASES.values.iter().any(|(phase, _)| *phase == found));
         }
     }
 }

@@ -25,21 +25,22 @@ use prometheus_client::{
     },
     registry::Unit,
 };
-use runtime::{cache::Cache, phases::Phases, process::Process};
+use runtime::{cache::Cache, object_counts::ObjectCounts, process::Process};
 
 use crate::plan::failure_reasons;
 
 /// The number of objects in each phase.
-const PHASES: Phases<TrainingJob, Phase> = Phases {
+const PHASES: ObjectCounts<TrainingJob, Phase> = ObjectCounts {
     name: "trainingjob_total",
     help: "TrainingJobs by phase",
-    labels: &[
+    label: "phase",
+    values: &[
         (Phase::Pending, "pending"),
         (Phase::Running, "running"),
         (Phase::Succeeded, "succeeded"),
         (Phase::Failed, "failed"),
     ],
-    phase_of,
+    value_of: phase_of,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -184,7 +185,7 @@ pub(crate) fn export(process: &Process, jobs: &Cache<TrainingJob>) {
         registry.register("trainingjob_retries", "Attempts that counted against retryLimit", retries);
         registry.register("trainingjob_stalls", "Attempts that ended because they made no progress", stalls);
     });
-    process.count_phases(jobs, PHASES);
+    process.count(jobs, PHASES);
     let oldest = OldestPending { jobs: jobs.clone(), leads: Box::new(process.leadership()) };
     process.metrics().with_registry(|registry| registry.register_collector(Box::new(oldest)));
     let leads = process.leadership();
@@ -420,7 +421,7 @@ mod tests {
     #[test]
     fn every_phase_has_a_label_and_an_object_without_a_status_is_pending() {
         let job = job("a", "{model: m, dataset: d, method: lora}");
-        let label = PHASES.labels.iter().find(|(phase, _)| *phase == phase_of(&job));
+        let label = PHASES.values.iter().find(|(phase, _)| *phase == phase_of(&job));
         assert_eq!(label.map(|(_, label)| *label), Some("pending"));
     }
 }

@@ -1,13 +1,13 @@
-//! A metric for each kind with phases: how many of its objects are in which.
+//! Metrics that count the objects of a kind by a value of theirs, such as the phase.
 //!
-//! It is read from the cache when the page is asked for, and exported by the leader alone, so that two replicas do not
+//! They are read from the cache when the page is asked for, and exported by the leader alone, so that two replicas do not
 //! count the same twice.
 
 use std::fmt;
 
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
+    encoding::{DescriptorEncoder, EncodeMetric},
     metrics::{MetricType, gauge::ConstGauge},
 };
 
@@ -15,62 +15,59 @@ use crate::cache::Cache;
 
 /// What is counted, and how it is called.
 #[derive(Clone, Copy, Debug)]
-pub struct Phases<K, P: 'static> {
+pub struct ObjectCounts<K, V: 'static> {
     /// Of the metric.
     pub name: &'static str,
     pub help: &'static str,
-    /// All phases, each with its label.
-    pub labels: &'static [(P, &'static str)],
-    pub phase_of: fn(&K) -> P,
+    /// Name of the label.
+    pub label: &'static str,
+    /// The values that are counted, each as the label has it. Objects with another value are not counted.
+    pub values: &'static [(V, &'static str)],
+    pub value_of: fn(&K) -> V,
 }
 
-impl<K, P> Phases<K, P>
+impl<K, V> ObjectCounts<K, V>
 where
     K: Send + Sync + 'static,
-    P: PartialEq + fmt::Debug + Send + Sync,
+    V: PartialEq + fmt::Debug + Send + Sync,
 {
     pub(crate) fn collector(
         self,
         objects: &Cache<K>,
         leads: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Box<dyn Collector> {
-        Box::new(PhaseCollector { phases: self, objects: objects.clone(), leads: Box::new(leads) })
+        Box::new(CountCollector { counts: self, objects: objects.clone(), leads: Box::new(leads) })
     }
 }
 
-struct PhaseCollector<K, P: 'static> {
-    phases: Phases<K, P>,
+struct CountCollector<K, V: 'static> {
+    counts: ObjectCounts<K, V>,
     objects: Cache<K>,
     leads: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct PhaseLabels {
-    phase: &'static str,
-}
-
-impl<K, P> fmt::Debug for PhaseCollector<K, P> {
+impl<K, V> fmt::Debug for CountCollector<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PhaseCollector").field("name", &self.phases.name).finish_non_exhaustive()
+        f.debug_struct("CountCollector").field("name", &self.counts.name).finish_non_exhaustive()
     }
 }
 
-impl<K, P> Collector for PhaseCollector<K, P>
+impl<K, V> Collector for CountCollector<K, V>
 where
     K: Send + Sync + 'static,
-    P: PartialEq + fmt::Debug + Send + Sync,
+    V: PartialEq + fmt::Debug + Send + Sync,
 {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         if !(self.leads)() {
             return Ok(());
         }
-        let Phases { name, help, labels, phase_of } = &self.phases;
+        let ObjectCounts { name, help, label, values, value_of } = &self.counts;
         let objects = self.objects.all();
         let mut encoder = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (phase, label) in *labels {
-            let count = objects.iter().filter(|object| phase_of(object) == *phase).count();
+        for (value, text) in *values {
+            let count = objects.iter().filter(|object| value_of(object) == *value).count();
             let gauge = ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
-            gauge.encode(encoder.encode_family(&PhaseLabels { phase: label })?)?;
+            gauge.encode(encoder.encode_family(&[(*label, *text)])?)?;
         }
         Ok(())
     }
@@ -90,21 +87,22 @@ mod tests {
             let metadata = json!({"name": name, "resourceVersion": "1"});
             objects.upsert(from_value(json!({"metadata": metadata, "immutable": immutable})).unwrap());
         }
-        let phases = Phases {
+        let counts = ObjectCounts {
             name: "config_map_phase",
             help: "ConfigMaps by phase",
-            labels: &[(Some(true), "fixed"), (Some(false), "open"), (None, "unknown")],
-            phase_of: |object: &ConfigMap| object.immutable,
+            label: "phase",
+            values: &[(Some(true), "fixed"), (Some(false), "open"), (None, "unknown")],
+            value_of: |object: &ConfigMap| object.immutable,
         };
         let mut registry = Registry::default();
-        registry.register_collector(phases.collector(&objects, move || leads));
+        registry.register_collector(counts.collector(&objects, move || leads));
         let mut page = String::new();
         text::encode(&mut page, &registry).unwrap();
         page
     }
 
     #[test]
-    fn the_leader_counts_every_phase_and_the_others_count_none() {
+    fn the_leader_counts_every_value_and_the_others_count_none() {
         let leaders = page(true);
         for (phase, count) in [("fixed", 2), ("open", 1), ("unknown", 0)] {
             let line = format!("config_map_phase{{phase=\"{phase}\"}} {count}\n");
