@@ -137,6 +137,13 @@ pub(crate) struct Restored {
     pub(crate) damaged: Vec<String>,
 }
 
+impl Restored {
+    /// The claim of the restored state.
+    pub(crate) fn held(&self, settings: &Settings) -> Option<restore::Held> {
+        Some(restore::Held { settings: settings.clone(), uid: self.from.clone()?, number: self.claim? })
+    }
+}
+
 impl Settings {
     /// Of heartbeats and claims, which are written `BEATS` times in it. From it follows when they are too old.
     pub(crate) fn beat_interval(&self) -> Duration {

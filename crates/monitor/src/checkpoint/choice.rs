@@ -40,7 +40,9 @@ pub(crate) struct Beat {
     /// For how long the new worker has seen this one and no later one, by its own clock.
     pub(crate) watched: Duration,
     pub(crate) is_ending: bool,
-    /// It was written with other keys of the bucket than those of the new worker.
+    /// The keys of the bucket are those of a Secret, which can change while workers run.
+    has_keys: bool,
+    /// It was written with other keys than those of the new worker.
     has_other_keys: bool,
     interval: Duration,
     grace: Duration,
@@ -59,6 +61,7 @@ impl Beat {
             age,
             watched: Duration::ZERO,
             is_ending: heartbeat.ending,
+            has_keys: own_keys.is_some(),
             has_other_keys: own_keys.is_some() && heartbeat.keys.as_deref() != own_keys,
             interval: heartbeat.interval(),
             grace: heartbeat.grace(),
@@ -212,8 +215,8 @@ fn is_late(beat: &Beat, interval: Duration) -> bool {
 }
 
 /// Whether three heartbeats are missing, one of them since the new worker started its search. After an outage of the
-/// storage all heartbeats are old, and running workers write a new one in this time; if the keys have changed since the last
-/// heartbeat, once they have the new ones.
+/// storage all heartbeats are old, and running workers write a new one in this time; if the keys may have changed since the
+/// last heartbeat, once they have the new ones.
 fn is_lost(beat: &Beat, interval: Duration) -> bool {
     beat.age > lost_after(beat.interval.max(interval)) && beat.watched > watch_for(beat, interval)
 }
@@ -228,7 +231,10 @@ fn lost_within(beat: &Beat, interval: Duration) -> Duration {
 
 fn watch_for(beat: &Beat, interval: Duration) -> Duration {
     let watch = late_after(beat.interval.max(interval));
-    if beat.has_other_keys { watch.max(KEYS_RENEWED_WITHIN) } else { watch }
+    // Keys that were wrong for some time and were then put back are those of the heartbeat again.
+    let was_old = beat.age.saturating_sub(beat.watched) > KEYS_RENEWED_WITHIN;
+    let may_lack_keys = beat.has_other_keys || beat.has_keys && was_old;
+    if may_lack_keys { watch.max(KEYS_RENEWED_WITHIN) } else { watch }
 }
 
 /// Until all running monitors use changed keys. A new worker has them when it starts; the kubelet updates the files of a
@@ -361,8 +367,13 @@ mod tests {
         assert_eq!(of(Some("new"), 92, 39), awaits("late", 141_001));
         assert_eq!(of(Some("new"), 1_980, 180), awaits("late", 1));
         assert_eq!(of(Some("new"), 1_981, 181), restore("late", 0));
-        for same in [Some("old"), None] {
-            assert_eq!(of(same, 1_839, 39), restore("late", 0), "its node died");
+        // Wrong keys were put back, and the monitors do not have them again yet.
+        assert_eq!(
+            (of(Some("old"), 220, 39), of(Some("old"), 361, 181)),
+            (awaits("late", 141_001), restore("late", 0))
+        );
+        for (same, age) in [(Some("old"), 219), (None, 1_839)] {
+            assert_eq!(of(same, age, 39), restore("late", 0), "its node died");
         }
     }
 

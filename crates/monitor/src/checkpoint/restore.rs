@@ -34,6 +34,8 @@ const RESURVEY_AFTER: Duration = Duration::from_secs(2);
 /// Random wait in milliseconds before a loader that could not create any claim searches again, so that loaders do not
 /// retry at the same time.
 const JITTER: std::ops::Range<u64> = 50..500;
+/// While a heartbeat is awaited, another worker may end, whose state is restored then.
+const SURVEYED_AGAIN_AFTER: Duration = Duration::from_secs(30);
 const AWAIT_EVERY: Duration = Duration::from_millis(500);
 /// Limit for the removal of a claim when the pod is deleted, because the storage may hang.
 const GIVE_UP_WITHIN: Duration = Duration::from_secs(2);
@@ -69,10 +71,25 @@ pub(crate) async fn restore(
     }
     claims.begin(settings, own_folder).map_err(|error| of_disk(&error))?;
     let search = Search { settings, storage: &storage, state, patience, claims };
-    let restored = search.find().await?;
-    // Otherwise a worker that announced its end and goes on running would find its state claimed.
-    retry_transient(patience, async || claims.release_all_but(restored.from.as_deref(), &storage).await)
-        .await?;
+    let restored = loop {
+        let restored = search.find().await?;
+        // Otherwise a worker that announced its end and goes on running would find its state claimed.
+        let kept = restored.from.as_deref();
+        retry_transient(patience, async || claims.release_all_but(kept, &storage).await).await?;
+        match restored.held(settings) {
+            // While requests failed, the claim may have become too old.
+            Some(held) if !retry_transient(patience, async || held.renew(&storage).await).await? => {
+                warn!(worker = %held.uid, "the claim was too old; another worker has the state");
+                state.clear().map_err(|error| of_disk(&error))?;
+            }
+            Some(_) => break restored,
+            None => {
+                // An earlier container of this loader may have restored a state, and has given it back.
+                state.clear().map_err(|error| of_disk(&error))?;
+                break restored;
+            }
+        }
+    };
     let text = serde_json::to_vec(&restored).unwrap_or_default();
     replace(&marker, &text).map_err(|error| of_disk(&error))
 }
@@ -94,8 +111,9 @@ impl Search<'_> {
         let (mut lost_since, mut has_looked_again) = (None, false);
         let (mut useless, mut damaged) = (HashSet::new(), Vec::new());
         loop {
-            let mut lineages =
-                retry_transient(patience, async || survey(settings, storage, &mut heartbeats).await).await?;
+            let surveyed =
+                self.retried(&mut heartbeats, async |heartbeats| survey(settings, storage, heartbeats).await);
+            let mut lineages = surveyed.await?;
             for lineage in &mut lineages {
                 lineage.is_useless = useless.contains(&lineage.uid);
             }
@@ -103,7 +121,8 @@ impl Search<'_> {
                 Choice::Claim(candidates) => candidates,
                 Choice::AwaitHeartbeat { uid, within } if began.elapsed() < watch_at_most(settings) => {
                     heartbeats.log_once(&uid);
-                    self.until_beaten(&uid, within, &heartbeats).await?;
+                    let left = watch_at_most(settings).saturating_sub(began.elapsed());
+                    self.until_next_heartbeat(&uid, within.min(left), &mut heartbeats).await?;
                     continue;
                 }
                 Choice::None { others_run: true } if !has_looked_again => {
@@ -116,7 +135,7 @@ impl Search<'_> {
                     return Ok(Restored { damaged, ..Restored::default() });
                 }
             };
-            let claimed = retry_transient(patience, async || {
+            let claimed = self.retried(&mut heartbeats, async |_| {
                 claim_one(settings, storage, candidates.clone(), claims).await
             });
             let Some((candidate, held)) = claimed.await? else {
@@ -129,8 +148,8 @@ impl Search<'_> {
             };
             lost_since = None;
             let uid = candidate.uid.clone();
-            let taken = retry_transient(patience, async || {
-                held.take(storage, state, candidate.within, &mut heartbeats).await
+            let taken = self.retried(&mut heartbeats, async |heartbeats| {
+                held.take(storage, state, candidate.within, heartbeats).await
             });
             match taken.await? {
                 Taken::Restored(manifest) => {
@@ -145,17 +164,17 @@ impl Search<'_> {
                 }
                 Taken::Damaged => {
                     warn!(worker = %uid, "the state is damaged; the next one is tried");
-                    claims.keep(&uid);
+                    claims.forget(&uid);
                     useless.insert(uid.clone());
                     damaged.push(uid);
                 }
                 Taken::NoState => {
-                    retry_transient(patience, async || held.release(storage).await).await?;
+                    self.retried(&mut heartbeats, async |_| held.release(storage).await).await?;
                     useless.insert(uid);
                 }
                 Taken::Runs => {
                     info!(worker = %uid, "the worker does not end any more; its state is not claimed any more");
-                    retry_transient(patience, async || held.release(storage).await).await?;
+                    self.retried(&mut heartbeats, async |_| held.release(storage).await).await?;
                 }
                 Taken::ByAnother => {
                     warn!(worker = %uid, "the claim was too old; another worker has the state");
@@ -164,10 +183,33 @@ impl Search<'_> {
         }
     }
 
-    /// Returns when this worker has another heartbeat or none, and at the latest after `within`. One request each time,
-    /// because all workers of a pool may start at once.
-    async fn until_beaten(&self, uid: &str, within: Duration, heartbeats: &Heartbeats) -> Result<(), Fault> {
-        let end = Instant::now() + within;
+    /// As `retry_transient`, and workers are not taken for lost because of heartbeats that the storage refused meanwhile.
+    async fn retried<T>(
+        &self,
+        heartbeats: &mut Heartbeats,
+        mut request: impl AsyncFnMut(&mut Heartbeats) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let mut began = None;
+        let done = retry_transient(self.patience, async || {
+            // Shorter failures cost no worker a heartbeat, and a storage may refuse a request now and then.
+            let has_failed_for = began.get_or_insert_with(Instant::now).elapsed();
+            if has_failed_for >= self.settings.beat_interval() / BEATS {
+                heartbeats.watch_again();
+            }
+            request(heartbeats).await
+        });
+        done.await
+    }
+
+    /// Returns when this worker has another heartbeat or none, and at the latest after `within` or when a survey is due. One
+    /// request each time, because all workers of a pool may start at once.
+    async fn until_next_heartbeat(
+        &self,
+        uid: &str,
+        within: Duration,
+        heartbeats: &mut Heartbeats,
+    ) -> Result<(), Fault> {
+        let end = Instant::now() + within.min(SURVEYED_AGAIN_AFTER);
         let known = heartbeats.written(uid);
         loop {
             let left = end.saturating_duration_since(Instant::now());
@@ -176,9 +218,8 @@ impl Search<'_> {
                 return Ok(());
             }
             let of_worker = self.settings.worker(uid);
-            let listing =
-                retry_transient(self.patience, async || self.storage.list(&of_worker).await).await?;
-            if beaten(&listing) != known {
+            let listing = self.retried(heartbeats, async |_| self.storage.list(&of_worker).await).await?;
+            if heartbeat_time(&listing) != known {
                 return Ok(());
             }
         }
@@ -199,6 +240,7 @@ async fn claim_one(
         if storage.create(&held.key(), held.text()).await? || held.is_there(storage).await? {
             return Ok(Some((candidate, held)));
         }
+        claims.forget(&candidate.uid);
     }
     Ok(None)
 }
@@ -248,8 +290,9 @@ impl OwnClaims {
         replace(&tried.file, &serde_json::to_vec(&tried.uids).unwrap_or_default())
     }
 
-    /// The claim of a damaged state stays, so that other workers do not try it, too.
-    fn keep(&self, uid: &str) {
+    /// Nothing is to be given back: another worker has the claim, or the claim stays, as that of a damaged state, which other
+    /// workers need not try.
+    fn forget(&self, uid: &str) {
         if let Some(tried) = self.0.borrow_mut().as_mut() {
             tried.uids.remove(uid);
         }
@@ -260,7 +303,7 @@ impl OwnClaims {
         let Some((settings, uids)) = tried else { return Ok(()) };
         for uid in uids.into_iter().filter(|uid| Some(&**uid) != kept) {
             Held { settings: settings.clone(), uid: uid.clone(), number: 0 }.release(storage).await?;
-            self.keep(&uid);
+            self.forget(&uid);
         }
         Ok(())
     }
@@ -383,7 +426,7 @@ impl Held {
     }
 }
 
-/// The last heartbeat of each worker, and since when it is known.
+/// The last heartbeat of each worker, and since when it is watched.
 #[derive(Debug, Default)]
 pub(crate) struct Heartbeats {
     seen: HashMap<String, (SystemTime, Instant)>,
@@ -398,6 +441,12 @@ impl Heartbeats {
             *seen = (beat.written, now);
         }
         beat.watched = now - seen.1;
+    }
+
+    /// For all workers, from now on.
+    fn watch_again(&mut self) {
+        let now = Instant::now();
+        self.seen.values_mut().for_each(|(_, since)| *since = now);
     }
 
     /// When the last one was written.
@@ -478,7 +527,7 @@ async fn lineage(
 ) -> Result<Lineage, Fault> {
     let of_worker = settings.worker(&uid);
     let listing = storage.list(&of_worker).await?;
-    let heartbeat = match beaten(&listing) {
+    let heartbeat = match heartbeat_time(&listing) {
         None => None,
         Some(written) => {
             let said: Heartbeat =
@@ -501,7 +550,7 @@ async fn lineage(
 }
 
 /// When the heartbeat of a worker was written, by the folder of the worker.
-fn beaten(listing: &Listing) -> Option<SystemTime> {
+fn heartbeat_time(listing: &Listing) -> Option<SystemTime> {
     listing.files.iter().find(|(name, _)| name == HEARTBEAT).map(|(_, time)| *time)
 }
 

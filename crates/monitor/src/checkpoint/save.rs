@@ -19,7 +19,7 @@ use super::{
     BEATS, HEARTBEAT, Heartbeat, KEPT, MANIFEST, Manifest, RESTORED, Restored, SavedFile, Settings,
     choice::Claimed,
     numbered,
-    restore::{Heartbeats, Held, claim_of, count_unclaimed, newest},
+    restore::{Heartbeats, claim_of, count_unclaimed, newest},
     state::{Found, StateFolder, sha256, within_bound},
     storage::{Storage, of_disk},
 };
@@ -219,7 +219,7 @@ impl Saver {
     /// Heartbeats until `stop`, also while a large state is uploaded.
     fn beats(&self, stop: CancellationToken) -> impl Future<Output = ()> + use<> {
         let (storage, heartbeats) = (self.storage.clone(), self.own_heartbeats());
-        let (held, owned) = (self.held(), Arc::clone(&self.owned));
+        let (held, owned) = (self.restored.held(&self.settings), Arc::clone(&self.owned));
         let mut ticks = interval(self.settings.beat_interval() / BEATS);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         async move {
@@ -264,12 +264,6 @@ impl Saver {
                 ..Heartbeat::default()
             },
         }
-    }
-
-    /// The claim of the restored state.
-    fn held(&self) -> Option<Held> {
-        let uid = self.restored.from.clone()?;
-        Some(Held { settings: self.settings.clone(), uid, number: self.restored.claim? })
     }
 
     /// Until the last state is saved, or the time is over. A checkpoint that is interrupted by the end has no manifest.

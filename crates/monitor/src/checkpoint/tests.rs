@@ -375,6 +375,64 @@ async fn a_request_that_fails_does_not_begin_the_watch_of_a_heartbeat_again() {
     assert!((SECOND * 6..SECOND * 9).contains(&began.elapsed()), "{:?}", began.elapsed());
 }
 
+/// Its heartbeats were refused for as long as the requests of the loader.
+#[tokio::test]
+async fn a_worker_is_not_lost_because_of_an_outage_during_the_watch() {
+    let pool = Pool::new();
+    pool.save("runs", "one", &[]);
+    let manifest = pool.path("workers/runs/0000000000/manifest.json");
+    let text = fs::read_to_string(&manifest).unwrap().replace("true", "false");
+    fs::write(manifest, text).unwrap();
+    let beat = Heartbeat { interval_seconds: 8, ..Heartbeat::default() };
+    let beat = serde_json::to_vec(&beat).unwrap();
+    pool.write("workers/runs/heartbeat", &beat);
+    pool.make_older("workers/runs/heartbeat", HOUR);
+    let pod = Pod::new(&pool, "pod", SECOND * 8);
+    let (workers, away) = (pool.path("workers"), pool.path("away"));
+    let outage = async {
+        sleep(SECOND).await;
+        fs::rename(&workers, &away).unwrap();
+        File::create(&workers).unwrap();
+        sleep(SECOND * 6).await;
+        fs::remove_file(&workers).unwrap();
+        fs::rename(&away, &workers).unwrap();
+        // Later than the next survey of the loader.
+        sleep(SECOND * 5).await;
+        pool.write("workers/runs/heartbeat", &beat);
+    };
+    let (restored, ()) = tokio::join!(pod.load(), outage);
+    assert_eq!(restored.from, None);
+}
+
+/// An earlier container of the loader had restored a state, and has given its claim back because a request failed.
+#[tokio::test]
+async fn without_a_state_to_restore_the_worker_starts_without_files() {
+    let pool = Pool::new();
+    let pod = Pod::new(&pool, "pod", SECOND);
+    fs::write(pod.state.path().join("state"), "of another worker by now").unwrap();
+    assert_eq!(pod.load().await.from, None);
+    assert_eq!(fs::read_dir(pod.state.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_claim_that_another_worker_found_too_old_while_others_were_released_is_not_used() {
+    let pool = Pool::new();
+    pool.save("first", "one", &[]);
+    let pod = Pod::new(&pool, "pod", SECOND);
+    fs::write(pod.own.path().join("claims.json"), r#"["other"]"#).unwrap();
+    // The claims of this one cannot be listed.
+    pool.write("claims/other", b"");
+    let beside = async {
+        until("it is restored", || pod.state().is_some()).await;
+        pool.save("heir", "one", &["first"]);
+        pool.claim("first", 1, "heir");
+        fs::remove_file(pool.path("claims/other")).unwrap();
+    };
+    let (restored, ()) = tokio::join!(pod.load(), beside);
+    assert_eq!(restored.from.as_deref(), Some("heir"));
+    assert!(!pool.path("claims/first/0000000000").exists());
+}
+
 #[tokio::test]
 async fn an_awaited_worker_that_ends_without_a_state_is_no_damage() {
     let pool = Pool::new();
