@@ -90,7 +90,7 @@ pub(crate) async fn apply(
         ctx.recorder.publish(dispatcher, &note, now).await;
     }
     for deletion in deletions {
-        replace(ctx, dispatcher, deletion, now).await?;
+        delete_pod(ctx, dispatcher, deletion, now).await?;
     }
     ctx.writer.apply_status(&ctx.dispatchers, dispatcher, &status).await?;
     // After the status, which has the same content.
@@ -146,7 +146,7 @@ async fn mark(ctx: &Context, Cost { pod, cost }: Cost) -> Result<Option<Note>, A
 
 /// Deletes a pod; the ReplicaSet creates another one. A pod that has changed is planned again. If the deletion is
 /// refused, for example by an admission policy, the other steps continue.
-async fn replace(
+async fn delete_pod(
     ctx: &Context,
     dispatcher: &AIDispatcher,
     PodDeletion { pod, note }: PodDeletion,

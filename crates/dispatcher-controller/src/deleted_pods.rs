@@ -34,8 +34,7 @@ impl DeletedPods {
         let deleted_pods = Arc::<Self>::default();
         let kept = Arc::clone(&deleted_pods);
         pods.subscribe(move |change| {
-            let deleted = change.old.filter(|old| change.new.is_none_or(|new| new.uid() != old.uid()));
-            if let Some(pod) = deleted.filter(|pod| message_of(pod).is_some()) {
+            if let Some(pod) = change.gone().filter(|pod| message_of(pod).is_some()) {
                 kept.keep(Arc::clone(pod));
             }
         });

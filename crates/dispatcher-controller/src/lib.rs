@@ -250,7 +250,7 @@ async fn reconcile(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timestamp)
         Ok(valid) => carry_out(ctx, valid, &observed, now).await?,
         Err(invalid) => {
             let plan = rejected(invalid, &observed, now);
-            // Among others it ends `TOO_MANY`: while nothing is marked, a scale-down does not become overdue.
+            // This ends `TOO_MANY`: the time limit of a scale-down must not run while no deletion cost is written.
             ctx.fact_times.note(dispatcher.metadata.uid.as_deref().unwrap_or_default(), &plan.facts, now);
             apply(ctx, &dispatcher, plan, now).await?
         }

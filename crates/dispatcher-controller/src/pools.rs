@@ -81,10 +81,9 @@ impl Pools {
         let pools = Self::default();
         let kept = Self(Arc::clone(&pools.0));
         dispatchers.subscribe(move |change| {
-            let uid = |dispatcher: &Arc<AIDispatcher>| dispatcher.metadata.uid.clone();
-            let deleted =
-                change.old.and_then(uid).filter(|old| change.new.and_then(uid).as_ref() != Some(old));
-            deleted.iter().for_each(|uid| drop(kept.lock().remove(uid)));
+            if let Some(uid) = change.gone().and_then(|gone| gone.metadata.uid.as_ref()) {
+                kept.lock().remove(uid);
+            }
         });
         pools
     }

@@ -66,10 +66,9 @@ impl Prometheus {
         let known = Self { client, url, pools: Arc::default() };
         let pools = Arc::clone(&known.pools);
         dispatchers.subscribe(move |change| {
-            let uid = |dispatcher: &Arc<AIDispatcher>| dispatcher.metadata.uid.clone();
-            let deleted =
-                change.old.and_then(uid).filter(|old| change.new.and_then(uid).as_ref() != Some(old));
-            deleted.iter().for_each(|uid| drop(locked(&pools).remove(uid)));
+            if let Some(uid) = change.gone().and_then(|gone| gone.metadata.uid.as_ref()) {
+                locked(&pools).remove(uid);
+            }
         });
         known
     }
@@ -111,8 +110,13 @@ impl Prometheus {
             form_urlencoded::Serializer::new(String::new()).append_pair("query", query).finish();
         let request = client.post(place).header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(body);
         let broken = |error: reqwest::Error| {
-            let why = if error.is_timeout() { "does not answer in time" } else { "cannot be reached" };
-            why.to_owned()
+            if error.is_timeout() {
+                format!("does not answer within {} s", ANSWER_WITHIN.as_secs())
+            } else if error.is_connect() {
+                "cannot be reached".to_owned()
+            } else {
+                "ended the connection".to_owned()
+            }
         };
         let mut answer = request.send().await.map_err(broken)?;
         let mut body = Vec::new();

@@ -91,8 +91,7 @@ impl TokenNotes {
                 kept.lock().existing.insert(pod.uid().into());
                 left_by(pod).into_iter().for_each(|tokens| kept.note(pod, tokens));
             }
-            let deleted = change.old.filter(|old| change.new.is_none_or(|new| new.uid() != old.uid()));
-            if let Some(pod) = deleted {
+            if let Some(pod) = change.gone() {
                 kept.lock().mark_deleted(pod.uid());
             }
         });

@@ -61,8 +61,7 @@ impl Agents {
         let faults = Arc::<GpuFaults>::default();
         let kept = Arc::clone(&faults);
         pods.subscribe(move |change| {
-            let deleted = change.old.filter(|old| change.new.is_none_or(|new| new.uid() != old.uid()));
-            if let Some(pod) = deleted {
+            if let Some(pod) = change.gone() {
                 kept.forget(pod.uid());
             }
         });

@@ -200,8 +200,7 @@ pub(crate) fn track_crashes(pods: &Cache<PodView>) -> Arc<Crashes> {
     let crashes = Arc::<Crashes>::default();
     let shared = Arc::clone(&crashes);
     pods.subscribe(move |change| {
-        let deleted = change.old.filter(|old| change.new.is_none_or(|new| new.uid() != old.uid()));
-        if let Some(pod) = deleted {
+        if let Some(pod) = change.gone() {
             shared.forget(pod.uid());
         }
     });

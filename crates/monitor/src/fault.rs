@@ -8,16 +8,22 @@ use api::monitor::ExitCode;
 pub(crate) struct Fault {
     pub(crate) code: ExitCode,
     pub(crate) message: String,
+    /// It stays until the worker or the pods change: more attempts do not help.
+    pub(crate) is_lasting: bool,
 }
 
 impl Fault {
     pub(crate) fn new(code: ExitCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: message.into(), is_lasting: false }
+    }
+
+    pub(crate) fn lasting(code: ExitCode, message: impl Into<String>) -> Self {
+        Self { is_lasting: true, ..Self::new(code, message) }
     }
 
     /// Whether a retry may succeed without a change by the user.
     pub(crate) fn is_transient(&self) -> bool {
-        self.code == ExitCode::StoreUnreachable
+        self.code == ExitCode::StoreUnreachable && !self.is_lasting
     }
 }
 

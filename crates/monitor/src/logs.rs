@@ -21,10 +21,15 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tokio::{
+    task::spawn_blocking,
+    time::{MissedTickBehavior, interval},
+};
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 /// Between two passes.
-pub(crate) const READ_EVERY: Duration = Duration::from_millis(500);
+const READ_EVERY: Duration = Duration::from_millis(500);
 /// A longer line is cut.
 const LONGEST_LINE: usize = 64 << 10;
 /// Read in one pass, so that a worker that floods its log delays nothing else.
@@ -56,6 +61,25 @@ pub(crate) struct Log {
     error: Option<String>,
 }
 
+/// Passes the log on to stdout until `stop`, and then what the worker wrote last. Whoever reads stdout may be slow, which
+/// must delay neither heartbeats nor checkpoints.
+pub(crate) async fn pass_on(mut log: Log, stop: CancellationToken) {
+    let mut ticks = interval(READ_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        let is_last = stop.run_until_cancelled(ticks.tick()).await.is_none();
+        let pass = spawn_blocking(move || {
+            log.pass_on_to_stdout();
+            log
+        });
+        match pass.await {
+            Ok(passed) if !is_last => log = passed,
+            Ok(_) => return,
+            Err(error) => return warn!(%error, "the worker's log is not passed on any more"),
+        }
+    }
+}
+
 impl Log {
     /// `fields` are added to each line.
     pub(crate) fn of(file: &Path, own_folder: &Path, fields: Map<String, Value>) -> Self {
@@ -72,7 +96,7 @@ impl Log {
     }
 
     /// Passes on what is new, and reports why it cannot.
-    pub(crate) fn pass_on_to_stdout(&mut self) {
+    fn pass_on_to_stdout(&mut self) {
         let error = self.pass_on(&mut io::stdout().lock()).err().map(|error| error.to_string());
         if let Some(error) = error.as_ref().filter(|_| error != self.error) {
             warn!(%error, file = %self.file.display(), "failed to pass the worker's log on");

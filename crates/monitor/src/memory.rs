@@ -8,7 +8,7 @@ use std::{io, path::PathBuf, time::Duration};
 use api::monitor::ExitCode;
 use tracing::info;
 
-use crate::{fault::Fault, retry::retry_transient};
+use crate::{checkpoint::storage::is_full, fault::Fault, retry::retry_transient};
 use folder::{Description, Folder};
 use records::Collection;
 use store::{PageError, Store};
@@ -55,7 +55,7 @@ pub(crate) async fn load(wanted: &Wanted) -> Result<(), Fault> {
     loop {
         if progress.bytes > wanted.most_bytes {
             let message = format!(
-                "the collection {name:?} has more than the {} bytes of --memory-bytes",
+                "the records of the collection {name:?} have more than {} bytes: choose a smaller collection",
                 wanted.most_bytes
             );
             return Err(Fault::new(ExitCode::OutOfSpace, message));
@@ -70,7 +70,7 @@ pub(crate) async fn load(wanted: &Wanted) -> Result<(), Fault> {
         let Some(page) = read.await? else {
             if limit == 1 {
                 let message = format!(
-                    "a record of the collection {name:?} is larger than {} bytes",
+                    "a record of the collection {name:?} is larger than {} bytes: make it smaller",
                     store::LARGEST_ANSWER
                 );
                 return Err(Fault::new(ExitCode::StoreUnreachable, message));
@@ -115,8 +115,7 @@ fn mismatch(wanted: &Wanted, found: u64) -> Fault {
 }
 
 fn of_folder(wanted: &Wanted, error: &io::Error) -> Fault {
-    let is_full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-    let code = if is_full { ExitCode::OutOfSpace } else { ExitCode::Usage };
+    let code = if is_full(error.kind()) { ExitCode::OutOfSpace } else { ExitCode::Usage };
     Fault::new(code, format!("failed to write into {}: {error}", wanted.folder.display()))
 }
 

@@ -1,7 +1,7 @@
 //! The main loop of the sidecar: a scrape each second until SIGTERM, then the last checkpoint and the termination
 //! message.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{future::pending, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use api::monitor::Message;
@@ -14,9 +14,10 @@ use metrics_source::{
 };
 use proto::metrics::v1::{PodRef, Source};
 use tokio::{
+    net::TcpListener,
     signal::unix::{SignalKind, signal},
     sync::{mpsc, oneshot, watch},
-    task::{JoinSet, spawn_blocking},
+    task::{JoinHandle, JoinSet, spawn_blocking},
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -38,7 +39,7 @@ use crate::{
 
 /// Between two scrapes of a worker that ends: what it uses after the last one is not counted.
 const LAST_INTERVAL: Duration = Duration::from_millis(100);
-/// Limit for clients to read the last bytes of their streams.
+/// Limit for clients to read the last bytes of their streams, and of the log.
 const DRAIN_WITHIN: Duration = Duration::from_secs(1);
 /// What the kubelet and this process need after the last checkpoint.
 const KILLED_BEFORE: Duration = Duration::from_secs(3);
@@ -51,13 +52,13 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
     let file = LedgerFile::in_folder(folder);
     let ledger = file.read();
     let (hub, stop) = (Hub::default(), CancellationToken::new());
-    let stream = server::listen(options.listen).await.context("failed to listen for gRPC")?;
-    let pages = server::listen(options.admin_address).await.context("failed to listen for probes")?;
+    let stream = listen(options.listen).await?;
+    let pages = listen(options.admin_address).await?;
     let (grpc, admin) = (stream.local_addr()?, pages.local_addr()?);
     let mut tasks = JoinSet::new();
     let registry = pages::registry(hub.clone(), &options.pool, &options.role, &options.pod_name);
     let end = Arc::<End>::default();
-    let saving = Saving::begin(&options, Arc::clone(&end))?;
+    let mut saving = Saving::begin(&options, Arc::clone(&end))?;
     tasks.spawn(admin::serve(pages, hub.clone(), clock, registry, stop.clone()));
     if let Some(saving) = &saving {
         let listener = ending::listen(folder);
@@ -85,13 +86,12 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
         saved: saving.as_ref().map(|saving| saving.status.clone()),
         missing: Vec::new(),
     };
-    let mut log = options.log_file.as_deref().map(|file| {
+    let worker_ended = CancellationToken::new();
+    if let Some(file) = &options.log_file {
         let Pool { namespace, name } = &options.pool;
         let fields = logs::fields(namespace, name, &options.role, &options.pod_name, &options.pod_uid);
-        Log::of(file, folder, fields)
-    });
-    let mut log_ticks = interval(logs::READ_EVERY);
-    log_ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        tasks.spawn(logs::pass_on(Log::of(file, folder, fields), worker_ended.clone()));
+    }
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut last_ticks = interval(LAST_INTERVAL);
@@ -105,15 +105,14 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
             _ = terminate.recv() => break,
             _ = ticks.tick() => scraper.scrape().await,
             _ = last_tick => scraper.scrape().await,
-            _ = log_ticks.tick(), if log.is_some() => log.iter_mut().for_each(Log::pass_on_to_stdout),
+            () = Saving::has_stopped(&mut saving) => anyhow::bail!("the task that saves the state has ended"),
         }
     }
     let terminated = Instant::now();
     // Kubernetes ends a sidecar after its worker. If the worker still answers, only the monitor is restarted, after a
     // failed liveness probe.
     let worker_runs = !scraper.known.has_ended(&worker::scrape(options.worker_port).await);
-    // What the worker wrote last.
-    log.iter_mut().for_each(Log::pass_on_to_stdout);
+    worker_ended.cancel();
     let tokens = scraper.ledger.total();
     if let Some(saving) = saving {
         let begun = end.requested().unwrap_or(terminated);
@@ -125,13 +124,13 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
         };
         // The message that remains if this process is killed before the state is saved.
         write_message(&options.termination_log, &serde_json::to_vec(&unsaved)?);
-        saving.finish(begun, worker_runs).await;
+        saving.finish(begun, worker_runs).await?;
         scraper.saved = Some(status);
     }
     stop.cancel();
     let drained = timeout(DRAIN_WITHIN, async { while tasks.join_next().await.is_some() {} }).await;
     if drained.is_err() {
-        warn!("a client did not read to the end");
+        warn!("a client, or the reader of the log, did not read to the end");
     }
     let Saved { last, error, restored, damage: _, unclaimed: _ } =
         scraper.saved.as_ref().map(|saved| saved.borrow().clone()).unwrap_or_default();
@@ -141,6 +140,12 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
     Ok(())
 }
 
+async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    server::listen(address).await.with_context(|| {
+        format!("failed to listen on {address}, which no container of the pod may use except the monitor")
+    })
+}
+
 type Announce = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// The task that saves the state of the worker.
@@ -148,6 +153,7 @@ struct Saving {
     status: watch::Receiver<Saved>,
     ended: mpsc::Sender<Final>,
     grace: Duration,
+    task: JoinHandle<()>,
     /// Announces the end of the pod.
     announce: Announce,
 }
@@ -163,18 +169,24 @@ impl Saving {
         let (status, announce) = (saver.status(), saver.announcer());
         let announce: Announce = Arc::new(announce);
         let (ended, last) = mpsc::channel(1);
-        tokio::spawn(saver.run(last));
-        Ok(Some(Self { status, ended, grace, announce }))
+        let task = tokio::spawn(saver.run(last));
+        Ok(Some(Self { status, ended, grace, task, announce }))
     }
 
-    /// Saves the last state, until the pod is killed. `begun`: when it was asked to end.
-    async fn finish(self, begun: Instant, worker_runs: bool) {
+    /// Returns only after a panic of the task: without heartbeats, other workers would restore the state.
+    async fn has_stopped(saving: &mut Option<Self>) {
+        match saving {
+            Some(saving) => drop((&mut saving.task).await),
+            None => pending().await,
+        }
+    }
+
+    /// Saves the last state, until the pod is killed. `begun`: when it was asked to end. Fails after a panic of the task.
+    async fn finish(self, begun: Instant, worker_runs: bool) -> anyhow::Result<()> {
         let until = begun + self.grace.saturating_sub(KILLED_BEFORE);
         let (done, is_done) = oneshot::channel();
-        if self.ended.send(Final { until, worker_runs, done }).await.is_ok() {
-            // It ends with the process.
-            let _ = is_done.await;
-        }
+        self.ended.send(Final { until, worker_runs, done }).await.context("the last state was not saved")?;
+        is_done.await.context("the last state was not saved")
     }
 }
 

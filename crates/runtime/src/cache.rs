@@ -62,6 +62,13 @@ pub struct Change<'a, K> {
     pub own: bool,
 }
 
+impl<'a, K: Resource> Change<'a, K> {
+    /// The object that no longer exists: it was deleted, or another one of its name has taken its place.
+    pub fn gone(&self) -> Option<&'a Arc<K>> {
+        self.old.filter(|old| self.new.is_none_or(|new| new.meta().uid != old.meta().uid))
+    }
+}
+
 type Subscriber<K> = Box<dyn Fn(&Change<'_, K>) + Send + Sync>;
 
 /// A shared, cheaply cloned view of all objects of one kind within a scope.
@@ -714,6 +721,24 @@ mod tests {
         cache.replace(listed([young]), "8");
         cache.remove(&config_map("a", 7, None).metadata);
         assert_eq!(cache.len(), 1);
+    }
+
+    #[test]
+    fn an_object_is_gone_if_it_was_deleted_or_another_one_has_its_name() {
+        let cache = Cache::default();
+        let gone = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&gone);
+        cache.subscribe(move |change: &Change<'_, ConfigMap>| {
+            seen.lock().unwrap().extend(change.gone().and_then(|object| object.metadata.uid.clone()));
+        });
+        cache.replace(listed([config_map("a", 1, None), config_map("b", 1, None)]), "1");
+        cache.upsert(config_map("a", 2, None));
+        assert!(gone.lock().unwrap().is_empty());
+        let mut young = config_map("a", 3, None);
+        young.metadata.uid = Some("young".into());
+        cache.upsert(young);
+        cache.remove(&config_map("b", 1, None).metadata);
+        assert_eq!(*gone.lock().unwrap(), ["uid-a", "uid-b"]);
     }
 
     #[test]

@@ -68,8 +68,7 @@ impl Writer {
         debug_assert_eq!(S::kind(&()), K::kind(&()), "one kind, as it is seen and as it is written");
         let owners = Arc::clone(self.owners());
         cache.subscribe(move |change| {
-            let uid = |child: Option<&Arc<S>>| child.and_then(|child| child.meta().uid.clone());
-            let Some(child) = change.old.filter(|_| uid(change.old) != uid(change.new)) else { return };
+            let Some(child) = change.gone() else { return };
             if let Some(owner) = controller_of(&**child) {
                 owners.lost_a_child(&Key::new(&change.key.namespace, &owner.name), owner);
             }

@@ -299,8 +299,8 @@ impl Context {
 fn forget_deleted(ctx: &Arc<Context>) {
     let kept = Arc::downgrade(ctx);
     ctx.scalers.subscribe(move |change| {
-        let gone = change.old.filter(|old| change.new.is_none_or(|new| new.metadata.uid != old.metadata.uid));
-        if let (Some(uid), Some(ctx)) = (gone.and_then(|gone| gone.metadata.uid.as_deref()), kept.upgrade()) {
+        let gone = change.gone().and_then(|gone| gone.metadata.uid.as_deref());
+        if let (Some(uid), Some(ctx)) = (gone, kept.upgrade()) {
             ctx.forget(change.key, uid);
         }
     });

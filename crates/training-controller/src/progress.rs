@@ -167,10 +167,8 @@ impl Progress {
     pub(crate) fn forget_removed(&self, jobs: &Cache<TrainingJob>) {
         let progress = self.clone();
         jobs.subscribe(move |change| {
-            let uid = |job: &Arc<TrainingJob>| job.metadata.uid.clone();
-            let (before, after) = (change.old.and_then(uid), change.new.and_then(uid));
-            if let Some(gone) = before.filter(|before| after.as_ref() != Some(before)) {
-                progress.forget(&gone);
+            if let Some(uid) = change.gone().and_then(|gone| gone.metadata.uid.as_ref()) {
+                progress.forget(uid);
             }
         });
     }

@@ -12,7 +12,7 @@ use api::{
 };
 use jiff::Timestamp;
 use runtime::{conditions::Verdict, refusal::Refusal};
-use scaling::conclusion::Active;
+use scaling::{conclusion::Active, policy::Kind};
 use workload::{
     container::{last_end, quote},
     pinned_template::summary,
@@ -38,7 +38,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Assessment {
     pub(super) phase: Phase,
-    pub(super) state: State,
+    /// `None`: workers are ready, and the load of none is known.
+    pub(super) state: Option<State>,
     pub(super) verdicts: Vec<Verdict>,
     pub(super) counts: Counts,
     /// Facts that are true now, for `FactTimes`.
@@ -62,6 +63,8 @@ pub(super) struct Counts {
     pub(super) busy: i32,
     /// `None`: no worker reports it.
     pub(super) queued: Option<i64>,
+    /// Whether a worker reports its queue or its tasks.
+    pub(super) is_load_known: bool,
 }
 
 /// The watch of claims may lag behind that of AIDispatchers. Creation times have whole seconds.
@@ -138,6 +141,7 @@ fn counts(observed: &Observed, pods: &[Arc<PodView>], now: Timestamp) -> Counts 
         updated: count(pods.len()),
         updated_ready: count(pods.iter().filter(|pod| is_ready(pod, now)).count()),
         busy: count(busy),
+        is_load_known: loads().any(|load| load.queued.is_some() || load.in_flight.is_some()),
         queued: queued.map(|queued| i64::try_from(queued).unwrap_or(i64::MAX)),
     }
 }
@@ -146,15 +150,18 @@ fn count(pods: usize) -> i32 {
     i32::try_from(pods).unwrap_or(i32::MAX)
 }
 
-fn state(counts: Counts) -> State {
+fn state(counts: Counts) -> Option<State> {
+    if counts.ready > 0 && !counts.is_load_known {
+        return None;
+    }
     let queued = counts.queued.unwrap_or_default();
-    if counts.busy == 0 && queued == 0 {
+    Some(if counts.busy == 0 && queued == 0 {
         State::Idle
     } else if queued > 0 && counts.ready > 0 && counts.busy >= counts.ready {
         State::Saturated
     } else {
         State::Working
-    }
+    })
 }
 
 fn ready_of(ready: i32, wanted: i32) -> String {
@@ -353,7 +360,8 @@ fn claim_fault_by_now(
     }
 }
 
-/// `None` without a collection. `loaded`: the workers whose loader has ended well, also those that do not run.
+/// `None` without a collection. `loaded`: the workers that have the memory, also those that do not run, or whose state could
+/// not be restored.
 fn memory_ready(valid: &ValidDispatcher, fault: Option<&Fault>, loaded: usize) -> Option<Verdict> {
     let memory = valid.memory.as_ref()?;
     let type_ = conditions::MEMORY_READY;
@@ -434,20 +442,27 @@ fn scaling_active(
         let message = "spec.paused is true; the number of workers stays as it is".to_owned();
         return (Some(fails(type_, reasons::PAUSED, message)), None);
     }
-    let (silent, requeue_after) = silent(observed, now);
-    let message = |words: &str| match &silent {
+    let (unknown, requeue_after) = unknown_loads(observed, now);
+    let message = |words: &str| match &unknown {
         Some(why) => format!("{words}; {why}"),
         None => words.to_owned(),
     };
-    let unknown_tokens = unknown_tokens(valid, observed).filter(|_| silent.is_none());
+    let unknown_tokens = unknown_tokens(valid, observed).filter(|_| unknown.is_none());
     let no_removal = "workers may be added, and none is removed, because some values are not known";
     let verdict = match decision.conclusion.active {
         Active::ValidMetricFound => {
-            let words = match &silent {
-                Some(_) => {
+            let counts_busy = match &valid.workers {
+                Workers::Scaled(policy) => {
+                    policy.metrics.iter().any(|metric| metric.kind == Kind::TasksAndBusyWorkers)
+                }
+                Workers::Fixed(_) => false,
+            };
+            let words = match (&unknown, counts_busy) {
+                (Some(_), true) => {
                     "the number of workers follows the queue, and workers whose load is not known count as busy"
                 }
-                None => "the number of workers follows the queue",
+                (Some(_), false) => "the number of workers follows the queues that are known",
+                (None, _) => "the number of workers follows the queue",
             };
             holds(type_, reasons::VALID_METRIC_FOUND, message(words))
         }
@@ -464,7 +479,7 @@ fn scaling_active(
             fails(type_, reasons::METRIC_NOT_LOAD_SENSITIVE, message("the number of workers stays as it is"))
         }
         Active::MetricMissing(_) => {
-            let words = if silent.is_some() {
+            let words = if unknown.is_some() {
                 "the number of workers stays as it is"
             } else {
                 "the number of workers stays as it is until the first worker reports its load"
@@ -496,7 +511,7 @@ fn unknown_tokens(valid: &ValidDispatcher, observed: &Observed) -> Option<String
 }
 
 /// Ready workers whose load is not known although it should be by now: the first one, and why.
-fn silent(observed: &Observed, now: Timestamp) -> (Option<String>, Option<Duration>) {
+fn unknown_loads(observed: &Observed, now: Timestamp) -> (Option<String>, Option<Duration>) {
     let unknown = observed.pods().filter(|pod| pod.is_ready).filter_map(|pod| {
         let load = observed.load_of(pod)?;
         (load.queued.is_none() || load.in_flight.is_none()).then_some((pod, load))

@@ -96,7 +96,8 @@ pub(super) fn of_invalid(observed: &Observed, assessment: Assessment, now: Times
 }
 
 fn written(observed: &Observed, assessment: Assessment, now: Timestamp) -> AIDispatcherStatus {
-    let Counts { all, ready, updated: _, updated_ready: _, busy, queued } = assessment.counts;
+    let Counts { all, ready, updated: _, updated_ready: _, busy, queued, is_load_known: _ } =
+        assessment.counts;
     let before = observed.dispatcher.status.clone().unwrap_or_default();
     let generation = observed.dispatcher.metadata.generation;
     let tokens = observed.tokens.clone();
@@ -105,7 +106,7 @@ fn written(observed: &Observed, assessment: Assessment, now: Timestamp) -> AIDis
         current_phase: Some(assessment.phase),
         active_workers: busy,
         token_usage: total(&tokens).max(before.token_usage),
-        state: Some(assessment.state),
+        state: assessment.state,
         replicas: all,
         desired_replicas: before.desired_replicas,
         queue_depth: queued,

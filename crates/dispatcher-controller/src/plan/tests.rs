@@ -68,6 +68,19 @@ fn a_pool_that_is_ready_changes_nothing() {
 }
 
 #[test]
+fn workers_of_which_none_reports_a_load_are_not_called_idle() {
+    let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
+    scene.loads(vec![crate::monitors::WorkerLoad::default(), crate::monitors::WorkerLoad::default()]);
+    assert_eq!(scene.plan_at(at(0)).status.state, Some(State::Idle), "measured values wait");
+    let plan = scene.plan();
+    scene.observe(|observed| observed.facts = plan.facts.iter().map(|fact| (fact.clone(), at(0))).collect());
+    let plan = scene.plan_at(at(10));
+    assert_eq!((plan.status.current_phase, plan.status.state), (Some(Phase::Ready), None));
+    scene.loads(vec![crate::monitors::WorkerLoad::default(), load(0, 0)]);
+    assert_eq!(scene.plan_at(at(10)).status.state, Some(State::Idle));
+}
+
+#[test]
 fn busy_workers_are_processing_and_all_of_them_with_a_queue_are_saturated() {
     let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
     scene.loads(vec![load(0, 1), load(0, 0)]);

@@ -23,7 +23,7 @@ use super::{
     },
     numbered,
     state::{self, StateFolder},
-    storage::{Listing, Storage, of_disk},
+    storage::{Listing, Storage, of_disk, of_own_folder},
 };
 use crate::{fault::Fault, replace, retry::retry_transient};
 
@@ -69,7 +69,7 @@ pub(crate) async fn restore(
         );
         return Err(Fault::new(ExitCode::StoreUnreachable, message));
     }
-    claims.begin(settings, own_folder).map_err(|error| of_disk(&error))?;
+    claims.begin(settings, own_folder).map_err(|error| of_own_folder(own_folder, &error))?;
     let search = Search { settings, storage: &storage, state, patience, claims };
     let restored = loop {
         let restored = search.find().await?;
@@ -91,7 +91,7 @@ pub(crate) async fn restore(
         }
     };
     let text = serde_json::to_vec(&restored).unwrap_or_default();
-    replace(&marker, &text).map_err(|error| of_disk(&error))
+    replace(&marker, &text).map_err(|error| of_own_folder(own_folder, &error))
 }
 
 /// The search of one loader for a state. What it has learned outlives requests that fail.
@@ -236,7 +236,7 @@ async fn claim_one(
     for candidate in spread(candidates, &settings.uid) {
         let held = Held { settings: settings.clone(), uid: candidate.uid.clone(), number: candidate.claim };
         // Before the request: the storage may have the claim also without an answer.
-        claims.note(&candidate.uid).map_err(|error| of_disk(&error))?;
+        claims.note(&candidate.uid)?;
         if storage.create(&held.key(), held.text()).await? || held.is_there(storage).await? {
             return Ok(Some((candidate, held)));
         }
@@ -281,13 +281,14 @@ impl OwnClaims {
         Ok(())
     }
 
-    fn note(&self, uid: &str) -> io::Result<()> {
+    fn note(&self, uid: &str) -> Result<(), Fault> {
         let mut tried = self.0.borrow_mut();
         let Some(tried) = tried.as_mut() else { return Ok(()) };
         if !tried.uids.insert(uid.to_owned()) {
             return Ok(());
         }
-        replace(&tried.file, &serde_json::to_vec(&tried.uids).unwrap_or_default())
+        let text = serde_json::to_vec(&tried.uids).unwrap_or_default();
+        replace(&tried.file, &text).map_err(|error| of_own_folder(&tried.file, &error))
     }
 
     /// Nothing is to be given back: another worker has the claim, or the claim stays, as that of a damaged state, which other
@@ -315,8 +316,8 @@ impl OwnClaims {
             timeout(GIVE_UP_WITHIN, async { self.release_all_but(None, &Storage::open(&place)?).await });
         match given_up.await {
             Ok(Ok(())) => {}
-            Ok(Err(fault)) => warn!("failed to remove the claim: {fault}"),
-            Err(_) => warn!("failed to remove the claim: no answer in time"),
+            Ok(Err(fault)) => warn!("failed to give back the state that this pod has claimed: {fault}"),
+            Err(_) => warn!("failed to give back the state that this pod has claimed: no answer in time"),
         }
     }
 }

@@ -21,7 +21,7 @@ use super::{
     numbered,
     restore::{Heartbeats, claim_of, count_unclaimed, newest},
     state::{Found, StateFolder, sha256, within_bound},
-    storage::{Storage, of_disk},
+    storage::{Storage, of_disk, of_own_folder},
 };
 use crate::fault::Fault;
 use api::monitor::{ExitCode, UPLOAD_SECONDS};
@@ -112,8 +112,9 @@ const LONGEST_SURVEY_PAUSE: u32 = 60;
 const ENDING_WITHIN: Duration = Duration::from_millis(1_500);
 /// Limit for removals before an upload. On a volume, an operation that has begun continues after it.
 const REMOVE_WITHIN: Duration = Duration::from_secs(2);
-/// For so long a worker whose state is saved tries to say that the last checkpoint is its final one, or that it has none. Its
-/// GPU is not kept for longer: without that, a new worker restores the state once the heartbeats are missing.
+/// For so long a worker whose state is saved tries to say that the last checkpoint is its final one, or that it has none, and
+/// one whose state cannot be saved tries again. Its GPU is not kept for longer: a new worker restores the last checkpoint once
+/// the heartbeats are missing.
 const CLOSED_WITHIN: Duration = Duration::from_secs(10);
 /// Of a heartbeat that could not be written.
 const BEAT_AGAIN_AFTER: Duration = Duration::from_secs(2);
@@ -131,7 +132,7 @@ impl Saver {
         let restored = match fs::read(own_folder.join(RESTORED)) {
             Ok(text) => serde_json::from_slice(&text).unwrap_or_default(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Restored::default(),
-            Err(error) => return Err(of_disk(&error)),
+            Err(error) => return Err(of_own_folder(own_folder, &error)),
         };
         let damage = damage(&restored);
         let status =
@@ -380,11 +381,14 @@ impl Saver {
                 return self.report(Ok(None));
             }
             let is_saved = saved.is_ok();
+            // A claim of another worker may have been made in advance and given back.
+            let is_hopeless =
+                saved.as_ref().is_err_and(|fault| fault.is_lasting) && began.elapsed() > CLOSED_WITHIN;
             self.report(saved);
             if is_saved {
                 break;
             }
-            if Instant::now() + pause >= until {
+            if is_hopeless || Instant::now() + pause >= until {
                 return;
             }
             sleep(pause).await;
@@ -414,7 +418,7 @@ impl Saver {
         if let Err(fault) = &saved
             && self.status.borrow().error.as_ref() != Some(&fault.message)
         {
-            warn!("the state is not saved: {fault}");
+            warn!("the state is not saved: {}", fault.message);
         }
         self.status.send_modify(|status| match saved {
             Ok(last) => {
@@ -537,7 +541,7 @@ impl Saver {
                     "the state of this worker was restored by the worker of pod {pod} (uid {by}), because this one was taken for \
                      lost; it is not saved any more: delete this pod"
                 );
-                Err(Fault::new(ExitCode::StoreUnreachable, message))
+                Err(Fault::lasting(ExitCode::StoreUnreachable, message))
             }
         }
     }

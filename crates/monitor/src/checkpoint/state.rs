@@ -122,7 +122,7 @@ impl Walk {
             let name = name?;
             self.names += 1;
             if self.names > MOST_NAMES {
-                return Err(io::Error::other(format!("it has more than {MOST_NAMES} names")));
+                return Err(beyond(format!("it has more than {MOST_NAMES} names")));
             }
             if name.to_str().is_none_or(|name| name.starts_with('.')) {
                 continue;
@@ -143,7 +143,7 @@ impl Walk {
                 let size = u64::try_from(known.st_size).unwrap_or_default();
                 self.bytes = within_bound(self.bytes, size)?;
                 if self.found.len() >= MOST_FILES {
-                    return Err(io::Error::other(format!("the state has more than {MOST_FILES} files")));
+                    return Err(beyond(format!("the state has more than {MOST_FILES} files")));
                 }
                 let changed = (known.st_mtime, i64::try_from(known.st_mtime_nsec).unwrap_or_default());
                 self.found.push(Found { path: path.to_owned(), size, changed });
@@ -156,11 +156,14 @@ impl Walk {
 /// The bytes of a state with one file more.
 pub(crate) fn within_bound(bytes: u64, more: u64) -> io::Result<u64> {
     bytes.checked_add(more).filter(|sum| *sum <= MOST_BYTES).ok_or_else(|| {
-        let most = MOST_BYTES >> 30;
-        io::Error::other(format!(
-            "the files of the state are longer than {most} GiB together, and no more is saved: let the worker keep less"
-        ))
+        beyond(format!("the files of the state are longer than {} GiB together", MOST_BYTES >> 30))
     })
+}
+
+/// A limit of a state.
+fn beyond(what: String) -> io::Error {
+    let message = format!("{what}, and nothing is saved: let the worker keep less");
+    io::Error::new(io::ErrorKind::FileTooLarge, message)
 }
 
 /// Whether a state with files of these sizes would have been saved.

@@ -98,7 +98,7 @@ impl Storage {
             digest.update((part.len() as u64).to_le_bytes());
             digest.update(part);
         }
-        // Less than each signed request gives to who sees it.
+        // An observer learns less from these 32 bits than from a signed request.
         Some(hex(&digest.finalize()[..4]))
     }
 
@@ -385,14 +385,21 @@ impl Storage {
     }
 
     fn of_io(&self, error: &io::Error) -> Fault {
-        let code = match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ExitCode::OutOfSpace,
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                ExitCode::StoreUnauthorized
+        let (code, fix) = match error.kind() {
+            kind if is_full(kind) => {
+                (ExitCode::OutOfSpace, ": enlarge the claim of spec.checkpoint.claimName")
             }
-            _ => ExitCode::StoreUnreachable,
+            io::ErrorKind::PermissionDenied => (
+                ExitCode::StoreUnauthorized,
+                ": let the group of spec.securityContext.fsGroup write to the volume of spec.checkpoint.claimName",
+            ),
+            io::ErrorKind::ReadOnlyFilesystem => (
+                ExitCode::StoreUnauthorized,
+                ": name a claim in spec.checkpoint.claimName that can be written to",
+            ),
+            _ => (ExitCode::StoreUnreachable, ""),
         };
-        Fault::new(code, format!("{}: {error}", self.name()))
+        Fault::new(code, format!("{}: {error}{fix}", self.name()))
     }
 
     fn late(&self) -> Fault {
@@ -408,7 +415,7 @@ impl Storage {
         }
     }
 
-    /// A list of nothing is empty, and no 404: that is of a proxy before the store, and what it hides does not count as absent.
+    /// A store answers an empty listing with 200; a 404 comes from a proxy and is an error.
     async fn listed<T>(&self, request: impl Future<Output = object_store::Result<T>>) -> Result<T, Fault> {
         match timeout(REQUEST_WITHIN, request).await {
             Err(_) => Err(self.late()),
@@ -433,13 +440,12 @@ impl Storage {
     }
 
     fn fault(&self, error: &object_store::Error) -> Fault {
-        let store = self.name();
+        let Self::Bucket(bucket, _) = self else { return self.late() };
+        let store = &bucket.name;
         let (code, message) = match RequestError::of(error) {
             RequestError::Unauthorized(why) => {
-                let (refused, fix) = match self {
-                    Self::Bucket(bucket, _) => (bucket.identity.refused().0, fix(bucket.identity)),
-                    Self::Folder(_) => ("refused the request", "correct the permissions of the volume"),
-                };
+                let identity = bucket.identity;
+                let (refused, fix) = (identity.refused().0, fix(identity));
                 (ExitCode::StoreUnauthorized, format!("{store} {refused} ({why}): {fix}"))
             }
             RequestError::CredentialsUnavailable(why) => {
@@ -505,10 +511,25 @@ fn is_taken(error: &object_store::Error) -> bool {
 /// What S3 answers to one of two conditional writes at the same time.
 const CONFLICT: &str = "409 ";
 
+/// Of the folder of the state.
 pub(crate) fn of_disk(error: &io::Error) -> Fault {
-    let is_full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-    let code = if is_full { ExitCode::OutOfSpace } else { ExitCode::StoreUnreachable };
-    Fault::new(code, format!("the folder of the state: {error}"))
+    let message = format!("the folder of the state: {error}");
+    match error.kind() {
+        kind if is_full(kind) => Fault::new(ExitCode::OutOfSpace, message),
+        // By `state`.
+        io::ErrorKind::FileTooLarge => Fault::lasting(ExitCode::OutOfSpace, message),
+        _ => Fault::new(ExitCode::StoreUnreachable, message),
+    }
+}
+
+/// Of the folder that only the monitor uses.
+pub(crate) fn of_own_folder(folder: &Path, error: &io::Error) -> Fault {
+    let code = if is_full(error.kind()) { ExitCode::OutOfSpace } else { ExitCode::StoreUnreachable };
+    Fault::new(code, format!("the folder {} of the monitor: {error}", folder.display()))
+}
+
+pub(crate) fn is_full(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// A mebibyte a second is slow for any volume.
@@ -571,7 +592,7 @@ fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// `None`: it is not there. What cannot be read is there: a hidden heartbeat would be that of a worker that has ended.
+/// `None`: not found. Any other error is returned, because a worker without a heartbeat counts as ended.
 fn unless_gone<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
         Ok(read) => Ok(Some(read)),

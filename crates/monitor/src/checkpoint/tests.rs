@@ -613,6 +613,24 @@ async fn a_worker_that_ends_reports_no_loss_of_what_it_has_saved_or_never_had() 
 }
 
 /// The successor has claimed the state in advance, took this worker for lost, and has saved since then.
+/// Its GPU is not kept for what no further attempt mends.
+#[tokio::test]
+async fn a_worker_that_has_ended_is_not_kept_for_a_state_that_cannot_be_saved() {
+    let pool = Pool::new();
+    let pod = Pod::new(&pool, "pod", HOUR);
+    let sidecar = pod.run();
+    until("its heartbeat", || pool.path("workers/pod/heartbeat").exists()).await;
+    (0..=10_000).for_each(|number| fs::write(pod.state.path().join(number.to_string()), "").unwrap());
+    let began = Instant::now();
+    sidecar.end().await;
+    assert!(began.elapsed() < PATIENCE * 3 / 4, "{:?}", began.elapsed());
+    let error = sidecar.error().unwrap();
+    assert!(
+        error.contains("more than 10000 files, and nothing is saved: let the worker keep less"),
+        "{error}"
+    );
+}
+
 #[tokio::test]
 async fn a_worker_that_ends_does_not_save_over_a_successor_that_has_saved() {
     let pool = Pool::new();

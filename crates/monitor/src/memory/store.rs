@@ -1,7 +1,7 @@
 //! Requests to a vector store: Chroma (API v2) or Qdrant, whichever answers at the endpoint.
 //!
 //! A store is not trusted: time and bytes of each answer are bounded, and no redirect is followed, so that the key goes to
-//! no other host. Messages contain no text of the store.
+//! no other store. A proxy of the environment is used, if any. Messages contain no text of the store.
 
 use std::time::Duration;
 

@@ -108,7 +108,7 @@ impl Storage {
     }
 
     /// What is stored of the pool.
-    fn pool(&self) -> PathBuf {
+    pub(crate) fn pool(&self) -> PathBuf {
         match self.server {
             None => self.folder.path().join("demo/coder"),
             Some(_) => self.folder.path().join(BUCKET).join("pools/demo/coder"),
@@ -139,7 +139,7 @@ impl<'s> Pod<'s> {
         Self { uid, storage, own: tempfile::tempdir().unwrap(), state: tempfile::tempdir().unwrap(), worker }
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         let path = self.state.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
@@ -189,6 +189,10 @@ impl<'s> Pod<'s> {
         let mut args = self.storage.args(more);
         args.push(self.state_arg());
         Monitor::start_with(self.own.path(), worker_port, self.uid, &args, &self.storage.env())
+    }
+
+    pub(crate) fn end_worker(&self) {
+        self.worker.stop();
     }
 
     /// A worker that ends with this state.

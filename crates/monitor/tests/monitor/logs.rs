@@ -1,11 +1,11 @@
 //! The log of the worker comes out of the monitor with the names of the pool.
 
-use std::fs;
+use std::fs::{self, File};
 
 use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::{Value, json};
 
-use crate::checkpoints::{Pod, Storage, until};
+use crate::checkpoints::{Pod, QUICK, Storage, until};
 
 #[test]
 fn the_log_of_the_worker_comes_out_of_the_monitor() {
@@ -32,6 +32,32 @@ fn the_log_of_the_worker_comes_out_of_the_monitor() {
     });
     assert_eq!(line, expected);
     monitor.stop();
+}
+
+/// As while a container runtime is restarted.
+#[test]
+fn a_log_that_nobody_reads_delays_neither_heartbeats_nor_the_last_checkpoint() {
+    let storage = Storage::folder();
+    let pod = Pod::new(&storage, "first");
+    let log = pod.own.path().join("agent.jsonl");
+    let stdout = pod.own.path().join("stdout");
+    mkfifoat(CWD, &stdout, Mode::RUSR | Mode::WUSR).unwrap();
+    // Open, and never read.
+    let reader = File::options().read(true).write(true).open(&stdout).unwrap();
+    let monitor = pod.run(&[QUICK[0], QUICK[1], &format!("--log-file={}", log.display())]);
+    fs::write(&log, "much more than a pipe can take\n".repeat(20_000)).unwrap();
+    let heartbeat = storage.pool().join("workers/first/heartbeat");
+    let written = || fs::metadata(&heartbeat).unwrap().modified().unwrap();
+    for _ in 0..4 {
+        let before = written();
+        until("the next heartbeat", || written() > before);
+    }
+    assert_eq!(monitor.page("/livez"), "ok\n");
+    pod.write("state", "one");
+    pod.end_worker();
+    let left = monitor.stop();
+    assert!(left.error.is_none() && left.checkpoint.is_some(), "{left:?}");
+    drop(reader);
 }
 
 #[test]

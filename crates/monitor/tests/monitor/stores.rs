@@ -333,7 +333,7 @@ fn a_collection_without_end_does_not_fill_the_volume() {
     let output = load(place.path(), &endless.endpoint, &["--memory-bytes=1000000"]);
     let (code, message) = failed(place.path(), &output);
     assert_eq!(code, Some(ExitCode::OutOfSpace.code()));
-    assert!(message.contains("more than the 1000000 bytes of --memory-bytes"), "{message}");
+    assert!(message.contains("have more than 1000000 bytes: choose a smaller collection"), "{message}");
     assert!(fs::metadata(place.path().join("memory.jsonl")).unwrap().len() < 1_200_000);
 }
 

@@ -327,6 +327,21 @@ fn a_silent_worker_counts_as_busy_where_workers_are_removed() {
 }
 
 #[test]
+fn a_silent_worker_does_not_count_where_only_queues_do() {
+    let mut scene = Scene::ready("{role: coder, autoscaling: {rule: QueueOnly, maxReplicas: 10}}", 4);
+    scene.loads(vec![load(7, 1), load(0, 1), load(0, 0), crate::monitors::WorkerLoad::default()]);
+    let plan = scene.plan();
+    assert_eq!(plan.status.desired_replicas, 2);
+    let active = condition(&plan, conditions::SCALING_ACTIVE).unwrap();
+    assert_eq!((&*active.status, &*active.reason), ("True", reasons::VALID_METRIC_FOUND));
+    assert!(
+        active.message.starts_with("the number of workers follows the queues that are known; "),
+        "{}",
+        active.message
+    );
+}
+
+#[test]
 fn queues_that_were_read_too_long_ago_change_nothing() {
     let mut scene = Scene::ready(SCALED, 2);
     let old = |queued| crate::monitors::WorkerLoad { queued: Some((queued, at(-60))), ..load(queued, 1) };
