@@ -1,7 +1,7 @@
 //! Saves the state of a worker in the storage of its pool, and restores it for a new worker.
 //!
 //! ```text
-//!  NAMESPACE/POOL/workers/UID/heartbeat         of a worker that runs, written twice in each interval of heartbeats
+//!  NAMESPACE/POOL/workers/UID/heartbeat         of a worker that runs, written `BEATS` times in each `beat_interval`
 //!  NAMESPACE/POOL/workers/UID/N/0, 1, …         the files of its state, by their number in the manifest
 //!  NAMESPACE/POOL/workers/UID/N/manifest.json   written last: without it there is no checkpoint
 //!  NAMESPACE/POOL/claims/UID/K                  who restores the state of this worker
