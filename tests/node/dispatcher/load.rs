@@ -6,12 +6,12 @@ use std::{
     time::Duration,
 };
 
-use api::reasons;
+use api::{aidispatcher::AIDispatcher, reasons};
 use serde_json::{Value, json};
 use tests::{
     AGENT_IMAGE, Scene, ask_until,
-    dispatcher::{change, create, until, until_ready, workers},
-    real, within,
+    dispatcher::{CONTROLLER, change, create, until, until_ready, workers},
+    real, until_renewed, within,
 };
 
 use super::{
@@ -23,6 +23,10 @@ const POOL: &str = "coders";
 const SESSIONS: usize = 4;
 /// Of a task.
 const MILLIS: u64 = 100;
+/// Of a task whose text is `session-N/NNNN`.
+const TOKENS: i64 = 140;
+/// Workers that end when four become one.
+const ENDED: usize = 3;
 /// The image of the agent by a second name.
 const NEXT_IMAGE: &str = "local.test/test-agent:2";
 
@@ -82,9 +86,10 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Each task that was taken is done, at one worker, and after the earlier ones of its session there.
-    async fn until_held_once(&self) {
-        ask_until("each task done exactly once", within(), async || {
+    /// Each task that was taken is done, at one worker, and after the earlier ones of its session there. Returns the texts
+    /// that are done.
+    async fn until_held_once(&self) -> BTreeSet<String> {
+        let done = ask_until("each task done exactly once", within(), async || {
             let mut texts = Vec::new();
             for worker in names(&workers(self.scene, POOL).await) {
                 let held = held(self.scene, &worker).ok_or_else(|| format!("{worker} does not answer"))?;
@@ -102,10 +107,15 @@ impl<'a> Load<'a> {
             let distinct: BTreeSet<String> = texts.iter().cloned().collect();
             assert_eq!(distinct.len(), texts.len(), "a text is held twice: {texts:?}");
             let lost: Vec<&String> = self.taken.difference(&distinct).collect();
-            if lost.is_empty() { Ok(()) } else { Err(format!("{lost:?} of {} tasks", self.taken.len())) }
+            if lost.is_empty() {
+                Ok(distinct)
+            } else {
+                Err(format!("{lost:?} of {} tasks", self.taken.len()))
+            }
         })
         .await;
         println!("{} tasks were taken", self.taken.len());
+        done
     }
 }
 
@@ -126,7 +136,19 @@ async fn sessions_survive(scene: &Scene<'_>, checkpoint: Value) {
     .await;
     change(scene, POOL, json!({"replicas": 4})).await;
     load.throughout(until_workers(scene, POOL, 4)).await;
-    load.until_held_once().await;
+    let done = load.until_held_once().await;
+    let used = |texts: usize| i64::try_from(texts).expect("a number") * TOKENS;
+    // After the last reading of a worker that ends, it can end two tasks.
+    let (least, most) = (used(done.len().saturating_sub(2 * ENDED)), used(done.len()));
+    let usage = |dispatcher: &AIDispatcher| dispatcher.status.as_ref().map_or(0, |status| status.token_usage);
+    let counted =
+        until(scene, POOL, "the tokens of all tasks", |dispatcher| usage(dispatcher) >= least).await;
+    assert!(usage(&counted) <= most, "{} tokens of {} tasks", usage(&counted), done.len());
+    // They are written every ten seconds, and nothing is counted again later.
+    until_renewed(scene, CONTROLLER, 6).await;
+    let later = until(scene, POOL, "the status", |_| true).await;
+    assert!((least..=most).contains(&usage(&later)), "{} tokens of {} tasks", usage(&later), done.len());
+    println!("{} tokens of {most} were counted", usage(&later));
 }
 
 #[tokio::test]

@@ -201,7 +201,7 @@ impl Saver {
         stop.cancel();
         // A heartbeat that is being written must not arrive after its removal.
         let _ = timeout(ENDING_WITHIN, beats).await;
-        let left = until.saturating_duration_since(Instant::now()).max(ENDING_WITHIN);
+        let left = until.saturating_duration_since(Instant::now()).clamp(ENDING_WITHIN, CLOSED_WITHIN);
         let left_behind = timeout(left, async {
             if worker_runs && !self.has_no_state() {
                 // The hook of this container has announced the end of the pod.
