@@ -68,13 +68,14 @@ pub(crate) async fn pass_on(mut log: Log, stop: CancellationToken) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         let is_last = stop.run_until_cancelled(ticks.tick()).await.is_none();
+        let before = log.position;
         let pass = spawn_blocking(move || {
             log.pass_on_to_stdout();
             log
         });
         match pass.await {
-            Ok(passed) if !is_last => log = passed,
-            Ok(_) => return,
+            Ok(passed) if is_last && passed.position == before => return,
+            Ok(passed) => log = passed,
             Err(error) => return warn!(%error, "the worker's log is not passed on any more"),
         }
     }

@@ -39,8 +39,11 @@ use crate::{
 
 /// Between two scrapes of a worker that ends: what it uses after the last one is not counted.
 const LAST_INTERVAL: Duration = Duration::from_millis(100);
-/// Limit for clients to read the last bytes of their streams, and of the log.
+/// Limit for clients to read the last bytes of their streams.
 const DRAIN_WITHIN: Duration = Duration::from_secs(1);
+/// Limit for the container runtime to read the last lines of the log, from when the state is saved. Meanwhile the pod keeps
+/// its GPU.
+const LOG_READ_WITHIN: Duration = Duration::from_secs(10);
 /// What the kubelet and this process need after the last checkpoint.
 const KILLED_BEFORE: Duration = Duration::from_secs(3);
 
@@ -86,11 +89,11 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
         saved: saving.as_ref().map(|saving| saving.status.clone()),
         missing: Vec::new(),
     };
-    let worker_ended = CancellationToken::new();
+    let (mut log, worker_ended) = (JoinSet::new(), CancellationToken::new());
     if let Some(file) = &options.log_file {
         let Pool { namespace, name } = &options.pool;
         let fields = logs::fields(namespace, name, &options.role, &options.pod_name, &options.pod_uid);
-        tasks.spawn(logs::pass_on(Log::of(file, folder, fields), worker_ended.clone()));
+        log.spawn(logs::pass_on(Log::of(file, folder, fields), worker_ended.clone()));
     }
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -127,17 +130,23 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
         saving.finish(begun, worker_runs).await?;
         scraper.saved = Some(status);
     }
-    stop.cancel();
-    let drained = timeout(DRAIN_WITHIN, async { while tasks.join_next().await.is_some() {} }).await;
-    if drained.is_err() {
-        warn!("a client, or the reader of the log, did not read to the end");
-    }
     let Saved { last, error, restored, damage: _, unclaimed: _ } =
         scraper.saved.as_ref().map(|saved| saved.borrow().clone()).unwrap_or_default();
     let message = Message { tokens, checkpoint: last, error, restored };
-    info!(tokens = message.tokens, "stopped");
     write_message(&options.termination_log, &serde_json::to_vec(&message)?);
+    stop.cancel();
+    if timeout(DRAIN_WITHIN, all(tasks)).await.is_err() {
+        warn!("a client did not read to the end");
+    }
+    if timeout(LOG_READ_WITHIN, all(log)).await.is_err() {
+        warn!("the last lines of the worker's log were not read in time");
+    }
+    info!(tokens = message.tokens, "stopped");
     Ok(())
+}
+
+async fn all(mut tasks: JoinSet<()>) {
+    while tasks.join_next().await.is_some() {}
 }
 
 async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {

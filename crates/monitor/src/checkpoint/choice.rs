@@ -80,6 +80,8 @@ pub(crate) struct Claimed {
     pub(crate) by: String,
     /// Name of that pod.
     pub(crate) pod: String,
+    /// By the clock of the storage, as the age.
+    pub(crate) written: SystemTime,
     pub(crate) age: Duration,
 }
 
@@ -99,6 +101,8 @@ pub(crate) struct Candidate {
     pub(crate) uid: String,
     /// Number of the claim that is to be created.
     pub(crate) claim: u32,
+    /// When the claim was written that it replaces; `None`: there is none.
+    pub(crate) replaces: Option<SystemTime>,
     /// The worker is about to end: wait for its last checkpoint for at most so long.
     pub(crate) within: Option<Duration>,
 }
@@ -149,7 +153,8 @@ pub(crate) fn unclaimed(lineages: &[Lineage], own: &str, interval: Duration) -> 
 
 fn candidate(lineage: &Lineage, within: Option<Duration>) -> Candidate {
     let claim = lineage.claim.as_ref().map_or(0, |claim| claim.number.saturating_add(1));
-    Candidate { uid: lineage.uid.clone(), claim, within }
+    let replaces = lineage.claim.as_ref().map(|claim| claim.written);
+    Candidate { uid: lineage.uid.clone(), claim, replaces, within }
 }
 
 /// With its age.
@@ -303,13 +308,20 @@ mod tests {
 
     fn claimed(lineage: Lineage, number: u32, by: &str, age: u64) -> Lineage {
         Lineage {
-            claim: Some(Claimed { number, by: by.to_owned(), pod: String::new(), age: seconds(age) }),
+            claim: Some(Claimed {
+                number,
+                by: by.to_owned(),
+                pod: String::new(),
+                written: SystemTime::UNIX_EPOCH,
+                age: seconds(age),
+            }),
             ..lineage
         }
     }
 
     fn claim(uid: &str, claim: u32, within: Option<Duration>) -> Candidate {
-        Candidate { uid: uid.to_owned(), claim, within }
+        let replaces = (claim > 0).then_some(SystemTime::UNIX_EPOCH);
+        Candidate { uid: uid.to_owned(), claim, replaces, within }
     }
 
     fn awaits(uid: &str, milliseconds: u64) -> Choice {
@@ -498,7 +510,8 @@ mod tests {
                 heartbeat: Some(beat),
                 claim: claimed.map(|(number, is_own, age)| {
                     let by = if is_own { "me" } else { "third" };
-                    Claimed { number, by: by.to_owned(), pod: String::new(), age }
+                    let written = SystemTime::UNIX_EPOCH;
+                    Claimed { number, by: by.to_owned(), pod: String::new(), written, age }
                 }),
                 ..Lineage::default()
             };

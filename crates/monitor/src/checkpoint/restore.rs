@@ -23,7 +23,7 @@ use super::{
     },
     numbered,
     state::{self, StateFolder},
-    storage::{Listing, Storage, of_disk, of_own_folder},
+    storage::{Listing, REQUEST_WITHIN, Storage, of_disk, of_own_folder},
 };
 use crate::{fault::Fault, replace, retry::retry_transient};
 
@@ -78,7 +78,7 @@ pub(crate) async fn restore(
         retry_transient(patience, async || claims.release_all_but(kept, &storage).await).await?;
         match restored.held(settings) {
             // While requests failed, the claim may have become too old.
-            Some(held) if !retry_transient(patience, async || held.renew(&storage).await).await? => {
+            Some(held) if !retry_transient(patience, async || held.holds(&storage).await).await? => {
                 warn!(worker = %held.uid, "the claim was too old; another worker has the state");
                 state.clear().map_err(|error| of_disk(&error))?;
             }
@@ -106,7 +106,7 @@ struct Search<'s> {
 impl Search<'_> {
     /// Until a state is restored or none is available.
     async fn find(&self) -> Result<Restored, Fault> {
-        let Self { settings, storage, state, patience, claims } = *self;
+        let Self { settings, storage, patience, claims, .. } = *self;
         let (began, mut heartbeats) = (Instant::now(), Heartbeats::default());
         let (mut lost_since, mut has_looked_again) = (None, false);
         let (mut useless, mut damaged) = (HashSet::new(), Vec::new());
@@ -148,10 +148,7 @@ impl Search<'_> {
             };
             lost_since = None;
             let uid = candidate.uid.clone();
-            let taken = self.retried(&mut heartbeats, async |heartbeats| {
-                held.take(storage, state, candidate.within, heartbeats).await
-            });
-            match taken.await? {
+            match self.take(&held, candidate.within, &mut heartbeats).await? {
                 Taken::Restored(manifest) => {
                     info!(worker = %uid, files = manifest.files.len(), bytes = manifest.bytes(), "restored a state");
                     return Ok(Restored {
@@ -189,14 +186,21 @@ impl Search<'_> {
         heartbeats: &mut Heartbeats,
         mut request: impl AsyncFnMut(&mut Heartbeats) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        let mut began = None;
+        let mut failing_since: Option<Instant> = None;
         let done = retry_transient(self.patience, async || {
             // Shorter failures cost no worker a heartbeat, and a storage may refuse a request now and then.
-            let has_failed_for = began.get_or_insert_with(Instant::now).elapsed();
+            let has_failed_for = failing_since.map(|since| since.elapsed()).unwrap_or_default();
             if has_failed_for >= self.settings.beat_interval() / BEATS {
                 heartbeats.watch_again();
             }
-            request(heartbeats).await
+            let began = Instant::now();
+            let answer = request(heartbeats).await;
+            if answer.is_err() {
+                // It may consist of many requests, of which the last one failed.
+                let earliest = Instant::now().checked_sub(REQUEST_WITHIN);
+                failing_since.get_or_insert(earliest.map_or(began, |earliest| began.max(earliest)));
+            }
+            answer
         });
         done.await
     }
@@ -224,6 +228,73 @@ impl Search<'_> {
             }
         }
     }
+
+    /// Waits for the last checkpoint if necessary and writes the state into its folder. Meanwhile the claim is renewed.
+    async fn take(
+        &self,
+        held: &Held,
+        within: Option<Duration>,
+        heartbeats: &mut Heartbeats,
+    ) -> Result<Taken, Fault> {
+        let Self { settings, storage, state, .. } = *self;
+        let stop = CancellationToken::new();
+        let taking = async {
+            // Stops the renewal of the claim, also after a fault.
+            let _stop = stop.clone().drop_guard();
+            if let Some(within) = within {
+                info!(worker = %held.uid, "waits for the state of a worker that ends");
+                if !self.until_ended_or_lost(&held.uid, within, heartbeats).await? {
+                    return Ok(Fetched::Not(Taken::Runs));
+                }
+            }
+            self.retried(heartbeats, async |_| fetch(settings, storage, state, &held.uid).await).await
+        };
+        // Joined, so that no request of the renewal is in flight afterwards.
+        let (fetched, ()) = tokio::join!(taking, held.keep(storage, &stop));
+        let (key, manifest) = match fetched? {
+            Fetched::Whole { key, manifest } => (key, manifest),
+            Fetched::Not(taken) => return Ok(taken),
+        };
+        // A worker that has taken the state over removes the checkpoints first and the claims later. The claim is
+        // checked first, then the checkpoint.
+        let is_own = self.retried(heartbeats, async |_| {
+            Ok(held.renew(storage).await? && storage.get(&key).await?.is_some())
+        });
+        if is_own.await? {
+            return Ok(Taken::Restored(manifest));
+        }
+        state.clear().map_err(|error| of_disk(&error))?;
+        Ok(Taken::ByAnother)
+    }
+
+    /// Until the worker has saved its last state, is lost, or the time is over. `false`: it does not end any more.
+    async fn until_ended_or_lost(
+        &self,
+        uid: &str,
+        within: Duration,
+        heartbeats: &mut Heartbeats,
+    ) -> Result<bool, Fault> {
+        let Self { settings, storage, .. } = *self;
+        let began = Instant::now();
+        while began.elapsed() < within {
+            let awaited = self.retried(heartbeats, async |heartbeats| {
+                let now = storage.now(&format!("{}/{CLOCK}", settings.base()), &settings.uid).await?;
+                let mut awaited = lineage(settings, storage, uid.to_owned(), now).await?;
+                awaited.heartbeat.iter_mut().for_each(|beat| heartbeats.note(uid, beat));
+                Ok(awaited)
+            });
+            let awaited = awaited.await?;
+            if awaited.heartbeat.is_some_and(|beat| beat.is_of_a_running_worker(settings.beat_interval())) {
+                return Ok(false);
+            }
+            if has_ended_or_is_lost(&awaited, settings.beat_interval()) {
+                return Ok(true);
+            }
+            sleep(AWAIT_EVERY).await;
+        }
+        warn!(worker = %uid, "its last state did not come in time; an earlier one is restored");
+        Ok(true)
+    }
 }
 
 /// Creates the first of the claims that does not exist yet.
@@ -236,11 +307,15 @@ async fn claim_one(
     for candidate in spread(candidates, &settings.uid) {
         let held = Held { settings: settings.clone(), uid: candidate.uid.clone(), number: candidate.claim };
         // Before the request: the storage may have the claim also without an answer.
-        claims.note(&candidate.uid)?;
+        let is_first_try = claims.note(&candidate.uid)?;
         if storage.create(&held.key(), held.text()).await? || held.is_there(storage).await? {
-            return Ok(Some((candidate, held)));
+            if held.replaces(storage, candidate.replaces).await? {
+                return Ok(Some((candidate, held)));
+            }
+            held.release(storage).await?;
+        } else if is_first_try {
+            claims.forget(&candidate.uid);
         }
-        claims.forget(&candidate.uid);
     }
     Ok(None)
 }
@@ -281,14 +356,16 @@ impl OwnClaims {
         Ok(())
     }
 
-    fn note(&self, uid: &str) -> Result<(), Fault> {
+    /// Whether it was not noted before.
+    fn note(&self, uid: &str) -> Result<bool, Fault> {
         let mut tried = self.0.borrow_mut();
-        let Some(tried) = tried.as_mut() else { return Ok(()) };
+        let Some(tried) = tried.as_mut() else { return Ok(false) };
         if !tried.uids.insert(uid.to_owned()) {
-            return Ok(());
+            return Ok(false);
         }
         let text = serde_json::to_vec(&tried.uids).unwrap_or_default();
-        replace(&tried.file, &text).map_err(|error| of_own_folder(&tried.file, &error))
+        replace(&tried.file, &text).map_err(|error| of_own_folder(&tried.file, &error))?;
+        Ok(true)
     }
 
     /// Nothing is to be given back: another worker has the claim, or the claim stays, as that of a damaged state, which other
@@ -345,11 +422,32 @@ impl Held {
 
     /// Writes the claim again, which resets its age. `false`: it is not the newest one, or was removed with the state.
     pub(crate) async fn renew(&self, storage: &Storage) -> Result<bool, Fault> {
-        let is_own = self.is_newest(storage).await?;
-        if is_own {
-            storage.put(&self.key(), self.text()).await?;
+        if !self.is_newest(storage).await? {
+            return Ok(false);
         }
-        Ok(is_own)
+        storage.put(&self.key(), self.text()).await?;
+        // Another loader that has found the claim too old creates its own one first, and then looks whether this one was
+        // written again. So at least one of both sees what the other has written.
+        self.is_newest(storage).await
+    }
+
+    /// Whether the claim before this one is still the one that was found too old, or is gone. `written`: when it was
+    /// written; `None`: there was none.
+    async fn replaces(&self, storage: &Storage, written: Option<SystemTime>) -> Result<bool, Fault> {
+        let (Some(written), Some(before)) = (written, self.number.checked_sub(1)) else { return Ok(true) };
+        let name = numbered(u64::from(before));
+        let files = storage.list(&self.settings.claims(&self.uid)).await?.files;
+        Ok(files.into_iter().find(|(known, _)| *known == name).is_none_or(|(_, time)| time == written))
+    }
+
+    /// Whether the state is still there and this pod's.
+    async fn holds(&self, storage: &Storage) -> Result<bool, Fault> {
+        if !self.renew(storage).await? {
+            return Ok(false);
+        }
+        let of_worker = self.settings.worker(&self.uid);
+        let numbers = storage.list(&of_worker).await?.numbers();
+        Ok(newest(storage, &of_worker, &numbers, SystemTime::now()).await?.is_some())
     }
 
     /// An earlier attempt had no answer in time, or an answer that was lost, and has created it.
@@ -389,41 +487,6 @@ impl Held {
                 debug!("failed to renew the claim: {fault}");
             }
         }
-    }
-
-    /// Waits for the last checkpoint if necessary and writes the state into its folder. Meanwhile the claim is renewed.
-    async fn take(
-        &self,
-        storage: &Storage,
-        state: &StateFolder,
-        within: Option<Duration>,
-        heartbeats: &mut Heartbeats,
-    ) -> Result<Taken, Fault> {
-        let stop = CancellationToken::new();
-        let taking = async {
-            // Stops the renewal of the claim, also after a fault.
-            let _stop = stop.clone().drop_guard();
-            if let Some(within) = within {
-                info!(worker = %self.uid, "waits for the state of a worker that ends");
-                if !until_ended_or_lost(&self.settings, storage, &self.uid, within, heartbeats).await? {
-                    return Ok(Fetched::Not(Taken::Runs));
-                }
-            }
-            fetch(&self.settings, storage, state, &self.uid).await
-        };
-        // Joined, so that no request of the renewal is in flight afterwards.
-        let (fetched, ()) = tokio::join!(taking, self.keep(storage, &stop));
-        let (key, manifest) = match fetched? {
-            Fetched::Whole { key, manifest } => (key, manifest),
-            Fetched::Not(taken) => return Ok(taken),
-        };
-        // A worker that has taken the state over removes the checkpoints first and the claims later. The claim is
-        // checked first, then the checkpoint.
-        if self.renew(storage).await? && storage.get(&key).await?.is_some() {
-            return Ok(Taken::Restored(manifest));
-        }
-        state.clear().map_err(|error| of_disk(&error))?;
-        Ok(Taken::ByAnother)
     }
 }
 
@@ -591,37 +654,13 @@ pub(crate) async fn claim_of(
     };
     let claim: Option<Claim> = read(storage, &format!("{folder}/{name}")).await?;
     let (by, pod) = claim.map(|claim| (claim.by, claim.pod)).unwrap_or_default();
-    Ok(Some(Claimed { number, by, pod, age: now.duration_since(*written).unwrap_or_default() }))
+    let age = now.duration_since(*written).unwrap_or_default();
+    Ok(Some(Claimed { number, by, pod, written: *written, age }))
 }
 
 /// A text that is not in the expected form counts as missing: it was not written by a monitor.
 async fn read<T: DeserializeOwned>(storage: &Storage, key: &str) -> Result<Option<T>, Fault> {
     Ok(storage.get(key).await?.and_then(|text| serde_json::from_slice(&text).ok()))
-}
-
-/// Until the worker has saved its last state, is lost, or the time is over. `false`: it does not end any more.
-async fn until_ended_or_lost(
-    settings: &Settings,
-    storage: &Storage,
-    uid: &str,
-    within: Duration,
-    heartbeats: &mut Heartbeats,
-) -> Result<bool, Fault> {
-    let began = Instant::now();
-    while began.elapsed() < within {
-        let now = storage.now(&format!("{}/{CLOCK}", settings.base()), &settings.uid).await?;
-        let mut awaited = lineage(settings, storage, uid.to_owned(), now).await?;
-        awaited.heartbeat.iter_mut().for_each(|beat| heartbeats.note(uid, beat));
-        if awaited.heartbeat.is_some_and(|beat| beat.is_of_a_running_worker(settings.beat_interval())) {
-            return Ok(false);
-        }
-        if has_ended_or_is_lost(&awaited, settings.beat_interval()) {
-            return Ok(true);
-        }
-        sleep(AWAIT_EVERY).await;
-    }
-    warn!(worker = %uid, "its last state did not come in time; an earlier one is restored");
-    Ok(true)
 }
 
 enum Fetched {
@@ -697,26 +736,65 @@ mod tests {
     use super::*;
     use crate::checkpoint::Place;
 
-    #[tokio::test]
-    async fn a_claim_whose_creation_had_no_answer_belongs_to_this_pod() {
-        let folder = tempfile::tempdir().unwrap();
-        let settings = |uid: &str| Settings {
-            place: Place::Folder(folder.path().to_owned()),
+    fn settings(folder: &Path, uid: &str) -> Settings {
+        Settings {
+            place: Place::Folder(folder.to_owned()),
             namespace: "demo".to_owned(),
             pool: "coder".to_owned(),
             uid: uid.to_owned(),
             pod: format!("pod-{uid}"),
             interval: Duration::from_secs(60),
             grace: Duration::from_secs(60),
-        };
-        let storage = Storage::open(&settings("own").place).unwrap();
+        }
+    }
+
+    fn first(claim: u32, replaces: Option<SystemTime>) -> Vec<Candidate> {
+        vec![Candidate { uid: "first".to_owned(), claim, replaces, within: None }]
+    }
+
+    #[tokio::test]
+    async fn a_claim_whose_creation_had_no_answer_belongs_to_this_pod() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = Storage::open(&settings(folder.path(), "own").place).unwrap();
         let claim = async |uid: &str| {
-            let candidate = Candidate { uid: "first".to_owned(), claim: 0, within: None };
-            let settings = settings(uid);
-            claim_one(&settings, &storage, vec![candidate], &OwnClaims::default()).await.unwrap().is_some()
+            let (settings, claims) = (settings(folder.path(), uid), OwnClaims::default());
+            claim_one(&settings, &storage, first(0, None), &claims).await.unwrap().is_some()
         };
         assert!(claim("own").await);
         assert!(claim("own").await);
         assert!(!claim("other").await);
+    }
+
+    /// The storage may still carry out the request that had no answer.
+    #[tokio::test]
+    async fn a_claim_that_is_tried_again_is_given_back_although_another_worker_seems_to_have_it() {
+        let (folder, own_folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (own, other) = (settings(folder.path(), "own"), settings(folder.path(), "other"));
+        let storage = Storage::open(&own.place).unwrap();
+        assert!(claim_one(&other, &storage, first(0, None), &OwnClaims::default()).await.unwrap().is_some());
+        let claims = OwnClaims::default();
+        claims.begin(&own, own_folder.path()).unwrap();
+        let tried = |claims: &OwnClaims| claims.0.borrow().as_ref().unwrap().uids.len();
+        assert!(claim_one(&own, &storage, first(0, None), &claims).await.unwrap().is_none());
+        assert_eq!(tried(&claims), 0, "another worker has it");
+        assert!(claims.note("first").unwrap());
+        assert!(claim_one(&own, &storage, first(0, None), &claims).await.unwrap().is_none());
+        assert_eq!(tried(&claims), 1);
+    }
+
+    #[tokio::test]
+    async fn a_claim_that_was_written_again_since_it_was_found_too_old_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let (own, other) = (settings(folder.path(), "own"), settings(folder.path(), "other"));
+        let storage = Storage::open(&own.place).unwrap();
+        let (claims, now) = (OwnClaims::default(), SystemTime::now());
+        let (_, held) = claim_one(&other, &storage, first(0, None), &claims).await.unwrap().unwrap();
+        let written = claim_of(&own, &storage, "first", now).await.unwrap().unwrap().written;
+        assert!(held.renew(&storage).await.unwrap());
+        assert!(claim_one(&own, &storage, first(1, Some(written)), &claims).await.unwrap().is_none());
+        let newest = claim_of(&own, &storage, "first", now).await.unwrap().unwrap();
+        assert_eq!((&*newest.by, newest.number), ("other", 0));
+        let replaced = claim_one(&own, &storage, first(1, Some(newest.written)), &claims).await.unwrap();
+        assert!(replaced.is_some() && !held.renew(&storage).await.unwrap());
     }
 }

@@ -555,6 +555,7 @@ impl Saver {
                 number: 0,
                 by: "unknown".to_owned(),
                 pod: "unknown".to_owned(),
+                written: now,
                 age: Duration::ZERO,
             };
             let newest = claim_of(settings, storage, from, now).await?.unwrap_or_else(unknown);

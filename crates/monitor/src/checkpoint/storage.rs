@@ -25,7 +25,7 @@ use super::Place;
 use crate::fault::Fault;
 
 /// Of a request without the bytes of a file, and between two bytes of one.
-const REQUEST_WITHIN: Duration = Duration::from_secs(20);
+pub(crate) const REQUEST_WITHIN: Duration = Duration::from_secs(20);
 /// The smallest part that S3 accepts; smaller files are sent in one request.
 const PART: usize = 5 << 20;
 /// Of a manifest, a heartbeat or a claim.
@@ -252,16 +252,21 @@ impl Storage {
     pub(crate) async fn get_file(&self, key: &str, mut file: File, size: u64) -> Result<bool, Fault> {
         match self {
             Self::Folder(_) => {
-                self.on_folder_for(key, allowed_for(size), move |path| match File::open(path) {
+                let copied = self.on_folder_for(key, allowed_for(size), move |path| match File::open(path) {
                     Ok(saved) => {
                         let mut saved = saved.take(size);
-                        let is_shorter = io::copy(&mut saved, &mut file)? < size;
-                        Ok(!is_shorter && saved.into_inner().read(&mut [0])? == 0)
+                        match io::copy(&mut saved, &mut file) {
+                            // Of the disk of the node: to read takes no space.
+                            Err(error) if is_full(error.kind()) => Ok(Err(error)),
+                            Err(error) => Err(error),
+                            Ok(copied) if copied < size => Ok(Ok(false)),
+                            Ok(_) => Ok(Ok(saved.into_inner().read(&mut [0])? == 0)),
+                        }
                     }
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Ok(false)),
                     Err(error) => Err(error),
-                })
-                .await
+                });
+                copied.await?.map_err(|error| of_disk(&error))
             }
             Self::Bucket(bucket, _) => {
                 let key = self.key(key)?;

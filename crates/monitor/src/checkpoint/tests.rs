@@ -612,7 +612,6 @@ async fn a_worker_that_ends_reports_no_loss_of_what_it_has_saved_or_never_had() 
     .await;
 }
 
-/// The successor has claimed the state in advance, took this worker for lost, and has saved since then.
 /// Its GPU is not kept for what no further attempt mends.
 #[tokio::test]
 async fn a_worker_that_has_ended_is_not_kept_for_a_state_that_cannot_be_saved() {
@@ -631,6 +630,7 @@ async fn a_worker_that_has_ended_is_not_kept_for_a_state_that_cannot_be_saved() 
     );
 }
 
+/// The successor has claimed the state in advance, took this worker for lost, and has saved since then.
 #[tokio::test]
 async fn a_worker_that_ends_does_not_save_over_a_successor_that_has_saved() {
     let pool = Pool::new();

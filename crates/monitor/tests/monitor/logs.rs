@@ -1,6 +1,10 @@
 //! The log of the worker comes out of the monitor with the names of the pool.
 
-use std::fs::{self, File};
+use std::{
+    fs::{self, File},
+    io::{BufRead as _, BufReader},
+    thread,
+};
 
 use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::{Value, json};
@@ -58,6 +62,28 @@ fn a_log_that_nobody_reads_delays_neither_heartbeats_nor_the_last_checkpoint() {
     let left = monitor.stop();
     assert!(left.error.is_none() && left.checkpoint.is_some(), "{left:?}");
     drop(reader);
+}
+
+/// More than is passed on at once.
+#[test]
+fn the_log_is_passed_on_to_its_last_line_after_the_end_of_the_worker() {
+    let storage = Storage::folder();
+    let pod = Pod::new(&storage, "first");
+    let log = pod.own.path().join("agent.jsonl");
+    let stdout = pod.own.path().join("stdout");
+    mkfifoat(CWD, &stdout, Mode::RUSR | Mode::WUSR).unwrap();
+    let pipe = File::options().read(true).write(true).open(&stdout).unwrap();
+    let monitor = pod.run(&[QUICK[0], QUICK[1], &format!("--log-file={}", log.display())]);
+    let line = format!("{}\n", "x".repeat(1_023));
+    fs::write(&log, format!("{}the last line\n", line.repeat(9 << 10))).unwrap();
+    pod.end_worker();
+    monitor.terminate();
+    let reader = thread::spawn(move || {
+        let lines = BufReader::new(pipe).lines().map_while(Result::ok);
+        lines.into_iter().any(|line| line.contains("the last line"))
+    });
+    assert!(monitor.ended().error.is_none());
+    assert!(reader.join().unwrap());
 }
 
 #[test]
