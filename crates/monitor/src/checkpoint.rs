@@ -10,7 +10,7 @@
 //! ```
 //!
 //! `save` writes the state of a worker while it runs and when it has ended. `restore` restores a state for a new
-//! worker, and `choice` decides which. `storage` is the bucket or the folder, `state` is the worker's folder. A state
+//! worker: `survey` finds what there is, `choice` decides, and `claims` claims it. `storage` is the bucket or the folder, `state` is the worker's folder. A state
 //! is restored at most once: a claim is created only if none with its number exists, and is final once its worker has
 //! saved a checkpoint. Until then its pod renews it as often as the heartbeat, so a claim that is too old belongs to
 //! a pod that no longer runs, and another pod may create the claim with the next number.
@@ -20,11 +20,15 @@ use std::time::Duration;
 use api::monitor::UPLOAD_SECONDS;
 use serde::{Deserialize, Serialize};
 
+use claims::Held;
+
 pub(crate) mod choice;
+pub(crate) mod claims;
 pub(crate) mod restore;
 pub(crate) mod save;
 pub(crate) mod state;
 pub(crate) mod storage;
+pub(crate) mod survey;
 #[cfg(test)]
 mod tests;
 
@@ -139,8 +143,8 @@ pub(crate) struct Restored {
 
 impl Restored {
     /// The claim of the restored state.
-    pub(crate) fn held(&self, settings: &Settings) -> Option<restore::Held> {
-        Some(restore::Held { settings: settings.clone(), uid: self.from.clone()?, number: self.claim? })
+    pub(crate) fn held(&self, settings: &Settings) -> Option<Held> {
+        Some(Held { settings: settings.clone(), uid: self.from.clone()?, number: self.claim? })
     }
 }
 

@@ -61,8 +61,8 @@ pub(crate) struct Log {
     error: Option<String>,
 }
 
-/// Passes the log on to stdout until `stop`, and then what the worker wrote last. Whoever reads stdout may be slow, which
-/// must delay neither heartbeats nor checkpoints.
+/// Copies the log to stdout until `stop`, and then its last lines. Writes to stdout block while the container runtime does
+/// not read, so they have a thread of their own: heartbeats and checkpoints must not wait for them.
 pub(crate) async fn pass_on(mut log: Log, stop: CancellationToken) {
     let mut ticks = interval(READ_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);

@@ -45,10 +45,7 @@ use tokio::{
 };
 use tracing::{error, warn};
 
-use checkpoint::{
-    restore::{OwnClaims, restore},
-    state::StateFolder,
-};
+use checkpoint::{claims::OwnClaims, restore::restore, state::StateFolder};
 use cli::{Arguments, Command, LoadMemory};
 
 /// Of a load that SIGTERM has interrupted, as a shell has it: with 0 the next container would be started.

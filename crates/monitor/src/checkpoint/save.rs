@@ -18,10 +18,11 @@ use tracing::{debug, info, warn};
 use super::{
     BEATS, HEARTBEAT, Heartbeat, KEPT, MANIFEST, Manifest, RESTORED, Restored, SavedFile, Settings,
     choice::Claimed,
+    claims::claim_of,
     numbered,
-    restore::{Heartbeats, claim_of, count_unclaimed, newest},
     state::{Found, StateFolder, sha256, within_bound},
     storage::{Storage, of_disk, of_own_folder},
+    survey::{Heartbeats, count_unclaimed, newest},
 };
 use crate::fault::Fault;
 use api::monitor::{ExitCode, UPLOAD_SECONDS};

@@ -18,11 +18,15 @@ use object_store::{
     Attributes, MultipartUpload as _, ObjectStore as _, ObjectStoreExt as _, PutMode, PutMultipartOptions,
     PutOptions, PutPayload, path::Path as Key,
 };
+use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 use tokio::{task::spawn_blocking, time::timeout};
 
 use super::Place;
 use crate::fault::Fault;
+use volume::{create, list_folder, make_parent, replace};
+
+mod volume;
 
 /// Of a request without the bytes of a file, and between two bytes of one.
 pub(crate) const REQUEST_WITHIN: Duration = Duration::from_secs(20);
@@ -155,6 +159,11 @@ impl Storage {
                 Ok(self.answered(read).await?.map(|bytes| bytes.to_vec()))
             }
         }
+    }
+
+    /// As JSON. A text that is not in the expected form counts as missing: it was not written by a monitor.
+    pub(crate) async fn read<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, Fault> {
+        Ok(self.get(key).await?.and_then(|text| serde_json::from_slice(&text).ok()))
     }
 
     pub(crate) async fn put(&self, key: &str, text: Vec<u8>) -> Result<(), Fault> {
@@ -544,138 +553,4 @@ fn allowed_for(size: u64) -> Duration {
 
 fn changed() -> io::Error {
     io::Error::other("a file of the state was changed while it was read")
-}
-
-fn make_parent(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), fs::create_dir_all)
-}
-
-/// Atomic: a reader gets either the old or the new text. Two pods or tasks may write the same key at the same time, each
-/// into a file of its own.
-fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    let new = write_beside(path, text)?;
-    fs::rename(&new, path).inspect_err(|_| remove(&new))
-}
-
-/// Writes the text to the disk, into a new file in the same folder that no listing has.
-fn write_beside(path: &Path, text: &[u8]) -> io::Result<PathBuf> {
-    make_parent(path)?;
-    let new = path.with_extension(format!("{:08x}.new", fastrand::u32(..)));
-    let written = File::create(&new).and_then(|mut file| {
-        file.write_all(text)?;
-        file.sync_all()
-    });
-    // Attempts go on for as long as a volume is full.
-    written.inspect_err(|_| remove(&new)).map(|()| new)
-}
-
-/// A file that no listing has. One that stays takes space, and no more.
-fn remove(new: &Path) {
-    let _ = fs::remove_file(new);
-}
-
-/// `false`: there is one with this name. The file never has a part of the text, except where the file system has no
-/// hard links.
-fn create(path: &Path, text: &[u8]) -> io::Result<bool> {
-    let new = write_beside(path, text)?;
-    let linked = fs::hard_link(&new, path);
-    remove(&new);
-    let created = match linked {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => write_new(path, text),
-        linked => linked,
-    };
-    match created {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
-    let mut file = File::options().write(true).create_new(true).open(path)?;
-    file.write_all(text)?;
-    file.sync_all()
-}
-
-/// `None`: not found. Any other error is returned, because a worker without a heartbeat counts as ended.
-fn unless_gone<T>(read: io::Result<T>) -> io::Result<Option<T>> {
-    match read {
-        Ok(read) => Ok(Some(read)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn list_folder(path: &Path) -> io::Result<Listing> {
-    let Some(entries) = unless_gone(fs::read_dir(path))? else { return Ok(Listing::default()) };
-    let mut listing = Listing::default();
-    for (index, entry) in entries.enumerate() {
-        if index >= MOST_NAMES {
-            // What is not read must not count as absent.
-            let folder = path.display();
-            let message = format!("{folder} has more than {MOST_NAMES} names: remove old ones");
-            return Err(io::Error::other(message));
-        }
-        let entry = entry?;
-        let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
-        let Some(known) = unless_gone(entry.metadata())? else { continue };
-        if known.is_dir() {
-            listing.folders.push(name);
-        } else if !name.ends_with(".new") {
-            listing.files.push((name, known.modified()?));
-        }
-    }
-    Ok(listing)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_is_not_there_is_left_out_of_a_listing() {
-        let read = |kind: io::ErrorKind| unless_gone::<()>(Err(kind.into()));
-        assert_eq!(read(io::ErrorKind::NotFound).unwrap(), None);
-        for kind in
-            [io::ErrorKind::PermissionDenied, io::ErrorKind::TimedOut, io::ErrorKind::StaleNetworkFileHandle]
-        {
-            assert_eq!(read(kind).unwrap_err().kind(), kind);
-        }
-    }
-
-    #[test]
-    fn a_listing_is_whole_or_an_error() {
-        let folder = tempfile::tempdir().unwrap();
-        for number in 0..=MOST_NAMES {
-            File::create(folder.path().join(format!("{number}.new"))).unwrap();
-        }
-        let refused = list_folder(folder.path()).unwrap_err().to_string();
-        assert!(refused.contains(&*folder.path().to_string_lossy()), "{refused}");
-        fs::remove_file(folder.path().join("0.new")).unwrap();
-        File::create(folder.path().join("heartbeat")).unwrap();
-        assert!(list_folder(folder.path()).is_err());
-        fs::remove_file(folder.path().join("1.new")).unwrap();
-        assert_eq!(list_folder(folder.path()).unwrap().files.len(), 1);
-    }
-
-    #[test]
-    fn a_text_that_cannot_be_written_leaves_no_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("heartbeat");
-        fs::create_dir(&path).unwrap();
-        assert!(replace(&path, b"text").is_err());
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn of_two_that_create_a_file_the_first_one_has() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("claims/0000000000");
-        assert!(create(&path, b"first").unwrap());
-        assert!(!create(&path, b"second").unwrap());
-        assert_eq!(fs::read(&path).unwrap(), b"first");
-        assert_eq!(fs::read_dir(folder.path().join("claims")).unwrap().count(), 1);
-        // As where there are no hard links.
-        assert_eq!(write_new(&path, b"third").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
-    }
 }

@@ -3,13 +3,31 @@
 use std::{
     fs::{self, File},
     io::{BufRead as _, BufReader},
+    path::PathBuf,
     thread,
 };
 
 use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::{Value, json};
 
-use crate::checkpoints::{Pod, QUICK, Storage, until};
+use crate::{
+    checkpoints::{Pod, QUICK, Storage, until},
+    process::Monitor,
+};
+
+/// Both ends of the pipe, so that the monitor can open it.
+fn pipe_as_stdout(pod: &Pod<'_>) -> File {
+    let stdout = pod.own.path().join("stdout");
+    mkfifoat(CWD, &stdout, Mode::RUSR | Mode::WUSR).unwrap();
+    File::options().read(true).write(true).open(&stdout).unwrap()
+}
+
+/// The file of the worker's log, and a monitor that reads it.
+fn run_with_log(pod: &Pod<'_>) -> (PathBuf, Monitor) {
+    let log = pod.own.path().join("agent.jsonl");
+    let monitor = pod.run(&[QUICK[0], QUICK[1], &format!("--log-file={}", log.display())]);
+    (log, monitor)
+}
 
 #[test]
 fn the_log_of_the_worker_comes_out_of_the_monitor() {
@@ -43,12 +61,9 @@ fn the_log_of_the_worker_comes_out_of_the_monitor() {
 fn a_log_that_nobody_reads_delays_neither_heartbeats_nor_the_last_checkpoint() {
     let storage = Storage::folder();
     let pod = Pod::new(&storage, "first");
-    let log = pod.own.path().join("agent.jsonl");
-    let stdout = pod.own.path().join("stdout");
-    mkfifoat(CWD, &stdout, Mode::RUSR | Mode::WUSR).unwrap();
-    // Open, and never read.
-    let reader = File::options().read(true).write(true).open(&stdout).unwrap();
-    let monitor = pod.run(&[QUICK[0], QUICK[1], &format!("--log-file={}", log.display())]);
+    // Never read.
+    let pipe = pipe_as_stdout(&pod);
+    let (log, monitor) = run_with_log(&pod);
     fs::write(&log, "much more than a pipe can take\n".repeat(20_000)).unwrap();
     let heartbeat = storage.pool().join("workers/first/heartbeat");
     let written = || fs::metadata(&heartbeat).unwrap().modified().unwrap();
@@ -61,7 +76,7 @@ fn a_log_that_nobody_reads_delays_neither_heartbeats_nor_the_last_checkpoint() {
     pod.end_worker();
     let left = monitor.stop();
     assert!(left.error.is_none() && left.checkpoint.is_some(), "{left:?}");
-    drop(reader);
+    drop(pipe);
 }
 
 /// More than is passed on at once.
@@ -69,11 +84,8 @@ fn a_log_that_nobody_reads_delays_neither_heartbeats_nor_the_last_checkpoint() {
 fn the_log_is_passed_on_to_its_last_line_after_the_end_of_the_worker() {
     let storage = Storage::folder();
     let pod = Pod::new(&storage, "first");
-    let log = pod.own.path().join("agent.jsonl");
-    let stdout = pod.own.path().join("stdout");
-    mkfifoat(CWD, &stdout, Mode::RUSR | Mode::WUSR).unwrap();
-    let pipe = File::options().read(true).write(true).open(&stdout).unwrap();
-    let monitor = pod.run(&[QUICK[0], QUICK[1], &format!("--log-file={}", log.display())]);
+    let pipe = pipe_as_stdout(&pod);
+    let (log, monitor) = run_with_log(&pod);
     let line = format!("{}\n", "x".repeat(1_023));
     fs::write(&log, format!("{}the last line\n", line.repeat(9 << 10))).unwrap();
     pod.end_worker();
