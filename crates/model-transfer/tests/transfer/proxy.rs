@@ -250,12 +250,18 @@ fn serve(
             Break::Slow(pause) | Break::SlowThenStall(pause, _) => thread::sleep(pause),
             _ => {}
         }
-        client.write_all(chunk)?;
-        sent += read as u64;
+        // Counted first: the client may have the bytes, and say so, before the write returns here.
         if counts {
             watched.seen.lock().unwrap().object_bytes += read as u64;
             watched.more.notify_all();
         }
+        let written = client.write_all(chunk);
+        if counts && written.is_err() {
+            let seen = &mut watched.seen.lock().unwrap().object_bytes;
+            *seen = seen.saturating_sub(read as u64);
+        }
+        written?;
+        sent += read as u64;
     }
     client.shutdown(Shutdown::Both)
 }
