@@ -107,21 +107,17 @@ pub(crate) struct Candidate {
     pub(crate) within: Option<Duration>,
 }
 
-/// The states without a valid claim, the oldest first. What an earlier run of this loader has claimed comes before all others:
-/// no other worker restores it once this one has saved.
+/// The states without a valid claim, the oldest first.
 pub(crate) fn choice(lineages: &[Lineage], own: &str, interval: Duration) -> Choice {
     let free: Vec<&Lineage> = lineages
         .iter()
         .filter(|lineage| lineage.uid != own && !lineage.is_useless)
         .filter(|lineage| !is_taken(lineage, lineages, own, interval))
         .collect();
-    let has_own_claim = |lineage: &Lineage| lineage.claim.as_ref().is_some_and(|claim| claim.by == own);
-    let claimed = free.iter().copied().filter(|lineage| has_own_claim(lineage));
-    let claimed = claimed.filter_map(|lineage| claimed_before(lineage, interval));
     let ended = free.iter().copied().filter(|lineage| has_ended_or_is_lost(lineage, interval));
     let ended = ended.filter_map(|lineage| Some((lineage.newest?.age, candidate(lineage, None))));
     let ending = free.iter().copied().filter_map(|lineage| awaited(lineage, interval));
-    for candidates in [claimed.collect(), ended.collect(), ending.collect::<Vec<_>>()] {
+    for candidates in [ended.collect(), ending.collect::<Vec<_>>()] {
         if !candidates.is_empty() {
             return Choice::Claim(oldest_first(candidates));
         }
@@ -167,12 +163,6 @@ fn awaited(lineage: &Lineage, interval: Duration) -> Option<(Duration, Candidate
     }
     let age = lineage.newest.map(|newest| newest.age).unwrap_or_default();
     Some((age, candidate(lineage, Some(within))))
-}
-
-/// The worker was ending or lost when its state was claimed; if it is not ending, it need not be watched again.
-fn claimed_before(lineage: &Lineage, interval: Duration) -> Option<(Duration, Candidate)> {
-    let awaited = if has_ended_or_is_lost(lineage, interval) { None } else { awaited(lineage, interval) };
-    awaited.or_else(|| Some((lineage.newest?.age, candidate(lineage, None))))
 }
 
 /// Of several that are as old, always in the same order.
@@ -269,7 +259,7 @@ fn is_abandoned(claim: &Claimed, interval: Duration) -> bool {
 fn is_taken(lineage: &Lineage, lineages: &[Lineage], own: &str, interval: Duration) -> bool {
     let Some(claim) = &lineage.claim else { return false };
     if claim.by == own {
-        // Of an earlier run of this loader.
+        // Of this loader, with a request that had no answer.
         return false;
     }
     let claimer = lineages.iter().find(|other| other.uid == claim.by);
@@ -436,20 +426,6 @@ mod tests {
         let saved = lineage("other", 100, false, Some((5, false)));
         assert_eq!(choice(&[of(200), saved], "me", MINUTE), Choice::None { others_run: true });
         assert_eq!(choice(&[of(10)], "other", MINUTE), restore("old", 3), "a loader that runs again");
-    }
-
-    #[test]
-    fn what_an_earlier_run_of_the_loader_has_claimed_comes_first() {
-        let others = || [lineage("older", 900, true, None), lineage("ending", 9, false, Some((1, true)))];
-        let with = |own: Lineage| choice(&[&others()[..], &[own]].concat(), "me", MINUTE);
-        let final_one = claimed(lineage("mine", 5, true, None), 0, "me", 400);
-        assert_eq!(with(final_one), restore("mine", 1));
-        // It was watched before it was claimed.
-        let lost = claimed(lineage("mine", 5, false, Some((900, false))), 0, "me", 10);
-        let unwatched = lost.heartbeat.map(|beat| Beat { watched: Duration::ZERO, ..beat });
-        assert_eq!(with(Lineage { heartbeat: unwatched, ..lost }), restore("mine", 1));
-        let ending = claimed(lineage("mine", 5, false, Some((1, true))), 0, "me", 10);
-        assert_eq!(with(ending), Choice::Claim(vec![claim("mine", 1, Some(seconds(90 + 2 * 91)))]));
     }
 
     #[test]

@@ -228,8 +228,10 @@ pub(crate) async fn claim_of(
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{File, FileTimes};
+
     use super::*;
-    use crate::checkpoint::Place;
+    use crate::checkpoint::{MANIFEST, Manifest, Place};
 
     fn settings(folder: &Path, uid: &str) -> Settings {
         Settings {
@@ -284,6 +286,9 @@ mod tests {
         let storage = Storage::open(&own.place).unwrap();
         let (claims, now) = (OwnClaims::default(), SystemTime::now());
         let (_, held) = claim_one(&other, &storage, first(0, None), &claims).await.unwrap().unwrap();
+        let file = folder.path().join(held.key());
+        let old = FileTimes::new().set_modified(now - Duration::from_secs(600));
+        File::options().write(true).open(file).unwrap().set_times(old).unwrap();
         let written = claim_of(&own, &storage, "first", now).await.unwrap().unwrap().written;
         assert!(held.renew(&storage).await.unwrap());
         assert!(claim_one(&own, &storage, first(1, Some(written)), &claims).await.unwrap().is_none());
@@ -291,5 +296,21 @@ mod tests {
         assert_eq!((&*newest.by, newest.number), ("other", 0));
         let replaced = claim_one(&own, &storage, first(1, Some(newest.written)), &claims).await.unwrap();
         assert!(replaced.is_some() && !held.renew(&storage).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_state_is_held_while_it_is_there_and_no_other_worker_has_claimed_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (own, other) = (settings(folder.path(), "own"), settings(folder.path(), "other"));
+        let storage = Storage::open(&own.place).unwrap();
+        let claims = OwnClaims::default();
+        let (_, held) = claim_one(&own, &storage, first(0, None), &claims).await.unwrap().unwrap();
+        assert!(!held.holds(&storage).await.unwrap(), "there is no checkpoint");
+        let manifest = format!("{}/{}/{MANIFEST}", own.worker("first"), numbered(0));
+        let text = serde_json::to_vec(&Manifest::default()).unwrap();
+        storage.put(&manifest, text).await.unwrap();
+        assert!(held.holds(&storage).await.unwrap());
+        claim_one(&other, &storage, first(1, None), &claims).await.unwrap().unwrap();
+        assert!(!held.holds(&storage).await.unwrap());
     }
 }

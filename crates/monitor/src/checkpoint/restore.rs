@@ -57,6 +57,8 @@ pub(crate) async fn restore(
         return Err(Fault::new(ExitCode::StoreUnreachable, message));
     }
     claims.begin(settings, own_folder).map_err(|error| of_own_folder(own_folder, &error))?;
+    // Those of an earlier container, which may have ended before it knew whether it could keep them.
+    retry_transient(patience, async || claims.release_all_but(None, &storage).await).await?;
     let search = Search { settings, storage: &storage, state, patience, claims };
     let restored = loop {
         let restored = search.find().await?;
@@ -68,6 +70,7 @@ pub(crate) async fn restore(
             Some(held) if !retry_transient(patience, async || held.holds(&storage).await).await? => {
                 warn!(worker = %held.uid, "the claim was too old; another worker has the state");
                 state.clear().map_err(|error| of_disk(&error))?;
+                sleep(RESURVEY_AFTER).await;
             }
             Some(_) => break restored,
             None => {
@@ -162,6 +165,8 @@ impl Search<'_> {
                 }
                 Taken::ByAnother => {
                     warn!(worker = %uid, "the claim was too old; another worker has the state");
+                    // It gives back a claim that it should not have made.
+                    sleep(RESURVEY_AFTER).await;
                 }
             }
         }

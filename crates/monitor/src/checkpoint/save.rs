@@ -119,6 +119,8 @@ const REMOVE_WITHIN: Duration = Duration::from_secs(2);
 const CLOSED_WITHIN: Duration = Duration::from_secs(10);
 /// Of a heartbeat that could not be written.
 const BEAT_AGAIN_AFTER: Duration = Duration::from_secs(2);
+/// By a loader that finds that the claim before its own was written again.
+const CLAIM_GIVEN_BACK_WITHIN: Duration = Duration::from_secs(2);
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
@@ -550,7 +552,16 @@ impl Saver {
     async fn other_owner(&self) -> Result<Option<Claimed>, Fault> {
         let now = SystemTime::now();
         let (settings, storage) = (&self.settings, &self.storage);
-        if let (Some(from), None) = (&self.restored.from, self.owned.get()) {
+        if let (Some(held), None) = (self.restored.held(settings), self.owned.get()) {
+            // Written again before each checkpoint, so that no loader finds it too old while the first one is saved. One that
+            // did so just before gives its own claim back.
+            if held.renew(storage).await? {
+                return Ok(None);
+            }
+            sleep(CLAIM_GIVEN_BACK_WITHIN).await;
+            if held.renew(storage).await? {
+                return Ok(None);
+            }
             // A worker that has taken the state over and saved it removes the claims.
             let unknown = || Claimed {
                 number: 0,
@@ -559,8 +570,8 @@ impl Saver {
                 written: now,
                 age: Duration::ZERO,
             };
-            let newest = claim_of(settings, storage, from, now).await?.unwrap_or_else(unknown);
-            return Ok(Some(newest).filter(|newest| newest.by != settings.uid));
+            let newest = claim_of(settings, storage, &held.uid, now).await?.unwrap_or_else(unknown);
+            return Ok(Some(newest));
         }
         let Some(claim) = claim_of(settings, storage, &settings.uid, now).await? else { return Ok(None) };
         if self.end.announced.get().is_none() {

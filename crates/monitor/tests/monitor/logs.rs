@@ -4,6 +4,7 @@ use std::{
     fs::{self, File},
     io::{BufRead as _, BufReader},
     path::PathBuf,
+    sync::mpsc,
     thread,
 };
 
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{
     checkpoints::{Pod, QUICK, Storage, until},
-    process::Monitor,
+    process::{Monitor, PATIENCE},
 };
 
 /// Both ends of the pipe, so that the monitor can open it.
@@ -90,12 +91,16 @@ fn the_log_is_passed_on_to_its_last_line_after_the_end_of_the_worker() {
     fs::write(&log, format!("{}the last line\n", line.repeat(9 << 10))).unwrap();
     pod.end_worker();
     monitor.terminate();
-    let reader = thread::spawn(move || {
-        let lines = BufReader::new(pipe).lines().map_while(Result::ok);
-        lines.into_iter().any(|line| line.contains("the last line"))
+    let (found, is_found) = mpsc::channel();
+    thread::spawn(move || {
+        let mut lines = BufReader::new(pipe).lines().map_while(Result::ok);
+        if lines.any(|line| line.contains("the last line")) {
+            // Fails only if the test has failed.
+            let _ = found.send(());
+        }
     });
     assert!(monitor.ended().error.is_none());
-    assert!(reader.join().unwrap());
+    is_found.recv_timeout(PATIENCE).expect("the last line");
 }
 
 #[test]
