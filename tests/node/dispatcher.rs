@@ -10,6 +10,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     os::unix::fs::PermissionsExt as _,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -113,9 +114,13 @@ async fn until_ended(scene: &Scene<'_>, pool: &str, count: usize) {
     tokio::time::timeout(Duration::from_secs(120), ended).await.expect("the others have ended");
 }
 
+fn volume_of_states(scene: &Scene<'_>) -> PathBuf {
+    scene.folder().root().join(format!("states-{}", scene.namespace()))
+}
+
 /// Creates a claim of a volume that every node can mount, and returns the storage of checkpoints in it.
 async fn states_in_a_volume(scene: &Scene<'_>) -> Value {
-    let folder = scene.folder().root().join(format!("states-{}", scene.namespace()));
+    let folder = volume_of_states(scene);
     fs::create_dir_all(&folder).unwrap();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
     let (namespace, path) = (scene.namespace(), folder.display());
@@ -228,25 +233,38 @@ async fn a_revision_that_fails_after_its_start_costs_no_worker() {
     assert!(before.is_subset(&after), "{before:?} became {after:?}");
 }
 
-/// The owner of the pods is gone before them, so the garbage collector deletes them, and may be late.
 #[tokio::test]
-async fn every_worker_of_a_pool_that_is_deleted_saves_its_state_first() {
+async fn every_worker_of_a_pool_that_is_deleted_saves_its_state_in_a_bucket_first() {
     let scene = real().await;
     let store = Store::start(&scene).await;
     let checkpoint = store.checkpoint("pools");
+    all_save_first(&scene, checkpoint, |key| store.object(&format!("pools/{key}"))).await;
+}
+
+#[tokio::test]
+async fn every_worker_of_a_pool_that_is_deleted_saves_its_state_in_a_volume_first() {
+    let scene = real().await;
+    let checkpoint = states_in_a_volume(&scene).await;
+    let folder = volume_of_states(&scene);
+    all_save_first(&scene, checkpoint, |key| fs::read(folder.join(key)).ok()).await;
+}
+
+/// The owner of the pods is gone before them, so the garbage collector deletes them, and may be late. `object`: of the
+/// storage of checkpoints, by its key.
+async fn all_save_first(scene: &Scene<'_>, checkpoint: Value, object: impl Fn(&str) -> Option<Vec<u8>>) {
     let grace = Duration::from_secs(checkpoint["graceSeconds"].as_u64().unwrap() + u64::from(UPLOAD_SECONDS));
     let spec = agents(json!({"replicas": 2, "checkpoint": checkpoint}));
-    create(&scene, "coders", spec.clone()).await;
-    until_ready(&scene, "coders").await;
-    let pods = workers(&scene, "coders").await;
+    create(scene, "coders", spec.clone()).await;
+    until_ready(scene, "coders").await;
+    let pods = workers(scene, "coders").await;
     let mut wanted = BTreeSet::new();
     for (index, worker) in names(&pods).iter().enumerate() {
-        assert!(give(&scene, worker, &format!("session-{index}"), "hello", 10));
+        assert!(give(scene, worker, &format!("session-{index}"), "hello", 10));
         // It is in hand when the pool is deleted.
-        assert!(give(&scene, worker, &format!("session-{index}"), "long", 3_600_000));
+        assert!(give(scene, worker, &format!("session-{index}"), "long", 3_600_000));
         wanted.insert(format!("session-{index}"));
     }
-    until_sessions(&scene, "coders", &wanted).await;
+    until_sessions(scene, "coders", &wanted).await;
     let dispatchers = scene.api::<AIDispatcher>();
     dispatchers.delete("coders", &DeleteParams::default()).await.unwrap();
     let (api, labels) = (scene.api::<Pod>(), selector("coders"));
@@ -254,14 +272,14 @@ async fn every_worker_of_a_pool_that_is_deleted_saves_its_state_first() {
         pods.values().all(|pod| pod.metadata.deletion_timestamp.is_some()).then(Instant::now)
     });
     let asked = tokio::time::timeout(within(), all_end).await.expect("the pods are asked to end");
-    until_ended(&scene, "coders", 0).await;
+    until_ended(scene, "coders", 0).await;
     let ended = asked.elapsed();
     println!("ended after {ended:?}");
     assert!(ended <= grace, "the last worker ended {ended:?} after it was asked, instead of {grace:?}");
     for pod in &pods {
         let uid = pod.metadata.uid.as_deref().unwrap();
-        let folder = format!("pools/{}/coders/workers/{uid}", scene.namespace());
-        let manifest = |number: u32| store.object(&format!("{folder}/{number:010}/manifest.json"));
+        let folder = format!("{}/coders/workers/{uid}", scene.namespace());
+        let manifest = |number: u32| object(&format!("{folder}/{number:010}/manifest.json"));
         let newest = (0..1_000).rev().find_map(manifest).expect("a checkpoint");
         let newest: Value = serde_json::from_slice(&newest).unwrap();
         assert_eq!(newest["final"], true, "{newest}");
@@ -271,9 +289,9 @@ async fn every_worker_of_a_pool_that_is_deleted_saves_its_state_first() {
     let sets = ListParams::default().labels(&selector("coders"));
     assert_eq!(scene.api::<ReplicaSet>().list(&sets).await.unwrap().items.len(), 0);
     // A pool of the same name goes on with them.
-    create(&scene, "coders", spec).await;
-    until_ready(&scene, "coders").await;
-    until_sessions(&scene, "coders", &wanted).await;
+    create(scene, "coders", spec).await;
+    until_ready(scene, "coders").await;
+    until_sessions(scene, "coders", &wanted).await;
 }
 
 #[tokio::test]

@@ -292,6 +292,28 @@ fn a_worker_that_is_killed_loses_at_most_one_interval() {
     }
 }
 
+/// As by the kernel, which has no memory left for it.
+#[test]
+fn a_monitor_that_is_killed_beside_its_worker_goes_on_with_the_restored_state() {
+    for storage in Storage::both() {
+        Pod::new(&storage, "first").live("state", "one");
+        let pod = Pod::new(&storage, "second");
+        assert!(pod.load().status.success());
+        pod.run(&QUICK).kill();
+        pod.write("state", "two");
+        let again = pod.run(&QUICK);
+        pod.worker.stop();
+        let left = again.stop();
+        assert_eq!((left.error, left.restored.as_deref()), (None, Some("first")));
+        let third = Pod::new(&storage, "third");
+        assert!(third.load().status.success());
+        assert_eq!(third.state(), only("state", "two"));
+        let fourth = Pod::new(&storage, "fourth");
+        assert!(fourth.load().status.success());
+        assert_eq!(fourth.state(), BTreeMap::new(), "restored once");
+    }
+}
+
 #[test]
 fn a_worker_that_was_taken_for_lost_does_not_save_when_it_is_back() {
     for storage in Storage::both() {

@@ -6,12 +6,13 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{Ipv4Addr, TcpListener, TcpStream},
     path::Path,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
     thread,
+    time::Duration,
 };
 
 use api::monitor::ExitCode;
@@ -135,16 +136,20 @@ fn load(folder: &Path, endpoint: &str, more: &[&str]) -> Output {
     load_collection(folder, endpoint, ("memory", 2), more)
 }
 
-fn load_collection(folder: &Path, endpoint: &str, (name, dim): (&str, u32), more: &[&str]) -> Output {
+fn load_collection(folder: &Path, endpoint: &str, collection: (&str, u32), more: &[&str]) -> Output {
+    loader(folder, endpoint, collection, more).output().unwrap()
+}
+
+fn loader(folder: &Path, endpoint: &str, (name, dim): (&str, u32), more: &[&str]) -> Command {
     fs::write(folder.join("termination-log"), "").unwrap();
-    Command::new(env!("CARGO_BIN_EXE_monitor"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_monitor"));
+    command
         .args(["load-memory", "--patience-seconds=2"])
         .args([format!("--collection={name}"), format!("--dim={dim}")])
         .args([format!("--endpoint={endpoint}"), format!("--memory-folder={}", folder.display())])
         .arg(format!("--termination-log={}", folder.join("termination-log").display()))
-        .args(more)
-        .output()
-        .unwrap()
+        .args(more);
+    command
 }
 
 /// The exit code, and the termination message.
@@ -335,6 +340,38 @@ fn a_collection_without_end_does_not_fill_the_volume() {
     assert_eq!(code, Some(ExitCode::OutOfSpace.code()));
     assert!(message.contains("have more than 1000000 bytes: choose a smaller collection"), "{message}");
     assert!(fs::metadata(place.path().join("memory.jsonl")).unwrap().len() < 1_200_000);
+}
+
+#[test]
+fn a_collection_of_any_size_takes_little_memory() {
+    const LOADED: usize = 100_000_000;
+    let page = AtomicUsize::new(0);
+    let text = "t".repeat(8_000);
+    let endless = start(move |path: &str, body: &Value| match path {
+        "/collections/memory/points/scroll" => {
+            let next = page.fetch_add(1, Ordering::Relaxed);
+            let points = vec![json!({"id": next, "payload": {"text": text}, "vector": [0.5, 0.5]}); 50];
+            (200, json!({"result": {"points": points, "next_page_offset": next}}))
+        }
+        _ => qdrant(path, body),
+    });
+    let place = tempfile::tempdir().unwrap();
+    let limit = format!("--memory-bytes={LOADED}");
+    let mut command = loader(place.path(), &endless.endpoint, ("memory", 2), &[&limit]);
+    let mut loader = command.stderr(Stdio::null()).spawn().unwrap();
+    let status = format!("/proc/{}/status", loader.id());
+    let mut peak = 0;
+    while loader.try_wait().unwrap().is_none() {
+        // The peak of a process can be read for as long as it runs.
+        let known = fs::read_to_string(&status).unwrap_or_default();
+        let line = known.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        peak = peak.max(kibibytes.unwrap_or_default());
+        thread::sleep(Duration::from_millis(10));
+    }
+    let loaded = fs::metadata(place.path().join("memory.jsonl")).unwrap().len();
+    println!("{} MB were loaded with {peak} KiB", loaded / 1_000_000);
+    assert!(loaded >= LOADED as u64 && (1_000..32 << 10).contains(&peak), "{loaded} bytes with {peak} KiB");
 }
 
 #[test]
