@@ -340,6 +340,30 @@ async fn other_numbers_and_names_stay_within_their_bounds() {
                 json!({"nodeFailureSeconds": 3600}),
             ),
             case(
+                "firstStepSeconds",
+                "greater than or equal to 60",
+                json!({"firstStepSeconds": 59}),
+                json!({"firstStepSeconds": 60}),
+            ),
+            case(
+                "firstStepSeconds",
+                "less than or equal to 86400",
+                json!({"firstStepSeconds": 86_401}),
+                json!({"firstStepSeconds": 86_400}),
+            ),
+            case(
+                "graceSeconds",
+                "greater than or equal to 30",
+                json!({"graceSeconds": 29}),
+                json!({"graceSeconds": 30}),
+            ),
+            case(
+                "graceSeconds",
+                "less than or equal to 7200",
+                json!({"graceSeconds": 7201}),
+                json!({"graceSeconds": 7200}),
+            ),
+            case(
                 "queueName",
                 "must be the name of an object",
                 json!({"queueName": "GPU"}),
@@ -389,6 +413,7 @@ async fn after_creation_only_mutable_fields_may_change() {
         ("podLabels", json!({"podLabels": {"team": "a"}})),
         ("queueName", json!({"queueName": "gpu"})),
         ("tokenSecret", json!({"tokenSecret": "other"})),
+        ("graceSeconds", json!({"graceSeconds": 600})),
     ] {
         let refused = change(spec.clone()).await.expect_err(&format!("{spec} was accepted"));
         assert!(
@@ -404,6 +429,8 @@ async fn after_creation_only_mutable_fields_may_change() {
         json!({"retryLimit": 5}),
         json!({"activeDeadlineSeconds": 3600}),
         json!({"activeDeadlineSeconds": null}),
+        json!({"nodeFailureSeconds": 600}),
+        json!({"firstStepSeconds": 7200}),
         // Restores the spec.
         json!({"image": "trainer:1", "gpus": 1}),
     ] {
@@ -430,6 +457,8 @@ async fn after_the_end_only_the_ttl_may_change() {
             json!({"paused": true}),
             json!({"retryLimit": 5}),
             json!({"activeDeadlineSeconds": 3600}),
+            json!({"nodeFailureSeconds": 600}),
+            json!({"firstStepSeconds": 7200}),
         ] {
             let refused = change(spec.clone()).await.expect_err(&format!("{spec} was accepted"));
             assert!(
@@ -465,6 +494,8 @@ async fn omitted_fields_get_their_defaults() {
             "suspend": false,
             "noProgressSeconds": 1800,
             "nodeFailureSeconds": 30,
+            "firstStepSeconds": 3600,
+            "graceSeconds": 300,
             "tokenSecret": "huggingface-secret",
             "securityContext": {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000},
             "paused": false,

@@ -248,11 +248,11 @@ async fn a_trainer_that_hangs_is_ended_soon_after_no_progress_seconds_and_goes_o
 }
 
 #[tokio::test]
-async fn a_full_disk_is_named_and_tried_again() {
+async fn a_full_disk_is_named_and_costs_no_retry() {
     let scene = real().await;
     create(&scene, "qwen", run("disk-full@10=1048576", json!({}))).await;
     let job = until_succeeded(&scene, "qwen", 2).await;
-    assert_eq!((status(&job).retries, failure(&job).reason.as_str()), (1, reasons::OUT_OF_SPACE));
+    assert_eq!((status(&job).retries, failure(&job).reason.as_str()), (0, reasons::OUT_OF_SPACE));
     let message = failure(&job).message.as_deref().unwrap_or_default();
     assert!(message.contains("enlarge the claim of the output"), "{message}");
 }

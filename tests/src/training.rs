@@ -128,7 +128,7 @@ pub(crate) fn life() -> Life {
         },
         children: None,
         // What is known of a lost pod depends on whether it was seen before it was gone; `failures` has the reason.
-        measured: &["startTime", "nextAttemptTime", "failure"],
+        measured: &["startTime", "activeSince", "activeSeconds", "nextAttemptTime", "failure"],
         counted: &["trainingjob_total{phase=\"running\"} 1"],
         // Rights for the end of attempts on lost nodes.
         beyond_a_namespace: &[("", "nodes", "list"), ("", "nodes", "watch")],

@@ -105,6 +105,8 @@ pub const USER_ERROR: &str = "UserError";
 pub const PEER_LOST: &str = "PeerLost";
 pub const PREEMPTED: &str = "Preempted";
 pub const NODE_LOST: &str = "NodeLost";
+/// A kubelet has refused a pod, for example because its device plugin does not answer.
+pub const POD_REFUSED: &str = "PodRefused";
 pub const NO_PROGRESS: &str = "NoProgress";
 /// The GPUs of a trainer that runs do nothing.
 pub const GPU_IDLE: &str = "GPUIdle";

@@ -200,14 +200,14 @@ pub struct TrainingJobSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Output>,
 
-    /// Maximum number of retries after transient failures. Preemption and node loss do not count. Default: 3. Can be changed
-    /// until the job has ended.
+    /// Maximum number of retries after failures while training, since the last newer checkpoint. Preemption, node loss and
+    /// attempts that cannot start do not count. Default: 3. Can be changed until the job has ended.
     #[serde(default = "three")]
     #[schemars(range(min = 0, max = 20))]
     pub retry_limit: i32,
 
-    /// Maximum seconds from the first start to the end of the job. Default: no limit. Can be changed until
-    /// the job has ended.
+    /// Maximum seconds from the first start to the end of the job, without the time for which it is suspended or waits for a
+    /// quota. Default: no limit. Can be changed until the job has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 31536000))]
     pub active_deadline_seconds: Option<i64>,
@@ -237,10 +237,23 @@ pub struct TrainingJobSpec {
     pub no_progress_seconds: i32,
 
     /// Seconds from the time at which a node's Ready condition left True (by default about 40 s after the failure of the node)
-    /// until all pods are restarted on other nodes. Default: 30. Cannot be changed.
+    /// until all pods are restarted on other nodes. A gang whose log still shows steps is not restarted. Default: 30. Can be
+    /// changed until the job has ended; the next attempt's pods have the new tolerations.
     #[serde(default = "half_a_minute")]
     #[schemars(range(min = 0, max = 3600))]
     pub node_failure_seconds: i32,
+
+    /// Seconds from the start of all pods, or from the last progress of a download or of the preparation of data, to the first
+    /// logged step; then all pods are restarted. Default: 3600. Can be changed until the job has ended.
+    #[serde(default = "an_hour")]
+    #[schemars(range(min = 60, max = 86400))]
+    pub first_step_seconds: i32,
+
+    /// Grace period of the pods in seconds: the time to save a checkpoint when a pod is asked to end. Default: 300. Cannot be
+    /// changed.
+    #[serde(default = "five_minutes")]
+    #[schemars(range(min = 30, max = 7200))]
+    pub grace_seconds: i32,
 
     /// Secret whose key `token` is in the trainer's environment as HF_TOKEN, for Hugging Face; one that does not exist is
     /// ignored. For ModelScope, set MODELSCOPE_API_TOKEN in env by secretKeyRef. Default: huggingface-secret. Cannot be
@@ -486,7 +499,7 @@ pub struct TrainingJobStatus {
     #[schemars(range(min = 0))]
     pub attempts: i32,
 
-    /// Number of attempts that count against retryLimit.
+    /// Number of attempts that count against retryLimit: those that failed since the last newer checkpoint.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub retries: i32,
@@ -496,10 +509,29 @@ pub struct TrainingJobStatus {
     #[schemars(range(min = 0))]
     pub ended_attempts: i32,
 
-    /// Ended attempts in a row that have left no newer checkpoint.
+    /// Ended attempts in a row that have started and left no newer checkpoint.
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub attempts_without_progress: i32,
+
+    /// Ended attempts in a row that could not start. The pause before the next attempt grows with their number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub failed_starts: Option<i32>,
+
+    /// Since when activeDeadlineSeconds counts. Absent while the job is suspended or waits for a quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active_since: Option<Time>,
+
+    /// Seconds that had counted against activeDeadlineSeconds when the clock stopped last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub active_seconds: Option<i64>,
+
+    /// Nodes that the next attempts avoid, at most 16, each for an hour.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
+    pub avoided_nodes: Vec<AvoidedNode>,
 
     /// Earliest start of the next attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -604,6 +636,30 @@ pub struct FailureCount {
     #[serde(default)]
     #[schemars(range(min = 0))]
     pub count: i32,
+}
+
+/// A node that the next attempts avoid.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct AvoidedNode {
+    /// Name of the node.
+    #[serde(default)]
+    #[schemars(length(max = 253))]
+    pub node: String,
+
+    /// Why, one CamelCase word: PodRefused or GPUFault.
+    #[serde(default)]
+    #[schemars(length(max = 1024))]
+    pub reason: String,
+
+    /// Details for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
+    pub message: Option<String>,
+
+    /// Since when. It is forgotten an hour later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<Time>,
 }
 
 /// A job that this one waits for or reads from.
@@ -825,6 +881,11 @@ pub struct Failure {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub log_tail: Option<String>,
+
+    /// Requested size of the claim of the output, if its volume was full. A larger request starts the next attempt at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub output_size: Option<String>,
 }
 
 /// A hub id or an absolute path. It becomes an argument, so it must not look like a flag; paths are compared as strings, so
@@ -845,8 +906,15 @@ fn no_token_in_arguments() -> kube::core::Rule {
 }
 
 /// Fields that may be changed until the job ends, the TTL also afterwards. All other fields of the spec are immutable.
-const MUTABLE: [&str; 5] =
-    ["suspend", "paused", "ttlSecondsAfterFinished", "retryLimit", "activeDeadlineSeconds"];
+const MUTABLE: [&str; 7] = [
+    "suspend",
+    "paused",
+    "ttlSecondsAfterFinished",
+    "retryLimit",
+    "activeDeadlineSeconds",
+    "nodeFailureSeconds",
+    "firstStepSeconds",
+];
 
 fn make_other_fields_immutable(spec: &mut schemars::Schema) {
     schema::immutable_except(spec, &MUTABLE);
@@ -858,6 +926,8 @@ fn finished_jobs_keep_their_spec() -> kube::core::Rule {
         "!has(oldSelf.status) || !has(oldSelf.status.phase) || !(oldSelf.status.phase in ['Succeeded', 'Failed']) || \
          (self.spec.suspend == oldSelf.spec.suspend && self.spec.paused == oldSelf.spec.paused && \
          self.spec.retryLimit == oldSelf.spec.retryLimit && \
+         self.spec.nodeFailureSeconds == oldSelf.spec.nodeFailureSeconds && \
+         self.spec.firstStepSeconds == oldSelf.spec.firstStepSeconds && \
          has(self.spec.activeDeadlineSeconds) == has(oldSelf.spec.activeDeadlineSeconds) && \
          (!has(self.spec.activeDeadlineSeconds) || \
          self.spec.activeDeadlineSeconds == oldSelf.spec.activeDeadlineSeconds))",
@@ -888,6 +958,14 @@ fn half_a_minute() -> i32 {
 
 fn half_an_hour() -> i32 {
     1800
+}
+
+fn an_hour() -> i32 {
+    3600
+}
+
+fn five_minutes() -> i32 {
+    300
 }
 
 fn a_week() -> i64 {

@@ -1,16 +1,17 @@
-//! How busy the GPUs of a TrainingJob are, as the metrics agents of their nodes report it. It decides nothing.
+//! How busy the GPUs of a TrainingJob are, and which of them failed, as the metrics agents of their nodes report it. It
+//! decides nothing.
 //!
 //! Without agents nothing is known, and nothing else changes.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use api::trainingjob::{Phase, TrainingJob};
 use futures::future::BoxFuture;
 use metrics_client::{
     args::AgentsArgs,
     discovery::SliceView,
-    snapshot::{Metric, Subject},
-    sources::Sources,
+    snapshot::{Event, EventKind, FaultReason, Metric, Subject},
+    sources::{News, Sources},
     view::{Attribution, Value, View},
 };
 use prometheus_client::{
@@ -25,9 +26,13 @@ use runtime::{
     relations::Referrers,
 };
 use tokio_util::sync::CancellationToken;
-use workload::pod::PodView;
+use workload::{
+    container::quote,
+    gpu_faults::{Remedy, remedy},
+    pod::PodView,
+};
 
-use crate::NAME;
+use crate::{NAME, observe::keys_by_instance};
 
 /// Agents measure each second; nothing here is decided within seconds.
 const MIN_INTERVAL: Duration = Duration::from_secs(10);
@@ -72,19 +77,38 @@ impl Agents {
         Self { sources: Some(sources) }
     }
 
-    /// Keeps the streams until `stop`.
+    /// Keeps the streams until `stop`, and wakes the jobs with pods on a node with a new error.
     pub(crate) fn running(
         &self,
+        pods: &Cache<PodView>,
     ) -> impl FnOnce(Waker, CancellationToken) -> BoxFuture<'static, ()> + Send + use<> {
-        let sources = self.sources.clone();
-        move |_, stop| {
+        let (sources, pods) = (self.sources.clone(), pods.clone());
+        move |waker, stop| {
             Box::pin(async move {
-                match sources {
-                    Some(sources) => sources.run(stop).await,
-                    None => stop.cancelled().await,
-                }
+                let Some(sources) = sources else { return stop.cancelled().await };
+                sources.subscribe(move |change| match &change.news {
+                    News::Snapshot { events } if events.iter().any(|event| event.is_fatal) => {
+                        // Rare, so all pods are looked at.
+                        let on_node = |pod: &Arc<PodView>| pod.node.as_deref() == Some(change.node);
+                        let keys =
+                            pods.all().into_iter().filter(on_node).flat_map(|pod| keys_by_instance(&pod));
+                        keys.for_each(|key| waker.wake(&key));
+                    }
+                    News::Snapshot { .. } | News::Health(_) | News::Gone => {}
+                });
+                sources.run(stop).await;
             })
         }
+    }
+
+    /// Errors of GPUs that these pods held when they happened, by node.
+    pub(crate) fn faults<'p>(&self, pods: impl Iterator<Item = &'p PodView>) -> BTreeMap<String, String> {
+        let Some(sources) = &self.sources else { return BTreeMap::new() };
+        pods.filter_map(|pod| {
+            let node = pod.node.as_deref()?;
+            Some((node.to_owned(), fault_of(&sources.of_node(node)?, pod)?))
+        })
+        .collect()
     }
 
     /// Of the GPUs that these pods hold.
@@ -119,6 +143,40 @@ impl Agents {
         };
         process.metrics().with_registry(|registry| registry.register_collector(Box::new(collector)));
     }
+}
+
+/// Agents repeat an error for ten minutes. What a silent agent said before is not waited for.
+const OLDEST_ERROR: Duration = Duration::from_secs(900);
+
+/// The first error after which a GPU does no work before it is reset, and that the pod held when it happened. A pod that has
+/// ended holds none any more.
+fn fault_of(view: &View, pod: &PodView) -> Option<String> {
+    let latest = view.latest.as_ref().filter(|latest| latest.is_admitted)?;
+    let namespace = pod.metadata.namespace.as_deref()?;
+    let was_held = |event: &&Event| event.holders.iter().any(|holder| holder.is_pod(namespace, pod.name()));
+    let recent = view.events().filter(|(_, age)| *age <= OLDEST_ERROR).map(|(event, _)| event);
+    recent.filter(|event| event.is_fatal).filter(was_held).find_map(|event| {
+        let gpu = quote(&event.subject_id);
+        match event.kind {
+            EventKind::DeviceError => {
+                let xid = event.code?;
+                // With several GPUs, errors of their links do not say which of them is at fault.
+                (remedy(xid, 1) == Some(Remedy::Replace)).then(|| format!("XID {xid} of {gpu}"))
+            }
+            // Unless it came back.
+            EventKind::DeviceLost => {
+                let mut subjects = latest.snapshot.subjects.iter();
+                let device = subjects.find(|subject| subject.id == event.subject_id)?;
+                let is_lost =
+                    device.fault.as_ref().is_some_and(|fault| fault.reason == FaultReason::DeviceLost);
+                is_lost.then(|| format!("{gpu} does not answer"))
+            }
+            EventKind::Unspecified
+            | EventKind::EccCorrected
+            | EventKind::EccUncorrected
+            | EventKind::DeviceBack => None,
+        }
+    })
 }
 
 /// Of each GPU that the pod holds; `None` unless all are known.
@@ -262,6 +320,62 @@ mod tests {
             gpu("qwen-1-0", State::Fresh, 0.7),
         ];
         assert_eq!(of(&view(gpus, State::Fresh)), Some(vec![0.5, 0.7]));
+    }
+
+    /// An error of GPU-a, which this pod held then. `code`: an XID, or the device was lost.
+    fn error(pod: &str, code: Option<u64>) -> Event {
+        let mut holder = gpu(pod, State::Fresh, 0.0).holders.remove(0);
+        holder.uid = "u".into();
+        Event {
+            sequence: 1,
+            age: Duration::from_secs(1),
+            at: None,
+            kind: if code.is_some() { EventKind::DeviceError } else { EventKind::DeviceLost },
+            subject_id: "GPU-a".into(),
+            code,
+            holders: vec![holder],
+            is_fatal: true,
+        }
+    }
+
+    /// Of pod demo/qwen-1-0, while another one holds the GPU.
+    fn fault(events: Vec<Event>, edit: impl FnOnce(&mut View)) -> Option<String> {
+        let mut view = view(vec![gpu("later", State::Fresh, 0.0)], State::Fresh);
+        let latest = view.latest.as_mut().unwrap();
+        latest.snapshot = Arc::new(Snapshot { events, ..Snapshot::clone(&latest.snapshot) });
+        edit(&mut view);
+        let pod = serde_json::json!({"metadata": {"name": "qwen-1-0", "namespace": "demo"}, "spec": {}, "status": {}});
+        fault_of(&view, &serde_json::from_value(pod).unwrap())
+    }
+
+    #[test]
+    fn an_error_that_needs_a_reset_of_a_gpu_is_that_of_the_pod_that_held_it() {
+        let xid = |pod, code| fault(vec![error(pod, Some(code))], |_| ());
+        assert_eq!(xid("qwen-1-0", 79).as_deref(), Some("XID 79 of GPU-a"));
+        assert_eq!(xid("another", 79), None, "another pod held it");
+        assert_eq!(xid("qwen-1-0", 13), None, "an error of the application");
+        let harmless = Event { is_fatal: false, ..error("qwen-1-0", Some(79)) };
+        assert_eq!(fault(vec![harmless], |_| ()), None);
+        let refused = |view: &mut View| view.latest.as_mut().unwrap().is_admitted = false;
+        assert_eq!(
+            fault(vec![error("qwen-1-0", Some(79))], refused),
+            None,
+            "a source that must not speak for it"
+        );
+    }
+
+    #[test]
+    fn a_gpu_that_came_back_is_not_lost() {
+        let is_lost = |is_lost: bool| {
+            fault(vec![error("qwen-1-0", None)], |view| {
+                let latest = view.latest.as_mut().unwrap();
+                let mut snapshot = Snapshot::clone(&latest.snapshot);
+                let why = snapshot::Fault { reason: FaultReason::DeviceLost, message: "".into() };
+                snapshot.subjects[0].fault = is_lost.then_some(why);
+                latest.snapshot = Arc::new(snapshot);
+            })
+        };
+        assert_eq!((is_lost(true).as_deref(), is_lost(false)), (Some("GPU-a does not answer"), None));
     }
 
     #[test]

@@ -122,10 +122,14 @@ pub struct TrainingArgs {
     #[arg(long, default_value_t = 10)]
     pub first_pause_seconds: u64,
 
-    /// Seconds for which pods may hold GPUs without running, because others of their gang have no node or their image cannot be
-    /// pulled
+    /// Seconds for which pods may hold GPUs without running, because others of their gang have no node or a volume is not attached
     #[arg(long, default_value_t = 600)]
     pub placement_seconds: u64,
+
+    /// Seconds for which a kubelet may report that a container cannot start, because its image cannot be pulled or a Secret is
+    /// missing, before the attempt ends and its GPUs are given back. A kubelet has then tried to pull an image about five times
+    #[arg(long, default_value_t = 120)]
+    pub start_fault_seconds: u64,
 
     /// Service account of this process; trainers must not use it [default: no account is refused]
     #[arg(long, env = "POD_SERVICE_ACCOUNT")]
@@ -247,7 +251,7 @@ pub fn start(process: &mut Process, args: TrainingArgs, agents: &AgentsArgs) -> 
     }
     let releasing = ctx.writer.releasing_undecodable(&ctx.training_jobs, labels::OUTPUT_FINALIZER);
     let controller = controller.beside(ctx.progress.running(process.logs())).beside(releasing);
-    let controller = controller.beside(ctx.agents.running());
+    let controller = controller.beside(ctx.agents.running(&ctx.pods));
     process.control(controller, move |job, now| {
         let ctx = Arc::clone(&ctx);
         async move { reconcile(&ctx, job, now).await }

@@ -113,7 +113,11 @@ impl Counts {
         {
             self.first_steps.observe(between(started.0, *read));
         }
-        self.retries.inc_by(u64::try_from(after.retries - before.retries).unwrap_or_default());
+        // A newer checkpoint has set the count back before the retry was added.
+        let saved =
+            |status: &TrainingJobStatus| status.failure.as_ref().and_then(|failure| failure.checkpoint_step);
+        let counted = if saved(after) > saved(before) { 0 } else { before.retries };
+        self.retries.inc_by(u64::try_from(after.retries.saturating_sub(counted)).unwrap_or_default());
         let attempt =
             |status: &TrainingJobStatus| status.failure.as_ref().map_or(0, |failure| failure.attempt);
         if let Some(failure) = &after.failure

@@ -69,6 +69,8 @@ pub(crate) struct Observed {
     pub(crate) refused_pods: Option<String>,
     /// Of the pods that run.
     pub(crate) gpus: Utilization,
+    /// Errors of GPUs that its pods held, by node.
+    pub(crate) gpu_faults: BTreeMap<String, String>,
     /// What was read of the log of rank 0.
     pub(crate) log: Option<LogState>,
     /// Facts of the last plan, and since when each has been true.
@@ -141,6 +143,7 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
     });
     let log = ctx.progress.of(&uid, now);
     let gpus = ctx.agents.utilization(pods.iter().filter(|pod| !pod.is_over()).map(AsRef::as_ref));
+    let gpu_faults = ctx.agents.faults(pods.iter().map(AsRef::as_ref));
     Observed {
         job,
         attempts,
@@ -156,6 +159,7 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         unattached,
         refused_pods,
         gpus,
+        gpu_faults,
         log,
         facts,
     }

@@ -31,6 +31,7 @@ use crate::{
 };
 
 mod attempt_job;
+mod avoid;
 mod begin;
 mod claim;
 mod clearing;
@@ -275,6 +276,7 @@ impl Scene<'_> {
         let mut written = status::base(self.observed);
         // The controller may have been killed after it created the Job and before it wrote the status.
         written = status::begun(written.clone(), attempt.number, self.resolved(&written));
+        avoid::add(&mut written.avoided_nodes, avoid::with_gpu_faults(self.observed, self.now), self.now);
         let mut plan = if attempt.is_ending {
             // The last conditions stay until the cause of the end is known.
             nothing(written)
@@ -295,6 +297,8 @@ impl Scene<'_> {
         plan.children.extend(service::service(self.valid).map(|service| Child::Service(Box::new(service))));
         plan.follow = self.log(attempt);
         plan.facts.extend(attempt.is_ending.then(|| stage::end_fact(attempt.number)));
+        plan.facts.extend(stage::proven_fact(self.valid, self.observed, attempt));
+        plan.facts.extend(stage::start_fault_fact(attempt));
         plan.facts.extend(self.volume_facts());
         plan.facts.extend(idle::fact(self.observed, attempt));
         let idle = idle::requeue_after(self.valid, self.observed, attempt, self.now);

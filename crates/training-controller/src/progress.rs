@@ -8,8 +8,9 @@
 //! from the log, and only if the trainer has reached it.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     future::Future,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -29,7 +30,7 @@ use runtime::{
 };
 use tokio::{sync::Notify, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
-use training_log::{Entry, Parser, Step};
+use training_log::{Entry, Parser, Step, shown_progress};
 
 mod curve;
 
@@ -57,7 +58,8 @@ pub(crate) struct LogState {
     pub(crate) checkpoint: Option<Checkpoint>,
     /// Whether this attempt has made a step.
     pub(crate) has_stepped: bool,
-    /// When a step, an evaluation or a checkpoint was read last, or the log became readable.
+    /// When a step, an evaluation or a checkpoint was read last, or the log became readable. Before the first step also when
+    /// a download or the preparation of data advanced last.
     pub(crate) last_sign: Option<Timestamp>,
     /// The same, also by a clock that never jumps.
     heard: Option<Received>,
@@ -114,6 +116,8 @@ const SILENCE: Duration = Duration::from_secs(60);
 const LAST_LINES: usize = 8;
 /// Of a line that is kept, in bytes.
 const LONGEST_LINE: usize = 256;
+/// What progress bars showed before the first step: a model has some hundred files, of which some are loaded at a time.
+const LAST_BARS: usize = 256;
 /// Of what an API server says of a log that cannot be read, in bytes: more than a condition quotes.
 const LONGEST_REFUSAL: usize = 2_048;
 
@@ -283,6 +287,8 @@ struct Reader {
     /// The last step of this attempt that the log has named.
     reached: i64,
     saving: Option<Saving>,
+    /// Digests of what progress bars have shown, so that one which is drawn again is no progress.
+    bars: VecDeque<u64>,
     is_dirty: bool,
 }
 
@@ -303,8 +309,8 @@ impl Reader {
         let curve = Curve::of(&status.loss_curve);
         let parser = Parser::default();
         let (attempt, output_dir) = (target.attempt, target.output_dir.clone());
-        let (reached, saving, is_dirty) = (0, None, false);
-        let mut reader = Self { parser, state, curve, attempt, output_dir, reached, saving, is_dirty };
+        let (reached, saving, bars, is_dirty) = (0, None, VecDeque::new(), false);
+        let mut reader = Self { parser, state, curve, attempt, output_dir, reached, saving, bars, is_dirty };
         let before = reader.read_before().map(|report| report.step);
         // Its line may have been rotated away.
         reader.state.has_stepped = before.is_some();
@@ -422,7 +428,13 @@ impl Reader {
                 }
             }
             Entry::Evaluation(position) | Entry::Summary(position) => self.reaches(position.step),
-            Entry::Error { cause: _, line } | Entry::Text(line) => self.keep(line),
+            Entry::Error { cause: _, line } | Entry::Text(line) => {
+                if !self.state.has_stepped && self.advances(line) {
+                    self.hears(now);
+                    self.is_dirty = true;
+                }
+                self.keep(line);
+            }
         }
         news
     }
@@ -431,6 +443,22 @@ impl Reader {
     fn steps(&mut self) -> News {
         let is_first = !std::mem::replace(&mut self.state.has_stepped, true);
         if is_first { News::Urgent } else { News::Nothing }
+    }
+
+    /// Whether the line is a progress bar that has moved.
+    fn advances(&mut self, line: &str) -> bool {
+        let Some(shown) = shown_progress(line) else { return false };
+        let mut hasher = DefaultHasher::new();
+        shown.hash(&mut hasher);
+        let digest = hasher.finish();
+        if self.bars.contains(&digest) {
+            return false;
+        }
+        if self.bars.len() == LAST_BARS {
+            self.bars.pop_front();
+        }
+        self.bars.push_back(digest);
+        true
     }
 
     fn hears(&mut self, now: Received) {

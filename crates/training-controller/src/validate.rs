@@ -66,6 +66,9 @@ pub(crate) struct ValidJob {
     pub(crate) queue: Option<Queue>,
     pub(crate) no_progress: Duration,
     pub(crate) node_failure: Duration,
+    pub(crate) first_step: Duration,
+    /// Grace period of the pods.
+    pub(crate) grace: Duration,
     pub(crate) token_secret: String,
     pub(crate) pods: PodOptions,
     /// Why no further attempt may begin, though one has: a later release accepts less.
@@ -196,6 +199,8 @@ pub(crate) fn validate(job: &TrainingJob) -> Result<ValidJob, Invalid> {
         queue: spec.queue_name.clone().map(|name| Queue { name, priority_class: priority_class(job) }),
         no_progress: seconds(spec.no_progress_seconds),
         node_failure: seconds(spec.node_failure_seconds),
+        first_step: seconds(spec.first_step_seconds),
+        grace: seconds(spec.grace_seconds),
         token_secret: spec.token_secret.clone(),
         pods: spec.pods.clone(),
         refused,

@@ -25,9 +25,45 @@ pub(crate) fn leading(text: &str) -> Option<(Entry<'_>, &str)> {
     Some((entry, after))
 }
 
+/// What a progress bar shows of its position, in whatever units: the text before its times. Bars of downloads and of the
+/// preparation of data have other names than that of the training, and some have no total. A bar that is drawn again without
+/// progress shows the same.
+pub fn shown_progress(text: &str) -> Option<&str> {
+    let (shown, times) = text.rsplit_once(" [")?;
+    let (minutes, rest) = times.split_once(':')?;
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let seconds = rest.rsplit_once([',', '<'])?.0;
+    let seconds = seconds.split([',', '<', ':']).next()?;
+    (is_number(minutes) && is_number(seconds) && shown.bytes().any(|byte| byte.is_ascii_digit()))
+        .then_some(shown)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bars_of_downloads_and_of_data_show_their_progress() {
+        for (text, shown) in [
+            (
+                "model-00001-of-00004.safetensors:  12%|█▏   | 598M/4.98G [00:05<00:37, 117MB/s]",
+                "model-00001-of-00004.safetensors:  12%|█▏   | 598M/4.98G",
+            ),
+            ("Map:  17%|█▋        | 2/12 [1:00:00<00:01,  7.97 examples/s]", "Map:  17%|█▋        | 2/12"),
+            ("Map:   0%|          | 0/12 [00:00<?, ? examples/s]", "Map:   0%|          | 0/12"),
+            (
+                "Generating train split: 1200 examples [00:03, 400.0 examples/s]",
+                "Generating train split: 1200 examples",
+            ),
+        ] {
+            assert_eq!(shown_progress(text), Some(shown), "{text}");
+        }
+        for text in
+            ["[rank0]: waiting [for peers]", "a [1, 2]", "NCCL INFO 12:33 [0] nranks 2", "loss 3 [x:1, y]"]
+        {
+            assert_eq!(shown_progress(text), None, "{text}");
+        }
+    }
 
     fn step(text: &str) -> Option<i64> {
         leading(text).and_then(|(entry, _)| entry.position()).map(|position| position.step)

@@ -25,6 +25,7 @@ mod position;
 mod remaining;
 mod segments;
 
+pub use bar::shown_progress;
 pub use errors::Errors;
 pub use segments::Parser;
 

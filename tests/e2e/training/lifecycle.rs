@@ -56,16 +56,13 @@ async fn each_end_of_a_trainer_has_its_reason() {
     let of_cause = |reason| (reason, "1", Some(reason));
     let ends = [
         of_cause(reasons::HOST_OUT_OF_MEMORY),
-        of_cause(reasons::OUT_OF_SPACE),
         of_cause(reasons::SOURCE_NOT_FOUND),
         of_cause(reasons::SOURCE_UNAUTHORIZED),
-        of_cause(reasons::SOURCE_UNREACHABLE),
         of_cause(reasons::PEER_LOST),
         of_cause(reasons::INVALID_ARGUMENTS),
         (reasons::HOST_OUT_OF_MEMORY, "247", None),
         (reasons::OUTPUT_NOT_EMPTY, "82", None),
         (reasons::STOPPED_EARLY, "83", None),
-        (reasons::OUT_OF_SPACE, "84", None),
         (reasons::INVALID_ARGUMENTS, "87", None),
     ];
     let scene = simulated().await;
@@ -85,6 +82,67 @@ async fn each_end_of_a_trainer_has_its_reason() {
         assert_eq!(failure.exit_code, code.parse().ok(), "{failure:?}");
     }))
     .await;
+}
+
+/// What may come back is waited for, whatever `retryLimit` says.
+#[tokio::test]
+async fn a_job_that_cannot_start_waits_without_pods() {
+    let scene = simulated().await;
+    let scene = &scene;
+    let ends = [
+        (reasons::OUT_OF_SPACE, "1", Some(reasons::OUT_OF_SPACE)),
+        (reasons::OUT_OF_SPACE, "84", None),
+        (reasons::SOURCE_UNREACHABLE, "1", Some(reasons::SOURCE_UNREACHABLE)),
+    ];
+    join_all(ends.iter().enumerate().map(async |(number, (reason, code, cause))| {
+        let message = cause.map(|cause| json!({"exitCode": 1, "cause": cause}).to_string());
+        let message = message.unwrap_or_default();
+        let settings =
+            [("crash-reason", "Error"), ("crash-exit-code", *code), ("crash-message", message.as_str())];
+        let mut spec = fate(&settings);
+        spec["retryLimit"] = json!(0);
+        let name = format!("job-{number}");
+        create(scene, &name, spec).await;
+        let job = until_reason(scene, &name, conditions::STALLED, reason).await;
+        let status = job.status.unwrap();
+        assert_eq!((status.phase, status.retries), (Some(Phase::Pending), 0), "{status:?}");
+        let again =
+            wait_for(&scene.api::<TrainingJob>(), &name, "another attempt", within(), |job: &TrainingJob| {
+                job.status.as_ref().is_some_and(|status| status.ended_attempts >= 2)
+            })
+            .await;
+        assert_eq!(again.status.unwrap().retries, 0);
+    }))
+    .await;
+}
+
+/// Each fits alone, and they do not fit together: they must not begin together again and again.
+#[tokio::test]
+async fn of_two_gangs_that_do_not_fit_together_one_trains_within_a_few_rounds() {
+    let pool = NodePool { count: 4, gpus: 8, ..NodePool::default() };
+    let cluster = start(ClusterSpec::simulated(fresh_name(), tools(), pool)).await;
+    let quick = controller(CONTROLLER).with_args(["--placement-seconds=5"]);
+    cluster.start_controller(&quick).await.unwrap();
+    let scene = Scene::new(&cluster).await;
+    let mut gang = fate(&[("run-time", "24h")]);
+    gang["gpus"] = json!(8);
+    gang["nodes"] = json!(3);
+    join_all(["one", "other"].map(|name| create(&scene, name, gang.clone()))).await;
+    let runs = |name: &'static str| {
+        let scene = &scene;
+        async move {
+            wait_for(&scene.api::<TrainingJob>(), name, "Running", within() * 4, |job: &TrainingJob| {
+                job.status.as_ref().is_some_and(|status| status.phase == Some(Phase::Running))
+            })
+            .await
+        }
+    };
+    let status = tokio::select! {
+        job = runs("one") => job.status,
+        job = runs("other") => job.status,
+    };
+    let status = status.unwrap();
+    assert!(status.attempts <= 8 && status.retries == 0, "{status:?}");
 }
 
 /// Something in its node asks it to end, again and again: it is no failure of the trainer, and no reason to hurry.

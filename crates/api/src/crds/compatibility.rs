@@ -13,7 +13,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use super::crds;
 
 /// Accepted new rules for released fields: path, beginning of the message, and why no working object is refused.
-const NEW_REFUSALS: [(&str, &str, &str); 10] = [
+const NEW_REFUSALS: [(&str, &str, &str); 12] = [
     (
         "AIInference.spec",
         "must not set a flag that the controller sets: --model, --served-model-name",
@@ -63,6 +63,12 @@ const NEW_REFUSALS: [(&str, &str, &str); 10] = [
         "AIDispatcher.spec.podAnnotations",
         "must not set an AppArmor profile unconfined",
         "an unchanged value is accepted as it is",
+    ),
+    ("TrainingJob.spec", "must not be changed after creation", "the fields are new"),
+    (
+        "TrainingJob",
+        "the job has ended: only ttlSecondsAfterFinished",
+        "the fields are new, or could not be changed at all",
     ),
 ];
 

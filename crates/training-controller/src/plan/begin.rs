@@ -11,7 +11,7 @@ use runtime::conditions::whole_seconds;
 use super::{
     Child, Deletion, Plan, Scene,
     attempt_job::{self, Inputs},
-    claim, conditions,
+    avoid, claim, conditions,
     dependencies::{self, Dependencies},
     noted, service,
     stage::{Attempt, Stage},
@@ -80,6 +80,7 @@ impl Scene<'_> {
         let records = &written.dependencies;
         let results = dependencies::results(records);
         let reward_model = self.valid.reward_model.as_ref();
+        let avoided = avoid::avoided(&written, self.now);
         let inputs = Inputs {
             model: dependencies::source(&self.valid.model, records),
             reward_model: reward_model.map(|text| dependencies::source(text, records).model),
@@ -87,9 +88,11 @@ impl Scene<'_> {
             version,
             results: &results,
             mitigations: written.mitigations.len(),
+            avoided: &avoided,
         };
         let job = attempt_job::attempt_job(self.valid, number, &inputs, self.defaults);
         let written = status::begun(written, number, resolved);
+        let written = TrainingJobStatus { avoided_nodes: avoided, ..written };
         let attempt = Attempt { number, job: None, pods: Vec::new(), is_ending: false, requeue_after: None };
         let assessment =
             conditions::of_active(self.valid, self.observed, &self.dependencies, &attempt, self.now);

@@ -14,6 +14,7 @@ use workload::{
 };
 
 use super::{
+    avoid,
     claim::{conflict, shortage},
     dependencies::{Dependencies, results},
     pod::{TRAINER, runs_on_cpu_instead},
@@ -45,7 +46,7 @@ fn fails(type_: &'static str, reason: &'static str, message: impl Into<String>) 
 }
 
 /// Reasons that need a change by a user.
-pub(super) const STALLS: [&str; 11] = [
+pub(super) const STALLS: [&str; 15] = [
     reasons::AMBIGUOUS_DEPENDENCY,
     reasons::DEPENDENCY_NOT_FOUND,
     reasons::CYCLE,
@@ -57,7 +58,19 @@ pub(super) const STALLS: [&str; 11] = [
     reasons::SECRET_NOT_FOUND,
     reasons::CONFIG_MAP_NOT_FOUND,
     reasons::IMAGE_PULL_FAILED,
+    reasons::SOURCE_UNAUTHORIZED,
+    reasons::SOURCE_NOT_FOUND,
+    reasons::SOURCE_UNREACHABLE,
+    reasons::OUT_OF_SPACE,
 ];
+
+/// Why the last attempt could not start, if that needs a person: the job waits without GPUs.
+fn start_stall(observed: &Observed) -> Option<(&'static str, &str)> {
+    let status = observed.job.status.as_ref().filter(|status| status.failed_starts.is_some())?;
+    let failure = status.failure.as_ref()?;
+    let reason = STALLS.into_iter().find(|reason| *reason == failure.reason)?;
+    Some((reason, failure.message.as_deref().unwrap_or_default()))
+}
 
 impl Assessment {
     fn explained_by(phase: Phase, mut verdicts: Vec<Verdict>, type_: &str) -> Self {
@@ -165,7 +178,9 @@ fn not_running(valid: &ValidJob, observed: &Observed, stage: &Stage<'_>) -> Verd
     let last = failure
         .and_then(|failure| failure.message.clone())
         .map(|message| format!("; the last one: {message}"));
-    let retries = observed.job.status.as_ref().map_or(0, |status| status.retries);
+    let status = observed.job.status.as_ref();
+    let retries = status.filter(|status| status.failed_starts.is_none()).map_or(0, |status| status.retries);
+    let reason = start_stall(observed).map_or(reasons::RETRYING, |(reason, _)| reason);
     let budget = match retries {
         0 => String::new(),
         used if used < valid.retry_limit => String::new(),
@@ -178,15 +193,15 @@ fn not_running(valid: &ValidJob, observed: &Observed, stage: &Stage<'_>) -> Verd
                 "the next attempt starts when the pods of the last one have ended; still there: {}{last}",
                 pods.first().map_or("", |pod| pod.name())
             );
-            fails(conditions::RUNNING, reasons::RETRYING, message)
+            fails(conditions::RUNNING, reason, message)
         }
         Stage::Later { at } => {
             let at = at.round(jiff::Unit::Second).unwrap_or(*at);
             let message = format!("the next attempt starts at {at}{last}");
-            fails(conditions::RUNNING, reasons::RETRYING, message)
+            fails(conditions::RUNNING, reason, message)
         }
         _ if failure.is_some() => {
-            fails(conditions::RUNNING, reasons::RETRYING, format!("the next attempt starts{last}"))
+            fails(conditions::RUNNING, reason, format!("the next attempt starts{last}"))
         }
         _ => fails(conditions::RUNNING, reasons::NOT_RUNNING, ""),
     }
@@ -205,7 +220,13 @@ pub(super) fn of_active(
     let running = running(valid, observed, attempt, now);
     let phase = if running.holds { Phase::Running } else { Phase::Pending };
     let type_ = if running.holds || scheduled.holds { conditions::RUNNING } else { conditions::SCHEDULED };
-    Assessment::explained_by(phase, common.with([scheduled, running]), type_)
+    // What the last attempt lacked may still be missing until this one runs.
+    let stall = start_stall(observed).filter(|_| !running.holds && !STALLS.contains(&running.reason));
+    let stall = stall.map(|(reason, last)| {
+        stalled(reason, format!("attempt {} starts; the last one: {last}", attempt.number))
+    });
+    let verdicts = common.with([scheduled, running].into_iter().chain(stall));
+    Assessment::explained_by(phase, verdicts, type_)
 }
 
 fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Verdict {
@@ -227,7 +248,8 @@ fn scheduled(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Ve
         .filter(|cause| !(cause.message.contains(UNBOUND) && are_claims_bound(observed)));
     if let Some(Cause { reason, message }) = causes.next() {
         let wanted = if valid.nodes > 1 { format!("{} pods: ", valid.nodes) } else { String::new() };
-        return fails(conditions::SCHEDULED, reason, format!("{wanted}{message}"));
+        let known = observed.job.status.as_ref().map_or(&[][..], |status| &status.avoided_nodes);
+        return fails(conditions::SCHEDULED, reason, format!("{wanted}{message}{}", avoid::words(known)));
     }
     let wanted = usize::try_from(valid.nodes).unwrap_or_default();
     if attempt.pods.len() < wanted

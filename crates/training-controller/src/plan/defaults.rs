@@ -27,6 +27,8 @@ pub(crate) struct Timings {
     pub(super) first_pause: Duration,
     /// How long pods may hold GPUs while others of their gang cannot start.
     pub(super) placement: Duration,
+    /// How long a kubelet may report that a container cannot start before its attempt ends.
+    pub(super) start_fault: Duration,
 }
 
 impl Defaults {
@@ -38,6 +40,7 @@ impl Defaults {
             ascend_image,
             first_pause_seconds,
             placement_seconds,
+            start_fault_seconds,
             own_service_account: _,
             own_namespace: _,
         } = args;
@@ -51,6 +54,7 @@ impl Defaults {
             timings: Timings {
                 first_pause: Duration::from_secs(first_pause_seconds),
                 placement: Duration::from_secs(placement_seconds),
+                start_fault: Duration::from_secs(start_fault_seconds),
             },
         }
     }

@@ -1,18 +1,23 @@
 //! The end of an attempt: it is written before anything is made or deleted because of it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use api::trainingjob::TrainingJobStatus;
+use api::{
+    reasons,
+    trainingjob::{Checkpoint, TrainingJob, TrainingJobStatus},
+};
 use runtime::conditions::whole_seconds;
 
 use super::{
-    Plan, Scene, conditions, events,
-    failure::{self, Failure},
+    Plan, Scene, avoid, conditions, events,
+    failure::{self, Class, Failure, History},
     noted,
     retry::{self, Next},
     stage::{Attempt, End, Stage},
-    status, upload,
+    status::{self, Streaks},
+    upload,
 };
+use crate::observe::Observed;
 
 /// What the training has left.
 pub(super) fn trained(status: &TrainingJobStatus) -> String {
@@ -21,10 +26,21 @@ pub(super) fn trained(status: &TrainingJobStatus) -> String {
     format!("trained{}{}", steps.unwrap_or_default(), checkpoint.unwrap_or_default())
 }
 
+/// The end of the message of a job that has failed and left a checkpoint.
+fn how_to_go_on(name: &str, status: &TrainingJobStatus) -> String {
+    let from = |saved: &Checkpoint| {
+        format!(
+            "; to go on from step {}, create a TrainingJob of another name with resumeFrom: {{job: {name}}}",
+            saved.step
+        )
+    };
+    status.checkpoint.as_ref().map(from).unwrap_or_default()
+}
+
 impl Scene<'_> {
     /// The end of an attempt is written before anything is made or deleted because of it.
     pub(super) fn ended(&self, attempt: &Attempt<'_>, end: End) -> Plan {
-        let written = status::base(self.observed);
+        let mut written = status::base(self.observed);
         let plan = match end {
             End::Succeeded => self.succeeded(attempt, written),
             End::Suspended => {
@@ -35,18 +51,42 @@ impl Scene<'_> {
                 noted(self.observed, written, assessment, self.now)
             }
             End::DeadlineExceeded(failure) => {
+                let streaks = self.streaks(&failure, &written);
                 let next = Next::Never { reason: failure.reason, message: failure.message.clone() };
-                self.failed(attempt, failure, written, next)
+                self.failed(attempt, failure, written, streaks, next)
             }
             End::Failed(failure) => {
-                let before = self.observed.job.status.clone().unwrap_or_default();
-                let without = status::without_progress(&before, &failure, &written);
+                let has_trained = written.checkpoint.is_some()
+                    || failure.checkpoint.is_some()
+                    || written.progress.as_ref().is_some_and(|progress| progress.step > 0);
+                let mut failure = failure.after(History { attempt: attempt.number, has_trained });
+                let streaks = self.streaks(&failure, &written);
+                if streaks.has_advanced {
+                    written.retries = 0;
+                }
+                self.avoid(attempt, &mut failure, &mut written);
                 let ended = (attempt.number, &failure);
-                let next = retry::next(self.valid, &written, ended, without, &self.defaults.timings);
-                self.failed(attempt, failure, written, next)
+                let next = retry::next(self.valid, &written, ended, streaks, &self.defaults.timings);
+                self.failed(attempt, failure, written, streaks, next)
             }
         };
         Plan { requeue_after: Some(Duration::ZERO), ..plan }
+    }
+
+    fn streaks(&self, failure: &Failure, written: &TrainingJobStatus) -> Streaks {
+        let before = self.observed.job.status.clone().unwrap_or_default();
+        status::streaks(&before, failure, written)
+    }
+
+    /// Notes the nodes that the next attempts avoid because of this one, and names them in its failure.
+    fn avoid(&self, attempt: &Attempt<'_>, failure: &mut Failure, written: &mut TrainingJobStatus) {
+        let before = self.observed.job.status.clone().unwrap_or_default();
+        let mut found = avoid::that_refused(&attempt.pods, &before, self.now);
+        found.extend(avoid::with_gpu_faults(self.observed, self.now));
+        avoid::add(&mut written.avoided_nodes, found, self.now);
+        let mut avoided = avoid::avoided(written, self.now);
+        avoided.retain(|node| attempt.pods.iter().any(|pod| pod.node.as_ref() == Some(&node.node)));
+        failure.message.push_str(&avoid::words(&avoided));
     }
 
     fn failed(
@@ -54,19 +94,23 @@ impl Scene<'_> {
         attempt: &Attempt<'_>,
         failure: Failure,
         written: TrainingJobStatus,
+        streaks: Streaks,
         next: Next,
     ) -> Plan {
         let note = events::of_failure(attempt.number, &failure);
-        let before = self.observed.job.status.clone().unwrap_or_default();
-        let without = status::without_progress(&before, &failure, &written);
         let has_run = failure.exit_code.is_some();
-        let mut written = status::failed(written, attempt.number, failure, without, &next, self.now);
+        let is_full = failure.reason == reasons::OUT_OF_SPACE && failure.class == Class::CannotStart;
+        let mut written = status::failed(written, attempt.number, failure, streaks, &next, self.now);
         if has_run {
             written = status::started(written, self.now);
+        }
+        if let Some(failure) = written.failure.as_mut().filter(|_| is_full) {
+            failure.output_size = status::output_size(self.valid, self.observed);
         }
         let assessment = match next {
             Next::Never { reason, message } => {
                 written.completion_time = Some(whole_seconds(self.now));
+                let message = format!("{message}{}", how_to_go_on(&self.valid.name, &written));
                 conditions::of_failure(self.valid, self.observed, &self.dependencies, None, (reason, message))
             }
             Next::Again { .. } => {
@@ -75,7 +119,11 @@ impl Scene<'_> {
                     Some(at) => Stage::Later { at },
                     None => Stage::Clearing { pods: Vec::new() },
                 };
-                conditions::of_waiting(self.valid, self.observed, &self.dependencies, &stage, None)
+                // As it is once this status is written, so that it need not be written again.
+                let mut job = TrainingJob::clone(&self.observed.job);
+                job.status = Some(written.clone());
+                let observed = Observed { job: Arc::new(job), ..self.observed.clone() };
+                conditions::of_waiting(self.valid, &observed, &self.dependencies, &stage, None)
             }
         };
         let mut plan = noted(self.observed, written, assessment, self.now);
@@ -91,8 +139,7 @@ impl Scene<'_> {
         if let Some(saved) = message.checkpoint {
             let time = Some(whole_seconds(self.now));
             // The launcher has looked at it, and the log may say anything.
-            written.checkpoint =
-                Some(api::trainingjob::Checkpoint { path: saved.path, step: saved.step, time });
+            written.checkpoint = Some(Checkpoint { path: saved.path, step: saved.step, time });
         }
         written.progress = status::completed(written.progress, message.step);
         if let Some(upload) = &self.valid.output.upload {

@@ -46,6 +46,7 @@ pub(crate) fn failure_reasons() -> impl Iterator<Item = &'static str> {
         reasons::CONFIG_MAP_NOT_FOUND,
         reasons::CRASH_LOOP,
         reasons::VOLUME_NOT_ATTACHED,
+        reasons::POD_REFUSED,
         reasons::STOPPED_EARLY,
         reasons::OUTPUT_NOT_EMPTY,
     ];
@@ -60,8 +61,9 @@ pub(super) enum Class {
     /// The launcher got SIGTERM although its pod was not deleted: from a node that shuts down, or from the trainer itself. As
     /// an interruption, but always after a pause.
     Stop,
-    /// It has not run, because not all of its pods found a place. It is tried again, however often.
-    NotPlaced,
+    /// It did not come to train: a place, an image, a Secret, the hub or room on the volume was missing. It is tried again
+    /// without GPUs in between, however often.
+    CannotStart,
     /// The memory of the GPUs is too small for the settings.
     OutOfGpuMemory,
     /// It may pass by itself.
@@ -89,8 +91,44 @@ const BAD_ARGUMENT: i32 = 2;
 const EVICTED: &str = "Evicted";
 /// Reasons of containers whose end no kubelet has seen: their node was restarted.
 const UNSEEN_ENDS: [&str; 2] = ["ContainerStatusUnknown", "Unknown"];
+/// Reasons of containers that their runtime could not start, for example because a driver does not answer.
+const START_ERRORS: [&str; 2] = ["StartError", "ContainerCannotRun"];
+/// Reasons of pods that their kubelet has ended, and not refused: a shutdown of the node, or a pod of higher priority.
+const ENDED_BY_KUBELET: [&str; 6] =
+    ["NodeShutdown", "Shutdown", "Terminated", "Preempting", "NodeLost", "DeadlineExceeded"];
+/// Reasons of pods that a kubelet refuses for a fault of its node. Others, such as `OutOfcpu`, come from a scheduler that
+/// knows the node's pods too late.
+const REFUSED_BY_FAULT: [&str; 2] = ["UnexpectedAdmissionError", "TopologyAffinityError"];
+
+/// What the job had reached when an attempt failed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct History {
+    /// The number of the attempt.
+    pub(super) attempt: i32,
+    /// Whether a step or a checkpoint of any attempt is known.
+    pub(super) has_trained: bool,
+}
 
 impl Failure {
+    /// What the hub had once, or a later attempt lacks, comes back: it ends no job that has trained. Before that, a name or a
+    /// token that is wrong ends the job at once, so that its user is not left waiting.
+    pub(super) fn after(mut self, history: History) -> Self {
+        let comes_back = match self.reason {
+            reasons::SOURCE_UNAUTHORIZED => history.has_trained || history.attempt > 1,
+            reasons::SOURCE_NOT_FOUND => history.has_trained,
+            _ => return self,
+        };
+        if comes_back {
+            self.class = Class::CannotStart;
+        } else {
+            self.message.push_str(match self.reason {
+                reasons::SOURCE_NOT_FOUND => "; create the job again with another model, dataset or hub",
+                _ => "; then create the job again",
+            });
+        }
+        self
+    }
+
     /// One that no pod shows.
     pub(super) fn of_attempt(reason: &'static str, class: Class, message: String) -> Self {
         Self { reason, class, message, pod: None, node: None, exit_code: None, tail: None, checkpoint: None }
@@ -108,8 +146,33 @@ pub(super) fn of_pods<'a>(
     Some(of_pod(first, log))
 }
 
+/// A pod whose trainer has ended with 0 has not failed, whatever became of the pod later: a sidecar that fails, or a kubelet
+/// that was restarted, may end it as Failed.
 pub(super) fn has_failed(pod: &PodView) -> bool {
-    pod.phase == "Failed" || trainer(pod).is_some_and(|ended| ended.exit_code != 0)
+    trainer(pod).map_or(pod.phase == "Failed", |ended| ended.exit_code != 0)
+}
+
+/// Whether the launcher has proven the result: it ended with 0, and its message names the complete checkpoint.
+pub(super) fn has_proven_result(pod: &PodView) -> bool {
+    trainer(pod).is_some_and(|ended| ended.exit_code == 0)
+        && message_of(pod).is_some_and(|message| message.checkpoint.is_some())
+}
+
+/// Whether a pod that was refused points to a fault of its node.
+pub(super) fn refuses_for_a_fault(pod: &PodView) -> bool {
+    trainer(pod).is_some() || REFUSED_BY_FAULT.contains(&&*pod.reason)
+}
+
+/// Whether a kubelet has refused the pod, or could not start its trainer.
+pub(super) fn was_refused(pod: &PodView) -> bool {
+    match trainer(pod) {
+        Some(ended) => START_ERRORS.contains(&&*ended.reason),
+        None => {
+            let reason = pod.reason.as_str();
+            let is_other = reason.is_empty() || reason == EVICTED || ENDED_BY_KUBELET.contains(&reason);
+            pod.phase == "Failed" && !is_other && pod.disrupted.is_none()
+        }
+    }
 }
 
 fn trainer(pod: &PodView) -> Option<&Terminated> {
@@ -170,9 +233,12 @@ fn tail_of(text: &str) -> String {
 
 /// Reason, class, and what happened.
 fn classify(pod: &PodView, ended: Option<&Terminated>, message: &Message) -> (&'static str, Class, String) {
-    use Class::{Interruption, OutOfGpuMemory, Permanent, Transient};
+    use Class::{CannotStart, Interruption, OutOfGpuMemory, Permanent, Transient};
     if let Some(evicted) = evicted(pod) {
         return evicted;
+    }
+    if was_refused(pod) && pod.metadata.deletion_timestamp.is_none() {
+        return refused(pod, ended);
     }
     if pod.disrupted.is_some() || (ended.is_none() && !pod.reason.is_empty()) {
         return (reasons::PREEMPTED, Interruption, format!("was interrupted{}", words_of(pod)));
@@ -183,7 +249,7 @@ fn classify(pod: &PodView, ended: Option<&Terminated>, message: &Message) -> (&'
     let Some(ended) = ended else {
         let init = pod.init_containers.iter().find_map(|one| one.state.terminated.as_ref());
         let text = init.map(|init| format!(" ({})", quoted(&init.message))).unwrap_or_default();
-        return (reasons::USER_ERROR, Transient, format!("failed before its trainer started{text}"));
+        return (reasons::CRASH_LOOP, CannotStart, format!("failed before its trainer started{text}"));
     };
     let code = ended.exit_code;
     if let Some(known) = ExitCode::from_code(code) {
@@ -218,19 +284,19 @@ fn classify(pod: &PodView, ended: Option<&Terminated>, message: &Message) -> (&'
         Some(Cause::OutOfSpace) => {
             let what = "found a disk full: enlarge the claim of the output if the file is in outputDir, and otherwise give its \
                         node or its folder more space";
-            (reasons::OUT_OF_SPACE, Transient, what.to_owned())
+            (reasons::OUT_OF_SPACE, CannotStart, what.to_owned())
         }
         Some(Cause::SourceNotFound) => {
-            let what = "found no such model or dataset on the hub; create the job again with another model, dataset or hub";
+            let what = "found no such model or dataset on the hub";
             (reasons::SOURCE_NOT_FOUND, Permanent, what.to_owned())
         }
         Some(Cause::SourceUnauthorized) => {
             let what = "has no access to the model or the dataset; put a token with access into key `token` of the Secret in \
-                        tokenSecret (Hugging Face), or into MODELSCOPE_API_TOKEN in env (ModelScope), and create the job again";
+                        tokenSecret (Hugging Face), or into the Secret of MODELSCOPE_API_TOKEN in env (ModelScope)";
             (reasons::SOURCE_UNAUTHORIZED, Permanent, what.to_owned())
         }
         Some(Cause::SourceUnreachable) => {
-            (reasons::SOURCE_UNREACHABLE, Transient, "could not reach the hub".to_owned())
+            (reasons::SOURCE_UNREACHABLE, CannotStart, "could not reach the hub".to_owned())
         }
         Some(Cause::PeerLost) => {
             (reasons::PEER_LOST, Transient, "lost the connection to another rank".to_owned())
@@ -263,6 +329,20 @@ fn evicted(pod: &PodView) -> Option<(&'static str, Class, String)> {
     is_short_of("memory").then_some((reasons::HOST_OUT_OF_MEMORY, Class::Transient, what))
 }
 
+/// The trainer has not run.
+fn refused(pod: &PodView, ended: Option<&Terminated>) -> (&'static str, Class, String) {
+    match ended {
+        None => {
+            let what = format!("was refused by its kubelet: {}{}", pod.reason, words_of(pod));
+            (reasons::POD_REFUSED, Class::CannotStart, what)
+        }
+        Some(ended) => {
+            let what = format!("could not be started by its node: {}", quoted(&ended.message));
+            (reasons::POD_REFUSED, Class::CannotStart, what)
+        }
+    }
+}
+
 /// What the kubelet or the scheduler says of the end of a pod.
 fn words_of(pod: &PodView) -> String {
     let why = if pod.message.is_empty() { &pod.reason } else { &pod.message };
@@ -293,7 +373,7 @@ fn of_launcher(code: ExitCode) -> (&'static str, Class, String) {
         ),
         ExitCode::OutOfSpace => (
             reasons::OUT_OF_SPACE,
-            Class::Transient,
+            Class::CannotStart,
             "found the volume of the output full; enlarge its claim",
         ),
         ExitCode::OutputUnusable => {

@@ -71,7 +71,11 @@ pub(super) fn verdict(
              (noProgressSeconds)",
             valid.no_progress.as_secs()
         ),
-        None => "it has made no step yet: look at its log".to_owned(),
+        None => format!(
+            "it has made no step yet: look at its log; without one, and without progress of a download, the attempt starts \
+             again after {} s (firstStepSeconds)",
+            valid.first_step.as_secs()
+        ),
     };
     let message = format!("the GPUs have done less than 1 % for {} s; {next}", half.as_secs());
     Some(Verdict { type_: conditions::NO_PROGRESS, holds: true, reason: reasons::GPU_IDLE, message })

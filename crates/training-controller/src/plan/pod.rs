@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use api::{
     launcher::{self, options, variables},
     pods::{EnvVar as Variable, Resources, Scheduling},
-    trainingjob::{DependencyResult, Device, Input},
+    trainingjob::{AvoidedNode, DependencyResult, Device, Input},
 };
 use k8s_openapi::{
     api::core::v1::{
-        Container, EmptyDirVolumeSource, EnvVar, EnvVarSource, LocalObjectReference, ObjectFieldSelector,
-        PersistentVolumeClaimVolumeSource, PodSpec, PodTemplateSpec, ResourceRequirements, SecretKeySelector,
-        Volume, VolumeMount,
+        Affinity, Container, EmptyDirVolumeSource, EnvVar, EnvVarSource, LocalObjectReference,
+        NodeSelectorRequirement, NodeSelectorTerm, ObjectFieldSelector, PersistentVolumeClaimVolumeSource,
+        PodSpec, PodTemplateSpec, ResourceRequirements, SecretKeySelector, Volume, VolumeMount,
     },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
@@ -33,9 +33,6 @@ pub(crate) const TRAINER: &str = "trainer";
 /// Name of the init container.
 const INSTALLER: &str = "launcher-installer";
 
-/// Time to save a checkpoint: a fully trained model of 70 billion parameters is a terabyte with its optimizer state, a
-/// LoRA adapter some megabytes.
-pub(super) const GRACE_SECONDS: i64 = 300;
 const PROGRAM_VOLUME: &str = "launcher";
 const PROGRAM_PATH: &str = "/opt/training-launcher";
 const HOME_VOLUME: &str = "home";
@@ -58,6 +55,8 @@ pub(super) struct Attempt<'a> {
     pub(super) command: &'a Command,
     /// Outputs of other jobs that are read.
     pub(super) results: &'a [DependencyResult],
+    /// Nodes that are not used.
+    pub(super) avoided: &'a [AvoidedNode],
 }
 
 pub(super) fn pod_template(valid: &ValidJob, attempt: &Attempt<'_>, defaults: &Defaults) -> PodTemplateSpec {
@@ -80,7 +79,7 @@ pub(super) fn pod_template(valid: &ValidJob, attempt: &Attempt<'_>, defaults: &D
             volumes: Some(volumes),
             // A trainer is not repeated in place: the next attempt may have other settings and another node.
             restart_policy: Some("Never".to_owned()),
-            affinity: valid.accelerators.as_ref().and_then(product_affinity),
+            affinity: affinity(valid, attempt.avoided),
             tolerations: tolerations(scheduling, valid.accelerators.is_some(), lost_node_seconds),
             node_selector: non_empty_map(node_selector),
             priority_class_name,
@@ -96,10 +95,39 @@ pub(super) fn pod_template(valid: &ValidJob, attempt: &Attempt<'_>, defaults: &D
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
             security_context: Some(pod_security(&valid.pods.security_context)),
-            termination_grace_period_seconds: Some(GRACE_SECONDS),
+            termination_grace_period_seconds: Some(i64::try_from(valid.grace.as_secs()).unwrap_or(i64::MAX)),
             ..PodSpec::default()
         }),
     }
+}
+
+/// Nodes with the product, and without the avoided ones. Terms are alternatives, so each one has all rules. Nodes are avoided by
+/// their names: the label kubernetes.io/hostname may differ from the name.
+fn affinity(valid: &ValidJob, avoided: &[AvoidedNode]) -> Option<Affinity> {
+    let mut affinity = valid.accelerators.as_ref().and_then(product_affinity);
+    if avoided.is_empty() {
+        return affinity;
+    }
+    let other_than = |node: &AvoidedNode| NodeSelectorRequirement {
+        key: "metadata.name".to_owned(),
+        operator: "NotIn".to_owned(),
+        // The API server accepts one value in each rule about a field.
+        values: Some(vec![node.node.clone()]),
+    };
+    let rules: Vec<NodeSelectorRequirement> = avoided.iter().map(other_than).collect();
+    let selector = affinity
+        .get_or_insert_default()
+        .node_affinity
+        .get_or_insert_default()
+        .required_during_scheduling_ignored_during_execution
+        .get_or_insert_default();
+    if selector.node_selector_terms.is_empty() {
+        selector.node_selector_terms.push(NodeSelectorTerm::default());
+    }
+    for term in &mut selector.node_selector_terms {
+        term.match_fields = Some(rules.clone());
+    }
+    affinity
 }
 
 /// Longer than `nodeFailureSeconds`, so that the controller acts first; Kubernetes' own eviction is the fallback.
@@ -152,7 +180,7 @@ fn arguments(valid: &ValidJob, attempt: &Attempt<'_>) -> Vec<String> {
         option(options::ATTEMPT, &attempt.number.to_string()),
         option(options::JOB_UID, &valid.owner.uid),
         option(options::NODES, &valid.nodes.to_string()),
-        option(options::GRACE_SECONDS, &GRACE_SECONDS.to_string()),
+        option(options::GRACE_SECONDS, &valid.grace.as_secs().to_string()),
     ];
     words.extend((!resumes).then(|| format!("--{}", options::NEVER_RESUME)));
     words.extend(stops_by_file.then(|| option(options::STOP_FILE, STOP_FILE)));

@@ -35,6 +35,11 @@ pub(crate) fn reduced(
         retries,
         ended_attempts,
         attempts_without_progress,
+        // An older definition may lack these; then they are what is refused.
+        failed_starts: _,
+        active_since: _,
+        active_seconds: _,
+        avoided_nodes: _,
         next_attempt_time,
         failures: _,
         resolved: _,

@@ -1,7 +1,8 @@
 //! Whether another attempt follows a failed one, when, and with which settings. Pure.
 //!
-//! Each class of failures has a budget of its own: interruptions are free as long as checkpoints advance, a full GPU is met
-//! with smaller settings up to three times, and what may pass by itself is tried again up to `retryLimit` times.
+//! Each class of failures has a budget of its own: what cannot start waits without GPUs and without a limit, interruptions
+//! are free as long as checkpoints advance, a full GPU is met with smaller settings up to three times, and what may pass by
+//! itself is tried again up to `retryLimit` times since the last newer checkpoint.
 
 use std::time::Duration;
 
@@ -10,10 +11,13 @@ use api::{
     trainingjob::{Mitigation, TrainingJobStatus},
 };
 
+use workload::digest::digest;
+
 use super::{
     defaults::Timings,
     failure::{Class, Failure},
     mitigation,
+    status::Streaks,
 };
 use crate::validate::ValidJob;
 
@@ -36,14 +40,15 @@ const MOST_MITIGATIONS: usize = 3;
 const MOST_WITHOUT_PROGRESS: i32 = 20;
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
-/// `without_progress`: attempts in a row, this one included, that have left no newer checkpoint.
+/// `streaks`: of attempts, this one included. `status.retries`: those before it that count.
 pub(super) fn next(
     valid: &ValidJob,
     status: &TrainingJobStatus,
     (number, failure): (i32, &Failure),
-    without_progress: i32,
+    streaks: Streaks,
     timings: &Timings,
 ) -> Next {
+    let Streaks { without_progress, failed_starts, has_advanced: _ } = streaks;
     let again = |wait, counts| Next::Again { wait, counts, mitigation: None };
     match failure.class {
         Class::Interruption | Class::Stop if without_progress > MOST_WITHOUT_PROGRESS => Next::Never {
@@ -57,13 +62,14 @@ pub(super) fn next(
         // The first interruption costs no time; what keeps happening is slowed down.
         Class::Interruption if without_progress <= 1 => again(Duration::ZERO, false),
         Class::Interruption | Class::Stop => again(pause(without_progress - 2, timings), false),
-        Class::NotPlaced => {
-            let before = status.failures.iter().find(|count| count.reason == failure.reason);
-            again(pause(before.map_or(0, |count| count.count), timings), false)
-        }
+        Class::CannotStart => again(pause_of_starts(&valid.owner.uid, failed_starts, timings), false),
         Class::OutOfGpuMemory => match smaller(valid, status, (number, failure)) {
             Ok(mitigation) => {
                 Next::Again { wait: Duration::ZERO, counts: false, mitigation: Some(mitigation) }
+            }
+            // What has trained fits, most of the time: a longest sample, or another process on the GPU.
+            Err(_) if has_checkpoint(status, failure) && status.retries < valid.retry_limit => {
+                again(pause(status.retries, timings), true)
             }
             Err(message) => Next::Never { reason: failure.reason, message },
         },
@@ -87,6 +93,24 @@ fn pause(doublings: i32, timings: &Timings) -> Duration {
     timings.first_pause.saturating_mul(1 << doublings).min(LONGEST_PAUSE)
 }
 
+/// Twice as long after each attempt in a row that could not start, and different for each job: two gangs that begin together
+/// and fit only one after the other must not begin together again. From 10 s to 600 s with the default of `first_pause`.
+fn pause_of_starts(uid: &str, failed_starts: i32, timings: &Timings) -> Duration {
+    let longest = pause(failed_starts, timings);
+    let shortest = (longest / 2).max(timings.first_pause).min(longest);
+    shortest + (longest - shortest).mul_f64(share(&format!("{uid}/{failed_starts}")))
+}
+
+/// From 0 to less than 1, always the same for the same text.
+fn share(of: &str) -> f64 {
+    let digits = u32::from_str_radix(&digest(of, 4), 16).unwrap_or_default();
+    f64::from(digits) / (f64::from(u32::MAX) + 1.0)
+}
+
+fn has_checkpoint(status: &TrainingJobStatus, failure: &Failure) -> bool {
+    status.checkpoint.is_some() || failure.checkpoint.is_some()
+}
+
 /// The next smaller settings, or why there are none.
 fn smaller(
     valid: &ValidJob,
@@ -107,8 +131,7 @@ fn smaller(
         return message("smaller settings were not enough");
     }
     let change = mitigation::next_change(valid, steps);
-    let has_checkpoint = status.checkpoint.is_some() || failure.checkpoint.is_some();
-    if change.as_ref().is_some_and(|change| change.shards) && has_checkpoint {
+    if change.as_ref().is_some_and(|change| change.shards) && has_checkpoint(status, failure) {
         // DeepSpeed reads only what it has written itself, in the same way.
         return message("a run with checkpoints cannot change DeepSpeed's stage");
     }

@@ -18,16 +18,19 @@ use api::{
 };
 use jiff::Timestamp;
 use workload::{
+    Cause,
+    node::LossKind,
     pod::PodView,
     stranded::{StrandedPods, Terms},
     time::{elapsed, remaining},
 };
 
 use super::{
-    conditions as verdicts,
+    avoid, conditions as verdicts,
     defaults::Timings,
-    failure::{self, Class, Failure, has_failed},
+    failure::{self, Class, Failure, has_failed, has_proven_result},
     pod::TRAINER,
+    status,
 };
 use crate::{
     job_view::JobView,
@@ -94,12 +97,25 @@ const ENDS_ARE_TOLD_WITHIN: Duration = Duration::from_secs(120);
 const LATEST_ATTEMPT: Duration = Duration::from_secs(3_600);
 /// So many times the time of a half-placed gang: images are large, and kubelets report only what has failed.
 const START_FACTOR: u32 = 6;
+/// A sidecar that is injected, and the processes of a rank, end with their trainer, or they do not end.
+const SIDECARS_END_WITHIN: Duration = Duration::from_secs(60);
+const RANKS_END_WITHIN: Duration = Duration::from_secs(300);
 /// Steps differ, and the first ones are slow.
 const SLOW_STEPS: f64 = 3.0;
 /// A kubelet closes the log of a container that has ended at once.
 const LOGS_ARE_READ_WITHIN: Duration = Duration::from_secs(5);
+/// Logged steps are so many steps apart by default. A first line that comes later is waited for longer.
+const FIRST_LINE: f64 = crate::swift::LOGGED_EVERY;
+/// Steps of a training of which the number is not known yet, for the first line of a log that is written by fractions.
+const ANY_STEPS: i64 = 1_000_000;
+/// So many times `firstStepSeconds` at most.
+const LATEST_FIRST_LINE: f64 = 1_000.0;
 /// The fact since when an attempt has been over.
 const OVER: &str = "over: attempt";
+/// The fact since when rank 0 has proven the result.
+const PROVEN: &str = "proven: attempt";
+/// The fact since when a container of an attempt cannot start.
+const START_FAULT: &str = "cannot start: attempt";
 
 pub(super) fn stage<'a>(
     valid: &ValidJob,
@@ -137,7 +153,8 @@ pub(super) fn stage<'a>(
     }
     let next = status.and_then(|status| status.next_attempt_time.as_ref()).map(|time| time.0);
     let is_ahead = |next: &Timestamp| *next > now && elapsed(now, *next) <= LATEST_ATTEMPT;
-    match next.filter(is_ahead) {
+    let has_room = status.is_some_and(|status| status::has_grown(valid, observed, status));
+    match next.filter(is_ahead).filter(|_| !has_room) {
         Some(at) => Stage::Later { at },
         None => Stage::Due { attempt: started.saturating_add(1) },
     }
@@ -160,14 +177,15 @@ pub(super) fn has_stopped(pod: &PodView) -> bool {
     pod.phase == "Failed" || pod.phase == "Succeeded"
 }
 
-/// How long the job may still take; `None`: without a limit, or it has not begun.
+/// How long the job may still take; `None`: without a limit, or its time does not count now.
 pub(super) fn deadline(
     valid: &ValidJob,
     status: Option<&TrainingJobStatus>,
     now: Timestamp,
 ) -> Option<Duration> {
-    let start = status?.start_time.as_ref()?.0;
-    Some(remaining(valid.active_deadline?, start, now).unwrap_or_default())
+    let since = status::active_since(status?)?;
+    let left = valid.active_deadline?.saturating_sub(status::active_before(status?));
+    Some(remaining(left, since, now).unwrap_or_default())
 }
 
 fn exceeded(valid: &ValidJob) -> Failure {
@@ -201,6 +219,15 @@ fn current<'a>(
             None => Stage::Ended(attempt, Box::new(End::Succeeded)),
         };
     }
+    if let Some(wait) = proven(valid, job, &attempt, observed, now) {
+        return match wait {
+            Some(wait) => {
+                let is_ending = job.failed.is_some();
+                Stage::Active(Attempt { is_ending, requeue_after: Some(wait), ..attempt })
+            }
+            None => Stage::Ended(attempt, Box::new(End::Succeeded)),
+        };
+    }
     if let Some(end) = failed(valid, job, &mut attempt, observed, now) {
         return Stage::Ended(attempt, Box::new(end));
     }
@@ -223,7 +250,10 @@ fn current<'a>(
         on_lost_nodes(valid, observed, &attempt, now),
         on_silent_nodes(&attempt, now),
         silent_log(valid, observed, now),
+        no_first_step(valid, observed, &attempt, now),
+        start_fault(observed, &attempt, timings, now),
         half_placed(valid, observed, &attempt, timings, now),
+        avoids_all(observed, &attempt, now),
     ];
     for check in checks.into_iter().flatten() {
         match check {
@@ -234,6 +264,37 @@ fn current<'a>(
         }
     }
     Stage::Active(attempt)
+}
+
+/// Whether rank 0 has proven the result and its Job does not complete, and how long that is waited for; `Some(None)`: no
+/// longer. A container that is injected runs on, a rank does not end, or a kubelet that was restarted has turned a pod that
+/// had succeeded into a failed one.
+fn proven(
+    valid: &ValidJob,
+    job: &JobView,
+    attempt: &Attempt<'_>,
+    observed: &Observed,
+    now: Timestamp,
+) -> Option<Option<Duration>> {
+    let fact = proven_fact(valid, observed, attempt)?;
+    let since = observed.facts.get(&fact).copied().unwrap_or(now);
+    let has_ended =
+        |pod: &&PodView| pod.container(TRAINER).is_none_or(|container| container.state.terminated.is_some());
+    let within = if job.failed.is_some() {
+        return Some(unread(valid, attempt, observed, now));
+    } else if attempt.pods.iter().all(has_ended) {
+        SIDECARS_END_WITHIN
+    } else {
+        RANKS_END_WITHIN
+    };
+    Some(remaining(within, since, now))
+}
+
+/// For `FactTimes`, once rank 0 has proven the result: its pod may lose the proof when its kubelet is restarted.
+pub(super) fn proven_fact(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Option<String> {
+    let fact = format!("{PROVEN} {}", attempt.number);
+    let has_result = verdicts::rank_zero(valid, attempt).is_some_and(has_proven_result);
+    (has_result || observed.facts.contains_key(&fact)).then_some(fact)
 }
 
 /// How long the last lines of a log, and the message of the launcher, may still be waited for.
@@ -315,9 +376,31 @@ fn on_lost_nodes(
     if stranded.due().is_empty() {
         return stranded.requeue_after(&workload::pace::Allowance::default()).map(Err);
     }
+    if let Some(wait) = is_seen_to_train(valid, observed, attempt, now) {
+        return Some(Err(wait));
+    }
     let message = stranded.outlook_message().unwrap_or_default();
     let message = message.split("; pod ").next().unwrap_or_default();
     Some(Ok(Failure::of_attempt(reasons::NODE_LOST, Class::Interruption, message.to_owned())))
+}
+
+/// A kubelet may be silent while its trainer runs: a gang makes a step only with all of its ranks, and the log of rank 0 on
+/// another node shows it. The time to wait is that of the node, from the last step on.
+fn is_seen_to_train(
+    valid: &ValidJob,
+    observed: &Observed,
+    attempt: &Attempt<'_>,
+    now: Timestamp,
+) -> Option<Duration> {
+    let lost = |pod: &PodView| pod.node.as_ref().and_then(|node| observed.nodes.lost.get(node));
+    let is_deleted = |pod: &&PodView| lost(pod).is_some_and(|loss| loss.kind == LossKind::Deleted);
+    let rank_zero = verdicts::rank_zero(valid, attempt).filter(|pod| lost(pod).is_none())?;
+    if attempt.pods.iter().any(is_deleted) || attempt.pods.iter().any(|pod| has_failed(pod)) {
+        return None;
+    }
+    rank_zero.container(TRAINER)?.state.running.as_ref()?;
+    let log = observed.log.as_ref().filter(|log| log.has_stepped && log.access == Access::Readable)?;
+    remaining(valid.node_failure, log.last_sign?, now)
 }
 
 /// Pods whose grace period is over and whose kubelets say nothing: the only sign of a dead node for a controller that sees no
@@ -364,6 +447,32 @@ fn silent_log(valid: &ValidJob, observed: &Observed, now: Timestamp) -> Option<C
     })
 }
 
+/// No step is logged although all ranks run, and nothing is downloaded or prepared: a rendezvous or a download hangs.
+fn no_first_step(
+    valid: &ValidJob,
+    observed: &Observed,
+    attempt: &Attempt<'_>,
+    now: Timestamp,
+) -> Option<Check> {
+    if !has_begun(observed.job.status.as_ref(), attempt.number) {
+        return None;
+    }
+    let log = observed.log.as_ref().filter(|log| !log.has_stepped && log.access == Access::Readable)?;
+    let every = flags::logging_steps(&valid.extra_args, ANY_STEPS)?;
+    let limit = valid.first_step.mul_f64((every / FIRST_LINE).clamp(1.0, LATEST_FIRST_LINE));
+    Some(match remaining(limit, log.last_sign?, now) {
+        Some(wait) => Err(wait),
+        None => {
+            let message = format!(
+                "no step, and no progress of a download or of the preparation of data, for {} s while all pods run \
+                 (firstStepSeconds; raise it if the model and the data take longer)",
+                limit.as_secs()
+            );
+            Ok(Failure::of_attempt(reasons::NO_PROGRESS, Class::Transient, message))
+        }
+    })
+}
+
 /// `noProgressSeconds`, or longer if lines are far apart because steps are slow or few are logged. `None`: the log is not
 /// written by steps.
 fn silence_limit(valid: &ValidJob, log: &LogState) -> Option<Duration> {
@@ -372,6 +481,57 @@ fn silence_limit(valid: &ValidJob, log: &LogState) -> Option<Duration> {
     let step = report.and_then(|report| report.seconds_per_step.as_ref()?.parse::<f64>().ok());
     let seconds = step.unwrap_or_default() * every * SLOW_STEPS;
     Some(Duration::try_from_secs_f64(seconds).unwrap_or_default().max(valid.no_progress))
+}
+
+/// The first container of an attempt that its kubelet cannot start, before all ranks have run.
+fn start_fault_of(attempt: &Attempt<'_>) -> Option<Cause> {
+    let of_pod = |pod: &&PodView| {
+        let mut containers = pod.init_containers.iter().chain(&pod.containers);
+        containers.find_map(|one| workload::container::start_fault(pod, one))
+    };
+    attempt.pods.iter().filter(|pod| pod.node.is_some() && !has_stopped(pod)).find_map(of_pod)
+}
+
+/// For `FactTimes`, while a container cannot start.
+pub(super) fn start_fault_fact(attempt: &Attempt<'_>) -> Option<String> {
+    start_fault_of(attempt).map(|_| format!("{START_FAULT} {}", attempt.number))
+}
+
+/// An image that is pulled slowly is no fault: a kubelet reports only what has failed.
+fn start_fault(
+    observed: &Observed,
+    attempt: &Attempt<'_>,
+    timings: &Timings,
+    now: Timestamp,
+) -> Option<Check> {
+    if has_begun(observed.job.status.as_ref(), attempt.number) {
+        return None;
+    }
+    let cause = start_fault_of(attempt)?;
+    let since = observed.facts.get(&start_fault_fact(attempt)?).copied().unwrap_or(now);
+    let failure = || {
+        let message = format!("{}; its GPUs were given back", cause.message);
+        Failure::of_attempt(cause.reason, Class::CannotStart, message)
+    };
+    Some(remaining(timings.start_fault, since, now).map_or_else(|| Ok(failure()), Err))
+}
+
+/// No pod finds a node, and the attempt avoids nodes that may be used again.
+fn avoids_all(observed: &Observed, attempt: &Attempt<'_>, now: Timestamp) -> Option<Check> {
+    let job = attempt.job.filter(|job| !job.is_suspended)?;
+    if attempt.pods.is_empty() || attempt.pods.iter().any(|pod| pod.node.is_some()) {
+        return None;
+    }
+    let created = job.metadata.creation_timestamp.as_ref()?.0;
+    let left = avoid::first_forgotten(observed.job.status.as_ref()?, created, now)?;
+    Some(left.map_or_else(
+        || {
+            let message =
+                "no node was found for an hour while nodes were avoided; the next attempt may use them";
+            Ok(Failure::of_attempt(reasons::UNSCHEDULABLE, Class::CannotStart, message.to_owned()))
+        },
+        Err,
+    ))
 }
 
 /// Pods that hold GPUs and wait for others that cannot start, or are not even created. Once all have run, the loss of one is a
@@ -416,7 +576,7 @@ fn not_created(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>, sec
         attempt.pods.len(),
         valid.nodes
     );
-    Failure::of_attempt(reasons::UNSCHEDULABLE, Class::NotPlaced, message)
+    Failure::of_attempt(reasons::UNSCHEDULABLE, Class::CannotStart, message)
 }
 
 fn not_placed(pod: &PodView, observed: &Observed, seconds: u64) -> Failure {
@@ -425,18 +585,13 @@ fn not_placed(pod: &PodView, observed: &Observed, seconds: u64) -> Failure {
             "pod {} found no node for {seconds} s while others of its gang held theirs; they were given back",
             pod.name()
         );
-        return Failure::of_attempt(reasons::UNSCHEDULABLE, Class::NotPlaced, message);
-    }
-    let containers = pod.init_containers.iter().chain(&pod.containers);
-    let cause = containers.into_iter().find_map(|one| workload::container::start_fault(pod, one));
-    if let Some(cause) = cause {
-        return Failure::of_attempt(cause.reason, Class::Transient, cause.message);
+        return Failure::of_attempt(reasons::UNSCHEDULABLE, Class::CannotStart, message);
     }
     // A volume that another pod uses becomes free.
     let volume = observed.unattached.get(pod.uid()).map(|failure| failure.cause_of(pod));
     if let Some(cause) = volume {
         let message = format!("{}; its GPUs were given back after {seconds} s", cause.message);
-        return Failure::of_attempt(cause.reason, Class::NotPlaced, message);
+        return Failure::of_attempt(cause.reason, Class::CannotStart, message);
     }
     let node = pod.node.as_deref().unwrap_or_default();
     let message = format!(
@@ -444,5 +599,5 @@ fn not_placed(pod: &PodView, observed: &Observed, seconds: u64) -> Failure {
          mounted; its GPUs were given back",
         pod.name()
     );
-    Failure::of_attempt(reasons::STARTING, Class::NotPlaced, message)
+    Failure::of_attempt(reasons::STARTING, Class::CannotStart, message)
 }

@@ -3,13 +3,22 @@
 
 use std::time::Duration;
 
-use api::trainingjob::{Checkpoint, Failure as Report, FailureCount, Progress, Resolved, TrainingJobStatus};
+use api::{
+    conditions as types, reasons,
+    trainingjob::{Checkpoint, Failure as Report, FailureCount, Progress, Resolved, TrainingJobStatus},
+};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use runtime::conditions::{merged, whole_seconds};
+use quantity::Bytes;
+use runtime::conditions::{Verdict, merged, whole_seconds};
+use workload::time::elapsed;
 
-use super::{conditions::Assessment, failure::Failure, retry::Next};
-use crate::observe::Observed;
+use super::{
+    conditions::Assessment,
+    failure::{Class, Failure},
+    retry::Next,
+};
+use crate::{observe::Observed, validate::ValidJob};
 
 /// Kinds of failures in the status.
 const MOST_FAILURE_COUNTS: usize = 32;
@@ -29,6 +38,47 @@ pub(super) fn base(observed: &Observed) -> TrainingJobStatus {
     status
 }
 
+/// Since when `activeDeadlineSeconds` counts; `None`: it does not count now. A job that was never suspended since it started
+/// has its start alone, as releases before this field have left all jobs.
+pub(super) fn active_since(status: &TrainingJobStatus) -> Option<Timestamp> {
+    let is_true =
+        |type_: &str| status.conditions.iter().any(|one| one.type_ == type_ && one.status == "True");
+    match (&status.active_since, status.active_seconds) {
+        (Some(since), _) => Some(since.0),
+        (None, None) if !is_true(types::SUSPENDED) => status.start_time.as_ref().map(|start| start.0),
+        (None, _) => None,
+    }
+}
+
+/// The time that had counted before.
+pub(super) fn active_before(status: &TrainingJobStatus) -> Duration {
+    Duration::from_secs(status.active_seconds.unwrap_or_default().unsigned_abs())
+}
+
+/// Stops and starts the clock of `activeDeadlineSeconds`: a job that is suspended, or waits for a quota, is not active.
+fn clocked(status: TrainingJobStatus, verdicts: &[Verdict], now: Timestamp) -> TrainingJobStatus {
+    if !verdicts.iter().any(|verdict| verdict.type_ == types::RUNNING) {
+        // A spec that is not valid says neither.
+        return status;
+    }
+    let waits = verdicts.iter().any(|verdict| match verdict.type_ {
+        types::SUSPENDED => verdict.holds,
+        types::SCHEDULED => !verdict.holds && verdict.reason == reasons::QUOTA_PENDING,
+        _ => false,
+    });
+    match (active_since(&status), waits) {
+        (Some(since), true) => {
+            let active = active_before(&status).saturating_add(elapsed(since, now)).as_secs();
+            let active_seconds = Some(i64::try_from(active).unwrap_or(i64::MAX));
+            TrainingJobStatus { active_since: None, active_seconds, ..status }
+        }
+        (None, false) if status.start_time.is_some() || status.active_seconds.is_some() => {
+            TrainingJobStatus { active_since: Some(whole_seconds(now)), ..status }
+        }
+        (Some(_), false) | (None, _) => status,
+    }
+}
+
 /// A newer checkpoint takes the place of an older one, never the other way round.
 pub(super) fn set_checkpoint(status: &mut TrainingJobStatus, saved: Checkpoint) {
     let known = status.checkpoint.as_ref().map_or(-1, |known| known.step);
@@ -46,6 +96,7 @@ pub(super) fn assessed(
     let Assessment { phase, reason, message, verdicts } = assessment;
     let generation = observed.job.metadata.generation;
     let before = observed.job.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let status = clocked(status, &verdicts, now);
     TrainingJobStatus {
         phase: Some(phase),
         reason: (!reason.is_empty()).then(|| reason.to_owned()),
@@ -87,17 +138,53 @@ pub(super) fn ended(status: TrainingJobStatus, number: i32) -> TrainingJobStatus
     TrainingJobStatus { attempts: number.max(status.attempts), ended_attempts: number, ..status }
 }
 
-/// Attempts in a row, this one included, without a newer checkpoint.
-pub(super) fn without_progress(
-    before: &TrainingJobStatus,
-    failure: &Failure,
-    current: &TrainingJobStatus,
-) -> i32 {
+/// Ended attempts in a row, the last one included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Streaks {
+    /// Those that have started, and left no newer checkpoint.
+    pub(super) without_progress: i32,
+    /// Those that could not start; 0: the last one has.
+    pub(super) failed_starts: i32,
+    /// Whether the last one has left a newer checkpoint than the failed one before it.
+    pub(super) has_advanced: bool,
+}
+
+/// Reasons of attempts that waited for a place, which earlier releases counted as attempts without progress.
+const PLACES: [&str; 3] = [reasons::UNSCHEDULABLE, reasons::STARTING, reasons::VOLUME_NOT_ATTACHED];
+
+pub(super) fn streaks(before: &TrainingJobStatus, failure: &Failure, current: &TrainingJobStatus) -> Streaks {
     let step = |checkpoint: Option<&Checkpoint>| checkpoint.map_or(0, |saved| saved.step);
     let reached = step(failure.checkpoint.as_ref()).max(step(current.checkpoint.as_ref()));
     // What the log said of a checkpoint may be in the status already, so the attempt's own progress counts, too.
     let resumed = before.failure.as_ref().and_then(|failure| failure.checkpoint_step).unwrap_or_default();
-    if reached > resumed { 0 } else { before.attempts_without_progress.saturating_add(1) }
+    let has_advanced = reached > resumed;
+    let could_start = failure.class != Class::CannotStart;
+    let waited = before.failure.as_ref().is_some_and(|failure| PLACES.contains(&&*failure.reason));
+    let counted = if before.failed_starts.is_none() && waited { 0 } else { before.attempts_without_progress };
+    let starts = if has_advanced { 0 } else { before.failed_starts.unwrap_or_default() };
+    Streaks {
+        without_progress: match (has_advanced, could_start) {
+            (true, _) => 0,
+            (false, true) => counted.saturating_add(1),
+            (false, false) => counted,
+        },
+        failed_starts: if could_start { 0 } else { starts.saturating_add(1) },
+        has_advanced,
+    }
+}
+
+/// Whether the claim of the output asks for more than when its volume was full.
+pub(super) fn has_grown(valid: &ValidJob, observed: &Observed, status: &TrainingJobStatus) -> bool {
+    let bytes = |size: &str| Bytes::parse(size);
+    let was = status.failure.as_ref().and_then(|failure| bytes(failure.output_size.as_ref()?));
+    let is = output_size(valid, observed).and_then(|size| bytes(&size));
+    was.zip(is).is_some_and(|(was, is)| is > was)
+}
+
+/// What the claim of the output asks for.
+pub(super) fn output_size(valid: &ValidJob, observed: &Observed) -> Option<String> {
+    let claim = observed.claims.get(valid.output.claim.name())?.as_ref()?;
+    claim.size.as_ref().map(|size| size.0.clone())
 }
 
 /// The failure of an attempt, and what follows.
@@ -105,12 +192,18 @@ pub(super) fn failed(
     status: TrainingJobStatus,
     number: i32,
     failure: Failure,
-    without_progress: i32,
+    streaks: Streaks,
     next: &Next,
     now: Timestamp,
 ) -> TrainingJobStatus {
     let mut status = ended(status, number);
+    let Streaks { without_progress, failed_starts, has_advanced: _ } = streaks;
     status.attempts_without_progress = without_progress;
+    status.failed_starts = (failed_starts > 0).then_some(failed_starts);
+    if status.start_time.is_none() && failed_starts > 0 && !PLACES.contains(&failure.reason) {
+        // A place is waited for without a limit. What needs a person ends with the job's time.
+        status.active_since.get_or_insert(whole_seconds(now));
+    }
     if let Some(saved) = failure.checkpoint.clone() {
         set_checkpoint(
             &mut status,
@@ -128,6 +221,7 @@ pub(super) fn failed(
         message: Some(message),
         log_tail: tail,
         checkpoint_step: status.checkpoint.as_ref().map(|saved| saved.step),
+        output_size: None,
     });
     match next {
         Next::Again { wait, counts, mitigation } => {

@@ -40,6 +40,7 @@ mod gangs;
 mod notes;
 mod rendering;
 mod retention;
+mod starts;
 mod uploads;
 
 /// A lora job on one GPU.
@@ -194,6 +195,7 @@ impl World {
             Child::Job(job) => {
                 let mut view: JobView = serde_json::from_value(serde_json::to_value(&job).unwrap()).unwrap();
                 view.metadata.uid = Some(format!("uid-of-{}-at-{}", view.name(), self.seconds));
+                view.metadata.creation_timestamp = Some(Time(at(self.seconds)));
                 match view.attempt {
                     Some(number) => {
                         let before = self.observed.attempts.insert(number, Arc::new(view));
@@ -238,7 +240,8 @@ impl World {
     }
 
     fn terminate(&mut self, job: &str) {
-        self.ends_within(super::pod::GRACE_SECONDS.unsigned_abs(), |pod| job_of(pod) == Some(job));
+        let grace = self.observed.job.spec.grace_seconds.unsigned_abs().into();
+        self.ends_within(grace, |pod| job_of(pod) == Some(job));
     }
 
     fn ends_within(&mut self, seconds: u64, which: impl Fn(&PodView) -> bool) {
@@ -516,6 +519,7 @@ pub(super) fn observed(job: TrainingJob) -> Observed {
         unattached: BTreeMap::new(),
         refused_pods: None,
         gpus: Utilization::NotWatched,
+        gpu_faults: BTreeMap::new(),
         log: None,
         facts: BTreeMap::new(),
     }

@@ -100,6 +100,27 @@ fn every_form_of_log_gives_its_last_step_loss_and_remaining_time_in_any_pieces()
 }
 
 #[test]
+fn a_download_is_a_sign_of_life_as_long_as_it_advances() {
+    let mut reader = reader();
+    bytes(&mut reader, "[INFO:swift] starts\n", 0);
+    let bar =
+        |megabytes: i64| format!("model.safetensors:  1%|#  | {megabytes}M/99G [00:05<00:37, 117MB/s]\r");
+    bytes(&mut reader, bar(1), 10);
+    assert_eq!(reader.state.last_sign, Some(at(10)));
+    bytes(&mut reader, bar(2), 20);
+    bytes(&mut reader, format!("{}{}a line without progress\n", bar(1), bar(2)), 30);
+    assert_eq!(reader.state.last_sign, Some(at(20)), "what is drawn again is no progress");
+    for megabytes in 3..10_000 {
+        bytes(&mut reader, bar(megabytes), 40);
+    }
+    assert!(reader.bars.len() <= 256 && reader.state.last_sign == Some(at(40)));
+    assert!(!reader.publish().has_stepped);
+    bytes(&mut reader, step(1), 50);
+    bytes(&mut reader, bar(77_777), 60);
+    assert_eq!(reader.state.last_sign, Some(at(50)), "after the first step only steps count");
+}
+
+#[test]
 fn the_curve_has_every_logged_step() {
     let state = read_in("dpo_lora.tf5.stdout", 100);
     let points: Vec<(i64, &str)> =

@@ -330,11 +330,129 @@ fn a_log_that_cannot_be_read_is_no_reason_to_end_anything() {
 }
 
 #[test]
-fn a_long_preparation_is_no_lack_of_progress() {
+fn a_preparation_that_advances_is_no_lack_of_progress_and_one_that_hangs_is() {
+    let mut world = World::training("{model: m, dataset: d, method: lora, firstStepSeconds: 600}");
+    for _ in 0..100 {
+        // A download has advanced.
+        world.log();
+        world.passes(599);
+        assert_eq!(world.outcome(), (Phase::Running, reasons::PREPARING));
+    }
+    world.passes(1);
+    assert_eq!((world.failures(), world.status().retries), (vec![(reasons::NO_PROGRESS, 1)], 1));
+    assert!(world.status().failure.as_ref().unwrap().message.as_ref().unwrap().contains("firstStepSeconds"));
+}
+
+#[test]
+fn a_first_line_that_comes_late_by_the_arguments_is_waited_for() {
+    for (extra, limit) in [("--logging_steps=50", Some(36_000)), ("--logging_strategy=epoch", None)] {
+        let mut world =
+            World::training(&format!("{{model: m, dataset: d, method: lora, extraArgs: ['{extra}']}}"));
+        world.log();
+        world.settles();
+        world.passes(limit.unwrap_or(10_000_000) - 1);
+        assert_eq!(world.phase(), Phase::Running, "{extra}");
+        world.passes(1);
+        assert_eq!(world.failures().len(), usize::from(limit.is_some()), "{extra}");
+    }
+}
+
+#[test]
+fn a_log_that_cannot_be_read_ends_no_preparation() {
+    for access in [Access::Forbidden, Access::Unknown, Access::Unreadable("no route to host".into())] {
+        let mut world = World::training(LORA);
+        world.log().access = access;
+        world.passes(100_000);
+        assert_eq!(world.outcome(), (Phase::Running, reasons::PREPARING));
+    }
+}
+
+#[test]
+fn a_gang_whose_log_shows_steps_outlives_the_silence_of_a_kubelet() {
+    let mut world = World::training(GANG);
+    world.steps(5, 100);
+    world.loses("node-1", LossKind::Unreachable);
+    for step in 6..20 {
+        world.seconds += 20;
+        world.steps(step, 100);
+        assert_eq!(world.phase(), Phase::Running, "step {step}");
+    }
+    world.passes(29);
+    assert_eq!(world.status().ended_attempts, 0);
+    world.passes(1);
+    assert_eq!((world.failures(), world.status().retries), (vec![(reasons::NODE_LOST, 1)], 0));
+    let mut deleted = World::training(GANG);
+    deleted.steps(5, 100);
+    deleted.loses("node-1", LossKind::Deleted);
+    deleted.seconds += 29;
+    deleted.steps(6, 100);
+    deleted.passes(1);
+    assert_eq!(deleted.failures(), [(reasons::NODE_LOST, 1)], "no trainer is on a node that was deleted");
+}
+
+/// Rank 0 has exited with 0 and proven its result; a container that was injected runs on.
+fn proven(world: &mut World) {
+    let mut status = ended(0, "Completed", &message_at(Some(100)), world.seconds);
+    status["phase"] = "Running".into();
+    status["containerStatuses"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"name": "istio-proxy", "ready": true, "state": {"running": {}}}));
+    world.pod(0, &status);
+    world.settles();
+}
+
+#[test]
+fn a_sidecar_that_runs_on_keeps_no_result_back() {
     let mut world = World::training(LORA);
-    world.log();
-    world.passes(100_000);
-    assert_eq!(world.outcome(), (Phase::Running, reasons::PREPARING));
+    world.steps(95, 100);
+    proven(&mut world);
+    world.passes(59);
+    assert_eq!(world.phase(), Phase::Running);
+    world.passes(1);
+    assert_eq!(world.outcome(), (Phase::Succeeded, reasons::SUCCEEDED));
+    assert_eq!(world.status().checkpoint.as_ref().map(|saved| saved.step), Some(100));
+    assert_eq!(world.deleted, ["qwen-1"], "its pods are ended");
+}
+
+#[test]
+fn a_rank_that_does_not_end_keeps_no_result_back() {
+    let mut world = World::training(GANG);
+    proven(&mut world);
+    world.passes(299);
+    assert_eq!(world.phase(), Phase::Running);
+    world.passes(1);
+    assert_eq!(world.phase(), Phase::Succeeded);
+}
+
+#[test]
+fn an_exit_with_0_that_proves_nothing_is_no_success() {
+    let mut world = World::training(LORA);
+    let mut status = ended(0, "Completed", &Message::default(), 0);
+    status["phase"] = "Running".into();
+    world.pod(0, &status);
+    world.passes(10_000);
+    assert_eq!(world.phase(), Phase::Running);
+}
+
+#[test]
+fn a_rank_that_succeeded_and_turns_failed_after_a_restart_of_its_kubelet_has_succeeded() {
+    // The status of the container stays, or is lost.
+    for is_lost in [false, true] {
+        let mut world = World::training(LORA);
+        world.steps(100, 100);
+        world.rank_ends(0);
+        let mut status = ended(0, "Completed", &message_at(Some(100)), 0);
+        status["phase"] = "Failed".into();
+        status["reason"] = "UnexpectedAdmissionError".into();
+        if is_lost {
+            status.as_object_mut().unwrap().remove("containerStatuses");
+        }
+        world.pod(0, &status);
+        world.job_fails();
+        world.passes(10);
+        assert_eq!((world.phase(), world.failures()), (Phase::Succeeded, vec![]), "{is_lost}");
+    }
 }
 
 #[test]

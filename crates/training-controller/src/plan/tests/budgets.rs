@@ -172,8 +172,8 @@ fn the_longest_pause_is_ten_minutes() {
 #[test]
 fn a_retry_limit_of_0_keeps_the_reason_of_the_only_failure() {
     let mut world = World::training(&lora("retryLimit: 0"));
-    world.fails(1, &because(reasons::SOURCE_UNREACHABLE));
-    assert_eq!(world.outcome(), (Phase::Failed, reasons::SOURCE_UNREACHABLE));
+    world.fails(1, &because(reasons::PEER_LOST));
+    assert_eq!(world.outcome(), (Phase::Failed, reasons::PEER_LOST));
     assert_eq!(world.jobs(), ["qwen-1"]);
 }
 
@@ -225,7 +225,7 @@ fn failures_are_counted_by_reason() {
         world.failures(),
         [(reasons::PREEMPTED, 2), (reasons::USER_ERROR, 1), (reasons::HOST_OUT_OF_MEMORY, 1)]
     );
-    assert_eq!((world.status().attempts, world.status().ended_attempts, world.status().retries), (5, 4, 2));
+    assert_eq!((world.status().attempts, world.status().ended_attempts, world.status().retries), (5, 4, 1));
 }
 
 #[test]
@@ -290,13 +290,51 @@ fn on_one_gpu_a_batch_of_1_cannot_be_made_smaller() {
 }
 
 #[test]
-fn a_run_with_checkpoints_keeps_the_stage_of_deepspeed() {
-    let mut world = World::training(GANG);
+fn a_run_with_checkpoints_keeps_the_stage_of_deepspeed_and_is_tried_again() {
+    let mut world = World::training(&GANG.replace("lora,", "lora, retryLimit: 1,"));
     world.steps(10, 100);
     world.saves(10);
+    fails_and_trains(&mut world, 1, &memory());
+    assert_eq!(
+        (world.phase(), world.status().retries, world.status().mitigations.len()),
+        (Phase::Running, 1, 0)
+    );
+    let stages: Vec<_> = world.created.iter().map(|job| flag(job, DEEPSPEED)).collect();
+    assert_eq!(stages[0], stages[1]);
     world.fails(1, &memory());
     assert_eq!(world.outcome(), (Phase::Failed, reasons::CUDA_OUT_OF_MEMORY));
     assert!(world.message().contains("cannot change DeepSpeed's stage"), "{}", world.message());
+}
+
+#[test]
+fn a_full_gpu_after_a_checkpoint_at_the_default_batch_is_tried_again() {
+    let mut world = World::training(LORA);
+    world.steps(10, 100);
+    world.saves(10);
+    fails_and_trains(&mut world, 1, &memory());
+    assert_eq!((world.phase(), world.status().retries), (Phase::Running, 1));
+}
+
+#[test]
+fn a_newer_checkpoint_gives_all_retries_back() {
+    let mut world = World::training(&lora("retryLimit: 1"));
+    for step in [10, 20, 30, 40] {
+        world.steps(step, 100);
+        world.saves(step);
+        world.fails(1, &because(reasons::PEER_LOST));
+        assert_eq!((world.phase(), world.status().retries, world.wakes()), (Phase::Pending, 1, 10), "{step}");
+        world.starts();
+    }
+    // An interruption with a newer checkpoint is progress as well.
+    world.is_preempted(Some(50));
+    assert_eq!(world.status().retries, 0);
+    world.starts();
+    fails_and_trains(&mut world, 1, &because(reasons::PEER_LOST));
+    assert_eq!(world.status().retries, 1);
+    world.fails(1, &because(reasons::PEER_LOST));
+    assert_eq!(world.outcome(), (Phase::Failed, reasons::RETRIES_EXHAUSTED));
+    let way = "; to go on from step 50, create a TrainingJob of another name with resumeFrom: {job: qwen}";
+    assert!(world.message().ends_with(way), "{}", world.message());
 }
 
 #[test]
@@ -337,31 +375,6 @@ fn later_failures_keep_the_smaller_settings() {
 }
 
 #[test]
-fn an_image_that_cannot_be_pulled_is_tried_again_and_then_named() {
-    let mut world = World::new(&lora("retryLimit: 1"));
-    world.settles();
-    let waiting = json!({"reason": "ImagePullBackOff", "message": "no such tag"});
-    let status = json!({
-        "phase": "Pending",
-        "containerStatuses": [{"name": "trainer", "state": {"waiting": waiting}}],
-    });
-    world.pod(0, &status);
-    world.settles();
-    assert_eq!(world.condition("Running"), ("False", reasons::IMAGE_PULL_FAILED));
-    assert_eq!(world.condition("Stalled"), ("True", reasons::IMAGE_PULL_FAILED));
-    assert!(world.message().contains("no such tag"), "{}", world.message());
-    world.passes(600);
-    world.pods_go();
-    world.wakes();
-    assert_eq!(world.jobs(), ["qwen-1", "qwen-2"]);
-    world.pod(0, &status);
-    world.settles();
-    world.passes(600);
-    assert_eq!(world.failures(), [(reasons::IMAGE_PULL_FAILED, 2)]);
-    assert_eq!(world.phase(), Phase::Failed);
-}
-
-#[test]
 fn what_keeps_a_trainer_from_starting_is_the_reason_at_once() {
     let cases = [
         ("ErrImagePull", "no such tag", reasons::IMAGE_PULL_FAILED, true),
@@ -389,7 +402,9 @@ fn a_checkpoint_that_only_the_launcher_has_shown_keeps_the_stage_of_deepspeed() 
     let mut world = World::training("{model: m, dataset: d, method: lora, gpus: 2}");
     let checkpoint = message_at(Some(40)).checkpoint;
     world.fails(1, &Message { checkpoint, ..because(reasons::CUDA_OUT_OF_MEMORY) });
-    assert_eq!(world.outcome(), (Phase::Failed, reasons::CUDA_OUT_OF_MEMORY));
+    world.wakes();
+    assert_eq!((world.phase(), world.status().mitigations.len()), (Phase::Pending, 0));
+    assert_eq!(flag(&world.created[0], DEEPSPEED), flag(&world.created[1], DEEPSPEED));
 }
 
 #[test]

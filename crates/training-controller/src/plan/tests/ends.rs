@@ -129,6 +129,56 @@ fn the_deadline_counts_from_the_first_start_over_all_attempts() {
 }
 
 #[test]
+fn the_time_for_which_a_job_is_suspended_does_not_count_against_its_deadline() {
+    let mut world = World::training("{model: m, dataset: d, method: lora, activeDeadlineSeconds: 100}");
+    world.passes(60);
+    world.edits(|job| job.spec.suspend = true);
+    world.pods_go();
+    world.passes(100_000);
+    world.edits(|job| job.spec.suspend = false);
+    world.starts();
+    assert_eq!((world.phase(), world.jobs().len()), (Phase::Running, 2));
+    assert_eq!(world.status().start_time, Some(Time(at(0))), "it began once");
+    world.passes(39);
+    assert_eq!(world.phase(), Phase::Running);
+    assert_eq!(world.wakes(), 1);
+    assert_eq!(world.outcome(), (Phase::Failed, reasons::DEADLINE_EXCEEDED));
+}
+
+#[test]
+fn a_job_that_another_release_suspended_has_an_attempt_when_it_is_resumed() {
+    let mut world = World::training("{model: m, dataset: d, method: lora, activeDeadlineSeconds: 100}");
+    world.edits(|job| job.spec.suspend = true);
+    world.pods_go();
+    let status = world.job().status.as_mut().unwrap();
+    (status.active_since, status.active_seconds) = (None, None);
+    world.passes(100_000);
+    world.edits(|job| job.spec.suspend = false);
+    world.starts();
+    assert_eq!(world.phase(), Phase::Running);
+}
+
+#[test]
+fn the_time_in_a_queue_does_not_count_against_the_deadline_of_any_attempt() {
+    let spec = "{model: m, dataset: d, method: lora, queueName: team, activeDeadlineSeconds: 100}";
+    let mut world = World::new(spec);
+    world.settles();
+    world.passes(500);
+    world.view().is_suspended = false;
+    world.starts();
+    world.passes(60);
+    world.is_preempted(Some(5));
+    world.passes(100_000);
+    assert_eq!(world.condition(conditions::SCHEDULED), ("False", reasons::QUOTA_PENDING));
+    world.view().is_suspended = false;
+    world.starts();
+    world.passes(39);
+    assert_eq!(world.phase(), Phase::Running);
+    world.passes(1);
+    assert_eq!(world.outcome(), (Phase::Failed, reasons::DEADLINE_EXCEEDED));
+}
+
+#[test]
 fn a_deadline_that_is_raised_in_time_keeps_the_job() {
     let mut world = World::training("{model: m, dataset: d, method: lora, activeDeadlineSeconds: 100}");
     world.passes(99);

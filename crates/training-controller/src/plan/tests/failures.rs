@@ -9,7 +9,7 @@ use workload::pod::PodView;
 use super::{because, disruption, ended, message_at, pod, running};
 use crate::{
     plan::failure::{
-        Class::{self, Interruption, OutOfGpuMemory, Permanent, Stop, Transient},
+        Class::{self, CannotStart, Interruption, OutOfGpuMemory, Permanent, Stop, Transient},
         Failure, failure_reasons, of_pods,
     },
     progress::LogState,
@@ -132,7 +132,7 @@ fn every_end_has_its_reason_and_its_class() {
         (
             "a full disk in the log",
             exit(1, &because(reasons::OUT_OF_SPACE)),
-            (reasons::OUT_OF_SPACE, Transient),
+            (reasons::OUT_OF_SPACE, CannotStart),
         ),
         ("argparse", exit(2, &nothing), (reasons::INVALID_ARGUMENTS, Permanent)),
         (
@@ -150,7 +150,11 @@ fn every_end_has_its_reason_and_its_class() {
             exit(1, &because(reasons::SOURCE_UNAUTHORIZED)),
             (reasons::SOURCE_UNAUTHORIZED, Permanent),
         ),
-        ("no hub", exit(1, &because(reasons::SOURCE_UNREACHABLE)), (reasons::SOURCE_UNREACHABLE, Transient)),
+        (
+            "no hub",
+            exit(1, &because(reasons::SOURCE_UNREACHABLE)),
+            (reasons::SOURCE_UNREACHABLE, CannotStart),
+        ),
         ("an exception", exit(1, &because(reasons::USER_ERROR)), (reasons::USER_ERROR, Transient)),
         ("a cause of a later release", exit(1, &because("Novel")), (reasons::USER_ERROR, Transient)),
         ("an exit code alone", exit(3, &nothing), (reasons::USER_ERROR, Transient)),
@@ -158,7 +162,7 @@ fn every_end_has_its_reason_and_its_class() {
         ("81", exit(81, &nothing), (reasons::NODE_LOST, Stop)),
         ("82", exit(82, &nothing), (reasons::OUTPUT_NOT_EMPTY, Permanent)),
         ("83", exit(83, &nothing), (reasons::STOPPED_EARLY, Transient)),
-        ("84", exit(84, &nothing), (reasons::OUT_OF_SPACE, Transient)),
+        ("84", exit(84, &nothing), (reasons::OUT_OF_SPACE, CannotStart)),
         ("85", exit(85, &nothing), (reasons::USER_ERROR, Transient)),
         ("86", exit(86, &nothing), (reasons::USER_ERROR, Transient)),
         ("87", exit(87, &nothing), (reasons::INVALID_ARGUMENTS, Permanent)),
@@ -175,10 +179,17 @@ fn every_end_has_its_reason_and_its_class() {
         (
             "a kubelet that has no GPU for it",
             without_container("UnexpectedAdmissionError"),
-            (reasons::PREEMPTED, Interruption),
+            (reasons::POD_REFUSED, CannotStart),
+        ),
+        ("a kubelet whose node is full", without_container("OutOfcpu"), (reasons::POD_REFUSED, CannotStart)),
+        ("a node that shuts down", without_container("Terminated"), (reasons::PREEMPTED, Interruption)),
+        (
+            "a runtime whose driver does not answer",
+            ended(128, "StartError", &nothing, 0),
+            (reasons::POD_REFUSED, CannotStart),
         ),
         ("a kubelet that is short of disk", without_container("Evicted"), (reasons::PREEMPTED, Interruption)),
-        ("a launcher that cannot be installed", installer_failed("disk"), (reasons::USER_ERROR, Transient)),
+        ("a launcher that cannot be installed", installer_failed("disk"), (reasons::CRASH_LOOP, CannotStart)),
     ] {
         assert_eq!(verdict(&status), expected, "{of}");
     }

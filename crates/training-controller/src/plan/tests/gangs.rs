@@ -69,7 +69,7 @@ fn a_gang_that_is_half_placed_for_ten_minutes_gives_its_gpus_back() {
     assert_eq!(world.deleted, ["qwen-1"]);
     world.pods_go();
     assert_eq!(world.jobs(), ["qwen-1"]);
-    assert_eq!(world.wakes(), 10);
+    assert!((10..20).contains(&world.wakes()));
     assert_eq!(world.jobs(), ["qwen-1", "qwen-2"]);
 }
 
