@@ -93,7 +93,10 @@ pub const NOT_RUNNING: &str = "NotRunning";
 // Uploaded of TrainingJob.
 pub const UPLOADED: &str = "Uploaded";
 pub const UPLOADING: &str = "Uploading";
+/// The last try has failed; it is tried again.
 pub const UPLOAD_FAILED: &str = "UploadFailed";
+/// Stalled before the first attempt: the store of `output.upload` takes no object.
+pub const UPLOAD_NOT_POSSIBLE: &str = "UploadNotPossible";
 
 // Complete and Failed of TrainingJob, with DependencyFailed, ImagePullFailed and UploadFailed from above.
 pub const SUCCEEDED: &str = "Succeeded";

@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    aiinference::Addressing,
     pods::{EnvVar, PodOptions, Resources},
     rules, schema,
 };
@@ -395,7 +396,7 @@ pub struct Output {
     #[x_kube(validation = rules::mountable_path())]
     pub mount_path: Option<String>,
 
-    /// The claim when the job is deleted. Retain: it is kept. Delete: it is deleted. Snapshot: a VolumeSnapshot is taken, then
+    /// The claim when the job is deleted. Retain: it is kept. Delete: it is deleted, with an upload only after that. Snapshot: a VolumeSnapshot is taken, then
     /// it is deleted. A claim that an earlier job of the name has left is always kept. Default: Retain.
     #[serde(default)]
     pub retention: Retention,
@@ -406,7 +407,9 @@ pub struct Output {
     #[x_kube(validation = rules::object_name())]
     pub snapshot_class_name: Option<String>,
 
-    /// Upload of the result to an object store after success. Default: none.
+    /// Upload of the result to an object store after success. Before the first attempt, a small object below the prefix is
+    /// written, read and deleted; no GPU is taken before that has worked. With retention Delete, the claim of a result is
+    /// deleted only after its upload. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload: Option<Upload>,
 }
@@ -452,6 +455,19 @@ pub struct Upload {
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
     pub secret_name: Option<String>,
+
+    /// Addressing style of requests. Path: endpoint/bucket. VirtualHosted: bucket.endpoint, which Alibaba Cloud OSS and
+    /// Tencent Cloud COS require. Auto: VirtualHosted for AWS, OSS and COS, Path for any other endpoint. Default: Auto.
+    // The default is not serialized: objects of earlier releases do not have the field.
+    #[serde(default, skip_serializing_if = "Addressing::is_auto")]
+    #[schemars(extend("default" = "Auto"))]
+    pub addressing: Addressing,
+
+    /// Secret with certificates (key `ca.crt`, PEM) of authorities that are trusted beside the public ones. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub ca_secret_name: Option<String>,
 }
 
 /// Observed state. A new object has the default until the controller has processed it.
@@ -536,6 +552,10 @@ pub struct TrainingJobStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub mitigations: Vec<Mitigation>,
+
+    /// When the store of output.upload took, gave back and deleted a small object, before the first attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upload_check_time: Option<Time>,
 
     /// Uploaded files, at most 64: the manifest, then the largest files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

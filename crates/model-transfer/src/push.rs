@@ -312,7 +312,8 @@ async fn put(shared: &Shared, key: &Key, payload: PutPayload) -> Result<(), Faul
     shared.store.retried(key.as_ref(), write).await
 }
 
-fn key(destination: &Location, path: &str) -> Result<Key, Fault> {
+/// Of an object below the destination.
+pub(crate) fn key(destination: &Location, path: &str) -> Result<Key, Fault> {
     /// The limit of S3.
     const LONGEST_KEY: usize = 1024;
     let key = match destination.prefix.as_str() {

@@ -18,6 +18,8 @@ const UNPARSABLE: &str = "an answer that cannot be parsed";
 pub enum RequestError {
     /// Retried: overload, an outage, a broken connection.
     Transient(String),
+    /// As transient: no trusted authority has signed the certificate of the store, and callers say where one is named.
+    UnknownAuthority(String),
     /// Not what was requested: wrong lengths, wrong ranges. Retried a few times.
     MalformedAnswer(String),
     Unauthorized(String),
@@ -79,8 +81,8 @@ impl RequestError {
             Some(error) if is_of_another_name(error) => RequestError::Transient(
                 "its certificate is not valid for the name of the endpoint".to_owned(),
             ),
-            Some(error) if is_unknown_authority(error) => RequestError::Transient(format!(
-                "{}; its authority is not trusted (an AIInference can name it in spec.modelStore.caSecretName)",
+            Some(error) if is_unknown_authority(error) => RequestError::UnknownAuthority(format!(
+                "{}; its authority is not trusted",
                 innermost(error)
             )),
             // Errors of the system, of TLS and of HTTP, which name what is wrong and do not quote it.

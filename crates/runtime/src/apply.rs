@@ -318,15 +318,15 @@ impl Writer {
         }
     }
 
-    /// Those with these labels.
+    /// Those that these parameters select.
     pub(crate) async fn list<S: Watched>(
         &self,
         namespace: &str,
-        labels: &str,
+        params: ListParams,
         about: &About<'_>,
     ) -> Result<Vec<S>, ApplyError> {
         const STEP: &str = "list";
-        let params = ListParams::default().labels(labels).limit(LONGEST_LIST);
+        let params = params.limit(LONGEST_LIST);
         let request = Request::new(S::url_path(&(), Some(namespace)))
             .list(&params)
             .map_err(|error| about.call(STEP, kube::Error::BuildRequest(error)))?;

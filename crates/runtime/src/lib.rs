@@ -23,6 +23,7 @@ pub mod cached_child;
 pub mod causes;
 pub mod children;
 pub mod client;
+pub mod clock;
 pub mod conditions;
 mod contests;
 pub mod controller;

@@ -28,6 +28,7 @@ use tracing::error;
 use crate::{
     cache::{Cache, Change, Key},
     causes::panic_text,
+    clock::Clock,
     controller::Waker,
 };
 
@@ -90,6 +91,7 @@ struct Poller<K, F> {
     objects: Cache<K>,
     polling: Polling,
     poll: Arc<F>,
+    clock: Clock,
     waker: Waker,
     trigger: Trigger,
     due: BTreeSet<(Instant, Key)>,
@@ -106,6 +108,7 @@ pub(crate) async fn run<K, F, Fut>(
     polling: Polling,
     trigger: Trigger,
     poll: F,
+    clock: Clock,
     waker: Waker,
     stop: CancellationToken,
 ) where
@@ -125,6 +128,7 @@ pub(crate) async fn run<K, F, Fut>(
         objects,
         polling,
         poll: Arc::new(poll),
+        clock,
         waker,
         trigger,
         due: BTreeSet::new(),
@@ -198,8 +202,9 @@ where
         self.under_way.insert(key.clone());
         self.begun.insert(key.clone(), Instant::now());
         let (poll, waker, deadline) = (Arc::clone(&self.poll), self.waker.clone(), self.polling.deadline);
+        let clock = self.clock.clone();
         self.running.spawn(async move {
-            let guarded = AssertUnwindSafe(async { poll(object, Timestamp::now()).await }).catch_unwind();
+            let guarded = AssertUnwindSafe(async { poll(object, clock.now()).await }).catch_unwind();
             let polled = match tokio::time::timeout(deadline, guarded).await {
                 Ok(Ok(polled)) => polled,
                 Ok(Err(panic)) => {
@@ -298,7 +303,7 @@ mod tests {
             }
         };
         let waker = Waker::of(&queue);
-        tokio::spawn(run(objects.clone(), POLLING, trigger.clone(), poll, waker, stop.clone()));
+        tokio::spawn(run(objects.clone(), POLLING, trigger.clone(), poll, Clock::default(), waker, stop.clone()));
         Bench { objects, trigger, calls, queue, _stop: stop.drop_guard() }
     }
 

@@ -642,7 +642,7 @@ mod tests {
         let metrics = Arc::new(Metrics::new("test"));
         let guard = crate::client::WriteGuard::Always;
         let client =
-            crate::client::build(&config, crate::client::Deadlines::default(), guard, Arc::clone(&metrics))
+            crate::client::build(&config, crate::client::Deadlines::default(), guard, Arc::clone(&metrics), Default::default())
                 .unwrap();
         let (cache, timings) = (Cache::<ConfigMap>::default(), Timings::default());
         let mut watch = Watch {

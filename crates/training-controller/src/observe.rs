@@ -48,6 +48,8 @@ pub(crate) struct Observed {
     pub(crate) attempts: BTreeMap<i32, Arc<JobView>>,
     /// The Job that uploads its result.
     pub(crate) upload: Option<Arc<JobView>>,
+    /// The Job that tries the store of its upload.
+    pub(crate) upload_check: Option<Arc<JobView>>,
     /// Pods of all its Jobs, also of Jobs that are gone and of an earlier TrainingJob of its name.
     pub(crate) pods: Vec<Arc<PodView>>,
     /// Whether the API server was asked, and has no newer ones.
@@ -58,7 +60,7 @@ pub(crate) struct Observed {
     pub(crate) dependencies: Vec<Dependency>,
     /// Names of jobs that wait for each other, beginning with this one; empty if there is no such circle.
     pub(crate) cycle: Vec<String>,
-    /// Jobs that have not ended and still need this one, which has ended: see `needs`.
+    /// Jobs that have not ended and still need this one, which has ended or is being deleted: see `needs`.
     pub(crate) dependents: usize,
     pub(crate) nodes: Nodes,
     /// Capacity of its accelerators by node; `None` unless it is needed, because counting reads all pods of the cluster.
@@ -89,13 +91,13 @@ const LONGEST_CYCLE: usize = 1_000;
 pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Observed {
     let uid = job.metadata.uid.clone().unwrap_or_default();
     let namespace = &*job.metadata.namespace.clone().unwrap_or_default();
-    let (mut attempts, mut upload) = (BTreeMap::new(), None);
+    let (mut attempts, mut upload, mut upload_check) = (BTreeMap::new(), None, None);
+    let name = job.metadata.name.as_deref().unwrap_or_default();
     for child in ctx.jobs.owned_by::<TrainingJob>(namespace, &uid) {
-        match child.attempt {
+        match names::attempt_of(child.name(), name) {
             Some(number) => drop(attempts.insert(number, child)),
-            None if child.name() == names::upload(job.metadata.name.as_deref().unwrap_or_default()) => {
-                upload = Some(child);
-            }
+            None if child.name() == names::upload(name) => upload = Some(child),
+            None if child.name() == names::upload_check(name) => upload_check = Some(child),
             None => {}
         }
     }
@@ -133,7 +135,7 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         let failures = waiting.into_iter().filter_map(|pod| Some((pod.uid().to_owned(), failure(pod)?)));
         unattached.extend(failures);
     }
-    let last = upload.as_ref().or(attempts.values().next_back());
+    let last = upload.as_ref().or(attempts.values().next_back()).or(upload_check.as_ref());
     let refused_pods = last.filter(|job| !job.is_finished()).and_then(|job| {
         let all = ctx.creation_failures.all();
         let about = all.iter().filter(|event| event.is_about_object(&job.metadata));
@@ -145,6 +147,7 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         job,
         attempts,
         upload,
+        upload_check,
         pods,
         pods_are_newest: false,
         claims,
@@ -237,7 +240,8 @@ fn cycle(job: &Arc<TrainingJob>, next: impl Fn(&TrainingJob) -> Vec<Arc<Training
 }
 
 fn dependents(jobs: &Cache<TrainingJob>, dependents: &Referrers, job: &TrainingJob) -> usize {
-    if !has_ended(job) {
+    // What has been trained is read before it is uploaded, and while its job is being deleted.
+    if !has_ended(job) && job.metadata.deletion_timestamp.is_none() {
         return 0;
     }
     let own = Key::of(job);

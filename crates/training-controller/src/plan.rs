@@ -52,6 +52,7 @@ mod service;
 mod stage;
 mod status;
 mod upload;
+mod upload_check;
 mod upload_job;
 
 use conditions::Assessment;
@@ -63,6 +64,7 @@ pub(crate) use reduced::{reduced, wait_after_reduction};
 pub(crate) use retention::{
     Retirement, has_finalizer, needs_finalizer, needs_snapshot, retire, without_snapshot,
 };
+pub(crate) use stage::has_stopped;
 use stage::{Attempt, Stage};
 
 /// All writes for one TrainingJob.
@@ -248,6 +250,7 @@ impl Scene<'_> {
         let ended = plan.status.completion_time.as_ref().map(|time| time.0);
         if let (Some(ended), Ok(ttl)) = (ended, u64::try_from(ttl))
             && self.observed.dependents == 0
+            && !upload::is_owed(&plan.status, &self.observed.job)
         {
             match remaining(Duration::from_secs(ttl), ended, self.now) {
                 Some(wait) => plan.requeue_after = plan.requeue_after.into_iter().chain([wait]).min(),

@@ -459,7 +459,7 @@ impl Storage {
         let (code, message) = match RequestError::of(error) {
             RequestError::Unauthorized(why) => {
                 let identity = bucket.identity;
-                let (refused, fix) = (identity.refused().0, fix(identity));
+                let (refused, fix) = (identity.refused(), fix(identity));
                 (ExitCode::StoreUnauthorized, format!("{store} {refused} ({why}): {fix}"))
             }
             RequestError::CredentialsUnavailable(why) => {
@@ -488,6 +488,7 @@ impl Storage {
                 (ExitCode::StoreUnreachable, message)
             }
             RequestError::Transient(why)
+            | RequestError::UnknownAuthority(why)
             | RequestError::MalformedAnswer(why)
             | RequestError::Missing(why)
             | RequestError::Refused(why)

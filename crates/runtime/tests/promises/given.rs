@@ -16,6 +16,7 @@ use runtime::{
     apply::Writer,
     cache::Cache,
     cached_child::{CachedChild, Metadata},
+    clock::Clock,
     client::{self, Deadlines, WriteGuard},
     health::WatchesHealth,
     metrics::Metrics,
@@ -117,7 +118,7 @@ pub(crate) fn client_within(fake: &ScriptedApi, deadlines: Deadlines) -> Client 
 }
 
 pub(crate) fn client_of(config: Config, deadlines: Deadlines) -> Client {
-    client::build(&config, deadlines, WriteGuard::Always, metrics()).unwrap()
+    client::build(&config, deadlines, WriteGuard::Always, metrics(), Clock::default()).unwrap()
 }
 
 pub(crate) fn config(fake: &ScriptedApi) -> Config {

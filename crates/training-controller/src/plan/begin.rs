@@ -62,7 +62,10 @@ impl Scene<'_> {
         if conditions::obstacle(self.valid, self.observed).is_some() {
             return Plan { requeue_after: Some(CLAIM_RETRY), ..self.waiting(&stage) };
         }
-        self.begin(number, written)
+        match self.unchecked_upload(number, &written) {
+            Some(upload) => self.checking(upload, written),
+            None => self.begin(number, written),
+        }
     }
 
     fn begin(&self, number: i32, written: TrainingJobStatus) -> Plan {

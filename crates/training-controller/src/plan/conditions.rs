@@ -365,6 +365,21 @@ pub(super) fn of_uploading(
     Assessment::explained_by(Phase::Running, common.with([running, uploaded]), conditions::UPLOADED)
 }
 
+/// The store of the upload is tried before the first attempt; the reason and the message say how far it is.
+pub(super) fn of_checking(
+    valid: &ValidJob,
+    observed: &Observed,
+    dependencies: &Dependencies,
+    (reason, message): (&'static str, String),
+    is_stalled: bool,
+) -> Assessment {
+    let common = common(valid, observed, dependencies);
+    let running = fails(conditions::RUNNING, reason, message.clone());
+    let stalled = is_stalled.then(|| stalled(reason, message));
+    let verdicts = common.with([running].into_iter().chain(stalled));
+    Assessment::explained_by(Phase::Pending, verdicts, conditions::RUNNING)
+}
+
 /// The job has succeeded.
 pub(super) fn of_success(
     valid: &ValidJob,

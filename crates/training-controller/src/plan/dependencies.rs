@@ -117,6 +117,10 @@ fn state(dependency: &Dependency, known: Option<&Record>) -> State {
         Record { name: name(job), uid: job.metadata.uid.clone().unwrap_or_default(), path, result: None };
     let status = job.status.clone().unwrap_or_default();
     let why = status.message.as_deref().map(|message| format!(": {message}")).unwrap_or_default();
+    if super::stage::is_uploading(Some(&status)) {
+        // The result is in the claim, whatever becomes of its upload.
+        return State::Done(Record { result: result(job, record.path.as_deref()), ..record });
+    }
     match status.phase {
         Some(Phase::Succeeded) => {
             State::Done(Record { result: result(job, record.path.as_deref()), ..record })

@@ -32,7 +32,7 @@ use super::{
 use crate::{
     job_view::JobView,
     names,
-    observe::{Observed, is_pod_of},
+    observe::{Observed, is_pod_of, job_of},
     progress::{Access, LogState},
     validate::{ValidJob, flags},
 };
@@ -119,8 +119,10 @@ pub(super) fn stage<'a>(
     if is_uploading(status) {
         return Stage::Uploading;
     }
-    let pods: Vec<&PodView> =
-        observed.pods.iter().map(AsRef::as_ref).filter(|pod| !has_stopped(pod)).collect();
+    // A check of the store uses no GPU and no volume.
+    let check = names::upload_check(&valid.name);
+    let is_left = |pod: &&PodView| !has_stopped(pod) && job_of(pod) != Some(&check);
+    let pods: Vec<&PodView> = observed.pods.iter().map(AsRef::as_ref).filter(is_left).collect();
     let is_there = |job: &&std::sync::Arc<JobView>| !job.is_finished();
     if !pods.is_empty() || observed.attempts.values().any(|job| is_there(&job)) {
         return Stage::Clearing { pods };
@@ -149,14 +151,14 @@ pub(super) fn started(observed: &Observed) -> i32 {
     observed.attempts.keys().copied().max().unwrap_or_default().max(recorded)
 }
 
-/// Whether the training has succeeded and its result has not been uploaded yet.
+/// Whether the training has succeeded and its result is, or was, to be uploaded.
 pub(super) fn is_uploading(status: Option<&TrainingJobStatus>) -> bool {
     let mut known = status.into_iter().flat_map(|status| &status.conditions);
     known.any(|condition| condition.type_ == conditions::UPLOADED)
 }
 
 /// Whether no process of a pod runs any more, as far as its kubelet says.
-pub(super) fn has_stopped(pod: &PodView) -> bool {
+pub(crate) fn has_stopped(pod: &PodView) -> bool {
     pod.phase == "Failed" || pod.phase == "Succeeded"
 }
 

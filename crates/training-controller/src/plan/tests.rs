@@ -91,8 +91,18 @@ impl World {
     fn training(spec: &str) -> Self {
         let mut world = Self::new(spec);
         world.settles();
+        world.store_takes_objects();
         world.starts();
         world
+    }
+
+    /// The check of the upload's store succeeds, if there is one.
+    fn store_takes_objects(&mut self) {
+        let now = at(self.seconds);
+        if let Some(check) = &mut self.observed.upload_check {
+            Arc::make_mut(check).completed = Some(now);
+            self.settles();
+        }
     }
 
     fn plan(&self) -> Plan {
@@ -194,10 +204,13 @@ impl World {
             Child::Job(job) => {
                 let mut view: JobView = serde_json::from_value(serde_json::to_value(&job).unwrap()).unwrap();
                 view.metadata.uid = Some(format!("uid-of-{}-at-{}", view.name(), self.seconds));
-                match view.attempt {
+                match names::attempt_of(view.name(), "qwen") {
                     Some(number) => {
                         let before = self.observed.attempts.insert(number, Arc::new(view));
                         assert!(before.is_none(), "attempt {number} is there");
+                    }
+                    None if view.name() == "qwen-upload-check" => {
+                        self.observed.upload_check = Some(Arc::new(view));
                     }
                     None => self.observed.upload = Some(Arc::new(view)),
                 }
@@ -218,7 +231,9 @@ impl World {
             Deletion::Job(job) => {
                 let name = job.metadata.name.clone().unwrap();
                 self.observed.attempts.retain(|_, known| known.name() != name);
-                self.observed.upload = self.observed.upload.take().filter(|known| known.name() != name);
+                for known in [&mut self.observed.upload, &mut self.observed.upload_check] {
+                    *known = known.take().filter(|known| known.name() != name);
+                }
                 self.observed
                     .pods
                     .retain(|pod| job_of(pod) != Some(&name) || !super::stage::has_stopped(pod));
@@ -505,6 +520,7 @@ pub(super) fn observed(job: TrainingJob) -> Observed {
         job: Arc::new(job),
         attempts: BTreeMap::new(),
         upload: None,
+        upload_check: None,
         pods: Vec::new(),
         pods_are_newest: false,
         claims: Claims::new(),
