@@ -43,6 +43,7 @@ pub(crate) fn reduced(
         loss_curve: _,
         checkpoint: _,
         mitigations: _,
+        upload_check_time,
         artifacts: _,
         failure: _,
         observed_generation,
@@ -75,6 +76,7 @@ pub(crate) fn reduced(
         ended_attempts,
         attempts_without_progress,
         next_attempt_time,
+        upload_check_time,
         observed_generation,
         conditions: kept,
         ..before
