@@ -268,8 +268,11 @@ async fn reconcile(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Resu
         let owner = job.controller_owner_ref(&()).unwrap_or_default();
         // The watch of Jobs is late, or does not see it without its labels. An attempt that runs must not be taken for one
         // that was deleted.
-        if !ctx.jobs.is_absent(&missing, &owner, &labels_of_attempt(&job, number)).await? {
-            return Ok(Next::After(LATE_WATCH_RETRY));
+        match ctx.jobs.is_absent(&missing, &owner, &labels_of_attempt(&job, number)).await {
+            Ok(false) => return Ok(Next::After(LATE_WATCH_RETRY)),
+            // One of its name that belongs to another object is not the attempt.
+            Ok(true) | Err(ApplyError::Foreign { .. } | ApplyError::Leftover { .. }) => {}
+            Err(error) => return Err(error),
         }
     }
     if lacks_evidence(&observed) {

@@ -11,6 +11,7 @@ use kube::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::time::Instant;
 use tracing::info;
 
 use super::Children;
@@ -20,6 +21,9 @@ use crate::{
     owners::OwnerState,
     watched::Watched,
 };
+
+/// In the place of the hash of a child whose labels are put back.
+const LABELS: &str = "labels";
 
 /// What decides whether an object is a child, and whether its watch delivers it.
 #[derive(Deserialize)]
@@ -122,6 +126,11 @@ where
         about: &About<'_>,
     ) -> Result<(), ApplyError> {
         const STEP: &str = "put back the labels of";
+        let now = Instant::now();
+        if self.contests.wait(about.key, LABELS, now).is_some() {
+            // Another program takes them off again and again.
+            return Ok(());
+        }
         let body = json!({"metadata": {"uid": there.uid, "labels": labels}});
         let field_manager = Some(self.writer.field_manager().to_owned());
         let params = PatchParams { field_manager, ..PatchParams::default() };
@@ -130,6 +139,7 @@ where
             .map_err(|error| about.call(STEP, kube::Error::BuildRequest(error)))?;
         match self.writer.send(request, "patch").await {
             Ok(_) => {
+                self.contests.forced(about.key, LABELS, now, self.cache.len());
                 info!(kind = about.kind, child = %about.key, "labels put back");
                 Ok(())
             }
