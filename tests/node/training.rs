@@ -209,8 +209,7 @@ async fn a_wrong_upload_key_is_named_before_gpus_are_taken() {
     let store = Store::start(&scene).await;
     store.give_credentials("another-key").await;
     create(&scene, "qwen", uploading(&store)).await;
-    let job =
-        until_reason(&scene, "qwen", conditions::STALLED, reasons::UPLOAD_NOT_POSSIBLE).await;
+    let job = until_reason(&scene, "qwen", conditions::STALLED, reasons::UPLOAD_NOT_POSSIBLE).await;
     assert_eq!((status(&job).phase, status(&job).attempts), (Some(Phase::Pending), 0));
     let message = status(&job).message.as_deref().unwrap_or_default();
     assert!(message.contains("spec.output.upload.secretName"), "{message}");

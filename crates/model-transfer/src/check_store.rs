@@ -4,7 +4,9 @@
 //! killed check has left is replaced and deleted by the next check of the same name.
 
 use futures::StreamExt as _;
-use object_store::{GetOptions, ObjectStore as _, ObjectStoreExt as _, PutOptions, PutPayload, path::Path as Key};
+use object_store::{
+    GetOptions, ObjectStore as _, ObjectStoreExt as _, PutOptions, PutPayload, path::Path as Key,
+};
 use tracing::warn;
 
 use crate::{
@@ -25,7 +27,8 @@ pub(crate) async fn check_store(
     options: &Options,
 ) -> Result<String, Fault> {
     let store = Store::open(destination, options, http::HeaderMap::new())?;
-    let folder = Key::parse(&destination.prefix).map_err(|error| Fault::new(Cause::Usage, error.to_string()))?;
+    let folder =
+        Key::parse(&destination.prefix).map_err(|error| Fault::new(Cause::Usage, error.to_string()))?;
     store.first_of(&folder).await?;
     let path = format!("{}check-{name}", keys::OWN_NAMES);
     let key = push::key(destination, &path)?;

@@ -63,7 +63,10 @@ impl Store {
         let access = Access {
             addressing: options.addressing,
             stall: Duration::from_secs(options.stall_seconds),
-            authorities: options.ca_file.as_deref().map_or(Ok(Vec::new()), |file| authorities(file, &options.fields))?,
+            authorities: options
+                .ca_file
+                .as_deref()
+                .map_or(Ok(Vec::new()), |file| authorities(file, &options.fields))?,
             headers,
             keys: None,
         };

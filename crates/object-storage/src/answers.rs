@@ -81,10 +81,9 @@ impl RequestError {
             Some(error) if is_of_another_name(error) => RequestError::Transient(
                 "its certificate is not valid for the name of the endpoint".to_owned(),
             ),
-            Some(error) if is_unknown_authority(error) => RequestError::UnknownAuthority(format!(
-                "{}; its authority is not trusted",
-                innermost(error)
-            )),
+            Some(error) if is_unknown_authority(error) => {
+                RequestError::UnknownAuthority(format!("{}; its authority is not trusted", innermost(error)))
+            }
             // Errors of the system, of TLS and of HTTP, which name what is wrong and do not quote it.
             Some(error) if error.kind() != HttpErrorKind::Decode => RequestError::Transient(innermost(error)),
             Some(error) if innermost_cause(error).is::<LargeAnswer>() => {

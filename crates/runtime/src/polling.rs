@@ -303,7 +303,15 @@ mod tests {
             }
         };
         let waker = Waker::of(&queue);
-        tokio::spawn(run(objects.clone(), POLLING, trigger.clone(), poll, Clock::default(), waker, stop.clone()));
+        tokio::spawn(run(
+            objects.clone(),
+            POLLING,
+            trigger.clone(),
+            poll,
+            Clock::default(),
+            waker,
+            stop.clone(),
+        ));
         Bench { objects, trigger, calls, queue, _stop: stop.drop_guard() }
     }
 

@@ -62,7 +62,10 @@ use crate::{
         keys_of_job_event, keys_of_snapshot, keys_on_lost, lacks_evidence, observe, reason_of_pod,
         track_losses,
     },
-    plan::{Child, Defaults, has_finalizer, has_stopped, held_back, needs_snapshot, plan, refused, rejected, retire},
+    plan::{
+        Child, Defaults, has_finalizer, has_stopped, held_back, needs_snapshot, plan, refused, rejected,
+        retire,
+    },
     progress::Progress,
     validate::{OwnAccount, validate},
     volume_snapshot::VolumeSnapshot,

@@ -53,7 +53,8 @@ async fn a_job_begins_while_the_result_that_it_reads_is_not_uploaded_and_that_re
     let none = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}});
     scene.apply(&none.to_string()).await.unwrap();
     until_reason(&scene, "sft", conditions::UPLOADED, reasons::UPLOADING).await;
-    create(&scene, "dpo", json!({"model": "/outputs/sft", "method": "dpo", "outputDir": "/outputs/dpo"})).await;
+    create(&scene, "dpo", json!({"model": "/outputs/sft", "method": "dpo", "outputDir": "/outputs/dpo"}))
+        .await;
     wait_for(&scene.api::<Job>(), "dpo-1", "an attempt", within(), |_: &Job| true).await;
     let jobs = scene.api::<TrainingJob>();
     let sft = jobs.get("sft").await.unwrap();

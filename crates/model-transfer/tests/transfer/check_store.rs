@@ -46,8 +46,7 @@ fn a_store_that_refuses_names_the_fields_of_the_caller() {
     let scene = Scene::new();
     let ended = check(&scene).env("AWS_SECRET_ACCESS_KEY", "another").run();
     ended.failed(ExitCode::SourceUnauthorized, "correct the Secret of spec.output.upload.secretName");
-    let anonymous =
-        check(&scene).without_env("AWS_ACCESS_KEY_ID").without_env("AWS_SECRET_ACCESS_KEY").run();
+    let anonymous = check(&scene).without_env("AWS_ACCESS_KEY_ID").without_env("AWS_SECRET_ACCESS_KEY").run();
     anonymous.failed(ExitCode::SourceUnauthorized, "name a Secret in spec.output.upload.secretName");
     let bucket = Program::new(scene.proxy.address, ["check-store", "s3://another/out", NAME]).run();
     bucket.failed(ExitCode::SourceNotFound, "there is no such bucket");
@@ -78,9 +77,11 @@ fn an_authority_that_is_not_trusted_is_named_by_the_field_of_the_caller() {
 #[test]
 fn a_store_that_takes_objects_and_does_not_give_them_back_is_refused() {
     let scene = Scene::new();
-    scene.proxy.rule(|request| {
-        if request.is_object() { Break::Error(403, "AccessDenied") } else { Break::Nothing }
-    });
+    scene.proxy.rule(
+        |request| {
+            if request.is_object() { Break::Error(403, "AccessDenied") } else { Break::Nothing }
+        },
+    );
     check(&scene).run().failed(ExitCode::SourceUnauthorized, "403 AccessDenied");
     assert_eq!(scene.gateway.get(OBJECT), None, "it is deleted nevertheless");
 }

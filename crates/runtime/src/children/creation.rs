@@ -111,7 +111,8 @@ where
             metadata.labels.as_ref().and_then(|labels| labels.get(label)) == Some(value)
         };
         if labels.iter().all(has) {
-            let there = S::from_json(&json).map_err(|error| about.call(STEP, kube::Error::SerdeError(error)))?;
+            let there =
+                S::from_json(&json).map_err(|error| about.call(STEP, kube::Error::SerdeError(error)))?;
             self.cache.absorb_read(there, removals);
         } else if metadata.deletion_timestamp.is_none() {
             self.put_labels_back(&metadata, labels, &about).await?;

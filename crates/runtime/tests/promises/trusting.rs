@@ -14,8 +14,8 @@ use kube::{Api, Client, Config};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use runtime::{
     cache::Cache,
-    clock::Clock,
     client::{self, Deadlines, LeaderGuard, WriteGuard},
+    clock::Clock,
     lease::{Elector, Timings},
 };
 use rustls::{

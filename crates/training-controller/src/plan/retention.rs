@@ -233,7 +233,8 @@ fn waits(
         Awaited::Dependents => format!("{count} TrainingJobs that read its result or wait for it"),
         Awaited::Snapshot => "the snapshot of its output".to_owned(),
     };
-    let message = format!("the job is being deleted, and waits for {what}; after a while claim {claim} is kept");
+    let message =
+        format!("the job is being deleted, and waits for {what}; after a while claim {claim} is kept");
     let status = observed.job.status.clone().unwrap_or_default();
     let status = TrainingJobStatus { message: Some(message.clone()), ..status };
     let event = Note { severity: Severity::Normal, reason: reasons::WAITING, message };

@@ -177,7 +177,10 @@ impl Scene<'_> {
         if report.is_none()
             && let Some(wait) = remaining(PODS_ARE_SEEN_WITHIN, self.seen_to_have_ended(job), self.now)
         {
-            return State::UnderWay(Outlook { fact: Some(ended_fact(job)), ..self.begins(upload, Some(wait)) });
+            return State::UnderWay(Outlook {
+                fact: Some(ended_fact(job)),
+                ..self.begins(upload, Some(wait))
+            });
         }
         let message = match &report {
             Some(Uploaded { count, bytes, .. }) => {

@@ -5,7 +5,12 @@
 
 use std::time::Duration;
 
-use api::{conditions as types, loader::ExitCode, reasons, trainingjob::{TrainingJobStatus, Upload}};
+use api::{
+    conditions as types,
+    loader::ExitCode,
+    reasons,
+    trainingjob::{TrainingJobStatus, Upload},
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use runtime::conditions::whole_seconds;
 use workload::{
@@ -156,5 +161,8 @@ impl Scene<'_> {
 }
 
 fn tried(upload: &Upload) -> String {
-    format!("before GPUs are taken, the store of the upload is tried with a small object below {}", upload.uri)
+    format!(
+        "before GPUs are taken, the store of the upload is tried with a small object below {}",
+        upload.uri
+    )
 }

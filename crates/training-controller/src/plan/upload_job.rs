@@ -72,11 +72,7 @@ pub(super) fn upload_job(valid: &ValidJob, upload: &Upload, folder: &str, defaul
     // A wrong address or a refused key is not corrected within seconds: they end the Job, and the next Job tries again.
     let permanent = [ExitCode::Usage, ExitCode::SourceUnauthorized, ExitCode::SourceNotFound];
     let spec = JobSpec { backoff_limit: Some(RETRIES), ..spec(valid, pod, &permanent) };
-    Job {
-        metadata: metadata(valid, names::upload(&valid.name)),
-        spec: Some(spec),
-        ..Job::default()
-    }
+    Job { metadata: metadata(valid, names::upload(&valid.name)), spec: Some(spec), ..Job::default() }
 }
 
 /// The Job that writes, reads and deletes a small object, named after the TrainingJob's uid, below the prefix.
@@ -93,11 +89,7 @@ pub(super) fn check_job(valid: &ValidJob, upload: &Upload, defaults: &Defaults) 
         active_deadline_seconds: Some(CHECK_DEADLINE_SECONDS),
         ..spec(valid, pod, &ExitCode::ALL)
     };
-    Job {
-        metadata: metadata(valid, names::upload_check(&valid.name)),
-        spec: Some(spec),
-        ..Job::default()
-    }
+    Job { metadata: metadata(valid, names::upload_check(&valid.name)), spec: Some(spec), ..Job::default() }
 }
 
 /// These exit codes end the Job at once.

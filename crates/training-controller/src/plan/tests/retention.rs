@@ -219,7 +219,8 @@ fn lost(kind: LossKind, down: usize) -> Nodes {
 
 /// A job with an upload has been trained and is being deleted.
 fn trained() -> World {
-    let spec = "{model: m, dataset: d, method: lora, output: {retention: Delete, upload: {uri: 's3://models'}}}";
+    let spec =
+        "{model: m, dataset: d, method: lora, output: {retention: Delete, upload: {uri: 's3://models'}}}";
     let mut world = World::training(spec);
     world.succeeds(&message_at(Some(100)));
     world.deletes();
@@ -248,7 +249,11 @@ fn a_result_that_was_not_uploaded_keeps_its_claim() {
     let mut world = trained();
     world.observed.upload = None;
     world.job().status.as_mut().unwrap().conditions.clear();
-    assert_eq!(outcome(&world.retires(Some(&own), None)), (false, true), "the status does not say yet that it has trained");
+    assert_eq!(
+        outcome(&world.retires(Some(&own), None)),
+        (false, true),
+        "the status does not say yet that it has trained"
+    );
 }
 
 #[test]
@@ -272,7 +277,8 @@ fn an_upload_that_does_not_end_keeps_the_claim() {
 
 #[test]
 fn a_job_that_never_trained_has_no_result_to_upload() {
-    let spec = "{model: m, dataset: d, method: lora, output: {retention: Delete, upload: {uri: 's3://models'}}}";
+    let spec =
+        "{model: m, dataset: d, method: lora, output: {retention: Delete, upload: {uri: 's3://models'}}}";
     let mut world = World::new(spec);
     world.settles();
     world.deletes();

@@ -268,9 +268,11 @@ fn check_fails(world: &mut World, code: ExitCode, message: &str) {
     let own = world.observed.upload_check.as_ref().unwrap().metadata.uid.clone().unwrap();
     let number = world.observed.pods.len();
     let end = json!({"exitCode": code.code(), "message": message, "finishedAt": at(world.seconds)});
-    let status = json!({"phase": "Failed", "containerStatuses": [{"name": "uploader", "state": {"terminated": end}}]});
+    let status =
+        json!({"phase": "Failed", "containerStatuses": [{"name": "uploader", "state": {"terminated": end}}]});
     world.observed.pods.push(Arc::new(pod("qwen-upload-check", &own, number, &status)));
-    let failed = Failed { since: at(world.seconds), reason: "PodFailurePolicy".into(), message: String::new() };
+    let failed =
+        Failed { since: at(world.seconds), reason: "PodFailurePolicy".into(), message: String::new() };
     Arc::make_mut(world.observed.upload_check.as_mut().unwrap()).failed = Some(failed);
     world.settles();
 }
@@ -349,7 +351,8 @@ fn a_check_whose_pod_cannot_start_says_why_and_gives_way_to_another() {
     // The deadline of the Job; its pod is gone.
     world.passes(600);
     world.observed.pods.clear();
-    let failed = Failed { since: at(600), reason: "DeadlineExceeded".into(), message: "was active too long".into() };
+    let failed =
+        Failed { since: at(600), reason: "DeadlineExceeded".into(), message: "was active too long".into() };
     Arc::make_mut(world.observed.upload_check.as_mut().unwrap()).failed = Some(failed);
     world.settles();
     world.wakes();
@@ -386,15 +389,22 @@ fn a_check_writes_below_the_prefix_with_the_uid_and_needs_no_volume_and_no_gpu()
 
 #[test]
 fn an_upload_trusts_the_authority_of_its_secret_and_names_the_bucket_as_the_user_says() {
-    let mut world = World::training(&SPEC.replace("qwen/'", "qwen/', caSecretName: ca, addressing: VirtualHosted"));
+    let mut world =
+        World::training(&SPEC.replace("qwen/'", "qwen/', caSecretName: ca, addressing: VirtualHosted"));
     world.succeeds(&message_at(Some(100)));
     let pod = spec_of(world.created.last().unwrap());
     let arguments = pod.containers[0].args.as_ref().unwrap();
     assert_eq!(arguments[3..], ["--addressing=virtual-hosted", "--ca-file=/store-authority/ca.crt"]);
     let mounts = pod.containers[0].volume_mounts.as_ref().unwrap();
-    assert_eq!(mounts.iter().map(|one| &*one.mount_path).collect::<Vec<_>>(), ["/output", "/store-authority"]);
+    assert_eq!(
+        mounts.iter().map(|one| &*one.mount_path).collect::<Vec<_>>(),
+        ["/output", "/store-authority"]
+    );
     let secret = pod.volumes.unwrap().remove(1).secret.unwrap();
-    assert_eq!((secret.secret_name.as_deref(), secret.items.unwrap()[0].key.as_str()), (Some("ca"), "ca.crt"));
+    assert_eq!(
+        (secret.secret_name.as_deref(), secret.items.unwrap()[0].key.as_str()),
+        (Some("ca"), "ca.crt")
+    );
 }
 
 #[test]
