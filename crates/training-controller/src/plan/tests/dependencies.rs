@@ -418,6 +418,7 @@ fn a_job_begins_while_the_result_that_it_reads_is_not_uploaded() {
         world.others = vec![Arc::new(sft)];
         world.settles();
         assert_eq!(world.jobs(), ["qwen-1"], "{phase:?}");
-        assert_eq!(flag(&world.created[0], "--adapters").as_deref(), Some("/outputs/sft/checkpoint-27"));
+        let arguments = arguments(&world.created[0]);
+        assert!(arguments.iter().any(|one| one.ends_with("/outputs/sft/checkpoint-27")), "{arguments:?}");
     }
 }

@@ -529,5 +529,5 @@ fn an_upload_job_that_was_deleted_is_made_again() {
     let mut world = trained();
     world.observed.upload = None;
     world.settles();
-    assert_eq!(world.jobs(), ["qwen-1", "qwen-upload", "qwen-upload"]);
+    assert_eq!(world.jobs(), ["qwen-upload-check", "qwen-1", "qwen-upload", "qwen-upload"]);
 }
