@@ -53,5 +53,8 @@ pub const KUEUE_PRIORITY_CLASS: &str = "kueue.x-k8s.io/priority-class";
 /// Node label of GPU feature discovery; a `gpu.productLabel` without a key is a value of this label.
 pub const NVIDIA_GPU_PRODUCT: &str = "nvidia.com/gpu.product";
 
+/// Kubernetes' own: the index of a pod of an Indexed Job. A label since Kubernetes 1.28, and always an annotation.
+pub const JOB_COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+
 /// Kubernetes' own: of a ReplicaSet's pods, those with the lowest cost are deleted first, after those that are not ready.
 pub const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";

@@ -37,7 +37,8 @@ pub(crate) fn snapshot(name: &str, uid: &str) -> String {
 
 /// Bytes of the digest in the name of a VolumeSnapshot.
 const SNAPSHOT_DIGEST: usize = 4;
-/// 63 without the index of a pod, at most `-63`, and Kubernetes' random suffix of a pod's name fits beyond it.
+/// 63 without the index of a pod, at most `-63`: a host name is not shortened. Kubernetes shortens the name of a pod to 58
+/// characters and appends a random suffix, so a long name loses the index.
 const LONGEST_JOB: usize = 60;
 
 #[cfg(test)]

@@ -305,7 +305,7 @@ impl Scene<'_> {
 
     /// The log of rank 0, once there is one.
     fn log(&self, attempt: &Attempt<'_>) -> Option<Target> {
-        let pod = conditions::rank_zero(self.valid, attempt)?;
+        let pod = conditions::rank_zero(attempt)?;
         let state = &pod.container(pod::TRAINER)?.state;
         (state.running.is_some() || state.terminated.is_some()).then(|| Target {
             pod: pod.name().to_owned(),

@@ -1,6 +1,6 @@
 //! Narrow views of pods: only the fields that decisions need. The others are dropped while decoding, to save memory.
 
-use std::net::IpAddr;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use api::labels;
 use jiff::Timestamp;
@@ -34,6 +34,8 @@ pub struct PodView {
     pub ip: Option<IpAddr>,
     /// The annotation [`labels::POD_DELETION_COST`], if it is a number.
     pub deletion_cost: Option<i32>,
+    /// Of a pod of an Indexed Job. Its name does not show the index: Kubernetes shortens long ones.
+    pub completion_index: Option<u32>,
     pub scheduled: Option<Condition>,
     pub is_ready: bool,
     /// `lastTransitionTime` of the condition Ready.
@@ -238,6 +240,10 @@ impl From<PodParts> for PodView {
             .annotations
             .as_ref()
             .and_then(|known| known.get(labels::POD_DELETION_COST)?.parse().ok());
+        let index = |of: &Option<BTreeMap<String, String>>| {
+            of.as_ref().and_then(|known| known.get(labels::JOB_COMPLETION_INDEX)?.parse().ok())
+        };
+        let completion_index = index(&metadata.labels).or_else(|| index(&metadata.annotations));
         let (metadata, instance) = narrow(metadata);
         let node = spec.node_name.filter(|node| !node.is_empty());
         let held = held(&spec.init_containers, &spec.containers);
@@ -256,6 +262,7 @@ impl From<PodParts> for PodView {
             node,
             ip: status.pod_ip.and_then(|address| address.parse().ok()),
             deletion_cost,
+            completion_index,
             scheduled: status.conditions.into_iter().find(|condition| condition.is("PodScheduled")),
             is_ready,
             ready_changed,
@@ -290,6 +297,21 @@ status: {phase: Running, containerStatuses: [{name: a}]}
         assert_eq!(pod.node.as_deref(), Some("gpu-0"));
         assert_ne!(pod.held, Extended::default());
         assert!(pod.instance.is_none() && pod.containers.is_empty());
+    }
+
+    #[test]
+    fn the_index_of_a_pod_is_a_label_and_before_kubernetes_1_28_an_annotation() {
+        let own = "app.kubernetes.io/instance: a, app.kubernetes.io/name: b, app.kubernetes.io/managed-by: c-controller";
+        let index = |labels: &str, annotations: &str| {
+            let metadata = format!("{{name: a-0, labels: {{{own}{labels}}}, annotations: {{{annotations}}}}}");
+            let pod: PodView = serde_saphyr::from_str(&format!("{{metadata: {metadata}}}")).unwrap();
+            pod.completion_index
+        };
+        let key = labels::JOB_COMPLETION_INDEX;
+        assert_eq!(index(&format!(", {key}: '3'"), ""), Some(3));
+        assert_eq!(index("", &format!("{key}: '0'")), Some(0));
+        assert_eq!(index(&format!(", {key}: x"), ""), None);
+        assert_eq!(index("", ""), None);
     }
 
     #[test]

@@ -42,6 +42,31 @@ async fn the_second_step_waits_for_the_first_and_reads_its_result() {
     assert_eq!(second.status.unwrap().dependencies[0].uid, first.uid().unwrap());
 }
 
+/// Kubernetes shortens the names of pods to 63 characters, and then they do not show the rank.
+#[tokio::test]
+async fn a_job_with_a_name_of_any_length_has_progress_and_a_dependent_that_starts_from_its_checkpoint() {
+    let scene = simulated().await;
+    let source = |length: usize| format!("{:n<length$}", format!("s{length}"));
+    for length in 50..=63 {
+        let folder = format!("/mnt/n{length}");
+        let first = json!({"outputDir": folder, "env": fate(&[("run-time", "2s")])["env"]});
+        create(&scene, &source(length), first).await;
+        create(&scene, &format!("reads-{length}"), json!({"model": folder, "method": "dpo"})).await;
+    }
+    for length in 50..=63 {
+        let first = until_phase(&scene, &source(length), Phase::Succeeded).await.status.unwrap();
+        let progress = first.progress.as_ref().unwrap_or_else(|| panic!("progress at {length}: {first:?}"));
+        assert_eq!((progress.step, progress.percent), (60, 100), "{length}");
+        assert!(progress.loss.is_some(), "the log of rank 0 was read at {length}: {progress:?}");
+        let checkpoint = format!("/mnt/n{length}/checkpoint-60");
+        assert_eq!(first.checkpoint.map(|saved| saved.path), Some(checkpoint.clone()));
+        until_phase(&scene, &format!("reads-{length}"), Phase::Succeeded).await;
+        let job: Job = scene.api().get(&format!("reads-{length}-1")).await.unwrap();
+        let args = job.spec.unwrap().template.spec.unwrap().containers[0].args.clone().unwrap();
+        assert!(args.contains(&format!("--fresh-arg={checkpoint}")), "{length}: {args:?}");
+    }
+}
+
 #[tokio::test]
 async fn the_failure_of_a_dependency_ends_the_dependent_without_a_pod() {
     let scene = simulated().await;

@@ -20,7 +20,6 @@ use super::{
     stage::{self, Attempt, Stage},
 };
 use crate::{
-    names,
     observe::Observed,
     progress::Access,
     validate::{Claim, Invalid, ValidJob},
@@ -438,8 +437,7 @@ pub(super) fn stalled(reason: &'static str, message: String) -> Verdict {
     holds(conditions::STALLED, reason, message)
 }
 
-/// The pod of rank 0.
-pub(super) fn rank_zero<'a>(valid: &ValidJob, attempt: &'a Attempt<'_>) -> Option<&'a PodView> {
-    let prefix = format!("{}-", names::host(&names::attempt(&valid.name, attempt.number), 0));
-    attempt.pods.iter().copied().find(|pod| pod.name().starts_with(&prefix))
+/// The pod of rank 0, by its index: Kubernetes shortens the names of pods.
+pub(super) fn rank_zero<'a>(attempt: &'a Attempt<'_>) -> Option<&'a PodView> {
+    attempt.pods.iter().copied().find(|pod| pod.completion_index == Some(0))
 }

@@ -84,8 +84,7 @@ impl Scene<'_> {
     }
 
     fn succeeded(&self, attempt: &Attempt<'_>, written: TrainingJobStatus) -> Plan {
-        let message =
-            conditions::rank_zero(self.valid, attempt).and_then(failure::message_of).unwrap_or_default();
+        let message = conditions::rank_zero(attempt).and_then(failure::message_of).unwrap_or_default();
         let mut written = status::ended(written, attempt.number);
         written = status::started(written, self.now);
         if let Some(saved) = message.checkpoint {

@@ -241,7 +241,7 @@ fn unread(valid: &ValidJob, attempt: &Attempt<'_>, observed: &Observed, now: Tim
     let since = observed.facts.get(&end_fact(attempt.number)).copied().unwrap_or(now);
     let has_ended =
         |pod: &PodView| pod.container(TRAINER).is_some_and(|container| container.state.terminated.is_some());
-    let pod = verdicts::rank_zero(valid, attempt);
+    let pod = verdicts::rank_zero(attempt);
     let is_seen = pod.is_some_and(has_ended) || observed.pods_are_newest;
     let mut logs = observed.log.iter();
     let is_read = !logs.any(|log| log.access == Access::Readable && !log.is_complete);

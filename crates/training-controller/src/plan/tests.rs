@@ -71,8 +71,12 @@ struct World {
 
 impl World {
     fn new(spec: &str) -> Self {
+        Self::named("qwen", spec)
+    }
+
+    fn named(name: &str, spec: &str) -> Self {
         Self {
-            observed: observed(job("qwen", spec)),
+            observed: observed(job(name, spec)),
             claims: Claims::new(),
             others: Vec::new(),
             created: Vec::new(),
@@ -329,7 +333,8 @@ impl World {
 
     /// The pod of this rank of the current attempt has this status, and a node.
     fn pod(&mut self, rank: usize, status: &Value) -> &mut PodView {
-        let job = names::attempt("qwen", self.attempt());
+        let name = self.observed.job.metadata.name.clone().unwrap();
+        let job = names::attempt(&name, self.attempt());
         let uid = self.observed.attempts.get(&self.attempt()).and_then(|job| job.metadata.uid.clone());
         let pod = pod(&job, &uid.unwrap_or_default(), rank, status);
         let before = self
@@ -523,10 +528,17 @@ pub(super) fn observed(job: TrainingJob) -> Observed {
 
 /// A pod of the Job with this status. It runs on the node of its rank, unless the status has a null `node`.
 fn pod(job: &str, job_uid: &str, rank: usize, status: &Value) -> PodView {
-    let name = format!("{job}-{rank}-abcde");
+    // As Kubernetes makes names: at most 58 characters of its own, and a random suffix.
+    let mut name = format!("{job}-{rank}-");
+    let suffix = if name.len() > 58 { format!("abcd{rank}") } else { "abcde".to_owned() };
+    name.truncate(58);
+    name.push_str(&suffix);
     let owner =
         json!({"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": job_uid, "controller": true});
-    let labels = json!({labels::MANAGED_BY: NAME, labels::NAME: names::KIND, labels::INSTANCE: "qwen"});
+    let labels = json!({
+        labels::MANAGED_BY: NAME, labels::NAME: names::KIND, labels::INSTANCE: "qwen",
+        labels::JOB_COMPLETION_INDEX: rank.to_string(),
+    });
     let node = if status.get("node").is_some() { Value::Null } else { format!("node-{rank}").into() };
     let pod = json!({
         "metadata": {
