@@ -106,6 +106,10 @@ pub const PEER_LOST: &str = "PeerLost";
 pub const PREEMPTED: &str = "Preempted";
 pub const NODE_LOST: &str = "NodeLost";
 pub const NO_PROGRESS: &str = "NoProgress";
+/// Also the reason of the condition LossNotFinite.
+pub const LOSS_NOT_FINITE: &str = "LossNotFinite";
+/// The checkpoints of spec.resumeFrom cannot be gone on from.
+pub const CANNOT_RESUME: &str = "CannotResume";
 /// The GPUs of a trainer that runs do nothing.
 pub const GPU_IDLE: &str = "GPUIdle";
 pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
