@@ -2,6 +2,7 @@
 //! node ends. The trainer is the stand-in for ms-swift in `tests/trainer`.
 
 mod history;
+mod sources;
 
 use std::{collections::BTreeMap, fs, path::PathBuf, process::Command};
 

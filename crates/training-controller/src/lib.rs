@@ -62,6 +62,7 @@ use crate::{
     },
     plan::{Child, Defaults, has_finalizer, held_back, needs_snapshot, plan, refused, rejected, retire},
     progress::Progress,
+    resume::output_claim_key,
     validate::{OwnAccount, validate},
     volume_snapshot::VolumeSnapshot,
     wants::{keys_of_wants, output_key},
@@ -75,6 +76,7 @@ mod names;
 mod observe;
 mod plan;
 mod progress;
+mod resume;
 mod swift;
 mod validate;
 mod volume_snapshot;
@@ -161,6 +163,8 @@ pub(crate) struct Context {
     pub(crate) pods_of: Referrers,
     /// By namespace and path, the jobs with this outputDir.
     pub(crate) outputs: Referrers,
+    /// By the claim of their output, the jobs.
+    pub(crate) writers_of: Referrers,
     /// By what a job may depend on (names and paths), the jobs.
     pub(crate) dependents: Referrers,
     pub(crate) fact_times: FactTimes,
@@ -209,6 +213,7 @@ pub fn start(process: &mut Process, args: TrainingArgs, agents: &AgentsArgs) -> 
         losses: nodes.as_ref().map(track_losses).unwrap_or_default(),
         nodes,
         outputs: Referrers::of(&training_jobs, output_key),
+        writers_of: Referrers::of(&training_jobs, output_claim_key),
         dependents: Referrers::of(&training_jobs, keys_of_wants),
         training_jobs,
         fact_times: FactTimes::default(),

@@ -42,10 +42,12 @@ mod events;
 mod failure;
 mod held_back;
 mod idle;
+mod loss;
 mod metadata;
 mod mitigation;
 mod pod;
 mod reduced;
+mod resume;
 mod retention;
 mod retry;
 mod service;
@@ -125,7 +127,7 @@ struct Scene<'a> {
 
 /// The plan for a valid spec.
 pub(crate) fn plan(valid: &ValidJob, observed: &Observed, defaults: &Defaults, now: Timestamp) -> Plan {
-    let dependencies = dependencies::dependencies(observed);
+    let dependencies = resume::awaited(dependencies::dependencies(observed), valid, observed);
     let stage = stage::stage(valid, observed, &defaults.timings, now);
     let scene = Scene { valid, observed, defaults, dependencies, now };
     if valid.pods.paused {
@@ -219,7 +221,8 @@ fn noted(observed: &Observed, written: TrainingJobStatus, assessment: Assessment
     let reason = assessment.reason;
     let status = status::assessed(written, assessment, observed, now);
     let event = events::of_change(observed.job.status.as_ref(), &status, reason);
-    Plan { events: event.into_iter().collect(), ..nothing(status) }
+    let loss = loss::note(observed.job.status.as_ref(), &status);
+    Plan { events: event.into_iter().chain(loss).collect(), ..nothing(status) }
 }
 
 fn nothing(status: TrainingJobStatus) -> Plan {

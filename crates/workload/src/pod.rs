@@ -303,7 +303,8 @@ status: {phase: Running, containerStatuses: [{name: a}]}
     fn the_index_of_a_pod_is_a_label_and_before_kubernetes_1_28_an_annotation() {
         let own = "app.kubernetes.io/instance: a, app.kubernetes.io/name: b, app.kubernetes.io/managed-by: c-controller";
         let index = |labels: &str, annotations: &str| {
-            let metadata = format!("{{name: a-0, labels: {{{own}{labels}}}, annotations: {{{annotations}}}}}");
+            let metadata =
+                format!("{{name: a-0, labels: {{{own}{labels}}}, annotations: {{{annotations}}}}}");
             let pod: PodView = serde_saphyr::from_str(&format!("{{metadata: {metadata}}}")).unwrap();
             pod.completion_index
         };

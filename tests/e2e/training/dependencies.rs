@@ -108,6 +108,37 @@ async fn a_result_outlives_the_job_that_made_it() {
 }
 
 #[tokio::test]
+async fn a_successor_waits_for_the_end_of_its_source_and_reads_its_claim() {
+    let scene = simulated().await;
+    let output = json!({"mountPath": "/mnt/data"});
+    let long = json!({"outputDir": "/mnt/data/run-1", "output": output, "env": fate(&[("run-time", "300s")])["env"]});
+    create(&scene, "first", long).await;
+    until_reason(&scene, "first", conditions::RUNNING, reasons::TRAINING).await;
+    create(&scene, "by-job", json!({"resumeFrom": {"job": "first"}})).await;
+    create(&scene, "by-claim", json!({"resumeFrom": {"claimName": "first-output", "path": "run-1"}})).await;
+    for name in ["by-job", "by-claim"] {
+        let waits = until_reason(&scene, name, conditions::DEPENDENCIES_READY, reasons::WAITING).await;
+        let message = waits.status.unwrap().message.unwrap();
+        assert!(message.contains("first"), "{message}");
+        assert!(pods(&scene, name).await.is_empty(), "two jobs would write");
+    }
+    let jobs = scene.api::<TrainingJob>();
+    jobs.delete("first", &DeleteParams::default()).await.unwrap();
+    wait_until_gone(&jobs, "first", within()).await;
+    // Of a job that is gone, the path in its claim is not known.
+    for (name, folder) in [("by-job", "/opt/resume-from"), ("by-claim", "/opt/resume-from/run-1")] {
+        until_phase(&scene, name, Phase::Succeeded).await;
+        let job: Job = scene.api().get(&format!("{name}-1")).await.unwrap();
+        let spec = job.spec.unwrap().template.spec.unwrap();
+        let args = spec.containers[0].args.as_ref().unwrap();
+        assert!(args.contains(&format!("--resume-from={folder}")), "{args:?}");
+        let mounts = spec.containers[0].volume_mounts.as_ref().unwrap();
+        let mount = mounts.iter().find(|mount| mount.mount_path == "/opt/resume-from").unwrap();
+        assert_eq!(mount.read_only, Some(true));
+    }
+}
+
+#[tokio::test]
 async fn a_circle_is_named() {
     let scene = simulated().await;
     create(&scene, "one", json!({"dependsOn": ["two"]})).await;

@@ -3,7 +3,10 @@
 //! It is created once and never changed, so that an upgrade of the controller restarts nothing. The Job itself retries
 //! nothing: which attempt comes next, and with which settings, is decided in `retry`.
 
-use api::{labels, trainingjob::DependencyResult};
+use api::{
+    labels,
+    trainingjob::{DependencyResult, ResumedFrom},
+};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 
 use super::{
@@ -26,6 +29,9 @@ pub(super) struct Inputs<'a> {
     pub(super) image: &'a str,
     pub(super) version: Version,
     pub(super) results: &'a [DependencyResult],
+    /// Checkpoints of an earlier job.
+    pub(super) resume_from: Option<&'a ResumedFrom>,
+    pub(super) hub_cache: Option<&'a str>,
     /// Steps to save memory that earlier attempts made necessary.
     pub(super) mitigations: usize,
 }
@@ -51,8 +57,15 @@ pub(super) fn attempt_job(valid: &ValidJob, number: i32, inputs: &Inputs<'_>, de
         sharding: settings.sharding.unwrap_or(Sharding::Nothing),
         extra_args: &valid.extra_args,
     });
-    let attempt =
-        Attempt { number, job: &name, image: inputs.image, command: &command, results: inputs.results };
+    let attempt = Attempt {
+        number,
+        job: &name,
+        image: inputs.image,
+        command: &command,
+        results: inputs.results,
+        resume_from: inputs.resume_from,
+        hub_cache: inputs.hub_cache,
+    };
     let template = pod_template(valid, &attempt, defaults);
     let mut metadata = metadata(valid, name);
     let labels = metadata.labels.get_or_insert_default();

@@ -16,7 +16,9 @@ use workload::{
 use super::{
     claim::{conflict, shortage},
     dependencies::{Dependencies, results},
+    loss,
     pod::{TRAINER, runs_on_cpu_instead},
+    resume,
     stage::{self, Attempt, Stage},
 };
 use crate::{
@@ -89,6 +91,7 @@ struct Common {
     accepted: Verdict,
     dependencies: Option<Verdict>,
     suspended: Option<Verdict>,
+    loss: Option<Verdict>,
 }
 
 fn common(valid: &ValidJob, observed: &Observed, dependencies: &Dependencies) -> Common {
@@ -128,13 +131,13 @@ fn common(valid: &ValidJob, observed: &Observed, dependencies: &Dependencies) ->
         (false, true) => Some(fails(conditions::SUSPENDED, reasons::RESUMED, "")),
         (false, false) => None,
     };
-    Common { accepted, dependencies, suspended }
+    Common { accepted, dependencies, suspended, loss: loss::verdict(valid, observed) }
 }
 
 impl Common {
     fn with(self, more: impl IntoIterator<Item = Verdict>) -> Vec<Verdict> {
-        let Self { accepted, dependencies, suspended } = self;
-        [Some(accepted), dependencies, suspended].into_iter().flatten().chain(more).collect()
+        let Self { accepted, dependencies, suspended, loss } = self;
+        [Some(accepted), dependencies, suspended, loss].into_iter().flatten().chain(more).collect()
     }
 }
 
@@ -342,7 +345,8 @@ pub(super) fn obstacle(valid: &ValidJob, observed: &Observed) -> Option<Cause> {
             conflict.or_else(|| unusable(name, "spec.output.claimName"))
         }
     };
-    of_inputs().or_else(of_results).or_else(of_output)
+    let of_source = || resume::obstacle(observed, unusable);
+    of_inputs().or_else(of_results).or_else(of_source).or_else(of_output)
 }
 
 /// Pods that mount the claim go on; no other pod is scheduled with it.

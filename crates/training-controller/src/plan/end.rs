@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use api::trainingjob::TrainingJobStatus;
+use api::{
+    launcher,
+    trainingjob::{Method, TrainingJobStatus},
+};
 use runtime::conditions::whole_seconds;
 
 use super::{
@@ -38,7 +41,11 @@ impl Scene<'_> {
                 let next = Next::Never { reason: failure.reason, message: failure.message.clone() };
                 self.failed(attempt, failure, written, next)
             }
-            End::Failed(failure) => {
+            End::Failed(mut failure) => {
+                failure.checkpoint = failure.checkpoint.and_then(|saved| {
+                    let saved = launcher::Checkpoint { path: saved.path, step: saved.step };
+                    status::reported(self.valid, &written, &saved)
+                });
                 let before = self.observed.job.status.clone().unwrap_or_default();
                 let without = status::without_progress(&before, &failure, &written);
                 let ended = (attempt.number, &failure);
@@ -66,6 +73,7 @@ impl Scene<'_> {
         }
         let assessment = match next {
             Next::Never { reason, message } => {
+                let message = format!("{message}{}", self.successor(&written));
                 written.completion_time = Some(whole_seconds(self.now));
                 conditions::of_failure(self.valid, self.observed, &self.dependencies, None, (reason, message))
             }
@@ -83,15 +91,22 @@ impl Scene<'_> {
         plan
     }
 
+    /// How another job goes on from what this one has left.
+    fn successor(&self, status: &TrainingJobStatus) -> String {
+        let saved = status.checkpoint.as_ref().filter(|_| self.valid.method != Method::Ppo);
+        let words = |step| {
+            format!("; a new job goes on after step {step} with spec.resumeFrom.job {}", self.valid.name)
+        };
+        saved.map_or_else(String::new, |saved| words(saved.step))
+    }
+
     fn succeeded(&self, attempt: &Attempt<'_>, written: TrainingJobStatus) -> Plan {
         let message = conditions::rank_zero(attempt).and_then(failure::message_of).unwrap_or_default();
         let mut written = status::ended(written, attempt.number);
         written = status::started(written, self.now);
-        if let Some(saved) = message.checkpoint {
-            let time = Some(whole_seconds(self.now));
-            // The launcher has looked at it, and the log may say anything.
-            written.checkpoint =
-                Some(api::trainingjob::Checkpoint { path: saved.path, step: saved.step, time });
+        let saved = message.checkpoint.as_ref();
+        if let Some(saved) = saved.and_then(|saved| status::reported(self.valid, &written, saved)) {
+            status::replace_checkpoint(&mut written, saved, self.now);
         }
         written.progress = status::completed(written.progress, message.step);
         if let Some(upload) = &self.valid.output.upload {

@@ -39,6 +39,7 @@ pub(crate) fn reduced(
         failures: _,
         resolved: _,
         dependencies: _,
+        resume_from: _,
         progress: _,
         loss_curve: _,
         checkpoint: _,

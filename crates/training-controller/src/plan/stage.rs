@@ -27,6 +27,7 @@ use super::{
     conditions as verdicts,
     defaults::Timings,
     failure::{self, Class, Failure, has_failed},
+    loss,
     pod::TRAINER,
 };
 use crate::{
@@ -196,7 +197,7 @@ fn current<'a>(
         return Stage::Ended(attempt, Box::new(lost(reasons::PREEMPTED, Class::Interruption, &message)));
     };
     if job.completed.is_some() {
-        return match unread(valid, &attempt, observed, now) {
+        return match unread(&attempt, observed, now) {
             Some(wait) => Stage::Active(Attempt { is_ending: true, requeue_after: Some(wait), ..attempt }),
             None => Stage::Ended(attempt, Box::new(End::Succeeded)),
         };
@@ -223,6 +224,7 @@ fn current<'a>(
         on_lost_nodes(valid, observed, &attempt, now),
         on_silent_nodes(&attempt, now),
         silent_log(valid, observed, now),
+        loss::failure(valid, observed).map(Ok),
         half_placed(valid, observed, &attempt, timings, now),
     ];
     for check in checks.into_iter().flatten() {
@@ -237,7 +239,7 @@ fn current<'a>(
 }
 
 /// How long the last lines of a log, and the message of the launcher, may still be waited for.
-fn unread(valid: &ValidJob, attempt: &Attempt<'_>, observed: &Observed, now: Timestamp) -> Option<Duration> {
+fn unread(attempt: &Attempt<'_>, observed: &Observed, now: Timestamp) -> Option<Duration> {
     let since = observed.facts.get(&end_fact(attempt.number)).copied().unwrap_or(now);
     let has_ended =
         |pod: &PodView| pod.container(TRAINER).is_some_and(|container| container.state.terminated.is_some());

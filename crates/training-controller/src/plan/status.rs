@@ -3,13 +3,18 @@
 
 use std::time::Duration;
 
-use api::trainingjob::{Checkpoint, Failure as Report, FailureCount, Progress, Resolved, TrainingJobStatus};
+use api::{
+    launcher,
+    trainingjob::{
+        Checkpoint, Failure as Report, FailureCount, Method, Progress, Resolved, TrainingJobStatus,
+    },
+};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use runtime::conditions::{merged, whole_seconds};
 
 use super::{conditions::Assessment, failure::Failure, retry::Next};
-use crate::observe::Observed;
+use crate::{observe::Observed, validate::ValidJob};
 
 /// Kinds of failures in the status.
 const MOST_FAILURE_COUNTS: usize = 32;
@@ -22,8 +27,11 @@ pub(super) fn base(observed: &Observed) -> TrainingJobStatus {
         if !log.curve.is_empty() {
             status.loss_curve = log.curve.clone();
         }
-        if let Some(saved) = &log.checkpoint {
-            set_checkpoint(&mut status, saved.clone());
+        match &log.checkpoint {
+            // Whatever an earlier attempt has claimed.
+            Some(saved) if log.has_saved => status.checkpoint = Some(saved.clone()),
+            Some(saved) => set_checkpoint(&mut status, saved.clone()),
+            None => {}
         }
     }
     status
@@ -34,6 +42,28 @@ pub(super) fn set_checkpoint(status: &mut TrainingJobStatus, saved: Checkpoint) 
     let known = status.checkpoint.as_ref().map_or(-1, |known| known.step);
     if saved.step > known {
         status.checkpoint = Some(saved);
+    }
+}
+
+/// What a launcher has found in the output at the end of its attempt. It replaces what was known: an earlier message may be
+/// false, and a checkpoint may be damaged. A trainer can write the message as well, so only the step is taken from it.
+pub(super) fn reported(
+    valid: &ValidJob,
+    status: &TrainingJobStatus,
+    saved: &launcher::Checkpoint,
+) -> Option<Checkpoint> {
+    let total = status.progress.as_ref().map(|progress| progress.total_steps).filter(|total| *total > 0);
+    // The loop of PPO counts other steps in its checkpoints than in its log.
+    let total = total.filter(|_| valid.method != Method::Ppo);
+    let path = format!("{}/{}", valid.output.dir, launcher::checkpoint_name(saved.step));
+    let is_plausible = saved.step >= 0 && total.is_none_or(|total| saved.step <= total);
+    (saved.path == path && is_plausible).then_some(Checkpoint { path, step: saved.step, time: None })
+}
+
+pub(super) fn replace_checkpoint(status: &mut TrainingJobStatus, saved: Checkpoint, now: Timestamp) {
+    let is_known = status.checkpoint.as_ref().is_some_and(|known| known.path == saved.path);
+    if !is_known {
+        status.checkpoint = Some(Checkpoint { time: Some(whole_seconds(now)), ..saved });
     }
 }
 
@@ -94,7 +124,8 @@ pub(super) fn without_progress(
     current: &TrainingJobStatus,
 ) -> i32 {
     let step = |checkpoint: Option<&Checkpoint>| checkpoint.map_or(0, |saved| saved.step);
-    let reached = step(failure.checkpoint.as_ref()).max(step(current.checkpoint.as_ref()));
+    // The launcher has looked at it.
+    let reached = step(failure.checkpoint.as_ref().or(current.checkpoint.as_ref()));
     // What the log said of a checkpoint may be in the status already, so the attempt's own progress counts, too.
     let resumed = before.failure.as_ref().and_then(|failure| failure.checkpoint_step).unwrap_or_default();
     if reached > resumed { 0 } else { before.attempts_without_progress.saturating_add(1) }
@@ -112,10 +143,7 @@ pub(super) fn failed(
     let mut status = ended(status, number);
     status.attempts_without_progress = without_progress;
     if let Some(saved) = failure.checkpoint.clone() {
-        set_checkpoint(
-            &mut status,
-            Checkpoint { time: saved.time.or_else(|| Some(whole_seconds(now))), ..saved },
-        );
+        replace_checkpoint(&mut status, saved, now);
     }
     count(&mut status.failures, failure.reason);
     let Failure { reason, class: _, message, pod, node, exit_code, tail, checkpoint: _ } = failure;

@@ -37,8 +37,10 @@ mod dependencies;
 mod ends;
 mod failures;
 mod gangs;
+mod loss;
 mod notes;
 mod rendering;
+mod resume;
 mod retention;
 mod uploads;
 
@@ -395,7 +397,11 @@ impl World {
 
     /// The scheduler takes the node away, and the launcher has saved a checkpoint of this step.
     fn is_preempted(&mut self, step: Option<i64>) {
-        let mut status = ended(80, "Error", &message_at(step), self.seconds);
+        let mut message = message_at(step);
+        if let Some(saved) = &mut message.checkpoint {
+            saved.path = format!("{}/checkpoint-{}", self.observed.job.spec.output_dir, saved.step);
+        }
+        let mut status = ended(80, "Error", &message, self.seconds);
         status["conditions"] = json!([disruption()]);
         self.pod(0, &status);
         self.job_fails();
@@ -514,6 +520,7 @@ pub(super) fn observed(job: TrainingJob) -> Observed {
         pods_are_newest: false,
         claims: Claims::new(),
         dependencies: Vec::new(),
+        resume: None,
         cycle: Vec::new(),
         dependents: 0,
         nodes: Nodes::default(),
