@@ -28,6 +28,8 @@ pub mod options {
     pub const LOG_FILE: &str = "log-file";
     /// Namespace and name of the AIDispatcher, with a slash.
     pub const POOL: &str = "pool";
+    /// To start without a state if the storage of states cannot be used.
+    pub const START_EMPTY: &str = "start-empty";
     /// Role of the workers.
     pub const ROLE: &str = "role";
 }
@@ -169,6 +171,22 @@ impl ExitCode {
             ExitCode::StoreUnauthorized | ExitCode::CheckpointsUnauthorized => reasons::STORE_UNAUTHORIZED,
             ExitCode::OutOfSpace | ExitCode::StateOutOfSpace => reasons::OUT_OF_SPACE,
             ExitCode::BucketNotFound => reasons::BUCKET_NOT_FOUND,
+        }
+    }
+
+    /// Whether the storage of states cannot be used at present, so that a worker may be allowed to start without one.
+    pub fn is_of_unusable_storage(self) -> bool {
+        match self {
+            ExitCode::BucketNotFound
+            | ExitCode::CheckpointsUnreachable
+            | ExitCode::CheckpointsUnauthorized => true,
+            ExitCode::Usage
+            | ExitCode::CollectionNotFound
+            | ExitCode::DimMismatch
+            | ExitCode::StoreUnreachable
+            | ExitCode::StoreUnauthorized
+            | ExitCode::OutOfSpace
+            | ExitCode::StateOutOfSpace => false,
         }
     }
 

@@ -63,6 +63,12 @@ pub const VOLUME_NOT_ATTACHED: &str = "VolumeNotAttached";
 /// A kubelet ended pods, for example because the node was short of memory or disk.
 pub const EVICTED: &str = "Evicted";
 
+// Progressing of AIDispatcher.
+/// No worker of the current revision has ever reported a load, so older workers stay.
+pub const NEVER_REPORTED: &str = "NeverReported";
+/// Workers report their load, and a path of spec.probes does not answer.
+pub const PROBE_FAILED: &str = "ProbeFailed";
+
 // TemplateOutdated of AIInference.
 pub const NEWER_TEMPLATE: &str = "NewerTemplate";
 
@@ -127,6 +133,8 @@ pub const STATE_NOT_SAVED: &str = "StateNotSaved";
 pub const STATE_LOST: &str = "StateLost";
 /// Saved states differ from their manifests; they are kept and not restored.
 pub const STATE_DAMAGED: &str = "StateDamaged";
+/// A worker has started without a state, because the storage could not be used (checkpoint.whenUnavailable).
+pub const STARTED_EMPTY: &str = "StartedEmpty";
 
 // AbleToScale, as the HorizontalPodAutoscaler has them.
 pub const READY_FOR_NEW_SCALE: &str = "ReadyForNewScale";
@@ -156,6 +164,8 @@ pub const SCALING_DISABLED: &str = "ScalingDisabled";
 pub const INVALID_SELECTOR: &str = "InvalidSelector";
 pub const METRIC_MISSING: &str = "MetricMissing";
 pub const METRIC_STALE: &str = "MetricStale";
+/// What is known of the pods may be out of date, because a watch fails: no worker is added or removed.
+pub const PODS_UNKNOWN: &str = "PodsUnknown";
 /// The metric asks for fewer replicas, and its source says that some of its data was missing: replicas stay.
 pub const METRIC_PARTIAL: &str = "MetricPartial";
 pub const METRIC_NOT_LOAD_SENSITIVE: &str = "MetricNotLoadSensitive";

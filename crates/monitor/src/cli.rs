@@ -122,6 +122,10 @@ pub(crate) struct LoadMemory {
     #[arg(long, default_value_t = 60)]
     patience_seconds: u64,
 
+    /// Start without a state if the storage of checkpoints cannot be used for that time [default: fail]
+    #[arg(long = options::START_EMPTY)]
+    pub(crate) start_empty: bool,
+
     /// Namespace and name of the pool: NAMESPACE/NAME; with checkpoints
     #[arg(long = options::POOL, value_parser = pool)]
     pool: Option<Pool>,

@@ -3,7 +3,7 @@
 //! Cache and writer are one handle, so that an object cannot be compared with the cache of another kind. It decides
 //! nothing about an object.
 
-use std::{marker::PhantomData, ops::Deref, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, marker::PhantomData, ops::Deref, sync::Arc, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{
@@ -310,10 +310,14 @@ where
     S: Watched + Send + Sync + 'static,
     K: Resource<DynamicType = ()>,
 {
-    /// Sets one annotation of exactly this version of this object. It need not be a child: pods of a child belong to it.
-    /// One that has changed is `Stale`; one that is gone is no error. The cache has the annotation at once, which says
+    /// Sets annotations of exactly this version of this object; `None` takes one off. It need not be a child: pods of a child belong to it.
+    /// One that has changed is `Stale`; one that is gone is no error. The cache has the annotations at once, which says
     /// nothing about the caches of other programs.
-    pub async fn annotate(&self, object: &K, annotation: &str, value: &str) -> Result<(), ApplyError> {
+    pub async fn annotate(
+        &self,
+        object: &K,
+        annotations: &BTreeMap<&str, Option<String>>,
+    ) -> Result<(), ApplyError> {
         const STEP: &str = "annotate";
         let meta = object.meta();
         let key = Key::named_in(meta);
@@ -321,7 +325,7 @@ where
         let body = json!({"metadata": {
             "uid": meta.uid,
             "resourceVersion": meta.resource_version,
-            "annotations": {annotation: value},
+            "annotations": annotations,
         }});
         let field_manager = Some(self.writer.field_manager().to_owned());
         let params = PatchParams { field_manager, ..PatchParams::default() };

@@ -34,6 +34,10 @@ pub struct PodView {
     pub ip: Option<IpAddr>,
     /// The annotation [`labels::POD_DELETION_COST`], if it is a number.
     pub deletion_cost: Option<i32>,
+    /// The annotation [`labels::DO_NOT_DISRUPT`] is `true`.
+    pub keeps_from_karpenter: bool,
+    /// The annotation [`labels::SAFE_TO_EVICT`] is `false`.
+    pub keeps_from_autoscaler: bool,
     pub scheduled: Option<Condition>,
     pub is_ready: bool,
     /// `lastTransitionTime` of the condition Ready.
@@ -234,10 +238,10 @@ impl From<PodParts> for PodView {
         };
         let is_set_up = true_since("PodReadyToStartContainers").is_some();
         let disrupted = true_since("DisruptionTarget").flatten();
-        let deletion_cost = metadata
-            .annotations
-            .as_ref()
-            .and_then(|known| known.get(labels::POD_DELETION_COST)?.parse().ok());
+        let annotation = |key: &str| metadata.annotations.as_ref().and_then(|known| known.get(key));
+        let deletion_cost = annotation(labels::POD_DELETION_COST).and_then(|cost| cost.parse().ok());
+        let keeps_from_karpenter = annotation(labels::DO_NOT_DISRUPT).is_some_and(|value| value == "true");
+        let keeps_from_autoscaler = annotation(labels::SAFE_TO_EVICT).is_some_and(|value| value == "false");
         let (metadata, instance) = narrow(metadata);
         let node = spec.node_name.filter(|node| !node.is_empty());
         let held = held(&spec.init_containers, &spec.containers);
@@ -256,6 +260,8 @@ impl From<PodParts> for PodView {
             node,
             ip: status.pod_ip.and_then(|address| address.parse().ok()),
             deletion_cost,
+            keeps_from_karpenter,
+            keeps_from_autoscaler,
             scheduled: status.conditions.into_iter().find(|condition| condition.is("PodScheduled")),
             is_ready,
             ready_changed,
@@ -321,7 +327,8 @@ metadata:
     app.kubernetes.io/name: aiinference
     app.kubernetes.io/managed-by: inference-controller
     other: x
-  annotations: {large: text, controller.kubernetes.io/pod-deletion-cost: '7'}
+  annotations: {large: text, controller.kubernetes.io/pod-deletion-cost: '7',
+    karpenter.sh/do-not-disrupt: 'true', cluster-autoscaler.kubernetes.io/safe-to-evict: 'true'}
 spec: {nodeName: gpu-0, containers: [{name: engine}]}
 status:
   phase: Running
@@ -341,6 +348,7 @@ status:
         assert_eq!(pod.containers[0].last.terminated.as_ref().map(|ended| ended.exit_code), Some(137));
         assert_eq!(pod.instance.as_ref().and_then(|of| of.of_kind("aiinference")), Some("chat"));
         assert_eq!((pod.ip, pod.deletion_cost), (Some(IpAddr::from([10, 0, 0, 7])), Some(7)));
+        assert_eq!((pod.keeps_from_karpenter, pod.keeps_from_autoscaler), (true, false));
         assert_eq!(pod.metadata.labels, None);
         assert_eq!(pod.metadata.annotations, None);
     }

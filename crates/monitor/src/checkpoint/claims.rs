@@ -175,6 +175,14 @@ impl OwnClaims {
         Ok(true)
     }
 
+    /// Whether this pod, or an earlier container of it, has tried to claim a state and not given it back.
+    pub(super) fn may_hold_any(&self, settings: &Settings, own_folder: &Path) -> io::Result<bool> {
+        if self.0.borrow().is_none() {
+            self.begin(settings, own_folder)?;
+        }
+        Ok(self.0.borrow().as_ref().is_some_and(|tried| !tried.uids.is_empty()))
+    }
+
     /// Nothing is to be given back: another worker has the claim, or the claim stays, as that of a damaged state, which other
     /// workers need not try.
     pub(super) fn forget(&self, uid: &str) {

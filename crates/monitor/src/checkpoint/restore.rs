@@ -54,7 +54,7 @@ pub(crate) async fn restore(
              choose a store that does",
             storage.name()
         );
-        return Err(Fault::new(ExitCode::StoreUnreachable, message));
+        return Err(Fault::lasting(ExitCode::StoreUnreachable, message));
     }
     claims.begin(settings, own_folder).map_err(|error| of_own_folder(own_folder, &error))?;
     // Those of an earlier container, which may have ended before it knew whether it could keep them.
@@ -82,6 +82,24 @@ pub(crate) async fn restore(
     };
     let text = serde_json::to_vec(&restored).unwrap_or_default();
     replace(&marker, &text).map_err(|error| of_own_folder(own_folder, &error))
+}
+
+/// Lets the worker of this pod begin without a state. `false`: the storage may have a claim of this pod, which must be given
+/// back first. With heartbeats of a worker that does not have the state, no other one would ever restore it.
+pub(crate) fn begin_empty(
+    settings: &Settings,
+    state: &StateFolder,
+    own_folder: &Path,
+    claims: &OwnClaims,
+) -> Result<bool, Fault> {
+    if claims.may_hold_any(settings, own_folder).map_err(|error| of_own_folder(own_folder, &error))? {
+        return Ok(false);
+    }
+    // What a restore has left that was interrupted.
+    state.clear().map_err(|error| of_disk(&error))?;
+    let text = serde_json::to_vec(&Restored::default()).unwrap_or_default();
+    replace(&own_folder.join(RESTORED), &text).map_err(|error| of_own_folder(own_folder, &error))?;
+    Ok(true)
 }
 
 /// The search of one loader for a state. What it has learned outlives requests that fail.

@@ -1,6 +1,6 @@
 //! Writes go to our own objects only, only when something differs, and only if they were planned on what is there.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
 use kube::{Resource, ResourceExt};
@@ -35,6 +35,11 @@ fn children(fake: &ScriptedApi) -> Children<Child, ConfigMap> {
     // Afterwards: as if it were created just now.
     roots.upsert(deployment("a", 1));
     children
+}
+
+/// An annotation to write.
+fn cost() -> BTreeMap<&'static str, Option<String>> {
+    BTreeMap::from([("cost", Some("100".to_owned()))])
 }
 
 /// The child of "a" that these tests want.
@@ -586,7 +591,7 @@ async fn an_annotation_is_set_on_exactly_one_version_and_the_answer_is_known_at_
     let mut changed = object.clone();
     changed.metadata.resource_version = Some("1000".into());
     fake.next(patches(), [Answer::text(200, &serde_json::to_string(&changed).unwrap())]);
-    children.annotate(&object, "cost", "100").await.unwrap();
+    children.annotate(&object, &cost()).await.unwrap();
     let meta = &object.metadata;
     let body = json!({"metadata": {
         "uid": meta.uid, "resourceVersion": meta.resource_version, "annotations": {"cost": "100"},
@@ -604,7 +609,7 @@ async fn an_object_that_has_changed_or_was_replaced_is_not_annotated_and_the_err
     let mut replaced = object.clone();
     replaced.metadata.uid = Some("uid-of-an-older-child".into());
     for planned_on in [&object, &replaced] {
-        let error = children.annotate(planned_on, "cost", "100").await.unwrap_err();
+        let error = children.annotate(planned_on, &cost()).await.unwrap_err();
         assert!(is_stale(&error, Stale::Changed), "{error:?}");
     }
     assert_eq!(fake.stored("configmaps", "child"), Some(stored), "it is untouched");
@@ -620,9 +625,9 @@ async fn an_object_that_is_gone_is_not_annotated_and_leaves_the_cache() {
     fake.next(patches(), [not_found(), not_found()]);
     let mut older = object.clone();
     older.metadata.uid = Some("uid-of-an-older-child".into());
-    children.annotate(&older, "cost", "100").await.unwrap();
+    children.annotate(&older, &cost()).await.unwrap();
     assert_eq!(children.len(), 1, "a successor stays");
-    children.annotate(&object, "cost", "100").await.unwrap();
+    children.annotate(&object, &cost()).await.unwrap();
     assert!(children.is_empty());
 }
 
@@ -632,7 +637,7 @@ async fn an_annotation_that_is_refused_is_an_error_that_names_the_step_and_the_o
     let children = children(&fake);
     let object = known(&fake, &children);
     fake.next(patches(), [Answer::status(403, "Forbidden", "a policy for pods")]);
-    let error = children.annotate(&object, "cost", "100").await.unwrap_err();
+    let error = children.annotate(&object, &cost()).await.unwrap_err();
     assert!(!error.is_stale());
     assert_eq!(error.to_string(), "failed to annotate ConfigMap demo/child");
 }
