@@ -269,9 +269,9 @@ async fn the_token_of_a_controller_deletes_the_pods_of_its_children_alone() {
     .await;
 }
 
-/// Where a controller says which pods go first, it changes nothing else of them.
+/// Where a controller says which pods may go, it changes nothing else of them.
 #[tokio::test]
-async fn the_token_of_a_controller_changes_one_annotation_of_the_pods_of_its_children() {
+async fn the_token_of_a_controller_changes_the_marks_alone_of_the_pods_of_its_children() {
     for_each(CONTROLLERS.iter().filter(|controller| controller.marks_pods), async |controller| {
         let cluster = cluster_of(controller).await;
         let scene = Scene::new(&cluster).await;
@@ -298,7 +298,9 @@ async fn the_token_of_a_controller_changes_one_annotation_of_the_pods_of_its_chi
             assert!(refusal.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{change}: {refusal:?}");
         };
         let finalizers = |names: &[&str]| json!({"metadata": {"finalizers": names}});
-        let mark = json!({"metadata": {"annotations": {labels::POD_DELETION_COST: "100"}}});
+        let marks: serde_json::Map<String, Value> =
+            labels::POD_MARKS.map(|mark| (mark.to_owned(), json!("100"))).into_iter().collect();
+        let mark = json!({"metadata": {"annotations": marks}});
         assert_eq!(merge(&own, &mark), None);
         may_not(&own, json!({"metadata": {"annotations": {"touched": "yes"}}}));
         may_not(
@@ -404,6 +406,8 @@ async fn the_token_of_a_controller_makes_no_pod_with_rights_over_its_node_or_a_t
         })
     };
     writer.may_create(&budget(json!({"matchLabels": {labels::TRACK: labels::TRACK_STABLE}})));
+    writer.may_create(&budget(json!({"matchLabels": {labels::NAME: "aiinference"}})));
+    writer.may_not_create(&budget(json!({"matchLabels": {labels::NAME: "other"}})));
     writer.may_not_create(&budget(json!({})));
     writer.may_not_create(&budget(json!({"matchLabels": {"app": "other"}})));
     let service = |spec: Value| {
