@@ -19,6 +19,7 @@ use std::{
 };
 
 use api::loader::{Uploaded, UploadedFile};
+use directory::space::Size;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use object_store::{Attribute, GetResult, ObjectStore as _, PutOptions, PutPayload, path::Path as Key};
 use tokio::{
@@ -36,7 +37,7 @@ use crate::{
     location::Location,
     markers,
     progress::{Progress, clock},
-    space::{self, Size},
+    space,
     store::{RequestError, Store},
     sums::{self, SHA256SUMS, Sums},
 };
