@@ -8,7 +8,7 @@ use http::StatusCode;
 use object_store::client::{HttpError, HttpErrorKind};
 use rustls::{CertificateError, Error as TlsError};
 
-use crate::http::{LargeAnswer, Refusal};
+use crate::http::{LargeAnswer, ManyNames, Refusal};
 
 /// Replaces the text of a parser.
 const UNPARSABLE: &str = "an answer that cannot be parsed";
@@ -85,7 +85,9 @@ impl RequestError {
             )),
             // Errors of the system, of TLS and of HTTP, which name what is wrong and do not quote it.
             Some(error) if error.kind() != HttpErrorKind::Decode => RequestError::Transient(innermost(error)),
-            Some(error) if innermost_cause(error).is::<LargeAnswer>() => {
+            Some(error)
+                if innermost_cause(error).is::<LargeAnswer>() || innermost_cause(error).is::<ManyNames>() =>
+            {
                 RequestError::MalformedAnswer(innermost(error))
             }
             // A parser of object_store or of its HTTP client quotes the answer.
