@@ -12,6 +12,11 @@ use crate::reasons;
 /// Part of terminationGracePeriodSeconds that is reserved for the last checkpoint, after `graceSeconds`.
 pub const UPLOAD_SECONDS: u16 = 30;
 
+/// Bytes of all files of one state. A worker with more saves nothing, and no more is restored.
+pub const STATE_BYTES: u64 = 10 << 30;
+/// Bytes of the records of one collection in a pod.
+pub const MEMORY_BYTES: u64 = 8 << 30;
+
 /// Names of options, without dashes.
 pub mod options {
     /// A folder that all workers share, for checkpoints. Instead of `CHECKPOINT_URI`.

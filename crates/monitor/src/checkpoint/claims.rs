@@ -8,6 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use api::monitor::ExitCode;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -16,7 +17,7 @@ use super::{
     BEATS, Claim, Settings,
     choice::{Candidate, Claimed, spread},
     numbered,
-    storage::{Storage, of_own_folder},
+    storage::{Listing, Storage, of_own_folder},
     survey::newest,
 };
 use crate::{fault::Fault, replace};
@@ -214,7 +215,11 @@ pub(crate) async fn claim_of(
     now: SystemTime,
 ) -> Result<Option<Claimed>, Fault> {
     let folder = settings.claims(uid);
-    let files = storage.list(&folder).await?.files;
+    let Listing { files, odd, .. } = storage.list(&folder).await?;
+    if let Some(name) = odd.iter().find(|name| name.parse::<u32>().is_ok()) {
+        let message = format!("{}: {folder}/{name} is no file: remove it", storage.name());
+        return Err(Fault::new(ExitCode::StoreUnreachable, message).of_entry());
+    }
     let numbered =
         files.iter().filter_map(|(name, written)| Some((name.parse::<u32>().ok()?, name, written)));
     let Some((number, name, written)) = numbered.max_by_key(|(number, ..)| *number) else {
