@@ -68,12 +68,16 @@ const HELD_FOR: Duration = Duration::from_secs(5);
 /// Pods that are not ready are deleted before all others, whatever their cost. A node whose kubelet does not report either
 /// recovers within this time, or Kubernetes has deleted its pods by then.
 pub(super) const UNREADY_HELD_FOR: Duration = Duration::from_secs(120);
+/// Of nodes that flap, each of which starts its time anew: a smaller number is not held back for longer.
+const UNREADY_HELD_AT_MOST: Duration = Duration::from_secs(360);
 /// The monitor of a ready worker has reported by then.
 pub(super) const LOAD_EXPECTED_AFTER: Duration = Duration::from_secs(15);
 /// The fact that all costs are as wanted.
 const COSTS_ARE_SET: &str = "deletion costs are set";
 /// The fact that there are more workers than wanted.
 pub(crate) const TOO_MANY: &str = "too many workers";
+/// The fact that a smaller number is wanted and not set, for whatever reason.
+const HELD_BACK: &str = "a smaller number is held back";
 
 pub(super) fn sizing(valid: &ValidDispatcher, observed: &Observed, now: Timestamp) -> Sizing {
     let present = present(valid, observed);
@@ -110,22 +114,26 @@ fn held_back(sized: Sizing, present: i32, observed: &Observed, now: Timestamp) -
     if let Some(wait) = first_loads(observed, now) {
         // This process does not know yet which workers are busy, and another one may have marked them.
         let requeue_after = Some(sized.requeue_after.map_or(wait, |planned| planned.min(wait)));
-        return Sizing { replicas: present, requeue_after, ..sized };
+        return Sizing { replicas: present, requeue_after, facts: vec![HELD_BACK.to_owned()], ..sized };
     }
     // With equal costs the order of deletion does not matter.
     if !differ(observed, &wanted) && !differ(observed, &written) {
         return sized;
     }
-    if let Some((pod, wait)) = busy_before_idle(sized.replicas, observed, now) {
+    let held_since = observed.facts.get(HELD_BACK).copied();
+    let is_held_long = held_since.is_some_and(|since| remaining(UNREADY_HELD_AT_MOST, since, now).is_none());
+    let unready = busy_before_idle(sized.replicas, observed, now).filter(|_| !is_held_long);
+    if let Some((pod, wait)) = unready {
         let requeue_after = Some(sized.requeue_after.map_or(wait, |planned| planned.min(wait)));
-        return Sizing { replicas: present, unready: Some(pod), requeue_after, ..sized };
+        let facts = vec![HELD_BACK.to_owned()];
+        return Sizing { replicas: present, unready: Some(pod), requeue_after, facts, ..sized };
     }
     let costs: Vec<Cost> = observed
         .pods()
         .filter(|pod| written(pod) != wanted(pod))
         .map(|pod| Cost { pod: Box::new(pod.identity()), cost: wanted(pod) })
         .collect();
-    let mut facts = vec![TOO_MANY.to_owned()];
+    let mut facts = vec![TOO_MANY.to_owned(), HELD_BACK.to_owned()];
     let since = |fact: &str| observed.facts.get(fact).copied();
     let is_overdue = since(TOO_MANY).is_some_and(|since| remaining(HELD_FOR, since, now).is_none());
     let wait = if costs.is_empty() {

@@ -73,7 +73,7 @@ fn unready(seconds: i64) -> String {
 fn a_busy_worker_that_is_not_ready_holds_a_smaller_number_back_for_a_while_only() {
     let mut scene = with_a_lost_kubelet(&unready(5));
     let waiting = scene.plan();
-    assert_eq!((replicas(&waiting), waiting.costs.len(), waiting.facts.len()), (3, 0, 0));
+    assert_eq!((replicas(&waiting), waiting.costs.len(), waiting.facts.len()), (3, 0, 1));
     let message = &condition(&waiting, conditions::PROGRESSING).unwrap().message;
     assert!(message.starts_with("3 workers exist, 2 wanted; pod coder-0 is not ready"), "{message}");
     assert_eq!(waiting.requeue_after, Some(std::time::Duration::from_secs(115)));
@@ -88,6 +88,29 @@ fn a_busy_worker_that_is_not_ready_holds_a_smaller_number_back_for_a_while_only(
     assert_eq!(replicas(&scene.plan()), 3);
     scene.loads(vec![load(0, 1); 3]);
     assert_eq!(replicas(&scene.plan()), 1);
+}
+
+/// Each time that its node comes back and goes again, the pod has just become not ready.
+#[test]
+fn a_node_that_flaps_holds_a_smaller_number_back_for_a_while_only() {
+    let mut scene = with_a_lost_kubelet(&unready(5));
+    let held = |scene: &mut Scene, facts: &[String], seconds: i64| {
+        scene.observe(|observed| {
+            observed.facts = facts.iter().map(|fact| (fact.clone(), at(-seconds))).collect();
+        });
+        scene.plan().costs.is_empty()
+    };
+    let waiting = scene.plan();
+    assert!(held(&mut scene, &waiting.facts, 359));
+    assert!(!held(&mut scene, &waiting.facts, 360));
+    // While it is ready for a moment, the number is held back for its costs.
+    scene.pods(&[
+        "{name: coder-0, ready: true, node: a, phase: Running}",
+        "{name: coder-1, ready: true, node: b, phase: Running}",
+        "{name: coder-2, ready: true, node: b, phase: Running}",
+    ]);
+    let ready = scene.plan();
+    assert!(waiting.facts.iter().all(|fact| ready.facts.contains(fact)), "{:?}", ready.facts);
 }
 
 #[test]
