@@ -262,6 +262,7 @@ where
     ) -> Result<(), ApplyError> {
         body["metadata"]["uid"] = json!(seen.uid);
         if let PlannedOn::Version(Some(version)) = base {
+            self.writer.may_write(Some(version), about)?;
             body["metadata"]["resourceVersion"] = json!(version);
         }
         let params = PatchParams::apply(self.writer.field_manager()).force();
@@ -276,7 +277,11 @@ where
                     self.cache.forget(about.key, seen.uid.as_deref());
                     Err(about.stale(Stale::Changed))
                 }
-                PlannedOn::Version(_) => self.read_again(Some(seen), owner, about, Stale::Changed).await,
+                PlannedOn::Version(version) => {
+                    // In case that the API server has no other version either.
+                    self.writer.conflict(version, about);
+                    self.read_again(Some(seen), owner, about, Stale::Changed).await
+                }
             },
             Err(error) => Err(about.call("apply", error)),
         }
@@ -328,14 +333,16 @@ where
         let request = Request::new(K::url_path(&(), namespace(&key)))
             .patch(&key.name, &params, &Patch::Merge(&body))
             .map_err(|error| about.call(STEP, kube::Error::BuildRequest(error)))?;
-        let writing = self.cache.writing(&key, meta.resource_version.as_deref());
+        let version = meta.resource_version.as_deref();
+        self.writer.may_write(version, &about)?;
+        let writing = self.cache.writing(&key, version);
         match self.writer.send(request, "patch").await {
             Ok(answer) => {
                 // One that cannot be read comes again with the watch.
                 S::from_json(&answer).into_iter().for_each(|written| self.cache.absorb(written));
             }
             Err(error) if is_code(&error, 404) => self.cache.forget(&key, meta.uid.as_deref()),
-            Err(error) if is_conflict(&error) => return Err(about.stale(Stale::Changed)),
+            Err(error) if is_conflict(&error) => return Err(self.writer.conflict(version, &about)),
             Err(error) => return Err(about.call(STEP, error)),
         }
         drop(writing);
@@ -369,6 +376,10 @@ where
     async fn delete_with(&self, meta: &ObjectMeta, params: &DeleteParams) -> Result<(), ApplyError> {
         let key = Key::named_in(meta);
         let about = About::of::<K>(&key);
+        let decided_on = params.preconditions.as_ref().and_then(|known| known.resource_version.as_deref());
+        if decided_on.is_some() {
+            self.writer.may_write(decided_on, &about)?;
+        }
         let request = Request::new(K::url_path(&(), namespace(&key)))
             .delete(&key.name, params)
             .map_err(|error| about.call("delete", kube::Error::BuildRequest(error)))?;
@@ -382,7 +393,14 @@ where
                 self.cache.forget(&key, meta.uid.as_deref());
                 Ok(())
             }
-            Err(error) if is_code(&error, 409) => Err(about.stale(Stale::Changed)),
+            Err(error) if is_code(&error, 409) => match decided_on {
+                Some(_) => Err(self.writer.conflict(decided_on, &about)),
+                None => {
+                    // Another uid: this object is gone.
+                    self.cache.forget(&key, meta.uid.as_deref());
+                    Err(about.stale(Stale::Changed))
+                }
+            },
             Err(error) => Err(about.call("delete", error)),
         }
     }

@@ -24,6 +24,7 @@ pub mod causes;
 pub mod children;
 pub mod client;
 pub mod conditions;
+mod conflicts;
 mod contests;
 pub mod controller;
 mod covers;

@@ -117,6 +117,7 @@ where
         // POST, because nothing is merged later: it needs no right to change such objects, and costs the API server less
         // than an apply.
         let body = body(desired, about)?;
+        self.writer.may_write(None, about)?;
         let writing = self.cache.writing(about.key, None);
         match self.writer.create::<S>(&body, about).await {
             Ok(created) => {
@@ -125,7 +126,10 @@ where
                 info!(kind = about.kind, child = %about.key, "created");
                 Ok(Some(Written::Created))
             }
-            Err(error) if is_code(&error, 409) => Ok(None),
+            Err(error) if is_code(&error, 409) => {
+                self.writer.conflict(None, about);
+                Ok(None)
+            }
             Err(error) => Err(about.call("create", error)),
         }
     }
