@@ -161,6 +161,10 @@ pub const METRIC_PARTIAL: &str = "MetricPartial";
 pub const METRIC_NOT_LOAD_SENSITIVE: &str = "MetricNotLoadSensitive";
 /// True: a counter is used where a gauge is needed, by its name or by its values.
 pub const METRIC_ONLY_GROWS: &str = "MetricOnlyGrows";
+/// The target has 0 replicas, and the metric no value: one that only the target's own pods have never starts any.
+pub const METRIC_NEEDS_PODS: &str = "MetricNeedsPods";
+/// True: the selector matches pods that are not the target's. They do not count.
+pub const FOREIGN_PODS: &str = "ForeignPods";
 pub const TARGET_MANAGED_BY_OTHER: &str = "TargetManagedByOther";
 
 // ScalingLimited, as the HorizontalPodAutoscaler has them.
