@@ -218,3 +218,50 @@ async fn omitted_fields_get_their_defaults() {
         })
     );
 }
+
+#[tokio::test]
+async fn probes_have_a_path_and_words_of_their_own_lists() {
+    let probes = |probes: Value| json!({"probes": probes});
+    check::<AIDispatcher>(
+        base(),
+        vec![
+            case(
+                "probes",
+                "must have readinessPath or livenessPath",
+                probes(json!({"port": 8000})),
+                probes(json!({"port": 8000, "livenessPath": "/live"})),
+            ),
+            case(
+                "probes.readinessPath",
+                "must begin with a slash",
+                probes(json!({"readinessPath": "ready"})),
+                probes(json!({"readinessPath": "/ready?deep=1"})),
+            ),
+            case(
+                "probes.livenessPath",
+                "must begin with a slash",
+                probes(json!({"livenessPath": "/a b"})),
+                probes(json!({"livenessPath": "/"})),
+            ),
+            case(
+                "probes.port",
+                "less than or equal to 65535",
+                probes(json!({"readinessPath": "/", "port": 65536})),
+                probes(json!({"readinessPath": "/", "port": 65535})),
+            ),
+            case(
+                "autoscaling.queue",
+                "Unsupported value",
+                json!({"autoscaling": {"queue": "Global"}}),
+                json!({"autoscaling": {"queue": "Shared"}}),
+            ),
+            case(
+                "checkpoint.whenUnavailable",
+                "Unsupported value",
+                json!({"checkpoint": {"claimName": "states", "whenUnavailable": "Ignore"}}),
+                json!({"checkpoint": {"claimName": "states", "whenUnavailable": "StartEmpty"}}),
+            ),
+        ],
+    )
+    .await;
+}

@@ -253,6 +253,82 @@ async fn inputs_and_dependencies_are_validated() {
 }
 
 #[tokio::test]
+async fn the_source_of_a_training_is_validated() {
+    let from = |source: Value| json!({"resumeFrom": source});
+    let path = |path: &str| json!({"resumeFrom": {"claimName": "old", "path": path}});
+    let adapters = |path: &str| json!({"adapters": path});
+    let with = |mut spec: Value, method: &str| {
+        spec["method"] = method.into();
+        spec
+    };
+    let ppo = |mut spec: Value| {
+        spec["rewardModel"] = "qwen/reward".into();
+        with(spec, "ppo")
+    };
+    let job = || from(json!({"job": "first"}));
+    check::<TrainingJob>(
+        base(),
+        vec![
+            case("resumeFrom", "exactly one of job and claimName", from(json!({})), job()),
+            case(
+                "resumeFrom",
+                "exactly one of job and claimName",
+                from(json!({"job": "first", "claimName": "old"})),
+                from(json!({"claimName": "old"})),
+            ),
+            case(
+                "resumeFrom.path",
+                "must not be set without claimName",
+                from(json!({"job": "first", "path": "run-1"})),
+                path("run-1/checkpoint-500"),
+            ),
+            case("resumeFrom.path", "must be a relative path", path("/run-1"), path("run-1")),
+            case("resumeFrom.path", "must be a relative path", path("../run-1"), path("run.1")),
+            case("resumeFrom.job", "must be the name of an object", from(json!({"job": "First"})), job()),
+            case("resumeFrom", "must not be set with method ppo", ppo(job()), with(job(), "dpo")),
+            case(
+                "adapters",
+                "must be an absolute path",
+                adapters("owner/adapters"),
+                adapters("/in/adapters"),
+            ),
+            case("adapters", "must be an absolute path", adapters("/in/../x"), adapters("/in/x")),
+            case(
+                "adapters",
+                "must not be set with method full or ppo",
+                with(adapters("/in"), "full"),
+                with(adapters("/in"), "dpo"),
+            ),
+            case(
+                "onNonFiniteLoss",
+                "Unsupported value",
+                json!({"onNonFiniteLoss": "Stop"}),
+                json!({"onNonFiniteLoss": "Fail"}),
+            ),
+            case(
+                "output.cache",
+                "Unsupported value",
+                json!({"output": {"cache": "Discard"}}),
+                json!({"output": {"cache": "None"}}),
+            ),
+            case(
+                "extraArgs",
+                "use spec.resumeFrom",
+                json!({"extraArgs": ["--resume_from_checkpoint=x"]}),
+                job(),
+            ),
+            case(
+                "extraArgs",
+                "--adapters spec.adapters",
+                json!({"extraArgs": ["--adapters", "x"]}),
+                adapters("/in"),
+            ),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn flags_that_the_controller_sets_and_tokens_are_refused() {
     let args = |args: &[&str]| json!({"extraArgs": args});
     let neighbour = args(&["--max_new_tokens", "512", "--model_kwargs={}", "--learning_rate", "1e-5"]);
@@ -414,6 +490,9 @@ async fn after_creation_only_mutable_fields_may_change() {
         ("queueName", json!({"queueName": "gpu"})),
         ("tokenSecret", json!({"tokenSecret": "other"})),
         ("graceSeconds", json!({"graceSeconds": 600})),
+        ("resumeFrom", json!({"resumeFrom": {"job": "other"}})),
+        ("adapters", json!({"adapters": "/in/adapters"})),
+        ("onNonFiniteLoss", json!({"onNonFiniteLoss": "Fail"})),
     ] {
         let refused = change(spec.clone()).await.expect_err(&format!("{spec} was accepted"));
         assert!(
@@ -488,11 +567,12 @@ async fn omitted_fields_get_their_defaults() {
             "hub": "modelscope",
             "saveSteps": 100,
             "keepCheckpoints": 2,
-            "output": {"retention": "Retain"},
+            "output": {"cache": "Keep", "retention": "Retain"},
             "retryLimit": 3,
             "ttlSecondsAfterFinished": 604_800,
             "suspend": false,
             "noProgressSeconds": 1800,
+            "onNonFiniteLoss": "Report",
             "nodeFailureSeconds": 30,
             "firstStepSeconds": 3600,
             "graceSeconds": 300,

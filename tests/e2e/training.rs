@@ -3,5 +3,7 @@
 mod bad_days;
 mod dependencies;
 mod ends;
+mod labels;
 mod lifecycle;
 mod progress;
+mod uploads;

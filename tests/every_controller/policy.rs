@@ -20,7 +20,9 @@ use serde_json::{Value, json};
 use tests::{
     Scene, ask_until, fresh_name,
     lives::{Life, life_of},
-    start, tools, wait_for, within,
+    start, tools,
+    training::volume_snapshots,
+    wait_for, within,
 };
 
 use crate::{
@@ -269,9 +271,9 @@ async fn the_token_of_a_controller_deletes_the_pods_of_its_children_alone() {
     .await;
 }
 
-/// Where a controller says which pods go first, it changes nothing else of them.
+/// Where a controller says which pods may go, it changes nothing else of them.
 #[tokio::test]
-async fn the_token_of_a_controller_changes_one_annotation_of_the_pods_of_its_children() {
+async fn the_token_of_a_controller_changes_the_marks_alone_of_the_pods_of_its_children() {
     for_each(CONTROLLERS.iter().filter(|controller| controller.marks_pods), async |controller| {
         let cluster = cluster_of(controller).await;
         let scene = Scene::new(&cluster).await;
@@ -298,7 +300,9 @@ async fn the_token_of_a_controller_changes_one_annotation_of_the_pods_of_its_chi
             assert!(refusal.as_ref().is_some_and(|text| text.contains(BY_POLICY)), "{change}: {refusal:?}");
         };
         let finalizers = |names: &[&str]| json!({"metadata": {"finalizers": names}});
-        let mark = json!({"metadata": {"annotations": {labels::POD_DELETION_COST: "100"}}});
+        let marks: serde_json::Map<String, Value> =
+            labels::POD_MARKS.map(|mark| (mark.to_owned(), json!("100"))).into_iter().collect();
+        let mark = json!({"metadata": {"annotations": marks}});
         assert_eq!(merge(&own, &mark), None);
         may_not(&own, json!({"metadata": {"annotations": {"touched": "yes"}}}));
         may_not(
@@ -357,27 +361,20 @@ async fn the_token_of_a_controller_makes_no_pod_with_rights_over_its_node_or_a_t
     writer.may_create(&deployment(json!({"securityContext": {"seLinuxOptions": {"level": "s0:c1,c2"}}})));
     let profile = json!({"seccompProfile": {"type": "RuntimeDefault"}, "procMount": "Default"});
     writer.may_create(&deployment(json!({"containers": container(profile)})));
-    for spec in [
-        json!({"hostNetwork": true}),
-        json!({"hostPID": true}),
-        json!({"hostIPC": true}),
-        json!({"volumes": [{"name": "node", "hostPath": {"path": "/"}}]}),
-        json!({"containers": container(json!({"privileged": true}))}),
-        json!({"containers": container(json!({"capabilities": {"add": ["SYS_ADMIN"]}}))}),
-        json!({"containers": [{"name": "main", "image": "image", "ports": [{"containerPort": 80, "hostPort": 80}]}]}),
-        json!({"securityContext": {"sysctls": [{"name": "net.core.somaxconn", "value": "1"}]}}),
-        json!({"securityContext": {"seLinuxOptions": {"type": "spc_t"}}}),
-        json!({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}),
-        json!({"securityContext": {"appArmorProfile": {"type": "Unconfined"}}}),
-        json!({"containers": container(json!({"seLinuxOptions": {"user": "system_u"}}))}),
-        json!({"containers": container(json!({"seLinuxOptions": {"role": "system_r"}}))}),
-        json!({"containers": container(json!({"seccompProfile": {"type": "Unconfined"}}))}),
-        json!({"hostUsers": false, "containers": container(json!({"procMount": "Unmasked"}))}),
-        json!({"automountServiceAccountToken": true}),
-        json!({"serviceAccountName": "foreign", "automountServiceAccountToken": null}),
-        json!({"volumes": [{"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "a"}}]}}]}),
-        json!({"initContainers": [{"name": "first", "image": "image", "securityContext": {"privileged": true}}]}),
+    writer.may_create(&deployment(json!({"containers": [{"name": "main", "image": "image",
+        "livenessProbe": {"httpGet": {"port": 80}}, "readinessProbe": {"tcpSocket": {"port": 80}}}]})));
+    let sources = json!([{"configMap": {"name": "a"}}, {"secret": {"name": "a"}},
+        {"downwardAPI": {"items": [{"path": "a", "fieldRef": {"fieldPath": "metadata.name"}}]}}]);
+    writer.may_create(&deployment(json!({"volumes": [{"name": "a", "projected": {"sources": sources}}]})));
+    // Where the API server does not know such a source, it refuses the volume itself.
+    for source in [
+        json!({"clusterTrustBundle": {"name": "a", "path": "a"}}),
+        json!({"podCertificate": {"signerName": "example.com/a", "keyType": "ED25519", "credentialBundlePath": "a"}}),
     ] {
+        let volumes = json!([{"name": "a", "projected": {"sources": [source]}}]);
+        assert!(writer.creates(&deployment(json!({"volumes": volumes}))).is_some(), "{volumes}");
+    }
+    for spec in forbidden_pods() {
         writer.may_not_create(&deployment(spec));
     }
     let profile = json!({"container.apparmor.security.beta.kubernetes.io/main": "unconfined"});
@@ -404,6 +401,8 @@ async fn the_token_of_a_controller_makes_no_pod_with_rights_over_its_node_or_a_t
         })
     };
     writer.may_create(&budget(json!({"matchLabels": {labels::TRACK: labels::TRACK_STABLE}})));
+    writer.may_create(&budget(json!({"matchLabels": {labels::NAME: "aiinference"}})));
+    writer.may_not_create(&budget(json!({"matchLabels": {labels::NAME: "other"}})));
     writer.may_not_create(&budget(json!({})));
     writer.may_not_create(&budget(json!({"matchLabels": {"app": "other"}})));
     let service = |spec: Value| {
@@ -419,6 +418,139 @@ async fn the_token_of_a_controller_makes_no_pod_with_rights_over_its_node_or_a_t
     writer.may_not_create(&service(json!({"ports": ports, "externalIPs": ["10.1.2.3"]})));
     writer.may_not_create(&service(json!({"ports": ports, "type": "LoadBalancer"})));
     writer.may_not_create(&service(json!({"type": "ExternalName", "externalName": "example.com"})));
+}
+
+/// Parts of a pod, each of which gives it rights over its node or a token, or lets the kubelet send requests for it.
+fn forbidden_pods() -> Vec<Value> {
+    let container =
+        |security: Value| json!([{"name": "main", "image": "image", "securityContext": security}]);
+    vec![
+        json!({"hostNetwork": true}),
+        json!({"hostPID": true}),
+        json!({"hostIPC": true}),
+        json!({"volumes": [{"name": "node", "hostPath": {"path": "/"}}]}),
+        json!({"containers": container(json!({"privileged": true}))}),
+        json!({"containers": container(json!({"capabilities": {"add": ["SYS_ADMIN"]}}))}),
+        json!({"containers": [{"name": "main", "image": "image", "ports": [{"containerPort": 80, "hostPort": 80}]}]}),
+        json!({"securityContext": {"sysctls": [{"name": "net.core.somaxconn", "value": "1"}]}}),
+        json!({"securityContext": {"seLinuxOptions": {"type": "spc_t"}}}),
+        json!({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}),
+        json!({"securityContext": {"appArmorProfile": {"type": "Unconfined"}}}),
+        json!({"containers": container(json!({"seLinuxOptions": {"user": "system_u"}}))}),
+        json!({"containers": container(json!({"seLinuxOptions": {"role": "system_r"}}))}),
+        json!({"containers": container(json!({"seccompProfile": {"type": "Unconfined"}}))}),
+        json!({"hostUsers": false, "containers": container(json!({"procMount": "Unmasked"}))}),
+        json!({"automountServiceAccountToken": true}),
+        json!({"serviceAccountName": "foreign", "automountServiceAccountToken": null}),
+        json!({"volumes": [{"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "a"}}]}}]}),
+        json!({"initContainers": [{"name": "first", "image": "image", "securityContext": {"privileged": true}}]}),
+        json!({"containers": [{"name": "main", "image": "image", "livenessProbe": {"httpGet": {"host": "10.1.2.3", "port": 80}}}]}),
+        json!({"containers": [{"name": "main", "image": "image", "readinessProbe": {"tcpSocket": {"host": "10.1.2.3", "port": 80}}}]}),
+        json!({"containers": [{"name": "main", "image": "image", "startupProbe": {"httpGet": {"host": "10.1.2.3", "port": 80}}}]}),
+        json!({"containers": [{"name": "main", "image": "image",
+            "lifecycle": {"preStop": {"httpGet": {"host": "10.1.2.3", "port": 80}}}}]}),
+        json!({"containers": [{"name": "main", "image": "image",
+            "lifecycle": {"postStart": {"httpGet": {"host": "10.1.2.3", "port": 80}}}}]}),
+    ]
+}
+
+/// Of every controller, each child that it may write: one that its object controls, or that it keeps, and no other.
+#[tokio::test]
+async fn each_child_that_a_controller_may_write_is_limited_by_its_policy() {
+    let with_children = CONTROLLERS.iter().filter(|controller| !controller.children.is_empty());
+    for_each(with_children, async |controller| {
+        let cluster = cluster_of(controller).await;
+        let scene = Scene::new(&cluster).await;
+        let owner = life_of(controller).create(&scene, "owner").await;
+        scene.kubectl_with_input(&["apply", "-f", "-"], &volume_snapshots().to_string());
+        grant_every_write(&scene, &format!("ai-system:{}", controller.name));
+        let writer = Writer { scene: &scene, account: user(controller, "ai-system") };
+        writer.until_limited(&["create", "configmap", "probe"]).await;
+        let mut tested = 0;
+        for resource in controller.children.iter().flat_map(|(_, resources)| *resources) {
+            let child = |name: &str, namespace: &str, by: &str| {
+                let mut child = child(resource);
+                let labels = json!({"app.kubernetes.io/managed-by": by});
+                child["metadata"] = json!({"name": name, "namespace": namespace, "labels": labels});
+                child
+            };
+            let owned = |mut child: Value| {
+                child["metadata"]["ownerReferences"] = json!([owner_of(&owner, true)]);
+                child
+            };
+            let is_kept = controller.kept.contains(resource);
+            let written = |child: Value| if is_kept { child } else { owned(child) };
+            let own = child("stolen", scene.namespace(), controller.name);
+            // The API server prepares a new kind.
+            ask_until("the kind is served", within(), async || match writer.creates(&written(own.clone())) {
+                None => Ok(()),
+                Some(refusal) => Err(refusal),
+            })
+            .await;
+            writer.may_not_create(&written(child("stolen", "kube-system", controller.name)));
+            writer.may_not_create(&child("stolen", scene.namespace(), "another"));
+            if !is_kept {
+                writer.may_not_create(&own);
+            }
+            if is_kept {
+                for (name, by) in [("kept", controller.name), ("foreign", "another")] {
+                    scene.apply(&child(name, scene.namespace(), by).to_string()).await.unwrap();
+                    writer.may_not(&["patch", resource, name, "--type=merge", "--patch", LABEL]);
+                }
+                assert_eq!(writer.refusal(&["delete", resource, "kept"], ""), None, "{resource}");
+                writer.may_not(&["delete", resource, "foreign"]);
+            }
+            if own["spec"]["template"].is_object() {
+                for spec in forbidden_pods() {
+                    let mut child = owned(own.clone());
+                    let pod = child["spec"]["template"]["spec"].as_object_mut().unwrap();
+                    pod.extend(spec.as_object().unwrap().clone());
+                    writer.may_not_create(&child);
+                }
+            }
+            tested += 1;
+        }
+        assert!(tested > 0);
+    })
+    .await;
+}
+
+/// A valid object of a resource, without metadata. A new child of a controller needs one.
+fn child(resource: &str) -> Value {
+    let labels = json!({"app": "stolen"});
+    let pod =
+        json!({"automountServiceAccountToken": false, "containers": [{"name": "main", "image": "image"}]});
+    let of = |api_version: &str, kind: &str, spec: Value| json!({"apiVersion": api_version, "kind": kind, "spec": spec});
+    match resource {
+        "configmaps" => json!({"apiVersion": "v1", "kind": "ConfigMap"}),
+        "services" => of("v1", "Service", json!({"ports": [{"port": 80}]})),
+        "persistentvolumeclaims" => {
+            let requests = json!({"requests": {"storage": "1Gi"}});
+            of(
+                "v1",
+                "PersistentVolumeClaim",
+                json!({"accessModes": ["ReadWriteOnce"], "resources": requests}),
+            )
+        }
+        "deployments" => {
+            let template = json!({"metadata": {"labels": labels}, "spec": pod});
+            of("apps/v1", "Deployment", json!({"selector": {"matchLabels": labels}, "template": template}))
+        }
+        "jobs" => {
+            let mut pod = pod;
+            pod["restartPolicy"] = json!("Never");
+            of("batch/v1", "Job", json!({"template": {"metadata": {"labels": labels}, "spec": pod}}))
+        }
+        "poddisruptionbudgets" => {
+            let selector = json!({"matchLabels": {labels::TRACK: labels::TRACK_STABLE}});
+            of("policy/v1", "PodDisruptionBudget", json!({"selector": selector, "maxUnavailable": 1}))
+        }
+        "volumesnapshots" => {
+            let source = json!({"persistentVolumeClaimName": "kept"});
+            of("snapshot.storage.k8s.io/v1", "VolumeSnapshot", json!({"source": source}))
+        }
+        other => panic!("no object of {other}"),
+    }
 }
 
 #[tokio::test]
@@ -563,7 +695,8 @@ fn grant_every_write(scene: &Scene<'_>, account: &str) {
     let kinds = CONTROLLERS.iter().flat_map(|controller| controller.kinds).map(Kind::resource);
     let kinds: Vec<String> = kinds.map(|kind| format!("{}.{}", kind.plural, kind.group)).collect();
     let resources = format!(
-        "--resource=configmaps,services,deployments.apps,deployments.apps/scale,leases.coordination.k8s.io,{}",
+        "--resource=configmaps,services,persistentvolumeclaims,deployments.apps,deployments.apps/scale,jobs.batch,\
+         poddisruptionbudgets.policy,volumesnapshots.snapshot.storage.k8s.io,leases.coordination.k8s.io,{}",
         kinds.join(",")
     );
     let name = format!("every-write-{}", account.replace(':', "-"));

@@ -1,9 +1,12 @@
 //! The PodMonitors select what is deployed: a wrong label or port would scrape nothing, without an error.
 
+use std::fs;
+
+use serde_json::Value;
 use tests::{
     ask_until,
     monitoring::{built, of_kind, text},
-    within,
+    within, workspace,
 };
 
 use crate::agent::agent;
@@ -39,6 +42,58 @@ async fn of_an_agent_its_own_metrics_are_kept_and_no_others() {
     {
         assert!(!is_kept(foreign), "{foreign}");
     }
+}
+
+/// Pods of several namespaces are of users, who can serve anything with the labels that are selected.
+#[test]
+fn what_pods_of_users_serve_is_bounded() {
+    let mut bounded = Vec::new();
+    for monitor in monitors() {
+        let (name, spec) = (&monitor["metadata"]["name"], &monitor["spec"]);
+        let selected = &spec["namespaceSelector"];
+        let namespaces = selected["matchNames"].as_array().map_or(0, Vec::len);
+        if selected["any"] != true && namespaces <= 1 {
+            continue;
+        }
+        for limit in ["sampleLimit", "labelLimit", "labelNameLengthLimit", "labelValueLengthLimit"] {
+            assert!(spec[limit].as_u64().is_some_and(|limit| limit > 0), "{name}: {limit}");
+        }
+        assert!(spec["bodySizeLimit"].is_string(), "{name}: bodySizeLimit");
+        let endpoints = [&spec["podMetricsEndpoints"], &spec["endpoints"]];
+        for endpoint in endpoints.into_iter().filter_map(Value::as_array).flatten() {
+            assert_eq!(endpoint["followRedirects"], false, "{name}: {endpoint}");
+            assert_ne!(endpoint["honorLabels"], true, "{name}: {endpoint}");
+        }
+        bounded.push(name.to_string());
+    }
+    assert!(!bounded.is_empty(), "have the monitors moved?");
+}
+
+/// Every PodMonitor and ServiceMonitor below `deploy`.
+fn monitors() -> Vec<Value> {
+    let mut folders = vec![workspace().join("deploy")];
+    let mut monitors = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            if path.extension().is_none_or(|extension| extension != "yaml") {
+                continue;
+            }
+            // A document of another kind may have a form of its own.
+            let text = fs::read_to_string(&path).unwrap();
+            let documents = text.split("\n---\n").filter(|document| document.contains("Monitor\n"));
+            let documents = documents.map(|document| serde_saphyr::from_str::<Value>(document).unwrap());
+            let is_monitor = |document: &Value| {
+                ["PodMonitor", "ServiceMonitor"].map(Value::from).contains(&document["kind"])
+            };
+            monitors.extend(documents.filter(is_monitor));
+        }
+    }
+    monitors
 }
 
 /// The PodMonitor of pods that no manifest has: the dispatcher-controller makes them.

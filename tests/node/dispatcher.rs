@@ -295,15 +295,21 @@ async fn all_save_first(scene: &Scene<'_>, checkpoint: Value, object: impl Fn(&s
 }
 
 #[tokio::test]
-async fn a_worker_that_serves_no_metrics_works_and_the_condition_names_its_port() {
+async fn a_revision_that_reports_no_load_costs_no_worker_and_the_condition_names_its_port() {
     let scene = real().await;
     let env = json!([{"name": "AGENT_WITHOUT_METRICS", "value": "true"}]);
-    create(&scene, "coders", agents(json!({"env": env, "autoscaling": {"maxReplicas": 3}}))).await;
+    create(&scene, "coders", agents(json!({}))).await;
     until_ready(&scene, "coders").await;
-    let held = until(&scene, "coders", "the port is named", |dispatcher| {
-        condition(dispatcher, api::conditions::SCALING_ACTIVE)
-            .is_some_and(|active| active.status == "False" && active.message.contains("9100"))
+    let before = names(&workers(&scene, "coders").await);
+    change(&scene, "coders", json!({"env": env})).await;
+    let stopped = until(&scene, "coders", "the port is named", |dispatcher| {
+        condition(dispatcher, api::conditions::PROGRESSING).is_some_and(|known| {
+            known.reason == api::reasons::NEVER_REPORTED && known.message.contains("9100")
+        })
     })
     .await;
-    assert_eq!(held.status.unwrap().available_replicas, 1);
+    assert_eq!(stopped.status.unwrap().available_replicas, 1);
+    let left = names(&workers(&scene, "coders").await);
+    assert!(before.iter().all(|worker| left.contains(worker)), "{before:?} {left:?}");
+    assert!(held(&scene, &before[0]).is_some(), "the old worker works on");
 }

@@ -182,7 +182,7 @@ pub(crate) fn life() -> Life {
     }
 }
 
-/// Lets a busy worker be marked before there are fewer, and one without state be replaced; and deletes the Deployment, for the read of the owner before it is
+/// Lets a busy worker be marked before there are fewer, and one without state give way; and deletes the Deployment, for the read of the owner before it is
 /// created again.
 async fn use_every_right(scene: &Scene<'_>) {
     let monitors = Monitors::of(scene);
@@ -213,6 +213,11 @@ async fn use_every_right(scene: &Scene<'_>) {
     scene.kubectl(&["create", "deployment", "taken-workers", "--image=image", "--replicas=0"]);
     create(scene, "taken", json!({})).await;
     until_reason(scene, "taken", conditions::READY, "OwnershipConflict").await;
+    let foreign = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+        "metadata": {"name": "budget-workers", "namespace": scene.namespace()}, "spec": {"maxUnavailable": 1}});
+    scene.apply(&foreign.to_string()).await.expect("a budget");
+    create(scene, "budget", json!({})).await;
+    until_reason(scene, "budget", conditions::READY, "OwnershipConflict").await;
 }
 
 /// Creates an AIDispatcher in each stable state.

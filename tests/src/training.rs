@@ -159,6 +159,12 @@ async fn use_every_right(scene: &Scene<'_>) {
         service.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(labels::MANAGED_BY))
     })
     .await;
+    let jobs = scene.api::<Job>();
+    jobs.patch("gang-1", &PatchParams::default(), &unlabelled).await.expect("it is accepted");
+    wait_for(&jobs, "gang-1", "its label again", within(), |job: &Job| {
+        job.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(labels::MANAGED_BY))
+    })
+    .await;
     scene.api::<Job>().delete("gang-1", &DeleteParams::background()).await.expect("it can be deleted");
     let second = |job: &TrainingJob| job.status.as_ref().is_some_and(|status| status.attempts == 2);
     wait_for(&scene.api::<TrainingJob>(), "gang", "a second attempt", within(), second).await;

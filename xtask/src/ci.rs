@@ -60,8 +60,8 @@ mod tests {
                 }
                 found.push(name.clone());
             }
-            if path.ends_with("release.yml") {
-                assert_eq!(workflow["jobs"]["publish"]["environment"], "release");
+            for name in ["publish", "provenance"].iter().filter(|_| path.ends_with("release.yml")) {
+                assert_eq!(workflow["jobs"][name]["environment"], "release", "{name}");
             }
         }
         assert_eq!(found, ["provenance", "publish"]);
@@ -96,6 +96,43 @@ mod tests {
             .unwrap();
         let pushed = fs::read_to_string(&log).unwrap_or_default();
         if output.status.success() { Ok(pushed) } else { Err(pushed) }
+    }
+
+    /// The job that builds runs code of dependencies, and could list an image of any name.
+    #[test]
+    fn only_the_images_of_this_project_are_pushed_signed_and_recorded() {
+        let release = release();
+        let (publish, provenance) = (&release["jobs"]["publish"], &release["jobs"]["provenance"]);
+        let images = publish["env"]["IMAGES"].as_str().unwrap();
+        let released: Vec<&str> = api::controllers::released().iter().map(|program| program.name).collect();
+        assert_eq!(images.split(' ').collect::<Vec<_>>(), released);
+        let steps = publish["steps"].as_array().unwrap();
+        let at = |found: &dyn Fn(&Value) -> bool| steps.iter().position(found).unwrap();
+        let checked = at(&|step| step["id"] == "names");
+        assert!(checked < at(&|step| step["name"] == "Push"));
+        assert!(publish["outputs"]["images"].as_str().unwrap().contains("steps.names.outputs.images"));
+        let recorded = provenance["strategy"]["matrix"]["image"].as_str().unwrap();
+        assert_eq!(recorded, "${{ fromJson(needs.publish.outputs.images) }}");
+
+        let passes = |found: &[&str]| {
+            let folder = tempfile::tempdir().unwrap();
+            let jq = folder.path().join("jq");
+            fs::write(&jq, "#!/bin/bash\ntest \"$2\" != .[].name || printf '%s\\n' $FOUND\n").unwrap();
+            fs::set_permissions(&jq, fs::Permissions::from_mode(0o755)).unwrap();
+            let status = std::process::Command::new("bash")
+                .args(["--noprofile", "--norc", "-eo", "pipefail", "-c"])
+                .arg(steps[checked]["run"].as_str().unwrap())
+                .env("PATH", format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap()))
+                .env("GITHUB_OUTPUT", folder.path().join("output"))
+                .envs([("IMAGES", images), ("FOLDER", "images"), ("FOUND", &*found.join(" "))])
+                .status();
+            status.unwrap().success()
+        };
+        assert!(passes(&released));
+        assert!(passes(&released.iter().rev().copied().collect::<Vec<_>>()));
+        assert!(!passes(&released[1..]), "one is missing");
+        assert!(!passes(&[&released[1..], &["other"]].concat()));
+        assert!(!passes(&[&released[..], &["other"]].concat()));
     }
 
     /// The tag of a release stays, also while the registry fails.

@@ -97,6 +97,11 @@ pub struct AIDispatcherSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<Credentials>,
 
+    /// Paths of the worker's HTTP server that the kubelet asks, beside the metrics port. Default: none. Changing it
+    /// restarts pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probes: Option<Probes>,
+
     #[serde(flatten)]
     pub pods: PodOptions,
 }
@@ -174,6 +179,12 @@ pub struct Autoscaling {
     #[schemars(range(min = 1, max = 1000000000000_i64))]
     pub tokens_per_minute_per_worker: Option<i64>,
 
+    /// Whose tasks each worker reports as its queue depth. Default: PerWorker. Changing it restarts nothing.
+    // As `rule`.
+    #[serde(default, skip_serializing_if = "Queue::is_default")]
+    #[schemars(extend("default" = "PerWorker"))]
+    pub queue: Queue,
+
     /// How the number follows the queue. Default: QueueAndBusyWorkers.
     // The default is not serialized, so that the hash of specs without this field does not change.
     #[serde(default, skip_serializing_if = "QueueRule::is_default")]
@@ -199,6 +210,22 @@ pub enum QueueRule {
 }
 
 impl QueueRule {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Whose tasks a worker reports as its queue depth.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Queue {
+    /// The tasks that wait for this worker alone: the depths of all workers are added.
+    #[default]
+    PerWorker,
+    /// The tasks of one queue that all workers take from: the largest depth that a worker reports counts once.
+    Shared,
+}
+
+impl Queue {
     fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -252,6 +279,60 @@ pub struct Checkpoint {
     #[serde(default = "a_minute")]
     #[schemars(range(min = 0, max = 3600))]
     pub grace_seconds: i32,
+
+    /// What a new worker does if the storage cannot be used for a minute. It does not apply to the vector store of
+    /// memoryConfig. Default: Wait.
+    // The default is not serialized, so that the hash of specs without this field does not change.
+    #[serde(default, skip_serializing_if = "WhenUnavailable::is_default")]
+    #[schemars(extend("default" = "Wait"))]
+    pub when_unavailable: WhenUnavailable,
+}
+
+/// What a new worker does if the storage of states cannot be used.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum WhenUnavailable {
+    /// It does not start before the storage answers.
+    #[default]
+    Wait,
+    /// It starts without a state, and CheckpointFailed has the reason StartedEmpty until it has saved its own. Saved states
+    /// stay for later workers. A worker that may have claimed a state waits, as does one whose volume cannot be mounted.
+    StartEmpty,
+}
+
+impl WhenUnavailable {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What the kubelet asks a worker beside its metrics port. A worker is ready once its monitor has read a load, and these
+/// paths must answer, too. They are asked at the address of the pod.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("has(self.readinessPath) || has(self.livenessPath)")
+        .message("must have readinessPath or livenessPath")
+)]
+pub struct Probes {
+    /// Path that answers with a status from 200 to 399 while the worker takes tasks. Asked every 5 seconds; a worker
+    /// that fails three times is not ready. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    #[x_kube(validation = rules::url_path())]
+    pub readiness_path: Option<String>,
+
+    /// Path that answers while the worker does not hang. A worker that fails for a minute is restarted in its pod and keeps
+    /// its state; one that starts has 30 minutes for its first answer. Default: none; a worker that hangs is not
+    /// restarted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    #[x_kube(validation = rules::url_path())]
+    pub liveness_path: Option<String>,
+
+    /// Port of both paths. Default: AGENT_METRICS_PORT.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: Option<i32>,
 }
 
 /// Credentials for the model's server.
@@ -304,7 +385,7 @@ pub struct AIDispatcherStatus {
     #[schemars(range(min = 0))]
     pub desired_replicas: i32,
 
-    /// Queued tasks, summed over the workers that report their load. Absent if none does.
+    /// Queued tasks: the sum of what workers report, or the largest with autoscaling.queue Shared. Absent if none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub queue_depth: Option<i64>,

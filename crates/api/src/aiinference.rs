@@ -362,7 +362,7 @@ impl Addressing {
         }
     }
 
-    fn is_auto(&self) -> bool {
+    pub(crate) fn is_auto(&self) -> bool {
         *self == Addressing::Auto
     }
 }

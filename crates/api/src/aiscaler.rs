@@ -73,7 +73,8 @@ pub struct AIScalerSpec {
     #[schemars(range(min = 1, max = 1000000000000_i64))]
     pub target_value: i64,
 
-    /// Minimum number of replicas. 0 requires source.prometheus. Default: 1.
+    /// Minimum number of replicas. 0 requires source.prometheus, with a query that has a value while the target has no pods.
+    /// Default: 1.
     #[serde(default = "one")]
     #[schemars(range(min = 0, max = 1000))]
     pub min_replicas: i32,
@@ -97,7 +98,8 @@ pub struct AIScalerSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behavior: Option<Behavior>,
 
-    /// Replicas while the metric is missing. Default: the replicas stay unchanged.
+    /// Replicas while the metric is missing. It does not apply while the target has 0 replicas and the query no series.
+    /// Default: the replicas stay unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
 

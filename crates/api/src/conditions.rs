@@ -36,6 +36,8 @@ pub const DEPENDENCIES_READY: &str = "DependenciesReady";
 pub const RUNNING: &str = "Running";
 /// Abnormal when True: no progress of the trainer for `noProgressSeconds` or, with reason GPUIdle, idle GPUs for half of it.
 pub const NO_PROGRESS: &str = "NoProgress";
+/// Present only while True: the loss is no finite number, or 0 without a gradient, in 20 logged steps in a row.
+pub const LOSS_NOT_FINITE: &str = "LossNotFinite";
 /// The result has been uploaded.
 pub const UPLOADED: &str = "Uploaded";
 /// No pods run because `suspend` is set.

@@ -25,7 +25,7 @@ pub struct Controller {
     /// The finalizer that it sets on objects of its kinds. Its admission policy allows it no other change of their metadata
     /// and none of their spec.
     pub finalizer: Option<&'static str>,
-    /// Whether it sets the annotation `labels::POD_DELETION_COST` of pods of its children.
+    /// Whether it sets the annotations `labels::POD_MARKS` of pods of its children.
     pub marks_pods: bool,
     /// The resources whose scale subresource it writes, by API group, beside those that administrators add.
     pub scales: &'static [(&'static str, &'static [&'static str])],
@@ -101,7 +101,7 @@ pub const CONTROLLERS: &[Controller] = &[
             samples: &["aidispatcher.yaml"],
             further_samples: &["aidispatcher-checkpoint.yaml", "aidispatcher-memory.yaml"],
         }],
-        children: &[("apps", &["deployments"])],
+        children: &[("apps", &["deployments"]), ("policy", &["poddisruptionbudgets"])],
         kept: &[],
         finalizer: None,
         marks_pods: true,

@@ -53,5 +53,17 @@ pub const KUEUE_PRIORITY_CLASS: &str = "kueue.x-k8s.io/priority-class";
 /// Node label of GPU feature discovery; a `gpu.productLabel` without a key is a value of this label.
 pub const NVIDIA_GPU_PRODUCT: &str = "nvidia.com/gpu.product";
 
+/// Kubernetes' own: the index of a pod of an Indexed Job. A label since Kubernetes 1.28, and always an annotation.
+pub const JOB_COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+/// Uid of an idle pod without state that ends once the additional worker of its Deployment is ready.
+pub const GIVES_WAY: &str = "ai.infra.example.com/gives-way";
+
+/// Karpenter's own: with the value `true` it does not disrupt the node of the pod.
+pub const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
+/// The cluster autoscaler's own: with the value `false` it does not remove the node of the pod.
+pub const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+
 /// Kubernetes' own: of a ReplicaSet's pods, those with the lowest cost are deleted first, after those that are not ready.
 pub const POD_DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+/// The annotations of a pod that say whether it may go: what a controller may change of pods.
+pub const POD_MARKS: [&str; 3] = [POD_DELETION_COST, DO_NOT_DISRUPT, SAFE_TO_EVICT];

@@ -13,6 +13,8 @@ pub mod options {
     pub const FRESH_ARG: &str = "fresh-arg";
     /// `terminationGracePeriodSeconds` of the pod.
     pub const GRACE_SECONDS: &str = "grace-seconds";
+    /// Folder of what the attempts load from hubs; removed after success.
+    pub const HUB_CACHE: &str = "hub-cache";
     /// uid of the TrainingJob.
     pub const JOB_UID: &str = "job-uid";
     /// Flag: the trainer cannot go on from a checkpoint, and starts anew.
@@ -21,6 +23,8 @@ pub mod options {
     pub const NODES: &str = "nodes";
     /// Folder of the checkpoints.
     pub const OUTPUT_DIR: &str = "output-dir";
+    /// Folder of checkpoints of an earlier job, or one of them, to go on from while the output has none.
+    pub const RESUME_FROM: &str = "resume-from";
     /// File at whose appearance the trainer saves a checkpoint and ends; absent if the trainer knows none.
     pub const STOP_FILE: &str = "stop-file";
 }
@@ -31,6 +35,16 @@ pub mod variables {
     pub const RANK: &str = "JOB_COMPLETION_INDEX";
     /// uid of the pod.
     pub const POD_UID: &str = "POD_UID";
+    /// ms-swift's own: processes of a node.
+    pub const PROCESSES: &str = "NPROC_PER_NODE";
+}
+
+/// Folders of the hubs in the folder of [`options::HUB_CACHE`], which their libraries find by variables.
+pub mod hub_folders {
+    /// `HF_HOME`.
+    pub const HUGGING_FACE: &str = "huggingface";
+    /// `MODELSCOPE_CACHE`.
+    pub const MODELSCOPE: &str = "modelscope";
 }
 
 /// The name of the program, also in the folder into which `install` copies it.
@@ -57,10 +71,12 @@ pub enum ExitCode {
     Usage = 86,
     /// The trainer's program cannot be started.
     TrainerNotFound = 87,
+    /// There is no checkpoint in the folder of an earlier job, or the trainer cannot go on from it.
+    CannotResume = 88,
 }
 
 impl ExitCode {
-    pub const ALL: [ExitCode; 8] = [
+    pub const ALL: [ExitCode; 9] = [
         ExitCode::Stopped,
         ExitCode::Superseded,
         ExitCode::OutputNotEmpty,
@@ -69,6 +85,7 @@ impl ExitCode {
         ExitCode::OutputUnusable,
         ExitCode::Usage,
         ExitCode::TrainerNotFound,
+        ExitCode::CannotResume,
     ];
 
     /// The exit code of a terminated container, if the launcher defines it.
@@ -149,7 +166,7 @@ mod tests {
         for known in ExitCode::ALL {
             assert_eq!(ExitCode::from_code(known.code()), Some(known));
         }
-        for foreign in [0, 1, 2, 79, 88, 137, 143, 247, -1] {
+        for foreign in [0, 1, 2, 79, 89, 137, 143, 247, -1] {
             assert_eq!(ExitCode::from_code(foreign), None);
         }
     }

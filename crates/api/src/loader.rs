@@ -21,6 +21,12 @@ pub mod options {
     pub const SIZE_LIMIT: &str = "size-limit";
 }
 
+/// The field of a user's object whose fields describe the store; messages name them. A variable, because programs of
+/// earlier releases refuse an option that they do not know.
+pub const FIELDS: &str = "TRANSFER_FIELDS";
+/// Its default.
+pub const MODEL_STORE: &str = "spec.modelStore";
+
 /// Seconds that a transfer may take.
 pub const TIMEOUT: Setting = Setting { variable: "TRANSFER_TIMEOUT_SECONDS", default: 3_600 };
 /// Seconds without progress after which a transfer fails.

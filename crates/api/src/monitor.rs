@@ -12,6 +12,11 @@ use crate::reasons;
 /// Part of terminationGracePeriodSeconds that is reserved for the last checkpoint, after `graceSeconds`.
 pub const UPLOAD_SECONDS: u16 = 30;
 
+/// Bytes of all files of one state. A worker with more saves nothing, and no more is restored.
+pub const STATE_BYTES: u64 = 10 << 30;
+/// Bytes of the records of one collection in a pod.
+pub const MEMORY_BYTES: u64 = 8 << 30;
+
 /// Names of options, without dashes.
 pub mod options {
     /// A folder that all workers share, for checkpoints. Instead of `CHECKPOINT_URI`.
@@ -28,6 +33,8 @@ pub mod options {
     pub const LOG_FILE: &str = "log-file";
     /// Namespace and name of the AIDispatcher, with a slash.
     pub const POOL: &str = "pool";
+    /// To start without a state if the storage of states cannot be used.
+    pub const START_EMPTY: &str = "start-empty";
     /// Role of the workers.
     pub const ROLE: &str = "role";
 }
@@ -169,6 +176,22 @@ impl ExitCode {
             ExitCode::StoreUnauthorized | ExitCode::CheckpointsUnauthorized => reasons::STORE_UNAUTHORIZED,
             ExitCode::OutOfSpace | ExitCode::StateOutOfSpace => reasons::OUT_OF_SPACE,
             ExitCode::BucketNotFound => reasons::BUCKET_NOT_FOUND,
+        }
+    }
+
+    /// Whether the storage of states cannot be used at present, so that a worker may be allowed to start without one.
+    pub fn is_of_unusable_storage(self) -> bool {
+        match self {
+            ExitCode::BucketNotFound
+            | ExitCode::CheckpointsUnreachable
+            | ExitCode::CheckpointsUnauthorized => true,
+            ExitCode::Usage
+            | ExitCode::CollectionNotFound
+            | ExitCode::DimMismatch
+            | ExitCode::StoreUnreachable
+            | ExitCode::StoreUnauthorized
+            | ExitCode::OutOfSpace
+            | ExitCode::StateOutOfSpace => false,
         }
     }
 

@@ -63,6 +63,12 @@ pub const VOLUME_NOT_ATTACHED: &str = "VolumeNotAttached";
 /// A kubelet ended pods, for example because the node was short of memory or disk.
 pub const EVICTED: &str = "Evicted";
 
+// Progressing of AIDispatcher.
+/// No worker of the current revision has ever reported a load, so older workers stay.
+pub const NEVER_REPORTED: &str = "NeverReported";
+/// Workers report their load, and a path of spec.probes does not answer.
+pub const PROBE_FAILED: &str = "ProbeFailed";
+
 // TemplateOutdated of AIInference.
 pub const NEWER_TEMPLATE: &str = "NewerTemplate";
 
@@ -93,7 +99,10 @@ pub const NOT_RUNNING: &str = "NotRunning";
 // Uploaded of TrainingJob.
 pub const UPLOADED: &str = "Uploaded";
 pub const UPLOADING: &str = "Uploading";
+/// The last try has failed; it is tried again.
 pub const UPLOAD_FAILED: &str = "UploadFailed";
+/// Stalled before the first attempt: the store of `output.upload` takes no object.
+pub const UPLOAD_NOT_POSSIBLE: &str = "UploadNotPossible";
 
 // Complete and Failed of TrainingJob, with DependencyFailed, ImagePullFailed and UploadFailed from above.
 pub const SUCCEEDED: &str = "Succeeded";
@@ -108,6 +117,10 @@ pub const NODE_LOST: &str = "NodeLost";
 /// A kubelet has refused a pod, for example because its device plugin does not answer.
 pub const POD_REFUSED: &str = "PodRefused";
 pub const NO_PROGRESS: &str = "NoProgress";
+/// Also the reason of the condition LossNotFinite.
+pub const LOSS_NOT_FINITE: &str = "LossNotFinite";
+/// The checkpoints of spec.resumeFrom cannot be gone on from.
+pub const CANNOT_RESUME: &str = "CannotResume";
 /// The GPUs of a trainer that runs do nothing.
 pub const GPU_IDLE: &str = "GPUIdle";
 pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
@@ -129,6 +142,8 @@ pub const STATE_NOT_SAVED: &str = "StateNotSaved";
 pub const STATE_LOST: &str = "StateLost";
 /// Saved states differ from their manifests; they are kept and not restored.
 pub const STATE_DAMAGED: &str = "StateDamaged";
+/// A worker has started without a state, because the storage could not be used (checkpoint.whenUnavailable).
+pub const STARTED_EMPTY: &str = "StartedEmpty";
 
 // AbleToScale, as the HorizontalPodAutoscaler has them.
 pub const READY_FOR_NEW_SCALE: &str = "ReadyForNewScale";
@@ -158,11 +173,17 @@ pub const SCALING_DISABLED: &str = "ScalingDisabled";
 pub const INVALID_SELECTOR: &str = "InvalidSelector";
 pub const METRIC_MISSING: &str = "MetricMissing";
 pub const METRIC_STALE: &str = "MetricStale";
+/// What is known of the pods may be out of date, because a watch fails: no worker is added or removed.
+pub const PODS_UNKNOWN: &str = "PodsUnknown";
 /// The metric asks for fewer replicas, and its source says that some of its data was missing: replicas stay.
 pub const METRIC_PARTIAL: &str = "MetricPartial";
 pub const METRIC_NOT_LOAD_SENSITIVE: &str = "MetricNotLoadSensitive";
 /// True: a counter is used where a gauge is needed, by its name or by its values.
 pub const METRIC_ONLY_GROWS: &str = "MetricOnlyGrows";
+/// The target has 0 replicas, and the metric no value: one that only the target's own pods have never starts any.
+pub const METRIC_NEEDS_PODS: &str = "MetricNeedsPods";
+/// True: the selector matches pods that are not the target's. They do not count.
+pub const FOREIGN_PODS: &str = "ForeignPods";
 pub const TARGET_MANAGED_BY_OTHER: &str = "TargetManagedByOther";
 
 // ScalingLimited, as the HorizontalPodAutoscaler has them.

@@ -47,6 +47,11 @@ pub(crate) fn http_url() -> Rule {
     )
 }
 
+/// Path of a request, without a host.
+pub(crate) fn url_path() -> Rule {
+    pattern(r"^/[!-~]*$", "must begin with a slash and have neither spaces nor control characters")
+}
+
 pub(crate) fn s3_uri() -> Rule {
     pattern(
         r"^s3://[A-Za-z0-9][A-Za-z0-9._-]*(/[^\s\pC]*)?$",

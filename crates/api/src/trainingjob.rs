@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    aiinference::Addressing,
     pods::{EnvVar, PodOptions, Resources},
     rules, schema,
 };
@@ -67,7 +68,13 @@ use crate::{
         "!has(self.inputs) || !self.inputs.exists(input, input.mountPath == \
          (has(self.output) && has(self.output.mountPath) ? self.output.mountPath : self.outputDir))"
     ).message("must not be mounted where the output is").field_path(".inputs"),
-    validation = rules::owned_flags("extraArgs", "true", OWNED_FLAGS),
+    validation = Rule::new("self.method != 'ppo' || !has(self.resumeFrom)")
+        .message("must not be set with method ppo: its trainer cannot go on from a checkpoint")
+        .field_path(".resumeFrom"),
+    validation = Rule::new("!has(self.adapters) || !(self.method in ['full', 'ppo'])")
+        .message("must not be set with method full or ppo, which cannot start from LoRA adapters")
+        .field_path(".adapters"),
+    validation = owned_flags(),
     validation = no_token_in_arguments()
 )]
 pub struct TrainingJobSpec {
@@ -119,6 +126,15 @@ pub struct TrainingJobSpec {
     #[schemars(length(max = 512))]
     #[x_kube(validation = model_reference())]
     pub reward_model: Option<String>,
+
+    /// LoRA adapters from which the training starts: an absolute path in an input, or in the outputDir of another TrainingJob of
+    /// this namespace, which this job then waits for. To read what a deleted job has left, mount its claim with `inputs`. With
+    /// method dpo they are the reference as well. Not with methods full and ppo. Default: none. Cannot be changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    #[x_kube(validation = Rule::new(r"self.matches(r'^/[^\s\pC]+$') && !self.contains('..')")
+        .message("must be an absolute path without spaces and '..'"))]
+    pub adapters: Option<String>,
 
     /// Number of pods, each with `gpus` accelerators. They start together. Default: 1. Cannot be changed.
     #[serde(default = "one")]
@@ -196,6 +212,13 @@ pub struct TrainingJobSpec {
     )]
     pub depends_on: Vec<String>,
 
+    /// Checkpoints of an ended or deleted job. The first attempt goes on from the newest complete one: optimizer, step and
+    /// position in the data. Its claim is mounted read-only and stays as it is. Model, dataset and method must be those of
+    /// that job and, where DeepSpeed is used, the number of accelerators. Not with method ppo. Default: none. Cannot be
+    /// changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume_from: Option<ResumeFrom>,
+
     /// Volume of outputDir and its retention. Default: a new claim of 50Gi, kept when the job is deleted. Cannot be changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Output>,
@@ -235,6 +258,12 @@ pub struct TrainingJobSpec {
     #[serde(default = "half_an_hour")]
     #[schemars(range(min = 60, max = 86400))]
     pub no_progress_seconds: i32,
+
+    /// What follows if the loss is not a finite number, or 0 without a gradient, in 20 logged steps in a row. Report: the
+    /// condition LossNotFinite and an event. Fail: also the attempt ends, and counts against retryLimit. Default: Report.
+    /// Cannot be changed.
+    #[serde(default)]
+    pub on_non_finite_loss: OnNonFiniteLoss,
 
     /// Seconds from the time at which a node's Ready condition left True (by default about 40 s after the failure of the node)
     /// until all pods are restarted on other nodes. A gang whose log still shows steps is not restarted. Default: 30. Can be
@@ -341,6 +370,45 @@ pub enum Hub {
     Huggingface,
 }
 
+/// What follows a loss that is not finite.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnNonFiniteLoss {
+    #[default]
+    Report,
+    Fail,
+}
+
+/// Where the checkpoints of an earlier job are.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("has(self.job) != has(self.claimName)")
+        .message("exactly one of job and claimName must be set"),
+    validation = Rule::new("!has(self.path) || has(self.claimName)")
+        .message("must not be set without claimName").field_path(".path")
+)]
+pub struct ResumeFrom {
+    /// Name of a TrainingJob of this namespace. One that exists must have ended; this job waits for its end. Of one that is
+    /// deleted, the claim `<name>-output` is read at its root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    #[x_kube(validation = rules::object_name())]
+    pub job: Option<String>,
+
+    /// Name of a claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub claim_name: Option<String>,
+
+    /// Folder of the claim with checkpoints, or one checkpoint, such as run-1/checkpoint-500. Default: the root of the claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512))]
+    #[x_kube(validation = Rule::new(r"self.matches(r'^[^/\s\pC][^\s\pC]*$') && !self.contains('..')")
+        .message("must be a relative path without spaces and '..'"))]
+    pub path: Option<String>,
+}
+
 /// A claim with data, mounted read-only.
 #[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
@@ -386,7 +454,13 @@ pub struct Output {
     #[x_kube(validation = rules::object_name())]
     pub claim_name: Option<String>,
 
-    /// Size of the new claim. A checkpoint of method full has about 14 bytes for each parameter of the model, and
+    /// Whether the model and the data that an attempt has loaded from a hub are kept in the claim, in the folder .cache/hub below
+    /// mountPath. A later attempt then needs no hub, except for datasets of ModelScope. Keep: until the training has succeeded.
+    /// None: each attempt loads them into the disk of its node. Default: Keep.
+    #[serde(default)]
+    pub cache: HubCache,
+
+    /// Size of the new claim. What is loaded from a hub is kept there, too: see `cache`. A checkpoint of method full has about 14 bytes for each parameter of the model, and
     /// `keepCheckpoints` of them and one more must fit. Default: 50Gi.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::positive_quantity")]
@@ -408,7 +482,7 @@ pub struct Output {
     #[x_kube(validation = rules::mountable_path())]
     pub mount_path: Option<String>,
 
-    /// The claim when the job is deleted. Retain: it is kept. Delete: it is deleted. Snapshot: a VolumeSnapshot is taken, then
+    /// The claim when the job is deleted. Retain: it is kept. Delete: it is deleted, with an upload only after that. Snapshot: a VolumeSnapshot is taken, then
     /// it is deleted. A claim that an earlier job of the name has left is always kept. Default: Retain.
     #[serde(default)]
     pub retention: Retention,
@@ -419,9 +493,19 @@ pub struct Output {
     #[x_kube(validation = rules::object_name())]
     pub snapshot_class_name: Option<String>,
 
-    /// Upload of the result to an object store after success. Default: none.
+    /// Upload of the result to an object store after success. Before the first attempt, a small object below the prefix is
+    /// written, read and deleted; no GPU is taken before that has worked. With retention Delete, the claim of a result is
+    /// deleted only after its upload. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload: Option<Upload>,
+}
+
+/// Whether loaded models and data are kept.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HubCache {
+    #[default]
+    Keep,
+    None,
 }
 
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
@@ -465,6 +549,19 @@ pub struct Upload {
     #[schemars(length(max = 253))]
     #[x_kube(validation = rules::object_name())]
     pub secret_name: Option<String>,
+
+    /// Addressing style of requests. Path: endpoint/bucket. VirtualHosted: bucket.endpoint, which Alibaba Cloud OSS and
+    /// Tencent Cloud COS require. Auto: VirtualHosted for AWS, OSS and COS, Path for any other endpoint. Default: Auto.
+    // The default is not serialized: objects of earlier releases do not have the field.
+    #[serde(default, skip_serializing_if = "Addressing::is_auto")]
+    #[schemars(extend("default" = "Auto"))]
+    pub addressing: Addressing,
+
+    /// Secret with certificates (key `ca.crt`, PEM) of authorities that are trusted beside the public ones. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = rules::object_name())]
+    pub ca_secret_name: Option<String>,
 }
 
 /// Observed state. A new object has the default until the controller has processed it.
@@ -551,6 +648,10 @@ pub struct TrainingJobStatus {
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub dependencies: Vec<Dependency>,
 
+    /// Checkpoints from which the first attempt goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume_from: Option<ResumedFrom>,
+
     /// Latest progress of the trainer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
@@ -569,6 +670,10 @@ pub struct TrainingJobStatus {
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub mitigations: Vec<Mitigation>,
 
+    /// When the store of output.upload took, gave back and deleted a small object, before the first attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upload_check_time: Option<Time>,
+
     /// Uploaded files, at most 64: the manifest, then the largest files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "atomic"))]
@@ -583,7 +688,7 @@ pub struct TrainingJobStatus {
     #[schemars(range(min = 0))]
     pub observed_generation: i64,
 
-    /// Accepted, DependenciesReady, Scheduled, Running, NoProgress, Uploaded, Suspended, Complete and Failed; Reconciling and Stalled only while they are True.
+    /// Accepted, DependenciesReady, Scheduled, Running, NoProgress, LossNotFinite, Uploaded, Suspended, Complete and Failed; Reconciling and Stalled only while they are True.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -621,6 +726,31 @@ pub struct Resolved {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub adapters: Option<String>,
+
+    /// Folder in which attempts keep what they load from hubs; absent if they keep nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
+    pub hub_cache: Option<String>,
+}
+
+/// Checkpoints of an earlier job.
+#[derive(Serialize, Deserialize, KubeSchema, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ResumedFrom {
+    /// Claim with the checkpoints.
+    #[serde(default)]
+    #[schemars(length(max = 253))]
+    pub claim_name: String,
+
+    /// Folder of the claim; absent: its root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
+    pub path: Option<String>,
+
+    /// uid of the job of spec.resumeFrom.job, if it existed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub uid: Option<String>,
 }
 
 /// How often attempts ended for a reason.
@@ -893,6 +1023,16 @@ pub struct Failure {
 fn model_reference() -> kube::core::Rule {
     kube::core::Rule::new(r"self.matches(r'^[A-Za-z0-9/][^\s\pC]*$') && !self.contains('..')")
         .message("must be a hub id such as qwen/Qwen-7B or an absolute path, without spaces and '..'")
+}
+
+/// Two of the flags have a field of their own.
+fn owned_flags() -> kube::core::Rule {
+    let flags = OWNED_FLAGS.join(", ");
+    let message = format!(
+        "must not set a flag that the controller sets: {flags}; instead of --resume_from_checkpoint use spec.resumeFrom, instead \
+         of --adapters spec.adapters"
+    );
+    rules::owned_flags("extraArgs", "true", OWNED_FLAGS).message(message.as_str())
 }
 
 /// Refuses tokens in arguments, because ms-swift logs its arguments.

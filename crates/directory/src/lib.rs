@@ -1,7 +1,10 @@
 //! An open folder, and the entries in it by their names. It must not follow a link: every operation is relative to the
-//! descriptor, so that a folder that another program replaces by a link leads nowhere else.
+//! descriptor, so that a folder that another program replaces by a link leads nowhere else. `space` is the free space of a
+//! folder.
 
 #![forbid(unsafe_code)]
+
+pub mod space;
 
 use std::{
     ffi::{OsStr, OsString},

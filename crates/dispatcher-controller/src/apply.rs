@@ -1,9 +1,9 @@
 //! Applies a plan in a fixed order. It only decides when to reconcile again after a contested write.
 //!
 //! Deletion costs first, so that a smaller number of workers takes idle ones. Then the Deployment and the event about its new
-//! number, deletions of pods, the status, and the other events; the first failure ends this sequence.
+//! number, the PodDisruptionBudget, the status, and the other events; the first failure ends this sequence.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use api::{aidispatcher::AIDispatcher, labels, reasons};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -19,7 +19,7 @@ use workload::deployment::RenderedDeployment;
 
 use crate::{
     Context, NAME,
-    plan::{Cost, Plan, PodDeletion, TOO_MANY},
+    plan::{Cost, Plan, TOO_MANY},
 };
 
 /// The outcome of a plan.
@@ -62,23 +62,16 @@ pub(crate) async fn apply(
     let Plan {
         costs: _,
         deployment: _,
-        deletions,
+        budget,
         status,
         events,
         rescaled,
+        replaces,
         past,
         facts: _,
         mut requeue_after,
     } = plan;
-    if let Some(Written::Contested(contest)) = written {
-        requeue_after = Some(requeue_after.map_or(contest.wait, |planned| planned.min(contest.wait)));
-        if contest.is_new {
-            // Published first, because a later step may fail and the contest is reported as new only once.
-            let (severity, reason) = (Severity::Warning, reasons::FIELD_CONFLICT);
-            let note = Note { severity, reason, message: contest.message() };
-            ctx.recorder.publish(dispatcher, &note, now).await;
-        }
-    }
+    report_contest(ctx, dispatcher, written, &mut requeue_after, now).await;
     if let Some(past) = past {
         ctx.pools.remember(uid, past);
     }
@@ -86,11 +79,17 @@ pub(crate) async fn apply(
     if let Some(note) = &rescaled {
         ctx.recorder.publish(dispatcher, note, now).await;
     }
+    if let Some(note) = replaces.filter(|_| has_changed) {
+        ctx.recorder.publish(dispatcher, &note, now).await;
+    }
     if let Some(note) = unmarked.filter(|_| has_changed) {
         ctx.recorder.publish(dispatcher, &note, now).await;
     }
-    for deletion in deletions {
-        delete_pod(ctx, dispatcher, deletion, now).await?;
+    if let Some(budget) = &budget {
+        match ctx.budgets.apply(budget).await {
+            Ok(written) => report_contest(ctx, dispatcher, Some(written), &mut requeue_after, now).await,
+            Err(error) => return Refusal::of(error).map(Applied::Refused),
+        }
     }
     ctx.writer.apply_status(&ctx.dispatchers, dispatcher, &status).await?;
     // After the status, which has the same content.
@@ -98,6 +97,23 @@ pub(crate) async fn apply(
         ctx.recorder.publish(dispatcher, note, now).await;
     }
     Ok(Applied::All { requeue_after })
+}
+
+/// At once, because a later step may fail and a contest is reported as new only once.
+async fn report_contest(
+    ctx: &Context,
+    dispatcher: &AIDispatcher,
+    written: Option<Written>,
+    requeue_after: &mut Option<Duration>,
+    now: Timestamp,
+) {
+    let Some(Written::Contested(contest)) = written else { return };
+    *requeue_after = Some(requeue_after.map_or(contest.wait, |planned| planned.min(contest.wait)));
+    if contest.is_new {
+        let (severity, reason) = (Severity::Warning, reasons::FIELD_CONFLICT);
+        let note = Note { severity, reason, message: contest.message() };
+        ctx.recorder.publish(dispatcher, &note, now).await;
+    }
 }
 
 /// Whether the Deployment is as planned, or is being deleted.
@@ -125,8 +141,10 @@ async fn write_deployment(
 
 /// A pod that has changed is planned again with its next version. If marking a pod is refused, for example by an
 /// admission policy, a smaller number of workers is delayed by a few seconds, and does not spare busy ones.
-async fn mark(ctx: &Context, Cost { pod, cost }: Cost) -> Result<Option<Note>, ApplyError> {
-    match ctx.pods.annotate(&*pod, labels::POD_DELETION_COST, &cost.to_string()).await {
+async fn mark(ctx: &Context, Cost { pod, cost, guards }: Cost) -> Result<Option<Note>, ApplyError> {
+    let cost = (labels::POD_DELETION_COST, Some(cost.to_string()));
+    let annotations: BTreeMap<&str, Option<String>> = guards.into_iter().chain([cost]).collect();
+    match ctx.pods.annotate(&*pod, &annotations).await {
         Err(error) if error.is_stale() => Ok(None),
         Err(error) => {
             let refusal = Refusal::of(error)?;
@@ -134,34 +152,14 @@ async fn mark(ctx: &Context, Cost { pod, cost }: Cost) -> Result<Option<Note>, A
             warn!(pod = name, why = refusal.message(), "the deletion cost of a worker is refused");
             let message = format!(
                 "the workers could not be marked, so a busy one may be removed while idle ones stay: {}; allow \
-                 {NAME} to set the annotation {} of pods",
+                 {NAME} to set the annotations {} of pods",
                 refusal.message(),
-                labels::POD_DELETION_COST
+                labels::POD_MARKS.join(", ")
             );
             Ok(Some(Note { severity: Severity::Warning, reason: reasons::DENIED, message }))
         }
         Ok(()) => Ok(None),
     }
-}
-
-/// Deletes a pod; the ReplicaSet creates another one. A pod that has changed is planned again. If the deletion is
-/// refused, for example by an admission policy, the other steps continue.
-async fn delete_pod(
-    ctx: &Context,
-    dispatcher: &AIDispatcher,
-    PodDeletion { pod, note }: PodDeletion,
-    now: Timestamp,
-) -> Result<(), ApplyError> {
-    match ctx.pods.delete(&pod).await {
-        Ok(()) => ctx.recorder.publish(dispatcher, &note, now).await,
-        Err(error) if error.is_stale() => {}
-        Err(error) => {
-            let refusal = Refusal::of(error)?;
-            let name = pod.metadata.name.as_deref().unwrap_or_default();
-            warn!(pod = name, why = refusal.message(), "the deletion of a worker without state is refused");
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

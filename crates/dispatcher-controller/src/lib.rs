@@ -1,8 +1,8 @@
-//! Controller of AIDispatcher: creates a Deployment of workers, lets their number follow the queue, and reports the status.
+//! Controller of AIDispatcher: creates a Deployment of workers and their PodDisruptionBudget, lets their number follow the queue, and reports the status.
 //!
 //! ```text
 //!  AIDispatcher ──┐
-//!  children, pods ┼▶ observe ─▶ validate → plan → apply ─▶ deletion costs of pods, Deployment
+//!  children, pods ┼▶ observe ─▶ validate → plan → apply ─▶ marks of pods, Deployment, budget
 //!  claims         │  caches      pure     pure    I/O   ─▶ status, events
 //!  monitors       ┘
 //! ```
@@ -19,13 +19,13 @@ use std::{sync::Arc, time::Duration};
 use api::{aidispatcher::AIDispatcher, controllers::MONITOR, labels};
 use clap::Parser;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
 use reqwest::Url;
 use runtime::{
     apply::{ApplyError, Writer},
     args::RuntimeArgs,
     cache::Cache,
-    cached_child::CachedChild,
+    cached_child::{CachedChild, Metadata},
     children::Children,
     controller::Next,
     events::Recorder,
@@ -138,6 +138,7 @@ type Child<V> = CachedChild<V, AIDispatcher>;
 pub(crate) struct Context {
     pub(crate) dispatchers: Cache<AIDispatcher>,
     pub(crate) deployments: Children<Child<DeploymentView>, RenderedDeployment>,
+    pub(crate) budgets: Children<Child<Metadata<PodDisruptionBudget>>, PodDisruptionBudget>,
     pub(crate) replica_sets: Cache<ReplicaSetView>,
     /// Pods of workers, those that have ended included.
     pub(crate) pods: Children<PodView, Pod>,
@@ -182,6 +183,7 @@ pub fn start(process: &mut Process, args: DispatcherArgs) -> Started {
     let revisions = Revisions::tracked(&dispatchers, &deployments, &replica_sets);
     let tokens = TokenNotes::tracked(&pods, &dispatchers, Arc::clone(&revisions));
     let ctx = Arc::new(Context {
+        budgets: writer.of(process.watch_labelled("PodDisruptionBudget", &managed)),
         deployments,
         replica_sets,
         claims: process.watch("PersistentVolumeClaim"),
@@ -207,6 +209,7 @@ pub fn start(process: &mut Process, args: DispatcherArgs) -> Started {
     let controller = process
         .controller(&ctx.dispatchers)
         .owns(&ctx.deployments)
+        .owns(&ctx.budgets)
         .maps_by_reason(&ctx.replica_sets, keys_by_instance, reason_of_replica_set)
         .maps_by_reason(&ctx.pods, keys_by_instance, reason_of_pod)
         .maps(&ctx.claims, move |claim| readers.keys(claim))

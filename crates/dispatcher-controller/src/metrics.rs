@@ -30,6 +30,7 @@ const CHECKPOINT_FAILED: ObjectCounts<AIDispatcher, Option<&'static str>> = Obje
         (Some(reasons::STATE_NOT_SAVED), reasons::STATE_NOT_SAVED),
         (Some(reasons::STATE_LOST), reasons::STATE_LOST),
         (Some(reasons::STATE_DAMAGED), reasons::STATE_DAMAGED),
+        (Some(reasons::STARTED_EMPTY), reasons::STARTED_EMPTY),
     ],
     value_of: checkpoint_failure_of,
 };

@@ -73,6 +73,8 @@ pub(crate) struct WorkerLoad {
     pub(crate) counts_tokens: bool,
     /// Whether it has tasks in the fresh values of its monitor, also where others are used for scaling. `None`: unknown.
     pub(crate) has_tasks: Option<bool>,
+    /// Whether it works on a task, as `has_tasks`: its queue may be that of all workers.
+    pub(crate) works: Option<bool>,
     /// Why there are no fresh values.
     pub(crate) fault: Option<String>,
     /// When its state was last saved, in seconds since 1970.
@@ -226,6 +228,7 @@ fn load(view: &View, now: Timestamp) -> WorkerLoad {
         queued: queued.map(|(value, age)| (value, at(age))),
         in_flight,
         has_tasks: has_tasks(queued.map(|(value, _)| value), in_flight),
+        works: in_flight.map(|tasks| tasks > 0),
         tokens: latest(view, Metric::Tokens),
         counts_tokens: fresh(view, Metric::Tokens).is_some(),
         fault: queued.is_none().then(|| fault(view)).flatten(),

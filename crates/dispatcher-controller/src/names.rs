@@ -8,3 +8,7 @@ pub(crate) const KIND: &str = "aidispatcher";
 pub(crate) fn deployment(name: &str) -> String {
     name::with_suffix(name, "-workers")
 }
+
+pub(crate) fn disruption_budget(name: &str) -> String {
+    name::with_suffix(name, "-workers")
+}

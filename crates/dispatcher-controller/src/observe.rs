@@ -8,7 +8,7 @@ use std::{
 };
 
 use api::{
-    aidispatcher::{AIDispatcher, Tokens},
+    aidispatcher::{AIDispatcher, Queue, Tokens},
     conditions, reasons,
 };
 use jiff::Timestamp;
@@ -59,6 +59,8 @@ pub(crate) struct Observed {
     pub(crate) history: History,
     /// When this process first observed the object.
     pub(crate) first_observed: Timestamp,
+    /// A kind whose watch fails, so that what is known of the pods may be out of date.
+    pub(crate) unwatched: Option<&'static str>,
     /// Facts of the last plan, and since when each has been true.
     pub(crate) facts: BTreeMap<String, Timestamp>,
 }
@@ -120,6 +122,7 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
         first_observed: pool.first_observed.unwrap_or(now),
         history: pool.history_or(dispatcher.status.as_ref(), now),
         facts: ctx.fact_times.of(&uid),
+        unwatched: unwatched(ctx),
         dispatcher,
         deployment,
         deployed,
@@ -129,6 +132,17 @@ pub(crate) fn observe(ctx: &Context, dispatcher: Arc<AIDispatcher>, now: Timesta
         loads,
         tokens,
     }
+}
+
+/// A blind cache says neither which pods there are nor that there are none.
+fn unwatched(ctx: &Context) -> Option<&'static str> {
+    let watches = [
+        ("pods", ctx.pods.watch_fails_since()),
+        ("ReplicaSets", ctx.replica_sets.watch_fails_since()),
+        ("Deployments", ctx.deployments.watch_fails_since()),
+        ("AIDispatchers", ctx.dispatchers.watch_fails_since()),
+    ];
+    watches.into_iter().find_map(|(kind, since)| since.map(|_| kind))
 }
 
 /// Whether the load of a pool is worth a reconcile: at once if replicas follow it, else when a status may have it.
@@ -194,6 +208,18 @@ impl Observed {
     /// All pods that are neither finished nor being deleted.
     pub(crate) fn pods(&self) -> impl Iterator<Item = &Arc<PodView>> {
         self.deployed.iter().flatten().chain(self.older.iter().flat_map(|older| &older.pods))
+    }
+
+    /// Whether all workers report the depth of one queue.
+    pub(crate) fn has_shared_queue(&self) -> bool {
+        self.dispatcher.spec.autoscaling.as_ref().is_some_and(|scaled| scaled.queue == Queue::Shared)
+    }
+
+    /// Tasks that wait; `None`: no worker reports it. Of a shared queue the largest depth counts: workers are read one after
+    /// the other, and a worker must not be removed because another one was read later.
+    pub(crate) fn queue_depth(&self) -> Option<u64> {
+        let depths = self.loads.values().filter_map(|load| load.queued).map(|(depth, _)| depth);
+        if self.has_shared_queue() { depths.max() } else { depths.reduce(u64::saturating_add) }
     }
 
     pub(crate) fn load_of(&self, pod: &PodView) -> Option<&WorkerLoad> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use api::aidispatcher::AIDispatcherStatus;
 use jiff::Timestamp;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use runtime::{events::Note, refusal::Refusal};
 use scaling::history::History;
 use serde::Serialize;
@@ -19,8 +20,10 @@ use crate::{
 mod conditions;
 mod defaults;
 mod deployment;
+mod disruption_budget;
 mod events;
 mod faults;
+mod marks;
 mod metadata;
 mod pod;
 mod readiness;
@@ -31,27 +34,29 @@ mod rollout;
 mod status;
 
 pub(crate) use defaults::Defaults;
+pub(crate) use marks::Cost;
 pub(crate) use pod::MONITOR;
-pub(crate) use replacement::PodDeletion;
-pub(crate) use replicas::{Cost, TOO_MANY};
+pub(crate) use replicas::TOO_MANY;
 pub(crate) use revision::{or_pinned_defaults, restores_older};
 
 /// All writes for one AIDispatcher.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Plan {
-    /// Deletion costs of pods, before the number of workers falls.
+    /// Deletion costs of pods, before the number of workers falls, and what keeps node autoscalers from busy ones.
     pub(crate) costs: Vec<Cost>,
     /// `None`: it stays as it is.
     pub(crate) deployment: Option<Box<RenderedDeployment>>,
-    /// Pods to delete, with uid and version as preconditions.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) deletions: Vec<PodDeletion>,
+    /// `None`: it stays as it is.
+    pub(crate) budget: Option<Box<PodDisruptionBudget>>,
     pub(crate) status: AIDispatcherStatus,
     pub(crate) events: Vec<Note>,
     /// That the load has changed the number of workers, once the Deployment is written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) rescaled: Option<Note>,
+    /// That one more worker starts, so that an idle one gives way, once the Deployment is written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) replaces: Option<Note>,
     /// What decisions on the number of workers need of the past, once the Deployment is written.
     #[serde(skip)]
     pub(crate) past: Option<History>,
@@ -90,15 +95,17 @@ pub(crate) fn plan(
 ) -> Plan {
     let revision = revision::revision(valid, observed, defaults);
     let sizing = replicas::sizing(valid, observed, now);
+    let (sizing, replaces) = replacement::replacement(valid, observed, &revision, sizing, defaults, now);
+    let sizing = marks::marked(sizing, observed, now);
     let assessment = conditions::of_valid(valid, observed, &revision, &sizing, now);
     let assessment_facts = assessment.facts.clone();
     let (strategy, rollout_requeue_after) = rollout::rollout(valid, &revision, observed, now);
-    let replacement = replacement::replacement(valid, observed, &revision, &sizing, defaults, now);
+    let (budget, budget_requeue_after) = disruption_budget::disruption_budget(valid, observed, now);
     let soonest = [
         sizing.requeue_after,
         assessment.requeue_after,
         rollout_requeue_after,
-        replacement.requeue_after,
+        budget_requeue_after,
         observed.token_rate.changes_in,
     ];
     let soonest = soonest.into_iter().flatten().min();
@@ -114,9 +121,8 @@ pub(crate) fn plan(
         .and_then(|unwritten| unwritten.wait)
         .or_else(|| status::delay_of_counts(observed, &status, now));
     // The pods of a paused pool get no deletion costs.
-    let mut facts = if valid.pods.paused { Vec::new() } else { sizing.facts };
+    let mut facts = if valid.pods.paused { Vec::new() } else { sizing.facts.clone() };
     facts.extend(assessment_facts);
-    facts.extend(replacement.fact);
     facts.extend(unwritten.map(|unwritten| unwritten.fact));
     let status = match &observed.dispatcher.status {
         Some(written) if wait.is_some() => {
@@ -129,15 +135,14 @@ pub(crate) fn plan(
         Some(_) | None => status,
     };
     let planned_on = observed.deployment.as_ref().and_then(|known| known.metadata.resource_version.clone());
-    let (costs, deployment) = if valid.pods.paused {
-        (Vec::new(), None)
+    let (costs, deployment, budget) = if valid.pods.paused {
+        (Vec::new(), None, None)
     } else {
-        let deployment = deployment::deployment(valid, &revision, strategy, sizing.replicas, planned_on);
-        (sizing.costs, Some(Box::new(deployment)))
+        let deployment = deployment::deployment(valid, &revision, strategy, &sizing, planned_on);
+        (sizing.costs, Some(Box::new(deployment)), budget.map(Box::new))
     };
     let requeue_after = soonest.into_iter().chain(wait).min();
-    let deletions = replacement.deletion.into_iter().collect();
-    Plan { costs, deployment, deletions, status, events, rescaled, past, facts, requeue_after }
+    Plan { costs, deployment, budget, status, events, rescaled, replaces, past, facts, requeue_after }
 }
 
 /// The load that caused another number of workers.
@@ -174,6 +179,7 @@ pub(crate) fn refused(
     let refusal = overdue.as_ref().unwrap_or(refusal);
     let revision = revision::revision(valid, observed, defaults);
     let sizing = replicas::sizing(valid, observed, now);
+    let (sizing, _) = replacement::replacement(valid, observed, &revision, sizing, defaults, now);
     let assessment = conditions::of_refused(refusal, valid, observed, &revision, &sizing, now);
     let events = events::of_change(observed.dispatcher.status.as_ref(), &assessment);
     let status = status::of_valid(valid, &revision, &sizing, None, observed, assessment, now);
@@ -197,8 +203,8 @@ fn overdue(refusal: &Refusal, observed: &Observed, now: Timestamp) -> Option<Ref
 
 /// A plan that writes only status and events.
 fn status_only(status: AIDispatcherStatus, events: Vec<Note>, requeue_after: Option<Duration>) -> Plan {
-    let (costs, deployment, deletions, rescaled, past, facts) = Default::default();
-    Plan { costs, deployment, deletions, status, events, rescaled, past, facts, requeue_after }
+    let (costs, deployment, budget, rescaled, replaces, past, facts) = Default::default();
+    Plan { costs, deployment, budget, status, events, rescaled, replaces, past, facts, requeue_after }
 }
 
 #[cfg(test)]

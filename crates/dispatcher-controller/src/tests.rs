@@ -49,6 +49,10 @@ pub(crate) fn pod(parts: &str) -> PodView {
     if let Some(cost) = parts["cost"].as_i64() {
         annotations.insert(labels::POD_DELETION_COST.to_owned(), json!(cost.to_string()));
     }
+    if parts["kept"] == json!(true) {
+        annotations.insert(labels::DO_NOT_DISRUPT.to_owned(), json!("true"));
+        annotations.insert(labels::SAFE_TO_EVICT.to_owned(), json!("false"));
+    }
     let mut owners = Vec::new();
     if let Some(uid) = parts["replicaSet"].as_str() {
         owners.push(json!(
@@ -100,6 +104,7 @@ pub(crate) fn load(queued: u64, in_flight: u64) -> WorkerLoad {
         queued: Some((queued, at(0))),
         in_flight: Some(in_flight),
         has_tasks: Some(queued + in_flight > 0),
+        works: Some(in_flight > 0),
         counts_tokens: true,
         ..WorkerLoad::default()
     }
@@ -127,6 +132,7 @@ impl Scene {
                 token_rate: Default::default(),
                 history: Default::default(),
                 first_observed: at(-600),
+                unwatched: None,
                 facts: BTreeMap::new(),
             },
         }

@@ -30,6 +30,8 @@ const LISTED_FOR: Duration = Duration::from_secs(120);
 const MOST_LISTED: usize = 2_000;
 /// Of all objects of the process.
 const MOST_NOTES: usize = 50_000;
+/// Entries of `deleted` without a note, beside as many as there are notes.
+const SPARE: usize = 64;
 /// Of a deleted pod of no AIDispatcher that is known. Its ReplicaSet can become known after the pod.
 const KEPT_FOR: Duration = Duration::from_secs(600);
 
@@ -185,11 +187,21 @@ impl Notes {
         let uid: Arc<str> = uid.into();
         // The last reading of a stream can arrive after the pod is deleted.
         note.is_deleted = !self.existing.contains(&uid);
-        if note.is_deleted {
-            self.deleted.push_back(Deleted { uid: Arc::clone(&uid), seen: None });
-        }
+        let is_deleted = note.is_deleted;
         self.by_revision.entry(note.revision.clone()).or_default().insert(Arc::clone(&uid));
-        self.of.insert(uid, note);
+        self.of.insert(Arc::clone(&uid), note);
+        if is_deleted {
+            self.push_deleted(uid);
+        }
+    }
+
+    /// A standby reconciles nothing, so that `drop_old` is never called there: entries without a note go here.
+    fn push_deleted(&mut self, uid: Arc<str>) {
+        self.deleted.push_back(Deleted { uid, seen: None });
+        if self.deleted.len() > 2 * self.of.len() + SPARE {
+            let of = &self.of;
+            self.deleted.retain(|pod| of.get(&pod.uid).is_some_and(|note| note.is_deleted));
+        }
     }
 
     fn remove(&mut self, uid: &str) {
@@ -208,7 +220,7 @@ impl Notes {
             Some(Note { tokens: 0, .. }) => self.remove(uid),
             Some(note) => {
                 note.is_deleted = true;
-                self.deleted.push_back(Deleted { uid: uid.into(), seen: None });
+                self.push_deleted(uid.into());
             }
             None => {}
         }
@@ -424,6 +436,24 @@ mod tests {
         let notes = notes.lock();
         assert!(notes.of.is_empty() && notes.by_revision.is_empty() && notes.deleted.is_empty(), "{notes:?}");
         assert!(notes.existing.is_empty());
+    }
+
+    /// A standby reconciles nothing, and receives from the watches what the leader has done.
+    #[test]
+    fn on_a_standby_pods_that_are_gone_leave_nothing() {
+        let pods = Cache::default();
+        let notes = TokenNotes::tracked(&pods, &Cache::default(), Arc::default());
+        for number in 0..1_000 {
+            let uid = format!("coder-{number}");
+            let (view, listed) = (left(&uid, 5), list(&[(&uid, 5)]));
+            pods.upsert(view.clone());
+            notes.listed(&Tokens::default(), &listed);
+            pods.remove(&view.metadata);
+            notes.listed(&listed, &Tokens { ended: 5, pods: Vec::new() });
+        }
+        let notes = notes.lock();
+        assert!(notes.of.is_empty() && notes.existing.is_empty());
+        assert!(notes.deleted.len() <= SPARE + 1, "{}", notes.deleted.len());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! what CEL rules cannot express, what depends on the options of this process, and objects that are older than the rules.
 
 use api::{
-    aidispatcher::{AIDispatcher, AIDispatcherSpec, Autoscaling, QueueRule, Role},
+    aidispatcher::{AIDispatcher, AIDispatcherSpec, Autoscaling, QueueRule, Role, WhenUnavailable},
     labels,
     monitor::{ADMIN_PORT, STREAM_PORT, variables},
     pods::{EnvVar, PodOptions, Resources},
@@ -40,6 +40,7 @@ pub(crate) struct ValidDispatcher {
     pub(crate) memory: Option<Memory>,
     pub(crate) checkpoint: Option<Checkpoint>,
     pub(crate) metrics_port: u16,
+    pub(crate) probes: Option<Probes>,
     pub(crate) workers: Workers,
     pub(crate) pods: PodOptions,
     /// Value of the annotation `refresh`, which requests a new rendering.
@@ -62,11 +63,21 @@ pub(crate) struct Memory {
     pub(crate) secret: Option<String>,
 }
 
+/// What the kubelet asks a worker beside its metrics port.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Probes {
+    pub(crate) readiness: Option<String>,
+    pub(crate) liveness: Option<String>,
+    pub(crate) port: u16,
+}
+
 /// Storage of the state of workers.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Checkpoint {
     pub(crate) storage: Storage,
     pub(crate) grace_seconds: i32,
+    /// A worker starts without a state while the storage cannot be used.
+    pub(crate) starts_empty: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -132,6 +143,7 @@ pub(crate) fn validate(dispatcher: &AIDispatcher, defaults: &Defaults) -> Result
         resources: spec.resources.clone().unwrap_or_default(),
         memory: memory(spec, defaults)?,
         checkpoint: checkpoint(spec)?,
+        probes: probes(spec)?,
         metrics_port: metrics_port(spec)?,
         workers: workers(spec, defaults.load_max_age)?,
         pods: spec.pods.clone(),
@@ -201,7 +213,11 @@ fn checkpoint(spec: &AIDispatcherSpec) -> Result<Option<Checkpoint>, Invalid> {
             return Err(Invalid("spec.checkpoint must have exactly one of claimName and uri".to_owned()));
         }
     };
-    Ok(Some(Checkpoint { storage, grace_seconds: checkpoint.grace_seconds }))
+    let starts_empty = match checkpoint.when_unavailable {
+        WhenUnavailable::Wait => false,
+        WhenUnavailable::StartEmpty => true,
+    };
+    Ok(Some(Checkpoint { storage, grace_seconds: checkpoint.grace_seconds, starts_empty }))
 }
 
 /// The user's variable is the port that the image serves.
@@ -220,6 +236,15 @@ fn metrics_port(spec: &AIDispatcherSpec) -> Result<u16, Invalid> {
     })
 }
 
+fn probes(spec: &AIDispatcherSpec) -> Result<Option<Probes>, Invalid> {
+    let Some(probes) = &spec.probes else { return Ok(None) };
+    let port = probes.port.map_or_else(|| metrics_port(spec).map(i32::from), Ok)?;
+    let port = u16::try_from(port)
+        .map_err(|_| Invalid("spec.probes.port must be a port from 1 to 65535".to_owned()))?;
+    let (readiness, liveness) = (probes.readiness_path.clone(), probes.liveness_path.clone());
+    Ok(Some(Probes { readiness, liveness, port }))
+}
+
 fn workers(spec: &AIDispatcherSpec, max_age: Duration) -> Result<Workers, Invalid> {
     let Some(autoscaling) = &spec.autoscaling else { return Ok(Workers::Fixed(spec.replicas)) };
     let wrong = |field: &str, why: &dyn std::fmt::Display| Invalid(format!("spec.autoscaling{field}: {why}"));
@@ -228,6 +253,7 @@ fn workers(spec: &AIDispatcherSpec, max_age: Duration) -> Result<Workers, Invali
         max_replicas,
         tasks_per_worker,
         tokens_per_minute_per_worker,
+        queue: _,
         rule,
         behavior,
     } = autoscaling;

@@ -58,7 +58,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let admin = server::listen(args.admin_address).await.context("failed to listen for probes")?;
     info!(grpc = %grpc.local_addr()?, admin = %admin.local_addr()?, "listening");
     let registry = exposition::registry(hub.clone());
-    tasks.spawn(admin::serve(admin, hub.clone(), clock, registry, stop.clone()));
+    tasks.spawn(admin::serve(admin, hub.clone(), clock, registry, Arc::new(|| true), stop.clone()));
     let mut serving = tokio::spawn(server::serve(grpc, security, hub.clone(), stop.clone()));
     let (to_sampler, mut ended) = start_sampler(&args, hub, clock, holdings)?;
 

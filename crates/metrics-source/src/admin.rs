@@ -44,29 +44,34 @@ const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 const SILENT_INTERVALS: u32 = 5;
 const SILENT_AT_LEAST: Duration = Duration::from_secs(30);
 
+/// Whether a source is ready, beside its first snapshot.
+pub type Readiness = Arc<dyn Fn() -> bool + Send + Sync>;
+
 #[derive(Clone)]
 struct Admin {
     hub: Hub,
     clock: Clock,
     registry: Arc<Registry>,
+    is_ready: Readiness,
 }
 
-/// Serves until `stop`. `more`: what a source serves beside these pages.
+/// Serves until `stop`.
 pub async fn serve(
     listener: TcpListener,
     hub: Hub,
     clock: Clock,
     registry: Registry,
+    is_ready: Readiness,
     stop: CancellationToken,
 ) {
     let registry = Arc::new(registry);
     let router = Router::new()
         // The source is live as long as it publishes snapshots, also without values.
         .route("/livez", get(livez))
-        // Ready with the first snapshot, also if it has no subject.
+        // Not before the first snapshot, which need not have a subject.
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
-        .with_state(Admin { hub, clock, registry });
+        .with_state(Admin { hub, clock, registry, is_ready });
     let mut connections = JoinSet::new();
     let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
     loop {
@@ -130,7 +135,8 @@ fn silence(latest: &Snapshot, now: Duration) -> Option<Duration> {
 
 async fn readyz(State(admin): State<Admin>) -> Response {
     match admin.hub.latest() {
-        Some(_) => (StatusCode::OK, "ok\n").into_response(),
+        Some(_) if (admin.is_ready)() => (StatusCode::OK, "ok\n").into_response(),
+        Some(_) => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response(),
         None => (StatusCode::SERVICE_UNAVAILABLE, "no snapshot yet\n").into_response(),
     }
 }
@@ -155,7 +161,8 @@ mod tests {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
-        tokio::spawn(serve(listener, Hub::default(), Clock::start(), Registry::default(), stop.clone()));
+        let (hub, clock, registry) = (Hub::default(), Clock::start(), Registry::default());
+        tokio::spawn(serve(listener, hub, clock, registry, Arc::new(|| true), stop.clone()));
         let mut idle = Vec::new();
         for _ in 0..CONNECTIONS {
             let mut connection = TcpStream::connect(address).await.unwrap();

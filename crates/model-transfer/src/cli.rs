@@ -44,6 +44,14 @@ pub(crate) enum Transfer {
         /// s3://bucket[/prefix]
         destination: Location,
     },
+    /// Writes, reads and deletes a small object below DESTINATION, so that a push may be expected to work
+    CheckStore {
+        /// s3://bucket[/prefix]
+        destination: Location,
+        /// Part of the name of the object; another check must not use the same name at the same time
+        #[arg(long, value_parser = object_name)]
+        name: String,
+    },
     /// Checks whether an engine can load the model in DIR; sends no request and writes nothing into DIR
     Check(Check),
 }
@@ -124,6 +132,9 @@ pub(crate) struct Options {
     /// PEM file with certificate authorities that are trusted beside those of the system
     #[arg(long = options::CA_FILE, global = true, env = "TRANSFER_CA_FILE", value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,
+    /// The field of a Kubernetes object whose fields describe the store; messages name them
+    #[arg(long, global = true, env = loader::FIELDS, value_name = "FIELD", default_value = loader::MODEL_STORE)]
+    pub(crate) fields: String,
     /// File for the reason of a failure, written if it exists
     #[arg(long, global = true, default_value = "/dev/termination-log")]
     pub(crate) termination_log: PathBuf,
@@ -144,6 +155,14 @@ impl Options {
     pub(crate) fn progress(&self) -> Duration {
         Duration::from_secs(self.progress_seconds)
     }
+}
+
+/// As the uid of an object has them.
+fn object_name(text: &str) -> Result<String, String> {
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || char == '-';
+    let is_valid = (1..=64).contains(&text.len()) && text.chars().all(is_plain);
+    let wrong = || format!("{text:?} is no name: write at most 64 letters, digits and dashes");
+    is_valid.then(|| text.to_owned()).ok_or_else(wrong)
 }
 
 fn addressing(text: &str) -> Result<Addressing, String> {

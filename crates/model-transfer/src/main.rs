@@ -1,5 +1,5 @@
 //! `model-transfer` copies a model between an S3-compatible store and a folder: `pull` as the init container of a model
-//! server, `push` after a training run. `check` looks at a model that is there already. `pre-stop` is the preStop hook of
+//! server, `push` after a training run, and `check-store` before it. `check` looks at a model that is there already. `pre-stop` is the preStop hook of
 //! the engine that serves it.
 //!
 //! A run that is interrupted at any point is resumed by the next one; a file that is in place is complete and was checked
@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod check_store;
 mod cli;
 mod digest;
 mod fault;
@@ -95,6 +96,9 @@ async fn transfer(wanted: Transfer, options: Options) -> Result<String, Fault> {
             pull::pull(&wanted, &options).await
         }
         Transfer::Push { folder, destination } => push::push(&folder, &destination, &options).await,
+        Transfer::CheckStore { destination, name } => {
+            check_store::check_store(&destination, &name, &options).await
+        }
         Transfer::Check(Check { folder, engine, root, deadline_seconds, install }) => {
             install.as_deref().map_or(Ok(()), install::install)?;
             let root = root.as_deref().unwrap_or(&folder);

@@ -14,7 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 
-use crate::space::Size;
+use directory::space::Size;
 
 const BAR_EVERY: Duration = Duration::from_millis(200);
 

@@ -21,6 +21,7 @@ mod writer;
 
 use std::{collections::BTreeMap, iter, sync::Arc, time::Duration};
 
+use directory::space::{Size, Volume};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use object_store::{ObjectMeta, path::Path as Key};
@@ -37,7 +38,7 @@ use crate::{
     markers,
     progress::{Progress, clock},
     retry::Patience,
-    space::{self, Size, Volume},
+    space,
     store::Store,
     sums::SHA256SUMS,
 };
@@ -64,7 +65,7 @@ pub(crate) async fn pull(wanted: &Pull, options: &Options) -> Result<String, Fau
     let store = Store::open(source, options, checksums_wanted())?;
     Folder::create(root)?;
     let lock = lock::lock(root, options.wait_for_others()).await?;
-    let volume = Volume::of(root, &options.termination_log);
+    let volume = Volume::of(root, &options.termination_log, space::MORE_SPACE);
     let volume = volume.map_err(Fault::io("ask for the free space of", root))?;
     let folder = Arc::new(Folder::open(root, volume, !no_sync, lock)?);
     let progress = Progress::new(options.progress());

@@ -19,6 +19,7 @@ use std::{
 };
 
 use api::loader::{Uploaded, UploadedFile};
+use directory::space::Size;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use object_store::{Attribute, GetResult, ObjectStore as _, PutOptions, PutPayload, path::Path as Key};
 use tokio::{
@@ -36,7 +37,7 @@ use crate::{
     location::Location,
     markers,
     progress::{Progress, clock},
-    space::{self, Size},
+    space,
     store::{RequestError, Store},
     sums::{self, SHA256SUMS, Sums},
 };
@@ -312,7 +313,8 @@ async fn put(shared: &Shared, key: &Key, payload: PutPayload) -> Result<(), Faul
     shared.store.retried(key.as_ref(), write).await
 }
 
-fn key(destination: &Location, path: &str) -> Result<Key, Fault> {
+/// Of an object below the destination.
+pub(crate) fn key(destination: &Location, path: &str) -> Result<Key, Fault> {
     /// The limit of S3.
     const LONGEST_KEY: usize = 1024;
     let key = match destination.prefix.as_str() {

@@ -47,6 +47,8 @@ pub(crate) struct Store {
     name: String,
     region: String,
     identity: Identity,
+    /// For messages: the field of the user's object that describes the store.
+    fields: String,
     patience: Duration,
     /// When the store last sent a byte, on any connection.
     progress: Arc<Mutex<Instant>>,
@@ -61,7 +63,10 @@ impl Store {
         let access = Access {
             addressing: options.addressing,
             stall: Duration::from_secs(options.stall_seconds),
-            authorities: options.ca_file.as_deref().map_or(Ok(Vec::new()), authorities)?,
+            authorities: options
+                .ca_file
+                .as_deref()
+                .map_or(Ok(Vec::new()), |file| authorities(file, &options.fields))?,
             headers,
             keys: None,
         };
@@ -75,6 +80,7 @@ impl Store {
             name,
             region,
             identity,
+            fields: options.fields.clone(),
             patience: options.patience(),
             progress: Arc::new(Mutex::new(Instant::now())),
             answered,
@@ -222,9 +228,13 @@ impl Attempts<'_> {
 
     /// Waits before the next attempt, or returns the reason why there is none.
     pub(crate) async fn failed(&mut self, error: RequestError, what: &str) -> Result<(), Fault> {
-        let Store { name: store, region: own, identity, .. } = self.store;
+        let Store { name: store, region: own, identity, fields, .. } = self.store;
         let (cause, message) = match error {
             RequestError::Transient(why) => return self.wait(&why, what).await,
+            RequestError::UnknownAuthority(why) => {
+                let why = format!("{why}: name it in {fields}.caSecretName");
+                return self.wait(&why, what).await;
+            }
             RequestError::MalformedAnswer(why) => {
                 self.malformed += 1;
                 if self.malformed <= MALFORMED_ANSWERS {
@@ -233,7 +243,7 @@ impl Attempts<'_> {
                 (Cause::Checksum, format!("{store}, {what}: {why}"))
             }
             RequestError::Unauthorized(why) => {
-                let (refused, fix) = identity.refused();
+                let (refused, fix) = (identity.refused(), identity.fix(fields));
                 (Cause::Unauthorized, format!("{store} {refused} ({why}): {fix}"))
             }
             RequestError::CredentialsUnavailable(why) => {
@@ -260,7 +270,7 @@ impl Attempts<'_> {
                 } else {
                     format!(
                         "{store}: the bucket is in region {region}, not in {own} ({why}): set \
-                         spec.modelStore.region (AWS_REGION) to {region}, and the endpoint, if any, to one there"
+                         {fields}.region (AWS_REGION) to {region}, and the endpoint, if any, to one there"
                     )
                 };
                 (Cause::Unreachable, message)
@@ -269,13 +279,13 @@ impl Attempts<'_> {
                 let to = to.map_or(String::new(), |to| format!(" to {to}"));
                 let message = format!(
                     "{store} redirects{to} ({why}), and redirects are not followed: correct \
-                     spec.modelStore.endpoint (AWS_ENDPOINT_URL)"
+                     {fields}.endpoint (AWS_ENDPOINT_URL)"
                 );
                 (Cause::Unreachable, message)
             }
             RequestError::PathRefused(why) => {
                 let message = format!(
-                    "{store} accepts only virtual-hosted requests ({why}): set spec.modelStore.addressing to \
+                    "{store} accepts only virtual-hosted requests ({why}): set {fields}.addressing to \
                      VirtualHosted (--addressing=virtual-hosted)"
                 );
                 (Cause::Unreachable, message)
@@ -308,10 +318,10 @@ impl Attempts<'_> {
 }
 
 /// The certificates of a PEM file.
-fn authorities(file: &FilePath) -> Result<Vec<Certificate>, Fault> {
+fn authorities(file: &FilePath, fields: &str) -> Result<Vec<Certificate>, Fault> {
     let unusable = |why: String| {
         let file = file.display();
-        let fix = "give the Secret of spec.modelStore.caSecretName a key ca.crt with certificates in PEM";
+        let fix = format!("give the Secret of {fields}.caSecretName a key ca.crt with certificates in PEM");
         Fault::new(Cause::Unreachable, format!("no authority can be read from {file} ({why}): {fix}"))
     };
     let pem = fs::read(file).map_err(|error| unusable(error.to_string()))?;

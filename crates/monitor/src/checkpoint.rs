@@ -20,8 +20,11 @@ use std::time::Duration;
 use api::monitor::UPLOAD_SECONDS;
 use serde::{Deserialize, Serialize};
 
+use bounded::{few, short, uids};
 use claims::Held;
+use state::{LONGEST_PATH, MOST_FILES};
 
+pub(crate) mod bounded;
 pub(crate) mod choice;
 pub(crate) mod claims;
 pub(crate) mod restore;
@@ -78,6 +81,7 @@ pub(crate) struct Heartbeat {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Manifest {
+    #[serde(deserialize_with = "few::<_, _, MOST_FILES>")]
     pub(crate) files: Vec<SavedFile>,
     /// The worker has ended: there is no later one.
     #[serde(rename = "final")]
@@ -85,23 +89,35 @@ pub(crate) struct Manifest {
     /// By the clock of the worker's node, in seconds since 1970.
     pub(crate) time: i64,
     /// uids of the workers whose state this one continues and whose checkpoints may still exist, the oldest first.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "uids::<_, MOST_CONTINUED>")]
     pub(crate) continues: Vec<String>,
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SavedFile {
     /// Below the folder of the state.
+    #[serde(deserialize_with = "short::<_, LONGEST_PATH>")]
     pub(crate) path: String,
     pub(crate) size: u64,
+    #[serde(deserialize_with = "short::<_, 64>")]
     pub(crate) sha256: String,
+}
+
+/// What a survey reads of a manifest.
+#[derive(Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(default)]
+pub(crate) struct Finality {
+    #[serde(rename = "final")]
+    pub(crate) is_final: bool,
 }
 
 /// Who restores a state.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     /// uid of the pod.
+    #[serde(deserialize_with = "short::<_, 64>")]
     pub(crate) by: String,
+    #[serde(deserialize_with = "short::<_, 253>")]
     pub(crate) pod: String,
 }
 
@@ -111,6 +127,8 @@ pub(crate) const HEARTBEAT: &str = "heartbeat";
 pub(crate) const WORKERS: &str = "workers";
 pub(crate) const CLAIMS: &str = "claims";
 pub(crate) const CLOCK: &str = "clock";
+/// Workers before, whose checkpoints could not be removed yet.
+const MOST_CONTINUED: usize = 1_000;
 /// Newest checkpoints of a worker that are kept, interrupted ones included.
 pub(crate) const KEPT: usize = 2;
 /// Heartbeats of a worker in each interval of heartbeats.

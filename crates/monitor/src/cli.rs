@@ -2,7 +2,9 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use api::monitor::{ADMIN_PORT, ANNOUNCE_END, FOLDER, LOAD_MEMORY, RUN, STREAM_PORT, options, variables};
+use api::monitor::{
+    ADMIN_PORT, ANNOUNCE_END, FOLDER, LOAD_MEMORY, MEMORY_BYTES, RUN, STREAM_PORT, options, variables,
+};
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
@@ -111,7 +113,7 @@ pub(crate) struct LoadMemory {
     memory_folder: Option<PathBuf>,
 
     /// Bytes of the records in the folder, at most
-    #[arg(long, default_value_t = 8 << 30)]
+    #[arg(long, default_value_t = MEMORY_BYTES)]
     memory_bytes: u64,
 
     /// Key for the vector store
@@ -121,6 +123,10 @@ pub(crate) struct LoadMemory {
     /// Seconds for which failed requests to the store are retried; the next container continues
     #[arg(long, default_value_t = 60)]
     patience_seconds: u64,
+
+    /// Start without a state if the storage of checkpoints cannot be used for that time [default: fail]
+    #[arg(long = options::START_EMPTY)]
+    pub(crate) start_empty: bool,
 
     /// Namespace and name of the pool: NAMESPACE/NAME; with checkpoints
     #[arg(long = options::POOL, value_parser = pool)]
@@ -153,6 +159,7 @@ impl LoadMemory {
             folder: self.memory_folder.clone()?,
             patience: self.patience(),
             most_bytes: self.memory_bytes,
+            on_node: self.checkpoints.folder.clone(),
         })
     }
 

@@ -43,6 +43,11 @@ impl Load {
         })
     }
 
+    /// Whether the worker serves any metric of the contract.
+    pub(crate) fn is_reported(&self) -> bool {
+        self.queued.is_some() || self.in_flight.is_some() || self.tokens.is_some()
+    }
+
     /// The metrics of the contract that the worker does not serve.
     pub(crate) fn missing(&self) -> impl Iterator<Item = &'static str> {
         let served = [

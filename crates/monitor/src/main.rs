@@ -45,7 +45,11 @@ use tokio::{
 };
 use tracing::{error, warn};
 
-use checkpoint::{claims::OwnClaims, restore::restore, state::StateFolder};
+use checkpoint::{
+    claims::OwnClaims,
+    restore::{begin_empty, restore},
+    state::StateFolder,
+};
 use cli::{Arguments, Command, LoadMemory};
 
 /// Of a load that SIGTERM has interrupted, as a shell has it: with 0 the next container would be started.
@@ -119,8 +123,17 @@ async fn load(options: &LoadMemory, claims: &OwnClaims) -> Result<(), fault::Fau
     // The memory is loaded first, because that may take long, and the claim of a state expires if it is not renewed.
     if let Some((settings, state)) = options.settings() {
         let folder = &options.checkpoints.folder;
-        let restored = restore(&settings, &StateFolder(state), folder, options.patience(), claims).await;
-        restored.map_err(|fault| fault::Fault { code: fault.code.of_checkpoints(), ..fault })?;
+        let restored =
+            restore(&settings, &StateFolder(state.clone()), folder, options.patience(), claims).await;
+        if let Err(fault) = restored {
+            let fault = fault::Fault { code: fault.code.of_checkpoints(), ..fault };
+            let may = options.start_empty && fault.code.is_of_unusable_storage() && !fault.is_lasting;
+            if !may || !begin_empty(&settings, &StateFolder(state), folder, claims)? {
+                return Err(fault);
+            }
+            warn!("the worker starts without a state: {fault}");
+            write_message(&options.termination_log, fault.to_string().as_bytes());
+        }
     }
     Ok(())
 }

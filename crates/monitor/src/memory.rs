@@ -6,9 +6,14 @@
 use std::{io, path::PathBuf, time::Duration};
 
 use api::monitor::ExitCode;
+use directory::space::Volume;
 use tracing::info;
 
-use crate::{checkpoint::storage::is_full, fault::Fault, retry::retry_transient};
+use crate::{
+    checkpoint::{restore::MORE_SPACE, storage::is_full},
+    fault::Fault,
+    retry::retry_transient,
+};
 use folder::{Description, Folder};
 use records::Collection;
 use store::{PageError, Store};
@@ -20,6 +25,9 @@ pub(crate) mod store;
 /// Bytes of vectors in one page, and records.
 const PAGE_BYTES: u64 = 512 << 10;
 const MOST_RECORDS: u64 = 256;
+/// Pages with less than an eighth of the records that were asked for, of which a store has few. A store could answer for ever
+/// with one record.
+const MOST_SHORT_PAGES: u64 = 1_000;
 /// A number of a vector as JSON, and what a record has beside its vector.
 const NUMBER_BYTES: u64 = 12;
 const RECORD_BYTES: u64 = 512;
@@ -36,6 +44,8 @@ pub(crate) struct Wanted {
     pub(crate) patience: Duration,
     /// Limit for the bytes of the file of records. A store is not trusted and could return pages without end.
     pub(crate) most_bytes: u64,
+    /// A folder on the disk of the node, if that of the memory is on it.
+    pub(crate) on_node: PathBuf,
 }
 
 pub(crate) async fn load(wanted: &Wanted) -> Result<(), Fault> {
@@ -51,7 +61,8 @@ pub(crate) async fn load(wanted: &Wanted) -> Result<(), Fault> {
     check(&collection, wanted)?;
     let unwritable = |error: io::Error| of_folder(wanted, &error);
     let mut progress = folder.progress(&collection).map_err(unwritable)?;
-    let mut limit = records_of_a_page(wanted.dim);
+    let volume = Volume::of(&wanted.folder, &wanted.on_node, MORE_SPACE).map_err(unwritable)?;
+    let (mut limit, mut short_pages) = (records_of_a_page(wanted.dim), 0);
     loop {
         if progress.bytes > wanted.most_bytes {
             let message = format!(
@@ -81,13 +92,16 @@ pub(crate) async fn load(wanted: &Wanted) -> Result<(), Fault> {
         if let Some(other) = page.records.iter().find(|record| record.embedding.len() as u64 != wanted.dim) {
             return Err(mismatch(wanted, other.embedding.len() as u64));
         }
-        if page.next.is_some() && (page.records.is_empty() || page.next == progress.next) {
+        short_pages += u64::from(page.records.len() < limit / 8);
+        let is_repeated = page.records.is_empty() || page.next == progress.next;
+        if page.next.is_some() && (is_repeated || short_pages > MOST_SHORT_PAGES) {
             let message = format!(
                 "{} did not answer with the next records of the collection {name:?}: its pages do not end",
                 store.endpoint()
             );
             return Err(Fault::new(ExitCode::StoreUnreachable, message));
         }
+        volume.admit(store::LARGEST_ANSWER as u64).map_err(unwritable)?;
         progress = folder.append(progress, &page).map_err(unwritable)?;
         if page.next.is_none() {
             break;

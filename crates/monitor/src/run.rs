@@ -1,7 +1,16 @@
 //! The main loop of the sidecar: a scrape each second until SIGTERM, then the last checkpoint and the termination
 //! message.
 
-use std::{future::pending, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    future::pending,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use api::monitor::Message;
@@ -62,7 +71,12 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
     let registry = pages::registry(hub.clone(), &options.pool, &options.role, &options.pod_name);
     let end = Arc::<End>::default();
     let mut saving = Saving::begin(&options, Arc::clone(&end))?;
-    tasks.spawn(admin::serve(pages, hub.clone(), clock, registry, stop.clone()));
+    let is_worker_ready = Arc::<AtomicBool>::default();
+    let is_ready: admin::Readiness = {
+        let is_worker_ready = Arc::clone(&is_worker_ready);
+        Arc::new(move || is_worker_ready.load(Ordering::Relaxed))
+    };
+    tasks.spawn(admin::serve(pages, hub.clone(), clock, registry, is_ready, stop.clone()));
     if let Some(saving) = &saving {
         let listener = ending::listen(folder);
         let listener = listener.with_context(|| format!("failed to listen in {}", folder.display()))?;
@@ -88,6 +102,7 @@ pub(crate) async fn run(options: Run) -> anyhow::Result<()> {
         file,
         saved: saving.as_ref().map(|saving| saving.status.clone()),
         missing: Vec::new(),
+        is_worker_ready,
     };
     let (mut log, worker_ended) = (JoinSet::new(), CancellationToken::new());
     if let Some(file) = &options.log_file {
@@ -226,6 +241,8 @@ struct Scraper {
     saved: Option<watch::Receiver<Saved>>,
     /// The metrics of the contract that the worker does not serve, as they are in the log.
     missing: Vec<&'static str>,
+    /// Read by `/readyz`, which is the readiness probe of the pod.
+    is_worker_ready: Arc<AtomicBool>,
 }
 
 impl Scraper {
@@ -238,6 +255,7 @@ impl Scraper {
         } else if had_fault && self.known.fault().is_none() {
             info!("the worker answers");
         }
+        self.is_worker_ready.store(self.known.is_ready(self.clock.now()), Ordering::Relaxed);
         self.name_what_is_missing();
         let counted = self.known.fresh().and_then(|load| load.tokens);
         if counted.is_some_and(|counted| self.ledger.count(counted))

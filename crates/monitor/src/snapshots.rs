@@ -16,6 +16,9 @@ pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 /// Marks the fault about damaged states of other workers. All other faults of the source are about saving.
 pub(crate) const DAMAGE: FaultReason = FaultReason::BadInput;
 
+/// A worker that ends right after its start never becomes ready. Afterwards the Deployment's `minReadySeconds` count.
+const REPORTS_FOR: Duration = Duration::from_secs(5);
+
 /// The results of the scrapes so far.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
@@ -24,6 +27,8 @@ pub(crate) struct Known {
     last: Option<(Load, Duration)>,
     /// Why there is none since then, and since when.
     fault: Option<(ScrapeError, Moment)>,
+    /// Since when the worker has reported its load, without a refused connection in between.
+    reports_since: Option<Duration>,
     /// A process has listened on the port of the worker.
     has_listened: bool,
     /// The worker has had a task.
@@ -34,6 +39,19 @@ impl Known {
     /// Takes in one scrape. Returns the fault if it is another one than before.
     pub(crate) fn take(&mut self, scraped: Result<Load, ScrapeError>, now: Moment) -> Option<&ScrapeError> {
         self.has_listened |= !matches!(scraped, Err(ScrapeError::Refused { .. }));
+        match &scraped {
+            Ok(load) if load.is_reported() => drop(self.reports_since.get_or_insert(now.uptime)),
+            Err(ScrapeError::Refused { .. }) => self.reports_since = None,
+            // A worker that is slow once may be busy, and a pod that is not ready is removed first.
+            Ok(_)
+            | Err(
+                ScrapeError::Unreachable { .. }
+                | ScrapeError::Slow { .. }
+                | ScrapeError::Status { .. }
+                | ScrapeError::TooLarge { .. }
+                | ScrapeError::NoMetrics { .. },
+            ) => {}
+        }
         match scraped {
             Ok(load) => {
                 self.has_worked |= [load.queued, load.in_flight].into_iter().flatten().any(|tasks| tasks > 0);
@@ -54,6 +72,11 @@ impl Known {
     /// `false` also for a worker that has never listened, because its end cannot be detected.
     pub(crate) fn has_ended(&self, scraped: &Result<Load, ScrapeError>) -> bool {
         self.has_listened && matches!(scraped, Err(ScrapeError::Refused { .. }))
+    }
+
+    /// Whether the worker has reported a load, and has listened on its port for a while since then.
+    pub(crate) fn is_ready(&self, now: Moment) -> bool {
+        self.reports_since.is_some_and(|since| now.uptime.saturating_sub(since) >= REPORTS_FOR)
     }
 
     pub(crate) fn fault(&self) -> Option<&ScrapeError> {
@@ -276,6 +299,25 @@ mod tests {
         assert_eq!(known.fresh(), None);
         known.take(Ok(load(4, 0)), at(9));
         assert_eq!((known.fault(), known.fresh().unwrap().queued), (None, Some(4)));
+    }
+
+    #[test]
+    fn a_worker_is_ready_once_it_has_reported_a_load_for_a_while() {
+        let refused = || Err(ScrapeError::Refused { port: 1 });
+        let mut known = Known::default();
+        known.take(refused(), at(0));
+        known.take(Ok(Load::default()), at(1));
+        assert!(!known.is_ready(at(60)), "a page without the metrics of a worker is no load");
+        known.take(Ok(load(0, 0)), at(61));
+        assert!(!known.is_ready(at(64)));
+        known.take(refused(), at(64));
+        known.take(Ok(load(0, 0)), at(66));
+        assert!(!known.is_ready(at(70)), "it has ended three seconds after its start");
+        assert!(known.is_ready(at(71)));
+        known.take(Err(ScrapeError::Slow { port: 1 }), at(72));
+        assert!(known.is_ready(at(120)), "it may be busy");
+        known.take(refused(), at(121));
+        assert!(!known.is_ready(at(121)));
     }
 
     #[test]

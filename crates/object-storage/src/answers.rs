@@ -8,7 +8,7 @@ use http::StatusCode;
 use object_store::client::{HttpError, HttpErrorKind};
 use rustls::{CertificateError, Error as TlsError};
 
-use crate::http::{LargeAnswer, Refusal};
+use crate::http::{LargeAnswer, ManyNames, Refusal};
 
 /// Replaces the text of a parser.
 const UNPARSABLE: &str = "an answer that cannot be parsed";
@@ -18,6 +18,8 @@ const UNPARSABLE: &str = "an answer that cannot be parsed";
 pub enum RequestError {
     /// Retried: overload, an outage, a broken connection.
     Transient(String),
+    /// As transient: no trusted authority has signed the certificate of the store, and callers say where one is named.
+    UnknownAuthority(String),
     /// Not what was requested: wrong lengths, wrong ranges. Retried a few times.
     MalformedAnswer(String),
     Unauthorized(String),
@@ -79,13 +81,14 @@ impl RequestError {
             Some(error) if is_of_another_name(error) => RequestError::Transient(
                 "its certificate is not valid for the name of the endpoint".to_owned(),
             ),
-            Some(error) if is_unknown_authority(error) => RequestError::Transient(format!(
-                "{}; its authority is not trusted (an AIInference can name it in spec.modelStore.caSecretName)",
-                innermost(error)
-            )),
+            Some(error) if is_unknown_authority(error) => {
+                RequestError::UnknownAuthority(format!("{}; its authority is not trusted", innermost(error)))
+            }
             // Errors of the system, of TLS and of HTTP, which name what is wrong and do not quote it.
             Some(error) if error.kind() != HttpErrorKind::Decode => RequestError::Transient(innermost(error)),
-            Some(error) if innermost_cause(error).is::<LargeAnswer>() => {
+            Some(error)
+                if innermost_cause(error).is::<LargeAnswer>() || innermost_cause(error).is::<ManyNames>() =>
+            {
                 RequestError::MalformedAnswer(innermost(error))
             }
             // A parser of object_store or of its HTTP client quotes the answer.

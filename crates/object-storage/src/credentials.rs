@@ -72,16 +72,21 @@ impl Identity {
         }
     }
 
-    /// The words for a refusal, and how to correct it.
-    pub fn refused(self) -> (&'static str, &'static str) {
+    /// The words for a refusal.
+    pub fn refused(self) -> &'static str {
         match self {
-            Self::Keys => ("refused the credentials", "correct the Secret, or what it allows"),
-            Self::Pod => {
-                ("refused the credentials of the pod's ServiceAccount", "let its role read the bucket")
-            }
-            Self::Anonymous => {
-                ("refused the request without credentials", "name a Secret in spec.modelStore.secretName")
-            }
+            Self::Keys => "refused the credentials",
+            Self::Pod => "refused the credentials of the pod's ServiceAccount",
+            Self::Anonymous => "refused the request without credentials",
+        }
+    }
+
+    /// How a refusal is corrected. `fields`: the field of the user's object that describes the store.
+    pub fn fix(self, fields: &str) -> String {
+        match self {
+            Self::Keys => format!("correct the Secret of {fields}.secretName, or what it allows"),
+            Self::Pod => "let the role of spec.serviceAccountName use the bucket".to_owned(),
+            Self::Anonymous => format!("name a Secret in {fields}.secretName"),
         }
     }
 }
@@ -173,6 +178,9 @@ const FIX: &str = "correct spec.serviceAccountName, its role, or the trust polic
 fn credentials_error(of_answer: RequestError) -> RequestError {
     match of_answer {
         RequestError::Transient(why) => RequestError::Transient(format!("the token service: {why}")),
+        RequestError::UnknownAuthority(why) => {
+            RequestError::UnknownAuthority(format!("the token service: {why}"))
+        }
         RequestError::MalformedAnswer(why) => {
             RequestError::CredentialsUnavailable(format!("the token service gave {why}: {FIX}"))
         }

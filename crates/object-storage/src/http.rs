@@ -32,9 +32,12 @@ use reqwest::{
     dns::{Addrs, Name, Resolve, Resolving},
     redirect::Policy,
 };
-use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
+use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout, timeout_at};
 
-use crate::expected::Expected;
+use crate::{
+    expected::Expected,
+    names::{OnlyNames, Skipped},
+};
 
 /// Limit for idle connections; at least the number of concurrent requests.
 const IDLE_CONNECTIONS: usize = 32;
@@ -72,13 +75,25 @@ const LONGEST_PAGE: u64 = 8 << 20;
 /// Limit for any other answer that is kept in memory: that to an upload, or a page for which fewer keys were requested.
 /// Many of them may arrive at once.
 const LONGEST_ANSWER: u64 = 1 << 20;
+/// Limit for a page of names, of which programs with little memory read several at once. A key of the most bytes takes
+/// 3 KiB, and [`OnlyNames`] asks for a hundred.
+const LONGEST_NAMES: u64 = 512 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} is larger than {} MiB", limit >> 20)]
+#[error("{what} is larger than {}", binary(*limit))]
 pub(crate) struct LargeAnswer {
     what: &'static str,
     limit: u64,
 }
+
+fn binary(bytes: u64) -> String {
+    if bytes < 1 << 20 { format!("{} KiB", bytes >> 10) } else { format!("{} MiB", bytes >> 20) }
+}
+
+/// More entries than were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a page of the listing has more than the {0} names that were asked for")]
+pub(crate) struct ManyNames(pub(crate) usize);
 
 #[derive(Debug)]
 pub(crate) struct Connector {
@@ -152,7 +167,11 @@ impl HttpService for Bounded {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         self.pause.wait().await;
         let reads = [Method::GET, Method::HEAD].contains(request.method());
-        let longest = longest_answer(request.method(), request.uri());
+        let names = request.extensions().get::<OnlyNames>().copied();
+        let longest = match names {
+            Some(_) => Some(LargeAnswer { what: "a page of the listing", limit: LONGEST_NAMES }),
+            None => longest_answer(request.method(), request.uri()),
+        };
         let patience = if reads { self.stall } else { self.stall * UPLOAD_STALLS };
         let Ok(answer) = timeout(patience, self.client.execute(request)).await else {
             return Err(HttpError::new(HttpErrorKind::Timeout, NoAnswer(patience)));
@@ -160,9 +179,12 @@ impl HttpService for Bounded {
         let mut answer = answer?.map(|body| HttpResponseBody::new(Limited::new(body, self.stall, longest)));
         if !answer.status().is_success() {
             self.pause.extend(answer.headers());
-            return Err(HttpError::new(HttpErrorKind::Unknown, refusal(answer).await));
+            return Err(HttpError::new(HttpErrorKind::Unknown, refusal(answer, self.stall).await));
         }
         self.answered.store(true, Ordering::Relaxed);
+        if let Some(names) = names {
+            return only_names(answer, names).await;
+        }
         if hides_digest(answer.headers()) {
             answer.extensions_mut().insert(EtagIsNoDigest);
         }
@@ -171,6 +193,18 @@ impl HttpService for Bounded {
         }
         Ok(answer)
     }
+}
+
+/// A page without the entries that are no names: object_store refuses a whole page for one key that it cannot parse.
+async fn only_names(answer: HttpResponse, names: OnlyNames) -> Result<HttpResponse, HttpError> {
+    let (head, body) = answer.into_parts();
+    let page = body.bytes().await?;
+    let (page, skipped) = names
+        .kept(&String::from_utf8_lossy(&page))
+        .map_err(|many| HttpError::new(HttpErrorKind::Decode, many))?;
+    let mut answer = HttpResponse::from_parts(head, page.into());
+    answer.extensions_mut().insert::<Skipped>(skipped);
+    Ok(answer)
 }
 
 /// The limit for an answer, `None` for the bytes of an object, which the caller counts.
@@ -234,14 +268,16 @@ impl Body for Limited {
         self.body.is_end_stream()
     }
 
+    /// object_store reserves memory for as many bytes as this says, and a store may announce any length.
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        SizeHint::default()
     }
 }
 
-async fn refusal(answer: HttpResponse) -> Refusal {
+/// `within`: for the text, of which a slow one is cut.
+async fn refusal(answer: HttpResponse, within: Duration) -> Refusal {
     let (head, body) = answer.into_parts();
-    let text = beginning(body).await;
+    let text = beginning(body, within).await;
     let text = String::from_utf8_lossy(&text);
     let header = |name: &str| head.headers.get(name)?.to_str().ok();
     let region = header("x-amz-bucket-region").or_else(|| element(&text, "Region")).filter(is_region);
@@ -255,11 +291,12 @@ async fn refusal(answer: HttpResponse) -> Refusal {
 }
 
 /// The beginning of a body, enough for the code; the error page of a proxy may have any length.
-async fn beginning(body: HttpResponseBody) -> Vec<u8> {
+async fn beginning(body: HttpResponseBody, within: Duration) -> Vec<u8> {
     const ENOUGH: usize = 4096;
+    let end = Instant::now() + within;
     let mut read = Vec::new();
     let mut chunks = body.bytes_stream();
-    while let Some(Ok(chunk)) = chunks.next().await {
+    while let Ok(Some(Ok(chunk))) = timeout_at(end, chunks.next()).await {
         read.extend_from_slice(chunk.get(..chunk.len().min(ENOUGH - read.len())).unwrap_or_default());
         if read.len() == ENOUGH {
             break;
@@ -332,6 +369,8 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt as _;
+
     use super::*;
 
     fn headers(name: &'static str, value: &'static str) -> HeaderMap {
@@ -343,7 +382,7 @@ mod tests {
         let kept = async |text: &'static str, headers: HeaderMap| {
             let mut answer = HttpResponse::new(text.to_owned().into());
             *answer.headers_mut() = headers;
-            refusal(answer).await
+            refusal(answer, Duration::from_secs(60)).await
         };
         let text = "<?xml version=\"1.0\"?><Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region>\
                     <AWSAccessKeyId>AKIA1</AWSAccessKeyId>";
@@ -360,6 +399,31 @@ mod tests {
         let named = kept("", headers("x-amz-bucket-region", "eu-west-1")).await;
         assert_eq!(named.region.as_deref(), Some("eu-west-1"));
         assert_eq!(kept("<Region>a b</Region>", HeaderMap::new()).await.region, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_whose_text_comes_slowly_is_cut() {
+        let bytes = futures::stream::unfold(0_u32, |sent| async move {
+            sleep(Duration::from_secs(15)).await;
+            Some((Ok::<_, HttpError>(Frame::data(Bytes::from_static(b"<Code>"))), sent + 1))
+        });
+        let body = HttpResponseBody::new(http_body_util::StreamBody::new(Box::pin(bytes)));
+        let began = Instant::now();
+        let mut answer = HttpResponse::new(body);
+        *answer.status_mut() = StatusCode::FORBIDDEN;
+        let refused = refusal(answer, Duration::from_secs(20)).await;
+        assert_eq!((refused.status, &*refused.code), (StatusCode::FORBIDDEN, ""));
+        assert_eq!(began.elapsed().as_secs(), 20);
+    }
+
+    #[test]
+    fn no_memory_is_reserved_for_a_length_that_a_store_announces() {
+        let announced = http_body_util::Full::new(Bytes::from_static(&[0; 100]));
+        let body = HttpResponseBody::new(announced.map_err(|never| match never {}));
+        assert_eq!(body.size_hint().lower(), 100);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let _entered = runtime.enter();
+        assert_eq!(Limited::new(body, Duration::from_secs(1), None).size_hint().lower(), 0);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //!  http           limits of waits and sizes, and no redirects
 //!  answers        what a failed request means
 //!  expected       the checksum that an answer promises
+//!  names          listings of names for programs with little memory
 //! ```
 //!
 //! object_store signs, sends and parses. It does not retry here, because the time for which a request may fail depends on
@@ -32,11 +33,13 @@ mod credentials;
 mod endpoint;
 mod expected;
 mod http;
+mod names;
 
 pub use answers::{RequestError, innermost};
 pub use credentials::Identity;
 pub use expected::{Expected, hex, is_hex};
 pub use http::EtagIsNoDigest;
+pub use names::{Names, OnlyNames, PAGE};
 
 use credentials::{OfPod, OfSecret};
 use endpoint::{endpoint, token_service, without_password};

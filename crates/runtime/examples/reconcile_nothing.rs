@@ -18,6 +18,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use runtime::{
     client::{self, Deadlines, WriteGuard},
+    clock::Clock,
     controller::{Controller, Next, Options, ReconcileError},
     metrics::Metrics,
     watch::{Scope, Timings, Watches},
@@ -60,7 +61,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Arc::new(Seen { reconciles: AtomicUsize::new(0), all: all.parse()?, delays: Mutex::default() });
     let metrics = Arc::new(Metrics::new("reconcile-nothing"));
     let config = kube::Config::new(address.parse()?);
-    let client = client::build(&config, Deadlines::default(), WriteGuard::Always, Arc::clone(&metrics))?;
+    let client = client::build(
+        &config,
+        Deadlines::default(),
+        WriteGuard::Always,
+        Arc::clone(&metrics),
+        Clock::default(),
+    )?;
     let mut watches = Watches::new(client, Timings::default(), Arc::clone(&metrics));
     let objects = watches.watch::<ConfigMap>("ConfigMap", Scope::default());
     let controller = Controller::new(&objects, Options::default(), metrics);

@@ -24,9 +24,11 @@ use kube::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 use sha2::{Digest, Sha256};
+use tokio::time::Instant;
 
 use crate::{
     cache::{Cache, Key},
+    conflicts::Conflicts,
     controller::ReconcileError,
     owners::{Owners, Roots},
     watched::Watched,
@@ -40,6 +42,7 @@ pub struct Writer {
     hash_annotation: &'static str,
     owners: Arc<dyn Owners>,
     settled: Arc<Settled>,
+    conflicts: Conflicts,
 }
 
 /// What a write changed.
@@ -84,6 +87,8 @@ pub enum Stale {
     Found,
     #[error("it has changed since this was planned")]
     Changed,
+    #[error("a write to this version was refused, and the watch has brought no other one yet")]
+    Awaited,
     #[error("its owner is gone")]
     OwnerGone,
     #[error("whether its owner still exists is unknown: the watch of that kind is failing")]
@@ -170,7 +175,14 @@ impl Writer {
         K: Watched + Serialize + Send + Sync + 'static,
     {
         let owners = Arc::new(Roots::new(roots));
-        Self { client, field_manager, hash_annotation, owners, settled: Arc::default() }
+        Self {
+            client,
+            field_manager,
+            hash_annotation,
+            owners,
+            settled: Arc::default(),
+            conflicts: Conflicts::default(),
+        }
     }
 
     /// Writes the status of a root object, if it differs from what the object has: to exactly the version that it was
@@ -194,6 +206,7 @@ impl Writer {
         if current.get("status") == Some(&status) || self.settled.has(&key, version, &status) {
             return Ok(Written::Unchanged);
         }
+        self.may_write(version, &about)?;
         // The uid keeps the status of a deleted object away from its namesake; the version, an older status from a newer.
         let body = json!({
             "apiVersion": K::api_version(&()),
@@ -213,10 +226,11 @@ impl Writer {
         let writing = cache.writing(&key, version);
         let written: K = match self.read(request, "patch_status").await {
             Ok(written) => written,
-            Err(error) if is_conflict(&error) => return Err(about.stale(Stale::Changed)),
+            Err(error) if is_conflict(&error) => return Err(self.conflict(version, &about)),
             Err(error) if is_code(&error, 404) => return Err(about.stale(Stale::OwnerGone)),
             Err(error) => return Err(about.call(STEP, error)),
         };
+        self.conflicts.forget(about.kind, &key);
         if written.meta().resource_version.as_deref() == version {
             self.settled.note(&key, version, &status);
         }
@@ -245,6 +259,20 @@ impl Writer {
 
     pub(crate) fn owners(&self) -> &Arc<dyn Owners> {
         &self.owners
+    }
+
+    /// `Stale` while the API server is known to have a newer version of an object than this one. `None`: to create it.
+    pub(crate) fn may_write(&self, version: Option<&str>, about: &About<'_>) -> Result<(), ApplyError> {
+        match self.conflicts.holds(about.kind, about.key, version, Instant::now()) {
+            true => Err(about.stale(Stale::Awaited)),
+            false => Ok(()),
+        }
+    }
+
+    /// The API server has refused a write to this version; the next one waits for another version.
+    pub(crate) fn conflict(&self, version: Option<&str>, about: &About<'_>) -> ApplyError {
+        self.conflicts.note(about.kind, about.key, version, Instant::now());
+        about.stale(if version.is_some() { Stale::Changed } else { Stale::Found })
     }
 
     pub(crate) fn field_manager(&self) -> &'static str {
@@ -318,15 +346,15 @@ impl Writer {
         }
     }
 
-    /// Those with these labels.
+    /// Those that these parameters select.
     pub(crate) async fn list<S: Watched>(
         &self,
         namespace: &str,
-        labels: &str,
+        params: ListParams,
         about: &About<'_>,
     ) -> Result<Vec<S>, ApplyError> {
         const STEP: &str = "list";
-        let params = ListParams::default().labels(labels).limit(LONGEST_LIST);
+        let params = params.limit(LONGEST_LIST);
         let request = Request::new(S::url_path(&(), Some(namespace)))
             .list(&params)
             .map_err(|error| about.call(STEP, kube::Error::BuildRequest(error)))?;

@@ -255,9 +255,8 @@ impl<K: Watched> Cache<K> {
             let version = version_of(&*object);
             state.version = state.version.max(version);
             let known = state.objects.get(&key);
-            if known
-                .is_some_and(|known| known.meta().uid == object.meta().uid && version_of(&**known) > version)
-            {
+            // Versions grow over all objects: an older one is of the past, also of another object of this name.
+            if known.is_some_and(|known| version_of(&**known) > version) {
                 return Vec::new();
             }
             // The successor of the version that a write under way replaces is the effect of that write. If it is not,
@@ -582,6 +581,25 @@ mod tests {
             seen.sort();
             seen
         }
+    }
+
+    /// The answer to the creation of the second one came before the watch had delivered the last change of the first.
+    #[test]
+    fn an_older_event_of_a_deleted_namesake_changes_nothing() {
+        let cache = Cache::default();
+        cache.replace(listed([]), "5");
+        let of = |uid: &str, version| {
+            let mut object = config_map("a", version, None);
+            object.metadata.uid = Some(uid.to_owned());
+            object
+        };
+        cache.absorb(of("uid-2", 9));
+        let changes = record(&cache);
+        changes();
+        cache.upsert(of("uid-1", 7));
+        assert_eq!(changes(), [""; 0]);
+        let known = cache.get(&Key::of(&of("uid-2", 9))).unwrap();
+        assert_eq!(known.metadata.uid.as_deref(), Some("uid-2"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Cache and writer are one handle, so that an object cannot be compared with the cache of another kind. It decides
 //! nothing about an object.
 
-use std::{marker::PhantomData, ops::Deref, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, marker::PhantomData, ops::Deref, sync::Arc, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{
@@ -262,6 +262,7 @@ where
     ) -> Result<(), ApplyError> {
         body["metadata"]["uid"] = json!(seen.uid);
         if let PlannedOn::Version(Some(version)) = base {
+            self.writer.may_write(Some(version), about)?;
             body["metadata"]["resourceVersion"] = json!(version);
         }
         let params = PatchParams::apply(self.writer.field_manager()).force();
@@ -276,7 +277,11 @@ where
                     self.cache.forget(about.key, seen.uid.as_deref());
                     Err(about.stale(Stale::Changed))
                 }
-                PlannedOn::Version(_) => self.read_again(Some(seen), owner, about, Stale::Changed).await,
+                PlannedOn::Version(version) => {
+                    // In case that the API server has no other version either.
+                    self.writer.conflict(version, about);
+                    self.read_again(Some(seen), owner, about, Stale::Changed).await
+                }
             },
             Err(error) => Err(about.call("apply", error)),
         }
@@ -310,10 +315,14 @@ where
     S: Watched + Send + Sync + 'static,
     K: Resource<DynamicType = ()>,
 {
-    /// Sets one annotation of exactly this version of this object. It need not be a child: pods of a child belong to it.
-    /// One that has changed is `Stale`; one that is gone is no error. The cache has the annotation at once, which says
+    /// Sets annotations of exactly this version of this object; `None` takes one off. It need not be a child: pods of a child belong to it.
+    /// One that has changed is `Stale`; one that is gone is no error. The cache has the annotations at once, which says
     /// nothing about the caches of other programs.
-    pub async fn annotate(&self, object: &K, annotation: &str, value: &str) -> Result<(), ApplyError> {
+    pub async fn annotate(
+        &self,
+        object: &K,
+        annotations: &BTreeMap<&str, Option<String>>,
+    ) -> Result<(), ApplyError> {
         const STEP: &str = "annotate";
         let meta = object.meta();
         let key = Key::named_in(meta);
@@ -321,21 +330,23 @@ where
         let body = json!({"metadata": {
             "uid": meta.uid,
             "resourceVersion": meta.resource_version,
-            "annotations": {annotation: value},
+            "annotations": annotations,
         }});
         let field_manager = Some(self.writer.field_manager().to_owned());
         let params = PatchParams { field_manager, ..PatchParams::default() };
         let request = Request::new(K::url_path(&(), namespace(&key)))
             .patch(&key.name, &params, &Patch::Merge(&body))
             .map_err(|error| about.call(STEP, kube::Error::BuildRequest(error)))?;
-        let writing = self.cache.writing(&key, meta.resource_version.as_deref());
+        let version = meta.resource_version.as_deref();
+        self.writer.may_write(version, &about)?;
+        let writing = self.cache.writing(&key, version);
         match self.writer.send(request, "patch").await {
             Ok(answer) => {
                 // One that cannot be read comes again with the watch.
                 S::from_json(&answer).into_iter().for_each(|written| self.cache.absorb(written));
             }
             Err(error) if is_code(&error, 404) => self.cache.forget(&key, meta.uid.as_deref()),
-            Err(error) if is_conflict(&error) => return Err(about.stale(Stale::Changed)),
+            Err(error) if is_conflict(&error) => return Err(self.writer.conflict(version, &about)),
             Err(error) => return Err(about.call(STEP, error)),
         }
         drop(writing);
@@ -369,6 +380,10 @@ where
     async fn delete_with(&self, meta: &ObjectMeta, params: &DeleteParams) -> Result<(), ApplyError> {
         let key = Key::named_in(meta);
         let about = About::of::<K>(&key);
+        let decided_on = params.preconditions.as_ref().and_then(|known| known.resource_version.as_deref());
+        if decided_on.is_some() {
+            self.writer.may_write(decided_on, &about)?;
+        }
         let request = Request::new(K::url_path(&(), namespace(&key)))
             .delete(&key.name, params)
             .map_err(|error| about.call("delete", kube::Error::BuildRequest(error)))?;
@@ -382,7 +397,14 @@ where
                 self.cache.forget(&key, meta.uid.as_deref());
                 Ok(())
             }
-            Err(error) if is_code(&error, 409) => Err(about.stale(Stale::Changed)),
+            Err(error) if is_code(&error, 409) => match decided_on {
+                Some(_) => Err(self.writer.conflict(decided_on, &about)),
+                None => {
+                    // Another uid: this object is gone.
+                    self.cache.forget(&key, meta.uid.as_deref());
+                    Err(about.stale(Stale::Changed))
+                }
+            },
             Err(error) => Err(about.call("delete", error)),
         }
     }

@@ -28,7 +28,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 use tower::{BoxError, Layer, Service, ServiceBuilder};
 
-use crate::metrics::Metrics;
+use crate::{clock::Clock, metrics::Metrics};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Deadlines {
@@ -97,12 +97,13 @@ impl LeaderGuard {
     }
 }
 
-/// A client whose every call ends, in time.
+/// A client whose every call ends, in time. The clock learns the time of each answer.
 pub fn build(
     config: &Config,
     deadlines: Deadlines,
     guard: WriteGuard,
     metrics: Arc<Metrics>,
+    clock: Clock,
 ) -> Result<Client, kube::Error> {
     if let Some(proxy_url) = &config.proxy_url {
         return Err(kube::Error::ProxyProtocolDisabled {
@@ -119,7 +120,7 @@ pub fn build(
         .pool_idle_timeout(deadlines.unused)
         .build(config.rustls_https_connector_with_connector(tcp)?);
     let service = ServiceBuilder::new()
-        .layer(Guarded { deadlines, guard, metrics })
+        .layer(Guarded { deadlines, guard, metrics, clock })
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
@@ -136,6 +137,7 @@ struct Guarded {
     deadlines: Deadlines,
     guard: WriteGuard,
     metrics: Arc<Metrics>,
+    clock: Clock,
 }
 
 impl<S> Layer<S> for Guarded {
@@ -183,7 +185,7 @@ where
                 CallError::NotLeading { operation: operation.name }.into()
             )));
         }
-        let metrics = Arc::clone(&self.layer.metrics);
+        let (metrics, clock) = (Arc::clone(&self.layer.metrics), self.layer.clock.clone());
         let method = request.method().clone();
         let answer = self.inner.call(request);
         Box::pin(async move {
@@ -191,6 +193,10 @@ where
             let answered = tokio::time::timeout(limit, complete(answer, &operation)).await;
             let answered = answered
                 .unwrap_or_else(|_| Err(CallError::TimedOut { operation: operation.name, limit }.into()));
+            let head = answered.as_ref().ok().map(Response::headers);
+            if let Some(date) = head.and_then(|head| head.get(header::DATE)?.to_str().ok()) {
+                clock.answered(date);
+            }
             metrics.request_ended(&method, answered.as_ref().ok().map(|response| response.status()));
             answered
         })
@@ -284,7 +290,8 @@ mod tests {
     use super::*;
 
     fn layer(guard: WriteGuard) -> Guarded {
-        Guarded { deadlines: Deadlines::default(), guard, metrics: Arc::new(Metrics::new("test")) }
+        let metrics = Arc::new(Metrics::new("test"));
+        Guarded { deadlines: Deadlines::default(), guard, metrics, clock: Clock::default() }
     }
 
     fn request(method: Method, name: &'static str) -> Request<Body> {

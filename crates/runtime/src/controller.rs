@@ -23,6 +23,7 @@ use tracing::{Instrument, debug, error, info_span, warn};
 use crate::{
     cache::{Cache, Change, Key, controller_of, is_of_kind},
     causes::{panic_text, with_causes},
+    clock::Clock,
     metrics::Metrics,
     polling::{self, Polled, Polling, Trigger},
     queue::{Backoff, EventDelays, Outcome, Queue, Reason},
@@ -85,6 +86,7 @@ pub struct Controller<K> {
     queue: Arc<Queue>,
     options: Options,
     metrics: Arc<Metrics>,
+    clock: Clock,
     relations: Vec<Relation>,
     synced: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
     companions: Vec<Companion>,
@@ -124,6 +126,7 @@ where
             queue,
             options,
             metrics,
+            clock: Clock::default(),
             relations: Vec::new(),
             synced: Vec::new(),
             companions: Vec::new(),
@@ -212,8 +215,8 @@ where
         F: Fn(Arc<K>, Timestamp) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Polled> + Send + 'static,
     {
-        let (objects, trigger) = (self.root.clone(), trigger.clone());
-        self.beside(move |waker, stop| polling::run(objects, polling, trigger, poll, waker, stop))
+        let (objects, trigger, clock) = (self.root.clone(), trigger.clone(), self.clock.clone());
+        self.beside(move |waker, stop| polling::run(objects, polling, trigger, poll, clock, waker, stop))
     }
 
     /// A replica that does not run yet must not subscribe: nothing empties its queue.
@@ -225,6 +228,12 @@ where
         self.relations.push(Box::new(move || followed.subscribe(add)));
         self.synced.push(Box::pin(synced(cache.clone())));
         self
+    }
+
+    /// The time of reconciles and polls is that of this clock; it must be set before what is polled.
+    #[must_use]
+    pub fn by_clock(self, clock: Clock) -> Self {
+        Self { clock, ..self }
     }
 
     /// Runs until `stop`: then nothing new begins, what runs may finish, and this returns.
@@ -247,10 +256,11 @@ where
             let (root, queue, reconcile) =
                 (self.root.clone(), Arc::clone(&self.queue), Arc::clone(&reconcile));
             let (metrics, deadline) = (Arc::clone(&self.metrics), self.options.deadline);
+            let clock = self.clock.clone();
             workers.spawn(async move {
                 while let Some(key) = queue.take().await {
                     let outcome = match root.get(&key) {
-                        Some(object) => run_one(&*reconcile, object, &key, deadline, &metrics).await,
+                        Some(object) => run_one(&*reconcile, object, &key, deadline, &metrics, &clock).await,
                         // Gone: its children go with it, by their owner references.
                         None => Outcome::Done,
                     };
@@ -303,6 +313,7 @@ async fn run_one<K, F, Fut, E>(
     key: &Key,
     deadline: Duration,
     metrics: &Metrics,
+    clock: &Clock,
 ) -> Outcome
 where
     F: Fn(Arc<K>, Timestamp) -> Fut,
@@ -312,7 +323,7 @@ where
     let span = info_span!("reconcile", object = %key);
     metrics.worker_started();
     let started = Instant::now();
-    let guarded = AssertUnwindSafe(async { reconcile(object, Timestamp::now()).await }).catch_unwind();
+    let guarded = AssertUnwindSafe(async { reconcile(object, clock.now()).await }).catch_unwind();
     let ended = tokio::time::timeout(deadline, guarded).instrument(span.clone()).await;
     let took = started.elapsed();
     let _entered = span.enter();

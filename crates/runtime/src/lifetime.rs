@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    apply::{About, ApplyError, Stale, Writer, Written, is_code, is_conflict, namespace},
+    apply::{About, ApplyError, Writer, Written, is_code, is_conflict, namespace},
     cache::{Cache, Key},
     causes::with_causes,
     controller::Waker,
@@ -114,6 +114,7 @@ impl Writer {
         let key = Key::of(object);
         let about = About::of::<K>(&key);
         let version = object.meta().resource_version.as_deref();
+        self.may_write(version, &about)?;
         // Not by server-side apply: it merges the finalizers of all field managers, and those of other clients must stay.
         let body = json!({"metadata": {
             "uid": object.meta().uid,
@@ -136,7 +137,7 @@ impl Writer {
                 }
             }
             Ok(written) => cache.absorb(written),
-            Err(error) if is_conflict(&error) => return Err(about.stale(Stale::Changed)),
+            Err(error) if is_conflict(&error) => return Err(self.conflict(version, &about)),
             Err(error) if is_code(&error, 404) => {
                 cache.forget(&key, object.meta().uid.as_deref());
                 return Ok(Written::Unchanged);
@@ -154,6 +155,8 @@ impl Writer {
     {
         let (key, meta) = (Key::of(object), object.meta());
         let about = About::of::<K>(&key);
+        let version = meta.resource_version.as_deref();
+        self.may_write(version, &about)?;
         let params = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: meta.uid.clone(),
@@ -177,7 +180,7 @@ impl Writer {
                 cache.forget(&key, meta.uid.as_deref());
                 Ok(())
             }
-            Err(error) if is_code(&error, 409) => Err(about.stale(Stale::Changed)),
+            Err(error) if is_code(&error, 409) => Err(self.conflict(version, &about)),
             Err(error) => Err(about.call("delete", error)),
         }
     }

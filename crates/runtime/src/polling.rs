@@ -1,11 +1,13 @@
 //! Calls a function for each object at its own times: when it comes, when its spec changes, then each period, and when a
 //! [`Trigger`] says so. For what no watch delivers, such as samples of metrics. It decides nothing about an object.
 //!
-//! One task keeps the times. Each object has at most one call under way, and all together a bounded number. The times of
-//! objects are spread by their names, so that a thousand objects are not polled as one.
+//! One task keeps the times. Each object has at most one call under way, and all together a bounded number. A namespace
+//! begins a call only while fewer of its own are under way than are free. So one namespace takes half of them at most, two
+//! take a third each, and there is always room for another one. The times of objects are spread by their names, so that a
+//! thousand objects are not polled as one.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     future::Future,
     hash::{DefaultHasher, Hash, Hasher},
     mem,
@@ -28,6 +30,7 @@ use tracing::error;
 use crate::{
     cache::{Cache, Change, Key},
     causes::panic_text,
+    clock::Clock,
     controller::Waker,
 };
 
@@ -36,6 +39,7 @@ use crate::{
 pub struct Polling {
     /// From the end of one call of an object to the next; up to a tenth more, by the name of the object.
     pub period: Duration,
+    /// Of all namespaces together.
     pub at_once: usize,
     /// One call may take so long.
     pub deadline: Duration,
@@ -90,9 +94,11 @@ struct Poller<K, F> {
     objects: Cache<K>,
     polling: Polling,
     poll: Arc<F>,
+    clock: Clock,
     waker: Waker,
     trigger: Trigger,
-    due: BTreeSet<(Instant, Key)>,
+    /// By namespace.
+    due: BTreeMap<Arc<str>, BTreeSet<(Instant, Key)>>,
     scheduled: HashMap<Key, Instant>,
     /// When the last call of an object began.
     begun: HashMap<Key, Instant>,
@@ -106,6 +112,7 @@ pub(crate) async fn run<K, F, Fut>(
     polling: Polling,
     trigger: Trigger,
     poll: F,
+    clock: Clock,
     waker: Waker,
     stop: CancellationToken,
 ) where
@@ -125,9 +132,10 @@ pub(crate) async fn run<K, F, Fut>(
         objects,
         polling,
         poll: Arc::new(poll),
+        clock,
         waker,
         trigger,
-        due: BTreeSet::new(),
+        due: BTreeMap::new(),
         scheduled: HashMap::new(),
         begun: HashMap::new(),
         running: JoinSet::new(),
@@ -151,13 +159,12 @@ where
     async fn forever(&mut self, mut changed: mpsc::UnboundedReceiver<Key>) {
         let trigger = self.trigger.clone();
         loop {
-            let next = self.due.first().map(|(at, _)| *at);
-            let has_room = self.running.len() < self.polling.at_once;
+            let next = self.first().map(|(at, _)| *at);
             tokio::select! {
                 Some(key) = changed.recv() => self.schedule(key, Instant::now()),
                 keys = trigger.next() => keys.into_iter().for_each(|key| self.triggered(key, Instant::now())),
                 Some(Ok(key)) = self.running.join_next() => self.ended(&key),
-                () = until(next), if has_room => self.begin_first(),
+                () = until(next) => self.begin_first(),
             }
         }
     }
@@ -178,13 +185,36 @@ where
 
     fn schedule(&mut self, key: Key, at: Instant) {
         if let Some(before) = self.scheduled.insert(key.clone(), at) {
-            self.due.remove(&(before, key.clone()));
+            self.remove_due(&(before, key.clone()));
         }
-        self.due.insert((at, key));
+        self.due.entry(Arc::clone(&key.namespace)).or_default().insert((at, key));
+    }
+
+    fn remove_due(&mut self, entry: &(Instant, Key)) {
+        let namespace = &entry.1.namespace;
+        let Some(due) = self.due.get_mut(namespace) else { return };
+        due.remove(entry);
+        if due.is_empty() {
+            self.due.remove(namespace);
+        }
+    }
+
+    /// The first of the namespaces that may begin a call now.
+    fn first(&self) -> Option<&(Instant, Key)> {
+        let free = self.polling.at_once.saturating_sub(self.under_way.len());
+        let mut of_namespaces: HashMap<&str, usize> = HashMap::new();
+        for key in &self.under_way {
+            *of_namespaces.entry(&key.namespace).or_default() += 1;
+        }
+        let has_share = |namespace: &str| of_namespaces.get(namespace).copied().unwrap_or(0) < free;
+        let allowed = self.due.iter().filter(|(namespace, _)| has_share(namespace));
+        allowed.filter_map(|(_, due)| due.first()).min()
     }
 
     fn begin_first(&mut self) {
-        let Some((_, key)) = self.due.pop_first() else { return };
+        let Some(first) = self.first().cloned() else { return };
+        self.remove_due(&first);
+        let (_, key) = first;
         self.scheduled.remove(&key);
         let Some(object) = self.objects.get(&key) else {
             self.begun.remove(&key);
@@ -198,8 +228,9 @@ where
         self.under_way.insert(key.clone());
         self.begun.insert(key.clone(), Instant::now());
         let (poll, waker, deadline) = (Arc::clone(&self.poll), self.waker.clone(), self.polling.deadline);
+        let clock = self.clock.clone();
         self.running.spawn(async move {
-            let guarded = AssertUnwindSafe(async { poll(object, Timestamp::now()).await }).catch_unwind();
+            let guarded = AssertUnwindSafe(async { poll(object, clock.now()).await }).catch_unwind();
             let polled = match tokio::time::timeout(deadline, guarded).await {
                 Ok(Ok(polled)) => polled,
                 Ok(Err(panic)) => {
@@ -298,7 +329,15 @@ mod tests {
             }
         };
         let waker = Waker::of(&queue);
-        tokio::spawn(run(objects.clone(), POLLING, trigger.clone(), poll, waker, stop.clone()));
+        tokio::spawn(run(
+            objects.clone(),
+            POLLING,
+            trigger.clone(),
+            poll,
+            Clock::default(),
+            waker,
+            stop.clone(),
+        ));
         Bench { objects, trigger, calls, queue, _stop: stop.drop_guard() }
     }
 
@@ -325,6 +364,51 @@ mod tests {
         bench.trigger.poll(&Key::new("demo", "a"));
         let triggered = Instant::now();
         assert_eq!(bench.next().await.unwrap().1, triggered, "at once after the gap");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_namespace_of_slow_objects_holds_up_no_other() {
+        let polling = Polling {
+            period: Duration::from_secs(15),
+            at_once: 64,
+            deadline: Duration::from_secs(20),
+            gap: Duration::from_secs(1),
+        };
+        let (objects, stop) = (Cache::default(), CancellationToken::new());
+        let (sender, mut calls) = mpsc::unbounded_channel();
+        let poll = move |object: Arc<ConfigMap>, _: Timestamp| {
+            let sender = sender.clone();
+            async move {
+                let namespace = object.metadata.namespace.clone().unwrap();
+                sender.send((namespace.clone(), Instant::now())).unwrap();
+                // Servers that answer byte by byte.
+                let takes = if namespace == "slow" { 15_000 } else { 50 };
+                tokio::time::sleep(Duration::from_millis(takes)).await;
+                Polled::Unchanged
+            }
+        };
+        let queue = Arc::new(Queue::new(Backoff::default(), EventDelays::default()));
+        let waker = Waker::of(&queue);
+        tokio::spawn(run(objects.clone(), polling, Trigger::default(), poll, waker, stop.clone()));
+        let _stop = stop.drop_guard();
+        for number in 0..500 {
+            let mut slow = object(&format!("slow-{number}"), 1);
+            slow.metadata.namespace = Some("slow".into());
+            objects.upsert(slow);
+        }
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        objects.upsert(object("chat", 1));
+        let begun = Instant::now();
+        let mut of_other = Vec::new();
+        while begun.elapsed() < 10 * polling.period {
+            let (namespace, at) = calls.recv().await.unwrap();
+            if namespace == "demo" {
+                of_other.push(at);
+            }
+        }
+        assert_eq!(of_other.first(), Some(&begun), "at once");
+        let longest = of_other.windows(2).map(|pair| pair[1] - pair[0]).max();
+        assert!(longest < Some(2 * polling.period), "{longest:?}");
     }
 
     #[test]

@@ -31,6 +31,7 @@ use crate::{
     cache::Cache,
     causes::with_causes,
     client::{self, Deadlines, LeaderGuard, WriteGuard},
+    clock::Clock,
     controller::{Controller, Next, Options, ReconcileError},
     events::Recorder,
     lease::{Elector, Loss, Timings},
@@ -64,6 +65,7 @@ pub struct Process {
     client: Client,
     watches: Watches,
     metrics: Arc<Metrics>,
+    clock: Clock,
     leads: Arc<AtomicBool>,
 }
 
@@ -224,7 +226,7 @@ impl Process {
     where
         K: Resource<DynamicType = ()> + Send + Sync + 'static,
     {
-        Controller::new(root, self.options, Arc::clone(&self.metrics))
+        Controller::new(root, self.options, Arc::clone(&self.metrics)).by_clock(self.clock.clone())
     }
 
     /// The last step of a set-up.
@@ -326,8 +328,9 @@ async fn live(
     let user_agent = HeaderValue::try_from(format!("{}/{}", identity.name, identity.version));
     config.headers.extend(user_agent.map(|name| (header::USER_AGENT, name)));
     let guard = LeaderGuard::default();
+    let clock = Clock::default();
     let build = |write_guard| {
-        client::build(&config, Deadlines::default(), write_guard, Arc::clone(&metrics))
+        client::build(&config, Deadlines::default(), write_guard, Arc::clone(&metrics), clock.clone())
             .map_err(|error| RunError::Client(Box::new(error)))
     };
     let client = build(WriteGuard::WhileLeading(guard.clone()))?;
@@ -353,6 +356,7 @@ async fn live(
         client,
         watches,
         metrics: Arc::clone(&metrics),
+        clock,
         leads: Arc::default(),
     };
     let Started(controller) = start(&mut process);

@@ -641,9 +641,14 @@ mod tests {
         config.root_cert = Some(Vec::new());
         let metrics = Arc::new(Metrics::new("test"));
         let guard = crate::client::WriteGuard::Always;
-        let client =
-            crate::client::build(&config, crate::client::Deadlines::default(), guard, Arc::clone(&metrics))
-                .unwrap();
+        let client = crate::client::build(
+            &config,
+            crate::client::Deadlines::default(),
+            guard,
+            Arc::clone(&metrics),
+            Default::default(),
+        )
+        .unwrap();
         let (cache, timings) = (Cache::<ConfigMap>::default(), Timings::default());
         let mut watch = Watch {
             kind: "ConfigMap",

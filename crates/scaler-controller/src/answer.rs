@@ -117,7 +117,8 @@ fn cause(fault: &Fault) -> Cause {
         | Fault::UnknownEngine { .. }
         | Fault::TooManyMetrics { .. }
         | Fault::TooManyLabelSets { .. }
-        | Fault::TooManyPods { .. } => Cause::Malformed,
+        | Fault::TooManyPods { .. }
+        | Fault::TooMuchKept { .. } => Cause::Malformed,
     }
 }
 

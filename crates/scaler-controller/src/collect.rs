@@ -1,11 +1,7 @@
 //! Reads the sources of one AIScaler. When it is called is decided by the runtime, and nothing about replicas is decided
 //! here.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use api::aiscaler::AIScaler;
 use futures::{StreamExt as _, future::join_all, stream};
@@ -20,9 +16,11 @@ use crate::{
     Context, ForgetIfDeleted,
     answer::{self, Latency},
     credentials::Made,
-    observe::pods_of,
+    observe::{observe, pods_of},
     other_kinds::{self, ScaleRead},
+    plan::is_left_alone,
     pod::PodView,
+    rates::{Asked, known},
     samples::{Answer, Question},
     sources::{
         self, Fault, Sample,
@@ -37,21 +35,22 @@ use crate::{
 /// Pods of one target that are scraped at once.
 const PODS_AT_ONCE: usize = 8;
 /// All of them. It is less than the time of a whole reading, so that what has answered is kept.
-const PODS_DEADLINE: Duration = Duration::from_secs(15);
+pub(crate) const PODS_DEADLINE: Duration = Duration::from_secs(15);
 /// Answers of pods that are read at once, for all objects together: each has up to 2 MiB, and is parsed without a wait once
 /// it is complete. The controller may use 256 MiB.
 pub(crate) const BODIES_AT_ONCE: usize = 16;
 /// Of these, those of the pods of one namespace.
 pub(crate) const BODIES_OF_ONE_NAMESPACE: usize = 4;
 /// What the rates of counters are computed over.
-const WINDOW: Duration = Duration::from_secs(30);
+pub(crate) const WINDOW: Duration = Duration::from_secs(30);
 
 /// `period`: between two readings of one object. Of many slow servers, each with a deadline of 3 s, 64 are waited for at once.
 pub(crate) fn polling(period: Duration) -> Polling {
     Polling { period, at_once: 64, deadline: Duration::from_secs(20), gap: Duration::from_secs(1) }
 }
 
-/// Reads every metric of one object but those of agents, and the scale of a target that is not watched.
+/// Reads every metric of one object but those of agents, and the scale of a target that is not watched. Of an object that
+/// gives way to another autoscaler, or is paused, no metric is read.
 pub(crate) async fn read(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) -> Polled {
     let _forget = ForgetIfDeleted { ctx, scaler };
     let Ok(valid) = validate(scaler, &ctx.configuration.allowed) else { return Polled::Changed };
@@ -64,6 +63,14 @@ pub(crate) async fn read(ctx: &Context, scaler: &Arc<AIScaler>, now: Timestamp) 
     // The sources need its selector.
     if is_read && !is_found {
         read_scale(ctx, &valid, now).await;
+    }
+    if is_left_alone(&valid, &observe(ctx, scaler, now)) {
+        ctx.samples.withhold(uid);
+        ctx.rates.forget(uid);
+        if is_read && is_found {
+            read_scale(ctx, &valid, now).await;
+        }
+        return if is_read { Polled::Changed } else { Polled::Unchanged };
     }
     let question = Question::of(&scaler.spec);
     let sources = valid.sources.iter().enumerate();
@@ -105,7 +112,9 @@ pub(crate) async fn read_agents(ctx: &Context, scaler: &Arc<AIScaler>, now: Time
     };
     let valid = validate(scaler, &ctx.configuration.allowed);
     let wanted = valid.as_ref().map(measured).unwrap_or_default();
-    let Some(valid) = valid.ok().filter(|_| !wanted.is_empty()) else {
+    let is_read =
+        |valid: &ValidScaler| !wanted.is_empty() && !is_left_alone(valid, &observe(ctx, scaler, now));
+    let Some(valid) = valid.ok().filter(is_read) else {
         ctx.agents.forget(&key);
         return Polled::Unchanged;
     };
@@ -135,9 +144,22 @@ async fn answer(
             Some(answer::of_total(ask(ctx, namespace, query, now).await))
         }
         MetricSource::Pods { port, path, wanted } => {
-            let uid = valid.scaler.metadata.uid.as_deref().unwrap_or_default();
-            let scrapes = ctx.rates.of(uid, index, source);
-            Some(scrape_pods(ctx, valid, *port, path, wanted, &scrapes, now).await)
+            let metadata = &valid.scaler.metadata;
+            let asked = Asked {
+                namespace: metadata.namespace.clone().unwrap_or_default(),
+                target: valid.reference.identity(),
+                port: *port,
+                path: path.clone(),
+                wanted: wanted.clone(),
+            };
+            let shared = ctx.rates.of(metadata.uid.as_deref().unwrap_or_default(), index, asked);
+            let (mut known, answer) = known(&shared, ctx.configuration.sample_period, now).await;
+            if answer.is_some() {
+                return answer;
+            }
+            let answer = scrape_pods(ctx, valid, *port, path, wanted, &mut known.scrapes, now).await;
+            known.last = Some((now, answer.clone()));
+            Some(answer)
         }
         // See `read_agents`.
         MetricSource::Agents(_) => None,
@@ -240,7 +262,7 @@ async fn scrape_pods(
     port: ScrapePort,
     path: &str,
     wanted: &Wanted,
-    kept: &Mutex<Scrapes>,
+    kept: &mut Scrapes,
     now: Timestamp,
 ) -> Answer {
     let pods = pods_of(ctx, valid);
@@ -264,7 +286,6 @@ async fn scrape_pods(
             (pod, Err(Fault::Slow { server, limit: PODS_DEADLINE }))
         }));
     }
-    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
     kept.retain(|uid| ready.iter().any(|pod| pod.uid() == uid));
     let read = scraped.into_iter().map(|(pod, reading)| {
         let name = pod.full_name();
@@ -301,34 +322,4 @@ async fn scrape_pod(
     };
     let read = read.await;
     (pod, read)
-}
-
-/// The scrapes before, by uid of the object and number of the metric.
-#[derive(Default)]
-pub(crate) struct Rates(Mutex<HashMap<(String, usize), (MetricSource, SharedScrapes)>>);
-
-/// Those of one metric. One reading of an object ends before the next begins.
-type SharedScrapes = Arc<Mutex<Scrapes>>;
-
-impl Rates {
-    /// Those of another metric are dropped: their difference to this one would be a rate of nothing.
-    fn of(&self, uid: &str, index: usize, source: &MetricSource) -> SharedScrapes {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || (source.clone(), Arc::new(Mutex::new(Scrapes::new(WINDOW))));
-        let known = all.entry((uid.to_owned(), index)).or_insert_with(new);
-        if known.0 != *source {
-            *known = new();
-        }
-        Arc::clone(&known.1)
-    }
-
-    /// Of how many metrics anything is kept.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
-    }
-
-    pub(crate) fn forget(&self, gone: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(uid, _), _| uid != gone);
-    }
 }

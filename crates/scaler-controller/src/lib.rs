@@ -34,7 +34,6 @@ use runtime::{
 use crate::{
     agents::Agents,
     apply::{Applied, apply},
-    collect::Rates,
     configuration::{Configuration, ScalerArgs},
     contender::{HpaView, ScaledObjectView},
     credentials::Credentials,
@@ -43,6 +42,7 @@ use crate::{
     other_kinds::Resources,
     plan::{plan, refused, rejected},
     pod::PodView,
+    rates::Rates,
     samples::{OUTDATED_FOR, Samples},
     selector::PodsByLabel,
     sources::pods::Bodies,
@@ -65,8 +65,10 @@ mod metric;
 mod metrics;
 mod observe;
 mod other_kinds;
+mod owners;
 mod plan;
 mod pod;
+mod rates;
 mod samples;
 mod selector;
 pub mod sources;

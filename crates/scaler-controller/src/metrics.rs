@@ -191,6 +191,7 @@ fn phase_of(scaler: &AIScaler) -> Phase {
         _ if [reasons::CRASH_LOOP, reasons::CANNOT_START].contains(&able) => Phase::Blocked,
         _ if ready.status == "True" => Phase::Active,
         reasons::METRIC_MISSING
+        | reasons::METRIC_NEEDS_PODS
         | reasons::METRIC_STALE
         | reasons::METRIC_PARTIAL
         | reasons::METRIC_NOT_LOAD_SENSITIVE => Phase::Blind,
@@ -274,6 +275,8 @@ mod tests {
             (phase("{}"), Phase::Pending),
             (ready("True", "ValidMetricFound"), Phase::Active),
             (ready("False", "MetricMissing"), Phase::Blind),
+            (ready("False", "MetricNeedsPods"), Phase::Blind),
+            (ready("True", "ForeignPods"), Phase::Active),
             (ready("False", "FailedGetScale"), Phase::Unable),
             (ready("False", "TargetManagedByOther"), Phase::Yielding),
             (ready("False", "ReplicasContested"), Phase::Yielding),

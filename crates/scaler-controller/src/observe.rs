@@ -1,12 +1,13 @@
 //! Collects everything that the plan of one AIScaler needs from the caches and the samples. It sends nothing.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use crate::{
     Context, ForgetIfDeleted,
     contender::{Contender, oldest_before},
     history::{Past, stored},
     other_kinds::ScaleRead,
+    owners::{Belongs, Wanted, Workload, belongs},
     plan::record,
     pod::PodView,
     samples::{Answer, Attempt, Attempted, CarriedOut, Question, Unwritten},
@@ -72,6 +73,8 @@ pub(crate) struct Found {
     pub(crate) cold_start: Option<Duration>,
     /// `None`: the target has no selector that could be used.
     pub(crate) pods: Option<Vec<Arc<PodView>>>,
+    /// Pods that the selector matches and that are not the target's: whose they are. The first of several by name.
+    pub(crate) foreign: Option<String>,
     /// The kind does without 0 replicas.
     pub(crate) keeps_one: bool,
 }
@@ -178,8 +181,12 @@ fn read_before(ctx: &Context, namespace: &str, reference: &Reference, read: Opti
         Some(ScaleRead::Found { resource, scaled }) => {
             let key = Key::new(namespace, &reference.name);
             let selector = Selector::parse(&scaled.selector);
+            let ApiResource { group, kind, .. } = resource;
+            let wanted = Wanted { watched: None, group, kind, uid: &scaled.uid };
+            let (pods, foreign) = selector.map(|selector| pods(ctx, &key, &selector, wanted)).unzip();
             Target::Found(Box::new(Found {
-                pods: selector.map(|selector| pods(ctx, &key, &selector)),
+                pods,
+                foreign: foreign.flatten(),
                 reference: reference.clone(),
                 resource: resource.clone(),
                 key,
@@ -261,22 +268,69 @@ where
             "{reference} does not exist in namespace {namespace}; create it or correct the name"
         ));
     };
-    let pods = object.selector.as_ref().map(|selector| pods(ctx, &key, selector));
+    let resource = kind.resource();
+    let uid = object.metadata.uid.as_deref().unwrap_or_default();
+    let wanted = Wanted { watched: Some(kind), group: &resource.group, kind: &resource.kind, uid };
+    let (pods, foreign) = object.selector.as_ref().map(|selector| pods(ctx, &key, selector, wanted)).unzip();
     Target::Found(Box::new(Found {
         reference,
-        resource: kind.resource(),
         key,
         scaled: object.scaled(),
         is_deleted: object.metadata.deletion_timestamp.is_some(),
         scales_itself: object.scales_itself,
         cold_start: object.cold_start,
         pods,
+        foreign: foreign.flatten(),
+        resource,
         keeps_one: kind == WatchedKind::AIDispatcher,
     }))
 }
 
-fn pods(ctx: &Context, key: &Key, selector: &Selector) -> Vec<Arc<PodView>> {
-    ctx.pods_by_label.matching(&ctx.pods, &key.namespace, selector)
+/// The pods of the target, and whose the others are that its selector matches.
+fn pods(
+    ctx: &Context,
+    key: &Key,
+    selector: &Selector,
+    wanted: Wanted<'_>,
+) -> (Vec<Arc<PodView>>, Option<String>) {
+    let workloads = |kind: WatchedKind, name: &str| {
+        let key = Key { namespace: Arc::clone(&key.namespace), name: name.into() };
+        match kind {
+            WatchedKind::Deployment => workload(&ctx.deployments, &key),
+            WatchedKind::StatefulSet => workload(&ctx.stateful_sets, &key),
+            // They own Deployments and pods, and no pod leads to them through a name.
+            WatchedKind::AIInference | WatchedKind::AIDispatcher => None,
+        }
+    };
+    // Pods of one owner, of which a target has one or two, are judged once.
+    let mut judged: HashMap<Box<str>, Belongs> = HashMap::new();
+    let mut of_others: Option<String> = None;
+    let mut pods = ctx.pods_by_label.matching(&ctx.pods, &key.namespace, selector);
+    pods.retain(|pod| {
+        let of_owner = || belongs(pod, wanted, &workloads);
+        let verdict = match &pod.owner {
+            Some(owner) => judged.entry(owner.uid.clone()).or_insert_with(of_owner).clone(),
+            None => of_owner(),
+        };
+        let Belongs::Elsewhere(owner) = verdict else { return true };
+        let owner = owner.unwrap_or_else(|| {
+            format!("no controller, such as {},", pod.metadata.name.as_deref().unwrap_or_default())
+        });
+        of_others = Some(match of_others.take() {
+            Some(first) if first <= owner => first,
+            Some(_) | None => owner,
+        });
+        false
+    });
+    (pods, of_others)
+}
+
+fn workload<K>(cache: &Cache<Scalable<K>>, key: &Key) -> Option<Workload>
+where
+    K: Resource<DynamicType = ()>,
+{
+    let object = cache.get(key)?;
+    Some(Workload { uid: object.metadata.uid.clone().unwrap_or_default(), controller: object.controller() })
 }
 
 /// The pods of the target, for a source that asks them.

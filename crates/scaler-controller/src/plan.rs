@@ -124,6 +124,21 @@ pub(crate) fn refused(
     decided(valid, observed, Some(refusal), period, now)
 }
 
+/// Whether nothing is decided, whatever the metrics say: they need not be read.
+pub(crate) fn is_left_alone(valid: &ValidScaler, observed: &Observed) -> bool {
+    match hands_off(valid, observed) {
+        Err(HandsOff::OtherAutoscaler(_) | HandsOff::ScalesItself(_) | HandsOff::Paused) => true,
+        Err(
+            HandsOff::Unread
+            | HandsOff::Missing(_)
+            | HandsOff::Unknown(_)
+            | HandsOff::NoSelector(_)
+            | HandsOff::Deleted(_),
+        )
+        | Ok(_) => false,
+    }
+}
+
 /// Replicas stay as they are.
 pub(crate) fn rejected(invalid: &Invalid, observed: &Observed, now: Timestamp) -> Plan {
     let verdicts = conditions::of_invalid(invalid);
@@ -145,7 +160,7 @@ fn decided(
         Ok(found) => found,
         Err(HandsOff::Unread) => return awaiting(valid, observed, period, now),
         Err(hands_off) => {
-            let past = untouched(&hands_off, observed);
+            let past = untouched(&hands_off, observed, now);
             return planned(valid, observed, &State::HandsOff(hands_off), past, period, now);
         }
     };
@@ -228,7 +243,7 @@ fn was_idle(history: &History, policy: &Policy, now: Timestamp) -> bool {
 }
 
 /// What is remembered of a target that is left alone.
-fn untouched(hands_off: &HandsOff, observed: &Observed) -> Option<Past> {
+fn untouched(hands_off: &HandsOff, observed: &Observed, now: Timestamp) -> Option<Past> {
     let Target::Found(found) = &observed.target else { return None };
     let known = observed.past.of_target(&found.scaled.uid);
     let contest = match hands_off {
@@ -241,7 +256,8 @@ fn untouched(hands_off: &HandsOff, observed: &Observed) -> Option<Past> {
         | HandsOff::NoSelector(_)
         | HandsOff::Deleted(_) => return None,
     };
-    Some(Past { contest, ..known })
+    // Meanwhile no metric is read, so that none is missing.
+    Some(Past { contest, scaling: known.scaling.unread(now), ..known })
 }
 
 /// Whether a source has not been read since the process began or the sources changed. A missing sample has been read.

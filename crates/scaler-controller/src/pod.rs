@@ -11,7 +11,7 @@ use kube::Resource;
 use scaling::target::{PodState, Work};
 use serde::{Deserialize, Deserializer};
 
-/// A pod of any owner: a target's pods are those that its selector matches.
+/// A pod of any owner: which target's it is, is found by its labels and by its owner.
 #[derive(Resource, Clone, Debug, Default, PartialEq, Deserialize)]
 #[resource(inherit = Pod)]
 #[serde(from = "Parts")]
@@ -19,6 +19,8 @@ pub(crate) struct PodView {
     pub(crate) metadata: ObjectMeta,
     /// Empty if there are more than 64.
     pub(crate) labels: BTreeMap<String, String>,
+    /// What controls it.
+    pub(crate) owner: Option<Box<PodOwner>>,
     /// More than 64 labels: it is a pod of no target.
     pub(crate) has_too_many_labels: bool,
     pub(crate) ip: Option<Box<str>>,
@@ -41,6 +43,15 @@ pub(crate) struct PodView {
     pub(crate) crashed: Option<Timestamp>,
     /// Ports of its containers with their names, by which engines are found.
     pub(crate) ports: Vec<(Box<str>, u16)>,
+}
+
+/// The owner of a pod that is its controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PodOwner {
+    pub(crate) group: Box<str>,
+    pub(crate) kind: Box<str>,
+    pub(crate) name: Box<str>,
+    pub(crate) uid: Box<str>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -265,6 +276,7 @@ impl From<Parts> for PodView {
         let ports = ports.map(|port| (port.name.into_boxed_str(), port.container_port));
         Self {
             ordinal: ordinal(&metadata),
+            owner: owner(&metadata),
             has_restarted,
             has_too_many_labels: metadata.labels.as_ref().is_some_and(|labels| labels.len() > MOST_LABELS),
             labels: metadata.labels.filter(|labels| labels.len() <= MOST_LABELS).unwrap_or_default(),
@@ -289,6 +301,17 @@ impl From<Parts> for PodView {
             ports: ports.take(MOST_PORTS).collect(),
         }
     }
+}
+
+/// No text of it is longer than a name may be: one that is cut is the name of nothing.
+fn owner(metadata: &ObjectMeta) -> Option<Box<PodOwner>> {
+    const LONGEST: usize = 253;
+    let cut = |text: &str| -> Box<str> { text.chars().take(LONGEST).collect::<String>().into() };
+    let owners = metadata.owner_references.iter().flatten();
+    let owner = owners.into_iter().find(|owner| owner.controller == Some(true))?;
+    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+    let (group, kind) = (cut(group), cut(&owner.kind));
+    Some(Box::new(PodOwner { group, kind, name: cut(&owner.name), uid: cut(&owner.uid) }))
 }
 
 /// The end of the name, as StatefulSets give them.

@@ -178,6 +178,13 @@ impl Samples {
         }
     }
 
+    /// What was read before is out of date when the metrics are read again.
+    pub(crate) fn withhold(&self, uid: &str) {
+        if let Some(sampled) = self.lock().get_mut(uid) {
+            (sampled.question, sampled.answers, sampled.trends) = (None, Vec::new(), Vec::new());
+        }
+    }
+
     pub(crate) fn note_scale(&self, uid: &str, target: &Reference, read: ScaleRead) {
         let mut all = self.lock();
         let sampled = all.entry(uid.to_owned()).or_default();

@@ -138,6 +138,13 @@ pub enum Fault {
     InvalidAddress { pod: String, address: String },
     #[error("more than {limit} pods are measured: {pod} is not")]
     TooManyPods { pod: String, limit: usize },
+    #[error(
+        "the counters of pod {pod} are not kept, so they have no rate: those of its namespace, or of all together, take as much \
+memory as they may ({} MiB for a namespace); let fewer AIScalers of this namespace read counters or histograms of pods, \
+or read them by source.prometheus",
+        limit >> 20
+    )]
+    TooMuchKept { pod: String, limit: usize },
 }
 
 /// What a server gave in the place of a number.

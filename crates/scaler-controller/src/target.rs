@@ -9,7 +9,7 @@ use api::{
 };
 use k8s_openapi::{
     api::apps::v1::{Deployment, StatefulSet},
-    apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
+    apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference},
 };
 use kube::{Resource, api::ApiResource};
 use runtime::scale::Scaled;
@@ -40,6 +40,15 @@ pub(crate) enum WatchedKind {
     StatefulSet,
     AIInference,
     AIDispatcher,
+}
+
+/// The owner of a workload that is its controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Controller {
+    pub(crate) group: String,
+    pub(crate) kind: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
 }
 
 /// The object that a spec names.
@@ -129,9 +138,20 @@ impl<K> Scalable<K> {
 
     /// The object that controls this one, if that can be scaled itself.
     pub(crate) fn scalable_owner(&self) -> Option<(WatchedKind, &str)> {
-        let owners = self.metadata.owner_references.iter().flatten();
-        let owner = owners.into_iter().find(|owner| owner.controller == Some(true))?;
+        let owner = self.owner()?;
         Some((WatchedKind::named(&owner.api_version, &owner.kind)?, &owner.name))
+    }
+
+    /// The object that controls this one.
+    pub(crate) fn controller(&self) -> Option<Controller> {
+        let OwnerReference { api_version, kind, name, uid, .. } = self.owner()?.clone();
+        let group = api_version.split_once('/').map_or("", |(group, _)| group).to_owned();
+        Some(Controller { group, kind, name, uid })
+    }
+
+    fn owner(&self) -> Option<&OwnerReference> {
+        let owners = self.metadata.owner_references.iter().flatten();
+        owners.into_iter().find(|owner| owner.controller == Some(true))
     }
 }
 

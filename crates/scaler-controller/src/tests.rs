@@ -58,6 +58,7 @@ use crate::{
 };
 
 mod agents;
+mod others;
 mod writes;
 
 /// A server of metrics that answers 12 to requests with this token.

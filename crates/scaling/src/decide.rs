@@ -198,9 +198,10 @@ fn remembered(
     (MetricPast { name: metric.name.clone(), measured: now, band: Some(band) }, has_varied)
 }
 
-/// A target without replicas has no pod that could have a value. That is no fault, so its fallback is not due.
+/// A target without replicas has no pod that could have a value, and a query of its own pods finds no series. That is no
+/// fault, so the fallback is not due: it would start pods that report no load, be undone, and follow once more.
 fn is_asleep(target: &Target, measurement: Measurement) -> bool {
-    target.replicas <= 0 && measurement == Measurement::Invalid(Fault::NoSettledPods)
+    target.replicas <= 0 && matches!(measurement, Measurement::Invalid(Fault::NoSettledPods | Fault::Empty))
 }
 
 fn with_fallback(

@@ -178,6 +178,12 @@ impl History {
         if let Some(last) = self.recommendations.last().copied() {
             self.recommendations.push(Recommendation { time: now, ..last });
         }
+        self.unread(now)
+    }
+
+    /// After a time in which no metric was read: none of them has been missing.
+    #[must_use]
+    pub fn unread(mut self, now: Timestamp) -> Self {
         for past in &mut self.metrics {
             past.measured = now;
         }

@@ -110,7 +110,8 @@ pub(crate) async fn retire(
     retirement: Retirement,
     now: Timestamp,
 ) -> Result<Option<Duration>, ApplyError> {
-    let Retirement { deletions, snapshot, claim, releases, event, requeue_after } = retirement;
+    let Retirement { deletions, snapshot, claim, releases, event, status, facts, requeue_after } = retirement;
+    ctx.fact_times.note(job.metadata.uid.as_deref().unwrap_or_default(), &facts, now);
     for deletion in &deletions {
         delete(ctx, deletion).await?;
     }
@@ -126,7 +127,11 @@ pub(crate) async fn retire(
     if let Some(claim) = claim {
         ctx.claims.delete(&claim).await?;
     }
-    if let Some(note) = event {
+    let is_known = status.as_deref().is_some_and(|status| job.status.as_ref() == Some(status));
+    if let Some(status) = status.filter(|_| !is_known) {
+        ctx.writer.apply_status(&ctx.training_jobs, job, &*status).await?;
+    }
+    if let Some(note) = event.filter(|_| !is_known) {
         ctx.recorder.publish(job, &note, now).await;
     }
     if releases {

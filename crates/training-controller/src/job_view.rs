@@ -1,6 +1,5 @@
-//! Narrow view of the Jobs of a TrainingJob: which attempt one is, and how it stands.
+//! Narrow view of the Jobs of a TrainingJob: how one stands. Which attempt it is, its name says.
 
-use api::labels;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::batch::v1::Job,
@@ -15,8 +14,6 @@ use serde::Deserialize;
 #[serde(from = "Parts")]
 pub(crate) struct JobView {
     pub(crate) metadata: ObjectMeta,
-    /// `None`: it uploads the result, or is not of this project.
-    pub(crate) attempt: Option<i32>,
     pub(crate) is_suspended: bool,
     pub(crate) completed: Option<Timestamp>,
     /// It has failed, or will as soon as all of its pods have ended.
@@ -94,7 +91,6 @@ struct ConditionParts {
 
 impl From<Parts> for JobView {
     fn from(Parts { metadata, spec, status }: Parts) -> Self {
-        let attempt = metadata.labels.as_ref().and_then(|labels| labels.get(labels::ATTEMPT)?.parse().ok());
         let find =
             |type_: &str| status.conditions.iter().find(|one| one.type_ == type_ && one.status == "True");
         let time = |condition: &ConditionParts| condition.last_transition_time.as_ref().map(|time| time.0);
@@ -126,7 +122,6 @@ impl From<Parts> for JobView {
                 finalizers,
                 ..ObjectMeta::default()
             },
-            attempt,
             is_suspended: spec.suspend,
             completed: find("Complete").map(|condition| time(condition).unwrap_or_default()),
             failed,
@@ -151,13 +146,12 @@ status:
   - {type: Complete, status: 'False'}
 ";
         let job: JobView = serde_saphyr::from_str(text).unwrap();
-        assert_eq!((job.attempt, job.is_suspended, job.completed), (Some(2), true, None));
+        assert_eq!((job.is_suspended, job.completed), (true, None));
         assert!(job.is_finished() && !job.is_being_deleted() && job.metadata.annotations.is_none());
         let failed = job.failed.unwrap();
         assert_eq!((&*failed.reason, &*failed.message), ("BackoffLimitExceeded", "m"));
         assert_eq!(failed.since.to_string(), "2026-01-01T00:00:00Z");
         let ending = text.replace("{type: Failed", "{type: FailureTarget");
         assert_eq!(serde_saphyr::from_str::<JobView>(&ending).unwrap().failed, Some(failed));
-        assert!(serde_saphyr::from_str::<JobView>("{metadata: {name: a}}").unwrap().attempt.is_none());
     }
 }

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -31,6 +32,7 @@ use k8s_openapi::api::{
     batch::v1::Job,
     core::v1::{PersistentVolumeClaim, Pod, Service},
 };
+use kube::Resource as _;
 use metrics_client::args::AgentsArgs;
 use runtime::{
     apply::{ApplyError, Writer},
@@ -60,8 +62,12 @@ use crate::{
         keys_of_job_event, keys_of_snapshot, keys_on_lost, lacks_evidence, observe, reason_of_pod,
         track_losses,
     },
-    plan::{Child, Defaults, has_finalizer, held_back, needs_snapshot, plan, refused, rejected, retire},
+    plan::{
+        Child, Defaults, has_finalizer, has_stopped, held_back, needs_snapshot, plan, refused, rejected,
+        retire,
+    },
     progress::Progress,
+    resume::output_claim_key,
     validate::{OwnAccount, validate},
     volume_snapshot::VolumeSnapshot,
     wants::{keys_of_wants, output_key},
@@ -75,6 +81,7 @@ mod names;
 mod observe;
 mod plan;
 mod progress;
+mod resume;
 mod swift;
 mod validate;
 mod volume_snapshot;
@@ -165,6 +172,8 @@ pub(crate) struct Context {
     pub(crate) pods_of: Referrers,
     /// By namespace and path, the jobs with this outputDir.
     pub(crate) outputs: Referrers,
+    /// By the claim of their output, the jobs.
+    pub(crate) writers_of: Referrers,
     /// By what a job may depend on (names and paths), the jobs.
     pub(crate) dependents: Referrers,
     pub(crate) fact_times: FactTimes,
@@ -213,6 +222,7 @@ pub fn start(process: &mut Process, args: TrainingArgs, agents: &AgentsArgs) -> 
         losses: nodes.as_ref().map(track_losses).unwrap_or_default(),
         nodes,
         outputs: Referrers::of(&training_jobs, output_key),
+        writers_of: Referrers::of(&training_jobs, output_claim_key),
         dependents: Referrers::of(&training_jobs, keys_of_wants),
         training_jobs,
         fact_times: FactTimes::default(),
@@ -266,17 +276,24 @@ async fn reconcile(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Resu
         return if has_finalizer(&job) { retire_output(ctx, job, now).await } else { Ok(Next::Done) };
     }
     let mut observed = observe(ctx, Arc::clone(&job), now);
-    if let Some(missing) = missing_attempt(&observed)
-        && !ctx.jobs.is_absent(&missing).await?
-    {
-        // The watch of Jobs is late. An attempt that runs must not be taken for one that was deleted.
-        return Ok(Next::After(LATE_WATCH_RETRY));
+    if let Some((missing, number)) = missing_attempt(&observed) {
+        let owner = job.controller_owner_ref(&()).unwrap_or_default();
+        // The watch of Jobs is late, or does not see it without its labels. An attempt that runs must not be taken for one
+        // that was deleted.
+        match ctx.jobs.is_absent(&missing, &owner, &labels_of_attempt(&job, number)).await {
+            Ok(false) => return Ok(Next::After(LATE_WATCH_RETRY)),
+            // One of its name that belongs to another object is not the attempt.
+            Ok(true) | Err(ApplyError::Foreign { .. } | ApplyError::Leftover { .. }) => {}
+            Err(error) => return Err(error),
+        }
     }
     if lacks_evidence(&observed) {
         // Without the pod that has failed, a failure would be taken for an interruption.
         if !are_pods_seen(ctx, &job).await? {
             return Ok(Next::After(LATE_WATCH_RETRY));
         }
+        let hidden = hidden_pods(ctx, &job, &observed).await?;
+        observed.pods.extend(hidden);
         observed.pods_are_newest = true;
     }
     let valid = validate(&job).and_then(|valid| ctx.own_account.is_not_used_by(valid));
@@ -284,8 +301,11 @@ async fn reconcile(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Resu
         Ok(valid) => held_back(plan(valid, &observed, &ctx.defaults, now), &observed, now),
         Err(invalid) => rejected(invalid, &observed, now),
     };
-    if starts_again(&job, &planned) && !observed.pods_are_newest && !are_pods_seen(ctx, &job).await? {
-        return Ok(Next::After(LATE_WATCH_RETRY));
+    if starts_again(&job, &planned) {
+        let are_seen = observed.pods_are_newest || are_pods_seen(ctx, &job).await?;
+        if !are_seen || hidden_pods(ctx, &job, &observed).await?.iter().any(|pod| !has_stopped(pod)) {
+            return Ok(Next::After(LATE_WATCH_RETRY));
+        }
     }
     let applied = match apply(ctx, &job, &planned, now).await? {
         Applied::Refused(refusal) => {
@@ -304,7 +324,12 @@ async fn reconcile(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Resu
 async fn retire_output(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Result<Next, ApplyError> {
     let namespace = job.metadata.namespace.clone().unwrap_or_default();
     let [name, uid] = [&job.metadata.name, &job.metadata.uid].map(|text| text.clone().unwrap_or_default());
-    let claim = ctx.claims.get(&Key::new(&namespace, &names::claim(&name)));
+    let claim = Key::new(&namespace, &names::claim(&name));
+    if ctx.claims.get(&claim).is_none() && !ctx.claims.is_not_listed(&claim).await? {
+        // The watch of claims is late.
+        return Ok(Next::After(LATE_WATCH_RETRY));
+    }
+    let claim = ctx.claims.get(&claim);
     let snapshot = ctx.snapshots.get(&Key::new(&namespace, &names::snapshot(&name, &uid)));
     let observed = observe(ctx, Arc::clone(&job), now);
     let retirement = retire(&observed, claim.as_deref(), snapshot.as_deref(), now);
@@ -320,6 +345,38 @@ async fn are_pods_seen(ctx: &Context, job: &TrainingJob) -> Result<bool, ApplyEr
     ctx.pods.are_newest(&namespace, &labels).await
 }
 
+/// Pods of the last attempt whose labels were taken off, so that no watch delivers them. They are known by the label of the Job
+/// controller.
+async fn hidden_pods(
+    ctx: &Context,
+    job: &TrainingJob,
+    observed: &observe::Observed,
+) -> Result<Vec<Arc<PodView>>, ApplyError> {
+    let [namespace, name] =
+        [&job.metadata.namespace, &job.metadata.name].map(|text| text.clone().unwrap_or_default());
+    let last = job.status.as_ref().map_or(0, |status| status.attempts);
+    let of_last = format!("{JOB_NAME}={}", names::attempt(&name, last));
+    let is_known = |pod: &PodView| observed.pods.iter().any(|known| known.uid() == pod.uid());
+    let pods = ctx.pods.read(&namespace, &of_last).await?;
+    Ok(pods.into_iter().filter(|pod| !is_known(pod)).map(Arc::new).collect())
+}
+
+/// Label of every pod of a Job.
+const JOB_NAME: &str = "batch.kubernetes.io/job-name";
+
+/// The labels by which the Job of this attempt is found.
+fn labels_of_attempt(job: &TrainingJob, number: i32) -> BTreeMap<String, String> {
+    let name = job.metadata.name.clone().unwrap_or_default();
+    [
+        (labels::NAME, names::KIND.to_owned()),
+        (labels::INSTANCE, name),
+        (labels::MANAGED_BY, NAME.to_owned()),
+        (labels::ATTEMPT, number.to_string()),
+    ]
+    .map(|(label, value)| (label.to_owned(), value))
+    .into()
+}
+
 /// Whether an attempt follows another one, whose pods must all have ended.
 fn starts_again(job: &TrainingJob, planned: &plan::Plan) -> bool {
     let has_begun = job.status.as_ref().is_some_and(|status| status.attempts > 0);
@@ -329,13 +386,13 @@ fn starts_again(job: &TrainingJob, planned: &plan::Plan) -> bool {
 /// Time for the watch of Jobs or pods to catch up.
 const LATE_WATCH_RETRY: Duration = Duration::from_secs(1);
 
-/// The Job of the last attempt, if the status says that it runs and the cache does not have it.
-fn missing_attempt(observed: &observe::Observed) -> Option<Key> {
+/// The Job of the last attempt and its number, if the status says that it runs and the cache does not have it.
+fn missing_attempt(observed: &observe::Observed) -> Option<(Key, i32)> {
     let status = observed.job.status.as_ref().filter(|_| !observe::has_ended(&observed.job))?;
     let runs = status.attempts > status.ended_attempts && !observed.attempts.contains_key(&status.attempts);
     let (namespace, name) =
         (observed.job.metadata.namespace.as_deref()?, observed.job.metadata.name.as_deref()?);
-    runs.then(|| Key::new(namespace, &names::attempt(name, status.attempts)))
+    runs.then(|| (Key::new(namespace, &names::attempt(name, status.attempts)), status.attempts))
 }
 
 #[cfg(test)]

@@ -33,8 +33,9 @@ use crate::{
     names,
     plan::needs_finalizer,
     progress::LogState,
+    resume,
     volume_snapshot::VolumeSnapshot,
-    wants::{Want, keys_of_dependency, keys_of_path, keys_of_wants, wants},
+    wants::{self, Want, keys_of_dependency, keys_of_path, keys_of_wants, wants},
 };
 
 /// The claims that a job mounts, by name; `None`: there is no such claim.
@@ -48,6 +49,8 @@ pub(crate) struct Observed {
     pub(crate) attempts: BTreeMap<i32, Arc<JobView>>,
     /// The Job that uploads its result.
     pub(crate) upload: Option<Arc<JobView>>,
+    /// The Job that tries the store of its upload.
+    pub(crate) upload_check: Option<Arc<JobView>>,
     /// Pods of all its Jobs, also of Jobs that are gone and of an earlier TrainingJob of its name.
     pub(crate) pods: Vec<Arc<PodView>>,
     /// Whether the API server was asked, and has no newer ones.
@@ -56,9 +59,11 @@ pub(crate) struct Observed {
     pub(crate) claims: Claims,
     /// What it reads of other jobs.
     pub(crate) dependencies: Vec<Dependency>,
+    /// Where the checkpoints of `spec.resumeFrom` are.
+    pub(crate) resume: Option<resume::Source>,
     /// Names of jobs that wait for each other, beginning with this one; empty if there is no such circle.
     pub(crate) cycle: Vec<String>,
-    /// Jobs that have not ended and still need this one, which has ended: see `needs`.
+    /// Jobs that have not ended and still need this one, which has ended or is being deleted: see `needs`.
     pub(crate) dependents: usize,
     pub(crate) nodes: Nodes,
     /// Capacity of its accelerators by node; `None` unless it is needed, because counting reads all pods of the cluster.
@@ -91,13 +96,13 @@ const LONGEST_CYCLE: usize = 1_000;
 pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Observed {
     let uid = job.metadata.uid.clone().unwrap_or_default();
     let namespace = &*job.metadata.namespace.clone().unwrap_or_default();
-    let (mut attempts, mut upload) = (BTreeMap::new(), None);
+    let (mut attempts, mut upload, mut upload_check) = (BTreeMap::new(), None, None);
+    let name = job.metadata.name.as_deref().unwrap_or_default();
     for child in ctx.jobs.owned_by::<TrainingJob>(namespace, &uid) {
-        match child.attempt {
+        match names::attempt_of(child.name(), name) {
             Some(number) => drop(attempts.insert(number, child)),
-            None if child.name() == names::upload(job.metadata.name.as_deref().unwrap_or_default()) => {
-                upload = Some(child);
-            }
+            None if child.name() == names::upload(name) => upload = Some(child),
+            None if child.name() == names::upload_check(name) => upload_check = Some(child),
             None => {}
         }
     }
@@ -105,11 +110,15 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
     let pods: Vec<Arc<PodView>> = keys.iter().filter_map(|key| ctx.pods.get(key)).collect();
     let dependencies = dependencies(ctx, &job);
     let cycle = cycle(&job, |job| {
-        dependencies_of(ctx, job).into_iter().flat_map(|dependency| dependency.candidates).collect()
+        let candidates = dependencies_of(ctx, job).into_iter().flat_map(|dependency| dependency.candidates);
+        let source = wants::source_key(job).and_then(|key| ctx.training_jobs.get(&key));
+        candidates.chain(source).collect()
     });
+    let resume = if has_ended(&job) { None } else { resume::observe(ctx, &job) };
     let dependents = dependents(&ctx.training_jobs, &ctx.dependents, &job);
     let claim = |key: Key| (key.name.to_string(), ctx.claims.get(&key));
-    let claims = claim_keys(&job).into_iter().map(claim).collect();
+    let source = resume.as_ref().map(|source| Key::new(namespace, &source.claim));
+    let claims = claim_keys(&job).into_iter().chain(source).map(claim).collect();
     let (mut nodes, mut capacities) = (Nodes::default(), None);
     if let Some(known) = &ctx.nodes {
         nodes = nodes_of(pods.iter().map(AsRef::as_ref), known, &ctx.losses, now);
@@ -135,7 +144,7 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         let failures = waiting.into_iter().filter_map(|pod| Some((pod.uid().to_owned(), failure(pod)?)));
         unattached.extend(failures);
     }
-    let last = upload.as_ref().or(attempts.values().next_back());
+    let last = upload.as_ref().or(attempts.values().next_back()).or(upload_check.as_ref());
     let refused_pods = last.filter(|job| !job.is_finished()).and_then(|job| {
         let all = ctx.creation_failures.all();
         let about = all.iter().filter(|event| event.is_about_object(&job.metadata));
@@ -148,10 +157,12 @@ pub(crate) fn observe(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> O
         job,
         attempts,
         upload,
+        upload_check,
         pods,
         pods_are_newest: false,
         claims,
         dependencies,
+        resume,
         cycle,
         dependents,
         nodes,
@@ -241,7 +252,8 @@ fn cycle(job: &Arc<TrainingJob>, next: impl Fn(&TrainingJob) -> Vec<Arc<Training
 }
 
 fn dependents(jobs: &Cache<TrainingJob>, dependents: &Referrers, job: &TrainingJob) -> usize {
-    if !has_ended(job) {
+    // What has been trained is read before it is uploaded, and while its job is being deleted.
+    if !has_ended(job) && job.metadata.deletion_timestamp.is_none() {
         return 0;
     }
     let own = Key::of(job);
@@ -256,6 +268,12 @@ fn dependents(jobs: &Cache<TrainingJob>, dependents: &Referrers, job: &TrainingJ
 /// Whether a job that has not ended does not have the result of `job` yet, or reads it in a claim that is deleted with
 /// `job`. A claim that is kept does not need its job.
 fn needs(dependent: &TrainingJob, job: &TrainingJob) -> bool {
+    if has_ended(dependent) || needs_checkpoints(dependent, job) {
+        return !has_ended(dependent);
+    }
+    if !wants(dependent).iter().any(|want| wants::may_be_of(want, job)) {
+        return false;
+    }
     let recorded = dependent.status.iter().flat_map(|status| &status.dependencies);
     let mut results =
         recorded.filter(|record| record.result.is_some() && Some(&record.uid) == job.metadata.uid.as_ref());
@@ -267,6 +285,18 @@ fn needs(dependent: &TrainingJob, job: &TrainingJob) -> bool {
         results.next().is_some()
     };
     !has_ended(dependent) && !is_satisfied
+}
+
+/// Whether a job that goes on from the checkpoints of `job` has not found them yet or, if they are deleted with `job`, has
+/// none of its own.
+fn needs_checkpoints(dependent: &TrainingJob, job: &TrainingJob) -> bool {
+    let is_source = wants::source_key(dependent).is_some_and(|key| key == Key::of(job));
+    let status = dependent.status.as_ref();
+    let is_found = status
+        .and_then(|status| status.resume_from.as_ref())
+        .is_some_and(|source| source.uid == job.metadata.uid);
+    let has_own = status.is_some_and(|status| status.checkpoint.is_some());
+    is_source && !(is_found && (has_own || !needs_finalizer(job)))
 }
 
 pub(crate) fn has_ended(job: &TrainingJob) -> bool {
@@ -303,6 +333,10 @@ pub(crate) fn claim_keys(job: &TrainingJob) -> Vec<Key> {
     let inputs = job.spec.inputs.iter().map(|input| input.claim_name.clone());
     let records = job.status.iter().flat_map(|status| &status.dependencies);
     let results = records.filter_map(|record| Some(record.result.as_ref()?.claim_name.clone()));
+    let recorded = job.status.as_ref().and_then(|status| status.resume_from.as_ref());
+    let recorded = recorded.map(|source| source.claim_name.clone());
+    let source = recorded.or_else(|| job.spec.resume_from.as_ref().map(|_| resume::claim(job, None)));
+    let results = results.chain(source);
     let names = inputs.chain([output.unwrap_or_else(|| names::claim(name))]).chain(results);
     names.map(|name| Key::new(namespace, &name)).collect()
 }

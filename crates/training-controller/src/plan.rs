@@ -43,16 +43,19 @@ mod events;
 mod failure;
 mod held_back;
 mod idle;
+mod loss;
 mod metadata;
 mod mitigation;
 mod pod;
 mod reduced;
+mod resume;
 mod retention;
 mod retry;
 mod service;
 mod stage;
 mod status;
 mod upload;
+mod upload_check;
 mod upload_job;
 
 use conditions::Assessment;
@@ -64,6 +67,7 @@ pub(crate) use reduced::{reduced, wait_after_reduction};
 pub(crate) use retention::{
     Retirement, has_finalizer, needs_finalizer, needs_snapshot, retire, without_snapshot,
 };
+pub(crate) use stage::has_stopped;
 use stage::{Attempt, Stage};
 
 /// All writes for one TrainingJob.
@@ -126,7 +130,7 @@ struct Scene<'a> {
 
 /// The plan for a valid spec.
 pub(crate) fn plan(valid: &ValidJob, observed: &Observed, defaults: &Defaults, now: Timestamp) -> Plan {
-    let dependencies = dependencies::dependencies(observed);
+    let dependencies = resume::awaited(dependencies::dependencies(observed), valid, observed);
     let stage = stage::stage(valid, observed, &defaults.timings, now);
     let scene = Scene { valid, observed, defaults, dependencies, now };
     if valid.pods.paused {
@@ -220,7 +224,8 @@ fn noted(observed: &Observed, written: TrainingJobStatus, assessment: Assessment
     let reason = assessment.reason;
     let status = status::assessed(written, assessment, observed, now);
     let event = events::of_change(observed.job.status.as_ref(), &status, reason);
-    Plan { events: event.into_iter().collect(), ..nothing(status) }
+    let loss = loss::note(observed.job.status.as_ref(), &status);
+    Plan { events: event.into_iter().chain(loss).collect(), ..nothing(status) }
 }
 
 fn nothing(status: TrainingJobStatus) -> Plan {
@@ -249,6 +254,7 @@ impl Scene<'_> {
         let ended = plan.status.completion_time.as_ref().map(|time| time.0);
         if let (Some(ended), Ok(ttl)) = (ended, u64::try_from(ttl))
             && self.observed.dependents == 0
+            && !upload::is_owed(&plan.status, &self.observed.job)
         {
             match remaining(Duration::from_secs(ttl), ended, self.now) {
                 Some(wait) => plan.requeue_after = plan.requeue_after.into_iter().chain([wait]).min(),
@@ -297,7 +303,7 @@ impl Scene<'_> {
         plan.children.extend(service::service(self.valid).map(|service| Child::Service(Box::new(service))));
         plan.follow = self.log(attempt);
         plan.facts.extend(attempt.is_ending.then(|| stage::end_fact(attempt.number)));
-        plan.facts.extend(stage::proven_fact(self.valid, self.observed, attempt));
+        plan.facts.extend(stage::proven_fact(self.observed, attempt));
         plan.facts.extend(stage::start_fault_fact(attempt));
         plan.facts.extend(self.volume_facts());
         plan.facts.extend(idle::fact(self.observed, attempt));
@@ -309,7 +315,7 @@ impl Scene<'_> {
 
     /// The log of rank 0, once there is one.
     fn log(&self, attempt: &Attempt<'_>) -> Option<Target> {
-        let pod = conditions::rank_zero(self.valid, attempt)?;
+        let pod = conditions::rank_zero(attempt)?;
         let state = &pod.container(pod::TRAINER)?.state;
         (state.running.is_some() || state.terminated.is_some()).then(|| Target {
             pod: pod.name().to_owned(),

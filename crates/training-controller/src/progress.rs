@@ -33,8 +33,10 @@ use tokio_util::sync::CancellationToken;
 use training_log::{Entry, Parser, Step, shown_progress};
 
 mod curve;
+mod losses;
 
 use curve::Curve;
+pub(crate) use losses::{Losses, Row};
 
 /// The log to follow: that of one container.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -54,8 +56,12 @@ pub(crate) struct Target {
 pub(crate) struct LogState {
     pub(crate) report: Option<Report>,
     pub(crate) curve: Vec<LossPoint>,
+    /// Of this attempt, since the log was opened.
+    pub(crate) losses: Losses,
     /// The newest one that the trainer has reported.
     pub(crate) checkpoint: Option<Checkpoint>,
+    /// Whether this attempt has reported it: what an earlier one has reported does not count any more.
+    pub(crate) has_saved: bool,
     /// Whether this attempt has made a step.
     pub(crate) has_stepped: bool,
     /// When a step, an evaluation or a checkpoint was read last, or the log became readable. Before the first step also when
@@ -289,6 +295,8 @@ struct Reader {
     saving: Option<Saving>,
     /// Digests of what progress bars have shown, so that one which is drawn again is no progress.
     bars: VecDeque<u64>,
+    /// Nothing of this attempt was read before a restart of this process.
+    is_first_reading: bool,
     is_dirty: bool,
 }
 
@@ -310,10 +318,23 @@ impl Reader {
         let parser = Parser::default();
         let (attempt, output_dir) = (target.attempt, target.output_dir.clone());
         let (reached, saving, bars, is_dirty) = (0, None, VecDeque::new(), false);
-        let mut reader = Self { parser, state, curve, attempt, output_dir, reached, saving, bars, is_dirty };
+        let is_first_reading = false;
+        let mut reader = Self {
+            parser,
+            state,
+            curve,
+            attempt,
+            output_dir,
+            reached,
+            saving,
+            bars,
+            is_first_reading,
+            is_dirty,
+        };
         let before = reader.read_before().map(|report| report.step);
         // Its line may have been rotated away.
         reader.state.has_stepped = before.is_some();
+        reader.is_first_reading = before.is_none();
         reader.reached = before.unwrap_or_default();
         reader
     }
@@ -390,6 +411,7 @@ impl Reader {
             Entry::Step(step) => {
                 news = self.steps();
                 self.reaches(step.position.step);
+                self.state.losses.note(step);
                 if let Some(loss) = &step.loss {
                     self.curve.add(step.position.step, loss);
                 }
@@ -471,6 +493,8 @@ impl Reader {
         self.reached = step;
         if let Some(saved) = self.saving.take_if(|saving| saving.complete_at <= step) {
             self.state.checkpoint = Some(saved.checkpoint);
+            // If the status has progress of this attempt, its checkpoint may be of it, too.
+            self.state.has_saved = self.is_first_reading;
             self.is_dirty = true;
         }
     }
@@ -504,7 +528,7 @@ fn beginning(text: &str, longest: usize) -> String {
 }
 
 fn report(step: &Step, before: Option<Report>, line: (i32, Timestamp)) -> Report {
-    let Step { position, loss, learning_rate, epoch, seconds_per_step, remaining } = step;
+    let Step { position, loss, gradient_norm: _, learning_rate, epoch, seconds_per_step, remaining } = step;
     let before = before.unwrap_or_default();
     Report {
         // What this line does not say is what the last one said.

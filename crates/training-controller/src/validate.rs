@@ -10,8 +10,8 @@ use api::{
     launcher::variables,
     pods::{EnvVar, PodOptions, Resources},
     trainingjob::{
-        AccessMode, DEFAULT_OUTPUT_SIZE, Device, Hub, Input, Method, Output, Retention, TrainingJob,
-        TrainingJobSpec, Upload,
+        AccessMode, DEFAULT_OUTPUT_SIZE, Device, Hub, HubCache, Input, Method, OnNonFiniteLoss, Output,
+        ResumeFrom, Retention, TrainingJob, TrainingJobSpec, Upload,
     },
 };
 use k8s_openapi::{
@@ -22,6 +22,7 @@ use workload::gpu::{Gpus, NodeLabel};
 
 use crate::{
     TrainingArgs, names,
+    resume::SOURCE_PATH,
     swift::{Batch, Sharding, Version},
     wants,
 };
@@ -37,6 +38,9 @@ pub(crate) struct ValidJob {
     pub(crate) model: String,
     pub(crate) datasets: Vec<String>,
     pub(crate) reward_model: Option<String>,
+    /// LoRA adapters to start from.
+    pub(crate) adapters: Option<String>,
+    pub(crate) resume_from: Option<ResumeFrom>,
     pub(crate) method: Method,
     pub(crate) device: Device,
     pub(crate) hub: Hub,
@@ -65,6 +69,7 @@ pub(crate) struct ValidJob {
     pub(crate) suspend: bool,
     pub(crate) queue: Option<Queue>,
     pub(crate) no_progress: Duration,
+    pub(crate) on_non_finite_loss: OnNonFiniteLoss,
     pub(crate) node_failure: Duration,
     pub(crate) first_step: Duration,
     /// Grace period of the pods.
@@ -84,6 +89,18 @@ pub(crate) struct ValidOutput {
     pub(crate) retention: Retention,
     pub(crate) snapshot_class: Option<String>,
     pub(crate) upload: Option<Upload>,
+    /// Whether what is loaded from hubs is kept.
+    pub(crate) cache: HubCache,
+}
+
+impl ValidOutput {
+    /// A claim may be that of several jobs, each of which deletes what it has loaded.
+    pub(crate) fn hub_cache(&self, job: &str) -> Option<String> {
+        match self.cache {
+            HubCache::Keep => Some(format!("{}/.cache/hub/{job}", self.mount_path)),
+            HubCache::None => None,
+        }
+    }
 }
 
 /// The claim of the output.
@@ -161,6 +178,7 @@ pub(crate) fn validate(job: &TrainingJob) -> Result<ValidJob, Invalid> {
     };
     let output = output(spec, &owner.name)?;
     paths_differ(&output, &spec.inputs)?;
+    source_has_its_path(spec, &output)?;
     let default = Batch::of(spec.gpus, spec.nodes);
     let sharding = Sharding::of(spec.method, spec.device, spec.gpus, spec.nodes);
     Ok(ValidJob {
@@ -170,6 +188,8 @@ pub(crate) fn validate(job: &TrainingJob) -> Result<ValidJob, Invalid> {
         model: spec.model.clone(),
         datasets: spec.dataset.split(',').map(|dataset| dataset.trim().to_owned()).collect(),
         reward_model: spec.reward_model.clone(),
+        adapters: spec.adapters.clone(),
+        resume_from: spec.resume_from.clone(),
         method: spec.method,
         device: spec.device,
         hub: spec.hub,
@@ -198,6 +218,7 @@ pub(crate) fn validate(job: &TrainingJob) -> Result<ValidJob, Invalid> {
         suspend: spec.suspend,
         queue: spec.queue_name.clone().map(|name| Queue { name, priority_class: priority_class(job) }),
         no_progress: seconds(spec.no_progress_seconds),
+        on_non_finite_loss: spec.on_non_finite_loss,
         node_failure: seconds(spec.node_failure_seconds),
         first_step: seconds(spec.first_step_seconds),
         grace: seconds(spec.grace_seconds),
@@ -280,6 +301,7 @@ fn output(spec: &TrainingJobSpec, name: &str) -> Result<ValidOutput, Invalid> {
         retention,
         snapshot_class_name,
         upload,
+        cache,
     } = spec.output.clone().unwrap_or_default();
     let mount_path = mount_path.unwrap_or_else(|| spec.output_dir.clone());
     if !is_below(&spec.output_dir, &mount_path) {
@@ -321,6 +343,7 @@ fn output(spec: &TrainingJobSpec, name: &str) -> Result<ValidOutput, Invalid> {
         retention,
         snapshot_class: snapshot_class_name,
         upload,
+        cache,
     })
 }
 
@@ -336,6 +359,17 @@ fn paths_differ(output: &ValidOutput, inputs: &[Input]) -> Result<(), Invalid> {
         seen.push(mount_path);
     }
     Ok(())
+}
+
+/// The claim of `spec.resumeFrom` has a fixed path.
+fn source_has_its_path(spec: &TrainingJobSpec, output: &ValidOutput) -> Result<(), Invalid> {
+    let mut others = spec.inputs.iter().map(|input| &input.mount_path).chain([&output.mount_path]);
+    match others.find(|path| is_below(path, SOURCE_PATH)).filter(|_| spec.resume_from.is_some()) {
+        Some(path) => Err(Invalid(format!(
+            "spec.resumeFrom: its claim is mounted at {SOURCE_PATH}; mount what is at {path} elsewhere"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Whether an absolute path equals the folder or lies below it.

@@ -48,15 +48,16 @@ fn paths(spec: &TrainingJobSpec) -> impl Iterator<Item = (&'static str, &str)> {
     let model = (!spec.model_in_image).then_some(("spec.model", spec.model.as_str()));
     let datasets = spec.dataset.split(',').map(|dataset| ("spec.dataset", file_of(dataset)));
     let reward = spec.reward_model.iter().map(|model| ("spec.rewardModel", model.as_str()));
+    let adapters = spec.adapters.iter().map(|adapters| ("spec.adapters", adapters.as_str()));
     let is_provided = |path: &str| spec.inputs.iter().any(|input| is_below(path, &input.mount_path));
-    let all = model.into_iter().chain(datasets).chain(reward);
+    let all = model.into_iter().chain(adapters).chain(datasets).chain(reward);
     all.filter(move |(_, path)| path.starts_with('/') && !is_provided(path))
 }
 
 /// Why a job needs more than the index and the status can have, and what to change.
 pub(crate) fn check(job: &TrainingJob) -> Result<(), String> {
     let spec = &job.spec;
-    let fields = "spec.model, spec.dataset, spec.rewardModel and spec.dependsOn";
+    let fields = "spec.model, spec.adapters, spec.dataset, spec.rewardModel and spec.dependsOn";
     let remedy = "put the data into fewer files or folders, or mount it with spec.inputs";
     let count = spec.depends_on.len() + paths(spec).collect::<HashSet<_>>().len();
     if count > MOST_WANTS {
@@ -133,7 +134,25 @@ fn all_keys(job: &TrainingJob) -> BTreeSet<Key> {
         Want::Job(name) => vec![Key::new(namespace, &name)],
         Want::Path { path, field: _ } => keys_of_path(namespace, &path),
     };
-    wants(job).into_iter().flat_map(keys).collect()
+    wants(job).into_iter().flat_map(keys).chain(source_key(job)).collect()
+}
+
+/// The other job of `spec.resumeFrom.job`.
+pub(crate) fn source_key(job: &TrainingJob) -> Option<Key> {
+    let name = job.spec.resume_from.as_ref()?.job.as_ref()?;
+    let key = Key::new(job.metadata.namespace.as_deref().unwrap_or_default(), name);
+    (key != Key::of(job)).then_some(key)
+}
+
+/// Whether `job` may provide it, by its name or its output.
+pub(crate) fn may_be_of(want: &Want, job: &TrainingJob) -> bool {
+    match want {
+        Want::Job(name) => job.metadata.name.as_ref() == Some(name),
+        Want::Path { path, field: _ } => {
+            let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+            output_key(job).is_some_and(|key| keys_of_path(namespace, path).contains(&key))
+        }
+    }
 }
 
 #[cfg(test)]

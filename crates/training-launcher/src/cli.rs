@@ -55,6 +55,12 @@ pub(crate) struct Run {
     /// Argument of the trainer for a run without a checkpoint to resume from; may be repeated
     #[arg(long = options::FRESH_ARG, value_name = "ARG", allow_hyphen_values = true)]
     pub(crate) fresh_args: Vec<OsString>,
+    /// Folder of checkpoints of an earlier job, or one of them, to go on from while the output has none; it is only read
+    #[arg(long = options::RESUME_FROM, value_name = "DIR")]
+    pub(crate) resume_from: Option<PathBuf>,
+    /// Folder of what the trainer loads from hubs; it is deleted after success
+    #[arg(long = options::HUB_CACHE, value_name = "DIR")]
+    pub(crate) hub_cache: Option<PathBuf>,
     /// Start anew although there is a checkpoint, for a trainer that cannot go on from one
     #[arg(long = options::NEVER_RESUME)]
     pub(crate) never_resume: bool,
@@ -73,13 +79,17 @@ pub(crate) struct Run {
 pub(crate) struct Environment {
     pub(crate) rank: u32,
     pub(crate) pod_uid: String,
+    /// Of the trainer, on this node.
+    pub(crate) processes: u32,
 }
 
 impl Environment {
     pub(crate) fn read(wanted: &Run) -> Result<Self, Fault> {
         let rank = env::var(variables::RANK).ok();
         let pod_uid = env::var(variables::POD_UID).ok();
-        Self::parse(rank.as_deref(), pod_uid.as_deref(), wanted.nodes)
+        let processes = env::var(variables::PROCESSES).ok().and_then(|count| count.parse().ok());
+        let own = Self::parse(rank.as_deref(), pod_uid.as_deref(), wanted.nodes)?;
+        Ok(Self { processes: processes.unwrap_or(own.processes), ..own })
     }
 
     fn parse(rank: Option<&str>, pod_uid: Option<&str>, nodes: u32) -> Result<Self, Fault> {
@@ -95,7 +105,7 @@ impl Environment {
             let name = variables::POD_UID;
             Fault::usage(format!("environment variable {name} is not set: it must be the uid of the pod"))
         })?;
-        Ok(Self { rank, pod_uid: pod_uid.to_owned() })
+        Ok(Self { rank, pod_uid: pod_uid.to_owned(), processes: 1 })
     }
 }
 

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cache;
 mod checkpoints;
 mod cli;
 mod fault;
@@ -19,6 +20,7 @@ mod output;
 mod prepare;
 mod processes;
 mod redaction;
+mod source;
 mod supervise;
 mod timing;
 mod verdict;

@@ -6,7 +6,7 @@
 
 use std::{
     fs, io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -22,6 +22,7 @@ use crate::{
     fault::Fault,
     marker::{self, Marker, Ownership, Phase, Standing},
     output,
+    source::{self, Source},
     timing::Timing,
 };
 
@@ -41,6 +42,8 @@ pub(crate) struct Order {
     pub(crate) rank: u32,
     /// Whether the trainer can go on from a checkpoint.
     pub(crate) resumes: bool,
+    /// Checkpoints of an earlier job.
+    pub(crate) source: Option<Source>,
     pub(crate) timing: Timing,
     /// The pod was asked to end.
     pub(crate) cancelled: Arc<AtomicBool>,
@@ -141,13 +144,41 @@ fn decide(order: &Order, ownership: &Ownership, must_wait: bool) -> Result<Prepa
         wait(order, order.timing.fence)?;
     }
     confirm(order, ownership)?;
-    let resume = checkpoints::newest(output, |complete| order.resumes && complete.is_resumable)
+    let own = checkpoints::newest(output, |complete| order.resumes && complete.is_resumable)
         .map_err(|error| Fault::output("examine the checkpoints in", output, &error))?;
-    let stale = remove_half_written(order, resume.as_ref())?;
+    let stale = remove_half_written(order, own.as_ref())?;
+    let resume = match (own, &order.source) {
+        (Some(own), _) => Some(own),
+        (None, Some(source)) if order.resumes => Some(of_source(order, source)?),
+        (None, _) => None,
+    };
     let resume = resume.map(|complete| complete.reference());
     confirm(order, ownership)?;
     write(order, &Marker { ownership: ownership.clone(), phase: Phase::Running, resume: resume.clone() })?;
     Ok(Prepared { ownership: ownership.clone(), resume, stale })
+}
+
+/// The checkpoint of an earlier job. The controller starts no attempt while another pod may write there.
+fn of_source(order: &Order, source: &Source) -> Result<Complete, Fault> {
+    let folder = &source.path;
+    if let Ok(Some(found)) = marker::read(folder)
+        && found.phase != Phase::Ended
+    {
+        let seconds = order.timing.fence.as_secs_f32();
+        let job = found.ownership.job;
+        let path = marker::path(folder);
+        output::note(&format!(
+            "{}: the TrainingJob with uid {job} has not reported its end: waiting {seconds} s until it cannot write",
+            path.display()
+        ));
+        wait(order, order.timing.fence)?;
+    }
+    source::newest(source)
+}
+
+/// Whether a checkpoint is one of this job.
+pub(crate) fn is_own(output: &Path, resume: &Checkpoint) -> bool {
+    Path::new(&resume.path).starts_with(output)
 }
 
 /// Removes half-written checkpoints that are newer than the resume point: they take space, and the trainer would write
@@ -244,7 +275,7 @@ fn follow(order: &Order) -> Result<Prepared, Fault> {
 }
 
 /// Writes that this run writes no more, if it still owns the output.
-pub(crate) fn release(output: &std::path::Path, ownership: &Ownership) {
+pub(crate) fn release(output: &Path, ownership: &Ownership) {
     let released = match marker::read(output) {
         Ok(Some(found)) if found.ownership == *ownership => {
             marker::write(output, &Marker { phase: Phase::Ended, ..found })

@@ -29,6 +29,7 @@ use tokio::{
 };
 
 use crate::{
+    cache,
     checkpoints::{self, Complete},
     cli::{Environment, Run},
     fault::Fault,
@@ -36,6 +37,7 @@ use crate::{
     output::{self, SharedLog, locked},
     prepare::{self, Order, Prepared},
     processes::{self, Exit},
+    source::{Source, Wanted},
     status,
     timing::Timing,
     verdict::{Facts, Verdict, verdict},
@@ -82,6 +84,10 @@ async fn run(wanted: &Run, environment: &Environment) -> io::Result<Outcome> {
         pod_uid: environment.pod_uid.clone(),
         rank: environment.rank,
         resumes: !wanted.never_resume,
+        source: wanted.resume_from.clone().map(|path| Source {
+            path,
+            wanted: Wanted::of(&wanted.trainer, environment.processes.saturating_mul(wanted.nodes)),
+        }),
         timing,
         cancelled: Arc::clone(&cancelled),
     };
@@ -417,8 +423,34 @@ impl<'a> Trainer<'a> {
         if outcome.code != 0 && self.asked.is_none() {
             self.report_failure(&outcome).await;
         }
+        if outcome.code == 0 && self.environment.rank == 0 {
+            self.remove_cache().await;
+        }
         output::note(&summary(&outcome));
         outcome
+    }
+
+    /// The result is there, and needs none of what was loaded. A folder that stays takes space, and no more.
+    async fn remove_cache(&self) {
+        let Some(cache) = self.wanted.hub_cache.clone() else { return };
+        let within = self.remaining(self.timing.examine);
+        let shown = cache.display().to_string();
+        let removed = match on_thread(move || cache::remove(&cache)) {
+            Ok(removed) => timeout(within, removed).await.ok().and_then(Result::ok),
+            Err(error) => Some(Err(error)),
+        };
+        match removed {
+            Some(Ok(())) => {}
+            Some(Err(error)) => output::note(&format!("warning: failed to delete {shown}: {error}")),
+            None => output::note(&format!("warning: {shown} was not deleted within {} s", within.as_secs())),
+        }
+    }
+
+    /// Whether an earlier job has done all steps: the trainer ends at once, and saves nothing.
+    fn has_nothing_to_do(&self, checkpoint: Option<&Complete>) -> bool {
+        let resume = self.prepared.resume.as_ref();
+        let is_foreign = resume.is_some_and(|resume| !prepare::is_own(&self.wanted.output_dir, resume));
+        is_foreign && checkpoint.is_none() && !locked(&self.log).has_step
     }
 
     /// The other ranks do not wait for this one when they are asked to end. That rank 0 has ended is in the marker. What
@@ -491,6 +523,15 @@ impl<'a> Trainer<'a> {
             (Verdict::Stopped, _) => {
                 let error = format!("stopped {}, because the pod was asked to end", place(&message));
                 (message.cause, message.error) = (None, Some(error));
+            }
+            (Verdict::Incomplete, Ok(_)) if self.has_nothing_to_do(checkpoint) => {
+                let resume = self.prepared.resume.as_ref().map_or("", |resume| &resume.path);
+                let error = format!(
+                    "no step is left after {resume}; create the job again with a higher --num_train_epochs or --max_steps in \
+                     extraArgs, or start a new training with spec.adapters or spec.model"
+                );
+                (message.cause, message.error) = (None, Some(error));
+                return Outcome { code: status(ExitCode::CannotResume), message };
             }
             (Verdict::Incomplete, Ok(_)) => {
                 let error = format!("the trainer ended without an error {}", place(&message));
@@ -569,7 +610,12 @@ async fn received(watch: &mut Watch) -> Event {
 }
 
 fn command(wanted: &Run, resume: Option<&Checkpoint>) -> Command {
-    let mut words = wanted.trainer.iter();
+    let is_own = resume.is_some_and(|resume| prepare::is_own(&wanted.output_dir, resume));
+    let trainer = match wanted.hub_cache.as_ref().filter(|_| is_own) {
+        Some(cache) => cache::with_local_model(cache, &wanted.trainer),
+        None => wanted.trainer.clone(),
+    };
+    let mut words = trainer.iter();
     let mut command = Command::new(words.next().map_or_else(Default::default, OsStr::new));
     command.args(words);
     match resume {

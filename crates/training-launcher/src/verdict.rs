@@ -182,8 +182,8 @@ mod tests {
     fn codes_of_the_launcher_are_not_passed_on() {
         let of = |exit| passed_on(exit);
         assert_eq!(
-            [of(Exit::Code(80)), of(Exit::Code(87)), of(Exit::Code(79)), of(Exit::Code(88))],
-            [1, 1, 79, 88]
+            [of(Exit::Code(80)), of(Exit::Code(87)), of(Exit::Code(79)), of(Exit::Code(89))],
+            [1, 1, 79, 89]
         );
         assert_eq!([of(Exit::Code(247)), of(Exit::Signal(9)), of(Exit::Signal(15))], [247, 137, 143]);
     }

@@ -31,6 +31,7 @@ struct Fields {
     is_summary: bool,
     loss: Option<String>,
     policy_loss: Option<String>,
+    gradient_norm: Option<String>,
     learning_rate: Option<String>,
     epoch: Option<String>,
     seconds_per_step: Option<String>,
@@ -44,6 +45,7 @@ impl Fields {
             "global_step/max_steps" | "iteration" => self.position = Position::of(value).or(self.position),
             "loss" => self.loss = number::decimal(value),
             "loss/policy_avg" => self.policy_loss = number::decimal(value),
+            "grad_norm" => self.gradient_norm = number::decimal(value),
             // PPO has the short name.
             "learning_rate" | "lr" => self.learning_rate = number::decimal(value),
             "epoch" => self.epoch = number::decimal(value),
@@ -66,6 +68,7 @@ impl Fields {
             Entry::Step(Step {
                 position,
                 loss: self.loss.or(self.policy_loss),
+                gradient_norm: self.gradient_norm,
                 learning_rate: self.learning_rate,
                 epoch: self.epoch,
                 seconds_per_step: self.seconds_per_step,
@@ -114,9 +117,10 @@ fn value(text: &str) -> Option<(&str, &str)> {
 mod tests {
     use super::*;
 
+    /// Without its gradient.
     fn step(text: &str) -> Step {
         match leading(text) {
-            Some((Entry::Step(step), "")) => step,
+            Some((Entry::Step(step), "")) => Step { gradient_norm: None, ..step },
             other => panic!("{text}: {other:?}"),
         }
     }
@@ -126,6 +130,7 @@ mod tests {
         Step {
             position: Position { step, total },
             loss,
+            gradient_norm: None,
             learning_rate,
             epoch,
             seconds_per_step,
@@ -158,6 +163,17 @@ mod tests {
         );
         let until_3_12_6 = until_3_12_4.replace("'train_speed(iter/s)': 0.25", "'train_speed(s/it)': 4.0");
         assert_eq!(step(&until_3_12_6).seconds_per_step.as_deref(), Some("4.0"));
+    }
+
+    #[test]
+    fn a_gradient_may_be_no_number() {
+        let norm = |value: &str| {
+            let text = format!("{{'loss': 0.0, 'grad_norm': {value}, 'global_step/max_steps': '1/2'}}");
+            let Some((Entry::Step(step), "")) = leading(&text) else { panic!("{text}") };
+            step.gradient_norm
+        };
+        assert_eq!([norm("nan").as_deref(), norm("'0.892'").as_deref()], [Some("NaN"), Some("0.892")]);
+        assert_eq!(norm("None"), None);
     }
 
     #[test]

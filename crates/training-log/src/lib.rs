@@ -64,6 +64,7 @@ pub struct Position {
 pub struct Step {
     pub position: Position,
     pub loss: Option<String>,
+    pub gradient_norm: Option<String>,
     pub learning_rate: Option<String>,
     pub epoch: Option<String>,
     pub seconds_per_step: Option<String>,

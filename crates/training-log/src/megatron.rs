@@ -14,6 +14,7 @@ pub(crate) fn step(text: &str) -> Option<Step> {
     let mut step = Step {
         position,
         loss: None,
+        gradient_norm: None,
         learning_rate: None,
         epoch: None,
         seconds_per_step: None,
@@ -23,6 +24,7 @@ pub(crate) fn step(text: &str) -> Option<Step> {
         let value = value.trim_ascii();
         match name {
             "lm loss" | "loss" => step.loss = number::decimal(value),
+            "grad norm" => step.gradient_norm = number::decimal(value),
             "learning rate" => step.learning_rate = number::decimal(value),
             "elapsed time per iteration (ms)" => step.seconds_per_step = number::thousandth(value),
             "remaining time" => step.remaining = remaining(value),
@@ -48,6 +50,7 @@ mod tests {
         let expected = Step {
             position: Position { step: 5, total: 100 },
             loss: Some("1.2345".to_owned()),
+            gradient_norm: Some("0.696".to_owned()),
             learning_rate: Some("0.000095".to_owned()),
             epoch: None,
             seconds_per_step: Some("1.2345".to_owned()),

@@ -60,6 +60,8 @@ pub struct DeploymentView {
     pub generation: Option<Box<str>>,
     /// Value of the annotation `resolved`: the record of the rendering.
     pub resolved: Option<Box<str>>,
+    /// Value of the annotation `gives-way`: the uid of a pod that ends once one more is ready.
+    pub gives_way: Option<Box<str>>,
     /// The pinned pod template as JSON: the recorded one, or the present one if none is recorded.
     pub pinned_template: Option<Arc<str>>,
     /// Hash of the present template.
@@ -141,6 +143,7 @@ impl From<DeploymentParts> for DeploymentView {
         let mut annotations = metadata.annotations.take().unwrap_or_default();
         let mut annotation = |key| annotations.remove(key).map(String::into_boxed_str);
         let (generation, resolved) = (annotation(labels::GENERATION), annotation(labels::RESOLVED));
+        let gives_way = annotation(labels::GIVES_WAY);
         let recorded = annotation(labels::TEMPLATE).map(|recorded| shared(&recorded));
         let surge = spec.strategy.and_then(|strategy| strategy.rolling_update?.max_surge);
         let failure = status.conditions.into_iter().find(|c| c.is("ReplicaFailure") && c.status == "True");
@@ -152,6 +155,7 @@ impl From<DeploymentParts> for DeploymentView {
             metadata,
             generation,
             resolved,
+            gives_way,
             pinned_template: kept,
             template: present.as_ref().map(|present| present.hash),
             token_account: present.and_then(|present| present.token_account),

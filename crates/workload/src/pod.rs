@@ -1,6 +1,6 @@
 //! Narrow views of pods: only the fields that decisions need. The others are dropped while decoding, to save memory.
 
-use std::net::IpAddr;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use api::labels;
 use jiff::Timestamp;
@@ -34,6 +34,12 @@ pub struct PodView {
     pub ip: Option<IpAddr>,
     /// The annotation [`labels::POD_DELETION_COST`], if it is a number.
     pub deletion_cost: Option<i32>,
+    /// Of a pod of an Indexed Job. Its name does not show the index: Kubernetes shortens long ones.
+    pub completion_index: Option<u32>,
+    /// The annotation [`labels::DO_NOT_DISRUPT`] is `true`.
+    pub keeps_from_karpenter: bool,
+    /// The annotation [`labels::SAFE_TO_EVICT`] is `false`.
+    pub keeps_from_autoscaler: bool,
     pub scheduled: Option<Condition>,
     pub is_ready: bool,
     /// `lastTransitionTime` of the condition Ready.
@@ -234,10 +240,14 @@ impl From<PodParts> for PodView {
         };
         let is_set_up = true_since("PodReadyToStartContainers").is_some();
         let disrupted = true_since("DisruptionTarget").flatten();
-        let deletion_cost = metadata
-            .annotations
-            .as_ref()
-            .and_then(|known| known.get(labels::POD_DELETION_COST)?.parse().ok());
+        let annotation = |key: &str| metadata.annotations.as_ref().and_then(|known| known.get(key));
+        let deletion_cost = annotation(labels::POD_DELETION_COST).and_then(|cost| cost.parse().ok());
+        let keeps_from_karpenter = annotation(labels::DO_NOT_DISRUPT).is_some_and(|value| value == "true");
+        let keeps_from_autoscaler = annotation(labels::SAFE_TO_EVICT).is_some_and(|value| value == "false");
+        let index = |of: &Option<BTreeMap<String, String>>| {
+            of.as_ref().and_then(|known| known.get(labels::JOB_COMPLETION_INDEX)?.parse().ok())
+        };
+        let completion_index = index(&metadata.labels).or_else(|| index(&metadata.annotations));
         let (metadata, instance) = narrow(metadata);
         let node = spec.node_name.filter(|node| !node.is_empty());
         let held = held(&spec.init_containers, &spec.containers);
@@ -256,6 +266,9 @@ impl From<PodParts> for PodView {
             node,
             ip: status.pod_ip.and_then(|address| address.parse().ok()),
             deletion_cost,
+            completion_index,
+            keeps_from_karpenter,
+            keeps_from_autoscaler,
             scheduled: status.conditions.into_iter().find(|condition| condition.is("PodScheduled")),
             is_ready,
             ready_changed,
@@ -293,6 +306,22 @@ status: {phase: Running, containerStatuses: [{name: a}]}
     }
 
     #[test]
+    fn the_index_of_a_pod_is_a_label_and_before_kubernetes_1_28_an_annotation() {
+        let own = "app.kubernetes.io/instance: a, app.kubernetes.io/name: b, app.kubernetes.io/managed-by: c-controller";
+        let index = |labels: &str, annotations: &str| {
+            let metadata =
+                format!("{{name: a-0, labels: {{{own}{labels}}}, annotations: {{{annotations}}}}}");
+            let pod: PodView = serde_saphyr::from_str(&format!("{{metadata: {metadata}}}")).unwrap();
+            pod.completion_index
+        };
+        let key = labels::JOB_COMPLETION_INDEX;
+        assert_eq!(index(&format!(", {key}: '3'"), ""), Some(3));
+        assert_eq!(index("", &format!("{key}: '0'")), Some(0));
+        assert_eq!(index(&format!(", {key}: x"), ""), None);
+        assert_eq!(index("", ""), None);
+    }
+
+    #[test]
     fn containers_start_once_the_volumes_are_set_up() {
         let labels = "app.kubernetes.io/instance: a, app.kubernetes.io/name: b, app.kubernetes.io/managed-by: c-controller";
         let started = |status: &str| {
@@ -321,7 +350,8 @@ metadata:
     app.kubernetes.io/name: aiinference
     app.kubernetes.io/managed-by: inference-controller
     other: x
-  annotations: {large: text, controller.kubernetes.io/pod-deletion-cost: '7'}
+  annotations: {large: text, controller.kubernetes.io/pod-deletion-cost: '7',
+    karpenter.sh/do-not-disrupt: 'true', cluster-autoscaler.kubernetes.io/safe-to-evict: 'true'}
 spec: {nodeName: gpu-0, containers: [{name: engine}]}
 status:
   phase: Running
@@ -341,6 +371,7 @@ status:
         assert_eq!(pod.containers[0].last.terminated.as_ref().map(|ended| ended.exit_code), Some(137));
         assert_eq!(pod.instance.as_ref().and_then(|of| of.of_kind("aiinference")), Some("chat"));
         assert_eq!((pod.ip, pod.deletion_cost), (Some(IpAddr::from([10, 0, 0, 7])), Some(7)));
+        assert_eq!((pod.keeps_from_karpenter, pod.keeps_from_autoscaler), (true, false));
         assert_eq!(pod.metadata.labels, None);
         assert_eq!(pod.metadata.annotations, None);
     }

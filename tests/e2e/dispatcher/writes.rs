@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use api::labels;
+use k8s_openapi::api::core::v1::Pod;
 use local_cluster::{ClusterSpec, NodePool, audit::Event};
 use serde_json::json;
 use tests::{
     Scene, controller,
-    dispatcher::{CONTROLLER, Load, Monitors, create, until, until_ready},
-    fresh_name, start, tools, until_renewed,
+    dispatcher::{CONTROLLER, Load, Monitors, create, until, until_ready, workers},
+    fresh_name, start, tools, until_renewed, wait_for, within,
 };
 
 const USER: &str = "system:serviceaccount:ai-system:dispatcher-controller";
@@ -34,6 +36,14 @@ async fn measured_values_are_written_at_most_every_ten_seconds_and_nothing_at_re
         })
     })
     .await;
+    for worker in workers(&scene, "coders").await {
+        let name = worker.metadata.name.expect("a name");
+        wait_for(&scene.api::<Pod>(), &name, "marked as busy", within(), |pod: &Pod| {
+            let annotations = pod.metadata.annotations.as_ref();
+            annotations.is_some_and(|known| known.contains_key(labels::POD_DELETION_COST))
+        })
+        .await;
+    }
     // By then all pending writes are done.
     until_renewed(&scene, CONTROLLER, 2).await;
     let before = writes(&scene).len();

@@ -72,6 +72,31 @@ async fn a_fallback_is_used_when_the_metric_has_been_gone_for_so_long() {
     assert!(began.elapsed() >= Duration::from_secs(25), "{:?}", began.elapsed());
 }
 
+#[tokio::test]
+async fn a_target_that_only_its_own_pods_could_wake_is_named_and_does_not_flap() {
+    let scene = simulated().await;
+    let load = load_of(&scene, "chat");
+    prometheus().set(&load, Answer::Value(5.0));
+    deploy(&scene, "chat", 1).await;
+    let changes = json!({"minReplicas": 0, "fallback": {"afterSeconds": 30, "replicas": 3}});
+    create(&scene, "chat", spec("chat", &format!("sum({load})")), changes).await;
+    until_active(&scene, "chat").await;
+    prometheus().set(&load, Answer::Value(0.0));
+    until_replicas(&scene, "chat", 0).await;
+    prometheus().set(&load, Answer::Empty);
+    let scaler = until_inactive(&scene, "chat", "MetricNeedsPods").await;
+    let text = message(&scaler, conditions::SCALING_ACTIVE);
+    assert!(text.contains("set minReplicas to 1"), "{text}");
+    let began = tokio::time::Instant::now();
+    while began.elapsed() < Duration::from_secs(40) {
+        until_asked(&load, 4).await;
+        assert_eq!(replicas(&scene, "chat").await, Some(0), "the fallback is due after 30 s");
+    }
+    prometheus().set(&load, Answer::Value(10.0));
+    until_replicas(&scene, "chat", 2).await;
+    until_active(&scene, "chat").await;
+}
+
 /// Waits until the source was asked so often again.
 async fn until_asked(load: &str, times: usize) {
     let before = prometheus().queries(load);

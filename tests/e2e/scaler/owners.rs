@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tests::{
     inference,
     scaler::{
-        create, hpa, install_kind, message, spec, until_active, until_condition, until_inactive,
+        create, deployment, hpa, install_kind, message, spec, until_active, until_condition, until_inactive,
         until_replicas,
     },
     simulated, wait_for, within,
@@ -65,6 +65,37 @@ async fn the_model_server_is_scaled_where_its_deployment_is_named() {
     inference::until_ready(&scene, "chat").await;
     until_active(&scene, "chat").await;
     until_replicas(&scene, "chat", 2).await;
+}
+
+/// Their labels are those of another Deployment, whose pods crash: more of the own ones would start.
+#[tokio::test]
+async fn pods_of_another_deployment_that_the_selector_matches_do_not_count() {
+    let scene = simulated().await;
+    let labelled = |name: &str, replicas: i32, env: Value| {
+        let mut target = deployment(name, replicas);
+        let labels = json!({"app": "shared"});
+        target["spec"]["selector"]["matchLabels"] = labels.clone();
+        let template = &mut target["spec"]["template"];
+        template["metadata"]["labels"] = labels;
+        template["metadata"]["labels"]["part"] = json!(name);
+        template["spec"]["containers"][0]["env"] = env;
+        target.to_string()
+    };
+    let crash = json!([{"name": "SIM_IMAGE_PULL", "value": "fail"}]);
+    scene.apply(&labelled("neighbour", 3, crash)).await.unwrap();
+    wait_for(&scene.api::<Deployment>(), "neighbour", "3 pods", within(), |neighbour: &Deployment| {
+        neighbour.status.as_ref().is_some_and(|status| status.replicas == Some(3))
+    })
+    .await;
+    scene.apply(&labelled("own", 1, json!([]))).await.unwrap();
+    create(&scene, "own", spec("own", "vector(15)"), json!({})).await;
+    until_replicas(&scene, "own", 3).await;
+    let scaler = until_condition(&scene, "own", conditions::SCALING_ACTIVE, ("True", "ForeignPods")).await;
+    let text = message(&scaler, conditions::SCALING_ACTIVE);
+    assert!(text.contains("Deployment neighbour"), "{text}");
+    // Once the other's pods have other labels, nothing is to be said.
+    scene.kubectl(&["delete", "deployment", "neighbour", "--wait"]);
+    until_active(&scene, "own").await;
 }
 
 /// A kind of another project with a scale subresource.

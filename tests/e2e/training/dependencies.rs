@@ -42,6 +42,31 @@ async fn the_second_step_waits_for_the_first_and_reads_its_result() {
     assert_eq!(second.status.unwrap().dependencies[0].uid, first.uid().unwrap());
 }
 
+/// Kubernetes shortens the names of pods to 63 characters, and then they do not show the rank.
+#[tokio::test]
+async fn a_job_with_a_name_of_any_length_has_progress_and_a_dependent_that_starts_from_its_checkpoint() {
+    let scene = simulated().await;
+    let source = |length: usize| format!("{:n<length$}", format!("s{length}"));
+    for length in 50..=63 {
+        let folder = format!("/mnt/n{length}");
+        let first = json!({"outputDir": folder, "env": fate(&[("run-time", "2s")])["env"]});
+        create(&scene, &source(length), first).await;
+        create(&scene, &format!("reads-{length}"), json!({"model": folder, "method": "dpo"})).await;
+    }
+    for length in 50..=63 {
+        let first = until_phase(&scene, &source(length), Phase::Succeeded).await.status.unwrap();
+        let progress = first.progress.as_ref().unwrap_or_else(|| panic!("progress at {length}: {first:?}"));
+        assert_eq!((progress.step, progress.percent), (60, 100), "{length}");
+        assert!(progress.loss.is_some(), "the log of rank 0 was read at {length}: {progress:?}");
+        let checkpoint = format!("/mnt/n{length}/checkpoint-60");
+        assert_eq!(first.checkpoint.map(|saved| saved.path), Some(checkpoint.clone()));
+        until_phase(&scene, &format!("reads-{length}"), Phase::Succeeded).await;
+        let job: Job = scene.api().get(&format!("reads-{length}-1")).await.unwrap();
+        let args = job.spec.unwrap().template.spec.unwrap().containers[0].args.clone().unwrap();
+        assert!(args.contains(&format!("--fresh-arg={checkpoint}")), "{length}: {args:?}");
+    }
+}
+
 #[tokio::test]
 async fn the_failure_of_a_dependency_ends_the_dependent_without_a_pod() {
     let scene = simulated().await;
@@ -80,6 +105,37 @@ async fn a_result_outlives_the_job_that_made_it() {
     wait_until_gone(&jobs, "first", within()).await;
     create(&scene, "third", json!({})).await;
     until_phase(&scene, "second", Phase::Succeeded).await;
+}
+
+#[tokio::test]
+async fn a_successor_waits_for_the_end_of_its_source_and_reads_its_claim() {
+    let scene = simulated().await;
+    let output = json!({"mountPath": "/mnt/data"});
+    let long = json!({"outputDir": "/mnt/data/run-1", "output": output, "env": fate(&[("run-time", "300s")])["env"]});
+    create(&scene, "first", long).await;
+    until_reason(&scene, "first", conditions::RUNNING, reasons::TRAINING).await;
+    create(&scene, "by-job", json!({"resumeFrom": {"job": "first"}})).await;
+    create(&scene, "by-claim", json!({"resumeFrom": {"claimName": "first-output", "path": "run-1"}})).await;
+    for name in ["by-job", "by-claim"] {
+        let waits = until_reason(&scene, name, conditions::DEPENDENCIES_READY, reasons::WAITING).await;
+        let message = waits.status.unwrap().message.unwrap();
+        assert!(message.contains("first"), "{message}");
+        assert!(pods(&scene, name).await.is_empty(), "two jobs would write");
+    }
+    let jobs = scene.api::<TrainingJob>();
+    jobs.delete("first", &DeleteParams::default()).await.unwrap();
+    wait_until_gone(&jobs, "first", within()).await;
+    // Of a job that is gone, the path in its claim is not known.
+    for (name, folder) in [("by-job", "/opt/resume-from"), ("by-claim", "/opt/resume-from/run-1")] {
+        until_phase(&scene, name, Phase::Succeeded).await;
+        let job: Job = scene.api().get(&format!("{name}-1")).await.unwrap();
+        let spec = job.spec.unwrap().template.spec.unwrap();
+        let args = spec.containers[0].args.as_ref().unwrap();
+        assert!(args.contains(&format!("--resume-from={folder}")), "{args:?}");
+        let mounts = spec.containers[0].volume_mounts.as_ref().unwrap();
+        let mount = mounts.iter().find(|mount| mount.mount_path == "/opt/resume-from").unwrap();
+        assert_eq!(mount.read_only, Some(true));
+    }
 }
 
 #[tokio::test]

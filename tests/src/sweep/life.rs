@@ -62,7 +62,7 @@ const POLL: Duration = Duration::from_millis(50);
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(400);
 const LINES_SHOWN: usize = 30;
 /// So many more writes than an undisturbed life may one with a fault have: those that fail, and those of a restart.
-const MORE_WRITES: usize = 10;
+const MORE_WRITES: usize = 6;
 
 /// What an undisturbed life is like.
 #[derive(Clone, Debug, Default)]

@@ -85,7 +85,13 @@ const NUMBERS: [&str; 9] = [
 #[derive(Clone, Debug)]
 pub(crate) struct Arguments {
     pub(crate) output: PathBuf,
+    pub(crate) model: String,
     pub(crate) datasets: Vec<String>,
+    /// As it was given.
+    pub(crate) tuner: Option<String>,
+    pub(crate) rlhf: Option<String>,
+    pub(crate) lora_rank: i64,
+    pub(crate) uses_hugging_face: bool,
     pub(crate) max_steps: i64,
     pub(crate) save_steps: i64,
     pub(crate) logging_steps: i64,
@@ -148,7 +154,12 @@ impl Arguments {
         };
         Ok(Self {
             output: PathBuf::from(output),
+            model: one("model").unwrap_or_default(),
             datasets: all("dataset").unwrap_or_default(),
+            tuner: one("tuner_type"),
+            rlhf: one("rlhf_type"),
+            lora_rank: integer("lora_rank").unwrap_or(8),
+            uses_hugging_face: is_true("use_hf"),
             max_steps: integer("max_steps").unwrap_or(27),
             save_steps: integer("save_steps").unwrap_or(500).max(1),
             logging_steps: integer("logging_steps").unwrap_or(5).max(1),

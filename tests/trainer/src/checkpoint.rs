@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::arguments::Arguments;
 
@@ -26,13 +26,28 @@ pub(crate) fn write_files(arguments: &Arguments, step: i64) -> io::Result<()> {
     write("adapter_config.json", br#"{"peft_type": "LORA", "r": 8}"#)?;
     write("adapter_model.safetensors", &safetensors(step))?;
     write("additional_config.json", b"{}")?;
-    write("args.json", br#"{"tuner_type": "lora"}"#)?;
+    write("args.json", arguments_of(arguments).to_string().as_bytes())?;
     if !arguments.saves_only_model {
         write("optimizer.pt", &archive("optimizer"))?;
         write("scheduler.pt", &archive("scheduler"))?;
         write("rng_state.pth", &archive("rng_state"))?;
     }
     write("training_args.bin", &archive("training_args"))
+}
+
+/// A few of the many. The method has no key in those of `sft`.
+fn arguments_of(arguments: &Arguments) -> Value {
+    let mut written = json!({
+        "model": arguments.model,
+        "dataset": arguments.datasets,
+        "tuner_type": arguments.tuner.as_deref().unwrap_or("lora"),
+        "lora_rank": arguments.lora_rank,
+        "quant_bits": null,
+    });
+    if let Some(kind) = &arguments.rlhf {
+        written["rlhf_type"] = json!(kind);
+    }
+    written
 }
 
 /// The last file, and with it the checkpoint is complete.

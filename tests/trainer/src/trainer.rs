@@ -26,6 +26,7 @@ use crate::{
     arguments::Arguments,
     checkpoint,
     faults::{self, Faults},
+    hub,
     lines::{self, OUT_OF_MEMORY, Progress},
     milliseconds, number, print, print_error, role,
 };
@@ -86,6 +87,10 @@ impl Training {
         let total = self.arguments.max_steps;
         self.info(&format!("output_dir: {}", self.arguments.output.display()));
         sleep(milliseconds("FAKE_SWIFT_START_MS", 0)).await;
+        if let Err(error) = hub::load(&self.arguments) {
+            print_error(&lines::traceback(&error, self.rank_prefix()));
+            return 1;
+        }
         // Without the callback, SIGTERM ends the process.
         let mut terminate = match self.arguments.exits_gracefully {
             true => signal(SignalKind::terminate()).ok(),

@@ -26,6 +26,7 @@ pub(super) fn policy(controller: &Controller) -> String {
     let names: Vec<String> = kinds.iter().map(|kind| with_article(&kind.kind)).collect();
     let kept: Vec<String> = controller.kept.iter().map(|resource| format!("'{resource}'")).collect();
     let roots: Vec<String> = kinds.iter().map(|kind| format!("'{}'", kind.plural)).collect();
+    let pods: Vec<String> = kinds.iter().map(|kind| format!("'{}'", kind.kind.to_lowercase())).collect();
     let finalizer_words =
         controller.finalizer.map_or("no finalizer".to_owned(), |name| format!("the finalizer {name}"));
     // What any controller makes is limited for all: a role that grants too much is no hole.
@@ -43,7 +44,8 @@ pub(super) fn policy(controller: &Controller) -> String {
         .replace("{finalizer}", controller.finalizer.unwrap_or_default())
         .replace("{finalizer_words}", &finalizer_words)
         .replace("{marked}", if controller.marks_pods { "['pods']" } else { "[]" })
-        .replace("{mark}", labels::POD_DELETION_COST)
+        .replace("{marks}", &format!("[{}]", labels::POD_MARKS.map(|mark| format!("'{mark}'")).join(", ")))
+        .replace("{pods}", &format!("[{}]", pods.join(", ")))
         .replace("{kept}", &format!("[{}]", kept.join(", ")))
         .replace("{owners}", &owners.join(" || "))
         .replace("{kinds}", &names.join(" or "))

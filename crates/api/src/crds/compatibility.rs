@@ -13,7 +13,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use super::crds;
 
 /// Accepted new rules for released fields: path, beginning of the message, and why no working object is refused.
-const NEW_REFUSALS: [(&str, &str, &str); 12] = [
+const NEW_REFUSALS: [(&str, &str, &str); 14] = [
     (
         "AIInference.spec",
         "must not set a flag that the controller sets: --model, --served-model-name",
@@ -33,6 +33,16 @@ const NEW_REFUSALS: [(&str, &str, &str); 12] = [
         "TrainingJob.spec",
         "must not set a flag that the controller sets: --model, --dataset",
         "unchanged arguments are accepted as they are",
+    ),
+    (
+        "TrainingJob.spec",
+        "must not be set with method ppo: its trainer cannot go on from a checkpoint",
+        "it is about resumeFrom, which is new",
+    ),
+    (
+        "TrainingJob.spec",
+        "must not be set with method full or ppo, which cannot start from LoRA adapters",
+        "it is about adapters, which is new",
     ),
     (
         "AIInference.spec",

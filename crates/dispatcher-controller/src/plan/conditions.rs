@@ -22,7 +22,10 @@ use workload::{
 };
 
 use super::{
-    faults::{Fault, FaultyCondition, claim_fault, creation_fault, eviction_fault, fault_of, is_shortage},
+    faults::{
+        Fault, FaultyCondition, claim_fault, creation_fault, eviction_fault, fault_of, is_shortage,
+        unready_fault,
+    },
     pod::LOADER,
     readiness::is_ready,
     replicas::{LOAD_EXPECTED_AFTER, Sizing, UNREADY_HELD_FOR},
@@ -132,9 +135,6 @@ pub(super) fn of_refused(
 fn counts(observed: &Observed, pods: &[Arc<PodView>], now: Timestamp) -> Counts {
     let loads = || observed.loads.values();
     let busy = loads().filter(|load| load.in_flight.is_some_and(|tasks| tasks > 0)).count();
-    let queued = loads().filter_map(|load| load.queued).map(|(queued, _)| queued);
-    let queued =
-        queued.fold(None, |sum: Option<u64>, queued| Some(sum.unwrap_or_default().saturating_add(queued)));
     Counts {
         all: count(observed.pods().count()),
         ready: count(observed.pods().filter(|pod| is_ready(pod, now)).count()),
@@ -142,7 +142,7 @@ fn counts(observed: &Observed, pods: &[Arc<PodView>], now: Timestamp) -> Counts 
         updated_ready: count(pods.iter().filter(|pod| is_ready(pod, now)).count()),
         busy: count(busy),
         is_load_known: loads().any(|load| load.queued.is_some() || load.in_flight.is_some()),
-        queued: queued.map(|queued| i64::try_from(queued).unwrap_or(i64::MAX)),
+        queued: observed.queue_depth().map(|queued| i64::try_from(queued).unwrap_or(i64::MAX)),
     }
 }
 
@@ -335,12 +335,17 @@ fn faults(
     let deployment = observed.deployment.as_ref().filter(|_| revision.is_deployed);
     let (evicted, evictions_requeue_after) =
         if revision.is_deployed { eviction_fault(observed, &pods, now) } else { (None, None) };
-    let of_deployment = [evicted, deployment.and_then(creation_fault)];
+    let (unready, unready_requeue_after) = unready_fault(valid, observed, &pods, now);
+    let of_deployment = [evicted, deployment.and_then(creation_fault), unready];
     let (of_claim, claim_requeue_after) = claim_fault_by_now(valid, observed, replicas, now);
     let faults = [of_claim].into_iter().chain(of_pods).chain(of_deployment);
     (
         faults.flatten().collect(),
-        requeue_after.into_iter().chain([evictions_requeue_after, claim_requeue_after]).flatten().min(),
+        requeue_after
+            .into_iter()
+            .chain([evictions_requeue_after, claim_requeue_after, unready_requeue_after])
+            .flatten()
+            .min(),
     )
 }
 
@@ -408,12 +413,20 @@ fn progressing(fault: Option<&Fault>, observed: &Observed, counts: Counts, sizin
         let older = workers_text(all - updated);
         holds(type_, reasons::ROLLING, format!("{message}; {older} of an older revision remaining"))
     } else if sizing.replicas > wanted {
-        let why = match &sizing.unready {
-            Some(pod) => format!(
+        let why = match (&sizing.unready, sizing.unwatched, &sizing.gives_way) {
+            (_, Some(kind), _) => format!("the watch of {kind} fails, so no worker is removed"),
+            (None, None, Some(uid)) if sizing.costs.is_empty() => {
+                let idle = observed.pods().find(|pod| pod.uid() == uid);
+                let name = idle.map_or("without state", |pod| pod.name());
+                format!(
+                    "the idle worker {name} ends once all are ready, so that one with a saved state takes its place"
+                )
+            }
+            (Some(pod), None, _) => format!(
                 "pod {pod} is not ready and may be busy, and would be removed first; it has {} s to become ready",
                 UNREADY_HELD_FOR.as_secs()
             ),
-            None => "busy ones get a higher deletion cost before any is removed".to_owned(),
+            (None, None, _) => "busy ones get a higher deletion cost before any is removed".to_owned(),
         };
         holds(type_, reasons::SCALING, format!("{}; {why}", exist_of(updated, wanted)))
     } else if was_complete && updated != wanted {
@@ -436,6 +449,12 @@ fn scaling_active(
     let type_ = conditions::SCALING_ACTIVE;
     if sizing.is_awaiting {
         return (before(observed, type_), None);
+    }
+    if let (Some(kind), Workers::Scaled(_), false) = (sizing.unwatched, &valid.workers, valid.pods.paused) {
+        let message = format!(
+            "the watch of {kind} fails, so what is known of the workers may be out of date; their number stays as it is"
+        );
+        return (Some(fails(type_, reasons::PODS_UNKNOWN, message)), None);
     }
     let Some(decision) = &sizing.decision else { return (None, None) };
     if valid.pods.paused {
@@ -595,8 +614,25 @@ fn unsaved(observed: &Observed, now: Timestamp) -> Unsaved {
         ))
     };
     let lost = message.map(|message| holds(type_, reasons::STATE_LOST, message));
-    let verdict = lost.or_else(unsaved).or_else(damaged);
+    let verdict = lost.or_else(unsaved).or_else(damaged).or_else(|| started_empty(observed));
     Unsaved { verdict, is_newly_lost, facts, requeue_after }
+}
+
+/// Workers that have started without a state and have not saved one yet. The loader leaves the reason.
+fn started_empty(observed: &Observed) -> Option<Verdict> {
+    let empty = observed.pods().filter_map(|pod| {
+        let ended = pod.init_container(LOADER)?.state.terminated.as_ref()?;
+        let is_saved = observed.load_of(pod).is_some_and(|load| load.saved.is_some());
+        let why = (ended.exit_code == 0 && !is_saved).then(|| ended.message.trim())?;
+        (!why.is_empty()).then(|| (pod.name(), why.to_owned()))
+    });
+    let (first, why, count) = {
+        let mut empty = empty;
+        let (first, why) = empty.next()?;
+        (first, why, empty.count() + 1)
+    };
+    let message = format!("pod {first}{} has started without a saved state: {}", others(count), quote(&why));
+    Some(holds(conditions::CHECKPOINT_FAILED, reasons::STARTED_EMPTY, message))
 }
 
 /// By uid of the pod, when the state was lost that the last plan has reported.
@@ -638,7 +674,8 @@ fn before(observed: &Observed, type_: &'static str) -> Option<Verdict> {
 }
 
 /// Of ScalingActive, except that the object is paused.
-const SCALING_REASONS: [&str; 6] = [
+const SCALING_REASONS: [&str; 7] = [
+    reasons::PODS_UNKNOWN,
     reasons::VALID_METRIC_FOUND,
     reasons::METRIC_PARTIAL,
     reasons::METRIC_STALE,

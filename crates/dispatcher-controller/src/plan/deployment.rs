@@ -1,5 +1,6 @@
 //! The Deployment: replicas, strategy and pod template.
 
+use api::labels;
 use k8s_openapi::{
     api::apps::v1::{DeploymentSpec, DeploymentStrategy, RollingUpdateDeployment},
     apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
@@ -9,6 +10,7 @@ use workload::{deployment::RenderedDeployment, revision::Revision};
 use super::{
     metadata::{metadata, selector},
     readiness::PROVEN_AFTER_SECONDS,
+    replicas::Sizing,
     rollout::Strategy,
 };
 use crate::{names, validate::ValidDispatcher};
@@ -22,13 +24,15 @@ pub(super) fn deployment(
     valid: &ValidDispatcher,
     revision: &Revision<'_>,
     strategy: Strategy,
-    replicas: i32,
+    sizing: &Sizing,
     planned_on: Option<String>,
 ) -> RenderedDeployment {
     let mut metadata = metadata(valid, names::deployment(&valid.name));
-    metadata.annotations = Some(revision.annotations(valid.generation));
+    let gives_way = sizing.gives_way.iter().map(|uid| (labels::GIVES_WAY.to_owned(), uid.clone()));
+    metadata.annotations =
+        Some(revision.annotations(valid.generation).into_iter().chain(gives_way).collect());
     let spec = DeploymentSpec {
-        replicas: Some(replicas),
+        replicas: Some(sizing.replicas),
         selector: LabelSelector { match_labels: Some(selector(&valid.name)), ..LabelSelector::default() },
         strategy: Some(DeploymentStrategy {
             type_: Some("RollingUpdate".to_owned()),

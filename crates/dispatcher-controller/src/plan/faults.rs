@@ -15,6 +15,7 @@ use workload::{
     gpu::unschedulable,
     loader,
     pod::{Container, PodView, Terminated},
+    time::remaining,
 };
 
 use super::{
@@ -22,6 +23,7 @@ use super::{
     readiness::{Readiness, is_ready, readiness},
 };
 use crate::{
+    monitors::WorkerLoad,
     observe::Observed,
     validate::{Checkpoint, Storage, ValidDispatcher, Workers},
 };
@@ -105,6 +107,64 @@ pub(super) fn eviction_fault(observed: &Observed, pods: &[&PodView], now: Timest
         return (None, None);
     }
     FaultyCondition::Progressing.found(evictions::finding(&observed.failed, pods, now))
+}
+
+/// A worker that runs for so long without being ready does not work as its contract says. Its first answer, five seconds of
+/// answers, and the probes come before.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// Why workers that run are not ready, while none of the revision is: they report no load, or a probe fails.
+pub(super) fn unready_fault(
+    valid: &ValidDispatcher,
+    observed: &Observed,
+    pods: &[&PodView],
+    now: Timestamp,
+) -> Found {
+    let running = pods.iter().filter_map(|pod| {
+        let running = pod.container(WORKER)?.state.running.as_ref()?;
+        Some((running.started_at.or(pod.placed())?, pod))
+    });
+    // A node that is lost makes pods unready that have worked.
+    let was_ready =
+        |(since, pod): (Timestamp, &&PodView)| pod.ready_changed.is_some_and(|changed| changed > since);
+    if pods.iter().any(|pod| pod.is_ready) || running.clone().any(was_ready) {
+        return (None, None);
+    }
+    let Some((since, pod)) = running.min_by_key(|(since, pod)| (*since, pod.uid())) else {
+        return (None, None);
+    };
+    if let Some(wait) = remaining(READY_WITHIN, since, now) {
+        return (None, Some(wait));
+    }
+    let is_known =
+        |load: &WorkerLoad| load.queued.is_some() || load.in_flight.is_some() || load.tokens.is_some();
+    let has_reported = pods.iter().filter_map(|pod| observed.load_of(pod)).any(is_known);
+    let name = pod.name();
+    let cause = match &valid.probes {
+        _ if !has_reported => {
+            let why = observed.load_of(pod).and_then(|load| load.fault.as_deref());
+            let why = why.map(|why| format!(": {}", quote(why))).unwrap_or_default();
+            let message = format!(
+                "no worker of this revision has reported a load, such as that of pod {name}{why}; the worker must serve \
+                 /metrics on port {} (AGENT_METRICS_PORT)",
+                valid.metrics_port
+            );
+            Cause { reason: reasons::NEVER_REPORTED, message }
+        }
+        Some(probes) => {
+            let paths: Vec<&str> =
+                [&probes.readiness, &probes.liveness].into_iter().flatten().map(String::as_str).collect();
+            let message = format!(
+                "pod {name} reports its load and is not ready: {} on port {} must answer (spec.probes)",
+                paths.join(" and "),
+                probes.port
+            );
+            Cause { reason: reasons::PROBE_FAILED, message }
+        }
+        // Its load is known; the kubelet asks the monitor again in a moment.
+        None => return (None, None),
+    };
+    (Some(FaultyCondition::Progressing.fault(cause)), None)
 }
 
 /// Why the claim for checkpoints cannot be used.

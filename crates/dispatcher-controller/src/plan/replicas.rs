@@ -7,23 +7,21 @@ use std::time::Duration;
 
 use api::monitor;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use scaling::{
     decide::{Decision, Outcome, PERIOD, decide},
     history::History,
-    policy::{Kind, Policy},
+    policy::{Kind, Metric, Policy},
     reading::{Fault, Milli, PodSample, Reading},
     target::{self, PodState, Target, Work},
 };
-use serde::Serialize;
 use workload::{
     container::{keeps_ending, start_fault},
     pod::PodView,
-    time::remaining,
+    time::{elapsed, remaining},
 };
 
+use super::marks::{Cost, FIRST, IDLE, UNKNOWN, cost, mark};
 use crate::{
-    monitors::{WorkerLoad, has_tasks},
     observe::Observed,
     validate::{ValidDispatcher, Workers},
 };
@@ -41,23 +39,13 @@ pub(super) struct Sizing {
     pub(super) costs: Vec<Cost>,
     /// A pod that is not ready and may be busy: while the number stays for it.
     pub(super) unready: Option<String>,
+    /// Uid of the idle worker without state that ends once one more worker is ready: while the Deployment has that one more.
+    pub(super) gives_way: Option<String>,
+    /// A kind whose watch fails: no worker is removed.
+    pub(super) unwatched: Option<&'static str>,
     pub(super) facts: Vec<String>,
     pub(super) requeue_after: Option<Duration>,
 }
-
-/// A deletion cost to write. The pod carries uid and version.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Cost {
-    pub(crate) pod: Box<Pod>,
-    pub(crate) cost: i32,
-}
-
-/// Idle workers have the default.
-const IDLE: i32 = 0;
-/// It may be busy.
-const UNKNOWN: i32 = 100;
-const BUSY: i32 = 1_000;
 
 /// From the last write of a cost until the number falls, because the ReplicaSet controller chooses by what its own watch has
 /// delivered. It is a usual delay of a watch and no proof: after a longer one, a busy worker can be deleted first.
@@ -68,15 +56,24 @@ const HELD_FOR: Duration = Duration::from_secs(5);
 /// Pods that are not ready are deleted before all others, whatever their cost. A node whose kubelet does not report either
 /// recovers within this time, or Kubernetes has deleted its pods by then.
 pub(super) const UNREADY_HELD_FOR: Duration = Duration::from_secs(120);
+/// Of nodes that flap, each of which starts its time anew: a smaller number is not held back for longer.
+const UNREADY_HELD_AT_MOST: Duration = Duration::from_secs(360);
 /// The monitor of a ready worker has reported by then.
 pub(super) const LOAD_EXPECTED_AFTER: Duration = Duration::from_secs(15);
 /// The fact that all costs are as wanted.
 const COSTS_ARE_SET: &str = "deletion costs are set";
 /// The fact that there are more workers than wanted.
 pub(crate) const TOO_MANY: &str = "too many workers";
+/// The fact that a smaller number is wanted and not set, for whatever reason.
+const HELD_BACK: &str = "a smaller number is held back";
 
 pub(super) fn sizing(valid: &ValidDispatcher, observed: &Observed, now: Timestamp) -> Sizing {
-    let present = present(valid, observed);
+    let deployed = present(valid, observed);
+    // The rules of scaling do not count the worker that starts before another one ends.
+    let present = deployed - additional(observed);
+    if let Some(kind) = observed.unwatched {
+        return held(valid, observed, (deployed, present), kind);
+    }
     let awaited = awaited(valid, observed, now);
     let (desired, decision) = match &valid.workers {
         Workers::Fixed(replicas) => (*replicas, None),
@@ -94,38 +91,104 @@ pub(super) fn sizing(valid: &ValidDispatcher, observed: &Observed, now: Timestam
         is_awaiting: awaited.is_some(),
         costs: Vec::new(),
         unready: None,
+        gives_way: None,
+        unwatched: None,
         facts: Vec::new(),
         requeue_after: period,
     };
     if observed.deployment.is_none() || desired >= present {
         return sized;
     }
-    held_back(sized, present, observed, now)
+    held_back(sized, deployed, None, observed, now)
 }
 
-/// Idle workers first: until busy ones have their cost, the number stays.
-fn held_back(sized: Sizing, present: i32, observed: &Observed, now: Timestamp) -> Sizing {
-    let wanted = |pod: &PodView| cost(observed.load_of(pod));
+/// While a watch fails, workers that are not known may be busy, or be those that scaling asks for again. Only a number that a
+/// user has raised is written.
+fn held(
+    valid: &ValidDispatcher,
+    observed: &Observed,
+    (deployed, present): (i32, i32),
+    kind: &'static str,
+) -> Sizing {
+    let desired = match &valid.workers {
+        Workers::Fixed(replicas) => *replicas,
+        Workers::Scaled(_) => present,
+    };
+    let replicas = desired.max(deployed);
+    Sizing {
+        desired,
+        replicas,
+        decision: None,
+        is_awaiting: false,
+        costs: Vec::new(),
+        unready: None,
+        gives_way: known_gives_way(observed).filter(|_| replicas == deployed),
+        unwatched: Some(kind),
+        facts: Vec::new(),
+        requeue_after: Some(PERIOD),
+    }
+}
+
+/// The uid of the worker that the Deployment has one more worker for.
+pub(super) fn known_gives_way(observed: &Observed) -> Option<String> {
+    let deployment = observed.deployment.as_ref().filter(|deployment| deployment.replicas > 1)?;
+    deployment.gives_way.as_deref().map(str::to_owned)
+}
+
+/// Workers of the Deployment beyond the wanted ones.
+fn additional(observed: &Observed) -> i32 {
+    i32::from(known_gives_way(observed).is_some())
+}
+
+/// The number without the additional worker, once the costs are set: the idle worker `first` ends before all others.
+pub(super) fn without_additional(
+    sized: Sizing,
+    first: Option<&str>,
+    observed: &Observed,
+    now: Timestamp,
+) -> Sizing {
+    let deployed = sized.desired + additional(observed);
+    held_back(sized, deployed, first, observed, now)
+}
+
+/// Idle workers first: until busy ones have their cost, the number stays. `first`: uid of the worker before all others.
+fn held_back(
+    sized: Sizing,
+    present: i32,
+    first: Option<&str>,
+    observed: &Observed,
+    now: Timestamp,
+) -> Sizing {
+    let sized = Sizing { gives_way: None, ..sized };
+    let held = |sized: Sizing| Sizing { replicas: present, gives_way: known_gives_way(observed), ..sized };
+    let wanted = |pod: &PodView| match cost(pod, observed) {
+        IDLE if first == Some(pod.uid()) => FIRST,
+        other => other,
+    };
     let written = |pod: &PodView| pod.deletion_cost.unwrap_or(IDLE);
     if let Some(wait) = first_loads(observed, now) {
         // This process does not know yet which workers are busy, and another one may have marked them.
         let requeue_after = Some(sized.requeue_after.map_or(wait, |planned| planned.min(wait)));
-        return Sizing { replicas: present, requeue_after, ..sized };
+        return held(Sizing { requeue_after, facts: vec![HELD_BACK.to_owned()], ..sized });
     }
     // With equal costs the order of deletion does not matter.
     if !differ(observed, &wanted) && !differ(observed, &written) {
         return sized;
     }
-    if let Some((pod, wait)) = busy_before_idle(sized.replicas, observed, now) {
+    let held_since = observed.facts.get(HELD_BACK).copied();
+    let is_held_long = held_since.is_some_and(|since| remaining(UNREADY_HELD_AT_MOST, since, now).is_none());
+    let unready = busy_before_idle(sized.replicas, observed, now).filter(|_| !is_held_long);
+    if let Some((pod, wait)) = unready {
         let requeue_after = Some(sized.requeue_after.map_or(wait, |planned| planned.min(wait)));
-        return Sizing { replicas: present, unready: Some(pod), requeue_after, ..sized };
+        let facts = vec![HELD_BACK.to_owned()];
+        return held(Sizing { unready: Some(pod), requeue_after, facts, ..sized });
     }
     let costs: Vec<Cost> = observed
         .pods()
         .filter(|pod| written(pod) != wanted(pod))
-        .map(|pod| Cost { pod: Box::new(pod.identity()), cost: wanted(pod) })
+        .map(|pod| mark(pod, wanted(pod), observed))
         .collect();
-    let mut facts = vec![TOO_MANY.to_owned()];
+    let mut facts = vec![TOO_MANY.to_owned(), HELD_BACK.to_owned()];
     let since = |fact: &str| observed.facts.get(fact).copied();
     let is_overdue = since(TOO_MANY).is_some_and(|since| remaining(HELD_FOR, since, now).is_none());
     let wait = if costs.is_empty() {
@@ -137,7 +200,7 @@ fn held_back(sized: Sizing, present: i32, observed: &Observed, now: Timestamp) -
     match wait.filter(|_| !is_overdue) {
         Some(wait) => {
             let requeue_after = Some(sized.requeue_after.map_or(wait, |planned| planned.min(wait)));
-            Sizing { replicas: present, costs, facts, requeue_after, ..sized }
+            held(Sizing { costs, facts, requeue_after, ..sized })
         }
         // The ReplicaSet controller chooses by the costs that it has; if this number is overdue, the newest of them are
         // written a moment before it.
@@ -148,7 +211,7 @@ fn held_back(sized: Sizing, present: i32, observed: &Observed, now: Timestamp) -
 /// A worker that may be busy and would be deleted before idle ones, because its pod is not ready at present, and how long
 /// it is still waited for.
 fn busy_before_idle(desired: i32, observed: &Observed, now: Timestamp) -> Option<(String, Duration)> {
-    let wanted = |pod: &PodView| cost(observed.load_of(pod));
+    let wanted = |pod: &PodView| cost(pod, observed);
     let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
     let removed = number(observed.pods().count()).saturating_sub(desired);
     let unready = number(observed.pods().filter(|pod| !pod.is_ready).count());
@@ -198,18 +261,6 @@ fn first_loads(observed: &Observed, now: Timestamp) -> Option<Duration> {
     remaining(LOAD_EXPECTED_AFTER, observed.first_observed, now).filter(|_| is_unknown)
 }
 
-fn cost(load: Option<&WorkerLoad>) -> i32 {
-    let Some(WorkerLoad { queued, in_flight, has_tasks: streamed, .. }) = load else { return UNKNOWN };
-    // What Prometheus has of a worker may be half a minute old: it counts only while the stream is cut, and then an idle
-    // worker may have become busy.
-    match streamed {
-        Some(true) => BUSY,
-        Some(false) => IDLE,
-        None if has_tasks(queued.map(|(tasks, _)| tasks), *in_flight) == Some(true) => BUSY,
-        None => UNKNOWN,
-    }
-}
-
 /// The number of the Deployment or, before it exists, that of the status, within the bounds. The rules of AIScaler
 /// treat zero replicas as a target that a user has scaled to zero; a pool has no such state.
 fn present(valid: &ValidDispatcher, observed: &Observed) -> i32 {
@@ -232,13 +283,12 @@ fn decision(policy: &Policy, observed: &Observed, replicas: i32, now: Timestamp)
     let pods: Vec<target::Pod> = observed.pods().map(|pod| for_scaling(pod, observed)).collect();
     let status_replicas = i32::try_from(pods.len()).unwrap_or(i32::MAX);
     let target = Target { replicas, status_replicas, pods, cold_start: None };
-    let readings: Vec<Reading> =
-        policy.metrics.iter().map(|metric| reading(metric.kind, observed, now)).collect();
+    let readings: Vec<Reading> = policy.metrics.iter().map(|metric| reading(metric, observed, now)).collect();
     decide(policy, &target, &readings, &observed.history, now)
 }
 
-fn reading(kind: Kind, observed: &Observed, now: Timestamp) -> Reading {
-    if kind == Kind::TokensPerMinute {
+fn reading(metric: &Metric, observed: &Observed, now: Timestamp) -> Reading {
+    if metric.kind == Kind::TokensPerMinute {
         return match observed.token_rate.per_minute {
             Some(tokens) => Reading::Total { value: Milli::units(tokens), at: now },
             None => Reading::Missing(Fault::Empty),
@@ -249,12 +299,27 @@ fn reading(kind: Kind, observed: &Observed, now: Timestamp) -> Reading {
         let value = Milli::units(i64::try_from(queued).unwrap_or(i64::MAX));
         Some(PodSample { uid: pod.uid().to_owned(), value, at })
     });
-    let samples: Vec<PodSample> = samples.collect();
+    let mut samples: Vec<PodSample> = samples.collect();
+    if observed.has_shared_queue() {
+        count_once(&mut samples, metric.max_age, now);
+    }
     if samples.is_empty() {
         let is_unreachable = observed.loads.values().any(|load| load.fault.is_some());
         return Reading::Missing(if is_unreachable { Fault::Unreachable } else { Fault::Empty });
     }
     Reading::Pods(samples)
+}
+
+/// Of a queue that all workers report: the largest depth that is not too old stays, as that of one worker.
+fn count_once(samples: &mut [PodSample], max_age: Duration, now: Timestamp) {
+    let is_fresh = |sample: &PodSample| elapsed(sample.at, now) <= max_age;
+    let fresh = samples.iter().enumerate().filter(|(_, sample)| is_fresh(sample));
+    let Some((largest, _)) = fresh.max_by_key(|(_, sample)| sample.value) else { return };
+    for (index, sample) in samples.iter_mut().enumerate() {
+        if index != largest {
+            sample.value = Milli::ZERO;
+        }
+    }
 }
 
 fn for_scaling(pod: &PodView, observed: &Observed) -> target::Pod {
@@ -317,6 +382,7 @@ mod trace;
 #[cfg(test)]
 mod tests {
     use crate::{
+        monitors::WorkerLoad,
         tests::{Scene, at, defaults},
         validate::validate,
     };

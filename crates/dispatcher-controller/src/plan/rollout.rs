@@ -41,6 +41,10 @@ pub(super) fn rollout(
     if observed.deployment.as_ref().is_some_and(|deployment| deployment.replaces) {
         return (Strategy::Replace, None);
     }
+    // Pods that are not known may be the ones that started meanwhile.
+    if observed.unwatched.is_some() {
+        return (Strategy::Surge, None);
+    }
     let waits = revision.pods.iter().filter_map(|pod| waits_for_claim(pod, observed));
     let Some(since) = waits.min() else { return (Strategy::Surge, None) };
     match remaining(MOUNTED_WITHIN, since, now) {

@@ -48,7 +48,7 @@ pub(super) fn of_valid(
     now: Timestamp,
 ) -> AIDispatcherStatus {
     let before = observed.dispatcher.status.as_ref();
-    let is_scaled = sizing.decision.is_some() || sizing.is_awaiting;
+    let is_scaled = sizing.decision.is_some() || sizing.is_awaiting || sizing.unwatched.is_some();
     let last_scale_time = match sizing.scales(valid) {
         Some(_) => Some(whole_seconds(now)),
         None => before.and_then(|before| before.last_scale_time.clone()).filter(|_| is_scaled),

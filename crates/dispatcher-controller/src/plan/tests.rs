@@ -312,3 +312,75 @@ fn a_worker_ends_before_its_successor_begins_only_if_that_waits_for_the_claim() 
         json!({"maxSurge": "25%", "maxUnavailable": 0})
     );
 }
+
+/// Workers of a new revision that run and are not ready, beside a ready one of the revision before.
+fn unreported(spec: &str, started: i64) -> Scene {
+    let mut scene = Scene::ready(spec, 1);
+    let before = scene.observed().deployed.clone().unwrap();
+    scene.edit_spec(|spec| spec.model_endpoint = Some("http://mistake".to_owned()));
+    scene.settle(1);
+    scene.observe(|observed| {
+        observed.older =
+            vec![workload::deployment::OlderRevision { revision: Default::default(), pods: before }];
+    });
+    scene.pods(&[&format!(
+        "{{name: coder-9, node: a, phase: Running, init: [{{name: monitor, state: {{running: {{}}}}}}], containers: [{{name: \
+         worker, state: {{running: {{startedAt: '{}'}}}}}}]}}",
+        at(started)
+    )]);
+    scene.loads(vec![crate::monitors::WorkerLoad {
+        fault: Some("port 9100 of the worker refuses connections".to_owned()),
+        ..Default::default()
+    }]);
+    scene
+}
+
+#[test]
+fn a_revision_that_never_reports_a_load_stops_the_rollout() {
+    let scene = unreported("{role: coder}", -59);
+    let plan = scene.plan();
+    assert_eq!(reason(&plan, conditions::PROGRESSING), reasons::ROLLING);
+    assert_eq!(plan.requeue_after, Some(Duration::from_secs(1)));
+    let plan = unreported("{role: coder}", -60).plan();
+    let progressing = condition(&plan, conditions::PROGRESSING).unwrap();
+    assert_eq!((&*progressing.status, &*progressing.reason), ("False", reasons::NEVER_REPORTED));
+    for part in ["coder-9", "port 9100", "AGENT_METRICS_PORT", "1 worker of an older revision still ready"] {
+        assert!(progressing.message.contains(part), "{}", progressing.message);
+    }
+    assert_eq!(reason(&plan, conditions::READY), reasons::NEVER_REPORTED);
+    assert_eq!(reason(&plan, conditions::AVAILABLE), reasons::MINIMUM_REPLICAS);
+    let strategy = deployment_of(&plan).spec.unwrap().strategy.unwrap().rolling_update.unwrap();
+    assert_eq!(serde_json::to_value(strategy.max_unavailable).unwrap(), 0, "its predecessor stays");
+}
+
+#[test]
+fn a_probe_that_does_not_answer_is_named() {
+    let mut scene = unreported("{role: coder, probes: {readinessPath: /ready}}", -60);
+    scene.loads(vec![load(0, 0)]);
+    let plan = scene.plan();
+    assert_eq!(reason(&plan, conditions::PROGRESSING), reasons::PROBE_FAILED);
+    assert!(condition(&plan, conditions::PROGRESSING).unwrap().message.contains("/ready on port 9100"));
+}
+
+#[test]
+fn a_pod_is_ready_once_its_monitor_has_read_a_load_and_the_paths_answer() {
+    let pod = |spec: &str| deployment_of(&Scene::new(spec).plan()).spec.unwrap().template.spec.unwrap();
+    let plain = pod("{role: coder}");
+    let ready = plain.init_containers.unwrap()[0].readiness_probe.clone().unwrap().http_get.unwrap();
+    assert_eq!(
+        (ready.path.as_deref(), serde_json::to_value(ready.port).unwrap()),
+        (Some("/readyz"), json!(9410))
+    );
+    let worker = &plain.containers[0];
+    let probes = [&worker.readiness_probe, &worker.liveness_probe, &worker.startup_probe];
+    assert!(probes.iter().all(|probe| probe.is_none()), "a worker may listen on loopback alone");
+    let worker =
+        &pod("{role: coder, probes: {readinessPath: /ready, livenessPath: /live, port: 8000}}").containers[0];
+    let path = |probe: &Option<k8s_openapi::api::core::v1::Probe>| {
+        let asked = probe.as_ref().unwrap().http_get.clone().unwrap();
+        (asked.path.unwrap(), serde_json::to_value(asked.port).unwrap(), asked.host)
+    };
+    assert_eq!(path(&worker.readiness_probe), ("/ready".to_owned(), json!(8000), None));
+    assert_eq!(path(&worker.liveness_probe), ("/live".to_owned(), json!(8000), None));
+    assert_eq!(path(&worker.startup_probe), ("/live".to_owned(), json!(8000), None));
+}

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use directory::Directory;
+use directory::{Directory, space::Volume};
 use rustix::{
     fs::{FileType, OFlags},
     system::uname,
@@ -29,7 +29,6 @@ use super::{
 use crate::{
     digest::Proof,
     fault::{Cause, Fault},
-    space::Volume,
     tree::Tree,
 };
 
@@ -382,7 +381,7 @@ mod tests {
 
     /// With a size of its own.
     fn volume(root: &Path) -> Volume {
-        Volume::of(root, &root.join("none")).unwrap()
+        Volume::of(root, &root.join("none"), "").unwrap()
     }
 
     fn open(root: &Path) -> Result<Folder, Fault> {

@@ -2,6 +2,8 @@
 //!
 //! With a pinned digest the list must exist, match it and name every file.
 
+use directory::space::Size;
+
 use super::{
     fetch::{FETCHES, fetch_bytes},
     object::{Listed, Object},
@@ -11,7 +13,6 @@ use crate::{
     digest::{self, Expected},
     fault::{Cause, Fault},
     location::Location,
-    space::Size,
     sums::{self, SHA256SUMS},
 };
 

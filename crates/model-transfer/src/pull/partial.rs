@@ -17,7 +17,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use directory::Directory;
+use directory::{Directory, space::Volume};
 use rustix::{
     fs::{FallocateFlags, OFlags, fallocate},
     io::Errno,
@@ -26,7 +26,6 @@ use tokio::sync::watch;
 use tracing::warn;
 
 use super::object::Object;
-use crate::space::Volume;
 
 /// The length of a range of one request: long enough to be fast, short enough for many concurrent requests for one file.
 pub(super) const PART: u64 = 16 << 20;
@@ -325,7 +324,7 @@ mod tests {
     use crate::digest::Expected;
 
     fn open_in(root: &TempDir, object: &Object, boot: &str) -> io::Result<Partial> {
-        let volume = Arc::new(Volume::of(root.path(), &root.path().join("none"))?);
+        let volume = Arc::new(Volume::of(root.path(), &root.path().join("none"), "")?);
         Partial::open(&Arc::new(Directory::open(root.path())?), &volume, "a", object, boot, true)
     }
 
@@ -394,7 +393,7 @@ mod tests {
         let object = object(2 * PART, "v1");
         let mut partial = open_in(&folder, &object, "boot").unwrap();
         write(&partial, 0, 100);
-        partial.volume = Arc::new(Volume::keeping(folder.path(), u64::MAX));
+        partial.volume = Arc::new(Volume::keeping(folder.path(), u64::MAX, ""));
         let error = partial.write(1, b"x").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}");
         assert_eq!(allocated(&folder), 1);

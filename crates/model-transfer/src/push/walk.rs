@@ -18,6 +18,9 @@ use crate::{
     tree::Tree,
 };
 
+/// Folder of what a program has loaded from elsewhere.
+const CACHE: &str = ".cache";
+
 #[derive(Clone, Debug)]
 pub(super) struct LocalFile {
     /// The path below the folder, with slashes as in a key.
@@ -79,8 +82,8 @@ pub(super) fn walk(root: &Path) -> Result<Found, Fault> {
             let kind = FileType::from_raw_mode(stat.st_mode);
             let place = below.join(name);
             let path = path_of(&place)?;
-            if path.starts_with(OWN_NAMES) || path == SHA256SUMS {
-                // A push writes the list itself, for the files that it has uploaded.
+            if path.starts_with(OWN_NAMES) || path == SHA256SUMS || path == CACHE {
+                // A push writes the list itself, for the files that it has uploaded. What a training has loaded is no result.
             } else if kind.is_dir() {
                 folders.push(place);
                 below_root.insert(path);
@@ -165,6 +168,18 @@ mod tests {
                 ("b/c/d".to_owned(), 5)
             ]
         );
+    }
+
+    #[test]
+    fn what_a_training_has_loaded_is_no_result() {
+        let root = tempfile::tempdir().unwrap();
+        for folder in [".cache/hub/models", "checkpoint-5/.cache"] {
+            fs::create_dir_all(root.path().join(folder)).unwrap();
+            fs::write(root.path().join(folder).join("file"), "x").unwrap();
+        }
+        let found = walk(root.path()).unwrap();
+        let paths: Vec<&str> = found.files.iter().map(|file| file.path.as_str()).collect();
+        assert_eq!((paths, found.empty_folders.len()), (vec!["checkpoint-5/.cache/file"], 0));
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod scene;
 
 mod addressing;
 mod check;
+mod check_store;
 mod checks;
 mod credentials;
 mod faults;

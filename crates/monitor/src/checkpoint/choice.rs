@@ -20,8 +20,10 @@ pub(crate) struct Lineage {
     pub(crate) claim: Option<Claimed>,
     /// There is no checkpoint, not even an incomplete one.
     pub(crate) is_empty: bool,
-    /// It was claimed by this loader before, and cannot be restored.
+    /// It cannot be restored: this loader has tried it, or it has an odd entry.
     pub(crate) is_useless: bool,
+    /// The odd entry, until it is named in the log.
+    pub(crate) odd: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

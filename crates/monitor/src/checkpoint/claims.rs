@@ -8,6 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use api::monitor::ExitCode;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -16,7 +17,7 @@ use super::{
     BEATS, Claim, Settings,
     choice::{Candidate, Claimed, spread},
     numbered,
-    storage::{Storage, of_own_folder},
+    storage::{Listing, Storage, of_own_folder},
     survey::newest,
 };
 use crate::{fault::Fault, replace};
@@ -175,6 +176,14 @@ impl OwnClaims {
         Ok(true)
     }
 
+    /// Whether this pod, or an earlier container of it, has tried to claim a state and not given it back.
+    pub(super) fn may_hold_any(&self, settings: &Settings, own_folder: &Path) -> io::Result<bool> {
+        if self.0.borrow().is_none() {
+            self.begin(settings, own_folder)?;
+        }
+        Ok(self.0.borrow().as_ref().is_some_and(|tried| !tried.uids.is_empty()))
+    }
+
     /// Nothing is to be given back: another worker has the claim, or the claim stays, as that of a damaged state, which other
     /// workers need not try.
     pub(super) fn forget(&self, uid: &str) {
@@ -214,7 +223,11 @@ pub(crate) async fn claim_of(
     now: SystemTime,
 ) -> Result<Option<Claimed>, Fault> {
     let folder = settings.claims(uid);
-    let files = storage.list(&folder).await?.files;
+    let Listing { files, odd, .. } = storage.list(&folder).await?;
+    if let Some(name) = odd.iter().find(|name| name.parse::<u32>().is_ok()) {
+        let message = format!("{}: {folder}/{name} is no file: remove it", storage.name());
+        return Err(Fault::new(ExitCode::StoreUnreachable, message).of_entry());
+    }
     let numbered =
         files.iter().filter_map(|(name, written)| Some((name.parse::<u32>().ok()?, name, written)));
     let Some((number, name, written)) = numbered.max_by_key(|(number, ..)| *number) else {

@@ -1,8 +1,9 @@
 //! Finds a state that no worker has claimed, claims it, and writes it into the folder of the new worker.
 
-use std::{collections::HashSet, io, path::Path, time::Duration};
+use std::{collections::HashSet, io, path::Path, sync::Arc, time::Duration};
 
 use api::monitor::ExitCode;
+use directory::space::Volume;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -13,7 +14,7 @@ use super::{
     claims::{Held, OwnClaims, claim_one},
     numbered,
     state::{self, StateFolder},
-    storage::{REQUEST_WITHIN, Storage, of_disk, of_own_folder},
+    storage::{Admitted, Listing, REQUEST_WITHIN, Storage, Text, of_disk, of_own_folder},
     survey::{Heartbeats, heartbeat_time, lineage, survey},
 };
 use crate::{fault::Fault, replace, retry::retry_transient};
@@ -26,6 +27,8 @@ const JITTER: std::ops::Range<u64> = 50..500;
 /// While a heartbeat is awaited, another worker may end, whose state is restored then.
 const SURVEYED_AGAIN_AFTER: Duration = Duration::from_secs(30);
 const AWAIT_EVERY: Duration = Duration::from_millis(500);
+/// How a disk gets room for a state, or for a memory.
+pub(crate) const MORE_SPACE: &str = "free space on the node";
 /// Limit for the wait for late heartbeats, also if those of several workers are late one after the other.
 fn watch_at_most(settings: &Settings) -> Duration {
     settings.beat_interval() * 3 + KEYS_RENEWED_WITHIN
@@ -54,12 +57,13 @@ pub(crate) async fn restore(
              choose a store that does",
             storage.name()
         );
-        return Err(Fault::new(ExitCode::StoreUnreachable, message));
+        return Err(Fault::lasting(ExitCode::StoreUnreachable, message));
     }
     claims.begin(settings, own_folder).map_err(|error| of_own_folder(own_folder, &error))?;
     // Those of an earlier container, which may have ended before it knew whether it could keep them.
     retry_transient(patience, async || claims.release_all_but(None, &storage).await).await?;
-    let search = Search { settings, storage: &storage, state, patience, claims };
+    let volume = Volume::of(&state.0, own_folder, MORE_SPACE).map_err(|error| of_disk(&error))?;
+    let search = Search { settings, storage: &storage, state, patience, claims, volume: Arc::new(volume) };
     let restored = loop {
         let restored = search.find().await?;
         // Otherwise a worker that announced its end and goes on running would find its state claimed.
@@ -84,6 +88,24 @@ pub(crate) async fn restore(
     replace(&marker, &text).map_err(|error| of_own_folder(own_folder, &error))
 }
 
+/// Lets the worker of this pod begin without a state. `false`: the storage may have a claim of this pod, which must be given
+/// back first. With heartbeats of a worker that does not have the state, no other one would ever restore it.
+pub(crate) fn begin_empty(
+    settings: &Settings,
+    state: &StateFolder,
+    own_folder: &Path,
+    claims: &OwnClaims,
+) -> Result<bool, Fault> {
+    if claims.may_hold_any(settings, own_folder).map_err(|error| of_own_folder(own_folder, &error))? {
+        return Ok(false);
+    }
+    // What a restore has left that was interrupted.
+    state.clear().map_err(|error| of_disk(&error))?;
+    let text = serde_json::to_vec(&Restored::default()).unwrap_or_default();
+    replace(&own_folder.join(RESTORED), &text).map_err(|error| of_own_folder(own_folder, &error))?;
+    Ok(true)
+}
+
 /// The search of one loader for a state. What it has learned outlives requests that fail.
 struct Search<'s> {
     settings: &'s Settings,
@@ -91,6 +113,8 @@ struct Search<'s> {
     state: &'s StateFolder,
     patience: Duration,
     claims: &'s OwnClaims,
+    /// Of the folder of the state.
+    volume: Arc<Volume>,
 }
 
 impl Search<'_> {
@@ -105,7 +129,7 @@ impl Search<'_> {
                 self.retried(&mut heartbeats, async |heartbeats| survey(settings, storage, heartbeats).await);
             let mut lineages = surveyed.await?;
             for lineage in &mut lineages {
-                lineage.is_useless = useless.contains(&lineage.uid);
+                lineage.is_useless |= useless.contains(&lineage.uid);
             }
             let candidates = match choice(&lineages, &settings.uid, settings.beat_interval()) {
                 Choice::Claim(candidates) => candidates,
@@ -214,8 +238,8 @@ impl Search<'_> {
                 return Ok(());
             }
             let of_worker = self.settings.worker(uid);
-            let listing = self.retried(heartbeats, async |_| self.storage.list(&of_worker).await).await?;
-            if heartbeat_time(&listing) != known {
+            let listed = self.retried(heartbeats, async |_| unless_odd(self.storage.list(&of_worker).await));
+            if listed.await?.is_none_or(|listing| heartbeat_time(&listing) != known) {
                 return Ok(());
             }
         }
@@ -228,7 +252,7 @@ impl Search<'_> {
         within: Option<Duration>,
         heartbeats: &mut Heartbeats,
     ) -> Result<Taken, Fault> {
-        let Self { settings, storage, state, .. } = *self;
+        let Self { settings, storage, state, ref volume, .. } = *self;
         let stop = CancellationToken::new();
         let taking = async {
             // Stops the renewal of the claim, also after a fault.
@@ -239,7 +263,7 @@ impl Search<'_> {
                     return Ok(Fetched::Not(Taken::Runs));
                 }
             }
-            self.retried(heartbeats, async |_| fetch(settings, storage, state, &held.uid).await).await
+            self.retried(heartbeats, async |_| fetch(settings, storage, state, &held.uid, volume).await).await
         };
         // Joined, so that no request of the renewal is in flight afterwards.
         let (fetched, ()) = tokio::join!(taking, held.keep(storage, &stop));
@@ -249,9 +273,8 @@ impl Search<'_> {
         };
         // A worker that has taken the state over removes the checkpoints first and the claims later. The claim is
         // checked first, then the checkpoint.
-        let is_own = self.retried(heartbeats, async |_| {
-            Ok(held.renew(storage).await? && storage.get(&key).await?.is_some())
-        });
+        let is_own =
+            self.retried(heartbeats, async |_| Ok(held.renew(storage).await? && storage.has(&key).await?));
         if is_own.await? {
             return Ok(Taken::Restored(manifest));
         }
@@ -315,17 +338,29 @@ async fn fetch(
     storage: &Storage,
     state: &StateFolder,
     uid: &str,
+    volume: &Arc<Volume>,
 ) -> Result<Fetched, Fault> {
     let of_worker = settings.worker(uid);
     let mut has_manifest = false;
-    for number in storage.list(&of_worker).await?.numbers().iter().rev() {
+    let Some(listing) = unless_odd(storage.list(&of_worker).await)? else {
+        return Ok(Fetched::Not(Taken::Damaged));
+    };
+    for number in listing.numbers().iter().rev() {
         let folder = format!("{of_worker}/{}", numbered(*number));
         let key = format!("{folder}/{MANIFEST}");
-        let Some(manifest): Option<Manifest> = storage.read(&key).await? else { continue };
+        let manifest = match storage.manifest::<Manifest>(&key).await? {
+            Text::Missing => continue,
+            Text::Unreadable(_) => {
+                has_manifest = true;
+                warn!(worker = %uid, number, "a manifest cannot be read; the one before it is tried");
+                continue;
+            }
+            Text::Read(manifest, _) => manifest,
+        };
         has_manifest = true;
         // Files of an earlier attempt.
         state.clear().map_err(|error| of_disk(&error))?;
-        if all_of(storage, state, &folder, &manifest).await? {
+        if all_of(storage, state, &folder, &manifest, volume).await? {
             return Ok(Fetched::Whole { key, manifest });
         }
         warn!(worker = %uid, number, "a checkpoint differs from its manifest; the one before it is tried");
@@ -341,17 +376,20 @@ async fn all_of(
     state: &StateFolder,
     folder: &str,
     manifest: &Manifest,
+    volume: &Arc<Volume>,
 ) -> Result<bool, Fault> {
     if !state::is_within_bounds(manifest.files.iter().map(|saved| saved.size)) {
         return Ok(false);
     }
+    volume.holds(manifest.files.iter().map(|saved| saved.size)).map_err(|error| of_disk(&error))?;
     for (index, saved) in manifest.files.iter().enumerate() {
         let (file, new) = match state.begin(&saved.path) {
             Ok(begun) => begun,
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(false),
+            Err(error) if is_of_path(&error) => return Ok(false),
             Err(error) => return Err(of_disk(&error)),
         };
         let mut written = file.try_clone().map_err(|error| of_disk(&error))?;
+        let file = Admitted { file, volume: Arc::clone(volume) };
         if !storage.get_file(&format!("{folder}/{index}"), file, saved.size).await? {
             return Ok(false);
         }
@@ -363,7 +401,31 @@ async fn all_of(
         }
         // Before the marker is written: after a power failure of the node, nothing is restored again if it is there.
         state::sync(written).await.map_err(|error| of_disk(&error))?;
-        state.finish(&new, &saved.path).map_err(|error| of_disk(&error))?;
+        match state.finish(&new, &saved.path) {
+            Ok(()) => {}
+            Err(error) if is_of_path(&error) => return Ok(false),
+            Err(error) => return Err(of_disk(&error)),
+        }
     }
     Ok(true)
+}
+
+/// Whether the path cannot be that of a file of this state: no worker has saved such paths.
+fn is_of_path(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        AlreadyExists, InvalidData, InvalidFilename, InvalidInput, IsADirectory, NotADirectory,
+    };
+    matches!(
+        error.kind(),
+        InvalidData | InvalidInput | InvalidFilename | NotADirectory | IsADirectory | AlreadyExists
+    )
+}
+
+/// `None`: an odd entry is in the way.
+fn unless_odd(listed: Result<Listing, Fault>) -> Result<Option<Listing>, Fault> {
+    match listed {
+        Ok(listing) => Ok(Some(listing)),
+        Err(fault) if fault.is_of_entry => Ok(None),
+        Err(fault) => Err(fault),
+    }
 }

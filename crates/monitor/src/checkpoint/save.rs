@@ -21,7 +21,7 @@ use super::{
     claims::claim_of,
     numbered,
     state::{Found, StateFolder, sha256, within_bound},
-    storage::{Storage, of_disk, of_own_folder},
+    storage::{Storage, of_disk, of_manifest, of_own_folder},
     survey::{Heartbeats, count_unclaimed, newest},
 };
 use crate::fault::Fault;
@@ -459,7 +459,7 @@ impl Saver {
                 (next, Manifest { files: saved, is_final, time, continues: self.continued() })
             }
         };
-        let text = serde_json::to_vec(&manifest).unwrap_or_default();
+        let text = of_manifest(&manifest)?;
         self.storage.put(&format!("{}/{MANIFEST}", self.key(&numbered(number))), text).await?;
         self.last = Some((number, files, manifest));
         let _ = self.owned.set(());
@@ -516,8 +516,7 @@ impl Saver {
     }
 
     async fn is_complete(&self, number: u64) -> Result<bool, Fault> {
-        let listed = self.storage.list(&self.key(&numbered(number))).await?;
-        Ok(listed.files.iter().any(|(name, _)| name == MANIFEST))
+        self.storage.has(&format!("{}/{MANIFEST}", self.key(&numbered(number)))).await
     }
 
     /// What failed attempts have left, so that they do not fill the storage.

@@ -10,19 +10,18 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use api::monitor::STATE_BYTES as MOST_BYTES;
 use directory::Directory;
 use rustix::{fs::FileType, io::Errno};
 use sha2::{Digest as _, Sha256};
 use tokio::task::spawn_blocking;
 
 /// Of one state.
-const MOST_FILES: usize = 10_000;
-/// Of all files of one state, by their lengths: a sparse file costs the worker nothing, and is copied in full.
-pub(crate) const MOST_BYTES: u64 = 10 << 30;
+pub(crate) const MOST_FILES: usize = 10_000;
 /// Also names that are not saved take time.
 const MOST_NAMES: usize = 100_000;
 const DEEPEST: usize = 16;
-const LONGEST_PATH: usize = 1_024;
+pub(crate) const LONGEST_PATH: usize = 1_024;
 
 /// A file of the state as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,8 +72,8 @@ impl StateFolder {
         if let Some(parent) = place.parent() {
             fs::create_dir_all(parent)?;
         }
-        let name = place.file_name().and_then(|name| name.to_str()).unwrap_or("file");
-        let new = place.with_file_name(format!(".{name}.restoring"));
+        // Files are restored one after the other. The name of a file may be as long as the file system allows.
+        let new = place.with_file_name(".restoring");
         Ok((File::options().read(true).write(true).create(true).truncate(true).open(&new)?, new))
     }
 

@@ -1,6 +1,6 @@
 //! Where checkpoints are: a bucket of an S3-compatible store, or a folder that all workers share. Keys are the same in both.
 //!
-//! Every request has a deadline.
+//! Every request has a deadline, and every answer a limit: of its bytes while it is read, or of its names.
 
 use std::{
     fs::{self, File},
@@ -12,33 +12,47 @@ use std::{
 
 use api::{aiinference::Addressing, monitor::ExitCode};
 use bytes::Bytes;
-use futures::{Stream, StreamExt as _, TryStreamExt as _};
+use directory::space::Volume;
+use futures::{Stream, StreamExt as _};
 use object_storage::{Access, Bucket, Identity, OpenError, RequestError, hex};
 use object_store::{
     Attributes, MultipartUpload as _, ObjectStore as _, ObjectStoreExt as _, PutMode, PutMultipartOptions,
     PutOptions, PutPayload, path::Path as Key,
 };
-use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
-use tokio::{task::spawn_blocking, time::timeout};
+use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 
-use super::Place;
+use super::{Place, numbered};
 use crate::fault::Fault;
-use volume::{create, list_folder, make_parent, replace};
+pub(crate) use texts::{Text, of_manifest};
+use volume::{create, list_folder, make_parent, open_regular, replace};
 
+mod bucket;
+mod texts;
 mod volume;
 
 /// Of a request without the bytes of a file, and between two bytes of one.
 pub(crate) const REQUEST_WITHIN: Duration = Duration::from_secs(20);
 /// The smallest part that S3 accepts; smaller files are sent in one request.
 const PART: usize = 5 << 20;
-/// Of a manifest, a heartbeat or a claim.
-const LARGEST_TEXT: u64 = 16 << 20;
-/// Names in one folder.
-const MOST_NAMES: usize = 20_000;
+/// Of a listing, which consists of many requests where a folder has many names.
+const LISTED_WITHIN: Duration = Duration::from_secs(60);
+/// Names in the folder of one worker or of its claims, of which several are listed at once.
+const MOST_NAMES: usize = 5_000;
+/// Names in a folder of a whole pool.
+const MOST_OF_POOL: usize = 20_000;
+/// Limit of a name: a uid has 36 bytes. Longer ones were not written by a monitor.
+const LONGEST_NAME: usize = 64;
 
 #[derive(Clone, Debug)]
-pub(crate) enum Storage {
+pub(crate) struct Storage {
+    place: Opened,
+    /// One large text is kept in memory at a time.
+    large: Arc<Semaphore>,
+}
+
+#[derive(Clone, Debug)]
+enum Opened {
     Folder(Arc<PathBuf>),
     Bucket(Box<Bucket>, String),
 }
@@ -49,22 +63,54 @@ pub(crate) struct Listing {
     pub(crate) folders: Vec<String>,
     /// With their last change, by the clock of the storage.
     pub(crate) files: Vec<(String, SystemTime)>,
+    /// Entries that a monitor has not made: neither files nor folders, and the first one whose name is none.
+    pub(crate) odd: Vec<String>,
+}
+
+/// A file of the state on the disk of the node, of which some space stays free.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    pub(crate) file: File,
+    pub(crate) volume: Arc<Volume>,
+}
+
+impl io::Write for Admitted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.volume.admit_small(bytes.len() as u64)?;
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 impl Listing {
     /// Those of the checkpoints of a worker, in order.
     pub(crate) fn numbers(&self) -> Vec<u64> {
-        let mut numbers: Vec<u64> = self.folders.iter().filter_map(|name| name.parse().ok()).collect();
+        let number = |name: &String| name.parse().ok().filter(|number| numbered(*number) == *name);
+        let mut numbers: Vec<u64> = self.folders.iter().filter_map(number).collect();
+        // One more must still have a name.
+        numbers.retain(|number| *number < LARGEST_NUMBER);
         numbers.sort_unstable();
         numbers
     }
 }
 
+/// Of ten digits.
+const LARGEST_NUMBER: u64 = 9_999_999_999;
+
+/// Whether a monitor may have made an entry of this name.
+fn is_name(name: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(is_part)
+}
+
 impl Storage {
     /// Sends no request.
     pub(crate) fn open(place: &Place) -> Result<Self, Fault> {
-        match place {
-            Place::Folder(folder) => Ok(Self::Folder(Arc::new(folder.clone()))),
+        let place = match place {
+            Place::Folder(folder) => Opened::Folder(Arc::new(folder.clone())),
             Place::Bucket { bucket, prefix, keys } => {
                 let access = Access {
                     addressing: Addressing::Auto,
@@ -77,22 +123,23 @@ impl Storage {
                     OpenError::Usage(why) => Fault::new(ExitCode::Usage, why),
                     OpenError::Credentials(why) => Fault::new(ExitCode::StoreUnauthorized, why),
                 })?;
-                Ok(Self::Bucket(Box::new(opened), prefix.clone()))
+                Opened::Bucket(Box::new(opened), prefix.clone())
             }
-        }
+        };
+        Ok(Self { place, large: Arc::new(Semaphore::new(1)) })
     }
 
     pub(crate) fn name(&self) -> String {
-        match self {
-            Self::Folder(folder) => format!("the volume at {}", folder.display()),
-            Self::Bucket(bucket, _) => bucket.name.clone(),
+        match &self.place {
+            Opened::Folder(folder) => format!("the volume at {}", folder.display()),
+            Opened::Bucket(bucket, _) => bucket.name.clone(),
         }
     }
 
     /// A few bits of a digest of the keys of a Secret, with which another process can tell whether it has the same ones.
     /// `None`: the storage has no keys, or they change by themselves.
     pub(crate) async fn keys(&self, salt: &str) -> Option<String> {
-        let Self::Bucket(bucket, _) = self else { return None };
+        let Opened::Bucket(bucket, _) = &self.place else { return None };
         if bucket.identity != Identity::Keys {
             return None;
         }
@@ -106,70 +153,52 @@ impl Storage {
         Some(hex(&digest.finalize()[..4]))
     }
 
+    /// What one worker has, or its claims.
     pub(crate) async fn list(&self, key: &str) -> Result<Listing, Fault> {
-        let listing = match self {
-            Self::Folder(_) => self.on_folder(key, |path| list_folder(&path)).await?,
-            Self::Bucket(bucket, _) => {
-                let key = self.key(key)?;
-                let listed = self.listed(bucket.s3.list_with_delimiter(Some(&key))).await?;
-                let name = |key: &Key| key.filename().unwrap_or_default().to_owned();
-                Listing {
-                    folders: listed.common_prefixes.iter().map(name).collect(),
-                    files: listed
-                        .objects
-                        .iter()
-                        .map(|object| (name(&object.location), object.last_modified.into()))
-                        .collect(),
+        self.listing(key, MOST_NAMES).await
+    }
+
+    /// What all workers of a pool have.
+    pub(crate) async fn list_pool(&self, key: &str) -> Result<Listing, Fault> {
+        self.listing(key, MOST_OF_POOL).await
+    }
+
+    async fn listing(&self, key: &str, most: usize) -> Result<Listing, Fault> {
+        match &self.place {
+            Opened::Folder(_) => self.on_folder(key, move |path| list_folder(&path, most)).await,
+            Opened::Bucket(bucket, _) => {
+                let prefix = format!("{}/", self.key(key)?);
+                match timeout(LISTED_WITHIN, bucket::list(bucket, &prefix, most)).await {
+                    Err(_) => Err(self.late(LISTED_WITHIN)),
+                    Ok(Ok(listing)) => Ok(listing),
+                    Ok(Err(bucket::Refused::Request(error))) => Err(self.fault(&error)),
+                    Ok(Err(bucket::Refused::Large(what))) => {
+                        let message = format!("{} has {what} below {key}: remove old ones", self.name());
+                        Err(Fault::new(ExitCode::StoreUnreachable, message).of_entry())
+                    }
                 }
             }
-        };
-        if listing.folders.len().max(listing.files.len()) > MOST_NAMES {
-            let message =
-                format!("{} has more than {MOST_NAMES} names below {key}: remove old ones", self.name());
-            return Err(Fault::new(ExitCode::StoreUnreachable, message));
         }
-        Ok(listing)
     }
 
-    /// `None`: there is none.
-    pub(crate) async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
-        match self {
-            Self::Folder(_) => {
-                use io::ErrorKind::{IsADirectory, NotFound};
-                self.on_folder(key, |path| {
-                    let mut text = Vec::new();
-                    match File::open(path).and_then(|file| file.take(LARGEST_TEXT).read_to_end(&mut text)) {
-                        Ok(_) => Ok(Some(text)),
-                        // A folder is no object, as in a bucket.
-                        Err(error) if matches!(error.kind(), NotFound | IsADirectory) => Ok(None),
-                        Err(error) => Err(error),
-                    }
-                })
-                .await
+    /// Whether there is a file with this key.
+    pub(crate) async fn has(&self, key: &str) -> Result<bool, Fault> {
+        match &self.place {
+            Opened::Folder(_) => {
+                let found = self.on_folder(key, |path| open_regular(&path).map(|file| file.is_some()));
+                found.await
             }
-            Self::Bucket(bucket, _) => {
+            Opened::Bucket(bucket, _) => {
                 let key = self.key(key)?;
-                let read = async {
-                    let found = bucket.s3.get(&key).await?;
-                    if found.meta.size > LARGEST_TEXT {
-                        return Ok(Bytes::new());
-                    }
-                    found.bytes().await
-                };
-                Ok(self.answered(read).await?.map(|bytes| bytes.to_vec()))
+                Ok(self.answered(bucket.s3.head(&key)).await?.is_some())
             }
         }
-    }
-
-    /// As JSON. A text that is not in the expected form counts as missing: it was not written by a monitor.
-    pub(crate) async fn read<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, Fault> {
-        Ok(self.get(key).await?.and_then(|text| serde_json::from_slice(&text).ok()))
     }
 
     pub(crate) async fn put(&self, key: &str, text: Vec<u8>) -> Result<(), Fault> {
-        match self {
-            Self::Folder(_) => self.on_folder(key, move |path| replace(&path, &text)).await,
-            Self::Bucket(bucket, _) => {
+        match &self.place {
+            Opened::Folder(_) => self.on_folder(key, move |path| replace(&path, &text)).await,
+            Opened::Bucket(bucket, _) => {
                 let key = self.key(key)?;
                 self.written(bucket.s3.put(&key, PutPayload::from(text))).await
             }
@@ -178,15 +207,15 @@ impl Storage {
 
     /// Whether this call has created it: of several at the same time, one has.
     pub(crate) async fn create(&self, key: &str, text: Vec<u8>) -> Result<bool, Fault> {
-        match self {
-            Self::Folder(_) => self.on_folder(key, move |path| create(&path, &text)).await,
-            Self::Bucket(bucket, _) => {
+        match &self.place {
+            Opened::Folder(_) => self.on_folder(key, move |path| create(&path, &text)).await,
+            Opened::Bucket(bucket, _) => {
                 let key = self.key(key)?;
                 let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
                 let created =
                     timeout(REQUEST_WITHIN, bucket.s3.put_opts(&key, PutPayload::from(text), options));
                 match created.await {
-                    Err(_) => Err(self.late()),
+                    Err(_) => Err(self.late(REQUEST_WITHIN)),
                     Ok(Ok(_)) => Ok(true),
                     Ok(Err(error)) if is_taken(&error) => Ok(false),
                     Ok(Err(error)) => Err(self.fault(&error)),
@@ -198,7 +227,7 @@ impl Storage {
     /// Whether `create` is refused for an object that exists. A store that ignores the condition would let every loader restore
     /// the same state. The object with this key is removed afterwards.
     pub(crate) async fn has_conditional_writes(&self, key: &str) -> Result<bool, Fault> {
-        if matches!(self, Self::Folder(_)) {
+        if matches!(self.place, Opened::Folder(_)) {
             return Ok(true);
         }
         // One that an interrupted run has left serves as well.
@@ -210,8 +239,8 @@ impl Storage {
 
     /// Copies so many bytes of a file; one that is shorter by now is an error.
     pub(crate) async fn put_file(&self, key: &str, mut file: File, size: u64) -> Result<(), Fault> {
-        match self {
-            Self::Folder(_) => {
+        match &self.place {
+            Opened::Folder(_) => {
                 self.on_folder_for(key, allowed_for(size), move |path| {
                     make_parent(&path)?;
                     let mut copy = File::create(&path)?;
@@ -221,7 +250,7 @@ impl Storage {
                 })
                 .await
             }
-            Self::Bucket(bucket, _) => {
+            Opened::Bucket(bucket, _) => {
                 let key = self.key(key)?;
                 if size <= PART as u64 {
                     let part = self.part(&mut file, size)?;
@@ -229,7 +258,7 @@ impl Storage {
                 }
                 let options = PutMultipartOptions { attributes: Attributes::new(), ..Default::default() };
                 let begun = self.answered(bucket.s3.put_multipart_opts(&key, options)).await?;
-                let mut upload = begun.ok_or_else(|| self.late())?;
+                let mut upload = begun.ok_or_else(|| self.late(REQUEST_WITHIN))?;
                 let mut left = size;
                 while left > 0 {
                     let part = self.part(&mut file, left)?;
@@ -258,9 +287,9 @@ impl Storage {
     }
 
     /// Copies an object of this size into a file. `false`: there is none, or it has another size.
-    pub(crate) async fn get_file(&self, key: &str, mut file: File, size: u64) -> Result<bool, Fault> {
-        match self {
-            Self::Folder(_) => {
+    pub(crate) async fn get_file(&self, key: &str, mut file: Admitted, size: u64) -> Result<bool, Fault> {
+        match &self.place {
+            Opened::Folder(_) => {
                 let copied = self.on_folder_for(key, allowed_for(size), move |path| match File::open(path) {
                     Ok(saved) => {
                         let mut saved = saved.take(size);
@@ -275,16 +304,21 @@ impl Storage {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Ok(false)),
                     Err(error) => Err(error),
                 });
-                copied.await?.map_err(|error| of_disk(&error))
+                match copied.await {
+                    Ok(copied) => copied.map_err(|error| of_disk(&error)),
+                    // A pipe or a folder is in its place, and the volume answers.
+                    Err(_) if !self.has(key).await? => Ok(false),
+                    Err(fault) => Err(fault),
+                }
             }
-            Self::Bucket(bucket, _) => {
+            Opened::Bucket(bucket, _) => {
                 let key = self.key(key)?;
                 let Some(found) = self.answered(bucket.s3.get(&key)).await? else { return Ok(false) };
                 if found.meta.size != size {
                     return Ok(false);
                 }
                 let copied = timeout(allowed_for(size), self.copy(found.into_stream(), file, size)).await;
-                copied.unwrap_or_else(|_| Err(self.late()))
+                copied.unwrap_or_else(|_| Err(self.late(REQUEST_WITHIN)))
             }
         }
     }
@@ -293,13 +327,13 @@ impl Storage {
     async fn copy(
         &self,
         mut bytes: impl Stream<Item = object_store::Result<Bytes>> + Unpin,
-        mut file: File,
+        mut file: Admitted,
         size: u64,
     ) -> Result<bool, Fault> {
         let mut left = size;
         loop {
             match timeout(REQUEST_WITHIN, bytes.next()).await {
-                Err(_) => return Err(self.late()),
+                Err(_) => return Err(self.late(REQUEST_WITHIN)),
                 Ok(None) => return Ok(left == 0),
                 Ok(Some(Err(error))) => return Err(self.fault(&error)),
                 Ok(Some(Ok(bytes))) => {
@@ -312,15 +346,15 @@ impl Storage {
     }
 
     pub(crate) async fn delete(&self, key: &str) -> Result<(), Fault> {
-        match self {
-            Self::Folder(_) => {
+        match &self.place {
+            Opened::Folder(_) => {
                 self.on_folder(key, |path| match fs::remove_file(path) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                     Ok(()) | Err(_) => Ok(()),
                 })
                 .await
             }
-            Self::Bucket(bucket, _) => {
+            Opened::Bucket(bucket, _) => {
                 let key = self.key(key)?;
                 self.answered(bucket.s3.delete(&key)).await.map(|_| ())
             }
@@ -329,24 +363,29 @@ impl Storage {
 
     /// Everything below a key.
     pub(crate) async fn delete_all(&self, key: &str) -> Result<(), Fault> {
-        match self {
-            Self::Folder(_) => {
+        match &self.place {
+            Opened::Folder(_) => {
                 self.on_folder(key, |path| match fs::remove_dir_all(path) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                     Ok(()) | Err(_) => Ok(()),
                 })
                 .await
             }
-            Self::Bucket(bucket, _) => {
-                let below = self.key(key)?;
-                let all = async {
-                    let found = bucket.s3.list(Some(&below)).map_ok(|object| object.location);
-                    found.try_collect::<Vec<_>>().await
-                };
-                for key in self.listed(all).await? {
-                    self.answered(bucket.s3.delete(&key)).await?;
+            Opened::Bucket(bucket, _) => {
+                let prefix = format!("{}/", self.key(key)?);
+                let mut token = None;
+                for _ in 0..bucket::MOST_PAGES_REMOVED {
+                    let page = self.listed(bucket.names_of_all(&prefix, token, bucket::ANY)).await?;
+                    for object in page.found.objects {
+                        self.answered(bucket.s3.delete(&object.location)).await?;
+                    }
+                    token = page.next;
+                    if token.is_none() {
+                        return Ok(());
+                    }
                 }
-                Ok(())
+                let message = format!("{} has objects without end below {key}: remove them", self.name());
+                Err(Fault::new(ExitCode::StoreUnreachable, message).of_entry())
             }
         }
     }
@@ -356,7 +395,7 @@ impl Storage {
     pub(crate) async fn now(&self, folder: &str, name: &str) -> Result<SystemTime, Fault> {
         let key = format!("{folder}/{name}");
         self.put(&key, Vec::new()).await?;
-        let listing = self.list(folder).await?;
+        let listing = self.list_pool(folder).await?;
         let time = listing.files.into_iter().find(|(found, _)| found == name).map(|(_, time)| time);
         self.delete(&key).await?;
         time.ok_or_else(|| {
@@ -366,9 +405,9 @@ impl Storage {
     }
 
     fn key(&self, key: &str) -> Result<Key, Fault> {
-        let prefix = match self {
-            Self::Bucket(_, prefix) if !prefix.is_empty() => format!("{prefix}/"),
-            Self::Bucket(..) | Self::Folder(_) => String::new(),
+        let prefix = match &self.place {
+            Opened::Bucket(_, prefix) if !prefix.is_empty() => format!("{prefix}/"),
+            Opened::Bucket(..) | Opened::Folder(_) => String::new(),
         };
         Key::parse(format!("{prefix}{key}"))
             .map_err(|error| Fault::new(ExitCode::Usage, format!("{key:?} is no key: {error}")))
@@ -389,12 +428,12 @@ impl Storage {
         within: Duration,
         work: impl FnOnce(PathBuf) -> io::Result<T> + Send + 'static,
     ) -> Result<T, Fault> {
-        let Self::Folder(folder) = self else { return Err(self.late()) };
+        let Opened::Folder(folder) = &self.place else { return Err(self.late(REQUEST_WITHIN)) };
         let path = folder.join(key);
         match timeout(within, spawn_blocking(move || work(path))).await {
             Ok(Ok(Ok(done))) => Ok(done),
             Ok(Ok(Err(error))) => Err(self.of_io(&error)),
-            Ok(Err(_)) | Err(_) => Err(self.late()),
+            Ok(Err(_)) | Err(_) => Err(self.late(REQUEST_WITHIN)),
         }
     }
 
@@ -413,17 +452,23 @@ impl Storage {
             ),
             _ => (ExitCode::StoreUnreachable, ""),
         };
-        Fault::new(code, format!("{}: {error}{fix}", self.name()))
+        let fault = Fault::new(code, format!("{}: {error}{fix}", self.name()));
+        // Something else is in the place of a folder or a file, or there is too much of it.
+        let is_of_entry = matches!(
+            error.kind(),
+            io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory | io::ErrorKind::FileTooLarge
+        );
+        if is_of_entry { fault.of_entry() } else { fault }
     }
 
-    fn late(&self) -> Fault {
-        let seconds = REQUEST_WITHIN.as_secs();
+    fn late(&self, within: Duration) -> Fault {
+        let seconds = within.as_secs();
         Fault::new(ExitCode::StoreUnreachable, format!("{} did not answer within {seconds} s", self.name()))
     }
 
     async fn written<T>(&self, request: impl Future<Output = object_store::Result<T>>) -> Result<(), Fault> {
         match timeout(REQUEST_WITHIN, request).await {
-            Err(_) => Err(self.late()),
+            Err(_) => Err(self.late(REQUEST_WITHIN)),
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(self.fault(&error)),
         }
@@ -432,7 +477,7 @@ impl Storage {
     /// A store answers an empty listing with 200; a 404 comes from a proxy and is an error.
     async fn listed<T>(&self, request: impl Future<Output = object_store::Result<T>>) -> Result<T, Fault> {
         match timeout(REQUEST_WITHIN, request).await {
-            Err(_) => Err(self.late()),
+            Err(_) => Err(self.late(REQUEST_WITHIN)),
             Ok(Ok(listed)) => Ok(listed),
             Ok(Err(error)) => Err(self.fault(&error)),
         }
@@ -444,7 +489,7 @@ impl Storage {
         request: impl Future<Output = object_store::Result<T>>,
     ) -> Result<Option<T>, Fault> {
         match timeout(REQUEST_WITHIN, request).await {
-            Err(_) => Err(self.late()),
+            Err(_) => Err(self.late(REQUEST_WITHIN)),
             Ok(Ok(answer)) => Ok(Some(answer)),
             Ok(Err(error)) => match RequestError::of(&error) {
                 RequestError::Missing(_) => Ok(None),
@@ -454,12 +499,12 @@ impl Storage {
     }
 
     fn fault(&self, error: &object_store::Error) -> Fault {
-        let Self::Bucket(bucket, _) = self else { return self.late() };
+        let Opened::Bucket(bucket, _) = &self.place else { return self.late(REQUEST_WITHIN) };
         let store = &bucket.name;
         let (code, message) = match RequestError::of(error) {
             RequestError::Unauthorized(why) => {
                 let identity = bucket.identity;
-                let (refused, fix) = (identity.refused().0, fix(identity));
+                let (refused, fix) = (identity.refused(), fix(identity));
                 (ExitCode::StoreUnauthorized, format!("{store} {refused} ({why}): {fix}"))
             }
             RequestError::CredentialsUnavailable(why) => {
@@ -488,6 +533,7 @@ impl Storage {
                 (ExitCode::StoreUnreachable, message)
             }
             RequestError::Transient(why)
+            | RequestError::UnknownAuthority(why)
             | RequestError::MalformedAnswer(why)
             | RequestError::Missing(why)
             | RequestError::Refused(why)

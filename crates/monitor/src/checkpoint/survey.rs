@@ -1,34 +1,48 @@
 //! What the storage has of the workers of a pool, and for how long a heartbeat was the last one.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     time::{Duration, SystemTime},
 };
 
+use api::monitor::ExitCode;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use tokio::time::Instant;
-use tracing::{debug, info};
+use tokio::time::{Instant, timeout};
+use tracing::{debug, info, warn};
 
 use super::{
-    CLOCK, HEARTBEAT, Heartbeat, MANIFEST, Manifest, Settings, WORKERS,
-    choice::{Beat, Lineage, Newest, remains, unclaimed},
+    CLOCK, Finality, HEARTBEAT, Heartbeat, MANIFEST, Settings, WORKERS,
+    choice::{Beat, Claimed, Lineage, Newest, remains, unclaimed},
     claims::claim_of,
     numbered,
-    storage::{Listing, Storage},
+    storage::{Listing, Storage, Text},
 };
 use crate::fault::Fault;
 
 /// Workers whose objects are read concurrently.
 const AT_ONCE: usize = 8;
+/// Of a survey, far longer than one of the largest pool takes. A storage may answer each request slowly.
+const SURVEYED_WITHIN: Duration = Duration::from_secs(600);
+/// Odd entries that are named in the log.
+const MOST_NAMED: usize = 100;
 
 /// The last heartbeat of each worker, and since when it is watched.
 #[derive(Debug, Default)]
 pub(crate) struct Heartbeats {
     seen: HashMap<String, (SystemTime, Instant)>,
     logged: Option<String>,
+    /// Odd entries that were named in the log.
+    named: BTreeSet<String>,
 }
 
 impl Heartbeats {
+    /// `why`: it names the entry.
+    fn name_once(&mut self, why: &str) {
+        if self.named.len() < MOST_NAMED && self.named.insert(why.to_owned()) {
+            warn!("skipped an entry of the storage: {why}");
+        }
+    }
+
     pub(super) fn note(&mut self, uid: &str, beat: &mut Beat) {
         let now = Instant::now();
         let seen = self.seen.entry(uid.to_owned()).or_insert((beat.written, now));
@@ -65,13 +79,13 @@ pub(crate) async fn count_unclaimed(
     heartbeats: &mut Heartbeats,
     damaged: &[String],
 ) -> Result<Option<u64>, Fault> {
-    let workers = storage.list(&format!("{}/{WORKERS}", settings.base())).await?.folders;
+    let workers = storage.list_pool(&format!("{}/{WORKERS}", settings.base())).await?.folders;
     if !is_surveyed(workers.len(), fastrand::usize(..workers.len().max(1))) {
         return Ok(None);
     }
     let mut lineages = survey(settings, storage, heartbeats).await?;
     for lineage in &mut lineages {
-        lineage.is_useless = damaged.contains(&lineage.uid);
+        lineage.is_useless |= damaged.contains(&lineage.uid);
     }
     Ok(Some(unclaimed(&lineages, &settings.uid, settings.beat_interval())))
 }
@@ -92,7 +106,24 @@ pub(super) async fn survey(
     storage: &Storage,
     heartbeats: &mut Heartbeats,
 ) -> Result<Vec<Lineage>, Fault> {
-    let workers = storage.list(&format!("{}/{WORKERS}", settings.base())).await?.folders;
+    let within = timeout(SURVEYED_WITHIN, survey_all(settings, storage, heartbeats));
+    within.await.unwrap_or_else(|_| {
+        let (name, minutes) = (storage.name(), SURVEYED_WITHIN.as_secs() / 60);
+        let message = format!("{name} did not show the states of the pool within {minutes} minutes");
+        Err(Fault::new(ExitCode::StoreUnreachable, message))
+    })
+}
+
+async fn survey_all(
+    settings: &Settings,
+    storage: &Storage,
+    heartbeats: &mut Heartbeats,
+) -> Result<Vec<Lineage>, Fault> {
+    let folder = format!("{}/{WORKERS}", settings.base());
+    let Listing { folders: workers, odd, .. } = storage.list_pool(&folder).await?;
+    for name in odd {
+        heartbeats.name_once(&format!("{}: {folder}/{name:?} is not of a worker: remove it", storage.name()));
+    }
     if workers.is_empty() {
         return Ok(Vec::new());
     }
@@ -102,8 +133,9 @@ pub(super) async fn survey(
         .buffer_unordered(AT_ONCE)
         .try_collect()
         .await?;
-    for Lineage { uid, heartbeat, .. } in &mut lineages {
+    for Lineage { uid, heartbeat, odd, .. } in &mut lineages {
         heartbeat.iter_mut().for_each(|beat| heartbeats.note(uid, beat));
+        odd.take().iter().for_each(|why| heartbeats.name_once(why));
     }
     for uid in remains(&lineages) {
         // The next survey tries it again.
@@ -114,21 +146,39 @@ pub(super) async fn survey(
     Ok(lineages)
 }
 
+/// One with an odd entry is not restored, and counts as a worker with a state: what it has claimed is not claimed again.
 pub(super) async fn lineage(
     settings: &Settings,
     storage: &Storage,
     uid: String,
     now: SystemTime,
 ) -> Result<Lineage, Fault> {
-    let of_worker = settings.worker(&uid);
+    match known(settings, storage, &uid, now).await {
+        Err(fault) if fault.is_of_entry => Ok(Lineage {
+            uid,
+            newest: Some(Newest { number: 0, age: Duration::ZERO, is_final: false }),
+            is_useless: true,
+            odd: Some(fault.message),
+            ..Lineage::default()
+        }),
+        known => known,
+    }
+}
+
+async fn known(settings: &Settings, storage: &Storage, uid: &str, now: SystemTime) -> Result<Lineage, Fault> {
+    let of_worker = settings.worker(uid);
     let listing = storage.list(&of_worker).await?;
+    if listing.odd.iter().any(|name| name == HEARTBEAT) {
+        let message = format!("{}: {of_worker}/{HEARTBEAT} is no file: remove it", storage.name());
+        return Err(Fault::new(ExitCode::StoreUnreachable, message).of_entry());
+    }
     let heartbeat = match heartbeat_time(&listing) {
         None => None,
         Some(written) => {
             let said: Heartbeat =
                 storage.read(&format!("{of_worker}/{HEARTBEAT}")).await?.unwrap_or_default();
             let age = now.duration_since(written).unwrap_or_default();
-            Some(Beat::of(&said, written, age, storage.keys(&uid).await.as_deref()))
+            Some(Beat::of(&said, written, age, storage.keys(uid).await.as_deref()))
         }
     };
     let numbers = listing.numbers();
@@ -139,9 +189,11 @@ pub(super) async fn lineage(
         Some(_) => newest(storage, &of_worker, &numbers, now).await?,
         None => None,
     };
-    let claim = if runs { None } else { claim_of(settings, storage, &uid, now).await? };
+    let claim = if runs { None } else { claim_of(settings, storage, uid, now).await? };
+    // Of many workers, the name of a pod is not needed.
+    let claim = claim.map(|claim| Claimed { pod: String::new(), ..claim });
     let is_empty = numbers.is_empty();
-    Ok(Lineage { uid, newest, heartbeat, claim, is_empty, is_useless: false })
+    Ok(Lineage { uid: uid.to_owned(), newest, heartbeat, claim, is_empty, ..Lineage::default() })
 }
 
 /// When the heartbeat of a worker was written, by the folder of the worker.
@@ -149,22 +201,26 @@ pub(super) fn heartbeat_time(listing: &Listing) -> Option<SystemTime> {
     listing.files.iter().find(|(name, _)| name == HEARTBEAT).map(|(_, time)| *time)
 }
 
-/// The newest checkpoint that is complete.
+/// The newest checkpoint that is complete. One whose manifest cannot be read is damaged, and still the state of a worker.
 pub(crate) async fn newest(
     storage: &Storage,
     of_worker: &str,
     numbers: &[u64],
     now: SystemTime,
 ) -> Result<Option<Newest>, Fault> {
+    let of = |number: u64, written: SystemTime, is_final| {
+        let age = now.duration_since(written).unwrap_or_default();
+        Newest { number, age, is_final }
+    };
+    let mut unreadable = None;
     for number in numbers.iter().rev() {
-        let folder = format!("{of_worker}/{}", numbered(*number));
-        let listing = storage.list(&folder).await?;
-        let Some((_, written)) = listing.files.iter().find(|(name, _)| name == MANIFEST) else { continue };
-        let manifest: Option<Manifest> = storage.read(&format!("{folder}/{MANIFEST}")).await?;
-        if let Some(manifest) = manifest {
-            let age = now.duration_since(*written).unwrap_or_default();
-            return Ok(Some(Newest { number: *number, age, is_final: manifest.is_final }));
+        match storage.manifest(&format!("{of_worker}/{}/{MANIFEST}", numbered(*number))).await? {
+            Text::Missing => {}
+            Text::Unreadable(written) => {
+                unreadable.get_or_insert(of(*number, written, false));
+            }
+            Text::Read(Finality { is_final }, written) => return Ok(Some(of(*number, written, is_final))),
         }
     }
-    Ok(None)
+    Ok(unreadable)
 }

@@ -119,7 +119,7 @@ mod tests {
         let record = |id: &&str| Record {
             id: (*id).to_owned(),
             document: None,
-            metadata: json!({}),
+            metadata: serde_json::value::RawValue::from_string("{}".to_owned()).unwrap(),
             embedding: vec![0.5],
         };
         Page { records: ids.iter().map(record).collect(), next: next.map(Value::from) }

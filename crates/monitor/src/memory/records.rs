@@ -3,8 +3,11 @@
 //! A record is one line of JSON: `{"id": "…", "document": "…", "metadata": {…}, "embedding": […]}`. The document is `null`
 //! where the store has none.
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, value::RawValue};
+
+use super::MOST_RECORDS;
+use crate::checkpoint::bounded::few;
 
 /// A vector collection of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,16 +19,17 @@ pub(crate) struct Collection {
 }
 
 /// One vector, with what it stands for.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[derive(Serialize, Deserialize, Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) id: String,
     pub(crate) document: Option<String>,
-    pub(crate) metadata: Value,
+    /// An object.
+    pub(crate) metadata: Raw,
     pub(crate) embedding: Vec<f32>,
 }
 
 /// Some records, and where the next ones begin.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Page {
     pub(crate) records: Vec<Record>,
     /// `None`: there are no more.
@@ -34,12 +38,46 @@ pub(crate) struct Page {
 
 /// Why an answer cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Malformed(pub(crate) &'static str);
+pub(crate) enum Malformed {
+    /// It is not what was asked for.
+    Answer(&'static str),
+    /// Each point of the collection has so many vectors.
+    ManyVectors(usize),
+}
+
+/// A part of an answer that is passed on as it is. A parsed one takes many times its bytes.
+type Raw = Box<RawValue>;
+
+/// Limit of the text of an id, and of where a page begins.
+const LONGEST_ID: usize = 1_024;
+
+/// At most the records of a page. Each one takes many times the bytes of the shortest in an answer.
+#[derive(Debug)]
+struct Few<T>(Vec<T>);
+
+impl<T> Default for Few<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
+    fn deserialize<D: Deserializer<'de>>(values: D) -> Result<Self, D::Error> {
+        few::<D, T, { MOST_RECORDS as usize }>(values).map(Self)
+    }
+}
+
+/// A number or a short text: an array would take many times its bytes.
+fn id_of(raw: &RawValue) -> Option<Value> {
+    let is_scalar = |value: &Value| value.is_string() || value.is_number();
+    let short = Some(raw.get()).filter(|text| text.len() <= LONGEST_ID)?;
+    serde_json::from_str(short).ok().filter(is_scalar)
+}
 
 pub(crate) mod chroma {
     //! Chroma's API v2.
 
-    use super::{Collection, Deserialize, Malformed, Page, Record, Value};
+    use super::{Collection, Deserialize, Few, Malformed, Page, Raw, RawValue, Record, Value};
 
     #[derive(Deserialize)]
     struct CollectionAnswer {
@@ -49,15 +87,15 @@ pub(crate) mod chroma {
 
     #[derive(Deserialize)]
     struct RecordsAnswer {
-        ids: Vec<String>,
-        documents: Option<Vec<Option<String>>>,
-        metadatas: Option<Vec<Option<Value>>>,
-        embeddings: Option<Vec<Option<Vec<f32>>>>,
+        ids: Few<String>,
+        documents: Option<Few<Option<String>>>,
+        metadatas: Option<Few<Option<Raw>>>,
+        embeddings: Option<Few<Option<Vec<f32>>>>,
     }
 
     pub(crate) fn collection(answer: &[u8]) -> Result<Collection, Malformed> {
         let CollectionAnswer { id, dimension } =
-            serde_json::from_slice(answer).map_err(|_| Malformed("a collection"))?;
+            serde_json::from_slice(answer).map_err(|_| Malformed::Answer("a collection"))?;
         Ok(Collection { id, dim: dimension })
     }
 
@@ -69,46 +107,59 @@ pub(crate) mod chroma {
 
     /// `offset`, `limit`: those of the request. A page with fewer records is the last one.
     pub(crate) fn page(answer: &[u8], offset: u64, limit: usize) -> Result<Page, Malformed> {
-        let malformed = |_| Malformed("records");
+        let malformed = |_| Malformed::Answer("records");
         let answer: RecordsAnswer = serde_json::from_slice(answer).map_err(malformed)?;
-        let count = answer.ids.len();
-        let mut documents = answer.documents.unwrap_or_default().into_iter();
-        let mut metadatas = answer.metadatas.unwrap_or_default().into_iter();
-        let mut embeddings = answer.embeddings.unwrap_or_default().into_iter();
-        let records = answer.ids.into_iter().map(|id| {
+        let count = answer.ids.0.len();
+        let mut documents = answer.documents.unwrap_or_default().0.into_iter();
+        let mut metadatas = answer.metadatas.unwrap_or_default().0.into_iter();
+        let mut embeddings = answer.embeddings.unwrap_or_default().0.into_iter();
+        let records = answer.ids.0.into_iter().map(|id| {
             Some(Record {
                 id,
                 document: documents.next().flatten(),
-                metadata: metadatas.next().flatten().unwrap_or_else(|| Value::Object(super::Map::new())),
+                metadata: match metadatas.next().flatten() {
+                    Some(metadata) => metadata,
+                    None => RawValue::from_string("{}".to_owned()).ok()?,
+                },
                 embedding: embeddings.next().flatten()?,
             })
         });
         let records: Option<Vec<Record>> = records.collect();
         let next = (count >= limit).then(|| Value::from(offset + count as u64));
-        Ok(Page { records: records.ok_or(Malformed("a record without a vector"))?, next })
+        Ok(Page { records: records.ok_or(Malformed::Answer("a record without a vector"))?, next })
     }
 }
 
 pub(crate) mod qdrant {
     //! Qdrant's REST API.
 
-    use super::{Collection, Deserialize, Malformed, Map, Page, Record, Value};
+    use std::{borrow::Cow, collections::BTreeMap, fmt};
+
+    use serde::{
+        Deserializer,
+        de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor},
+    };
+
+    use super::{Collection, Deserialize, Few, Malformed, Page, Raw, RawValue, Record, Value, id_of};
 
     /// Where integrations (LangChain, LlamaIndex, Qdrant's own FastEmbed) keep the text.
     const DOCUMENT_KEYS: [&str; 4] = ["document", "page_content", "text", "_node_content"];
 
     #[derive(Deserialize)]
     struct Point {
-        id: Value,
-        payload: Option<Map<String, Value>>,
-        vector: Option<Value>,
+        id: Raw,
+        payload: Option<Raw>,
+        vector: Option<Vectors>,
     }
 
     #[derive(Deserialize)]
     struct Scrolled {
-        points: Vec<Point>,
-        next_page_offset: Option<Value>,
+        points: Few<Point>,
+        next_page_offset: Option<Raw>,
     }
+
+    /// Of one point.
+    struct Vectors(Vec<f32>);
 
     #[derive(Deserialize)]
     struct Answer<T> {
@@ -117,16 +168,19 @@ pub(crate) mod qdrant {
 
     /// `name`: of the collection. One with several named vectors has no single dimension, and is refused.
     pub(crate) fn collection(answer: &[u8], name: &str) -> Result<Collection, Malformed> {
-        let answer: Answer<Value> = serde_json::from_slice(answer).map_err(|_| Malformed("a collection"))?;
-        let vectors = answer.result.pointer("/config/params/vectors").ok_or(Malformed("a collection"))?;
+        let answer: Answer<Value> =
+            serde_json::from_slice(answer).map_err(|_| Malformed::Answer("a collection"))?;
+        let vectors =
+            answer.result.pointer("/config/params/vectors").ok_or(Malformed::Answer("a collection"))?;
         let dim = match vectors.get("size") {
             Some(size) => size.as_u64(),
             None => match vectors.as_object().map(|named| named.values().collect::<Vec<_>>()).as_deref() {
                 Some([only]) => only.get("size").and_then(Value::as_u64),
-                Some(_) | None => None,
+                Some(several @ [_, _, ..]) => return Err(Malformed::ManyVectors(several.len())),
+                Some([]) | None => None,
             },
         };
-        let dim = dim.ok_or(Malformed("a collection with one vector for each point"))?;
+        let dim = dim.ok_or(Malformed::Answer("a collection with one vector for each point"))?;
         Ok(Collection { id: name.to_owned(), dim: Some(dim) })
     }
 
@@ -138,31 +192,98 @@ pub(crate) mod qdrant {
         request
     }
 
-    pub(crate) fn page(answer: &[u8]) -> Result<Page, Malformed> {
-        let answer: Answer<Scrolled> = serde_json::from_slice(answer).map_err(|_| Malformed("records"))?;
-        let records: Option<Vec<Record>> = answer.result.points.into_iter().map(record).collect();
-        let records = records.ok_or(Malformed("a record without a vector"))?;
-        Ok(Page { records, next: answer.result.next_page_offset })
+    pub(crate) fn page(answer: Vec<u8>) -> Result<Page, Malformed> {
+        let read: Result<Answer<Scrolled>, _> = serde_json::from_slice(&answer);
+        // The texts of documents are copied once more.
+        drop(answer);
+        let Scrolled { points, next_page_offset } = read.map_err(|_| Malformed::Answer("records"))?.result;
+        let next = match next_page_offset.filter(|next| next.get() != "null") {
+            Some(next) => Some(id_of(&next).ok_or(Malformed::Answer("records"))?),
+            None => None,
+        };
+        let records: Option<Vec<Record>> = points.0.into_iter().map(record).collect();
+        Ok(Page { records: records.ok_or(Malformed::Answer("a record without a vector"))?, next })
     }
 
     fn record(Point { id, payload, vector }: Point) -> Option<Record> {
-        let vector = match vector? {
-            // The only one of its names.
-            Value::Object(named) => named.into_iter().next()?.1,
-            plain => plain,
+        let Vectors(embedding) = vector?;
+        let metadata = match payload.filter(|payload| payload.get() != "null") {
+            Some(payload) => payload,
+            None => RawValue::from_string("{}".to_owned()).ok()?,
         };
-        let payload = payload.unwrap_or_default();
-        let document = DOCUMENT_KEYS.iter().find_map(|key| payload.get(*key)?.as_str().map(str::to_owned));
-        let id = match id {
+        let id = match id_of(&id)? {
             Value::String(text) => text,
             number => number.to_string(),
         };
-        Some(Record {
-            id,
-            document,
-            metadata: Value::Object(payload),
-            embedding: serde_json::from_value(vector).ok()?,
-        })
+        Some(Record { id, document: document_of(&metadata), metadata, embedding })
+    }
+
+    /// The text of a payload, of which nothing else is parsed.
+    fn document_of(payload: &RawValue) -> Option<String> {
+        let fields: Texts = serde_json::from_str(payload.get()).ok()?;
+        DOCUMENT_KEYS.iter().find_map(|key| serde_json::from_str(fields.0.get(*key)?.get()).ok())
+    }
+
+    /// The fields of a payload that may be its text.
+    struct Texts(BTreeMap<&'static str, Raw>);
+
+    impl<'de> Deserialize<'de> for Texts {
+        fn deserialize<D: Deserializer<'de>>(payload: D) -> Result<Self, D::Error> {
+            struct OfObject;
+            impl<'de> Visitor<'de> for OfObject {
+                type Value = Texts;
+
+                fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    formatter.write_str("a payload")
+                }
+
+                fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Texts, A::Error> {
+                    let mut texts = BTreeMap::new();
+                    while let Some(name) = fields.next_key::<Cow<'de, str>>()? {
+                        match DOCUMENT_KEYS.iter().find(|key| ***key == *name) {
+                            Some(key) => {
+                                texts.insert(*key, fields.next_value()?);
+                            }
+                            None => {
+                                fields.next_value::<IgnoredAny>()?;
+                            }
+                        }
+                    }
+                    Ok(Texts(texts))
+                }
+            }
+            payload.deserialize_map(OfObject)
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Vectors {
+        /// Plain, or the only one of its names.
+        fn deserialize<D: Deserializer<'de>>(vector: D) -> Result<Self, D::Error> {
+            struct OfPoint;
+            impl<'de> Visitor<'de> for OfPoint {
+                type Value = Vectors;
+
+                fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    formatter.write_str("a vector")
+                }
+
+                fn visit_seq<A: SeqAccess<'de>>(self, mut numbers: A) -> Result<Vectors, A::Error> {
+                    let mut vector = Vec::new();
+                    while let Some(number) = numbers.next_element()? {
+                        vector.push(number);
+                    }
+                    Ok(Vectors(vector))
+                }
+
+                fn visit_map<A: MapAccess<'de>>(self, mut named: A) -> Result<Vectors, A::Error> {
+                    let first = named.next_entry::<IgnoredAny, Vec<f32>>()?;
+                    let (_, vector) = first.ok_or_else(|| A::Error::custom("no vector"))?;
+                    while named.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                    Ok(Vectors(vector))
+                }
+            }
+            vector.deserialize_any(OfPoint)
+        }
     }
 }
 
@@ -211,7 +332,7 @@ mod tests {
             ],
             "next_page_offset": 9,
         }, "status": "ok", "time": 0.1});
-        let page = qdrant::page(answer.to_string().as_bytes()).unwrap();
+        let page = qdrant::page(answer.to_string().into_bytes()).unwrap();
         assert_eq!(page.next, Some(json!(9)));
         assert_eq!((&*page.records[0].id, page.records[0].document.as_deref()), ("7", Some("text")));
         assert_eq!((&*page.records[1].id, &*page.records[1].embedding), ("u-u", &[1.0_f32][..]));
@@ -224,6 +345,18 @@ mod tests {
         let dim = |vectors| qdrant::collection(answer(vectors).as_bytes(), "n").map(|found| found.dim);
         assert_eq!(dim(json!({"size": 4, "distance": "Cosine"})), Ok(Some(4)));
         assert_eq!(dim(json!({"text": {"size": 4}})), Ok(Some(4)));
-        assert!(dim(json!({"text": {"size": 4}, "image": {"size": 8}})).is_err());
+        let several = json!({"text": {"size": 4}, "image": {"size": 8}});
+        assert_eq!(dim(several), Err(Malformed::ManyVectors(2)));
+    }
+
+    #[test]
+    fn an_answer_that_stands_for_many_values_is_refused() {
+        let malformed = Some(Malformed::Answer("records"));
+        let ids = format!(r#"{{"ids": [{}""]}}"#, r#""","#.repeat(1_000));
+        assert_eq!(chroma::page(ids.as_bytes(), 0, 256).err(), malformed);
+        let qdrant = |result: &str| qdrant::page(format!(r#"{{"result": {result}}}"#).into_bytes()).err();
+        let points = format!(r#"{{"points": [{}{{"id": 1}}]}}"#, r#"{"id":1},"#.repeat(1_000));
+        assert_eq!(qdrant(&points), malformed);
+        assert_eq!(qdrant(r#"{"points": [], "next_page_offset": [0, 0]}"#), malformed);
     }
 }

@@ -14,8 +14,10 @@ use crate::fault::Fault;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// Limit for one page. A larger page is requested again with fewer records.
-pub(crate) const LARGEST_ANSWER: usize = 8 << 20;
+/// Limit for one page. A larger page is requested again with fewer records. Its numbers take twice as much in memory.
+pub(crate) const LARGEST_ANSWER: usize = 4 << 20;
+/// Limit for any other answer, of which the parsed form takes many times as much.
+const LARGEST_DESCRIPTION: usize = 256 << 10;
 /// The names of a Chroma that has no others.
 const TENANT: &str = "default_tenant";
 const DATABASE: &str = "default_database";
@@ -105,7 +107,7 @@ impl Store {
                 );
                 return Err(Fault::new(ExitCode::CollectionNotFound, message));
             }
-            Answered::TooLarge => return Err(self.malformed(&Malformed("a collection"))),
+            Answered::TooLarge => return Err(self.malformed(&Malformed::Answer("a collection"))),
         };
         let read = match self.kind {
             Kind::Chroma => chroma::collection(&body),
@@ -135,7 +137,7 @@ impl Store {
             ),
         };
         let request = self.request(Method::POST, &path).json(&request);
-        let body = match self.send(request).await? {
+        let body = match self.send(request, LARGEST_ANSWER).await? {
             Answered::Body(body) => body,
             Answered::NotFound => {
                 let message =
@@ -146,14 +148,25 @@ impl Store {
         };
         let read = match self.kind {
             Kind::Chroma => chroma::page(&body, next.and_then(Value::as_u64).unwrap_or(count), limit),
-            Kind::Qdrant => qdrant::page(&body),
+            Kind::Qdrant => qdrant::page(body),
         };
         read.map_err(|malformed| self.malformed(&malformed).into())
     }
 
-    fn malformed(&self, Malformed(wanted): &Malformed) -> Fault {
-        let message = format!("{} did not answer with {wanted}", self.endpoint);
-        Fault::new(ExitCode::StoreUnreachable, message)
+    fn malformed(&self, malformed: &Malformed) -> Fault {
+        match malformed {
+            Malformed::Answer(wanted) => {
+                let message = format!("{} did not answer with {wanted}", self.endpoint);
+                Fault::new(ExitCode::StoreUnreachable, message)
+            }
+            Malformed::ManyVectors(count) => Fault::new(
+                ExitCode::DimMismatch,
+                format!(
+                    "the points of the collection have {count} named vectors, and a memory has one: set \
+                     memoryConfig.collection to a collection with one vector for each point"
+                ),
+            ),
+        }
     }
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
@@ -166,10 +179,11 @@ impl Store {
     }
 
     async fn get(&self, path: &str) -> Result<Answered, Fault> {
-        self.send(self.request(Method::GET, path)).await
+        self.send(self.request(Method::GET, path), LARGEST_DESCRIPTION).await
     }
 
-    async fn send(&self, request: RequestBuilder) -> Result<Answered, Fault> {
+    /// `most`: bytes of the answer.
+    async fn send(&self, request: RequestBuilder, most: usize) -> Result<Answered, Fault> {
         let unreachable =
             |why: &str| Fault::new(ExitCode::StoreUnreachable, format!("{} {why}", self.endpoint));
         let broken = |error: reqwest::Error| {
@@ -200,7 +214,7 @@ impl Store {
         }
         let mut body = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(broken)? {
-            if body.len() + chunk.len() > LARGEST_ANSWER {
+            if body.len() + chunk.len() > most {
                 return Ok(Answered::TooLarge);
             }
             body.extend_from_slice(&chunk);

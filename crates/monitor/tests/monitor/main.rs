@@ -4,6 +4,7 @@
 
 mod checkpoints;
 mod counting;
+mod hostile;
 mod logs;
 mod process;
 mod proxy;

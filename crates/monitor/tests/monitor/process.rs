@@ -86,6 +86,10 @@ impl Monitor {
         }
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// As a kubelet ends it.
     pub(crate) fn stop(self) -> Message {
         self.terminate();
@@ -129,6 +133,14 @@ impl Monitor {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).expect("it runs");
     }
+}
+
+/// The largest resident memory that a process that runs has had; 0 once it has ended.
+pub(crate) fn peak_kibibytes(pid: u32) -> u64 {
+    let known = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = known.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
+    kibibytes.unwrap_or_default()
 }
 
 impl Drop for Monitor {

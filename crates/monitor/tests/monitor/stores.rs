@@ -18,6 +18,8 @@ use std::{
 use api::monitor::ExitCode;
 use serde_json::{Value, json};
 
+use crate::process::peak_kibibytes;
+
 const RECORDS: usize = 600;
 
 /// Answers a path and a body with a status and a body.
@@ -359,14 +361,10 @@ fn a_collection_of_any_size_takes_little_memory() {
     let limit = format!("--memory-bytes={LOADED}");
     let mut command = loader(place.path(), &endless.endpoint, ("memory", 2), &[&limit]);
     let mut loader = command.stderr(Stdio::null()).spawn().unwrap();
-    let status = format!("/proc/{}/status", loader.id());
     let mut peak = 0;
     while loader.try_wait().unwrap().is_none() {
         // The peak of a process can be read for as long as it runs.
-        let known = fs::read_to_string(&status).unwrap_or_default();
-        let line = known.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-        peak = peak.max(kibibytes.unwrap_or_default());
+        peak = peak.max(peak_kibibytes(loader.id()));
         thread::sleep(Duration::from_millis(10));
     }
     let loaded = fs::metadata(place.path().join("memory.jsonl")).unwrap().len();
@@ -381,7 +379,7 @@ fn a_page_that_is_too_large_is_asked_for_again_with_fewer_records() {
     let large = start(move |path: &str, body: &Value| {
         let (status, mut answer) = chroma(path, body);
         if let Some(documents) = answer["documents"].as_array_mut() {
-            // 256 of them are more than the 8 MiB of an answer.
+            // 64 of them are more than the 4 MiB of an answer.
             documents.iter_mut().for_each(|document| *document = json!("x".repeat(80_000)));
             least.fetch_min(usize::try_from(body["limit"].as_u64().unwrap()).unwrap(), Ordering::Relaxed);
         }
@@ -391,7 +389,7 @@ fn a_page_that_is_too_large_is_asked_for_again_with_fewer_records() {
     let output = load(place.path(), &large.endpoint, &[]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(ids(place.path()), (0..RECORDS).map(|number| record(number).0).collect::<Vec<_>>());
-    assert_eq!(limits.load(Ordering::Relaxed), 64);
+    assert_eq!(limits.load(Ordering::Relaxed), 32);
 }
 
 #[test]

@@ -1,9 +1,17 @@
 //! Children that are created once and never changed afterwards, because their spec is immutable (Jobs) or because they
 //! outlive their owner (claims). An upgrade of a controller that renders them differently leaves them alone.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::Resource;
-use serde::Serialize;
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::{
+    Resource,
+    api::{ListParams, Patch, PatchParams},
+    core::Request,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::time::Instant;
 use tracing::info;
 
 use super::Children;
@@ -13,6 +21,15 @@ use crate::{
     owners::OwnerState,
     watched::Watched,
 };
+
+/// In the place of the hash of a child whose labels are put back.
+const LABELS: &str = "labels";
+
+/// What decides whether an object is a child, and whether its watch delivers it.
+#[derive(Deserialize)]
+struct There {
+    metadata: ObjectMeta,
+}
 
 impl<S, K> Children<S, K>
 where
@@ -32,7 +49,8 @@ where
             Ok(None) => {
                 // Not seen by the watch yet, or hidden from it, because its labels were taken off. The plan was made as if
                 // it did not exist.
-                self.is_absent(&key).await?;
+                let labels = desired.meta().labels.clone().unwrap_or_default();
+                self.is_absent(&key, owner, &labels).await?;
                 Err(about.stale(Stale::Found))
             }
             Ok(Some(written)) => Ok(written),
@@ -73,26 +91,90 @@ where
     }
 
     /// Whether the API server has no object of this name, read once: for decisions that must not rest on a cache that may be
-    /// late. An object that is found is put into the cache.
-    pub async fn is_absent(&self, key: &Key) -> Result<bool, ApplyError> {
+    /// late. An object of another owner is an error. One that is found is put into the cache, unless it lacks one of these
+    /// labels: then a watch that selects by them does not deliver it. It gets them back, and comes with the watch.
+    pub async fn is_absent(
+        &self,
+        key: &Key,
+        owner: &OwnerReference,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<bool, ApplyError> {
+        const STEP: &str = "read";
         let about = About::of::<K>(key);
         let removals = self.cache.removals();
-        let there = self.writer.get::<S>(&about).await?;
-        let is_absent = there.is_none();
-        if let Some(there) = there {
+        let path = K::url_path(&(), namespace(key));
+        let Some(json) = self.writer.get_json(path, &key.name, STEP, &about).await? else { return Ok(true) };
+        let unreadable = |error| about.call(STEP, kube::Error::SerdeError(error));
+        let There { metadata } = serde_json::from_str(&json).map_err(unreadable)?;
+        about.check_owner(&metadata, owner)?;
+        let has = |(label, value): (&String, &String)| {
+            metadata.labels.as_ref().and_then(|labels| labels.get(label)) == Some(value)
+        };
+        if labels.iter().all(has) {
+            let there =
+                S::from_json(&json).map_err(|error| about.call(STEP, kube::Error::SerdeError(error)))?;
             self.cache.absorb_read(there, removals);
+        } else if metadata.deletion_timestamp.is_none() {
+            self.put_labels_back(&metadata, labels, &about).await?;
         }
+        Ok(false)
+    }
+
+    async fn put_labels_back(
+        &self,
+        there: &ObjectMeta,
+        labels: &BTreeMap<String, String>,
+        about: &About<'_>,
+    ) -> Result<(), ApplyError> {
+        const STEP: &str = "put back the labels of";
+        let now = Instant::now();
+        if self.contests.wait(about.key, LABELS, now).is_some() {
+            // Another program takes them off again and again.
+            return Ok(());
+        }
+        let body = json!({"metadata": {"uid": there.uid, "labels": labels}});
+        let field_manager = Some(self.writer.field_manager().to_owned());
+        let params = PatchParams { field_manager, ..PatchParams::default() };
+        let request = Request::new(K::url_path(&(), namespace(about.key)))
+            .patch(&about.key.name, &params, &Patch::Merge(&body))
+            .map_err(|error| about.call(STEP, kube::Error::BuildRequest(error)))?;
+        match self.writer.send(request, "patch").await {
+            Ok(_) => {
+                self.contests.forced(about.key, LABELS, now, self.cache.len());
+                info!(kind = about.kind, child = %about.key, "labels put back");
+                Ok(())
+            }
+            // Another uid, or none any more.
+            Err(error) if is_code(&error, 404) || is_code(&error, 409) => Err(about.stale(Stale::Changed)),
+            Err(error) => Err(about.call(STEP, error)),
+        }
+    }
+
+    /// Whether the API server has no object of this name, whatever its labels, for a process that may only list. One that is
+    /// found is put into the cache, whose watch must not select by labels.
+    pub async fn is_not_listed(&self, key: &Key) -> Result<bool, ApplyError> {
+        let about = About::of::<K>(key);
+        let removals = self.cache.removals();
+        let params = ListParams::default().fields(&format!("metadata.name={}", key.name));
+        let found = self.writer.list::<S>(&key.namespace, params, &about).await?;
+        let is_absent = found.is_empty();
+        found.into_iter().for_each(|there| self.cache.absorb_read(there, removals));
         Ok(is_absent)
+    }
+
+    /// Objects with these labels as the API server has them, at most 500. They are not put into the cache: its watch may
+    /// select by other labels, and would never say what becomes of them.
+    pub async fn read(&self, namespace: &str, labels: &str) -> Result<Vec<S>, ApplyError> {
+        let key = Key::new(namespace, labels);
+        self.writer.list::<S>(namespace, ListParams::default().labels(labels), &About::of::<K>(&key)).await
     }
 
     /// Whether the cache has the newest version of each object with these labels, read once: for decisions that must not rest
     /// on a cache that may be late. What is newer is put into the cache. At most 500 objects are read.
     pub async fn are_newest(&self, namespace: &str, labels: &str) -> Result<bool, ApplyError> {
-        let key = Key::new(namespace, labels);
-        let about = About::of::<K>(&key);
         let removals = self.cache.removals();
         let mut are_newest = true;
-        for there in self.writer.list::<S>(namespace, labels, &about).await? {
+        for there in self.read(namespace, labels).await? {
             let known = self.cache.get(&Key::of(&there));
             if known.is_none_or(|known| known.meta().resource_version != there.meta().resource_version) {
                 are_newest = false;
@@ -117,6 +199,7 @@ where
         // POST, because nothing is merged later: it needs no right to change such objects, and costs the API server less
         // than an apply.
         let body = body(desired, about)?;
+        self.writer.may_write(None, about)?;
         let writing = self.cache.writing(about.key, None);
         match self.writer.create::<S>(&body, about).await {
             Ok(created) => {
@@ -125,7 +208,10 @@ where
                 info!(kind = about.kind, child = %about.key, "created");
                 Ok(Some(Written::Created))
             }
-            Err(error) if is_code(&error, 409) => Ok(None),
+            Err(error) if is_code(&error, 409) => {
+                self.writer.conflict(None, about);
+                Ok(None)
+            }
             Err(error) => Err(about.call("create", error)),
         }
     }

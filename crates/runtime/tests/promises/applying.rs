@@ -1,12 +1,12 @@
 //! Writes go to our own objects only, only when something differs, and only if they were planned on what is there.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::ConfigMap};
 use kube::{Resource, ResourceExt};
 use runtime::{
     apply::{ApplyError, Stale, Written},
-    cache::Cache,
+    cache::{Cache, Key},
     children::Children,
     controller::ReconcileError,
     watched::Watched,
@@ -35,6 +35,11 @@ fn children(fake: &ScriptedApi) -> Children<Child, ConfigMap> {
     // Afterwards: as if it were created just now.
     roots.upsert(deployment("a", 1));
     children
+}
+
+/// An annotation to write.
+fn cost() -> BTreeMap<&'static str, Option<String>> {
+    BTreeMap::from([("cost", Some("100".to_owned()))])
 }
 
 /// The child of "a" that these tests want.
@@ -267,8 +272,10 @@ async fn a_delete_names_the_uid_and_the_version_it_was_decided_on() {
     assert_eq!(claims["uid"], seen.uid().unwrap());
     assert_eq!(claims["resourceVersion"], seen.resource_version().unwrap());
     assert!(fake.stored("configmaps", "child").is_some());
-    fake.remove("configmaps", "child");
-    children.delete(&seen).await.expect("gone is what was wanted");
+    // Until the watch has brought another version, that one is not sent again.
+    let error = children.delete(&seen).await.unwrap_err();
+    assert!(is_stale(&error, Stale::Awaited), "{error:?}");
+    assert_eq!(fake.calls(Verb::Delete.of("configmaps")).len(), 1);
 }
 
 /// No watch runs here, as while it fails.
@@ -586,7 +593,7 @@ async fn an_annotation_is_set_on_exactly_one_version_and_the_answer_is_known_at_
     let mut changed = object.clone();
     changed.metadata.resource_version = Some("1000".into());
     fake.next(patches(), [Answer::text(200, &serde_json::to_string(&changed).unwrap())]);
-    children.annotate(&object, "cost", "100").await.unwrap();
+    children.annotate(&object, &cost()).await.unwrap();
     let meta = &object.metadata;
     let body = json!({"metadata": {
         "uid": meta.uid, "resourceVersion": meta.resource_version, "annotations": {"cost": "100"},
@@ -597,18 +604,18 @@ async fn an_annotation_is_set_on_exactly_one_version_and_the_answer_is_known_at_
 
 #[tokio::test]
 async fn an_object_that_has_changed_or_was_replaced_is_not_annotated_and_the_error_is_stale() {
-    let fake = ScriptedApi::start().await;
-    let children = children(&fake);
-    let object = known(&fake, &children);
-    let stored = fake.put(&object);
-    let mut replaced = object.clone();
-    replaced.metadata.uid = Some("uid-of-an-older-child".into());
-    for planned_on in [&object, &replaced] {
-        let error = children.annotate(planned_on, "cost", "100").await.unwrap_err();
+    for uid in ["uid-child", "uid-of-an-older-child"] {
+        let fake = ScriptedApi::start().await;
+        let children = children(&fake);
+        let object = known(&fake, &children);
+        let stored = fake.put(&object);
+        let mut planned_on = object.clone();
+        planned_on.metadata.uid = Some(uid.into());
+        let error = children.annotate(&planned_on, &cost()).await.unwrap_err();
         assert!(is_stale(&error, Stale::Changed), "{error:?}");
+        assert_eq!(fake.stored("configmaps", "child"), Some(stored), "it is untouched");
+        assert_eq!(children.all()[0].meta().resource_version, object.metadata.resource_version);
     }
-    assert_eq!(fake.stored("configmaps", "child"), Some(stored), "it is untouched");
-    assert_eq!(children.all()[0].meta().resource_version, object.metadata.resource_version);
 }
 
 #[tokio::test]
@@ -620,9 +627,9 @@ async fn an_object_that_is_gone_is_not_annotated_and_leaves_the_cache() {
     fake.next(patches(), [not_found(), not_found()]);
     let mut older = object.clone();
     older.metadata.uid = Some("uid-of-an-older-child".into());
-    children.annotate(&older, "cost", "100").await.unwrap();
+    children.annotate(&older, &cost()).await.unwrap();
     assert_eq!(children.len(), 1, "a successor stays");
-    children.annotate(&object, "cost", "100").await.unwrap();
+    children.annotate(&object, &cost()).await.unwrap();
     assert!(children.is_empty());
 }
 
@@ -632,7 +639,7 @@ async fn an_annotation_that_is_refused_is_an_error_that_names_the_step_and_the_o
     let children = children(&fake);
     let object = known(&fake, &children);
     fake.next(patches(), [Answer::status(403, "Forbidden", "a policy for pods")]);
-    let error = children.annotate(&object, "cost", "100").await.unwrap_err();
+    let error = children.annotate(&object, &cost()).await.unwrap_err();
     assert!(!error.is_stale());
     assert_eq!(error.to_string(), "failed to annotate ConfigMap demo/child");
 }
@@ -652,4 +659,62 @@ async fn whether_objects_are_the_newest_is_read_in_one_list_and_what_was_read_is
     assert!(lists.iter().all(|call| call.query["labelSelector"] == "app=x"), "{lists:?}");
     fake.next(Verb::List.of("configmaps"), [Answer::status(403, "Forbidden", "no")]);
     assert!(children.are_newest("demo", "app=x").await.is_err());
+}
+
+/// The child of "a" without a label that its watch selects by, and the labels of that watch.
+fn unlabelled(fake: &ScriptedApi) -> (ConfigMap, std::collections::BTreeMap<String, String>) {
+    let labels = [("app".to_owned(), "x".to_owned()), ("of".to_owned(), "a".to_owned())].into();
+    let mut object = child_of(&deployment("a", 1), "child");
+    object.metadata.labels = Some([("app".to_owned(), "x".to_owned())].into());
+    (serde_json::from_value(fake.put(&object)).unwrap(), labels)
+}
+
+#[tokio::test]
+async fn a_child_that_no_watch_delivers_gets_its_labels_back_and_does_not_come_into_the_cache() {
+    let fake = ScriptedApi::start().await;
+    let children = children(&fake);
+    let (object, labels) = unlabelled(&fake);
+    fake.next(patches(), [Answer::text(200, &serde_json::to_string(&object).unwrap())]);
+    let owner = deployment("a", 1).controller_owner_ref(&()).unwrap();
+    assert!(!children.is_absent(&Key::new("demo", "child"), &owner, &labels).await.unwrap());
+    assert_eq!(fake.verbs(), ["Get configmaps", "Patch configmaps"]);
+    let body = json!({"metadata": {"uid": object.metadata.uid, "labels": labels}});
+    assert_eq!(fake.calls(patches())[0].body, body);
+    assert!(children.is_empty(), "the watch brings it");
+}
+
+#[tokio::test]
+async fn a_creation_that_finds_its_child_without_labels_puts_them_back() {
+    let fake = ScriptedApi::start().await;
+    let children = children(&fake);
+    let (object, labels) = unlabelled(&fake);
+    fake.next(patches(), [Answer::text(200, &serde_json::to_string(&object).unwrap())]);
+    let mut desired = wanted();
+    desired.metadata.labels = Some(labels);
+    let error = children.create(&desired).await.unwrap_err();
+    assert!(is_stale(&error, Stale::Found), "{error:?}");
+    assert_eq!(fake.verbs().last().unwrap(), "Patch configmaps");
+    assert!(children.is_empty());
+}
+
+#[tokio::test]
+async fn an_object_of_another_owner_gets_no_labels_and_does_not_come_into_the_cache() {
+    let fake = ScriptedApi::start().await;
+    let children = children(&fake);
+    fake.put(&child_of(&deployment("b", 2), "child"));
+    let error = children.create(&wanted()).await.unwrap_err();
+    assert!(is_foreign(&error), "{error:?}");
+    assert!(children.is_empty(), "its deletion would not be seen");
+}
+
+#[tokio::test]
+async fn what_only_may_be_listed_is_looked_for_by_its_name() {
+    let fake = ScriptedApi::start().await;
+    let children = children(&fake);
+    assert!(children.is_not_listed(&Key::new("demo", "child")).await.unwrap());
+    fake.put(&child_of(&deployment("a", 1), "child"));
+    assert!(!children.is_not_listed(&Key::new("demo", "child")).await.unwrap());
+    assert_eq!(children.len(), 1);
+    let lists = fake.calls(Verb::List.of("configmaps"));
+    assert!(lists.iter().all(|call| call.query["fieldSelector"] == "metadata.name=child"), "{lists:?}");
 }

@@ -10,6 +10,7 @@ use kube::{
 };
 use runtime::{
     client::{self, Deadlines, LeaderGuard, WriteGuard},
+    clock::Clock,
     logs::{Logs, Tail},
 };
 use tokio::{
@@ -70,7 +71,8 @@ async fn a_connection_without_calls_is_closed() {
 async fn a_proxy_is_refused_and_not_left_out() {
     let mut config = config_of("http://127.0.0.1:1");
     config.proxy_url = Some("http://127.0.0.1:2".parse().unwrap());
-    let refused = client::build(&config, Deadlines::default(), WriteGuard::Always, metrics());
+    let refused =
+        client::build(&config, Deadlines::default(), WriteGuard::Always, metrics(), Clock::default());
     assert!(matches!(refused, Err(kube::Error::ProxyProtocolDisabled { .. })));
 }
 
@@ -172,7 +174,8 @@ async fn a_replica_that_does_not_lead_sends_no_write() {
     let fake = ScriptedApi::start().await;
     fake.put(&config_map("a"));
     let guard = WriteGuard::WhileLeading(LeaderGuard::default());
-    let client = client::build(&config(&fake), Deadlines::default(), guard, metrics()).unwrap();
+    let client =
+        client::build(&config(&fake), Deadlines::default(), guard, metrics(), Clock::default()).unwrap();
     for verb in READS {
         call(&client, verb).await.unwrap();
     }

@@ -5,7 +5,7 @@ use std::{
     future::Future,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -714,6 +714,50 @@ async fn a_conflict_is_planned_again_and_is_no_failure() {
     let failed = "controller_runtime_reconcile_total{controller=\"test\",result=\"error\"}";
     assert_eq!(value_of(&controlled.metrics, failed), 0);
     assert!(!logs.text().contains("reconcile failed"), "{}", logs.text());
+}
+
+/// A controller whose status is another one with each run.
+fn counting(fake: &ScriptedApi) -> Controlled {
+    let runs = AtomicUsize::new(0);
+    Controlled::start_selected(fake, timings(), one_worker(), None, move |ctx, root| {
+        let status = json!({"replicas": runs.fetch_add(1, Ordering::SeqCst) + 1});
+        async move {
+            ctx.writer.apply_status(&ctx.roots, &root, &status).await?;
+            Ok::<_, ApplyError>(Next::Done)
+        }
+    })
+}
+
+#[tokio::test]
+async fn a_conflict_that_repeats_waits_for_the_watch() {
+    let fake = ScriptedApi::start().await;
+    fake.put(&deployment("a", 1));
+    let mut controlled = counting(&fake);
+    let statuses = Verb::Patch.of("deployments");
+    fake.until_called(statuses, 1).await;
+    fake.mute("deployments");
+    // Another process has written since, and no watch shows it.
+    let mut newer = fake.stored("deployments", "a").unwrap();
+    newer["status"] = json!({"replicas": 0});
+    fake.put_json("deployments", newer);
+    let root: Deployment = serde_json::from_value(fake.stored("deployments", "a").unwrap()).unwrap();
+    fake.put(&child_of(&root, "child"));
+    // They come ever more rarely, the last ones a second apart.
+    for _ in 0..11 {
+        assert_eq!(controlled.ran().await, "a");
+    }
+    let refused = fake.calls(statuses).len() - 1;
+    assert!((1..=4).contains(&refused), "{refused} writes of a version that is known to be outdated");
+    // The watch begins anew, and the next write comes at once.
+    fake.compact("deployments");
+    let version = root.metadata.resource_version;
+    let mut calls = refused + 1;
+    while fake.stored("deployments", "a").unwrap()["metadata"]["resourceVersion"] == json!(version) {
+        calls += 1;
+        fake.until_called(statuses, calls).await;
+    }
+    assert_ne!(fake.stored("deployments", "a").unwrap()["status"]["replicas"], 0);
+    assert!(calls <= 6, "{calls} writes");
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use runtime::{
     cache::Cache,
     cached_child::{CachedChild, Metadata},
     client::{self, Deadlines, WriteGuard},
+    clock::Clock,
     health::WatchesHealth,
     metrics::Metrics,
     watch::{Scope, Timings, Wanted, Watches},
@@ -117,7 +118,7 @@ pub(crate) fn client_within(fake: &ScriptedApi, deadlines: Deadlines) -> Client 
 }
 
 pub(crate) fn client_of(config: Config, deadlines: Deadlines) -> Client {
-    client::build(&config, deadlines, WriteGuard::Always, metrics()).unwrap()
+    client::build(&config, deadlines, WriteGuard::Always, metrics(), Clock::default()).unwrap()
 }
 
 pub(crate) fn config(fake: &ScriptedApi) -> Config {

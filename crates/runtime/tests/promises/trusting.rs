@@ -15,6 +15,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use runtime::{
     cache::Cache,
     client::{self, Deadlines, LeaderGuard, WriteGuard},
+    clock::Clock,
     lease::{Elector, Timings},
 };
 use rustls::{
@@ -65,7 +66,7 @@ fn serve(authority: &CertifiedIssuer<'static, KeyPair>) -> SocketAddr {
 fn client_of(server: SocketAddr, trusted: &CertificateDer<'static>) -> Client {
     let mut config = Config::new(format!("https://{server}").parse().unwrap());
     config.root_cert = Some(vec![trusted.to_vec()]);
-    client::build(&config, Deadlines::default(), WriteGuard::Always, metrics()).unwrap()
+    client::build(&config, Deadlines::default(), WriteGuard::Always, metrics(), Clock::default()).unwrap()
 }
 
 fn distrustful_client() -> Client {
@@ -116,7 +117,7 @@ async fn a_new_authority_in_the_file_is_trusted_without_a_restart() {
         let mut config = Config::new(format!("https://{server}").parse().unwrap());
         config.root_cert = Some(vec![old.der().to_vec()]);
         config.root_cert_file = Some(file.clone());
-        client::build(&config, Deadlines::default(), WriteGuard::Always, metrics()).unwrap()
+        client::build(&config, Deadlines::default(), WriteGuard::Always, metrics(), Clock::default()).unwrap()
     };
     let read = async |client: &Client| Api::<ConfigMap>::namespaced(client.clone(), "demo").get("a").await;
     let of_new = client(serve(&new));

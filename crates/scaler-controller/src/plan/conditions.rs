@@ -9,6 +9,7 @@ use scaling::{
     conclusion::{Able, Active, Limited},
     decide::Decision,
     measurement::Measurement,
+    reading::Fault,
     record::Record,
     supply::Supply,
 };
@@ -222,6 +223,16 @@ fn announced(doubt: Doubt, decision: &Decision, valid: &ValidScaler) -> Verdict 
 const NONE_REMOVED: &str = "no replicas are removed, because values are missing";
 
 fn active(valid: &ValidScaler, observed: &Observed, decision: &Decision, found: &Found) -> Verdict {
+    let verdict = by_metrics(valid, observed, decision, found);
+    let Some(foreign) = foreign(found) else { return verdict };
+    let reason = match verdict.reason {
+        reasons::VALID_METRIC_FOUND => reasons::FOREIGN_PODS,
+        worse => worse,
+    };
+    Verdict { reason, message: format!("{}; {foreign}", verdict.message), ..verdict }
+}
+
+fn by_metrics(valid: &ValidScaler, observed: &Observed, decision: &Decision, found: &Found) -> Verdict {
     let remarks = remarks(observed, decision);
     let missing = |words: &str| match remarks.missing.join("; ") {
         text if text.is_empty() => words.to_owned(),
@@ -261,6 +272,11 @@ fn active(valid: &ValidScaler, observed: &Observed, decision: &Decision, found: 
             reasons::SCALING_DISABLED,
             format!("{} has 0 replicas, which stay; set 1 or more to scale again", found.reference),
         ),
+        Active::MetricMissing(Fault::Empty | Fault::NoSettledPods)
+            if replicas == 0 && decision.record.to == 0 =>
+        {
+            fails(conditions::SCALING_ACTIVE, reasons::METRIC_NEEDS_PODS, missing(&needs_pods(found)))
+        }
         Active::MetricMissing(_) => fails(
             conditions::SCALING_ACTIVE,
             reasons::METRIC_MISSING,
@@ -283,6 +299,25 @@ fn active(valid: &ValidScaler, observed: &Observed, decision: &Decision, found: 
                 .to_owned(),
         ),
     }
+}
+
+/// A query whose series come from elsewhere looks the same while what exports them is away.
+fn needs_pods(found: &Found) -> String {
+    format!(
+        "{} has 0 replicas, which stay while the metric has no value; if only its own pods have one, scale by what stands in \
+         front of them, such as the requests of a gateway or the length of a queue, in source or additionalMetrics, or set \
+         minReplicas to 1",
+        found.reference
+    )
+}
+
+fn foreign(found: &Found) -> Option<String> {
+    let of_others = found.foreign.as_ref()?;
+    Some(format!(
+        "pods of {of_others} match the selector of {target} as well and do not count; give the pods of {target} a label that \
+         no others have, and select by it",
+        target = found.reference
+    ))
 }
 
 /// The first metric that is a counter by its name, or by its values while replicas were added.

@@ -84,6 +84,7 @@ fn found(replicas: i32) -> Found {
         scales_itself: false,
         cold_start: None,
         pods: Some(ready_pods(replicas)),
+        foreign: None,
         keeps_one: false,
     }
 }

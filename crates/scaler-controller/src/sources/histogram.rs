@@ -31,6 +31,7 @@ impl Buckets {
                 None => found.push(Bucket { upper, count: series.value }),
             }
         }
+        found.shrink_to_fit();
         found.sort_unstable_by(|one, other| one.upper.total_cmp(&other.upper));
         found.last().is_some_and(|last| last.upper == f64::INFINITY).then_some(Self(found))
     }
@@ -55,6 +56,11 @@ impl Buckets {
         self.has_bounds_of(other).then(|| {
             Self(sum().map(|(one, other)| Bucket { count: one.count + other.count, ..*one }).collect())
         })
+    }
+
+    /// Of memory.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(self.0.as_slice())
     }
 
     /// Number of observations.

@@ -29,6 +29,7 @@ use super::{
 pub use bodies::Bodies;
 
 mod bodies;
+pub mod kept;
 pub mod scrapes;
 
 /// One pod of the target.

@@ -117,9 +117,11 @@ async fn a_new_snapshot_wakes_the_objects_with_pods_on_its_node() {
     sources.set([Endpoint { origin: Origin::Node("gpu-1".into()), address: address.into() }]);
     ctx.agents = Agents::of(Some(sources), None, String::new());
     put_deployment(&api, &ctx, 1, json!({}));
-    let labels = json!({"app": "chat"});
+    let labels = json!({"app": "chat", "pod-template-hash": "5d4f"});
+    let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "chat-5d4f", "uid": "r", "controller": true});
     let pod = json!({
-        "metadata": {"name": "chat-0", "namespace": "demo", "uid": "p", "resourceVersion": "1", "labels": labels},
+        "metadata": {"name": "chat-0", "namespace": "demo", "uid": "p", "resourceVersion": "1", "labels": labels,
+                     "ownerReferences": [owner]},
         "spec": {"nodeName": "gpu-1"},
         "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
     });

@@ -184,6 +184,32 @@ fn a_target_asleep_is_not_woken_by_the_fallback_of_a_metric_that_only_pods_have(
 }
 
 #[test]
+fn a_target_asleep_whose_query_has_no_series_does_not_flap_with_its_fallback() {
+    let mut policy = policy(Kind::Custom, 5);
+    policy.bounds = Bounds::new(0, 20).unwrap();
+    policy.behavior.down.window = policy.behavior.up.window;
+    policy.fallback = Some(Fallback { after: Duration::from_secs(120), replicas: 2 });
+    let (mut replicas, mut history, mut changes) = (1_u32, History::default(), Vec::new());
+    for seconds in (0..7_200).step_by(15) {
+        // Of its own pods, which have no load: without one there is no series.
+        let reading = match replicas {
+            0 => Reading::Missing(Fault::Empty),
+            _ => Reading::total(0.0, at(seconds)),
+        };
+        let decision = decide(&policy, &target(replicas, 0, 0), &[reading], &history, at(seconds));
+        history = match decision.outcome {
+            Outcome::Scale { to, .. } => {
+                changes.push((seconds, to));
+                replicas = u32::try_from(to).unwrap();
+                decision.written(&policy)
+            }
+            Outcome::Keep | Outcome::Hold(_) => decision.history,
+        };
+    }
+    assert_eq!(changes, [(0, 0)]);
+}
+
+#[test]
 fn a_metric_that_was_never_there_gets_its_fallback_after_the_time_since_the_first_decision() {
     let mut policy = policy(Kind::QueueDepth, 5);
     policy.fallback = Some(Fallback { after: Duration::from_secs(120), replicas: 6 });

@@ -5,7 +5,7 @@
 
 use api::{
     labels,
-    trainingjob::{AvoidedNode, DependencyResult},
+    trainingjob::{AvoidedNode, DependencyResult, ResumedFrom},
 };
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 
@@ -29,6 +29,9 @@ pub(super) struct Inputs<'a> {
     pub(super) image: &'a str,
     pub(super) version: Version,
     pub(super) results: &'a [DependencyResult],
+    /// Checkpoints of an earlier job.
+    pub(super) resume_from: Option<&'a ResumedFrom>,
+    pub(super) hub_cache: Option<&'a str>,
     /// Steps to save memory that earlier attempts made necessary.
     pub(super) mitigations: usize,
     /// Nodes that are not used.
@@ -63,6 +66,8 @@ pub(super) fn attempt_job(valid: &ValidJob, number: i32, inputs: &Inputs<'_>, de
         command: &command,
         results: inputs.results,
         avoided: inputs.avoided,
+        resume_from: inputs.resume_from,
+        hub_cache: inputs.hub_cache,
     };
     let template = pod_template(valid, &attempt, defaults);
     let mut metadata = metadata(valid, name);

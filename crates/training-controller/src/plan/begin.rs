@@ -13,12 +13,12 @@ use super::{
     attempt_job::{self, Inputs},
     avoid, claim, conditions,
     dependencies::{self, Dependencies},
-    noted, service,
+    noted, resume, service,
     stage::{Attempt, Stage},
     status,
 };
 use crate::{
-    swift::{self, Version},
+    swift::{self, Source, Version},
     validate::Invalid,
 };
 
@@ -42,15 +42,24 @@ impl Scene<'_> {
                     conditions::of_failure(self.valid, self.observed, &self.dependencies, None, why);
                 return noted(self.observed, written, assessment, self.now);
             }
+            // The pods of another job wake up no reconcile of this one.
+            Dependencies::NotReady { .. } if self.valid.resume_from.is_some() => {
+                return Plan { requeue_after: Some(CLAIM_RETRY), ..self.waiting(&stage) };
+            }
             Dependencies::NotReady { .. } | Dependencies::Ambiguous(_) => return self.waiting(&stage),
         };
-        if let Err(invalid) = dependencies::fit(self.valid, &records) {
-            let assessment = conditions::of_invalid(&invalid, self.observed);
-            return noted(self.observed, status::base(self.observed), assessment, self.now);
-        }
+        let fit = dependencies::fit(self.valid, &records);
+        let source = match fit.and_then(|()| resume::source(self.valid, self.observed)) {
+            Ok(source) => source,
+            Err(invalid) => {
+                let assessment = conditions::of_invalid(&invalid, self.observed);
+                return noted(self.observed, status::base(self.observed), assessment, self.now);
+            }
+        };
         let mut written = status::base(self.observed);
-        let has_records = written.dependencies == records;
+        let has_records = written.dependencies == records && written.resume_from == source;
         written.dependencies = records.clone();
+        written.resume_from = source;
         if !has_records {
             // Before the attempt: from now on the other jobs may be deleted.
             let obstacle = conditions::obstacle(self.valid, self.observed);
@@ -62,7 +71,10 @@ impl Scene<'_> {
         if conditions::obstacle(self.valid, self.observed).is_some() {
             return Plan { requeue_after: Some(CLAIM_RETRY), ..self.waiting(&stage) };
         }
-        self.begin(number, written)
+        match self.unchecked_upload(number, &written) {
+            Some(upload) => self.checking(upload, written),
+            None => self.begin(number, written),
+        }
     }
 
     fn begin(&self, number: i32, written: TrainingJobStatus) -> Plan {
@@ -82,11 +94,13 @@ impl Scene<'_> {
         let reward_model = self.valid.reward_model.as_ref();
         let avoided = avoid::avoided(&written, self.now);
         let inputs = Inputs {
-            model: dependencies::source(&self.valid.model, records),
+            model: dependencies::start(self.valid, records),
             reward_model: reward_model.map(|text| dependencies::source(text, records).model),
             image: &resolved.image,
             version,
             results: &results,
+            resume_from: resume::mounted(self.observed),
+            hub_cache: resolved.hub_cache.as_deref(),
             mitigations: written.mitigations.len(),
             avoided: &avoided,
         };
@@ -120,8 +134,9 @@ impl Scene<'_> {
         let default = || self.defaults.trainer_image(self.valid.device).to_owned();
         let image = self.valid.image.clone().unwrap_or_else(default);
         let version = self.valid.version.unwrap_or_else(|| Version::of_image(&image));
-        let model = dependencies::source(&self.valid.model, &written.dependencies);
-        Resolved { image, swift_version: version.to_string(), model: model.model, adapters: model.adapters }
+        let Source { model, adapters } = dependencies::start(self.valid, &written.dependencies);
+        let hub_cache = self.valid.output.hub_cache(&self.valid.name);
+        Resolved { image, swift_version: version.to_string(), model, adapters, hub_cache }
     }
 
     fn version(&self, resolved: &Resolved) -> Version {

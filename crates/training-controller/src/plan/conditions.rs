@@ -17,11 +17,12 @@ use super::{
     avoid,
     claim::{conflict, shortage},
     dependencies::{Dependencies, results},
+    loss,
     pod::{TRAINER, runs_on_cpu_instead},
+    resume,
     stage::{self, Attempt, Stage},
 };
 use crate::{
-    names,
     observe::Observed,
     progress::Access,
     validate::{Claim, Invalid, ValidJob},
@@ -103,6 +104,7 @@ struct Common {
     accepted: Verdict,
     dependencies: Option<Verdict>,
     suspended: Option<Verdict>,
+    loss: Option<Verdict>,
 }
 
 fn common(valid: &ValidJob, observed: &Observed, dependencies: &Dependencies) -> Common {
@@ -142,13 +144,13 @@ fn common(valid: &ValidJob, observed: &Observed, dependencies: &Dependencies) ->
         (false, true) => Some(fails(conditions::SUSPENDED, reasons::RESUMED, "")),
         (false, false) => None,
     };
-    Common { accepted, dependencies, suspended }
+    Common { accepted, dependencies, suspended, loss: loss::verdict(valid, observed) }
 }
 
 impl Common {
     fn with(self, more: impl IntoIterator<Item = Verdict>) -> Vec<Verdict> {
-        let Self { accepted, dependencies, suspended } = self;
-        [Some(accepted), dependencies, suspended].into_iter().flatten().chain(more).collect()
+        let Self { accepted, dependencies, suspended, loss } = self;
+        [Some(accepted), dependencies, suspended, loss].into_iter().flatten().chain(more).collect()
     }
 }
 
@@ -365,7 +367,8 @@ pub(super) fn obstacle(valid: &ValidJob, observed: &Observed) -> Option<Cause> {
             conflict.or_else(|| unusable(name, "spec.output.claimName"))
         }
     };
-    of_inputs().or_else(of_results).or_else(of_output)
+    let of_source = || resume::obstacle(observed, unusable);
+    of_inputs().or_else(of_results).or_else(of_source).or_else(of_output)
 }
 
 /// Pods that mount the claim go on; no other pod is scheduled with it.
@@ -385,6 +388,21 @@ pub(super) fn of_uploading(
     let common = common(valid, observed, dependencies);
     let running = fails(conditions::RUNNING, reasons::NOT_RUNNING, "the training has succeeded");
     Assessment::explained_by(Phase::Running, common.with([running, uploaded]), conditions::UPLOADED)
+}
+
+/// The store of the upload is tried before the first attempt; the reason and the message say how far it is.
+pub(super) fn of_checking(
+    valid: &ValidJob,
+    observed: &Observed,
+    dependencies: &Dependencies,
+    (reason, message): (&'static str, String),
+    is_stalled: bool,
+) -> Assessment {
+    let common = common(valid, observed, dependencies);
+    let running = fails(conditions::RUNNING, reason, message.clone());
+    let stalled = is_stalled.then(|| stalled(reason, message));
+    let verdicts = common.with([running].into_iter().chain(stalled));
+    Assessment::explained_by(Phase::Pending, verdicts, conditions::RUNNING)
 }
 
 /// The job has succeeded.
@@ -460,8 +478,7 @@ pub(super) fn stalled(reason: &'static str, message: String) -> Verdict {
     holds(conditions::STALLED, reason, message)
 }
 
-/// The pod of rank 0.
-pub(super) fn rank_zero<'a>(valid: &ValidJob, attempt: &'a Attempt<'_>) -> Option<&'a PodView> {
-    let prefix = format!("{}-", names::host(&names::attempt(&valid.name, attempt.number), 0));
-    attempt.pods.iter().copied().find(|pod| pod.name().starts_with(&prefix))
+/// The pod of rank 0, by its index: Kubernetes shortens the names of pods.
+pub(super) fn rank_zero<'a>(attempt: &'a Attempt<'_>) -> Option<&'a PodView> {
+    attempt.pods.iter().copied().find(|pod| pod.completion_index == Some(0))
 }

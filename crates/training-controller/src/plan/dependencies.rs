@@ -117,6 +117,10 @@ fn state(dependency: &Dependency, known: Option<&Record>) -> State {
         Record { name: name(job), uid: job.metadata.uid.clone().unwrap_or_default(), path, result: None };
     let status = job.status.clone().unwrap_or_default();
     let why = status.message.as_deref().map(|message| format!(": {message}")).unwrap_or_default();
+    if super::stage::is_uploading(Some(&status)) {
+        // The result is in the claim, whatever becomes of its upload.
+        return State::Done(Record { result: result(job, record.path.as_deref()), ..record });
+    }
     match status.phase {
         Some(Phase::Succeeded) => {
             State::Done(Record { result: result(job, record.path.as_deref()), ..record })
@@ -150,7 +154,11 @@ fn missing(want: &Want) -> String {
         Want::Path { field, path } => format!(
             "{field}: no TrainingJob has an outputDir that contains {path}, and no input is mounted there; create that \
              job, or create this one again with an input there{}",
-            if *field == "spec.model" { " or with modelInImage" } else { "" }
+            match *field {
+                "spec.model" => " or with modelInImage",
+                "spec.adapters" => ", such as the claim that a deleted job has left",
+                _ => "",
+            }
         ),
     }
 }
@@ -206,8 +214,38 @@ pub(super) fn source(text: &str, records: &[Record]) -> Source {
     }
 }
 
+/// The model and the adapters that the training starts from.
+pub(super) fn start(valid: &ValidJob, records: &[Record]) -> Source {
+    let model = source(&valid.model, records);
+    match &valid.adapters {
+        None => model,
+        Some(text) => {
+            let adapters = source(text, records).adapters.unwrap_or_else(|| text.clone());
+            Source { adapters: Some(adapters), ..model }
+        }
+    }
+}
+
+/// Why `spec.adapters` is no LoRA adapters for the model.
+fn adapters_fit(valid: &ValidJob, records: &[Record]) -> Result<(), Invalid> {
+    let Some(text) = &valid.adapters else { return Ok(()) };
+    if let Some(of_model) = source(&valid.model, records).adapters {
+        return Err(Invalid(format!(
+            "spec.adapters: spec.model already is the LoRA adapters {of_model}; create the job again with one of them"
+        )));
+    }
+    let given = source(text, records);
+    if given.adapters.is_none() && given.model != *text {
+        return Err(Invalid(format!(
+            "spec.adapters: the job that writes {text} trains a whole model; create this job again with spec.model {text}"
+        )));
+    }
+    Ok(())
+}
+
 /// Results that this job cannot use.
 pub(super) fn fit(valid: &ValidJob, records: &[Record]) -> Result<(), Invalid> {
+    adapters_fit(valid, records)?;
     let merge = "merge them first (swift export --merge_lora true)";
     if let Some(adapters) = source(&valid.model, records).adapters {
         let method = match valid.method {

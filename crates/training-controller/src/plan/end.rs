@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use api::{
-    reasons,
-    trainingjob::{Checkpoint, TrainingJob, TrainingJobStatus},
+    launcher, reasons,
+    trainingjob::{Method, TrainingJob, TrainingJobStatus},
 };
 use runtime::conditions::whole_seconds;
 
@@ -26,17 +26,6 @@ pub(super) fn trained(status: &TrainingJobStatus) -> String {
     format!("trained{}{}", steps.unwrap_or_default(), checkpoint.unwrap_or_default())
 }
 
-/// The end of the message of a job that has failed and left a checkpoint.
-fn how_to_go_on(name: &str, status: &TrainingJobStatus) -> String {
-    let from = |saved: &Checkpoint| {
-        format!(
-            "; to go on from step {}, create a TrainingJob of another name with resumeFrom: {{job: {name}}}",
-            saved.step
-        )
-    };
-    status.checkpoint.as_ref().map(from).unwrap_or_default()
-}
-
 impl Scene<'_> {
     /// The end of an attempt is written before anything is made or deleted because of it.
     pub(super) fn ended(&self, attempt: &Attempt<'_>, end: End) -> Plan {
@@ -55,7 +44,11 @@ impl Scene<'_> {
                 let next = Next::Never { reason: failure.reason, message: failure.message.clone() };
                 self.failed(attempt, failure, written, streaks, next)
             }
-            End::Failed(failure) => {
+            End::Failed(mut failure) => {
+                failure.checkpoint = failure.checkpoint.and_then(|saved| {
+                    let saved = launcher::Checkpoint { path: saved.path, step: saved.step };
+                    status::reported(self.valid, &written, &saved)
+                });
                 let has_trained = written.checkpoint.is_some()
                     || failure.checkpoint.is_some()
                     || written.progress.as_ref().is_some_and(|progress| progress.step > 0);
@@ -109,8 +102,8 @@ impl Scene<'_> {
         }
         let assessment = match next {
             Next::Never { reason, message } => {
+                let message = format!("{message}{}", self.successor(&written));
                 written.completion_time = Some(whole_seconds(self.now));
-                let message = format!("{message}{}", how_to_go_on(&self.valid.name, &written));
                 conditions::of_failure(self.valid, self.observed, &self.dependencies, None, (reason, message))
             }
             Next::Again { .. } => {
@@ -131,15 +124,22 @@ impl Scene<'_> {
         plan
     }
 
+    /// How another job goes on from what this one has left.
+    fn successor(&self, status: &TrainingJobStatus) -> String {
+        let saved = status.checkpoint.as_ref().filter(|_| self.valid.method != Method::Ppo);
+        let words = |step| {
+            format!("; a new job goes on after step {step} with spec.resumeFrom.job {}", self.valid.name)
+        };
+        saved.map_or_else(String::new, |saved| words(saved.step))
+    }
+
     fn succeeded(&self, attempt: &Attempt<'_>, written: TrainingJobStatus) -> Plan {
-        let message =
-            conditions::rank_zero(self.valid, attempt).and_then(failure::message_of).unwrap_or_default();
+        let message = conditions::rank_zero(attempt).and_then(failure::message_of).unwrap_or_default();
         let mut written = status::ended(written, attempt.number);
         written = status::started(written, self.now);
-        if let Some(saved) = message.checkpoint {
-            let time = Some(whole_seconds(self.now));
-            // The launcher has looked at it, and the log may say anything.
-            written.checkpoint = Some(Checkpoint { path: saved.path, step: saved.step, time });
+        let saved = message.checkpoint.as_ref();
+        if let Some(saved) = saved.and_then(|saved| status::reported(self.valid, &written, saved)) {
+            status::replace_checkpoint(&mut written, saved, self.now);
         }
         written.progress = status::completed(written.progress, message.step);
         if let Some(upload) = &self.valid.output.upload {

@@ -9,7 +9,7 @@ use runtime::events::{Note, Severity};
 use super::{conditions::STALLS, failure::Failure};
 
 /// Reasons whose events are warnings, in addition to `STALLS`.
-const ALARMING: [&str; 8] = [
+const ALARMING: [&str; 9] = [
     reasons::CRASH_LOOP,
     reasons::VOLUME_NOT_ATTACHED,
     reasons::QUOTA_PENDING,
@@ -18,6 +18,7 @@ const ALARMING: [&str; 8] = [
     reasons::UNSCHEDULABLE,
     reasons::DENIED,
     reasons::UPLOAD_FAILED,
+    reasons::UPLOAD_NOT_POSSIBLE,
 ];
 /// The order of these is the ordinary course of a job, which the status shows.
 const ORDINARY: [&str; 4] = [reasons::STARTING, reasons::PREPARING, reasons::NOT_RUNNING, reasons::RETRYING];

@@ -48,6 +48,8 @@ pub(crate) fn failure_reasons() -> impl Iterator<Item = &'static str> {
         reasons::VOLUME_NOT_ATTACHED,
         reasons::POD_REFUSED,
         reasons::STOPPED_EARLY,
+        reasons::LOSS_NOT_FINITE,
+        reasons::CANNOT_RESUME,
         reasons::OUTPUT_NOT_EMPTY,
     ];
     Cause::ALL.into_iter().map(Cause::reason).chain(others)
@@ -319,7 +321,7 @@ fn evicted(pod: &PodView) -> Option<(&'static str, Class, String)> {
     if is_short_of("storage") || is_short_of("disk") || is_short_of("emptydir") || is_short_of("inodes") {
         let what = format!(
             "was evicted for the disk of its node{words}; create the job again with ephemeral-storage in resources, or with \
-             MODELSCOPE_CACHE or HF_HOME in env set to a folder in the claim of the output"
+             output.cache Keep, which loads models and data into the claim of the output"
         );
         return Some((reasons::OUT_OF_SPACE, Class::Transient, what));
     }
@@ -364,8 +366,12 @@ fn of_launcher(code: ExitCode) -> (&'static str, Class, String) {
             reasons::OUTPUT_NOT_EMPTY,
             Class::Permanent,
             "found checkpoints of another job in outputDir, perhaps of an earlier one of this name; create the job \
-             again under another name or, in a claim that it has not made, with another outputDir",
+             again under another name, and with spec.resumeFrom to go on from them, or, in a claim that it has not made, with \
+             another outputDir",
         ),
+        ExitCode::CannotResume => {
+            (reasons::CANNOT_RESUME, Class::Permanent, "cannot go on from the source in spec.resumeFrom")
+        }
         ExitCode::Incomplete => (
             reasons::STOPPED_EARLY,
             Class::Transient,

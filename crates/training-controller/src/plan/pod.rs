@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 
 use api::{
-    launcher::{self, options, variables},
+    launcher::{self, hub_folders, options, variables},
     pods::{EnvVar as Variable, Resources, Scheduling},
-    trainingjob::{AvoidedNode, DependencyResult, Device, Input},
+    trainingjob::{AvoidedNode, DependencyResult, Device, Input, ResumedFrom},
 };
 use k8s_openapi::{
     api::core::v1::{
@@ -24,6 +24,7 @@ use workload::template::{
 use super::{defaults::Defaults, metadata::pod_labels};
 use crate::{
     names,
+    resume::SOURCE_PATH,
     swift::{Command, STOP_FILE, TUNING_VARIABLES},
     validate::ValidJob,
 };
@@ -57,6 +58,10 @@ pub(super) struct Attempt<'a> {
     pub(super) results: &'a [DependencyResult],
     /// Nodes that are not used.
     pub(super) avoided: &'a [AvoidedNode],
+    /// Checkpoints of an earlier job.
+    pub(super) resume_from: Option<&'a ResumedFrom>,
+    /// Where what is loaded from hubs is kept.
+    pub(super) hub_cache: Option<&'a str>,
 }
 
 pub(super) fn pod_template(valid: &ValidJob, attempt: &Attempt<'_>, defaults: &Defaults) -> PodTemplateSpec {
@@ -66,7 +71,7 @@ pub(super) fn pod_template(valid: &ValidJob, attempt: &Attempt<'_>, defaults: &D
     let secrets = valid.pods.image_pull_secrets.iter();
     // Without a watch of nodes the controller ends no attempts, and Kubernetes' eviction after five minutes must apply.
     let lost_node_seconds = defaults.watches_nodes.then_some(lost_node_seconds(valid));
-    let (volumes, mounts) = volumes(valid, attempt.results);
+    let (volumes, mounts) = volumes(valid, attempt);
     PodTemplateSpec {
         metadata: Some(ObjectMeta {
             labels: Some(pod_labels(valid)),
@@ -183,6 +188,11 @@ fn arguments(valid: &ValidJob, attempt: &Attempt<'_>) -> Vec<String> {
         option(options::GRACE_SECONDS, &valid.grace.as_secs().to_string()),
     ];
     words.extend((!resumes).then(|| format!("--{}", options::NEVER_RESUME)));
+    if let Some(ResumedFrom { path, .. }) = attempt.resume_from {
+        let folder = path.as_ref().map_or(SOURCE_PATH.to_owned(), |path| format!("{SOURCE_PATH}/{path}"));
+        words.push(option(options::RESUME_FROM, &folder));
+    }
+    words.extend(attempt.hub_cache.map(|folder| option(options::HUB_CACHE, folder)));
     words.extend(stops_by_file.then(|| option(options::STOP_FILE, STOP_FILE)));
     words.extend(fresh_arguments.iter().map(|argument| option(options::FRESH_ARG, argument)));
     words.push("--".to_owned());
@@ -221,8 +231,20 @@ fn environment(valid: &ValidJob, attempt: &Attempt<'_>) -> Vec<EnvVar> {
     let is_own = |name: &str| own.iter().any(|variable| variable.name == name);
     let users: Vec<&Variable> = valid.env.iter().filter(|variable| !is_own(&variable.name)).collect();
     let is_free = |default: &EnvVar| users.iter().all(|variable| variable.name != default.name);
-    let kept: Vec<EnvVar> = defaults.into_iter().chain(tuning).filter(is_free).collect();
+    let caches = attempt.hub_cache.map(hub_caches).into_iter().flatten();
+    let caches = caches.map(|(name, folder)| value(name, &folder));
+    let kept: Vec<EnvVar> = defaults.into_iter().chain(caches).chain(tuning).filter(is_free).collect();
     kept.into_iter().chain(users.iter().map(|variable| env_var(variable))).chain(own).collect()
+}
+
+/// Models and data are kept; tokens, and parts of files that are kept as a whole, are not.
+fn hub_caches(folder: &str) -> [(&'static str, String); 4] {
+    [
+        ("HF_HOME", format!("{folder}/{}", hub_folders::HUGGING_FACE)),
+        ("HF_TOKEN_PATH", format!("{HOME}/.cache/huggingface/token")),
+        ("HF_XET_CACHE", format!("{HOME}/.cache/huggingface/xet")),
+        ("MODELSCOPE_CACHE", format!("{folder}/{}", hub_folders::MODELSCOPE)),
+    ]
 }
 
 /// Hugging Face's own variable, by reference alone. A job of public models needs no Secret.
@@ -254,7 +276,7 @@ fn resources(valid: &ValidJob) -> ResourceRequirements {
     }
 }
 
-fn volumes(valid: &ValidJob, results: &[DependencyResult]) -> (Vec<Volume>, Vec<VolumeMount>) {
+fn volumes(valid: &ValidJob, attempt: &Attempt<'_>) -> (Vec<Volume>, Vec<VolumeMount>) {
     let empty = |name: &str, medium: Option<&str>| Volume {
         name: name.to_owned(),
         empty_dir: Some(EmptyDirVolumeSource {
@@ -287,9 +309,10 @@ fn volumes(valid: &ValidJob, results: &[DependencyResult]) -> (Vec<Volume>, Vec<
     let of_inputs = valid.inputs.iter().map(|Input { claim_name, sub_path, mount_path }| {
         (claim_name.as_str(), sub_path.clone(), mount_path.as_str())
     });
-    let of_results =
-        results.iter().map(|result| (result.claim_name.as_str(), None, result.mount_path.as_str()));
-    for (claim_name, sub_path, mount_path) in of_inputs.chain(of_results) {
+    let results = attempt.results.iter();
+    let of_results = results.map(|result| (result.claim_name.as_str(), None, result.mount_path.as_str()));
+    let of_source = attempt.resume_from.map(|source| (source.claim_name.as_str(), None, SOURCE_PATH));
+    for (claim_name, sub_path, mount_path) in of_inputs.chain(of_results).chain(of_source) {
         if mounts.iter().any(|known| known.mount_path == mount_path) {
             // The claim of the output, or a result that two fields name.
             continue;

@@ -1,13 +1,14 @@
 //! What becomes of the output when its TrainingJob is deleted: kept, deleted, or deleted after a snapshot. Pure.
 //!
-//! A finalizer keeps the TrainingJob until then, for ten minutes at most. Whatever is in doubt stays: no data is deleted
-//! because a time is over, and no claim that was made for another TrainingJob.
+//! A finalizer keeps the TrainingJob until then. Each wait has ten minutes, by the clock of this process from when it began to
+//! wait. Whatever is in doubt stays: no data is deleted because a time is over, no claim that was made for another
+//! TrainingJob, and with retention Delete no result that is to be uploaded and was not.
 
 use std::time::Duration;
 
 use api::{
-    labels, reasons,
-    trainingjob::{Retention, TrainingJob},
+    conditions as types, labels, reasons,
+    trainingjob::{Retention, TrainingJob, TrainingJobStatus},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -23,8 +24,10 @@ use workload::{
 
 use super::{Deletion, claim::is_of_name, pod::TRAINER, stage::has_stopped};
 use crate::{
-    NAME, names,
-    observe::{Observed, job_of},
+    NAME,
+    job_view::JobView,
+    names,
+    observe::{Observed, is_pod_of, job_of},
     volume_snapshot::{SnapshotSource, SnapshotSpec, VolumeSnapshot},
 };
 
@@ -39,11 +42,32 @@ pub(crate) struct Retirement {
     /// Whether the finalizer is removed.
     pub(crate) releases: bool,
     pub(crate) event: Option<Note>,
+    /// What is waited for; it is written, and `event` noted, only if it differs.
+    pub(crate) status: Option<Box<TrainingJobStatus>>,
+    /// For `FactTimes`.
+    #[serde(skip)]
+    pub(crate) facts: Vec<String>,
     pub(crate) requeue_after: Option<Duration>,
 }
 
-/// How long the deletion of a TrainingJob may wait for its output.
+/// How long the deletion of a TrainingJob may wait for one thing; for pods, in addition to their grace period.
 const LIMIT: Duration = Duration::from_secs(600);
+
+/// What the deletion of a TrainingJob waits for.
+#[derive(Clone, Copy, Debug)]
+enum Awaited {
+    Pods,
+    Upload,
+    Dependents,
+    Snapshot,
+}
+
+impl Awaited {
+    /// For `FactTimes`.
+    fn fact(self) -> String {
+        format!("the deletion waits: {self:?}")
+    }
+}
 
 /// Whether a TrainingJob has something to do when it is deleted.
 pub(crate) fn needs_finalizer(job: &TrainingJob) -> bool {
@@ -75,37 +99,39 @@ pub(crate) fn retire(
             "PersistentVolumeClaim {claim_name} stays, because {why}; delete it by hand if its data is not needed"
         ))));
     }
-    let deleted = job.metadata.deletion_timestamp.as_ref().map_or(now, |deleted| deleted.0);
-    let Some(left) = remaining(LIMIT, deleted, now) else {
-        let why = match (snapshot.and_then(VolumeSnapshot::error), observed.dependents) {
-            (Some(why), _) => format!(": {why}"),
-            (None, 0) => String::new(),
-            (None, count) => format!(": {count} TrainingJobs read it or wait for it"),
-        };
-        let what = match output.retention {
-            Retention::Snapshot => "saved in a snapshot",
-            Retention::Delete | Retention::Retain => "free",
-        };
-        let message = format!(
-            "the output was not {what} within {} s{why}; claim {claim_name} stays: delete it by hand",
-            LIMIT.as_secs()
-        );
-        return released(Some(warning(message)));
+    let waits = |awaited, more| waits(observed, claim_name, snapshot, awaited, more, now);
+    let owed = owed(observed);
+    let upload = match owed {
+        // It goes on while the rest ends.
+        Some(Owed::UnderWay(upload)) => Some(upload),
+        Some(Owed::Failed(_)) | None => None,
     };
+    let is_of_upload = |pod: &&PodView| upload.is_some_and(|upload| is_pod_of(pod, upload));
+    let running: Vec<&PodView> = observed.pods.iter().map(AsRef::as_ref).collect();
     let running: Vec<&PodView> =
-        observed.pods.iter().map(AsRef::as_ref).filter(|pod| !has_stopped(pod)).collect();
-    let jobs = observed.attempts.values().chain(&observed.upload);
+        running.into_iter().filter(|pod| !has_stopped(pod) && !is_of_upload(pod)).collect();
+    let jobs = observed.attempts.values().chain(&observed.upload).chain(&observed.upload_check);
     let unfinished: Vec<Deletion> = jobs
         .filter(|job| !job.is_finished() && !job.is_being_deleted())
+        .filter(|job| upload.is_none_or(|upload| job.metadata.uid != upload.metadata.uid))
         .map(|job| Deletion::Job(Box::new(job.identity())))
         .collect();
     if !running.is_empty() || !unfinished.is_empty() {
         let (lost, wait) = lost_pods(observed, &running, now);
         let deletions = unfinished.into_iter().chain(lost).collect();
-        return Retirement { deletions, ..waiting(wait.map_or(left, |wait| wait.min(left))) };
+        let waits = waits(Awaited::Pods, longest_grace(&running));
+        let requeue_after = waits.requeue_after.into_iter().chain(wait).min();
+        return Retirement { deletions, requeue_after, ..waits };
+    }
+    if output.retention == Retention::Delete {
+        match owed {
+            None => {}
+            Some(Owed::UnderWay(_)) => return waits(Awaited::Upload, Duration::ZERO),
+            Some(Owed::Failed(why)) => return released(Some(not_uploaded(job, claim_name, &why))),
+        }
     }
     if observed.dependents > 0 {
-        return waiting(left);
+        return waits(Awaited::Dependents, Duration::ZERO);
     }
     match (output.retention, snapshot) {
         (Retention::Retain, _) => released(None),
@@ -118,11 +144,106 @@ pub(crate) fn retire(
             ))))
         }
         (Retention::Snapshot, Some(snapshot)) if snapshot.is_ready() => deleting(claim),
-        (Retention::Snapshot, Some(_)) => waiting(left),
+        (Retention::Snapshot, Some(_)) => waits(Awaited::Snapshot, Duration::ZERO),
         (Retention::Snapshot, None) => {
             let snapshot = new_snapshot(job, claim_name, output.snapshot_class_name);
-            Retirement { snapshot: Some(Box::new(snapshot)), ..waiting(left) }
+            Retirement { snapshot: Some(Box::new(snapshot)), ..waits(Awaited::Snapshot, Duration::ZERO) }
         }
+    }
+}
+
+/// A result that is to be uploaded, and was not.
+enum Owed<'a> {
+    /// By this Job, which runs.
+    UnderWay(&'a JobView),
+    /// No Job uploads it, and why.
+    Failed(String),
+}
+
+/// `None`: the result was uploaded, or there is none.
+fn owed(observed: &Observed) -> Option<Owed<'_>> {
+    let output = observed.job.spec.output.as_ref()?;
+    output.upload.as_ref().filter(|_| output.retention == Retention::Delete)?;
+    let mut known = observed.job.status.iter().flat_map(|status| &status.conditions);
+    let uploaded = known.find(|known| known.type_ == types::UPLOADED);
+    // The status may not say yet that the training has succeeded.
+    let has_trained = uploaded.is_some() || observed.attempts.values().any(|job| job.completed.is_some());
+    let job = observed.upload.as_deref();
+    let is_uploaded = uploaded.is_some_and(|known| known.status == "True")
+        || job.is_some_and(|job| job.completed.is_some());
+    if !has_trained || is_uploaded {
+        return None;
+    }
+    Some(match job.filter(|job| !job.is_finished() && !job.is_being_deleted()) {
+        Some(job) => Owed::UnderWay(job),
+        None => Owed::Failed(uploaded.map_or("it had not begun", |known| &known.message).to_owned()),
+    })
+}
+
+fn not_uploaded(job: &TrainingJob, claim: &str, why: &str) -> Note {
+    let upload = job.spec.output.as_ref().and_then(|output| output.upload.as_ref());
+    let uri = upload.map_or("", |upload| &upload.uri);
+    warning(format!(
+        "PersistentVolumeClaim {claim} stays, because the result was not uploaded to {uri} ({why}); upload it by hand, then \
+         delete the claim"
+    ))
+}
+
+/// Pods that end well may take so long.
+fn longest_grace(pods: &[&PodView]) -> Duration {
+    let seconds = pods.iter().filter_map(|pod| pod.metadata.deletion_grace_period_seconds).max();
+    Duration::from_secs(u64::try_from(seconds.unwrap_or_default()).unwrap_or_default())
+}
+
+/// Waits, or gives up and keeps the claim. A change of what is waited for wakes the object; the end of its time does not.
+fn waits(
+    observed: &Observed,
+    claim: &str,
+    snapshot: Option<&VolumeSnapshot>,
+    awaited: Awaited,
+    more: Duration,
+    now: Timestamp,
+) -> Retirement {
+    let fact = awaited.fact();
+    let since = observed.facts.get(&fact).copied().unwrap_or(now);
+    let limit = LIMIT.saturating_add(more);
+    let count = observed.dependents;
+    let Some(left) = remaining(limit, since, now) else {
+        let why = match awaited {
+            Awaited::Pods => "its pods have not ended".to_owned(),
+            Awaited::Upload => {
+                let message = "its upload has not ended";
+                return released(Some(not_uploaded(&observed.job, claim, message)));
+            }
+            Awaited::Dependents => format!("{count} TrainingJobs read it or wait for it"),
+            Awaited::Snapshot => match snapshot.and_then(VolumeSnapshot::error) {
+                Some(why) => format!("its snapshot is not ready: {why}"),
+                None => "its snapshot is not ready".to_owned(),
+            },
+        };
+        let message = format!(
+            "PersistentVolumeClaim {claim} stays: after {} s {why}; delete it by hand",
+            limit.as_secs()
+        );
+        return released(Some(warning(message)));
+    };
+    let what = match awaited {
+        Awaited::Pods => "its pods".to_owned(),
+        Awaited::Upload => "the upload of its result".to_owned(),
+        Awaited::Dependents => format!("{count} TrainingJobs that read its result or wait for it"),
+        Awaited::Snapshot => "the snapshot of its output".to_owned(),
+    };
+    let message =
+        format!("the job is being deleted, and waits for {what}; after a while claim {claim} is kept");
+    let status = observed.job.status.clone().unwrap_or_default();
+    let status = TrainingJobStatus { message: Some(message.clone()), ..status };
+    let event = Note { severity: Severity::Normal, reason: reasons::WAITING, message };
+    Retirement {
+        status: Some(Box::new(status)),
+        event: Some(event),
+        facts: vec![fact],
+        requeue_after: Some(left),
+        ..nothing()
     }
 }
 
@@ -182,17 +303,14 @@ fn nothing() -> Retirement {
         claim: None,
         releases: false,
         event: None,
+        status: None,
+        facts: Vec::new(),
         requeue_after: None,
     }
 }
 
 fn released(event: Option<Note>) -> Retirement {
     Retirement { releases: true, event, ..nothing() }
-}
-
-/// A change of what is waited for wakes the object; the end of its time does not.
-fn waiting(left: Duration) -> Retirement {
-    Retirement { requeue_after: Some(left), ..nothing() }
 }
 
 fn deleting(claim: &ClaimView) -> Retirement {

@@ -29,13 +29,14 @@ use super::{
     avoid, conditions as verdicts,
     defaults::Timings,
     failure::{self, Class, Failure, has_failed, has_proven_result},
+    loss,
     pod::TRAINER,
     status,
 };
 use crate::{
     job_view::JobView,
     names,
-    observe::{Observed, is_pod_of},
+    observe::{Observed, is_pod_of, job_of},
     progress::{Access, LogState},
     validate::{ValidJob, flags},
 };
@@ -135,8 +136,10 @@ pub(super) fn stage<'a>(
     if is_uploading(status) {
         return Stage::Uploading;
     }
-    let pods: Vec<&PodView> =
-        observed.pods.iter().map(AsRef::as_ref).filter(|pod| !has_stopped(pod)).collect();
+    // A check of the store uses no GPU and no volume.
+    let check = names::upload_check(&valid.name);
+    let is_left = |pod: &&PodView| !has_stopped(pod) && job_of(pod) != Some(&check);
+    let pods: Vec<&PodView> = observed.pods.iter().map(AsRef::as_ref).filter(is_left).collect();
     let is_there = |job: &&std::sync::Arc<JobView>| !job.is_finished();
     if !pods.is_empty() || observed.attempts.values().any(|job| is_there(&job)) {
         return Stage::Clearing { pods };
@@ -166,14 +169,14 @@ pub(super) fn started(observed: &Observed) -> i32 {
     observed.attempts.keys().copied().max().unwrap_or_default().max(recorded)
 }
 
-/// Whether the training has succeeded and its result has not been uploaded yet.
+/// Whether the training has succeeded and its result is, or was, to be uploaded.
 pub(super) fn is_uploading(status: Option<&TrainingJobStatus>) -> bool {
     let mut known = status.into_iter().flat_map(|status| &status.conditions);
     known.any(|condition| condition.type_ == conditions::UPLOADED)
 }
 
 /// Whether no process of a pod runs any more, as far as its kubelet says.
-pub(super) fn has_stopped(pod: &PodView) -> bool {
+pub(crate) fn has_stopped(pod: &PodView) -> bool {
     pod.phase == "Failed" || pod.phase == "Succeeded"
 }
 
@@ -214,7 +217,7 @@ fn current<'a>(
         return Stage::Ended(attempt, Box::new(lost(reasons::PREEMPTED, Class::Interruption, &message)));
     };
     if job.completed.is_some() {
-        return match unread(valid, &attempt, observed, now) {
+        return match unread(&attempt, observed, now) {
             Some(wait) => Stage::Active(Attempt { is_ending: true, requeue_after: Some(wait), ..attempt }),
             None => Stage::Ended(attempt, Box::new(End::Succeeded)),
         };
@@ -252,6 +255,7 @@ fn current<'a>(
         silent_log(valid, observed, now),
         no_first_step(valid, observed, &attempt, now),
         start_fault(observed, &attempt, timings, now),
+        loss::failure(valid, observed).map(Ok),
         half_placed(valid, observed, &attempt, timings, now),
         avoids_all(observed, &attempt, now),
     ];
@@ -276,12 +280,12 @@ fn proven(
     observed: &Observed,
     now: Timestamp,
 ) -> Option<Option<Duration>> {
-    let fact = proven_fact(valid, observed, attempt)?;
+    let fact = proven_fact(observed, attempt)?;
     let since = observed.facts.get(&fact).copied().unwrap_or(now);
     let has_ended =
         |pod: &&PodView| pod.container(TRAINER).is_none_or(|container| container.state.terminated.is_some());
     let within = if job.failed.is_some() {
-        return Some(unread(valid, attempt, observed, now));
+        return Some(unread(attempt, observed, now));
     } else if attempt.pods.iter().all(has_ended) {
         SIDECARS_END_WITHIN
     } else {
@@ -291,18 +295,18 @@ fn proven(
 }
 
 /// For `FactTimes`, once rank 0 has proven the result: its pod may lose the proof when its kubelet is restarted.
-pub(super) fn proven_fact(valid: &ValidJob, observed: &Observed, attempt: &Attempt<'_>) -> Option<String> {
+pub(super) fn proven_fact(observed: &Observed, attempt: &Attempt<'_>) -> Option<String> {
     let fact = format!("{PROVEN} {}", attempt.number);
-    let has_result = verdicts::rank_zero(valid, attempt).is_some_and(has_proven_result);
+    let has_result = verdicts::rank_zero(attempt).is_some_and(has_proven_result);
     (has_result || observed.facts.contains_key(&fact)).then_some(fact)
 }
 
 /// How long the last lines of a log, and the message of the launcher, may still be waited for.
-fn unread(valid: &ValidJob, attempt: &Attempt<'_>, observed: &Observed, now: Timestamp) -> Option<Duration> {
+fn unread(attempt: &Attempt<'_>, observed: &Observed, now: Timestamp) -> Option<Duration> {
     let since = observed.facts.get(&end_fact(attempt.number)).copied().unwrap_or(now);
     let has_ended =
         |pod: &PodView| pod.container(TRAINER).is_some_and(|container| container.state.terminated.is_some());
-    let pod = verdicts::rank_zero(valid, attempt);
+    let pod = verdicts::rank_zero(attempt);
     let is_seen = pod.is_some_and(has_ended) || observed.pods_are_newest;
     let mut logs = observed.log.iter();
     let is_read = !logs.any(|log| log.access == Access::Readable && !log.is_complete);
@@ -394,7 +398,7 @@ fn is_seen_to_train(
 ) -> Option<Duration> {
     let lost = |pod: &PodView| pod.node.as_ref().and_then(|node| observed.nodes.lost.get(node));
     let is_deleted = |pod: &&PodView| lost(pod).is_some_and(|loss| loss.kind == LossKind::Deleted);
-    let rank_zero = verdicts::rank_zero(valid, attempt).filter(|pod| lost(pod).is_none())?;
+    let rank_zero = verdicts::rank_zero(attempt).filter(|pod| lost(pod).is_none())?;
     if attempt.pods.iter().any(is_deleted) || attempt.pods.iter().any(|pod| has_failed(pod)) {
         return None;
     }

@@ -4,8 +4,10 @@
 use std::time::Duration;
 
 use api::{
-    conditions as types, reasons,
-    trainingjob::{Checkpoint, Failure as Report, FailureCount, Progress, Resolved, TrainingJobStatus},
+    conditions as types, launcher, reasons,
+    trainingjob::{
+        Checkpoint, Failure as Report, FailureCount, Method, Progress, Resolved, TrainingJobStatus,
+    },
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -31,8 +33,11 @@ pub(super) fn base(observed: &Observed) -> TrainingJobStatus {
         if !log.curve.is_empty() {
             status.loss_curve = log.curve.clone();
         }
-        if let Some(saved) = &log.checkpoint {
-            set_checkpoint(&mut status, saved.clone());
+        match &log.checkpoint {
+            // Whatever an earlier attempt has claimed.
+            Some(saved) if log.has_saved => status.checkpoint = Some(saved.clone()),
+            Some(saved) => set_checkpoint(&mut status, saved.clone()),
+            None => {}
         }
     }
     status
@@ -84,6 +89,28 @@ pub(super) fn set_checkpoint(status: &mut TrainingJobStatus, saved: Checkpoint) 
     let known = status.checkpoint.as_ref().map_or(-1, |known| known.step);
     if saved.step > known {
         status.checkpoint = Some(saved);
+    }
+}
+
+/// What a launcher has found in the output at the end of its attempt. It replaces what was known: an earlier message may be
+/// false, and a checkpoint may be damaged. A trainer can write the message as well, so only the step is taken from it.
+pub(super) fn reported(
+    valid: &ValidJob,
+    status: &TrainingJobStatus,
+    saved: &launcher::Checkpoint,
+) -> Option<Checkpoint> {
+    let total = status.progress.as_ref().map(|progress| progress.total_steps).filter(|total| *total > 0);
+    // The loop of PPO counts other steps in its checkpoints than in its log.
+    let total = total.filter(|_| valid.method != Method::Ppo);
+    let path = format!("{}/{}", valid.output.dir, launcher::checkpoint_name(saved.step));
+    let is_plausible = saved.step >= 0 && total.is_none_or(|total| saved.step <= total);
+    (saved.path == path && is_plausible).then_some(Checkpoint { path, step: saved.step, time: None })
+}
+
+pub(super) fn replace_checkpoint(status: &mut TrainingJobStatus, saved: Checkpoint, now: Timestamp) {
+    let is_known = status.checkpoint.as_ref().is_some_and(|known| known.path == saved.path);
+    if !is_known {
+        status.checkpoint = Some(Checkpoint { time: Some(whole_seconds(now)), ..saved });
     }
 }
 
@@ -154,7 +181,8 @@ const PLACES: [&str; 3] = [reasons::UNSCHEDULABLE, reasons::STARTING, reasons::V
 
 pub(super) fn streaks(before: &TrainingJobStatus, failure: &Failure, current: &TrainingJobStatus) -> Streaks {
     let step = |checkpoint: Option<&Checkpoint>| checkpoint.map_or(0, |saved| saved.step);
-    let reached = step(failure.checkpoint.as_ref()).max(step(current.checkpoint.as_ref()));
+    // The launcher has looked at it.
+    let reached = step(failure.checkpoint.as_ref().or(current.checkpoint.as_ref()));
     // What the log said of a checkpoint may be in the status already, so the attempt's own progress counts, too.
     let resumed = before.failure.as_ref().and_then(|failure| failure.checkpoint_step).unwrap_or_default();
     let has_advanced = reached > resumed;
@@ -205,10 +233,7 @@ pub(super) fn failed(
         status.active_since.get_or_insert(whole_seconds(now));
     }
     if let Some(saved) = failure.checkpoint.clone() {
-        set_checkpoint(
-            &mut status,
-            Checkpoint { time: saved.time.or_else(|| Some(whole_seconds(now))), ..saved },
-        );
+        replace_checkpoint(&mut status, saved, now);
     }
     count(&mut status.failures, failure.reason);
     let Failure { reason, class: _, message, pod, node, exit_code, tail, checkpoint: _ } = failure;

@@ -37,8 +37,10 @@ mod dependencies;
 mod ends;
 mod failures;
 mod gangs;
+mod loss;
 mod notes;
 mod rendering;
+mod resume;
 mod retention;
 mod starts;
 mod uploads;
@@ -72,8 +74,12 @@ struct World {
 
 impl World {
     fn new(spec: &str) -> Self {
+        Self::named("qwen", spec)
+    }
+
+    fn named(name: &str, spec: &str) -> Self {
         Self {
-            observed: observed(job("qwen", spec)),
+            observed: observed(job(name, spec)),
             claims: Claims::new(),
             others: Vec::new(),
             created: Vec::new(),
@@ -92,8 +98,18 @@ impl World {
     fn training(spec: &str) -> Self {
         let mut world = Self::new(spec);
         world.settles();
+        world.store_takes_objects();
         world.starts();
         world
+    }
+
+    /// The check of the upload's store succeeds, if there is one.
+    fn store_takes_objects(&mut self) {
+        let now = at(self.seconds);
+        if let Some(check) = &mut self.observed.upload_check {
+            Arc::make_mut(check).completed = Some(now);
+            self.settles();
+        }
     }
 
     fn plan(&self) -> Plan {
@@ -196,10 +212,13 @@ impl World {
                 let mut view: JobView = serde_json::from_value(serde_json::to_value(&job).unwrap()).unwrap();
                 view.metadata.uid = Some(format!("uid-of-{}-at-{}", view.name(), self.seconds));
                 view.metadata.creation_timestamp = Some(Time(at(self.seconds)));
-                match view.attempt {
+                match names::attempt_of(view.name(), "qwen") {
                     Some(number) => {
                         let before = self.observed.attempts.insert(number, Arc::new(view));
                         assert!(before.is_none(), "attempt {number} is there");
+                    }
+                    None if view.name() == "qwen-upload-check" => {
+                        self.observed.upload_check = Some(Arc::new(view));
                     }
                     None => self.observed.upload = Some(Arc::new(view)),
                 }
@@ -220,7 +239,9 @@ impl World {
             Deletion::Job(job) => {
                 let name = job.metadata.name.clone().unwrap();
                 self.observed.attempts.retain(|_, known| known.name() != name);
-                self.observed.upload = self.observed.upload.take().filter(|known| known.name() != name);
+                for known in [&mut self.observed.upload, &mut self.observed.upload_check] {
+                    *known = known.take().filter(|known| known.name() != name);
+                }
                 self.observed
                     .pods
                     .retain(|pod| job_of(pod) != Some(&name) || !super::stage::has_stopped(pod));
@@ -332,7 +353,8 @@ impl World {
 
     /// The pod of this rank of the current attempt has this status, and a node.
     fn pod(&mut self, rank: usize, status: &Value) -> &mut PodView {
-        let job = names::attempt("qwen", self.attempt());
+        let name = self.observed.job.metadata.name.clone().unwrap();
+        let job = names::attempt(&name, self.attempt());
         let uid = self.observed.attempts.get(&self.attempt()).and_then(|job| job.metadata.uid.clone());
         let pod = pod(&job, &uid.unwrap_or_default(), rank, status);
         let before = self
@@ -393,7 +415,11 @@ impl World {
 
     /// The scheduler takes the node away, and the launcher has saved a checkpoint of this step.
     fn is_preempted(&mut self, step: Option<i64>) {
-        let mut status = ended(80, "Error", &message_at(step), self.seconds);
+        let mut message = message_at(step);
+        if let Some(saved) = &mut message.checkpoint {
+            saved.path = format!("{}/checkpoint-{}", self.observed.job.spec.output_dir, saved.step);
+        }
+        let mut status = ended(80, "Error", &message, self.seconds);
         status["conditions"] = json!([disruption()]);
         self.pod(0, &status);
         self.job_fails();
@@ -508,10 +534,12 @@ pub(super) fn observed(job: TrainingJob) -> Observed {
         job: Arc::new(job),
         attempts: BTreeMap::new(),
         upload: None,
+        upload_check: None,
         pods: Vec::new(),
         pods_are_newest: false,
         claims: Claims::new(),
         dependencies: Vec::new(),
+        resume: None,
         cycle: Vec::new(),
         dependents: 0,
         nodes: Nodes::default(),
@@ -527,10 +555,17 @@ pub(super) fn observed(job: TrainingJob) -> Observed {
 
 /// A pod of the Job with this status. It runs on the node of its rank, unless the status has a null `node`.
 fn pod(job: &str, job_uid: &str, rank: usize, status: &Value) -> PodView {
-    let name = format!("{job}-{rank}-abcde");
+    // As Kubernetes makes names: at most 58 characters of its own, and a random suffix.
+    let mut name = format!("{job}-{rank}-");
+    let suffix = if name.len() > 58 { format!("abcd{rank}") } else { "abcde".to_owned() };
+    name.truncate(58);
+    name.push_str(&suffix);
     let owner =
         json!({"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": job_uid, "controller": true});
-    let labels = json!({labels::MANAGED_BY: NAME, labels::NAME: names::KIND, labels::INSTANCE: "qwen"});
+    let labels = json!({
+        labels::MANAGED_BY: NAME, labels::NAME: names::KIND, labels::INSTANCE: "qwen",
+        labels::JOB_COMPLETION_INDEX: rank.to_string(),
+    });
     let node = if status.get("node").is_some() { Value::Null } else { format!("node-{rank}").into() };
     let pod = json!({
         "metadata": {

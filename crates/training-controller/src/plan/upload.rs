@@ -1,7 +1,8 @@
 //! The upload of the result, when the GPUs of the training have been given back: how its Job stands, and what follows. Pure.
 //!
-//! It is retried alone: the training is never repeated for it. What is uploaded already is not sent again. A Job that has
-//! failed is followed by another one, because keys, buckets and Secrets are mended without a change of this object.
+//! It is retried alone, until it works: the training is never repeated for it. What is uploaded already is not sent again. A
+//! Job that has failed is followed by another one, because keys, buckets and Secrets are mended without a change of this
+//! object.
 
 use std::time::Duration;
 
@@ -9,9 +10,10 @@ use api::{
     conditions as types,
     loader::{ExitCode, Uploaded},
     reasons,
-    trainingjob::{Artifact, Retention, TrainingJobStatus, Upload},
+    trainingjob::{Artifact, TrainingJob, TrainingJobStatus, Upload},
 };
 use jiff::{SignedDuration, Timestamp, Unit};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use runtime::{
     conditions::{Verdict, whole_seconds},
     events::{Note, Severity},
@@ -30,9 +32,10 @@ use super::{
     Child, Deletion, Plan, Scene, conditions,
     end::trained,
     noted, nothing,
+    retention::needs_finalizer,
     stage::{PODS_ARE_SEEN_WITHIN, has_stopped},
     status,
-    upload_job::{UPLOADER, upload_job},
+    upload_job::{FIELDS, UPLOADER, upload_job},
 };
 use crate::{
     job_view::{Failed, JobView},
@@ -42,11 +45,12 @@ use crate::{
 
 /// Artifacts in the status.
 const MOST_ARTIFACTS: usize = 64;
-/// Pauses between two Jobs. Each one is as long as all tries before it took, so that no count of them is needed.
-const FIRST_PAUSE: Duration = Duration::from_secs(60);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1_800);
-/// After the training. A Job that fails later is the last one; one that runs is never ended.
-const LIMIT: Duration = Duration::from_secs(86_400);
+/// Pauses between two Jobs, as multiples of the first pause between two attempts. Each pause is as long as all tries before it
+/// took, so that no count of them is needed.
+const FIRST_PAUSE: u32 = 6;
+const LONGEST_PAUSE: u32 = 60;
+/// Beyond it a mended store would be found too late.
+const LONGEST: Duration = Duration::from_secs(600);
 /// Reasons that need a change by a user; other causes may pass without one.
 const STALLS_AN_UPLOAD: [&str; 3] =
     [reasons::SECRET_NOT_FOUND, reasons::CONFIG_MAP_NOT_FOUND, reasons::DENIED];
@@ -61,7 +65,6 @@ enum State {
     /// The Job has failed and gives way to the next one.
     Due(Outlook),
     Done(Verdict, Vec<Artifact>),
-    Failed(Verdict),
 }
 
 /// What is said of an upload that has not ended.
@@ -71,13 +74,8 @@ struct Outlook {
     /// The reason of Stalled; `None`: it goes on by itself.
     stall: Option<&'static str>,
     requeue_after: Option<Duration>,
-}
-
-impl Outlook {
-    /// Nothing else is known.
-    fn begins(upload: &Upload, requeue_after: Option<Duration>) -> Self {
-        Self { verdict: beginning(upload), stall: None, requeue_after }
-    }
+    /// Since when it has been true is noted.
+    fact: Option<String>,
 }
 
 impl Scene<'_> {
@@ -90,7 +88,7 @@ impl Scene<'_> {
         match self.state(upload, &pods) {
             State::Missing => {
                 let job = upload_job(valid, upload, self.folder(&written), self.defaults);
-                let mut plan = self.under_way(written, Outlook::begins(upload, None));
+                let mut plan = self.under_way(written, self.begins(upload, None));
                 plan.deletions = self.unfinished_jobs();
                 plan.children.push(Child::Job(Box::new(job)));
                 plan
@@ -113,12 +111,6 @@ impl Scene<'_> {
                 let assessment = conditions::of_success(valid, observed, dependencies, Some(uploaded), text);
                 noted(observed, written, assessment, self.now)
             }
-            State::Failed(uploaded) => {
-                written.completion_time = Some(whole_seconds(self.now));
-                let why = (reasons::UPLOAD_FAILED, uploaded.message.clone());
-                let assessment = conditions::of_failure(valid, observed, dependencies, Some(uploaded), why);
-                noted(observed, written, assessment, self.now)
-            }
         }
     }
 
@@ -134,32 +126,74 @@ impl Scene<'_> {
         status.checkpoint.as_ref().map_or(&*self.valid.output.dir, |saved| &*saved.path)
     }
 
+    /// Nothing else is known. After a failure its words stay until the next Job has ended.
+    fn begins(&self, upload: &Upload, requeue_after: Option<Duration>) -> Outlook {
+        let failed = self.known(types::UPLOADED).filter(|known| known.reason == reasons::UPLOAD_FAILED);
+        let verdict = failed.map_or_else(|| beginning(upload), |known| failing(known.message.clone()));
+        let stalled = self.known(types::STALLED).filter(|_| failed.is_some());
+        let mut causes = ExitCode::ALL.map(ExitCode::reason).into_iter().chain([reasons::UPLOAD_FAILED]);
+        let stall = stalled.and_then(|known| causes.find(|cause| *cause == known.reason));
+        Outlook { verdict, stall, requeue_after, fact: None }
+    }
+
+    fn known(&self, type_: &str) -> Option<&Condition> {
+        let status = self.observed.job.status.as_ref()?;
+        status.conditions.iter().find(|known| known.type_ == type_)
+    }
+
     fn under_way(&self, written: TrainingJobStatus, outlook: Outlook) -> Plan {
-        let Outlook { verdict, stall, requeue_after } = outlook;
+        let Outlook { verdict, stall, requeue_after, fact } = outlook;
         let message = verdict.message.clone();
         let mut assessment = conditions::of_uploading(self.valid, self.observed, &self.dependencies, verdict);
         if let Some(reason) = stall {
             assessment.replace(conditions::stalled(reason, message.clone()));
         }
         let mut plan = noted(self.observed, written, assessment, self.now);
-        plan.events.extend(stall.and_then(|reason| stall_note(self.observed, reason, message)));
+        if plan.events.is_empty() {
+            plan.events.extend(stall.and_then(|reason| stall_note(self.observed, reason, message)));
+        }
         plan.requeue_after = requeue_after;
+        plan.facts.extend(fact);
         plan
     }
 
     fn state(&self, upload: &Upload, pods: &[&PodView]) -> State {
         let Some(job) = self.observed.upload.as_deref() else { return State::Missing };
-        if let Some(ended) = job.completed {
-            return completed(upload, ended, pods, self.now);
+        if job.completed.is_some() {
+            return self.completed(upload, job, pods);
         }
         if job.is_being_deleted() {
             // Another one is created when it is gone.
-            return State::UnderWay(Outlook::begins(upload, None));
+            return State::UnderWay(self.begins(upload, None));
         }
         match &job.failed {
-            Some(failed) => self.failed_upload(upload, failed, pods),
+            Some(failed) => self.failed_upload(upload, job, failed, pods),
             None => State::UnderWay(self.running_upload(upload, job, pods)),
         }
+    }
+
+    fn completed(&self, upload: &Upload, job: &JobView, pods: &[&PodView]) -> State {
+        let report = pods.iter().find_map(|pod| report(pod));
+        if report.is_none()
+            && let Some(wait) = remaining(PODS_ARE_SEEN_WITHIN, self.seen_to_have_ended(job), self.now)
+        {
+            return State::UnderWay(Outlook {
+                fact: Some(ended_fact(job)),
+                ..self.begins(upload, Some(wait))
+            });
+        }
+        let message = match &report {
+            Some(Uploaded { count, bytes, .. }) => {
+                format!("{count} files, {bytes} bytes, to {}", upload.uri)
+            }
+            None => format!(
+                "to {}; SHA256SUMS there names the files (the pod was deleted before its report was read)",
+                upload.uri
+            ),
+        };
+        let report = report.unwrap_or_default();
+        let verdict = Verdict { type_: types::UPLOADED, holds: true, reason: reasons::UPLOADED, message };
+        State::Done(verdict, artifacts(upload, &report))
     }
 
     fn running_upload(&self, upload: &Upload, job: &JobView, pods: &[&PodView]) -> Outlook {
@@ -171,14 +205,29 @@ impl Scene<'_> {
         let stall =
             waits.as_ref().map(|cause| cause.reason).filter(|reason| STALLS_AN_UPLOAD.contains(reason));
         let last = || last_failure(pods).map(|ended| format!("the last try ended with {}", end(ended)));
-        let because = lost.or(waits.map(|cause| cause.message)).or_else(last);
-        let because = because.map(|because| format!(": {because}")).unwrap_or_default();
-        let verdict = uploading(format!("to {}{because}", upload.uri));
-        Outlook { verdict, stall, requeue_after }
+        match lost.or(waits.map(|cause| cause.message)).or_else(last) {
+            Some(because) => {
+                let verdict = uploading(format!("to {}: {because}", upload.uri));
+                Outlook { verdict, stall, requeue_after, fact: None }
+            }
+            None => self.begins(upload, requeue_after),
+        }
+    }
+
+    /// By the clock of this process: that of the API server may be ahead of it or behind.
+    pub(super) fn seen_to_have_ended(&self, job: &JobView) -> Timestamp {
+        self.observed.facts.get(&ended_fact(job)).copied().unwrap_or(self.now)
+    }
+
+    /// Between a Job that has failed and the next one, after tries for so long.
+    pub(super) fn pause_after(&self, tried: Duration) -> Duration {
+        let unit = self.defaults.timings.first_pause;
+        let longest = unit.saturating_mul(LONGEST_PAUSE).min(LONGEST);
+        tried.max(unit.saturating_mul(FIRST_PAUSE)).min(longest)
     }
 
     /// Why no uploader runs, as for the pods of an attempt.
-    fn uploader_waits_because(&self, job: &JobView, pods: &[&PodView]) -> Option<Cause> {
+    pub(super) fn uploader_waits_because(&self, job: &JobView, pods: &[&PodView]) -> Option<Cause> {
         let Observed { refused_pods, .. } = self.observed;
         if job.is_suspended {
             let why = match job.suspended_message.as_str() {
@@ -219,49 +268,50 @@ impl Scene<'_> {
         StrandedPods::of(left, &self.observed.nodes, &terms, self.now)
     }
 
-    fn failed_upload(&self, upload: &Upload, failed: &Failed, pods: &[&PodView]) -> State {
+    fn failed_upload(&self, upload: &Upload, job: &JobView, failed: &Failed, pods: &[&PodView]) -> State {
         let last = last_failure(pods);
+        let fact = Some(ended_fact(job));
         if last.is_none()
-            && let Some(wait) = remaining(PODS_ARE_SEEN_WITHIN, failed.since, self.now)
+            && let Some(wait) = remaining(PODS_ARE_SEEN_WITHIN, self.seen_to_have_ended(job), self.now)
         {
-            return State::UnderWay(Outlook::begins(upload, Some(wait)));
+            return State::UnderWay(Outlook { fact, ..self.begins(upload, Some(wait)) });
         }
         let why = last.map_or_else(|| quote(&failed.message), end);
         let since = training_ended(self.observed).unwrap_or(failed.since);
-        let tried = elapsed(since, failed.since);
-        // Nothing but another spec, or another release, makes such a command line valid.
+        // Nothing but another release makes such a command line valid.
         let is_permanent = last.is_some_and(|ended| ended.exit_code == ExitCode::Usage.code());
-        if is_permanent || tried >= LIMIT {
-            return State::Failed(self.given_up(upload, &why));
-        }
-        let pause = tried.clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        let tried = if is_permanent { Duration::MAX } else { elapsed(since, failed.since) };
+        let pause = self.pause_after(tried);
         let fix = last.and_then(|ended| self.fix(upload, ended)).map(|fix| format!("; {fix}"));
+        let (namespace, output) = (&self.valid.namespace, &self.valid.output);
+        let written = status::base(self.observed);
         let message = format!(
-            "to {}: the last try ended with {why}{}; it is tried again at {}, or at once after kubectl -n {} delete job {}, \
-             until {}",
+            "to {}: the last try ended with {why}{}; it is tried again at {}, or at once after kubectl -n {namespace} delete \
+             job {}; the result is in {} of claim {namespace}/{}, mounted at {}",
             upload.uri,
             fix.unwrap_or_default(),
             after(failed.since, pause),
-            self.valid.namespace,
             names::upload(&self.valid.name),
-            after(since, LIMIT),
+            self.folder(&written),
+            output.claim.name(),
+            output.mount_path,
         );
         let code = last.and_then(|ended| ExitCode::from_code(ended.exit_code));
         let stall = Some(code.map_or(reasons::UPLOAD_FAILED, ExitCode::reason));
         let wait = remaining(pause, failed.since, self.now);
-        let outlook = Outlook { verdict: uploading(message), stall, requeue_after: wait };
+        let outlook = Outlook { verdict: failing(message), stall, requeue_after: wait, fact };
         if wait.is_some() { State::UnderWay(outlook) } else { State::Due(outlook) }
     }
 
     /// What has to be changed, and where.
-    fn fix(&self, upload: &Upload, ended: &Terminated) -> Option<String> {
+    pub(super) fn fix(&self, upload: &Upload, ended: &Terminated) -> Option<String> {
         let namespace = &self.valid.namespace;
         match ExitCode::from_code(ended.exit_code)? {
             ExitCode::SourceUnauthorized => {
                 Some(match (&upload.secret_name, &self.valid.pods.service_account_name) {
-                    (Some(secret), _) => {
-                        format!("put keys that may write there into Secret {namespace}/{secret}")
-                    }
+                    (Some(secret), _) => format!(
+                        "put keys that may write there into Secret {namespace}/{secret} ({FIELDS}.secretName)"
+                    ),
                     (None, Some(account)) => format!("let service account {namespace}/{account} write there"),
                     (None, None) => format!("let service account {namespace}/default write there"),
                 })
@@ -269,37 +319,14 @@ impl Scene<'_> {
             ExitCode::SourceNotFound => {
                 let store = upload.endpoint.as_deref().unwrap_or("AWS S3");
                 let bucket = upload.uri.trim_start_matches("s3://").split('/').next().unwrap_or_default();
-                Some(format!("create bucket {bucket} at {store}"))
+                Some(format!("create bucket {bucket} of {FIELDS}.uri at {store}"))
             }
             ExitCode::SourceUnreachable => {
                 let store = upload.endpoint.as_deref().unwrap_or("AWS S3");
-                Some(format!("let pods of namespace {namespace} reach {store}"))
+                Some(format!("let pods of namespace {namespace} reach {store} ({FIELDS}.endpoint)"))
             }
             ExitCode::Usage | ExitCode::ChecksumMismatch | ExitCode::OutOfSpace => None,
         }
-    }
-
-    /// Where the result is, and how it is uploaded by hand: with the Job, which stays as long as the TrainingJob.
-    fn given_up(&self, upload: &Upload, why: &str) -> Verdict {
-        let (namespace, output) = (&self.valid.namespace, &self.valid.output);
-        let written = status::base(self.observed);
-        let stays = match output.retention {
-            Retention::Retain => "which stays",
-            Retention::Delete => "which is deleted with this object",
-            Retention::Snapshot => "of which a snapshot is made when this object is deleted",
-        };
-        let message = format!(
-            "the result was not uploaded to {}: {why}; it is in {} of claim {namespace}/{}, mounted at {}, {stays}. Mend the \
-             cause, then run its Job once more: kubectl -n {namespace} get job {} -o json | jq 'del(.metadata.ownerReferences, \
-             .spec.selector, .spec.template.metadata.labels[\"controller-uid\", \"batch.kubernetes.io/controller-uid\"])' | \
-             kubectl replace --force -f -",
-            upload.uri,
-            self.folder(&written),
-            output.claim.name(),
-            output.mount_path,
-            names::upload(&self.valid.name),
-        );
-        Verdict { type_: types::UPLOADED, holds: false, reason: reasons::UPLOAD_FAILED, message }
     }
 }
 
@@ -315,6 +342,12 @@ pub(super) fn unchanged(observed: &Observed) -> Option<Verdict> {
     Some(uploading(known.message.clone()))
 }
 
+/// Whether the result of a job that has ended was never uploaded, and would be deleted with the job.
+pub(super) fn is_owed(status: &TrainingJobStatus, job: &TrainingJob) -> bool {
+    let mut known = status.conditions.iter();
+    needs_finalizer(job) && known.any(|known| known.type_ == types::UPLOADED && known.status != "True")
+}
+
 /// The verdict when the API server refuses what was planned.
 pub(super) fn refused(planned: &TrainingJobStatus, why: &str) -> Verdict {
     uploading(format!("{}: {why}", planned.message.as_deref().unwrap_or_default()))
@@ -324,7 +357,11 @@ fn uploading(message: String) -> Verdict {
     Verdict { type_: types::UPLOADED, holds: false, reason: reasons::UPLOADING, message }
 }
 
-/// The event when an upload begins to need a change by a user.
+fn failing(message: String) -> Verdict {
+    Verdict { type_: types::UPLOADED, holds: false, reason: reasons::UPLOAD_FAILED, message }
+}
+
+/// The event when the store begins to need a change by a user.
 fn stall_note(observed: &Observed, reason: &'static str, message: String) -> Option<Note> {
     let mut before = observed.job.status.iter().flat_map(|status| &status.conditions);
     let is_known = before.any(|known| known.type_ == types::STALLED && known.reason == reason);
@@ -338,39 +375,25 @@ fn training_ended(observed: &Observed) -> Option<Timestamp> {
     Some(known.last_transition_time.0)
 }
 
-fn after(since: Timestamp, wait: Duration) -> Timestamp {
+/// For `FactTimes`, while a Job has ended and its pods may not be seen yet.
+pub(super) fn ended_fact(job: &JobView) -> String {
+    format!("ended: Job {}", job.metadata.uid.as_deref().unwrap_or_default())
+}
+
+pub(super) fn after(since: Timestamp, wait: Duration) -> Timestamp {
     let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
     let time = since.saturating_add(wait).unwrap_or(Timestamp::MAX);
     time.round(Unit::Second).unwrap_or(time)
 }
 
-fn completed(upload: &Upload, ended: Timestamp, pods: &[&PodView], now: Timestamp) -> State {
-    let report = pods.iter().find_map(|pod| report(pod));
-    if report.is_none()
-        && let Some(wait) = remaining(PODS_ARE_SEEN_WITHIN, ended, now)
-    {
-        return State::UnderWay(Outlook::begins(upload, Some(wait)));
-    }
-    let message = match &report {
-        Some(Uploaded { count, bytes, .. }) => format!("{count} files, {bytes} bytes, to {}", upload.uri),
-        None => format!(
-            "to {}; SHA256SUMS there names the files (the pod was deleted before its report was read)",
-            upload.uri
-        ),
-    };
-    let report = report.unwrap_or_default();
-    let verdict = Verdict { type_: types::UPLOADED, holds: true, reason: reasons::UPLOADED, message };
-    State::Done(verdict, artifacts(upload, &report))
-}
-
 /// The end of the last pod that has failed.
-fn last_failure<'p>(pods: &[&'p PodView]) -> Option<&'p Terminated> {
+pub(super) fn last_failure<'p>(pods: &[&'p PodView]) -> Option<&'p Terminated> {
     let ends = pods.iter().filter_map(|pod| pod.container(UPLOADER)?.state.terminated.as_ref());
     ends.filter(|ended| ended.exit_code != 0).max_by_key(|ended| ended.finished_at)
 }
 
 /// The uploader's own words, which name the cause; one that was killed leaves none.
-fn end(ended: &Terminated) -> String {
+pub(super) fn end(ended: &Terminated) -> String {
     match quote(&ended.message) {
         words if words.is_empty() => {
             format!("exit code {} {}", ended.exit_code, ended.reason).trim_end().to_owned()

@@ -1,18 +1,25 @@
-//! The Job that uploads the result. Pure.
+//! The Jobs that speak to the store of the upload: one tries it before the first attempt, one uploads the result. Pure.
 //!
-//! Its pod requests no GPU, but may run where the trainer ran: a volume may be usable on those nodes alone.
+//! Their pods request no GPU, but that of the upload may run where the trainer ran: a volume may be usable on those nodes
+//! alone.
 
 use std::collections::BTreeMap;
 
-use api::{loader::ExitCode, pods::Scheduling, trainingjob::Upload};
+use api::{
+    aiinference::Addressing,
+    loader::{self, ExitCode, PATIENCE, TIMEOUT, options},
+    pods::Scheduling,
+    trainingjob::Upload,
+};
 use k8s_openapi::{
     api::{
         batch::v1::{
             Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule,
         },
         core::v1::{
-            Container, EnvVar, EnvVarSource, LocalObjectReference, PersistentVolumeClaimVolumeSource,
-            PodSpec, PodTemplateSpec, ResourceRequirements, SecretKeySelector, Volume, VolumeMount,
+            Container, EnvVar, EnvVarSource, KeyToPath, LocalObjectReference,
+            PersistentVolumeClaimVolumeSource, PodSpec, PodTemplateSpec, ResourceRequirements,
+            SecretKeySelector, SecretVolumeSource, Volume, VolumeMount,
         },
     },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
@@ -27,14 +34,92 @@ use crate::{names, validate::ValidJob};
 
 /// Name of the only container.
 pub(super) const UPLOADER: &str = "uploader";
+/// The field that describes the store.
+pub(super) const FIELDS: &str = "spec.output.upload";
 const VOLUME: &str = "output";
+const AUTHORITY: &str = "store-authority";
+const AUTHORITY_PATH: &str = "/store-authority";
+/// Key of the certificates in their Secret, and name of the file.
+const AUTHORITY_KEY: &str = "ca.crt";
 /// With pauses of 10 s, 20 s and so on up to six minutes: half an hour. After that another Job follows.
 const RETRIES: i32 = 8;
 /// Of one try; the next one continues.
-const TIMEOUT_SECONDS: i64 = 86_400;
+const TIMEOUT_SECONDS: u64 = 86_400;
+/// A pod of a check that was evicted is replaced.
+const CHECK_RETRIES: i32 = 2;
+/// A store that does not answer is named soon; it is tried again.
+const CHECK_PATIENCE_SECONDS: u64 = 30;
+const CHECK_TIMEOUT_SECONDS: u64 = 120;
+/// A check whose pod cannot start gives way to one that may have another image.
+const CHECK_DEADLINE_SECONDS: i64 = 600;
 const DEFAULT_REGION: &str = "us-east-1";
 
+/// The Job that uploads this folder.
 pub(super) fn upload_job(valid: &ValidJob, upload: &Upload, folder: &str, defaults: &Defaults) -> Job {
+    let arguments = vec!["push".to_owned(), literal(folder), literal(&upload.uri)];
+    let times = vec![variable(TIMEOUT.variable, &TIMEOUT_SECONDS.to_string())];
+    let mut container = container(upload, arguments, times, defaults);
+    let output = VolumeMount { read_only: Some(true), ..mount(VOLUME, &valid.output.mount_path) };
+    container.volume_mounts.get_or_insert_default().insert(0, output);
+    let mut pod = pod(valid, upload, container);
+    let claim = PersistentVolumeClaimVolumeSource {
+        claim_name: valid.output.claim.name().to_owned(),
+        ..PersistentVolumeClaimVolumeSource::default()
+    };
+    let output =
+        Volume { name: VOLUME.to_owned(), persistent_volume_claim: Some(claim), ..Volume::default() };
+    pod.volumes.get_or_insert_default().insert(0, output);
+    // A wrong address or a refused key is not corrected within seconds: they end the Job, and the next Job tries again.
+    let permanent = [ExitCode::Usage, ExitCode::SourceUnauthorized, ExitCode::SourceNotFound];
+    let spec = JobSpec { backoff_limit: Some(RETRIES), ..spec(valid, pod, &permanent) };
+    Job { metadata: metadata(valid, names::upload(&valid.name)), spec: Some(spec), ..Job::default() }
+}
+
+/// The Job that writes, reads and deletes a small object, named after the TrainingJob's uid, below the prefix.
+pub(super) fn check_job(valid: &ValidJob, upload: &Upload, defaults: &Defaults) -> Job {
+    let arguments =
+        vec!["check-store".to_owned(), literal(&upload.uri), format!("--name={}", literal(&valid.owner.uid))];
+    let times = vec![
+        variable(TIMEOUT.variable, &CHECK_TIMEOUT_SECONDS.to_string()),
+        variable(PATIENCE.variable, &CHECK_PATIENCE_SECONDS.to_string()),
+    ];
+    let pod = pod(valid, upload, container(upload, arguments, times, defaults));
+    let spec = JobSpec {
+        backoff_limit: Some(CHECK_RETRIES),
+        active_deadline_seconds: Some(CHECK_DEADLINE_SECONDS),
+        ..spec(valid, pod, &ExitCode::ALL)
+    };
+    Job { metadata: metadata(valid, names::upload_check(&valid.name)), spec: Some(spec), ..Job::default() }
+}
+
+/// These exit codes end the Job at once.
+fn spec(valid: &ValidJob, pod: PodSpec, permanent: &[ExitCode]) -> JobSpec {
+    let annotations = valid.pods.pod_annotations.clone();
+    let codes = PodFailurePolicyOnExitCodesRequirement {
+        container_name: Some(UPLOADER.to_owned()),
+        operator: "In".to_owned(),
+        values: permanent.iter().map(|code| code.code()).collect(),
+    };
+    let rule = PodFailurePolicyRule {
+        action: "FailJob".to_owned(),
+        on_exit_codes: Some(codes),
+        ..PodFailurePolicyRule::default()
+    };
+    JobSpec {
+        pod_failure_policy: Some(PodFailurePolicy { rules: vec![rule] }),
+        template: PodTemplateSpec {
+            metadata: Some(ObjectMeta {
+                labels: Some(pod_labels(valid)),
+                annotations: (!annotations.is_empty()).then_some(annotations),
+                ..ObjectMeta::default()
+            }),
+            spec: Some(pod),
+        },
+        ..JobSpec::default()
+    }
+}
+
+fn pod(valid: &ValidJob, upload: &Upload, container: Container) -> PodSpec {
     let secrets = valid.pods.image_pull_secrets.iter();
     let scheduling = valid.pods.scheduling.as_ref();
     // The handler of a runtime class may be on nodes with GPUs only, and the pod needs none.
@@ -45,96 +130,80 @@ pub(super) fn upload_job(valid: &ValidJob, upload: &Upload, folder: &str, defaul
         runtime_class_name: _,
         scheduler_name,
     } = scheduling.cloned().unwrap_or_default();
-    let annotations = valid.pods.pod_annotations.clone();
-    let template = PodTemplateSpec {
-        metadata: Some(ObjectMeta {
-            labels: Some(pod_labels(valid)),
-            annotations: (!annotations.is_empty()).then_some(annotations),
-            ..ObjectMeta::default()
-        }),
-        spec: Some(PodSpec {
-            containers: vec![uploader(valid, upload, folder, defaults)],
-            volumes: Some(vec![Volume {
-                name: VOLUME.to_owned(),
-                persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
-                    claim_name: valid.output.claim.name().to_owned(),
-                    ..PersistentVolumeClaimVolumeSource::default()
-                }),
-                ..Volume::default()
-            }]),
-            restart_policy: Some("Never".to_owned()),
-            tolerations: tolerations(scheduling, valid.accelerators.is_some(), None),
-            node_selector: (!node_selector.is_empty()).then_some(node_selector),
-            priority_class_name,
-            scheduler_name,
-            image_pull_secrets: non_empty(
-                secrets.map(|secret| LocalObjectReference { name: secret.name.clone() }).collect(),
-            ),
-            service_account_name: valid.pods.service_account_name.clone(),
-            automount_service_account_token: Some(false),
-            enable_service_links: Some(false),
-            security_context: Some(pod_security(&valid.pods.security_context)),
-            ..PodSpec::default()
-        }),
-    };
-    Job {
-        metadata: metadata(valid, names::upload(&valid.name)),
-        spec: Some(JobSpec {
-            backoff_limit: Some(RETRIES),
-            pod_failure_policy: Some(PodFailurePolicy { rules: vec![permanent_faults()] }),
-            template,
-            ..JobSpec::default()
-        }),
-        ..Job::default()
+    PodSpec {
+        containers: vec![container],
+        volumes: upload.ca_secret_name.as_deref().map(|secret| vec![authority(secret)]),
+        restart_policy: Some("Never".to_owned()),
+        tolerations: tolerations(scheduling, valid.accelerators.is_some(), None),
+        node_selector: (!node_selector.is_empty()).then_some(node_selector),
+        priority_class_name,
+        scheduler_name,
+        image_pull_secrets: non_empty(
+            secrets.map(|secret| LocalObjectReference { name: secret.name.clone() }).collect(),
+        ),
+        service_account_name: valid.pods.service_account_name.clone(),
+        automount_service_account_token: Some(false),
+        enable_service_links: Some(false),
+        security_context: Some(pod_security(&valid.pods.security_context)),
+        ..PodSpec::default()
     }
 }
 
-/// A wrong address or a refused key is not corrected within seconds: they end the Job, and the next Job tries again.
-fn permanent_faults() -> PodFailurePolicyRule {
-    let codes = [ExitCode::Usage, ExitCode::SourceUnauthorized, ExitCode::SourceNotFound];
-    PodFailurePolicyRule {
-        action: "FailJob".to_owned(),
-        on_exit_codes: Some(PodFailurePolicyOnExitCodesRequirement {
-            container_name: Some(UPLOADER.to_owned()),
-            operator: "In".to_owned(),
-            values: codes.map(ExitCode::code).to_vec(),
+/// A Secret without the key keeps the pod from starting, and an event of the pod says so.
+fn authority(secret: &str) -> Volume {
+    let key = KeyToPath { key: AUTHORITY_KEY.to_owned(), path: AUTHORITY_KEY.to_owned(), mode: None };
+    Volume {
+        name: AUTHORITY.to_owned(),
+        secret: Some(SecretVolumeSource {
+            secret_name: Some(secret.to_owned()),
+            items: Some(vec![key]),
+            ..SecretVolumeSource::default()
         }),
-        ..PodFailurePolicyRule::default()
+        ..Volume::default()
     }
 }
 
-fn uploader(valid: &ValidJob, upload: &Upload, folder: &str, defaults: &Defaults) -> Container {
+/// The program, with what it needs of the store.
+fn container(
+    upload: &Upload,
+    mut arguments: Vec<String>,
+    times: Vec<EnvVar>,
+    defaults: &Defaults,
+) -> Container {
     let amounts = |cpu: &str, memory: &str| -> BTreeMap<String, Quantity> {
         [("cpu", cpu), ("memory", memory)]
             .map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())))
             .into()
     };
+    let Upload { addressing, ca_secret_name, .. } = upload;
+    let option = |name: &str, value: &str| format!("--{name}={value}");
+    let addressing = Some(*addressing).filter(|addressing| *addressing != Addressing::Auto);
+    arguments.extend(addressing.map(|addressing| option(options::ADDRESSING, addressing.as_option())));
+    let file = format!("{AUTHORITY_PATH}/{AUTHORITY_KEY}");
+    arguments.extend(ca_secret_name.as_ref().map(|_| option(options::CA_FILE, &file)));
+    let authority = VolumeMount { read_only: Some(true), ..mount(AUTHORITY, AUTHORITY_PATH) };
     Container {
         name: UPLOADER.to_owned(),
         image: Some(defaults.transfer_image.clone()),
-        args: Some(vec!["push".to_owned(), literal(folder), literal(&upload.uri)]),
-        env: Some(environment(upload)),
+        args: Some(arguments),
+        env: Some(environment(upload, times)),
         resources: Some(ResourceRequirements {
             requests: Some(amounts("100m", "128Mi")),
             limits: Some(BTreeMap::from([("memory".to_owned(), Quantity("512Mi".to_owned()))])),
             ..ResourceRequirements::default()
         }),
-        volume_mounts: Some(vec![VolumeMount {
-            read_only: Some(true),
-            ..mount(VOLUME, &valid.output.mount_path)
-        }]),
+        volume_mounts: ca_secret_name.as_ref().map(|_| vec![authority]),
         security_context: Some(container_security(Some(true))),
         ..Container::default()
     }
 }
 
-fn environment(upload: &Upload) -> Vec<EnvVar> {
-    let Upload { uri: _, endpoint, region, secret_name } = upload;
-    let value = |name: &str, value: &str| EnvVar {
-        name: name.to_owned(),
-        value: Some(literal(value)),
-        value_from: None,
-    };
+fn variable(name: &str, value: &str) -> EnvVar {
+    EnvVar { name: name.to_owned(), value: Some(literal(value)), value_from: None }
+}
+
+fn environment(upload: &Upload, times: Vec<EnvVar>) -> Vec<EnvVar> {
+    let Upload { uri: _, endpoint, region, secret_name, addressing: _, ca_secret_name: _ } = upload;
     let of_secret = |secret: &str, key: &str, optional: Option<bool>| EnvVar {
         name: key.to_owned(),
         value: None,
@@ -147,11 +216,10 @@ fn environment(upload: &Upload) -> Vec<EnvVar> {
             ..EnvVarSource::default()
         }),
     };
-    let mut environment = vec![
-        value("AWS_REGION", region.as_deref().unwrap_or(DEFAULT_REGION)),
-        value(api::loader::TIMEOUT.variable, &TIMEOUT_SECONDS.to_string()),
-    ];
-    environment.extend(endpoint.as_deref().map(|endpoint| value("AWS_ENDPOINT_URL", endpoint)));
+    let mut environment = vec![variable("AWS_REGION", region.as_deref().unwrap_or(DEFAULT_REGION))];
+    environment.extend(times);
+    environment.push(variable(loader::FIELDS, FIELDS));
+    environment.extend(endpoint.as_deref().map(|endpoint| variable("AWS_ENDPOINT_URL", endpoint)));
     if let Some(secret) = secret_name {
         environment.extend([
             of_secret(secret, "AWS_ACCESS_KEY_ID", None),

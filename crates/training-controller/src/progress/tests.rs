@@ -608,3 +608,33 @@ async fn access_is_unknown_once_a_log_is_not_read_any_more() {
         assert_eq!((state.has_stepped, &state.access), (true, &Access::Unknown));
     }
 }
+
+#[test]
+fn a_checkpoint_of_this_attempt_takes_the_place_of_a_later_one_that_an_earlier_attempt_has_claimed() {
+    let saves =
+        |number: i64| format!("[INFO:swift] Saving model checkpoint to /output/checkpoint-{number}\n");
+    let claimed = Checkpoint { path: "/output/checkpoint-99".to_owned(), step: 99, time: None };
+    let before = TrainingJobStatus { checkpoint: Some(claimed), ..TrainingJobStatus::default() };
+    let mut reader = attempt(2, &before);
+    assert!(!reader.publish().has_saved, "nothing was read yet");
+    bytes(&mut reader, format!("{}{}", saves(5), step(6)), 1);
+    let state = reader.publish();
+    assert_eq!((state.checkpoint.as_ref().map(|saved| saved.step), state.has_saved), (Some(5), true));
+    // A process that reads the log again may read an earlier checkpoint of the attempt last.
+    let mut reader = attempt(2, &written(&state));
+    bytes(&mut reader, format!("{}{}", saves(10), step(11)), 2);
+    assert!(!reader.publish().has_saved);
+}
+
+#[test]
+fn losses_that_are_no_numbers_are_counted_in_a_row() {
+    let mut reader = reader();
+    for number in 1..=3 {
+        let line = format!("{{'loss': nan, 'grad_norm': nan, 'global_step/max_steps': '{number}/100'}}\n");
+        // Two ranks of a node may log the same step.
+        bytes(&mut reader, format!("{line}{line}"), 1);
+    }
+    assert_eq!(reader.publish().losses.row(false).steps, 3);
+    bytes(&mut reader, step(4), 2);
+    assert_eq!(reader.publish().losses.row(false).steps, 0);
+}

@@ -35,8 +35,13 @@ pub(super) fn none_is_owned(arguments: &[String]) -> Result<(), Invalid> {
             )));
         }
         if let Some(owned) = OWNED_FLAGS.iter().find(|owned| sets(argument, owned)) {
+            let field = match *owned {
+                "--resume_from_checkpoint" => " and use spec.resumeFrom",
+                "--adapters" => " and use spec.adapters",
+                _ => "",
+            };
             return Err(Invalid(format!(
-                "spec.extraArgs: {argument:?} sets {owned}, which only the controller may set; remove it"
+                "spec.extraArgs: {argument:?} sets {owned}, which only the controller may set; remove it{field}"
             )));
         }
     }

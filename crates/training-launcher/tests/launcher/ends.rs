@@ -98,7 +98,7 @@ fn an_accelerator_without_memory_is_the_cause_with_one_process_and_with_several(
 #[test]
 fn exit_codes_of_the_trainer_are_passed_on_but_for_those_of_the_launcher() {
     for (fault, code) in
-        [("exit@2=3", 3), ("host-oom@2", 247), ("exit@2=80", 1), ("exit@2=87", 1), ("exit@2=88", 88)]
+        [("exit@2=3", 3), ("host-oom@2", 247), ("exit@2=80", 1), ("exit@2=87", 1), ("exit@2=89", 89)]
     {
         let ended = Scene::new().launch(1).faults(fault).run();
         assert_eq!(ended.code, code, "{fault}");

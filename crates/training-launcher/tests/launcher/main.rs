@@ -10,5 +10,6 @@ mod install;
 mod processes;
 mod resume;
 mod scene;
+mod sources;
 mod stops;
 mod streams;

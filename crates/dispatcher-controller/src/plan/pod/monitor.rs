@@ -42,6 +42,8 @@ pub(super) fn loader(valid: &ValidDispatcher, defaults: &Defaults) -> Option<Con
         arguments.push(pool(valid));
     }
     arguments.extend(checkpoint_options(valid, defaults));
+    let starts_empty = valid.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.starts_empty);
+    arguments.extend(starts_empty.then(|| format!("--{}", options::START_EMPTY)));
     Some(Container {
         name: LOADER.to_owned(),
         image: Some(defaults.monitor_image.clone()),
@@ -88,6 +90,19 @@ pub(super) fn monitor(valid: &ValidDispatcher, defaults: &Defaults) -> Container
             failure_threshold: Some(6),
             ..Probe::default()
         }),
+        // The pod is ready once the monitor has read a load of its worker. So a revision of which no worker reports one
+        // replaces none, also while no controller runs.
+        readiness_probe: Some(Probe {
+            http_get: Some(HTTPGetAction {
+                path: Some("/readyz".to_owned()),
+                port: IntOrString::Int(i32::from(ADMIN_PORT)),
+                ..HTTPGetAction::default()
+            }),
+            period_seconds: Some(2),
+            timeout_seconds: Some(5),
+            failure_threshold: Some(3),
+            ..Probe::default()
+        }),
         resources: Some(resources(Bytes::mebibytes(16), Bytes::mebibytes(64))),
         volume_mounts: Some(volumes::of_monitor(valid)),
         security_context: Some(container_security(Some(true))),
@@ -115,7 +130,9 @@ fn pool(valid: &ValidDispatcher) -> String {
 }
 
 fn checkpoint_options(valid: &ValidDispatcher, defaults: &Defaults) -> Vec<String> {
-    let Some(Checkpoint { storage, grace_seconds: _ }) = &valid.checkpoint else { return Vec::new() };
+    let Some(Checkpoint { storage, grace_seconds: _, starts_empty: _ }) = &valid.checkpoint else {
+        return Vec::new();
+    };
     let storage = match storage {
         Storage::Claim(_) => format!("--{}={}", options::CHECKPOINT_DIR, volumes::CHECKPOINTS_PATH),
         Storage::Store { uri, .. } => format!("--{}={}", options::CHECKPOINT_URI, literal(uri)),

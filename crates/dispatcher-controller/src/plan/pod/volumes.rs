@@ -1,7 +1,7 @@
 //! The volumes of a pod: the worker's memory, state, log and home, the monitor's own files, the claim with checkpoints, and
 //! the keys of their bucket.
 
-use api::monitor::FOLDER;
+use api::monitor::{FOLDER, MEMORY_BYTES, STATE_BYTES};
 use k8s_openapi::api::core::v1::{
     EmptyDirVolumeSource, KeyToPath, PersistentVolumeClaimVolumeSource, SecretVolumeSource, Volume,
     VolumeMount,
@@ -35,15 +35,21 @@ const KEYS_MODE: i32 = 0o440;
 
 /// The monitor keeps counts and positions there.
 const MONITOR_SIZE: Bytes = Bytes::mebibytes(16);
+/// What a store can fill. The loader writes nothing else, and stops at the limit of a memory after at most one page.
+const MEMORY_SIZE: Bytes = Bytes::mebibytes((MEMORY_BYTES >> 20) as u128 + 1_024);
+/// A worker writes a file of its state beside the old one before it replaces that.
+const STATE_SIZE: Bytes = Bytes::mebibytes((STATE_BYTES >> 20) as u128 * 2);
 
 pub(super) fn volumes(valid: &ValidDispatcher) -> Vec<Volume> {
+    // A state that is not saved has no limit: what it needs is not known.
+    let state = valid.checkpoint.as_ref().map_or_else(EmptyDirVolumeSource::default, |_| limited(STATE_SIZE));
     let mut volumes = vec![
-        folder(STATE, EmptyDirVolumeSource::default()),
+        folder(STATE, state),
         folder(LOG, EmptyDirVolumeSource::default()),
         folder(HOME, EmptyDirVolumeSource::default()),
-        folder(MONITOR, EmptyDirVolumeSource { size_limit: Some(MONITOR_SIZE.quantity()), medium: None }),
+        folder(MONITOR, limited(MONITOR_SIZE)),
     ];
-    volumes.extend(valid.memory.as_ref().map(|_| folder(MEMORY, EmptyDirVolumeSource::default())));
+    volumes.extend(valid.memory.as_ref().map(|_| folder(MEMORY, limited(MEMORY_SIZE))));
     volumes.extend(claim(valid).map(|claim| Volume {
         name: CHECKPOINTS.to_owned(),
         persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
@@ -107,6 +113,10 @@ pub(super) fn keys(valid: &ValidDispatcher) -> Option<&str> {
         Storage::Claim(_) => None,
         Storage::Store { uri: _, endpoint: _, region: _, secret } => secret.as_deref(),
     }
+}
+
+fn limited(size: Bytes) -> EmptyDirVolumeSource {
+    EmptyDirVolumeSource { size_limit: Some(size.quantity()), medium: None }
 }
 
 fn folder(name: &str, source: EmptyDirVolumeSource) -> Volume {

@@ -1,7 +1,10 @@
 //! The worker's container, with the environment that authors of agents rely on.
 
 use api::{monitor::variables, pods::Resources};
-use k8s_openapi::api::core::v1::{Container, EnvVar, ResourceRequirements};
+use k8s_openapi::{
+    api::core::v1::{Container, EnvVar, HTTPGetAction, Probe, ResourceRequirements},
+    apimachinery::pkg::util::intstr::IntOrString,
+};
 use workload::template::{container_security, env_var, non_empty};
 
 use super::{from_secret, memory_variables, value, volumes};
@@ -14,16 +17,56 @@ const USER: &str = "agent";
 /// In the Secret of `credentials`.
 const MODEL_KEY: &str = "api-key";
 
+/// When a probe of a worker counts.
+struct Period {
+    seconds: i32,
+    failures: i32,
+    /// The worker has so long to exit once the probe has failed; `None`: that of the pod.
+    grace: Option<i64>,
+}
+
+/// A worker that is slow once stays in service.
+const READINESS: Period = Period { seconds: 5, failures: 3, grace: None };
+/// A minute without an answer. What hangs does not write its state, so it is not waited for as long as when the pod ends.
+const LIVENESS: Period = Period { seconds: 10, failures: 6, grace: Some(30) };
+/// An agent may read gigabytes of memory before it listens.
+const STARTUP: Period = Period { seconds: 10, failures: 180, grace: Some(30) };
+/// Of the answer to a probe.
+const ANSWER_SECONDS: i32 = 5;
+
+/// The metrics port is asked by the monitor, whose own readiness is part of that of the pod.
 pub(super) fn worker(valid: &ValidDispatcher) -> Container {
+    let probes = valid.probes.as_ref();
+    let (readiness, liveness) = (
+        probes.and_then(|probes| Some((probes.readiness.as_deref()?, probes.port))),
+        probes.and_then(|probes| Some((probes.liveness.as_deref()?, probes.port))),
+    );
     Container {
         name: WORKER.to_owned(),
         image: Some(valid.image.clone()),
         env: Some(environment(valid)),
         resources: resources(&valid.resources),
         volume_mounts: non_empty(volumes::of_worker(valid)),
-        // Its metrics port has no probe: a worker that serves no metrics works, and only its load is not known.
+        startup_probe: liveness.map(|path| probe(path, &STARTUP)),
+        liveness_probe: liveness.map(|path| probe(path, &LIVENESS)),
+        readiness_probe: readiness.map(|path| probe(path, &READINESS)),
         security_context: Some(container_security(None)),
         ..Container::default()
+    }
+}
+
+fn probe((path, port): (&str, u16), period: &Period) -> Probe {
+    Probe {
+        http_get: Some(HTTPGetAction {
+            path: Some(path.to_owned()),
+            port: IntOrString::Int(i32::from(port)),
+            ..HTTPGetAction::default()
+        }),
+        period_seconds: Some(period.seconds),
+        timeout_seconds: Some(ANSWER_SECONDS),
+        failure_threshold: Some(period.failures),
+        termination_grace_period_seconds: period.grace,
+        ..Probe::default()
     }
 }
 

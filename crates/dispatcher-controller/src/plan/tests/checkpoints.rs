@@ -124,3 +124,39 @@ fn several_losses_are_counted() {
     let message = &condition(&plan, conditions::CHECKPOINT_FAILED).unwrap().message;
     assert!(message.starts_with("the state of pod coder-7 and 2 others was not saved"), "{message}");
 }
+
+#[test]
+fn a_worker_that_has_started_without_a_state_is_reported_until_it_has_saved_one() {
+    let mut scene = Scene::ready("{role: coder}", 1);
+    let loader = |end: &str| {
+        format!(
+            "{{name: coder-0, ready: true, node: a, phase: Running, init: [{{name: memory-loader, state: {{terminated: {end}}}}}]}}"
+        )
+    };
+    scene.pods(&[&loader("{exitCode: 0, message: 's3://states does not answer'}")]);
+    let plan = scene.plan();
+    let failed = condition(&plan, conditions::CHECKPOINT_FAILED).unwrap();
+    assert_eq!((&*failed.status, &*failed.reason), ("True", reasons::STARTED_EMPTY));
+    assert!(
+        failed.message.contains("coder-0") && failed.message.contains("s3://states"),
+        "{}",
+        failed.message
+    );
+    assert_eq!(plan.events.iter().filter(|note| note.reason == reasons::STARTED_EMPTY).count(), 1);
+    scene.loads(vec![crate::monitors::WorkerLoad { saved: Some(1), ..load(0, 0) }]);
+    assert!(condition(&scene.plan(), conditions::CHECKPOINT_FAILED).is_none());
+    scene.loads(vec![load(0, 0)]);
+    scene.pods(&[&loader("{exitCode: 0}")]);
+    assert!(condition(&scene.plan(), conditions::CHECKPOINT_FAILED).is_none());
+}
+
+#[test]
+fn only_a_pool_that_may_start_empty_has_the_option() {
+    let loader = |checkpoint: &str| {
+        let spec = format!("{{role: coder, checkpoint: {checkpoint}}}");
+        let pod = deployment_of(&Scene::new(&spec).plan()).spec.unwrap().template.spec.unwrap();
+        pod.init_containers.unwrap()[0].args.clone().unwrap().contains(&"--start-empty".to_owned())
+    };
+    assert!(!loader("{claimName: states}"));
+    assert!(loader("{claimName: states, whenUnavailable: StartEmpty}"));
+}

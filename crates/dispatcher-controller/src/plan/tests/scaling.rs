@@ -73,10 +73,11 @@ fn unready(seconds: i64) -> String {
 fn a_busy_worker_that_is_not_ready_holds_a_smaller_number_back_for_a_while_only() {
     let mut scene = with_a_lost_kubelet(&unready(5));
     let waiting = scene.plan();
-    assert_eq!((replicas(&waiting), waiting.costs.len(), waiting.facts.len()), (3, 0, 0));
+    assert_eq!((replicas(&waiting), waiting.costs.len()), (3, 0));
+    assert!(!waiting.facts.iter().any(|fact| fact == crate::plan::TOO_MANY), "it does not become overdue");
     let message = &condition(&waiting, conditions::PROGRESSING).unwrap().message;
     assert!(message.starts_with("3 workers exist, 2 wanted; pod coder-0 is not ready"), "{message}");
-    assert_eq!(waiting.requeue_after, Some(std::time::Duration::from_secs(115)));
+    assert!(waiting.requeue_after <= Some(std::time::Duration::from_secs(115)));
     // Its load may be unknown, too.
     scene.loads(vec![Default::default(), load(0, 0), load(0, 0)]);
     assert_eq!((replicas(&scene.plan()), scene.plan().costs.len()), (3, 0));
@@ -88,6 +89,29 @@ fn a_busy_worker_that_is_not_ready_holds_a_smaller_number_back_for_a_while_only(
     assert_eq!(replicas(&scene.plan()), 3);
     scene.loads(vec![load(0, 1); 3]);
     assert_eq!(replicas(&scene.plan()), 1);
+}
+
+/// Each time that its node comes back and goes again, the pod has just become not ready.
+#[test]
+fn a_node_that_flaps_holds_a_smaller_number_back_for_a_while_only() {
+    let mut scene = with_a_lost_kubelet(&unready(5));
+    let held = |scene: &mut Scene, facts: &[String], seconds: i64| {
+        scene.observe(|observed| {
+            observed.facts = facts.iter().map(|fact| (fact.clone(), at(-seconds))).collect();
+        });
+        scene.plan().costs.is_empty()
+    };
+    let waiting = scene.plan();
+    assert!(held(&mut scene, &waiting.facts, 359));
+    assert!(!held(&mut scene, &waiting.facts, 360));
+    // While it is ready for a moment, the number is held back for its costs.
+    scene.pods(&[
+        "{name: coder-0, ready: true, node: a, phase: Running}",
+        "{name: coder-1, ready: true, node: b, phase: Running}",
+        "{name: coder-2, ready: true, node: b, phase: Running}",
+    ]);
+    let ready = scene.plan();
+    assert!(waiting.facts.iter().all(|fact| ready.facts.contains(fact)), "{:?}", ready.facts);
 }
 
 #[test]
@@ -418,4 +442,130 @@ fn a_pool_that_has_its_new_number_causes_no_event_of_its_own() {
     first.write_status();
     first.pods(&workers);
     assert_eq!(first.plan().events.len(), 1, "it is ready for the first time");
+}
+
+#[test]
+fn a_shared_queue_counts_once() {
+    let spec = "{role: coder, autoscaling: {queue: Shared, maxReplicas: 50, tasksPerWorker: 5}}";
+    let mut scene = Scene::ready(spec, 2);
+    scene.loads(vec![load(20, 1), load(20, 0)]);
+    let plan = scene.plan();
+    assert_eq!(replicas(&plan), 5, "ceil(20 / 5) + 1 busy");
+    // The queue is the status's, too, once measured values are written.
+    scene.observe(|observed| {
+        observed.facts = plan.facts.iter().map(|fact| (fact.clone(), at(-20))).collect();
+    });
+    assert_eq!(scene.plan().status.queue_depth, Some(20));
+    let mut scene = Scene::ready("{role: coder, autoscaling: {maxReplicas: 50, tasksPerWorker: 5}}", 2);
+    scene.loads(vec![load(20, 0), load(20, 0)]);
+    assert_eq!(scene.plan().status.desired_replicas, 6, "as many as may be added at once, of 8");
+}
+
+#[test]
+fn of_a_shared_queue_the_largest_depth_that_is_not_old_counts() {
+    let spec = "{role: coder, autoscaling: {queue: Shared, maxReplicas: 50, behavior: {scaleDown: \
+                {stabilizationWindowSeconds: 0}}}}";
+    let mut scene = Scene::ready(spec, 3);
+    let old = crate::monitors::WorkerLoad { queued: Some((40, at(-60))), ..load(40, 0) };
+    scene.loads(vec![old, load(9, 0), load(14, 0)]);
+    assert_eq!(replicas(&scene.plan()), 3, "ceil(14 / 5)");
+}
+
+#[test]
+fn tasks_of_a_shared_queue_make_no_worker_busy() {
+    let spec = "{role: coder, replicas: 1, autoscaling: {queue: Shared, minReplicas: 1, maxReplicas: 1}}";
+    let mut scene = Scene::ready(spec, 2);
+    scene.loads(vec![load(20, 0), load(20, 1)]);
+    let costs: Vec<i32> = scene.plan().costs.iter().map(|cost| cost.cost).collect();
+    assert_eq!(costs, [1_000], "the other one has no task");
+}
+
+#[test]
+fn while_a_watch_fails_no_worker_is_removed() {
+    let mut scene = Scene::ready(SCALED, 4);
+    scene.observe(|observed| observed.history = Default::default());
+    scene.loads(vec![load(0, 0); 4]);
+    let at_once = "{role: coder, autoscaling: {minReplicas: 1, maxReplicas: 10, behavior: {scaleDown: \
+                   {stabilizationWindowSeconds: 0}}}}";
+    scene.edit_spec(|spec| spec.autoscaling = crate::tests::dispatcher(at_once).spec.autoscaling);
+    assert_eq!(scene.plan().status.desired_replicas, 1, "no worker has a task");
+    scene.observe(|observed| observed.unwatched = Some("pods"));
+    let plan = scene.plan();
+    assert_eq!((replicas(&plan), plan.status.desired_replicas, plan.costs.len()), (4, 4, 0));
+    let active = condition(&plan, conditions::SCALING_ACTIVE).unwrap();
+    assert_eq!((&*active.status, &*active.reason), ("False", reasons::PODS_UNKNOWN));
+    assert!(active.message.contains("the watch of pods fails"), "{}", active.message);
+    assert!(plan.requeue_after.is_some() && plan.past.is_none());
+    let mut fixed = Scene::ready("{role: coder, replicas: 3}", 3);
+    fixed.observe(|observed| observed.unwatched = Some("pods"));
+    fixed.edit_spec(|spec| spec.replicas = 1);
+    assert_eq!(replicas(&fixed.plan()), 3);
+    fixed.edit_spec(|spec| spec.replicas = 5);
+    assert_eq!(replicas(&fixed.plan()), 5, "a user has asked for more");
+}
+
+/// The annotations that a plan writes, by pod.
+fn marks(plan: &Plan) -> Vec<(String, i32, Vec<(&'static str, Option<String>)>)> {
+    let marks = plan.costs.iter().map(|cost| {
+        let guards = cost.guards.clone().into_iter().collect();
+        (cost.pod.metadata.name.clone().unwrap(), cost.cost, guards)
+    });
+    marks.collect()
+}
+
+fn noted(scene: &mut Scene, plan: &Plan, seconds: i64) {
+    let facts: Vec<_> = plan.facts.iter().map(|fact| (fact.clone(), at(seconds))).collect();
+    scene.observe(|observed| observed.facts = facts.into_iter().collect());
+}
+
+const KEPT: [(&str, Option<&str>); 2] =
+    [(api::labels::SAFE_TO_EVICT, Some("false")), (api::labels::DO_NOT_DISRUPT, Some("true"))];
+
+fn kept() -> Vec<(&'static str, Option<String>)> {
+    KEPT.map(|(key, value)| (key, value.map(str::to_owned))).into()
+}
+
+#[test]
+fn node_autoscalers_leave_a_worker_alone_that_has_been_busy_for_a_while() {
+    let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
+    scene.loads(vec![load(0, 1), load(0, 0)]);
+    let plan = scene.plan();
+    assert!(marks(&plan).is_empty(), "short tasks cause no writes");
+    assert!(plan.requeue_after <= Some(Duration::from_secs(10)));
+    noted(&mut scene, &plan, -10);
+    let plan = scene.plan();
+    assert_eq!(marks(&plan), [("coder-0".to_owned(), 1_000, kept())]);
+    noted(&mut scene, &plan, -10);
+    assert!(marks(&scene.plan()).is_empty(), "a refused write is tried once in a minute");
+    assert_eq!(marks(&scene.plan_at(at(60))).len(), 1);
+}
+
+#[test]
+fn the_marks_of_an_idle_worker_are_taken_off() {
+    let mut scene = Scene::ready("{role: coder, replicas: 2}", 2);
+    let node = "ready: true, node: a, phase: Running";
+    let busy = format!("{{name: coder-0, cost: 1000, kept: true, {node}}}");
+    // A user has annotated it by hand.
+    let theirs = format!("{{name: coder-1, kept: true, {node}}}");
+    scene.pods(&[&busy, &theirs]);
+    scene.loads(vec![load(0, 1), load(0, 0)]);
+    assert!(marks(&scene.plan()).is_empty());
+    scene.loads(vec![load(0, 0), load(0, 0)]);
+    let plan = scene.plan();
+    assert!(marks(&plan).is_empty(), "the next task may come at once");
+    noted(&mut scene, &plan, -60);
+    let off: Vec<_> = kept().into_iter().map(|(key, _)| (key, None)).collect();
+    assert_eq!(marks(&scene.plan()), [("coder-0".to_owned(), 0, off)]);
+    scene.loads(vec![Default::default(), load(0, 0)]);
+    assert!(marks(&scene.plan()).is_empty(), "it may be busy");
+}
+
+#[test]
+fn annotations_of_the_user_for_node_autoscalers_stay() {
+    let spec = "{role: coder, podAnnotations: {karpenter.sh/do-not-disrupt: 'false'}}";
+    let mut scene = Scene::ready(spec, 1);
+    scene.loads(vec![load(0, 1)]);
+    let plan = scene.plan();
+    noted(&mut scene, &plan, -10);
+    assert_eq!(marks(&scene.plan()), [("coder-0".to_owned(), 1_000, kept()[..1].to_vec())]);
 }

@@ -6,7 +6,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Listing, MOST_NAMES};
+use directory::Directory;
+use rustix::io::Errno;
+
+use super::{LONGEST_NAME, Listing, is_name};
+use crate::checkpoint::HEARTBEAT;
 
 pub(super) fn make_parent(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), fs::create_dir_all)
@@ -68,21 +72,49 @@ fn unless_gone<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-pub(super) fn list_folder(path: &Path) -> io::Result<Listing> {
+/// `None`: there is no regular file. A folder is no object, as in a bucket, and a pipe is not waited for.
+pub(super) fn open_regular(path: &Path) -> io::Result<Option<File>> {
+    use io::ErrorKind::{InvalidInput, NotADirectory, NotFound};
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
+    match Directory::open(folder).and_then(|folder| folder.read(name)) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if matches!(error.kind(), NotFound | NotADirectory | InvalidInput) => Ok(None),
+        // A link, and a socket or the writing end of a pipe.
+        Err(error)
+            if [Errno::LOOP, Errno::NXIO]
+                .map(Errno::raw_os_error)
+                .contains(&error.raw_os_error().unwrap_or(0)) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) fn list_folder(path: &Path, most: usize) -> io::Result<Listing> {
     let Some(entries) = unless_gone(fs::read_dir(path))? else { return Ok(Listing::default()) };
     let mut listing = Listing::default();
+    let mut has_odd_name = false;
     for (index, entry) in entries.enumerate() {
-        if index >= MOST_NAMES {
+        if index >= most {
             // What is not read must not count as absent.
             let folder = path.display();
-            let message = format!("{folder} has more than {MOST_NAMES} names: remove old ones");
-            return Err(io::Error::other(message));
+            let message = format!("{folder} has more than {most} names: remove old ones");
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
         }
         let entry = entry?;
-        let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|name| is_name(name)).map(str::to_owned) else {
+            if !std::mem::replace(&mut has_odd_name, true) {
+                listing.odd.push(text::cut(name.to_string_lossy().into_owned(), LONGEST_NAME));
+            }
+            continue;
+        };
         let Some(known) = unless_gone(entry.metadata())? else { continue };
-        if known.is_dir() {
+        if known.is_dir() && name != HEARTBEAT {
             listing.folders.push(name);
+        } else if !known.is_file() {
+            listing.odd.push(name);
         } else if !name.ends_with(".new") {
             listing.files.push((name, known.modified()?));
         }
@@ -92,6 +124,8 @@ pub(super) fn list_folder(path: &Path) -> io::Result<Listing> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{CWD, Mode, mkfifoat};
+
     use super::*;
 
     #[test]
@@ -108,16 +142,37 @@ mod tests {
     #[test]
     fn a_listing_is_whole_or_an_error() {
         let folder = tempfile::tempdir().unwrap();
-        for number in 0..=MOST_NAMES {
+        for number in 0..=10 {
             File::create(folder.path().join(format!("{number}.new"))).unwrap();
         }
-        let refused = list_folder(folder.path()).unwrap_err().to_string();
+        let refused = list_folder(folder.path(), 10).unwrap_err().to_string();
         assert!(refused.contains(&*folder.path().to_string_lossy()), "{refused}");
         fs::remove_file(folder.path().join("0.new")).unwrap();
         File::create(folder.path().join("heartbeat")).unwrap();
-        assert!(list_folder(folder.path()).is_err());
+        assert!(list_folder(folder.path(), 10).is_err());
         fs::remove_file(folder.path().join("1.new")).unwrap();
-        assert_eq!(list_folder(folder.path()).unwrap().files.len(), 1);
+        assert_eq!(list_folder(folder.path(), 10).unwrap().files.len(), 1);
+    }
+
+    #[test]
+    fn what_is_no_file_and_no_folder_is_odd_and_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        mkfifoat(CWD, at("heartbeat"), Mode::RUSR | Mode::WUSR).unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", at("link")).unwrap();
+        fs::create_dir(at("folder")).unwrap();
+        fs::write(at("file"), "text").unwrap();
+        fs::write(at("no name"), "text").unwrap();
+        let listing = list_folder(folder.path(), 10).unwrap();
+        let files: Vec<&str> = listing.files.iter().map(|(name, _)| &**name).collect();
+        assert_eq!((files, listing.folders), (vec!["file"], vec!["folder".to_owned()]));
+        let mut odd = listing.odd;
+        odd.sort_unstable();
+        assert_eq!(odd, ["heartbeat", "link", "no name"]);
+        for name in ["heartbeat", "link", "folder", "none", "file/none"] {
+            assert!(open_regular(&at(name)).unwrap().is_none(), "{name}");
+        }
+        assert!(open_regular(&at("file")).unwrap().is_some());
     }
 
     #[test]

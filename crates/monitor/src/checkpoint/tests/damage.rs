@@ -93,3 +93,37 @@ async fn what_a_damaged_state_continues_is_not_counted() {
     let first = timeout(PATIENCE, first).await.expect("a survey").unwrap().unclaimed;
     assert_eq!(first, Some(0));
 }
+
+/// No state has both, and no loader can have both.
+#[tokio::test]
+async fn a_manifest_with_a_file_in_the_place_of_a_folder_is_damaged() {
+    let pool = Pool::new();
+    let file = |path: &str| SavedFile { path: path.to_owned(), size: 0, sha256: digest_of(b"") };
+    let manifest = Manifest { files: vec![file("a"), file("a/b")], is_final: true, ..Manifest::default() };
+    let text = serde_json::to_vec(&manifest).unwrap();
+    pool.write("workers/crossed/0000000000/manifest.json", &text);
+    pool.write("workers/crossed/0000000000/0", b"");
+    pool.write("workers/crossed/0000000000/1", b"");
+    assert_eq!(Pod::new(&pool, "pod", HOUR).load().await.damaged, ["crossed"]);
+}
+
+/// What is in their place is of other programs, and says nothing about the worker.
+#[tokio::test]
+async fn odd_entries_stop_no_start_and_what_they_belong_to_is_not_restored() {
+    let pool = Pool::new();
+    for uid in ["piped", "foldered", "unclaimed", "claimed-by-piped", "good"] {
+        pool.save(uid, uid, &[]);
+    }
+    pool.make_older("workers/good/0000000000/manifest.json", SECOND);
+    let pipe = pool.path("workers/piped/heartbeat");
+    rustix::fs::mkfifoat(rustix::fs::CWD, pipe, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+    fs::create_dir(pool.path("workers/foldered/heartbeat")).unwrap();
+    pool.write("claims/unclaimed", b"a file in the place of a folder");
+    pool.claim("claimed-by-piped", 0, "piped");
+    pool.make_older("claims/claimed-by-piped/0000000000", HOUR);
+    pool.write("workers/a note of a user", b"");
+    let restored = Pod::new(&pool, "pod", SECOND).load().await;
+    assert_eq!((restored.from.as_deref(), restored.damaged.len()), (Some("good"), 0));
+    let restored = Pod::new(&pool, "next", SECOND).load().await;
+    assert_eq!((restored.from, restored.damaged.len()), (None, 0));
+}

@@ -26,6 +26,51 @@ fn workers_that_live_are_not_taken_for_lost_after_an_outage_of_the_storage() {
     drop((own, state, worker));
 }
 
+/// The worker of a pod whose storage was away at its start.
+#[test]
+fn a_worker_that_starts_empty_claims_nothing_and_leaves_the_older_state_to_the_next() {
+    let (storage, proxy) = Storage::broken(Break::Unavailable, |_, _| true);
+    proxy.mend();
+    Pod::new(&storage, "first").live("state", "one");
+    proxy.resume();
+    let waits = Pod::new(&storage, "waits");
+    let loader = |pod: &Pod<'_>, more: &[&str]| pod.loader(&[&QUICK[..], more].concat()).output().unwrap();
+    assert_eq!(loader(&waits, &[]).status.code(), Some(26), "it waits by default");
+    let empty = Pod::new(&storage, "empty");
+    assert!(loader(&empty, &["--start-empty"]).status.success());
+    assert_eq!(empty.state(), BTreeMap::new());
+    // Another container of its loader keeps what the worker has written.
+    empty.write("state", "of its own");
+    assert!(loader(&empty, &["--start-empty"]).status.success());
+    assert_eq!(empty.state(), only("state", "of its own"));
+    let monitor = empty.run(&QUICK);
+    proxy.mend();
+    until("its own checkpoint", || storage.pool().join("workers/empty/0000000000/manifest.json").exists());
+    assert!(storage.pool().join("workers/first/0000000000/manifest.json").exists());
+    assert!(!storage.pool().join("claims/first").exists());
+    let next = Pod::new(&storage, "next");
+    assert!(next.load().status.success());
+    assert_eq!(next.state(), only("state", "one"));
+    empty.worker.stop();
+    assert!(monitor.stop().error.is_none());
+}
+
+#[test]
+fn a_loader_that_may_have_claimed_a_state_does_not_start_empty() {
+    let is_file = |method: &str, path: &str| method == "GET" && path.ends_with("/first/0000000000/0");
+    let (storage, proxy) = Storage::broken(Break::Unavailable, is_file);
+    proxy.mend();
+    Pod::new(&storage, "first").live("state", "one");
+    proxy.resume();
+    let pod = Pod::new(&storage, "second");
+    let start_empty = [&QUICK[..], &["--start-empty"]].concat();
+    let ended = pod.loader(&start_empty).output().unwrap();
+    assert_eq!(ended.status.code(), Some(26), "{}", String::from_utf8_lossy(&ended.stderr));
+    proxy.mend();
+    assert!(pod.load().status.success());
+    assert_eq!(pod.state(), only("state", "one"));
+}
+
 #[test]
 fn failed_attempts_do_not_fill_the_storage() {
     // The second file of each checkpoint.

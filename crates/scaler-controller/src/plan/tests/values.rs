@@ -3,8 +3,8 @@
 use api::aiscaler::MetricReading;
 
 use super::{
-    AIScaler, Answer, Arc, Fault, Milli, PodSample, Reading, World, at, condition, found, missing, observed,
-    planned, queue_at, scaler,
+    AIScaler, Answer, Arc, Fault, Milli, PodSample, Reading, Target, World, at, condition, found, missing,
+    observed, planned, queue_at, scaler,
 };
 
 #[test]
@@ -35,6 +35,90 @@ fn while_a_fallback_applies_the_condition_names_it() {
         "queue_depth has had no value for so long that fallback.replicas 8 applies: http://prometheus did not answer \
          within 3 s"
     );
+}
+
+#[test]
+fn a_target_asleep_without_a_value_stays_and_the_condition_names_the_way_out() {
+    let mut world = World::new(", minReplicas: 0, fallback: {afterSeconds: 30, replicas: 2}", 1);
+    for seconds in (0..=300).step_by(15) {
+        world.looks(seconds, queue_at(0.0, seconds));
+    }
+    assert_eq!(world.written, [(300, 0)]);
+    let empty = || missing(Fault::Empty, "http://prometheus has no series");
+    world.looks(315, empty());
+    let (status, reason, message) = world.condition("ScalingActive");
+    assert_eq!((&*status, &*reason), ("False", "MetricNeedsPods"));
+    for part in [
+        "Deployment chat has 0 replicas",
+        "additionalMetrics",
+        "set minReplicas to 1",
+        "prometheus has no series",
+    ] {
+        assert!(message.contains(part), "{message}");
+    }
+    assert_eq!(world.condition("Stalled").1, "MetricNeedsPods");
+    for seconds in (330..7_200).step_by(15) {
+        world.looks(seconds, empty());
+    }
+    assert_eq!(world.written, [(300, 0)], "no fallback, and so no flapping");
+    // A server that does not answer is another matter.
+    let slow = || missing(Fault::Slow, "http://prometheus did not answer within 3 s");
+    world.looks(7_200, slow());
+    assert_eq!(world.condition("ScalingActive").1, "MetricMissing");
+    world.looks(7_260, slow());
+    assert_eq!(world.written.last(), Some(&(7_260, 2)));
+}
+
+#[test]
+fn another_metric_wakes_a_target_whose_own_pods_have_none() {
+    let spec = ", minReplicas: 0, additionalMetrics: [{metricType: custom, targetValue: 5, source: {prometheus: {query: \
+                'sum(a)'}}}]";
+    let mut world = World::new(spec, 1);
+    for seconds in (0..=300).step_by(15) {
+        world.seen.answers = vec![queue_at(0.0, seconds), queue_at(0.0, seconds)];
+        world.looks_again(seconds);
+    }
+    assert_eq!(world.written, [(300, 0)]);
+    world.seen.answers = vec![missing(Fault::Empty, "no series"), queue_at(9.0, 315)];
+    world.looks_again(315);
+    assert_eq!(world.written.last(), Some(&(315, 2)));
+}
+
+#[test]
+fn a_metric_that_was_not_read_during_a_pause_was_not_missing() {
+    let mut world = World::new(", fallback: {afterSeconds: 30, replicas: 8}", 4);
+    world.looks(0, queue_at(20.0, 0));
+    world.edits(", fallback: {afterSeconds: 30, replicas: 8}, paused: true");
+    world.seen.answers.clear();
+    for seconds in (15..3_600).step_by(15) {
+        world.looks_again(seconds);
+    }
+    world.edits(", fallback: {afterSeconds: 30, replicas: 8}");
+    world.looks_again(3_600);
+    assert_eq!(world.written, [], "no sample has arrived yet");
+    assert_eq!(world.condition("Ready").1, "Waiting");
+    world.looks(3_601, queue_at(30.0, 3_601));
+    assert_eq!(world.written, [(3_601, 6)]);
+}
+
+#[test]
+fn pods_of_others_are_named_beside_the_metric() {
+    let mut seen = observed(&scaler(""), found(2), queue_at(20.0, 0));
+    let Target::Found(target) = &mut seen.target else { panic!("it is found") };
+    target.foreign = Some("Deployment neighbour".into());
+    let status = planned(&seen, at(0)).status.unwrap();
+    let (holds, reason, message) = condition(&status, "ScalingActive");
+    assert_eq!((&*holds, &*reason), ("True", "ForeignPods"));
+    assert_eq!(
+        message,
+        "replicas are computed from metric queue_depth; pods of Deployment neighbour match the selector of Deployment chat \
+         as well and do not count; give the pods of Deployment chat a label that no others have, and select by it"
+    );
+    assert_eq!(condition(&status, "Ready").1, "ForeignPods");
+    seen.answers = vec![missing(Fault::Slow, "slow")];
+    let (_, reason, message) = condition(&planned(&seen, at(0)).status.unwrap(), "ScalingActive");
+    assert_eq!(reason, "MetricMissing");
+    assert!(message.contains("Deployment neighbour"), "{message}");
 }
 
 #[test]

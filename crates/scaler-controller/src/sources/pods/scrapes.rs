@@ -1,8 +1,8 @@
 //! Turns successive scrapes of pods into samples: rates of counters, percentiles of what histograms have gained. Pure.
 //!
-//! It holds what the rates need and no more: of each pod up to five points within the window, of at most 2000 pods, until
-//! the pod is forgotten. A counter that falls has begun anew, and counts from zero. It must not invent values: without a
-//! first scrape, and after a pause, there is a fault instead.
+//! It holds what the rates need and no more: of each pod up to five points within the window, of at most 2000 pods, and of
+//! no more bytes than its share, until the pod is forgotten. A counter that falls has begun anew, and counts from zero. It
+//! must not invent values: without a first scrape, and after a pause, there is a fault instead.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -15,6 +15,7 @@ use crate::sources::{
     Fault, Sample,
     engines::{InFlight, MillisecondsPerUnit, Scraped},
     histogram::Buckets,
+    pods::kept::{Reserved, Share},
 };
 
 /// An AIScaler has at most 1000 replicas; twice that during a rollout.
@@ -27,11 +28,20 @@ const PERCENTILE: f64 = 0.95;
 const SECONDS_PER_MINUTE: f64 = 60.0;
 
 /// The scrapes of one metric of one target.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Scrapes {
     window: Duration,
+    share: Share,
     /// By uid.
-    pods: BTreeMap<String, VecDeque<Point>>,
+    pods: BTreeMap<String, Pod>,
+}
+
+/// The points of one pod.
+#[derive(Debug)]
+struct Pod {
+    points: VecDeque<Point>,
+    /// Room for as many points as there can be.
+    _room: Reserved,
 }
 
 /// A sample of one pod. The latency of an engine without requests is 0: it has no load.
@@ -69,7 +79,12 @@ enum Gain {
 impl Scrapes {
     /// `window`: over which rates and percentiles are computed; at least the time between two scrapes.
     pub fn new(window: Duration) -> Self {
-        Self { window, pods: BTreeMap::new() }
+        Self::within(window, Share::alone())
+    }
+
+    /// As `new`, with room for what this share has.
+    pub fn within(window: Duration, share: Share) -> Self {
+        Self { window, share, pods: BTreeMap::new() }
     }
 
     /// Adds a scrape and returns the sample of the pod. `uid`: of the pod; `pod` and `metric`: for messages; `now`: when it
@@ -89,10 +104,16 @@ impl Scrapes {
         if self.pods.len() >= MOST_PODS && !self.pods.contains_key(uid) {
             return Err(Fault::TooManyPods { pod: pod.to_owned(), limit: MOST_PODS });
         }
-        let points = self.pods.entry(uid.to_owned()).or_default();
         let first = || Fault::FirstScrape { pod: pod.to_owned(), metric: metric.to_owned() };
-        let Some(latest) = next(points, &reading, now, self.window) else {
-            *points = VecDeque::from([first_point(reading, now)]);
+        let known = self.pods.get_mut(uid);
+        let latest = known.as_ref().and_then(|known| next(&known.points, &reading, now, self.window));
+        let (Some(Pod { points, .. }), Some(latest)) = (known, latest) else {
+            self.pods.remove(uid);
+            let Some(room) = self.share.reserve(most_bytes(uid, &reading)) else {
+                return Err(Fault::TooMuchKept { pod: pod.to_owned(), limit: self.share.limit() });
+            };
+            let points = VecDeque::from([first_point(reading, now)]);
+            self.pods.insert(uid.to_owned(), Pod { points, _room: room });
             return Err(first());
         };
         trim(points, now, self.window);
@@ -147,6 +168,20 @@ impl Times {
     fn percentile(&self) -> Option<f64> {
         self.gained.quantile(PERCENTILE).map(|value| value * self.unit.0).filter(|value| value.is_finite())
     }
+}
+
+/// What the points of one pod take at most. Each has as many buckets as the first one, and the last one twice. Scrapes at
+/// uneven times leave more points than even ones.
+fn most_bytes(uid: &str, reading: &Scraped) -> usize {
+    const MOST_POINTS: usize = POINTS as usize + 4;
+    /// Of the map, its nodes, and what allocations take beside what they give.
+    const BESIDE: usize = 256;
+    let buckets = match reading {
+        Scraped::Times(buckets, ..) => buckets.bytes(),
+        Scraped::Level(_) | Scraped::Count(_) => 0,
+    };
+    let points = MOST_POINTS.next_power_of_two() * size_of::<Point>();
+    uid.len() + size_of::<Pod>() + BESIDE + points + (MOST_POINTS + 1) * buckets
 }
 
 fn first_point(reading: Scraped, at: Timestamp) -> Point {

@@ -35,6 +35,25 @@ fn a_new_job_gets_its_claim_and_its_first_attempt() {
 }
 
 #[test]
+fn rank_zero_is_found_at_every_length_of_a_name() {
+    for (length, spec) in (40..=63).flat_map(|length| [(length, LORA), (length, GANG)]) {
+        let mut world = World::named(&"n".repeat(length), spec);
+        world.settles();
+        // Any order: the pod of another rank may be listed first.
+        for rank in (0..world.nodes()).rev() {
+            world.pod(rank, &running());
+        }
+        world.settles();
+        let rank_zero = world.observed.pods.iter().find(|pod| pod.completion_index == Some(0)).unwrap();
+        assert_eq!(world.followed.as_deref(), Some(rank_zero.uid()), "{length}");
+        world.steps(5, 27);
+        world.succeeds(&message_at(Some(27)));
+        let saved = world.status().checkpoint.as_ref().map(|saved| saved.path.as_str());
+        assert_eq!((world.phase(), saved), (Phase::Succeeded, Some("/output/checkpoint-27")), "{length}");
+    }
+}
+
+#[test]
 fn a_job_prepares_and_then_trains() {
     let mut world = World::training(LORA);
     assert_eq!(world.outcome(), (Phase::Running, reasons::PREPARING));

@@ -333,7 +333,7 @@ fn a_newer_checkpoint_gives_all_retries_back() {
     assert_eq!(world.status().retries, 1);
     world.fails(1, &because(reasons::PEER_LOST));
     assert_eq!(world.outcome(), (Phase::Failed, reasons::RETRIES_EXHAUSTED));
-    let way = "; to go on from step 50, create a TrainingJob of another name with resumeFrom: {job: qwen}";
+    let way = "; a new job goes on after step 50 with spec.resumeFrom.job qwen";
     assert!(world.message().ends_with(way), "{}", world.message());
 }
 

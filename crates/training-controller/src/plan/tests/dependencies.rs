@@ -7,9 +7,11 @@ use api::{
     trainingjob::{Checkpoint, Phase, Resolved, TrainingJob, TrainingJobStatus},
 };
 use k8s_openapi::api::core::v1::PodSpec;
+use runtime::conditions::{Verdict, merged};
+use serde_json::json;
 
 use super::{World, arguments, flag, message_at};
-use crate::tests::job;
+use crate::tests::{at, job};
 
 /// A lora job whose output another one can read.
 const SFT: &str = "{model: qwen/Qwen-7B, dataset: a/b, method: lora, outputDir: /outputs/sft}";
@@ -393,5 +395,30 @@ fn the_default_output_of_another_job_is_no_dependency_and_the_message_says_why()
         let (status, reason, message) = readiness(&world);
         assert_eq!((status, reason), ("False", reasons::DEPENDENCY_NOT_FOUND));
         assert!(message.contains("is in the outputDir of every job that sets none"), "{message}");
+    }
+}
+
+#[test]
+fn a_job_begins_while_the_result_that_it_reads_is_not_uploaded() {
+    // Until its upload works, and of an earlier release, whose uploads were given up.
+    for phase in [Phase::Running, Phase::Failed] {
+        let mut sft = other("sft", SFT, Phase::Succeeded);
+        let status = sft.status.as_mut().unwrap();
+        status.phase = Some(phase);
+        let failing = Verdict {
+            type_: conditions::UPLOADED,
+            holds: false,
+            reason: reasons::UPLOAD_FAILED,
+            message: String::new(),
+        };
+        status.conditions = merged(vec![failing], &[], Some(1), at(0));
+        let mut world = World::new(DPO);
+        let claim = json!({"metadata": {"name": "sft-output", "namespace": "demo"}, "spec": {"accessModes": ["ReadWriteMany"]}});
+        world.claims.insert("sft-output".into(), Some(Arc::new(serde_json::from_value(claim).unwrap())));
+        world.others = vec![Arc::new(sft)];
+        world.settles();
+        assert_eq!(world.jobs(), ["qwen-1"], "{phase:?}");
+        let arguments = arguments(&world.created[0]);
+        assert!(arguments.iter().any(|one| one.ends_with("/outputs/sft/checkpoint-27")), "{arguments:?}");
     }
 }

@@ -295,8 +295,9 @@ fn the_ttl_begins_when_the_result_has_been_uploaded() {
     job.completed = Some(at(1_000));
     world.observed.upload = Some(Arc::new(job));
     world.passes(10);
+    assert_eq!(world.wakes(), 5, "its report may be seen later");
     assert_eq!(world.outcome(), (Phase::Succeeded, reasons::SUCCEEDED));
-    assert_eq!(world.jobs(), ["qwen-1", "qwen-upload"]);
+    assert_eq!(world.jobs(), ["qwen-upload-check", "qwen-1", "qwen-upload"]);
     assert_eq!(world.condition(conditions::UPLOADED), ("True", reasons::UPLOADED));
     assert_eq!(world.wakes(), 5);
     assert!(world.is_expired);

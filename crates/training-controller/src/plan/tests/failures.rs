@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use training_log::Cause;
 use workload::pod::PodView;
 
-use super::{because, disruption, ended, message_at, pod, running};
+use super::{LORA, World, because, disruption, ended, message_at, pod, running};
 use crate::{
     plan::failure::{
         Class::{self, CannotStart, Interruption, OutOfGpuMemory, Permanent, Stop, Transient},
@@ -352,4 +352,42 @@ fn the_reasons_of_metrics_are_all_different_and_have_every_cause() {
     reasons.dedup();
     assert_eq!(reasons.len(), count);
     assert!(Cause::ALL.iter().all(|cause| reasons.contains(&cause.reason())));
+}
+
+#[test]
+fn a_forged_checkpoint_is_none_and_a_real_one_takes_its_place() {
+    let reported = |path: &str, step: i64| {
+        let mut world = World::training(LORA);
+        world.steps(40, 100);
+        world.saves(40);
+        let checkpoint = api::launcher::Checkpoint { path: path.to_owned(), step };
+        world.fails(1, &Message { checkpoint: Some(checkpoint), ..Message::default() });
+        world
+    };
+    let step = |world: &World| world.status().checkpoint.as_ref().map(|saved| saved.step);
+    let long = format!("/output/{}/checkpoint-50", "a".repeat(3_000));
+    for (path, forged) in [
+        ("/inputs/secret", 50),
+        ("/output/../inputs/checkpoint-50", 50),
+        ("/output/checkpoint-50", 60),
+        ("/output/checkpoint-500", 500),
+        ("/output/checkpoint--1", -1),
+        (&long, 50),
+    ] {
+        assert_eq!(step(&reported(path, forged)), Some(40), "{path}");
+    }
+    // It cannot be told from a real one, until the next attempt has one.
+    let mut world = reported("/output/checkpoint-99", 99);
+    assert_eq!(step(&world), Some(99));
+    world.passes(60);
+    world.starts();
+    world.steps(46, 100);
+    world.log().has_saved = true;
+    world.saves(45);
+    assert_eq!(step(&world), Some(45), "what the log says of a later attempt");
+    world.is_preempted(Some(46));
+    assert_eq!(step(&world), Some(46));
+    world.starts();
+    world.is_preempted(Some(44));
+    assert_eq!(step(&world), Some(44), "the launcher has looked: the newer one is damaged");
 }

@@ -111,7 +111,8 @@ fn a_user_may_set_what_only_tunes_the_trainer() {
 
 #[test]
 fn each_variable_of_the_trainer_is_refused_in_a_spec_or_the_users_to_set() {
-    let defaults = ["HOME", "USER", "HF_TOKEN"];
+    let caches = ["HF_HOME", "HF_TOKEN_PATH", "HF_XET_CACHE", "MODELSCOPE_CACHE"];
+    let defaults = [&["HOME", "USER", "HF_TOKEN"][..], &caches].concat();
     let mut seen = BTreeSet::new();
     for more in [", nodes: 2, gpus: 2", ", device: ascend, gpus: 8", ", device: mps", ", device: cpu"] {
         let spec = format!("{{model: m, dataset: d, method: lora{more}}}");
@@ -125,6 +126,35 @@ fn each_variable_of_the_trainer_is_refused_in_a_spec_or_the_users_to_set() {
     for name in defaults.iter().chain(&TUNING_VARIABLES) {
         assert!(seen.contains(*name), "{name} is never set");
     }
+}
+
+#[test]
+fn what_is_loaded_is_kept_in_the_claim_unless_the_user_decides_otherwise() {
+    let value = |spec: &str, name: &str| {
+        let found = environment(&rendered(spec)).into_iter().filter(|one| one.name == name);
+        found.map(|one| one.value.unwrap_or_default()).collect::<Vec<_>>()
+    };
+    let spec = "{model: m, dataset: d, method: lora, output: {mountPath: /out}, outputDir: /out/a}";
+    assert_eq!(value(spec, "HF_HOME"), ["/out/.cache/hub/qwen/huggingface"]);
+    assert!(value(spec, "HF_TOKEN_PATH")[0].starts_with("/home/trainer/"), "a token is not kept");
+    let own = spec.replace("method: lora", "method: lora, env: [{name: MODELSCOPE_CACHE, value: /mine}]");
+    assert_eq!(value(&own, "MODELSCOPE_CACHE"), ["/mine"]);
+    let none = spec.replace("{mountPath", "{cache: None, mountPath");
+    assert!(value(&none, "HF_HOME").is_empty() && value(&none, "MODELSCOPE_CACHE").is_empty());
+    assert!(!arguments(&rendered(&none)).iter().any(|word| word.starts_with("--hub-cache")));
+}
+
+#[test]
+fn a_job_that_began_with_a_release_without_a_cache_has_none_in_its_next_attempt() {
+    let mut world = World::training(LORA);
+    world.job().status.as_mut().unwrap().resolved.as_mut().unwrap().hub_cache = None;
+    world.is_preempted(Some(5));
+    world.settles();
+    assert_eq!(world.jobs().len(), 2);
+    assert!(
+        !environment(&world.created[1]).iter().any(|one| one.name == "HF_HOME"),
+        "its claim may be too small"
+    );
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! What becomes of the output when its TrainingJob is deleted.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use api::{labels, reasons};
+use api::{labels, reasons, trainingjob::Phase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 use workload::{
@@ -13,7 +13,9 @@ use workload::{
 
 use super::{Deletion, World, message_at};
 use crate::{
-    NAME, names,
+    NAME,
+    job_view::{Failed, JobView},
+    names,
     plan::{Retirement, retire, without_snapshot},
     tests::at,
     volume_snapshot::{SnapshotError, SnapshotSource, SnapshotStatus, VolumeSnapshot},
@@ -34,8 +36,13 @@ impl World {
         self.job().metadata.deletion_timestamp = Some(Time(now));
     }
 
-    fn retires(&self, claim: Option<&ClaimView>, snapshot: Option<&VolumeSnapshot>) -> Retirement {
-        retire(&self.observed, claim, snapshot, at(self.seconds))
+    fn retires(&mut self, claim: Option<&ClaimView>, snapshot: Option<&VolumeSnapshot>) -> Retirement {
+        let retirement = retire(&self.observed, claim, snapshot, at(self.seconds));
+        self.observed.facts.retain(|fact, _| retirement.facts.contains(fact));
+        for fact in &retirement.facts {
+            self.observed.facts.entry(fact.clone()).or_insert(at(self.seconds));
+        }
+        retirement
     }
 }
 
@@ -78,7 +85,7 @@ fn a_claim_of_somebody_else_is_never_deleted() {
 
 #[test]
 fn the_claim_stays_until_its_snapshot_can_be_used() {
-    let (world, own) = (deleted("Snapshot"), claim(NAME));
+    let (mut world, own) = (deleted("Snapshot"), claim(NAME));
     let asks = world.retires(Some(&own), None);
     let source = asks.snapshot.as_ref().unwrap().spec.source.persistent_volume_claim_name.as_deref();
     assert_eq!((source, outcome(&asks)), (Some("qwen-output"), (false, false)));
@@ -147,13 +154,12 @@ fn the_claim_stays_while_another_job_reads_it() {
     world.observed.dependents = 1;
     let waits = world.retires(Some(&own), None);
     assert_eq!(outcome(&waits), (false, false));
-    world.observed.dependents = 0;
-    assert_eq!(outcome(&world.retires(Some(&own), None)), (true, true));
-    world.observed.dependents = 1;
     world.seconds += i64::try_from(waits.requeue_after.unwrap().as_secs()).unwrap();
     let ends = world.retires(Some(&own), None);
     assert_eq!(outcome(&ends), (false, true));
     assert!(ends.event.unwrap().message.contains("1 TrainingJobs read it"));
+    world.observed.dependents = 0;
+    assert_eq!(outcome(&world.retires(Some(&own), None)), (true, true));
 }
 
 #[test]
@@ -208,4 +214,119 @@ fn the_output_is_kept_until_its_pods_have_ended() {
 fn lost(kind: LossKind, down: usize) -> Nodes {
     let lost = NodeLoss { kind, since: at(0), reported: at(0) };
     Nodes { lost: [("node-0".to_owned(), lost)].into(), down, all: 4, is_stale: false }
+}
+
+/// A job with an upload has been trained and is being deleted.
+fn trained() -> World {
+    let spec =
+        "{model: m, dataset: d, method: lora, output: {retention: Delete, upload: {uri: 's3://models'}}}";
+    let mut world = World::training(spec);
+    world.succeeds(&message_at(Some(100)));
+    world.deletes();
+    world
+}
+
+fn upload_of(world: &mut World) -> &mut JobView {
+    Arc::make_mut(world.observed.upload.as_mut().unwrap())
+}
+
+#[test]
+fn a_result_that_was_not_uploaded_keeps_its_claim() {
+    let own = claim(NAME);
+    let mut world = trained();
+    let since = at(0);
+    upload_of(&mut world).failed = Some(Failed { since, reason: String::new(), message: String::new() });
+    let kept = world.retires(Some(&own), None);
+    assert_eq!(outcome(&kept), (false, true));
+    let note = kept.event.unwrap();
+    assert_eq!(note.reason, reasons::OUTPUT_KEPT);
+    assert!(note.message.contains("was not uploaded to s3://models"), "{}", note.message);
+
+    let mut world = trained();
+    world.observed.upload = None;
+    assert_eq!(outcome(&world.retires(Some(&own), None)), (false, true), "no Job uploads it");
+    let mut world = trained();
+    world.observed.upload = None;
+    world.job().status.as_mut().unwrap().conditions.clear();
+    assert_eq!(
+        outcome(&world.retires(Some(&own), None)),
+        (false, true),
+        "the status does not say yet that it has trained"
+    );
+}
+
+#[test]
+fn an_upload_that_runs_is_waited_for_and_the_claim_goes_after_it() {
+    let (mut world, own) = (trained(), claim(NAME));
+    let waits = world.retires(Some(&own), None);
+    assert_eq!((outcome(&waits), waits.deletions.len()), ((false, false), 0), "the upload goes on");
+    let message = waits.status.unwrap().message.unwrap();
+    assert!(message.contains("waits for the upload of its result"), "{message}");
+    upload_of(&mut world).completed = Some(at(5));
+    assert_eq!(outcome(&world.retires(Some(&own), None)), (true, true));
+}
+
+#[test]
+fn an_upload_that_does_not_end_keeps_the_claim() {
+    let (mut world, own) = (trained(), claim(NAME));
+    let waits = world.retires(Some(&own), None);
+    world.seconds += i64::try_from(waits.requeue_after.unwrap().as_secs()).unwrap();
+    assert_eq!(outcome(&world.retires(Some(&own), None)), (false, true));
+}
+
+#[test]
+fn a_job_that_never_trained_has_no_result_to_upload() {
+    let spec =
+        "{model: m, dataset: d, method: lora, output: {retention: Delete, upload: {uri: 's3://models'}}}";
+    let mut world = World::new(spec);
+    world.settles();
+    world.deletes();
+    let ends = world.retires(Some(&claim(NAME)), None);
+    assert!(matches!(&*ends.deletions, [Deletion::Job(_)]), "its check");
+    world.observed.upload_check = None;
+    assert_eq!(outcome(&world.retires(Some(&claim(NAME)), None)), (true, true));
+}
+
+/// Of an earlier release, which gave up after a day.
+#[test]
+fn a_job_whose_upload_has_failed_is_not_deleted_because_its_time_is_over() {
+    let mut world = trained();
+    world.job().metadata.deletion_timestamp = None;
+    let status = world.job().status.as_mut().unwrap();
+    status.phase = Some(Phase::Failed);
+    status.completion_time = Some(Time(at(0)));
+    world.passes(8 * 86_400);
+    assert!(!world.is_expired);
+    for condition in &mut world.job().status.as_mut().unwrap().conditions {
+        condition.status = "True".into();
+    }
+    world.passes(1);
+    assert!(world.is_expired);
+}
+
+#[test]
+fn a_snapshot_is_asked_for_also_long_after_the_deletion() {
+    // No controller was there, or its clock is ahead.
+    let (mut world, own) = (deleted("Snapshot"), claim(NAME));
+    world.seconds += 11 * 60;
+    let asks = world.retires(Some(&own), None);
+    assert!(asks.snapshot.is_some() && outcome(&asks) == (false, false));
+    world.seconds += 599;
+    let waits = world.retires(Some(&own), Some(&snapshot(SnapshotStatus::default())));
+    assert_eq!((outcome(&waits), waits.requeue_after), ((false, false), Some(Duration::from_secs(1))));
+}
+
+#[test]
+fn the_time_of_pods_that_save_is_not_that_of_the_snapshot() {
+    let mut world = World::training("{model: m, dataset: d, method: lora, output: {retention: Snapshot}}");
+    world.deletes();
+    world.terminate("qwen-1");
+    world.observed.attempts.clear();
+    let own = claim(NAME);
+    let waits = world.retires(Some(&own), None);
+    assert_eq!(waits.requeue_after, Some(Duration::from_secs(900)), "ten minutes and the grace period");
+    world.seconds += 899;
+    assert_eq!(outcome(&world.retires(Some(&own), None)), (false, false));
+    world.observed.pods.clear();
+    assert!(world.retires(Some(&own), None).snapshot.is_some());
 }

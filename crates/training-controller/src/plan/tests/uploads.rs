@@ -20,9 +20,13 @@ const SPEC: &str = "{model: m, dataset: d, method: lora, output: {upload: {uri: 
 
 /// The training has succeeded.
 fn trained() -> World {
-    let mut world = World::training(SPEC);
+    trained_with(SPEC)
+}
+
+fn trained_with(spec: &str) -> World {
+    let mut world = World::training(spec);
     world.succeeds(&message_at(Some(100)));
-    assert_eq!(world.jobs(), ["qwen-1", "qwen-upload"]);
+    assert_eq!(world.jobs(), ["qwen-upload-check", "qwen-1", "qwen-upload"]);
     world
 }
 
@@ -150,70 +154,76 @@ const DENIED: &str = "SourceUnauthorized: s3://models refused the credentials (I
 
 #[test]
 fn a_refused_key_is_tried_again_with_growing_pauses_until_it_is_corrected() {
-    let spec = SPEC.replace("qwen/'", "qwen/', secretName: s3");
-    let mut world = World::training(&spec);
-    world.succeeds(&message_at(Some(100)));
+    let mut world = trained_with(&SPEC.replace("qwen/'", "qwen/', secretName: s3"));
     world.passes(20);
     job_fails(&mut world, ExitCode::SourceUnauthorized, DENIED);
-    assert_eq!(world.outcome(), (Phase::Running, reasons::UPLOADING));
+    assert_eq!(world.outcome(), (Phase::Running, reasons::UPLOAD_FAILED));
+    assert_eq!(world.condition(conditions::UPLOADED), ("False", reasons::UPLOAD_FAILED));
     assert_eq!(world.condition(conditions::STALLED), ("True", reasons::SOURCE_UNAUTHORIZED));
     says(&world, DENIED);
-    says(&world, "put keys that may write there into Secret demo/s3");
+    says(&world, "put keys that may write there into Secret demo/s3 (spec.output.upload.secretName)");
     says(&world, &format!("it is tried again at {}", at(80)));
     says(&world, "kubectl -n demo delete job qwen-upload");
+    says(&world, "the result is in /output/checkpoint-100 of claim demo/qwen-output, mounted at /output");
     let pause = |world: &mut World| {
         let pause = world.wakes();
-        assert_eq!(world.condition(conditions::STALLED), ("absent", ""), "another one runs");
+        assert_eq!(world.condition(conditions::STALLED), ("True", reasons::SOURCE_UNAUTHORIZED));
+        says(world, DENIED);
         world.passes(20);
         job_fails(world, ExitCode::SourceUnauthorized, DENIED);
         pause
     };
     let pauses: Vec<i64> = (0..7).map(|_| pause(&mut world)).collect();
-    assert_eq!(pauses, [60, 100, 220, 460, 940, 1_800, 1_800]);
-    assert_eq!(world.jobs().len(), 9, "one at a time");
-    let notes = world.notes();
-    assert_eq!(notes.iter().filter(|reason| **reason == reasons::SOURCE_UNAUTHORIZED).count(), 8);
+    assert_eq!(pauses, [60, 100, 220, 460, 600, 600, 600]);
+    assert_eq!(world.jobs().len(), 10, "one at a time");
+    let failed = world.notes().iter().filter(|reason| **reason == reasons::UPLOAD_FAILED).count();
+    assert_eq!(failed, 1, "the fault is the same: {:?}", world.notes());
 
     world.wakes();
     let own = uid(&world);
     ends(&mut world, &own, 99, 0, REPORT);
     completes(&mut world);
     assert_eq!(world.phase(), Phase::Succeeded);
+    assert_eq!(world.condition(conditions::STALLED), ("absent", ""));
     assert_eq!(world.status().attempts, 1, "the training is not repeated");
+}
+
+#[test]
+fn another_cause_is_noted_once() {
+    let mut world = trained();
+    job_fails(&mut world, ExitCode::SourceUnauthorized, DENIED);
+    world.wakes();
+    job_fails(&mut world, ExitCode::SourceNotFound, "SourceNotFound: no such bucket");
+    assert_eq!(world.notes().last(), Some(&reasons::SOURCE_NOT_FOUND));
+    assert_eq!(world.condition(conditions::STALLED), ("True", reasons::SOURCE_NOT_FOUND));
 }
 
 #[test]
 fn the_pauses_do_not_begin_anew_with_another_process() {
     let mut world = trained();
-    world.passes(600);
+    world.passes(300);
     job_fails(&mut world, ExitCode::SourceNotFound, "SourceNotFound: no such bucket");
-    says(&world, "create bucket models at AWS S3");
+    says(&world, "create bucket models of spec.output.upload.uri at AWS S3");
     world.writes_left = Some(0);
     world.passes(1);
-    assert_eq!(world.wakes(), 599);
-    assert_eq!(world.jobs(), ["qwen-1", "qwen-upload", "qwen-upload"]);
+    assert_eq!(world.wakes(), 299);
+    assert_eq!(world.jobs(), ["qwen-upload-check", "qwen-1", "qwen-upload", "qwen-upload"]);
 }
 
 #[test]
-fn an_upload_that_failed_for_a_day_says_how_it_is_done_by_hand() {
+fn an_upload_is_tried_until_it_works() {
     let mut world = trained();
-    world.passes(86_399);
-    job_fails(&mut world, ExitCode::SourceUnauthorized, DENIED);
-    assert_eq!(world.phase(), Phase::Running);
-    world.wakes();
-    assert_eq!(world.phase(), Phase::Running);
-    job_fails(&mut world, ExitCode::SourceUnauthorized, DENIED);
-    assert_eq!(world.outcome(), (Phase::Failed, reasons::UPLOAD_FAILED));
-    assert_eq!(world.condition(conditions::UPLOADED), ("False", reasons::UPLOAD_FAILED));
-    says(&world, DENIED);
-    says(
-        &world,
-        "it is in /output/checkpoint-100 of claim demo/qwen-output, mounted at /output, which stays",
-    );
-    says(&world, "kubectl -n demo get job qwen-upload -o json | jq 'del(");
-    says(&world, "| kubectl replace --force -f -");
-    assert_eq!(world.status().checkpoint.as_ref().map(|saved| saved.step), Some(100));
-    assert!(world.observed.upload.is_some(), "the Job that is run once more");
+    for _ in 0..10 {
+        world.passes(86_400);
+        job_fails(&mut world, ExitCode::SourceUnauthorized, DENIED);
+        assert_eq!(world.outcome(), (Phase::Running, reasons::UPLOAD_FAILED));
+        assert_eq!(world.wakes(), 600);
+    }
+    let own = uid(&world);
+    ends(&mut world, &own, 99, 0, REPORT);
+    completes(&mut world);
+    assert_eq!(world.condition(conditions::UPLOADED), ("True", reasons::UPLOADED));
+    assert_eq!(world.phase(), Phase::Succeeded);
 }
 
 #[test]
@@ -225,11 +235,176 @@ fn an_upload_that_runs_is_not_ended_after_a_day() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_uploaded_is_not_tried_again() {
+fn a_folder_that_cannot_be_uploaded_is_rarely_tried_again() {
     let mut world = trained();
     job_fails(&mut world, ExitCode::Usage, "Usage: /output/checkpoint-100 has no file to upload");
-    assert_eq!(world.outcome(), (Phase::Failed, reasons::UPLOAD_FAILED));
     says(&world, "has no file to upload");
+    assert_eq!(world.condition(conditions::STALLED), ("True", reasons::CRASH_LOOP));
+    assert_eq!(world.wakes(), 600);
+    assert_eq!(world.outcome(), (Phase::Running, reasons::UPLOAD_FAILED));
+}
+
+/// The clock of the API server is behind that of this process, or ahead of it.
+#[test]
+fn a_report_is_waited_for_by_the_clock_of_this_process() {
+    for skew in [-60, -6, 6] {
+        let mut world = trained();
+        world.passes(100);
+        let ended = at(world.seconds + skew);
+        Arc::make_mut(world.observed.upload.as_mut().unwrap()).completed = Some(ended);
+        world.settles();
+        assert_eq!(world.phase(), Phase::Running, "{skew}");
+        assert_eq!(world.requeue_after, Some(std::time::Duration::from_secs(5)), "{skew}");
+        world.passes(4);
+        let own = uid(&world);
+        ends(&mut world, &own, 0, 0, REPORT);
+        world.settles();
+        assert_eq!((world.phase(), world.status().artifacts.len()), (Phase::Succeeded, 2), "{skew}");
+    }
+}
+
+/// The Job that tries the store has failed, after a pod of it with this exit code and message.
+fn check_fails(world: &mut World, code: ExitCode, message: &str) {
+    let own = world.observed.upload_check.as_ref().unwrap().metadata.uid.clone().unwrap();
+    let number = world.observed.pods.len();
+    let end = json!({"exitCode": code.code(), "message": message, "finishedAt": at(world.seconds)});
+    let status =
+        json!({"phase": "Failed", "containerStatuses": [{"name": "uploader", "state": {"terminated": end}}]});
+    world.observed.pods.push(Arc::new(pod("qwen-upload-check", &own, number, &status)));
+    let failed =
+        Failed { since: at(world.seconds), reason: "PodFailurePolicy".into(), message: String::new() };
+    Arc::make_mut(world.observed.upload_check.as_mut().unwrap()).failed = Some(failed);
+    world.settles();
+}
+
+#[test]
+fn a_wrong_upload_key_is_named_before_gpus_are_taken() {
+    let mut world = World::new(&SPEC.replace("qwen/'", "qwen/', secretName: s3"));
+    world.settles();
+    assert_eq!(world.outcome(), (Phase::Pending, reasons::NOT_RUNNING));
+    assert_eq!(world.condition(conditions::RECONCILING).0, "True");
+    check_fails(&mut world, ExitCode::SourceUnauthorized, DENIED);
+    assert_eq!(world.outcome(), (Phase::Pending, reasons::UPLOAD_NOT_POSSIBLE));
+    assert_eq!(world.condition(conditions::STALLED), ("True", reasons::UPLOAD_NOT_POSSIBLE));
+    for part in [DENIED, "Secret demo/s3 (spec.output.upload.secretName)", "no GPU is taken"] {
+        assert!(world.message().contains(part), "{}", world.message());
+    }
+    let pause = |world: &mut World| {
+        let pause = world.wakes();
+        assert_eq!(world.condition(conditions::STALLED), ("True", reasons::UPLOAD_NOT_POSSIBLE));
+        check_fails(world, ExitCode::SourceUnauthorized, DENIED);
+        pause
+    };
+    let pauses: Vec<i64> = (0..7).map(|_| pause(&mut world)).collect();
+    assert_eq!(pauses, [60, 60, 120, 240, 480, 600, 600]);
+    assert!(world.jobs().iter().all(|job| *job == "qwen-upload-check"), "{:?}", world.jobs());
+    assert_eq!(world.notes(), [reasons::UPLOAD_NOT_POSSIBLE], "the fault is the same");
+    // The Secret was corrected.
+    world.wakes();
+    world.store_takes_objects();
+    assert_eq!(world.jobs().last(), Some(&"qwen-1"));
+    assert_eq!(world.condition(conditions::STALLED), ("absent", ""));
+}
+
+#[test]
+fn a_store_is_tried_once_also_if_the_controller_ends_between_two_writes() {
+    for writes in 0..6 {
+        let mut world = World::new(SPEC);
+        world.writes_left = Some(writes);
+        world.settles();
+        world.store_takes_objects();
+        world.writes_left = Some(writes);
+        world.settles();
+        assert_eq!(world.jobs(), ["qwen-upload-check", "qwen-1"], "{writes}");
+        assert!(world.status().upload_check_time.is_some());
+    }
+}
+
+#[test]
+fn a_later_attempt_tries_no_store() {
+    let mut world = World::training(SPEC);
+    world.is_preempted(Some(5));
+    assert_eq!(world.jobs(), ["qwen-upload-check", "qwen-1", "qwen-2"]);
+}
+
+/// An earlier release tried no store.
+#[test]
+fn a_job_that_has_begun_tries_no_store() {
+    let mut world = World::training(SPEC);
+    world.job().status.as_mut().unwrap().upload_check_time = None;
+    world.observed.upload_check = None;
+    world.is_preempted(Some(5));
+    assert_eq!(world.jobs().last(), Some(&"qwen-2"));
+}
+
+#[test]
+fn a_check_whose_pod_cannot_start_says_why_and_gives_way_to_another() {
+    let mut world = World::new(SPEC);
+    world.settles();
+    let own = world.observed.upload_check.as_ref().unwrap().metadata.uid.clone().unwrap();
+    let status = waiting("ImagePullBackOff", "no such image");
+    world.observed.pods.push(Arc::new(pod("qwen-upload-check", &own, 0, &status)));
+    world.settles();
+    assert_eq!(world.outcome(), (Phase::Pending, reasons::IMAGE_PULL_FAILED));
+    assert_eq!(world.condition(conditions::STALLED), ("True", reasons::IMAGE_PULL_FAILED));
+    assert!(world.message().contains("no such image"), "{}", world.message());
+    // The deadline of the Job; its pod is gone.
+    world.passes(600);
+    world.observed.pods.clear();
+    let failed =
+        Failed { since: at(600), reason: "DeadlineExceeded".into(), message: "was active too long".into() };
+    Arc::make_mut(world.observed.upload_check.as_mut().unwrap()).failed = Some(failed);
+    world.settles();
+    world.wakes();
+    assert_eq!(world.condition(conditions::STALLED), ("True", reasons::UPLOAD_NOT_POSSIBLE));
+    assert!(world.message().contains("was active too long"), "{}", world.message());
+    world.wakes();
+    assert_eq!(world.jobs(), ["qwen-upload-check", "qwen-upload-check"]);
+}
+
+#[test]
+fn a_job_that_waits_for_another_one_tries_its_store_when_that_has_ended() {
+    let mut world = World::new(&SPEC.replace("method", "dependsOn: [sft], method"));
+    world.settles();
+    assert_eq!(world.jobs(), [""; 0]);
+}
+
+#[test]
+fn a_check_writes_below_the_prefix_with_the_uid_and_needs_no_volume_and_no_gpu() {
+    let world = World::new(&SPEC.replace("qwen/'", "qwen/', caSecretName: ca, addressing: Path"));
+    let plan = world.plan();
+    let [crate::plan::Child::Job(job)] = &*plan.children else { panic!("{:?}", plan.children) };
+    let pod = spec_of(job);
+    let arguments = pod.containers[0].args.clone().unwrap();
+    let expected = ["check-store", "s3://models/qwen/", "--name=uid-of-qwen", "--addressing=path"];
+    assert_eq!(arguments[..4], expected);
+    assert_eq!(arguments[4], "--ca-file=/store-authority/ca.crt");
+    let volumes = pod.volumes.unwrap();
+    assert!(volumes.len() == 1 && volumes[0].secret.is_some(), "{volumes:?}");
+    let environment = pod.containers[0].env.as_ref().unwrap();
+    let fields = environment.iter().find(|one| one.name == "TRANSFER_FIELDS").unwrap();
+    assert_eq!(fields.value.as_deref(), Some("spec.output.upload"));
+    assert_eq!(pod.security_context.unwrap().run_as_non_root, Some(true));
+}
+
+#[test]
+fn an_upload_trusts_the_authority_of_its_secret_and_names_the_bucket_as_the_user_says() {
+    let mut world =
+        World::training(&SPEC.replace("qwen/'", "qwen/', caSecretName: ca, addressing: VirtualHosted"));
+    world.succeeds(&message_at(Some(100)));
+    let pod = spec_of(world.created.last().unwrap());
+    let arguments = pod.containers[0].args.as_ref().unwrap();
+    assert_eq!(arguments[3..], ["--addressing=virtual-hosted", "--ca-file=/store-authority/ca.crt"]);
+    let mounts = pod.containers[0].volume_mounts.as_ref().unwrap();
+    assert_eq!(
+        mounts.iter().map(|one| &*one.mount_path).collect::<Vec<_>>(),
+        ["/output", "/store-authority"]
+    );
+    let secret = pod.volumes.unwrap().remove(1).secret.unwrap();
+    assert_eq!(
+        (secret.secret_name.as_deref(), secret.items.unwrap()[0].key.as_str()),
+        (Some("ca"), "ca.crt")
+    );
 }
 
 #[test]
@@ -294,7 +469,7 @@ fn a_pod_on_a_lost_node_is_deleted_by_force() {
     world.job().spec.pods.paused = false;
     world.loses("node-0", LossKind::Unreachable);
     assert_eq!((world.wakes(), world.deleted.as_slice()), (30, &["qwen-upload-0-abcde".to_owned()][..]));
-    assert_eq!(world.jobs(), ["qwen-1", "qwen-upload"], "its Job makes the next pod");
+    assert_eq!(world.jobs(), ["qwen-upload-check", "qwen-1", "qwen-upload"], "its Job makes the next pod");
 }
 
 #[test]
@@ -354,5 +529,5 @@ fn an_upload_job_that_was_deleted_is_made_again() {
     let mut world = trained();
     world.observed.upload = None;
     world.settles();
-    assert_eq!(world.jobs(), ["qwen-1", "qwen-upload", "qwen-upload"]);
+    assert_eq!(world.jobs(), ["qwen-upload-check", "qwen-1", "qwen-upload", "qwen-upload"]);
 }

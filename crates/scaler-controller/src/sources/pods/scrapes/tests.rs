@@ -90,7 +90,7 @@ fn fast_scrapes_take_no_more_memory() {
         if step > 0 {
             assert_eq!(sampled, Ok(600.0), "{step}");
         }
-        assert!(pod.0.pods["uid-a"].len() <= 6, "{}", pod.0.pods["uid-a"].len());
+        assert!(pod.0.pods["uid-a"].points.len() <= 6, "{}", pod.0.pods["uid-a"].points.len());
     }
 }
 
@@ -206,7 +206,7 @@ proptest! {
             if let Ok(rate) = pod.scraped(now, Scraped::Count(count)) {
                 prop_assert!(rate.is_finite() && rate >= 0.0, "{rate}");
             }
-            prop_assert!(pod.0.pods["uid-a"].len() <= 8);
+            prop_assert!(pod.0.pods["uid-a"].points.len() <= 8);
         }
     }
 

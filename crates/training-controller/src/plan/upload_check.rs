@@ -1,0 +1,168 @@
+//! The check of the upload's store before the first attempt, so that no GPU trains for a store that takes nothing. Pure.
+//!
+//! A small Job without GPUs writes, reads and deletes an object. Its success is in the status before the first attempt, so it
+//! is proven once. A store that refuses is tried again: keys, buckets and Secrets are mended without a change of this object.
+
+use std::time::Duration;
+
+use api::{
+    conditions as types,
+    loader::ExitCode,
+    reasons,
+    trainingjob::{TrainingJobStatus, Upload},
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use runtime::conditions::whole_seconds;
+use workload::{
+    container::quote,
+    pod::PodView,
+    time::{elapsed, remaining},
+};
+
+use super::{
+    Child, Deletion, Plan, Scene, conditions, noted,
+    stage::PODS_ARE_SEEN_WITHIN,
+    upload::{after, end, ended_fact, last_failure},
+    upload_job::check_job,
+};
+use crate::{
+    job_view::{Failed, JobView},
+    observe::is_pod_of,
+};
+
+/// What is said while the check has not succeeded.
+struct Outlook {
+    reason: &'static str,
+    message: String,
+    /// Whether a person is needed.
+    is_stalled: bool,
+}
+
+impl Scene<'_> {
+    /// The upload whose store has to be tried before the first attempt. Jobs that have begun with an earlier release go on.
+    pub(super) fn unchecked_upload(&self, attempt: i32, written: &TrainingJobStatus) -> Option<&Upload> {
+        let is_due = attempt == 1 && written.attempts == 0 && written.upload_check_time.is_none();
+        self.valid.output.upload.as_ref().filter(|_| is_due)
+    }
+
+    /// Everything else is ready for the first attempt.
+    pub(super) fn checking(&self, upload: &Upload, mut written: TrainingJobStatus) -> Plan {
+        let Some(job) = self.observed.upload_check.as_deref() else {
+            let mut plan = self.waits_for_check(written, self.in_progress(upload));
+            plan.children.push(Child::Job(Box::new(check_job(self.valid, upload, self.defaults))));
+            return plan;
+        };
+        if job.completed.is_some() {
+            written.upload_check_time = Some(whole_seconds(self.now));
+            let plan = self.waits_for_check(written, self.succeeded_check(upload));
+            return Plan { requeue_after: Some(Duration::ZERO), ..plan };
+        }
+        if job.is_being_deleted() {
+            // Another one is created when it is gone.
+            return self.waits_for_check(written, self.in_progress(upload));
+        }
+        let is_own = |pod: &&PodView| is_pod_of(pod, job);
+        let pods: Vec<&PodView> = self.observed.pods.iter().map(AsRef::as_ref).filter(is_own).collect();
+        match &job.failed {
+            Some(failed) => self.failed_check(written, upload, (job, failed), &pods),
+            None => {
+                let outlook = self.running_check(upload, job, &pods);
+                let mut plan = self.waits_for_check(written, outlook);
+                plan.facts = self.volume_facts();
+                plan.requeue_after = self.volumes_requeue(&pods);
+                plan
+            }
+        }
+    }
+
+    fn running_check(&self, upload: &Upload, job: &JobView, pods: &[&PodView]) -> Outlook {
+        let Some(cause) = self.uploader_waits_because(job, pods) else { return self.in_progress(upload) };
+        let is_stalled = cause.reason == reasons::DENIED || conditions::STALLS.contains(&cause.reason);
+        let message = format!("{}: {}", tried(upload), cause.message);
+        Outlook { reason: cause.reason, message, is_stalled }
+    }
+
+    fn failed_check(
+        &self,
+        written: TrainingJobStatus,
+        upload: &Upload,
+        (job, failed): (&JobView, &Failed),
+        pods: &[&PodView],
+    ) -> Plan {
+        let last = last_failure(pods);
+        let seen = remaining(PODS_ARE_SEEN_WITHIN, self.seen_to_have_ended(job), self.now);
+        if let (None, Some(wait)) = (last, seen) {
+            let plan = self.waits_for_check(written, self.in_progress(upload));
+            return Plan { facts: vec![ended_fact(job)], requeue_after: Some(wait), ..plan };
+        }
+        let since = self.known_stall().map_or(failed.since, |known| known.last_transition_time.0);
+        let pause = self.pause_after(elapsed(since, failed.since));
+        let wait = remaining(pause, failed.since, self.now);
+        let code = last.and_then(|ended| ExitCode::from_code(ended.exit_code));
+        let fix = match (last, code) {
+            (_, Some(ExitCode::Usage)) => {
+                Some("let --transfer-image of the training-controller be of its release".to_owned())
+            }
+            (Some(ended), _) => self.fix(upload, ended),
+            (None, _) => None,
+        };
+        let message = format!(
+            "{}, which ended with {}{}; no GPU is taken; it is tried again at {}, or at once after kubectl -n {} delete job {}",
+            tried(upload),
+            last.map_or_else(|| quote(&failed.message), end),
+            fix.map(|fix| format!("; {fix}")).unwrap_or_default(),
+            after(failed.since, pause),
+            self.valid.namespace,
+            job.name(),
+        );
+        let outlook = Outlook { reason: reasons::UPLOAD_NOT_POSSIBLE, message, is_stalled: true };
+        let mut plan = self.waits_for_check(written, outlook);
+        plan.facts = vec![ended_fact(job)];
+        plan.requeue_after = wait;
+        plan.deletions.extend(wait.is_none().then(|| Deletion::Job(Box::new(job.identity()))));
+        plan
+    }
+
+    /// After a failure its words stay until another check has ended.
+    fn in_progress(&self, upload: &Upload) -> Outlook {
+        match self.known_stall() {
+            Some(known) => Outlook {
+                reason: reasons::UPLOAD_NOT_POSSIBLE,
+                message: known.message.clone(),
+                is_stalled: true,
+            },
+            None => self.succeeded_check(upload),
+        }
+    }
+
+    fn succeeded_check(&self, upload: &Upload) -> Outlook {
+        Outlook { reason: reasons::NOT_RUNNING, message: tried(upload), is_stalled: false }
+    }
+
+    fn known_stall(&self) -> Option<&Condition> {
+        let status = self.observed.job.status.as_ref()?;
+        let is_stall = |known: &&Condition| {
+            known.type_ == types::STALLED && known.reason == reasons::UPLOAD_NOT_POSSIBLE
+        };
+        status.conditions.iter().find(is_stall)
+    }
+
+    fn waits_for_check(&self, written: TrainingJobStatus, outlook: Outlook) -> Plan {
+        let Outlook { reason, message, is_stalled } = outlook;
+        let assessment = conditions::of_checking(
+            self.valid,
+            self.observed,
+            &self.dependencies,
+            (reason, message),
+            is_stalled,
+        );
+        noted(self.observed, written, assessment, self.now)
+    }
+}
+
+fn tried(upload: &Upload) -> String {
+    format!(
+        "before GPUs are taken, the store of the upload is tried with a small object below {}",
+        upload.uri
+    )
+}

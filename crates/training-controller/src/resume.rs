@@ -1,0 +1,87 @@
+//! The source of `spec.resumeFrom`, as the caches have it: its job and its claim, and who may still write into it.
+
+use std::sync::Arc;
+
+use api::trainingjob::TrainingJob;
+use runtime::cache::Key;
+use workload::pod::PodView;
+
+use crate::{
+    Context, names,
+    observe::{has_ended, job_of},
+};
+
+/// What is known of the source.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Source {
+    /// The job of `spec.resumeFrom.job`, if it exists and is another one.
+    pub(crate) job: Option<Arc<TrainingJob>>,
+    /// The claim with the checkpoints.
+    pub(crate) claim: String,
+    /// Other jobs that have begun, have not ended and write into the claim.
+    pub(crate) writers: Vec<String>,
+    /// A pod that may still write into the claim.
+    pub(crate) pod: Option<String>,
+}
+
+/// Where the pods of a job mount the claim of `spec.resumeFrom`.
+pub(crate) const SOURCE_PATH: &str = "/opt/resume-from";
+
+/// Names of writers that are kept.
+const MOST_WRITERS: usize = 4;
+
+/// `None`: the job begins anew.
+pub(crate) fn observe(ctx: &Context, job: &TrainingJob) -> Option<Source> {
+    let named = job.spec.resume_from.as_ref()?;
+    let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+    let own = Key::of(job);
+    let other = named.job.as_ref().map(|name| Key::new(namespace, name)).filter(|key| *key != own);
+    let other = other.and_then(|key| ctx.training_jobs.get(&key));
+    let claim = claim(job, other.as_deref());
+    let key = Key::new(namespace, &claim);
+    let writers = ctx.writers_of.of_key(&key);
+    let is_writer = |key: &&Key| ctx.training_jobs.get(key).is_some_and(|job| may_write(&job));
+    let names = writers.iter().filter(|key| **key != own).filter(is_writer);
+    let names = names.map(|key| key.name.to_string()).take(MOST_WRITERS).collect();
+    // Of a job that is gone, the claim has the name.
+    let gone = ctx.claims.get(&key).and_then(|claim| {
+        let name = claim.instance.as_ref()?.of_kind(names::KIND)?.to_owned();
+        Some(Key::new(namespace, &name))
+    });
+    let pods = writers.into_iter().chain(gone).filter(|key| *key != own).find_map(|job| {
+        let pods = ctx.pods_of.of_key(&job);
+        pods.iter().filter_map(|key| ctx.pods.get(key)).find(|pod| writes(pod, &job.name))
+    });
+    Some(Source { job: other, claim, writers: names, pod: pods.map(|pod| pod.name().to_owned()) })
+}
+
+/// The claim of the source.
+pub(crate) fn claim(job: &TrainingJob, other: Option<&TrainingJob>) -> String {
+    let named = job.spec.resume_from.clone().unwrap_or_default();
+    named.claim_name.unwrap_or_else(|| {
+        other.map_or_else(|| names::claim(named.job.as_deref().unwrap_or_default()), output_claim)
+    })
+}
+
+/// The claim that a job writes its checkpoints into.
+fn output_claim(job: &TrainingJob) -> String {
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let output = job.spec.output.as_ref();
+    output.and_then(|output| output.claim_name.clone()).unwrap_or_else(|| names::claim(name))
+}
+
+/// The key of that claim, for the index of writers.
+pub(crate) fn output_claim_key(job: &TrainingJob) -> Option<Key> {
+    Some(Key::new(job.metadata.namespace.as_deref().unwrap_or_default(), &output_claim(job)))
+}
+
+/// A job that has not begun waits for no claim, so that two new ones do not wait for each other.
+fn may_write(job: &TrainingJob) -> bool {
+    !has_ended(job) && job.status.as_ref().is_some_and(|status| status.attempts > 0)
+}
+
+/// The pod of an upload reads only.
+fn writes(pod: &PodView, job: &str) -> bool {
+    let has_stopped = pod.phase == "Failed" || pod.phase == "Succeeded";
+    !has_stopped && job_of(pod) != Some(&names::upload(job))
+}
