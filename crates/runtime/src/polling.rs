@@ -389,7 +389,8 @@ mod tests {
         };
         let queue = Arc::new(Queue::new(Backoff::default(), EventDelays::default()));
         let waker = Waker::of(&queue);
-        tokio::spawn(run(objects.clone(), polling, Trigger::default(), poll, waker, stop.clone()));
+        let clock = Clock::default();
+        tokio::spawn(run(objects.clone(), polling, Trigger::default(), poll, clock, waker, stop.clone()));
         let _stop = stop.drop_guard();
         for number in 0..500 {
             let mut slow = object(&format!("slow-{number}"), 1);

@@ -17,6 +17,7 @@ use runtime::{
     apply::Writer,
     cache::{Cache, Key},
     client::{Deadlines, WriteGuard, build},
+    clock::Clock,
     events::Recorder,
     metrics::Metrics,
     relations::Referrers,
@@ -146,7 +147,9 @@ impl Drop for Prometheus {
 fn context(api: &ScriptedApi, allowed: &[SocketAddr]) -> Context {
     let metrics = Arc::new(Metrics::new(NAME));
     let config = Config::new(format!("http://{}", api.address()).parse().unwrap());
-    let client = build(&config, Deadlines::default(), WriteGuard::Always, Arc::clone(&metrics)).unwrap();
+    let client =
+        build(&config, Deadlines::default(), WriteGuard::Always, Arc::clone(&metrics), Clock::default())
+            .unwrap();
     let (scalers, pods) = (Cache::<AIScaler>::default(), Cache::<PodView>::default());
     let (hpas, scaled_objects) = (Cache::<HpaView>::default(), Cache::<ScaledObjectView>::default());
     let url = |address: &SocketAddr| ServerUrl::parse(&format!("http://{address}")).unwrap();

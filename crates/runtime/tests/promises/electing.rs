@@ -13,8 +13,8 @@ use http::{HeaderValue, header};
 use k8s_openapi::api::coordination::v1::Lease;
 use runtime::{
     cache::Cache,
-    clock::Clock,
     client::{Deadlines, LeaderGuard, WriteGuard, build},
+    clock::Clock,
     lease::{Elector, Timings},
     watch::{Scope, Watches},
 };
@@ -85,7 +85,8 @@ impl LeaseWatch {
     fn replica(&self, fake: &ScriptedApi, lease: &str, name: &'static str, timings: Timings) -> Replica {
         let mut config = config(fake);
         config.headers.push((header::USER_AGENT, HeaderValue::from_static(name)));
-        let client = build(&config, Deadlines::default(), WriteGuard::Always, metrics(), Clock::default()).unwrap();
+        let client =
+            build(&config, Deadlines::default(), WriteGuard::Always, metrics(), Clock::default()).unwrap();
         let guard = LeaderGuard::default();
         let elector = Elector::new(client, "demo", lease, name.to_owned(), timings, guard.clone());
         Replica { elector, guard, seen: self.seen.clone() }

@@ -109,7 +109,9 @@ async fn no_replicas_are_written_while_the_watch_of_aiscalers_fails() {
     api.always(Verb::Watch.of("aiscalers"), Answer::status(500, "InternalError", "etcdserver: no leader"));
     let config = Config::new(format!("http://{}", api.address()).parse().unwrap());
     let metrics = Arc::new(Metrics::new(NAME));
-    let client = build(&config, Deadlines::default(), WriteGuard::Always, Arc::clone(&metrics)).unwrap();
+    let client =
+        build(&config, Deadlines::default(), WriteGuard::Always, Arc::clone(&metrics), Clock::default())
+            .unwrap();
     let timings = Timings { first_backoff: Duration::from_millis(1), ..Timings::default() };
     let mut watches = Watches::new(client, timings, metrics);
     ctx.scalers = watches.watch::<AIScaler>("AIScaler", Scope::default());

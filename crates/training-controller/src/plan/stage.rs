@@ -222,7 +222,7 @@ fn current<'a>(
             None => Stage::Ended(attempt, Box::new(End::Succeeded)),
         };
     }
-    if let Some(wait) = proven(valid, job, &attempt, observed, now) {
+    if let Some(wait) = proven(job, &attempt, observed, now) {
         return match wait {
             Some(wait) => {
                 let is_ending = job.failed.is_some();
@@ -274,7 +274,6 @@ fn current<'a>(
 /// longer. A container that is injected runs on, a rank does not end, or a kubelet that was restarted has turned a pod that
 /// had succeeded into a failed one.
 fn proven(
-    valid: &ValidJob,
     job: &JobView,
     attempt: &Attempt<'_>,
     observed: &Observed,

@@ -212,7 +212,7 @@ impl World {
                 let mut view: JobView = serde_json::from_value(serde_json::to_value(&job).unwrap()).unwrap();
                 view.metadata.uid = Some(format!("uid-of-{}-at-{}", view.name(), self.seconds));
                 view.metadata.creation_timestamp = Some(Time(at(self.seconds)));
-                match names::attempt_of(view.name(), "qwen") {
+                match names::attempt_of(view.name(), self.observed.job.metadata.name.as_deref().unwrap()) {
                     Some(number) => {
                         let before = self.observed.attempts.insert(number, Arc::new(view));
                         assert!(before.is_none(), "attempt {number} is there");
