@@ -211,8 +211,9 @@ async fn omitted_fields_get_their_defaults() {
             "replicas": 1,
             "autoscaling": {
                 "minReplicas": 1, "maxReplicas": 100, "tasksPerWorker": 5, "rule": "QueueAndBusyWorkers",
+                "queue": "PerWorker",
             },
-            "checkpoint": {"claimName": "state", "graceSeconds": 60},
+            "checkpoint": {"claimName": "state", "graceSeconds": 60, "whenUnavailable": "Wait"},
             "securityContext": {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000},
             "paused": false,
         })
