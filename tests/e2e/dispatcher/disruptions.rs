@@ -141,7 +141,7 @@ async fn a_worker_without_state_stays_while_its_successor_cannot_start() {
     })
     .await;
     let left: Vec<String> = workers(&scene, "coders").await.iter().map(ResourceExt::name_any).collect();
-    assert_eq!(left, [idle.clone()], "nothing ends");
+    assert_eq!(left, std::slice::from_ref(&idle), "nothing ends");
     quotas.delete("pods", &DeleteParams::default()).await.unwrap();
     wait_until_gone(&scene.api::<Pod>(), &idle, within()).await;
     until(&scene, "coders", "one worker", |dispatcher: &AIDispatcher| {

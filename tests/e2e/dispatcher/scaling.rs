@@ -318,12 +318,13 @@ async fn a_policy_that_denies_marks_keeps_no_number() {
     until_ready(&scene, "coders").await;
     let worker = workers(&scene, "coders").await[0].metadata.name.clone().unwrap();
     monitors.all(Load::default());
+    // Before the worker is busy: it is marked soon after, for node autoscalers.
+    deny_updates_of_pods(&scene, &worker).await;
     monitors.one(&worker, BUSY);
     until(&scene, "coders", "one busy worker", |dispatcher| {
         dispatcher.status.as_ref().is_some_and(|status| status.active_workers == 1)
     })
     .await;
-    deny_updates_of_pods(&scene, &worker).await;
     change(&scene, "coders", json!({"replicas": 2, "image": "agent:2"})).await;
     let changed = until_replicas(&scene, "coders", 2).await;
     assert_eq!(changed.status.unwrap().observed_generation, 2);

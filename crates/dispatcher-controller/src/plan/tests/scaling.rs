@@ -509,7 +509,10 @@ fn while_a_watch_fails_no_worker_is_removed() {
 }
 
 /// The annotations that a plan writes, by pod.
-fn marks(plan: &Plan) -> Vec<(String, i32, Vec<(&'static str, Option<String>)>)> {
+/// Name of the pod, cost, and annotations beside the cost.
+type Mark = (String, i32, Vec<(&'static str, Option<String>)>);
+
+fn marks(plan: &Plan) -> Vec<Mark> {
     let marks = plan.costs.iter().map(|cost| {
         let guards = cost.guards.clone().into_iter().collect();
         (cost.pod.metadata.name.clone().unwrap(), cost.cost, guards)
