@@ -692,15 +692,24 @@ const FOREIGN: [(&str, &str); 3] = [
 /// With the roles of a controller alone, some writes are refused before its policy is asked: those that no role allows, and
 /// owner references on what the account cannot delete. More rights show that the policy refuses them, too.
 fn grant_every_write(scene: &Scene<'_>, account: &str) {
+    let rule = |group: &str, resources: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": ["get", "create", "update", "patch", "delete"]});
+    let mut rules = vec![
+        rule("", &["configmaps", "services", "persistentvolumeclaims"]),
+        rule("apps", &["deployments", "deployments/scale"]),
+        rule("batch", &["jobs"]),
+        rule("coordination.k8s.io", &["leases"]),
+        rule("policy", &["poddisruptionbudgets"]),
+        rule("snapshot.storage.k8s.io", &["volumesnapshots"]),
+    ];
     let kinds = CONTROLLERS.iter().flat_map(|controller| controller.kinds).map(Kind::resource);
-    let kinds: Vec<String> = kinds.map(|kind| format!("{}.{}", kind.plural, kind.group)).collect();
-    let resources = format!(
-        "--resource=configmaps,services,persistentvolumeclaims,deployments.apps,deployments.apps/scale,jobs.batch,\
-         poddisruptionbudgets.policy,volumesnapshots.snapshot.storage.k8s.io,leases.coordination.k8s.io,{}",
-        kinds.join(",")
-    );
+    rules.extend(kinds.map(|kind| rule(&kind.group, &[&kind.plural])));
     let name = format!("every-write-{}", account.replace(':', "-"));
-    scene.kubectl(&["create", "clusterrole", &name, "--verb=get,create,update,patch,delete", &resources]);
+    // `kubectl create clusterrole` refuses kinds that the server does not have.
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules,
+    });
+    let created = scene.kubectl_with_input(&["create", "--filename=-"], &role.to_string());
+    assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
     let account = format!("--serviceaccount={account}");
     scene.kubectl(&["create", "clusterrolebinding", &name, &format!("--clusterrole={name}"), &account]);
 }
