@@ -2,6 +2,7 @@
 //! node ends. The trainer is the stand-in for ms-swift in `tests/trainer`.
 
 mod history;
+mod sources;
 
 use std::{collections::BTreeMap, fs, path::PathBuf, process::Command};
 
@@ -15,7 +16,7 @@ use local_cluster::{NodeClock, nodes};
 use serde_json::{Value, json};
 use tests::{
     ENGINE_IMAGE, PRODUCT, Scene, TRAINER_IMAGE, follow, real, real_spec, start_real,
-    training::{self, condition, create, until_phase},
+    training::{self, condition, create, until_phase, until_reason},
     wait_for, wait_until_gone, within,
 };
 
@@ -201,6 +202,23 @@ async fn an_image_without_the_trainer_is_no_reason_for_a_second_attempt() {
     assert_eq!((status(&job).attempts, failure(&job).reason.as_str()), (1, reasons::INVALID_ARGUMENTS));
     let message = failure(&job).message.as_deref().unwrap_or_default();
     assert!(message.contains("no program `swift`"), "{message}");
+}
+
+#[tokio::test]
+async fn a_wrong_upload_key_is_named_before_gpus_are_taken() {
+    let scene = real().await;
+    let store = Store::start(&scene).await;
+    store.give_credentials("another-key").await;
+    create(&scene, "qwen", uploading(&store)).await;
+    let job = until_reason(&scene, "qwen", conditions::STALLED, reasons::UPLOAD_NOT_POSSIBLE).await;
+    assert_eq!((status(&job).phase, status(&job).attempts), (Some(Phase::Pending), 0));
+    let message = status(&job).message.as_deref().unwrap_or_default();
+    assert!(message.contains("spec.output.upload.secretName"), "{message}");
+    store.give_right_credentials().await;
+    let job = until_succeeded(&scene, "qwen", 1).await;
+    assert!(condition(&job, conditions::UPLOADED).is_some_and(|uploaded| uploaded.status == "True"));
+    let check = format!("result/.model-transfer.check-{}", job.metadata.uid.as_deref().unwrap_or_default());
+    assert_eq!(store.object(&check), None, "it is deleted again");
 }
 
 /// A run whose result is uploaded. Simulated nodes would take its Jobs, too, and upload nothing.

@@ -60,6 +60,11 @@ impl History {
         Self { folder: scene.folder().root().join("volumes").join(volume(&claim).unwrap_or_default()) }
     }
 
+    /// A file or folder of the claim.
+    pub(super) fn path(&self, below: &str) -> PathBuf {
+        self.folder.join(below)
+    }
+
     /// Waits until rank 0 has done this step in an attempt.
     pub(super) async fn until_step(&self, attempt: i32, step: i64) {
         ask_until(&format!("step {step} of attempt {attempt}"), within(), async || {
