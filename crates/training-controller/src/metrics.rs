@@ -43,6 +43,15 @@ const PHASES: ObjectCounts<TrainingJob, Phase> = ObjectCounts {
     value_of: phase_of,
 };
 
+/// The number of objects whose result could not be uploaded yet.
+const UPLOAD_FAILED: ObjectCounts<TrainingJob, Option<&'static str>> = ObjectCounts {
+    name: "trainingjob_upload_failed",
+    help: "TrainingJobs whose result has not been uploaded after at least one failed try, by the reason of the condition Uploaded",
+    label: "reason",
+    values: &[(Some(reasons::UPLOAD_FAILED), reasons::UPLOAD_FAILED)],
+    value_of: upload_failure_of,
+};
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Ended {
     method: &'static str,
@@ -190,6 +199,7 @@ pub(crate) fn export(process: &Process, jobs: &Cache<TrainingJob>) {
         registry.register("trainingjob_stalls", "Attempts that ended because they made no progress", stalls);
     });
     process.count(jobs, PHASES);
+    process.count(jobs, UPLOAD_FAILED);
     let oldest = OldestPending { jobs: jobs.clone(), leads: Box::new(process.leadership()) };
     process.metrics().with_registry(|registry| registry.register_collector(Box::new(oldest)));
     let leads = process.leadership();
@@ -256,6 +266,13 @@ fn pending_since(job: &TrainingJob) -> Option<Timestamp> {
     let changes = conditions.iter().filter(|condition| WAITS_ANEW.contains(&condition.type_.as_str()));
     let last_change = changes.map(|condition| condition.last_transition_time.0).max();
     last_change.max(job.metadata.creation_timestamp.as_ref().map(|created| created.0))
+}
+
+/// The reason of the condition Uploaded, while the upload fails.
+fn upload_failure_of(job: &TrainingJob) -> Option<&'static str> {
+    let mut conditions = job.status.iter().flat_map(|status| &status.conditions);
+    let uploaded = conditions.find(|condition| condition.type_ == conditions::UPLOADED)?;
+    (uploaded.reason == reasons::UPLOAD_FAILED).then_some(reasons::UPLOAD_FAILED)
 }
 
 /// An object without a status is pending.
@@ -325,7 +342,21 @@ mod tests {
         }
     }
 
-    /// Such as one whose dependency or upload has failed.
+    #[test]
+    fn a_result_that_could_not_be_uploaded_is_counted_until_it_is() {
+        let with = |reason: &str| {
+            let uploaded = json!({"type": "Uploaded", "status": "False", "reason": reason, "message": "", "lastTransitionTime": at(0)});
+            let mut job = job("a", "{model: m, dataset: d, method: lora}");
+            job.status = Some(status(json!({"phase": "Running", "conditions": [uploaded]})));
+            upload_failure_of(&job)
+        };
+        assert_eq!(
+            (with("UploadFailed"), with("Uploading"), with("Uploaded")),
+            (Some("UploadFailed"), None, None)
+        );
+    }
+
+    /// Such as one whose dependency has failed.
     #[test]
     fn a_job_that_fails_without_a_failed_attempt_is_counted() {
         let counts = Counts::new();
