@@ -249,6 +249,7 @@ impl Scene<'_> {
         let left: Vec<&PodView> =
             self.observed.pods.iter().map(AsRef::as_ref).filter(|pod| !stage::has_stopped(pod)).collect();
         plan.deletions = self.what_is_left(&left);
+        plan.deletions.extend(self.finished_upload());
         plan.requeue_after = self.lost_pods_requeue(&left);
         let ttl = self.observed.job.spec.ttl_seconds_after_finished;
         let ended = plan.status.completion_time.as_ref().map(|time| time.0);

@@ -1,6 +1,6 @@
 //! The Job of an attempt: as many pods as nodes, which start and end together. Pure.
 //!
-//! It is created once and never changed, so that an upgrade of the controller restarts nothing. The Job itself retries
+//! It is created once, and only its labels are ever put back, so that an upgrade of the controller restarts nothing. The Job itself retries
 //! nothing: which attempt comes next, and with which settings, is decided in `retry`.
 
 use api::{
@@ -36,6 +36,8 @@ pub(super) struct Inputs<'a> {
     pub(super) mitigations: usize,
     /// Nodes that are not used.
     pub(super) avoided: &'a [AvoidedNode],
+    /// They are used if there is no other.
+    pub(super) are_last_choice: bool,
 }
 
 pub(super) fn attempt_job(valid: &ValidJob, number: i32, inputs: &Inputs<'_>, defaults: &Defaults) -> Job {
@@ -66,6 +68,7 @@ pub(super) fn attempt_job(valid: &ValidJob, number: i32, inputs: &Inputs<'_>, de
         command: &command,
         results: inputs.results,
         avoided: inputs.avoided,
+        are_last_choice: inputs.are_last_choice,
         resume_from: inputs.resume_from,
         hub_cache: inputs.hub_cache,
     };

@@ -1,7 +1,7 @@
 //! Nodes that have refused a pod of the job, or whose GPU failed under one: the next attempts avoid them for an hour. Pure.
 //!
-//! A pod that was created with such a rule keeps it. If no other node is left, its attempt ends when the first of the nodes
-//! may be used again: see `stage`.
+//! A pod that was created with such a rule keeps it. An attempt that finds no other node ends, and the next one only prefers
+//! other nodes: see `stage`.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use workload::{
     time::{elapsed, remaining},
 };
 
-use super::failure::{refuses_for_a_fault, was_refused};
+use super::failure::was_refused;
 use crate::observe::Observed;
 
 /// A GPU is reset, and a device plugin is restarted, within minutes by their operators. A job of one node must not wait for
@@ -38,14 +38,11 @@ pub(super) fn avoided(status: &TrainingJobStatus, now: Timestamp) -> Vec<Avoided
     status.avoided_nodes.iter().filter(|node| left(node, now).is_some()).cloned().collect()
 }
 
-/// When the first of the nodes may be used again that an attempt avoids which was created then.
-pub(super) fn first_forgotten(
-    status: &TrainingJobStatus,
-    created: Timestamp,
-    now: Timestamp,
-) -> Option<Option<Duration>> {
-    let avoids = status.avoided_nodes.iter().filter(|node| left(node, created).is_some());
-    avoids.map(|node| left(node, now)).min_by_key(|left| left.unwrap_or_default())
+/// Whether the nodes are used if there is no other: the attempt before has found none. Some that buy nodes for pods, such as
+/// Karpenter, ignore a pod that may not use a certain node.
+pub(super) fn are_last_choice(status: &TrainingJobStatus) -> bool {
+    let last = status.failure.as_ref().filter(|failure| failure.attempt == status.ended_attempts);
+    last.is_some_and(|failure| failure.reason == reasons::UNSCHEDULABLE)
 }
 
 /// `found` is added, unless it is known.
@@ -68,8 +65,8 @@ pub(super) fn with_gpu_faults(observed: &Observed, now: Timestamp) -> Vec<Avoide
     observed.gpu_faults.iter().map(node).collect()
 }
 
-/// Nodes that have refused pods of this attempt: for a fault, or twice in a row. A scheduler that knows the pods of a node
-/// too late places one where it does not fit (`OutOfcpu`), but not again.
+/// Nodes that have refused pods of this attempt and of the one before. A device plugin that restarts, and a scheduler that
+/// knows the pods of a node too late (`OutOfcpu`), cause one refusal.
 pub(super) fn that_refused(
     pods: &[&PodView],
     before: &TrainingJobStatus,
@@ -78,11 +75,8 @@ pub(super) fn that_refused(
     let last = before.failure.as_ref().filter(|failure| failure.reason == reasons::POD_REFUSED);
     let refused =
         pods.iter().filter(|pod| was_refused(pod)).filter_map(|pod| Some((pod, pod.node.as_ref()?)));
-    let counts = |pod: &PodView, node: &String| {
-        refuses_for_a_fault(pod) || last.is_some_and(|last| last.node.as_ref() == Some(node))
-    };
     refused
-        .filter(|(pod, node)| counts(pod, node))
+        .filter(|(_, node)| last.is_some_and(|last| last.node.as_ref() == Some(*node)))
         .map(|(pod, node)| new(node, reasons::POD_REFUSED, format!("pod {}", pod.name()), now))
         .collect()
 }

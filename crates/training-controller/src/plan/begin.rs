@@ -103,6 +103,7 @@ impl Scene<'_> {
             hub_cache: resolved.hub_cache.as_deref(),
             mitigations: written.mitigations.len(),
             avoided: &avoided,
+            are_last_choice: avoid::are_last_choice(&written),
         };
         let job = attempt_job::attempt_job(self.valid, number, &inputs, self.defaults);
         let written = status::begun(written, number, resolved);

@@ -52,12 +52,18 @@ impl Scene<'_> {
                 let has_trained = written.checkpoint.is_some()
                     || failure.checkpoint.is_some()
                     || written.progress.as_ref().is_some_and(|progress| progress.step > 0);
-                let mut failure = failure.after(History { attempt: attempt.number, has_trained });
+                let has_stepped = self.observed.log.as_ref().is_some_and(|log| log.has_stepped);
+                let history = History { attempt: attempt.number, has_trained, has_stepped };
+                let mut failure = failure.after(history);
                 let streaks = self.streaks(&failure, &written);
-                if streaks.has_advanced {
+                // A checkpoint with such a loss is no advance.
+                if streaks.has_advanced && failure.reason != reasons::LOSS_NOT_FINITE {
                     written.retries = 0;
                 }
                 self.avoid(attempt, &mut failure, &mut written);
+                if failure.reason == reasons::OUT_OF_SPACE {
+                    failure.message.push_str(&self.cache_in_claim(&written));
+                }
                 let ended = (attempt.number, &failure);
                 let next = retry::next(self.valid, &written, ended, streaks, &self.defaults.timings);
                 self.failed(attempt, failure, written, streaks, next)
@@ -92,7 +98,8 @@ impl Scene<'_> {
     ) -> Plan {
         let note = events::of_failure(attempt.number, &failure);
         let has_run = failure.exit_code.is_some();
-        let is_full = failure.reason == reasons::OUT_OF_SPACE && failure.class == Class::CannotStart;
+        let is_full = failure.reason == reasons::OUT_OF_SPACE
+            && matches!(failure.class, Class::CannotStart | Class::OutOfSpace);
         let mut written = status::failed(written, attempt.number, failure, streaks, &next, self.now);
         if has_run {
             written = status::started(written, self.now);
@@ -124,13 +131,32 @@ impl Scene<'_> {
         plan
     }
 
-    /// How another job goes on from what this one has left.
+    /// How another job goes on from what this one has left, and what of it is of no use.
     fn successor(&self, status: &TrainingJobStatus) -> String {
         let saved = status.checkpoint.as_ref().filter(|_| self.valid.method != Method::Ppo);
         let words = |step| {
             format!("; a new job goes on after step {step} with spec.resumeFrom.job {}", self.valid.name)
         };
-        saved.map_or_else(String::new, |saved| words(saved.step))
+        let cache = self.hub_cache(status).map(|(folder, claim)| {
+            format!("; models and data of hubs are left in {folder} of claim {claim}, and may be deleted")
+        });
+        saved.map_or_else(String::new, |saved| words(saved.step)) + &cache.unwrap_or_default()
+    }
+
+    /// For a claim that is full.
+    fn cache_in_claim(&self, status: &TrainingJobStatus) -> String {
+        self.hub_cache(status).map_or_else(String::new, |(folder, _)| {
+            format!(
+                "; models and data of hubs are in {folder} of the claim, too: it needs room for them, or a new job \
+                 output.cache None"
+            )
+        })
+    }
+
+    /// The folder of what was loaded from hubs, and its claim.
+    fn hub_cache<'s>(&'s self, status: &'s TrainingJobStatus) -> Option<(&'s str, &'s str)> {
+        let folder = status.resolved.as_ref()?.hub_cache.as_deref()?;
+        Some((folder, self.valid.output.claim.name()))
     }
 
     fn succeeded(&self, attempt: &Attempt<'_>, written: TrainingJobStatus) -> Plan {

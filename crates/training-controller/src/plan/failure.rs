@@ -66,6 +66,9 @@ pub(super) enum Class {
     /// It did not come to train: a place, an image, a Secret, the hub or room on the volume was missing. It is tried again
     /// without GPUs in between, however often.
     CannotStart,
+    /// A volume was full after it had trained. It is tried again when its claim is larger, or after an hour: somebody may have
+    /// deleted files.
+    OutOfSpace,
     /// The memory of the GPUs is too small for the settings.
     OutOfGpuMemory,
     /// It may pass by itself.
@@ -98,9 +101,6 @@ const START_ERRORS: [&str; 2] = ["StartError", "ContainerCannotRun"];
 /// Reasons of pods that their kubelet has ended, and not refused: a shutdown of the node, or a pod of higher priority.
 const ENDED_BY_KUBELET: [&str; 6] =
     ["NodeShutdown", "Shutdown", "Terminated", "Preempting", "NodeLost", "DeadlineExceeded"];
-/// Reasons of pods that a kubelet refuses for a fault of its node. Others, such as `OutOfcpu`, come from a scheduler that
-/// knows the node's pods too late.
-const REFUSED_BY_FAULT: [&str; 2] = ["UnexpectedAdmissionError", "TopologyAffinityError"];
 
 /// What the job had reached when an attempt failed.
 #[derive(Clone, Copy, Debug)]
@@ -109,13 +109,24 @@ pub(super) struct History {
     pub(super) attempt: i32,
     /// Whether a step or a checkpoint of any attempt is known.
     pub(super) has_trained: bool,
+    /// Whether a step of this attempt is known.
+    pub(super) has_stepped: bool,
 }
 
 impl Failure {
     /// What the hub had once, or a later attempt lacks, comes back: it ends no job that has trained. Before that, a name or a
-    /// token that is wrong ends the job at once, so that its user is not left waiting.
+    /// token that is wrong ends the job at once, so that its user is not left waiting. What ends an attempt that has trained
+    /// is no fault of its start: the next one would train as far, on all GPUs.
     pub(super) fn after(mut self, history: History) -> Self {
         let comes_back = match self.reason {
+            reasons::SOURCE_UNREACHABLE if history.has_stepped => {
+                self.class = Class::Transient;
+                return self;
+            }
+            reasons::OUT_OF_SPACE if history.has_stepped && self.class == Class::CannotStart => {
+                self.class = Class::OutOfSpace;
+                return self;
+            }
             reasons::SOURCE_UNAUTHORIZED => history.has_trained || history.attempt > 1,
             reasons::SOURCE_NOT_FOUND => history.has_trained,
             _ => return self,
@@ -158,11 +169,6 @@ pub(super) fn has_failed(pod: &PodView) -> bool {
 pub(super) fn has_proven_result(pod: &PodView) -> bool {
     trainer(pod).is_some_and(|ended| ended.exit_code == 0)
         && message_of(pod).is_some_and(|message| message.checkpoint.is_some())
-}
-
-/// Whether a pod that was refused points to a fault of its node.
-pub(super) fn refuses_for_a_fault(pod: &PodView) -> bool {
-    trainer(pod).is_some() || REFUSED_BY_FAULT.contains(&&*pod.reason)
 }
 
 /// Whether a kubelet has refused the pod, or could not start its trainer.

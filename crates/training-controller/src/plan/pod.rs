@@ -13,7 +13,8 @@ use k8s_openapi::{
     api::core::v1::{
         Affinity, Container, EmptyDirVolumeSource, EnvVar, EnvVarSource, LocalObjectReference,
         NodeSelectorRequirement, NodeSelectorTerm, ObjectFieldSelector, PersistentVolumeClaimVolumeSource,
-        PodSpec, PodTemplateSpec, ResourceRequirements, SecretKeySelector, Volume, VolumeMount,
+        PodSpec, PodTemplateSpec, PreferredSchedulingTerm, ResourceRequirements, SecretKeySelector, Volume,
+        VolumeMount,
     },
     apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
 };
@@ -44,6 +45,8 @@ const SHARED_MEMORY: &str = "/dev/shm";
 const OUTPUT_VOLUME: &str = "output";
 /// The index of a pod of an Indexed Job.
 const INDEX: &str = "metadata.annotations['batch.kubernetes.io/job-completion-index']";
+/// Of a rule that the scheduler prefers to keep.
+const HIGHEST_WEIGHT: i32 = 100;
 /// The key of `spec.tokenSecret`.
 const TOKEN_KEY: &str = "token";
 
@@ -58,6 +61,8 @@ pub(super) struct Attempt<'a> {
     pub(super) results: &'a [DependencyResult],
     /// Nodes that are not used.
     pub(super) avoided: &'a [AvoidedNode],
+    /// They are used if there is no other.
+    pub(super) are_last_choice: bool,
     /// Checkpoints of an earlier job.
     pub(super) resume_from: Option<&'a ResumedFrom>,
     /// Where what is loaded from hubs is kept.
@@ -84,7 +89,7 @@ pub(super) fn pod_template(valid: &ValidJob, attempt: &Attempt<'_>, defaults: &D
             volumes: Some(volumes),
             // A trainer is not repeated in place: the next attempt may have other settings and another node.
             restart_policy: Some("Never".to_owned()),
-            affinity: affinity(valid, attempt.avoided),
+            affinity: affinity(valid, attempt.avoided, attempt.are_last_choice),
             tolerations: tolerations(scheduling, valid.accelerators.is_some(), lost_node_seconds),
             node_selector: non_empty_map(node_selector),
             priority_class_name,
@@ -108,7 +113,7 @@ pub(super) fn pod_template(valid: &ValidJob, attempt: &Attempt<'_>, defaults: &D
 
 /// Nodes with the product, and without the avoided ones. Terms are alternatives, so each one has all rules. Nodes are avoided by
 /// their names: the label kubernetes.io/hostname may differ from the name.
-fn affinity(valid: &ValidJob, avoided: &[AvoidedNode]) -> Option<Affinity> {
+fn affinity(valid: &ValidJob, avoided: &[AvoidedNode], are_last_choice: bool) -> Option<Affinity> {
     let mut affinity = valid.accelerators.as_ref().and_then(product_affinity);
     if avoided.is_empty() {
         return affinity;
@@ -120,12 +125,16 @@ fn affinity(valid: &ValidJob, avoided: &[AvoidedNode]) -> Option<Affinity> {
         values: Some(vec![node.node.clone()]),
     };
     let rules: Vec<NodeSelectorRequirement> = avoided.iter().map(other_than).collect();
-    let selector = affinity
-        .get_or_insert_default()
-        .node_affinity
-        .get_or_insert_default()
-        .required_during_scheduling_ignored_during_execution
-        .get_or_insert_default();
+    let nodes = affinity.get_or_insert_default().node_affinity.get_or_insert_default();
+    if are_last_choice {
+        let preference = NodeSelectorTerm { match_fields: Some(rules), ..NodeSelectorTerm::default() };
+        nodes
+            .preferred_during_scheduling_ignored_during_execution
+            .get_or_insert_default()
+            .push(PreferredSchedulingTerm { weight: HIGHEST_WEIGHT, preference });
+        return affinity;
+    }
+    let selector = nodes.required_during_scheduling_ignored_during_execution.get_or_insert_default();
     if selector.node_selector_terms.is_empty() {
         selector.node_selector_terms.push(NodeSelectorTerm::default());
     }

@@ -22,7 +22,10 @@ use workload::{
     time::remaining,
 };
 
-use super::{Deletion, claim::is_of_name, pod::TRAINER, stage::has_stopped};
+use super::{
+    Deletion, claim::is_of_name, failure::has_proven_result, pod::TRAINER, stage::has_stopped,
+    upload::has_succeeded,
+};
 use crate::{
     NAME,
     job_view::JobView,
@@ -101,9 +104,9 @@ pub(crate) fn retire(
     }
     let waits = |awaited, more| waits(observed, claim_name, snapshot, awaited, more, now);
     let owed = owed(observed);
-    let upload = match owed {
+    let upload = match &owed {
         // It goes on while the rest ends.
-        Some(Owed::UnderWay(upload)) => Some(upload),
+        Some(Owed::UnderWay(upload)) => Some(*upload),
         Some(Owed::Failed(_)) | None => None,
     };
     let is_of_upload = |pod: &&PodView| upload.is_some_and(|upload| is_pod_of(pod, upload));
@@ -116,6 +119,10 @@ pub(crate) fn retire(
         .filter(|job| upload.is_none_or(|upload| job.metadata.uid != upload.metadata.uid))
         .map(|job| Deletion::Job(Box::new(job.identity())))
         .collect();
+    if let (Retention::Delete, Some(Owed::Failed(why))) = (output.retention, &owed) {
+        // Before anything ends: the pods have the proof of the result.
+        return released(Some(not_uploaded(job, claim_name, why)));
+    }
     if !running.is_empty() || !unfinished.is_empty() {
         let (lost, wait) = lost_pods(observed, &running, now);
         let deletions = unfinished.into_iter().chain(lost).collect();
@@ -123,12 +130,8 @@ pub(crate) fn retire(
         let requeue_after = waits.requeue_after.into_iter().chain(wait).min();
         return Retirement { deletions, requeue_after, ..waits };
     }
-    if output.retention == Retention::Delete {
-        match owed {
-            None => {}
-            Some(Owed::UnderWay(_)) => return waits(Awaited::Upload, Duration::ZERO),
-            Some(Owed::Failed(why)) => return released(Some(not_uploaded(job, claim_name, &why))),
-        }
+    if output.retention == Retention::Delete && upload.is_some() {
+        return waits(Awaited::Upload, Duration::ZERO);
     }
     if observed.dependents > 0 {
         return waits(Awaited::Dependents, Duration::ZERO);
@@ -167,17 +170,31 @@ fn owed(observed: &Observed) -> Option<Owed<'_>> {
     let mut known = observed.job.status.iter().flat_map(|status| &status.conditions);
     let uploaded = known.find(|known| known.type_ == types::UPLOADED);
     // The status may not say yet that the training has succeeded.
-    let has_trained = uploaded.is_some() || observed.attempts.values().any(|job| job.completed.is_some());
+    let is_proven = observed.attempts.values().any(|job| job.completed.is_some())
+        || observed.pods.iter().any(|pod| has_proven_result(pod));
+    let has_trained = uploaded.is_some() || is_proven || has_unseen_end(observed);
     let job = observed.upload.as_deref();
-    let is_uploaded = uploaded.is_some_and(|known| known.status == "True")
-        || job.is_some_and(|job| job.completed.is_some());
+    let has_uploaded = |job: &JobView| {
+        let pods = observed.pods.iter().map(AsRef::as_ref).filter(|pod| is_pod_of(pod, job));
+        job.completed.is_some() || has_succeeded(&pods.collect::<Vec<_>>())
+    };
+    let is_uploaded = uploaded.is_some_and(|known| known.status == "True") || job.is_some_and(has_uploaded);
     if !has_trained || is_uploaded {
         return None;
     }
     Some(match job.filter(|job| !job.is_finished() && !job.is_being_deleted()) {
         Some(job) => Owed::UnderWay(job),
-        None => Owed::Failed(uploaded.map_or("it had not begun", |known| &known.message).to_owned()),
+        None => Owed::Failed(uploaded.map_or("no upload had begun", |known| &known.message).to_owned()),
     })
+}
+
+/// Whether the Job of the last attempt was deleted with the TrainingJob before this process saw how it ended.
+fn has_unseen_end(observed: &Observed) -> bool {
+    let Some(status) = &observed.job.status else { return false };
+    let has_ended_it = observed.facts.contains_key(&Awaited::Pods.fact());
+    status.attempts > status.ended_attempts
+        && !observed.attempts.contains_key(&status.attempts)
+        && !has_ended_it
 }
 
 fn not_uploaded(job: &TrainingJob, claim: &str, why: &str) -> Note {

@@ -1,7 +1,7 @@
 //! Whether another attempt follows a failed one, when, and with which settings. Pure.
 //!
-//! Each class of failures has a budget of its own: what cannot start waits without GPUs and without a limit, interruptions
-//! are free as long as checkpoints advance, a full GPU is met with smaller settings up to three times, and what may pass by
+//! Each class of failures has a budget of its own: what cannot start, and what finds its volume full, waits without GPUs and
+//! without a limit, interruptions are free as long as checkpoints advance, a full GPU is met with smaller settings up to three times, and what may pass by
 //! itself is tried again up to `retryLimit` times since the last newer checkpoint.
 
 use std::time::Duration;
@@ -39,6 +39,8 @@ const MOST_MITIGATIONS: usize = 3;
 /// Interruptions in a row that leave no newer checkpoint. Something is wrong with the nodes, or `saveSteps` is too large.
 const MOST_WITHOUT_PROGRESS: i32 = 20;
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+/// After an attempt that has trained until a volume was full. A larger claim ends the pause.
+const PAUSE_OF_FULL_VOLUMES: Duration = Duration::from_secs(3_600);
 
 /// `streaks`: of attempts, this one included. `status.retries`: those before it that count.
 pub(super) fn next(
@@ -63,6 +65,7 @@ pub(super) fn next(
         Class::Interruption if without_progress <= 1 => again(Duration::ZERO, false),
         Class::Interruption | Class::Stop => again(pause(without_progress - 2, timings), false),
         Class::CannotStart => again(pause_of_starts(&valid.owner.uid, failed_starts, timings), false),
+        Class::OutOfSpace => again(PAUSE_OF_FULL_VOLUMES, false),
         Class::OutOfGpuMemory => match smaller(valid, status, (number, failure)) {
             Ok(mitigation) => {
                 Next::Again { wait: Duration::ZERO, counts: false, mitigation: Some(mitigation) }

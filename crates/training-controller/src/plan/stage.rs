@@ -95,7 +95,7 @@ pub(super) const PODS_ARE_SEEN_WITHIN: Duration = Duration::from_secs(5);
 /// A pod that is being deleted has ended at its deletion timestamp; its kubelet says so at once.
 const ENDS_ARE_TOLD_WITHIN: Duration = Duration::from_secs(120);
 /// Longer than any pause between attempts: a time beyond it was written before the clock was set back.
-const LATEST_ATTEMPT: Duration = Duration::from_secs(3_600);
+const LATEST_ATTEMPT: Duration = Duration::from_secs(7_200);
 /// So many times the time of a half-placed gang: images are large, and kubelets report only what has failed.
 const START_FACTOR: u32 = 6;
 /// A sidecar that is injected, and the processes of a rank, end with their trainer, or they do not end.
@@ -257,7 +257,7 @@ fn current<'a>(
         start_fault(observed, &attempt, timings, now),
         loss::failure(valid, observed).map(Ok),
         half_placed(valid, observed, &attempt, timings, now),
-        avoids_all(observed, &attempt, now),
+        avoids_all(observed, &attempt, timings, now),
     ];
     for check in checks.into_iter().flatten() {
         match check {
@@ -388,7 +388,7 @@ fn on_lost_nodes(
 }
 
 /// A kubelet may be silent while its trainer runs: a gang makes a step only with all of its ranks, and the log of rank 0 on
-/// another node shows it. The time to wait is that of the node, from the last step on.
+/// another node shows it. The time to wait is that of the node, from the last step on, and three steps at least.
 fn is_seen_to_train(
     valid: &ValidJob,
     observed: &Observed,
@@ -403,7 +403,7 @@ fn is_seen_to_train(
     }
     rank_zero.container(TRAINER)?.state.running.as_ref()?;
     let log = observed.log.as_ref().filter(|log| log.has_stepped && log.access == Access::Readable)?;
-    remaining(valid.node_failure, log.last_sign?, now)
+    remaining(valid.node_failure.max(some_steps(valid, log)?), log.last_sign?, now)
 }
 
 /// Pods whose grace period is over and whose kubelets say nothing: the only sign of a dead node for a controller that sees no
@@ -479,11 +479,16 @@ fn no_first_step(
 /// `noProgressSeconds`, or longer if lines are far apart because steps are slow or few are logged. `None`: the log is not
 /// written by steps.
 fn silence_limit(valid: &ValidJob, log: &LogState) -> Option<Duration> {
+    Some(some_steps(valid, log)?.max(valid.no_progress))
+}
+
+/// In which a line of steps is written; `None`: the trainer logs none.
+fn some_steps(valid: &ValidJob, log: &LogState) -> Option<Duration> {
     let report = log.report.as_ref();
     let every = flags::logging_steps(&valid.extra_args, report.map_or(0, |report| report.total_steps))?;
     let step = report.and_then(|report| report.seconds_per_step.as_ref()?.parse::<f64>().ok());
     let seconds = step.unwrap_or_default() * every * SLOW_STEPS;
-    Some(Duration::try_from_secs_f64(seconds).unwrap_or_default().max(valid.no_progress))
+    Some(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
 
 /// The first container of an attempt that its kubelet cannot start, before all ranks have run.
@@ -519,22 +524,30 @@ fn start_fault(
     Some(remaining(timings.start_fault, since, now).map_or_else(|| Ok(failure()), Err))
 }
 
-/// No pod finds a node, and the attempt avoids nodes that may be used again.
-fn avoids_all(observed: &Observed, attempt: &Attempt<'_>, now: Timestamp) -> Option<Check> {
-    let job = attempt.job.filter(|job| !job.is_suspended)?;
-    if attempt.pods.is_empty() || attempt.pods.iter().any(|pod| pod.node.is_some()) {
+/// No pod finds a node while nodes are avoided.
+fn avoids_all(
+    observed: &Observed,
+    attempt: &Attempt<'_>,
+    timings: &Timings,
+    now: Timestamp,
+) -> Option<Check> {
+    let status = observed.job.status.as_ref()?;
+    if attempt.pods.iter().any(|pod| pod.node.is_some()) || avoid::are_last_choice(status) {
         return None;
     }
-    let created = job.metadata.creation_timestamp.as_ref()?.0;
-    let left = avoid::first_forgotten(observed.job.status.as_ref()?, created, now)?;
-    Some(left.map_or_else(
-        || {
-            let message =
-                "no node was found for an hour while nodes were avoided; the next attempt may use them";
-            Ok(Failure::of_attempt(reasons::UNSCHEDULABLE, Class::CannotStart, message.to_owned()))
-        },
-        Err,
-    ))
+    let created = attempt.pods.iter().filter_map(|pod| pod.metadata.creation_timestamp.as_ref());
+    let since = created.map(|time| time.0).min()?;
+    let avoided = avoid::avoided(status, since);
+    if avoided.is_empty() {
+        return None;
+    }
+    let seconds = timings.placement.as_secs();
+    let message = format!(
+        "no node was found for {seconds} s{}; the next attempt uses them if there is no other",
+        avoid::words(&avoided)
+    );
+    let failure = Failure::of_attempt(reasons::UNSCHEDULABLE, Class::CannotStart, message);
+    Some(remaining(timings.placement, since, now).map_or(Ok(failure), Err))
 }
 
 /// Pods that hold GPUs and wait for others that cannot start, or are not even created. Once all have run, the loss of one is a

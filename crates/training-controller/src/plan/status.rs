@@ -186,7 +186,8 @@ pub(super) fn streaks(before: &TrainingJobStatus, failure: &Failure, current: &T
     // What the log said of a checkpoint may be in the status already, so the attempt's own progress counts, too.
     let resumed = before.failure.as_ref().and_then(|failure| failure.checkpoint_step).unwrap_or_default();
     let has_advanced = reached > resumed;
-    let could_start = failure.class != Class::CannotStart;
+    // Both wait without GPUs, and say what they wait for.
+    let could_start = !matches!(failure.class, Class::CannotStart | Class::OutOfSpace);
     let waited = before.failure.as_ref().is_some_and(|failure| PLACES.contains(&&*failure.reason));
     let counted = if before.failed_starts.is_none() && waited { 0 } else { before.attempts_without_progress };
     let starts = if has_advanced { 0 } else { before.failed_starts.unwrap_or_default() };

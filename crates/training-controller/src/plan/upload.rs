@@ -52,8 +52,8 @@ const LONGEST_PAUSE: u32 = 60;
 /// Beyond it a mended store would be found too late.
 const LONGEST: Duration = Duration::from_secs(600);
 /// Reasons that need a change by a user; other causes may pass without one.
-const STALLS_AN_UPLOAD: [&str; 3] =
-    [reasons::SECRET_NOT_FOUND, reasons::CONFIG_MAP_NOT_FOUND, reasons::DENIED];
+const STALLS_AN_UPLOAD: [&str; 4] =
+    [reasons::SECRET_NOT_FOUND, reasons::CONFIG_MAP_NOT_FOUND, reasons::DENIED, reasons::IMAGE_PULL_FAILED];
 
 /// How the upload stands.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ enum State {
     Missing,
     /// A Job runs, or its end is not known completely, or the next one follows later.
     UnderWay(Outlook),
-    /// The Job has failed and gives way to the next one.
+    /// The Job has failed, or cannot start, and gives way to the next one.
     Due(Outlook),
     Done(Verdict, Vec<Artifact>),
 }
@@ -85,23 +85,25 @@ impl Scene<'_> {
         let Some(upload) = &self.valid.output.upload else { return nothing(written) };
         let pods = self.upload_pods();
         let (valid, observed, dependencies) = (self.valid, self.observed, &self.dependencies);
+        // Of the attempt that has proven the result: they hold GPUs, and perhaps the volume.
+        let unfinished = self.unfinished_jobs();
         match self.state(upload, &pods) {
             State::Missing => {
                 let job = upload_job(valid, upload, self.folder(&written), self.defaults);
                 let mut plan = self.under_way(written, self.begins(upload, None));
-                plan.deletions = self.unfinished_jobs();
+                plan.deletions = unfinished;
                 plan.children.push(Child::Job(Box::new(job)));
                 plan
             }
             State::UnderWay(outlook) => {
                 let mut plan = self.under_way(written, outlook);
-                plan.deletions = self.lost_uploaders(&pods);
+                plan.deletions = [unfinished, self.lost_uploaders(&pods)].concat();
                 plan
             }
             State::Due(outlook) => {
                 let mut plan = self.under_way(written, outlook);
-                let failed = observed.upload.as_ref().map(|job| Deletion::Job(Box::new(job.identity())));
-                plan.deletions = failed.into_iter().collect();
+                let gives_way = observed.upload.as_ref().map(|job| Deletion::Job(Box::new(job.identity())));
+                plan.deletions = unfinished.into_iter().chain(gives_way).collect();
                 plan
             }
             State::Done(uploaded, artifacts) => {
@@ -112,6 +114,14 @@ impl Scene<'_> {
                 noted(observed, written, assessment, self.now)
             }
         }
+    }
+
+    /// The Job of an upload that is done, while a container that was injected into its pod runs on.
+    pub(super) fn finished_upload(&self) -> Option<Deletion> {
+        let is_done = self.known(types::UPLOADED).is_some_and(|known| known.status == "True");
+        let job = self.observed.upload.as_deref().filter(|_| is_done)?;
+        let runs_on = !job.is_finished() && !job.is_being_deleted();
+        runs_on.then(|| Deletion::Job(Box::new(job.identity())))
     }
 
     /// Pods of the present Job, and not of an earlier one.
@@ -159,7 +169,7 @@ impl Scene<'_> {
 
     fn state(&self, upload: &Upload, pods: &[&PodView]) -> State {
         let Some(job) = self.observed.upload.as_deref() else { return State::Missing };
-        if job.completed.is_some() {
+        if job.completed.is_some() || has_succeeded(pods) {
             return self.completed(upload, job, pods);
         }
         if job.is_being_deleted() {
@@ -168,7 +178,7 @@ impl Scene<'_> {
         }
         match &job.failed {
             Some(failed) => self.failed_upload(upload, job, failed, pods),
-            None => State::UnderWay(self.running_upload(upload, job, pods)),
+            None => self.running_upload(upload, job, pods),
         }
     }
 
@@ -196,22 +206,32 @@ impl Scene<'_> {
         State::Done(verdict, artifacts(upload, &report))
     }
 
-    fn running_upload(&self, upload: &Upload, job: &JobView, pods: &[&PodView]) -> Outlook {
+    fn running_upload(&self, upload: &Upload, job: &JobView, pods: &[&PodView]) -> State {
         let stranded = self.stranded_uploaders(pods);
         let stranded_until = stranded.requeue_after(&Allowance::default());
-        let requeue_after = stranded_until.into_iter().chain(self.volumes_requeue(pods)).min();
+        let mut requeue_after = stranded_until.into_iter().chain(self.volumes_requeue(pods)).min();
         let lost = stranded.outlook_message();
         let waits = if lost.is_none() { self.uploader_waits_because(job, pods) } else { None };
         let stall =
             waits.as_ref().map(|cause| cause.reason).filter(|reason| STALLS_AN_UPLOAD.contains(reason));
+        // The image is an option of this controller, and may be another one since.
+        let fact = (stall == Some(reasons::IMAGE_PULL_FAILED)).then(|| no_image_fact(job));
+        let mut is_due = false;
+        if let Some(fact) = &fact {
+            let since = self.observed.facts.get(fact).copied().unwrap_or(self.now);
+            let wait = remaining(LONGEST, since, self.now);
+            is_due = wait.is_none();
+            requeue_after = requeue_after.into_iter().chain(wait).min();
+        }
         let last = || last_failure(pods).map(|ended| format!("the last try ended with {}", end(ended)));
-        match lost.or(waits.map(|cause| cause.message)).or_else(last) {
+        let outlook = match lost.or(waits.map(|cause| cause.message)).or_else(last) {
             Some(because) => {
                 let verdict = uploading(format!("to {}: {because}", upload.uri));
-                Outlook { verdict, stall, requeue_after, fact: None }
+                Outlook { verdict, stall, requeue_after, fact }
             }
             None => self.begins(upload, requeue_after),
-        }
+        };
+        if is_due { State::Due(outlook) } else { State::UnderWay(outlook) }
     }
 
     /// By the clock of this process: that of the API server may be ahead of it or behind.
@@ -380,10 +400,21 @@ pub(super) fn ended_fact(job: &JobView) -> String {
     format!("ended: Job {}", job.metadata.uid.as_deref().unwrap_or_default())
 }
 
+/// For `FactTimes`, while an uploader's image cannot be pulled.
+fn no_image_fact(job: &JobView) -> String {
+    format!("no image: Job {}", job.metadata.uid.as_deref().unwrap_or_default())
+}
+
 pub(super) fn after(since: Timestamp, wait: Duration) -> Timestamp {
     let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
     let time = since.saturating_add(wait).unwrap_or(Timestamp::MAX);
     time.round(Unit::Second).unwrap_or(time)
+}
+
+/// Whether an uploader has done its work. The Job does not complete while a container that was injected into its pod runs on.
+pub(super) fn has_succeeded(pods: &[&PodView]) -> bool {
+    let code = |pod: &&PodView| Some(pod.container(UPLOADER)?.state.terminated.as_ref()?.exit_code);
+    pods.iter().any(|pod| code(pod) == Some(0))
 }
 
 /// The end of the last pod that has failed.

@@ -22,16 +22,20 @@ use workload::{
 use super::{
     Child, Deletion, Plan, Scene, conditions, noted,
     stage::PODS_ARE_SEEN_WITHIN,
-    upload::{after, end, ended_fact, last_failure},
-    upload_job::check_job,
+    upload::{after, end, ended_fact, has_succeeded, last_failure},
+    upload_job::{UPLOADER, check_job},
 };
 use crate::{
     job_view::{Failed, JobView},
     observe::is_pod_of,
 };
 
+/// Reasons of pods that wait and, other than those of `STALLS`, may need no person.
+const WAITS: [&str; 4] =
+    [reasons::DENIED, reasons::QUOTA_PENDING, reasons::UNSCHEDULABLE, reasons::VOLUME_NOT_ATTACHED];
+
 /// What is said while the check has not succeeded.
-struct Outlook {
+struct CheckOutlook {
     reason: &'static str,
     message: String,
     /// Whether a person is needed.
@@ -52,17 +56,24 @@ impl Scene<'_> {
             plan.children.push(Child::Job(Box::new(check_job(self.valid, upload, self.defaults))));
             return plan;
         };
-        if job.completed.is_some() {
+        let is_own = |pod: &&PodView| is_pod_of(pod, job);
+        let pods: Vec<&PodView> = self.observed.pods.iter().map(AsRef::as_ref).filter(is_own).collect();
+        if job.completed.is_some() || has_succeeded(&pods) {
             written.upload_check_time = Some(whole_seconds(self.now));
-            let plan = self.waits_for_check(written, self.succeeded_check(upload));
-            return Plan { requeue_after: Some(Duration::ZERO), ..plan };
+            let plan = self.waits_for_check(written, trying(upload));
+            // A container that was injected into its pod would run on.
+            let unfinished = Some(job).filter(|job| !job.is_finished() && !job.is_being_deleted());
+            let deletions = unfinished.map(|job| Deletion::Job(Box::new(job.identity())));
+            return Plan {
+                deletions: deletions.into_iter().collect(),
+                requeue_after: Some(Duration::ZERO),
+                ..plan
+            };
         }
         if job.is_being_deleted() {
             // Another one is created when it is gone.
             return self.waits_for_check(written, self.in_progress(upload));
         }
-        let is_own = |pod: &&PodView| is_pod_of(pod, job);
-        let pods: Vec<&PodView> = self.observed.pods.iter().map(AsRef::as_ref).filter(is_own).collect();
         match &job.failed {
             Some(failed) => self.failed_check(written, upload, (job, failed), &pods),
             None => {
@@ -75,11 +86,16 @@ impl Scene<'_> {
         }
     }
 
-    fn running_check(&self, upload: &Upload, job: &JobView, pods: &[&PodView]) -> Outlook {
-        let Some(cause) = self.uploader_waits_because(job, pods) else { return self.in_progress(upload) };
+    fn running_check(&self, upload: &Upload, job: &JobView, pods: &[&PodView]) -> CheckOutlook {
+        let Some(cause) = self.uploader_waits_because(job, pods) else {
+            let runs =
+                |pod: &&PodView| pod.container(UPLOADER).is_some_and(|one| one.state.running.is_some());
+            let is_known = !pods.iter().any(runs);
+            return if is_known { self.in_progress(upload) } else { self.known_refusal(upload) };
+        };
         let is_stalled = cause.reason == reasons::DENIED || conditions::STALLS.contains(&cause.reason);
         let message = format!("{}: {}", tried(upload), cause.message);
-        Outlook { reason: cause.reason, message, is_stalled }
+        CheckOutlook { reason: cause.reason, message, is_stalled }
     }
 
     fn failed_check(
@@ -115,7 +131,10 @@ impl Scene<'_> {
             self.valid.namespace,
             job.name(),
         );
-        let outlook = Outlook { reason: reasons::UPLOAD_NOT_POSSIBLE, message, is_stalled: true };
+        // A Job whose pod could not start ends at its deadline, which explains nothing.
+        let known = self.known_wait().filter(|_| last.is_none());
+        let outlook =
+            known.unwrap_or(CheckOutlook { reason: reasons::UPLOAD_NOT_POSSIBLE, message, is_stalled: true });
         let mut plan = self.waits_for_check(written, outlook);
         plan.facts = vec![ended_fact(job)];
         plan.requeue_after = wait;
@@ -123,20 +142,32 @@ impl Scene<'_> {
         plan
     }
 
-    /// After a failure its words stay until another check has ended.
-    fn in_progress(&self, upload: &Upload) -> Outlook {
+    /// What was known of the check before stays until its pod runs.
+    fn in_progress(&self, upload: &Upload) -> CheckOutlook {
+        self.known_wait().unwrap_or_else(|| self.known_refusal(upload))
+    }
+
+    /// After a refusal its words stay until another check has ended.
+    fn known_refusal(&self, upload: &Upload) -> CheckOutlook {
         match self.known_stall() {
-            Some(known) => Outlook {
+            Some(known) => CheckOutlook {
                 reason: reasons::UPLOAD_NOT_POSSIBLE,
                 message: known.message.clone(),
                 is_stalled: true,
             },
-            None => self.succeeded_check(upload),
+            None => trying(upload),
         }
     }
 
-    fn succeeded_check(&self, upload: &Upload) -> Outlook {
-        Outlook { reason: reasons::NOT_RUNNING, message: tried(upload), is_stalled: false }
+    /// Why no pod of the check has started.
+    fn known_wait(&self) -> Option<CheckOutlook> {
+        let status = self.observed.job.status.as_ref()?;
+        let running = status.conditions.iter().find(|known| known.type_ == types::RUNNING)?;
+        let mut waits = conditions::STALLS.into_iter().chain(WAITS);
+        let reason = waits.find(|reason| *reason == running.reason)?;
+        let is_of_check = running.message.starts_with(&tried(self.valid.output.upload.as_ref()?));
+        let is_stalled = reason == reasons::DENIED || conditions::STALLS.contains(&reason);
+        is_of_check.then(|| CheckOutlook { reason, message: running.message.clone(), is_stalled })
     }
 
     fn known_stall(&self) -> Option<&Condition> {
@@ -147,8 +178,8 @@ impl Scene<'_> {
         status.conditions.iter().find(is_stall)
     }
 
-    fn waits_for_check(&self, written: TrainingJobStatus, outlook: Outlook) -> Plan {
-        let Outlook { reason, message, is_stalled } = outlook;
+    fn waits_for_check(&self, written: TrainingJobStatus, outlook: CheckOutlook) -> Plan {
+        let CheckOutlook { reason, message, is_stalled } = outlook;
         let assessment = conditions::of_checking(
             self.valid,
             self.observed,
@@ -158,6 +189,10 @@ impl Scene<'_> {
         );
         noted(self.observed, written, assessment, self.now)
     }
+}
+
+fn trying(upload: &Upload) -> CheckOutlook {
+    CheckOutlook { reason: reasons::NOT_RUNNING, message: tried(upload), is_stalled: false }
 }
 
 fn tried(upload: &Upload) -> String {

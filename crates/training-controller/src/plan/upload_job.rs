@@ -50,8 +50,8 @@ const CHECK_RETRIES: i32 = 2;
 /// A store that does not answer is named soon; it is tried again.
 const CHECK_PATIENCE_SECONDS: u64 = 30;
 const CHECK_TIMEOUT_SECONDS: u64 = 120;
-/// A check whose pod cannot start gives way to one that may have another image.
-const CHECK_DEADLINE_SECONDS: i64 = 600;
+/// A check whose pod cannot start gives way to one that may have another image. A node that is bought for it may take a while.
+const CHECK_DEADLINE_SECONDS: i64 = 1_800;
 const DEFAULT_REGION: &str = "us-east-1";
 
 /// The Job that uploads this folder.
@@ -189,7 +189,8 @@ fn container(
         env: Some(environment(upload, times)),
         resources: Some(ResourceRequirements {
             requests: Some(amounts("100m", "128Mi")),
-            limits: Some(BTreeMap::from([("memory".to_owned(), Quantity("512Mi".to_owned()))])),
+            // A quota on limits refuses a pod that lacks one.
+            limits: Some(amounts("2", "512Mi")),
             ..ResourceRequirements::default()
         }),
         volume_mounts: ca_secret_name.as_ref().map(|_| vec![authority]),

@@ -334,7 +334,8 @@ fn a_newer_checkpoint_gives_all_retries_back() {
     world.fails(1, &because(reasons::PEER_LOST));
     assert_eq!(world.outcome(), (Phase::Failed, reasons::RETRIES_EXHAUSTED));
     let way = "; a new job goes on after step 50 with spec.resumeFrom.job qwen";
-    assert!(world.message().ends_with(way), "{}", world.message());
+    assert!(world.message().contains(way), "{}", world.message());
+    assert!(world.message().ends_with("/output/.cache/hub/qwen of claim qwen-output, and may be deleted"));
 }
 
 #[test]

@@ -94,3 +94,21 @@ fn with_fail_the_attempt_ends_and_counts_against_the_retry_limit() {
     assert_eq!(world.failures(), [(reasons::LOSS_NOT_FINITE, 1)]);
     assert!(is_reported(&world), "it stays until a sound loss is logged");
 }
+
+/// The next attempt begins where the loss is no number already.
+#[test]
+fn checkpoints_without_a_finite_loss_are_no_progress() {
+    let mut world = World::training("{model: m, dataset: d, method: lora, onNonFiniteLoss: Fail}");
+    for attempt in 1..=4 {
+        world.steps(attempt * 100, 1_000);
+        world.saves(attempt * 100);
+        logs(&mut world, attempt * 100..=attempt * 100 + 19, "NaN", None);
+        if world.phase() == Phase::Failed {
+            break;
+        }
+        world.pods_go();
+        world.wakes();
+        world.starts();
+    }
+    assert_eq!(world.outcome(), (Phase::Failed, reasons::RETRIES_EXHAUSTED));
+}

@@ -255,6 +255,38 @@ fn a_result_that_was_not_uploaded_keeps_its_claim() {
     );
 }
 
+/// Rank 0 has ended well, and a container that was injected into its pod runs on.
+#[test]
+fn a_result_that_is_proven_keeps_its_claim_before_its_job_completes() {
+    let spec =
+        "{model: m, dataset: d, method: lora, output: {retention: Delete, upload: {uri: 's3://models'}}}";
+    let mut world = World::training(spec);
+    world.rank_ends(0);
+    world.deletes();
+    let kept = world.retires(Some(&claim(NAME)), None);
+    assert_eq!((outcome(&kept), kept.event.unwrap().reason), ((false, true), reasons::OUTPUT_KEPT));
+}
+
+/// With `--cascade=foreground`, the Jobs go first, also while no controller runs.
+#[test]
+fn an_attempt_whose_end_was_not_seen_may_have_left_a_result() {
+    let spec =
+        "{model: m, dataset: d, method: lora, output: {retention: Delete, upload: {uri: 's3://models'}}}";
+    let own = claim(NAME);
+    let mut world = World::training(spec);
+    world.observed.attempts.clear();
+    world.observed.pods.clear();
+    world.deletes();
+    assert_eq!(outcome(&world.retires(Some(&own), None)), (false, true));
+    // This process ends the attempt, and sees that there was none.
+    let mut world = World::training(spec);
+    world.deletes();
+    assert_eq!(outcome(&world.retires(Some(&own), None)), (false, false));
+    world.observed.attempts.clear();
+    world.observed.pods.clear();
+    assert_eq!(outcome(&world.retires(Some(&own), None)), (true, true));
+}
+
 #[test]
 fn an_upload_that_runs_is_waited_for_and_the_claim_goes_after_it() {
     let (mut world, own) = (trained(), claim(NAME));

@@ -245,6 +245,37 @@ fn a_full_volume_is_waited_for_without_gpus_until_its_claim_grows() {
     assert_eq!(world.jobs().len(), attempts + 1, "the larger volume is full, too");
 }
 
+/// The launcher deletes what was half written, so each attempt starts, and trains until the same step.
+#[test]
+fn a_volume_that_is_full_after_a_step_is_tried_again_when_its_claim_grows_or_after_an_hour() {
+    let mut world = World::training(LORA);
+    has_size(&mut world, "50Gi");
+    world.steps(100, 1_000);
+    world.saves(100);
+    for _ in 0..2 {
+        world.steps(150, 1_000);
+        world.fails(1, &because(reasons::OUT_OF_SPACE));
+        assert_eq!(world.condition(conditions::STALLED), ("True", reasons::OUT_OF_SPACE));
+        let message = world.status().failure.as_ref().unwrap().message.clone().unwrap();
+        assert!(message.contains("/output/.cache/hub/qwen of the claim"), "{message}");
+        assert_eq!((world.wakes(), world.status().retries), (3_600, 0));
+        world.starts();
+    }
+    world.steps(150, 1_000);
+    world.fails(1, &because(reasons::OUT_OF_SPACE));
+    let attempts = world.jobs().len();
+    has_size(&mut world, "100Gi");
+    assert_eq!(world.jobs().len(), attempts + 1);
+}
+
+#[test]
+fn a_hub_that_is_away_in_the_middle_of_a_training_counts() {
+    let mut world = World::training(LORA);
+    world.steps(100, 1_000);
+    world.fails(1, &because(reasons::SOURCE_UNREACHABLE));
+    assert_eq!(world.status().retries, 1);
+}
+
 #[test]
 fn the_deadline_ends_a_job_that_never_starts() {
     let mut world = World::new("{model: m, dataset: d, method: lora, activeDeadlineSeconds: 1000}");
@@ -275,10 +306,16 @@ fn avoided(world: &World) -> Vec<String> {
 }
 
 #[test]
-fn a_node_whose_kubelet_refuses_a_pod_for_a_fault_is_avoided_for_an_hour() {
+fn a_node_whose_kubelet_refuses_two_pods_in_a_row_is_avoided_for_an_hour() {
     let mut world = World::training("{model: m, dataset: d, method: lora, gpuProductLabel: A100}");
     world.is_preempted(Some(10));
+    // A device plugin that restarts, or a scheduler that knows the node's pods too late, causes one refusal.
     world.pod(0, &refused("UnexpectedAdmissionError"));
+    world.job_fails();
+    world.wakes();
+    assert_eq!(avoided(&world), [""; 0]);
+    let now = world.seconds;
+    world.pod(0, &refused("OutOfcpu"));
     world.job_fails();
     let message = world.status().failure.as_ref().unwrap().message.clone().unwrap();
     assert!(message.contains("node node-0 is avoided for an hour"), "{message}");
@@ -287,7 +324,7 @@ fn a_node_whose_kubelet_refuses_a_pod_for_a_fault_is_avoided_for_an_hour() {
     let node = &world.status().avoided_nodes[0];
     assert_eq!(
         (node.node.as_str(), node.reason.as_str(), &node.time),
-        ("node-0", reasons::POD_REFUSED, &Some(Time(at(0))))
+        ("node-0", reasons::POD_REFUSED, &Some(Time(at(now))))
     );
     let affinity =
         world.created.last().unwrap().spec.as_ref().unwrap().template.spec.as_ref().unwrap().affinity.clone();
@@ -297,20 +334,6 @@ fn a_node_whose_kubelet_refuses_a_pod_for_a_fault_is_avoided_for_an_hour() {
     world.starts();
     world.is_preempted(Some(20));
     assert_eq!((avoided(&world), world.status().avoided_nodes.len()), (vec![], 0));
-}
-
-#[test]
-fn a_node_that_was_full_is_avoided_only_if_it_refuses_twice_in_a_row() {
-    let mut world = World::new(LORA);
-    world.settles();
-    world.pod(0, &refused("OutOfcpu"));
-    world.job_fails();
-    world.wakes();
-    assert_eq!(avoided(&world), [""; 0]);
-    world.pod(0, &refused("OutOfcpu"));
-    world.job_fails();
-    world.wakes();
-    assert_eq!(avoided(&world), ["node-0"]);
 }
 
 #[test]
@@ -332,23 +355,50 @@ fn a_node_whose_gpu_failed_under_a_trainer_is_avoided() {
     assert_eq!(avoided(&world), ["node-0"]);
 }
 
+/// A node that is bought may take minutes, and some that buy nodes ignore a pod that may not use a certain one.
 #[test]
-fn a_job_that_avoids_its_only_node_uses_it_again_after_an_hour() {
+fn a_job_that_finds_no_other_node_prefers_others_and_takes_the_one_it_avoids() {
     let mut world = World::training(LORA);
-    world.is_preempted(Some(10));
-    world.pod(0, &refused("UnexpectedAdmissionError"));
-    world.job_fails();
-    world.wakes();
-    let unschedulable = json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}]);
-    world.pod(0, &json!({"phase": "Pending", "node": null, "conditions": unschedulable}));
-    world.settles();
+    for _ in 0..2 {
+        world.pod(0, &refused("UnexpectedAdmissionError"));
+        world.job_fails();
+        world.wakes();
+    }
+    assert_eq!(avoided(&world), ["node-0"]);
+    let unplaced = |world: &mut World| {
+        let unschedulable = json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}]);
+        world.pod(0, &json!({"phase": "Pending", "node": null, "conditions": unschedulable}));
+        world.settles();
+    };
+    unplaced(&mut world);
     assert!(world.message().contains("node node-0 is avoided for an hour"), "{}", world.message());
     let begun = world.seconds;
     world.wakes();
-    assert_eq!(world.seconds, 3_600, "from {begun} on");
+    assert_eq!(
+        world.seconds - begun,
+        i64::try_from(crate::tests::defaults().timings.placement.as_secs()).unwrap()
+    );
+    assert!(
+        world.status().failure.as_ref().unwrap().message.as_ref().unwrap().contains("if there is no other")
+    );
     world.pods_go();
     world.wakes();
     assert_eq!((world.jobs().len(), avoided(&world)), (4, vec![]));
+    let preferred = |world: &World| {
+        let pod = world.created.last().unwrap().spec.as_ref().unwrap().template.spec.clone().unwrap();
+        let nodes = pod.affinity.and_then(|affinity| affinity.node_affinity);
+        nodes.and_then(|nodes| nodes.preferred_during_scheduling_ignored_during_execution)
+    };
+    let text = serde_json::to_string(&preferred(&world)).unwrap();
+    assert!(text.contains("node-0") && text.contains("100"), "{text}");
+    unplaced(&mut world);
+    world.passes(1_000);
+    assert_eq!(world.jobs().len(), 4, "it waits, as any pod does");
+    // The node refuses again: it is avoided again.
+    world.pod(0, &refused("UnexpectedAdmissionError"));
+    world.job_fails();
+    world.wakes();
+    assert_eq!((preferred(&world), avoided(&world).len()), (None, 1));
 }
 
 #[test]
@@ -381,6 +431,9 @@ fn a_runtime_that_cannot_start_the_trainer_costs_no_retry() {
     world.pod(0, &ended(128, "StartError", &super::Message::default(), 0));
     world.job_fails();
     assert_eq!((world.phase(), world.failures()), (Phase::Pending, vec![(reasons::POD_REFUSED, 1)]));
+    world.wakes();
+    world.pod(0, &ended(128, "StartError", &super::Message::default(), world.seconds));
+    world.job_fails();
     world.wakes();
     assert_eq!(avoided(&world), ["node-0"]);
 }

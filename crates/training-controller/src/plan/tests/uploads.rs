@@ -6,7 +6,7 @@ use api::{conditions, loader::ExitCode, reasons, trainingjob::Phase};
 use k8s_openapi::api::{batch::v1::Job, core::v1::PodSpec};
 use runtime::refusal::Refusal;
 use serde_json::{Value, json};
-use workload::node::LossKind;
+use workload::{node::LossKind, pod::PodView};
 
 use super::{World, message_at, pod};
 use crate::{
@@ -356,10 +356,10 @@ fn a_check_whose_pod_cannot_start_says_why_and_gives_way_to_another() {
     Arc::make_mut(world.observed.upload_check.as_mut().unwrap()).failed = Some(failed);
     world.settles();
     world.wakes();
-    assert_eq!(world.condition(conditions::STALLED), ("True", reasons::UPLOAD_NOT_POSSIBLE));
-    assert!(world.message().contains("was active too long"), "{}", world.message());
     world.wakes();
     assert_eq!(world.jobs(), ["qwen-upload-check", "qwen-upload-check"]);
+    assert_eq!(world.condition(conditions::STALLED), ("True", reasons::IMAGE_PULL_FAILED));
+    assert!(world.message().contains("no such image"), "{}", world.message());
 }
 
 #[test]
@@ -427,7 +427,11 @@ fn a_pod_that_cannot_start_says_why() {
     assert_eq!(world.notes().last(), Some(&reasons::SECRET_NOT_FOUND));
     uploader(&mut world, &waiting("ImagePullBackOff", "no such image"));
     says(&world, "no such image");
-    assert_eq!(world.condition(conditions::STALLED), ("absent", ""), "a registry may come back");
+    assert_eq!(
+        world.condition(conditions::STALLED),
+        ("True", reasons::IMAGE_PULL_FAILED),
+        "as that of an attempt"
+    );
     let scheduled = json!({
         "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
         "message": "0/3 nodes are available: 3 node(s) had volume node affinity conflict.",
@@ -521,7 +525,7 @@ fn the_pod_may_run_where_the_trainer_ran_and_needs_no_gpu() {
     assert_eq!(tolerated, ["nvidia.com/gpu", "team"]);
     assert_eq!((pod.affinity, pod.runtime_class_name), (None, None));
     let limits = pod.containers[0].resources.as_ref().unwrap().limits.as_ref().unwrap();
-    assert_eq!(limits.keys().collect::<Vec<_>>(), ["memory"]);
+    assert_eq!(limits.keys().collect::<Vec<_>>(), ["cpu", "memory"], "a quota on limits refuses one without");
 }
 
 #[test]
@@ -530,4 +534,66 @@ fn an_upload_job_that_was_deleted_is_made_again() {
     world.observed.upload = None;
     world.settles();
     assert_eq!(world.jobs(), ["qwen-upload-check", "qwen-1", "qwen-upload", "qwen-upload"]);
+}
+
+/// A pod of this Job whose uploader has ended with 0, and whose other container, which a mesh has injected, runs on.
+fn with_sidecar(job: &str, uid: &str, message: &str) -> Arc<PodView> {
+    let end = json!({"exitCode": 0, "message": message, "finishedAt": at(0)});
+    let containers = json!([
+        {"name": "uploader", "state": {"terminated": end}},
+        {"name": "istio-proxy", "ready": true, "state": {"running": {}}},
+    ]);
+    Arc::new(pod(job, uid, 0, &json!({"phase": "Running", "containerStatuses": containers})))
+}
+
+#[test]
+fn a_sidecar_that_runs_on_keeps_no_training_from_its_start() {
+    let mut world = World::new(SPEC);
+    world.settles();
+    let own = world.observed.upload_check.as_ref().unwrap().metadata.uid.clone().unwrap();
+    world.observed.pods.push(with_sidecar("qwen-upload-check", &own, ""));
+    world.settles();
+    assert!(world.status().upload_check_time.is_some());
+    assert_eq!(
+        (world.jobs(), &*world.deleted),
+        (vec!["qwen-upload-check", "qwen-1"], &["qwen-upload-check".to_owned()][..])
+    );
+}
+
+#[test]
+fn a_sidecar_that_runs_on_keeps_no_upload_from_its_end() {
+    let mut world = trained();
+    let own = uid(&world);
+    world.observed.pods.push(with_sidecar("qwen-upload", &own, REPORT));
+    world.settles();
+    assert_eq!((world.phase(), world.condition(conditions::UPLOADED).0), (Phase::Succeeded, "True"));
+    assert_eq!(world.status().artifacts.len(), 2);
+    assert_eq!(world.deleted, ["qwen-upload"], "the sidecar ends with its Job");
+}
+
+/// The deletion may be refused, or the process may end, after the upload has begun.
+#[test]
+fn what_an_attempt_that_has_proven_its_result_still_holds_is_given_back_while_the_upload_runs() {
+    let mut world = World::training(SPEC);
+    world.rank_ends(0);
+    let attempt = world.observed.attempts[&1].clone();
+    world.passes(60);
+    assert_eq!(world.deleted, ["qwen-1"]);
+    assert!(world.observed.upload.is_some());
+    world.observed.attempts.insert(1, attempt);
+    world.settles();
+    assert_eq!(world.deleted, ["qwen-1", "qwen-1"]);
+}
+
+#[test]
+fn an_upload_whose_image_cannot_be_pulled_needs_a_person_and_gives_way_to_one_with_another_image() {
+    let mut world = trained();
+    uploader(&mut world, &waiting("ImagePullBackOff", "no such image"));
+    assert_eq!(world.condition(conditions::STALLED), ("True", reasons::IMAGE_PULL_FAILED));
+    world.passes(599);
+    assert_eq!(world.deleted, [""; 0]);
+    world.passes(1);
+    assert_eq!(world.deleted, ["qwen-upload"]);
+    assert_eq!(world.jobs().last(), Some(&"qwen-upload"));
+    assert_eq!(world.jobs().len(), 4);
 }
