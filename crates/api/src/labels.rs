@@ -53,9 +53,12 @@ pub const KUEUE_PRIORITY_CLASS: &str = "kueue.x-k8s.io/priority-class";
 /// Node label of GPU feature discovery; a `gpu.productLabel` without a key is a value of this label.
 pub const NVIDIA_GPU_PRODUCT: &str = "nvidia.com/gpu.product";
 
+/// Kubernetes' own: the name of its Job, on each pod of it.
+pub const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 /// Kubernetes' own: the index of a pod of an Indexed Job. A label since Kubernetes 1.28, and always an annotation.
 pub const JOB_COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
-/// Uid of an idle pod without state that ends once the additional worker of its Deployment is ready.
+/// Uid of an idle pod without state that ends once the additional worker of its Deployment is ready. With `first ` before
+/// it, the pod ends before the next worker starts.
 pub const GIVES_WAY: &str = "ai.infra.example.com/gives-way";
 
 /// Karpenter's own: with the value `true` it does not disrupt the node of the pod.

@@ -15,11 +15,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex};
 
 use api::{
     controllers::{MODEL_TRANSFER, TRAINING_LAUNCHER},
@@ -57,14 +53,15 @@ use crate::{
     agents::Agents,
     apply::{Applied, apply},
     job_view::JobView,
+    late_watch::{LATE_WATCH_RETRY, are_pods_seen, hidden_pods, missing_attempt, starts_again},
     observe::{
         claim_keys, keys_by_instance, keys_of_dependencies, keys_of_dependents, keys_of_event,
         keys_of_job_event, keys_of_snapshot, keys_on_lost, lacks_evidence, observe, reason_of_pod,
         track_losses,
     },
     plan::{
-        Child, Defaults, has_finalizer, has_stopped, held_back, needs_snapshot, plan, refused, rejected,
-        retire,
+        Defaults, has_finalizer, has_stopped, held_back, labels_of_attempt, needs_snapshot, plan, refused,
+        rejected, retire,
     },
     progress::Progress,
     resume::output_claim_key,
@@ -76,6 +73,7 @@ use crate::{
 mod agents;
 mod apply;
 mod job_view;
+mod late_watch;
 mod metrics;
 mod names;
 mod observe;
@@ -280,10 +278,18 @@ async fn reconcile(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> Resu
         let owner = job.controller_owner_ref(&()).unwrap_or_default();
         // The watch of Jobs is late, or does not see it without its labels. An attempt that runs must not be taken for one
         // that was deleted.
-        match ctx.jobs.is_absent(&missing, &owner, &labels_of_attempt(&job, number)).await {
-            Ok(false) => return Ok(Next::After(LATE_WATCH_RETRY)),
+        match ctx
+            .jobs
+            .find(
+                &missing,
+                &owner,
+                &labels_of_attempt(job.metadata.name.as_deref().unwrap_or_default(), number),
+            )
+            .await
+        {
+            Ok(true) => return Ok(Next::After(LATE_WATCH_RETRY)),
             // One of its name that belongs to another object is not the attempt.
-            Ok(true) | Err(ApplyError::Foreign { .. } | ApplyError::Leftover { .. }) => {}
+            Ok(false) | Err(ApplyError::Foreign { .. } | ApplyError::Leftover { .. }) => {}
             Err(error) => return Err(error),
         }
     }
@@ -335,64 +341,6 @@ async fn retire_output(ctx: &Context, job: Arc<TrainingJob>, now: Timestamp) -> 
     let retirement = retire(&observed, claim.as_deref(), snapshot.as_deref(), now);
     let wait = apply::retire(ctx, &job, retirement, now).await?;
     Ok(wait.map_or(Next::Done, Next::After))
-}
-
-async fn are_pods_seen(ctx: &Context, job: &TrainingJob) -> Result<bool, ApplyError> {
-    let [namespace, name] =
-        [&job.metadata.namespace, &job.metadata.name].map(|text| text.clone().unwrap_or_default());
-    let labels =
-        format!("{}={NAME},{}={},{}={name}", labels::MANAGED_BY, labels::NAME, names::KIND, labels::INSTANCE);
-    ctx.pods.are_newest(&namespace, &labels).await
-}
-
-/// Pods of the last attempt whose labels were taken off, so that no watch delivers them. They are known by the label of the Job
-/// controller.
-async fn hidden_pods(
-    ctx: &Context,
-    job: &TrainingJob,
-    observed: &observe::Observed,
-) -> Result<Vec<Arc<PodView>>, ApplyError> {
-    let [namespace, name] =
-        [&job.metadata.namespace, &job.metadata.name].map(|text| text.clone().unwrap_or_default());
-    let last = job.status.as_ref().map_or(0, |status| status.attempts);
-    let of_last = format!("{JOB_NAME}={}", names::attempt(&name, last));
-    let is_known = |pod: &PodView| observed.pods.iter().any(|known| known.uid() == pod.uid());
-    let pods = ctx.pods.read(&namespace, &of_last).await?;
-    Ok(pods.into_iter().filter(|pod| !is_known(pod)).map(Arc::new).collect())
-}
-
-/// Label of every pod of a Job.
-const JOB_NAME: &str = "batch.kubernetes.io/job-name";
-
-/// The labels by which the Job of this attempt is found.
-fn labels_of_attempt(job: &TrainingJob, number: i32) -> BTreeMap<String, String> {
-    let name = job.metadata.name.clone().unwrap_or_default();
-    [
-        (labels::NAME, names::KIND.to_owned()),
-        (labels::INSTANCE, name),
-        (labels::MANAGED_BY, NAME.to_owned()),
-        (labels::ATTEMPT, number.to_string()),
-    ]
-    .map(|(label, value)| (label.to_owned(), value))
-    .into()
-}
-
-/// Whether an attempt follows another one, whose pods must all have ended.
-fn starts_again(job: &TrainingJob, planned: &plan::Plan) -> bool {
-    let has_begun = job.status.as_ref().is_some_and(|status| status.attempts > 0);
-    has_begun && planned.children.iter().any(|child| matches!(child, Child::Job(_)))
-}
-
-/// Time for the watch of Jobs or pods to catch up.
-const LATE_WATCH_RETRY: Duration = Duration::from_secs(1);
-
-/// The Job of the last attempt and its number, if the status says that it runs and the cache does not have it.
-fn missing_attempt(observed: &observe::Observed) -> Option<(Key, i32)> {
-    let status = observed.job.status.as_ref().filter(|_| !observe::has_ended(&observed.job))?;
-    let runs = status.attempts > status.ended_attempts && !observed.attempts.contains_key(&status.attempts);
-    let (namespace, name) =
-        (observed.job.metadata.namespace.as_deref()?, observed.job.metadata.name.as_deref()?);
-    runs.then(|| (Key::new(namespace, &names::attempt(name, status.attempts)), status.attempts))
 }
 
 #[cfg(test)]

@@ -63,6 +63,7 @@ pub(crate) use defaults::Defaults;
 use dependencies::Dependencies;
 pub(crate) use failure::failure_reasons;
 pub(crate) use held_back::{DETAIL_HELD_BACK, held_back};
+pub(crate) use metadata::labels_of_attempt;
 pub(crate) use reduced::{reduced, wait_after_reduction};
 pub(crate) use retention::{
     Retirement, has_finalizer, needs_finalizer, needs_snapshot, retire, without_snapshot,

@@ -11,7 +11,7 @@ use k8s_openapi::api::batch::v1::{Job, JobSpec};
 
 use super::{
     defaults::Defaults,
-    metadata::metadata,
+    metadata::{labels_of_attempt, metadata},
     mitigation,
     pod::{Attempt, pod_template},
 };
@@ -74,8 +74,7 @@ pub(super) fn attempt_job(valid: &ValidJob, number: i32, inputs: &Inputs<'_>, de
     };
     let template = pod_template(valid, &attempt, defaults);
     let mut metadata = metadata(valid, name);
-    let labels = metadata.labels.get_or_insert_default();
-    labels.insert(labels::ATTEMPT.to_owned(), number.to_string());
+    let labels = metadata.labels.insert(labels_of_attempt(&valid.name, number));
     if let Some(queue) = &valid.queue {
         labels.insert(labels::KUEUE_QUEUE_NAME.to_owned(), queue.name.clone());
         if let Some(class) = &queue.priority_class {

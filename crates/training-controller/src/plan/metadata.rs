@@ -19,21 +19,28 @@ pub(super) fn metadata_without_owner(valid: &ValidJob, name: String) -> ObjectMe
     ObjectMeta {
         name: Some(name),
         namespace: Some(valid.namespace.clone()),
-        labels: Some(labels_of(valid)),
+        labels: Some(labels_of(&valid.name)),
         ..ObjectMeta::default()
     }
 }
 
-pub(super) fn labels_of(valid: &ValidJob) -> BTreeMap<String, String> {
-    let mut labels = selector(&valid.name);
+pub(super) fn labels_of(name: &str) -> BTreeMap<String, String> {
+    let mut labels = selector(name);
     labels.insert(labels::MANAGED_BY.to_owned(), NAME.to_owned());
+    labels
+}
+
+/// Those of the Job of an attempt.
+pub(crate) fn labels_of_attempt(name: &str, number: i32) -> BTreeMap<String, String> {
+    let mut labels = labels_of(name);
+    labels.insert(labels::ATTEMPT.to_owned(), number.to_string());
     labels
 }
 
 /// Labels of the pods, the user's included.
 pub(super) fn pod_labels(valid: &ValidJob) -> BTreeMap<String, String> {
     let mut labels = valid.pods.pod_labels.clone();
-    labels.extend(labels_of(valid));
+    labels.extend(labels_of(&valid.name));
     labels.insert(labels::APP.to_owned(), APP.to_owned());
     labels
 }
