@@ -18,6 +18,8 @@ pub(crate) const DAMAGE: FaultReason = FaultReason::BadInput;
 
 /// A worker that ends right after its start never becomes ready. Afterwards the Deployment's `minReadySeconds` count.
 const REPORTS_FOR: Duration = Duration::from_secs(5);
+/// A worker that is busy may not answer for a while. One that has given no load for so long hangs, or serves something else.
+const REPORTS_WITHIN: Duration = Duration::from_secs(120);
 
 /// The results of the scrapes so far.
 #[derive(Debug, Default)]
@@ -29,6 +31,8 @@ pub(crate) struct Known {
     fault: Option<(ScrapeError, Moment)>,
     /// Since when the worker has reported its load, without a refused connection in between.
     reports_since: Option<Duration>,
+    /// When it has last reported its load.
+    reported: Option<Duration>,
     /// A process has listened on the port of the worker.
     has_listened: bool,
     /// The worker has had a task.
@@ -40,7 +44,10 @@ impl Known {
     pub(crate) fn take(&mut self, scraped: Result<Load, ScrapeError>, now: Moment) -> Option<&ScrapeError> {
         self.has_listened |= !matches!(scraped, Err(ScrapeError::Refused { .. }));
         match &scraped {
-            Ok(load) if load.is_reported() => drop(self.reports_since.get_or_insert(now.uptime)),
+            Ok(load) if load.is_reported() => {
+                self.reports_since.get_or_insert(now.uptime);
+                self.reported = Some(now.uptime);
+            }
             Err(ScrapeError::Refused { .. }) => self.reports_since = None,
             // A worker that is slow once may be busy, and a pod that is not ready is removed first.
             Ok(_)
@@ -74,9 +81,11 @@ impl Known {
         self.has_listened && matches!(scraped, Err(ScrapeError::Refused { .. }))
     }
 
-    /// Whether the worker has reported a load, and has listened on its port for a while since then.
+    /// Whether the worker has reported a load lately, and has listened on its port for a while since the first one.
     pub(crate) fn is_ready(&self, now: Moment) -> bool {
-        self.reports_since.is_some_and(|since| now.uptime.saturating_sub(since) >= REPORTS_FOR)
+        let ago = |at: Option<Duration>| at.map(|at| now.uptime.saturating_sub(at));
+        ago(self.reports_since).is_some_and(|ago| ago >= REPORTS_FOR)
+            && ago(self.reported).is_some_and(|ago| ago < REPORTS_WITHIN)
     }
 
     pub(crate) fn fault(&self) -> Option<&ScrapeError> {
@@ -318,6 +327,26 @@ mod tests {
         assert!(known.is_ready(at(120)), "it may be busy");
         known.take(refused(), at(121));
         assert!(!known.is_ready(at(121)));
+    }
+
+    #[test]
+    fn a_worker_that_has_reported_no_load_for_two_minutes_is_not_ready() {
+        for hanging in [
+            Err(ScrapeError::Slow { port: 1 }),
+            Err(ScrapeError::Status { port: 1, status: 500 }),
+            Err(ScrapeError::NoMetrics { port: 1 }),
+            Ok(Load::default()),
+        ] {
+            let mut known = Known::default();
+            known.take(Ok(load(0, 1)), at(0));
+            for second in 1..=119 {
+                known.take(hanging.clone(), at(second));
+            }
+            assert!(known.is_ready(at(119)), "{hanging:?}");
+            assert!(!known.is_ready(at(120)), "{hanging:?}");
+            known.take(Ok(load(0, 1)), at(121));
+            assert!(known.is_ready(at(121)), "{hanging:?}");
+        }
     }
 
     #[test]
